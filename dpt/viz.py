@@ -27,6 +27,9 @@ _TEXT_SIZE = 0.42
 _GAP = 4
 _PAPER = 24  # gray level behind captions and between cells
 
+Limits = tuple[float, float]
+"""The values of the first and the last colour."""
+
 
 # --- colours ------------------------------------------------------------------------------------
 
@@ -204,7 +207,10 @@ def colorize_output(
     if not output.dense:
         raise ValueError(f"output {output.name!r} is not dense: it has no picture")
     if output.kind == "logits":
-        return colorize_labels(values.argmax(0) if values.ndim == 3 else values, output.palette)
+        ids = values.argmax(0) if values.ndim == 3 else values
+        has_ignored = (output.num_classes or 0) <= IGNORE_INDEX  # no class has that id
+        ignored = IGNORE_INDEX if has_ignored else -1
+        return colorize_labels(ids, output.palette, ignore_index=ignored)
     if output.kind == "masks":
         return colorize_segments(values, output.palette, output.things)
     low, high = limits or color_limits(values, output)
@@ -402,10 +408,15 @@ def shrink(picture: np.ndarray, width: int) -> np.ndarray:
     return cv2.resize(picture, (width, height), interpolation=cv2.INTER_AREA)
 
 
-def save_png(path: str | Path, panel: np.ndarray) -> None:
+def save_png(path: str | Path, picture: np.ndarray) -> None:
     """Writes a picture atomically."""
-    _, data = cv2.imencode(".png", cv2.cvtColor(panel, cv2.COLOR_RGB2BGR))
-    write_bytes(Path(path), data.tobytes())
+    write_bytes(Path(path), encode_png(picture))
+
+
+def encode_png(picture: np.ndarray) -> bytes:
+    """Returns a PNG file of a picture uint8 (H, W, 3) RGB, or of values uint8 or uint16 (H, W)."""
+    pixels = cv2.cvtColor(picture, cv2.COLOR_RGB2BGR) if picture.ndim == 3 else picture
+    return cv2.imencode(".png", pixels)[1].tobytes()
 
 
 def side_by_side(pictures: Sequence[np.ndarray], captions: Sequence[str]) -> np.ndarray:
@@ -460,7 +471,7 @@ def _write(
     picture: np.ndarray, text: str, place: tuple[int, int], size: float = _TEXT_SIZE
 ) -> np.ndarray:
     """Draws text, cut where it is too long."""
-    text = _in_font(text)
+    text = _in_font(text)[: picture.shape[1]]  # each letter is wider than a pixel
     font, room = cv2.FONT_HERSHEY_SIMPLEX, picture.shape[1] - place[0] - _GAP
     while text and cv2.getTextSize(text, font, size, 1)[0][0] > room:
         text = text[:-1]

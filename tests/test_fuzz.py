@@ -61,8 +61,9 @@ from dpt.evaluation.predictions import Pairs
 from dpt.model import DPT
 from dpt.objectives.teacher import Teacher
 from dpt.predict.folder import OutputFolder
-from dpt.predict.inputs import find_sources
-from dpt.predict.outputs import all_products
+from dpt.predict.inputs import find_inputs
+from dpt.predict.products import all_products
+from dpt.predict.records import PredictionSettings
 from dpt.process import lack_of_memory
 from dpt.training.resume import fault_of
 from dpt.training.task import make_task
@@ -414,12 +415,12 @@ def checkpoints(folder):
 def predictions(folder):
     spec = OutputSpec("segmentation", "logits", channels=3, class_names=("a", "b", "c"))
     (product,) = (p for p in all_products({"segmentation": spec})["png"] if p.folder == "labels")
-    settings = {"weights": "w", "checkpoint": "c", "classes": {"labels": ["a", "b", "c"]}}
+    settings = PredictionSettings(weights="w", checkpoint="c", classes={"labels": ["a", "b", "c"]})
 
     def predict(root, overwrite):
         """Writes as ``dpt predict`` does."""
-        sources = find_sources([root / "photos"], out=root / "out")
-        out = OutputFolder(root / "out", sources=sources, folders=["labels", "overlay"],
+        sources = find_inputs([root / "photos"], out=root / "out")
+        out = OutputFolder(root / "out", inputs=sources, folders=["labels", "overlay"],
                            overwrite=overwrite, settings=settings)  # fmt: skip
         todo = [source for source in sources if not out.is_done(source, [product])]
         out.start()
@@ -444,7 +445,7 @@ def predictions(folder):
     predict(folder, False)
     data = FolderDataset(root=folder, images="photos", labels="masks", num_classes=3,
                          split="train", fractions={"train": 1.0})  # fmt: skip
-    readers = [score, partial(find_sources, [folder], out=folder / "new"), partial(again, False),
+    readers = [score, partial(find_inputs, [folder], out=folder / "new"), partial(again, False),
                partial(again, True)]  # fmt: skip
     return {folder / f"out/predictions.json{end}": readers for end in ("", "l")}
 

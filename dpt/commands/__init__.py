@@ -4,13 +4,20 @@ They take ordinary flags. Most parse them before slow imports: mistakes are repo
 """
 
 import argparse
-from typing import Any
-
-CHECKPOINT = "a run's folder, or a file, folder or hub id of any known format"
 
 
-def command_parser(name: str, description: str, **options: Any) -> argparse.ArgumentParser:
-    """The parser of a command on a checkpoint, which is its first argument."""
-    parser = argparse.ArgumentParser(prog=f"dpt {name}", description=description, **options)
-    parser.add_argument("checkpoint", metavar="CKPT", help=CHECKPOINT)
+def command_parser(
+    name: str,
+    description: str,
+    *,
+    checkpoint: str = "CKPT",
+    epilog: str | None = None,
+    formatter: type[argparse.HelpFormatter] = argparse.HelpFormatter,
+) -> argparse.ArgumentParser:
+    """Returns the parser of a command whose first argument is a checkpoint."""
+    parser = argparse.ArgumentParser(
+        prog=f"dpt {name}", description=description, epilog=epilog, formatter_class=formatter
+    )
+    text = "a run's folder, or a file, folder or hub id of any known format"
+    parser.add_argument("checkpoint", metavar=checkpoint, help=text)
     return parser

@@ -1,20 +1,18 @@
 """``dpt convert``: a checkpoint in another project's format."""
 
-import argparse
-
-from dpt.commands import CHECKPOINT
+from dpt.commands import command_parser
 from dpt.process import say
 
 
 def run(arguments: list[str]) -> None:
     from dpt.weights.formats import WRITABLE, convert
 
-    parser = argparse.ArgumentParser(
-        prog="dpt convert",
-        description="Writes a checkpoint in another format; fails if the format cannot hold it.",
+    parser = command_parser(
+        "convert",
+        "Writes a checkpoint in another format; fails if the format cannot hold it.",
+        checkpoint="SRC",
     )
-    parser.add_argument("src", metavar="SRC", help=CHECKPOINT)
     parser.add_argument("dst", metavar="DST", help="the new folder or file to write")
     parser.add_argument("--to", required=True, choices=WRITABLE, help="the format to write")
     options = parser.parse_args(arguments)
-    say(str(convert(options.src, options.dst, to=options.to)))
+    say(str(convert(options.checkpoint, options.dst, to=options.to)))

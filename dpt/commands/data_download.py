@@ -5,7 +5,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
 from urllib.parse import urlsplit
 
 from dpt.config import build
@@ -13,12 +12,13 @@ from dpt.config.objects import check_arguments
 from dpt.data.datasets.archive import extract, is_unpacked
 from dpt.data.datasets.download import fetch
 from dpt.files import config_dir
+from dpt.validation import PlainMapping
 
 log = logging.getLogger("dpt")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SourceFile:
+class DownloadFile:
     """One file of a data set, an entry of ``data.download.files``."""
 
     url: str | None = None  # None: needs a login and must be fetched by hand
@@ -33,16 +33,16 @@ class SourceFile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class DownloadSource:
     """Where a data set comes from: ``data.download``."""
 
     page: str  # home page
     terms: str  # licence or terms of use
     steps: str | None = None  # what has to be done by hand
-    files: Sequence[SourceFile] = ()  # to fetch, or to unpack after they were fetched by hand
+    files: Sequence[DownloadFile] = ()  # to fetch, or to unpack after they were fetched by hand
 
 
-def download(cfg: Mapping[str, Any]) -> None:
+def download(cfg: PlainMapping) -> None:
     """Fetches and unpacks missing files below ``data.root``, and counts the images.
 
     Existing files are verified and not fetched again; archives that were unpacked may be removed.
@@ -53,7 +53,7 @@ def download(cfg: Mapping[str, Any]) -> None:
         files = sorted((config_dir() / "data").glob("*.yaml"))
         names = [f.stem for f in files if re.search(r"^download:(?! null)", f.read_text(), re.M)]
         raise ValueError(f"data=NAME must be a data set with a source: {', '.join(names)}")
-    source = Source(**check_arguments(Source, data["download"], "data.download"))
+    source = DownloadSource(**check_arguments(DownloadSource, data["download"], "data.download"))
     root = Path(data["root"]).expanduser()
     root.mkdir(parents=True, exist_ok=True)
     log.info("%s\nterms: %s", source.page, source.terms)
@@ -72,7 +72,7 @@ def download(cfg: Mapping[str, Any]) -> None:
         log.info("no longer needed in %s: %s", root, ", ".join(archives))
 
 
-def _complete(file: SourceFile, root: Path) -> bool:
+def _complete(file: DownloadFile, root: Path) -> bool:
     """Fetches and unpacks a file; returns False if it has to be fetched by hand first."""
     path = root / file.file_name
     if file.unpack and is_unpacked(path, root):

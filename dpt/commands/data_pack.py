@@ -1,20 +1,18 @@
 """``dpt data pack data=NAME out=DIR``: writes a data set as shards that can be streamed."""
 
 import logging
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from dpt.config import build
 from dpt.data.shards.pack import pack_split
-from dpt.validation import validate
+from dpt.validation import PlainMapping, validate
 
 log = logging.getLogger("dpt")
 
 MEGABYTE = 10**6
 
 
-def pack(cfg: Mapping[str, Any]) -> None:
+def pack(cfg: PlainMapping) -> None:
     """Packs splits of a data set into ``out``; ``cfg`` is plain data (``conf/data_pack.yaml``)."""
     data = cfg.get("data")
     if data is None:

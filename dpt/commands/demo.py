@@ -12,8 +12,8 @@ def run(arguments: list[str]) -> None:
         "demo", "Serves a web page: upload an image, see the predictions beside it, download them."
     )
     add = parser.add_argument
-    add("--host", default="127.0.0.1",
-        help="address to listen on (default: this computer only; 0.0.0.0: anyone)")  # fmt: skip
+    text = "address to listen on (default: this computer only; 0.0.0.0: anyone)"
+    add("--host", default="127.0.0.1", help=text)
     add("--port", type=int, default=7860, help="0 uses a free one (default: 7860)")
     add("--device", help="default: a GPU if there is one")
     options = parser.parse_args(arguments)

@@ -12,16 +12,14 @@ def run(arguments: list[str]) -> None:
         "Writes a checkpoint as one file for other programs (.onnx: ONNX Runtime, TensorRT, ...; "
         ".pt2: torch.export), compares it with the model at three sizes, and writes no file if "
         "they differ. The file takes any number of images of any size (.pt2: of more "
-        "than two patches a side); its metadata state outputs, "
-        "units, classes and normalisation.",
+        "X classes and normalisation.",
     )
     add = parser.add_argument
     add("out", type=Path, help="the file to write, ending in .onnx or .pt2")
-    add("--task", action="append", default=[],
-        help="export this head only (depth, segmentation, ...); can be repeated")  # fmt: skip
-    add("--with-preprocessing", action="store_true",
-        help="take uint8 RGB images (B, H, W, 3) and normalise them in the file; resizing to a "
-        "size that suits the model is left to the caller")  # fmt: skip
+    text = "export this head only (depth, segmentation, ...); can be repeated"
+    add("--task", action="append", default=[], help=text)
+    text = "take uint8 RGB images (B, H, W, 3) and normalise them in the file, but resize none"
+    add("--with-preprocessing", action="store_true", help=text)
     add("--size", nargs=2, type=int, metavar=("H", "W"), help="fix the size of the input")
     add("--opset", type=int, help="of ONNX (default: the exporter's)")
     options = parser.parse_args(arguments)

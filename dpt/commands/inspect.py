@@ -10,12 +10,12 @@ from dpt.process import say
 def run(arguments: list[str]) -> None:
     parser = command_parser(
         "inspect",
-        "Draws one sheet for one photo: outputs; principal components and norms of "
+        "Draws one sheet for one image: outputs; principal components and norms of "
         "the tokens of each feature level, and the CLS token's contribution; attention of the "
         "CLS token and of a patch. Blocks, rows and columns are counted from 0.",
     )
     add = parser.add_argument
-    add("image", type=Path, help="a photo")
+    add("image", type=Path, help="an image file")
     add("--out", type=Path, default=Path("sheet.png"), help="default: sheet.png")
     text = "the patch whose attention is shown, counted in patches; default: the middle"
     add("--patch", nargs=2, type=int, metavar=("ROW", "COL"), help=text)
@@ -29,7 +29,7 @@ def run(arguments: list[str]) -> None:
     from dpt.data import read_image
     from dpt.inspect import inspection_sheet
     from dpt.model import DPT
-    from dpt.predict.predictor import pick_device
+    from dpt.predict.runtime import pick_device
     from dpt.viz import save_png
     from dpt.weights.files import writing
 

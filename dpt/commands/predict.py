@@ -39,16 +39,16 @@ def run(arguments: list[str]) -> None:
         "predict",
         "Predicts for images and videos, at their own size.",
         epilog=DETAILS,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("inputs", nargs="+", metavar="INPUTS", help="images, videos, folders")
     add("--out", required=True, type=Path, metavar="DIR", help="the folder to write to")
     add("--format", default="", metavar="A,B", help="formats to write, see below")
-    add("--batch-size", default=1, type=int, metavar="N",
-        help="images in one pass (only consecutive images of one size; default: 1)")  # fmt: skip
-    add("--colormap", default="inferno", metavar="NAME",
-        help="inferno (default), turbo, spectral, ...")  # fmt: skip
+    text = "images in one pass (only consecutive images of one size; default: 1)"
+    add("--batch-size", default=1, type=int, metavar="N", help=text)
+    text = "inferno (default), turbo, spectral, ..."
+    add("--colormap", default="inferno", metavar="NAME", help=text)
     add("--tile", type=int, metavar="N", help="predict larger images by tiles of N x N pixels")
     add("--flip", action="store_true", help="average with the mirrored image")
     add("--precision", default="fp32", choices=("fp32", "bf16", "fp16"))
@@ -61,10 +61,15 @@ def run(arguments: list[str]) -> None:
     except Stopped as reason:
         reason.message += "; the same command continues from here"
         raise
+    except OSError as error:
+        raise ValueError(
+            f"{options.out}: cannot be written ({error.strerror or error}): make room or choose "
+            "another --out; finished files stay, and the same command continues from there"
+        ) from error
     if failed:
         print(f"{len(failed)} failed:", file=sys.stderr)
         for path, fault in failed:
-            name, message = (" ".join(visible(str(t)).split()) for t in (path, fault))
+            name, message = (" ".join(visible(str(text)).split()) for text in (path, fault))
             print(f"  {message if name in message else f'{name}: {message}'}", file=sys.stderr)
         raise SystemExit(1)
 
@@ -74,59 +79,57 @@ def _predict(options: argparse.Namespace) -> list[tuple[Path, ValueError]]:
     import cv2
 
     from dpt.model import DPT
-    from dpt.predict import outputs
+    from dpt.predict import products
     from dpt.predict.folder import OutputFolder
-    from dpt.predict.inputs import find_sources
+    from dpt.predict.inputs import find_inputs
+    from dpt.predict.painting import Style
     from dpt.predict.pipeline import Pipeline
-    from dpt.predict.predictor import Prediction, Predictor
+    from dpt.predict.prediction import depth_unit, first_output
+    from dpt.predict.predictor import Predictor
+    from dpt.predict.records import PredictionSettings
     from dpt.run_log import start_log
     from dpt.weights.formats import fingerprint
 
-    style = outputs.Style(options.colormap)
+    style = Style(options.colormap)
     start_log(None)
-    sources = find_sources(options.inputs, out=options.out)
+    inputs = find_inputs(options.inputs, out=options.out)
     cv2.setNumThreads(1)  # the pipeline has threads of its own
     model = DPT.from_pretrained(options.checkpoint)
-    made = {"precision": options.precision, "flip": options.flip, "tile": options.tile}
-    predictor = Predictor(model, batch_size=options.batch_size, device=options.device, **made)
-    specs = predictor.outputs
-    settings = {  # what determines the contents of the files
-        "weights": fingerprint(model.config.to_dict(), model.state_dict()),
-        "checkpoint": options.checkpoint,
-        "colormap": options.colormap,
-        **made,
-        "unit": Prediction({}, specs).unit,
-        "classes": outputs.classes_of(specs),
-    }
+    weights = fingerprint(model.config.to_dict(), model.state_dict())
+    how = {"precision": options.precision, "flip": options.flip, "tile": options.tile}
+    predictor = Predictor(model, batch_size=options.batch_size, device=options.device, **how)
     del model
+    outputs = predictor.outputs
     formats = [name.strip() for name in options.format.split(",") if name.strip()]
-    products = outputs.products_of(formats, specs)
-    videos = outputs.videos_of(products)
+    of_images = products.products_of(formats, outputs)
+    of_videos = products.videos_of(of_images)
+    folder = OutputFolder(
+        options.out,
+        inputs=inputs,
+        settings=PredictionSettings(
+            weights=weights,
+            checkpoint=options.checkpoint,
+            colormap=options.colormap,
+            **how,
+            unit=depth_unit(first_output(outputs, "depth")),
+            classes=products.class_names_by_folder(outputs),
+        ),
+        folders=products.folders_of(outputs),
+        overwrite=options.overwrite,
+    )
+    waiting = [f for f in inputs if not folder.is_done(f, of_videos if f.is_video else of_images)]
+    folder.start()
+    pipeline = Pipeline(predictor, folder, of_images, style, workers=min(4, os.cpu_count() or 1))
     done, failed, start = 0, list[tuple[Path, ValueError]](), time.monotonic()
-    try:
-        folder = OutputFolder(
-            options.out,
-            sources=sources,
-            settings=settings,
-            folders=[p.folder for group in outputs.all_products(specs).values() for p in group],
-            overwrite=options.overwrite,
-        )
-        todo = [s for s in sources if not folder.is_done(s, videos if s.is_video else products)]
-        folder.start()
-        pipeline = Pipeline(predictor, folder, products, style, workers=min(4, os.cpu_count() or 1))
-        with closing(pipeline.run(todo)) as finished:
-            for source, error in finished:
-                done += error is None
-                if error is not None:
-                    failed.append((source.path, error))
-    except OSError as error:
-        raise ValueError(
-            f"{options.out}: cannot be written ({error.strerror or error}): make room or choose "
-            "another --out; finished files stay, and the same command continues from there"
-        ) from error
+    with closing(pipeline.run(waiting)) as finished:
+        for file, error in finished:
+            done += error is None
+            if error is not None:
+                failed.append((file.path, error))
     seconds = max(time.monotonic() - start, 1e-9)
-    skipped = f", {len(sources) - len(todo)} were done before" if len(todo) < len(sources) else ""
+    count = len(inputs) - len(waiting)
+    skipped = f", {count} were done before" if count else ""
     say(f"{done} images in {seconds:.1f} s ({done / seconds:.3g} images/s){skipped}: {options.out}")
-    for line in outputs.class_lines(products, specs):
+    for line in products.class_lines(of_images, outputs):
         say(line)
     return failed

@@ -21,7 +21,9 @@ import numpy as np
 from dpt.data.formats.io import read_image
 from dpt.html import data_uri, render
 from dpt.predict import Prediction, Predictor
-from dpt.predict.outputs import Style, all_products, depth_coding, explain, image_lines, paint
+from dpt.predict.encoding import depth_coding
+from dpt.predict.painting import Style, paint, paint_legend
+from dpt.predict.products import all_products, image_lines
 from dpt.viz import shrink
 
 VIEW_WIDTH = 1280  # largest, of the pictures shown; downloads have the image's own size
@@ -81,7 +83,7 @@ class Demo:
                     {
                         "name": name,
                         "picture": _picture_uri(paint(name, prediction, image, Style())),
-                        "legend": _picture_uri(explain(name, prediction, Style(), width=500)),
+                        "legend": _picture_uri(paint_legend(name, prediction, Style(), width=500)),
                     }
                     for name, spec in self.outputs.items()
                     if spec.dense
@@ -103,7 +105,7 @@ def note(prediction: Prediction) -> str:
     """The outputs for the whole image, and what a 16-bit PNG of depth holds: a line for each."""
     lines = image_lines(prediction)
     for name in (n for n, spec in prediction.outputs.items() if spec.kind == "depth"):
-        scale, offset = depth_coding(prediction, name)
+        scale, offset = depth_coding(name, prediction)
         lines.append(f"{name} as 16-bit PNG: depth = value × {scale:.6g} + {offset:.6g}")
     return "\n".join(lines)
 

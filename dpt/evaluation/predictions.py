@@ -16,8 +16,7 @@ from dpt.data.formats import io, pictures
 from dpt.data.loading import collate_eval
 from dpt.files import DataError, files_below, plain_name
 from dpt.metrics.protocols import PredictionKind
-from dpt.predict.folder import RECORDS_FILE, read_records
-from dpt.predict.inputs import read_settings
+from dpt.predict.records import RECORDS_FILE, read_records, read_settings
 from dpt.segments import OBJECT_IDS
 from dpt.types import Batch, OutputSpec, Target
 
@@ -51,11 +50,11 @@ def read_manifest(folder: Path) -> Manifest:
     coding: dict[Path, tuple[float, float]] = {}
     sources: dict[Path, Path] = {}
     units: set[str] = set()
-    for record in {record["name"]: record for record in read_records(folder)}.values():
-        files = [folder / name for name in record["files"]]
-        sources |= dict.fromkeys(files, Path(record["source"]))
+    for record in read_records(folder).values():
+        files = [folder / name for name in record.files]
+        sources |= dict.fromkeys(files, Path(record.source))
         with suppress(ValueError, KeyError, TypeError, OverflowError):  # no depth, or damaged
-            depth = record["depth"]
+            depth = record.facts["depth"]
             code = float(depth["scale"]), float(depth["offset"])
             if not (code[0] > 0 and np.isfinite(code).all()):
                 raise ValueError(f"scale and offset {code}")
@@ -66,7 +65,8 @@ def read_manifest(folder: Path) -> Manifest:
         kind = "metric" if units <= {"m", "metres"} else "relative"
     classes: dict[str, tuple[str, ...]] = {}
     with suppress(ValueError, TypeError):  # none, or damaged
-        named = dict(read_settings(folder).get("classes", {}))
+        settings = read_settings(folder)
+        named = dict(settings.classes) if settings else {}
         classes = {k: tuple(map(str, v)) for k, v in named.items() if isinstance(v, list)}
     has_records = (folder / RECORDS_FILE).is_file()
     return Manifest(coding, kind, sources if has_records else None, classes)

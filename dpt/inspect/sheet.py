@@ -11,8 +11,10 @@ from dpt.inspect.attention import cls_attention, has_attention, patch_attention,
 from dpt.inspect.tokens import feature_norms, readout_contribution, token_pca
 from dpt.model import DPT
 from dpt.predict.inputs import Image, as_rgb
-from dpt.predict.outputs import Style, explain, image_lines, paint
-from dpt.predict.predictor import Prediction, Predictor
+from dpt.predict.painting import Style, paint, paint_legend
+from dpt.predict.prediction import Prediction
+from dpt.predict.predictor import Predictor
+from dpt.predict.products import image_lines
 from dpt.viz import heading, heatmap, stack, tiles
 
 WIDTH = 1280  # of a sheet, in pixels; many attention heads make it wider
@@ -68,7 +70,7 @@ def _outputs(
     title = "; ".join([size, *image_lines(prediction)])
     dense = [name for name, spec in prediction.outputs.items() if spec.dense]
     pictures = [photo, *(paint(name, prediction, photo, Style()) for name in dense)]
-    legends = [explain(name, prediction, Style(), width=WIDTH) for name in dense]
+    legends = [paint_legend(name, prediction, Style(), width=WIDTH) for name in dense]
     return [*_section(title, pictures, [caption, *dense], photo.shape), *legends]
 
 

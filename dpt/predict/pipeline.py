@@ -8,16 +8,18 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, islice
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from dpt.data.formats.pictures import read_size
 from dpt.data.formats.video import VideoReader, VideoWriter
 from dpt.predict.folder import OutputFolder
-from dpt.predict.inputs import Source
-from dpt.predict.outputs import Product, Style, facts, videos_of
-from dpt.predict.predictor import Prediction, Predictor, Prepared, batches
+from dpt.predict.inputs import InputFile
+from dpt.predict.painting import Style
+from dpt.predict.prediction import Prediction
+from dpt.predict.predictor import Predictor, PreparedImage, batches
+from dpt.predict.products import Product, facts_of, videos_of
 from dpt.run_log import tracked
 
 S = TypeVar("S")
@@ -42,112 +44,104 @@ class Pipeline:
     style: Style
     workers: int
 
-    def run(self, sources: Sequence[Source]) -> Finished[Source]:
-        """Predicts images, then videos; yields the source after each image and each frame, with the
+    def run(self, inputs: Sequence[InputFile]) -> Finished[InputFile]:
+        """Predicts images, then videos; yields the input after each image and each frame, with the
         error if it failed."""
-        images = [source for source in sources if not source.is_video]
+        images = [input for input in inputs if not input.is_video]
         with closing(self._images(images)) as finished:
             yield from tracked(finished, len(images), title="images")
-        for source in (source for source in sources if source.is_video):
+        for input in (input for input in inputs if input.is_video):
             try:
-                video = VideoReader(source.path)
-                with closing(self._frames(source, video)) as frames:
-                    for _ in tracked(frames, max(1, video.announced), title=source.name):
-                        yield source, None
+                video = VideoReader(input.path)
+                with closing(self._frames(input, video)) as frames:
+                    for _ in tracked(frames, max(1, video.announced), title=input.name):
+                        yield input, None
             except ValueError as error:
-                yield source, error
+                yield input, error
 
-    def _images(self, sources: Sequence[Source]) -> Finished[Source]:
-        keep_image = any(product.is_picture for product in self.products)
+    def _images(self, inputs: Sequence[InputFile]) -> Finished[InputFile]:
+        keep_image = any(product.encoder is None for product in self.products)
 
-        def prepare(source: Source) -> Prepared:
-            return self.predictor.prepare(source.path, keep_image=keep_image)
+        def prepare(input: InputFile) -> PreparedImage:
+            return self.predictor.prepare(input.path, keep_image=keep_image)
 
-        def group_of(source: Source) -> Source | None:
-            with suppress(ValueError):  # reading it will name the fault
-                return source if math.prod(read_size(source.path)) > LARGE else None
-            return None
-
-        def save(source: Source, image: Prepared, prediction: Prediction) -> None:
+        def write(input: InputFile, image: PreparedImage, prediction: Prediction) -> None:
             prediction.require_finite()
-            with self.folder.files(source, self.products, facts(prediction)) as paths:
+            with self.folder.files(input, self.products, facts_of(prediction)) as paths:
                 for product, path in paths.items():
                     path.write_bytes(product.encode(prediction, image.image, self.style))
 
-        for _, group in groupby(sources, group_of):
-            yield from self._predict(group, prepare=prepare, save=save, workers=self.workers)
+        for _, group in groupby(inputs, _if_large):
+            yield from _Stages(self.predictor, prepare, write, self.workers).run(group)
 
-    def _frames(self, source: Source, video: VideoReader) -> Generator[None, None, None]:
+    def _frames(self, input: InputFile, video: VideoReader) -> Generator[None, None, None]:
         products, style = videos_of(self.products), self.style
         if not products:
             raise ValueError(
                 "a video needs pictures: add color or overlay to --format, or predict its frames "
                 "as images"
             )
-        record = {"frames": 0, "fps": video.fps}
-        with self.folder.files(source, products, record) as paths:
+        facts = {"frames": 0, "fps": video.fps}
+        with self.folder.files(input, products, facts) as paths:
             writers = {product: VideoWriter(path, fps=video.fps) for product, path in paths.items()}
 
-            def save(_: np.ndarray, frame: Prepared, prediction: Prediction) -> None:
+            def write(_: np.ndarray, frame: PreparedImage, prediction: Prediction) -> None:
                 nonlocal style
                 prediction.require_finite()
                 style = next_style(style, prediction)
                 for product, writer in writers.items():
-                    picture = product.make(product.name, prediction, frame.image, style)
-                    assert isinstance(picture, np.ndarray)
-                    writer.write(picture)
+                    writer.write(product.picture(prediction, frame.image, style))
 
             prepare = partial(self.predictor.prepare, keep_image=True)
-            for _, error in self._predict(video, prepare=prepare, save=save, workers=1):
+            for _, error in _Stages(self.predictor, prepare, write, workers=1).run(video):
                 if error is not None:
                     raise error
-                record["frames"] += 1
+                facts["frames"] += 1
                 yield
             for writer in writers.values():
                 writer.close()
 
-    def _predict(
-        self,
-        items: Iterable[S],
-        *,
-        prepare: Callable[[S], Prepared],
-        save: Callable[[S, Prepared, Prediction], None],
-        workers: int,
-    ) -> Finished[S]:
-        """Predicts items in batches; yields each at its end, with the error if it failed."""
-        count = workers + self.predictor.batch_size
-        failed: list[tuple[S, ValueError | None]] = []
 
-        def prepared() -> Iterator[tuple[S, Prepared]]:
-            tasks = ((item, partial(prepare, item)) for item in items)
-            for item, future in _in_threads(readers, tasks, count):
-                try:
-                    yield item, future.result()
-                except ValueError as error:
-                    failed.append((item, error))
+def _if_large(input: InputFile) -> InputFile | None:
+    """Returns the input if it must be predicted alone; None for smaller images."""
+    with suppress(ValueError):  # reading it will name the fault
+        return input if math.prod(read_size(input.path)) > LARGE else None
+    return None
 
-        def results(batch: Sequence[tuple[S, Prepared]]) -> list[tuple[S, Prepared, Prediction]]:
-            try:
-                predictions = self.predictor.predict([image for _, image in batch])
-                return [(*pair, found) for pair, found in zip(batch, predictions, strict=True)]
-            except ValueError as error:  # too little memory
-                fault = error.with_traceback(None)  # its frames would keep tensors in memory
-            if len(batch) > 1:
-                return [result for pair in batch for result in results([pair])]
-            failed.append((batch[0][0], fault))
-            return []
 
-        def predicted() -> Iterator[tuple[S, Callable[[], None]]]:
-            size = self.predictor.batch_size
-            for batch in batches(prepared(), size, key=lambda pair: pair[1].input.shape):
-                for item, image, prediction in results(batch):
-                    yield item, partial(save, item, image, prediction)
+def next_style(style: Style, prediction: Prediction) -> Style:
+    """Returns a style whose depth range follows the frames slowly, so that colours do not
+    flicker."""
+    limits = {}
+    for name in (n for n, spec in prediction.outputs.items() if spec.kind == "depth"):
+        new = np.array(Style().limits_of(name, prediction))
+        low, high = STEADINESS * np.array(style.limits.get(name, new)) + (1 - STEADINESS) * new
+        limits[name] = float(low), float(high)
+    return replace(style, limits=limits)
 
+
+@dataclass(frozen=True)
+class _Stages(Generic[S]):
+    """Three stages that work at the same time: preparation in threads, the network, and writing in
+    threads."""
+
+    predictor: Predictor
+    prepare: Callable[[S], PreparedImage]
+    write: Callable[[S, PreparedImage, Prediction], None]
+    workers: int
+
+    def run(self, items: Iterable[S]) -> Finished[S]:
+        """Yields each item at its end, with the error if it failed."""
+        pending = self.workers + self.predictor.batch_size
+        failed: list[tuple[S, ValueError]] = []
         with ExitStack() as stack:
-            readers, writers = ThreadPoolExecutor(workers), ThreadPoolExecutor(workers)
+            readers, writers = ThreadPoolExecutor(self.workers), ThreadPoolExecutor(self.workers)
             for pool in (readers, writers):  # at the end, tasks that still wait are not started
                 stack.callback(pool.shutdown, cancel_futures=True)
-            for item, future in _in_threads(writers, predicted(), count):
+            reading = ((item, partial(self.prepare, item)) for item in items)
+            prepared = _succeeded(_in_threads(readers, reading, pending), failed)
+            writing = self._predicted(prepared, failed)
+            for item, future in _in_threads(writers, writing, pending):
                 try:
                     future.result()
                     yield item, None
@@ -157,15 +151,41 @@ class Pipeline:
                     yield failed.pop(0)
             yield from failed
 
+    def _predicted(
+        self, prepared: Iterable[tuple[S, PreparedImage]], failed: list[tuple[S, ValueError]]
+    ) -> Iterator[tuple[S, Callable[[], None]]]:
+        """Yields each item with the task that writes its files; other items are added to
+        ``failed``."""
+        size = self.predictor.batch_size
+        for batch in batches(prepared, size, key=lambda pair: pair[1].input.shape):
+            predictions = self._predict([image for _, image in batch])
+            for (item, image), result in zip(batch, predictions, strict=True):
+                if isinstance(result, ValueError):
+                    failed.append((item, result))
+                else:
+                    yield item, partial(self.write, item, image, result)
 
-def next_style(style: Style, prediction: Prediction) -> Style:
-    """A style whose depth range follows the frames slowly, so that colours do not flicker."""
-    spans = {}
-    for name in (n for n, spec in prediction.outputs.items() if spec.kind == "depth"):
-        new = np.array(Style().span(name, prediction))
-        low, high = STEADINESS * np.array(style.spans.get(name, new)) + (1 - STEADINESS) * new
-        spans[name] = float(low), float(high)
-    return replace(style, spans=spans)
+    def _predict(self, images: Sequence[PreparedImage]) -> list[Prediction | ValueError]:
+        """Returns a prediction, or its error, for each image. What does not fit into memory
+        together is predicted one by one."""
+        try:
+            return [*self.predictor.predict(images)]
+        except ValueError as error:
+            fault = error.with_traceback(None)  # its frames would keep tensors in memory
+        if len(images) == 1:
+            return [fault]
+        return [result for image in images for result in self._predict([image])]
+
+
+def _succeeded(
+    results: Iterable[tuple[S, Future[T]]], failed: list[tuple[S, ValueError]]
+) -> Iterator[tuple[S, T]]:
+    """Yields the results of the items that succeed; the other items are added to ``failed``."""
+    for item, future in results:
+        try:
+            yield item, future.result()
+        except ValueError as error:
+            failed.append((item, error))
 
 
 def _in_threads(
@@ -173,7 +193,7 @@ def _in_threads(
 ) -> Iterator[tuple[S, Future[T]]]:
     """Runs tasks in a pool, and yields their futures in order; at most ``count`` are pending."""
     tasks = iter(tasks)
-    waiting = deque((s, pool.submit(task)) for s, task in islice(tasks, count))
+    waiting = deque((item, pool.submit(task)) for item, task in islice(tasks, count))
     while waiting:
         yield waiting.popleft()
-        waiting.extend((s, pool.submit(task)) for s, task in islice(tasks, 1))
+        waiting.extend((item, pool.submit(task)) for item, task in islice(tasks, 1))

@@ -20,8 +20,9 @@ from tiny import save_checkpoint
 
 import dpt
 from dpt.data import read_depth, read_labels
+from dpt.predict.encoding import depth_coding, depth_to_uint16
 from dpt.predict.folder import OutputFolder
-from dpt.predict.outputs import Style, depth_coding, encode_depth
+from dpt.predict.painting import Style
 from dpt.predict.pipeline import STEADINESS, next_style
 from dpt.types import OutputSpec
 from dpt.viz import class_legend, colorize_depth, default_palette
@@ -132,19 +133,19 @@ def depth_of(array, *, unit="m", value_range=None):
 def test_metres_beyond_16_bits_are_invalid_and_far_models_have_a_coarser_scale():
     depth = np.array([[1.0, 65.535, 65.536, np.inf, np.nan, -1.0, 0.0004, 0.0]], np.float32)
     near = depth_of(depth, value_range=(0.0, 10.0))
-    assert encode_depth("depth", near, None, None).tolist() == [[1000, 65535, 0, 0, 0, 0, 1, 1]]
+    assert depth_to_uint16("depth", near).tolist() == [[1000, 65535, 0, 0, 0, 0, 1, 1]]
     for value_range in ((0.0, 80.0), None):
         far = depth_of(depth, value_range=value_range)
-        assert depth_coding(far, "depth") == (1 / 256, 0.0)
-        assert encode_depth("depth", far, None, None)[0, :3].tolist() == [256, 16777, 16777]
+        assert depth_coding("depth", far) == (1 / 256, 0.0)
+        assert depth_to_uint16("depth", far)[0, :3].tolist() == [256, 16777, 16777]
     edge = depth_of(depth, value_range=(0.0, 65535 / 256))
-    assert depth_coding(edge, "depth") == (1 / 256, 0.0)
+    assert depth_coding("depth", edge) == (1 / 256, 0.0)
     farther = depth_of(np.array([[1e-9, 50.0, 1000.0]], np.float32), value_range=(0.0, 1000.0))
-    assert depth_coding(farther, "depth") == (1000 / 65535, 0.0)
-    assert encode_depth("depth", farther, None, None).tolist() == [[1, 3277, 65535]]
+    assert depth_coding("depth", farther) == (1000 / 65535, 0.0)
+    assert depth_to_uint16("depth", farther).tolist() == [[1, 3277, 65535]]
     flat = depth_of(np.ones((2, 2), np.float32), unit="relative inverse depth")
-    assert depth_coding(flat, "depth") == (1.0, 1.0)
-    assert (encode_depth("depth", flat, None, None) == 0).all()
+    assert depth_coding("depth", flat) == (1.0, 1.0)
+    assert (depth_to_uint16("depth", flat) == 0).all()
 
 
 def test_another_colormap(run, checkpoints, metric, tmp_path):
@@ -685,7 +686,7 @@ def test_colours_of_a_video_do_not_flicker():
     ramp = np.linspace(0, 1, 101, dtype=np.float32)[None]
     frames = [depth_of(k * ramp, unit="relative inverse depth") for k in (1, 2, 2)]
     styles = list(accumulate(frames, next_style, initial=Style()))[1:]
-    tops = [style.spans["depth"][1] for style in styles]
+    tops = [style.limits["depth"][1] for style in styles]
     assert tops[0] == pytest.approx(0.98)  # the 98 % quantile
     assert tops[1] == pytest.approx(STEADINESS * 0.98 + (1 - STEADINESS) * 1.96)
     assert tops[1] < tops[2] < 1.96

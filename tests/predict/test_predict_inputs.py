@@ -10,11 +10,11 @@ from PIL import Image
 
 from dpt.data.formats.io import IMAGE_SUFFIXES
 from dpt.data.formats.video import VIDEO_SUFFIXES
-from dpt.predict.inputs import as_rgb, find_sources
+from dpt.predict.inputs import as_rgb, find_inputs
 
 
 def names(inputs, out="out"):
-    sources = find_sources(inputs, out=out)
+    sources = find_inputs(inputs, out=out)
     assert all(s.path.is_absolute() for s in sources)
     assert all(".." not in s.name and not s.name.startswith("/") for s in sources)
     return [s.name for s in sources]
@@ -153,4 +153,4 @@ def test_nothing_there(root, tmp_path, monkeypatch, given, says):
     monkeypatch.chdir(tmp_path)
     os.mkdir("in/empty")
     with pytest.raises(ValueError, match=says):
-        find_sources(given, out="out")
+        find_inputs(given, out="out")

@@ -17,7 +17,7 @@ import dpt
 from dpt.data import EvalTransform, collate_eval
 from dpt.objectives.depth import DepthObjective
 from dpt.objectives.segmentation import SegmentationObjective
-from dpt.predict.outputs import image_lines
+from dpt.predict.products import image_lines
 from dpt.training.task import Task
 from dpt.types import Calibration, OutputResize
 
@@ -181,7 +181,7 @@ def test_the_model_itself_is_left_alone(joint):
 
 
 def test_emulated_half_precision_is_named(joint, monkeypatch, caplog):
-    monkeypatch.setattr("dpt.predict.predictor.has_bf16", lambda device: False)
+    monkeypatch.setattr("dpt.predict.runtime.has_bf16", lambda device: False)
     dpt.Predictor(joint, precision="bf16")
     assert "precision=bf16: this device has no bf16 instructions" in caplog.text
 

@@ -11,7 +11,7 @@ from PIL import Image
 from servers import served
 from tiny import call
 
-from dpt.commands.data_download import Source
+from dpt.commands.data_download import DownloadSource
 from dpt.config.compose import config_dir
 from dpt.config.objects import check_arguments
 
@@ -110,7 +110,7 @@ def test_every_source_is_valid():
         download = OmegaConf.to_container(OmegaConf.load(path)).get("download")
         if not download:
             continue
-        source = Source(**check_arguments(Source, download, "data.download"))
+        source = DownloadSource(**check_arguments(DownloadSource, download, "data.download"))
         described += 1
         assert source.page.startswith("http")
         assert source.files or source.steps

@@ -1,0 +1,109 @@
+"""The content of the files that hold predicted values: PNG, NPY and JSON.
+
+Each function takes the output's name and the prediction, and returns the file's bytes.
+:func:`encode_depth` makes 16-bit PNGs of depth.
+"""
+
+import io
+import json
+
+import numpy as np
+import PIL.Image
+from pycocotools import mask as coco
+
+from dpt.predict.prediction import Prediction
+from dpt.segments import OBJECT_IDS
+from dpt.viz import encode_png, palette_of
+
+MILLIMETRE = 0.001
+KITTI_SCALE = 1 / 256
+_LARGEST = 65535
+
+
+def encode_array(name: str, prediction: Prediction) -> bytes:
+    """Returns an NPY file of the values as they are."""
+    file = io.BytesIO()
+    np.save(file, prediction.arrays[name], allow_pickle=False)
+    return file.getvalue()
+
+
+def encode_depth(name: str, prediction: Prediction) -> bytes:
+    """Returns a 16-bit PNG of depth, see :func:`depth_to_uint16`."""
+    return encode_png(depth_to_uint16(name, prediction))
+
+
+def depth_coding(name: str, prediction: Prediction) -> tuple[float, float]:
+    """Returns (scale, offset) of a 16-bit PNG: depth = value × scale + offset.
+
+    Metres have one scale for all images: millimetres if the model's depth is at most 65.5 m, 1/256
+    m (KITTI's) if it is larger or unbounded, a coarser one beyond 256 m. Relative depth is
+    stretched from the smallest to the largest value.
+    """
+    depth, spec = prediction.arrays[name], prediction.outputs[name]
+    if not spec.is_inverse_depth:
+        largest = spec.value_range[1] if spec.value_range else _LARGEST * KITTI_SCALE
+        if largest <= _LARGEST * MILLIMETRE:
+            return MILLIMETRE, 0.0
+        return max(KITTI_SCALE, largest / _LARGEST), 0.0
+    finite = depth[np.isfinite(depth)]
+    if not finite.size:
+        return 1.0, 0.0
+    low, high = float(finite.min()), float(finite.max())
+    return (high - low) / _LARGEST or 1.0, low
+
+
+def depth_to_uint16(name: str, prediction: Prediction) -> np.ndarray:
+    """Returns depth as uint16 (H, W), coded as :func:`depth_coding` says.
+
+    Values that are not finite are 0, and so are metres that do not fit into 16 bits: clipped, they
+    would be wrong depths. Metres that would be rounded to 0 are 1.
+    """
+    scale, offset = depth_coding(name, prediction)
+    with np.errstate(invalid="ignore"):
+        value = np.rint((prediction.arrays[name] - np.float32(offset)) / np.float32(scale))
+        if prediction.outputs[name].is_inverse_depth:  # the largest may be rounded up
+            np.minimum(value, _LARGEST, out=value)
+        else:
+            value[value == 0] = 1
+        value[~((value >= 0) & (value <= _LARGEST))] = 0  # NaN too
+    return value.astype(np.uint16)
+
+
+def encode_labels(name: str, prediction: Prediction) -> bytes:
+    """Returns a PNG of class ids that shows their colours; 16-bit without colours above 256
+    classes."""
+    labels = prediction.arrays[name]
+    if labels.dtype != np.uint8:
+        return encode_png(labels)
+    picture = PIL.Image.fromarray(labels)
+    picture.putpalette(palette_of(prediction.outputs[name]).tobytes())  # mode L becomes mode P
+    file = io.BytesIO()
+    picture.save(file, "PNG")
+    return file.getvalue()
+
+
+def encode_segments(name: str, prediction: Prediction) -> bytes:
+    """Returns a PNG of the segments' numbers as in COCO's panoptic files, R + 256 G + 65536 B."""
+    codes = prediction.arrays[name]
+    ids = np.where(codes < 0, 0, codes % OBJECT_IDS)
+    channels = [ids % 256, ids // 256, np.zeros_like(ids)]
+    return encode_png(np.stack(channels, axis=2).astype(np.uint8))
+
+
+def encode_objects(name: str, prediction: Prediction) -> bytes:
+    """Returns a JSON list of the segments like COCO's results, with masks as RLE."""
+    entries = []
+    for segment in prediction.segments_of(name):
+        rle = coco.encode(np.asfortranarray(segment.mask.astype(np.uint8)))
+        entry = {
+            "id": segment.id,
+            "category_id": segment.class_id,
+            "category": segment.class_name,
+            "isthing": segment.is_thing,
+            "score": round(segment.score, 6),
+            "bbox": segment.box,
+            "area": int(segment.mask.sum()),
+            "segmentation": {**rle, "counts": rle["counts"].decode()},
+        }
+        entries.append(entry)
+    return json.dumps(entries).encode()

@@ -1,0 +1,154 @@
+"""``Prediction``: what a model predicts for one image, with units and class names."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import cv2
+import numpy as np
+
+from dpt.segments import OBJECT_IDS
+from dpt.types import OutputKind, OutputSpec
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """A predicted object, or an area of stuff."""
+
+    id: int  # 1, 2, ... in an image
+    class_id: int
+    class_name: str
+    is_thing: bool  # whether the class is a thing; otherwise the class is stuff
+    score: float  # probability of the class
+    mask: np.ndarray  # bool (H, W)
+
+    @property
+    def box(self) -> tuple[int, int, int, int]:
+        """The smallest box around the mask: left, top, width and height in pixels."""
+        left, top, width, height = cv2.boundingRect(self.mask.astype(np.uint8))
+        return left, top, width, height
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """What a model predicts for one image.
+
+    ``depth``, ``labels``, ``class_id`` and ``value`` are the first output of their kind, and None
+    if the model has no such head.
+
+    ``arrays`` holds every prediction by the output's name. Dense outputs have the image's size:
+    float32 (H, W) or (H, W, C), and class ids (H, W) in uint8, or uint16 for more than 256 classes.
+    Segments: int32 (H, W), class · ``dpt.segments.OBJECT_IDS`` + number of the segment, -1 where
+    there is none. Outputs for the whole image: probabilities float32 (C,), or values float32 () or
+    (C,).
+    """
+
+    arrays: Mapping[str, np.ndarray]
+    outputs: Mapping[str, OutputSpec]
+    not_finite: tuple[str, ...] = ()  # outputs for which the network gave NaN or infinity
+    scores: Mapping[str, np.ndarray] = field(default_factory=dict)  # (N,), of segments 1, 2, ...
+
+    def require_finite(self) -> None:
+        """Raises ValueError if the network gave NaN or infinity."""
+        if self.not_finite:
+            raise ValueError(
+                f"the model's {' and '.join(self.not_finite)} holds NaN or infinity: use precision "
+                "fp32, or a checkpoint from before the training diverged"
+            )
+
+    def _first(self, kind: OutputKind, *, dense: bool = True) -> np.ndarray | None:
+        spec = first_output(self.outputs, kind, dense=dense)
+        return None if spec is None else self.arrays[spec.name]
+
+    @property
+    def depth(self) -> np.ndarray | None:
+        """float32 (H, W) in ``unit``."""
+        return self._first("depth")
+
+    @property
+    def unit(self) -> str | None:
+        """Unit of ``depth``, see :func:`depth_unit`."""
+        return depth_unit(first_output(self.outputs, "depth"))
+
+    @property
+    def valid_range(self) -> tuple[float, float] | None:
+        """Smallest and largest meaningful ``depth``; values outside or not finite are invalid."""
+        spec = first_output(self.outputs, "depth")
+        return None if spec is None else spec.value_range or (0.0, float("inf"))
+
+    @property
+    def labels(self) -> np.ndarray | None:
+        """Class ids (H, W)."""
+        return self._first("logits")
+
+    @property
+    def probabilities(self) -> np.ndarray | None:
+        """float32 (C,), of the classes of the whole image."""
+        return self._first("logits", dense=False)
+
+    @property
+    def class_id(self) -> int | None:
+        """The most probable class of the whole image."""
+        return None if self.probabilities is None else int(self.probabilities.argmax())
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes of ``labels``, or of ``class_id`` without labels; empty if
+        unknown."""
+        dense = first_output(self.outputs, "logits")
+        spec = dense or first_output(self.outputs, "logits", dense=False)
+        return () if spec is None else spec.class_names
+
+    @property
+    def panoptic(self) -> np.ndarray | None:
+        """Segments as int32 codes (H, W), see ``arrays``."""
+        return self._first("masks")
+
+    @property
+    def segments(self) -> list[Segment]:
+        """The objects and the areas of stuff."""
+        spec = first_output(self.outputs, "masks")
+        return [] if spec is None else self.segments_of(spec.name)
+
+    @property
+    def instances(self) -> list[Segment]:
+        """The objects."""
+        return [segment for segment in self.segments if segment.is_thing]
+
+    def segments_of(self, name: str) -> list[Segment]:
+        """Returns the segments of an output, in the order of their ids."""
+        codes, spec = self.arrays[name], self.outputs[name]
+        segments = []
+        for code in np.unique(codes[codes >= 0]).tolist():
+            class_id, number = divmod(code, OBJECT_IDS)
+            segment = Segment(
+                id=number,
+                class_id=class_id,
+                class_name=spec.class_name(class_id),
+                is_thing=spec.things[class_id],
+                score=float(self.scores[name][number - 1]),
+                mask=codes == code,
+            )
+            segments.append(segment)
+        return sorted(segments, key=lambda segment: segment.id)
+
+    @property
+    def value(self) -> float | None:
+        """The number that a regression head predicts for the whole image."""
+        values = self._first("vector", dense=False)
+        return float(values.item()) if values is not None and values.size == 1 else None
+
+
+def first_output(
+    outputs: Mapping[str, OutputSpec], kind: OutputKind, *, dense: bool = True
+) -> OutputSpec | None:
+    """Returns the first output of a kind; None if there is none."""
+    matching = [spec for spec in outputs.values() if (spec.kind, spec.dense) == (kind, dense)]
+    return matching[0] if matching else None
+
+
+def depth_unit(spec: OutputSpec | None) -> str | None:
+    """Returns the unit of a depth output: ``metres``, or ``relative inverse depth``, 1 / depth up
+    to an unknown scale and shift (larger is nearer); None without such an output."""
+    if spec is None:
+        return None
+    return "relative inverse depth" if spec.is_inverse_depth else "metres"

@@ -1,0 +1,153 @@
+"""Which files ``dpt predict`` writes, by the kind of output and the format.
+
+The table is in ``dpt predict --help``. The files of a second output of kind depth or logits are in
+folders that begin with its head's name.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dpt.files import few
+from dpt.predict.encoding import (
+    depth_coding,
+    encode_array,
+    encode_depth,
+    encode_labels,
+    encode_objects,
+    encode_segments,
+)
+from dpt.predict.painting import Style, paint_with_legend
+from dpt.predict.prediction import Prediction, depth_unit
+from dpt.types import OutputSpec
+from dpt.validation import Plain
+from dpt.viz import encode_png
+
+FORMATS = ("png", "npy", "color", "overlay", "json")
+Outputs = Mapping[str, OutputSpec]
+
+
+@dataclass(frozen=True)
+class Product:
+    """One kind of file."""
+
+    name: str  # of the output
+    folder: str  # in the output folder; the files have the names of the inputs
+    suffix: str = ".png"  # of the files
+    encoder: Callable[[str, Prediction], bytes] | None = None
+    """See :mod:`dpt.predict.encoding`; None for pictures, which can be frames of a video."""
+
+    def picture(self, prediction: Prediction, image: np.ndarray | None, style: Style) -> np.ndarray:
+        """Returns the picture with its legend, uint8 (H, W, 3)."""
+        return paint_with_legend(self.name, prediction, image, style)
+
+    def encode(self, prediction: Prediction, image: np.ndarray | None, style: Style) -> bytes:
+        """Returns the content of the file."""
+        if self.encoder is None:
+            return encode_png(self.picture(prediction, image, style))
+        return self.encoder(self.name, prediction)
+
+
+def folder_names(outputs: Outputs) -> dict[str, str]:
+    """Returns the folder of the files of each dense output."""
+    usual = {"depth": "depth", "logits": "labels"}
+    return {name: usual.pop(spec.kind, name) for name, spec in outputs.items() if spec.dense}
+
+
+def class_names_by_folder(outputs: Outputs) -> dict[str, list[str]]:
+    """Returns the class names of each dense output with classes, by the folder of its files."""
+    folders = folder_names(outputs).items()
+    with_classes = [(n, folder) for n, folder in folders if outputs[n].kind in ("logits", "masks")]
+    return {folder: list(outputs[name].class_names) for name, folder in with_classes}
+
+
+def class_lines(products: Iterable[Product], outputs: Outputs) -> list[str]:
+    """Returns a line for each folder of class ids that says which class each id is."""
+    lines = []
+    for product in products:
+        spec = outputs[product.name]
+        if spec.kind == "logits" and product.encoder and spec.class_names:
+            ids = [f"{k} {name}" for k, name in enumerate(spec.class_names)]
+            lines.append(f"{product.folder}: ids of the classes: {few(ids, 5)}")
+    return lines
+
+
+def all_products(outputs: Outputs) -> dict[str, list[Product]]:
+    """Returns the files that can be made of these outputs, by format."""
+    products: dict[str, list[Product]] = {name: [] for name in FORMATS}
+    encoders = {"depth": encode_depth, "logits": encode_labels, "masks": encode_segments}
+    for name, folder in folder_names(outputs).items():
+        kind = outputs[name].kind
+        products["npy"].append(Product(name, f"{folder}_npy", ".npy", encode_array))
+        products["png"].append(Product(name, folder, encoder=encoders.get(kind)))
+        if kind == "depth":
+            products["color"].append(Product(name, f"{folder}_color"))
+        if kind in ("logits", "masks"):
+            products["overlay"].append(
+                Product(name, "overlay" if folder == "labels" else f"{folder}_overlay")
+            )
+        if kind == "masks":
+            products["json"].append(Product(name, f"{folder}_json", ".json", encode_objects))
+    return products
+
+
+def folders_of(outputs: Outputs) -> list[str]:
+    """Returns the sub-folders of all files that can be made of these outputs."""
+    return [product.folder for group in all_products(outputs).values() for product in group]
+
+
+def products_of(formats: Sequence[str], outputs: Outputs) -> list[Product]:
+    """Returns the files for each image: by default of all formats but ``npy``, and the arrays of
+    maps."""
+    possible = all_products(outputs)
+    for name in formats:
+        if name not in possible:
+            raise ValueError(f"--format {name}: choose from {', '.join(possible)}")
+        if not possible[name]:
+            kinds = ", ".join(f"{n} ({s.kind})" for n, s in outputs.items())
+            raise ValueError(f"--format {name} fits none of this model's outputs: {kinds}")
+    usual = ("png", "color", "overlay", "json")
+    chosen = [product for name in formats or usual for product in possible[name]]
+    if not formats:
+        chosen += [product for product in possible["npy"] if outputs[product.name].kind == "map"]
+    return list(dict.fromkeys(chosen))
+
+
+def videos_of(products: Iterable[Product]) -> list[Product]:
+    """Returns the files for each video: the chosen products that are pictures."""
+    return [replace(product, suffix=".mp4") for product in products if product.encoder is None]
+
+
+def facts_of(prediction: Prediction) -> Plain:
+    """Returns how to read an image's depth files, by folder, and the outputs for the whole
+    image."""
+    facts: Plain = {}
+    for name, folder in folder_names(prediction.outputs).items():
+        if prediction.outputs[name].kind == "depth":
+            scale, offset = depth_coding(name, prediction)
+            unit = depth_unit(prediction.outputs[name])
+            facts[folder] = {"scale": scale, "offset": offset, "unit": unit}
+    return facts | image_facts(prediction)
+
+
+def image_facts(prediction: Prediction) -> Plain:
+    """Returns the outputs for the whole image: class and probability, or values."""
+    facts: Plain = {}
+    for name, spec in prediction.outputs.items():
+        values = prediction.arrays[name]
+        if not spec.dense and spec.kind == "logits":
+            k = int(values.argmax())
+            label, probability = spec.class_name(k), round(float(values[k]), 6)
+            facts[name] = {"class_id": k, "class": label, "probability": probability}
+        elif not spec.dense:
+            facts[name] = values.tolist()
+    return facts
+
+
+def image_lines(prediction: Prediction) -> list[str]:
+    """Returns a line for each of :func:`image_facts`, with the first values of a vector."""
+    return [
+        f"{name}: {few([f'{v:.4g}' for v in value], 4) if np.ndim(value) else value}"
+        for name, value in image_facts(prediction).items()
+    ]

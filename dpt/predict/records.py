@@ -1,0 +1,96 @@
+"""What ``dpt predict`` writes down about its files: predictions.json and predictions.jsonl.
+
+Both files may come from a stranger. Settings that name a folder that ``dpt predict`` does not write
+are ignored.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from dpt.files import parse_json, read_bytes
+from dpt.nn import HEADS
+from dpt.validation import Plain, PlainMapping
+
+SETTINGS_FILE = "predictions.json"
+RECORDS_FILE = "predictions.jsonl"
+_MAX_SETTINGS = 1 << 20  # bytes; class names take the most
+
+
+@dataclass(frozen=True)
+class PredictionSettings:
+    """What all files of an output folder have in common, the content of ``predictions.json``."""
+
+    weights: str = ""  # fingerprint of the model, which also determines ``classes``
+    checkpoint: str = ""  # as it was named
+    colormap: str = ""
+    precision: str = ""
+    flip: bool = False
+    tile: int | None = None
+    unit: str | None = None  # of depth
+    classes: Mapping[str, list[str]] = field(default_factory=dict)  # names by folder of the files
+    written: tuple[str, ...] = ()  # names in the output folder that may be replaced
+
+    def difference(self, earlier: "PredictionSettings") -> str:
+        """Returns what makes files with the earlier settings differ; empty if nothing does."""
+        if self.weights != earlier.weights:
+            return f"another checkpoint ({earlier.checkpoint})"
+        old, new = asdict(earlier), asdict(self)
+        changed = [k for k in ("colormap", "precision", "flip", "tile", "unit") if old[k] != new[k]]
+        return f"{changed[0]}={old[changed[0]]}, and now it is {new[changed[0]]}" if changed else ""
+
+    def to_json(self) -> bytes:
+        """Returns the content of the file."""
+        return f"{json.dumps(asdict(self), indent=2)}\n".encode()
+
+
+@dataclass(frozen=True)
+class InputRecord:
+    """The finished files of one input, a line of ``predictions.jsonl``."""
+
+    name: str
+    source: str  # path of the input
+    modified: object  # the input's time and size, see :func:`dpt.predict.folder.modified`
+    facts: PlainMapping  # how to read 16-bit depth, by folder, and outputs for the whole image
+    files: list[str]  # below the output folder
+
+    def to_json(self) -> str:
+        """Returns the line."""
+        place = {"name": self.name, "source": self.source, "modified": self.modified}
+        return json.dumps({**place, **self.facts, "files": self.files}) + "\n"
+
+
+def read_settings(folder: Path) -> PredictionSettings | None:
+    """Returns what ``dpt predict`` wrote into ``predictions.json``; None for other folders."""
+    path = folder / SETTINGS_FILE
+    if not path.is_file():
+        return None
+    try:
+        settings = PredictionSettings(**parse_json(read_bytes(path, limit=_MAX_SETTINGS), path))
+        is_own = {*settings.written} <= {*product_folders(), RECORDS_FILE}
+    except (ValueError, TypeError):
+        return None
+    return settings if is_own else None
+
+
+def read_records(folder: Path) -> dict[str, InputRecord]:
+    """Returns the records of the finished inputs by name, without lines that a crash cut short."""
+    records: dict[str, InputRecord] = {}
+    path = folder / RECORDS_FILE
+    for line in read_bytes(path).splitlines() if path.is_file() else ():
+        try:
+            facts: Plain = dict(parse_json(line, path))
+            name, source = str(facts.pop("name")), str(facts.pop("source"))
+            files = [str(file) for file in facts.pop("files")]
+        except (ValueError, KeyError, TypeError):
+            continue
+        records[name] = InputRecord(name, source, facts.pop("modified", None), facts, files)
+    return records
+
+
+def product_folders() -> set[str]:
+    """Returns the names of all sub-folders that ``dpt predict`` writes for any model, see
+    :func:`dpt.predict.products.all_products`."""
+    names, formats = ("depth", "labels", *HEADS), ("", "_npy", "_color", "_overlay", "_json")
+    return {"overlay", *(f"{name}{ending}" for name in names for ending in formats)}

@@ -1,0 +1,73 @@
+"""Runtimes: what computes a model's outputs. PyTorch is one."""
+
+import logging
+from collections.abc import Mapping
+from typing import Literal, Protocol, get_args
+
+import torch
+from torch import Tensor
+
+from dpt.functional import EMULATED, has_bf16
+from dpt.model import DPT
+from dpt.types import Calibration, OutputSpec, Preprocessing
+
+log = logging.getLogger("dpt")
+
+Precision = Literal["fp32", "bf16", "fp16"]
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Runtime(Protocol):
+    """What a predictor needs of a model, in whatever way its outputs are computed."""
+
+    preprocessing: Preprocessing
+    calibration: Calibration | None
+    outputs: Mapping[str, OutputSpec]
+    device: torch.device  # of images and outputs
+
+    def __call__(self, images: Tensor) -> Mapping[str, Tensor]:
+        """Returns the outputs (B, ...) for normalised images, float32 (B, 3, h, w). Logits may be
+        smaller than the images."""
+
+
+class TorchRuntime:
+    """A model in PyTorch, with faster layers and weights of the given precision."""
+
+    def __init__(
+        self,
+        model: DPT,
+        *,
+        device: str | torch.device | None = None,
+        precision: Precision = "fp32",
+        upsample_logits: bool = False,
+    ) -> None:
+        if precision not in _DTYPES:
+            raise ValueError(f"precision={precision!r}: choose from {get_args(Precision)}")
+        self.device, self._dtype = pick_device(device), _DTYPES[precision]
+        kind = self.device.type
+        if self._dtype is torch.float16 and kind == "cpu":
+            raise ValueError("precision=fp16 is for GPUs: choose bf16 or fp32 on a CPU")
+        if self._dtype is torch.bfloat16 and kind in ("cpu", "cuda") and not has_bf16(kind):
+            log.warning("precision=bf16: %s", EMULATED)
+        self.preprocessing = model.preprocessing
+        self.outputs: Mapping[str, OutputSpec] = model.outputs
+        self.calibration: Calibration | None = model.calibration
+        self._upsample_logits = upsample_logits
+        self._model = model.optimize_for_inference(compiled=False).to(self.device, self._dtype)
+
+    def __call__(self, images: Tensor) -> Mapping[str, Tensor]:
+        return self._model(images.to(self._dtype), upsample_logits=self._upsample_logits)
+
+
+def pick_device(name: str | torch.device | None) -> torch.device:
+    """Returns the device of that name, or a GPU if there is one; ValueError if the device cannot be
+    used."""
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).item()  # a meta tensor holds no value
+    except (RuntimeError, AssertionError, ImportError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"device={str(name)!r} cannot be used here ({reason})") from None
+    return device
