@@ -26,10 +26,10 @@ def run(arguments: list[str]) -> None:
         default="model",
         choices=("model", "data", "metrics", "originals"),
         help="model: forward passes and training steps; data: loading and augmentation on one "
-        "core; metrics: their updates on one core; originals: the largest differences of scores "
-        "from those of the code that defines them",
+        "core; metrics: updates of the confusion matrix on one core; originals: the largest "
+        "differences of scores from those of the code that defines them",
     )
-    parser.add_argument("--root", help="data: folder with images and depth (default: made photos)")
+    parser.add_argument("--root", help="data: folder with images and depth (default: made images)")
     parser.add_argument("--model", default="dpt_base", choices=list_models())
     parser.add_argument("--task", default="depth", choices=("depth", "segmentation"))
     parser.add_argument("--size", default=[384, 384], nargs=2, type=int, metavar=("H", "W"))
@@ -38,7 +38,7 @@ def run(arguments: list[str]) -> None:
     parser.add_argument(
         "--against",
         default="transformers,smp",
-        help="separated by commas: dpt-optimized, dpt-onnx, transformers, transformers-onnx, smp; "
+        help="separated by commas: dpt-optimized, dpt-onnx, transformers, smp; "
         "NAME-compile compiles NAME",
     )
     parser.add_argument("--train", action="store_true", help="also time training steps")

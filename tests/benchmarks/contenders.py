@@ -10,14 +10,13 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.export import Dim, ExportedProgram
 
 from dpt.export.files import check_target, run_of, write
 from dpt.export.graph import Graph, trace
@@ -41,7 +40,6 @@ class Contender:
         loss: images and truth to the scalar that a training step minimises; None if it cannot
             train.
         eager: whether its memory can be counted: it is made of PyTorch tensors.
-        forward_s, step_s: seconds of each turn.
     """
 
     name: str
@@ -49,8 +47,6 @@ class Contender:
     predict: Callable[[Tensor], Tensor]
     loss: Callable[[Tensor, Tensor], Tensor] | None
     eager: bool = True
-    forward_s: list[float] = field(default_factory=list)
-    step_s: list[float] = field(default_factory=list)
 
     def training_step(
         self, images: Tensor, truth: Tensor, *, dtype: torch.dtype
@@ -111,10 +107,24 @@ def ours_optimized(model: DPT, task: str) -> Contender:
 
 
 def ours_onnx(model: DPT, task: str) -> Contender:
-    """The file of ``dpt export --size``."""
+    """Returns the file of ``dpt export --size`` in ONNX Runtime."""
     graph = Graph.of(model, tasks=[task], with_preprocessing=False).for_inference()
-    program = trace(graph, (2, *_image_size(model)), free_size=False)
-    return _in_onnx_runtime(ours(model, task), program, task)
+    height, width = model.config.to_dict()["encoder"]["image_size"]
+    program = trace(graph, (2, height, width), free_size=False)
+    specs = {task: OutputSpec(task, "map")}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "model.onnx")
+        check_target(path, opset=None)
+        write(program, path, axes={0: "batch"}, outputs=specs, metadata={}, opset=None)
+        run = run_of(path)
+
+    def predict(images: Tensor) -> Tensor:
+        if images.dtype is not torch.float32 or images.device.type != "cpu":
+            raise ValueError("ONNX Runtime is compared in fp32 on the CPU: --dtype fp32")
+        out = run(images)[task]
+        return out if task == "depth" else out.argmax(1)
+
+    return Contender("dpt, ONNX Runtime", model, predict, loss=None, eager=False)
 
 
 def transformers(model: DPT, task: str) -> Contender:
@@ -142,32 +152,8 @@ def transformers(model: DPT, task: str) -> Contender:
     )
 
 
-def transformers_onnx(model: DPT, task: str) -> Contender:
-    """transformers' model by the same exporter: any number of images of one size."""
-    from torch.fx.experimental import _config
-
-    rival = transformers(model, task)
-    output = "predicted_depth" if task == "depth" else "logits"
-
-    class Output(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = rival.model
-
-        def forward(self, images: Tensor) -> Tensor:
-            return self.model(images)[output]
-
-    example = torch.zeros(2, 3, *_image_size(model))
-    # torch makes this module's `patch` at run time
-    with torch.no_grad(), _config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
-        program = torch.export.export(
-            Output().eval(), (example,), dynamic_shapes=({0: Dim.DYNAMIC},), strict=False
-        )
-    return _in_onnx_runtime(rival, program, task)
-
-
 def smp(model: DPT, task: str) -> Contender:
-    """segmentation_models.pytorch's DPT of the same sizes; for depth with one output channel."""
+    """Returns segmentation_models.pytorch's DPT of the same sizes; for depth with one channel."""
     import segmentation_models_pytorch
 
     config = model.config.to_dict()
@@ -185,19 +171,18 @@ def smp(model: DPT, task: str) -> Contender:
         dynamic_img_size=True,
         img_size=tuple(encoder["image_size"]),
     )
-    if task == "depth":
-        return Contender(
-            "smp*",
-            theirs,
-            lambda x: theirs(x).squeeze(1),
-            lambda x, y: F.l1_loss(theirs(x).squeeze(1).float(), y),
-        )
-    return Contender(
-        "smp*",
-        theirs,
-        lambda x: theirs(x).argmax(1),
-        lambda x, y: F.cross_entropy(theirs(x).float(), y, ignore_index=255),
-    )
+
+    def predict(images: Tensor) -> Tensor:
+        out = theirs(images)
+        return out.squeeze(1) if task == "depth" else out.argmax(1)
+
+    def loss(images: Tensor, target: Tensor) -> Tensor:
+        out = theirs(images).float()
+        if task == "depth":
+            return F.l1_loss(out.squeeze(1), target)
+        return F.cross_entropy(out, target, ignore_index=255)
+
+    return Contender("smp*", theirs, predict, loss)
 
 
 def compiled(rival: Contender) -> Contender:
@@ -209,35 +194,11 @@ def compiled(rival: Contender) -> Contender:
     return Contender(name, rival.model, predict, torch.compile(rival.loss), eager=False)
 
 
-def _image_size(model: DPT) -> tuple[int, int]:
-    height, width = model.config.to_dict()["encoder"]["image_size"]
-    return height, width
-
-
-def _in_onnx_runtime(contender: Contender, program: ExportedProgram, task: str) -> Contender:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "model.onnx")
-        check_target(path, opset=None)
-        write(program, path, axes={0: "batch"}, outputs={task: OutputSpec(task, "map")},
-              metadata={}, opset=None)  # fmt: skip
-        run = run_of(path)
-
-    def predict(images: Tensor) -> Tensor:
-        if images.dtype is not torch.float32 or images.device.type != "cpu":
-            raise ValueError("ONNX Runtime is compared in fp32 on the CPU: --dtype fp32")
-        out = run(images)[task]
-        return out if task == "depth" else out.argmax(1)
-
-    name = f"{contender.name}, ONNX Runtime"
-    return Contender(name, contender.model, predict, loss=None, eager=False)
-
-
 CONTENDERS: dict[str, Callable[[DPT, str], Contender]] = {
     "dpt": ours,
     "dpt-optimized": ours_optimized,
     "dpt-onnx": ours_onnx,
     "transformers": transformers,
-    "transformers-onnx": transformers_onnx,
     "smp": smp,
 }
 

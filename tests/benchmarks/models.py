@@ -12,11 +12,14 @@ from typing import Any
 
 import torch
 from benchmarks.contenders import NUM_CLASSES, Contender, autocast, make_contenders, make_ours
+from benchmarks.timing import markdown, median_ratio, take_turns
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+Row = dict[str, float]
+"""The measurements of a contender by the column that shows them."""
 
 
 class LiveBytes(TorchDispatchMode):
@@ -29,38 +32,38 @@ class LiveBytes(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.now = self.peak = 0
-        self._known: set[int] = set()
+        self._counted: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = {a.untyped_storage()._cdata for a in tree_leaves(args) if isinstance(a, Tensor)}
+        inputs = {a.untyped_storage()._cdata for a in tree_leaves(args) if isinstance(a, Tensor)}
         out = func(*args, **(kwargs or {}))
         for tensor in tree_leaves(out):
-            if isinstance(tensor, Tensor) and tensor.untyped_storage()._cdata not in given:
+            if isinstance(tensor, Tensor) and tensor.untyped_storage()._cdata not in inputs:
                 self._add(tensor.untyped_storage())
         return out
 
-    def _add(self, storage: Any) -> None:
-        if storage._cdata in self._known:
+    def _add(self, storage: torch.UntypedStorage) -> None:
+        if storage._cdata in self._counted:
             return
-        self._known.add(storage._cdata)
+        self._counted.add(storage._cdata)
         self.now += storage.nbytes()
         self.peak = max(self.peak, self.now)
         weakref.finalize(storage, self._drop, storage._cdata, storage.nbytes())
 
     def _drop(self, key: int, size: int) -> None:
-        self._known.discard(key)
+        self._counted.discard(key)
         self.now -= size
 
 
-def peak_bytes(run: Callable[[], Any]) -> int:
-    """The most that tensors hold at once during ``run``, without gradients."""
+def peak_bytes(run: Callable[[], object]) -> int:
+    """Returns the most that tensors hold at once during ``run``, without gradients."""
     with torch.no_grad(), LiveBytes() as live:
         run()
     return live.peak
 
 
-def kept_bytes(run: Callable[[], Any]) -> int:
-    """Bytes alive after a forward pass: what is kept for backward, and the output.
+def kept_bytes(run: Callable[[], object]) -> int:
+    """Returns the bytes alive after a forward pass: what backward needs, and the output.
 
     ``torch.autograd.graph.saved_tensors_hooks`` would miss what ``torch.utils.checkpoint`` keeps.
     """
@@ -72,122 +75,85 @@ def kept_bytes(run: Callable[[], Any]) -> int:
     return kept
 
 
-def race(
-    contenders: Sequence[Contender],
-    images: Tensor,
-    truth: Tensor,
-    *,
-    dtype: torch.dtype,
-    train: bool,
-    rounds: int,
-) -> list[dict[str, Any]]:
-    """A row for each contender: medians of its times, and of its ratio to the first."""
-    rows: list[dict[str, Any]] = [{"name": c.name} for c in contenders]
-    run_forward(contenders, images.to(dtype), rows, rounds=rounds)
-    if train:
-        pairs = [(c, row) for c, row in zip(contenders, rows, strict=True) if c.loss is not None]
-        run_steps(
-            [c for c, _ in pairs], images, truth, [r for _, r in pairs], dtype=dtype, rounds=rounds
-        )
+@torch.no_grad()
+def race_forward(contenders: Sequence[Contender], images: Tensor, rounds: int) -> dict[str, Row]:
+    """Returns times, memory and differences of forward passes by the contender's name."""
+    rows: dict[str, Row] = {}
+    reference = None
+    for c in contenders:
+        c.model.eval().to(images.device, images.dtype).to(memory_format=torch.channels_last)
+        row = rows[c.name] = {}
+        out = c.predict(images)
+        if not c.name.startswith("smp"):
+            reference = out if reference is None else reference
+            row["difference"] = _difference(out, reference)
+        if c.eager:
+            row["forward MiB"] = peak_bytes(partial(c.predict, images)) / 2**20
+    runs = {c.name: partial(c.predict, images) for c in contenders}
+    _add_times(rows, "forward", runs, rounds, warm_up=2, device=images.device)
     return rows
 
 
-@torch.no_grad()
-def run_forward(
-    contenders: Sequence[Contender], images: Tensor, rows: list[dict[str, Any]], *, rounds: int
-) -> None:
-    first = None
-    for c, row in zip(contenders, rows, strict=True):
-        c.model.eval().to(images.device, images.dtype).to(memory_format=torch.channels_last)
-        out = c.predict(images)
-        if not c.name.startswith("smp"):
-            first = out if first is None else first
-            row["difference"] = _difference(out, first)
-        if c.eager:
-            row["forward MiB"] = peak_bytes(partial(c.predict, images)) / 2**20
-    for turn in range(-2, rounds):  # two turns to warm up
-        for c in contenders:
-            seconds = _timed(partial(c.predict, images), images.device)
-            if turn >= 0:
-                c.forward_s.append(seconds)
-    _add_times(contenders, rows, "forward", lambda c: c.forward_s)
-
-
-def run_steps(
+def race_steps(
     contenders: Sequence[Contender],
     images: Tensor,
-    truth: Tensor,
-    rows: list[dict[str, Any]],
+    target: Tensor,
+    rows: dict[str, Row],
     *,
     dtype: torch.dtype,
     rounds: int,
 ) -> None:
-    steps = [c.training_step(images, truth, dtype=dtype) for c in contenders]
-    for c, row in zip(contenders, rows, strict=True):
-        if c.eager and c.loss is not None:
+    """Adds times and memory of training steps to the rows of the contenders that can train."""
+    losses = {c.name: c.loss for c in contenders if c.loss is not None}
+    steps = {c.name: c.training_step(images, target, dtype=dtype) for c in contenders if c.loss}
+    for c in contenders:
+        if c.eager and c.name in losses:
             with autocast(images.device, dtype):
-                row["kept MiB"] = kept_bytes(partial(c.loss, images, truth)) / 2**20
-            row["kept / theirs"] = rows[0]["kept MiB"] / row["kept MiB"]
-    for turn in range(-1, rounds):
-        for c, step in zip(contenders, steps, strict=True):
-            seconds = _timed(step, images.device)
-            if turn >= 0:
-                c.step_s.append(seconds)
-    _add_times(contenders, rows, "step", lambda c: c.step_s)
+                kept = kept_bytes(partial(losses[c.name], images, target)) / 2**20
+            ours = rows[contenders[0].name].setdefault("kept MiB", kept)
+            rows[c.name] |= {"kept MiB": kept, "kept / theirs": ours / kept}
+    _add_times(rows, "step", steps, rounds, warm_up=1, device=images.device)
 
 
-def _timed(run: Callable[[], Any], device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    run()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - start
+def _add_times(
+    rows: dict[str, Row],
+    prefix: str,
+    runs: Mapping[str, Callable[[], object]],
+    rounds: int,
+    *,
+    warm_up: int,
+    device: torch.device,
+) -> None:
+    """Adds medians of the times, and of their ratios to the first run."""
+
+    def clock() -> float:
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+    turns = {name: lambda _, run=run: run() for name, run in runs.items()}
+    seconds = take_turns(turns, rounds, warm_up=warm_up, clock=clock)
+    first = next(iter(seconds.values()))
+    for name, values in seconds.items():
+        rows[name][f"{prefix} ms"] = 1e3 * statistics.median(values)
+        rows[name][f"{prefix} / ours"] = median_ratio(values, first)
 
 
 def _difference(out: Tensor, ours: Tensor) -> float:
-    """Largest difference over the scale; of class ids, the share of pixels that differ."""
+    """Returns the largest difference over the scale; of class ids, the fraction of other pixels."""
     if not out.is_floating_point():
         return float((out != ours).float().mean())
     return float((out.float() - ours.float()).abs().max() / ours.float().abs().max())
 
 
-def _add_times(
-    contenders: Sequence[Contender],
-    rows: list[dict[str, Any]],
-    what: str,
-    times: Callable[[Contender], list[float]],
-) -> None:
-    ours = times(contenders[0])
-    for c, row in zip(contenders, rows, strict=True):
-        row[f"{what} ms"] = 1e3 * statistics.median(times(c))
-        ratios = [theirs / mine for theirs, mine in zip(times(c), ours, strict=True)]
-        row[f"{what} / ours"] = statistics.median(ratios)
-
-
-COLUMNS = {
-    "name": "{}",
-    "forward ms": "{:.0f}",
-    "forward / ours": "{:.2f}",
-    "forward MiB": "{:.1f}",
-    "difference": "{:.0e}",
-    "step ms": "{:.0f}",
-    "step / ours": "{:.2f}",
-    "kept MiB": "{:.1f}",
-    "kept / theirs": "{:.3f}",
-}
-"""``kept / theirs``: this project's bytes over the contender's."""
-
-
-def as_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The rows as a table; columns that no row has are left out."""
-    columns = [c for c in COLUMNS if any(c in row for row in rows)]
-    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-    for row in rows:
-        cells = [COLUMNS[c].format(row[c]) if c in row else "" for c in columns]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+def race_table(rows: Mapping[str, Row]) -> str:
+    """Returns the rows in Markdown; ``kept / theirs`` is this project's bytes over the rival's."""
+    columns = list(dict.fromkeys(column for row in rows.values() for column in row))
+    cells = [
+        [name, *(f"{row[column]:.4g}" if column in row else "" for column in columns)]
+        for name, row in rows.items()
+    ]
+    return markdown(["name", *columns], cells)
 
 
 def bench(
@@ -202,14 +168,15 @@ def bench(
     rounds: int,
     device: str,
 ) -> str:
-    """The table in Markdown. Segmentation is compared as class ids: the argmax of the logits."""
+    """Returns the table. Segmentation is compared as class ids: the argmax of the logits."""
     random = torch.Generator().manual_seed(0)
     images = torch.randn(batch, 3, *size, generator=random)
-    truth = torch.rand(batch, *size, generator=random)
+    target = torch.rand(batch, *size, generator=random)
     if task == "segmentation":
-        truth = (truth * NUM_CLASSES).long()
-    images, truth = images.to(device, memory_format=torch.channels_last), truth.to(device)
+        target = (target * NUM_CLASSES).long()
+    images, target = images.to(device, memory_format=torch.channels_last), target.to(device)
     contenders = make_contenders(make_ours(model, task, size), task, against)
-    return as_markdown(
-        race(contenders, images, truth, dtype=DTYPES[dtype], train=train, rounds=rounds)
-    )
+    rows = race_forward(contenders, images.to(DTYPES[dtype]), rounds)
+    if train:
+        race_steps(contenders, images, target, rows, dtype=DTYPES[dtype], rounds=rounds)
+    return race_table(rows)
