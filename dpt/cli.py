@@ -68,29 +68,32 @@ def main(command: str | None = None) -> None:
     end: SystemExit | None = None
     try:
         os.getcwd()  # fails if the working folder was removed
-        _run(command)
+        if isinstance(sys.stdout, TextIOWrapper):  # file names may not be UTF-8
+            sys.stdout.reconfigure(errors="backslashreplace")
+        _run(command, _with_home(sys.argv[1:]))
     except OSError as error:
         fault = error
     except SystemExit as stop:
         end = stop
-    lost = flush_output()
-    if end and (end.code or lost is None):
+    unwritten = flush_output()
+    if end and (end.code or unwritten is None):
         raise end
-    if fault := fault or lost:
-        from dpt.config.compose import fail
+    if fault or unwritten:
+        from dpt.config.job import fail
 
-        fail(fault)
+        fail(fault or unwritten or "")
 
 
-def _run(command: str | None) -> None:
-    if isinstance(sys.stdout, TextIOWrapper):  # file names may not be UTF-8
-        sys.stdout.reconfigure(errors="backslashreplace")
-    # the shell leaves ~ in --out=~/FOLDER and in KEY=~/FOLDER
+def _with_home(arguments: list[str]) -> list[str]:
+    """Expands ~ in --out=~/FOLDER and in KEY=~/FOLDER, which the shell leaves."""
     home = os.path.expanduser("~")
-    arguments = [
-        re.sub(r"^([^=]+=)?~(?=/|$)", lambda found: f"{found[1] or ''}{home}", each)
-        for each in sys.argv[1:]
+    return [
+        re.sub(r"^([^=]+=)?~(?=/|$)", lambda match: f"{match[1] or ''}{home}", argument)
+        for argument in arguments
     ]
+
+
+def _run(command: str | None, arguments: list[str]) -> None:
     if command is None:
         if not arguments or arguments[0] in ("-h", "--help"):
             print(HELP, end="")
@@ -103,37 +106,22 @@ def _run(command: str | None) -> None:
         command, *arguments = arguments
     if arguments and f"{command} {arguments[0]}" in COMMANDS:  # two words, as in dpt data check
         command, *arguments = f"{command} {arguments[0]}", *arguments[1:]
-    checkpoints: list[str] = []
-    if command == "evaluate" and arguments:
-        path = arguments[0]
-        if path[:1] != "-" and ("=" not in path or os.path.exists(path)):
-            from dpt.config.overrides import as_text
-
-            arguments[0] = f"checkpoint={as_text(path)}"
-            others = (a for a in arguments[1:] if a.lstrip("+").startswith("checkpoint="))
-            checkpoints = [path, *others]
-        if not any(a.startswith("data=") for a in arguments):  # the run's data may have other keys
-            arguments = [f"++{a}" if a.startswith("data.") else a for a in arguments]
     if command not in (*COMMANDS, *FILE_COMMANDS):
         names = ", ".join([*COMMANDS, *FILE_COMMANDS])
         print(f"error: there is no command {command!r}; choose from {names}", file=sys.stderr)
         raise SystemExit(2)
     with stoppable():
         try:
-            _call(command, arguments, checkpoints)
+            _call(command, arguments)
         except Stopped as reason:
             if command == "train" and reason.name == "SIGUSR1":  # of SLURM, before training
                 reason.message += f"; {requeue() or 'nothing was trained yet'}"
             raise
 
 
-def _call(command: str, arguments: list[str], checkpoints: list[str]) -> None:
-    """Runs a command that exists; a mistake ends the process by one line.
-
-    Args:
-        checkpoints: all that are given with ``dpt evaluate RUN``; empty without ``RUN``.
-    """
-    from dpt.config.compose import MISTAKES, fail, run_configured
+def _call(command: str, arguments: list[str]) -> None:
+    """Runs a command that exists; a mistake ends the process by one line."""
+    from dpt.config.job import MISTAKES, fail
     from dpt.plugins import load_plugins
 
     if os.environ.get("LOCAL_RANK", "0") != "0":  # started by Lightning's first rank
@@ -145,10 +133,11 @@ def _call(command: str, arguments: list[str], checkpoints: list[str]) -> None:
         if command in FILE_COMMANDS:
             import_module(f"dpt.commands.{command}").run(arguments)
             return
-        if len(checkpoints) > 1:
-            first, second, *_ = checkpoints
-            raise ValueError(f"two checkpoints, {first} and {second}: leave one out")
-        if is_first_rank() and not any(a[:1] == "-" for a in arguments):
+        from dpt.config.compose import run_configured
+
+        if command == "evaluate":
+            arguments = _overrides_of_evaluate(arguments)
+        if is_first_rank() and not any(argument[:1] == "-" for argument in arguments):
             say(f"dpt {command}: loading libraries")
         run_configured(command, COMMANDS[command], arguments)
     except MISTAKES as error:
@@ -157,3 +146,20 @@ def _call(command: str, arguments: list[str], checkpoints: list[str]) -> None:
         if fault := lack_of_memory(error):
             fail(f"{fault}: use smaller images or a smaller model, or end other programs")
         raise
+
+
+def _overrides_of_evaluate(arguments: list[str]) -> list[str]:
+    """Returns the overrides of ``dpt evaluate RUN KEY=VALUE ...``."""
+    from dpt.config.overrides import as_text
+
+    overrides = list(arguments)
+    run = arguments[0] if arguments else "-"
+    if run[:1] != "-" and ("=" not in run or os.path.exists(run)):
+        others = [a for a in arguments[1:] if a.lstrip("+").startswith("checkpoint=")]
+        if others:
+            raise ValueError(f"two checkpoints, {run} and {others[0]}: leave one out")
+        overrides[0] = f"checkpoint={as_text(run)}"
+    if not any(override.startswith("data=") for override in overrides):
+        # the data of the run may have other keys than the default
+        overrides = [f"++{o}" if o.startswith("data.") else o for o in overrides]
+    return overrides

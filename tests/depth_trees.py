@@ -11,8 +11,8 @@ from photos import save_picture
 from PIL import Image
 
 from dpt.config.build import make_dataset
-from dpt.config.compose import config_dir
 from dpt.data import Dataset
+from dpt.files import config_dir
 
 SIZE = (24, 32)
 RNG = np.random.default_rng(0)

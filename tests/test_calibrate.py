@@ -19,7 +19,7 @@ from tiny import save_checkpoint
 
 import dpt
 from dpt.calibrate import Report, Residuals, calibrate, fit, read_maps, read_points
-from dpt.config.compose import config_dir
+from dpt.files import config_dir
 from dpt.types import Calibration
 
 HEADS = {"depth": {"kind": "relative"}}

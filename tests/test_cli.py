@@ -14,7 +14,7 @@ from tiny import ON_CPU, TINY_DATA, TINY_VIT, call
 
 import dpt
 from dpt.cli import HELP
-from dpt.config.compose import config_dir
+from dpt.files import config_dir
 
 TINY = (*TINY_VIT, *TINY_DATA, *ON_CPU, "trainer.max_steps=1", "logger=none")
 SCENES = ("data.train.length=4", "data.val.length=2")

@@ -39,11 +39,11 @@ from tiny import ON_CPU, TINY_DATA, TINY_SCENES, TINY_VIT, save_checkpoint, smal
 from dpt import files
 from dpt.calibrate import read_points
 from dpt.config import build
-from dpt.config.compose import config_dir, save_config
 from dpt.config.model import make_model
 from dpt.config.objects import make
 from dpt.config.overrides import keys_of, parse
 from dpt.config.resume import resumed_config
+from dpt.config.run_folder import save_config
 from dpt.data import CocoDataset, DataError, FolderDataset, ScenesDataset
 from dpt.data.datasets.archive import extract
 from dpt.data.datasets.filelist import FileListDataset
@@ -58,6 +58,7 @@ from dpt.data.shards.packed import PackedDataset
 from dpt.data_check.detect import detect
 from dpt.data_check.masks import mask_settings, read_class_file
 from dpt.evaluation.predictions import Pairs
+from dpt.files import config_dir
 from dpt.model import DPT
 from dpt.objectives.teacher import Teacher
 from dpt.predict.folder import OutputFolder

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from dpt.config.objects import check_arguments, find, make
 from dpt.config.overrides import keys_of, parse
-from dpt.config.resume import changed, refuse_foreign, run_in
+from dpt.config.resume import refuse_foreign, run_in, with_overrides
 from dpt.config.run_keys import Part
 from dpt.data import Dataset, EvalTransform, MixDataset, TrainTransform, make_loader
 from dpt.files import few, missing_path, run_folder
@@ -199,7 +199,7 @@ def data_of_evaluation(cfg: Mapping[str, Any]) -> dict[str, Any]:
     if divides:
         log.warning("%s: the run may have been trained on images of this split", few(divides))
     log.info("data: of the run %s", folder)
-    data: dict[str, Any] = changed(run_in(folder), overrides)["data"]
+    data: dict[str, Any] = with_overrides(run_in(folder), overrides)["data"]
     foreign = {"data": data, "callbacks": {}, "logger": {}}
     refuse_foreign(foreign, folder, {override.key for override in overrides})
     return data

@@ -8,19 +8,19 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from dpt.config.overrides import Override, as_argument, is_below, parse
 from dpt.config.run_keys import RunKeys
-from dpt.files import config_dir, few, read_yaml
+from dpt.files import config_dir, few, read_yaml, real_path, run_folder
 from dpt.plugins import plugin_names
-from dpt.validation import Plain, unknown_key, validate
+from dpt.validation import Plain, PlainMapping, unknown_key, validate
 
 log = logging.getLogger("dpt")
 
-PLACE = {"resume", "run_dir", "overwrite"}
+RUN_CHOICE = {"resume", "run_dir", "overwrite"}
 """Keys that choose the run, and are no settings of it."""
 TRUSTED = {
     "dpt.evaluation.callbacks.Panels",
@@ -39,6 +39,48 @@ TRUSTED = {
 _FOLDERS = ("dirpath", "folder", "save_dir", "default_root_dir")
 
 
+@dataclass(frozen=True)
+class RunToResume:
+    """A run that the command line names by ``resume``, with the text that was typed."""
+
+    folder: Path
+    resume: str
+
+
+def run_to_resume(
+    command: str, arguments: Sequence[str], *, is_sweep: bool = False
+) -> RunToResume | None:
+    """Returns the run that ``resume`` names among the arguments; None if none is resumed.
+
+    Raises:
+        ValueError: ``resume`` names no run, or cannot be combined with the other arguments.
+    """
+    pairs = (argument.lstrip("+").partition("=") for argument in arguments)
+    typed = {key: value.strip("\"'") for key, _, value in pairs if key in ("resume", "run_dir")}
+    resume = typed.get("resume", "null")
+    if resume.lower() == "null":
+        return None
+    if command != "train":
+        raise ValueError(f"dpt {command} resumes no run: leave resume={resume} out")
+    if is_sweep:
+        raise ValueError("resume continues one run: remove -m")
+    path = Path(typed.get("run_dir", "runs") if resume == "auto" else resume)
+    folder = run_folder(path)
+    if folder != path and not path.is_file():
+        raise ValueError(f"resume={resume}: no such file")
+    if real_path(Path(typed.get("run_dir", folder))) != real_path(folder):
+        raise ValueError(
+            f"run_dir={typed['run_dir']}: a resumed run stays in {folder}: leave run_dir out"
+        )
+    if (folder / "config.yaml").is_file():
+        return RunToResume(folder.absolute(), resume)
+    if resume == "auto":
+        return None
+    raise ValueError(
+        f"resume={resume}: not a run's folder (it would hold config.yaml and checkpoints/)"
+    )
+
+
 def resumed_config(folder: Path, arguments: Sequence[str], resume: str) -> Plain:
     """Returns the configuration of the run in ``folder``, changed by the command line.
 
@@ -52,37 +94,25 @@ def resumed_config(folder: Path, arguments: Sequence[str], resume: str) -> Plain
         ValueError: a damaged file, a change that needs a new run, or a file that names other code
             or writes outside of the run.
     """
-    path = folder / "config.yaml"
-    before = _moved_run(folder)
-    started_with = before["overrides"]
-    typed = [override for override in parse(arguments) if override.key not in PLACE]
-    changes = []
-    for override in typed:
-        is_repeated = override.text in started_with
-        if not _is_group(override, before):
-            changes += [] if is_repeated and override.form == "remove" else [override]
-        elif not is_repeated:
-            raise ValueError(
-                f"{override.text}: a run that is resumed keeps its groups. Start a new run from "
-                f"its weights with {as_argument('model.weights', folder)}, or set single keys, as "
-                f"in {override.key.replace('/', '.')}.KEY=VALUE"
-            )
-    values = changed(before, changes)
+    path, before = folder / "config.yaml", run_in(folder)
+    _require_all_keys(before, path)
+    overrides = [override for override in parse(arguments) if override.key not in RUN_CHOICE]
+    changes = _changes(overrides, before)
+    after = with_overrides(before, changes)
     keys = {override.key for override in changes}
-    _require_followers(before["follows"], keys, before, values)
-    if ":***@" in str({**values, "overrides": []}):
+    _require_followers(before["follows"], keys, before, after)
+    if ":***@" in str({**after, "overrides": []}):
         raise ValueError(f"{path}: passwords are not stored: give the address with :***@ again")
-    refuse_foreign(values, folder, keys)
-    for line in differences(before, values):
+    refuse_foreign(after, folder, keys)
+    for line in differences(before, after):
         log.info("resume: changes %s", line)
-    texts = [override.text for override in changes if override.text not in started_with]
-    place = {"run_dir": str(folder), "resume": resume, "overwrite": False}
-    return values | place | {"overrides": [*started_with, *texts]}
+    texts = [change.text for change in changes if change.text not in before["overrides"]]
+    choice = {"run_dir": str(folder), "resume": resume, "overwrite": False}
+    return after | choice | {"overrides": [*before["overrides"], *texts]}
 
 
-def _moved_run(folder: Path) -> Plain:
-    """Returns the checked configuration of a run, with paths of its former folder changed."""
-    path, values = folder / "config.yaml", run_in(folder)
+def _require_all_keys(values: Plain, path: Path) -> None:
+    """Raises ValueError for a run's configuration that lacks keys, or has values of wrong types."""
     keys = {field.name for field in fields(RunKeys)}
     if absent := sorted(keys - values.keys() - {"paths", "find"}):
         raise ValueError(f"{path}: incomplete, has no {', '.join(absent)}: restore it from a copy")
@@ -90,7 +120,25 @@ def _moved_run(folder: Path) -> Plain:
         validate(RunKeys, values, "")
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    return values
+
+
+def _changes(overrides: Iterable[Override], before: Plain) -> list[Override]:
+    """Returns the overrides that change a run; ValueError for a group that it was not started
+    with."""
+    changes = []
+    for override in overrides:
+        is_repeated = override.text in before["overrides"]
+        if not _is_group(override, before):
+            if not (is_repeated and override.form == "remove"):
+                changes.append(override)
+        elif not is_repeated:
+            weights = as_argument("model.weights", before["run_dir"])
+            raise ValueError(
+                f"{override.text}: a run that is resumed keeps its groups. Start a new run from "
+                f"its weights with {weights}, or set single keys, as in "
+                f"{override.key.replace('/', '.')}.KEY=VALUE"
+            )
+    return changes
 
 
 def run_in(folder: Path) -> Plain:
@@ -100,22 +148,18 @@ def run_in(folder: Path) -> Plain:
     values = read_yaml(path)
     if not isinstance(values, dict) or not isinstance(values.get("data"), dict):
         raise ValueError(f"{path}: not the configuration of a run, with every value written out")
-    folder = folder.absolute()  # others join relative paths to another folder
-    moved: Plain = _moved(values, str(values.get("run_dir") or folder), str(folder))
-    return moved
+    folder = folder.absolute()  # relative paths of other runs are joined to another folder
+    former = str(values.get("run_dir") or folder)
+    return map_strings(values, partial(_moved, before=former, after=str(folder)))
 
 
-def _moved(values: Any, before: str, after: str) -> Any:
-    """Returns ``values`` with the folder ``after`` in paths in place of ``before``."""
-
-    def moved(text: str) -> str:
-        is_inside = text == before or text.startswith(f"{before}/")
-        return f"{after}{text[len(before) :]}" if is_inside else text
-
-    return map_strings(values, moved)
+def _moved(path: str, before: str, after: str) -> str:
+    """Returns a path inside the folder ``before`` as one inside ``after``; others unchanged."""
+    is_inside = path == before or path.startswith(f"{before}/")
+    return f"{after}{path[len(before) :]}" if is_inside else path
 
 
-def changed(values: Plain, overrides: Iterable[Override]) -> Plain:
+def with_overrides(values: Plain, overrides: Iterable[Override]) -> Plain:
     """Returns a copy of a run's configuration with the values of overrides. With
     ``paths.data_dir``, paths inside the former folder of the data change too.
 
@@ -124,21 +168,17 @@ def changed(values: Plain, overrides: Iterable[Override]) -> Plain:
     """
     values = map_strings(values, str)
     for override in overrides:
-        names = override.key.split(".")
+        *parents, last = override.key.split(".")
         if override.key == "paths.data_dir":
-            for copy in _at(values, ["follows", "paths.data_dir"]) or ():
-                *parents, last = str(copy).split(".")
-                node, before = _at(values, parents), str(_at(values, names))
-                if isinstance(node, dict) and last in node:
-                    node[last] = _moved(node[last], before, str(override.value))
-        for place, name in enumerate(names):
-            node = _at(values, names[:place])
-            is_known = isinstance(node, dict) and (name in node or override.form == "add")
-            if not is_known:
+            _move_data(values, str(override.value))
+        node: object = values
+        for depth, name in enumerate(override.key.split(".")):
+            if not isinstance(node, dict) or not (name in node or override.form == "add"):
                 allowed = [*node] if isinstance(node, dict) else []
-                raise ValueError(unknown_key(".".join(names[: place + 1]), name, allowed))
-            if place < len(names) - 1:
-                node.setdefault(name, {})
+                key = ".".join([*parents, last][: depth + 1])
+                raise ValueError(unknown_key(key, name, allowed))
+            if depth < len(parents):
+                node = node.setdefault(name, {})
             elif override.form == "remove":
                 del node[name]
             else:
@@ -146,28 +186,37 @@ def changed(values: Plain, overrides: Iterable[Override]) -> Plain:
     return values
 
 
-def _at(values: Any, names: Sequence[str]) -> Any:
-    """Returns the value below ``names``; None if there is none."""
-    for name in names:
+def _move_data(values: Plain, folder: str) -> None:
+    """Changes paths inside the former ``paths.data_dir`` that other keys have copied."""
+    before = str(_at(values, "paths.data_dir"))
+    for copy in values.get("follows", {}).get("paths.data_dir", ()):
+        parent, _, last = str(copy).rpartition(".")
+        node = _at(values, parent)
+        if isinstance(node, dict) and last in node:
+            moved = map_strings({last: node[last]}, partial(_moved, before=before, after=folder))
+            node |= moved
+
+
+def _at(values: object, key: str) -> object:
+    """Returns the value of a dotted key; None if there is none."""
+    for name in key.split("."):
         values = values.get(name) if isinstance(values, dict) else None
     return values
 
 
-def followers(raw: Any, key: str = "") -> dict[str, list[str]]:
+def followers(raw: object, key: str = "") -> dict[str, list[str]]:
     """Returns the keys of an unresolved configuration that others are made of, with these.
 
     A run stores them as ``follows``: it holds copies of these values, so a change of the first
     alone would have no effect. The run's own folder and names for loggers are left out.
     """
     made: dict[str, list[str]] = {}
-    if isinstance(raw, dict):
-        for name, value in raw.items():
-            for source, keys in followers(value, f"{key}.{name}".lstrip(".")).items():
-                made.setdefault(source, []).extend(keys)
-    elif isinstance(raw, str) and key != "run_dir" and not key.startswith("logger."):
-        for source in re.findall(r"(?<!\\)\$\{([\w.]+)\}", raw):
-            if source != "run_dir":
-                made[source] = [key]
+    for text_key, text in texts_of(raw):
+        if text_key == "run_dir" or text_key.startswith("logger."):
+            continue
+        for source in re.findall(r"(?<!\\)\$\{([\w.]+)\}", text):
+            if source != "run_dir" and text_key not in made.get(source, ()):
+                made.setdefault(source, []).append(text_key)
     return made
 
 
@@ -180,8 +229,7 @@ def _require_followers(
         return is_below([key], other) or is_below([other], key)
 
     for key in keys - {"paths.data_dir"}:
-        names = key.split(".")
-        if _at(before, names) == _at(after, names):
+        if _at(before, key) == _at(after, key):
             continue
         copies = [copy for source in follows if touches(key, source) for copy in follows[source]]
         left = [copy for copy in copies if not any(touches(copy, other) for other in keys)]
@@ -195,7 +243,7 @@ def _is_group(override: Override, values: Plain) -> bool:
     """Returns whether an override chooses a group or a recipe, and does not set a value."""
     if override.names_group or (config_dir() / override.key.replace(".", "/")).is_dir():
         return True
-    node = _at(values, override.key.split("."))
+    node = _at(values, override.key)
     return isinstance(node, dict) and isinstance(override.value, str)
 
 
@@ -209,62 +257,68 @@ def refuse_foreign(values: Plain, folder: Path, keys: Iterable[str]) -> None:
 
 def _not_from_a_file(values: Plain, folder: Path) -> Iterator[tuple[str, str]]:
     """Yields keys whose values a run's file must not choose, and what is wrong with them."""
-    own_code = tuple(f"{name}." for name in plugin_names())
-    for group in ("callbacks", "logger"):
-        for name, node in values[group].items():
-            target = str(_at(node, ["_target_"]))
-            if target not in TRUSTED and not target.startswith(own_code):
-                for key, value in (node or {}).items():
-                    yield f"{group}.{name}.{key}", f"{str(value)[:200]} is not one of dpt's own"
-    of_data = (folder, Path(), Path(os.environ.get("DPT_DATA", "data")))
-    for key, text in _texts(values):
+    yield from _foreign_code(values)
+    folders_of_data = (folder, Path(), Path(os.environ.get("DPT_DATA", "data")))
+    for key, text in texts_of(values):
         group, name = key.partition(".")[0], key.rpartition(".")[2]
         is_path = text[:1] in ("/", "~") or "://" in text or ".." in Path(text).parts
         writes = group in ("callbacks", "logger", "trainer") and (is_path or name in _FOLDERS)
         if writes and not _is_inside(text, folder):
             yield key, f"{text[:200]} would write outside of the run"
-        if (
-            group == "data"
-            and name == "cache_dir"
-            and not any(_is_inside(text, p) for p in of_data)
-        ):
+        is_cache = group == "data" and name == "cache_dir"
+        if is_cache and not any(_is_inside(text, allowed) for allowed in folders_of_data):
             yield key, f"{text[:200]} is outside of the run and of the folder of data"
     if any((folder / "checkpoints").glob("*.ckpt")):
         return  # the weights that the run started from are not read again
     for key in ("model.weights", "model.encoder.weights"):
-        file = _at(values, key.split("."))
+        file = _at(values, key)
         is_hub = re.match(r"(timm|hf):", str(file))
         if file is not None and not is_hub and not _is_inside(str(file), folder):
             yield key, f"{str(file)[:200]} is outside of the run"
 
 
-def _texts(node: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Yields the keys and texts of a configuration."""
+def _foreign_code(values: Plain) -> Iterator[tuple[str, str]]:
+    """Yields the keys of callbacks and loggers that are neither dpt's nor the user's own."""
+    modules_of_user = tuple(f"{name}." for name in plugin_names())
+    for group in ("callbacks", "logger"):
+        for name, node in values[group].items():
+            target = str(_at(node, "_target_"))
+            if target not in TRUSTED and not target.startswith(modules_of_user):
+                for key, value in (node or {}).items():
+                    yield f"{group}.{name}.{key}", f"{str(value)[:200]} is not one of dpt's own"
+
+
+def texts_of(node: object, key: str = "") -> Iterator[tuple[str, str]]:
+    """Yields the dotted keys and the texts of a configuration; places in a list are numbers."""
     if isinstance(node, str):
         yield key, node
-    if isinstance(node, Mapping | list):
-        for name, value in node.items() if isinstance(node, Mapping) else enumerate(node):
-            yield from _texts(value, f"{key}.{name}".lstrip("."))
+    elif isinstance(node, dict | list):
+        for name, value in node.items() if isinstance(node, dict) else enumerate(node):
+            yield from texts_of(value, f"{key}.{name}".lstrip("."))
 
 
 def _is_inside(path: str, folder: Path) -> bool:
     return Path(path).resolve().is_relative_to(folder.resolve())
 
 
-def map_strings(values: Any, change: Callable[[str], str]) -> Any:
-    """Returns a copy of plain data with ``change`` applied to every string that is a value."""
-    if isinstance(values, Mapping):
-        return {k: map_strings(v, change) for k, v in values.items()}
-    if isinstance(values, list):
-        return [map_strings(v, change) for v in values]
-    return change(values) if isinstance(values, str) else values
+def map_strings(values: PlainMapping, change: Callable[[str], str]) -> Plain:
+    """Returns a copy of plain data with ``change`` applied to every text that is a value."""
+
+    def mapped(value: object) -> object:
+        if isinstance(value, Mapping):
+            return {key: mapped(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [mapped(item) for item in value]
+        return change(value) if isinstance(value, str) else value
+
+    return {key: mapped(value) for key, value in values.items()}
 
 
-def differences(old: Any, new: Any, prefix: str = "") -> list[str]:
+def differences(old: object, new: object, key: str = "") -> list[str]:
     """Returns ``key: old -> new`` for every value in which two plain configurations differ."""
     if isinstance(old, dict) and isinstance(new, dict):
         lines = []
-        for key in dict.fromkeys([*old, *new]):
-            lines += differences(old.get(key), new.get(key), f"{prefix}.{key}".lstrip("."))
+        for name in dict.fromkeys([*old, *new]):
+            lines += differences(old.get(name), new.get(name), f"{key}.{name}".lstrip("."))
         return lines
-    return [] if old == new else [f"{prefix}: {old} -> {new}"]
+    return [] if old == new else [f"{key}: {old} -> {new}"]

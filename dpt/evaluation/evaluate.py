@@ -11,9 +11,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from dpt.config import build
-from dpt.config.compose import save_config
 from dpt.config.objects import check_arguments
 from dpt.config.overrides import keys_of
+from dpt.config.run_folder import save_config
 from dpt.config.run_keys import Seed
 from dpt.config.trainer import build_trainer, require_images, trainer_arguments
 from dpt.data import read_in_order

@@ -20,7 +20,7 @@ from lightning.fabric.utilities import move_data_to_device
 from omegaconf import OmegaConf
 
 from dpt.config import build
-from dpt.config.compose import MISTAKES, fail
+from dpt.config.job import MISTAKES, fail
 from dpt.files import config_dir
 from dpt.functional import has_bf16
 from dpt.objectives.base import same_size_groups, take

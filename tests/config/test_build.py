@@ -9,12 +9,12 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from dpt.config import build
-from dpt.config.compose import config_dir, save_config
 from dpt.config.model import make_model
 from dpt.config.overrides import as_argument, as_text, parse
+from dpt.config.run_folder import save_config
 from dpt.data import FolderDataset, ScenesDataset
 from dpt.evaluation.evaluate import objectives_of
-from dpt.files import read_yaml
+from dpt.files import config_dir, read_yaml
 from dpt.metrics import Protocol
 from dpt.types import DatasetInfo
 

@@ -24,9 +24,9 @@ from torch.optim.lr_scheduler import LRScheduler
 
 import dpt
 from dpt.config.build import LOADER_KEYS
-from dpt.config.compose import config_dir
 from dpt.config.objects import SLOTS, check_arguments, find, make
 from dpt.data import TrainTransform
+from dpt.files import config_dir
 from dpt.losses import CombinedLoss, SILogLoss
 from dpt.model_config import ModelConfig, make_config
 from dpt.nn import ENCODERS, DecoderConfig, Encoder

@@ -36,7 +36,7 @@ ATTACKS = [
     "dpt.cli.main",
     "dpt.__main__.main",
     "dpt.training.callbacks.subprocess.run",
-    "dpt.config.compose.remove_run",
+    "dpt.config.run_folder.remove_run",
     "dpt.plugins.load_plugins",
     "torch.nn.modules.module.torch",
     "torch.nn.functional.boolean_dispatch",

@@ -9,8 +9,8 @@ from depth_trees import configured as make
 from hydra import compose, initialize_config_dir
 from PIL import Image
 
-from dpt.config.compose import config_dir
 from dpt.data import DataError
+from dpt.files import config_dir
 from dpt.types import IGNORE_INDEX
 
 SIZE = (6, 8)

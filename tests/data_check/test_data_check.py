@@ -17,7 +17,6 @@ from PIL import Image
 from tiny import call
 
 from dpt.config.build import make_dataset
-from dpt.config.compose import config_dir
 from dpt.data import DataError, Dataset, FolderDataset, ScenesDataset
 from dpt.data_check import examine, quick_findings
 from dpt.data_check.checks import CHECKS, UNITS, likely_scale
@@ -25,6 +24,7 @@ from dpt.data_check.detect import detect
 from dpt.data_check.masks import class_settings
 from dpt.data_check.registration import edge_scores, find_misalignment
 from dpt.data_check.scan import Finding, Scan, read_records
+from dpt.files import config_dir
 from dpt.objectives.teacher import Teacher
 from dpt.training.fit import check_data
 from dpt.types import DatasetInfo, Sample

@@ -17,12 +17,12 @@ from photos import save_picture
 from PIL import Image
 
 import dpt
-from dpt.config.compose import config_dir
 from dpt.config.objects import check_arguments
 from dpt.data.transforms import EvalTransform
 from dpt.evaluation.predictions import PredictionFolder
 from dpt.evaluation.report import write_report
 from dpt.evaluation.scoring import Scorer, blocks_of
+from dpt.files import config_dir
 from dpt.metrics import DepthMetrics, Protocol, SegmentationMetrics
 from dpt.objectives import (
     ClassificationObjective,

@@ -12,8 +12,8 @@ from servers import served
 from tiny import call
 
 from dpt.commands.data_download import DownloadSource
-from dpt.config.compose import config_dir
 from dpt.config.objects import check_arguments
+from dpt.files import config_dir
 
 OWN = """
 defaults:

@@ -15,8 +15,8 @@ from tiny import ON_CPU, TINY_MODEL, call, checkpoint_of
 
 import dpt
 from dpt.config import build
-from dpt.config.compose import config_dir
 from dpt.config.model import make_model
+from dpt.files import config_dir
 
 RECIPES = sorted(p.stem for p in (config_dir() / "experiment").glob("*.yaml"))
 NO_DOWNLOADS = ("model.encoder.weights=null",)

@@ -13,7 +13,7 @@ import yaml
 from test_resume import assert_same, resume_it, state_of
 from tiny import TINY_DATA, TINY_SCENES, call
 
-from dpt.config import compose
+from dpt.config import job
 from dpt.data.datasets import download
 from dpt.training import resume
 from dpt.training.checkpoints import AtomicCheckpointIO
@@ -111,7 +111,7 @@ HOLD = (
 
 
 def test_two_processes_do_not_share_a_folder(train, run, refused, monkeypatch):
-    monkeypatch.setattr(compose, "LOCK_SECONDS", 0.2)
+    monkeypatch.setattr(job, "LOCK_SECONDS", 0.2)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     other = subprocess.Popen([sys.executable, "-c", HOLD, run / ".lock"], **pipes)
     assert other.stdout.readline()
