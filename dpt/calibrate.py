@@ -18,6 +18,7 @@ import torch
 
 from dpt.data.datasets.folder import scan
 from dpt.data.formats import io, pictures
+from dpt.data.formats.tables import parse_number, read_table
 from dpt.files import DataError, path_below
 from dpt.model import DPT
 from dpt.predict import Predictor
@@ -65,9 +66,9 @@ def read_points(path: str | Path, *, images: str | Path | None = None) -> list[K
     """
     found: dict[str, list[list[float]]] = {}
     remedy = f"its first line must name {','.join(COLUMNS)}"
-    for where, (image, *values) in io.read_table(path, COLUMNS, remedy=remedy):
+    for where, (image, *values) in read_table(path, COLUMNS, remedy=remedy):
         try:
-            point = [io.parse_number(value) for value in values]
+            point = [parse_number(value) for value in values]
         except ValueError:
             raise DataError(f"{where}: {values} must be three numbers: x, y, depth_m") from None
         if not 1e-6 < point[2] < 1e6:  # squares and reciprocals stay finite

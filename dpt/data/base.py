@@ -23,7 +23,7 @@ from dpt.types import IGNORE_INDEX, NO_CLASS, DatasetInfo, Sample
 class Files(NamedTuple):
     """The files and image-level labels of one sample; None for those that it lacks.
 
-    ``own`` is other data that its data set needs to read the sample, such as COCO's segments.
+    ``extra`` is other data that its data set needs to read the sample, such as COCO's segments.
     """
 
     image: Path
@@ -33,7 +33,7 @@ class Files(NamedTuple):
     value: float | None = None
     objects: Path | None = None
     caption: str | None = None
-    own: Any = None
+    extra: Any = None
 
 
 class Dataset(torch.utils.data.Dataset[Sample], ABC):

@@ -15,9 +15,9 @@ import numpy as np
 from dpt.config.objects import check_arguments
 from dpt.data import DataError, FolderDataset
 from dpt.data.datasets.coco import local_name
-from dpt.data.datasets.files import original
 from dpt.data.formats import io
 from dpt.data.formats.depth_encoding import DepthRule
+from dpt.data.splits import original_name
 from dpt.data_check.checks import UNITS, are_normalised, likely_scale, plural
 from dpt.data_check.masks import ClassFile, class_weights, mask_settings, read_class_file
 from dpt.data_check.measure import top_of
@@ -304,7 +304,7 @@ def _hold_out(
         detected.notes.append(f"splits: no val on disk; part {fold} of {folds}, as data.folds, "
                            "data.fold and data.group_by say")  # fmt: skip
         return
-    number = len({original(path) for path in photos})
+    number = len({original_name(path) for path in photos})
     folds = min(10, number)
     detected.settings |= {"folds": folds, "fold": folds - 1, "gap": number // 50}
     note = "the last tenth by name"
@@ -329,7 +329,7 @@ def _hold_out(
 
 def _number_of_groups(photos: Sequence[str], rule: Any) -> int:
     """Of ``data.group_by``; each photo is a group without it, or if it cannot be used."""
-    count = len({original(path) for path in photos})
+    count = len({original_name(path) for path in photos})
     try:
         matches = [re.search(rule, path) for path in photos]
     except (re.error, TypeError):

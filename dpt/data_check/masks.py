@@ -15,6 +15,7 @@ from pydantic import BeforeValidator, Field
 
 from dpt.data import DataError
 from dpt.data.formats import io
+from dpt.data.formats.colors import MAX_COLORS, MAX_RED_ID
 from dpt.data.formats.labels import LabelMap, LabelRule, name_of_class
 from dpt.files import few, parse_json, read_text
 from dpt.types import IGNORE_INDEX
@@ -125,7 +126,7 @@ def ids_of_colors(values: Values) -> Values:
     """The values, with ids in place of colours if all are grey, or dark red as ids in R alone."""
     colors = [key for key in values if len(key) == 3]
     are_grey = all(r == g == b for r, g, b in colors)
-    if not are_grey and any(g or b or r > io.MAX_RED_ID for r, g, b in colors):
+    if not are_grey and any(g or b or r > MAX_RED_ID for r, g, b in colors):
         return values
     ids = Values()
     for key, count in values.items():
@@ -142,7 +143,7 @@ def mixed_colors(paths: Sequence[Path], values: Values, parts: io.Parts) -> Valu
     near = 2 if len(values) <= MOST_VALUES else 32  # lossy compression makes so many
     main, mixed = np.empty((0, 3), int), Values()
     is_blurred = False
-    if max(map(max, values)) <= io.MAX_RED_ID:  # ids, not colours
+    if max(map(max, values)) <= MAX_RED_ID:  # ids, not colours
         return mixed
     for key, count in values.most_common():
         color = np.array(key)
@@ -177,8 +178,8 @@ def mask_values(paths: Sequence[Path], parts: io.Parts, *, use_palette: bool = F
     values = Values()
     for path in paths:
         values.update(io.label_values(path, parts=parts, use_palette=use_palette))
-        if len(values) > io.MAX_COLORS:
-            raise DataError(f"{path}: pictures of more than {io.MAX_COLORS} colours, not masks")
+        if len(values) > MAX_COLORS:
+            raise DataError(f"{path}: pictures of more than {MAX_COLORS} colours, not masks")
     return values
 
 

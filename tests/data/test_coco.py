@@ -9,7 +9,7 @@ from coco_files import save, write, write_objects
 from pycocotools import mask as coco
 
 from dpt.data import CocoDataset, ScenesDataset, TrainTransform
-from dpt.data.datasets.coco import encode_mask
+from dpt.data.formats.rle import encode_mask
 from dpt.data.loading import collate_eval
 from dpt.data.shards.samples import decode_sample, encode_sample
 from dpt.data_check.checks import ids_outside, objects

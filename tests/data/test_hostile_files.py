@@ -93,7 +93,7 @@ def test_the_limit_holds_for_arrays(tmp_path, monkeypatch):
 def test_a_photo_in_place_of_labels(tmp_path, monkeypatch):
     colors = np.arange(90, dtype=np.uint8).reshape(5, 6, 3)
     Image.fromarray(colors).save(tmp_path / "a.png")
-    monkeypatch.setattr(io, "MAX_COLORS", 29)
+    monkeypatch.setattr("dpt.data.formats.colors.MAX_COLORS", 29)
     for read in (io.read_labels, io.label_values):
         with pytest.raises(DataError, match=r"a\.png: a picture of 30 colours, not labels"):
             read(tmp_path / "a.png")

@@ -67,7 +67,7 @@ def test_faulty_class_folders(tmp_path):
     with pytest.raises(DataError, match="no class folders"):
         ImageFolderDataset(root=tmp_path / "empty", split="train")
     (tmp_path / "empty/train/ant").mkdir()
-    with pytest.raises(DataError, match="no image in any class folder"):
+    with pytest.raises(DataError, match="no image found"):
         ImageFolderDataset(root=tmp_path / "empty", split="train")
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from dpt.data.formats import io, pictures
+from dpt.data.formats import io, pictures, tables
 from dpt.data_check.measure import measure_depth
 from dpt.files import DataError
 
@@ -297,7 +297,7 @@ def test_truncated_palette_png(tmp_path):
 
 def test_a_table_names_files_with_line_breaks(tmp_path):
     (tmp_path / "a.csv").write_bytes('image,value\r\n"a\nb.png",1\r\nc\u2028d.png,2\r\n'.encode())
-    rows = [texts for _, texts in io.read_table(tmp_path / "a.csv", ["image", "value"], remedy="")]
+    rows = [texts for _, texts in tables.read_table(tmp_path / "a.csv", ["image", "value"], remedy="")]
     assert rows == [["a\nb.png", "1"], ["c\u2028d.png", "2"]]
 
 
@@ -319,20 +319,20 @@ def test_a_table_names_files_with_line_breaks(tmp_path):
 def test_a_table_that_would_lose_rows_or_cells_is_refused(tmp_path, text, says):
     (tmp_path / "a.csv").write_bytes(text.encode())
     with pytest.raises(DataError, match=rf"a\.csv: {says}"):
-        list(io.read_table(tmp_path / "a.csv", ["image", "value"], remedy=""))
+        list(tables.read_table(tmp_path / "a.csv", ["image", "value"], remedy=""))
 
 
 def test_cells_that_are_left_out(tmp_path):
     (tmp_path / "a.csv").write_text('image,value,,\na.png\n\n"b, c.png", "say ""hi"" ",,,\n')
-    rows = [texts for _, texts in io.read_table(tmp_path / "a.csv", ["value", "image"], remedy="")]
+    rows = [texts for _, texts in tables.read_table(tmp_path / "a.csv", ["value", "image"], remedy="")]
     assert rows == [["", "a.png"], ['say "hi"', "b, c.png"]]
 
 
 @pytest.mark.parametrize("text", ["1_0", "\u0661\u0662", "\uff11", "1\u00a0", "", "1,5", "0x10"])
 def test_only_plain_numbers_are_numbers(text):
     with pytest.raises(ValueError, match=r".+"):
-        io.parse_number(text)
-    assert io.parse_number("-1.5e3") == -1500
+        tables.parse_number(text)
+    assert tables.parse_number("-1.5e3") == -1500
 
 
 def test_declared_values_of_float_files_are_compared_as_stored():

@@ -94,7 +94,7 @@ def test_mistakes(root):
     assert "val.txt: 1 files of its 7 images do not exist" in found
     assert truth(3) in found
     (root / "val.txt").write_text("0000000001.png\n")
-    assert "must be the path of a photo and that of its depth file" in message()
+    assert "must be the path of an image and that of its depth file" in message()
     (root / "val.txt").write_text(f"{frame(0)} None\n")
     assert "no image found" in message()
 

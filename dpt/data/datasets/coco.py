@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path, PureWindowsPath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
@@ -14,33 +14,24 @@ from pycocotools import mask as coco
 from pydantic import BeforeValidator, Field, StrictInt, TypeAdapter
 
 from dpt.data.base import Files
-from dpt.data.datasets.files import FileDataset, existing
+from dpt.data.datasets.files import FileDataset, RawMaps, require_files
 from dpt.data.formats import io
 from dpt.data.formats.labels import LabelRule, name_of_class
 from dpt.data.formats.pictures import read_size
+from dpt.data.formats.rle import Rle, encode_mask, whole_number
 from dpt.files import DataError, check_pixels, few, parse_as, plain_name, read_bytes, required_file
-from dpt.types import IGNORE_INDEX, DatasetInfo, ObjectMask, Sample
+from dpt.types import IGNORE_INDEX, DatasetInfo, ObjectMask
 
-_MOST_OUTLINE = 5_000_000
-"""Largest length, in pixels, of the outlines of all polygons of an object."""
-
-
-def _whole(value: Any) -> Any:
-    """The whole number for which ``640.0`` or ``"640"`` stands; other values as they are."""
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, str) and re.fullmatch(r"0|-?[1-9][0-9]{0,17}", value):
-        return int(value)
-    return value
+# ----------------------------------------------------------------------------- the JSON file
 
 
-def _without_nulls(row: Any) -> Any:
-    """A JSON object without the keys that are null."""
+def _without_nulls(row: object) -> object:
+    """Returns a JSON object without the keys that are null."""
     return {k: v for k, v in row.items() if v is not None} if isinstance(row, dict) else row
 
 
-_Whole = Annotated[StrictInt, BeforeValidator(_whole)]
-_Id = Annotated[StrictInt | str, BeforeValidator(_whole)]
+_Whole = Annotated[StrictInt, BeforeValidator(whole_number)]
+_Id = Annotated[StrictInt | str, BeforeValidator(whole_number)]
 _Side = Annotated[_Whole, Field(gt=0)]
 _Byte = Annotated[_Whole, Field(ge=0, le=255)]
 _Row = BeforeValidator(_without_nulls)
@@ -58,7 +49,7 @@ class _Image:
 class _Category:
     id: _Whole
     name: str
-    supercategory: Any = None
+    supercategory: object = None
     isthing: bool = True
     color: tuple[_Byte, ...] = ()
 
@@ -69,7 +60,7 @@ class _Segment:
     category_id: _Whole | None = None
     iscrowd: bool = False
     area: float | None = None
-    segmentation: Any = None
+    segmentation: object = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +80,16 @@ class _Content:
 
 
 _CONTENT = TypeAdapter(_Content)
+
+
+class _Labels(NamedTuple):
+    """What the JSON file holds of an image."""
+
+    size: tuple[int, int]
+    segments: list[_Segment]
+
+
+# ------------------------------------------------------------------------------ the data set
 
 
 @dataclass(kw_only=True, eq=False)
@@ -115,35 +116,39 @@ class CocoDataset(FileDataset):
     missing: Literal["raise", "skip"] = "raise"
 
     def list_files(self) -> list[Files]:
-        remedy = "check data.root and data.annotations"
-        path = required_file(self.path_of(self.annotations), remedy=remedy)
+        path = self.path_of(self.annotations)
+        required_file(path, remedy="check data.root and data.annotations")
         content = parse_as(
             _CONTENT, read_bytes(path), path, what="in COCO's format", remedy="correct it"
         )
         for name, rows in (("images", content.images), ("categories", content.categories)):
             if len({row.id for row in rows}) < len(rows):
                 raise DataError(f"{path}: an id occurs twice in {name!r}: remove one")
-        segments, pictures = self._read_segments(content, path)
-        self._read_categories(content.categories, [*chain(*segments.values())])
-        if self.objects_fault:
-            self.objects_fault = f"{path}: {self.objects_fault}"
-        photos = self._find_photos(content.images, path)
+        segments, pictures = self._segments(content, path)
+        every_segment = [*chain(*segments.values())]
+        used_ids = {segment.category_id for segment in every_segment}
+        self._rows = _classes(content.categories, used_ids, path)
+        self._used_names = {row.name for row in self._rows if row.id in used_ids}
+        self._number([row.name for row in self._rows])
+        if fault := _objects_fault(self._rows, every_segment):
+            self.objects_fault = f"{path}: {fault}"
+        images = self._find_images(content.images, path)
         files: list[Files] = []
         for row in content.images:
-            if (photo := photos.get(row.id)) is not None:
-                check_pixels(photo, row.height, row.width)
-                size_and_segments = (row.height, row.width), segments[row.id]
-                files.append(Files(photo, objects=pictures.get(row.id), own=size_and_segments))
-        self._codes_read_last: tuple[int, list[tuple[Any, _Segment]]] = -1, []
-        return existing(files, source=path, remedy="check data.images and data.masks")
+            if row.id in images:
+                image = images[row.id]
+                check_pixels(image, row.height, row.width)
+                labels = _Labels((row.height, row.width), segments[row.id])
+                files.append(Files(image, objects=pictures.get(row.id), extra=labels))
+        return require_files(files, source=path, remedy="check data.images and data.masks")
 
-    def _read_segments(
+    def _segments(
         self, content: _Content, path: Path
     ) -> tuple[dict[int | str, list[_Segment]], dict[int | str, Path]]:
-        """The segments of each image and, of the panoptic format, its PNG file, by its id."""
+        """Returns the segments of each image and, of the panoptic format, its PNG file, by id."""
         segments: dict[int | str, list[_Segment]] = {row.id: [] for row in content.images}
-        categories = {row.id for row in content.categories}
         pictures: dict[int | str, Path] = {}
+        category_ids = {row.id for row in content.categories}
         folder = path.with_suffix("") if self.masks is None else self.path_of(self.masks)
         for row in content.annotations:
             if row.image_id not in segments:
@@ -153,43 +158,51 @@ class CocoDataset(FileDataset):
                 )
             if row.segments_info is not None:
                 pictures[row.image_id] = self.file_below(folder, local_name(row.file_name), path)
-            for part in [row] if row.segments_info is None else row.segments_info:
-                if part.category_id not in categories:
+            for segment in [row] if row.segments_info is None else row.segments_info:
+                if segment.category_id not in category_ids:
                     raise DataError(
-                        f"{path}: category_id {part.category_id} of an annotation is not among "
+                        f"{path}: category_id {segment.category_id} of an annotation is not among "
                         "the categories: add it to them"
                     )
-                segments[row.image_id].append(part)
+                segments[row.image_id].append(segment)
         return segments, pictures
 
-    def _read_categories(self, rows: Sequence[_Category], segments: Sequence[_Segment]) -> None:
-        """Numbers the classes, and finds out whether any object can be trained and scored."""
-        used = {part.category_id for part in segments}
-        named = {text for row in rows if row.id in used for text in (row.name, row.supercategory)}
-        # Roboflow's category 0 has no objects, and the name of the project or of a class
-        rows = [row for row in rows if row.id or row.id in used or row.name not in named]
-        path = self.path_of(self.annotations)
-        rows = [replace(row, name=name_of_class(row.name, path)) for row in rows]
-        times = Counter(row.name for row in rows)
-        self._rows = [
-            row if times[row.name] == 1 else replace(row, name=f"{row.name} ({row.id})")
-            for row in sorted(rows, key=lambda row: row.id)
-        ]
-        self._number([row.name for row in self._rows])
-        self._used = {row.name for row in self._rows if row.id in used}
-        things = {row.id for row in rows if row.isthing}
-        crowds = [part.iscrowd for part in segments if part.category_id in things]
-        if not segments:
-            self.objects_fault = "none of its images has an object"
-        elif crowds and all(crowds):
-            self.objects_fault = f"all of its {len(crowds)} objects are crowds (iscrowd)"
+    def _find_images(self, rows: Sequence[_Image], path: Path) -> dict[int | str, Path]:
+        """Returns the image files that exist, by id."""
+        folder = self.path_of(self.images)
+        images = {row.id: self.file_below(folder, local_name(row.file_name), path) for row in rows}
+        absent = {i: image for i, image in images.items() if not image.is_file()}
+        if not all(str(image).isascii() for image in absent.values()):
+            on_disk = {plain_name(str(path)): path for path in folder.rglob("*")}
+            images |= {i: on_disk.get(plain_name(str(p)), p) for i, p in absent.items()}
+        ids_of_file: dict[Path, list[str]] = {}
+        for i, image in images.items():
+            ids_of_file.setdefault(image, []).append(str(i))
+        repeated = [image for image, ids in ids_of_file.items() if len(ids) > 1]
+        if repeated:
+            raise DataError(
+                f"{path}: {len(repeated)} of {len(ids_of_file)} image files are listed under "
+                f"several ids ({repeated[0]}: {few(ids_of_file[repeated[0]])}): give each file one "
+                "id, or remove copies"
+            )
+        missing = [image for image in images.values() if not image.is_file()]
+        if missing and self.missing == "raise":
+            raise DataError(
+                f"{path}: {len(missing)} of {len(images)} images are missing "
+                f"({few([*map(str, missing)])}): check data.images, add them, or set "
+                "data.missing=skip"
+            )
+        self.unpaired = (), missing
+        return {i: image for i, image in images.items() if image not in {*missing}}
+
+    # --------------------------------------------------------------------------- the classes
 
     def _number(self, names: Sequence[str]) -> None:
         """Makes the categories of these names the classes, in this order."""
-        by_name = {row.name: row for row in self._rows}
-        rows = [by_name.get(name, _Category(id=-1, name=name)) for name in names]
-        self._classes: dict[int | None, int] = {
-            r.id: k for k, r in enumerate(rows) if r.name in by_name
+        row_of_name = {row.name: row for row in self._rows}
+        rows = [row_of_name.get(name, _Category(id=-1, name=name)) for name in names]
+        self._class_of_id: dict[int | None, int] = {
+            row.id: class_id for class_id, row in enumerate(rows) if row.name in row_of_name
         }
         self.categories = [(row.id, row.name, row.isthing) for row in rows]
         self.label_rule = LabelRule(
@@ -199,186 +212,135 @@ class CocoDataset(FileDataset):
         )
 
     def adopt_classes(self, names: Sequence[str]) -> None:
-        if names and self.label_rule is not None and self._used <= set(names):
+        if names and self.label_rule is not None and self._used_names <= set(names):
             self._number(names)
             self.info = self.make_info()
 
-    def _find_photos(self, rows: Sequence[_Image], path: Path) -> dict[int | str, Path]:
-        """The photos that exist by the ids of their images."""
-        folder = self.path_of(self.images)
-        photos = {row.id: self.file_below(folder, local_name(row.file_name), path) for row in rows}
-        if spelled := [i for i, p in photos.items() if not (str(p).isascii() or p.is_file())]:
-            on_disk = {plain_name(str(path)): path for path in folder.rglob("*")}
-            photos |= {i: on_disk.get(plain_name(str(photos[i])), photos[i]) for i in spelled}
-        times = Counter(photos.values())
-        if twice := [str(photo) for photo, count in times.items() if count > 1]:
-            ids = [str(i) for i, photo in photos.items() if str(photo) == twice[0]]
-            raise DataError(
-                f"{path}: {len(twice)} of {len(times)} image files are listed under several ids "
-                f"({twice[0]}: {few(ids)}): give each file one id, or remove copies"
-            )
-        there = {i: photo for i, photo in photos.items() if photo.is_file()}
-        absent = [str(photo) for i, photo in photos.items() if i not in there]
-        if absent and self.missing == "raise":
-            raise DataError(
-                f"{path}: {len(absent)} of {len(photos)} images are missing ({few(absent)}): check "
-                "data.images, add them, or set data.missing=skip"
-            )
-        self.unpaired = (), [Path(name) for name in absent]
-        return there
-
     def make_info(self) -> DatasetInfo:
         info = super().make_info()
-        things = tuple(thing for _, _, thing in self.categories)
+        things = tuple(is_thing for _, _, is_thing in self.categories)
         return replace(info, targets=(*info.targets, "objects"), things=things)
 
-    def read_sample(self, index: int) -> Sample:
-        sample = super().read_sample(index)
-        if "objects" in sample and self._files[index].objects is None:
-            sample["masks"] = [
-                ObjectMask(k, code["counts"].decode(), part.iscrowd, _area(part, code))
-                for code, part in self._codes(index)
-                if self.categories[k := self._classes[part.category_id]][2]
-            ]
-        return sample
+    # ------------------------------------------------------------------------------- reading
 
-    def read_raw_maps(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        """Class ids and object ids of a sample, int32 (H, W)."""
-        picture, (size, segments) = self._files[index].objects, self._files[index].own
-        if picture is not None:
-            parts, places = _read_picture(picture, segments)
+    def read_raw_maps(self, index: int) -> RawMaps:
+        files = self._files[index]
+        size, segments = files.extra
+        masks: list[ObjectMask] | None = None
+        if files.objects is not None:
+            layers, positions = _read_picture(files.objects, segments)
         else:
-            codes = sorted(self._codes(index), key=lambda pair: coco.area(pair[0]), reverse=True)
-            parts, places = [None, *(part for _, part in codes)], np.zeros(size, np.int64)
-            for place, (code, _) in enumerate(codes, 1):
-                places[coco.decode(code) > 0] = place
-        rows = np.full((len(parts), 2), (IGNORE_INDEX, 0), np.int32)
-        for place, part in enumerate(parts):
-            if part is not None:
-                class_id = self._classes[part.category_id]
-                is_object = self.categories[class_id][2] and not part.iscrowd
-                rows[place] = class_id, place + 1 if is_object else 0
-        labels, objects = rows.T[:, places]
-        return labels, objects
+            codes = self._codes(index)
+            masks = [
+                ObjectMask(class_id, code["counts"].decode(), segment.iscrowd, _area(segment, code))
+                for code, segment in codes
+                if self.categories[class_id := self._class_of_id[segment.category_id]][2]
+            ]
+            codes.sort(key=lambda pair: coco.area(pair[0]), reverse=True)
+            layers = [None, *(segment for _, segment in codes)]
+            positions = np.zeros(size, np.int64)
+            for position, (code, _) in enumerate(codes, 1):
+                positions[coco.decode(code) > 0] = position
+        ids = np.full((len(layers), 2), (IGNORE_INDEX, 0), np.int32)
+        for position, segment in enumerate(layers):
+            if segment is not None:
+                class_id = self._class_of_id[segment.category_id]
+                is_object = self.categories[class_id][2] and not segment.iscrowd
+                ids[position] = class_id, position + 1 if is_object else 0
+        labels, objects = ids.T[:, positions]
+        return RawMaps(labels, objects, masks)
 
-    def _codes(self, index: int) -> list[tuple[Any, _Segment]]:
-        """The RLE of each segment, as pycocotools has it; those read last are kept."""
-        if self._codes_read_last[0] == index:
-            return self._codes_read_last[1]
-        photo, (size, segments) = self._files[index].image, self._files[index].own
-        # the masks take memory for the claimed size; a photo may be turned by its EXIF tag
-        if sorted(stored := read_size(photo)) != sorted(size):
+    def _codes(self, index: int) -> list[tuple[Rle, _Segment]]:
+        """Returns the RLE of each segment of an image of the instances format."""
+        image = self._files[index].image
+        size, segments = self._files[index].extra
+        # the masks take memory for the claimed size; an image may be turned by its EXIF tag
+        stored = read_size(image)
+        if sorted(stored) != sorted(size):
             raise DataError(
-                f"{photo}: is {stored[1]}x{stored[0]} pixels, but {size[1]}x{size[0]} in the JSON "
+                f"{image}: is {stored[1]}x{stored[0]} pixels, but {size[1]}x{size[0]} in the JSON "
                 "file: correct it, or use the image for which it was made"
             )
-        codes = []
-        for part in segments:
+        codes: list[tuple[Rle, _Segment]] = []
+        for segment in segments:
             try:
-                codes.append((encode_mask(part.segmentation, size), part))
+                codes.append((encode_mask(segment.segmentation, size), segment))
             except Exception as error:  # of pycocotools, of any kind
-                where = f"{self.name(index)}: the segmentation of annotation {part.id}"
-                raise DataError(f"{where} cannot be read: {str(error)[:200]}: correct it") from None
-        self._codes_read_last = index, codes
+                fault = f"the segmentation of annotation {segment.id} cannot be read"
+                raise DataError(f"{image}: {fault}: {str(error)[:200]}: correct it") from None
         return codes
 
     def object_faults(self, index: int) -> list[str]:
         if self._files[index].objects is not None:
             return []
-        codes = [(code, part) for code, part in self._codes(index) if not part.iscrowd]
-        cover = np.zeros(self._files[index].own[0], np.int32)
+        codes = [(code, segment) for code, segment in self._codes(index) if not segment.iscrowd]
+        cover = np.zeros(self._files[index].extra.size, np.int32)
         for code, _ in codes:
             cover += coco.decode(code)
-        empty, shared = [str(p.id) for code, p in codes if not coco.area(code)], (cover > 1).sum()
+        empty = [str(segment.id) for code, segment in codes if not coco.area(code)]
+        shared = int((cover > 1).sum())
         faults = [f"no pixel in the mask of annotation {few(empty)}"] if empty else []
         return faults + ([f"{shared} pixels are in several masks"] if shared else [])
+
+
+def _classes(rows: Sequence[_Category], used_ids: set[int | None], path: Path) -> list[_Category]:
+    """Returns the categories that are classes, in the order of their ids, with unique names."""
+    used_names = {
+        text for row in rows if row.id in used_ids for text in (row.name, row.supercategory)
+    }
+    # Roboflow's category 0 has no objects, and the name of the project or of a class
+    rows = [row for row in rows if row.id or row.id in used_ids or row.name not in used_names]
+    rows = [replace(row, name=name_of_class(row.name, path)) for row in rows]
+    times = Counter(row.name for row in rows)
+    return [
+        row if times[row.name] == 1 else replace(row, name=f"{row.name} ({row.id})")
+        for row in sorted(rows, key=lambda row: row.id)
+    ]
+
+
+def _objects_fault(rows: Sequence[_Category], segments: Sequence[_Segment]) -> str:
+    """Returns why no object can be trained and scored; empty if one can."""
+    if not segments:
+        return "none of its images has an object"
+    thing_ids = {row.id for row in rows if row.isthing}
+    crowds = [segment.iscrowd for segment in segments if segment.category_id in thing_ids]
+    return (
+        f"all of its {len(crowds)} objects are crowds (iscrowd)" if all(crowds) and crowds else ""
+    )
 
 
 def _read_picture(
     path: Path, segments: Sequence[_Segment]
 ) -> tuple[list[_Segment | None], np.ndarray]:
-    """The segments in a PNG file, and for each pixel the position of its segment: int (H, W)."""
-    ids, places = np.unique(stored := io.read_objects(path), return_inverse=True)
-    by_id = {part.id: part for part in segments}
-    if twice := [str(i) for i, count in Counter(p.id for p in segments).items() if count > 1]:
-        raise DataError(f"{path}: segment id {twice[0]} occurs twice in the JSON file: correct it")
-    if differ := sorted(map(str, by_id.keys() ^ ({*ids.tolist()} - {0}))):
+    """Returns the segments in a PNG file, and for each pixel the position of its segment."""
+    stored = io.read_objects(path)
+    ids, positions = np.unique(stored, return_inverse=True)
+    times = Counter(segment.id for segment in segments)
+    repeated = [str(i) for i, count in times.items() if count > 1]
+    if repeated:
         raise DataError(
-            f"{path}: its segments and those of the JSON file differ: ids {few(differ)} occur in "
-            "only one of the two files: export both again"
+            f"{path}: segment id {repeated[0]} occurs twice in the JSON file: correct it"
         )
-    return [by_id.get(i) for i in ids.tolist()], places.reshape(stored.shape)
+    segment_of_id = {segment.id: segment for segment in segments}
+    differing = sorted(map(str, segment_of_id.keys() ^ ({*ids.tolist()} - {0})))
+    if differing:
+        raise DataError(
+            f"{path}: its segments and those of the JSON file differ: ids {few(differing)} occur "
+            "in only one of the two files: export both again"
+        )
+    return [segment_of_id.get(i) for i in ids.tolist()], positions.reshape(stored.shape)
 
 
 def local_name(name: str) -> str:
-    """The path in a ``file_name``; of a URL, or a path with a drive, its last part."""
+    """Returns the path in a ``file_name``; of a URL, or a path with a drive, its last part."""
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", name):
         name = unquote(urlsplit(name).path)
         return name.rpartition("/")[2]
     return PureWindowsPath(name).name if re.match(r"[A-Za-z]:[\\/]", name) else name
 
 
-def _area(part: _Segment, code: Any) -> float:
-    """The area that the file states, which differs from that of the mask, or else the mask's."""
-    if part.area is not None and part.area >= 0:  # not NaN
-        return part.area
+def _area(segment: _Segment, code: Rle) -> float:
+    """Returns the area that the file states, which differs from the mask's, or else the mask's."""
+    if segment.area is not None and segment.area >= 0:  # not NaN
+        return segment.area
     return float(coco.area(code))
-
-
-def encode_mask(segmentation: Any, size: tuple[int, int]) -> Any:
-    """Polygons, or an RLE, as an RLE of pycocotools, which does not check them."""
-    height, width = size
-    if isinstance(segmentation, list):
-        _check_polygons([np.asarray(polygon, float) for polygon in segmentation], height, width)
-        codes = coco.frPyObjects(segmentation, height, width)
-        while len(codes) > 1:  # in groups, as the time to merge N at once grows with N²
-            codes = [coco.merge(codes[k : k + 8]) for k in range(0, len(codes), 8)]
-        return codes[0]
-    code = segmentation if isinstance(segmentation, Mapping) else {}
-    if [*map(_whole, code.get("size", ()))] != [height, width]:
-        raise ValueError(f"it is neither polygons nor an RLE of {height}x{width}")
-    counts = code.get("counts")
-    if not isinstance(counts, str | list):
-        raise ValueError("its counts are neither a text nor a list")
-    if len(counts) > (height * width + 1) * (6 if isinstance(counts, str) else 1):
-        raise ValueError(f"it has more counts than {height}x{width} pixels")
-    counts = rle_counts(counts) if isinstance(counts, str) else np.asarray(counts)
-    if counts.dtype.kind != "i" or counts.min() < 0 or counts.max() > height * width:
-        raise ValueError(f"its counts are not whole numbers up to {height * width}")
-    if counts.sum() != height * width:
-        raise ValueError(f"its counts sum to {counts.sum()}, not {height * width}")
-    return coco.frPyObjects({"size": [height, width], "counts": counts.tolist()}, height, width)
-
-
-def _check_polygons(polygons: Sequence[np.ndarray], height: int, width: int) -> None:
-    """Raises ValueError for polygons for which pycocotools would need too much memory or time:
-    both grow with the length of the outline, and it does not check that memory is given."""
-    if not polygons or any(p.ndim != 1 or p.size < 6 or p.size % 2 for p in polygons):
-        raise ValueError("a polygon needs x and y of three points or more")
-    side, outline = max(height, width), 0.0
-    for corners in (polygon.reshape(-1, 2) for polygon in polygons):
-        if not ((corners >= -side) & (corners <= 2 * side)).all():  # NaN too
-            raise ValueError(f"a polygon is far outside the image of {height}x{width}")
-        steps = np.abs(corners - np.roll(corners, 1, axis=0)).max(axis=1)
-        outline += steps.sum() + len(corners)
-    if outline > _MOST_OUTLINE:
-        raise ValueError(f"its outline has {outline:.3g} pixels, more than {_MOST_OUTLINE}")
-
-
-def rle_counts(text: str) -> np.ndarray:
-    """The run lengths of COCO's compressed RLE: 5 bits a character, from the fourth on differences.
-
-    pycocotools does not check that they fit the image.
-    """
-    digits = np.frombuffer(text.encode(), np.uint8).astype(np.int64) - 48
-    is_last = digits & 32 == 0  # of the digits of a number, from low to high
-    starts = np.flatnonzero(np.append(True, is_last))[:-1]
-    places = np.arange(len(digits)) - np.repeat(starts, np.diff(starts, append=len(digits)))
-    if not is_last[-1:].any() or digits.min() < 0 or digits.max() > 63 or places.max() > 8:
-        raise ValueError("its counts are not a valid RLE")
-    counts = np.add.reduceat((digits & 31) << 5 * places, starts)
-    is_negative = digits[is_last] & 16 > 0
-    counts -= is_negative.astype(np.int64) << 5 * (places[is_last] + 1)
-    counts[1::2] = counts[1::2].cumsum()  # of masks
-    counts[2::2] = counts[2::2].cumsum()  # of what lies between
-    return counts

@@ -1,19 +1,23 @@
-"""Photos and depth maps paired by text files, as BTS and its successors list NYUv2 and KITTI."""
+"""Images and depth maps paired by text files, as BTS and its successors list NYUv2 and KITTI."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from dpt.data.base import Files
-from dpt.data.datasets.files import existing, read_list
+from dpt.data.datasets.files import require_files
 from dpt.data.datasets.folder import FolderDataset
+from dpt.data.formats.tables import read_list
 from dpt.files import DataError
 from dpt.types import Sample
+
+_CROP = (352, 1216)
+"""(H, W) of the crop of KITTI's depth benchmark."""
 
 
 @dataclass(kw_only=True, eq=False)
 class FileListDataset(FolderDataset):
-    """Depth pairs by lists: a line has the photo, its depth file, and perhaps a focal length.
+    """Depth pairs by lists: a line has the image, its depth file, and perhaps a focal length.
 
     ``kitchen_0028b/rgb_00045.jpg kitchen_0028b/sync_depth_00045.png 518.8579``; a line whose depth
     is ``None`` is left out, as the KITTI Eigen protocol does. A leading ``/`` has no meaning.
@@ -28,18 +32,25 @@ class FileListDataset(FolderDataset):
         path = self.list_file()
         files: list[Files] = []
         for line in read_list(path):
-            words = [word.lstrip("/") for word in line.split()[:2]]
-            if len(words) < 2:
-                fault = f"line {line!r} must be the path of a photo and that of its depth file"
+            names = [word.lstrip("/") for word in line.split()[:2]]
+            if len(names) < 2:
+                fault = f"line {line!r} must be the path of an image and that of its depth file"
                 raise DataError(f"{path}: {fault}: correct it")
-            if words[1] != "None":
-                files.append(self.locate(words[0], words[1], path))
-        return existing(files, source=path, remedy="check data.root, data.images and data.depth")
+            image, depth = names
+            if depth != "None":
+                files.append(
+                    Files(self.find_image(image, path), depth=self.find_depth(depth, path))
+                )
+        remedy = "check data.root, data.images and data.depth"
+        return require_files(files, source=path, remedy=remedy)
 
-    def locate(self, image: str, depth: str, source: Path) -> Files:
-        """The files of a line of ``source``."""
-        photo = self.file_below(self.path_of(self.images), image, source)
-        return Files(photo, depth=self.file_below(self.path_of(self.depth), depth, source))
+    def find_image(self, name: str, source: Path) -> Path:
+        """Returns the image that a line of ``source`` names."""
+        return self.file_below(self.path_of(self.images), name, source)
+
+    def find_depth(self, name: str, source: Path) -> Path:
+        """Returns the depth file that a line of ``source`` names."""
+        return self.file_below(self.path_of(self.depth), name, source)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -56,31 +67,29 @@ class KittiDataset(FileListDataset):
 
     crop: Literal["kb"] | None = None
 
-    def locate(self, image: str, depth: str, source: Path) -> Files:
-        files, maps = super().locate(image, depth, source), self.path_of(self.depth)
-        others = [self.file_below(maps / part, depth, source) for part in ("train", "val")]
-        return Files(
-            _first(files.image, files.image.with_suffix(".jpg")),
-            depth=_first(maps / depth, *others),
-        )
+    def find_image(self, name: str, source: Path) -> Path:
+        image = super().find_image(name, source)
+        paths = (image, image.with_suffix(".jpg"))
+        return next((path for path in paths if path.is_file()), image)
+
+    def find_depth(self, name: str, source: Path) -> Path:
+        folder = self.path_of(self.depth)
+        folders = (folder, folder / "train", folder / "val")
+        paths = [self.file_below(folder, name, source) for folder in folders]
+        return next((path for path in paths if path.is_file()), paths[0])
 
     def read_sample(self, index: int) -> Sample:
         sample = super().read_sample(index)
         if self.crop is None:
             return sample
-        (height, width), (rows, columns) = sample["image"].shape[:2], (352, 1216)
-        if height < rows or width < columns:
+        height, width = sample["image"].shape[:2]
+        if height < _CROP[0] or width < _CROP[1]:
             raise DataError(
-                f"{sample['name']}: {width}x{height} is smaller than the crop of {columns}x{rows}: "
-                "set data.crop=null"
+                f"{sample['name']}: {width}x{height} is smaller than the crop of "
+                f"{_CROP[1]}x{_CROP[0]}: set data.crop=null"
             )
-        top, left = height - rows, (width - columns) // 2
+        top, left = height - _CROP[0], (width - _CROP[1]) // 2
         for key in ("image", "depth", "valid"):
             if key in sample:
-                sample[key] = sample[key][top:, left : left + columns]
+                sample[key] = sample[key][top:, left : left + _CROP[1]]
         return sample
-
-
-def _first(*paths: Path) -> Path:
-    """The first path that exists, or else the first."""
-    return next((path for path in paths if path.is_file()), paths[0])

@@ -1,58 +1,55 @@
-"""The base class of data sets on disk: a list of samples with their files."""
+"""The base class of data sets on disk: a list of records, and the rules by which they are read."""
 
-import hashlib
 import os
 import pickle
-import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
+from dpt.data import splits
 from dpt.data.base import Dataset, Files, check_sample
 from dpt.data.formats import io, pictures
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.io import Parts
 from dpt.data.formats.labels import LabelRule
 from dpt.data.resize import resize_image, resize_map
-from dpt.files import (
-    DataError,
-    data_root,
-    few,
-    files_below,
-    path_below,
-    printable,
-    read_bytes,
-    read_text,
-)
-from dpt.types import DatasetInfo, Sample
+from dpt.files import DataError, data_root, few, files_below, path_below, printable, read_bytes
+from dpt.types import DatasetInfo, ObjectMask, Sample
+
+MAX_OBJECTS = 65535
+"""Largest number of objects in an image."""
 
 
-class PickledRows:
-    """Plain data of many samples, pickled into one block of bytes, which worker processes share.
+class PickledFiles:
+    """Records of many samples, pickled into one block of bytes, which worker processes share.
 
     A list of objects would be copied into every process, because reading changes reference counts.
     """
 
-    def __init__(self, rows: Iterable[Any]) -> None:
-        pickled = [pickle.dumps(row) for row in rows]
-        self._rows = b"".join(pickled)
+    def __init__(self, records: Iterable[Files]) -> None:
+        pickled = [pickle.dumps(record) for record in records]
+        self._content = b"".join(pickled)
         self._ends = np.cumsum([0, *map(len, pickled)])
 
     def __len__(self) -> int:
         return len(self._ends) - 1
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index: int) -> Files:
         index = range(len(self))[index]
-        return pickle.loads(self._rows[self._ends[index] : self._ends[index + 1]])
+        return pickle.loads(self._content[self._ends[index] : self._ends[index + 1]])
 
 
-FRACTIONS = {"train": 0.9, "val": 0.1}
-"""Default shares of the splits, used if neither folders nor lists define them."""
+class RawMaps(NamedTuple):
+    """What the label files of a sample hold, as stored; None for what it lacks."""
+
+    labels: np.ndarray | None = None  # ids, integers (H, W)
+    objects: np.ndarray | None = None  # ids, integers (H, W), 0 and below where there is none
+    masks: list[ObjectMask] | None = None  # the objects one by one, where they can overlap
 
 
 @dataclass(kw_only=True, eq=False)
@@ -61,21 +58,22 @@ class FileDataset(Dataset):
 
     A subclass is a dataclass whose fields are its options. It writes :meth:`list_files`, sets
     ``depth_format`` if it has depth, and writes :meth:`make_label_rule` if it has labels. Where
-    several samples share a file, it overrides :meth:`read_image`, :meth:`read_raw_depth` or
-    :meth:`read_raw_labels`; where classes and objects do, :meth:`read_raw_maps`.
+    several samples share a file, it overrides :meth:`read_image`, :meth:`read_raw_maps` or
+    :meth:`read_raw_depth`.
 
     Args:
         min_depth, max_depth: limits of valid depth, in metres.
         cache: keep decoded samples in memory.
         cache_size: [H, W]; with ``cache``, the train split keeps images scaled down to the
             smallest size that covers this. Other splits are kept at their own size.
-        folds: number of parts into which the photos of train are divided, in the order of their
+        fractions: the fraction of the images in each split, if nothing on disk defines the splits.
+        folds: number of parts into which the images of train are divided, in the order of their
             names; each class folder is divided in the same way. Then val is one of these
             parts, and train the others. Other splits are unchanged.
         fold: the part that is val, from 0.
-        group_by: regular expression, searched in a photo's path below ``root``. Photos with the
+        group_by: regular expression, searched in an image's path below ``root``. Images with the
             same match (of its first group, if it has one) are in the same part; a part consists of
-            whole groups. None: each photo is a group, with its copies by Roboflow.
+            whole groups. None: each image is a group, with its copies by Roboflow.
         gap: number of groups on either side of val that are in neither part. With class folders the
             groups of all classes count together, mixed in proportion to their numbers: 6 leaves
             out 2 of each of 3 equally large classes.
@@ -98,6 +96,7 @@ class FileDataset(Dataset):
     max_depth: float | None = None
     cache: bool = False
     cache_size: Sequence[int] | None = None
+    fractions: Mapping[str, float] | None = None
     folds: Annotated[int, Field(ge=2)] | None = None
     fold: Annotated[int, Field(ge=0)] = 0
     group_by: str | None = None
@@ -112,34 +111,38 @@ class FileDataset(Dataset):
 
     depth_format: ClassVar[DepthRule | None] = None
     """Scale and invalid values of the depth files."""
-    is_divided = False  # whether shares define the splits
+    is_divided = False  # whether fractions define the splits
 
     def __post_init__(self) -> None:
         if self.cache_size is not None and (len(self.cache_size) != 2 or min(self.cache_size) < 1):
             raise DataError(f"data.cache_size={self.cache_size}: must be [height, width]")
         if self.bands is not None and len(self.bands) not in (1, 3):
             raise DataError(f"data.bands={[*self.bands]}: must be one or three bands, as [0,1,2]")
-        bands, image_max = self.bands, self.image_max
-        self.parts = Parts(page=self.page, key=self.array_key, bands=bands, image_max=image_max)
+        self.parts = Parts(
+            page=self.page, key=self.array_key, bands=self.bands, image_max=self.image_max
+        )
         self.depth_key = self.depth_key or self.array_key
         self.root = self.folder = data_root(self.root)
         self.depth_rule = self.make_depth_rule()
         self.label_rule = self.make_label_rule()
-        self.part = self.split
-        for key in ("fold", "gap") if self.folds is None else ():
-            if value := getattr(self, key):
-                fault = f"data.{key}={value} has no effect without data.folds"
-                raise DataError(f"{fault}: set data.folds, or leave data.{key} out")
+        self.is_train = self.split == "train"
         if self.folds is not None and self.split == "val":
             self.split = "train"  # whose files are divided
-        self._files = PickledRows(self._select_labelled(self._of_fold(self.list_files())))
+        self._files = PickledFiles(self._select(self.list_files()))
+        if self.fractions not in (None, splits.DEFAULT_FRACTIONS) and not self.is_divided:
+            raise DataError(
+                f"data.fractions has no effect: folders, lists, a table or data.folds define the "
+                f"splits of {self.folder}: leave it out, or name folders without splits"
+            )
         self.info = self.make_info()
-        if self.unlabelled and self.part == "train":
+        if self.unlabelled and self.is_train:
             self.depth_rule = self.label_rule = None
         self._cache: dict[int, Sample] = {}
 
+    # ------------------------------------------------------------------- records and splits
+
     def list_files(self) -> list[Files]:
-        """The samples of the split in order; called last, when the rules are known."""
+        """Returns the records of ``split`` in order; called last, when the rules are known."""
         raise NotImplementedError
 
     @property
@@ -148,158 +151,111 @@ class FileDataset(Dataset):
         return (self.split_names or {}).get(self.split, self.split)
 
     def path_of(self, template: str) -> Path:
-        """A path below ``root``; ``%split`` stands for the split's name on disk."""
+        """Returns a path below ``root``; ``%split`` stands for the split's name on disk."""
         return self.folder / template.replace("%split", self.split_on_disk)
 
     def file_below(self, folder: Path, name: str, source: Path) -> Path:
-        """The file that ``source``, a list or table, names by its path from ``folder``.
+        """Returns the file that ``source``, a list or table, names by its path from ``folder``.
 
-        DataError unless it lies below ``root``, or below a ``folder`` that the user has set
-        elsewhere. Links that lie there may lead elsewhere.
+        Links that lie below ``root`` may lead elsewhere.
+
+        Raises:
+            DataError: the file is neither below ``root`` nor below a ``folder`` that the user has
+                set elsewhere.
         """
-        inside = Path(os.path.abspath(folder)).is_relative_to(os.path.abspath(self.folder))
-        root = self.folder if inside else folder
+        is_inside = Path(os.path.abspath(folder)).is_relative_to(os.path.abspath(self.folder))
+        root = self.folder if is_inside else folder
         return path_below(root, os.path.join(os.path.relpath(folder, root), name), source)
 
-    def _of_fold(self, files: list[Files]) -> list[Files]:
-        if self.folds is None or self.split != "train":
-            return files
-        if self.fold >= self.folds:
-            count = f"data.folds={self.folds}"
-            raise DataError(f"data.fold={self.fold}: with {count} it is 0 to {self.folds - 1}")
-        by_class: dict[int | None, set[str]] = {}
-        for each in files:
-            by_class.setdefault(each.class_id, set()).add(self.group(each.image))
-        places: dict[str, float] = {}  # among the groups of the class, from 0 to 1
-        for names in by_class.values():
-            ordered = sorted(names, key=natural_key)
-            places |= {name: k / len(names) for k, name in enumerate(ordered)}
-        groups = sorted(places, key=lambda name: (places[name], name))
-        if self.folds > len(groups):
-            raise DataError(
-                f"data.folds={self.folds}: {self.folder} has {len(groups)} groups of photos, such "
-                f"as {few(groups)}: set data.group_by to an expression that separates them"
-            )
-        start, stop = (len(groups) * k // self.folds for k in (self.fold, self.fold + 1))
-        if self.part == "val":
-            kept = set(groups[start:stop])
-        else:
-            kept = {*groups[: max(0, start - self.gap)], *groups[stop + self.gap :]}
-        if not kept:
-            raise DataError(f"data.gap={self.gap} leaves no photo for training: make it smaller")
-        return [each for each in files if self.group(each.image) in kept]
+    def divide(
+        self,
+        names: Sequence[str],
+        paths: Sequence[Path],
+        *,
+        fractions: Mapping[str, float] | None = None,
+        labelled: Sequence[bool] | None = None,
+    ) -> list[int]:
+        """Returns the indices of this split's images, where nothing on disk defines the splits.
 
-    def _select_labelled(self, files: list[Files]) -> list[Files]:
-        """The files that ``labelled`` and ``unlabelled`` choose."""
-        if self.part != "train" or (self.labelled is None and not self.unlabelled):
-            return files
-        kinds = [[v is not None for v in labels] for image, *labels in files]
-        known = [i for i, kind in enumerate(kinds) if any(kind)]
-        known.sort(key=lambda i: (kinds[i], natural_key(str(files[i].image))))
-        count = self.labelled if isinstance(self.labelled, int) else len(known)
-        if count > len(known):
-            raise DataError(f"data.labelled={count}: only {len(known)} training images have labels")
-        if not (known or self.unlabelled):  # labelled is "all", maybe by data.missing=keep
-            fault = f"none of the {len(files)} training images has labels"
-            raise DataError(f"{fault}: add some, or leave data.labelled and data.unlabelled out")
-        chosen = {known[k * len(known) // count] for k in range(count)}
-        if not self.unlabelled:
-            return [files[i] for i in sorted(chosen)]
-        others = [
-            Files(each.image, own=each.own) for i, each in enumerate(files) if i not in chosen
-        ]
-        if not others:
+        Args:
+            names: of the images; their groups if ``group_by`` is not set.
+            paths: of the images, in which ``group_by`` is searched.
+            fractions: of the splits; None takes the data set's.
+            labelled: see :func:`dpt.data.splits.by_fraction`.
+        """
+        if self.folds is not None and self.split == "train":
+            return [*range(len(names))]
+        self.is_divided = True
+        fractions = fractions or self.fractions or splits.DEFAULT_FRACTIONS
+        if self.split not in fractions or self.folds is not None:
+            rule = "data.folds divides all images into train and val"
+            rule = rule if self.folds else f"it has {', '.join(fractions)}"
             raise DataError(
-                "data.unlabelled=true: every training image has labels: set data.labelled to the "
-                "number whose labels are used, data.missing=keep if some have none, or "
-                "data.unlabelled to a folder of photos"
+                f"split {self.split} has no folder, list or fraction in data.fractions ({rule})"
             )
-        return others
+        groups = splits.group_names(names, None) if self.group_by is None else self._groups(paths)
+        return splits.by_fraction(groups, fractions, labelled)[self.split]
 
-    def group(self, path: Path) -> str:
-        """The group of a photo, see ``group_by``; without it, the photo's path below ``root``."""
-        name = Path(os.path.relpath(path, self.folder)).as_posix()
-        if self.group_by is None:
-            return original(name)
-        try:
-            match = re.search(self.group_by, name)
-        except re.error as error:
-            fault = f"data.group_by={self.group_by}: is not a regular expression ({error})"
-            raise DataError(f"{fault}: correct it") from None
-        found = match and match[min(1, match.re.groups)]
-        if found is None:
-            raise DataError(f"data.group_by={self.group_by}: does not match {name}: correct it")
-        return found
+    def _groups(self, paths: Iterable[Path]) -> list[str]:
+        names = [Path(os.path.relpath(path, self.folder)).as_posix() for path in paths]
+        return splits.group_names(names, self.group_by)
 
     @property
     def groups(self) -> Sequence[str]:
         if self.group_by is None:
             return ()
         try:
-            images = (self._files[i].image for i in range(len(self)))
-            return [f"{self.folder}: {self.group(image)}" for image in images]
+            groups = self._groups(self._files[i].image for i in range(len(self)))
         except DataError:  # names that do not match are refused where groups divide the images
             return ()
+        return [f"{self.folder}: {group}" for group in groups]
 
-    def divide(
-        self, keys: Mapping[str, Path], fractions: Mapping[str, float] | None,
-        labelled: Container[str] | None = None,
-    ) -> list[str]:  # fmt: skip
-        """The keys of this split, if only ``fractions`` define the splits.
-
-        Keys (with their paths), or their groups, are sorted by a hash of their name and divided in
-        the order of ``fractions``. The result is the same on every machine, and new files change
-        few assignments. Groups without ``labelled`` keys are divided separately, so every split
-        gets its share of the labels.
-        """
+    def _select(self, files: list[Files]) -> list[Files]:
+        """Returns the records that ``folds``, ``labelled`` and ``unlabelled`` choose."""
+        if self.folds is None and (self.fold or self.gap):
+            key = "fold" if self.fold else "gap"
+            raise DataError(f"data.{key} has no effect without data.folds: set it, or leave it out")
         if self.folds is not None and self.split == "train":
-            return list(keys)
-        self.is_divided = True
-        groups: dict[str, list[str]] = {}
-        for key, path in keys.items():
-            group = original(key) if self.group_by is None else self.group(path)
-            groups.setdefault(group, []).append(key)
-        shares, split = dict(fractions or FRACTIONS), self.split
-        if split not in shares or self.folds is not None:
-            rest = "data.folds divides all photos into train and val"
-            rest = rest if self.folds else f"it has {', '.join(shares)}"
+            groups = self._groups(record.image for record in files)
+            class_ids = [record.class_id for record in files]
+            train, val = splits.folds(groups, self.folds, self.fold, self.gap, class_ids)
+            files = [files[i] for i in (train if self.is_train else val)]
+            if not files:
+                raise DataError(
+                    f"data.gap={self.gap} leaves no image for training: make it smaller"
+                )
+        if not self.is_train or (self.labelled is None and not self.unlabelled):
+            return files
+        names = [str(record.image) for record in files]
+        kinds = [[value is not None for value in record[1:]] for record in files]
+        count = self.labelled if isinstance(self.labelled, int) else None
+        chosen = splits.evenly(names, kinds, count)
+        if not self.unlabelled:
+            if not chosen:  # labelled is "all", maybe by data.missing=keep
+                fault = f"none of the {len(files)} training images has labels"
+                raise DataError(
+                    f"{fault}: add some, or leave data.labelled and data.unlabelled out"
+                )
+            return [files[i] for i in chosen]
+        rest = sorted({*range(len(files))}.difference(chosen))
+        if not rest:
             raise DataError(
-                f"split {split} has no folder, list or share in data.fractions ({rest})"
+                "data.unlabelled=true: every training image has labels: set data.labelled to the "
+                "number whose labels are used, data.missing=keep if some have none, or "
+                "data.unlabelled to a folder of images"
             )
-        if min(shares.values()) <= 0 or sum(shares.values()) > 1 + 1e-6:
-            raise DataError(f"data.fractions={shares} must be above 0 and sum to at most 1")
-        names, chosen = list(shares), list[str]()
-        known = keys if labelled is None else labelled
-        bare = {name for name, own in groups.items() if not any(key in known for key in own)}
-        for part, least in ((groups.keys() - bare, 1), (bare, 0)):
-            ranked = sorted(part, key=lambda name: hashlib.sha256(os.fsencode(name)).hexdigest())
-            counts = {name: max(least, int(len(ranked) * f + 1e-6)) for name, f in shares.items()}
-            left = len(ranked) - sum(counts.values())
-            if left < 0 or sum(shares.values()) > 1 - 1e-6:
-                counts[max(counts, key=lambda name: counts[name])] += left
-            if min(counts.values()) < least:
-                fault = f"{len(ranked)} images or groups are too few for data.fractions={shares}"
-                raise DataError(f"{fault}: add some")
-            start = sum(counts[name] for name in names[: names.index(split)])
-            chosen += [k for name in ranked[start : start + counts[split]] for k in groups[name]]
-        return sorted(chosen)
+        return [Files(files[i].image, extra=files[i].extra) for i in rest]
 
-    def refuse_unused(self, fractions: Mapping[str, float] | None) -> None:
-        """Raises DataError for shares of splits that are defined otherwise."""
-        if fractions not in (None, FRACTIONS) and not self.is_divided:
-            raise DataError(
-                f"data.fractions has no effect: folders, lists, a table or data.folds define the "
-                f"splits of {self.folder}: leave it out, or name folders without splits"
-            )
+    # ---------------------------------------------------------------------- what samples hold
 
     def make_depth_rule(self) -> DepthRule | None:
-        """How depth files become metres; None if there are none."""
+        """Returns how depth files become metres; None if there are none."""
         if self.depth_format is None:
             return None
         return replace(self.depth_format, min_depth=self.min_depth, max_depth=self.max_depth)
 
     def make_label_rule(self) -> LabelRule | None:
-        """How label files become classes; None if there are none."""
+        """Returns how label files become classes; None if there are none."""
         return None
 
     def make_info(self) -> DatasetInfo:
@@ -314,21 +270,22 @@ class FileDataset(Dataset):
     def __len__(self) -> int:
         return len(self._files)
 
+    def files(self, index: int) -> Files | None:
+        return self._files[index]
+
+    def name(self, index: int) -> str:
+        return str(self._files[index].image)
+
+    # ------------------------------------------------------------------------------- reading
+
     def __getitem__(self, index: int) -> Sample:
-        """The sample as it is on disk. A cached sample's arrays are read-only."""
+        """Returns the sample as it is on disk. A cached sample's arrays are read-only."""
         if not self.cache:
             return self.read_sample(index)
         if index not in self._cache:
             sample = self.read_sample(index)
-            if self.cache_size is not None and self.part == "train":
-                height, width = sample["image"].shape[:2]
-                scale = min(1.0, max(self.cache_size[0] / height, self.cache_size[1] / width))
-                size = (round(height * scale), round(width * scale))
-                sample["image"] = resize_image(sample["image"], size)
-                for key in ("labels", "objects", "depth", "valid"):
-                    if key in sample:
-                        sample[key] = resize_map(sample[key], size)
-                sample.pop("masks", None)
+            if self.cache_size is not None and self.is_train:
+                _shrink(sample, self.cache_size)
             for value in sample.values():
                 if isinstance(value, np.ndarray):
                     value.setflags(write=False)
@@ -341,80 +298,68 @@ class FileDataset(Dataset):
                 with suppress(DataError):  # raised again when the sample is read
                     self[index]
 
-    def files(self, index: int) -> Files | None:
-        return self._files[index]
-
     def read_sample(self, index: int) -> Sample:
-        """The decoded sample, never from the cache."""
+        """Returns the decoded sample, never from the cache."""
         files = self._files[index]
-        name = printable(self.name(index))
-        sample = Sample(image=self.read_image(index), index=index, name=name)
-        if self.label_rule is not None:
-            labels, objects = self.read_raw_maps(index)
-            if labels is not None:
-                sample["labels"] = self.label_rule(labels, source=files.labels or self.name(index))
-            if objects is not None:
-                sample["objects"] = numbered(objects, files.objects or self.name(index))
-        if self.depth_rule is not None:
-            raw = self.read_raw_depth(index)
-            if raw is not None:
-                sample["depth"], sample["valid"] = self.depth_rule(raw)
-        for key in ("class_id", "value", "caption"):
-            if (value := getattr(files, key)) is not None:
-                sample[key] = value
+        maps = RawMaps() if self.label_rule is None else self.read_raw_maps(index)
+        depth = None if self.depth_rule is None else self.read_raw_depth(index)
+        sizes = [values.shape for values in (maps.labels, depth) if values is not None]
+        image = self.read_image(index, sizes[0] if sizes else None)
+        sample = Sample(image=image, index=index, name=printable(self.name(index)))
+        if self.label_rule is not None and maps.labels is not None:
+            source = files.labels or self.name(index)
+            sample["labels"] = self.label_rule(maps.labels, source=source)
+        if maps.objects is not None:
+            sample["objects"] = numbered(maps.objects, files.objects or self.name(index))
+        if maps.masks is not None:
+            sample["masks"] = maps.masks
+        if self.depth_rule is not None and depth is not None:
+            sample["depth"], sample["valid"] = self.depth_rule(depth)
+        if files.class_id is not None:
+            sample["class_id"] = files.class_id
+        if files.value is not None:
+            sample["value"] = files.value
+        if files.caption is not None:
+            sample["caption"] = files.caption
         check_sample(sample, files=files)
         return sample
 
-    def name(self, index: int) -> str:
-        return str(self._files[index].image)
+    def read_image(self, index: int, map_size: tuple[int, ...] | None = None) -> np.ndarray:
+        """Returns the image, uint8 (H, W, 3), RGB, turned as ``exif`` says.
 
-    def read_image(self, index: int) -> np.ndarray:
-        """uint8 (H, W, 3), RGB, turned as ``exif`` says."""
+        Args:
+            map_size: (H, W) of the labels or the depth of the sample; None if it has neither.
+        """
         path = self._files[index].image
         data = read_bytes(path)
         image = io.read_image(path, data=data, parts=self.parts)
-        turn = 1 if self.exif == "ignore" else pictures.orientation_of(data)
-        if turn == 1:
+        orientation = 1 if self.exif == "ignore" else pictures.orientation_of(data)
+        if orientation == 1:
             return image
-        upright = pictures.turned_upright(image, turn)
-        size = None if self.exif == "apply" else self._size_of_maps(index)
+        upright = pictures.turned_upright(image, orientation)
+        size = None if self.exif == "apply" else map_size
         if size in (None, upright.shape[:2]) and size != image.shape[:2]:
             return upright
         if size == image.shape[:2] != upright.shape[:2]:
             return image
         raise DataError(
-            f"{path}: has the EXIF orientation {turn}, and its labels may fit the stored pixels or "
-            "the upright image: view both; set data.exif=apply if they fit what viewers show, "
-            "data.exif=ignore if they fit the stored pixels, or save the image upright"
+            f"{path}: has the EXIF orientation {orientation}, and its labels may fit the stored "
+            "pixels or the upright image: view both; set data.exif=apply if they fit what viewers "
+            "show, data.exif=ignore if they fit the stored pixels, or save the image upright"
         )
 
-    def _size_of_maps(self, index: int) -> tuple[int, ...] | None:
-        """(H, W) of the labels or the depth of a sample; None if it has neither."""
-        labels, _ = (None, None) if self.label_rule is None else self.read_raw_maps(index)
-        depth = None if self.depth_rule is None else self.read_raw_depth(index)
-        maps = [values.shape for values in (labels, depth) if values is not None]
-        return maps[0] if maps else None
-
-    def read_raw_maps(self, index: int) -> tuple[np.ndarray | None, np.ndarray | None]:
-        """:meth:`read_raw_labels` and, for a sample that has labels, :meth:`read_raw_objects`."""
-        labels = self.read_raw_labels(index)
-        has_objects = labels is not None and self.info.things
-        return labels, self.read_raw_objects(index) if has_objects else None
-
-    def read_raw_labels(self, index: int) -> np.ndarray | None:
-        """Ids as stored, integers (H, W); None if the sample has no labels."""
-        path = self._files[index].labels
-        if path is None or self.label_rule is None:
-            return None
-        return self.label_rule.read(path, self.parts)
-
-    def read_raw_objects(self, index: int) -> np.ndarray | None:
-        """Object ids, integers (H, W), 0 where there is none; None if the sample has none."""
-        path = self._files[index].objects
-        return None if path is None else io.read_objects(path, parts=self.parts)
+    def read_raw_maps(self, index: int) -> RawMaps:
+        """Returns what the label files hold; called if there is a rule of labels."""
+        files = self._files[index]
+        if files.labels is None or self.label_rule is None:
+            return RawMaps()
+        labels = self.label_rule.read(files.labels, self.parts)
+        if files.objects is None or not self.info.things:
+            return RawMaps(labels)
+        return RawMaps(labels, io.read_objects(files.objects, parts=self.parts))
 
     def read_raw_depth(self, index: int) -> np.ndarray | None:
-        """Depth values as stored, (H, W); None if the sample has no depth."""
+        """Returns depth values as stored, (H, W); None if the sample has no depth."""
         path = self._files[index].depth
         if path is None:
             return None
@@ -429,28 +374,19 @@ class FileDataset(Dataset):
 
 
 class PhotoDataset(FileDataset):
-    """All photos below a folder, without labels."""
+    """All images below a folder, without labels."""
 
     def list_files(self) -> list[Files]:
-        found = [Files(path) for path in files_below(self.folder, io.IMAGE_SUFFIXES)]
-        return existing(found, source=self.folder, remedy="check the folder")
+        files = [Files(path) for path in files_below(self.folder, io.IMAGE_SUFFIXES)]
+        return require_files(files, source=self.folder, remedy="check the folder")
 
 
-MAX_OBJECTS = 65535
+def require_files(files: list[Files], *, source: Path, remedy: str) -> list[Files]:
+    """Returns ``files``; DataError if there are none or one does not exist.
 
-
-def numbered(ids: np.ndarray, source: Path | str) -> np.ndarray:
-    """Object ids (H, W) as 1, 2, ... in their order, uint16; ids of 0 and below are 0."""
-    present, places = np.unique(np.maximum(ids, 0), return_inverse=True)
-    numbers = np.arange(len(present)) + (present[0] != 0)
-    if numbers[-1] > MAX_OBJECTS:
-        fault = f"{len(present)} objects, at most {MAX_OBJECTS} in an image"
-        raise DataError(f"{source}: {fault}: cut it into parts")
-    return numbers[places].reshape(ids.shape).astype(np.uint16)
-
-
-def existing(files: Sequence[Files], *, source: Path, remedy: str) -> list[Files]:
-    """``files``; DataError if there are none or one does not exist. ``source`` names them."""
+    Args:
+        source: the list, table or folder that names the files.
+    """
     paths = [p for f in files for p in (f.image, f.labels, f.depth, f.objects) if p]
     absent = [str(path) for path in paths if not os.path.isfile(path)]
     if absent:
@@ -460,21 +396,34 @@ def existing(files: Sequence[Files], *, source: Path, remedy: str) -> list[Files
         )
     if not files:
         raise DataError(f"{source}: no image found: {remedy}")
-    return list(files)
+    return files
 
 
-def original(name: str) -> str:
-    """The name that Roboflow's copies of a photo share: ``a_jpg`` of ``a_jpg.rf.HASH.jpg``."""
-    return re.sub(r"\.rf\.[0-9A-Za-z]{8,}.*", "", name)
+def official_split(split: str) -> str:
+    """Returns ``train`` or ``test`` of a set that has these two; ``val`` is the test split."""
+    names = {"train": "train", "val": "test", "test": "test"}
+    if split not in names:
+        raise DataError(f"split {split}: the set has train and test (also called val)")
+    return names[split]
 
 
-def natural_key(name: str) -> list[Any]:
-    """A key for sorting in natural order: ``frame_9`` before ``frame_10``."""
-    parts = re.split(r"([0-9]+)", name)
-    return [int(part) if k % 2 else part for k, part in enumerate(parts)]
+def numbered(ids: np.ndarray, source: Path | str) -> np.ndarray:
+    """Returns object ids (H, W) as 1, 2, ... in their order, uint16; ids of 0 and below are 0."""
+    present, positions = np.unique(np.maximum(ids, 0), return_inverse=True)
+    numbers = np.arange(len(present)) + (present[0] != 0)
+    if numbers[-1] > MAX_OBJECTS:
+        fault = f"{len(present)} objects, at most {MAX_OBJECTS} in an image"
+        raise DataError(f"{source}: {fault}: cut it into parts")
+    return numbers[positions].reshape(ids.shape).astype(np.uint16)
 
 
-def read_list(path: Path) -> list[str]:
-    """The lines of a text file that are neither blank nor comments (``#``)."""
-    lines = (line.strip() for line in read_text(path).splitlines())
-    return [line for line in lines if line and not line.startswith("#")]
+def _shrink(sample: Sample, cover: Sequence[int]) -> None:
+    """Scales a sample down to the smallest size that covers ``cover``, [H, W]."""
+    height, width = sample["image"].shape[:2]
+    scale = min(1.0, max(cover[0] / height, cover[1] / width))
+    size = (round(height * scale), round(width * scale))
+    sample["image"] = resize_image(sample["image"], size)
+    for key in ("labels", "objects", "depth", "valid"):
+        if key in sample:
+            sample[key] = resize_map(sample[key], size)
+    sample.pop("masks", None)

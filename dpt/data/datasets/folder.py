@@ -1,27 +1,36 @@
-"""A folder of photos beside folders of label files and depth files, paired by name."""
+"""A folder of images beside folders of label files and depth files, paired by name."""
 
 import difflib
 import os
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
 from dpt.data.base import Files
-from dpt.data.datasets.files import FileDataset, existing, read_list
-from dpt.data.formats import io
+from dpt.data.datasets.files import FileDataset, RawMaps, require_files
 from dpt.data.formats.depth_encoding import DepthRule
+from dpt.data.formats.io import DEPTH_SUFFIXES, IMAGE_SUFFIXES, LABEL_SUFFIXES
 from dpt.data.formats.labels import LabelMap, LabelRule
+from dpt.data.formats.tables import read_list, read_table
 from dpt.files import DataError, few, files_below, missing_path, path_below, plain_name
 from dpt.types import IGNORE_INDEX, DatasetInfo
 
-_SUFFIXES = {"labels": io.LABEL_SUFFIXES, "depth": io.DEPTH_SUFFIXES, "objects": io.LABEL_SUFFIXES}
 _SPLIT_FOLDERS = ("train", "training", "val", "valid", "validation", "test", "testing", "dev")
+_COLUMNS = {"labels": "mask", "depth": "depth", "objects": "objects"}  # of a table
+_Kind = Literal["labels", "depth", "objects"]
+
+
+class _Maps(NamedTuple):
+    """The label or depth files of one kind."""
+
+    kind: _Kind
+    is_of_split: bool  # whether the folder holds only files of the split
+    paths: Mapping[str, Path]  # by key, see :func:`scan`
 
 
 @dataclass(kw_only=True, eq=False)
@@ -53,12 +62,7 @@ class FolderDataset(FileDataset):
     objects_name: str = "%stem"
     split_names: Mapping[str, str] | None = None
     split_files: Mapping[str, str | None] | None = None
-    fractions: Mapping[str, float] | None = None
     missing: Literal["raise", "skip", "keep"] = "raise"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.refuse_unused(self.fractions)
 
     def make_depth_rule(self) -> DepthRule | None:
         if self.depth is None:
@@ -94,75 +98,100 @@ class FolderDataset(FileDataset):
         things = range(len(names)) if self.things is None else self.things
         unknown = [str(t) for t in things if t not in names and t not in range(len(names))]
         if unknown:
-            known = few(names)
-            raise DataError(f"data.things: {few(unknown)} are not classes: choose from {known}")
+            raise DataError(
+                f"data.things: {few(unknown)} are not classes: choose from {few(names)}"
+            )
         flags = tuple(k in things or name in things for k, name in enumerate(names))
         return replace(info, targets=(*info.targets, "objects"), things=flags)
 
-    def read_raw_objects(self, index: int) -> np.ndarray | None:
-        raw = super().read_raw_objects(index)
-        return None if raw is None else np.where(raw < self.first_object, 0, raw)
+    def read_raw_maps(self, index: int) -> RawMaps:
+        maps = super().read_raw_maps(index)
+        if maps.objects is None or self.first_object == 1:
+            return maps
+        return maps._replace(objects=np.where(maps.objects < self.first_object, 0, maps.objects))
+
+    @property
+    def _map_options(self) -> dict[_Kind, tuple[str, str]]:
+        """The folder, and the template of file names, of each kind of label or depth files."""
+        options: dict[_Kind, tuple[str | None, str]] = {
+            "labels": (self.labels, self.labels_name),
+            "depth": (self.depth, self.depth_name),
+            "objects": (self.objects, self.objects_name),
+        }
+        return {kind: (folder, name) for kind, (folder, name) in options.items() if folder}
 
     def list_files(self) -> list[Files]:
         if self._lists.get(self.split, "").endswith(".csv"):
             return self._read_table(self.list_file())
-        folder, own = self._find(self.images, option="data.images")
-        photos = scan(folder, self.images_name, io.IMAGE_SUFFIXES, option="data.images_name")
-        divided = not self._lists and not own
-        keys = self._select_listed(photos, folder) if self._lists else list(photos)
-        maps: dict[str, dict[str, Any]] = {}
+        folder, is_of_split = self._find(self.images, option="data.images")
+        images = scan(folder, self.images_name, IMAGE_SUFFIXES, option="data.images_name")
+        keys = self._listed_keys(images, folder) if self._lists else [*images]
+        every_map = self._scan_maps(keys[0], {*keys})
         stray: list[Path] = []
-        labelled, of_split = set[str](), set[str]()
-        for kind, suffixes in _SUFFIXES.items():
-            if (template := getattr(self, kind)) is None:
-                continue
+        for maps in every_map:
+            if is_of_split and not maps.is_of_split:
+                self._refuse_shared({key: images[key] for key in keys}, maps.paths)
+            else:  # otherwise they may belong to another split's images
+                stray += [path for key, path in maps.paths.items() if key not in images]
+        if not self._lists and not is_of_split:
+            keys = self._keys_of_split(images, every_map)
+        paths = {maps.kind: maps.paths for maps in every_map}
+        files = [
+            _record(images[key], {kind: paths[kind].get(key) for kind in paths}) for key in keys
+        ]
+        return self._without_bare(files, stray)
+
+    def _scan_maps(self, first_key: str, keys: Collection[str]) -> list[_Maps]:
+        """Returns the label and depth files; DataError if those of a kind pair with no image."""
+        every_map: list[_Maps] = []
+        for kind, (template, name) in self._map_options.items():
             option = f"data.{kind}_name"
-            folder, own_maps = self._find(template, option=f"data.{kind}")
-            found = scan(folder, getattr(self, f"{kind}_name"), suffixes, option=option)
-            if found.keys().isdisjoint(keys):
-                closest = difflib.get_close_matches(keys[0], list(found)[:1000], n=1, cutoff=0)[0]
+            suffixes = DEPTH_SUFFIXES if kind == "depth" else LABEL_SUFFIXES
+            folder, is_of_split = self._find(template, option=f"data.{kind}")
+            paths = scan(folder, name, suffixes, option=option)
+            if paths.keys().isdisjoint(keys):
+                closest = difflib.get_close_matches(first_key, [*paths][:1000], n=1, cutoff=0)[0]
                 raise DataError(
                     f"no image pairs with a file of {folder}: data.images_name and {option} reduce "
-                    f"their names to {keys[0]} and {closest}: set both so that %stem is what they "
-                    "have in common"
+                    f"their names to {first_key} and {closest}: set both so that %stem is what "
+                    "they have in common"
                 )
-            maps[kind] = found
-            if own_maps:
-                of_split |= found.keys()
-            elif kind != "objects":
-                labelled |= found.keys()
-            if own and not own_maps:
-                self._refuse_shared({key: photos[key] for key in keys}, found)
-            else:  # otherwise they may belong to another split's photos
-                stray += [path for key, path in found.items() if key not in photos]
-        if divided and of_split:  # label folders define the splits of a single photo folder
-            keys = [key for key in photos if key in of_split]
-        elif divided:
-            keys = self.divide(photos, self.fractions, labelled or None)
-        files = [Files(photos[k], **{kind: m.get(k) for kind, m in maps.items()}) for k in keys]
-        return self._keep(files, stray)
+            every_map.append(_Maps(kind, is_of_split, paths))
+        return every_map
 
-    def _refuse_shared(self, photos: Mapping[str, Path], maps: Mapping[str, Path]) -> None:
-        """Raises DataError if one map pairs with photos of two splits."""
+    def _keys_of_split(self, images: Mapping[str, Path], every_map: Sequence[_Maps]) -> list[str]:
+        """Returns the keys of the split's images in a folder of all splits."""
+        of_split = {key for maps in every_map if maps.is_of_split for key in maps.paths}
+        if of_split:  # folders of labels define the splits
+            return [key for key in images if key in of_split]
+        labelled = {key for maps in every_map if maps.kind != "objects" for key in maps.paths}
+        flags = [key in labelled for key in images] if labelled else None
+        chosen = self.divide([*images], [*images.values()], labelled=flags)
+        keys = [*images]
+        return [keys[i] for i in chosen]
+
+    def _refuse_shared(self, images: Mapping[str, Path], maps: Mapping[str, Path]) -> None:
+        """Raises DataError if one map pairs with images of two splits."""
         template = self.images if "%split" in self.images else f"{self.images}/%split"
-        own = self.path_of(template)
+        folder_of_split = self.path_of(template)
         for name in {*_SPLIT_FOLDERS, *(self.split_names or {}).values()}:
             folder = self.folder / template.replace("%split", name)
-            if folder == own or not folder.is_dir():
+            if folder == folder_of_split or not folder.is_dir():
                 continue
-            option = "data.images_name"
-            others = scan(folder, self.images_name, io.IMAGE_SUFFIXES, option=option)
-            if shared := [key for key in photos if key in maps and key in others]:
+            others = scan(folder, self.images_name, IMAGE_SUFFIXES, option="data.images_name")
+            shared = [key for key in images if key in maps and key in others]
+            if shared:
                 key = shared[0]
                 raise DataError(
-                    f"{maps[key]} pairs with {photos[key]} and {others[key]}: give the labels of "
+                    f"{maps[key]} pairs with {images[key]} and {others[key]}: give the labels of "
                     "each split a folder of their own"
                 )
 
-    def _keep(self, files: list[Files], stray: Sequence[Path] = ()) -> list[Files]:
-        """``files`` without the images that have neither labels nor depth, if they are skipped."""
-        kinds = [kind for kind in ("labels", "depth") if getattr(self, kind)]
-        bare = [each.image for each in files if kinds and not (each.labels or each.depth)]
+    def _without_bare(self, files: list[Files], stray: Sequence[Path] = ()) -> list[Files]:
+        """Returns ``files``; without those that have neither labels nor depth, if skipped."""
+        kinds = [kind for kind in self._map_options if kind != "objects"]
+        bare = [record.image for record in files if not (record.labels or record.depth)]
+        bare = bare if kinds else []
         if bare and self.missing == "raise":
             names = [os.path.relpath(path, self.folder) for path in bare]
             raise DataError(
@@ -172,66 +201,9 @@ class FolderDataset(FileDataset):
             )
         self.unpaired = bare, stray
         skipped = set(bare) if self.missing == "skip" else set()
-        return [each for each in files if each.image not in skipped]
+        return [record for record in files if record.image not in skipped]
 
-    def _select_listed(self, photos: Mapping[str, Path], folder: Path) -> list[str]:
-        """The keys that the split's list names, in its order.
-
-        A line begins with a key, or with a path from ``folder`` or from the root, with or without
-        suffix; after it there may be others, as in VOC's ``name 1``.
-        """
-        known: dict[str, str] = {}
-        from_root = Path(os.path.relpath(folder, self.folder)).as_posix() + "/"
-        for key, path in photos.items():
-            name = path.relative_to(folder).as_posix()
-            for line in map(plain_name, (name, from_root + name)):
-                known[line] = known[os.path.splitext(line)[0]] = key
-        known |= {key: key for key in photos}
-        path = self.list_file()
-        wanted = [self._listed_name(line.replace("\\", "/"), known) for line in read_list(path)]
-        unknown = [line for line in wanted if line not in known]
-        if unknown or not wanted:
-            raise DataError(
-                f"{path}: {len(unknown)} of {len(wanted)} lines name no file in {folder} "
-                f"({few(unknown)}): write one relative path or stem per line"
-            )
-        return list(dict.fromkeys(known[line] for line in wanted))
-
-    def _listed_name(self, line: str, known: Container[str]) -> str:
-        """The name of ``known`` with which a line begins; if there is none, the line."""
-        for text in (line, re.split(r"[\s,;]", line)[0]):
-            name = os.path.normpath(plain_name(text))
-            if os.path.isabs(name):
-                name = os.path.relpath(name, os.path.abspath(self.folder))
-            stem, suffix = os.path.splitext(name)
-            if name in known:
-                return name
-            if suffix.lower() in io.IMAGE_SUFFIXES and stem in known:  # a.jpg for a.JPG
-                return stem
-        return line
-
-    def _read_table(self, path: Path) -> list[Files]:
-        """The split's rows of a CSV table of paths below the root."""
-        columns = {"mask": "labels", "depth": "depth", "objects": "objects"}
-        columns = {column: kind for column, kind in columns.items() if getattr(self, kind)}
-        names = (self.split, self.split_on_disk)
-        files: list[Files] = []
-        table = io.read_table(path, ["split", "image", *columns], remedy="name the columns so")
-        rows = [row for _, row in table]
-        splits = dict.fromkeys(row[0] for row in rows)
-        if not splits.keys() & names:
-            held = few([*splits], 6) or "nothing"
-            raise DataError(
-                f"{path}: no image found: the column split holds {held}, not {self.split}: "
-                f"correct it, or set data.split_names.{self.split}"
-            )
-        for split, image, *texts in rows:
-            if split in names:
-                pairs = zip(columns.values(), texts, strict=True)
-                below = partial(path_below, self.folder, source=path)
-                maps: dict[str, Any] = {kind: below(text) for kind, text in pairs if text}
-                files.append(Files(below(image), **maps))
-        return existing(self._keep(files), source=path, remedy="check data.root and the table")
+    # --------------------------------------------------------------------- lists and tables
 
     @property
     def _lists(self) -> dict[str, str]:
@@ -240,34 +212,97 @@ class FolderDataset(FileDataset):
     def list_file(self) -> Path:
         name = self._lists.get(self.split)
         if name is None:
-            known = f"split {self.split} (it has {', '.join(self._lists)})"
-            raise DataError(f"data.split_files names no list for {known}: add it")
+            fault = f"split {self.split} (it has {', '.join(self._lists)})"
+            raise DataError(f"data.split_files names no list for {fault}: add it")
         return self.folder / name
 
+    def _listed_keys(self, images: Mapping[str, Path], folder: Path) -> list[str]:
+        """Returns the keys that the split's list names, in its order.
+
+        A line begins with a key, or with a path from ``folder`` or from the root, with or without
+        suffix; after it there may be others, as in VOC's ``name 1``.
+        """
+        key_of_name: dict[str, str] = {}
+        from_root = Path(os.path.relpath(folder, self.folder)).as_posix() + "/"
+        for key, path in images.items():
+            name = path.relative_to(folder).as_posix()
+            for text in map(plain_name, (name, from_root + name)):
+                key_of_name[text] = key_of_name[os.path.splitext(text)[0]] = key
+        key_of_name |= {key: key for key in images}
+        path = self.list_file()
+        names = [
+            self._listed_name(line.replace("\\", "/"), key_of_name.keys())
+            for line in read_list(path)
+        ]
+        unknown = [name for name in names if name not in key_of_name]
+        if unknown or not names:
+            raise DataError(
+                f"{path}: {len(unknown)} of {len(names)} lines name no file in {folder} "
+                f"({few(unknown)}): write one relative path or stem per line"
+            )
+        return [*dict.fromkeys(key_of_name[name] for name in names)]
+
+    def _listed_name(self, line: str, names: Collection[str]) -> str:
+        """Returns the one of ``names`` with which a line begins; the line if there is none."""
+        for text in (line, re.split(r"[\s,;]", line)[0]):
+            name = os.path.normpath(plain_name(text))
+            if os.path.isabs(name):
+                name = os.path.relpath(name, os.path.abspath(self.folder))
+            stem, suffix = os.path.splitext(name)
+            if name in names:
+                return name
+            if suffix.lower() in IMAGE_SUFFIXES and stem in names:  # a.jpg for a.JPG
+                return stem
+        return line
+
+    def _read_table(self, path: Path) -> list[Files]:
+        """Returns the split's rows of a CSV table of paths below the root."""
+        columns = ["split", "image", *(_COLUMNS[kind] for kind in self._map_options)]
+        rows = [row for _, row in read_table(path, columns, remedy="name the columns so")]
+        splits = dict.fromkeys(row[0] for row in rows)
+        names = (self.split, self.split_on_disk)
+        if not splits.keys() & names:
+            present = few([*splits], 6) or "nothing"
+            raise DataError(
+                f"{path}: no image found: the column split holds {present}, not {self.split}: "
+                f"correct it, or set data.split_names.{self.split}"
+            )
+        files: list[Files] = []
+        for split, image, *texts in rows:
+            if split in names:
+                pairs = zip(self._map_options, texts, strict=True)
+                paths = {kind: path_below(self.folder, text, path) for kind, text in pairs if text}
+                files.append(_record(path_below(self.folder, image, path), paths))
+        files = self._without_bare(files)
+        return require_files(files, source=path, remedy="check data.root and the table")
+
     def _find(self, template: str, *, option: str) -> tuple[Path, bool]:
-        """The folder of a template, and whether it holds only files of this split."""
+        """Returns the folder of a template, and whether it holds only files of this split."""
         folder = self.path_of(template)
         if not folder.is_dir():
             raise missing_path(folder, what="folder", remedy=f"check data.root and {option}")
         if "%split" in template or self._lists:
             return folder, "%split" in template
-        own = folder / self.split_on_disk
-        if own.is_dir():
-            return own, True
+        of_split = folder / self.split_on_disk
+        if of_split.is_dir():
+            return of_split, True
         others = [name for name in _SPLIT_FOLDERS if (folder / name).is_dir()]
-        known = self.split in (self.split_names or {})
-        name = f"{'' if known else '+'}data.split_names.{self.split}"
         if others:  # using the folder for all splits would mix their files
+            plus = "" if self.split in (self.split_names or {}) else "+"
             raise DataError(
-                f"folder {own} does not exist, but {folder} holds "
-                f"{', '.join(others)}: make it, set {name}={others[-1]}, or "
-                f"set {option}={template.rstrip('/')}/{others[0]} to divide it by data.fractions"
+                f"folder {of_split} does not exist, but {folder} holds {', '.join(others)}: make "
+                f"it, set {plus}data.split_names.{self.split}={others[-1]}, or set "
+                f"{option}={template.rstrip('/')}/{others[0]} to divide it by data.fractions"
             )
         return folder, False
 
 
+def _record(image: Path, maps: Mapping[_Kind, Path | None]) -> Files:
+    return Files(image, maps.get("labels"), maps.get("depth"), objects=maps.get("objects"))
+
+
 def scan(folder: Path, name: str, suffixes: Sequence[str], *, option: str) -> dict[str, Path]:
-    """The files below a folder by key: their relative path, its last part reduced to the stem.
+    """Returns the files below a folder by key: their relative path, its last part as the stem.
 
     Args:
         name: a template with ``%stem``, matched against the file's name without suffix, or with
@@ -278,25 +313,25 @@ def scan(folder: Path, name: str, suffixes: Sequence[str], *, option: str) -> di
     if name.count("%stem") != 1:
         raise DataError(f"{option}={name} must hold %stem once, as in %stem_leftImg8bit")
     before, after = plain_name(name).split("%stem")
-    with_suffix = PurePosixPath("x" + after).suffix.lower() in suffixes
+    has_suffix = PurePosixPath("x" + after).suffix.lower() in suffixes
     pattern = re.compile(re.escape(before) + "(.*)" + re.escape(after), re.DOTALL)
-    found: dict[str, Path] = {}
-    other: Path | None = None
+    paths: dict[str, Path] = {}
+    unfit: Path | None = None
     for path in files_below(folder):
-        match = pattern.fullmatch(plain_name(path.name if with_suffix else path.stem))
+        match = pattern.fullmatch(plain_name(path.name if has_suffix else path.stem))
         if match is None or path.suffix.lower() not in suffixes:
-            other = other or path
+            unfit = unfit or path
             continue
         key = plain_name((path.parent.relative_to(folder) / match[1]).as_posix())
-        if key in found:
+        if key in paths:
             raise DataError(
-                f"{found[key]} and {path} have one name: remove one, or tell them apart by "
-                f"{option} (such as %stem{found[key].suffix})"
+                f"{paths[key]} and {path} have one name: remove one, or tell them apart by "
+                f"{option} (such as %stem{paths[key].suffix})"
             )
-        found[key] = path
-    if not found:
+        paths[key] = path
+    if not paths:
         raise DataError(
             f"no file in {folder} fits {option}={name} with a suffix of {' '.join(suffixes)}; "
-            f"{f'found {other}' if other else 'it is empty'}: set {option}, or check the folder"
+            f"{f'found {unfit}' if unfit else 'it is empty'}: set {option}, or check the folder"
         )
-    return dict(sorted(found.items()))
+    return dict(sorted(paths.items()))

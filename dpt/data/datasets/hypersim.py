@@ -7,19 +7,24 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpt.data.base import Files
-from dpt.data.datasets.files import FileDataset, existing
-from dpt.data.formats import io
+from dpt.data.datasets.files import FileDataset, require_files
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelRule
+from dpt.data.formats.tables import read_table
 from dpt.files import DataError, required_file
 
 _TABLE = "metadata_images_split_scene_v1.csv"
-_COLUMNS = ("scene_name", "camera_name", "frame_id", "included_in_public_release",
-            "split_partition_name")  # fmt: skip
+_COLUMNS = (
+    "scene_name",
+    "camera_name",
+    "frame_id",
+    "included_in_public_release",
+    "split_partition_name",
+)
 
 
 def along_axis(distance: np.ndarray) -> np.ndarray:
-    """Distance (H, W) to the camera's centre, in metres, as depth along the optical axis.
+    """Converts distance (H, W) to the camera's centre, in metres, as depth along the optical axis.
 
     The images are 1024 pixels wide with a focal length of 886.81 pixels; rays pass through pixel
     centres, and the principal point is in the middle.
@@ -59,7 +64,7 @@ class HypersimDataset(FileDataset):
         table = required_file(self.folder / _TABLE, what="table", remedy=remedy)
         on_disk = {path.parent.name for path in self.folder.glob("*/images")}
         files: list[Files] = []
-        rows = io.read_table(table, _COLUMNS, remedy="download it again")
+        rows = read_table(table, _COLUMNS, remedy="download it again")
         for _, (scene, camera, frame, released, split) in rows:
             if split == self.split and released.lower() == "true" and scene in on_disk:
                 images = self.folder / scene / "images"
@@ -67,12 +72,12 @@ class HypersimDataset(FileDataset):
                     raise DataError(f"{table}: camera {camera!r}, frame {frame!r}: correct it")
                 maps = images / f"scene_{camera}_geometry_hdf5"
                 name = f"frame.{frame.zfill(4)}"
-                photo = images / f"scene_{camera}_final_preview/{name}.tonemap.jpg"
+                image = images / f"scene_{camera}_final_preview/{name}.tonemap.jpg"
                 labels = maps / f"{name}.semantic.hdf5" if self.labels else None
-                files.append(Files(photo, labels, maps / f"{name}.depth_meters.hdf5"))
+                files.append(Files(image, labels, maps / f"{name}.depth_meters.hdf5"))
         if not files:
             raise DataError(
                 f"{table}: none of the scenes of split {self.split} lies in {self.folder}: "
                 "download some, or check data.root"
             )
-        return existing(files, source=table, remedy="complete or remove their scenes")
+        return require_files(files, source=table, remedy="complete or remove their scenes")

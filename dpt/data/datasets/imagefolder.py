@@ -2,15 +2,14 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dpt.data.base import Files
-from dpt.data.datasets.files import FileDataset, existing
-from dpt.data.formats import io
+from dpt.data.datasets.files import FileDataset, require_files
+from dpt.data.formats.io import IMAGE_SUFFIXES
 from dpt.data.formats.labels import name_of_class
+from dpt.data.formats.tables import parse_number, read_table
 from dpt.files import DataError, few, files_below, missing_path, required_file
 from dpt.types import DatasetInfo
 
@@ -30,16 +29,14 @@ class ImageFolderDataset(FileDataset):
     split_names: Mapping[str, str] | None = None
 
     def list_files(self) -> list[Files]:
-        on_disk = self.split_names or {}
-        folder, train = (self.folder / on_disk.get(s, s) for s in (self.split, "train"))
-        for path in (folder,) if self.class_names else (folder, train):
-            if not path.is_dir():
-                remedy = "train/CLASS/IMAGE and val/CLASS/IMAGE are expected: check data.root"
-                raise missing_path(path, what="folder", remedy=remedy)
-        names = self.class_names or _folders(train)
+        folder = self.folder / self.split_on_disk
+        train = self.folder / (self.split_names or {}).get("train", "train")
+        folder_names = _folder_names(folder)
+        names = self.class_names or _folder_names(train)
         if not names:
             raise DataError(f"{self.folder}: no class folders: expected train/<class>/<image>")
-        if unknown := sorted(set(_folders(folder)) - set(names)):
+        unknown = sorted({*folder_names}.difference(names))
+        if unknown:
             raise DataError(
                 f"{folder}: class folders {few(unknown)} are not among the {len(names)} classes of "
                 "the train split: remove them, or set data.class_names"
@@ -48,11 +45,9 @@ class ImageFolderDataset(FileDataset):
         files = [
             Files(path, class_id=class_id)
             for class_id, name in enumerate(names)
-            for path in files_below(folder / name, io.IMAGE_SUFFIXES)
+            for path in files_below(folder / name, IMAGE_SUFFIXES)
         ]
-        if not files:
-            raise DataError(f"{folder}: no image in any class folder: put images there")
-        return files
+        return require_files(files, source=folder, remedy="put images into its class folders")
 
     def make_info(self) -> DatasetInfo:
         return DatasetInfo(targets=("class_id",), class_names=self.class_id_names)
@@ -74,43 +69,47 @@ class ImageTableDataset(FileDataset):
     image_column: str = "image"
     value_column: str = "value"
     caption_column: str | None = None
-    fractions: Mapping[str, float] | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.refuse_unused(self.fractions)
 
     def list_files(self) -> list[Files]:
         path = self.path_of(self.table)
         required_file(path, what="table", remedy="check data.root and data.table")
-        target = "caption" if self.caption_column else "value"
-        columns = (self.image_column, self.caption_column or self.value_column)
-        remedy = f"set data.image_column and data.{target}_column"
-        found: dict[str, Any] = {}
-        for place, (name, text) in io.read_table(path, columns, remedy=remedy):
-            label = text if self.caption_column else _number(text)
-            if not name or name in found or (not label and label != 0):
-                raise DataError(
-                    f"{place} has image {name!r} and {target} {text[:80]!r}: each line needs a "
-                    f"name of its own and a {'caption' if self.caption_column else 'number'}; "
-                    "correct or remove it"
-                )
-            found[name] = label
         folder = self.path_of(self.images)
-        photos = {name: self.file_below(folder, name, path) for name in found}
-        names = [*found] if "%split" in self.table else self.divide(photos, self.fractions)
-        files = [Files(photos[name])._replace(**{target: found[name]}) for name in names]
-        return existing(files, source=path, remedy="check data.images and the names in the table")
+        remedy = "check data.image_column, data.value_column and data.caption_column"
+        columns = (self.image_column, self.caption_column or self.value_column)
+        records: dict[str, Files] = {}
+        for where, (name, text) in read_table(path, columns, remedy=remedy):
+            value = None if self.caption_column else _number(text)
+            caption = text if self.caption_column else None
+            if not name or name in records or (value is None and not caption):
+                raise DataError(
+                    f"{where} has image {name!r} and {columns[1]} {text[:80]!r}: each line needs a "
+                    "name of its own and a number, or a caption: correct or remove it"
+                )
+            image = self.file_below(folder, name, path)
+            records[name] = Files(image, value=value, caption=caption)
+        files = [*records.values()]
+        if "%split" not in self.table:
+            names = [*records] if self.folds else sorted(records)
+            files = [records[name] for name in names]
+            chosen = self.divide(names, [record.image for record in files])
+            files = [files[i] for i in chosen]
+        return require_files(files, source=path, remedy="check data.images and the names in it")
 
     def make_info(self) -> DatasetInfo:
         return DatasetInfo(targets=("caption",) if self.caption_column else ("value",))
 
 
 def _number(text: str) -> float | None:
-    with suppress(ValueError):
-        return number if math.isfinite(number := io.parse_number(text)) else None
-    return None
+    """Returns the finite number that a text is; None if it is none."""
+    try:
+        number = parse_number(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
 
 
-def _folders(path: Path) -> list[str]:
+def _folder_names(path: Path) -> list[str]:
+    if not path.is_dir():
+        remedy = "train/CLASS/IMAGE and val/CLASS/IMAGE are expected: check data.root"
+        raise missing_path(path, what="folder", remedy=remedy)
     return sorted(p.name for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))

@@ -8,11 +8,11 @@ from typing import Literal
 import numpy as np
 
 from dpt.data.base import Files
-from dpt.data.datasets.files import FileDataset
+from dpt.data.datasets.files import FileDataset, RawMaps, official_split
 from dpt.data.formats import arrays
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelRule
-from dpt.files import DataError, decoding, required_file
+from dpt.files import decoding, required_file
 
 _MAT = "nyu_depth_v2_labeled.mat"
 _MAPPING = "classMapping40.mat"
@@ -50,28 +50,25 @@ class NYUv2Dataset(FileDataset):
         return LabelRule(class_names=self.class_names, label_map=ids)
 
     def list_files(self) -> list[Files]:
-        self._mat, splits = (
-            required_file(self.folder / name, remedy=f"download it from {_SOURCE}")
-            for name in (_MAT, "splits.mat")
-        )
-        on_disk = {"train": "train", "val": "test", "test": "test"}.get(self.split)
-        if on_disk is None:
-            raise DataError(f"split {self.split}: NYUv2 has train and test (also called val)")
+        remedy = f"download it from {_SOURCE}"
+        self._mat = required_file(self.folder / _MAT, remedy=remedy)
+        splits = required_file(self.folder / "splits.mat", remedy=remedy)
+        variable = f"{official_split(self.split)}Ndxs"
         with decoding(splits, "a list of frames"):  # which may hold NaN
-            numbers = [int(n) for n in arrays.read_mat(splits, f"{on_disk}Ndxs").ravel()]
-        return [Files(Path(f"{self._mat}#{n:04}"), own=n) for n in numbers]
+            numbers = [int(n) for n in arrays.read_mat(splits, variable).ravel()]
+        return [Files(Path(f"{self._mat}#{n:04}"), extra=n) for n in numbers]
 
     def files(self, index: int) -> None:
         return None
 
-    def read_image(self, index: int) -> np.ndarray:
+    def read_image(self, index: int, map_size: tuple[int, ...] | None = None) -> np.ndarray:
         return np.ascontiguousarray(self._array("images", index))
 
-    def read_raw_labels(self, index: int) -> np.ndarray:
-        return self._array("labels", index)
+    def read_raw_maps(self, index: int) -> RawMaps:
+        return RawMaps(self._array("labels", index))
 
     def read_raw_depth(self, index: int) -> np.ndarray:
         return self._array("depths" if self.depth == "filled" else "rawDepths", index)
 
     def _array(self, name: str, index: int) -> np.ndarray:
-        return arrays.read_mat(self._mat, name, index=self._files[index].own - 1)
+        return arrays.read_mat(self._mat, name, index=self._files[index].extra - 1)

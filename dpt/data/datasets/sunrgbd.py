@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from dpt.data.base import Files
-from dpt.data.datasets.files import FileDataset
+from dpt.data.datasets.files import FileDataset, RawMaps, official_split
 from dpt.data.formats import arrays
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelRule
@@ -19,7 +19,7 @@ _FRAMES = "SUNRGBDtoolbox/Metadata/SUNRGBDMeta.mat"
 
 
 def unrotated(raw: np.ndarray) -> np.ndarray:
-    """Millimetres from the files' values, whose bits are rotated left by three."""
+    """Returns millimetres from the files' values, whose bits are rotated left by three."""
     if raw.dtype != np.uint16:
         raise DataError(f"depth of SUN RGB-D has 16 bits, found {raw.dtype}: unpack it again")
     return (raw >> 3) | (raw << 13)
@@ -54,23 +54,21 @@ class SunRgbdDataset(FileDataset):
     def list_files(self) -> list[Files]:
         remedy = "unpack SUNRGBDtoolbox.zip in data.root"
         lists = required_file(self.folder / _LISTS, remedy=remedy)
-        part = {"train": "alltrain", "val": "alltest", "test": "alltest"}.get(self.split)
-        if part is None:
-            raise DataError(f"split {self.split}: SUN RGB-D has train and test (also called val)")
-        cells = arrays.read_mat(lists, part).ravel()
+        cells = arrays.read_mat(lists, f"all{official_split(self.split)}").ravel()
         # the authors' absolute paths
         with decoding(lists, "a list of frames"):
             names = [str(np.ravel(cell)[0]).partition("/SUNRGBD/")[2].strip("/") for cell in cells]
-        places = {} if self.label_rule is None else self._find_masks(names)
-        return [self._frame(name, places.get(name)) for name in names]
+        masks = {} if self.label_rule is None else self._find_masks(names)
+        return [self._frame(name, masks.get(name)) for name in names]
 
     def _find_masks(self, names: Sequence[str]) -> dict[str, int]:
-        """The index of each frame's mask: its place in the toolbox's table."""
+        """Returns the index of each frame's mask: its row in the toolbox's table."""
         entries = arrays.read_mat(self.folder / _FRAMES, "SUNRGBDMeta").ravel()
         with decoding(self.folder / _FRAMES, "a list of frames"):
             folders = [str(np.ravel(entry["sequenceName"])[0]) for entry in entries]
         numbers = {f.strip("/").removeprefix("SUNRGBD/"): i for i, f in enumerate(folders)}
-        if absent := [name for name in names if name not in numbers]:
+        absent = [name for name in names if name not in numbers]
+        if absent:
             raise DataError(
                 f"{self.folder / _FRAMES}: does not list {len(absent)} of {len(names)} frames "
                 f"({few(absent)}): download the toolbox again, or set data.labels=false"
@@ -78,18 +76,18 @@ class SunRgbdDataset(FileDataset):
         return numbers
 
     def _frame(self, name: str, mask: int | None) -> Files:
-        """The one photo and the one depth map of a frame's folder, and the index of its mask."""
+        """Returns the one image and the one depth map of a frame's folder."""
         folder = path_below(self.folder, f"SUNRGBD/{name}", self.folder / _LISTS)
-        photos = [*(folder / "image").glob("*.jpg")]
+        images = [*(folder / "image").glob("*.jpg")]
         maps = [*(folder / self.depth).glob("*.png")]
-        if len(photos) != 1 or len(maps) != 1:
+        if len(images) != 1 or len(maps) != 1:
             raise DataError(
-                f"{folder}: holds {len(photos)} photos in image/ and {len(maps)} maps in "
+                f"{folder}: holds {len(images)} images in image/ and {len(maps)} maps in "
                 f"{self.depth}/, must be one each: unpack SUNRGBD.zip again"
             )
-        return Files(photos[0], depth=maps[0], own=mask)
+        return Files(images[0], depth=maps[0], extra=mask)
 
-    def read_raw_labels(self, index: int) -> np.ndarray:
+    def read_raw_maps(self, index: int) -> RawMaps:
         masks = self.folder / _MASKS
-        raw = arrays.read_mat(masks, "SUNRGBD2Dseg/seglabel", index=self._files[index].own)
-        return raw.astype(np.uint16)
+        raw = arrays.read_mat(masks, "SUNRGBD2Dseg/seglabel", index=self._files[index].extra)
+        return RawMaps(raw.astype(np.uint16))

@@ -1,4 +1,4 @@
-"""TUM RGB-D sequences (Sturm et al. 2012): photos and depth maps paired by their time stamps."""
+"""TUM RGB-D sequences (Sturm et al. 2012): images and depth maps paired by their time stamps."""
 
 import re
 from bisect import bisect_left
@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpt.data.base import Files
-from dpt.data.datasets.files import FRACTIONS, FileDataset, existing, read_list
+from dpt.data.datasets.files import FileDataset, require_files
 from dpt.data.formats.depth_encoding import DepthRule
+from dpt.data.formats.tables import read_list
+from dpt.data.splits import DEFAULT_FRACTIONS
 from dpt.files import DataError, few
 
 MAX_DIFFERENCE = 0.02
-"""Seconds by which a photo and its depth map may differ, as in the benchmark's ``associate.py``."""
+"""Seconds by which an image and its map may differ, as in the benchmark's ``associate.py``."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -26,45 +28,48 @@ class TumDataset(FileDataset):
 
     sequences: Mapping[str, Sequence[str] | None] | None = None
     max_depth: float | None = 10.0
-    fractions: Mapping[str, float] | None = None
 
     depth_format = DepthRule(scale=1 / 5000)
 
     def list_files(self) -> list[Files]:
-        found = sorted(path.parent.name for path in self.folder.glob("*/rgb.txt"))
-        chosen = {split: names for split, names in (self.sequences or {}).items() if names}
-        names = chosen.get(self.split)
-        if names is None:
-            left = sorted({*found}.difference(*chosen.values()))
-            shares = self.fractions or FRACTIONS
-            own = {split: share for split, share in shares.items() if split not in chosen}
-            factor = sum(shares.values()) / (sum(own.values()) or 1.0)
-            own = {split: share * factor for split, share in own.items()}
-            names = self.divide({name: self.folder / name for name in left}, own)
-        elif not set(names) <= set(found):
-            raise DataError(
-                f"{self.folder} holds the sequences {few(found, 8) or '(none)'}: check data.root "
-                f"and data.sequences.{self.split}"
-            )
         files: list[Files] = []
-        for folder in (self.folder / name for name in names):
-            times, photos = _read_stamps(folder / "rgb.txt")
+        for folder in (self.folder / name for name in self._sequences_of_split()):
+            times, images = _read_stamps(folder / "rgb.txt")
             map_times, maps = _read_stamps(folder / "depth.txt")
             pairs = associate(times, map_times)
             if not pairs:
-                fault = f"no photo lies within {MAX_DIFFERENCE} s of a depth map"
+                fault = f"no image lies within {MAX_DIFFERENCE} s of a depth map"
                 raise DataError(f"{folder}: {fault}: check rgb.txt and depth.txt")
-            files += [Files(folder / photos[i], depth=folder / maps[j]) for i, j in pairs]
-        return existing(files, source=self.folder, remedy="unpack the sequences again")
+            files += [Files(folder / images[i], depth=folder / maps[j]) for i, j in pairs]
+        return require_files(files, source=self.folder, remedy="unpack the sequences again")
+
+    def _sequences_of_split(self) -> Sequence[str]:
+        on_disk = sorted(path.parent.name for path in self.folder.glob("*/rgb.txt"))
+        chosen = {split: names for split, names in (self.sequences or {}).items() if names}
+        if self.split in chosen:
+            if not set(chosen[self.split]) <= set(on_disk):
+                raise DataError(
+                    f"{self.folder} holds the sequences {few(on_disk, 8) or '(none)'}: check "
+                    f"data.root and data.sequences.{self.split}"
+                )
+            self.is_divided = True  # fractions are for the sequences that no split names
+            return chosen[self.split]
+        rest = sorted({*on_disk}.difference(*chosen.values()))
+        fractions = self.fractions or DEFAULT_FRACTIONS
+        unnamed = {split: value for split, value in fractions.items() if split not in chosen}
+        factor = sum(fractions.values()) / (sum(unnamed.values()) or 1.0)
+        unnamed = {split: value * factor for split, value in unnamed.items()}
+        indices = self.divide(rest, [self.folder / name for name in rest], fractions=unnamed)
+        return [rest[i] for i in indices]
 
 
-def associate(photos: Sequence[float], maps: Sequence[float]) -> list[tuple[int, int]]:
-    """Index pairs of times (seconds, ascending) less than ``MAX_DIFFERENCE`` apart.
+def associate(images: Sequence[float], maps: Sequence[float]) -> list[tuple[int, int]]:
+    """Returns index pairs of times (seconds, ascending) less than ``MAX_DIFFERENCE`` apart.
 
     The closest pair comes first; each time is used once.
     """
     near: list[tuple[float, int, int]] = []
-    for i, time in enumerate(photos):
+    for i, time in enumerate(images):
         first, last = (bisect_left(maps, time + side * MAX_DIFFERENCE) for side in (-2, 2))
         near += [(abs(time - maps[j]), i, j) for j in range(first, last)]
     partner: dict[int, int] = {}
@@ -77,7 +82,7 @@ def associate(photos: Sequence[float], maps: Sequence[float]) -> list[tuple[int,
 
 
 def _read_stamps(path: Path) -> tuple[list[float], list[str]]:
-    """The times and the file names of a list, in ascending order of the times."""
+    """Returns the times and the file names of a list, in ascending order of the times."""
     stamps: list[tuple[float, str]] = []
     for line in read_list(path):
         match = re.match(r"([0-9]+\.?[0-9]*)\s+(?!/|.*\.\.)(\S+)", line)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from dpt.data.base import Files
-from dpt.data.datasets.files import FileDataset, existing
+from dpt.data.datasets.files import FileDataset, require_files
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelRule
 from dpt.files import DataError, few
@@ -47,19 +47,19 @@ class VirtualKitti2Dataset(FileDataset):
     def list_files(self) -> list[Files]:
         files: list[Files] = []
         for scene in self.scenes.get(self.split, ()):
-            found = sorted(path.parent.name for path in self.folder.glob(f"{scene}/*/frames"))
-            variations = found if self.variations is None else self.variations
-            if not found or not set(variations) <= set(found):
+            on_disk = sorted(path.parent.name for path in self.folder.glob(f"{scene}/*/frames"))
+            variations = on_disk if self.variations is None else self.variations
+            if not on_disk or not set(variations) <= set(on_disk):
                 raise DataError(
-                    f"{self.folder / scene} holds {few(found, 10) or 'nothing'}: check data.root, "
-                    f"data.scenes.{self.split} and data.variations"
+                    f"{self.folder / scene} holds {few(on_disk, 10) or 'nothing'}: check "
+                    f"data.root, data.scenes.{self.split} and data.variations"
                 )
             for variation, camera in product(variations, self.cameras):
                 folder = self.folder / scene / variation / "frames"
-                for photo in sorted((folder / "rgb" / camera).glob("rgb_*.jpg")):
-                    number = photo.stem.removeprefix("rgb_")
+                for image in sorted((folder / "rgb" / camera).glob("rgb_*.jpg")):
+                    number = image.stem.removeprefix("rgb_")
                     mask = folder / _MASKS / camera / f"classgt_{number}.png"
                     depth = folder / "depth" / camera / f"depth_{number}.png"
-                    files.append(Files(photo, mask if self.label_rule else None, depth))
+                    files.append(Files(image, mask if self.label_rule else None, depth))
         remedy = f"unpack the rgb, depth and {_MASKS} archives, or set data.labels=false"
-        return existing(files, source=self.folder, remedy=remedy)
+        return require_files(files, source=self.folder, remedy=remedy)

@@ -1,17 +1,15 @@
-"""Reads data files: images, depth, labels, tables. No other package decodes them."""
+"""Reads images, depth maps and label files. No other package decodes them."""
 
-import csv
-import io
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from dpt.data.formats.arrays import ARRAY_READERS
+from dpt.data.formats.colors import count_colors, ids_of_colors
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.pictures import (
     Picture,
@@ -22,28 +20,23 @@ from dpt.data.formats.pictures import (
     select_bands,
     turned_upright,
 )
-from dpt.files import DataError, check_pixels, decoding, few, read_bytes, read_text
+from dpt.files import DataError, check_pixels, decoding, few, read_bytes
 
 JPEG_SUFFIXES = (".jpg", ".jpeg", ".jfif", ".jpe", ".mpo")
 IMAGE_SUFFIXES = (*JPEG_SUFFIXES, ".png", ".bmp", ".tif", ".tiff", ".webp", ".ppm")
-UNREAD_SUFFIXES = (".heic", ".heif", ".avif", ".gif", ".jp2", ".jxl", ".arw", ".cr2", ".cr3",
-                   ".dng", ".nef", ".orf", ".raf", ".rw2")  # fmt: skip
-"""Pictures, also raw ones of cameras, in formats that are not read as photos."""
+UNREAD_SUFFIXES = (
+    *(".heic", ".heif", ".avif", ".gif", ".jp2", ".jxl"),
+    *(".arw", ".cr2", ".cr3", ".dng", ".nef", ".orf", ".raf", ".rw2"),
+)
+"""Pictures, also raw ones of cameras, in formats that are not read as images."""
 _ARRAY_SUFFIXES = (".npy", ".npz", ".h5", ".hdf5", ".mat")
 _MAP_SUFFIXES = (".png", ".tif", ".tiff", ".bmp", ".jpg", ".jpeg", *_ARRAY_SUFFIXES, ".pgm")
 LABEL_SUFFIXES = (*_MAP_SUFFIXES, ".gif", ".webp", ".pbm", ".ppm")
 DEPTH_SUFFIXES = (*_MAP_SUFFIXES, ".pfm", ".exr")
 
-MAX_COLORS = 1 << 16
-"""Largest number of colours of a label file whose colours stand for classes."""
-MAX_RED_ID = 63
-"""Largest id in the red channel of an RGB label file; larger values are those of red colours."""
-OTHER_COLOR = -1
-"""The id of colours that are far from all in a table."""
 TRANSPARENT = -(2**31)
 """The id of transparent pixels of label files, which are unlabelled."""
 
-_PACKED = np.array([65536, 256, 1], np.int32)  # from R, G and B to one number
 _FEW_BITS = 14
 """Images of 16 bits with smaller values only were probably made by a camera of fewer bits."""
 
@@ -72,7 +65,9 @@ _ALL = Parts()
 def read_image(
     path: str | Path, *, exif: bool = False, data: bytes | None = None, parts: Parts = _ALL
 ) -> np.ndarray:
-    """A JPEG, PNG, WebP, BMP, TIFF or PPM file as uint8 (H, W, 3) RGB, transparency over white.
+    """Reads a JPEG, PNG, WebP, BMP, TIFF or PPM file as uint8 (H, W, 3) RGB.
+
+    Transparent pixels are shown over white.
 
     Args:
         exif: turn the picture upright by its EXIF orientation, as viewers do.
@@ -94,13 +89,13 @@ def read_image(
 
 
 def over_white(rgba: np.ndarray) -> np.ndarray:
-    """RGB of RGBA, both uint8, as viewers show transparent pixels on a white page."""
+    """Returns RGB of RGBA, both uint8, as viewers show transparent pixels on a white page."""
     alpha = rgba[..., 3:] / np.float32(255)
     return np.rint(rgba[..., :3] * alpha + 255 * (1 - alpha)).astype(np.uint8)
 
 
 def _eight_bits(path: str | Path, image: np.ndarray, image_max: float | None) -> np.ndarray:
-    """RGB as uint8; DataError if it is not certain which value is white."""
+    """Returns RGB as uint8; DataError if it is not certain which value is white."""
     if image.dtype == np.uint8:
         return image
     if image_max is not None:
@@ -111,7 +106,7 @@ def _eight_bits(path: str | Path, image: np.ndarray, image_max: float | None) ->
         raise DataError(f"{path}: pixels are {image.dtype}, not 8-bit: {remedy}")
     if (image[..., 0] == image[..., 1]).all() and (image[..., 0] == image[..., 2]).all():
         raise DataError(
-            f"{path}: a 16-bit single-channel file looks like depth, not like a photo: check "
+            f"{path}: a 16-bit single-channel file looks like depth, not like an image: check "
             f"data.images, or {remedy}"
         )
     largest = int(image.max())
@@ -124,19 +119,26 @@ def _eight_bits(path: str | Path, image: np.ndarray, image_max: float | None) ->
 
 
 def read_depth(
-    path: str | Path, *, key: str | None = None, scale: float = 1.0, **rule: Any
+    path: str | Path,
+    *,
+    key: str | None = None,
+    scale: float = 1.0,
+    invalid: Sequence[float] = (0.0,),
+    min_depth: float = 0.0,
+    max_depth: float | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Depth, float32 (H, W) in metres, 0 where invalid, and its validity, bool (H, W).
+    """Returns depth, float32 (H, W) in metres, 0 where invalid, and its validity, bool (H, W).
 
-    :func:`read_raw_depth` explains ``key``, :class:`DepthRule` ``scale`` and the other options.
+    :func:`read_raw_depth` explains ``key``, :class:`DepthRule` the other options.
     """
-    return DepthRule(scale=scale, **rule)(read_raw_depth(path, key=key))
+    rule = DepthRule(scale=scale, invalid=invalid, min_depth=min_depth, max_depth=max_depth)
+    return rule(read_raw_depth(path, key=key))
 
 
 def read_raw_depth(
     path: str | Path, *, key: str | None = None, page: int | None = None
 ) -> np.ndarray:
-    """The numbers of a depth file as they are stored, (H, W); 0 where it is transparent.
+    """Returns the numbers of a depth file as stored, (H, W); 0 where it is transparent.
 
     PNG files with the texts ``near`` and ``far``, as MoGe writes them, hold logarithms; these are
     returned as depth, float32, in MoGe's unit (metres, or up to scale).
@@ -163,8 +165,9 @@ def read_raw_depth(
 
 
 def _read_stored(path: str | Path, parts: Parts) -> Picture:
-    """A depth or label file: a picture, or an array as one."""
-    if reader := ARRAY_READERS.get(Path(path).suffix.lower()):
+    """Reads a depth or label file: a picture, or an array as one."""
+    reader = ARRAY_READERS.get(Path(path).suffix.lower())
+    if reader is not None:
         array = _without_single_axes(reader(path, parts.key))
         if array.ndim == 3 and array.shape[2] == 4:
             return Picture(pixels=array[..., :3], alpha=array[..., 3])
@@ -172,10 +175,12 @@ def _read_stored(path: str | Path, parts: Parts) -> Picture:
     return decode_picture(path, one_page(path, read_bytes(path), parts.page))
 
 
-def _without_logarithms(path: str | Path, raw: np.ndarray, texts: Mapping[Any, Any]) -> np.ndarray:
-    """Depth of a PNG file of MoGe: 0 where unknown, infinity beyond its range."""
+def _without_logarithms(
+    path: str | Path, raw: np.ndarray, texts: Mapping[str | tuple[int, int], object]
+) -> np.ndarray:
+    """Returns depth of a PNG file of MoGe: 0 where unknown, infinity beyond its range."""
     with decoding(path, "logarithmic depth"):
-        near, far, unit = (float(texts.get(name, 1)) for name in ("near", "far", "unit"))
+        near, far, unit = (float(str(texts.get(name, 1))) for name in ("near", "far", "unit"))
         if raw.dtype != np.uint16 or not 0 < near < far < np.inf or not 0 < unit < np.inf:
             raise ValueError(f"{raw.dtype}, near={near}, far={far}")
         steps = (raw.astype(np.float32) - 1) / (2**16 - 3)
@@ -184,7 +189,7 @@ def _without_logarithms(path: str | Path, raw: np.ndarray, texts: Mapping[Any, A
 
 
 def _without_single_axes(array: np.ndarray) -> np.ndarray:
-    """(H, W) of arrays (1, H, W) or (H, W, 1)."""
+    """Returns (H, W) of arrays (1, H, W) or (H, W, 1)."""
     while array.ndim > 2 and 1 in (array.shape[0], array.shape[-1]):
         array = array[0] if array.shape[0] == 1 else array[..., 0]
     return array
@@ -197,7 +202,7 @@ def read_labels(
     distance: int | None = None,
     parts: Parts = _ALL,
 ) -> np.ndarray:
-    """Class ids, an integer array (H, W) of the file's own type.
+    """Returns class ids, an integer array (H, W) of the file's own type.
 
     If some pixels are transparent, it is int64 with ``TRANSPARENT`` there.
 
@@ -212,23 +217,28 @@ def read_labels(
             indices. None: a colour that ``colors`` lacks is an error.
         parts: the page or the name of the array.
     """
-    use_palette = distance is not None
-    labels, transparent = _read_stored_labels(path, parts, use_palette=use_palette)
+    labels, transparent = _read_stored_labels(path, parts, use_palette=distance is not None)
+    ids = _opaque(labels, transparent)
+    if ids.ndim == 3:
+        ids = ids_of_colors(path, ids, colors or (), distance)
     if transparent is None:
-        return labels if labels.ndim == 2 else _ids_of_colors(path, labels, colors, distance)
-    ids = np.full(transparent.shape, TRANSPARENT)
-    opaque = labels[~transparent]
-    if labels.ndim == 3:
-        opaque = _ids_of_colors(path, opaque[None], colors, distance)[0]
-    ids[~transparent] = opaque
-    return ids
+        return ids
+    every_id = np.full(transparent.shape, TRANSPARENT)
+    every_id[~transparent] = ids[0]
+    return every_id
 
 
 def _read_stored_labels(
     path: str | Path, parts: Parts, *, use_palette: bool = False
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Integers (H, W), or colours uint8 (H, W, 3), and where the file is transparent, bool (H, W);
-    None if it is nowhere. With ``use_palette``, colours of a palette in place of its indices."""
+    """Returns integers (H, W), or colours uint8 (H, W, 3), and where the file is transparent.
+
+    Args:
+        use_palette: colours of a palette in place of its indices.
+
+    Returns:
+        The second is bool (H, W); None if the file is transparent nowhere.
+    """
     stored = _read_stored(path, parts)
     if stored.lossy:
         fault = f"{stored.lossy} compression changes class ids"
@@ -247,7 +257,7 @@ def _read_stored_labels(
 
 
 def _transparent(path: str | Path, alpha: np.ndarray | None) -> np.ndarray | None:
-    """Where the alpha of a label file is 0, bool; None if it is nowhere.
+    """Returns where the alpha of a label file is 0, bool; None if it is nowhere.
 
     Raises:
         DataError: it is 0 everywhere, or has several other values, which may be a part of the ids.
@@ -264,57 +274,21 @@ def _transparent(path: str | Path, alpha: np.ndarray | None) -> np.ndarray | Non
     return None if levels[0] else alpha == 0
 
 
+def _opaque(labels: np.ndarray, transparent: np.ndarray | None) -> np.ndarray:
+    """Returns labels (H, W) or colours (H, W, 3); if some are transparent, the others in a row."""
+    return labels if transparent is None else labels[~transparent][None]
+
+
 def read_objects(path: str | Path, *, parts: Parts = _ALL) -> np.ndarray:
-    """Object ids, int64 (H, W): a file of whole numbers, or R + 256 G + 65536 B of an RGB file; 0
-    where it is transparent."""
+    """Returns object ids, int64 (H, W), 0 where the file is transparent.
+
+    The file holds whole numbers, or R + 256 G + 65536 B as an RGB picture.
+    """
     stored, transparent = _read_stored_labels(path, parts)
     ids = stored.astype(np.int64)
     if stored.ndim == 3:
         ids = ids @ np.array([1, 256, 65536])
     return ids if transparent is None else np.where(transparent, 0, ids)
-
-
-def read_table(
-    path: str | Path, columns: Sequence[str], *, remedy: str
-) -> Iterator[tuple[str, list[str]]]:
-    """The ``columns`` of each row of a CSV file with a header line, in capitals or not, whose cells
-    are separated by commas, semicolons or tabs.
-
-    Yields:
-        The row's place for messages, ``FILE: line N``, and its texts; "" where it is too short.
-    """
-    with decoding(path, "a table"):
-        text = read_text(path)
-        separator = max(",;\t", key=text.partition("\n")[0].count)
-        source = io.StringIO(text, newline="")
-        rows = csv.reader(source, delimiter=separator, skipinitialspace=True, strict=True)
-        header = [name.strip() for name in next(rows, ())]
-        known = {name.lower(): name for name in columns if name not in header}
-        header = [known.get(name.lower(), name) for name in header]
-        if absent := [name for name in columns if name not in header]:
-            found = few(header, 6) or "none"
-            raise DataError(f"{path}: no column {', '.join(absent)} (it has {found}): {remedy}")
-        if twice := [name for name in header if name and header.count(name) > 1]:
-            raise DataError(f"{path}: the column {twice[0]} occurs twice: rename or remove one")
-        places = [header.index(name) for name in columns]
-        for row in rows:
-            place = f"{path}: line {rows.line_num}"
-            if len(row) > len(header) and any(row[len(header) :]):
-                fault = f"{len(row)} cells for {len(header)} columns"
-                raise DataError(f"{place}: {fault}: put texts that hold {separator!r} in quotes")
-            lines = [line for cell in row for line in cell.splitlines()[1:]]
-            if any(line.count(separator) >= len(header) - 1 for line in lines):
-                fault = "a cell in quotes holds line breaks and what looks like further rows"
-                raise DataError(f"{place}: {fault}: close its quote, or write it in one line")
-            if row:
-                yield place, [row[k].strip() if k < len(row) else "" for k in places]
-
-
-def parse_number(text: str) -> float:
-    """A number in plain ASCII; ValueError for others that ``float`` reads, such as 1_0."""
-    if "_" in text or not text.isascii():
-        raise ValueError(f"{text!r} is not a plain number")
-    return float(text)
 
 
 def label_values(
@@ -324,15 +298,17 @@ def label_values(
     parts: Parts = _ALL,
     use_palette: bool = False,
 ) -> dict[tuple[int, ...], int]:
-    """Pixel counts by class id ``(i,)``, or by colour ``(r, g, b)`` (RGB file, no ``colors``; with
-    ``use_palette`` also those of a palette), without transparent pixels."""
-    labels, transparent = _read_stored_labels(path, parts, use_palette=use_palette)
-    if transparent is not None:
-        labels = labels[~transparent][None]
+    """Counts the opaque pixels of a label file by class id ``(i,)`` or by colour ``(r, g, b)``.
+
+    Args:
+        colors: see :func:`read_labels`; without them the colours of RGB files are counted.
+        use_palette: also count the colours of a palette in place of its indices.
+    """
+    labels = _opaque(*_read_stored_labels(path, parts, use_palette=use_palette))
     if labels.ndim == 3 and not colors:
-        return _count_colors(path, labels)
+        return count_colors(path, labels)
     if labels.ndim == 3:
-        labels = _ids_of_colors(path, labels, colors, None)
+        labels = ids_of_colors(path, labels, colors, None)
     if labels.dtype in (np.uint8, np.uint16):  # faster than sorting
         counts = np.bincount(labels.ravel())
         ids, counts = np.flatnonzero(counts), counts[counts > 0]
@@ -341,66 +317,17 @@ def label_values(
     return {(i,): n for i, n in zip(ids.tolist(), counts.tolist(), strict=True)}
 
 
-def palettes_disagree(paths: Sequence[Path], parts: Parts, colors: Sequence[Any] = ()) -> bool:
-    """Whether an index has several colours in label files and the table ``colors``, and one of
-    these several indices, as of programs that make a palette for each picture."""
+def palettes_disagree(
+    paths: Sequence[Path], parts: Parts, colors: Sequence[Sequence[int]] = ()
+) -> bool:
+    """Returns whether an index has several colours in label files and the table ``colors``, and
+    one of these several indices, as of programs that make a palette for each picture."""
     if len({palette_of(path) for path in paths} - {b""}) + bool(colors) < 2:
         return False
-    pairs = {*enumerate(colors)}
-    for stored in (_read_stored(path, parts) for path in paths):
+    pairs = {(i, tuple(color)) for i, color in enumerate(colors)}
+    for path in paths:
+        stored = _read_stored(path, parts)
         if stored.palette is not None:
             pairs |= {(i, tuple(stored.palette[i].tolist())) for i in np.unique(stored.pixels)}
-    indices, times = Counter(i for i, _ in pairs), Counter(color for _, color in pairs)
-    return any(indices[i] > 1 and times[color] > 1 for i, color in pairs)
-
-
-def _count_colors(path: str | Path, rgb: np.ndarray) -> dict[tuple[int, ...], int]:
-    codes, counts = np.unique(rgb.astype(np.int32) @ _PACKED, return_counts=True)
-    if len(codes) > MAX_COLORS:
-        raise DataError(f"{path}: a picture of {len(codes)} colours, not labels: check data.labels")
-    colors = np.stack([codes >> 16, codes >> 8 & 255, codes & 255], axis=1).tolist()
-    return dict(zip(map(tuple, colors), counts.tolist(), strict=True))
-
-
-def _ids_of_colors(
-    path: str | Path,
-    rgb: np.ndarray,
-    colors: Sequence[Sequence[int]] | None,
-    distance: int | None,
-) -> np.ndarray:
-    if not colors:
-        red, *others = np.moveaxis(rgb, 2, 0)
-        is_dark_red = red.max() <= MAX_RED_ID and not any(other.any() for other in others)
-        if is_dark_red or all((other == red).all() for other in others):
-            return red
-        found = [list(color) for color in _count_colors(path, rgb)]
-        shown = str(found).replace(" ", "") if len(found) <= 12 else "[[r,g,b],...]"
-        raise DataError(
-            f"{path}: an RGB picture of {len(found)} colours: label files hold one class id per "
-            f"pixel; save ids, or set data.label_colors={shown} and the colours of other files, "
-            "one row for each id (dpt data check lists all)"
-        )
-    codes = np.asarray(colors, np.int32) @ _PACKED
-    if len(np.unique(codes)) < len(codes):
-        raise DataError(f"data.label_colors has a colour twice, so {path} has no certain ids: give "
-                        "each id its own")  # fmt: skip
-    packed = rgb.astype(np.int32) @ _PACKED
-    order = np.argsort(codes)
-    ids = order[np.searchsorted(codes, packed, sorter=order).clip(max=len(codes) - 1)]
-    unknown = codes[ids] != packed
-    if distance is not None and unknown.any():
-        strange, places = np.unique(packed[unknown], return_inverse=True)
-        _count_colors(path, rgb)  # refuses pictures
-        channels = [(strange >> bits & 255)[:, None] for bits in (16, 8, 0)]
-        table = np.asarray(colors, np.int32).T
-        away = np.maximum.reduce([np.abs(c - row) for c, row in zip(channels, table, strict=True)])
-        nearest = np.where(away.min(axis=1) <= distance, away.argmin(axis=1), OTHER_COLOR)
-        ids[unknown] = nearest[places]
-        return ids
-    if unknown.any():
-        raise DataError(
-            f"{path}: colour {rgb[unknown][0].tolist()} ({int(unknown.sum())} pixels not in the "
-            "table) has no class: add it to data.label_colors; if it means unlabelled, add it "
-            "after the last class and set data.ignore_index to its row number"
-        )
-    return ids.astype(np.uint8 if len(codes) <= 256 else np.uint16)
+    colors_of_index, indices_of_color = Counter(i for i, _ in pairs), Counter(c for _, c in pairs)
+    return any(colors_of_index[i] > 1 and indices_of_color[color] > 1 for i, color in pairs)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from dpt.data.formats import io
+from dpt.data.formats.colors import OTHER_COLOR
 from dpt.files import DataError, few
 from dpt.types import IGNORE_INDEX
 
@@ -62,7 +63,7 @@ class LabelRule:
         ignored = [ignore_index] if isinstance(ignore_index, int) else ignore_index or ()
         self.ignore_index = tuple(int(v) for v in ignored)
         if color_distance is not None:
-            self.ignore_index += (io.OTHER_COLOR,)
+            self.ignore_index += (OTHER_COLOR,)
         self.color_distance = color_distance
         self.ids_of_class = None if label_map is None else _rows(label_map)
         rows = self.ids_of_class

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import cv2
 import numpy as np
-from PIL import Image, PngImagePlugin, TiffTags
+from PIL import Image, PngImagePlugin
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
 from dpt.data.formats.pnm import is_pnm, read_pnm
@@ -40,8 +40,6 @@ _FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "PPM", "GIF", "TIFF")
 """Pillow's names; some of its other formats start external programs."""
 _BY_PILLOW = ("1", "P", "LA", "PA", "RGBA")
 """Pillow's modes of 8 bits or fewer that OpenCV turns into colours, or multiplies by alpha."""
-_TIFF_TAGS = (254, 256, 257, 258, 259, 262, 274, 277, 284, 338, 339)
-"""The tags that are looked at; the others of a file may be damaged."""
 _MAX_PAGES = 1 << 16
 _ALPHA = ((1,), (2,))
 """Values of a TIFF's ExtraSamples."""
@@ -79,7 +77,7 @@ class Picture:
     palette: np.ndarray | None = None
     white: int | None = None
     lossy: str = ""
-    texts: Mapping[Any, Any] = field(default_factory=dict)
+    texts: Mapping[str | tuple[int, int], object] = field(default_factory=dict)
 
     @property
     def colors(self) -> np.ndarray:
@@ -92,13 +90,13 @@ class Picture:
 
 
 def turned_upright(image: np.ndarray, orientation: int) -> np.ndarray:
-    """Pixels as a file stores them, as its EXIF orientation says that they are to be seen."""
+    """Turns pixels as a file stores them upright, by their EXIF orientation."""
     turn = _AS_STORED.get({6: 8, 8: 6}.get(orientation, orientation))
     return image if turn is None else np.ascontiguousarray(turn(image))
 
 
 def exif_orientation(path: str | Path) -> int:
-    """EXIF orientation of a file, 1 (upright, or no such tag) to 8."""
+    """Returns the EXIF orientation of a file, 1 (upright, or no such tag) to 8."""
     try:
         return orientation_of(read_bytes(path))
     except DataError:
@@ -106,7 +104,7 @@ def exif_orientation(path: str | Path) -> int:
 
 
 def orientation_of(data: bytes) -> int:
-    """EXIF orientation, 1 to 8, of a picture's content."""
+    """Returns the EXIF orientation, 1 to 8, of a picture's content."""
     chunks = _png_chunks(data)
     if chunks:  # without any of these Pillow would decode all pixels
         may_be_turned = not chunks.isdisjoint((b"eXIf", b"tEXt", b"zTXt", b"iTXt"))
@@ -123,59 +121,96 @@ def orientation_of(data: bytes) -> int:
 
 
 def _png_chunks(data: bytes) -> set[bytes]:
-    """The types of the chunks of a PNG; none of other pictures."""
+    """Returns the types of the chunks of a PNG; none of other pictures."""
     types: set[bytes] = set()
-    place = 8 if data.startswith(_PNG_START) else len(data)
-    while place + 8 <= len(data):
-        size, kind = struct.unpack_from(">I4s", data, place)
+    position = 8 if data.startswith(_PNG_START) else len(data)
+    while position + 8 <= len(data):
+        size, kind = struct.unpack_from(">I4s", data, position)
         types.add(kind)
-        place += 12 + size
+        position += 12 + size
     return types
 
 
-def _tiff_pages(file: BinaryIO, most: int = _MAX_PAGES) -> list[tuple[int, dict[str, Any]]]:
-    """Place and tags of each page of a TIFF file, also of those that Pillow does not open, without
-    the smaller copies of a page."""
+@dataclass(frozen=True, kw_only=True)
+class _TiffPage:
+    """Position and tags of a page of a TIFF file, with the defaults of the format."""
+
+    position: int
+    is_smaller_copy: bool
+    height: int
+    width: int
+    bits: int
+    compression: int
+    photometric: int
+    orientation: int
+    bands: int
+    is_planar: bool  # bands are stored one after the other
+    extra_samples: tuple[int, ...]
+    is_unsigned: bool
+
+
+def _tiff_page(position: int, tags: ImageFileDirectory_v2) -> _TiffPage:
+    return _TiffPage(
+        position=position,
+        is_smaller_copy=bool(tags.get(254, 0) & 1),
+        height=int(tags[257]),
+        width=int(tags[256]),
+        bits=max(tags.get(258, (1,))),
+        compression=tags.get(259, 1),
+        photometric=tags.get(262, 1),
+        orientation=tags.get(274, 1),
+        bands=tags.get(277, 1),
+        is_planar=tags.get(284, 1) == 2,
+        extra_samples=tags.get(338, ()),
+        is_unsigned=tags.get(339, (1,))[0] == 1,
+    )
+
+
+def _tiff_pages(file: BinaryIO, most: int = _MAX_PAGES) -> list[_TiffPage]:
+    """Returns the pages of a TIFF file, also those that Pillow does not open.
+
+    The smaller copies of a page are left out.
+    """
     file.seek(0)
     start = file.read(16)
     start = start[: 16 if start[2] == 43 else 8]
-    pages: dict[int, dict[str, Any]] = {}
-    place = ImageFileDirectory_v2(start).next
-    while place and place not in pages and len(pages) < most:
+    pages: dict[int, _TiffPage] = {}
+    position = ImageFileDirectory_v2(start).next
+    while position and position not in pages and len(pages) < most:
         tags = ImageFileDirectory_v2(start)
-        file.seek(place)
+        file.seek(position)
         tags.load(file)
-        named = {TiffTags.lookup(code).name: tags[code] for code in _TIFF_TAGS if code in tags}
-        pages[place], place = named, tags.next
-    full = [page for page in pages.items() if not page[1].get("NewSubfileType", 0) & 1]
-    return full or list(pages.items())
+        pages[position] = _tiff_page(position, tags)
+        position = tags.next
+    full = [page for page in pages.values() if not page.is_smaller_copy]
+    return full or [*pages.values()]
 
 
 def one_page(path: str | Path, data: bytes, page: int | None) -> bytes:
-    """A picture's content reduced to one page or frame, after checks of its end and its size."""
+    """Returns a picture's content with one page or frame, after checks of its end and its size."""
     _check_end(path, data)
     _stored_size(path, io.BytesIO(data))
-    if data[:2] in _TIFF_STARTS:  # its header then leads to the chosen page
-        places = [place for place, _ in _tiff_pages(io.BytesIO(data))]
-        order, size = "<" if data[:2] == b"II" else ">", 8 if 43 in data[2:4] else 4
-        place = places[_choose_page(path, len(places), page)]
-        start = struct.pack(f"{order}{'Q' if size == 8 else 'I'}", place)
-        data = data[:size] + start + data[2 * size :]
-        _stored_size(path, io.BytesIO(data))
-        return data
-    is_animated = b"acTL" in _png_chunks(data) or (data[8:16] == b"WEBPVP8X" and data[20] & 2)
-    if not data.startswith(b"GIF8") and not is_animated:
-        return data
     with decoding(path, "a picture"):
-        picture: Any = Image.open(io.BytesIO(data), formats=_FORMATS)
-        picture.seek(_choose_page(path, picture.n_frames, page))
+        if data[:2] in _TIFF_STARTS:  # its header then leads to the chosen page
+            pages = _tiff_pages(io.BytesIO(data))
+            position = pages[_choose_page(path, len(pages), page)].position
+            order, size = "<" if data[:2] == b"II" else ">", 8 if 43 in data[2:4] else 4
+            start = struct.pack(f"{order}{'Q' if size == 8 else 'I'}", position)
+            data = data[:size] + start + data[2 * size :]
+            _stored_size(path, io.BytesIO(data))
+            return data
+        is_animated = b"acTL" in _png_chunks(data) or (data[8:16] == b"WEBPVP8X" and data[20] & 2)
+        if not data.startswith(b"GIF8") and not is_animated:
+            return data
+        picture = Image.open(io.BytesIO(data), formats=_FORMATS)
+        picture.seek(_choose_page(path, getattr(picture, "n_frames", 1), page))
         copy = io.BytesIO()
         picture.save(copy, "PNG", compress_level=1)
         return copy.getvalue()
 
 
 def _choose_page(path: str | Path, count: int, page: int | None) -> int:
-    """The number of the page, from 0; DataError if the file holds several and it is not set."""
+    """Returns the page's number, from 0; DataError if the file holds several and it is not set."""
     if count > 1 and (page is None or not 0 <= page < count):
         chosen = "" if page is None else f", not data.page={page}"
         raise DataError(
@@ -186,13 +221,13 @@ def _choose_page(path: str | Path, count: int, page: int | None) -> int:
 
 
 def read_size(path: str | Path) -> tuple[int, int]:
-    """(H, W) of a photo as it is stored, without decoding pixels."""
+    """Returns (H, W) of an image as it is stored, without decoding pixels."""
     with open_file(path) as file:
         return _stored_size(path, file)
 
 
 def palette_of(path: str | Path) -> bytes:
-    """The palette of a picture, without decoding pixels; b"" if it has none."""
+    """Returns the palette of a picture, without decoding pixels; b"" if it has none."""
     with suppress(Exception), open_file(path) as file:
         table = Image.open(file, formats=_FORMATS).palette
         return bytes(table.palette) if table else b""
@@ -200,16 +235,15 @@ def palette_of(path: str | Path) -> bytes:
 
 
 def _stored_size(path: str | Path, file: BinaryIO) -> tuple[int, int]:
-    """(H, W) by a file's header; DataError if it has too many pixels."""
+    """Returns (H, W) by a file's header; DataError if it has too many pixels."""
     try:
         start = file.read(24)
         if start.startswith(_PNG_START):
             width, height = struct.unpack(">II", start[16:])
         elif start[:2] in _TIFF_STARTS:
-            tags = _tiff_pages(file, 1)[0][1]
-            height, width = int(tags["ImageLength"]), int(tags["ImageWidth"])
-            size = max(tags.get("BitsPerSample", (1,))) / 8 * tags.get("SamplesPerPixel", 1)
-            check_bytes(path, (height, width, math.ceil(size)), 1)
+            page = _tiff_pages(file, 1)[0]
+            height, width = page.height, page.width
+            check_bytes(path, (height, width, math.ceil(page.bits / 8 * page.bands)), 1)
         else:
             with Image.open(file, formats=_FORMATS) as picture:
                 height, width = picture.height, picture.width
@@ -247,101 +281,114 @@ def decode_picture(path: str | Path, data: bytes) -> Picture:
         if is_pnm(data):
             pixels, white = read_pnm(data)
             return Picture(pixels=pixels, white=white)
-        tags: Mapping[str, Any] = {}
-        bits = data[24] if data.startswith(_PNG_START) else 8
-        if data[:2] in _TIFF_STARTS:
-            tags = _tiff_pages(io.BytesIO(data), 1)[0][1]
-            _check_bands(path, tags)
-            bits = max(tags.get("BitsPerSample", (1,)))
-        opened: Any = Image.Image()  # of a JPEG there is nothing more to know
+        page = _tiff_pages(io.BytesIO(data), 1)[0] if data[:2] in _TIFF_STARTS else None
+        if page is not None:
+            _check_bands(path, page)
+        opened = Image.Image()  # of a JPEG there is nothing more to know
         if not data.startswith(_JPEG_START):
             with suppress(Exception):  # of many kinds; OpenCV opens more kinds of TIFF
                 opened = Image.open(io.BytesIO(data), formats=_FORMATS)
-        mode = opened.mode
-        white = {"1": 1, "L": 2**bits - 1}.get(mode, 255)
-        if white < 255:  # which Pillow stretches to 0..255
-            pixels = np.asarray(opened.convert("L")) // np.uint8(255 // white)
-        elif bits <= 8 and mode in _BY_PILLOW:
-            pixels = np.asarray(opened)
-        else:
-            colors = tags.get("PhotometricInterpretation", 2)
-            flags = cv2.IMREAD_COLOR if bits == 8 and colors > 4 else cv2.IMREAD_UNCHANGED
-            decoded = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
-            if decoded is None:
-                raise _undecodable(path)
-            pixels = decoded
-            if decoded.ndim == 3 and decoded.dtype == np.uint8 and decoded.shape[2] == 3:
-                pixels = cv2.cvtColor(decoded, cv2.COLOR_BGR2RGB)  # much faster
-            elif decoded.ndim == 3:
-                pixels = decoded[..., [2, 1, 0, 3][: decoded.shape[2]]]
-        if (turn := _AS_STORED.get(tags.get("Orientation", 1))) is not None:
-            pixels = turn(pixels)
-        pixels, alpha = _without_alpha(pixels, mode, opened.info.get("transparency"))
-        if bits == 16 and not tags and data[25] == 4:  # grey and alpha of a PNG
+        pixels, largest = _decode_pixels(path, data, opened, page)
+        if page is not None and page.orientation in _AS_STORED:
+            pixels = _AS_STORED[page.orientation](pixels)
+        pixels, alpha = _without_alpha(pixels, opened.mode, opened.info.get("transparency"))
+        if data.startswith(_PNG_START) and data[24:26] == b"\x10\x04":  # 16 bits, grey and alpha
             pixels = pixels[..., 0]
         palette = None
-        if pixels.ndim == 2 and mode in ("P", "PA"):
-            table = [*opened.getpalette("RGB"), *[0] * 768][:768]
+        if pixels.ndim == 2 and opened.mode in ("P", "PA"):
+            table = [*(opened.getpalette("RGB") or ()), *[0] * 768][:768]
             palette = np.reshape(table, (256, 3)).astype(np.uint8)
         return Picture(
             pixels=np.ascontiguousarray(pixels),
             alpha=alpha,
             palette=palette,
-            white=white if white < 255 else None,
-            lossy=_lossy(data, tags),
+            white=largest,
+            lossy=_lossy(data, page),
             texts=opened.info,
         )
 
 
+def _decode_pixels(
+    path: str | Path, data: bytes, opened: Image.Image, page: _TiffPage | None
+) -> tuple[np.ndarray, int | None]:
+    """Decodes pixels by Pillow or OpenCV, whichever keeps them as they are stored.
+
+    Args:
+        opened: the picture in Pillow, not decoded yet.
+        page: the tags of a TIFF.
+
+    Returns:
+        The pixels, and the value that means white if it is not the largest of the type.
+    """
+    bits = data[24] if data.startswith(_PNG_START) else page.bits if page else 8
+    if opened.mode == "1" or (opened.mode == "L" and bits < 8):  # which Pillow stretches to 0..255
+        largest = 1 if opened.mode == "1" else 2**bits - 1
+        return np.asarray(opened.convert("L")) // np.uint8(255 // largest), largest
+    if bits <= 8 and opened.mode in _BY_PILLOW:
+        return np.asarray(opened), None
+    is_converted = bits == 8 and page is not None and page.photometric > 4
+    flags = cv2.IMREAD_COLOR if is_converted else cv2.IMREAD_UNCHANGED
+    decoded = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+    if decoded is None:
+        raise _undecodable(path)
+    if decoded.ndim == 2:
+        return decoded, None
+    if decoded.dtype == np.uint8 and decoded.shape[2] == 3:
+        return cv2.cvtColor(decoded, cv2.COLOR_BGR2RGB), None  # much faster
+    return decoded[..., [2, 1, 0, 3][: decoded.shape[2]]], None
+
+
 def _without_alpha(
-    pixels: np.ndarray, mode: str, clear: Any
+    pixels: np.ndarray, mode: str, transparency: int | tuple[int, ...] | bytes | None
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Grey (H, W) or RGB, and its alpha.
+    """Returns grey (H, W) or RGB, and its alpha.
 
     Args:
         mode: Pillow's.
-        clear: the grey value or colour that is transparent, or the alpha of each palette index.
+        transparency: the grey value or colour that is transparent, or the alpha of each palette
+            index.
     """
     if pixels.ndim == 3 and pixels.shape[2] in (2, 4):
         return pixels[..., 0 if mode in ("LA", "PA") else slice(3)], pixels[..., -1]
-    if clear is None:
+    if transparency is None:
         return pixels, None
-    if isinstance(clear, bytes):
-        return pixels, np.frombuffer(clear.ljust(256, b"\xff"), np.uint8)[pixels]
-    is_clear = np.atleast_3d(pixels == (min(clear, 1) if mode == "1" else clear)).all(axis=2)
+    if isinstance(transparency, bytes):
+        return pixels, np.frombuffer(transparency.ljust(256, b"\xff"), np.uint8)[pixels]
+    if isinstance(transparency, int) and mode == "1":
+        transparency = min(transparency, 1)
+    is_clear = np.atleast_3d(pixels == transparency).all(axis=2)
     return pixels, np.where(is_clear, 0, np.iinfo(pixels.dtype).max).astype(pixels.dtype)
 
 
-def _lossy(data: bytes, tags: Mapping[str, Any]) -> str:
-    """The compression of a picture, if it changes ids."""
-    code = tags.get("Compression", 1)
-    if data.startswith(_JPEG_START) or code in (6, 7):
+def _lossy(data: bytes, page: _TiffPage | None) -> str:
+    """Returns the name of a picture's compression, if that changes ids."""
+    compression = page.compression if page else 1
+    if data.startswith(_JPEG_START) or compression in (6, 7):
         return "JPEG"
     if data[8:12] == b"WEBP" and b"VP8 " in data[12:].partition(b"VP8L")[0]:
         return "lossy WebP"
-    return "" if code in _LOSSLESS else f"TIFF's method {code}"
+    return "" if compression in _LOSSLESS else f"TIFF's method {compression}"
 
 
-def _check_bands(path: str | Path, tags: Mapping[str, Any]) -> None:
-    """DataError if a TIFF holds more than grey or colours and an alpha, or if OpenCV misreads it:
-    bands of many bits with an unusual alpha, or stored one after the other."""
-    count, bits = tags.get("SamplesPerPixel", 1), max(tags.get("BitsPerSample", (1,)))
-    colors = _COLORS.get(tags.get("PhotometricInterpretation", 1), 1)
-    has_alpha = tags.get("ExtraSamples") in _ALPHA
-    is_whole = tags.get("SampleFormat", (1,))[0] == 1
-    has_plain_alpha = is_whole and (bits <= 8 or (bits == 16 and colors > 1))
-    is_apart = tags.get("PlanarConfiguration", 1) == 2
-    is_misread = (has_alpha and not has_plain_alpha) or (is_apart and count > 1 and bits > 8)
-    if count != colors + has_alpha or is_misread:
+def _check_bands(path: str | Path, page: _TiffPage) -> None:
+    """Raises DataError for a TIFF of other bands than grey or colours and an alpha.
+
+    OpenCV misreads bands of many bits with an unusual alpha, or stored one after the other.
+    """
+    colors = _COLORS.get(page.photometric, 1)
+    has_alpha = page.extra_samples in _ALPHA
+    is_plain = page.is_unsigned and (page.bits <= 8 or (page.bits == 16 and colors > 1))
+    is_misread = page.is_planar and page.bands > 1 and page.bits > 8
+    if page.bands != colors + has_alpha or is_misread or (has_alpha and not is_plain):
         raise DataError(
-            f"{path}: holds {count} bands, which are not grey or RGB pixel by pixel: for an image "
-            "set data.bands to three of them, as in data.bands=[0,1,2]; save a mask or depth with "
-            "one band"
+            f"{path}: holds {page.bands} bands, which are not grey or RGB pixel by pixel: for an "
+            "image set data.bands to three of them, as in data.bands=[0,1,2]; save a mask or depth "
+            "with one band"
         )
 
 
 def select_bands(path: str | Path, data: bytes, bands: Sequence[int]) -> np.ndarray:
-    """Three bands (H, W, 3) of any type, as stored; a single one is repeated."""
+    """Returns three bands (H, W, 3) of any type, as stored; a single one is repeated."""
     if data[:2] in _TIFF_STARTS:
         library = require("tifffile", f"{path}: data.bands", extra="bands")
         with decoding(path, "a TIFF file"), library.TiffFile(io.BytesIO(data)) as file:

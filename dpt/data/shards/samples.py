@@ -18,8 +18,8 @@ import numpy as np
 from pydantic import Field, FiniteFloat, TypeAdapter
 
 from dpt.data.base import check_sample
-from dpt.data.datasets.coco import encode_mask
 from dpt.data.formats import arrays, io, pictures
+from dpt.data.formats.rle import encode_mask
 from dpt.files import DataError, read_bytes
 from dpt.types import ObjectMask, Sample
 

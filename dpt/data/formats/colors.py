@@ -1,0 +1,87 @@
+"""Class ids from the colours of RGB label files."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from dpt.files import DataError
+
+MAX_COLORS = 1 << 16
+"""Largest number of colours of a label file whose colours stand for classes."""
+MAX_RED_ID = 63
+"""Largest id in the red channel of an RGB label file; larger values are those of red colours."""
+OTHER_COLOR = -1
+"""The id of colours that are far from all in a table."""
+_PACKED = np.array([65536, 256, 1], np.int32)  # from R, G and B to one number
+
+
+def count_colors(path: str | Path, rgb: np.ndarray) -> dict[tuple[int, ...], int]:
+    """Returns the number of pixels of each colour; DataError if a picture has too many."""
+    codes, counts = np.unique(rgb.astype(np.int32) @ _PACKED, return_counts=True)
+    if len(codes) > MAX_COLORS:
+        raise DataError(f"{path}: a picture of {len(codes)} colours, not labels: check data.labels")
+    colors = np.stack([codes >> 16, codes >> 8 & 255, codes & 255], axis=1).tolist()
+    return dict(zip(map(tuple, colors), counts.tolist(), strict=True))
+
+
+def ids_of_colors(
+    path: str | Path, rgb: np.ndarray, colors: Sequence[Sequence[int]], distance: int | None
+) -> np.ndarray:
+    """Returns the id of each pixel's colour: its row in ``colors``.
+
+    Args:
+        rgb: uint8 (H, W, 3).
+        colors: without rows, the ids are in all three channels, or in R alone with 0 in the others.
+        distance: a colour that ``colors`` lacks becomes the nearest row, if no channel differs by
+            more than this, else ``OTHER_COLOR``. None: such a colour is an error.
+    """
+    if not colors:
+        return _ids_in_channels(path, rgb)
+    codes = np.asarray(colors, np.int32) @ _PACKED
+    if len(np.unique(codes)) < len(codes):
+        raise DataError(
+            f"data.label_colors has a colour twice, so {path} has no certain ids: give each id its "
+            "own"
+        )
+    packed = rgb.astype(np.int32) @ _PACKED
+    order = np.argsort(codes)
+    ids = order[np.searchsorted(codes, packed, sorter=order).clip(max=len(codes) - 1)]
+    unknown = codes[ids] != packed
+    if distance is not None:
+        strange, positions = np.unique(packed[unknown], return_inverse=True)
+        count_colors(path, rgb)  # refuses pictures
+        ids[unknown] = _nearest(strange, np.asarray(colors, np.int32), distance)[positions]
+        return ids
+    if unknown.any():
+        raise DataError(
+            f"{path}: colour {rgb[unknown][0].tolist()} ({int(unknown.sum())} pixels not in the "
+            "table) has no class: add it to data.label_colors; if it means unlabelled, add it "
+            "after the last class and set data.ignore_index to its row number"
+        )
+    return ids.astype(np.uint8 if len(codes) <= 256 else np.uint16)
+
+
+def _ids_in_channels(path: str | Path, rgb: np.ndarray) -> np.ndarray:
+    """Returns the ids that an RGB file holds as numbers."""
+    red, green, blue = np.moveaxis(rgb, 2, 0)
+    is_dark_red = red.max() <= MAX_RED_ID and not green.any() and not blue.any()
+    if is_dark_red or ((green == red).all() and (blue == red).all()):
+        return red
+    colors = [list(color) for color in count_colors(path, rgb)]
+    shown = str(colors).replace(" ", "") if len(colors) <= 12 else "[[r,g,b],...]"
+    raise DataError(
+        f"{path}: an RGB picture of {len(colors)} colours: label files hold one class id per "
+        f"pixel; save ids, or set data.label_colors={shown} and the colours of other files, "
+        "one row for each id (dpt data check lists all)"
+    )
+
+
+def _nearest(codes: np.ndarray, table: np.ndarray, distance: int) -> np.ndarray:
+    """Returns the row of ``table`` that is nearest to each packed colour, or ``OTHER_COLOR``."""
+    rgb = np.stack([codes >> 16, codes >> 8 & 255, codes & 255], axis=1)
+    away = np.zeros((len(codes), len(table)), np.int32)
+    for channel in range(3):
+        differences = np.abs(rgb[:, channel, None] - table[None, :, channel])
+        np.maximum(away, differences, out=away)
+    return np.where(away.min(axis=1) <= distance, away.argmin(axis=1), OTHER_COLOR)

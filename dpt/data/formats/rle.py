@@ -1,0 +1,100 @@
+"""Masks as polygons and run lengths (RLE) in COCO's form, checked before pycocotools reads them."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TypedDict
+
+import numpy as np
+from pycocotools import mask as coco
+
+_MOST_OUTLINE = 5_000_000
+"""Largest length, in pixels, of the outlines of all polygons of an object."""
+
+
+class Rle(TypedDict):
+    """A mask as pycocotools stores it: its [H, W], and its run lengths, compressed."""
+
+    size: list[int]
+    counts: bytes
+
+
+def whole_number(value: object) -> object:
+    """Returns the integer for which ``640.0`` or ``"640"`` stands; other values as they are."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, str) and re.fullmatch(r"0|-?[1-9][0-9]{0,17}", value):
+        return int(value)
+    return value
+
+
+def encode_mask(segmentation: object, size: tuple[int, int]) -> Rle:
+    """Returns polygons, or an RLE, as an RLE of pycocotools, which does not check them.
+
+    Args:
+        segmentation: as in a JSON file: a list of polygons [x, y, x, y, ...], or a mapping of
+            ``size`` and ``counts``.
+        size: (H, W) of the image.
+
+    Raises:
+        ValueError: it is neither, does not fit the image or would take too much memory.
+    """
+    height, width = size
+    if isinstance(segmentation, list):
+        _check_polygons([np.asarray(polygon, float) for polygon in segmentation], height, width)
+        codes = coco.frPyObjects(segmentation, height, width)
+        while len(codes) > 1:  # in groups, as the time to merge N at once grows with N²
+            codes = [coco.merge(codes[k : k + 8]) for k in range(0, len(codes), 8)]
+        return codes[0]
+    code = segmentation if isinstance(segmentation, Mapping) else {}
+    if [*map(whole_number, code.get("size", ()))] != [height, width]:
+        raise ValueError(f"it is neither polygons nor an RLE of {height}x{width}")
+    stored = code.get("counts")
+    if not isinstance(stored, str | list):
+        raise ValueError("its counts are neither a text nor a list")
+    if len(stored) > (height * width + 1) * (6 if isinstance(stored, str) else 1):
+        raise ValueError(f"it has more counts than {height}x{width} pixels")
+    counts = rle_counts(stored) if isinstance(stored, str) else np.asarray(stored)
+    if counts.dtype.kind != "i" or counts.min() < 0 or counts.max() > height * width:
+        raise ValueError(f"its counts are not whole numbers up to {height * width}")
+    if counts.sum() != height * width:
+        raise ValueError(f"its counts sum to {counts.sum()}, not {height * width}")
+    return coco.frPyObjects({"size": [height, width], "counts": counts.tolist()}, height, width)
+
+
+def _check_polygons(polygons: Sequence[np.ndarray], height: int, width: int) -> None:
+    """Raises ValueError for polygons for which pycocotools would need too much memory or time.
+
+    Both grow with the length of the outline, and it does not check that memory is given.
+    """
+    if not polygons or any(p.ndim != 1 or p.size < 6 or p.size % 2 for p in polygons):
+        raise ValueError("a polygon needs x and y of three points or more")
+    side = max(height, width)
+    outline = 0.0
+    for polygon in polygons:
+        corners = polygon.reshape(-1, 2)
+        if not ((corners >= -side) & (corners <= 2 * side)).all():  # NaN too
+            raise ValueError(f"a polygon is far outside the image of {height}x{width}")
+        steps = np.abs(corners - np.roll(corners, 1, axis=0)).max(axis=1)
+        outline += steps.sum() + len(corners)
+    if outline > _MOST_OUTLINE:
+        raise ValueError(f"its outline has {outline:.3g} pixels, more than {_MOST_OUTLINE}")
+
+
+def rle_counts(text: str) -> np.ndarray:
+    """Returns the run lengths of COCO's compressed RLE.
+
+    A character has 5 bits of a number; from the fourth number on, differences are stored.
+    pycocotools does not check that they fit the image.
+    """
+    digits = np.frombuffer(text.encode(), np.uint8).astype(np.int64) - 48
+    is_last = digits & 32 == 0  # of the digits of a number, from low to high
+    starts = np.flatnonzero(np.append(True, is_last))[:-1]
+    positions = np.arange(len(digits)) - np.repeat(starts, np.diff(starts, append=len(digits)))
+    if not is_last[-1:].any() or digits.min() < 0 or digits.max() > 63 or positions.max() > 8:
+        raise ValueError("its counts are not a valid RLE")
+    counts = np.add.reduceat((digits & 31) << 5 * positions, starts)
+    is_negative = digits[is_last] & 16 > 0
+    counts -= is_negative.astype(np.int64) << 5 * (positions[is_last] + 1)
+    counts[1::2] = counts[1::2].cumsum()  # of masks
+    counts[2::2] = counts[2::2].cumsum()  # of what lies between
+    return counts

@@ -1,0 +1,159 @@
+"""Splits as pure functions: from names and groups of images to lists of indices.
+
+No function opens a file. Errors name the settings of ``data`` that define the splits.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping, Sequence
+
+from dpt.files import DataError, few
+
+DEFAULT_FRACTIONS = {"train": 0.9, "val": 0.1}
+"""Fractions of the splits if neither folders nor lists nor settings define them."""
+
+
+def natural_key(name: str) -> list[str | int]:
+    """Returns a key that sorts names in natural order: ``frame_9`` before ``frame_10``."""
+    pieces = re.split(r"([0-9]+)", name)
+    return [int(piece) if k % 2 else piece for k, piece in enumerate(pieces)]
+
+
+def original_name(name: str) -> str:
+    """Returns the name that Roboflow's copies share: ``a_jpg`` for ``a_jpg.rf.HASH.jpg``."""
+    return re.sub(r"\.rf\.[0-9A-Za-z]{8,}.*", "", name)
+
+
+def group_names(names: Sequence[str], group_by: str | None) -> list[str]:
+    """Returns the group of each image.
+
+    Args:
+        group_by: a regular expression. Its match in a name is the group, or the match of its first
+            bracket if it has one. None: each image is a group, with its copies by Roboflow.
+    """
+    if group_by is None:
+        return [original_name(name) for name in names]
+    try:
+        pattern = re.compile(group_by)
+    except re.error as error:
+        fault = f"is not a regular expression ({error})"
+        raise DataError(f"data.group_by={group_by}: {fault}: correct it") from None
+    groups: list[str] = []
+    for name in names:
+        match = pattern.search(name)
+        group = match and match[min(1, pattern.groups)]
+        if group is None:
+            raise DataError(f"data.group_by={group_by}: does not match {name}: correct it")
+        groups.append(group)
+    return groups
+
+
+def folds(
+    groups: Sequence[str],
+    count: int,
+    index: int,
+    gap: int = 0,
+    class_ids: Sequence[int | None] | None = None,
+) -> tuple[list[int], list[int]]:
+    """Divides images into ``count`` parts of whole groups, in the natural order of the groups.
+
+    Args:
+        groups: the group of each image.
+        index: the part that validates, from 0.
+        gap: number of groups on either side of that part that are left out.
+        class_ids: the class of each image. The groups of all classes are mixed in proportion to
+            their numbers, so that every part has every class.
+
+    Returns:
+        The indices of the images for training and of those for validation.
+    """
+    if index >= count:
+        raise DataError(f"data.fold={index}: with data.folds={count} it is 0 to {count - 1}")
+    groups_of_class: dict[int | None, set[str]] = {}
+    for group, class_id in zip(groups, class_ids or [None] * len(groups), strict=True):
+        groups_of_class.setdefault(class_id, set()).add(group)
+    positions: dict[str, float] = {}  # among the groups of the class, from 0 to 1
+    for names in groups_of_class.values():
+        ordered = sorted(names, key=lambda name: (natural_key(name), name))
+        positions |= {name: rank / len(ordered) for rank, name in enumerate(ordered)}
+    order = sorted(positions, key=lambda name: (positions[name], name))
+    if count > len(order):
+        raise DataError(
+            f"data.folds={count}: there are {len(order)} groups of images, such as {few(order)}: "
+            "set data.group_by to an expression that separates them"
+        )
+    start, stop = (len(order) * k // count for k in (index, index + 1))
+    val_groups = set(order[start:stop])
+    train_groups = {*order[: max(0, start - gap)], *order[stop + gap :]}
+    train = [i for i, group in enumerate(groups) if group in train_groups]
+    val = [i for i, group in enumerate(groups) if group in val_groups]
+    return train, val
+
+
+def by_fraction(
+    groups: Sequence[str],
+    fractions: Mapping[str, float],
+    labelled: Sequence[bool] | None = None,
+) -> dict[str, list[int]]:
+    """Divides images by fractions of the number of their groups.
+
+    Groups are sorted by a hash of their name, so the result is the same on every machine, and new
+    images change few assignments.
+
+    Args:
+        groups: the group of each image; a group is never divided.
+        labelled: whether each image has labels. Groups without labels are divided separately, so
+            every split gets its fraction of the labels.
+
+    Returns:
+        The indices of the images of each split.
+    """
+    if min(fractions.values()) <= 0 or sum(fractions.values()) > 1 + 1e-6:
+        raise DataError(f"data.fractions={dict(fractions)} must be above 0 and sum to at most 1")
+    members: dict[str, list[int]] = {}
+    for i, group in enumerate(groups):
+        members.setdefault(group, []).append(i)
+    bare_groups: set[str] = set()
+    if labelled is not None:
+        bare_groups = {g for g, indices in members.items() if not any(labelled[i] for i in indices)}
+    splits: dict[str, list[int]] = {name: [] for name in fractions}
+    for names, least in ((members.keys() - bare_groups, 1), (bare_groups, 0)):
+        ranked = sorted(names, key=lambda name: hashlib.sha256(os.fsencode(name)).hexdigest())
+        start = 0
+        for split, count in _counts(len(ranked), fractions, least).items():
+            chosen = ranked[start : start + count]
+            splits[split] += [i for name in chosen for i in members[name]]
+            start += count
+    return {split: sorted(indices) for split, indices in splits.items()}
+
+
+def _counts(total: int, fractions: Mapping[str, float], least: int) -> dict[str, int]:
+    """Returns the number of groups of each split, at least ``least``, out of ``total``."""
+    counts = {name: max(least, int(total * f + 1e-6)) for name, f in fractions.items()}
+    rest = total - sum(counts.values())
+    if rest < 0 or sum(fractions.values()) > 1 - 1e-6:
+        counts[max(counts, key=lambda name: counts[name])] += rest
+    if min(counts.values()) < least:
+        fault = f"{total} images or groups are too few for data.fractions={dict(fractions)}"
+        raise DataError(f"{fault}: add some")
+    return counts
+
+
+def evenly(names: Sequence[str], kinds: Sequence[Sequence[bool]], count: int | None) -> list[int]:
+    """Selects images with labels, evenly spaced in natural order among those of the same kinds.
+
+    Args:
+        kinds: for each image, which kinds of labels it has.
+        count: the number of images; None selects all that have labels.
+
+    Returns:
+        The indices of the selected images, ascending.
+    """
+    candidates = [i for i, kind in enumerate(kinds) if any(kind)]
+    count = len(candidates) if count is None else count
+    if count > len(candidates):
+        fault = f"only {len(candidates)} training images have labels"
+        raise DataError(f"data.labelled={count}: {fault}")
+    candidates.sort(key=lambda i: (kinds[i], natural_key(names[i])))
+    return sorted(candidates[k * len(candidates) // count] for k in range(count))
