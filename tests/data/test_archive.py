@@ -137,7 +137,7 @@ def test_a_member_without_a_name(tmp_path, kind):
         path.write_bytes(nameless_zip(path.read_bytes()))
     else:
         path = make(tmp_path, kind, {"a.txt": b"a", "": b"b"})
-    with pytest.raises(DataError, match=r"set\..*: cannot be unpacked"):
+    with pytest.raises(DataError, match=r"set\..*: cannot be read as an archive"):
         extract(path, tmp_path / "out", ALL)
     assert tree(tmp_path / "out") == {}
 
@@ -173,7 +173,7 @@ def test_a_truncated_archive_leaves_nothing(tmp_path, kind, keep):
     random = np.random.default_rng(0)
     path = make(tmp_path, kind, {f"{i}.bin": random.bytes(10_000) for i in range(8)})
     path.write_bytes(path.read_bytes()[: int(keep * path.stat().st_size)])
-    with pytest.raises(DataError, match=r"set\..*: cannot be unpacked .*download it again"):
+    with pytest.raises(DataError, match=r"set\..*: cannot be read as an archive .*again"):
         extract(path, tmp_path / "out", ALL)
     assert list((tmp_path / "out").iterdir()) == []
 
@@ -183,11 +183,11 @@ def test_damage_inside_a_zip(tmp_path):
     data = bytearray(path.read_bytes())
     data[100] ^= 255
     path.write_bytes(data)
-    with pytest.raises(DataError, match="cannot be unpacked"):
+    with pytest.raises(DataError, match="cannot be read as an archive"):
         extract(path, tmp_path / "out", ALL)
 
 
 def test_not_an_archive(tmp_path):
     (tmp_path / "page.zip").write_text("<html>please log in</html>")
-    with pytest.raises(DataError, match="cannot be unpacked"):
+    with pytest.raises(DataError, match="cannot be read as an archive"):
         extract(tmp_path / "page.zip", tmp_path / "out", ALL)

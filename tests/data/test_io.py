@@ -297,7 +297,9 @@ def test_truncated_palette_png(tmp_path):
 
 def test_a_table_names_files_with_line_breaks(tmp_path):
     (tmp_path / "a.csv").write_bytes('image,value\r\n"a\nb.png",1\r\nc\u2028d.png,2\r\n'.encode())
-    rows = [texts for _, texts in tables.read_table(tmp_path / "a.csv", ["image", "value"], remedy="")]
+    rows = [
+        texts for _, texts in tables.read_table(tmp_path / "a.csv", ["image", "value"], remedy="")
+    ]
     assert rows == [["a\nb.png", "1"], ["c\u2028d.png", "2"]]
 
 
@@ -324,7 +326,9 @@ def test_a_table_that_would_lose_rows_or_cells_is_refused(tmp_path, text, says):
 
 def test_cells_that_are_left_out(tmp_path):
     (tmp_path / "a.csv").write_text('image,value,,\na.png\n\n"b, c.png", "say ""hi"" ",,,\n')
-    rows = [texts for _, texts in tables.read_table(tmp_path / "a.csv", ["value", "image"], remedy="")]
+    rows = [
+        texts for _, texts in tables.read_table(tmp_path / "a.csv", ["value", "image"], remedy="")
+    ]
     assert rows == [["", "a.png"], ['say "hi"', "b, c.png"]]
 
 

@@ -124,7 +124,10 @@ def test_the_data_check_reads_each_file_once(drives):
         ({"fold": 1}, r"data.fold has no effect without data.folds"),
         ({"gap": 2}, r"data.gap has no effect without data.folds"),
         ({"folds": 3, "group_by": "/(x)?a_"}, r"does not match images/train/a_00.png"),
-        ({"folds": 4, "group_by": BY_DRIVE}, r"data.folds=4: .* 3 groups of images, such as a, b, c"),
+        (
+            {"folds": 4, "group_by": BY_DRIVE},
+            r"data.folds=4: .* 3 groups of images, such as a, b, c",
+        ),
         ({"folds": 3, "group_by": "("}, r"data.group_by=\(: is not a regular expression"),
         ({"folds": 3, "group_by": "x_"}, r"data.group_by=x_: does not match images/train/a_00.png"),
         ({"folds": 2, "gap": 20}, r"data.gap=20 leaves no image for training"),

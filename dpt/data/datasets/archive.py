@@ -8,10 +8,10 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import IO, NamedTuple
 
 from dpt import atomic
-from dpt.files import DataError
+from dpt.files import DataError, decoding
 
 MAX_RATIO = 100
 """Largest unpacked size of an archive, relative to its own size."""
@@ -33,56 +33,56 @@ def extract(archive: Path, folder: Path, unpack: Mapping[str, str]) -> int:
         DataError: the archive is damaged or holds none of the folders; a member is a link or a
             device or leaves the folder; or the unpacked data is too large.
     """
-    rules = {PurePosixPath(k).parts: v for k, v in unpack.items()}
     staging = folder.resolve() / f".{archive.name}.unpacking"
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
-    allowed = max(_ALWAYS_ALLOWED, MAX_RATIO * archive.stat().st_size)
-    limit = min(allowed, shutil.disk_usage(folder).free)
-    total = 0
     try:
-        for name, size, is_plain, read in _members(archive):
-            parts = PurePosixPath(name).parts
-            source = next((rule for rule in rules if parts[: len(rule)] == rule), None)
-            if source is None:
-                continue
-            target = staging.joinpath(rules[source], *parts[len(source) :]).resolve()
-            if not (is_plain and target.is_relative_to(staging)):
-                fault = "is a link or device, or leaves the folder"
-                raise DataError(f"{archive}: member {name!r} {fault}: not unpacked")
-            total += max(size, _BLOCK)
-            if total > limit:
-                raise DataError(
-                    f"{archive}: unpacks to more than {limit / 1e9:.1f} GB (at {name}), the free "
-                    f"space or {MAX_RATIO} times its size: free some space, or check its source"
-                )
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with read() as content, target.open("wb") as file:
-                shutil.copyfileobj(content, file)
-        files = [path for path in staging.rglob("*") if path.is_file()]
-        if not files:
-            raise DataError(
-                f"{archive}: holds no file of {', '.join(unpack)}: check that it is the right one"
-            )
-        for path in files:
-            target = folder / path.relative_to(staging)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(path, target)
-    except DataError:
-        raise
-    except Exception as error:  # of many kinds, for damaged archives
-        reason = str(error).partition("\n")[0]
-        raise DataError(
-            f"{archive}: cannot be unpacked ({reason}): if it is damaged, download it again"
-        ) from None
+        with decoding(archive, "an archive"):
+            _unpack_members(archive, staging, unpack)
+            paths = [path for path in staging.rglob("*") if path.is_file()]
+            if not paths:
+                rule = f"holds no file of {', '.join(unpack)}"
+                raise DataError(f"{archive}: {rule}: check that it is the right one")
+            for path in paths:
+                target = folder / path.relative_to(staging)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                os.replace(path, target)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     atomic.write_bytes(_marker(archive, folder), str(archive.stat().st_size).encode())
-    return len(files)
+    return len(paths)
+
+
+def _unpack_members(archive: Path, staging: Path, unpack: Mapping[str, str]) -> None:
+    """Writes the members that ``unpack`` names, see :func:`extract`."""
+    rules = {PurePosixPath(source).parts: target for source, target in unpack.items()}
+    allowed = max(_ALWAYS_ALLOWED, MAX_RATIO * archive.stat().st_size)
+    limit = min(allowed, shutil.disk_usage(staging).free)
+    total = 0
+    for member in _members(archive):
+        names = PurePosixPath(member.name).parts
+        source = next((rule for rule in rules if names[: len(rule)] == rule), None)
+        if source is None:
+            continue
+        target = staging.joinpath(rules[source], *names[len(source) :]).resolve()
+        if not (member.is_plain and target.is_relative_to(staging)):
+            fault = "is a link or device, or leaves the folder"
+            raise DataError(f"{archive}: member {member.name!r} {fault}: not unpacked")
+        total += max(member.size, _BLOCK)
+        if total > limit:
+            raise DataError(
+                f"{archive}: unpacks to more than {limit / 1e9:.1f} GB (at {member.name}), the "
+                f"free space or {MAX_RATIO} times its size: free some space, or check its source"
+            )
+        target.parent.mkdir(parents=True, exist_ok=True)
+        content = member.open()
+        assert content is not None  # a regular file
+        with content, target.open("wb") as file:
+            shutil.copyfileobj(content, file)
 
 
 def is_unpacked(archive: Path, folder: Path) -> bool:
-    """Whether :func:`extract` has unpacked this archive; it may have been removed since."""
+    """Returns whether :func:`extract` has unpacked this archive; it may have been removed since."""
     marker = _marker(archive, folder)
     return marker.is_file() and (
         not archive.exists() or marker.read_text() == str(archive.stat().st_size)
@@ -93,8 +93,15 @@ def _marker(archive: Path, folder: Path) -> Path:
     return folder / f".{archive.name}.unpacked"
 
 
-def _members(archive: Path) -> Iterator[tuple[str, int, bool, Callable[[], Any]]]:
-    """Yields each file's name, size, whether it is a regular file, and a function to open it."""
+class _Member(NamedTuple):
+    name: str
+    size: int
+    is_plain: bool  # whether it is a regular file
+    open: Callable[[], IO[bytes] | None]
+
+
+def _members(archive: Path) -> Iterator[_Member]:
+    """Yields the members of an archive that are no folders."""
     with archive.open("rb") as file:  # zipfile.is_zipfile accepts a tar that contains a zip
         is_zip = file.read(2) == b"PK"
     if is_zip:
@@ -103,11 +110,13 @@ def _members(archive: Path) -> Iterator[tuple[str, int, bool, Callable[[], Any]]
                 mode = stat.S_IFMT(info.external_attr >> 16)  # 0 where the writer did not set it
                 if not info.is_dir():
                     is_plain = mode in (0, stat.S_IFREG)
-                    yield info.filename, info.file_size, is_plain, partial(zip_file.open, info)
+                    open_member = partial(zip_file.open, info)
+                    yield _Member(info.filename, info.file_size, is_plain, open_member)
         return
     with tarfile.open(archive) as tar:
         for member in tar:
             if member.size < 0:  # tarfile would read the same headers for ever
                 raise tarfile.ReadError(f"{member.name} has {member.size} bytes")
             if not member.isdir():
-                yield member.name, member.size, member.isreg(), partial(tar.extractfile, member)
+                open_member = partial(tar.extractfile, member)
+                yield _Member(member.name, member.size, member.isreg(), open_member)

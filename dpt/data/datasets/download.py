@@ -11,9 +11,9 @@ import shutil
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.error import HTTPError
@@ -77,12 +77,11 @@ def fetch(
             part.unlink()
         with part.open("ab" if checksum else "wb") as file:
             room = file.tell() + int(0.9 * shutil.disk_usage(part.parent).free)
-            limit = min(limit or size or room, room)
+            transfer = _Transfer(url, file, min(limit or size or room, room), remedy, quiet)
             if url.startswith(("http://", "https://")):
-                resume = checksum is not None
-                _copy_http(url, file, limit, resume=resume, remedy=remedy, quiet=quiet)
+                transfer.over_http(resume=checksum is not None)
             else:
-                _copy_fsspec(url, file, limit, remedy=remedy)
+                transfer.over_fsspec()
     except DataError:
         if part.stat().st_size == 0:
             part.unlink()
@@ -93,8 +92,8 @@ def fetch(
             "permissions, and run the same command again to resume"
         ) from None
     try:
-        remedy = f"it was removed; run again, or check whether {url} has changed"
-        verify(part, checksum=checksum, size=size, remedy=remedy)
+        fault = f"it was removed; run again, or check whether {url} has changed"
+        verify(part, checksum=checksum, size=size, remedy=fault)
     except DataError:
         part.unlink()
         raise
@@ -108,9 +107,9 @@ def verify(
     """Raises DataError, with ``remedy``, unless a file has the given size and checksum."""
     if not path.is_file():
         raise DataError(f"{path}: does not exist: {remedy}")
-    found = path.stat().st_size
-    if size is not None and found != size:
-        raise DataError(f"{path}: has {found} bytes, expected {size}: {remedy}")
+    actual = path.stat().st_size
+    if size is not None and actual != size:
+        raise DataError(f"{path}: has {actual} bytes, expected {size}: {remedy}")
     if checksum is None:
         return
     algorithm, _, expected = checksum.partition(":")
@@ -122,78 +121,115 @@ def verify(
         raise DataError(f"{path}: its {algorithm} is {digest}, expected {expected}: {remedy}")
 
 
-def _append(file: BinaryIO, blocks: Iterable[bytes], limit: int, *, announced: int = 0) -> None:
-    for block in chain([b""], blocks):
-        file.write(block)
-        if max(file.tell(), announced) > limit:
-            if file.tell() > limit:
-                _clear(file)
-            raise DataError(
-                f"{file.name}: has more than {limit} bytes, the size expected or 90 % of the free "
-                "space: check the address, free some space, or set data.root to another disk"
-            )
+@dataclass(frozen=True)
+class _Transfer:
+    """Appends the rest of what lies at ``url`` to ``file``, up to ``limit`` bytes in all."""
+
+    url: str
+    file: BinaryIO
+    limit: int
+    remedy: str
+    is_quiet: bool
+
+    def over_fsspec(self) -> None:
+        try:
+            with fsspec.open(self.url, "rb") as source:
+                source.seek(self.file.tell())
+                self._append(iter(partial(source.read, _MEGABYTE), b""))
+        except DataError:
+            raise
+        except Exception as error:  # every file system has its own exceptions
+            raise DataError(f"{self.url}: cannot be read ({error}): {self.remedy}") from None
+
+    def over_http(self, *, resume: bool) -> None:
+        """Sends requests until the file is complete."""
+        furthest, failures, requests = self.file.tell(), 0, 1
+        while reason := self._request():
+            done = self.file.tell()
+            if done >= furthest + _MEGABYTE:
+                furthest, failures = done, 0
+            failures += 1
+            requests += 1
+            if failures >= ATTEMPTS or requests > MOST_REQUESTS:
+                raise DataError(
+                    f"{self.url}: {reason} ({done} bytes received): check the network and run the "
+                    "same command again"
+                )
+            if not resume:
+                self._clear()
+            time.sleep(PAUSE * 2 ** (failures - 1))
+
+    def _request(self) -> str:
+        """Appends the answer to one request.
+
+        Returns:
+            What interrupted the transfer; empty if the file is complete.
+        """
+        try:
+            with _answer(_http_request(self.url, self.file.tell())) as response:
+                if response.status != 206:  # the server sends the whole file
+                    self._clear()
+                return self._receive(response)
+        except HTTPError as error:
+            reason = f"the server answers {error.code} {error.reason}"
+            if error.code == 416:  # nothing lies after what the file holds
+                return ""
+            if error.code in (408, 425, 429) or error.code >= 500:
+                return reason
+            raise DataError(f"{self.url}: {reason}: {self.remedy}") from None
+        except DataError:
+            raise
+        except ValueError as error:  # an address or a header is malformed
+            raise DataError(f"{self.url}: {error}: {self.remedy}") from None
+        except (OSError, http.client.HTTPException) as error:
+            return str(error) or type(error).__name__
+
+    def _receive(self, response: http.client.HTTPResponse) -> str:
+        length = int(response.headers["Content-Length"] or 0)  # 0 if the server does not state it
+        total = self.file.tell() + length
+        blocks: Iterable[bytes] = _blocks(response)
+        if length and not self.is_quiet:
+            title = f"{Path(self.file.name).stem} (MB)"
+            blocks = tracked(blocks, -(-length // _MEGABYTE), title=title)
+        self._refuse_above_limit(total)
+        self._append(blocks)
+        done = self.file.tell()
+        is_cut = length and done != total
+        return f"the connection ended at {done} of {total} bytes" if is_cut else ""
+
+    def _append(self, blocks: Iterable[bytes]) -> None:
+        self._refuse_above_limit(self.file.tell())
+        for block in blocks:
+            self.file.write(block)
+            self._refuse_above_limit(self.file.tell())
+
+    def _refuse_above_limit(self, size: int) -> None:
+        if size <= self.limit:
+            return
+        if self.file.tell() > self.limit:
+            self._clear()
+        raise DataError(
+            f"{self.file.name}: has more than {self.limit} bytes, the size expected or 90 % of the "
+            "free space: check the address, free some space, or set data.root to another disk"
+        )
+
+    def _clear(self) -> None:
+        self.file.seek(0)
+        self.file.truncate()
 
 
-def _copy_fsspec(url: str, file: BinaryIO, limit: int, *, remedy: str) -> None:
-    """Appends the rest of a file that fsspec can read."""
-    try:
-        with fsspec.open(url, "rb") as source:
-            source.seek(file.tell())
-            _append(file, iter(partial(source.read, _MEGABYTE), b""), limit)
-    except DataError:
-        raise
-    except Exception as error:  # every file system has its own exceptions
-        raise DataError(f"{url}: cannot be read ({error}): {remedy}") from None
-
-
-def _copy_http(
-    url: str, file: BinaryIO, limit: int, *, resume: bool, remedy: str, quiet: bool
-) -> None:
-    """Sends requests until the file is complete."""
-    furthest, failures, requests = file.tell(), 0, 1
-    while reason := _request(url, file, limit, remedy=remedy, quiet=quiet):
-        done = file.tell()
-        if done >= furthest + _MEGABYTE:
-            furthest, failures = done, 0
-        failures, requests = failures + 1, requests + 1
-        if failures >= ATTEMPTS or requests > MOST_REQUESTS:
-            raise DataError(
-                f"{url}: {reason} ({done} bytes received): check the network and run the same "
-                "command again"
-            )
-        if not resume:
-            _clear(file)
-        time.sleep(PAUSE * 2 ** (failures - 1))
-
-
-def _request(url: str, file: BinaryIO, limit: int, *, remedy: str, quiet: bool) -> str:
-    """Appends the rest of a file; returns what interrupted it, "" if it is complete."""
-    headers = {"User-Agent": "dpt", "Accept-Encoding": "identity"}
-    if start := file.tell():
-        headers["Range"] = f"bytes={start}-"
-    try:
-        user, at, _ = urlsplit(url).netloc.rpartition("@")
-        request = Request(url.replace(user + at, "", 1), headers=headers)
-        if user:  # urllib does not know name:password@host; a redirection is not told the password
-            token = base64.b64encode(unquote(user).encode()).decode()
-            request.add_unredirected_header("Authorization", f"Basic {token}")
-        with _answer(request) as response:
-            if response.status != 206:  # the server sends the whole file
-                _clear(file)
-            return _receive(response, file, limit, quiet=quiet)
-    except HTTPError as error:
-        reason = f"the server answers {error.code} {error.reason}"
-        if error.code == 416:  # nothing lies after ``start``
-            return ""
-        if error.code in (408, 425, 429) or error.code >= 500:
-            return reason
-        raise DataError(f"{url}: {reason}: {remedy}") from None
-    except DataError:
-        raise
-    except ValueError as error:  # an address or a header is malformed
-        raise DataError(f"{url}: {error}: {remedy}") from None
-    except (OSError, http.client.HTTPException) as error:
-        return str(error) or type(error).__name__
+def _http_request(url: str, start: int) -> Request:
+    """Returns a request for the bytes of a file from ``start`` on."""
+    user, at, _ = urlsplit(url).netloc.rpartition("@")
+    request = Request(url.replace(user + at, "", 1))
+    request.add_header("User-Agent", "dpt")
+    request.add_header("Accept-Encoding", "identity")
+    if start:
+        request.add_header("Range", f"bytes={start}-")
+    if user:  # urllib does not know name:password@host; a redirection is not told the password
+        token = base64.b64encode(unquote(user).encode()).decode()
+        request.add_unredirected_header("Authorization", f"Basic {token}")
+    return request
 
 
 class _StaysOnHttp(HTTPRedirectHandler):
@@ -206,13 +242,13 @@ class _StaysOnHttp(HTTPRedirectHandler):
         return super().redirect_request(*arguments)
 
 
-def _answer(request: Request) -> Any:
-    """The answer to a request, after its headers.
+def _answer(request: Request) -> http.client.HTTPResponse:
+    """Returns the answer to a request, after its headers.
 
     TIMEOUT alone would allow them to come byte by byte, so they are read in a thread, which is left
     to itself after twice that time.
     """
-    answer: Future[Any] = Future()
+    answer: Future[http.client.HTTPResponse] = Future()
 
     def ask() -> None:
         try:
@@ -221,42 +257,28 @@ def _answer(request: Request) -> Any:
             answer.set_exception(error)
 
     threading.Thread(target=ask, daemon=True).start()
-    if not wait([answer], timeout=2 * TIMEOUT).done:
-        raise TimeoutError(f"no answer in {2 * TIMEOUT:g} s")
-    return answer.result()
+    return answer.result(timeout=2 * TIMEOUT)
 
 
 def _blocks(response: http.client.HTTPResponse) -> Iterator[bytes]:
-    """The content of an answer in megabytes; TimeoutError if one comes slowly.
+    """Yields the content of an answer in megabytes; TimeoutError if one comes slowly.
 
     What came before an error is yielded before it is raised.
     """
-    piece, fault = b"first", None
-    while piece and fault is None:
-        block, start = bytearray(), time.monotonic()
+    while True:
+        block = bytearray()
+        start = time.monotonic()
         try:
-            while len(block) < _MEGABYTE and (piece := response.read1(_MEGABYTE - len(block))):
+            while len(block) < _MEGABYTE:
+                piece = response.read1(_MEGABYTE - len(block))
+                if not piece:
+                    break
                 block += piece
                 if time.monotonic() - start > TIMEOUT + len(block) / SLOWEST:
                     raise TimeoutError(f"fewer than {SLOWEST} bytes a second")
-        except (OSError, http.client.HTTPException) as error:
-            fault = error
+        except (OSError, http.client.HTTPException):
+            yield bytes(block)
+            raise
         yield bytes(block)
-    if fault is not None:
-        raise fault
-
-
-def _receive(response: http.client.HTTPResponse, file: BinaryIO, limit: int, *, quiet: bool) -> str:
-    length = int(response.headers["Content-Length"] or 0)  # 0 if the server does not state it
-    total = file.tell() + length
-    blocks: Iterable[bytes] = _blocks(response)
-    if length and not quiet:
-        blocks = tracked(blocks, -(-length // _MEGABYTE), title=f"{Path(file.name).stem} (MB)")
-    _append(file, blocks, limit, announced=total)
-    done = file.tell()
-    return f"the connection ended at {done} of {total} bytes" if length and done != total else ""
-
-
-def _clear(file: BinaryIO) -> None:
-    file.seek(0)
-    file.truncate()
+        if len(block) < _MEGABYTE:
+            return
