@@ -67,7 +67,7 @@ def test_nyuv2_without_its_files(tmp_path):
     with pytest.raises(DataError, match=r"nyu_depth_v2_labeled\.mat does not exist.*cs\.nyu\.edu"):
         NYUv2Dataset(root=tmp_path, split="train")
     trees.nyuv2(tmp_path)
-    with pytest.raises(DataError, match="split dev: .*train and test"):
+    with pytest.raises(DataError, match=r"split dev: .*train and test"):
         NYUv2Dataset(root=tmp_path, split="dev")
     (tmp_path / "splits.mat").unlink()
     with pytest.raises(DataError, match=r"splits\.mat does not exist.*cs\.nyu\.edu"):
@@ -110,7 +110,7 @@ def test_sunrgbd_by_the_toolbox(tmp_path):
     assert metres(SunRgbdDataset(root=tmp_path, split="train")) == [3, 4, 5]
     assert metres(SunRgbdDataset(root=tmp_path, split="val")) == [1, 2]
     assert metres(SunRgbdDataset(root=tmp_path, split="test", depth="depth_bfx")) == [1.5, 2.5]
-    with pytest.raises(DataError, match="split dev: .*train and test"):
+    with pytest.raises(DataError, match=r"split dev: .*train and test"):
         SunRgbdDataset(root=tmp_path, split="dev")
     (tmp_path / "SUNRGBD/kv1/NYUdata/NYU0002/image/0000001.jpg").unlink()
     with pytest.raises(DataError, match=r"NYU0002: holds 0 images in image/ and 1 maps in depth/"):
