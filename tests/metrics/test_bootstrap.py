@@ -1,4 +1,4 @@
-"""Confidence intervals: of known distributions, reproducible, for every metric alike."""
+"""States of single images and confidence intervals, for every metric alike."""
 
 import math
 
@@ -13,86 +13,92 @@ from dpt.metrics import (
     SegmentationMetrics,
     confidence_intervals,
 )
+from dpt.metrics.panoptic import PanopticMetrics
+from dpt.segments import segments_of
 
 
 def states_of(metric, images):
     """What each image alone leaves in the metric."""
-    rows = []
+    states = []
     for image in images:
         metric.reset()
         metric.update(*image)
-        rows.append(metric.state())
+        states.append(metric.state())
     metric.reset()
-    return rows
+    return states
 
 
-def depth_images(count, seed=0):
-    rng = np.random.default_rng(seed)
+def depth_images(count):
+    rng = np.random.default_rng(0)
     for _ in range(count):
         target = torch.from_numpy(rng.uniform(1, 9, (1, 6, 7)))
         factor = float(np.exp(rng.normal(0, 0.1)))
         yield target * factor, target, torch.from_numpy(rng.random(target.shape) < 0.7)
 
 
-def test_the_sum_of_images_scores_as_all_at_once():
-    for metric, images in (
-        (DepthMetrics(max_depth=10, all_pooled=True), list(depth_images(5))),
-        (SegmentationMetrics(3),
-         [tuple(torch.randint(3, (2, 1, 8, 9), dtype=torch.uint8)) for _ in range(4)]),
-        (ClassificationMetrics(7), [(torch.randn(1, 7), torch.tensor([k])) for k in range(5)]),
-        (RegressionMetrics(), [(torch.randn(1), torch.randn(1)) for _ in range(5)]),
-    ):  # fmt: skip
-        states = states_of(metric, images)
-        for image in images:
-            metric.update(*image)
-        total = metric.vector()
-        whole = {k: float(v) for k, v in metric.compute().items()}
-        assert metric.scores_of(total) == pytest.approx(whole, rel=1e-6, nan_ok=True)
-        once = metric.resampler(states)(np.ones(len(images)))
-        assert once == pytest.approx(whole, rel=1e-6, nan_ok=True)
+def panoptic_images(count):
+    for _ in range(count):
+        predicted, true = torch.randint(3, (2, 4, 2)).repeat_interleave(4, -1)
+        objects = torch.ones(4, 8, dtype=torch.int64)
+        things = (True, False, False)
+        yield segments_of(predicted, objects, things).map, segments_of(true, objects, things)
 
 
-def test_scoring_a_vector_leaves_the_metric_alone():
-    metric = DepthMetrics(max_depth=10)
-    metric.update(*next(depth_images(1)))
+@pytest.mark.parametrize(
+    ("metric", "images"),
+    [
+        (DepthMetrics(max_depth=10, all_pooled=True), depth_images),
+        (SegmentationMetrics(3), lambda n: torch.randint(3, (n, 2, 8, 9), dtype=torch.uint8)),
+        (
+            ClassificationMetrics(7),
+            lambda n: [(torch.randn(1, 7), k[None]) for k in torch.arange(n)],
+        ),
+        (RegressionMetrics(), lambda n: torch.randn(n, 2, 1)),
+        (PanopticMetrics((True, False, False)), panoptic_images),
+    ],
+)
+def test_states_of_images_score_as_all_at_once(metric, images):
+    images = list(images(5))
+    rescore = metric.resampler(states_of(metric, images))
+    metric.update(*images[0])
     before = metric.vector()
-    metric.scores_of(torch.zeros_like(before))
-    assert torch.equal(metric.vector(), before)
-    assert metric.images.dtype == torch.int64
+    scores = rescore(np.ones(5))
+    assert torch.equal(metric.vector(), before)  # the metric's own states stay
+    for image in images[1:]:
+        metric.update(*image)
+    expected = {name: float(value) for name, value in metric.compute().items()}
+    assert scores == pytest.approx(expected, rel=1e-6, nan_ok=True)
+    assert metric.scores() == pytest.approx(expected, rel=1e-6, nan_ok=True)
 
 
-def test_the_interval_of_a_mean_is_the_textbooks():
+def test_interval_of_a_mean_is_that_of_textbooks():
     """1.96 standard errors to either side of the mean of independent numbers."""
-    errors = np.random.default_rng(3).normal(size=400)
+    errors = np.abs(np.random.default_rng(3).normal(size=400))
     metric = RegressionMetrics()
-    zero = torch.zeros(1)
-    images = [(torch.tensor([float(abs(e))]), zero) for e in errors]
+    images = [(torch.tensor([float(error)]), torch.zeros(1)) for error in errors]
     low, high = confidence_intervals(metric, states_of(metric, images))["mae"]
-    mean = np.abs(errors).mean()
-    margin = 1.96 * np.abs(errors).std() / math.sqrt(len(errors))
-    assert low == pytest.approx(mean - margin, abs=0.15 * margin)
-    assert high == pytest.approx(mean + margin, abs=0.15 * margin)
+    margin = 1.96 * errors.std() / math.sqrt(len(errors))
+    assert low == pytest.approx(errors.mean() - margin, abs=0.15 * margin)
+    assert high == pytest.approx(errors.mean() + margin, abs=0.15 * margin)
 
 
-def test_it_holds_the_score_and_repeats():
+def test_intervals_hold_the_score_and_repeat():
     metric = DepthMetrics(max_depth=10, all_pooled=True)
     states = states_of(metric, depth_images(30))
-    found = confidence_intervals(metric, states)
+    intervals = confidence_intervals(metric, states)
     scores = metric.resampler(states)(np.ones(30))
     for name in ("abs_rel", "rmse", "rmse_pooled", "delta1_pooled", "delta1"):
-        assert found[name][0] <= scores[name] <= found[name][1], name
-    assert found["abs_rel"][0] < found["abs_rel"][1]
+        assert intervals[name].low <= scores[name] <= intervals[name].high, name
+    assert intervals["abs_rel"].low < intervals["abs_rel"].high
     again = confidence_intervals(metric, states)
-    assert all(again[name] == pytest.approx(found[name], abs=0, nan_ok=True) for name in found)
+    assert again["rmse"] == intervals["rmse"]
 
 
 def test_images_of_a_block_are_drawn_together():
     metric = RegressionMetrics()
     states = states_of(metric, [(torch.tensor([e]), torch.zeros(1)) for e in (0.0, 2.0) * 4])
-    low, high = confidence_intervals(metric, states, np.repeat(np.arange(4), 2))["mae"]
-    assert low == high == 1.0
-    low, high = confidence_intervals(metric, states, np.arange(8) % 2)["mae"]
-    assert (low, high) == (0.0, 2.0)
+    assert confidence_intervals(metric, states, np.repeat(np.arange(4), 2))["mae"] == (1, 1)
+    assert confidence_intervals(metric, states, np.arange(8) % 2)["mae"] == (0, 2)
 
 
 def test_pooled_values_resample_images_not_pixels():
@@ -105,12 +111,25 @@ def test_pooled_values_resample_images_not_pixels():
     assert high == pytest.approx(2.5, abs=1e-2)
 
 
-def test_no_interval_of_one_image_or_of_what_hardly_occurs():
+def test_one_image_and_rare_classes_have_no_interval():
     metric = SegmentationMetrics(3)
-    one = torch.zeros(1, 4, 4, dtype=torch.uint8)
-    found = confidence_intervals(metric, states_of(metric, [(one, one)]))
-    assert all(math.isnan(low) and math.isnan(high) for low, high in found.values())
-    many = [(one, one)] * 5
-    found = confidence_intervals(metric, states_of(metric, many))
-    assert found["iou/0"] == (1, 1)
-    assert all(math.isnan(bound) for bound in found["iou/2"])
+    image = torch.zeros(2, 1, 4, 4, dtype=torch.uint8)
+    for interval in confidence_intervals(metric, states_of(metric, [image])).values():
+        assert all(map(math.isnan, interval))
+    intervals = confidence_intervals(metric, states_of(metric, [image] * 5))
+    assert intervals["iou/0"] == (1, 1)
+    assert all(map(math.isnan, intervals["iou/2"]))
+
+
+@pytest.mark.parametrize(
+    ("metric", "unknown"),
+    [
+        (RegressionMetrics(), (torch.ones(2), torch.full((2,), math.nan))),
+        (ClassificationMetrics(9), (torch.ones(2, 9), torch.tensor([-1, -1]))),
+        (SegmentationMetrics(2), (torch.zeros(2, 2).byte(), torch.full((2, 2), 255))),
+        (DepthMetrics(max_depth=10.0), (torch.ones(3, 3), torch.ones(3, 3), torch.zeros(3, 3) > 0)),
+    ],
+)
+def test_scores_without_labels_are_nan(metric, unknown):
+    metric.update(*unknown)
+    assert all(map(math.isnan, metric.scores().values()))

@@ -1,47 +1,159 @@
-"""Depth metrics; that they equal the BTS evaluation, test_protocols.py says."""
+"""Depth metrics by protocol: against the BTS evaluation in NumPy, and at their limits."""
 
 import math
 
 import numpy as np
 import pytest
 import torch
-from test_protocols import compute_errors
+from benchmarks.originals import bts_errors
 
-from dpt.metrics import DepthMetrics, Protocol, depth_errors
+from dpt.metrics import DEPTH_ERRORS, DepthMetrics, Protocol, depth_errors
+
+NYU, KITTI = (480, 640), (375, 1242)
 
 
-def example(batch=6, height=8, width=9, seed=0):
-    """(prediction, target, valid) float32, metres; image 4 has no valid pixel."""
+def random_maps(size, high, count=2, seed=0):
+    """(prediction, depth, valid), float64; the depth is sparse and reaches beyond ``high``."""
     rng = np.random.default_rng(seed)
-    target = rng.uniform(0.2, 12, (batch, height, width))
-    prediction = target * np.exp(rng.normal(0, 0.3, target.shape))
-    valid = rng.random(target.shape) < 0.6
-    valid[4] = False
-    valid[0, 0, :4] = True
-    target[0, 0, :4] = [1, 2, 3, 4]
-    target[~valid] = rng.choice([0, np.nan, np.inf, 1.0], (~valid).sum())
-    prediction[0, 0, :4] = [np.nan, np.inf, -np.inf, -3]
-    return (
-        torch.from_numpy(prediction).float(),
-        torch.from_numpy(target).float(),
-        torch.from_numpy(valid),
+    depth = rng.uniform(0.2, 1.3 * high, (count, *size))
+    prediction = depth * np.exp(rng.normal(0.05, 0.25, depth.shape))
+    valid = rng.random(depth.shape) < 0.3
+    depth[~valid] = rng.choice([0, np.nan, np.inf, 1.0], (~valid).sum())
+    broken = rng.integers(0, 500, depth.shape)
+    for k, value in enumerate((np.nan, np.inf, -np.inf, -1)):
+        prediction[broken == k] = value
+    return prediction, depth, valid
+
+
+def crop_mask(crop, height, width):
+    rows, columns = {
+        "garg": ((0.40810811, 0.99189189), (0.03594771, 0.96405229)),
+        "eigen_kitti": ((0.3324324, 0.91351351), (0.03594771, 0.96405229)),
+        "eigen_nyu": ((45 / 480, 471 / 480), (41 / 640, 601 / 640)),
+        "none": ((0, 1), (0, 1)),
+    }[crop]
+    mask = np.zeros((height, width), bool)
+    top, bottom = (int(fraction * height) for fraction in rows)
+    left, right = (int(fraction * width) for fraction in columns)
+    mask[top:bottom, left:right] = True
+    return mask
+
+
+def counted_pixels(prediction, depth, valid, *, low, high, crop, align=None):
+    """(depth, prediction) of the scored pixels of each image, the prediction cleaned as BTS does:
+    clamp, infinity, NaN; then the mask of the range; then the crop."""
+    for pred, gt, known in zip(prediction, depth, valid, strict=True):
+        with np.errstate(invalid="ignore"):
+            mask = known & (gt > low) & (gt < high) & crop_mask(crop, *gt.shape)
+            pred = pred.copy() if align is None else align(pred, gt, mask)
+            pred[pred < low] = low
+            pred[pred > high] = high
+            pred[np.isinf(pred)] = high
+            pred[np.isnan(pred)] = low
+        yield gt[mask], pred[mask]
+
+
+def assert_equals_reference(protocol, maps, *, align=None, kind="metric", dtype=torch.float64):
+    metric = DepthMetrics(protocol, prediction_kind=kind, all_pooled=True)
+    prediction, depth, valid = (torch.from_numpy(a) for a in maps)
+    prediction, depth = prediction.to(dtype), depth.to(dtype)
+    metric.update(prediction, depth, valid)
+    scores = metric.scores()
+    low, high, crop = protocol.min_depth, protocol.max_depth, protocol.crop
+    arrays = prediction.double().numpy(), depth.double().numpy(), maps[2]
+    pixels = list(counted_pixels(*arrays, low=low, high=high, crop=crop, align=align))
+    rows = [bts_errors(*pair) for pair in pixels]
+    pooled = bts_errors(*(np.concatenate(side) for side in zip(*pixels, strict=True)))
+    for name in DEPTH_ERRORS:
+        expected = np.mean([row[name] for row in rows])
+        assert scores[name] == pytest.approx(expected, rel=1e-6), name
+        assert scores[f"{name}_pooled"] == pytest.approx(pooled[name], rel=1e-6), name
+    assert metric.pixels.item() == sum(len(gt) for gt, _ in pixels)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(
+    ("crop", "size", "high"),
+    [
+        ("eigen_nyu", NYU, 10),
+        ("eigen_kitti", KITTI, 80),
+        ("garg", KITTI, 80),
+        ("garg", (376, 1241), 80),
+    ],
+)
+def test_protocols_equal_the_reference(crop, size, high, dtype):
+    protocol = Protocol(max_depth=high, crop=crop)
+    assert_equals_reference(protocol, random_maps(size, high), dtype=dtype)
+
+
+def fit_scale_shift(source, target, mask):
+    known = mask & np.isfinite(source)
+    matrix = np.stack([source[known], np.ones(known.sum())], axis=1)
+    scale, shift = np.linalg.lstsq(matrix, target[known], rcond=None)[0]
+    return source * scale + shift
+
+
+def align_median(pred, gt, mask):
+    known = mask & np.isfinite(pred)
+    return pred * (np.median(gt[known]) / np.median(pred[known]))
+
+
+def fit_inverse_depth(inverse, gt, mask):
+    inverse = fit_scale_shift(inverse, 1 / np.where(mask, gt, 1), mask)
+    return 1 / np.clip(inverse, 1 / 10, 1 / 1e-3)
+
+
+def align_in_inverse_depth(pred, gt, mask):
+    is_usable = np.isfinite(pred) & (pred > 0)
+    return fit_inverse_depth(
+        np.where(is_usable, 1 / np.where(is_usable, pred, 1), np.nan), gt, mask
     )
 
 
-def images(prediction, target, valid, low, high):
-    """Float64 (truth, prediction) of the scored pixels, for each image that has some."""
-    for p, t, m in zip(prediction.double(), target.double(), valid, strict=True):
-        with np.errstate(invalid="ignore"):
-            keep = (m & (t > low) & (t < high)).numpy()
-        if keep.any():
-            yield t.numpy()[keep], p.numpy()[keep]
+@pytest.mark.parametrize(
+    ("settings", "align", "kind"),
+    [
+        ({"alignment": "median"}, align_median, "metric"),
+        ({"alignment": "scale_shift"}, fit_scale_shift, "metric"),
+        (
+            {"alignment": "scale_shift", "space": "inverse_depth"},
+            align_in_inverse_depth,
+            "metric",
+        ),
+        ({}, fit_inverse_depth, "relative"),
+    ],
+)
+def test_alignments_equal_the_reference(settings, align, kind):
+    prediction, depth, valid = random_maps((40, 60), 10)
+    # the reference defines what becomes of NaN alone
+    prediction = np.where(np.isfinite(prediction) & (prediction > 0), prediction, np.nan)
+    prediction = prediction if kind == "metric" else 1 / prediction
+    protocol = Protocol(max_depth=10, **settings)
+    assert_equals_reference(protocol, (prediction, depth, valid), align=align, kind=kind)
 
 
-def values(metric):
-    return [v.item() for v in metric.compute().values()]
+def test_alignment_sees_only_pixels_that_count():
+    """Pixels outside the crop or the range must not pull the fit."""
+    depth = torch.linspace(1, 9, 48).view(1, 6, 8).double()
+    prediction = depth / 2 + 0.3
+    prediction[:, 0], depth[:, 5, :4] = 100, 50
+    metric = DepthMetrics(max_depth=10, crop=(1, 6, 0, 8), alignment="scale_shift")
+    metric.update(prediction, depth, torch.ones_like(depth, dtype=torch.bool))
+    assert metric.scores()["abs_rel"] == pytest.approx(0, abs=1e-12)
+    assert metric.pixels.item() == 4 * 8 + 4
 
 
-def test_errors_by_hand():
+@pytest.mark.parametrize("alignment", ["median", "scale_shift"])
+def test_alignment_survives_non_finite_predictions(alignment):
+    prediction, depth, valid = (torch.from_numpy(a) for a in random_maps((40, 60), 10))
+    metric = DepthMetrics(max_depth=20.0, alignment=alignment)
+    metric.update(torch.where(prediction.isfinite(), 0.5 * depth, prediction), depth, valid)
+    scores = metric.scores()
+    assert scores["delta1"] > 0.9
+    assert all(map(math.isfinite, scores.values()))
+
+
+def test_depth_errors_by_hand():
     prediction, target = torch.tensor([[[2.0, 1.25, 7.0]]]), torch.tensor([[[1.0, 1.0, math.nan]]])
     errors = depth_errors(prediction, target, torch.tensor([[[True, True, False]]]))[0].tolist()
     logs = np.log([2, 1.25])
@@ -55,69 +167,28 @@ def test_range_is_strict():
     metric = DepthMetrics(max_depth=10.0, min_depth=1.0)
     metric.update(target + 1, target, torch.ones(1, 5, dtype=torch.bool))
     assert metric.pixels.item() == 1
-    assert metric.compute()["rmse"].item() == pytest.approx(1)
-    assert metric.compute()["rmse_pooled"].item() == pytest.approx(1)
+    assert metric.scores()["rmse"] == metric.scores()["rmse_pooled"] == pytest.approx(1)
 
 
-def test_one_image_without_batch_axis():
-    prediction, target, valid = example()
+def test_images_without_batch_axis_score_alike():
+    maps = [torch.from_numpy(a) for a in random_maps((20, 30), 10)]
     batched, single = DepthMetrics(max_depth=10.0), DepthMetrics(max_depth=10.0)
-    batched.update(prediction, target, valid)
-    for sample in zip(prediction, target, valid, strict=True):
-        single.update(*sample)
-    assert values(single) == pytest.approx(values(batched), rel=1e-6)
+    batched.update(*maps)
+    for image in zip(*maps, strict=True):
+        single.update(*image)
+    assert single.scores() == pytest.approx(batched.scores(), rel=1e-6)
 
 
-def test_relative_alignment_is_least_squares_on_inverse_depth():
-    prediction, target, valid = example()
-    prediction = prediction.nan_to_num(1.0, 1.0, 1.0).clamp(min=0.1).reciprocal()
-    metric = DepthMetrics(max_depth=10.0, prediction_kind="relative", alignment="scale_shift")
-    metric.update(prediction, target, valid)
-    rows = []
-    for t, p in images(prediction, target, valid, 1e-3, 10.0):
-        scale, shift = np.polyfit(p, 1 / t, 1)
-        inverse = scale * p + shift
-        rows.append(compute_errors(t, np.where(inverse > 0.1, 1 / inverse, 10.0)))
-    assert values(metric)[:9] == pytest.approx(np.mean(rows, 0).tolist(), rel=1e-4)
-
-
-@pytest.mark.parametrize("alignment", ["median", "scale_shift"])
-def test_alignment_survives_non_finite_predictions(alignment):
-    prediction, target, valid = example()
-    metric = DepthMetrics(max_depth=20.0, alignment=alignment)
-    broken = torch.where(prediction.isfinite(), 0.5 * target, prediction)
-    metric.update(broken, target, valid)
-    result = metric.compute()
-    assert result["delta1"].item() > 0.9
-    assert all(v.isfinite() for v in result.values())
-
-
-@pytest.mark.parametrize("kind", ["metric", "relative"])
-def test_median_alignment_undoes_a_factor(kind):
-    _, target, valid = example()
-    prediction = 3 * target if kind == "metric" else 3 / target
-    metric = DepthMetrics(max_depth=20.0, prediction_kind=kind, alignment="median")
-    metric.update(prediction, target, valid)
-    assert metric.compute()["abs_rel"].item() == pytest.approx(0, abs=1e-5)
-
-
-def test_nothing_seen_is_nan():
-    prediction, target, valid = example()
-    metric = DepthMetrics(max_depth=10.0)
-    metric.update(prediction, target, torch.zeros_like(valid))
-    assert all(math.isnan(v) for v in values(metric))
-
-
-def test_sums_keep_their_precision_when_the_model_changes_its_own():
+def test_states_keep_their_precision_with_the_model():
     module = torch.nn.Module()
     module.metric = DepthMetrics(max_depth=10.0)
     module.to(torch.bfloat16).half()  # the first is what Lightning's "bf16-true" does
-    data = example()
-    module.metric.update(data[0].bfloat16(), *data[1:])
+    prediction, depth, valid = (torch.from_numpy(a) for a in random_maps((20, 30), 10))
+    module.metric.update(prediction.bfloat16(), depth, valid)
     assert module.metric.errors.dtype == torch.float64
-    before = values(module.metric)
+    before = module.metric.scores()
     module.to(torch.bfloat16)
-    assert values(module.metric) == before
+    assert module.metric.scores() == before
     module.metric.reset()
     assert module.metric.errors.dtype == torch.float64
     assert module.metric.images.item() == 0
@@ -128,19 +199,37 @@ def test_settings_replace_those_of_the_protocol():
     assert (metric.protocol.min_depth, metric.protocol.max_depth) == (0.5, 10.0)
 
 
-def test_mistakes_are_named():
-    with pytest.raises(ValueError, match=r"max_depth=0\.0"):
-        DepthMetrics(max_depth=0.0)
-    with pytest.raises(ValueError, match="no unit"):
-        DepthMetrics(max_depth=10.0, prediction_kind="relative", alignment="none")
-    for inverse in ({"prediction_kind": "relative"}, {"space": "inverse_depth"}):
-        with pytest.raises(ValueError, match=r"set data\.max_depth or protocol\.max_depth"):
-            DepthMetrics(alignment="median", **inverse)
-    with pytest.raises(ValueError, match="'scale_shift'"):
-        DepthMetrics(max_depth=10.0, alignment="lstsq")
-    with pytest.raises(ValueError, match="prediction_kind='relativ': must be 'metric' or"):
-        DepthMetrics(max_depth=10.0, prediction_kind="relativ")
-    with pytest.raises(ValueError, match=r"no protocol\.max_dept\. Did you mean max_depth"):
-        DepthMetrics(max_dept=10.0)
-    with pytest.raises(ValueError, match="must have one shape"):
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_depth": 0.0}, "max_depth"),
+        ({"min_depth": 90}, "min_depth"),
+        ({"crop": "eigen"}, "crop"),
+        ({"crop": (5, 5, 0, 3)}, "crop"),
+        ({"space": "disparity"}, "space"),
+        ({"alignment": "lstsq"}, "alignment"),
+        ({"prediction_kind": "relativ"}, "prediction_kind"),
+        ({"prediction_kind": "relative", "alignment": "none"}, "alignment"),
+        ({"max_dept": 10.0}, "Did you mean max_depth"),
+        ({"prediction_kind": "relative", "max_depth": None}, "protocol.max_depth"),
+        (
+            {"alignment": "median", "space": "inverse_depth", "max_depth": None},
+            "protocol.max_depth",
+        ),
+    ],
+)
+def test_wrong_settings_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        DepthMetrics(**{"max_depth": 80, **settings})
+
+
+@pytest.mark.parametrize("crop", ["eigen_nyu", (0, 300, 0, 320)])
+def test_crop_for_another_size_is_refused(crop):
+    metric, maps = DepthMetrics(max_depth=10, crop=crop), torch.ones(240, 320)
+    with pytest.raises(ValueError, match="240x320"):
+        metric.update(maps, maps, maps.bool())
+
+
+def test_maps_of_another_shape_are_refused():
+    with pytest.raises(ValueError, match="prediction, target, valid"):
         DepthMetrics(max_depth=10.0).update(torch.ones(1, 2, 3), torch.ones(2, 3), torch.ones(2, 3))
