@@ -3,15 +3,15 @@
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import lightning as L
-import numpy as np
 import torch
 import torch.distributed as dist
 from lightning.pytorch.utilities.exceptions import SIGTERMException
+from torch.utils.data import DataLoader
 
 from dpt.config import build
 from dpt.config.model import complete, make_model
@@ -20,29 +20,61 @@ from dpt.config.overrides import as_argument
 from dpt.config.resume import map_strings
 from dpt.config.run_keys import RunKeys
 from dpt.config.trainer import require_batches, require_images, with_precision
-from dpt.data import DataError, EpochSampler
-from dpt.data.base import require_same_classes
-from dpt.data_check import quick_findings
+from dpt.data import Dataset, EpochSampler
 from dpt.evaluation.baselines import named, trivial_scores
 from dpt.evaluation.callbacks import FailedFiles
 from dpt.files import without_passwords
+from dpt.objectives import Objective
 from dpt.objectives.base import lower_is_better, nonfinite_summary
 from dpt.objectives.teacher import Teacher
 from dpt.process import is_first_rank
 from dpt.run_log import log_table, write_json
 from dpt.training.callbacks import StopOnSignal
+from dpt.training.first_files import check_data
 from dpt.training.lightning_internals import kill_other_ranks
 from dpt.training.resume import RunState, checkpoint_of, restoring, step_of, without_weight_files
 from dpt.training.task import Task, make_task
 from dpt.training.trainer import make_trainer, validation_cost
-from dpt.validation import validate
+from dpt.validation import Plain, PlainMapping, validate
 
 log = logging.getLogger("dpt")
 
-CHECKED_FILES = 16  # of each split, that are read before training starts
+Scores = dict[str, float]
 
 
-def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
+@dataclass(frozen=True)
+class LabelledData:
+    """The two splits of a run, and what is learned from them."""
+
+    settings: build.LoaderSettings
+    train: Dataset
+    val: Dataset
+    objectives: dict[str, Objective]
+    teacher: Teacher
+
+    @property
+    def targets(self) -> list[str | None]:
+        return [objective.target for objective in self.objectives.values()]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that is ready to start, new or from a checkpoint."""
+
+    cfg: Plain
+    folder: Path
+    data: LabelledData
+    task: Task
+    trainer: L.Trainer
+    train_loader: DataLoader
+    val_loader: DataLoader
+    state: RunState
+    stop: StopOnSignal
+    checkpoint: Path | None
+    first_step: int | None
+
+
+def fit(cfg: PlainMapping) -> Scores:
     """Trains, validates, and writes the run's folder.
 
     A run that a signal or a limit ends early is validated too, and writes ``last.ckpt`` and
@@ -54,189 +86,188 @@ def fit(cfg: Mapping[str, Any]) -> dict[str, float]:
     Returns:
         The final validation metrics.
     """
-    folder, started = Path(cfg["run_dir"]), time.monotonic()
+    started = time.monotonic()
     keys = validate(RunKeys, cfg, "")
     L.seed_everything(keys.seed, verbose=False)
-
-    # data, and what is trained on it
     build.refuse_unused(keys.overrides)
-    settings = build.loader_settings(cfg["data"])
-    train, val = (build.make_dataset(cfg["data"], split) for split in ("train", "val"))
-    val.adopt_classes(train.info.class_names)
-    objectives = build.make_objectives(cfg["task"], train)
-    targets = [o.target for o in objectives.values()]
-    teacher = make(cfg["task"].get("teacher"), "task.teacher", Teacher)
-    check_data(train, val, objectives, teacher, on_error=settings.on_error)
-
-    # the model, new or from the run's checkpoint
-    checkpoint = checkpoint_of(folder, cfg["resume"]) if cfg["resume"] else None
-    parts = cfg["model"] if checkpoint is None else without_weight_files(cfg["model"], checkpoint)
-    model = make_model(parts, objectives, settings, cfg["overrides"])
-    task = make_task(cfg, objectives, teacher, model)
-
-    # loaders and trainer
-    if cfg["overwrite"] and is_first_rank():
-        (folder / "wandb_id.txt").unlink(missing_ok=True)
-    train_loader = build.train_loader(train, settings, cfg["augment"], keys.seed, targets)
-    val_loader = build.eval_loader(val, settings, model.preprocessing, targets)
-    sampler = train_loader.sampler
-    stop = StopOnSignal(resume=f"dpt train {as_argument('resume', folder)}")
-    assert isinstance(sampler, EpochSampler)
-    cfg = {**cfg, "model": complete(parts, model), "trainer": with_precision(cfg["trainer"])}
-    state = RunState(cfg=cfg, sampler=sampler, batch_size=settings.batch_size)
-    # StopOnSignal may save, so it comes after every callback that belongs to a step, such as EMA
-    cost = validation_cost(settings)
-    trainer = make_trainer(
-        cfg, len(train_loader), [state, FailedFiles()], [stop],
-        val_batches=len(val_loader), val_cost=cost,
-    )  # fmt: skip
-    require_batches(trainer, len(train), settings.batch_size)
-    require_images(trainer, len(val))
-    log_start(cfg, trainer, task, settings.batch_size, len(train), len(val))
-    begun = step_of(checkpoint) if checkpoint is not None else -1
-    if checkpoint is not None:
-        log.info("resume: from %s, step %d", checkpoint, begun)
-    for logger in trainer.loggers:
-        logger.log_hyperparams(map_strings(cfg, without_passwords))
-
-    # training and the last validation
-    with stop:
-        try:
-            with restoring(checkpoint, state):
-                trainer.fit(task, train_loader, val_loader, ckpt_path=checkpoint)
-            ended = trainer.should_stop and stop.received is None
-            if cfg["trainer"]["max_time"] and ended and trainer.global_step == begun:
-                log.info("resume: the run's time is over; a longer trainer.max_time extends it")
-            scores = finish(trainer, task, val_loader, folder)
-        except Exception:
-            kill_other_ranks(trainer)
-            raise
-        if dist.is_initialized():
-            dist.destroy_process_group()
-        if not trainer.is_global_zero:
+    data = read_data(cfg)
+    check_data(data.train, data.val, data.objectives, data.teacher, on_error=data.settings.on_error)
+    run = prepare(cfg, data)
+    log_start(run)
+    with run.stop:
+        scores = train_and_validate(run)
+        if not run.trainer.is_global_zero:
             return scores
-        notes: dict[str, float | str] = {
-            **{k: v for o in objectives.values() for k, v in o.notes.items()},
-            "precision": str(trainer.precision),
-            "skipped_steps": task.guard.total,
-            "nonfinite_predictions": len(task.nonfinite),
-            "ended": f"stopped by {stop.received.name}" if stop.received else "finished",
-        }
+        notes = notes_of(run)
         if scores:
-            write_json(folder / "metrics.json", {**scores, **notes})
-
-    # baselines, which take time that a stopped job may not have
+            write_json(run.folder / "metrics.json", {**scores, **notes})
     if scores:
-        rows: dict[str, dict[str, float]] = {}
-        if stop.received is None:
-            size, workers = settings.image_size, settings.num_workers
-            count = trainer.num_val_batches[0] * settings.batch_size * trainer.world_size
-            scored = range(len(val))[: int(count)]  # fewer by trainer.limit_val_batches
-            rows = trivial_scores(objectives, train, val, size, indices=scored, num_workers=workers)
-            write_json(folder / "metrics.json", {**scores, **named(rows), **notes})
-            for logger in trainer.loggers:
-                logger.log_metrics(named(rows), step=trainer.global_step)
-                logger.save()
-        columns = {**rows, cfg["model"]["name"]: scores}
-        lower = lower_is_better(objectives.values())
-        log_table(columns, title="Scores on val", lower_is_better=lower)
+        log_scores(run, scores, notes)
         minutes = (time.monotonic() - started) / 60
-        log.info("%d steps in %.1f minutes", trainer.global_step, minutes)
-        log.info("checkpoints: %s", folder / "checkpoints")
-        if (panels := folder / "panels").is_dir():  # some tasks have no pictures
-            log.info("panels:      %s", panels)
-    if stop.received is not None:
-        log.info("stopped by %s after %d steps", stop.received.name, trainer.global_step)
-        log.info("go on with: %s", stop.resume)
-        # Only rank 0 exits non-zero; otherwise the launcher would kill it while it is writing
-        raise SystemExit(128 + stop.received)
-    if task.nonfinite:
+        log.info("%d steps in %.1f minutes", run.trainer.global_step, minutes)
+        log_folders(run.folder)
+    end_if_stopped(run)
+    if run.task.nonfinite:
         raise ValueError(
-            f"the run has diverged: {nonfinite_summary(task.nonfinite)}. Lower optim.lr; "
+            f"the run has diverged: {nonfinite_summary(run.task.nonfinite)}. Lower optim.lr; "
             f"best.ckpt, if there is one, is of an earlier validation"
         )
     return scores
 
 
-def check_data(
-    train: Any,
-    val: Any,
-    objectives: Mapping[str, Any],
-    teacher: Teacher,
-    *,
-    on_error: str,
-) -> None:
-    """Reads a few files of each split, and warns about what may be wrong with them."""
-    if os.environ.get("LOCAL_RANK", "0") != "0":  # their launcher ends them; srun does not
-        return
-    for name, objective in objectives.items():
-        if objective.target and objective.target not in val.info.targets:
-            lacks = build.LABEL_NAMES[objective.target]
-            log.warning("%s is trained but not scored: the val split has no %s", name, lacks)
-        elif objective.target == "objects" and val.objects_fault:
-            log.warning("%s is trained but not scored: %s", name, val.objects_fault)
-    require_same_classes(train, val)
-    for dataset in (train, val):
-        try:
-            remarks = dataset.validate(limit=CHECKED_FILES)
-            if dataset.reads_files:
-                remarks = [*remarks, *quick_findings(dataset, CHECKED_FILES)]
-            if dataset is train and (dataset.reads_files or teacher.labels_images):
-                remarks += missing_labels(train, objectives, teacher)
-        except DataError as error:
-            if on_error != "skip":
-                raise
-            remarks = [str(error)]
-        for remark in remarks:
-            log.warning("%s", remark)
+def read_data(cfg: PlainMapping) -> LabelledData:
+    """Makes the data sets, objectives and teacher of a run."""
+    settings = build.loader_settings(cfg["data"])
+    train, val = (build.make_dataset(cfg["data"], split) for split in ("train", "val"))
+    val.adopt_classes(train.info.class_names)
+    objectives = build.make_objectives(cfg["task"], train)
+    teacher = make(cfg["task"].get("teacher"), "task.teacher", Teacher)
+    return LabelledData(settings, train, val, objectives, teacher)
 
 
-def missing_labels(train: Any, objectives: Mapping[str, Any], teacher: Teacher) -> Iterator[str]:
-    """Warnings about targets that no image has, and about a teacher without images to label."""
-    found = (train[index] for index in train.some_indices(CHECKED_FILES))
-    # pictures and maps are not kept: 16 large ones take a gigabyte
-    samples: list[Any] = [{k: None if np.ndim(v) else v for k, v in s.items()} for s in found]
-    read = [sample.keys() for sample in samples]
-    for name, objective in objectives.items():
-        yield from objective.remarks(samples)
-        if objective.target and not any(objective.target in keys for keys in read):
-            lacks = build.LABEL_NAMES[objective.target]
-            yield f"{name}: none of the {len(read)} training images that were read has {lacks}"
-    targets = {objective.target for objective in objectives.values()}
-    if teacher.labels_images and all(targets & keys for keys in read):
-        yield (
-            f"task/teacher: all of the {len(read)} training images that were read have labels; "
-            "the teacher labels only images without them"
+def prepare(cfg: PlainMapping, data: LabelledData) -> Run:
+    """Makes the model, new or from the run's checkpoint, its loaders and its trainer."""
+    folder, settings, seed = Path(cfg["run_dir"]), data.settings, int(cfg["seed"])
+    checkpoint = checkpoint_of(folder, cfg["resume"]) if cfg["resume"] else None
+    parts = cfg["model"] if checkpoint is None else without_weight_files(cfg["model"], checkpoint)
+    model = make_model(parts, data.objectives, settings, cfg["overrides"])
+    task = make_task(cfg, data.objectives, data.teacher, model)
+    if cfg["overwrite"] and is_first_rank():
+        (folder / "wandb_id.txt").unlink(missing_ok=True)
+    train_loader = build.train_loader(data.train, settings, cfg["augment"], seed, data.targets)
+    val_loader = build.eval_loader(data.val, settings, model.preprocessing, data.targets)
+    stop = StopOnSignal(resume=f"dpt train {as_argument('resume', folder)}")
+    sampler = train_loader.sampler
+    assert isinstance(sampler, EpochSampler)
+    used = {**cfg, "model": complete(parts, model), "trainer": with_precision(cfg["trainer"])}
+    state = RunState(cfg=used, sampler=sampler, batch_size=settings.batch_size)
+    trainer = make_trainer(
+        used,
+        len(train_loader),
+        [state, FailedFiles()],
+        # it may save, so it comes after every callback that belongs to a step, such as EMA
+        [stop],
+        val_batches=len(val_loader),
+        val_cost=validation_cost(settings),
+    )
+    require_batches(trainer, len(data.train), settings.batch_size)
+    require_images(trainer, len(data.val))
+    first_step = -1 if checkpoint is None else step_of(checkpoint)
+    return Run(
+        cfg=used,
+        folder=folder,
+        data=data,
+        task=task,
+        trainer=trainer,
+        train_loader=train_loader,
+        val_loader=val_loader,
+        state=state,
+        stop=stop,
+        checkpoint=checkpoint,
+        first_step=first_step,
+    )
+
+
+def train_and_validate(run: Run) -> Scores:
+    """Trains to the end of the run, or until it is stopped, and returns the last scores."""
+    trainer, stop = run.trainer, run.stop
+    try:
+        with restoring(run.checkpoint, run.state):
+            trainer.fit(run.task, run.train_loader, run.val_loader, ckpt_path=run.checkpoint)
+        ended = trainer.should_stop and stop.received is None
+        if run.cfg["trainer"]["max_time"] and ended and trainer.global_step == run.first_step:
+            log.info("resume: the run's time is over; a longer trainer.max_time extends it")
+        scores = finish(trainer, run.task, run.val_loader, run.folder)
+    except Exception:
+        kill_other_ranks(trainer)
+        raise
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    return scores
+
+
+def notes_of(run: Run) -> dict[str, float | str]:
+    """Returns what ``metrics.json`` says beside the scores."""
+    received = run.stop.received
+    notes = {k: v for objective in run.data.objectives.values() for k, v in objective.notes.items()}
+    return {
+        **notes,
+        "precision": str(run.trainer.precision),
+        "skipped_steps": run.task.guard.total,
+        "nonfinite_predictions": len(run.task.nonfinite),
+        "ended": f"stopped by {received.name}" if received else "finished",
+    }
+
+
+def log_scores(run: Run, scores: Scores, notes: Mapping[str, float | str]) -> None:
+    """Logs the scores beside those of baselines, which a stopped job may not have the time for."""
+    data, trainer = run.data, run.trainer
+    baselines: dict[str, dict[str, float]] = {}
+    if run.stop.received is None:
+        count = trainer.num_val_batches[0] * data.settings.batch_size * trainer.world_size
+        baselines = trivial_scores(
+            data.objectives,
+            data.train,
+            data.val,
+            data.settings.image_size,
+            indices=range(len(data.val))[: int(count)],  # fewer by trainer.limit_val_batches
+            num_workers=data.settings.num_workers,
         )
+        write_json(run.folder / "metrics.json", {**scores, **named(baselines), **notes})
+        for logger in trainer.loggers:
+            logger.log_metrics(named(baselines), step=trainer.global_step)
+            logger.save()
+    columns = {**baselines, run.cfg["model"]["name"]: scores}
+    lower = lower_is_better(data.objectives.values())
+    log_table(columns, title="Scores on val", lower_is_better=lower)
 
 
-def log_start(
-    cfg: Mapping[str, Any],
-    trainer: L.Trainer,
-    task: Task,
-    batch_size: int,
-    train_images: int,
-    val_images: int,
-) -> None:
+def log_folders(folder: Path) -> None:
+    log.info("checkpoints: %s", folder / "checkpoints")
+    if (folder / "panels").is_dir():  # some tasks have no pictures
+        log.info("panels:      %s", folder / "panels")
+
+
+def end_if_stopped(run: Run) -> None:
+    """Raises SystemExit if a signal has ended the run."""
+    received = run.stop.received
+    if received is not None:
+        log.info("stopped by %s after %d steps", received.name, run.trainer.global_step)
+        log.info("go on with: %s", run.stop.resume)
+        # Only rank 0 exits non-zero; otherwise the launcher would kill it while it is writing
+        raise SystemExit(128 + received)
+
+
+def log_start(run: Run) -> None:
     """Logs what is trained on what, and how many images a step uses."""
-    model = task.model
+    cfg, data, trainer, model = run.cfg, run.data, run.trainer, run.task.model
     log.info(
         "%s on %s (%d train, %d val images), %s with %.1f M parameters, in %s",
-        cfg["task"]["name"], cfg["data"]["_target_"].rpartition(".")[2], train_images, val_images,
-        model.config.name, sum(p.numel() for p in model.parameters()) / 1e6, cfg["run_dir"],
-    )  # fmt: skip
+        cfg["task"]["name"],
+        cfg["data"]["_target_"].rpartition(".")[2],
+        len(data.train),
+        len(data.val),
+        model.config.name,
+        sum(parameter.numel() for parameter in model.parameters()) / 1e6,
+        run.folder,
+    )
     accumulate, ranks = trainer.accumulate_grad_batches, trainer.world_size
-    parts = [f"{batch_size} images a batch"]
-    parts += [f"{accumulate} batches accumulated"] if accumulate > 1 else []
-    parts += [f"{ranks} processes"] if ranks > 1 else []
+    batch_size = data.settings.batch_size
+    factors = [f"{batch_size} images a batch"]
+    factors += [f"{accumulate} batches accumulated"] if accumulate > 1 else []
+    factors += [f"{ranks} processes"] if ranks > 1 else []
     images = batch_size * accumulate * ranks
-    log.info("each step uses %d images (%s)", images, ", ".join(parts))
+    log.info("each step uses %d images (%s)", images, ", ".join(factors))
     threads, load = torch.get_num_threads(), os.getloadavg()[0]
     if threads > 1 and threads + load > 1.5 * (os.cpu_count() or 1):
         log.warning("this machine is busy: OMP_NUM_THREADS=1 before the command may be faster")
+    if run.checkpoint is not None:
+        log.info("resume: from %s, step %d", run.checkpoint, run.first_step)
+    for logger in trainer.loggers:
+        logger.log_hyperparams(map_strings(cfg, without_passwords))
 
 
-def finish(trainer: L.Trainer, task: Task, val_loader: Any, folder: Path) -> dict[str, float]:
+def finish(trainer: L.Trainer, task: Task, val_loader: DataLoader, folder: Path) -> Scores:
     """Validates the final weights if that is not done yet, and saves missing checkpoints."""
     _save_if_missing(trainer, folder / "checkpoints/last.ckpt")
     if task.scored_step != trainer.global_step:

@@ -26,7 +26,7 @@ from dpt.data_check.registration import edge_scores, find_misalignment
 from dpt.data_check.scan import Finding, Scan, read_records
 from dpt.files import config_dir
 from dpt.objectives.teacher import Teacher
-from dpt.training.fit import check_data
+from dpt.training.first_files import check_data
 from dpt.types import DatasetInfo, Sample
 
 COUNTS = {"train": 8, "val": 6}

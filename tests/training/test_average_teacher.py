@@ -13,7 +13,7 @@ from dpt.data import ScenesDataset, TrainTransform, collate_train
 from dpt.model import create_model
 from dpt.objectives import DepthObjective, SegmentationObjective
 from dpt.objectives.teacher import PseudoLabelTeacher, predict
-from dpt.training.fit import check_data
+from dpt.training.first_files import check_data
 from dpt.training.task import Task
 from dpt.types import IGNORE_INDEX
 

@@ -16,7 +16,7 @@ from dpt.data import DataError, Dataset
 from dpt.data.scenes.dataset import CLASSES
 from dpt.objectives.teacher import PseudoLabelTeacher, Teacher
 from dpt.training import task
-from dpt.training.fit import check_data, missing_labels
+from dpt.training.first_files import check_data, missing_labels
 from dpt.types import DatasetInfo
 
 ROOT = Path(__file__).parents[2]
