@@ -35,8 +35,8 @@ def has_bf16(device: str) -> bool:
     """
     if device == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    found: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-    return device == "cpu" and bool(found.get("amx_bf16") or found.get("avx512_bf16"))
+    features: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
+    return device == "cpu" and any(features.get(k, False) for k in ("amx_bf16", "avx512_bf16"))
 
 
 def sum_dtype(device: torch.device) -> torch.dtype:
@@ -44,7 +44,7 @@ def sum_dtype(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
+def without_autocast(device: torch.device) -> AbstractContextManager[object]:
     """Switches autocast off; the meta device has none."""
     return NO_CONTEXT if device.type == "meta" else torch.autocast(device.type, enabled=False)
 
@@ -246,30 +246,27 @@ def chunked_argmax(
     return ids
 
 
+PixelLoss = Callable[[Tensor, Tensor], Tensor]
+"""Logits (N, K) and labels (N,) to losses (N,)."""
+
+
 class _ChunkedCrossEntropy(torch.autograd.Function):
     """The gradient of the small logits is computed in the forward pass, band by band."""
 
     @staticmethod
-    def forward(
-        ctx: Any, logits: Tensor, labels: Tensor, scale: Tensor, options: dict[str, Any]
-    ) -> Tensor:
+    def forward(ctx: Any, logits: Tensor, labels: Tensor, scale: Tensor, loss: PixelLoss) -> Tensor:
         size = (labels.shape[1], labels.shape[2])
-        wanted = ctx.needs_input_grad[0]
-        grad = torch.zeros_like(logits) if wanted else None
+        grad = torch.zeros_like(logits) if ctx.needs_input_grad[0] else None
         total = scale.new_zeros(())
         for rows, source, upper, weight in bands(logits, size):
-            with torch.set_grad_enabled(wanted):
-                part = logits[:, :, source].detach().requires_grad_(wanted)
-                pixels = F.cross_entropy(
-                    upsample_rows(part, upper, weight, size[1]).flatten(0, 2),
-                    labels[:, rows].flatten(),
-                    reduction="none",
-                    **options,
-                )
-                loss = (pixels.view(len(scale), -1).sum(1) * scale).sum()
+            with torch.set_grad_enabled(grad is not None):
+                band = logits[:, :, source].detach().requires_grad_(grad is not None)
+                upsampled = upsample_rows(band, upper, weight, size[1]).flatten(0, 2)
+                pixels = loss(upsampled, labels[:, rows].flatten())
+                subtotal = (pixels.view(len(scale), -1).sum(1) * scale).sum()
             if grad is not None:
-                grad[:, :, source] += torch.autograd.grad(loss, part)[0]
-            total += loss.detach()
+                grad[:, :, source] += torch.autograd.grad(subtotal, band)[0]
+            total += subtotal.detach()
         ctx.save_for_backward(grad)
         return total
 
@@ -302,13 +299,14 @@ def chunked_cross_entropy(
         ignore_index: label of pixels that do not count.
         label_smoothing: in [0, 1].
     """
-    options: dict[str, Any] = {
-        "weight": class_weights,
-        "ignore_index": ignore_index,
-        "label_smoothing": label_smoothing,
-    }
+    loss = functools.partial(
+        F.cross_entropy,
+        weight=class_weights,
+        ignore_index=ignore_index,
+        label_smoothing=label_smoothing,
+        reduction="none",
+    )
     if logits.shape[1] >= FEW_CLASSES and not torch.compiler.is_compiling():
-        return _ChunkedCrossEntropy.apply(logits, labels, scale, options)
-    full = upsample(logits, (labels.shape[1], labels.shape[2]))
-    pixels = F.cross_entropy(full, labels, reduction="none", **options)
+        return _ChunkedCrossEntropy.apply(logits, labels, scale, loss)
+    pixels = loss(upsample(logits, (labels.shape[1], labels.shape[2])), labels)
     return (pixels.flatten(1).sum(1) * scale).sum()

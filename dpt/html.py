@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import cache
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import cv2
 import numpy as np
@@ -31,14 +31,14 @@ Cell = str | float | int | None
 """A cell of a table: numbers are shown with three significant digits, None and NaN as a dash."""
 
 
-def render(template: str, **values: Any) -> bytes:
+def render(template: str, **values: object) -> bytes:
     """A template, such as ``data_check.html``, with its variables; text is escaped."""
     text = _environment().get_template(template).render(values)
     text = text.replace(_FIRST_LINE, f"{_FIRST_LINE}\n{_mark(template)}", 1)
     return text.encode(errors="backslashreplace")  # paths that are not UTF-8
 
 
-def write_report(path: Path, template: str, **values: Any) -> None:
+def write_report(path: Path, template: str, **values: object) -> None:
     """Writes :func:`render`'s page."""
     write_bytes(path, render(template, **values))
 

@@ -458,12 +458,8 @@ def _in_font(text: str) -> str:
 
 def _cell(picture: np.ndarray, caption: str, way: int, size: tuple[int, int]) -> np.ndarray:
     """A resized picture below a line of text, with a gap at the right."""
-    cell = cv2.copyMakeBorder(
-        cv2.resize(picture, size[::-1], interpolation=way),
-        *(_CAPTION_HEIGHT, 0, 0, _GAP),
-        cv2.BORDER_CONSTANT,
-        value=(_PAPER,) * 3,
-    )
+    cell = np.full((size[0] + _CAPTION_HEIGHT, size[1] + _GAP, 3), _PAPER, np.uint8)
+    cell[_CAPTION_HEIGHT:, :-_GAP] = cv2.resize(picture, size[::-1], interpolation=way)
     return _write(cell, caption, (4, _CAPTION_HEIGHT - 6))
 
 

@@ -51,7 +51,7 @@ def sources():
             r"cv2\.im(read|decode)|Image\.open|np\.load\(|\bh5py\b|loadmat",
             {"dpt/data/formats/arrays.py", "dpt/data/formats/pictures.py"},
         ),
-        (r"\bOpenEXR\b", {"dpt/data/formats/arrays.py", "dpt/predict/outputs.py"}),
+        (r"\bOpenEXR\b", {"dpt/data/formats/arrays.py", "dpt/predict/encoding.py"}),
         (r"cv2\.Video", {"dpt/data/formats/video.py"}),
     ],
 )

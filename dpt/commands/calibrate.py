@@ -1,4 +1,11 @@
-"""``dpt calibrate``: predicted depth in metres, from known depths."""
+"""Fits one scale, and for relative models a shift, from predicted depth to known metres, and saves
+the model with them. Relative models then predict metres, as long as camera and surroundings are
+like those of the points.
+
+points.csv has one line for each point, below the header image,x,y,depth_m (x and y in pixels from
+the upper left, from 0). At least four points at different distances are needed. From 12 points on,
+outliers are rejected.
+"""
 
 from pathlib import Path
 
@@ -7,22 +14,14 @@ from dpt.process import say
 
 
 def run(arguments: list[str]) -> None:
-    parser = command_parser(
-        "calibrate",
-        "Fits one scale, and for relative models a shift, from predicted depth to known metres, "
-        "and saves the model with them. Relative models then predict metres, as long as camera and "
-        "surroundings are like those of the points.",
-        epilog="points.csv has one line for each point, below the header image,x,y,depth_m (x and "
-        "y in pixels from the upper left, from 0). At least four points at different distances "
-        "are needed. From 12 points on, outliers are rejected.",
-    )
+    parser = command_parser("calibrate", __doc__)
     add = parser.add_argument
     add("--out", required=True, type=Path, metavar="FOLDER", help="a new folder to save to")
-    known = parser.add_mutually_exclusive_group(required=True)
-    known.add_argument("--points", metavar="FILE.csv", help="a table of known points")
+    metres = parser.add_mutually_exclusive_group(required=True)
+    metres.add_argument("--points", metavar="FILE.csv", help="a table of known points")
     text = "depth maps, dense or sparse (LiDAR, or metres of another model): 16-bit PNG, TIFF, NPY "
     text += "or PFM, named like their images; 0 means unknown"
-    known.add_argument("--depth", metavar="DIR", help=text)
+    metres.add_argument("--depth", metavar="DIR", help=text)
     text = "folder of the images; with --points the default is the folder of the table"
     add("--images", metavar="DIR", help=text)
     text = "metres = value in a depth file x S (default: 0.001, for millimetres)"
@@ -42,11 +41,10 @@ def run(arguments: list[str]) -> None:
     if options.points:
         points = read_points(options.points, images=options.images)
     else:
-        unit = {"scale": options.depth_scale, "invalid": options.invalid}
-        points = read_maps(options.images, options.depth, **unit)
+        coding = {"scale": options.depth_scale, "invalid": options.invalid}
+        points = read_maps(options.images, options.depth, **coding)
     model = DPT.from_pretrained(options.checkpoint)
     report = calibrate(model, points)
     model.calibration = report.calibration
-    say(str(report))
     model.save_pretrained(out)
-    say(f"saved:  {out}")
+    say(f"{report}\nsaved:  {out}")

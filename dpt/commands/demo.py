@@ -1,4 +1,4 @@
-"""``dpt demo``: a web page for one checkpoint."""
+"""Serves a web page: upload an image, see the predictions beside it, download them."""
 
 import sys
 from pathlib import Path
@@ -8,9 +8,7 @@ from dpt.process import say
 
 
 def run(arguments: list[str]) -> None:
-    parser = command_parser(
-        "demo", "Serves a web page: upload an image, see the predictions beside it, download them."
-    )
+    parser = command_parser("demo", __doc__)
     add = parser.add_argument
     text = "address to listen on (default: this computer only; 0.0.0.0: anyone)"
     add("--host", default="127.0.0.1", help=text)
@@ -27,11 +25,8 @@ def run(arguments: list[str]) -> None:
     demo, host = Demo(Predictor(model, device=options.device), name=name), options.host
     server = make_server(demo, host=host, port=options.port)
     if not is_local(host):
-        print(
-            f"warning: --host {host}: anyone who can reach this computer can use the page: it has "
-            "no password",
-            file=sys.stderr,
-        )
+        risk = "anyone who can reach this computer can use the page: it has no password"
+        print(f"warning: --host {host}: {risk}", file=sys.stderr)
     shown = f"[{host}]" if ":" in host else host
     say(f"http://{shown}:{server.server_port}/  (stop with Ctrl-C)")
     with server:

@@ -1,4 +1,8 @@
-"""``dpt export``: a checkpoint as an ONNX or ``.pt2`` file, compared with the model."""
+"""Writes a checkpoint as one file for other programs (.onnx: ONNX Runtime, TensorRT, ...; .pt2:
+torch.export), compares it with the model at three sizes, and writes no file if they differ. The
+file takes any number of images of any size (.pt2: of more than two patches a side); its metadata
+state outputs, units, classes and normalisation.
+"""
 
 from pathlib import Path
 
@@ -7,13 +11,7 @@ from dpt.process import say
 
 
 def run(arguments: list[str]) -> None:
-    parser = command_parser(
-        "export",
-        "Writes a checkpoint as one file for other programs (.onnx: ONNX Runtime, TensorRT, ...; "
-        ".pt2: torch.export), compares it with the model at three sizes, and writes no file if "
-        "they differ. The file takes any number of images of any size (.pt2: of more "
-        "X classes and normalisation.",
-    )
+    parser = command_parser("export", __doc__)
     add = parser.add_argument
     add("out", type=Path, help="the file to write, ending in .onnx or .pt2")
     text = "export this head only (depth, segmentation, ...); can be repeated"

@@ -1,4 +1,7 @@
-"""``dpt inspect``: attention, tokens and readout of a model as one picture."""
+"""Draws one sheet for one image: outputs; principal components and norms of the tokens of each
+feature level, and the CLS token's contribution; attention of the CLS token and of a patch. Blocks,
+rows and columns are counted from 0.
+"""
 
 from pathlib import Path
 
@@ -8,12 +11,7 @@ from dpt.process import say
 
 
 def run(arguments: list[str]) -> None:
-    parser = command_parser(
-        "inspect",
-        "Draws one sheet for one image: outputs; principal components and norms of "
-        "the tokens of each feature level, and the CLS token's contribution; attention of the "
-        "CLS token and of a patch. Blocks, rows and columns are counted from 0.",
-    )
+    parser = command_parser("inspect", __doc__)
     add = parser.add_argument
     add("image", type=Path, help="an image file")
     add("--out", type=Path, default=Path("sheet.png"), help="default: sheet.png")

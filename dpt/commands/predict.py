@@ -1,16 +1,5 @@
-"""``dpt predict``: predictions for images, folders and videos."""
+"""Predicts for images and videos, at their own size.
 
-import argparse
-import os
-import sys
-import time
-from contextlib import closing
-from pathlib import Path
-
-from dpt.commands import command_parser
-from dpt.process import Stopped, say, visible
-
-DETAILS = """\
 Formats (--format, separated by commas; default: png, with color for depth, overlay for classes and
 segments, json for segments and npy for other maps)
   png       depth/NAME.png, 16 bits: metric depth in millimetres (coarser for models whose
@@ -33,18 +22,23 @@ folder are left out. The same command again skips finished inputs. Exit codes: 0
 inputs failed (listed at the end), 130 stopped by Ctrl-C, 143 by SIGTERM.
 """
 
+import argparse
+import os
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+from dpt.commands import command_parser
+from dpt.process import Stopped, say, visible
+
 
 def run(arguments: list[str]) -> None:
-    parser = command_parser(
-        "predict",
-        "Predicts for images and videos, at their own size.",
-        epilog=DETAILS,
-        formatter=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser("predict", __doc__)
     add = parser.add_argument
     add("inputs", nargs="+", metavar="INPUTS", help="images, videos, folders")
     add("--out", required=True, type=Path, metavar="DIR", help="the folder to write to")
-    add("--format", default="", metavar="A,B", help="formats to write, see below")
+    add("--format", default="", metavar="A,B", help="formats to write, see above")
     text = "images in one pass (only consecutive images of one size; default: 1)"
     add("--batch-size", default=1, type=int, metavar="N", help=text)
     text = "inferno (default), turbo, spectral, ..."

@@ -13,7 +13,6 @@ from collections import OrderedDict
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import numpy as np
@@ -24,6 +23,7 @@ from dpt.predict import Prediction, Predictor
 from dpt.predict.encoding import depth_coding
 from dpt.predict.painting import Style, paint, paint_legend
 from dpt.predict.products import all_products, image_lines
+from dpt.validation import Plain
 from dpt.viz import shrink
 
 VIEW_WIDTH = 1280  # largest, of the pictures shown; downloads have the image's own size
@@ -60,7 +60,7 @@ class Demo:
             max_pixels=MAX_PIXELS,
         )
 
-    def predict(self, data: bytes) -> dict[str, Any]:
+    def predict(self, data: bytes) -> Plain:
         """The page's content for an uploaded image."""
         if not data:
             raise ValueError("image: the file is empty")
@@ -142,7 +142,7 @@ class Handler(BaseHTTPRequestHandler):
         if urlsplit(self.headers.get("Origin", f"//{host}")).netloc != host:
             raise RefusedError(403, "requests from pages of other sites are refused")
 
-    def _respond(self, address: str, query: dict[str, str]) -> Any:
+    def _respond(self, address: str, query: dict[str, str]) -> bytes | Plain:
         """The answer: bytes, or data for JSON."""
         self._check_site()
         if address == "GET /":
@@ -179,7 +179,7 @@ class Handler(BaseHTTPRequestHandler):
 
     do_POST = do_GET  # noqa: N815  (a name of the base class)
 
-    def log_message(self, *_: Any) -> None:
+    def log_message(self, *_: object) -> None:
         """Requests are not logged."""
 
 

@@ -16,7 +16,7 @@ from dpt.data.formats import io, pictures
 from dpt.data.loading import collate_eval
 from dpt.files import DataError, files_below, plain_name
 from dpt.metrics.protocols import PredictionKind
-from dpt.predict.records import RECORDS_FILE, read_records, read_settings
+from dpt.predict.records import RECORDS_FILE, InputRecord, PredictionSettings
 from dpt.segments import OBJECT_IDS
 from dpt.types import Batch, OutputSpec, Target
 
@@ -50,7 +50,7 @@ def read_manifest(folder: Path) -> Manifest:
     coding: dict[Path, tuple[float, float]] = {}
     sources: dict[Path, Path] = {}
     units: set[str] = set()
-    for record in read_records(folder).values():
+    for record in InputRecord.read_all(folder).values():
         files = [folder / name for name in record.files]
         sources |= dict.fromkeys(files, Path(record.source))
         with suppress(ValueError, KeyError, TypeError, OverflowError):  # no depth, or damaged
@@ -65,7 +65,7 @@ def read_manifest(folder: Path) -> Manifest:
         kind = "metric" if units <= {"m", "metres"} else "relative"
     classes: dict[str, tuple[str, ...]] = {}
     with suppress(ValueError, TypeError):  # none, or damaged
-        settings = read_settings(folder)
+        settings = PredictionSettings.read(folder)
         named = dict(settings.classes) if settings else {}
         classes = {k: tuple(map(str, v)) for k, v in named.items() if isinstance(v, list)}
     has_records = (folder / RECORDS_FILE).is_file()

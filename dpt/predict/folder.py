@@ -20,14 +20,7 @@ from dpt.atomic import replacing, write_bytes
 from dpt.files import DataError, file_identity, real_path
 from dpt.predict.inputs import InputFile
 from dpt.predict.products import Product
-from dpt.predict.records import (
-    RECORDS_FILE,
-    SETTINGS_FILE,
-    InputRecord,
-    PredictionSettings,
-    read_records,
-    read_settings,
-)
+from dpt.predict.records import RECORDS_FILE, SETTINGS_FILE, InputRecord, PredictionSettings
 from dpt.validation import PlainMapping
 
 
@@ -60,7 +53,7 @@ class OutputFolder:
         written: set[str] = set()
         if os.path.lexists(path / SETTINGS_FILE):
             written = _written_before(path, settings, overwrite=overwrite)
-            self._earlier = read_records(path)
+            self._earlier = InputRecord.read_all(path)
         self._records = {} if overwrite else self._earlier  # of the inputs that are finished
         names = {*folders, RECORDS_FILE}
         for file in (path / name for name in sorted(names - written)):  # e.g. a data set's labels
@@ -164,7 +157,7 @@ def _written_before(path: Path, settings: PredictionSettings, *, overwrite: bool
     Raises:
         ValueError: something else wrote the folder, or the settings differ without ``overwrite``.
     """
-    earlier = read_settings(path)
+    earlier = PredictionSettings.read(path)
     if earlier is None:
         raise ValueError(
             f"{path / SETTINGS_FILE}: was not written by dpt predict: choose another --out"

@@ -16,7 +16,7 @@ from torch import Tensor
 from dpt.data.formats.io import IMAGE_SUFFIXES, UNREAD_SUFFIXES, over_white, read_image
 from dpt.data.formats.video import VIDEO_SUFFIXES
 from dpt.files import DataError, missing_path, reason
-from dpt.predict.records import read_settings
+from dpt.predict.records import PredictionSettings
 
 log = logging.getLogger("dpt")
 
@@ -60,7 +60,7 @@ def find_inputs(inputs: Sequence[str | Path], *, out: Path) -> list[InputFile]:
         readable = [file for file in inside if file.suffix.lower() in SUFFIXES]
         unread.update(set(inside).difference(readable))
         if not readable:
-            but = ", except what dpt predict wrote" if read_settings(path) else ""
+            but = ", except what dpt predict wrote" if PredictionSettings.read(path) else ""
             raise DataError(
                 f"{path}: no image or video in this folder or below ({', '.join(SUFFIXES)}){but}"
                 f"{f'; {_left_out(unread)}' if unread else ''}"
@@ -105,7 +105,7 @@ def _left_out(files: Iterable[Path]) -> str:
 def _walk(folder: Path, out: Path) -> Iterator[Path]:
     """Yields images and videos, and pictures in formats that are not read."""
     for parent, folders, files in os.walk(folder):
-        settings = read_settings(Path(parent))
+        settings = PredictionSettings.read(Path(parent))
         skipped = settings.written if settings else ()
         folders[:] = sorted(
             name

@@ -116,19 +116,11 @@ class Prediction:
 
     def segments_of(self, name: str) -> list[Segment]:
         """Returns the segments of an output, in the order of their ids."""
-        codes, spec = self.arrays[name], self.outputs[name]
-        segments = []
+        codes, spec, segments = self.arrays[name], self.outputs[name], []
         for code in np.unique(codes[codes >= 0]).tolist():
-            class_id, number = divmod(code, OBJECT_IDS)
-            segment = Segment(
-                id=number,
-                class_id=class_id,
-                class_name=spec.class_name(class_id),
-                is_thing=spec.things[class_id],
-                score=float(self.scores[name][number - 1]),
-                mask=codes == code,
-            )
-            segments.append(segment)
+            k, number = divmod(code, OBJECT_IDS)
+            score, label = float(self.scores[name][number - 1]), spec.class_name(k)
+            segments.append(Segment(number, k, label, spec.things[k], score, codes == code))
         return sorted(segments, key=lambda segment: segment.id)
 
     @property
@@ -142,8 +134,7 @@ def first_output(
     outputs: Mapping[str, OutputSpec], kind: OutputKind, *, dense: bool = True
 ) -> OutputSpec | None:
     """Returns the first output of a kind; None if there is none."""
-    matching = [spec for spec in outputs.values() if (spec.kind, spec.dense) == (kind, dense)]
-    return matching[0] if matching else None
+    return next((s for s in outputs.values() if (s.kind, s.dense) == (kind, dense)), None)
 
 
 def depth_unit(spec: OutputSpec | None) -> str | None:

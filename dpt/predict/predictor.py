@@ -148,10 +148,8 @@ class Predictor:
         """Returns the size at which each tile of an image is one network input."""
         tile, step = self._tile_of(size), self.preprocessing.multiple_of
         window = self.preprocessing.input_size(*tile)
-        height, width = (
-            step * round(length * target / side / step)
-            for length, side, target in zip(size, tile, window, strict=True)
-        )
+        sides = zip(size, window, tile, strict=True)
+        height, width = (step * round(n * w / t / step) for n, w, t in sides)
         return height, width
 
     def predict(self, images: Sequence[PreparedImage]) -> list[Prediction]:

@@ -10,14 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dpt.files import few
-from dpt.predict.encoding import (
-    depth_coding,
-    encode_array,
-    encode_depth,
-    encode_labels,
-    encode_objects,
-    encode_segments,
-)
+from dpt.predict import encoding
 from dpt.predict.painting import Style, paint_with_legend
 from dpt.predict.prediction import Prediction, depth_unit
 from dpt.types import OutputSpec
@@ -76,19 +69,24 @@ def class_lines(products: Iterable[Product], outputs: Outputs) -> list[str]:
 def all_products(outputs: Outputs) -> dict[str, list[Product]]:
     """Returns the files that can be made of these outputs, by format."""
     products: dict[str, list[Product]] = {name: [] for name in FORMATS}
-    encoders = {"depth": encode_depth, "logits": encode_labels, "masks": encode_segments}
+    encoders = {
+        "depth": encoding.encode_depth,
+        "logits": encoding.encode_labels,
+        "masks": encoding.encode_segments,
+    }
     for name, folder in folder_names(outputs).items():
         kind = outputs[name].kind
-        products["npy"].append(Product(name, f"{folder}_npy", ".npy", encode_array))
+        products["npy"].append(Product(name, f"{folder}_npy", ".npy", encoding.encode_array))
         products["png"].append(Product(name, folder, encoder=encoders.get(kind)))
         if kind == "depth":
             products["color"].append(Product(name, f"{folder}_color"))
         if kind in ("logits", "masks"):
-            products["overlay"].append(
-                Product(name, "overlay" if folder == "labels" else f"{folder}_overlay")
-            )
+            overlay = "overlay" if folder == "labels" else f"{folder}_overlay"
+            products["overlay"].append(Product(name, overlay))
         if kind == "masks":
-            products["json"].append(Product(name, f"{folder}_json", ".json", encode_objects))
+            products["json"].append(
+                Product(name, f"{folder}_json", ".json", encoding.encode_objects)
+            )
     return products
 
 
@@ -125,7 +123,7 @@ def facts_of(prediction: Prediction) -> Plain:
     facts: Plain = {}
     for name, folder in folder_names(prediction.outputs).items():
         if prediction.outputs[name].kind == "depth":
-            scale, offset = depth_coding(name, prediction)
+            scale, offset = encoding.depth_coding(name, prediction)
             unit = depth_unit(prediction.outputs[name])
             facts[folder] = {"scale": scale, "offset": offset, "unit": unit}
     return facts | image_facts(prediction)

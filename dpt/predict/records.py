@@ -44,6 +44,19 @@ class PredictionSettings:
         """Returns the content of the file."""
         return f"{json.dumps(asdict(self), indent=2)}\n".encode()
 
+    @classmethod
+    def read(cls, folder: Path) -> "PredictionSettings | None":
+        """Returns what ``dpt predict`` wrote into the folder; None for other folders."""
+        path = folder / SETTINGS_FILE
+        if not path.is_file():
+            return None
+        try:
+            settings = cls(**parse_json(read_bytes(path, limit=_MAX_SETTINGS), path))
+            is_own = {*settings.written} <= {*product_folders(), RECORDS_FILE}
+        except (ValueError, TypeError):
+            return None
+        return settings if is_own else None
+
 
 @dataclass(frozen=True)
 class InputRecord:
@@ -60,33 +73,20 @@ class InputRecord:
         place = {"name": self.name, "source": self.source, "modified": self.modified}
         return json.dumps({**place, **self.facts, "files": self.files}) + "\n"
 
-
-def read_settings(folder: Path) -> PredictionSettings | None:
-    """Returns what ``dpt predict`` wrote into ``predictions.json``; None for other folders."""
-    path = folder / SETTINGS_FILE
-    if not path.is_file():
-        return None
-    try:
-        settings = PredictionSettings(**parse_json(read_bytes(path, limit=_MAX_SETTINGS), path))
-        is_own = {*settings.written} <= {*product_folders(), RECORDS_FILE}
-    except (ValueError, TypeError):
-        return None
-    return settings if is_own else None
-
-
-def read_records(folder: Path) -> dict[str, InputRecord]:
-    """Returns the records of the finished inputs by name, without lines that a crash cut short."""
-    records: dict[str, InputRecord] = {}
-    path = folder / RECORDS_FILE
-    for line in read_bytes(path).splitlines() if path.is_file() else ():
-        try:
-            facts: Plain = dict(parse_json(line, path))
-            name, source = str(facts.pop("name")), str(facts.pop("source"))
-            files = [str(file) for file in facts.pop("files")]
-        except (ValueError, KeyError, TypeError):
-            continue
-        records[name] = InputRecord(name, source, facts.pop("modified", None), facts, files)
-    return records
+    @classmethod
+    def read_all(cls, folder: Path) -> dict[str, "InputRecord"]:
+        """Returns the folder's records by name, without lines that a crash cut short."""
+        records: dict[str, InputRecord] = {}
+        path = folder / RECORDS_FILE
+        for line in read_bytes(path).splitlines() if path.is_file() else ():
+            try:
+                facts: Plain = dict(parse_json(line, path))
+                name, source = str(facts.pop("name")), str(facts.pop("source"))
+                files = [str(file) for file in facts.pop("files")]
+            except (ValueError, KeyError, TypeError):
+                continue
+            records[name] = cls(name, source, facts.pop("modified", None), facts, files)
+        return records
 
 
 def product_folders() -> set[str]:
