@@ -1,6 +1,6 @@
 """Data sets, transforms, sampling and loading: from files to batches."""
 
-from dpt.data.base import Augmented, Dataset, Files, Transform, check_sample
+from dpt.data.base import Augmented, Dataset, Files, Transform
 from dpt.data.datasets.coco import CocoDataset
 from dpt.data.datasets.files import FileDataset, PhotoDataset
 from dpt.data.datasets.folder import FolderDataset

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, cast
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch.utils.data
@@ -134,27 +134,33 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
         return [indices[place] for place in places.astype(int)]
 
     def check(self, sample: Sample) -> None:
-        """Raises DataError if a sample is not as ``info`` and :class:`dpt.types.Sample` say."""
+        """Raises DataError if a sample is not as ``info`` and :class:`dpt.types.Sample` say.
+
+        Whoever reads a sample calls it once, before the sample is changed.
+        """
         name, count = sample.get("name", "a sample"), self.info.num_classes
         if "image" not in sample or ("depth" in sample) != ("valid" in sample):
             raise DataError(
                 f"{name}: the sample has {', '.join(sample)}: it must have an image, and depth and "
                 "valid or neither"
             )
-        check_sample(sample)
-        ids = len(self.class_id_names)
-        if ids and sample.get("class_id", NO_CLASS) >= ids:
-            fault = f"class_id {sample['class_id']} is outside 0..{ids - 1}"
-            raise DataError(f"{name}: {fault}: name every class in class_id_names")
-        if count and "labels" in self.info.targets and "labels" in sample:
+        check_arrays(sample, self.files(sample["index"]) if "index" in sample else None)
+        class_id, ids = sample.get("class_id", NO_CLASS), len(self.class_id_names)
+        if ids and class_id >= ids:
+            raise DataError(
+                f"{name}: class_id {class_id} is outside 0..{ids - 1}: name every class in "
+                "class_id_names"
+            )
+        outside = {mask.class_id for mask in sample.get("masks", ())} - {*range(count)}
+        if "labels" in self.info.targets and "labels" in sample:
             labels = sample["labels"]
-            outside = labels[(labels >= count) & (labels != IGNORE_INDEX)]
-            if outside.size:
-                found = few([str(value) for value in np.unique(outside)], 8)
-                raise DataError(
-                    f"{name}: class ids {found} are outside 0..{count - 1}: use {IGNORE_INDEX} for "
-                    "unlabelled pixels, and name every class in info.class_names"
-                )
+            outside |= set(labels[(labels >= count) & (labels != IGNORE_INDEX)].tolist())
+        if count and outside:
+            unknown_ids = few([str(value) for value in sorted(outside)], 8)
+            raise DataError(
+                f"{name}: class ids {unknown_ids} are outside 0..{count - 1}: use {IGNORE_INDEX} "
+                "for unlabelled pixels, and name every class in info.class_names"
+            )
 
     def validate(self, *, limit: int = 16) -> list[str]:
         """Reads and checks ``limit`` samples (:meth:`some_indices`) before training starts.
@@ -168,25 +174,28 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
         """
         if len(self) == 0:
             raise DataError("the data set is empty")
-        found: dict[str, list[str]] = {"depth": [], "labels": []}  # a remark, or "" for each map
+        remarks: dict[str, list[str]] = {"depth": [], "labels": []}  # one for each map, or ""
         for index in self.some_indices(limit) if self.reads_files else ():
             sample = self[index]
             self.check(sample)
             if "valid" in sample:
-                usable = bool(sample["valid"].any())
-                found["depth"].append("" if usable else self.explain_invalid_depth(index))
+                is_usable = bool(sample["valid"].any())
+                remarks["depth"].append("" if is_usable else self.explain_invalid_depth(index))
             if "labels" in sample:
-                known = bool((sample["labels"] != IGNORE_INDEX).any())
-                name = sample.get("name", f"sample {index}")
-                remark = f"every label pixel of {name} is ignored: check the labels, and "
-                remark += "data.ignore_index and data.label_map if the data has them"
-                found["labels"].append("" if known or self.info.has_only_things else remark)
-        for key, remarks in found.items():
-            empty = [remark for remark in remarks if remark]
-            if 2 * len(empty) > len(remarks):
-                others = f" (so are {len(empty)} of {len(remarks)} {key} files read)"
-                raise DataError(empty[0] + (others if len(remarks) > 1 else ""))
-        return [remark for remarks in found.values() for remark in remarks if remark]
+                is_usable = bool((sample["labels"] != IGNORE_INDEX).any())
+                remark = (
+                    f"every label pixel of {self.name(index)} is ignored: check the labels, and "
+                    "data.ignore_index and data.label_map if the data has them"
+                )
+                is_usable = is_usable or self.info.has_only_things
+                remarks["labels"].append("" if is_usable else remark)
+        warnings = {key: [line for line in lines if line] for key, lines in remarks.items()}
+        for key, empty in warnings.items():
+            count = len(remarks[key])
+            if 2 * len(empty) > count:
+                more = f" (so are {len(empty)} of {count} {key} files read)" if count > 1 else ""
+                raise DataError(empty[0] + more)
+        return warnings["depth"] + warnings["labels"]
 
 
 def require_same_classes(first: Dataset, other: Dataset) -> None:
@@ -259,32 +268,34 @@ class Augmented(torch.utils.data.Dataset[Sample]):
         raise DataError(f"{len(failed)} samples in a row cannot be read: {failed[0]}")
 
 
-_KINDS: dict[str, Any] = {
-    "image": np.uint8, "labels": np.uint8, "objects": np.uint16, "depth": np.float32, "valid": bool,
-}  # fmt: skip
+_DTYPES: dict[str, np.dtype] = {
+    "image": np.dtype(np.uint8),
+    "labels": np.dtype(np.uint8),
+    "objects": np.dtype(np.uint16),
+    "depth": np.dtype(np.float32),
+    "valid": np.dtype(bool),
+}
 
 
-def check_sample(sample: Sample, *, files: Files | None = None) -> None:
-    """Raises DataError if a size or dtype is wrong; ``files`` lets the message name it."""
-    values = cast(dict[str, np.ndarray], sample)
+def check_arrays(sample: Sample, files: Files | None) -> None:
+    """Raises DataError if a size or dtype is wrong; ``files`` lets the message name the file."""
     name = sample.get("name", "a sample")
     height, width = sample["image"].shape[:2]
-    for key, kind in _KINDS.items():
-        array = values.get(key)
-        if array is None:
-            continue
+    for key in _DTYPES.keys() & sample.keys():
+        array = np.asarray(dict(sample)[key])
         dimensions = 3 if key == "image" else 2
-        if array.dtype != kind or array.ndim != dimensions:
+        if array.dtype != _DTYPES[key] or array.ndim != dimensions:
             raise DataError(
-                f"{name}: {key} is {array.dtype} {array.shape}, must be {np.dtype(kind)} of "
+                f"{name}: {key} is {array.dtype} {array.shape}, must be {_DTYPES[key]} of "
                 f"{dimensions} dimensions"
             )
         if array.shape[:2] != (height, width):
-            own = {"labels": "mask", "objects": "map of objects"}.get(key, key)
-            file = getattr(files, key, None) or getattr(files, "objects", None)
+            paths = {} if files is None else files._asdict()
+            path = paths.get(key) or paths.get("objects")
+            noun = {"labels": "mask", "objects": "map of objects"}.get(key, key)
             raise DataError(
-                f"{name}: image is {width}x{height} but its {own} "
-                f"is {array.shape[1]}x{array.shape[0]}{f' ({file})' if file else ''}: pair the "
+                f"{name}: image is {width}x{height} but its {noun} "
+                f"is {array.shape[1]}x{array.shape[0]}{f' ({path})' if path else ''}: pair the "
                 "right files, save both upright without an EXIF orientation, or resize them to one "
                 "size (all but the image by nearest)"
             )

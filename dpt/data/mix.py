@@ -89,10 +89,14 @@ class MixDataset(Dataset):
         return self.draw(0, index)
 
     def draw(self, epoch: int, index: int) -> Sample:
-        number, turn, own_index = self.locate(epoch, index)
-        sample = self.sets[number].draw(turn, own_index)
+        number, turn, index_in_set = self.locate(epoch, index)
+        sample = self.sets[number].draw(turn, index_in_set)
+        self.sets[number].check(sample)
         sample["index"] = index
         return sample
+
+    def check(self, sample: Sample) -> None:
+        """Nothing: :meth:`draw` checks a sample as its own set does."""
 
     def locate(self, epoch: int, index: int) -> tuple[int, int, int]:
         """(Number of the set, completed passes through it, index in it) of a position."""

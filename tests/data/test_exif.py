@@ -65,7 +65,7 @@ def test_the_size_of_maps_decides_where_it_can(tmp_path, turn):
         folder(tmp_path, labels=np.zeros((7, 9), np.uint8))[0]
     if turn >= 5:
         with pytest.raises(DataError, match=r"a\.jpg: image is 20x30 but its mask"):
-            folder(tmp_path, labels=np.zeros((20, 30), np.uint8), exif="apply")[0]
+            folder(tmp_path, labels=np.zeros((20, 30), np.uint8), exif="apply").validate()
 
 
 def test_photos_without_maps_are_turned(tmp_path):

@@ -503,9 +503,9 @@ def test_sizes_must_agree(tmp_path):
     dataset = one(tmp_path, ids(size=(3, 4)))
     says = r"images/train/a\.png: image is 8x6 but its mask is 4x3 \(.*masks/train/a\.png\)"
     with pytest.raises(DataError, match=says):
-        dataset[0]
+        dataset.validate()
     with pytest.raises(DataError, match=r"8x6 but its mask is 6x8.*EXIF"):
-        one(tmp_path, ids(size=(8, 6)))[0]
+        one(tmp_path, ids(size=(8, 6))).validate()
 
 
 # --------------------------------------------------------------------------------- objects
@@ -538,7 +538,7 @@ def test_objects_are_numbered(tmp_path):
 def test_mistakes_of_objects_are_named(tmp_path, change, message):
     size = change.pop("size", (6, 8))
     with pytest.raises(DataError, match=message):
-        with_objects(tmp_path, ids(size=size), **change)[0]
+        with_objects(tmp_path, ids(size=size), **change).validate()
 
 
 def test_the_number_of_objects_is_bounded():

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import Field
 
 from dpt.data import splits
-from dpt.data.base import Dataset, Files, check_sample
+from dpt.data.base import Dataset, Files
 from dpt.data.formats import io, pictures
 from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.io import Parts
@@ -285,6 +285,7 @@ class FileDataset(Dataset):
         if index not in self._cache:
             sample = self.read_sample(index)
             if self.cache_size is not None and self.is_train:
+                self.check(sample)
                 _shrink(sample, self.cache_size)
             for value in sample.values():
                 if isinstance(value, np.ndarray):
@@ -321,7 +322,6 @@ class FileDataset(Dataset):
             sample["value"] = files.value
         if files.caption is not None:
             sample["caption"] = files.caption
-        check_sample(sample, files=files)
         return sample
 
     def read_image(self, index: int, map_size: tuple[int, ...] | None = None) -> np.ndarray:

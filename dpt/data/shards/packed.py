@@ -23,7 +23,7 @@ from dpt.data.datasets.download import fetch, verify
 from dpt.data.samplers import nearby_permutation
 from dpt.data.shards.samples import decode_sample
 from dpt.files import MAX_BYTES, DataError, data_root, parse_as, read_bytes, required_file
-from dpt.types import IGNORE_INDEX, DatasetInfo, Sample
+from dpt.types import DatasetInfo, Sample
 
 MAX_SAMPLES = 10**8
 """Largest number of samples in a split: the order of an epoch is held in memory."""
@@ -105,15 +105,6 @@ class PackedDataset(Dataset):
                 file.seek(start)
                 parts[name] = file.read(length)
         sample = decode_sample(parts, source=f"{self.root}/{self.shards[number].name}#{key}")
-        names, id_names = self.info.class_names, self.class_id_names
-        labels = sample["labels"] if "labels" in sample else np.uint8(IGNORE_INDEX)
-        outside = (labels >= len(names)) & (labels != IGNORE_INDEX)
-        beyond = sample.get("class_id", -1) >= len(id_names)
-        unknown = any(not 0 <= mask.class_id < len(names) for mask in sample.get("masks", ()))
-        if (names and outside.any()) or (id_names and beyond) or unknown:
-            raise DataError(
-                f"{self.root}: {sample.get('name')} has a class that the index lacks: {_REMEDY}"
-            )
         sample["index"] = index
         return sample
 

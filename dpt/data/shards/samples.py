@@ -17,7 +17,6 @@ import cv2
 import numpy as np
 from pydantic import Field, FiniteFloat, TypeAdapter
 
-from dpt.data.base import check_sample
 from dpt.data.formats import arrays, io, pictures
 from dpt.data.formats.rle import encode_mask
 from dpt.files import DataError, read_bytes
@@ -90,10 +89,11 @@ def decode_sample(parts: Mapping[str, bytes], *, source: str) -> Sample:
             data = pictures.one_page(place, parts[part], None)
             sample[key] = pictures.decode_picture(place, data).pixels
     if "depth.npz" in parts:
-        sample["depth"] = arrays.read_numpy(f"{source}.depth.npz", data=parts["depth.npz"])
-    check_sample(sample)
-    if "depth" in sample:
-        sample["valid"] = (sample["depth"] > 0) & (sample["depth"] < np.inf)
+        path = f"{source}.depth.npz"
+        depth = arrays.read_numpy(path, data=parts["depth.npz"])
+        if depth.dtype != np.float32:
+            raise DataError(f"{path}: depth is {depth.dtype}, not float32: pack the data again")
+        sample["depth"], sample["valid"] = depth, (depth > 0) & (depth < np.inf)
     return sample
 
 
