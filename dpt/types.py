@@ -4,9 +4,11 @@ Data flow: file -> sample -> batch -> tokens -> maps -> output -> loss, metric, 
 """
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
 from math import ceil, inf, isfinite
-from typing import Any, ClassVar, Literal, NamedTuple, TypedDict
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypedDict
 
 import numpy as np
 import torch
@@ -133,6 +135,107 @@ class Tokens(NamedTuple):
     grids: list[tuple[int, int]]  # (h, w) of each level's patch tokens
 
 
+HeadPrediction = Tensor | tuple[Tensor, ...]
+"""What a head predicts: a tensor, or a NamedTuple of several, as its OutputSpec declares."""
+
+
+def tensors_in(prediction: HeadPrediction) -> tuple[Tensor, ...]:
+    """Returns the tensors of a prediction."""
+    return (prediction,) if isinstance(prediction, Tensor) else prediction
+
+
+class Masks(NamedTuple):
+    """The prediction of a head of kind ``masks``: a mask and a class for each of Q queries.
+
+    In a :class:`QueryOutput` there are those of L layers, (B, L, Q, h, w) and (B, L, Q, K + 1).
+    """
+
+    masks: Tensor  # (B, Q, H, W), logits
+    classes: Tensor  # (B, Q, K + 1), logits; the last class is "no object"
+
+
+@dataclass
+class HeadOutput:
+    """What one head gives to its objective.
+
+    A subclass adds what only one kind of head has: tensors with a batch axis, or records of them.
+
+    Attributes:
+        prediction: as ``model(images)`` returns it, but in training dense logits may have the
+            head's own size; losses upsample them.
+        auxiliary: a second prediction for training, of any size if dense.
+        crops: the output of the head for the smaller views (``augment.crops``) of the same images.
+    """
+
+    prediction: HeadPrediction
+    auxiliary: Tensor | None = None
+    crops: "HeadOutput | None" = None
+
+    @property
+    def tensor(self) -> Tensor:
+        """The prediction, or the first tensor of one that has several."""
+        return tensors_in(self.prediction)[0]
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Every tensor of the output."""
+        for value in vars(self).values():
+            if isinstance(value, HeadOutput):
+                yield from value.tensors()
+            elif value is not None:
+                yield from tensors_in(value)
+
+    def image(self, k: int) -> Self:
+        """The output for image ``k`` of an evaluation batch, with a batch axis of 1."""
+        output = copy(self)
+        rows = {name: _rows(value, k) for name, value in vars(self).items() if value is not None}
+        vars(output).update(rows)
+        return output
+
+
+def _rows(prediction: HeadPrediction, k: int) -> HeadPrediction:
+    rows = [tensor[k : k + 1] for tensor in tensors_in(prediction)]
+    return rows[0] if isinstance(prediction, Tensor) else type(prediction)(*rows)
+
+
+@dataclass
+class QueryOutput(HeadOutput):
+    """The output of a head with queries, in training.
+
+    Attributes:
+        layers: predictions of all layers, shallow to deep, for deep supervision.
+    """
+
+    layers: Masks = field(kw_only=True)
+
+
+@dataclass
+class EmbeddingOutput(HeadOutput):
+    """The output of a head that compares views of images, in training.
+
+    Attributes:
+        projection: (B, E), of the embeddings that are the prediction.
+        patches: (B, T, E), of the patch tokens; None if the head does not project them.
+    """
+
+    projection: Tensor = field(kw_only=True)
+    patches: Tensor | None = None
+
+
+@dataclass
+class ClipOutput(HeadOutput):
+    """The output of a head that compares images with texts, with the texts of the batch.
+
+    Attributes:
+        text: (B, E), embeddings of the captions times the inverse temperature.
+        ids: int64 (B,), equal for equal captions, -1 without one.
+        classes: (B, C), cosines to the names of the image-level classes; in evaluation alone.
+    """
+
+    text: Tensor = field(kw_only=True)
+    ids: Tensor = field(kw_only=True)
+    classes: Tensor | None = None
+
+
 OutputKind = Literal["logits", "depth", "map", "vector", "masks"]
 
 
@@ -144,8 +247,7 @@ class OutputSpec:
         name: key of the output in the dictionary that the model returns.
         kind: ``logits`` are class scores, averaged as probabilities; ``depth`` is one value for
             each pixel, depth or inverse depth as ``unit`` says; ``map`` and ``vector`` are real
-            values, averaged as they are; ``masks`` are logits of a mask for each query, whose
-            classes are a second output, ``<name>_classes`` (B, Q, K + 1).
+            values, averaged as they are; ``masks`` are :class:`Masks`.
         channels: length of the channel axis; None if the output has none.
         dense: True if there is a value for each pixel, (B, [channels], H, W); False if for each
             image, (B, [channels]).
@@ -157,6 +259,10 @@ class OutputSpec:
         palette: an RGB row (0..255) for each class; empty for the default colours.
         things: of ``masks``, for each class, whether it is a thing; the others are stuff.
         threshold, overlap: of ``masks``, see :func:`dpt.segments.panoptic_segments`.
+        record: the NamedTuple of a prediction of several tensors. This declaration is that of its
+            first tensor.
+        extra: declarations of the further tensors of ``record``. Where each tensor has a name, as
+            in files, it is ``<name>_<name of the extra>``.
     """
 
     name: str
@@ -171,6 +277,8 @@ class OutputSpec:
     things: tuple[bool, ...] = ()
     threshold: float = 0.8
     overlap: float = 0.8
+    record: Callable[..., tuple[Tensor, ...]] | None = None
+    extra: tuple["OutputSpec", ...] = ()
 
     @property
     def num_classes(self) -> int | None:
@@ -183,9 +291,48 @@ class OutputSpec:
         return self.kind == "depth" and self.unit != "m"
 
     def class_name(self, class_id: int) -> str:
-        """The name of a class, or its number if it has none."""
-        known = class_id < len(self.class_names)
-        return self.class_names[class_id] if known else f"class {class_id}"
+        """Returns the name of a class, or its number if it has none."""
+        is_named = class_id < len(self.class_names)
+        return self.class_names[class_id] if is_named else f"class {class_id}"
+
+    @property
+    def tensors(self) -> dict[str, "OutputSpec"]:
+        """The declaration of each tensor of a prediction, by name."""
+        first = replace(self, record=None, extra=())
+        further = [replace(spec, name=f"{self.name}_{spec.name}") for spec in self.extra]
+        return {spec.name: spec for spec in (first, *further)}
+
+    def split(self, prediction: HeadPrediction) -> dict[str, Tensor]:
+        """Returns the tensors of a prediction by the names of :attr:`tensors`."""
+        return dict(zip(self.tensors, tensors_in(prediction), strict=True))
+
+    def join(self, tensors: Sequence[Tensor]) -> HeadPrediction:
+        """Returns the prediction that consists of ``tensors``."""
+        return tensors[0] if self.record is None else self.record(*tensors)
+
+
+def array_specs(outputs: Mapping[str, OutputSpec]) -> dict[str, OutputSpec]:
+    """Returns :func:`tensor_specs`, in which masks, which become one map of segments, are one."""
+    maps: dict[str, OutputSpec] = {}
+    for name, spec in outputs.items():
+        maps |= {name: spec} if spec.kind == "masks" else spec.tensors
+    return maps
+
+
+def tensor_specs(outputs: Mapping[str, OutputSpec]) -> dict[str, OutputSpec]:
+    """Returns the declaration of each tensor of a model's predictions, by name."""
+    return {name: spec for output in outputs.values() for name, spec in output.tensors.items()}
+
+
+def tensors_of(
+    predictions: Mapping[str, HeadPrediction], outputs: Mapping[str, OutputSpec]
+) -> dict[str, Tensor]:
+    """Returns each tensor of a model's predictions, by the names of :func:`tensor_specs`."""
+    return {
+        name: tensor
+        for key, prediction in predictions.items()
+        for name, tensor in outputs[key].split(prediction).items()
+    }
 
 
 ResizeRule = Literal["lower_bound", "upper_bound", "minimal", "stretch", "none"]

@@ -29,11 +29,13 @@ def test_every_model_of_queries_builds_and_runs(name):
              "panoptic": {"num_classes": 2, "num_queries": 7, "things": [True, False]}}  # fmt: skip
     with torch.device("meta"):
         model = dpt.create_model(name, heads=heads)
-        outputs = model(torch.empty(2, 3, 100, 130))  # in evaluation it reads the shares of masks
-    assert outputs["segmentation"].shape == (2, 3, 100, 130)
-    assert outputs["panoptic"].shape == (2, 7, 100, 130)
+        outputs = model(
+            torch.empty(2, 3, 100, 130), raw=True
+        )  # in evaluation it reads the shares of masks
+    assert outputs["segmentation"].prediction.shape == (2, 3, 100, 130)
+    assert outputs["panoptic"].prediction.masks.shape == (2, 7, 100, 130)
     layers = model.encoder.num_later_blocks + 1
-    assert outputs["panoptic_classes"].shape == (2, layers, 7, 3)
+    assert outputs["panoptic"].layers.classes.shape == (2, layers, 7, 3)
 
 
 @pytest.mark.parametrize("name", dpt.list_models("dpt_*"))

@@ -1,4 +1,4 @@
-"""A task of a user's own from a plugin, in every command: surface normals, known by declaration."""
+"""A task of a user's own in every command: surface normals, and their confidence beside them."""
 
 import json
 import sys
@@ -61,6 +61,13 @@ def test_it_is_trained_scored_and_shown(finished, metrics):
     assert pictures[0].std() > 10
 
 
+def test_it_is_resumed(finished, scores, train, tmp_path):
+    arguments = (f"--config-dir={FOLDER}", "task=normals")
+    folder = train(tmp_path / "run", *arguments, "trainer.max_steps=1")
+    train(folder, *arguments[:1], f"resume={folder}", "trainer.max_steps=2")
+    assert scores(folder) == scores(finished)
+
+
 def test_it_is_evaluated(checkpoint, finished, evaluate, metrics, tmp_path):
     found = metrics(evaluate(tmp_path / "scores", checkpoint))
     assert found["val/angle"] == pytest.approx(metrics(finished)["val/angle"], rel=1e-5)
@@ -73,11 +80,15 @@ def test_predict_with_flip_negates_x_of_the_mirrored_prediction(checkpoint, mode
     photo = save_photo(tmp_path / "photo.png", 32, 48)
     call("predict", str(checkpoint), str(photo), "--out", str(tmp_path / "out"), "--flip")
     found = np.load(tmp_path / "out/normals_npy/photo.npy")
+    confidence = np.load(tmp_path / "out/normals_confidence_npy/photo.npy")
     image = torch.from_numpy(photo_of(32, 48)).permute(2, 0, 1)[None]
     inputs = model.preprocessing.normalize(image)
     assert model.preprocessing.input_size(32, 48) == (32, 48)
     with torch.no_grad():
-        one, mirrored = model(inputs)["normals"], model(inputs.flip(-1))["normals"]
+        (one, plain), (mirrored, other) = (
+            model(images)["normals"] for images in (inputs, inputs.flip(-1))
+        )
+    np.testing.assert_allclose(confidence, (plain + other.flip(-1))[0] / 2, atol=1e-5)
     wanted = (one + mirrored.flip(-1) * SIGNS) / 2
     np.testing.assert_allclose(found, wanted[0].permute(1, 2, 0), atol=1e-5)
     assert (one - wanted).abs().max() > 0.01
@@ -94,6 +105,7 @@ def test_predict_with_flip_and_tiles_treats_mirror_images_alike(checkpoint, tmp_
          "--tile", "64")  # fmt: skip
     one, other = (np.load(out / f"normals_npy/{name}.npy") for name in ("one", "other"))
     assert one.shape == (80, 96, 3)
+    assert np.load(out / "normals_confidence_npy/one.npy").shape == (80, 96)
     np.testing.assert_allclose(other[:, ::-1] * np.float32((-1, 1, 1)), one, atol=1e-4)
 
 
@@ -104,9 +116,11 @@ def test_export(checkpoint, model, tmp_path, capsys):
     assert "normals" in capsys.readouterr().out
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
     images = torch.randn(2, 3, 64, 80)
-    found = session.run(["normals"], {session.get_inputs()[0].name: images.numpy()})[0]
+    names = ["normals", "normals_confidence"]
+    found = session.run(names, {session.get_inputs()[0].name: images.numpy()})
     with torch.no_grad():
-        np.testing.assert_allclose(found, model(images)["normals"], atol=1e-4)
+        for values, tensor in zip(found, model(images)["normals"], strict=True):
+            np.testing.assert_allclose(values, tensor, atol=1e-4)
     facts = session.get_modelmeta().custom_metadata_map
     assert json.loads(facts["outputs"])["normals"]["flip_signs"] == [-1, 1, 1]
 
@@ -120,5 +134,9 @@ def test_the_demo_serves_it(checkpoint, tmp_path):
         photo = save_photo(tmp_path / "photo.png").read_bytes()
         with urlopen(Request(f"{address}/predict", data=photo)) as answer:
             content = json.load(answer)
-    assert [output["name"] for output in content["outputs"]] == ["normals"]
-    assert "normals.png" in [file["name"] for file in content["files"]]
+    assert [output["name"] for output in content["outputs"]] == [
+        "normals",
+        "normals_confidence",
+    ]
+    files = {file["name"] for file in content["files"]}
+    assert {"normals.png", "normals_confidence.png"} <= files

@@ -15,7 +15,7 @@ from dpt.data.loading import collate_eval
 from dpt.data.resize import resize_map
 from dpt.objectives import Objective
 from dpt.run_log import tracked
-from dpt.types import Batch
+from dpt.types import Batch, HeadOutput
 
 TRAIN_SAMPLES = 500
 LARGEST = 128, 128  # size of the maps that are kept of the training samples, at most
@@ -100,7 +100,7 @@ class _Predictors:
         if self.objective.target in photo:
             for kind, scored in self.scored.items():
                 guess = self.nearest(photo) if kind == NEAREST else self.guesses[kind]
-                scored.update({scored.head: guess}, photo)
+                scored.update(HeadOutput(guess), photo)
 
     def nearest(self, photo: Batch) -> Tensor:
         """The labels of the most similar training photo that is not ``photo`` itself."""

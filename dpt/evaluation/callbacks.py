@@ -40,15 +40,19 @@ class Panels(Callback):
         declared = pl_module.model.outputs
         wanted = spread(self.count, len(loader.dataset))
         images = {int(i): image for i, image in zip(batch["index"], batch["image"], strict=True)}
-        for predictions, labels in outputs["groups"]:
+        for outputs_of_heads, labels in outputs["groups"]:
             for k, index in enumerate(labels["index"].tolist()):
                 if index not in wanted:
                     continue
                 photo = as_photo(images[index])
-                own = {name: output[k : k + 1] for name, output in predictions.items()}
                 truth = take(labels, [k])
                 rows = [
-                    objective.panel(photo, own, truth, declared[objective.head])
+                    objective.panel(
+                        photo,
+                        outputs_of_heads[objective.head].image(k),
+                        truth,
+                        declared[objective.head],
+                    )
                     for objective in pl_module.objectives.values()
                 ]
                 if rows := [row for row in rows if row is not None]:

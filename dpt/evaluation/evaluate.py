@@ -28,10 +28,16 @@ from dpt.metrics.protocols import PredictionKind, Protocol
 from dpt.model import DPT
 from dpt.nn.tta import augmented
 from dpt.objectives import OBJECTIVES, Objective
-from dpt.objectives.base import lower_is_better, nonfinite_summary, same_size_groups, take
+from dpt.objectives.base import (
+    evaluated,
+    lower_is_better,
+    nonfinite_summary,
+    same_size_groups,
+    take,
+)
 from dpt.process import handle_signals, is_first_rank
 from dpt.run_log import log_table, write_json
-from dpt.types import Batch, OutputSpec
+from dpt.types import Batch, HeadPrediction, OutputSpec
 from dpt.validation import Positive, validate
 from dpt.viz import shrink
 from dpt.weights.format import naming
@@ -118,7 +124,7 @@ class Evaluation(L.LightningModule):
         self.objectives: Any = nn.ModuleDict({**scorer.objectives, **scorer.whole})
         self.protocol, self.scorer = protocol, scorer
 
-    def forward(self, images: Tensor) -> dict[str, Tensor]:
+    def forward(self, images: Tensor) -> dict[str, HeadPrediction]:
         preprocessing = self.model.preprocessing
         predict = augmented(
             self.model,
@@ -138,9 +144,9 @@ class Evaluation(L.LightningModule):
     def validation_step(self, batch: Batch, batch_index: int) -> dict[str, Any]:
         groups = []
         for images, positions in same_size_groups(batch):
-            outputs, labels = self(images), take(batch, positions)
-            for objective in self.objectives.values():
-                outputs = objective.add_outputs(self.model.heads, outputs, labels)
+            predictions, labels = self(images), take(batch, positions)
+            objectives = self.objectives.values()
+            outputs = evaluated(predictions, self.model.heads, objectives, labels)
             self.scorer.add(outputs, labels, images)
             groups.append((outputs, labels))
         return {"groups": groups}  # for the pictures
@@ -223,7 +229,7 @@ def _score_files(cfg: Mapping[str, Any], dataset: Any, protocol: Protocol) -> Sc
     for outputs, labels in read_in_order(pairs.read, range(len(dataset)), num_workers=workers):
         scorer.add(outputs, labels, labels["image"])
         for name, check in checks.items():
-            check.add(outputs[name], labels)
+            check.add(outputs[name].tensor, labels)
     for name, check in checks.items():
         place = f"predictions={cfg['predictions']}: {name}"
         with naming(place):

@@ -18,7 +18,7 @@ from dpt.files import DataError, files_below, plain_name
 from dpt.metrics.protocols import PredictionKind
 from dpt.predict.records import RECORDS_FILE, InputRecord, PredictionSettings
 from dpt.segments import OBJECT_IDS
-from dpt.types import Batch, OutputSpec, Target
+from dpt.types import Batch, HeadOutput, OutputSpec, Target
 
 FOLDERS: dict[Target, tuple[str, ...]] = {
     "depth": ("depth_npy", "depth"),
@@ -228,13 +228,15 @@ class Pairs:
         self.heads = {target: declared[target].name for target in self.folders}
         self.outputs = {name: declared[target] for target, name in self.heads.items()}
 
-    def read(self, index: int) -> tuple[dict[str, torch.Tensor], Batch]:
-        """Predictions (1, H, W) by head, and labels as an evaluation batch."""
+    def read(self, index: int) -> tuple[dict[str, HeadOutput], Batch]:
+        """Returns predictions (1, H, W) by head, and labels as an evaluation batch."""
         sample = self.dataset[index]
         self.dataset.check(sample)
         sample["index"] = index
         arrays = {head: self._read(target, sample) for target, head in self.heads.items()}
-        outputs = {head: torch.from_numpy(values)[None] for head, values in arrays.items()}
+        outputs = {
+            head: HeadOutput(torch.from_numpy(values)[None]) for head, values in arrays.items()
+        }
         return outputs, collate_eval([sample], targets=[*self.folders])
 
     def _read(self, target: Target, sample: Any) -> np.ndarray:

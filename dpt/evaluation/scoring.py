@@ -12,7 +12,7 @@ from torch import Tensor
 from dpt.metrics import confidence_intervals
 from dpt.objectives import Objective
 from dpt.objectives.base import as_photo, merged, nonfinite_names, take
-from dpt.types import Batch, OutputSpec
+from dpt.types import Batch, HeadOutput, OutputSpec
 from dpt.viz import shrink
 
 PICTURE_WIDTH = 1400  # largest, of a row of pictures, in pixels
@@ -78,16 +78,16 @@ class Scorer:
         # refuses two scores of one name before anything is scored
         merged({k: o.metrics.scores() for k, o in self.objectives.items()})
 
-    def add(self, outputs: Mapping[str, Tensor], labels: Batch, photos: Tensor) -> None:
+    def add(self, outputs: Mapping[str, HeadOutput], labels: Batch, photos: Tensor) -> None:
         """Scores B images: ``outputs`` of each head, ``photos`` (B, 3, H, W) in 0..255."""
         for objective in self.whole.values():
-            objective.update(outputs, labels)
+            objective.update(outputs[objective.head], labels)
         for k, index in enumerate(labels["index"].tolist()):
-            own = {name: output[k : k + 1] for name, output in outputs.items()}
+            own = {name: output.image(k) for name, output in outputs.items()}
             self._add_image(index, own, take(labels, [k]), photos[k])
 
     def _add_image(
-        self, index: int, outputs: Mapping[str, Tensor], labels: Batch, photo: Tensor
+        self, index: int, outputs: Mapping[str, HeadOutput], labels: Batch, photo: Tensor
     ) -> None:
         name = labels["name"][0]
         if nonfinite_names(outputs, labels):
@@ -97,7 +97,7 @@ class Scorer:
         for key, objective in self.objectives.items():
             metric = objective.metrics
             metric.reset()
-            objective.update(outputs, labels)
+            objective.update(outputs[objective.head], labels)
             self.states[index][key] = metric.state()
             scores = metric.scores()
             metric.reset()
@@ -108,7 +108,9 @@ class Scorer:
             rank = (-score if measure in metric.lower_is_better else score), index
             if score == score and (len(pictures) < WORST_IMAGES or rank < pictures[-1].rank):
                 rgb = as_photo(photo)
-                row = objective.panel(rgb, outputs, labels, self.outputs[objective.head])
+                row = objective.panel(
+                    rgb, outputs[objective.head], labels, self.outputs[objective.head]
+                )
                 assert row is not None, "a dense objective has panels"
                 caption = f"{name}: {measure} {score:.3g}"
                 self._keep_worst(key, [Picture(rank, caption, shrink(row, PICTURE_WIDTH))])

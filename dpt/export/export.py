@@ -84,7 +84,7 @@ def export(
         program = trace(graph.for_inference(), traced, free_size=size is None)
         file = folder / path.name
         with writing(path):
-            outputs = graph.all_outputs(traced)
+            outputs = graph.all_outputs()
             write(program, file, axes=graph.axes, outputs=outputs, metadata=metadata, opset=opset)
         run = run_of(file)
         try:

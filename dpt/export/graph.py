@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -17,14 +17,14 @@ from dpt.files import reason
 from dpt.model import DPT
 from dpt.nn.inference import optimized
 from dpt.torch_internals import drop_guards, oblivious_sizes
-from dpt.types import Preprocessing
+from dpt.types import Preprocessing, tensor_specs, tensors_of
 from dpt.validation import to_plain
 
 Shape = tuple[int, int, int]  # of an input: number of images, height, width
 
 
 class Graph(nn.Module):
-    """Images to one tensor per head, as :meth:`dpt.nn.DPT.forward` in evaluation.
+    """Images to the tensors of the model's predictions by name, see :func:`dpt.types.tensors_of`.
 
     With ``preprocessing`` the input is uint8 RGB (B, H, W, 3), which is normalised here, else
     normalised float32 (B, 3, H, W).
@@ -57,13 +57,11 @@ class Graph(nn.Module):
     def forward(self, images: Tensor) -> dict[str, Tensor]:
         if self.preprocessing is not None:
             images = self.preprocessing.normalize(images.permute(0, 3, 1, 2))
-        return self.model(images)
+        return tensors_of(self.model(images), self.model.outputs)
 
-    def all_outputs(self, shape: Shape) -> dict[str, bool]:
-        """Whether each returned tensor is dense, those beside the declared ones included."""
-        with torch.no_grad():
-            found, declared = self(self.example(shape)), self.model.outputs
-        return {name: name in declared and declared[name].dense for name in found}
+    def all_outputs(self) -> dict[str, bool]:
+        """Returns whether each tensor that the graph returns is dense, by name."""
+        return {name: spec.dense for name, spec in tensor_specs(self.model.outputs).items()}
 
     @property
     def axes(self) -> dict[int, str]:
@@ -107,7 +105,9 @@ def describe(model: DPT, graph: Graph, *, size: tuple[int, int] | None) -> dict[
     metadata: dict[str, Any] = {
         "dpt_version": dpt.__version__,
         "model": model.config.name,
-        "outputs": {name: asdict(spec) for name, spec in graph.model.outputs.items()},
+        "outputs": {
+            name: asdict(replace(spec, record=None)) for name, spec in graph.model.outputs.items()
+        },
         "input": form,
         "input_size": list(size) if size else "any",
         "resize": f"before the input: {rule.resize} image_size, {rule.interpolation}",

@@ -2,17 +2,20 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from types import EllipsisType
 from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import ConfigDict
 from torch import Tensor, nn
 
 from dpt.functional import upsample
-from dpt.types import OutputSpec, Tokens
+from dpt.types import HeadOutput, HeadPrediction, OutputSpec, Tokens, tensors_in
 
 Padding = Literal["bottom_right", "center"]
+Window = tuple[EllipsisType, slice, slice]
+"""The index of the original pixels in a padded image or map."""
 STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 """Pydantic's rules for settings: no unknown ones, and neither infinity nor NaN."""
 
@@ -102,37 +105,42 @@ class Head(nn.Module):
     Attributes:
         output: what is predicted, see :class:`dpt.types.OutputSpec`.
         uses_decoder: whether the head reads the decoder's maps; if none does, there is no decoder.
-        flat: suffixes of further outputs that are not maps, see :meth:`predict`.
     """
 
     output: OutputSpec
     uses_decoder: ClassVar[bool] = True
-    flat: ClassVar[frozenset[str]] = frozenset()
 
-    def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
-        """The output, of the shape that ``output`` declares; (H, W) = ``size`` if it is dense."""
+    def forward(self, features: Features, size: tuple[int, int]) -> HeadPrediction:
+        """Returns the prediction that ``output`` declares, at (H, W) = ``size`` if it is dense."""
         raise NotImplementedError
 
-    def small_logits(self, features: Features, size: tuple[int, int]) -> Tensor:
-        """Dense logits of any size. Losses upsample them to ``size`` with aligned corners."""
-        return self(features, size)
+    def raw(self, features: Features, size: tuple[int, int]) -> HeadOutput:
+        """Returns what the objective receives; dense logits may have a smaller size.
 
-    def auxiliary(self, features: Features, size: tuple[int, int]) -> Tensor | None:
-        """A second prediction for training, of any size if dense; None if there is none."""
-        return None
-
-    def predict(
-        self, features: Features, size: tuple[int, int], *, small: bool = False
-    ) -> dict[str, Tensor]:
-        """All outputs by the suffix of their name, ``""`` for the declared one.
-
-        With ``small``, logits keep the size of :meth:`small_logits`.
+        Losses upsample logits to ``size`` with aligned corners.
         """
-        found = {"": (self.small_logits if small else self)(features, size)}
-        auxiliary = self.auxiliary(features, size) if self.training else None
-        if auxiliary is not None:
-            found["_auxiliary"] = auxiliary
-        return found
+        return HeadOutput(self(features, size))
+
+    def fit(self, output: HeadOutput, size: tuple[int, int], window: Window) -> HeadOutput:
+        """Returns an output of :meth:`raw` for padded images of ``size``, cropped to ``window``."""
+        auxiliary = output.auxiliary
+        if auxiliary is not None and self.output.dense:
+            auxiliary = upsample(auxiliary, size)[window]
+        return replace(
+            output, prediction=self.crop(output.prediction, size, window), auxiliary=auxiliary
+        )
+
+    def crop(
+        self, prediction: HeadPrediction, size: tuple[int, int], window: Window
+    ) -> HeadPrediction:
+        """Returns a prediction for padded images of ``size``, its maps cropped to ``window``."""
+        specs = (self.output, *self.output.extra)
+        return self.output.join(
+            [
+                upsample(tensor, size)[window] if spec.dense else tensor
+                for spec, tensor in zip(specs, tensors_in(prediction), strict=True)
+            ]
+        )
 
     def set_progress(self, fraction: float) -> None:
         """Called before each training step with the completed fraction of the training, 0..1."""

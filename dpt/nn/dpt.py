@@ -1,19 +1,16 @@
 """The Dense Prediction Transformer (Ranftl et al. 2021): encoder, decoder, heads."""
 
 from collections.abc import Mapping, MutableMapping
-from types import EllipsisType
-from typing import cast
+from typing import Literal, cast, overload
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dpt.functional import same_size, upsample
-from dpt.nn.base import Encoder, Features, Head
+from dpt.functional import same_size
+from dpt.nn.base import Encoder, Features, Head, Window
 from dpt.nn.fusion import Decoder
-from dpt.types import OutputSpec
-
-Window = tuple[EllipsisType, slice, slice]
+from dpt.types import HeadOutput, HeadPrediction, OutputSpec
 
 
 class DPT(nn.Module):
@@ -62,19 +59,27 @@ class DPT(nn.Module):
                 images = F.pad(images, (left, columns - left, top, rows - top))
         return images, (..., slice(top, top + height), slice(left, left + width))
 
-    def forward(self, images: Tensor, *, upsample_logits: bool = True) -> dict[str, Tensor]:
+    @overload
+    def forward(
+        self, images: Tensor, *, raw: Literal[False] = False
+    ) -> dict[str, HeadPrediction]: ...
+    @overload
+    def forward(self, images: Tensor, *, raw: Literal[True]) -> dict[str, HeadOutput]: ...
+    def forward(
+        self, images: Tensor, *, raw: bool = False
+    ) -> dict[str, HeadPrediction] | dict[str, HeadOutput]:
         """Predicts for images of any size.
 
         Args:
             images: float (B, 3, H, W), normalised. Sides off the encoder's grid are padded, and
                 dense outputs cropped back.
-            upsample_logits: False leaves dense logits at the head's own size if the images need no
-                padding; losses and argmax upsample them in chunks (:mod:`dpt.functional`).
+            raw: return what objectives need besides the predictions. Dense logits then keep the
+                head's own size if the images need no padding; losses and argmax upsample them in
+                chunks (:mod:`dpt.functional`).
 
         Returns:
-            A tensor for each head, in the shape that ``outputs`` declares, such as ``depth``
-            (B, H, W), and the further outputs of a head: in training ``<name>_auxiliary`` if it has
-            a second prediction, and those of :class:`dpt.nn.masks.QueryHead`.
+            The prediction of each head, in the shape that ``outputs`` declares, such as ``depth``
+            (B, H, W); with ``raw``, the head's :class:`dpt.types.HeadOutput`.
 
         Raises:
             ValueError: ``images`` have another shape or type.
@@ -95,12 +100,12 @@ class DPT(nn.Module):
         tokens = self.encoder(padded)
         features = Features(tokens) if self.decoder is None else self.decoder.fuse(tokens)
         features.encoder = self.encoder
-        outputs: dict[str, Tensor] = {}
-        for name, head in self.heads.items():
-            has_logits = head.output.kind in ("logits", "masks")
-            small = has_logits and not upsample_logits and padded is images
-            for suffix, value in head.predict(features, size, small=small).items():
-                if head.output.dense and suffix not in head.flat and not small:
-                    value = upsample(value, size)[window]
-                outputs[name + suffix] = value
-        return outputs
+        if not raw:
+            return {
+                name: head.crop(head(features, size), size, window)
+                for name, head in self.heads.items()
+            }
+        outputs = {name: head.raw(features, size) for name, head in self.heads.items()}
+        if padded is images:
+            return outputs
+        return {name: head.fit(outputs[name], size, window) for name, head in self.heads.items()}

@@ -24,7 +24,7 @@ from dpt.functional import (
 )
 from dpt.nn.base import Encoder, Features, Head, HeadConfig, register_head
 from dpt.nn.masks import QueryConfig, require_per_class
-from dpt.types import OutputSpec
+from dpt.types import EmbeddingOutput, HeadOutput, Masks, OutputSpec
 from dpt.validation import MAX_METRES, NonNegative, Positive
 
 Upsampling = Literal["image", "double"]
@@ -143,6 +143,7 @@ class PanopticHeadConfig(QueryConfig):
             )
 
     def build(self, encoder: Encoder, fusion_channels: int) -> Head:
+        classes = OutputSpec("classes", "vector", channels=self.num_classes + 1, dense=False)
         output = OutputSpec(
             self.name,
             "masks",
@@ -152,6 +153,8 @@ class PanopticHeadConfig(QueryConfig):
             things=self.things,
             threshold=self.threshold,
             overlap=self.overlap,
+            record=Masks,
+            extra=(classes,),
         )
         return self.query_head(encoder, fusion_channels, output)
 
@@ -222,18 +225,20 @@ class SegmentationHead(Head):
         self.auxiliary_layers = layers() if config.auxiliary else None
 
     def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
-        return upsample(self.small_logits(features, size), size)
-
-    def small_logits(self, features: Features, size: tuple[int, int]) -> Tensor:
-        """Logits at the size of the feature map; at ``size`` with ``upsample="double"``."""
         logits = self._logits(self.layers, features, -1)
-        if self.config.upsample == "image":
-            return logits
-        return resize(upsample(logits, (2 * logits.shape[-2], 2 * logits.shape[-1])), size)
+        if self.config.upsample == "double":
+            return resize(upsample(logits, (2 * logits.shape[-2], 2 * logits.shape[-1])), size)
+        return upsample(logits, size)
 
-    def auxiliary(self, features: Features, size: tuple[int, int]) -> Tensor | None:
-        layers = self.auxiliary_layers
-        return None if layers is None else self._logits(layers, features, -2)
+    def raw(self, features: Features, size: tuple[int, int]) -> HeadOutput:
+        """Returns logits at the size of the feature map; at ``size`` with ``upsample="double"``."""
+        if self.config.upsample == "double":
+            logits = self(features, size)
+        else:
+            logits = self._logits(self.layers, features, -1)
+        if not self.training or self.auxiliary_layers is None:
+            return HeadOutput(logits)
+        return HeadOutput(logits, auxiliary=self._logits(self.auxiliary_layers, features, -2))
 
     @staticmethod
     def _logits(layers: nn.Sequential, features: Features, level: int) -> Tensor:
@@ -393,13 +398,12 @@ class Standardize(nn.Module):
 
 
 class EmbeddingHead(Head):
-    """The normalised CLS token (B, D), and in training its projection (B, E) as auxiliary output.
+    """The normalised CLS token (B, D), and in training its projection (B, E).
 
     If the encoder has no CLS token, the mean of the patch tokens replaces it. With ``patches``, the
-    projections (B, N, E) of the patch tokens are a further output ``_patches`` in training. The
-    projection is an MLP with a :class:`Standardize` after each hidden layer, where SimCLR and
-    MoCo v3 have BatchNorm: without it all projections are nearly equal at first, and short runs of
-    DINO learn nothing.
+    patch tokens are projected too in training, (B, T, E). The projection is an MLP with a
+    :class:`Standardize` after each hidden layer, where SimCLR and MoCo v3 have BatchNorm: without
+    it all projections are nearly equal at first, and short runs of DINO learn nothing.
     """
 
     uses_decoder = False
@@ -422,18 +426,16 @@ class EmbeddingHead(Head):
     def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
         return self.norm(features.image_token(self.num_prefix_tokens))
 
-    def auxiliary(self, features: Features, size: tuple[int, int]) -> Tensor:
-        return self.projection(self(features, size))
-
-    def predict(
-        self, features: Features, size: tuple[int, int], *, small: bool = False
-    ) -> dict[str, Tensor]:
-        found = super().predict(features, size, small=small)
-        if self.patches and self.training:
+    def raw(self, features: Features, size: tuple[int, int]) -> HeadOutput:
+        embeddings = self(features, size)
+        if not self.training:
+            return HeadOutput(embeddings)
+        output = EmbeddingOutput(embeddings, projection=self.projection(embeddings))
+        if self.patches:
             tokens = self.norm(features.tokens.levels[-1][:, self.num_prefix_tokens :])
             rows = self.projection(tokens.flatten(0, 1))
-            found["_patches"] = rows.unflatten(0, tokens.shape[:2])
-        return found
+            output.patches = rows.unflatten(0, tokens.shape[:2])
+        return output
 
     def prepare_for_inference(self) -> None:
         del self.projection

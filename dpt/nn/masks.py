@@ -8,6 +8,7 @@ Shapes: B batch, Q queries, K classes, D width, (g, g') the grid of patch tokens
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, ClassVar
 
 import torch
@@ -18,14 +19,12 @@ from torch import Tensor, nn
 
 from dpt.depthmath import at_least_float32
 from dpt.functional import resize
-from dpt.nn.base import Encoder, Features, Head, HeadConfig
+from dpt.nn.base import Encoder, Features, Head, HeadConfig, Window
 from dpt.nn.positions import sincos_2d
 from dpt.nn.queries import TokenDecoder
-from dpt.types import OutputSpec
+from dpt.types import HeadOutput, HeadPrediction, Masks, OutputSpec, QueryOutput
 
 Byte = Annotated[int, Field(ge=0, le=255)]
-Prediction = tuple[Tensor, Tensor]
-"""Mask logits (B, Q, h, w) and class logits (B, Q, K + 1); the last class is "no object"."""
 
 
 def require_per_class(num_classes: int, **options: Sequence[object]) -> None:
@@ -67,48 +66,57 @@ class QueryConfig(HeadConfig):
 
 
 class QueryHead(Head):
-    """Base class of the two mask heads: turns the predictions of each layer into outputs.
+    """Base class of the two mask heads: turns the predictions of each layer into an output.
 
-    An output of kind ``masks`` holds the last layer's mask logits, (B, Q, H, W), and a second one,
-    ``<name>_classes``, its class logits, (B, Q, K + 1). An output of kind ``logits`` holds the
-    :func:`semantic_scores`, (B, K, H, W). In training ``<name>_masks`` (B, L, Q, h, w) and
-    ``<name>_classes`` (B, L, Q, K + 1) hold the predictions of all L layers, shallow to deep, for
-    deep supervision, and ``<name>_auxiliary`` (B, K, h, w) class logits of pixels, if any.
+    The prediction is the last layer's :class:`dpt.types.Masks`, or their :func:`semantic_scores`,
+    (B, K, H, W), if the kind of the output is ``logits``.
     """
-
-    flat: ClassVar[frozenset[str]] = frozenset({"_classes"})
 
     def __init__(self, output: OutputSpec) -> None:
         super().__init__()
         self.output = output
 
-    def layers(self, features: Features) -> list[Prediction]:
-        """Predictions, shallow to deep; in evaluation only the last one is used."""
+    def layers(self, features: Features) -> list[Masks]:
+        """Returns predictions, shallow to deep; in evaluation only the last one is used."""
         raise NotImplementedError
 
-    def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
-        return self.predict(features, size)[""]
+    def pixel_logits(self, features: Features) -> Tensor | None:
+        """Returns class logits of pixels (B, K, h, w) for training, if the head has any."""
+        return None
 
-    def predict(
-        self, features: Features, size: tuple[int, int], *, small: bool = False
-    ) -> dict[str, Tensor]:
+    def prediction(self, masks: Tensor, classes: Tensor) -> HeadPrediction:
+        if self.output.kind == "logits":
+            return semantic_scores(masks, classes)
+        return Masks(masks, classes)
+
+    def forward(self, features: Features, size: tuple[int, int]) -> HeadPrediction:
+        masks, classes = self.layers(features)[-1]
+        return self.prediction(resize(masks, size), classes)  # as Mask2Former, before the sigmoid
+
+    def raw(self, features: Features, size: tuple[int, int]) -> HeadOutput:
+        """Returns the predictions of all layers in training, masks at the head's own size."""
+        if not self.training and self.output.kind == "logits":
+            return HeadOutput(self(features, size))
         layers = self.layers(features)
+        prediction = self.prediction(*layers[-1])
         if not self.training:
-            layers = layers[-1:]
-        is_semantic = self.output.kind == "logits"
-        if not small or (is_semantic and not self.training):
-            layers = [(resize(m, size), c) for m, c in layers]  # as Mask2Former, before the sigmoid
-        masks, classes = layers[-1]
-        found = {"": semantic_scores(masks, classes) if is_semantic else masks}
-        if self.training:
-            auxiliary = self.auxiliary(features, size)
-            if auxiliary is not None:
-                found["_auxiliary"] = auxiliary
-            found["_masks"] = torch.stack([m for m, _ in layers], dim=1)
-            found["_classes"] = torch.stack([c for _, c in layers], dim=1)
-        elif not is_semantic:
-            found["_classes"] = classes
-        return found
+            return HeadOutput(prediction)
+        return QueryOutput(
+            prediction,
+            auxiliary=self.pixel_logits(features),
+            layers=Masks(*(torch.stack(tensors, dim=1) for tensors in zip(*layers, strict=True))),
+        )
+
+    def fit(self, output: HeadOutput, size: tuple[int, int], window: Window) -> HeadOutput:
+        if isinstance(output, QueryOutput):
+            masks, classes = output.layers
+            masks = resize(masks.flatten(0, 1), size).unflatten(0, masks.shape[:2])
+            prediction = self.prediction(masks[:, -1], classes[:, -1])
+            output = replace(output, prediction=prediction, layers=Masks(masks[window], classes))
+        elif isinstance(output.prediction, Masks):
+            masks, classes = output.prediction
+            output = replace(output, prediction=Masks(resize(masks, size), classes))
+        return super().fit(output, size, window)
 
 
 def semantic_scores(masks: Tensor, classes: Tensor) -> Tensor:
@@ -162,10 +170,10 @@ class MaskHead(QueryHead):
         self.pixels = nn.Conv2d(dim, dim, kernel_size=1)
         self.classify_pixels = nn.Conv2d(dim, config.num_classes, kernel_size=1)
 
-    def auxiliary(self, features: Features, size: tuple[int, int]) -> Tensor:
+    def pixel_logits(self, features: Features) -> Tensor:
         return self.classify_pixels(features.maps[-1])
 
-    def layers(self, features: Features) -> list[Prediction]:
+    def layers(self, features: Features) -> list[Masks]:
         grid = features.tokens.grids[-1]
         memory = self.memory(features.tokens.levels[-1][:, self.num_prefix_tokens :])
         codes = sincos_2d(*grid, memory.shape[-1], like=memory)
@@ -185,12 +193,13 @@ class MaskHead(QueryHead):
             found.append(self._predict(x, pixels, logits))
         return found
 
-    def _predict(self, queries: Tensor, pixels: Tensor, logits: Tensor) -> Prediction:
+    def _predict(self, queries: Tensor, pixels: Tensor, logits: Tensor) -> Masks:
         queries = self.norm(queries)
         masks = torch.einsum("bqd,bdhw->bqhw", self.mask_mlp(queries), pixels)
         share = masks.sigmoid()
         mean = torch.einsum("bqhw,bkhw->bqk", share, logits) / (share.sum((2, 3))[..., None] + 1)
-        return masks, self.classify(queries) + F.pad(mean, (0, 1))  # "no object": plus 0
+        classes = self.classify(queries) + F.pad(mean, (0, 1))  # "no object": plus 0
+        return Masks(masks, classes)
 
 
 class EoMTHead(QueryHead):
@@ -237,7 +246,7 @@ class EoMTHead(QueryHead):
         """For each block, whether the attention of the queries is masked in prediction."""
         return [share > 0.5 for share in self.mask_shares.tolist()]
 
-    def layers(self, features: Features) -> list[Prediction]:
+    def layers(self, features: Features) -> list[Masks]:
         encoder, grid = features.encoder, features.tokens.grids[-1]
         assert encoder is not None
         tokens = features.tokens.levels[-1]
@@ -246,7 +255,7 @@ class EoMTHead(QueryHead):
             is_masked = [True] * self.num_blocks
         else:
             is_masked = self.is_masked or self.masked_blocks()
-        found: list[Prediction] = []
+        found: list[Masks] = []
         for i, masked in enumerate(is_masked):
             attn_mask = None
             if masked:
@@ -257,12 +266,12 @@ class EoMTHead(QueryHead):
             tokens = encoder.later_block(i, tokens, attn_mask=attn_mask, grid=grid)
         return [*found, self._predict(encoder.later_norm(tokens), grid)]
 
-    def _predict(self, tokens: Tensor, grid: tuple[int, int]) -> Prediction:
+    def _predict(self, tokens: Tensor, grid: tuple[int, int]) -> Masks:
         count = self.queries.shape[1]
         queries, patches = tokens[:, :count], tokens[:, count + self.num_prefix_tokens :]
         pixels = self.upscale(patches.mT.unflatten(2, grid))
         masks = torch.einsum("bqd,bdhw->bqhw", self.mask_mlp(queries), pixels)
-        return masks, self.classify(queries)
+        return Masks(masks, self.classify(queries))
 
     def _attn_mask(
         self, masks: Tensor, grid: tuple[int, int], length: int, share: Tensor

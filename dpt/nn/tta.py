@@ -17,18 +17,20 @@ from torch import Tensor
 
 from dpt.depthmath import at_least_float32
 from dpt.functional import resize
-from dpt.types import OutputResize, OutputSpec
+from dpt.types import HeadPrediction, OutputResize, OutputSpec, tensor_specs, tensors_of
 
 Outputs = dict[str, Tensor]
 Model = Callable[[Tensor], Mapping[str, Tensor]]
-"""Normalised images, float (B, 3, H, W), to a tensor for each head."""
+"""Normalised images, float (B, 3, H, W), to tensors by name, see :func:`dpt.types.tensors_of`."""
+Predictions = Callable[[Tensor], Mapping[str, HeadPrediction]]
+"""Normalised images to the prediction of each head."""
 Specs = Mapping[str, OutputSpec]
 
 MAX_SCALE = 8  # the memory of a forward pass grows with its square
 
 
 def augmented(
-    model: Model,
+    model: Predictions,
     specs: Specs,
     *,
     flip: bool = False,
@@ -37,7 +39,7 @@ def augmented(
     stride: tuple[int, int] | None = None,
     multiple_of: int = 1,
     resize: OutputResize = "bilinear_aligned",
-) -> Model:
+) -> Predictions:
     """``model`` with the requested augmentations; ``model`` itself if none is requested.
 
     The sliding window runs over every scale of every image and of its mirror image, as in
@@ -46,18 +48,37 @@ def augmented(
     """
     if stride is not None and window is None:
         raise ValueError(f"stride={list(stride)} has no effect without window: give both")
-    if flip or window is not None or tuple(scales) != (1.0,):
-        refuse_masks(specs)
+    if not flip and window is None and tuple(scales) == (1.0,):
+        return model
+    refuse_masks(specs)
+    outputs, specs = specs, tensor_specs(specs)
+    augmented_model = partial(_split_predictions, model, outputs)
     if window is not None:
         stride = stride or (max(1, window[0] * 2 // 3), max(1, window[1] * 2 // 3))
-        model = partial(slide, model, specs, window=window, stride=stride)
+        augmented_model = partial(slide, augmented_model, specs, window=window, stride=stride)
     if tuple(scales) != (1.0,):
-        model = partial(
-            multi_scale, model, specs, scales=scales, multiple_of=multiple_of, resize=resize
+        augmented_model = partial(
+            multi_scale,
+            augmented_model,
+            specs,
+            scales=scales,
+            multiple_of=multiple_of,
+            resize=resize,
         )
     if flip:  # last, so that all logits are resized before any are averaged
-        model = partial(flipped_mean, model, specs)
-    return model
+        augmented_model = partial(flipped_mean, augmented_model, specs)
+    return partial(_join_predictions, augmented_model, outputs)
+
+
+def _split_predictions(model: Predictions, outputs: Specs, images: Tensor) -> Outputs:
+    return tensors_of(model(images), outputs)
+
+
+def _join_predictions(model: Model, outputs: Specs, images: Tensor) -> Mapping[str, HeadPrediction]:
+    tensors = model(images)
+    return {
+        key: spec.join([tensors[name] for name in spec.tensors]) for key, spec in outputs.items()
+    }
 
 
 def refuse_masks(specs: Specs) -> None:

@@ -19,12 +19,21 @@ from dpt.losses.masks import SetLoss
 from dpt.metrics.base import SumMetric
 from dpt.metrics.protocols import Protocol
 from dpt.segments import Segments
-from dpt.types import Batch, OutputResize, OutputSpec, Sample, Target
+from dpt.types import (
+    Batch,
+    HeadOutput,
+    HeadPrediction,
+    OutputResize,
+    OutputSpec,
+    QueryOutput,
+    Sample,
+    Target,
+    tensors_in,
+)
 from dpt.viz import output_panel
 
 log = logging.getLogger("dpt")
 
-Outputs = Mapping[str, Tensor]
 OBJECTIVES: dict[str, type[Objective]] = {}
 """Objectives by the name of their head; a subclass that sets ``head`` is added automatically."""
 
@@ -93,15 +102,15 @@ class Objective(nn.Module, ABC):
         """Changes normalised images (B, 3, H, W), or adds labels; ``step`` is 0 in evaluation."""
         return inputs, batch
 
-    def add_outputs(self, heads: Any, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
-        """Adds what the model's ``heads`` compute from labels, such as embeddings of captions."""
-        return dict(outputs)
+    def add_outputs(self, head: nn.Module, output: HeadOutput, batch: Batch) -> HeadOutput:
+        """Adds what the head computes from labels, such as embeddings of captions."""
+        return output
 
     @abstractmethod
-    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
-        """Weighted scalar terms by name; their sum is minimised.
+    def losses(self, output: HeadOutput, batch: Batch) -> dict[str, Tensor]:
+        """Returns weighted scalar terms by name; their sum is minimised.
 
-        Dense outputs have the head's size, labels that of the images.
+        Dense logits have the head's size, labels that of the images.
         """
 
     def remarks(self, samples: Sequence[Sample]) -> Iterator[str]:
@@ -112,23 +121,23 @@ class Objective(nn.Module, ABC):
         """The reason why a teacher with this output cannot be used; None if it can."""
         return None
 
-    def distil(self, outputs: Outputs, teacher_outputs: Outputs, temperature: float) -> Tensor:
-        """Distance from a teacher's outputs, a weighted scalar; by default the mean absolute one.
+    def distil(self, output: HeadOutput, teacher: Tensor, temperature: float) -> Tensor:
+        """Returns the distance from a teacher, a weighted scalar; the mean absolute one by default.
 
         Args:
-            outputs: of the student, in training mode.
-            teacher_outputs: dense logits have the head's size; ``depth`` is never inverse.
+            output: of the student, in training mode.
+            teacher: its prediction; dense logits have the head's size, ``depth`` is never inverse.
             temperature: divides class logits before their softmax.
         """
-        return self.weight * F.l1_loss(outputs[self.head], teacher_outputs[self.head])
+        return self.weight * F.l1_loss(output.tensor, teacher)
 
     def pseudo_labels(
-        self, outputs: Outputs, size: tuple[int, int], *, share: float
+        self, teacher: Tensor, size: tuple[int, int], *, share: float
     ) -> dict[str, Tensor]:
-        """Entries of a batch that a teacher's outputs give; the default is none.
+        """Returns the entries of a batch that a teacher's prediction gives; none by default.
 
         Args:
-            outputs: as in :meth:`distil`.
+            teacher: as in :meth:`distil`.
             size: (H, W) of maps.
             share: share of each class's pixels that are used, the most certain ones.
         """
@@ -141,26 +150,27 @@ class Objective(nn.Module, ABC):
         labels = cast(dict[Any, Any], batch)
         return tuple(labels[key][k][None] for key in keys)
 
-    def predict(self, output: Tensor, size: Sequence[int]) -> Tensor:
-        """The prediction that is scored: one image's output (1, ...), maps at ``size`` = (H, W).
+    def predict(self, prediction: HeadPrediction, size: Sequence[int]) -> Tensor:
+        """Returns what is scored of one image's prediction (1, ...), maps at ``size`` = (H, W).
 
-        The default resizes maps (1, h, w) and (1, C, h, w) by the rule ``resize``.
+        The default resizes maps (1, h, w) and (1, C, h, w) by the rule ``resize``. It leaves out
+        the further tensors of a prediction that has several.
         """
+        output = tensors_in(prediction)[0]
         if not self.dense or output.shape[-2:] == torch.Size(size):
             return output
         maps = output.float().flatten(0, -3)[None]
         maps = resize(maps, (size[0], size[1]), self.resize)
         return maps.view(*output.shape[:-2], *size)
 
-    def update(self, outputs: Outputs, batch: Batch) -> None:
+    def update(self, output: HeadOutput, batch: Batch) -> None:
         """Scores an evaluation batch; maps are scored one by one, at the size of their labels."""
-        output = outputs[self.head]
         if not self.dense:
-            self.metrics.update(output, cast(dict[Any, Any], batch)[self.target])
+            self.metrics.update(output.tensor, cast(dict[Any, Any], batch)[self.target])
             return
-        for k in range(len(output)):
+        for k in range(len(output.tensor)):
             truth = self.truth(batch, k)
-            prediction = self.predict(output[k : k + 1], truth[0].shape[-2:])
+            prediction = self.predict(output.image(k).prediction, truth[0].shape[-2:])
             self.metrics.update(prediction, *truth)
 
     def compute(self) -> dict[str, float]:
@@ -168,18 +178,18 @@ class Objective(nn.Module, ABC):
         return {k: float(v) for k, v in self.metrics.compute().items()}
 
     def panel(
-        self, photo: np.ndarray, outputs: Outputs, labels: Batch, output: OutputSpec
+        self, photo: np.ndarray, output: HeadOutput, labels: Batch, spec: OutputSpec
     ) -> np.ndarray | None:
-        """Pictures of one image side by side, uint8 RGB; None for image-level heads.
+        """Returns pictures of one image side by side, uint8 RGB; None for image-level heads.
 
-        ``photo`` is uint8 (H, W, 3) RGB; ``outputs`` and ``labels`` have a batch axis of 1.
+        ``photo`` is uint8 (H, W, 3) RGB; ``output`` and ``labels`` have a batch axis of 1.
         """
         if not self.dense:
             return None
         truth = self.masked_truth(labels)
-        prediction = self.predict(outputs[self.head], truth.shape[-2:])
+        prediction = self.predict(output.prediction, truth.shape[-2:])
         maps = truth[0].numpy(force=True), prediction[0].numpy(force=True)
-        return output_panel(photo, *maps, output)
+        return output_panel(photo, *maps, spec)
 
     def masked_truth(self, labels: Batch) -> Tensor:
         """The target of one image with a batch axis, NaN outside its mask."""
@@ -247,12 +257,11 @@ class PixelClassObjective(ClassObjective):
         return {**found, "class_names": data.info.class_names, "palette": data.info.palette}
 
     def set_losses(
-        self, loss: SetLoss, outputs: Outputs, labels: Tensor, truth: Sequence[Segments]
+        self, loss: SetLoss, output: HeadOutput, labels: Tensor, truth: Sequence[Segments]
     ) -> dict[str, Tensor]:
-        """The terms of a set loss for the outputs of :class:`dpt.nn.masks.QueryHead`."""
-        masks, classes = outputs[f"{self.head}_masks"], outputs[f"{self.head}_classes"]
-        pixels = outputs.get(f"{self.head}_auxiliary")
-        terms = loss(masks, classes, truth, pixels=pixels, labels=labels)
+        """Returns the terms of a set loss for the output of :class:`dpt.nn.masks.QueryHead`."""
+        assert isinstance(output, QueryOutput)
+        terms = loss(*output.layers, truth, pixels=output.auxiliary, labels=labels)
         return {f"loss_{self.head}_{k}": self.weight * value for k, value in terms.items()}
 
 
@@ -302,9 +311,24 @@ def lower_is_better(objectives: Iterable[Objective]) -> set[str]:
     return {name for objective in objectives for name in objective.metrics.lower_is_better}
 
 
-def nonfinite_names(outputs: Outputs, labels: Batch) -> list[str]:
-    """Names of the images for which an output (B, ...) holds NaN or infinity."""
-    finite = [v.reshape(len(v), -1).isfinite().all(dim=1) for v in outputs.values()]
+def evaluated(
+    predictions: Mapping[str, HeadPrediction],
+    heads: Mapping[str, nn.Module],
+    objectives: Iterable[Objective],
+    labels: Batch,
+) -> dict[str, HeadOutput]:
+    """Returns each head's output with what it computes from labels for its objective."""
+    outputs = {name: HeadOutput(prediction) for name, prediction in predictions.items()}
+    for objective in objectives:
+        name = objective.head
+        outputs[name] = objective.add_outputs(heads[name], outputs[name], labels)
+    return outputs
+
+
+def nonfinite_names(outputs: Mapping[str, HeadOutput], labels: Batch) -> list[str]:
+    """Returns the names of the images for which an output (B, ...) holds NaN or infinity."""
+    values = [tensor for output in outputs.values() for tensor in output.tensors()]
+    finite = [v.reshape(len(v), -1).isfinite().all(dim=1) for v in values]
     flags = torch.stack(finite).all(dim=0).tolist()
     return [name for name, flag in zip(labels["name"], flags, strict=True) if not flag]
 

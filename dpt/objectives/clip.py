@@ -5,13 +5,13 @@ from hashlib import blake2b
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dpt.losses.contrastive import contrastive_loss
 from dpt.metrics.embeddings import RetrievalMetrics
-from dpt.nn.text import ClipHeadConfig
-from dpt.objectives.base import Objective, Outputs
-from dpt.types import Batch, Sample
+from dpt.nn.text import ClipHead, ClipHeadConfig
+from dpt.objectives.base import Objective
+from dpt.types import Batch, ClipOutput, HeadOutput, Sample
 
 
 class ClipObjective(Objective):
@@ -44,13 +44,14 @@ class ClipObjective(Objective):
     def from_data(cls, data: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
         return {"class_names": data.class_id_names}
 
-    def add_outputs(self, heads: Any, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
-        head, captions = heads[self.head], batch["caption"]
-        ids = caption_ids(captions, head.length).to(outputs["clip"].device)
-        found = {**outputs, "clip_text": head.scaled_text(captions), "clip_ids": ids}
+    def add_outputs(self, head: nn.Module, output: HeadOutput, batch: Batch) -> ClipOutput:
+        assert isinstance(head, ClipHead)
+        captions, images = batch["caption"], output.tensor
+        ids = caption_ids(captions, head.length).to(images.device)
+        clip_output = ClipOutput(images, text=head.scaled_text(captions), ids=ids)
         if self.class_names and not head.training:
-            found["clip_classes"] = outputs["clip"] @ head.embed_classes(self.class_names).mT
-        return found
+            clip_output.classes = images @ head.embed_classes(self.class_names).mT
+        return clip_output
 
     def remarks(self, samples: Sequence[Sample]) -> Iterator[str]:
         texts = [s.get("caption", "") for s in samples]
@@ -61,16 +62,19 @@ class ClipObjective(Objective):
         if len(samples) > 1 and len({text.encode()[:length] for text in texts}) == 1:
             yield f"{key}: all {len(texts)} captions read are equal: nothing can be learned"
 
-    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
-        loss = contrastive_loss(outputs["clip"], outputs["clip_text"], outputs["clip_ids"])
+    def losses(self, output: HeadOutput, batch: Batch) -> dict[str, Tensor]:
+        assert isinstance(output, ClipOutput)
+        loss = contrastive_loss(output.tensor, output.text, output.ids)
         return {"loss_clip": self.weight * loss}
 
-    def update(self, outputs: Outputs, batch: Batch) -> None:
-        ids = outputs["clip_ids"]
-        known = ids >= 0
-        self.metrics.update(outputs["clip"][known], outputs["clip_text"][known], ids[known])
-        if "clip_classes" in outputs and "class_id" in batch:
-            self.metrics.update_classes(outputs["clip_classes"], batch["class_id"])
+    def update(self, output: HeadOutput, batch: Batch) -> None:
+        assert isinstance(output, ClipOutput)
+        has_caption = output.ids >= 0
+        self.metrics.update(
+            output.tensor[has_caption], output.text[has_caption], output.ids[has_caption]
+        )
+        if output.classes is not None and "class_id" in batch:
+            self.metrics.update_classes(output.classes, batch["class_id"])
 
 
 def caption_ids(captions: Sequence[str], length: int) -> Tensor:

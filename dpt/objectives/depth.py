@@ -14,8 +14,8 @@ from dpt.depthmath import valid_range
 from dpt.losses.depth import ScaleShiftInvariantLoss, SILogLoss
 from dpt.metrics.depth import DepthMetrics
 from dpt.metrics.protocols import PredictionKind, Protocol
-from dpt.objectives.base import Objective, Outputs, nearest
-from dpt.types import Batch, OutputSpec
+from dpt.objectives.base import Objective, nearest
+from dpt.types import Batch, HeadOutput, OutputSpec
 from dpt.validation import Metres
 from dpt.viz import depth_panel
 
@@ -96,7 +96,7 @@ class DepthObjective(Objective):
     def notes(self) -> dict[str, Any]:
         return self.metrics.protocol.depth_notes()
 
-    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
+    def losses(self, output: HeadOutput, batch: Batch) -> dict[str, Tensor]:
         depth, valid = batch["depth"], self.within_range(batch["depth"], batch["valid"])
         if "unlabelled" in batch:
             rows, kept = batch["unlabelled"][:, None, None], batch["kept"]
@@ -104,8 +104,8 @@ class DepthObjective(Objective):
                 valid = valid & ~(rows & kept)
             else:
                 guessed = valid & rows & ~kept
-                valid = valid & ~self.worst_pixels(outputs["depth"], depth, guessed)
-        return {"loss_depth": self.weight * self.loss(outputs["depth"], depth, valid)}
+                valid = valid & ~self.worst_pixels(output.tensor, depth, guessed)
+        return {"loss_depth": self.weight * self.loss(output.tensor, depth, valid)}
 
     @torch.no_grad()
     def worst_pixels(self, prediction: Tensor, depth: Tensor, guessed: Tensor) -> Tensor:
@@ -120,9 +120,9 @@ class DepthObjective(Objective):
         return (error > limit).view_as(guessed)
 
     def pseudo_labels(
-        self, outputs: Outputs, size: tuple[int, int], *, share: float
+        self, teacher: Tensor, size: tuple[int, int], *, share: float
     ) -> dict[str, Tensor]:
-        return {"depth": outputs["depth"].float(), "valid": outputs["depth"] > 0}
+        return {"depth": teacher.float(), "valid": teacher > 0}
 
     def within_range(self, depth: Tensor, valid: Tensor) -> Tensor:
         """``valid`` (B, H, W) without depths outside a metric head's range, as after zooming."""
@@ -135,17 +135,17 @@ class DepthObjective(Objective):
             return "its depth is relative and has no metres: set task.kind=relative"
         return None
 
-    def distil(self, outputs: Outputs, teacher_outputs: Outputs, temperature: float) -> Tensor:
-        """The loss, with the teacher's depth in place of measured depth."""
-        depth = teacher_outputs["depth"]
-        return self.weight * self.loss(outputs["depth"], depth, self.within_range(depth, depth > 0))
+    def distil(self, output: HeadOutput, teacher: Tensor, temperature: float) -> Tensor:
+        """Returns the loss, with the teacher's depth in place of measured depth."""
+        valid = self.within_range(teacher, teacher > 0)
+        return self.weight * self.loss(output.tensor, teacher, valid)
 
     def panel(
-        self, photo: np.ndarray, outputs: Outputs, labels: Batch, output: OutputSpec
+        self, photo: np.ndarray, output: HeadOutput, labels: Batch, spec: OutputSpec
     ) -> np.ndarray:
         """Depth aligned and clamped as it is scored, on the pixels that count."""
         truth, valid = self.truth(labels, 0)
-        prediction = self.predict(outputs["depth"], truth.shape[-2:])
+        prediction = self.predict(output.prediction, truth.shape[-2:])
         metres, counted = self.metrics.in_metres(prediction, truth, valid)
         maps = (values[0].numpy(force=True) for values in (truth, counted, metres))
         return depth_panel(photo, *maps)

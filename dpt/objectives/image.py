@@ -11,8 +11,8 @@ from torch import Tensor
 from dpt.depthmath import at_least_float32
 from dpt.files import few
 from dpt.metrics.image import ClassificationMetrics, RegressionMetrics
-from dpt.objectives.base import ClassObjective, Objective, Outputs, mean_predictions
-from dpt.types import NO_CLASS, Batch
+from dpt.objectives.base import ClassObjective, Objective, mean_predictions
+from dpt.types import NO_CLASS, Batch, HeadOutput
 from dpt.validation import Share
 
 
@@ -53,10 +53,10 @@ class ClassificationObjective(ClassObjective):
             raise ValueError(f"classification needs two classes, not {few(names) or 'none'}")
         return {**found, "class_names": names}
 
-    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
+    def losses(self, output: HeadOutput, batch: Batch) -> dict[str, Tensor]:
         # summed over labelled images and divided by all, so that processes can be averaged
         loss = F.cross_entropy(
-            outputs["classification"].float(),
+            output.tensor.float(),
             batch["class_id"],
             ignore_index=NO_CLASS,
             label_smoothing=self.label_smoothing,
@@ -64,11 +64,10 @@ class ClassificationObjective(ClassObjective):
         )
         return {"loss_classification": self.weight * loss / len(batch["class_id"])}
 
-    def distil(self, outputs: Outputs, teacher_outputs: Outputs, temperature: float) -> Tensor:
+    def distil(self, output: HeadOutput, teacher: Tensor, temperature: float) -> Tensor:
         """Hard-label distillation (Touvron et al. 2021, eq. 3); ``temperature`` is not used."""
-        logits = outputs["classification"]
-        choice = teacher_outputs["classification"].argmax(dim=1)
-        return self.weight * F.cross_entropy(at_least_float32(logits), choice)
+        logits = at_least_float32(output.tensor)
+        return self.weight * F.cross_entropy(logits, teacher.argmax(dim=1))
 
     def baselines(self, samples: Iterable[Batch], size: tuple[int, int]) -> dict[str, Tensor]:
         """The frequencies of the classes, as logits."""
@@ -108,8 +107,8 @@ class RegressionObjective(Objective):
             return {}
         return {"mean": float(np.mean(values)), "std": float(np.std(values)) or 1.0}
 
-    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
+    def losses(self, output: HeadOutput, batch: Batch) -> dict[str, Tensor]:
         value = batch["value"]
         known = value.isfinite()
-        error = (outputs["regression"].float() - torch.where(known, value, 0.0)) / self.std
+        error = (output.tensor.float() - torch.where(known, value, 0.0)) / self.std
         return {"loss_regression": self.weight * torch.where(known, error, 0.0).square().mean()}

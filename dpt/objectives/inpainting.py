@@ -14,8 +14,8 @@ from torch import Tensor
 
 from dpt.depthmath import at_least_float32, masked_mean
 from dpt.metrics.image import RegressionMetrics
-from dpt.objectives.base import Objective, Outputs
-from dpt.types import Batch, OutputSpec
+from dpt.objectives.base import Objective
+from dpt.types import Batch, HeadOutput, OutputSpec
 from dpt.validation import Count, Fraction
 from dpt.viz import colorize_output, side_by_side
 
@@ -84,8 +84,8 @@ class InpaintingObjective(Objective):
         """Hides patches; in evaluation (step 0) always the same ones of an image."""
         return hide_patches(inputs, batch, batch["index"].tolist(), step=step, **self.masks)
 
-    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
-        error = at_least_float32(outputs["inpainting"]) - batch["image"] / 255
+    def losses(self, output: HeadOutput, batch: Batch) -> dict[str, Tensor]:
+        error = at_least_float32(output.tensor) - batch["image"] / 255
         loss = masked_mean(error.abs().mean(dim=1), batch["hidden"]).mean()
         return {"loss_inpainting": self.weight * loss}
 
@@ -95,10 +95,10 @@ class InpaintingObjective(Objective):
         return (colors[None],)
 
     def panel(
-        self, photo: np.ndarray, outputs: Outputs, labels: Batch, output: OutputSpec
+        self, photo: np.ndarray, output: HeadOutput, labels: Batch, spec: OutputSpec
     ) -> np.ndarray:
-        colors = outputs["inpainting"][0].float().numpy(force=True)
-        picture = colorize_output(colors, output, limits=(0.0, 1.0))
+        colors = output.tensor[0].float().numpy(force=True)
+        picture = colorize_output(colors, spec, limits=(0.0, 1.0))
         hidden = labels["hidden"][0].numpy(force=True)[..., None]
         shown, painted = (np.where(hidden, new, photo) for new in (np.uint8(128), picture))
         captions = ("image", f"input, {hidden.mean():.0%} hidden", "prediction")

@@ -15,7 +15,7 @@ from dpt.losses.masks import SetLoss
 from dpt.metrics.instances import InstanceMetrics, objects_of
 from dpt.metrics.panoptic import PanopticMetrics
 from dpt.metrics.protocols import Protocol
-from dpt.objectives.base import Outputs, PixelClassObjective, nearest, take
+from dpt.objectives.base import PixelClassObjective, nearest, take
 from dpt.segments import (
     OBJECT_IDS,
     SegmentMap,
@@ -24,7 +24,7 @@ from dpt.segments import (
     panoptic_segments,
     segments_of,
 )
-from dpt.types import Batch, OutputSpec
+from dpt.types import Batch, HeadOutput, HeadPrediction, OutputSpec
 from dpt.viz import output_panel
 
 
@@ -85,7 +85,7 @@ class MaskObjective(PixelClassObjective):
         """The metrics of the classes."""
 
     @abstractmethod
-    def score(self, outputs: Outputs, truth: Segments, labels: Batch) -> None:
+    def score(self, prediction: HeadPrediction, truth: Segments, labels: Batch) -> None:
         """Updates the metrics with one image; ``labels`` has a batch axis of 1."""
 
     @classmethod
@@ -100,10 +100,10 @@ class MaskObjective(PixelClassObjective):
         objective.threshold, objective.overlap = output.threshold, output.overlap
         return objective
 
-    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
+    def losses(self, output: HeadOutput, batch: Batch) -> dict[str, Tensor]:
         maps = zip(batch["labels"], batch["objects"], strict=True)
         truth = [self._segments(labels, objects) for labels, objects in maps]
-        return self.set_losses(self.loss, outputs, batch["labels"], truth)
+        return self.set_losses(self.loss, output, batch["labels"], truth)
 
     def _segments(self, labels: Tensor, objects: Tensor) -> Segments:
         """The true segments; none of their pixels is known where the loader found no objects."""
@@ -113,34 +113,33 @@ class MaskObjective(PixelClassObjective):
     def truth(self, batch: Batch, k: int) -> tuple[Tensor, ...]:
         return batch["labels"][k][None], batch["objects"][k][None]
 
-    def update(self, outputs: Outputs, batch: Batch) -> None:
+    def update(self, output: HeadOutput, batch: Batch) -> None:
         for k, labels in enumerate(batch["labels"]):
             segments = self._segments(labels, batch["objects"][k])
             if segments.known.any():
-                own = {name: output[k : k + 1] for name, output in outputs.items()}
-                self.score(own, segments, take(batch, [k]))
+                self.score(output.image(k).prediction, segments, take(batch, [k]))
 
-    def segment_map(self, outputs: Outputs, size: tuple[int, int]) -> SegmentMap:
-        """The predicted segments of one image at ``size``.
+    def segment_map(self, prediction: HeadPrediction, size: tuple[int, int]) -> SegmentMap:
+        """Returns the predicted segments of one image at ``size``.
 
-        The output is mask logits, or :attr:`SegmentMap.codes` of a baseline or of a file.
+        The prediction is :class:`dpt.types.Masks`, or the :attr:`SegmentMap.codes` of a baseline or
+        a file.
         """
-        output = outputs[self.head]
-        if not output.is_floating_point():
-            return SegmentMap.from_codes(nearest(output, size)[0].long())
+        if isinstance(prediction, Tensor):
+            return SegmentMap.from_codes(nearest(prediction, size)[0].long())
+        masks, classes = (logits[0].float() for logits in prediction)
         rules = {"threshold": self.threshold, "overlap": self.overlap}
-        classes = outputs[f"{self.head}_classes"][0].float()
-        return panoptic_segments(output[0].float(), classes, self.things, size=size, **rules)
+        return panoptic_segments(masks, classes, self.things, size=size, **rules)
 
     def panel(
-        self, photo: np.ndarray, outputs: Outputs, labels: Batch, output: OutputSpec
+        self, photo: np.ndarray, output: HeadOutput, labels: Batch, spec: OutputSpec
     ) -> np.ndarray:
         truth, objects = (maps[0] for maps in self.truth(labels, 0))
-        found = self.segment_map(outputs, (truth.shape[-2], truth.shape[-1]))
+        found = self.segment_map(output.prediction, (truth.shape[-2], truth.shape[-1]))
         true = self._segments(truth, objects)
-        palette: Any = output.palette or self.palette
-        names = output.class_names or self.class_labels
-        spec = replace(output, class_names=names, palette=palette)
+        palette: Any = spec.palette or self.palette
+        names = spec.class_names or self.class_labels
+        spec = replace(spec, class_names=names, palette=palette)
         counts = len(true.classes), len(found.classes)
         captions = f"truth, {counts[0]} segments", f"prediction, {counts[1]} segments"
         return output_panel(
@@ -172,9 +171,9 @@ class PanopticObjective(MaskObjective):
     def make_metrics(self) -> PanopticMetrics:
         return PanopticMetrics(self.things, self.class_labels)
 
-    def score(self, outputs: Outputs, truth: Segments, labels: Batch) -> None:
+    def score(self, prediction: HeadPrediction, truth: Segments, labels: Batch) -> None:
         height, width = truth.known.shape
-        self.metrics.update(self.segment_map(outputs, (height, width)), truth)
+        self.metrics.update(self.segment_map(prediction, (height, width)), truth)
 
 
 class InstanceObjective(MaskObjective):
@@ -186,17 +185,17 @@ class InstanceObjective(MaskObjective):
     def make_metrics(self) -> InstanceMetrics:
         return InstanceMetrics(self.class_labels)
 
-    def score(self, outputs: Outputs, truth: Segments, labels: Batch) -> None:
-        output, (height, width) = outputs[self.head], truth.known.shape
+    def score(self, prediction: HeadPrediction, truth: Segments, labels: Batch) -> None:
+        height, width = truth.known.shape
         size = height, width
-        if output.is_floating_point():
-            masks = resize(output.float(), size)[0]
-            found = instances(masks, outputs[f"{self.head}_classes"][0].float(), self.things)
-        else:
-            baseline = self.segment_map(outputs, size)
-            places = torch.arange(len(baseline.classes), device=output.device)
+        if isinstance(prediction, Tensor):
+            baseline = self.segment_map(prediction, size)
+            places = torch.arange(len(baseline.classes), device=prediction.device)
             masks = baseline.ids == places[:, None, None]
             found = masks, baseline.classes, baseline.scores
+        else:
+            masks, classes = (logits.float() for logits in prediction)
+            found = instances(resize(masks, size)[0], classes[0], self.things)
         (stored,) = labels.get("masks", [None])
         true = objects_of(truth) if stored is None else stored
         self.metrics.update(*found, true, int(labels["index"][0]))

@@ -12,9 +12,16 @@ from dpt.functional import chunked_argmax, upsample
 from dpt.losses.masks import SetLoss
 from dpt.losses.segmentation import CrossEntropyLoss, softened_divergence
 from dpt.metrics.segmentation import SegmentationMetrics
-from dpt.objectives.base import Outputs, PixelClassObjective, mean_predictions, nearest
+from dpt.objectives.base import PixelClassObjective, mean_predictions, nearest
 from dpt.segments import segments_of
-from dpt.types import IGNORE_INDEX, Batch, OutputSpec
+from dpt.types import (
+    IGNORE_INDEX,
+    Batch,
+    HeadOutput,
+    HeadPrediction,
+    OutputSpec,
+    tensors_in,
+)
 from dpt.validation import NonNegative
 from dpt.viz import segmentation_panel
 
@@ -77,31 +84,29 @@ class SegmentationObjective(PixelClassObjective):
             self.set_loss.pixel_loss = self.loss
             self.head_options["num_queries"] = num_queries
 
-    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
+    def losses(self, output: HeadOutput, batch: Batch) -> dict[str, Tensor]:
         labels = batch["labels"]
         if self.set_loss is not None:
             nothing = torch.zeros_like(labels[0])
             truth = [segments_of(each, nothing, (False,) * self.num_classes) for each in labels]
-            return self.set_losses(self.set_loss, outputs, labels, truth)
-        terms = {"loss_segmentation": self.weight * self.loss(outputs["segmentation"], labels)}
-        auxiliary = outputs.get("segmentation_auxiliary")
-        if auxiliary is not None:
+            return self.set_losses(self.set_loss, output, labels, truth)
+        terms = {"loss_segmentation": self.weight * self.loss(output.tensor, labels)}
+        if output.auxiliary is not None:
             factor = self.weight * self.auxiliary_weight
-            terms["loss_auxiliary"] = factor * self.loss(auxiliary, labels)
+            terms["loss_auxiliary"] = factor * self.loss(output.auxiliary, labels)
         return terms
 
-    def distil(self, outputs: Outputs, teacher_outputs: Outputs, temperature: float) -> Tensor:
-        """Divergence from the teacher's class probabilities, at the size of the head's logits."""
-        student = outputs["segmentation"]
-        size = (student.shape[-2], student.shape[-1])
-        teacher = upsample(teacher_outputs["segmentation"], size)
+    def distil(self, output: HeadOutput, teacher: Tensor, temperature: float) -> Tensor:
+        """Returns the divergence from the teacher's class probabilities at the student's size."""
+        student = output.tensor
+        teacher = upsample(teacher, (student.shape[-2], student.shape[-1]))
         return self.weight * softened_divergence(student, teacher, temperature=temperature)
 
     def pseudo_labels(
-        self, outputs: Outputs, size: tuple[int, int], *, share: float
+        self, teacher: Tensor, size: tuple[int, int], *, share: float
     ) -> dict[str, Tensor]:
-        """Class ids of the most certain ``share`` of each class's pixels; others are ignored."""
-        logits = upsample(outputs["segmentation"].float(), size)
+        """Returns the classes of the most certain ``share`` of each class's pixels."""
+        logits = upsample(teacher.float(), size)
         probability, ids = logits.softmax(dim=1).max(dim=1)
         labels = torch.full_like(ids, IGNORE_INDEX, dtype=torch.uint8)
         for k in ids.unique():
@@ -110,12 +115,12 @@ class SegmentationObjective(PixelClassObjective):
             labels[(ids == k) & (probability >= limit)] = k.to(torch.uint8)
         return {"labels": labels}
 
-    def predict(self, output: Tensor, size: Sequence[int]) -> Tensor:
+    def predict(self, prediction: HeadPrediction, size: Sequence[int]) -> Tensor:
         """Logits (1, K, h, w) to class ids (1, H, W): the argmax of the resized logits.
 
         Ids (1, h, w), of a file of predictions or a baseline, are resized by nearest neighbour.
         """
-        full = (size[0], size[1])
+        (output,), full = tensors_in(prediction), (size[0], size[1])
         if output.shape[-2:] == torch.Size(size):
             return output.argmax(dim=1) if output.is_floating_point() else output
         if not output.is_floating_point():
@@ -123,15 +128,15 @@ class SegmentationObjective(PixelClassObjective):
         return chunked_argmax(output.float(), full, self.resize)
 
     def panel(
-        self, photo: np.ndarray, outputs: Outputs, labels: Batch, output: OutputSpec
+        self, photo: np.ndarray, output: HeadOutput, labels: Batch, spec: OutputSpec
     ) -> np.ndarray:
         (truth,) = self.truth(labels, 0)
-        ids = self.predict(outputs["segmentation"], truth.shape[-2:])
+        ids = self.predict(output.prediction, truth.shape[-2:])
         is_class = (ids >= 0) & (ids < self.num_classes)  # files hold any number
         ids = torch.where(is_class, ids, IGNORE_INDEX)
         maps = truth[0].numpy(force=True), ids[0].numpy(force=True).astype(np.uint8)
-        names = output.class_names or self.metrics.class_names  # the model's own, if known
-        return segmentation_panel(photo, *maps, output.palette or self.palette, names)
+        names = spec.class_names or self.metrics.class_names  # the model's own, if known
+        return segmentation_panel(photo, *maps, spec.palette or self.palette, names)
 
     def baselines(self, samples: Iterable[Batch], size: tuple[int, int]) -> dict[str, Tensor]:
         """The most frequent class, as class ids."""

@@ -7,18 +7,17 @@ from torch import Tensor
 
 from dpt.losses.contrastive import dino_loss, ibot_loss, nt_xent
 from dpt.metrics.embeddings import EmbeddingMetrics
-from dpt.objectives.base import Objective, Outputs
+from dpt.objectives.base import Objective
 from dpt.objectives.inpainting import hide_patches
-from dpt.types import NO_CLASS, Batch
+from dpt.types import NO_CLASS, Batch, EmbeddingOutput, HeadOutput
 from dpt.validation import Count, Fraction, NonNegative, Positive
 
 
 class SelfSupervisedObjective(Objective):
     """The base class: embeddings are scored by the images' classes, where the data has any.
 
-    In training the model sees the B·N views of a batch and gives ``outputs["<head>_auxiliary"]``,
-    projections (B·N, E), and those of the smaller views, if there are any, under the same name with
-    ``_crops``; in evaluation it sees images and gives embeddings (B, D).
+    In training the model sees the B·N views of a batch and gives projections (B·N, E), and those of
+    the smaller views, if there are any; in evaluation it sees images and gives embeddings (B, D).
     """
 
     target = None
@@ -30,16 +29,22 @@ class SelfSupervisedObjective(Objective):
         super().__init__(weight=weight)
         self.metrics = EmbeddingMetrics()
 
-    def projections(self, outputs: Outputs, batch: Batch) -> Tensor:
-        """(B, V, E), of the views and then of the smaller ones (``augment.crops``)."""
-        names = (f"{self.head}_auxiliary", f"{self.head}_auxiliary_crops")
-        found = [outputs[name] for name in names if name in outputs]
-        return torch.cat([rows.unflatten(0, (len(batch["views"]), -1)) for rows in found], dim=1)
+    def projections(self, output: HeadOutput, batch: Batch) -> Tensor:
+        """Returns (B, V, E), of the views and then of the smaller ones (``augment.crops``)."""
+        outputs = [output] if output.crops is None else [output, output.crops]
+        rows = [projection_of(part).unflatten(0, (len(batch["views"]), -1)) for part in outputs]
+        return torch.cat(rows, dim=1)
 
-    def update(self, outputs: Outputs, batch: Batch) -> None:
+    def update(self, output: HeadOutput, batch: Batch) -> None:
         index = batch["index"]
         class_id = batch.get("class_id", torch.full_like(index, NO_CLASS))
-        self.metrics.update(outputs[self.head], class_id, index)
+        self.metrics.update(output.tensor, class_id, index)
+
+
+def projection_of(output: HeadOutput) -> Tensor:
+    """Returns the projection of a head in training."""
+    assert isinstance(output, EmbeddingOutput)
+    return output.projection
 
 
 class ContrastiveObjective(SelfSupervisedObjective):
@@ -55,8 +60,8 @@ class ContrastiveObjective(SelfSupervisedObjective):
         super().__init__(weight=weight)
         self.temperature = temperature
 
-    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
-        loss = nt_xent(self.projections(outputs, batch), temperature=self.temperature)
+    def losses(self, output: HeadOutput, batch: Batch) -> dict[str, Tensor]:
+        loss = nt_xent(self.projections(output, batch), temperature=self.temperature)
         return {"loss_contrastive": self.weight * loss}
 
 
@@ -106,15 +111,18 @@ class DinoObjective(SelfSupervisedObjective):
         )
         return views, batch
 
-    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, Tensor]:
+    def losses(self, output: HeadOutput, batch: Batch) -> dict[str, Tensor]:
         if "teacher" not in batch:
             raise ValueError("task=dino needs task/teacher=self")
-        student = self.projections(outputs, batch)
+        student = self.projections(output, batch)
         loss = dino_loss(student, batch["teacher"], **self.temperatures)
         terms = {"loss_dino": self.weight * loss}
         if self.patch_weight:
+            assert isinstance(output, EmbeddingOutput)
+            patches = output.patches
+            assert patches is not None
             hidden = batch["hidden"][:, :: self.mask_size, :: self.mask_size].flatten(1)
-            own, targets = outputs["dino_patches"][1::2], batch["teacher_patches"][1::2]
+            own, targets = patches[1::2], batch["teacher_patches"][1::2]
             if hidden.shape != own.shape[:2]:
                 raise ValueError(
                     f"task.objectives.dino.mask_size={self.mask_size} must be the side of the "

@@ -14,7 +14,7 @@ from torch.optim.swa_utils import AveragedModel
 from dpt.depthmath import inverse_depth
 from dpt.model import DPT
 from dpt.objectives.base import Objective
-from dpt.types import Batch
+from dpt.types import Batch, EmbeddingOutput, HeadOutput
 from dpt.validation import NonNegative, Positive, Share
 
 log = logging.getLogger("dpt")
@@ -41,7 +41,7 @@ class Teacher:
         """``batch`` with labels for images that have none; ``progress`` is the share of the run."""
         return batch
 
-    def losses(self, outputs: Mapping[str, Tensor], images: Tensor) -> dict[str, Tensor]:
+    def losses(self, outputs: Mapping[str, HeadOutput], images: Tensor) -> dict[str, Tensor]:
         """Weighted scalar terms by name; ``outputs`` are of the trained model for ``images``, uint8
         (B, 3, H, W)."""
         return {}
@@ -88,12 +88,14 @@ class FrozenTeacher(Teacher):
         taught = ", ".join(o.head for o in self.objectives)
         log.info("teacher: %s (%s), for %s", self.path, self.model.config.name, taught)
 
-    def losses(self, outputs: Mapping[str, Tensor], images: Tensor) -> dict[str, Tensor]:
+    def losses(self, outputs: Mapping[str, HeadOutput], images: Tensor) -> dict[str, Tensor]:
         targets = predict(self.model, images)
         terms = {}
         for objective in self.objectives:
-            distance = objective.distil(outputs, targets, temperature=self.temperature)
-            terms[f"teacher_{objective.head}"] = self.weight * distance
+            name = objective.head
+            target = targets[name].tensor
+            distance = objective.distil(outputs[name], target, temperature=self.temperature)
+            terms[f"teacher_{name}"] = self.weight * distance
         return terms
 
 
@@ -144,11 +146,11 @@ class SelfTeacher(MovingAverageTeacher):
 
     def add_labels(self, batch: Batch, *, progress: float) -> Batch:
         self.progress, views = progress, batch["views"]
-        outputs = predict(self.average.module, views.flatten(0, 1))
-        projections = outputs["dino_auxiliary"].unflatten(0, views.shape[:2])
-        batch = {**batch, "teacher": projections}
-        if "dino_patches" in outputs:
-            batch["teacher_patches"] = outputs["dino_patches"]
+        output = predict(self.average.module, views.flatten(0, 1))["dino"]
+        assert isinstance(output, EmbeddingOutput)
+        batch = {**batch, "teacher": output.projection.unflatten(0, views.shape[:2])}
+        if output.patches is not None:
+            batch["teacher_patches"] = output.patches
         return batch
 
 
@@ -190,7 +192,8 @@ class PseudoLabelTeacher(MovingAverageTeacher):
         size = (images.shape[-2], images.shape[-1])
         found: dict[str, Tensor] = {}
         for objective in self.objectives:
-            found |= objective.pseudo_labels(outputs, size, share=self.share)
+            teacher = outputs[objective.head].tensor
+            found |= objective.pseudo_labels(teacher, size, share=self.share)
         inputs, (places,) = cast(dict[str, Any], batch), rows.nonzero(as_tuple=True)
         for key, values in found.items():  # labels of pasted parts are known; padding has none
             values = torch.where(batch["kept"][rows], inputs[key][rows], values)
@@ -199,14 +202,15 @@ class PseudoLabelTeacher(MovingAverageTeacher):
 
 
 @torch.no_grad()
-def predict(model: DPT, images: Tensor) -> dict[str, Tensor]:
-    """Outputs for uint8 images (B, 3, H, W); inverse depth is returned as depth."""
+def predict(model: DPT, images: Tensor) -> dict[str, HeadOutput]:
+    """Returns the outputs for uint8 images (B, 3, H, W); inverse depth is returned as depth."""
     model = model.to(images.device)
     inputs = model.preprocessing.normalize(images).to(next(model.parameters()).dtype)
-    outputs = model(inputs, upsample_logits=False)
+    outputs: dict[str, HeadOutput] = model(inputs, raw=True)
     for name, spec in model.outputs.items():
         if spec.is_inverse_depth:
-            outputs[name] = inverse_depth(outputs[name], outputs[name] > 0)
+            prediction = outputs[name].tensor
+            outputs[name].prediction = inverse_depth(prediction, prediction > 0)
     return outputs
 
 

@@ -167,18 +167,18 @@ class Predictor:
 
     @torch.inference_mode()
     def _run(self, images: Sequence[np.ndarray]) -> list[dict[str, Tensor]]:
-        """Returns the outputs for each of the images, (h, w, 3) of one size: float32 on the device.
+        """Returns the tensors for each of the images, (h, w, 3) of one size: float32 on the device.
 
-        They keep a batch axis of 1 (and so a memory format in which upsampling is fast). Dense
-        outputs have a channel axis, (1, C, h', w'); logits may be smaller than the images.
+        They keep a batch axis of 1 (and so a memory format in which upsampling is fast). Dense ones
+        have a channel axis, (1, C, h', w'); logits may be smaller than the images.
         """
         stacked = torch.from_numpy(np.stack(images)).to(self.runtime.device).permute(0, 3, 1, 2)
         computed = self._forward(self.preprocessing.normalize(stacked))
-        outputs = {name: at_least_float32(values) for name, values in computed.items()}
+        tensors = {name: at_least_float32(values) for name, values in computed.items()}
         for name, spec in self.runtime.outputs.items():
             if spec.dense and spec.channels is None:
-                outputs[name] = outputs[name][:, None]
-        return [{k: v[i : i + 1] for k, v in outputs.items()} for i in range(len(images))]
+                tensors[name] = tensors[name][:, None]
+        return [{k: v[i : i + 1] for k, v in tensors.items()} for i in range(len(images))]
 
     def _run_tiles(self, tiles: Sequence[np.ndarray]) -> Iterator[dict[str, Tensor]]:
         for start in range(0, len(tiles), self.batch_size):
@@ -197,8 +197,9 @@ class Predictor:
         scores: dict[str, np.ndarray] = {}
         for name, spec in self.runtime.outputs.items():
             if spec.kind == "masks":
-                masks = resize(values[name], image.input.shape[:2])[0]
-                segments = _segments(masks, values[f"{name}_classes"][0], spec, image.size)
+                masks, classes = (values[tensor] for tensor in spec.tensors)
+                masks = resize(masks, image.input.shape[:2])[0]
+                segments = _segments(masks, classes[0], spec, image.size)
                 result, scores[name] = segments.codes.int(), segments.scores.cpu().numpy()
             elif spec.dense:
                 result = self._at_image_size(values[name], spec, image)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dpt.functional import EMULATED, has_bf16
 from dpt.model import DPT
-from dpt.types import Calibration, OutputSpec, Preprocessing
+from dpt.types import Calibration, OutputSpec, Preprocessing, array_specs, tensors_of
 
 log = logging.getLogger("dpt")
 
@@ -26,8 +26,8 @@ class Runtime(Protocol):
     device: torch.device  # of images and outputs
 
     def __call__(self, images: Tensor) -> Mapping[str, Tensor]:
-        """Returns the outputs (B, ...) for normalised images, float32 (B, 3, h, w). Logits may be
-        smaller than the images."""
+        """Returns the tensors (B, ...) for normalised images, float32 (B, 3, h, w), by the names of
+        :func:`dpt.types.tensor_specs`. Logits may be smaller than the images."""
 
 
 class TorchRuntime:
@@ -50,13 +50,19 @@ class TorchRuntime:
         if self._dtype is torch.bfloat16 and kind in ("cpu", "cuda") and not has_bf16(kind):
             log.warning("precision=bf16: %s", EMULATED)
         self.preprocessing = model.preprocessing
-        self.outputs: Mapping[str, OutputSpec] = model.outputs
+        self.outputs: Mapping[str, OutputSpec] = array_specs(model.outputs)
         self.calibration: Calibration | None = model.calibration
         self._upsample_logits = upsample_logits
         self._model = model.optimize_for_inference(compiled=False).to(self.device, self._dtype)
 
     def __call__(self, images: Tensor) -> Mapping[str, Tensor]:
-        return self._model(images.to(self._dtype), upsample_logits=self._upsample_logits)
+        images = images.to(self._dtype)
+        if self._upsample_logits:
+            predictions = self._model(images)
+        else:
+            outputs = self._model(images, raw=True)
+            predictions = {name: output.prediction for name, output in outputs.items()}
+        return tensors_of(predictions, self._model.outputs)
 
 
 def pick_device(name: str | torch.device | None) -> torch.device:

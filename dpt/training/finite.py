@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from dpt.run_log import as_text
 from dpt.torch_internals import skip_step_on_device, unscales_gradients
 from dpt.training.lightning_internals import loss_scaler
+from dpt.types import HeadOutput
 
 log = logging.getLogger("dpt")
 
@@ -53,13 +54,16 @@ class StepGuard:
         self.buffers = [b for norm in norms for b in norm.buffers()]
         self.kept = [b.clone() for b in self.buffers]
 
-    def checked(self, loss: Tensor, outputs: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:
+    def checked(
+        self, loss: Tensor, outputs: Mapping[str, HeadOutput], names: Sequence[str]
+    ) -> Tensor:
         """The loss of a batch, or NaN if an output or a BatchNorm statistic is not finite.
 
         The loss itself may be finite: its mask may leave out such pixels, and BatchNorm divides by
         an infinite variance. The gradient of the result is not finite either, on all ranks.
         """
-        values = [*outputs.values(), *(b for b in self.buffers if b.is_floating_point())]
+        values = [tensor for output in outputs.values() for tensor in output.tensors()]
+        values += [buffer for buffer in self.buffers if buffer.is_floating_point()]
         sums = torch.stack([v.detach().sum(dtype=torch.float32) for v in values])
         loss = loss * torch.where(sums.isfinite().all(), 1.0, torch.nan)
         self.batches.append((loss.detach(), names))

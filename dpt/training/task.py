@@ -19,6 +19,7 @@ from dpt.config.objects import make
 from dpt.model import DPT
 from dpt.objectives.base import (
     Objective,
+    evaluated,
     lower_is_better,
     merged,
     nonfinite_names,
@@ -28,7 +29,7 @@ from dpt.objectives.base import (
 )
 from dpt.objectives.teacher import Teacher
 from dpt.training.finite import StepGuard
-from dpt.types import Batch
+from dpt.types import Batch, HeadOutput, HeadPrediction
 from dpt.validation import validate
 from dpt.weights.formats import CONFIG_KEY
 
@@ -78,8 +79,8 @@ class Task(L.LightningModule):
         self.optimizer_settings: list[dict[str, Any]] = []  # of each group, as configured
         self.total_steps = math.inf
 
-    def forward(self, images: Tensor) -> dict[str, Tensor]:
-        """uint8 images (B, 3, H, W) to the model's outputs."""
+    def forward(self, images: Tensor) -> dict[str, HeadPrediction]:
+        """Returns the model's predictions for uint8 images (B, 3, H, W)."""
         return self.model(self._normalize(images))
 
     def _normalize(self, images: Tensor) -> Tensor:
@@ -105,15 +106,17 @@ class Task(L.LightningModule):
         inputs, batch = self._prepare(batch, step=step)
         for head in self.model.heads.values():
             head.set_progress(progress)
-        outputs = self.model(inputs, upsample_logits=False)  # losses upsample the logits
+        outputs = self.model(inputs, raw=True)  # losses upsample the logits
         if "crops" in batch:  # these views have another size
-            small = self.model(self._normalize(batch["crops"].flatten(0, 1)))
-            outputs |= {f"{name}_crops": value for name, value in small.items()}
+            crops = self.model(self._normalize(batch["crops"].flatten(0, 1)), raw=True)
+            for name, output in outputs.items():
+                output.crops = crops[name]
         for objective in self.objectives.values():
-            outputs = objective.add_outputs(self.model.heads, outputs, batch)
+            name = objective.head
+            outputs[name] = objective.add_outputs(self.model.heads[name], outputs[name], batch)
         terms: dict[str, Tensor] = {}
         for objective in self.objectives.values():
-            found = objective.losses(outputs, batch)
+            found = objective.losses(outputs[objective.head], batch)
             for name, term in found.items():
                 if name in terms or term.ndim > 0:
                     fault = f"shape {tuple(term.shape)}" if term.ndim else "another loss's name"
@@ -151,17 +154,15 @@ class Task(L.LightningModule):
         for outputs, labels in groups:
             self.nonfinite += nonfinite_names(outputs, labels)
             for objective in self.objectives.values():
-                objective.update(outputs, labels)
+                objective.update(outputs[objective.head], labels)
         return {"groups": groups}  # for the panels
 
-    def evaluate_batch(self, batch: Batch) -> Iterator[tuple[dict[str, Tensor], Batch]]:
+    def evaluate_batch(self, batch: Batch) -> Iterator[tuple[dict[str, HeadOutput], Batch]]:
         """Outputs and labels of a batch, in groups of images of one size."""
         for images, positions in same_size_groups(batch):
             inputs, labels = self._prepare({**take(batch, positions), "image": images}, step=0)
-            outputs = self.model(inputs)
-            for objective in self.objectives.values():
-                outputs = objective.add_outputs(self.model.heads, outputs, labels)
-            yield outputs, labels
+            predictions, objectives = self.model(inputs), self.objectives.values()
+            yield evaluated(predictions, self.model.heads, objectives, labels), labels
 
     def on_validation_epoch_end(self) -> None:
         scores = merged({name: each.compute() for name, each in self.objectives.items()})

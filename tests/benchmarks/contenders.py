@@ -87,12 +87,12 @@ def ours(model: DPT, task: str) -> Contender:
         return F.l1_loss(model(images)["depth"].float(), truth)
 
     def segmentation_loss(images: Tensor, truth: Tensor) -> Tensor:
-        out = model(images, upsample_logits=False)
-        auxiliary = cross_entropy(out["segmentation_auxiliary"], truth)
-        return cross_entropy(out["segmentation"], truth) + 0.2 * auxiliary
+        out = model(images, raw=True)["segmentation"]
+        auxiliary = cross_entropy(out.auxiliary, truth)
+        return cross_entropy(out.tensor, truth) + 0.2 * auxiliary
 
     def labels(images: Tensor) -> Tensor:
-        logits = model(images, upsample_logits=False)["segmentation"]
+        logits = model(images, raw=True)["segmentation"].prediction
         return chunked_argmax(logits, (images.shape[2], images.shape[3]))
 
     if task == "depth":

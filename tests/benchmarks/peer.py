@@ -24,7 +24,7 @@ from dpt.config.job import MISTAKES, fail
 from dpt.files import config_dir
 from dpt.functional import has_bf16
 from dpt.objectives.base import same_size_groups, take
-from dpt.types import Preprocessing
+from dpt.types import HeadOutput, Preprocessing
 
 
 def main(overrides: list[str]) -> None:
@@ -68,7 +68,7 @@ def main(overrides: list[str]) -> None:
         batches.sampler.set_epoch(step // len(batches))
         for batch in batches:
             batch = move_data_to_device(batch, torch.device(device))
-            terms = objective.losses({objective.head: outputs(batch["image"])}, batch)
+            terms = objective.losses(HeadOutput(outputs(batch["image"])), batch)
             optimizer.zero_grad()
             sum(terms.values()).backward()
             optimizer.step()
@@ -86,7 +86,7 @@ def main(overrides: list[str]) -> None:
                 pad = [-images.shape[-1] % multiple, -images.shape[-2] % multiple]
                 padded = F.pad(images.float(), (0, pad[0], 0, pad[1]), mode="replicate")
                 found = outputs(padded)[..., : images.shape[-2], : images.shape[-1]]
-                objective.update({objective.head: found}, take(batch, positions))
+                objective.update(HeadOutput(found), take(batch, positions))
     print({k: round(v, 4) for k, v in objective.compute().items() if "/" not in k})
 
 

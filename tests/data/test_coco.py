@@ -17,6 +17,7 @@ from dpt.data_check.measure import measure_objects
 from dpt.data_check.scan import Scan, read_records
 from dpt.files import DataError
 from dpt.objectives.masks import InstanceObjective, PanopticObjective
+from dpt.types import HeadOutput, Masks
 
 SIZE = (48, 64)
 SPLITS = {"train": "train", "val": "val"}
@@ -437,8 +438,8 @@ def test_objects_that_overlap_are_scored_whole(tmp_path):
         masks = torch.from_numpy(coco.decode(codes)).permute(2, 0, 1)[None] * 40.0 - 20
         classes = torch.tensor([[m.class_id for m in sample["masks"]]])
         logits = 20.0 * torch.nn.functional.one_hot(classes, 3)
-        outputs = {"instance": masks, "instance_classes": logits}
-        objective.update(outputs, collate_eval([sample], ("objects",)))
+        output = HeadOutput(Masks(masks, logits))
+        objective.update(output, collate_eval([sample], ("objects",)))
     scores = objective.compute()
     assert scores["ap"] == scores["recall"] == 1
     again = decode_sample(encode_sample(data[1]), source="x")

@@ -30,7 +30,7 @@ from dpt.objectives import (
     RegressionObjective,
     SegmentationObjective,
 )
-from dpt.types import IGNORE_INDEX, Calibration, OutputSpec
+from dpt.types import IGNORE_INDEX, Calibration, HeadOutput, OutputSpec
 
 PUBLISHED = {  # largest depth, crop, how predictions are resized
     "nyu_eigen": (10.0, "eigen_nyu", "bilinear_aligned"),
@@ -216,8 +216,8 @@ def test_a_report_of_many_classes(tmp_path, monkeypatch):
     objective = SegmentationObjective(num_classes=60)
     truth = torch.randint(60, (3, 8, 9), dtype=torch.uint8)
     labels = {"labels": list(truth)}
-    text, page = report_of({"segmentation": objective}, {"segmentation": (truth + 1) % 60},
-                           labels, tmp_path)  # fmt: skip
+    outputs = {"segmentation": HeadOutput((truth + 1) % 60)}
+    text, page = report_of({"segmentation": objective}, outputs, labels, tmp_path)
     assert "Largest confusions" in text
     assert page.seen.count("img") == 2
     assert "&lt;a&gt;: miou" in text
@@ -226,8 +226,8 @@ def test_a_report_of_many_classes(tmp_path, monkeypatch):
 def test_a_report_of_a_head_without_maps(tmp_path):
     objective = ClassificationObjective(num_classes=3)
     labels = {"class_id": torch.tensor([0, 1, 2])}
-    text, page = report_of({"classification": objective}, {"classification": torch.eye(3)}, labels,
-                           tmp_path)  # fmt: skip
+    outputs = {"classification": HeadOutput(torch.eye(3))}
+    text, page = report_of({"classification": objective}, outputs, labels, tmp_path)
     assert "accuracy" in text
     assert "img" not in page.seen
 
@@ -370,7 +370,7 @@ def test_ids_of_files_that_are_no_class_are_shown_as_none():
 
     def shown(ids):
         spec = OutputSpec("segmentation", "logits", channels=3)
-        return objective.panel(photo, {"segmentation": ids}, labels, spec)
+        return objective.panel(photo, HeadOutput(ids), labels, spec)
 
     assert np.array_equal(shown(ids), shown(torch.where(ids.abs() == 7, IGNORE_INDEX, ids)))
 
@@ -635,7 +635,8 @@ def scorer_of(names):
     labels = {"class_id": torch.zeros(count).long(), "index": torch.arange(count), "name": names}
     right = torch.arange(count) < count // 2  # the first half: one video is easy, the other hard
     logits = torch.stack([right.float(), 0.5 * torch.ones(count), torch.zeros(count)], 1)
-    scorer.add({"classification": logits}, labels, torch.zeros(count, 3, 2, 2, dtype=torch.uint8))
+    outputs = {"classification": HeadOutput(logits)}
+    scorer.add(outputs, labels, torch.zeros(count, 3, 2, 2, dtype=torch.uint8))
     return scorer
 
 

@@ -54,7 +54,7 @@ def test_labels_in_one_graph():
     model = dpt.create_model("dpt_tiny", heads=heads, encoder=encoder, decoder=decoder).eval()
 
     def labels(images):
-        logits = model(images, upsample_logits=False)["segmentation"]
+        logits = model(images, raw=True)["segmentation"].prediction
         return chunked_argmax(logits, (64, 96))
 
     images = torch.randn(1, 3, 64, 96)

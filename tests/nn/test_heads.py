@@ -129,18 +129,18 @@ def test_segmentation_by_formula(size):
     assert dropout.p == 0.1
     x = features()
     small = classify(F.relu(bn(conv(x.map))))
-    torch.testing.assert_close(head.small_logits(x, size), small)
+    torch.testing.assert_close(head.raw(x, size).prediction, small)
     torch.testing.assert_close(head(x, size), upsampled(small, size))
 
 
 def test_auxiliary_logits_are_of_the_penultimate_fusion():
-    head = SegmentationHead(SegmentationHeadConfig(num_classes=5), 8).eval()
+    head = SegmentationHead(SegmentationHeadConfig(num_classes=5, dropout=0.0), 8)
     x = features()
     wanted = head.auxiliary_layers(upsampled(x.maps[-2], x.sizes[-2]))
-    torch.testing.assert_close(head.auxiliary(x, (24, 40)), wanted)
+    torch.testing.assert_close(head.raw(x, (24, 40)).auxiliary, wanted)
     without = SegmentationHead(SegmentationHeadConfig(num_classes=5, auxiliary=False), 8)
-    assert without.auxiliary(x, (24, 40)) is None
-    assert DepthHead(DepthHeadConfig(), 8).auxiliary(x, (24, 40)) is None
+    for other in (head.eval(), without, DepthHead(DepthHeadConfig(), 8)):
+        assert other.raw(x, (24, 40)).auxiliary is None
 
 
 def bn_head(tokens, norm, linear, size, *, prefix):

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 import dpt
 from dpt.nn import CrossAttention, TokenDecoder
 from dpt.nn.masks import attended, semantic_scores
+from dpt.types import tensors_in
 
 PANOPTIC = {"panoptic": {"num_classes": 4, "things": [1, 1, 0, 0], "num_queries": 6}}
 SEMANTIC = {"segmentation": {"num_classes": 4, "kind": "masks", "num_queries": 6}}
@@ -76,15 +77,18 @@ def test_outputs(model, heads):
     for height, width in ((64, 96), (50, 33)):
         images = torch.randn(2, 3, height, width)
         out = net.eval()(images)
-        shapes = {k: tuple(v.shape) for k, v in out.items()}
+        shapes = [tuple(tensor.shape) for tensor in tensors_in(out[name])]
         if heads is PANOPTIC:
-            assert shapes == {name: (2, 6, height, width), f"{name}_classes": (2, 6, 5)}
+            assert shapes == [(2, 6, height, width), (2, 6, 5)]
         else:
-            assert shapes == {name: (2, 4, height, width)}
-    out = net.train()(images[..., :32, :32], upsample_logits=False)
-    assert out[f"{name}_masks"].shape == (2, layers, 6, 8, 8)
-    assert out[f"{name}_classes"].shape == (2, layers, 6, 5)
-    sum(v.sum() for k, v in out.items() if k != name).backward()
+            assert shapes == [(2, 4, height, width)]
+    padded = net.train()(images, raw=True)[name]
+    assert padded.layers.masks.shape == (2, layers, 6, 50, 33)
+    out = net(images[..., :32, :32], raw=True)[name]
+    assert out.layers.masks.shape == (2, layers, 6, 8, 8)
+    assert out.layers.classes.shape == (2, layers, 6, 5)
+    extra = [] if out.auxiliary is None else [out.auxiliary]
+    sum(tensor.sum() for tensor in (*out.layers, *extra)).backward()
     unused = [n for n, p in net.named_parameters() if p.grad is None]
     assert not unused
 
@@ -145,11 +149,10 @@ def test_prediction_does_not_depend_on_chance():
     net, images = eomt().eval(), torch.randn(1, 3, 64, 64)
     for fraction in (0.0, 0.4, 1.0):
         net.heads["panoptic"].set_progress(fraction)
-        one, two = net(images)["panoptic"], net(images)["panoptic"]
+        one, two = net(images)["panoptic"].masks, net(images)["panoptic"].masks
         assert torch.equal(one, two)
-        torch.testing.assert_close(
-            net.optimize_for_inference(compiled=False)(images)["panoptic"], one
-        )
+        fast = net.optimize_for_inference(compiled=False)
+        torch.testing.assert_close(fast(images)["panoptic"].masks, one)
 
 
 @pytest.mark.parametrize("name", ["vit_small_patch14_dinov2", "vit_small_patch16_dinov3"])
@@ -176,8 +179,8 @@ def test_over_timm(name):
         for i in range(3):
             mine = net.encoder.later_block(i, mine, attn_mask=attn_mask, grid=grid)
         torch.testing.assert_close(mine[:, 2:], x, atol=1e-4, rtol=1e-4)
-    out = net.train()(images, upsample_logits=False)
-    assert out["panoptic_masks"].shape[1] == 4
+    out = net.train()(images, raw=True)
+    assert out["panoptic"].layers.masks.shape[1] == 4
 
 
 def test_mistakes():

@@ -10,6 +10,7 @@ from dpt.objectives import InpaintingObjective
 from dpt.objectives.base import Objective
 from dpt.objectives.inpainting import draw_hidden
 from dpt.training.task import Task
+from dpt.types import HeadOutput
 
 pytestmark = pytest.mark.filterwarnings("ignore:You are trying to `self.log")
 
@@ -88,7 +89,7 @@ def test_only_hidden_pixels_teach_and_are_scored():
     _, batch = objective.prepare(torch.zeros(2, 3, *SIZE), batch, step=0)
     hidden = batch["hidden"][:, None].expand(-1, 3, -1, -1)
     output = torch.rand(2, 3, *SIZE, requires_grad=True)
-    (loss,) = objective.losses({"inpainting": output}, batch).values()
+    (loss,) = objective.losses(HeadOutput(output), batch).values()
     loss.backward()
     assert (output.grad[~hidden] == 0).all()
     assert (output.grad[hidden] != 0).all()
@@ -96,19 +97,19 @@ def test_only_hidden_pixels_teach_and_are_scored():
     assert float(loss.detach()) == pytest.approx(
         float((output.detach() - truth).abs()[hidden].mean())
     )
-    objective.update({"inpainting": torch.where(hidden, truth + 0.25, -9.0)}, batch)
+    objective.update(HeadOutput(torch.where(hidden, truth + 0.25, -9.0)), batch)
     scores = objective.compute()
     assert (scores["rmse"], scores["mae"]) == pytest.approx((0.25, 0.25))
     objective.metrics.reset()
     grey = truth[hidden].mean()
-    objective.update({"inpainting": grey.expand_as(truth)}, batch)
+    objective.update(HeadOutput(grey.expand_as(truth)), batch)
     assert objective.compute()["r2"] == pytest.approx(0, abs=1e-4)
 
 
 def test_images_off_the_grid_are_padded_and_cropped_back():
     task = task_of().eval()
     outputs, labels = next(task.evaluate_batch(batch_of(size=(41, 50))))
-    assert outputs["inpainting"].shape == (2, 3, 41, 50)
+    assert outputs["inpainting"].tensor.shape == (2, 3, 41, 50)
     assert labels["hidden"].shape == (2, 41, 50)
 
 

@@ -19,7 +19,7 @@ from dpt.objectives import (
     SegmentationObjective,
 )
 from dpt.objectives.depth import default_loss
-from dpt.types import NO_CLASS, OutputSpec
+from dpt.types import NO_CLASS, HeadOutput, Masks, OutputSpec, QueryOutput
 
 # ------------------------------------------------------------------------------ depth
 
@@ -41,13 +41,13 @@ def test_metric_depth_is_scored_as_it_is():
     batch = depth_batch(((6, 8), (6, 8)))
     truth = torch.stack(batch["depth"])
     objective = DepthObjective(max_depth=10.0)
-    assert scores(objective, {"depth": truth}, batch)["abs_rel"] == pytest.approx(0, abs=1e-6)
-    found = scores(objective, {"depth": 1.1 * truth}, batch)
+    assert scores(objective, HeadOutput(truth), batch)["abs_rel"] == pytest.approx(0, abs=1e-6)
+    found = scores(objective, HeadOutput(1.1 * truth), batch)
     assert found["abs_rel"] == pytest.approx(0.1, abs=1e-5)
     assert found["delta1"] == 1
     # invalid pixels do not count, whatever is predicted there
     spoilt = torch.where(torch.stack(batch["valid"]), truth, 9.0)
-    assert scores(objective, {"depth": spoilt}, batch)["abs_rel"] == pytest.approx(0, abs=1e-6)
+    assert scores(objective, HeadOutput(spoilt), batch)["abs_rel"] == pytest.approx(0, abs=1e-6)
 
 
 def test_relative_depth_is_scored_after_alignment():
@@ -55,14 +55,14 @@ def test_relative_depth_is_scored_after_alignment():
     inverse = 1 / torch.stack(batch["depth"])
     objective = DepthObjective(kind="relative", max_depth=10.0)
     # another scale and shift for each image
-    outputs = {"depth": inverse * torch.tensor([3.0, 0.2])[:, None, None] + 0.7}
+    outputs = HeadOutput(inverse * torch.tensor([3.0, 0.2])[:, None, None] + 0.7)
     assert scores(objective, outputs, batch)["abs_rel"] == pytest.approx(0, abs=1e-4)
-    assert scores(objective, {"depth": inverse**3}, batch)["abs_rel"] > 0.01
+    assert scores(objective, HeadOutput(inverse**3), batch)["abs_rel"] > 0.01
 
 
 def test_depth_is_scored_at_the_labels_own_size():
     batch = depth_batch()
-    constant = {"depth": torch.full((2, 4, 4), 3.0)}
+    constant = HeadOutput(torch.full((2, 4, 4), 3.0))
     expected = sum(
         float(((3 - d[v]).abs() / d[v]).mean())
         for d, v in zip(batch["depth"], batch["valid"], strict=True)
@@ -75,7 +75,7 @@ def test_the_range_bounds_what_counts():
     truth = torch.tensor([[1.0, 5.0, 9.0]])
     batch = {"depth": [truth], "valid": [truth > 0]}
     objective = DepthObjective(max_depth=6.0, min_depth=2.0)
-    outputs = {"depth": torch.tensor([[[99.0, 5.0, 99.0]]])}
+    outputs = HeadOutput(torch.tensor([[[99.0, 5.0, 99.0]]]))
     assert scores(objective, outputs, batch)["abs_rel"] == pytest.approx(0, abs=1e-6)
 
 
@@ -89,11 +89,11 @@ def test_depth_that_a_metric_head_cannot_reach_is_not_trained_on(kind, counted):
 
     objective = DepthObjective(kind=kind, max_depth=10.0, min_depth=0.5, loss=Distance())
     truth = torch.tensor([[[0.4, 5.0, 12.0]]])
-    outputs = {"depth": torch.zeros_like(truth, requires_grad=True)}
+    outputs = HeadOutput(torch.zeros_like(truth, requires_grad=True))
     batch = {"depth": truth, "valid": torch.ones_like(truth, dtype=torch.bool)}
     for loss in (objective.losses(outputs, batch)["loss_depth"],
-                 objective.distil(outputs, {"depth": truth}, temperature=1.0)):  # fmt: skip
-        (gradient,) = torch.autograd.grad(loss, outputs["depth"])
+                 objective.distil(outputs, truth, temperature=1.0)):  # fmt: skip
+        (gradient,) = torch.autograd.grad(loss, outputs.prediction)
         assert gradient.flatten().nonzero().flatten().tolist() == counted
 
 
@@ -103,7 +103,7 @@ def test_depth_losses_follow_the_kind_and_the_weight():
     assert isinstance(DepthObjective(max_depth=5.0, kind="relative").loss, ScaleShiftInvariantLoss)
     depth = torch.rand(2, 8, 8) + 1
     batch = {"depth": depth, "valid": depth > 0}
-    outputs = {"depth": torch.rand(2, 8, 8) + 1}
+    outputs = HeadOutput(torch.rand(2, 8, 8) + 1)
     one = DepthObjective(max_depth=5.0).losses(outputs, batch)["loss_depth"]
     half = DepthObjective(max_depth=5.0, weight=0.5).losses(outputs, batch)["loss_depth"]
     assert half == pytest.approx(float(one) / 2)
@@ -118,7 +118,7 @@ def one_hot(labels, classes=3):
 
 def test_segmentation_scores():
     labels = torch.tensor([[[0, 0, 1, 1], [2, 2, 255, 255]]], dtype=torch.uint8)
-    outputs = {"segmentation": one_hot(torch.tensor([[[0, 0, 1, 0], [2, 2, 1, 0]]]))}
+    outputs = HeadOutput(one_hot(torch.tensor([[[0, 0, 1, 0], [2, 2, 1, 0]]])))
     objective = SegmentationObjective(num_classes=3, class_names=("a", "b", "c"))
     found = scores(objective, outputs, {"labels": [labels[0]]})
     assert found["pixel_accuracy"] == pytest.approx(5 / 6)
@@ -127,7 +127,7 @@ def test_segmentation_scores():
 
 
 def test_segmentation_is_scored_at_the_labels_own_size():
-    outputs = {"segmentation": one_hot(torch.tensor([[[0, 1], [0, 1]], [[2, 2], [2, 2]]]))}
+    outputs = HeadOutput(one_hot(torch.tensor([[[0, 1], [0, 1]], [[2, 2], [2, 2]]])))
     labels = [torch.tensor([0, 0, 0, 1, 1, 1]).repeat(5, 1).to(torch.uint8),
               torch.full((3, 7), 2, dtype=torch.uint8)]  # fmt: skip
     found = scores(SegmentationObjective(num_classes=3), outputs, {"labels": labels})
@@ -145,12 +145,12 @@ def test_logits_are_resized_before_the_best_is_taken():
 def test_the_auxiliary_loss_is_a_fifth():
     labels = torch.randint(3, (2, 8, 8))
     logits = torch.randn(2, 3, 8, 8)
-    outputs = {"segmentation": logits, "segmentation_auxiliary": logits}
+    outputs = HeadOutput(logits, auxiliary=logits)
     terms = SegmentationObjective(num_classes=3).losses(outputs, {"labels": labels})
     assert terms["loss_auxiliary"] == pytest.approx(0.2 * float(terms["loss_segmentation"]))
     terms = SegmentationObjective(num_classes=3, weight=2.0).losses(outputs, {"labels": labels})
     assert terms["loss_auxiliary"] == pytest.approx(0.2 * float(terms["loss_segmentation"]))
-    evaluated = {"segmentation": logits}
+    evaluated = HeadOutput(logits)
     assert set(SegmentationObjective(num_classes=3).losses(evaluated, {"labels": labels})) == {
         "loss_segmentation"
     }
@@ -163,9 +163,9 @@ def test_classification():
     objective = ClassificationObjective(num_classes=3)
     logits = torch.tensor([[5.0, 0, 0], [0, 5.0, 0], [0, 5.0, 0]])
     batch = {"class_id": torch.tensor([0, 2, NO_CLASS])}
-    assert scores(objective, {"classification": logits}, batch)["accuracy"] == 0.5
+    assert scores(objective, HeadOutput(logits), batch)["accuracy"] == 0.5
     logits = logits.requires_grad_()
-    objective.losses({"classification": logits}, batch)["loss_classification"].backward()
+    objective.losses(HeadOutput(logits), batch)["loss_classification"].backward()
     assert logits.grad[2].abs().sum() == 0
     assert logits.grad[1].abs().sum() > 0
     assert objective.head_options == {"num_classes": 3, "dropout": 0.0, "class_names": []}
@@ -175,8 +175,8 @@ def test_regression():
     objective = RegressionObjective(weight=2.0)
     values = torch.tensor([1.0, 2.0, 7.0], requires_grad=True)
     batch = {"value": torch.tensor([1.0, 4.0, float("nan")])}
-    assert scores(objective, {"regression": values.detach()}, batch)["mae"] == 1.0
-    loss = objective.losses({"regression": values}, batch)["loss_regression"]
+    assert scores(objective, HeadOutput(values.detach()), batch)["mae"] == 1.0
+    loss = objective.losses(HeadOutput(values), batch)["loss_regression"]
     assert float(loss.detach()) == pytest.approx(2 * (0 + 4) / 3)
     loss.backward()
     assert values.grad.isfinite().all()
@@ -200,19 +200,17 @@ def test_images_without_objects_count_nowhere(kind, missing):
     masks[:, 0, :4], masks[:, 1, 4:] = 9.0, 9.0
     masks[1] = masks[1].flip(-2)  # all wrong
     logits = torch.tensor([[9.0, 0, 0], [0, 9.0, 0]]) * torch.tensor([1.0, 1.1])[:, None, None]
-    outputs = {objective.head: masks, f"{objective.head}_classes": logits}
+    outputs = HeadOutput(Masks(masks, logits))
     key = {"panoptic": "pq", "instance": "ap"}[objective.head]
     found = scores(objective, outputs, collate_eval([full, bare], ("objects",)))
     assert found[key] == pytest.approx(1)
     empty = {**full, "labels": labels * 0 + 1, "objects": np.zeros((8, 8), np.uint16)}
     assert scores(objective, outputs, collate_eval([full, empty], ("objects",)))[key] < 1
-    trained = {
-        f"{objective.head}_masks": masks[:, None].clone().requires_grad_(),
-        f"{objective.head}_classes": logits[:, None].clone().requires_grad_(),
-    }
+    layers = Masks(*(t[:, None].clone().requires_grad_() for t in (masks, logits)))
+    trained = QueryOutput(Masks(masks, logits), layers=layers)
     terms = objective.losses(trained, collate_train([full, bare], ("objects",)))
     sum(terms.values()).backward()
-    for output in trained.values():
+    for output in layers:
         assert output.grad[1].count_nonzero() == 0 < output.grad[0].count_nonzero()
 
 
@@ -227,7 +225,7 @@ def test_regression_starts_from_the_training_values():
     assert head(torch.zeros(1, 3, 32, 32))["regression"].item() == pytest.approx(2000, abs=10)
     objective = RegressionObjective(**found)
     batch = {"value": torch.tensor([1990.0])}
-    assert objective.losses({"regression": torch.tensor([2010.0])}, batch) == {
+    assert objective.losses(HeadOutput(torch.tensor([2010.0])), batch) == {
         "loss_regression": torch.tensor(4.0)
     }
 

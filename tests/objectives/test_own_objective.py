@@ -12,7 +12,7 @@ from dpt.evaluation.scoring import Scorer, blocks_of
 from dpt.metrics import SumMetric
 from dpt.objectives import OBJECTIVES, Objective
 from dpt.objectives.base import lower_is_better
-from dpt.types import DatasetInfo, OutputSpec
+from dpt.types import DatasetInfo, HeadOutput, OutputSpec
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``compute`` method")
 
@@ -47,8 +47,8 @@ def objective():
             super().__init__()
             self.metrics = Difference()
 
-        def losses(self, outputs, batch):
-            return {"loss_slope": nn.functional.l1_loss(outputs["slope"], batch["depth"])}
+        def losses(self, output, batch):
+            return {"loss_slope": nn.functional.l1_loss(output.tensor, batch["depth"])}
 
     yield Slope()
     del OBJECTIVES["slope"]
@@ -99,7 +99,7 @@ def test_it_is_scored_drawn_and_reported(objective, tmp_path):
               "name": list("abcd")}  # fmt: skip
     scorer = Scorer({"slope": objective}, {"slope": SPEC})
     errors = torch.tensor([0.5, 2.0, 1.0, 0.1])[:, None, None]
-    scorer.add({"slope": torch.stack(depths) + errors}, labels,
+    scorer.add({"slope": HeadOutput(torch.stack(depths) + errors)}, labels,
                torch.zeros(4, 3, *SIZE, dtype=torch.uint8))  # fmt: skip
     assert scorer.scores()["difference"] == pytest.approx(0.9, rel=0.01)
     assert scorer.sorted_by("slope") == "difference"  # the first score
@@ -119,7 +119,7 @@ def test_it_is_scored_drawn_and_reported(objective, tmp_path):
 def test_maps_of_other_sizes_are_resized(objective):
     depth = torch.ones(6, 8)
     batch = {"depth": [depth], "valid": [depth > 0]}
-    objective.update({"slope": torch.ones(1, 3, 4)}, batch)
+    objective.update(HeadOutput(torch.ones(1, 3, 4)), batch)
     assert objective.compute() == {"difference": 0, "pixels": 48}
     assert objective.predict(torch.ones(1, 3, 2, 5), (7, 9)).shape == (1, 3, 7, 9)
 
@@ -129,7 +129,7 @@ def test_normals_with_three_channels_are_drawn_as_rgb(objective):
     normals[:, 2] = 1
     objective.truth = lambda batch, k: (normals, torch.ones(1, *SIZE, dtype=torch.bool))
     spec = OutputSpec("slope", "map", channels=3, value_range=(-1.0, 1.0))
-    row = objective.panel(np.zeros((*SIZE, 3), np.uint8), {"slope": normals}, {}, spec)
+    row = objective.panel(np.zeros((*SIZE, 3), np.uint8), HeadOutput(normals), {}, spec)
     assert (row == (128, 128, 255)).all(-1).mean() > 0.5
 
 

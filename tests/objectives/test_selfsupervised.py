@@ -37,6 +37,11 @@ def dino(**options):
     return DinoObjective(num_prototypes=16, **options)
 
 
+def projections(task, views):
+    (output,) = task.model(task._normalize(views), raw=True).values()
+    return output.projection
+
+
 def batch_of(count=3, views=2, crops=0, seed=0):
     random = torch.Generator().manual_seed(seed)
 
@@ -53,7 +58,7 @@ def test_the_contrastive_loss_sees_the_views_of_each_image(crops):
     task, batch = task_of(contrastive()), batch_of(crops=crops)
     found = task.training_step(batch, 0)
     views = [batch["views"].flatten(0, 1)] + ([batch["crops"].flatten(0, 1)] if crops else [])
-    outputs = [task(v)["contrastive_auxiliary"].unflatten(0, (3, -1)) for v in views]
+    outputs = [projections(task, v).unflatten(0, (3, -1)) for v in views]
     expected = nt_xent(torch.cat(outputs, dim=1), temperature=0.2)
     torch.testing.assert_close(found, expected)
 
@@ -63,9 +68,9 @@ def test_evaluation_gives_the_embedding():
     del batch["views"]
     outputs, labels = next(task.evaluate_batch({**batch, "class_id": torch.arange(5) % 2}))
     assert list(outputs) == ["contrastive"]
-    assert outputs["contrastive"].shape == (5, 48)
+    assert outputs["contrastive"].tensor.shape == (5, 48)
     assert task.model.outputs["contrastive"].channels == 48
-    task.objectives["contrastive"].update(outputs, labels)
+    task.objectives["contrastive"].update(outputs["contrastive"], labels)
     assert set(task.objectives["contrastive"].compute()) == {"knn_accuracy", "linear_accuracy"}
 
 
@@ -79,11 +84,8 @@ def test_dino_follows_its_algorithm():
         batch = batch_of(crops=2, seed=step)
         views, crops = (batch[key].flatten(0, 1) for key in ("views", "crops"))
         with torch.no_grad():
-            said = Task.forward(Task(model=teacher, objectives={}), views)["dino_auxiliary"]
-            said = said.unflatten(0, (3, 2))
-        outputs = [
-            plain(images)["dino_auxiliary"].unflatten(0, (3, 2)) for images in (views, crops)
-        ]
+            said = projections(Task(model=teacher, objectives={}), views).unflatten(0, (3, 2))
+        outputs = [projections(plain, images).unflatten(0, (3, 2)) for images in (views, crops)]
         student = torch.cat(outputs, dim=1)
         expected = dino_loss(student, said, temperature=0.1, teacher_temperature=0.02)
         task.guard.keep_statistics()
@@ -126,12 +128,12 @@ def test_hidden_patches_learn_what_the_teacher_sees_there():
     seen = model.preprocessing.normalize(views)
     assert torch.equal(inputs[::2], seen[::2])
     assert torch.equal(inputs[1::2], seen[1::2].masked_fill(prepared["hidden"][:, None], 0.0))
-    whole, masked = model(seen), model(inputs)
-    rows = [outputs["dino_patches"][1::2][patches.flatten(1)] for outputs in (masked, whole)]
+    whole, masked = (model(images, raw=True)["dino"] for images in (seen, inputs))
+    rows = [output.patches[1::2][patches.flatten(1)] for output in (masked, whole)]
     options = {"temperature": 0.1, "teacher_temperature": 0.02}
     expected = 2 * ibot_loss(*rows, **options)
     torch.testing.assert_close(terms["train/loss_dino_patches"], expected)
-    student, said = (outputs["dino_auxiliary"].unflatten(0, (3, 2)) for outputs in (masked, whole))
+    student, said = (output.projection.unflatten(0, (3, 2)) for output in (masked, whole))
     torch.testing.assert_close(terms["train/loss_dino"], dino_loss(student, said, **options))
 
 

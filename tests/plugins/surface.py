@@ -47,9 +47,11 @@ class NormalsObjective(Objective):
         super().__init__(weight=weight)
         self.metrics = AngularError()
 
-    def losses(self, outputs, batch):
-        error = 1 - cosine(outputs["normals"], normals_of(batch["depth"]))
-        return {"loss_normals": self.weight * (error * batch["valid"]).mean()}
+    def losses(self, output, batch):
+        normals, confidence = output.prediction
+        error = 1 - cosine(normals, normals_of(batch["depth"]))
+        loss = confidence * error - 0.1 * confidence.clamp_min(1e-3).log()
+        return {"loss_normals": self.weight * (loss * batch["valid"]).mean()}
 
     def truth(self, batch, k):
         return normals_of(batch["depth"][k][None]), batch["valid"][k][None]

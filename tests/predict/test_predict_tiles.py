@@ -19,7 +19,7 @@ from torch import nn
 
 import dpt
 from dpt.predict.tiling import OVERLAP, align_tile, tile_spans
-from dpt.types import OutputSpec, Preprocessing
+from dpt.types import HeadOutput, OutputSpec, Preprocessing
 
 METRIC = OutputSpec("depth", "depth", unit="m")
 RELATIVE = OutputSpec("depth", "depth", unit="relative inverse depth")
@@ -41,8 +41,9 @@ class StandIn(nn.Module):
     def optimize_for_inference(self, *, compiled):
         return self
 
-    def forward(self, images, *, upsample_logits=True):
-        return self.function(images)
+    def forward(self, images, *, raw=False):
+        predictions = self.function(images)
+        return {k: HeadOutput(v) for k, v in predictions.items()} if raw else predictions
 
 
 def brightness(images):

@@ -15,7 +15,7 @@ from dpt.objectives import DepthObjective, SegmentationObjective
 from dpt.objectives.teacher import PseudoLabelTeacher, predict
 from dpt.training.first_files import check_data
 from dpt.training.task import Task
-from dpt.types import IGNORE_INDEX
+from dpt.types import IGNORE_INDEX, HeadOutput
 
 SIZE = (32, 48)
 
@@ -63,7 +63,7 @@ def test_images_without_labels_get_those_of_the_average():
     before = batch()
     outputs = predict(copy.deepcopy(model).eval(), before["weak"][2:])
     logits = torch.nn.functional.interpolate(
-        outputs["segmentation"], size=SIZE, mode="bilinear", align_corners=True
+        outputs["segmentation"].tensor, size=SIZE, mode="bilinear", align_corners=True
     )
     probability, ids = logits.softmax(1).max(1)
     ours.share = 0.25
@@ -74,7 +74,8 @@ def test_images_without_labels_get_those_of_the_average():
     assert torch.equal(after["image"], before["image"])
     area, labels = before["kept"][2:], after["labels"][2:]
     assert 0.2 < area.float().mean() < 0.8
-    assert torch.equal(after["depth"][2:], torch.where(area, before["depth"][2:], outputs["depth"]))
+    depth = outputs["depth"].tensor
+    assert torch.equal(after["depth"][2:], torch.where(area, before["depth"][2:], depth))
     assert after["valid"][2:].all()
     assert torch.equal(labels[area], before["labels"][2:][area])
     for k in range(3):
@@ -136,7 +137,7 @@ def test_measured_depth_that_is_pasted(kind):
     objective = DepthObjective(kind=kind, max_depth=10.0, loss=Recorder())
     before = batch()
     depth = {"depth": torch.rand(4, *SIZE) * 8 + 1, "valid": torch.ones(4, *SIZE).bool()}
-    objective.losses({"depth": torch.full((4, *SIZE), 2.0)}, before | depth)
+    objective.losses(HeadOutput(torch.full((4, *SIZE), 2.0)), before | depth)
     assert objective.loss.valid[:2].all()
     for valid, kept in zip(objective.loss.valid[2:], before["kept"][2:], strict=True):
         assert 0 < kept.sum() < kept.numel()

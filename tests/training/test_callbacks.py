@@ -24,7 +24,7 @@ from dpt.training.callbacks import (
     Throughput,
     make_progress,
 )
-from dpt.types import OutputSpec
+from dpt.types import HeadOutput, OutputSpec
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,8 @@ def test_an_average_forgets_the_first_weights_of_a_short_run():
 def rows_for(objectives, outputs, labels, size=(24, 32)):
     photo = np.random.default_rng(0).integers(0, 255, (*size, 3), np.uint8)
     rows = [
-        o.panel(photo, outputs, labels, OutputSpec(name, "map")) for name, o in objectives.items()
+        o.panel(photo, HeadOutput(outputs.get(name)), labels, OutputSpec(name, "map"))
+        for name, o in objectives.items()
     ]
     return [row for row in rows if row is not None]
 

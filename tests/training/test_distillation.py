@@ -19,7 +19,7 @@ from dpt.objectives import (
 )
 from dpt.objectives.teacher import FrozenTeacher, predict
 from dpt.training.task import Task
-from dpt.types import IGNORE_INDEX, NO_CLASS
+from dpt.types import IGNORE_INDEX, NO_CLASS, HeadOutput
 
 pytestmark = pytest.mark.filterwarnings("ignore:You are trying to `self.log")
 
@@ -130,7 +130,7 @@ def test_classes_of_other_names_are_told(caplog):
 
 def test_a_head_without_distillation_of_its_own_takes_the_absolute_difference():
     objective = RegressionObjective(weight=2.0)
-    student, teacher = ({"regression": torch.tensor(v)} for v in ([1.0, 2.0], [2.0, 5.0]))
+    student, teacher = HeadOutput(torch.tensor([1.0, 2.0])), torch.tensor([2.0, 5.0])
     assert float(objective.distil(student, teacher, temperature=1.0)) == 2 * (1 + 3) / 2
 
 
@@ -180,12 +180,12 @@ def test_two_processes_follow_the_gradient_of_one():
 def test_the_teacher_normalises_for_itself():
     task = task_of("depth")
     images = unlabelled()["image"]
-    before = predict(task.teacher.model, images)["depth"]
+    before = predict(task.teacher.model, images)["depth"].tensor
     taught = task.teacher.model
     taught.preprocessing = replace(taught.preprocessing, mean=(0.2, 0.2, 0.2))
-    assert not torch.equal(predict(task.teacher.model, images)["depth"], before)
+    assert not torch.equal(predict(task.teacher.model, images)["depth"].tensor, before)
     expected = taught(taught.preprocessing.normalize(images))["depth"]
-    assert torch.equal(predict(task.teacher.model, images)["depth"], expected)
+    assert torch.equal(predict(task.teacher.model, images)["depth"].tensor, expected)
 
 
 # ----------------------------------------------------------------------------------- losses

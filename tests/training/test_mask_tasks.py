@@ -127,10 +127,8 @@ def test_instances_score_as_pycocotools_scores_them(folder, train, scores, tmp_p
     for index, sample in enumerate(val):
         photo = torch.from_numpy(sample["image"]).permute(2, 0, 1)[None]
         with torch.no_grad():
-            out = model(model.preprocessing.normalize(photo))
-        masks, classes, values = instances(
-            resize(out["instance"], SIZE)[0], out["instance_classes"][0], val.info.things
-        )
+            masks, logits = model(model.preprocessing.normalize(photo))["instance"]
+        masks, classes, values = instances(resize(masks, SIZE)[0], logits[0], val.info.things)
         for mask, k, value in zip(masks, classes, values, strict=True):
             code = rle.encode(np.asfortranarray(mask.numpy().astype(np.uint8)))
             results.append({"image_id": index + 1, "category_id": val.categories[int(k)][0],

@@ -228,12 +228,12 @@ def test_a_step_lowers_the_loss():
     ("name", "loss", "says"),
     [
         ("loss_depth", lambda _: torch.zeros(()), "its loss_depth has another loss's name"),
-        ("loss_more", lambda depth: depth.abs(), r"its loss_more has shape \(2, 32, 48\)"),
+        ("loss_more", lambda depth: depth.abs(), r"its loss_more has shape \(2, \d+, \d+\)"),
     ],
 )
 def test_losses_that_would_be_dropped_or_summed_are_refused(name, loss, says):
     task = task_of("joint")
-    task.objectives["segmentation"].losses = lambda outputs, batch: {name: loss(outputs["depth"])}
+    task.objectives["segmentation"].losses = lambda output, batch: {name: loss(output.tensor[:, 0])}
     with pytest.raises(ValueError, match=says):
         step(task, batch_of(2))
 
@@ -315,8 +315,8 @@ def test_labels_stay_with_their_images():
     batch = evaluation_batch([(16, 16), (16, 32), (16, 16), (32, 16)])
     with torch.no_grad():
         for outputs, labels in task.evaluate_batch(batch):
-            assert len(outputs["segmentation"]) == len(labels["labels"])
-            for output, index in zip(outputs["segmentation"], labels["index"], strict=True):
+            logits = outputs["segmentation"].tensor
+            for output, index in zip(logits, labels["index"], strict=True):
                 alone = task(batch["image"][int(index)][None])["segmentation"][0]
                 assert torch.allclose(output, alone, atol=1e-5)
 
