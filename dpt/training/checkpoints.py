@@ -72,9 +72,9 @@ class RunCheckpoints(Checkpoint):
         self,
         *,
         dirpath: str,
-        every_n_train_steps: Count | None = None,
-        every_n_minutes: Positive | None = 15.0,
-        patience: Count | None = None,
+        every_n_train_steps: Count | None,
+        every_n_minutes: Positive | None,
+        patience: Count | None,
     ) -> None:
         self.last, self.best = (Path(dirpath) / name for name in ("last.ckpt", "best.ckpt"))
         self.every_n_train_steps = every_n_train_steps

@@ -255,7 +255,7 @@ def warmup_then_decay(
     *,
     total_steps: int,
     decay: Literal["poly", "cosine", "constant"],
-    warmup: NonNegative = 0.05,
+    warmup: NonNegative,
     power: NonNegative = 0.9,
     final: NonNegative = 0.0,
 ) -> StepSchedule:

@@ -50,7 +50,8 @@ def validate(callback, score, *, step, monitor="val/r2", nonfinite=()):
 
 
 def best(folder, **settings):
-    return RunCheckpoints(dirpath=str(folder), **settings)
+    defaults = {"every_n_train_steps": None, "every_n_minutes": 15.0, "patience": None}
+    return RunCheckpoints(dirpath=str(folder), **{**defaults, **settings})
 
 
 @pytest.mark.parametrize(("monitor", "kept"), [("val/r2", [0.3, 0.5]), ("val/mae", [0.3, 0.1])])

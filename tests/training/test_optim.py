@@ -208,7 +208,7 @@ def test_rates_keep_their_ratio():
     parameters = [nn.Parameter(torch.zeros(1)) for _ in range(2)]
     optimizer = torch.optim.SGD([{"params": parameters[:1], "lr": 0.1},
                                  {"params": parameters[1:], "lr": 0.4}])  # fmt: skip
-    schedule = warmup_then_decay(optimizer, total_steps=8, decay="cosine")
+    schedule = warmup_then_decay(optimizer, total_steps=8, decay="cosine", warmup=0.05)
     for _ in range(4):
         optimizer.step()
         schedule.step()
