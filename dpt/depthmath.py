@@ -11,31 +11,33 @@ from torch import Tensor
 
 
 def at_least_float32(values: Tensor) -> Tensor:
-    """``values`` as float32, or unchanged if they are float64."""
+    """Returns ``values`` as float32, or unchanged if they are float64."""
     return values if values.dtype == torch.float64 else values.float()
 
 
 def valid_range(depth: Tensor, valid: Tensor, *, min_depth: float, max_depth: float) -> Tensor:
-    """Narrows ``valid`` to depths strictly between two limits, as in BTS's evaluation code; NaN and
-    infinity are never valid, also for ``max_depth=inf``."""
+    """Narrows ``valid`` to depths strictly between two limits, as in BTS's evaluation code.
+
+    NaN and infinity are never valid, also for ``max_depth=inf``.
+    """
     return valid & (depth > min_depth) & (depth < max_depth)
 
 
 def inverse_depth(depth: Tensor, valid: Tensor) -> Tensor:
-    """1 / depth (..., H, W) where ``valid`` and positive, 0 elsewhere; metres to 1/metres."""
+    """Returns 1 / depth in 1/metres (..., H, W) where ``valid`` and positive, 0 elsewhere."""
     usable = valid & (depth > 0)
     safe = torch.where(usable, at_least_float32(depth), 1.0)
     return torch.where(usable, safe.reciprocal(), 0.0)
 
 
 def masked_mean(values: Tensor, valid: Tensor, dim: int | tuple[int, ...] = (-2, -1)) -> Tensor:
-    """Mean of the valid ``values`` along ``dim``; 0 (with zero gradient) if there are none."""
+    """Returns the mean of the valid ``values`` along ``dim``; 0 if there are none."""
     total = torch.where(valid, at_least_float32(values), 0.0).sum(dim)
     return total / valid.sum(dim).clamp(min=1)
 
 
 def masked_median(values: Tensor, valid: Tensor) -> Tensor:
-    """Median of each image's valid values, (B, H, W) → (B,); 0 if there are none.
+    """Returns the median of each image's valid values, (B, H, W) → (B,); 0 if there are none.
 
     As in NumPy, the mean of the middle two of an even number of values (``torch.median`` takes the
     lower one). The gradient goes to the one or two middle pixels.
@@ -51,7 +53,7 @@ def masked_median(values: Tensor, valid: Tensor) -> Tensor:
 
 
 def median_mad(values: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-    """(shift, scale), each (B,), such that (values - shift) / scale is normalised.
+    """Returns (shift, scale), each (B,), such that (values - shift) / scale is normalised.
 
     Ranftl et al. 2020 (MiDaS), eqs. 5 and 6: shift = median(d), scale = mean |d - shift|, over the
     valid pixels alone (the authors' code takes the median over all pixels, which is 0 for sparse
@@ -64,7 +66,7 @@ def median_mad(values: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def align_scale_shift(prediction: Tensor, target: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-    """Least-squares (scale, shift) of each image: argmin Σ (scale · prediction + shift - target)².
+    """Fits (scale, shift) of each image: argmin Σ (scale · prediction + shift - target)².
 
     Ranftl et al. 2020, eqs. 2-4, in centred moments: scale = cov(p, t) / var(p), shift = mean(t) -
     scale · mean(p). The normal equations of the paper lose all digits in float32 where the spread
@@ -88,7 +90,7 @@ def align_scale_shift(prediction: Tensor, target: Tensor, valid: Tensor) -> tupl
 
 
 def align_median(prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
-    """Scale (B,) that gives each image's prediction the target's median over the valid pixels.
+    """Returns the scale (B,) by which each prediction gets the target's median on valid pixels.
 
     The "median scaling" of Zhou et al. 2017. 1 if there is no valid pixel or the prediction's
     median is 0.

@@ -53,7 +53,7 @@ def without_autocast(device: torch.device) -> AbstractContextManager[object]:
 
 
 def mean_over_processes(values: Tensor) -> Tensor:
-    """The mean of tensors of one shape, one of each process; gradients flow to all of them."""
+    """Returns the mean of tensors of one shape, one a process; gradients flow to all of them."""
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return values
     return all_reduce(values) / dist.get_world_size()
@@ -82,7 +82,7 @@ def same_size(one: Sequence[int], other: Sequence[int]) -> bool:
 
 
 def upsample(maps: Tensor, size: tuple[int, int]) -> Tensor:
-    """Bilinear interpolation with aligned corners, as in DPT's decoder: (B, C, H, W)."""
+    """Returns bilinear maps (B, C, H, W) with aligned corners, as in DPT's decoder."""
     if same_size(maps.shape[-2:], size):
         return maps
     if exporting() and same_size(size, [2 * side for side in maps.shape[-2:]]):
@@ -92,7 +92,7 @@ def upsample(maps: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def resize(maps: Tensor, size: tuple[int, int], rule: OutputResize = "bilinear") -> Tensor:
-    """Maps (B, C, h, w) at ``size``: (B, C, H, W)."""
+    """Returns maps (B, C, h, w) at ``size``: (B, C, H, W)."""
     if rule == "bilinear_aligned" or same_size(maps.shape[-2:], size):
         return upsample(maps, size)
     return F.interpolate(maps, size=size, mode=rule, align_corners=False)
@@ -111,7 +111,7 @@ def recompute(
     random: bool = False,
     context: AbstractContextManager[None] = NO_CONTEXT,
 ) -> Tensor:
-    """``function(*inputs)``, keeping only ``inputs`` and captured tensors for backward.
+    """Returns ``function(*inputs)``, keeping only ``inputs`` and captured tensors for backward.
 
     A linear layer or a convolution at the end of ``function`` is not computed again. Without
     ``save_memory`` everything is kept. With ``random``, the recomputation draws the same random
@@ -135,26 +135,26 @@ def recompute(
 
 
 def norm_linear(norm: nn.Module | None, linear: nn.Module, x: Tensor) -> Tensor:
-    """``linear(norm(x))``; the output of ``norm`` is not kept. Without a norm, ``linear(x)``."""
+    """Returns ``linear(norm(x))``, or ``linear(x)``; the output of ``norm`` is not kept."""
     if norm is None:
         return linear(x)
     return recompute(lambda x: linear(norm(x)), x)
 
 
 def act_linear(act: Callable[[Tensor], Tensor], linear: nn.Module, x: Tensor) -> Tensor:
-    """``linear(act(x))``; the output of ``act`` is not kept."""
+    """Returns ``linear(act(x))``; the output of ``act`` is not kept."""
     return recompute(lambda x: linear(act(x)), x)
 
 
 def upsample_conv2d(maps: Tensor, size: tuple[int, int], conv: nn.Module) -> Tensor:
-    """``conv(upsample(maps, size))``; the upsampled map is not kept."""
+    """Returns ``conv(upsample(maps, size))``; the upsampled map is not kept."""
     return recompute(lambda maps: conv(upsample(maps, size)), maps)
 
 
 def norm_relu_conv2d(
     norm: nn.Module, conv: nn.Module, x: Tensor, *, dropout: nn.Module | None = None
 ) -> Tensor:
-    """``conv(dropout(relu(norm(x))))``; only ``x`` is kept for backward."""
+    """Returns ``conv(dropout(relu(norm(x))))``; only ``x`` is kept for backward."""
 
     def plain(x: Tensor) -> Tensor:
         y = F.relu(norm(x))
@@ -191,9 +191,9 @@ MOST_AT_ONCE = 2**26
 
 
 def bands(logits: Tensor, size: tuple[int, int]) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
-    """Rows of logits (B, K, h, w) upsampled to ``size``, in bands of a bounded number of values.
+    """Yields rows of logits (B, K, h, w) upsampled to ``size``, in bands of few values.
 
-    Yields for each band: the slice of its rows; the slice of the source rows; for each row, the
+    A band is: the slice of its rows; the slice of the source rows; for each row, the
     index of its upper source row in that slice (int64), and the weight of the lower one (float64).
     """
     batch, classes, low, _ = logits.shape
@@ -202,20 +202,20 @@ def bands(logits: Tensor, size: tuple[int, int]) -> Iterator[tuple[slice, slice,
     scale = (low - 1) / (size[0] - 1) if size[0] > 1 else 0.0
     for start in range(0, size[0], count):
         rows = slice(start, min(start + count, size[0]))
-        places = torch.arange(rows.start, rows.stop, dtype=torch.float64) * scale
-        upper = places.floor().long().clamp_(max=max(low - 2, 0))
+        positions = torch.arange(rows.start, rows.stop, dtype=torch.float64) * scale
+        upper = positions.floor().long().clamp_(max=max(low - 2, 0))
         first, last = int(upper[0]), min(int(upper[-1]) + 2, low)
-        yield rows, slice(first, last), upper - first, places - upper
+        yield rows, slice(first, last), upper - first, positions - upper
 
 
 def upsample_rows(logits: Tensor, upper: Tensor, weight: Tensor, width: int) -> Tensor:
-    """Source rows (B, K, h, w) to upsampled rows (B, rows, width, K); see :func:`bands`."""
+    """Returns upsampled rows (B, rows, width, K) of source rows (B, K, h, w), see :func:`bands`."""
     exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
     last = exact.permute(0, 2, 3, 1)  # softmax and argmax are fastest over the last axis
     upper = upper.to(logits.device)
     lower = (upper + 1).clamp(max=last.shape[1] - 1)
-    share = weight.to(exact)[:, None, None]
-    rows = torch.lerp(last.index_select(1, upper), last.index_select(1, lower), share)
+    weight = weight.to(exact)[:, None, None]
+    rows = torch.lerp(last.index_select(1, upper), last.index_select(1, lower), weight)
     return upsample(rows.permute(0, 3, 1, 2), (rows.shape[1], width)).permute(0, 2, 3, 1)
 
 
@@ -226,7 +226,7 @@ def chunked_argmax(
     *,
     dtype: torch.dtype = torch.long,
 ) -> Tensor:
-    """``resize(logits, size, rule).argmax(1)``: class ids (B, H, W) of logits (B, K, h, w)."""
+    """Returns ``resize(logits, size, rule).argmax(1)``, (B, H, W) of logits (B, K, h, w)."""
     batch, classes = logits.shape[:2]
     is_aligned = rule == "bilinear_aligned"
     at_once = max(1, MOST_AT_ONCE // max(1, batch * size[0] * size[1]))  # classes
@@ -240,8 +240,8 @@ def chunked_argmax(
         return ids
     best = logits.new_full((batch, *size), -torch.inf)
     for first in range(0, classes, at_once):
-        values, places = resize(logits[:, first : first + at_once], size, rule).max(dim=1)
-        ids = torch.where(values > best, (first + places).to(dtype), ids)
+        values, classes_here = resize(logits[:, first : first + at_once], size, rule).max(dim=1)
+        ids = torch.where(values > best, (first + classes_here).to(dtype), ids)
         best = torch.maximum(best, values)
     return ids
 
@@ -286,7 +286,7 @@ def chunked_cross_entropy(
     ignore_index: int,
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """Cross-entropy of ``upsample(logits, (H, W))``, summed over pixels, image i times scale[i].
+    """Returns the cross-entropy of ``upsample(logits, (H, W))``, summed, image i times scale[i].
 
     From ``FEW_CLASSES`` classes on, upsampled logits and their softmax are computed in bands, and
     only the gradient of the small logits is kept for backward (without torch.compile).

@@ -32,7 +32,7 @@ Cell = str | float | int | None
 
 
 def render(template: str, **values: object) -> bytes:
-    """A template, such as ``data_check.html``, with its variables; text is escaped."""
+    """Returns a page from a template such as ``data_check.html`` and its variables, escaped."""
     text = _environment().get_template(template).render(values)
     text = text.replace(_FIRST_LINE, f"{_FIRST_LINE}\n{_mark(template)}", 1)
     return text.encode(errors="backslashreplace")  # paths that are not UTF-8
@@ -44,7 +44,7 @@ def write_report(path: Path, template: str, **values: object) -> None:
 
 
 def _mark(template: str) -> str:
-    """The line by which a report is known as one of this project."""
+    """Returns the line that marks a report of this project."""
     return f"<!-- dpt: {template} -->"
 
 
@@ -69,8 +69,10 @@ def require_free(folder: Path, template: str, names: Sequence[str]) -> None:
 
 
 def data_uri(rgb: np.ndarray) -> str:
-    """A uint8 (H, W, 3) RGB picture as the address of an embedded JPEG; of larger ones than JPEG
-    allows, every n-th row and column."""
+    """Returns a uint8 (H, W, 3) RGB picture as the address of an embedded JPEG.
+
+    A picture larger than JPEG allows is reduced to every n-th row and column.
+    """
     step = -(-max(rgb.shape) // _JPEG_SIDE)
     bgr = np.ascontiguousarray(rgb[::step, ::step, ::-1])
     _, data = cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, 88])
@@ -78,7 +80,7 @@ def data_uri(rgb: np.ndarray) -> str:
 
 
 def number(value: Cell) -> str:
-    """The text of a table's cell."""
+    """Returns the text of a table's cell."""
     if value is None or value != value:
         return "-"
     if isinstance(value, (str, Integral)):

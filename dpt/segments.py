@@ -39,7 +39,7 @@ class Segments(NamedTuple):
 def segments_of(
     labels: Tensor, objects: Tensor, things: Sequence[bool], *, stuff: bool = True
 ) -> Segments:
-    """The segments of an image's labels.
+    """Returns the segments of an image's labels.
 
     Args:
         labels: class ids (H, W); ``IGNORE_INDEX`` where unknown.
@@ -72,14 +72,14 @@ class SegmentMap(NamedTuple):
 
     @property
     def codes(self) -> Tensor:
-        """class · ``OBJECT_IDS`` + id + 1 of each pixel, int64 (H, W); -1 without a segment."""
+        """Class · ``OBJECT_IDS`` + id + 1 of each pixel, int64 (H, W); -1 without a segment."""
         class_ids = torch.cat([self.classes, self.classes.new_zeros(1)])[self.ids]
         codes = class_ids * OBJECT_IDS + self.ids + 1
         return torch.where(self.ids == NO_SEGMENT, -1, codes)
 
     @classmethod
     def from_codes(cls, codes: Tensor) -> SegmentMap:
-        """The segments of ``codes`` int64 (H, W), with scores of 1."""
+        """Returns the segments of ``codes`` int64 (H, W), with scores of 1."""
         present, ids = codes.unique(return_inverse=True)
         shift = int(present[0] < 0)  # whether there are pixels without a segment
         classes = present[shift:] // OBJECT_IDS
@@ -95,7 +95,7 @@ def panoptic_segments(
     threshold: float = 0.8,
     overlap: float = 0.8,
 ) -> SegmentMap:
-    """The panoptic segmentation that queries predict (Cheng et al. 2021, section 3.4).
+    """Returns the panoptic segmentation that queries predict (Cheng et al. 2021, section 3.4).
 
     Each pixel belongs to the query with the largest product of class and mask probability, if its
     mask probability there is at least 0.5. Queries are left out if too much of their mask belongs
@@ -107,13 +107,13 @@ def panoptic_segments(
         things: for each class, whether it is a thing; the others are stuff.
         size: (H, W) of the result, to which the logits are resized; None is (h, w).
         threshold: queries are used if the probability of their class is above this.
-        overlap: queries are used if at least this share of their mask belongs to them, as in the
-            code of Mask2Former and EoMT; transformers leaves out those of exactly this share.
+        overlap: queries are used if at least this fraction of their mask belongs to them, as in the
+            code of Mask2Former and EoMT; transformers leaves out those of exactly this fraction.
     """
     scores, ids = classes.softmax(-1).max(-1)
     kept = (ids < len(things)) & (scores > threshold)
     masks, scores, ids = masks[kept], scores[kept], ids[kept]
-    found = torch.full(size or masks.shape[-2:], NO_SEGMENT, device=masks.device)
+    segment_ids = torch.full(size or masks.shape[-2:], NO_SEGMENT, device=masks.device)
     segments: list[int] = []  # index of the first query of each segment
     stuff: dict[int, int] = {}
     if len(ids):
@@ -121,29 +121,30 @@ def panoptic_segments(
             masks = resize(masks[None], size)[0]
         masks = masks.sigmoid()
         winner = (scores[:, None, None] * masks).argmax(0)
-        own = masks >= 0.5
+        inside = masks >= 0.5
         won = torch.bincount(winner.flatten(), minlength=len(ids)).tolist()
-        area = own.flatten(1).sum(1).tolist()
+        area = inside.flatten(1).sum(1).tolist()
         for query, class_id in enumerate(ids.tolist()):
-            mask = (winner == query) & own[query]
+            mask = (winner == query) & inside[query]
             if not mask.any() or won[query] / area[query] < overlap:
                 continue
             segment = len(segments)
             if not things[class_id]:
                 segment = stuff.setdefault(class_id, segment)
-            found[mask] = segment
+            segment_ids[mask] = segment
             if segment == len(segments):
                 segments.append(query)
-    return SegmentMap(found, ids[segments], scores[segments])
+    return SegmentMap(segment_ids, ids[segments], scores[segments])
 
 
 def instances(
     masks: Tensor, classes: Tensor, things: Sequence[bool], *, most: int = 100
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The objects that queries predict: masks bool (N, H, W), which may overlap, classes, scores.
+    """Returns the objects that queries predict: masks bool (N, H, W), classes and scores (N,).
 
-    As in Mask2Former: the ``most`` most probable pairs of a query and a class of things. The score
-    is the probability of the class times the mean probability of the mask where it is above 0.5.
+    The masks may overlap. As in Mask2Former, the objects are the ``most`` most probable pairs of a
+    query and a class of things. The score is the probability of the class times the mean
+    probability of the mask where it is above 0.5.
 
     Args:
         masks: logits (Q, H, W).
@@ -152,12 +153,12 @@ def instances(
     """
     probabilities = classes.softmax(-1)[:, :-1].clone()
     probabilities[:, ~torch.tensor(things, device=probabilities.device)] = -1
-    scores, places = probabilities.flatten().topk(min(most, probabilities.numel()))
-    places, scores = places[scores >= 0], scores[scores >= 0]
-    queries, ids = places // probabilities.shape[1], places % probabilities.shape[1]
-    chosen = masks[queries]
-    own = chosen > 0
-    size = own.flatten(1).sum(1)
-    certainty = (chosen.sigmoid() * own).flatten(1).sum(1) / size.clamp(min=1)
-    there = size > 0
-    return own[there], ids[there], (scores * certainty)[there]
+    scores, pairs = probabilities.flatten().topk(min(most, probabilities.numel()))
+    pairs, scores = pairs[scores >= 0], scores[scores >= 0]
+    queries, ids = pairs // probabilities.shape[1], pairs % probabilities.shape[1]
+    logits = masks[queries]
+    inside = logits > 0
+    area = inside.flatten(1).sum(1)
+    certainty = (logits.sigmoid() * inside).flatten(1).sum(1) / area.clamp(min=1)
+    kept = area > 0
+    return inside[kept], ids[kept], (scores * certainty)[kept]

@@ -36,7 +36,7 @@ Limits = tuple[float, float]
 
 @cache
 def color_table(name: str) -> np.ndarray:
-    """The colormap as uint8 RGB (256, 3), from far to near."""
+    """Returns the colormap as uint8 RGB (256, 3), from far to near."""
     from matplotlib import colormaps  # a quarter of a second
 
     if name not in COLORMAPS:
@@ -52,41 +52,45 @@ def color_table(name: str) -> np.ndarray:
 def colorize(
     values: np.ndarray, valid: np.ndarray, *, colormap: str, low: float, high: float
 ) -> np.ndarray:
-    """Numbers (H, W) to colours: ``low`` gets the first, ``high`` the last; not valid is black."""
-    picture = color_table(colormap)[_level(values, low, high)]
+    """Returns numbers (H, W) as colours: ``low`` gets the first one, ``high`` the last one, and
+    invalid pixels are black."""
+    picture = color_table(colormap)[_to_uint8(values, low, high)]
     picture[~valid] = 0
     return picture
 
 
-def _level(values: np.ndarray, low: float, high: float) -> np.ndarray:
-    """Values from ``low`` to ``high`` as uint8 from 0 to 255, NaN as 0."""
-    share = np.nan_to_num((values - low) / max(high - low, 1e-12))
-    return np.rint(255 * np.clip(share, 0, 1)).astype(np.uint8)
+def _to_uint8(values: np.ndarray, low: float, high: float) -> np.ndarray:
+    """Returns values from ``low`` to ``high`` as 0 to 255, NaN as 0."""
+    fraction = np.nan_to_num((values - low) / max(high - low, 1e-12))
+    return np.rint(255 * np.clip(fraction, 0, 1)).astype(np.uint8)
 
 
 def heatmap(values: np.ndarray, *, high: float | None = None) -> np.ndarray:
-    """Numbers (H, W) in viridis, from 0 to ``high``; None for the 99 % quantile."""
+    """Returns numbers (H, W) in viridis, from 0 to ``high``; None takes the 99 % quantile."""
     high = float(np.quantile(values, 0.99)) if high is None else high
     return colorize(values, np.isfinite(values), colormap="viridis", low=0.0, high=high)
 
 
-def inverse_depth(
+def _inverse_depth(
     depth: np.ndarray, valid: np.ndarray | None = None, *, inverse: bool = True
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Inverse depth, float64 (H, W), 0 where invalid, and where it is valid, bool (H, W)."""
+    """Returns inverse depth, float64 (H, W), 0 where invalid, and where it is valid, bool (H, W).
+
+    With ``inverse=False``, ``depth`` is inverse depth already.
+    """
     depth = np.asarray(depth)
     if depth.ndim != 2:
         raise ValueError(f"a depth map must have the shape (H, W), got {depth.shape}")
     usable = np.isfinite(depth) & ((depth > 0) | (not inverse))
     if valid is not None:
         usable &= valid
-    near = np.where(usable, depth, 1.0).astype(np.float64)
-    return np.where(usable, 1 / near if inverse else near, 0.0), usable
+    filled = np.where(usable, depth, 1.0).astype(np.float64)
+    return np.where(usable, 1 / filled if inverse else filled, 0.0), usable
 
 
-def inverse_depth_range(near: np.ndarray, valid: np.ndarray) -> tuple[float, float]:
-    """2 % and 98 % quantiles of the valid values; (0, 1) if there are none."""
-    low, high = np.quantile(near[valid], [0.02, 0.98]) if valid.any() else (0, 1)
+def _central_range(values: np.ndarray, valid: np.ndarray) -> Limits:
+    """Returns the 2 % and 98 % quantiles of the valid values; (0, 1) if there are none."""
+    low, high = np.quantile(values[valid], [0.02, 0.98]) if valid.any() else (0, 1)
     return float(low), float(high)
 
 
@@ -99,7 +103,7 @@ def colorize_depth(
     vmax: float | None = None,
     inverse: bool = True,
 ) -> np.ndarray:
-    """Depth as a picture: near is bright and warm, invalid is black.
+    """Returns depth as a picture: near is bright and warm, invalid is black.
 
     The colours are linear in inverse depth, between the 2 % and 98 % quantiles of the valid pixels
     or from ``vmin`` to ``vmax``, in the unit of ``depth``.
@@ -111,16 +115,16 @@ def colorize_depth(
     """
     if vmin is not None and vmax is not None and not vmin < vmax:
         raise ValueError(f"vmin must be smaller than vmax, got {vmin} and {vmax}")
-    near, usable = inverse_depth(depth, valid, inverse=inverse)
-    low, high = inverse_depth_range(near, usable)
+    values, usable = _inverse_depth(depth, valid, inverse=inverse)
+    low, high = _central_range(values, usable)
     if inverse:  # the nearest depth is the largest inverse depth
         vmin, vmax = (None if v is None else 1 / max(v, 1e-6) for v in (vmax, vmin))
     low, high = low if vmin is None else vmin, high if vmax is None else vmax
-    return colorize(near, usable, colormap=colormap, low=low, high=high)
+    return colorize(values, usable, colormap=colormap, low=low, high=high)
 
 
 def default_palette(num_classes: int) -> np.ndarray:
-    """Distinct colours, always the same: uint8 (num_classes, 3) RGB."""
+    """Returns distinct colours, always the same: uint8 (num_classes, 3) RGB."""
     from matplotlib import colormaps
 
     colors = [colormaps["Set1"](k)[:3] for k in range(9)]
@@ -131,7 +135,7 @@ def default_palette(num_classes: int) -> np.ndarray:
 
 
 def as_palette(palette: object, num_classes: int) -> np.ndarray:
-    """A palette as uint8 (K, 3) RGB; the default colours for None or an empty one."""
+    """Returns a palette as uint8 (K, 3) RGB; the default colours for None or an empty one."""
     rows = np.asarray(() if palette is None else palette)
     if rows.size == 0:
         return default_palette(num_classes)
@@ -140,15 +144,15 @@ def as_palette(palette: object, num_classes: int) -> np.ndarray:
     return rows.astype(np.uint8)
 
 
-def palette_of(output: OutputSpec) -> np.ndarray:
-    """uint8 (K, 3) RGB: a colour for every class of an output."""
+def output_palette(output: OutputSpec) -> np.ndarray:
+    """Returns a colour for every class of an output, uint8 (K, 3) RGB."""
     return as_palette(output.palette, output.num_classes or 1)
 
 
 def colorize_labels(
     labels: np.ndarray, palette: object = None, *, ignore_index: int = IGNORE_INDEX
 ) -> np.ndarray:
-    """Class ids, integer (H, W), as a picture; pixels of ``ignore_index`` are black.
+    """Returns class ids, integer (H, W), as a picture; pixels of ``ignore_index`` are black.
 
     ``palette`` is (K, 3) RGB in 0..255; None or empty for the default colours. ValueError if an id
     has no row in it.
@@ -156,35 +160,35 @@ def colorize_labels(
     labels = np.asarray(labels)
     if labels.ndim != 2 or not np.issubdtype(labels.dtype, np.integer):
         raise ValueError(f"labels must be integers (H, W), got {labels.dtype} {labels.shape}")
-    known = labels != ignore_index
-    ids = np.where(known, labels, 0).astype(np.int64)
+    labelled = labels != ignore_index
+    ids = np.where(labelled, labels, 0).astype(np.int64)
     lowest, highest = int(ids.min(initial=0)), int(ids.max(initial=0))
     rows = as_palette(palette, highest + 1)
     if lowest < 0 or highest >= len(rows):
         wrong = lowest if lowest < 0 else highest
         raise ValueError(f"label {wrong} has no colour: the palette has {len(rows)} rows")
     picture = rows[ids]
-    picture[~known] = 0
+    picture[~labelled] = 0
     return picture
 
 
 def colorize_segments(
     codes: np.ndarray, palette: object = None, things: Sequence[bool] = ()
 ) -> np.ndarray:
-    """Segments in the colours of their classes, objects in shades of them, with white outlines.
+    """Returns segments in the colours of their classes, objects in shades, with white outlines.
 
     Args:
         codes: class · ``OBJECT_IDS`` + number (H, W), -1 where there is no segment.
         palette: see :func:`colorize_labels`.
         things: for each class, whether its objects have shades; empty means all classes.
     """
-    present, places = np.unique(codes, return_inverse=True)
+    present, indices = np.unique(codes, return_inverse=True)
     classes, numbers = np.divmod(present, OBJECT_IDS)
     rows = as_palette(palette, int(classes.max(initial=0)) + 1)[classes].astype(float)
     shaded = np.asarray(things)[classes] if things else np.ones(len(classes), bool)
     rows *= 1 - 0.13 * (numbers * shaded % 4)[:, None]
     rows[classes < 0] = 0
-    picture = rows.astype(np.uint8)[places.reshape(codes.shape)]
+    picture = rows.astype(np.uint8)[indices.reshape(codes.shape)]
     picture[1:][codes[1:] != codes[:-1]] = 255
     picture[:, 1:][codes[:, 1:] != codes[:, :-1]] = 255
     return picture
@@ -194,10 +198,10 @@ def colorize_output(
     values: np.ndarray,
     output: OutputSpec,
     *,
-    limits: tuple[float, float] | None = None,
+    limits: Limits | None = None,
     colormap: str = "inferno",
 ) -> np.ndarray:
-    """A dense prediction of one image as a picture, as its declaration says; NaN is black.
+    """Returns a dense prediction of one image as a picture, as its declaration says; NaN is black.
 
     ``values`` are (H, W) or (C, H, W): ``logits`` as class ids or logits, drawn with the palette;
     ``depth`` with a colormap; ``map`` of three channels as RGB, of others the first channel with a
@@ -215,24 +219,24 @@ def colorize_output(
         return colorize_segments(values, output.palette, output.things)
     low, high = limits or color_limits(values, output)
     if output.kind == "depth":
-        near, usable = inverse_depth(values, inverse=not output.is_inverse_depth)
-        return colorize(near, usable, colormap=colormap, low=low, high=high)
+        inverse, usable = _inverse_depth(values, inverse=not output.is_inverse_depth)
+        return colorize(inverse, usable, colormap=colormap, low=low, high=high)
     if values.ndim == 3 and len(values) == 3:
-        return _level(values, low, high).transpose(1, 2, 0)
+        return _to_uint8(values, low, high).transpose(1, 2, 0)
     first = values if values.ndim == 2 else values[0]
     return colorize(first, np.isfinite(first), colormap="viridis", low=low, high=high)
 
 
-def color_limits(values: np.ndarray, output: OutputSpec) -> tuple[float, float]:
-    """First and last value of the colours of a prediction.
+def color_limits(values: np.ndarray, output: OutputSpec) -> Limits:
+    """Returns the first and last value of the colours of a prediction.
 
-    Of depth, the :func:`inverse_depth_range`, in large maps of every n-th pixel; of
-    a map, ``output.value_range`` or the range of the finite values, (0, 1) if there are none.
+    They are the 2 % and 98 % quantiles of inverse depth (in large maps, of every n-th pixel); and
+    ``output.value_range`` of a map, or the range of its finite values, (0, 1) if there are none.
     """
     if output.kind == "depth":
         step = max(1, int((values.size / 2**20) ** 0.5))
-        few = values[::step, ::step]
-        return inverse_depth_range(*inverse_depth(few, inverse=not output.is_inverse_depth))
+        sampled = values[::step, ::step]
+        return _central_range(*_inverse_depth(sampled, inverse=not output.is_inverse_depth))
     if output.kind in ("logits", "masks") or output.value_range:
         return output.value_range or (0.0, 1.0)
     finite = values[np.isfinite(values)]
@@ -240,7 +244,7 @@ def color_limits(values: np.ndarray, output: OutputSpec) -> tuple[float, float]:
 
 
 def overlay(image: np.ndarray, color: np.ndarray, alpha: float = 0.5) -> np.ndarray:
-    """The image mixed with the share ``alpha`` of ``color`` where that is not black."""
+    """Returns the image mixed with the fraction ``alpha`` of ``color`` where that is not black."""
     mixed = cv2.addWeighted(image, 1 - alpha, color, alpha, 0)
     return np.where(color.any(axis=2, keepdims=True), mixed, image)
 
@@ -253,33 +257,34 @@ def legend(
     output: OutputSpec,
     *,
     width: int,
-    limits: tuple[float, float],
+    limits: Limits,
     colormap: str = "inferno",
 ) -> np.ndarray:
-    """What the colours of a dense prediction mean: a strip of ``width`` pixels, 240 at least.
+    """Returns what the colours of a prediction mean: a strip of ``width`` pixels, 240 at least.
 
     Its height depends on the output and the width alone, so that the frames of a video agree.
     ``values`` are class ids (H, W) of ``logits`` or codes of ``masks``, and not used for others.
     """
-    times = max(1, width // 1000)  # text stays readable below large pictures
-    room = max(_CELL_WIDTH, width // times)
+    scale = max(1, width // 1000)  # text stays readable below large pictures
+    width = max(_CELL_WIDTH, width // scale)
     if output.kind in ("logits", "masks"):
         ids = values // OBJECT_IDS if output.kind == "masks" else values
-        strip = class_legend(ids, palette_of(output), output.class_names, width=room)
+        strip = class_legend(ids, output_palette(output), output.class_names, width=width)
     elif output.kind == "depth":
         inverse = not output.is_inverse_depth
-        strip = color_bar(colormap, *limits, width=room, unit=output.unit, inverse=inverse)
+        strip = color_bar(colormap, *limits, width=width, unit=output.unit, inverse=inverse)
     elif output.channels == 3:  # red, green and blue are the values
         return np.zeros((0, 0, 3), np.uint8)
     else:
-        strip = color_bar("viridis", *limits, width=room, unit=output.unit)
-    return cv2.resize(strip, None, fx=times, fy=times, interpolation=cv2.INTER_CUBIC)
+        strip = color_bar("viridis", *limits, width=width, unit=output.unit)
+    return cv2.resize(strip, None, fx=scale, fy=scale, interpolation=cv2.INTER_CUBIC)
 
 
 def class_legend(
     ids: np.ndarray, palette: np.ndarray, names: Sequence[str] = (), *, width: int
 ) -> np.ndarray:
-    """Colours and names of the classes in ``ids`` (H, W), frequent ones first, in up to 3 rows.
+    """Returns colours and names of the classes in ``ids`` (H, W), frequent ones first, in up to 3
+    rows.
 
     Other ids than 0..K - 1 are left out.
     """
@@ -293,28 +298,30 @@ def class_legend(
     order = np.argsort(-pixels, kind="stable")[: np.count_nonzero(pixels)]
     for i, k in enumerate(order[: 3 * columns].tolist()):
         x, y = entry * (i % columns), _CAPTION_HEIGHT * (i // columns)
-        place = strip[y : y + _CAPTION_HEIGHT, x : x + entry]
-        place[4:16, 4:16] = palette[k]
-        _write(place, names[k], (20, 14))
+        cell = strip[y : y + _CAPTION_HEIGHT, x : x + entry]
+        cell[4:16, 4:16] = palette[k]
+        _write(cell, names[k], (20, 14))
     return strip
 
 
 def color_bar(
     colormap: str, low: float, high: float, *, width: int, unit: str = "", inverse: bool = False
 ) -> np.ndarray:
-    """The colours from ``low`` to ``high`` above their values, or if ``inverse`` above 1/value."""
+    """Returns the colours from ``low`` to ``high`` above their values, or if ``inverse`` above
+    1/value."""
     bar = np.full((36, width, 3), _PAPER, np.uint8)
     bar[5:17] = color_table(colormap)[np.linspace(0, 255, width).astype(int)]
-    shares = np.linspace(0, 1, 5 if width > 4 * (_text_width(unit) + 60) else 2)
-    values = [low + share * (high - low) for share in shares]
+    fractions = np.linspace(0, 1, 5 if width > 4 * (_text_width(unit) + 60) else 2)
+    values = [low + fraction * (high - low) for fraction in fractions]
     texts = _tick_texts([1 / max(value, 1e-6) if inverse else value for value in values])
-    for share, text in zip(shares, [*texts[:-1], f"{texts[-1]} {unit}".strip()], strict=True):
-        _write(bar, text, (int(share * (width - _GAP - _text_width(text))), 30))
+    texts[-1] = f"{texts[-1]} {unit}".strip()
+    for fraction, text in zip(fractions, texts, strict=True):
+        _write(bar, text, (int(fraction * (width - _GAP - _text_width(text))), 30))
     return bar
 
 
 def _tick_texts(values: Sequence[float]) -> list[str]:
-    """The values with the fewest digits, 3 to 6, by which neighbouring ones differ."""
+    """Returns the values with the fewest digits, 3 to 6, by which neighbouring ones differ."""
     for digits in range(3, 7):
         texts = [f"{value:.{digits}g}" for value in values]
         if all(a != b for a, b in pairwise(texts)):
@@ -326,25 +333,29 @@ def _tick_texts(values: Sequence[float]) -> list[str]:
 
 
 def depth_panel(
-    image: np.ndarray, truth: np.ndarray, valid: np.ndarray | None, prediction: np.ndarray
+    image: np.ndarray, ground_truth: np.ndarray, valid: np.ndarray | None, prediction: np.ndarray
 ) -> np.ndarray:
-    """image | truth | prediction | error, truth and prediction with one range of colours.
+    """Returns image | ground truth | prediction | error, with one range of colours for depth.
 
-    Both are metres (h, w), the prediction aligned; ``valid`` is bool (h, w), or None for every
-    positive finite truth. The error is |prediction - truth| / truth from blue (0) to red (0.5).
+    Both depths are metres (h, w), the prediction aligned; ``valid`` is bool (h, w), or None for
+    every positive finite ground truth. The error is |prediction - ground truth| / ground truth from
+    blue (0) to red (0.5).
     """
-    output, known = OutputSpec("depth", "depth", unit="m"), inverse_depth(truth, valid)[1]
-    truth = np.where(known, truth, np.nan)
-    limits = color_limits(truth if known.any() else prediction, output)
-    maps = [colorize_output(values, output, limits=limits) for values in (truth, prediction)]
-    error = np.nan_to_num(np.abs(prediction - truth) / truth, nan=_MAX_ERROR, posinf=_MAX_ERROR)
-    maps.append(colorize(error, known, colormap="spectral", low=0.0, high=_MAX_ERROR))
-    mean = f"mean {error[known].mean():.3f}" if known.any() else "no truth"
-    cells = side_by_side([image, *maps], ("image", "truth", "prediction", f"|error|/truth, {mean}"))
+    output = OutputSpec("depth", "depth", unit="m")
+    valid = _inverse_depth(ground_truth, valid)[1]
+    ground_truth = np.where(valid, ground_truth, np.nan)
+    limits = color_limits(ground_truth if valid.any() else prediction, output)
+    relative = np.abs(prediction - ground_truth) / ground_truth
+    error = np.nan_to_num(relative, nan=_MAX_ERROR, posinf=_MAX_ERROR)
+    maps = [colorize_output(depth, output, limits=limits) for depth in (ground_truth, prediction)]
+    maps.append(colorize(error, valid, colormap="spectral", low=0.0, high=_MAX_ERROR))
+    mean = f"mean {error[valid].mean():.3f}" if valid.any() else "no truth"
+    captions = ["image", "truth", "prediction", f"|error|/truth, {mean}"]
+    cells = side_by_side([image, *maps], captions)
     cell = cells.shape[1] // 4
     metres = color_bar("inferno", *limits, unit="m", width=3 * cell, inverse=True)
-    shares = color_bar("spectral", 0.0, _MAX_ERROR, width=cell)
-    return stack([cells, np.concatenate([metres, shares], axis=1)])
+    errors = color_bar("spectral", 0.0, _MAX_ERROR, width=cell)
+    return stack([cells, np.concatenate([metres, errors], axis=1)])
 
 
 def segmentation_panel(
@@ -354,46 +365,46 @@ def segmentation_panel(
     palette: object = None,
     names: Sequence[str] = (),
 ) -> np.ndarray:
-    """image | truth | prediction | error: wrong pixels red on the dimmed image, ignored ones black.
+    """Returns image | ground truth | prediction | error: wrong pixels are red on the dimmed image,
+    ignored ones black.
 
     Args:
         labels, prediction: integer (h, w) class ids, 255 where ignored or no class.
         names: of the classes, for the legend below; empty for their ids.
     """
-    known = labels != IGNORE_INDEX
-    largest = max(int(ids[ids != IGNORE_INDEX].max(initial=0)) for ids in (labels, prediction))
-    rows = as_palette(palette, largest + 1)
-    wrong = known & (prediction != labels)
+    both = np.concatenate([labels, prediction])
+    rows = as_palette(palette, int(both[both != IGNORE_INDEX].max(initial=0)) + 1)
+    labelled = labels != IGNORE_INDEX
+    wrong = labelled & (prediction != labels)
     error = cv2.resize(image, labels.shape[::-1], interpolation=cv2.INTER_AREA) // 3
     error[wrong] = (225, 45, 45)
-    error[~known] = 0
-    share = f"wrong {wrong.sum() / known.sum():.1%}" if known.any() else "no truth"
+    error[~labelled] = 0
+    fraction = f"wrong {wrong.sum() / labelled.sum():.1%}" if labelled.any() else "no truth"
     maps = [colorize_labels(ids, rows) for ids in (labels, prediction)]
-    cells = side_by_side([image, *maps, error], ("image", "truth", "prediction", share))
-    ids = np.concatenate([labels, prediction])
-    return stack([cells, class_legend(ids, rows, names, width=cells.shape[1])])
+    cells = side_by_side([image, *maps, error], ["image", "truth", "prediction", fraction])
+    return stack([cells, class_legend(both, rows, names, width=cells.shape[1])])
 
 
 def output_panel(
     image: np.ndarray,
-    truth: np.ndarray,
+    ground_truth: np.ndarray,
     prediction: np.ndarray,
     output: OutputSpec,
     captions: tuple[str, str] = ("truth", "prediction"),
 ) -> np.ndarray:
-    """image | truth | prediction of any dense output, with one range of colours.
+    """Returns image | ground truth | prediction of any dense output, with one range of colours.
 
     Maps are (h, w) or (C, h, w), as :func:`colorize_output` takes them; NaN where unknown.
     """
-    limits = color_limits(truth, output)
-    maps = [colorize_output(values, output, limits=limits) for values in (truth, prediction)]
-    cells = side_by_side([image, *maps], ("image", *captions))
-    both = np.concatenate([truth, prediction])
+    limits = color_limits(ground_truth, output)
+    maps = [colorize_output(values, output, limits=limits) for values in (ground_truth, prediction)]
+    cells = side_by_side([image, *maps], ["image", *captions])
+    both = np.concatenate([ground_truth, prediction])
     return stack([cells, legend(both, output, width=cells.shape[1], limits=limits)])
 
 
 def stack(rows: Sequence[np.ndarray]) -> np.ndarray:
-    """Panels below one another, narrower ones padded at the right."""
+    """Returns panels below one another, narrower ones padded at the right."""
     panel = np.full((sum(map(len, rows)), max(row.shape[1] for row in rows), 3), _PAPER, np.uint8)
     for row, bottom in zip(rows, np.cumsum([*map(len, rows)]), strict=True):
         panel[bottom - len(row) : bottom, : row.shape[1]] = row
@@ -401,7 +412,7 @@ def stack(rows: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def shrink(picture: np.ndarray, width: int) -> np.ndarray:
-    """The picture, downsampled to ``width`` pixels if it is wider."""
+    """Returns the picture, downsampled to ``width`` pixels if it is wider."""
     if picture.shape[1] <= width:
         return picture
     height = max(1, round(picture.shape[0] * width / picture.shape[1]))
@@ -420,30 +431,31 @@ def encode_png(picture: np.ndarray) -> bytes:
 
 
 def side_by_side(pictures: Sequence[np.ndarray], captions: Sequence[str]) -> np.ndarray:
-    """Captioned cells side by side, all of the first picture's shape; the first is a photo."""
+    """Returns captioned cells in a row, all of the first picture's shape; the first is an image."""
     height, width = pictures[0].shape[:2]
     scale = max(1, -(-_CELL_WIDTH // width))  # whole: every pixel becomes a square
-    size = (height * scale, width * scale)
-    ways = [cv2.INTER_CUBIC if scale > 1 else cv2.INTER_AREA]
-    ways += [cv2.INTER_NEAREST_EXACT] * (len(pictures) - 1)
-    cells = zip(pictures, captions, ways, strict=True)
-    return np.concatenate([_cell(*cell, size) for cell in cells], axis=1)
+    rules = [cv2.INTER_NEAREST_EXACT] * len(pictures)
+    rules[0] = cv2.INTER_CUBIC if scale > 1 else cv2.INTER_AREA
+    cells = zip(pictures, captions, rules, strict=True)
+    return np.concatenate([_cell(*cell, (height * scale, width * scale)) for cell in cells], axis=1)
 
 
 def tiles(
     pictures: Sequence[np.ndarray], captions: Sequence[str], *, size: tuple[int, int], columns: int
 ) -> np.ndarray:
-    """A grid of captioned cells of ``size`` = (h, w), row by row; small pictures as squares."""
-    cells = [
-        _cell(p, c, cv2.INTER_AREA if p.shape[0] > size[0] else cv2.INTER_NEAREST_EXACT, size)
-        for p, c in zip(pictures, captions, strict=True)
+    """Returns a grid of captioned cells of ``size`` = (h, w), row by row; pixels of small pictures
+    become squares."""
+    rules = [
+        cv2.INTER_AREA if picture.shape[0] > size[0] else cv2.INTER_NEAREST_EXACT
+        for picture in pictures
     ]
-    rows = [cells[i : i + columns] for i in range(0, len(cells), columns)]
+    cells = [_cell(*cell, size) for cell in zip(pictures, captions, rules, strict=True)]
+    rows = [cells[start : start + columns] for start in range(0, len(cells), columns)]
     return stack([np.concatenate(row, axis=1) for row in rows])
 
 
 def heading(text: str, *, width: int) -> np.ndarray:
-    """A bar of ``width`` pixels with a line of text."""
+    """Returns a bar of ``width`` pixels with a line of text."""
     return _write(np.full((26, width, 3), 60, np.uint8), text, (6, 18), 0.5)
 
 
@@ -452,23 +464,23 @@ def _text_width(text: str) -> int:
 
 
 def _in_font(text: str) -> str:
-    """The text with ``?`` for what OpenCV's font lacks: surrogates even end the process."""
+    """Returns the text with ``?`` for what OpenCV's font lacks: surrogates even end the process."""
     return re.sub("[^ -~]", "?", text)
 
 
-def _cell(picture: np.ndarray, caption: str, way: int, size: tuple[int, int]) -> np.ndarray:
-    """A resized picture below a line of text, with a gap at the right."""
+def _cell(picture: np.ndarray, caption: str, rule: int, size: tuple[int, int]) -> np.ndarray:
+    """Returns a resized picture below a line of text, with a gap at the right."""
     cell = np.full((size[0] + _CAPTION_HEIGHT, size[1] + _GAP, 3), _PAPER, np.uint8)
-    cell[_CAPTION_HEIGHT:, :-_GAP] = cv2.resize(picture, size[::-1], interpolation=way)
+    cell[_CAPTION_HEIGHT:, :-_GAP] = cv2.resize(picture, size[::-1], interpolation=rule)
     return _write(cell, caption, (4, _CAPTION_HEIGHT - 6))
 
 
 def _write(
-    picture: np.ndarray, text: str, place: tuple[int, int], size: float = _TEXT_SIZE
+    picture: np.ndarray, text: str, position: tuple[int, int], size: float = _TEXT_SIZE
 ) -> np.ndarray:
     """Draws text, cut where it is too long."""
     text = _in_font(text)[: picture.shape[1]]  # each letter is wider than a pixel
-    font, room = cv2.FONT_HERSHEY_SIMPLEX, picture.shape[1] - place[0] - _GAP
-    while text and cv2.getTextSize(text, font, size, 1)[0][0] > room:
+    font, width = cv2.FONT_HERSHEY_SIMPLEX, picture.shape[1] - position[0] - _GAP
+    while text and cv2.getTextSize(text, font, size, 1)[0][0] > width:
         text = text[:-1]
-    return cv2.putText(picture, text, place, font, size, (235,) * 3, 1, cv2.LINE_AA)
+    return cv2.putText(picture, text, position, font, size, (235,) * 3, 1, cv2.LINE_AA)

@@ -61,7 +61,7 @@ class Demo:
         )
 
     def predict(self, data: bytes) -> Plain:
-        """The page's content for an uploaded image."""
+        """Returns the page's content for an uploaded image."""
         if not data:
             raise ValueError("image: the file is empty")
         with self._lock:  # one image at a time, which bounds the memory
@@ -76,33 +76,33 @@ class Demo:
             self._results[key] = prediction
             while len(self._results) > KEPT_RESULTS:
                 self._results.popitem(last=False)
+            names = [name for name, spec in self.outputs.items() if spec.dense]
             return {
                 "image": _picture_uri(image),
                 "note": note(prediction),
-                "outputs": [
-                    {
-                        "name": name,
-                        "picture": _picture_uri(paint(name, prediction, image, Style())),
-                        "legend": _picture_uri(paint_legend(name, prediction, Style(), width=500)),
-                    }
-                    for name, spec in self.outputs.items()
-                    if spec.dense
-                ],
+                "outputs": [self._output(name, prediction, image) for name in names],
                 "files": [{"name": n, "url": f"file?key={key}&name={n}"} for n in self.downloads],
             }
 
+    def _output(self, name: str, prediction: Prediction, image: np.ndarray) -> Plain:
+        """Returns the page's content for one output."""
+        picture = paint(name, prediction, image, Style())
+        legend = paint_legend(name, prediction, Style(), width=500)
+        return {"name": name, "picture": _picture_uri(picture), "legend": _picture_uri(legend)}
+
     def file(self, key: str, name: str) -> bytes:
-        """A file for download, at the image's own size."""
+        """Returns a file for download, at the image's own size."""
         if name not in self.downloads:
             raise RefusedError(404, f"there is no file {name}")
-        if (prediction := self._results.get(key)) is None:
-            raise RefusedError(404, "this result is no longer kept: upload the image again")
         with self._lock:
-            return self.downloads[name].encode(prediction, None, Style())
+            if key not in self._results:
+                raise RefusedError(404, "this result is no longer kept: upload the image again")
+            return self.downloads[name].encode(self._results[key], None, Style())
 
 
 def note(prediction: Prediction) -> str:
-    """The outputs for the whole image, and what a 16-bit PNG of depth holds: a line for each."""
+    """Returns the outputs for the whole image, and what a 16-bit PNG of depth holds, a line for
+    each."""
     lines = image_lines(prediction)
     for name in (n for n, spec in prediction.outputs.items() if spec.kind == "depth"):
         scale, offset = depth_coding(name, prediction)
@@ -143,7 +143,7 @@ class Handler(BaseHTTPRequestHandler):
             raise RefusedError(403, "requests from pages of other sites are refused")
 
     def _respond(self, address: str, query: dict[str, str]) -> bytes | Plain:
-        """The answer: bytes, or data for JSON."""
+        """Returns the answer: bytes, or data for JSON."""
         self._check_site()
         if address == "GET /":
             return self.demo.page
@@ -159,7 +159,8 @@ class Handler(BaseHTTPRequestHandler):
         return self.demo.predict(self.rfile.read(int(length)))
 
     def do_GET(self) -> None:
-        (path, _, query), status = self.path.partition("?"), 200
+        path, _, query = self.path.partition("?")
+        status = 200
         try:
             body = self._respond(f"{self.command} {path}", dict(parse_qsl(query)))
         except RefusedError as error:
@@ -184,7 +185,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def make_server(demo: Demo, *, host: str, port: int) -> ThreadingHTTPServer:
-    """A server that listens, to be started by ``serve_forever``; port 0 uses a free one."""
+    """Returns a server that listens, to be started by ``serve_forever``; port 0 uses a free one."""
 
     class Server(ThreadingHTTPServer):
         address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -202,7 +203,7 @@ def make_server(demo: Demo, *, host: str, port: int) -> ThreadingHTTPServer:
 
 
 def address_of(host: str) -> IPv4Address | IPv6Address | None:
-    """The IP address that a host is named by; None for other names."""
+    """Returns the IP address that a host is named by; None for other names."""
     with suppress(ValueError):
         return ip_address("127.0.0.1" if host == "localhost" else host)
     return None

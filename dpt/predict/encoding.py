@@ -13,7 +13,7 @@ from pycocotools import mask as coco
 
 from dpt.predict.prediction import Prediction
 from dpt.segments import OBJECT_IDS
-from dpt.viz import encode_png, palette_of
+from dpt.viz import encode_png, output_palette
 
 MILLIMETRE = 0.001
 KITTI_SCALE = 1 / 256
@@ -76,7 +76,7 @@ def encode_labels(name: str, prediction: Prediction) -> bytes:
     if labels.dtype != np.uint8:
         return encode_png(labels)
     picture = PIL.Image.fromarray(labels)
-    picture.putpalette(palette_of(prediction.outputs[name]).tobytes())  # mode L becomes mode P
+    picture.putpalette(output_palette(prediction.outputs[name]).tobytes())  # mode L becomes mode P
     file = io.BytesIO()
     picture.save(file, "PNG")
     return file.getvalue()

@@ -1,10 +1,9 @@
 """Large images by overlapping tiles, blended without seams.
 
-The network sees each tile as an image of its own, so that it sees more detail than in the whole
-image shrunk to its input size. The image is resized so that a tile is as large as a network input
-(h, w); the depth of each window is aligned with that of the whole image, and the outputs are
-averaged with Hann weights at the network's resolution, so that logits are never held at the size
-of the image.
+The network sees more detail in each tile than in the whole image shrunk to its input size. The
+image is resized so that a tile is as large as a network input (h, w); the depth of each window is
+aligned with that of the whole image, and the outputs are averaged with Hann weights at the
+network's resolution, so that logits are never held at the size of the image.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,16 +18,16 @@ from dpt.functional import upsample
 from dpt.nn.tta import spans
 from dpt.types import OutputSpec
 
-OVERLAP = 0.25  # share of a tile's side that it has in common with the next tile, at least
+OVERLAP = 0.25  # fraction of a tile's side that it has in common with the next tile, at least
 
 
 def tile_spans(length: int, tile: int) -> list[slice]:
-    """The tiles along one side."""
+    """Returns the tiles along one side."""
     return list(spans(length, tile, tile - int(tile * OVERLAP)))
 
 
 def align_tile(depth: Tensor, whole: Tensor, *, inverse: bool) -> Tensor:
-    """A tile's depth in the scale of the pass over the whole image, both (1, 1, h, w).
+    """Returns a tile's depth in the scale of the pass over the whole image, both (1, 1, h, w).
 
     Inverse depth has an unknown scale and shift in every pass: both are fitted. Metric depth is
     fitted in scale only. A tile is a zoomed view: the network takes objects that appear larger for
@@ -36,12 +35,11 @@ def align_tile(depth: Tensor, whole: Tensor, *, inverse: bool) -> Tensor:
     would move depths that it places at 0 m. A tile whose depth runs against that of the whole image
     (a fitted scale of 0 or less) is replaced by it.
     """
-    own, other = depth[0], whole[0]
-    valid = own.isfinite() & other.isfinite()
+    valid = depth[0].isfinite() & whole[0].isfinite()
     if inverse:
-        scale, shift = align_scale_shift(own, other, valid)
+        scale, shift = align_scale_shift(depth[0], whole[0], valid)
     else:
-        scale, shift = align_median(own, other, valid), own.new_zeros(1)
+        scale, shift = align_median(depth[0], whole[0], valid), depth.new_zeros(1)
     return torch.where(scale > 0, depth * scale + shift, whole)
 
 
@@ -53,7 +51,7 @@ def predict_tiles(
     predict: Callable[[Sequence[np.ndarray]], Iterable[dict[str, Tensor]]],
     outputs: Mapping[str, OutputSpec],
 ) -> dict[str, Tensor]:
-    """Dense outputs (1, C, h', w') for an image by windows, which ``predict`` is given.
+    """Returns dense outputs (1, C, h', w') for an image by windows, which ``predict`` is given.
 
     Args:
         image: (H', W', 3) RGB in 0..255, resized so that a tile has the size of ``window``.
@@ -61,17 +59,18 @@ def predict_tiles(
         window: (h, w) of the network's input.
     """
     height, width = image.shape[:2]
-    places = [*product(tile_spans(height, window[0]), tile_spans(width, window[1]))]
+    windows = [*product(tile_spans(height, window[0]), tile_spans(width, window[1]))]
     depths = [name for name, spec in outputs.items() if spec.kind == "depth"]
     coarse = {name: upsample(whole[name], (height, width)) for name in depths}
     totals: dict[str, Tensor] = {}
-    for (rows, columns), found in zip(places, predict([image[p] for p in places]), strict=True):
+    results = predict([image[position] for position in windows])
+    for (rows, columns), result in zip(windows, results, strict=True):
         for name, spec in outputs.items():
-            maps = found[name]
+            maps = result[name]
             h, w = maps.shape[2], maps.shape[3]
             if name in coarse:
-                other = upsample(coarse[name][..., rows, columns], (h, w))
-                maps = align_tile(maps, other, inverse=spec.is_inverse_depth)
+                reference = upsample(coarse[name][..., rows, columns], (h, w))
+                maps = align_tile(maps, reference, inverse=spec.is_inverse_depth)
             if name not in totals:  # the sum of weights is the last channel
                 size = height * h // window[0], width * w // window[1]
                 totals[name] = maps.new_zeros((1, maps.shape[1] + 1, *size))
@@ -84,5 +83,5 @@ def predict_tiles(
 
 
 def _hann(length: int) -> Tensor:
-    """A positive Hann window: result and slope are continuous at the borders of tiles."""
+    """Returns a positive Hann window: result and slope are continuous at the borders of tiles."""
     return torch.hann_window(length + 2, periodic=False)[1:-1]
