@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from dpt import nn as parts
-from dpt.model_config import ModelConfig, make_config
+from dpt.model_config import HeadSettings, ModelConfig, make_config
+from dpt.nn import Network
 from dpt.nn.inference import optimized
 from dpt.types import Calibration, Preprocessing
 from dpt.validation import validate
-from dpt.weights.formats import Native, read
+from dpt.weights.formats import read
+from dpt.weights.native import Native
 
 
-class DPT(parts.DPT):
+class DPT(Network):
     """A Dense Prediction Transformer with its configuration.
 
-    Attributes:
+    Args:
         config: typed settings from which an equal model can be built; saved with the weights.
+        network: the modules, if they were built already; None builds them with random weights.
+
+    Attributes:
         preprocessing: how pictures become inputs.
         calibration: how predicted depth becomes metres for :class:`dpt.Predictor`; the model's own
             output does not change. None if the model was not calibrated.
     """
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, network: Network | None = None) -> None:
         config = deepcopy(config)
-        encoder, decoder, heads = config.build()
-        super().__init__(encoder=encoder, decoder=decoder, heads=heads)
+        network = config.build() if network is None else network
+        super().__init__(encoder=network.encoder, decoder=network.decoder, heads=network.heads)
         self.config = config
         self.calibration = config.calibration
 
@@ -69,13 +72,11 @@ class DPT(parts.DPT):
             ValueError: the file is missing, damaged, of no known format, or does not fit its own
                 configuration; every missing, unexpected or unfit tensor is listed.
         """
-        config, state = read(path, revision=revision)
-        model = cls(ModelConfig.from_dict(config))
-        model.load_state_dict(state)
-        return model.eval()
+        checkpoint = read(path, revision=revision)
+        return cls(checkpoint.config, checkpoint.build()).eval()
 
     def optimize_for_inference(self, *, compiled: bool = True) -> DPT:
-        """A copy that predicts the same, faster, and cannot be trained or saved.
+        """Returns a copy that predicts the same, faster, and cannot be trained or saved.
 
         BN after a convolution is fused, auxiliary heads and projections are removed, parameters
         frozen, convolutions channels-last. With ``compiled``, the first call also tries
@@ -95,7 +96,7 @@ class DPT(parts.DPT):
         Native().write(self.config.to_dict(), self.state_dict(), Path(folder).expanduser())
 
 
-def create_model(name: str, *, heads: Mapping[str, Mapping[str, Any]], **overrides: Any) -> DPT:
+def create_model(name: str, *, heads: HeadSettings, **overrides: Any) -> DPT:
     """Builds a model by name with random weights, in training mode, for images of any size.
 
     Args:

@@ -11,7 +11,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatch
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import yaml
@@ -19,19 +19,13 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from dpt.files import config_dir, reason
-from dpt.nn import (
-    DPT,
-    ENCODERS,
-    HEADS,
-    Decoder,
-    DecoderConfig,
-    Encoder,
-    EncoderConfig,
-    Head,
-    HeadConfig,
-)
+from dpt.nn import ENCODERS, HEADS, Decoder, DecoderConfig, EncoderConfig, HeadConfig, Network
 from dpt.types import Calibration, Preprocessing
-from dpt.validation import Plain, to_plain, unknown_key, validate
+from dpt.validation import Plain, PlainMapping, to_plain, unknown_key, validate
+
+T = TypeVar("T")
+HeadSettings = Mapping[str, PlainMapping]
+"""The settings of each head by its name."""
 
 MAX_PARAMETERS = 10**10  # the largest published DPT, over DINOv3's ViT-7B, has 7 billion
 MAX_TENSORS = 20_000  # of parameters; the largest known models have a tenth of them
@@ -61,60 +55,61 @@ class ModelConfig:
     multiple_from_encoder: bool = field(default=True, repr=False, compare=False)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any], *, where: str = "model") -> ModelConfig:
-        """The typed form of plain data.
+    def from_dict(cls, values: PlainMapping, *, where: str = "model") -> ModelConfig:
+        """Returns the typed form of plain data.
 
         Raises:
             ValueError: one line that names the key, what was found and what is allowed.
         """
-        parts = [f.name for f in fields(cls) if f.compare]
+        keys = [f.name for f in fields(cls) if f.compare]
         for key in values:
-            if key not in parts:
-                raise ValueError(unknown_key(f"{where}.{key}", str(key), parts))
-        if absent := [part for part in ("encoder", "heads", "preprocessing") if part not in values]:
-            raise ValueError(f"{where} has no {', '.join(absent)}")
+            if key not in keys:
+                raise ValueError(unknown_key(f"{where}.{key}", str(key), keys))
+        missing = [key for key in ("encoder", "heads", "preprocessing") if key not in values]
+        if missing:
+            raise ValueError(f"{where} has no {', '.join(missing)}")
         encoder, heads = values["encoder"], values["heads"]
         if not isinstance(heads, Mapping) or not heads:
             raise ValueError(f"{where}.heads={heads!r}: name at least one of {', '.join(HEADS)}")
         if not isinstance(encoder, Mapping):
             raise ValueError(f"{where}.encoder={encoder!r}: must be a mapping with `kind`")
-        config = _choose(ENCODERS, encoder.get("kind"), f"{where}.encoder.kind")
+        encoder_config = _choose(ENCODERS, encoder.get("kind"), f"{where}.encoder.kind")
+        for key in ("in_channels", "in_chans"):  # the latter is timm's
+            if encoder.get(key, 3) != 3:
+                fault = f"{where}.encoder.{key}={encoder[key]}"
+                raise ValueError(f"{fault}: must be 3, as images are RGB")
         preprocessing = values["preprocessing"] or {}
         calibration = values.get("calibration")
-
-        for key in ("in_channels", "in_chans"):  # the latter is timm's
-            if (channels := encoder.get(key, 3)) != 3:
-                raise ValueError(f"{where}.encoder.{key}={channels}: must be 3, as images are RGB")
-
-        def head(name: str, options: Any) -> HeadConfig:
-            kind = _choose(HEADS, name, f"{where}.heads")
-            return validate(kind, options, f"{where}.heads.{name}")
-
         return cls(
             name=str(values.get("name", "dpt")),
-            encoder=validate(config, encoder, f"{where}.encoder"),
+            encoder=validate(encoder_config, encoder, f"{where}.encoder"),
             decoder=validate(DecoderConfig, values.get("decoder") or {}, f"{where}.decoder"),
-            heads={name: head(name, options) for name, options in heads.items()},
+            heads={
+                name: validate(
+                    _choose(HEADS, name, f"{where}.heads"), options, f"{where}.heads.{name}"
+                )
+                for name, options in heads.items()
+            },
             preprocessing=validate(Preprocessing, preprocessing, f"{where}.preprocessing"),
             calibration=calibration and validate(Calibration, calibration, f"{where}.calibration"),
             multiple_from_encoder="multiple_of" not in preprocessing,
         )
 
     def to_dict(self) -> Plain:
-        """The configuration as checkpoints store it: dictionaries, lists, numbers and strings."""
+        """Returns the plain data that checkpoints store."""
         values = {f.name: to_plain(getattr(self, f.name)) for f in fields(self) if f.compare}
         values["encoder"] = to_plain(vars(self.encoder))  # with timm's arguments
         if self.calibration is None:
             del values["calibration"]
         return values
 
-    def build(self) -> tuple[Encoder, Decoder | None, dict[str, Head]]:
-        """Encoder, decoder and heads, randomly initialised; every ``auto`` becomes its value."""
+    def build(self) -> Network:
+        """Returns the model, randomly initialised; every ``auto`` becomes its value."""
         self.outline()
         return self._build()
 
-    def outline(self) -> DPT:
-        """The model on the meta device: tensors without values, nothing is allocated.
+    def outline(self) -> Network:
+        """Returns the model on the meta device: tensors without values, nothing is allocated.
 
         Raises:
             ValueError: it cannot be built, or exceeds ``MAX_PARAMETERS`` or ``MAX_TENSORS``.
@@ -134,17 +129,16 @@ class ModelConfig:
         hook = register_module_parameter_registration_hook(count)
         try:
             with torch.device("meta"):
-                encoder, decoder, heads = self._build()
-                return DPT(encoder=encoder, decoder=decoder, heads=heads)
+                return self._build()
         except (RuntimeError, TypeError) as error:  # of torch, such as sizes beyond 63 bits
             raise ValueError(f"its configuration describes no model ({reason(error)})") from error
         finally:
             hook.remove()
 
-    def _build(self) -> tuple[Encoder, Decoder | None, dict[str, Head]]:
+    def _build(self) -> Network:
         encoder = self.encoder.build()
-        norm = any(head.batch_norm for head in self.heads.values())
-        self.decoder.resolve(encoder, batch_norm=norm)
+        has_norm = any(head.batch_norm for head in self.heads.values())
+        self.decoder.resolve(encoder, batch_norm=has_norm)
         if self.multiple_from_encoder:
             self.preprocessing = replace(self.preprocessing, multiple_of=encoder.pad_multiple)
             self.multiple_from_encoder = False
@@ -156,12 +150,12 @@ class ModelConfig:
                     f"model.heads.{name}: its OutputSpec has the name {head.output.name!r}, where "
                     f"register_head has {name!r}: use the same one"
                 )
-        if not any(head.uses_decoder for head in heads.values()):
-            return encoder, None, heads
-        return encoder, Decoder(self.decoder, encoder), heads
+        uses_decoder = any(head.uses_decoder for head in heads.values())
+        decoder = Decoder(self.decoder, encoder) if uses_decoder else None
+        return Network(encoder=encoder, decoder=decoder, heads=heads)
 
 
-def _choose(table: Mapping[str, Any], name: Any, where: str) -> Any:
+def _choose(table: Mapping[str, T], name: object, where: str) -> T:
     if not isinstance(name, str) or name not in table:
         raise ValueError(
             f"{where}={name!r}: choose from {', '.join(table)}; a class of your own is known once "
@@ -175,32 +169,33 @@ def _choose(table: Mapping[str, Any], name: Any, where: str) -> Any:
 
 @cache
 def _tables() -> dict[str, Plain]:
-    """Encoder and decoder settings of each named model."""
+    """Returns the encoder and decoder settings of each named model."""
     folder, tables = config_dir() / "model", {}
     for file in sorted(folder.glob("[!_]*.yaml")):
         values = yaml.safe_load(file.read_text())
-        (encoder,) = (d["override encoder"] for d in values["defaults"] if "override encoder" in d)
-        sizes = yaml.safe_load((folder / "encoder" / f"{encoder}.yaml").read_text())
-        encoder = {k: v for k, v in sizes.items() if k not in ("defaults", "weights", "image_size")}
-        tables[values["name"]] = {"encoder": encoder, "decoder": values["decoder"]}
+        (name,) = (d["override encoder"] for d in values["defaults"] if "override encoder" in d)
+        sizes = yaml.safe_load((folder / "encoder" / f"{name}.yaml").read_text())
+        for key in ("defaults", "weights", "image_size"):
+            sizes.pop(key, None)
+        tables[values["name"]] = {"encoder": sizes, "decoder": values["decoder"]}
     return tables
 
 
 def list_models(pattern: str = "*") -> list[str]:
-    """Names that :func:`dpt.create_model` accepts, filtered by a glob such as ``dpt_*``."""
+    """Lists the names that :func:`dpt.create_model` accepts, filtered by a glob like ``dpt_*``."""
     return [name for name in _tables() if fnmatch(name, pattern)]
 
 
 def model_dict(
     name: str,
     *,
-    heads: Mapping[str, Mapping[str, Any]],
-    encoder: Mapping[str, Any] | None = None,
-    decoder: Mapping[str, Any] | None = None,
-    preprocessing: Mapping[str, Any] | None = None,
+    heads: HeadSettings,
+    encoder: PlainMapping | None = None,
+    decoder: PlainMapping | None = None,
+    preprocessing: PlainMapping | None = None,
     **overrides: Any,
 ) -> Plain:
-    """The plain data of a named model with overrides.
+    """Returns the plain data of a named model with overrides.
 
     Args:
         name: one of :func:`list_models`.
@@ -212,39 +207,40 @@ def model_dict(
     if not isinstance(name, str) or name not in _tables():
         raise ValueError(f"no model {name!r}; there are {', '.join(list_models())}")
     parts = {"encoder": encoder, "decoder": decoder, "preprocessing": preprocessing}
-    for part, options in parts.items():
-        if options is not None and not isinstance(options, Mapping):
-            raise ValueError(f"model.{part}={options!r}: must be a mapping of settings")
+    for part, settings in parts.items():
+        if settings is not None and not isinstance(settings, Mapping):
+            raise ValueError(f"model.{part}={settings!r}: must be a mapping of settings")
     table = deepcopy(_tables()[name])
-    given = {"kind": table["encoder"]["kind"], **(encoder or {})}
-    cls = _choose(ENCODERS, given["kind"], "model.encoder.kind")
-    encoder_keys = {f.name for f in fields(cls)}
+    encoder = {"kind": table["encoder"]["kind"], **(encoder or {})}
+    config: Any = _choose(ENCODERS, encoder["kind"], "model.encoder.kind")
+    encoder_keys = {f.name for f in fields(config)}
     decoder_keys = {f.name for f in fields(DecoderConfig)}
-    decoder = dict(decoder or {})
-    for key, value in overrides.items():
+    for key in overrides:
         if key not in encoder_keys | decoder_keys:
             raise ValueError(unknown_key(key, key, sorted(encoder_keys | decoder_keys)))
-        (given if key in encoder_keys else decoder)[key] = value
-    if given["kind"] == table["encoder"]["kind"]:
-        given = {**table["encoder"], **given}
-    size = given.get("image_size")
+    encoder |= {k: v for k, v in overrides.items() if k in encoder_keys}
+    of_decoder = {k: v for k, v in overrides.items() if k not in encoder_keys}
+    if encoder["kind"] == table["encoder"]["kind"]:
+        encoder = {**table["encoder"], **encoder}
+    size = encoder.get("image_size")
     return {
         "name": name,
-        "encoder": given,
-        "decoder": {**table["decoder"], **decoder},
+        "encoder": encoder,
+        "decoder": {**table["decoder"], **(decoder or {}), **of_decoder},
         "heads": heads,
         "preprocessing": {**({"image_size": size} if size else {}), **(preprocessing or {})},
     }
 
 
-def make_config(name: str, *, heads: Mapping[str, Mapping[str, Any]], **others: Any) -> ModelConfig:
-    """The configuration of a named model; arguments as for :func:`model_dict`.
+def make_config(name: str, *, heads: HeadSettings, **overrides: Any) -> ModelConfig:
+    """Returns the configuration of a named model; arguments as for :func:`model_dict`.
 
-    Raises ValueError for a head's setting that has no effect with its other settings.
+    Raises:
+        ValueError: a head's setting has no effect with its other settings.
     """
-    config = ModelConfig.from_dict(model_dict(name, heads=heads, **others))
-    for head, options in heads.items():
-        for key, value in options.items():
+    config = ModelConfig.from_dict(model_dict(name, heads=heads, **overrides))
+    for head, settings in heads.items():
+        for key, value in settings.items():
             used = getattr(config.heads[head], key)
             is_same_kind = isinstance(value, str) == isinstance(used, str)  # "10" counts as 10
             if isinstance(value, str | int | float) and is_same_kind and value != used:

@@ -1247,7 +1247,7 @@ import sys
 import dpt.functional
 dpt.functional.has_bf16 = lambda device: True
 from dpt.cli import main
-from dpt.weights.files import has_hub_file
+from dpt.weights.hub import has_hub_file
 assert not has_hub_file("timm/other", "model.safetensors")
 sys.argv = ["dpt", "fit", *sys.argv[1:]]
 main()

@@ -70,7 +70,7 @@ from dpt.training.resume import fault_of
 from dpt.training.task import make_task
 from dpt.training.trainer import make_trainer
 from dpt.types import OutputSpec
-from dpt.weights.encoders import load_encoder_weights
+from dpt.weights import load_encoder_weights
 
 SECRET = "s3cr3t-of-the-environment"
 SECONDS = 20  # for one file

@@ -165,7 +165,7 @@ def planted(patches):
     cls_token = torch.full((len(patches), 1, patches.shape[-1]), 100.0)
     tokens = torch.cat((cls_token, patches.flatten(1, 2)), dim=1)
     encoder = Planted(tokens, tuple(patches.shape[1:3]))
-    return dpt.nn.DPT(encoder=encoder, decoder=None, heads={})
+    return dpt.nn.Network(encoder=encoder, decoder=None, heads={})
 
 
 def numbered(*numbers):

@@ -12,7 +12,8 @@ from safetensors.torch import load_file, save_file
 from tiny import HEADS, assert_equal, save_checkpoint, small_model
 
 import dpt
-from dpt.weights.formats import CONFIG_KEY, convert
+from dpt.weights.formats import convert
+from dpt.weights.native import CONFIG_KEY
 
 
 @pytest.fixture
@@ -308,7 +309,7 @@ def test_other_files_are_told_apart(tmp_path):
     with pytest.raises(ValueError, match=r"other\.pt: of no known format.*model"):
         dpt.DPT.from_pretrained(tmp_path / "other.pt")
     torch.save(torch.ones(2), tmp_path / "tensor.pt")
-    with pytest.raises(ValueError, match=r"tensor\.pt: holds a Tensor"):
+    with pytest.raises(ValueError, match=r"tensor\.pt: .*a Tensor"):
         dpt.DPT.from_pretrained(tmp_path / "tensor.pt")
     torch.save({CONFIG_KEY: small_model().config.to_dict()}, tmp_path / "half.ckpt")
     with pytest.raises(ValueError, match=r"half\.ckpt: .*state_dict"):

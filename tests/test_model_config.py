@@ -64,10 +64,10 @@ def test_the_papers_constants(name, indices, channels, fusion):
     assert config.decoder.fusion_channels == fusion
     assert config.preprocessing.mean == config.preprocessing.std == (0.5, 0.5, 0.5)
     with torch.device("meta"):
-        encoder, decoder, _ = config.build()
-    assert encoder.config.patch_size == 16
-    assert {level.read.mode for level in decoder.reassemble[2:]} == {"project"}
-    assert decoder.fusion[-1].rcu1 is None
+        model = config.build()
+    assert model.encoder.config.patch_size == 16
+    assert {level.read.mode for level in model.decoder.reassemble[2:]} == {"project"}
+    assert model.decoder.fusion[-1].rcu1 is None
 
 
 # --- The configuration

@@ -190,7 +190,7 @@ def pretrained_settings() -> dict[str, Any]:
     import torch
 
     from dpt.functional import has_bf16
-    from dpt.weights.files import has_hub_file
+    from dpt.weights.hub import has_hub_file
 
     if not (torch.cuda.is_available() or has_bf16("cpu")):
         print("model: from scratch (larger encoders take long on a CPU without bf16)")

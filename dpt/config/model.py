@@ -69,8 +69,8 @@ def _from_weights(
 ) -> DPT:
     """A model like the one in ``model.weights``, except for its heads and what the user set."""
     path = validate(str, model["weights"], "model.weights")
-    plain, state = read(path)
-    other = ModelConfig.from_dict(plain, where=str(path)).to_dict()
+    checkpoint = read(path)
+    other = checkpoint.config.to_dict()
     if model["name"] != other["name"] and "model" in keys_of(overrides):
         raise ValueError(
             f"model={model['name']}: the sizes are those of model.weights={path}, a "
@@ -98,7 +98,7 @@ def _from_weights(
         "preprocessing": normalization | wanted["preprocessing"],
     }
     net = DPT(ModelConfig.from_dict(settings))
-    report = load_model_weights(net, other, state, source=str(path))
+    report = load_model_weights(net, net.config, checkpoint, source=str(path))
     log.info("weights of a %s: %s", other["name"], report)
     return net
 

@@ -40,7 +40,7 @@ from dpt.run_log import log_table, write_json
 from dpt.types import Batch, HeadPrediction, OutputSpec
 from dpt.validation import Positive, validate
 from dpt.viz import shrink
-from dpt.weights.format import naming
+from dpt.weights.base import naming
 
 log = logging.getLogger("dpt")
 

@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dpt.nn import DPT, VisionTransformer
+from dpt.nn import Network, VisionTransformer
 from dpt.nn.vit import Attention
 
 
 @torch.no_grad()
 def attention_maps(
-    model: DPT,
+    model: Network,
     images: Tensor,
     *,
     blocks: Sequence[int] | None = None,
@@ -54,7 +54,7 @@ def attention_maps(
 
 
 def cls_attention(
-    model: DPT, images: Tensor, *, blocks: Sequence[int] | None = None
+    model: Network, images: Tensor, *, blocks: Sequence[int] | None = None
 ) -> list[np.ndarray]:
     """Attention of the CLS token to each patch (Caron et al. 2021, DINO, figure 1).
 
@@ -64,7 +64,7 @@ def cls_attention(
 
 
 def patch_attention(
-    model: DPT, images: Tensor, *, patch: tuple[int, int], blocks: Sequence[int] | None = None
+    model: Network, images: Tensor, *, patch: tuple[int, int], blocks: Sequence[int] | None = None
 ) -> list[np.ndarray]:
     """As :func:`cls_attention`, of the ``patch`` at (row, column) of the grid, from 0.
 
@@ -98,12 +98,12 @@ def attention_rows(
     return scores.softmax(dim=-1, dtype=torch.float32)
 
 
-def has_attention(model: DPT) -> bool:
+def has_attention(model: Network) -> bool:
     """Whether the encoder's blocks have the attention that this file reads."""
     return isinstance(model.encoder, VisionTransformer)
 
 
-def patch_grid(model: DPT, images: Tensor) -> tuple[int, int]:
+def patch_grid(model: Network, images: Tensor) -> tuple[int, int]:
     """(h, w) of the patches of padded ``images``."""
     padded, _ = model.pad(images)
     side = _encoder(model).config.patch_size
@@ -111,7 +111,7 @@ def patch_grid(model: DPT, images: Tensor) -> tuple[int, int]:
 
 
 def _patch_maps(
-    model: DPT, images: Tensor, *, query: int, blocks: Sequence[int] | None
+    model: Network, images: Tensor, *, query: int, blocks: Sequence[int] | None
 ) -> list[np.ndarray]:
     """One token's attention to the patches, (B, heads, h, w) of each block."""
     grid, prefix = patch_grid(model, images), model.encoder.num_prefix_tokens[-1]
@@ -119,7 +119,7 @@ def _patch_maps(
     return [r[:, :, 0, prefix:].reshape(*r.shape[:2], *grid) for r in rows]
 
 
-def _encoder(model: DPT) -> Any:
+def _encoder(model: Network) -> Any:
     if not has_attention(model):
         raise ValueError(
             f"no attention maps of {type(model.encoder).__name__}: only ViT, hybrid and BEiT "

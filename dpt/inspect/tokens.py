@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpt.nn import DPT
+from dpt.nn import Network
 
 
-def token_pca(model: DPT, images: Tensor) -> list[np.ndarray]:
+def token_pca(model: Network, images: Tensor) -> list[np.ndarray]:
     """First three principal components of the patch tokens as RGB: (B, h, w, 3) of each level.
 
     The components are computed over all images together, with a positive largest loading. Each is
@@ -22,7 +22,7 @@ def token_pca(model: DPT, images: Tensor) -> list[np.ndarray]:
     return [components(patches) for patches in patch_tokens(model, images)]
 
 
-def feature_norms(model: DPT, images: Tensor) -> list[np.ndarray]:
+def feature_norms(model: Network, images: Tensor) -> list[np.ndarray]:
     """Length of each patch token: (B, h, w) of each level.
 
     Tokens many times longer than the rest are the outliers (artifacts) of Darcet et al. 2024,
@@ -32,7 +32,7 @@ def feature_norms(model: DPT, images: Tensor) -> list[np.ndarray]:
 
 
 @torch.no_grad()
-def readout_contribution(model: DPT, images: Tensor) -> list[np.ndarray]:
+def readout_contribution(model: Network, images: Tensor) -> list[np.ndarray]:
     """How much the CLS token changes the readout of each patch: (B, h, w) of each level.
 
     With r(p, c) the output of :class:`dpt.nn.reassemble.Read` for patch token p and CLS token c,
@@ -58,7 +58,7 @@ def readout_contribution(model: DPT, images: Tensor) -> list[np.ndarray]:
 
 
 @torch.no_grad()
-def patch_tokens(model: DPT, images: Tensor) -> list[np.ndarray]:
+def patch_tokens(model: Network, images: Tensor) -> list[np.ndarray]:
     """(B, h, w, D) of each level, without the prefix tokens."""
     tokens = model.encoder(model.pad(images)[0])
     prefixes = model.encoder.num_prefix_tokens

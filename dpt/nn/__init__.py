@@ -15,7 +15,7 @@ from dpt.nn.base import (
     register_head,
 )
 from dpt.nn.beit import Beit, BeitConfig
-from dpt.nn.dpt import DPT
+from dpt.nn.dpt import Network
 from dpt.nn.encoders import (
     CnnVisionTransformer,
     HybridConfig,

@@ -27,8 +27,8 @@ class Encoder(nn.Module):
         embed_dims: D of each level, shallow to deep.
         num_prefix_tokens: prefix tokens of each level (CLS first, then registers).
         strides: pixels between patch tokens of each level.
-        pad_multiple: image sides must be multiples of this; :class:`dpt.nn.DPT` pads.
-        padding: how :class:`dpt.nn.DPT` pads images: ``bottom_right`` repeats the last row and
+        pad_multiple: image sides must be multiples of this; :class:`dpt.nn.Network` pads.
+        padding: how :class:`dpt.nn.Network` pads images: ``bottom_right`` repeats the last row and
             column, ``center`` adds zeros on all sides (DINOv2's depth heads).
         num_later_blocks: number of blocks after the last level, run by :class:`dpt.nn.EoMTHead`.
     """
@@ -57,6 +57,9 @@ class Encoder(nn.Module):
     def later_norm(self, tokens: Tensor) -> Tensor:
         """The normalisation after the last block."""
         raise NotImplementedError
+
+    def compute_buffers(self) -> None:
+        """Computes the buffers that no file holds, after the parameters got their values."""
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Recomputes activations in the backward pass, to save memory."""

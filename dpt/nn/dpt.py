@@ -13,7 +13,7 @@ from dpt.nn.fusion import Decoder
 from dpt.types import HeadOutput, HeadPrediction, OutputSpec
 
 
-class DPT(nn.Module):
+class Network(nn.Module):
     """One encoder, one decoder, any set of heads.
 
     Args:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from dpt.files import reason
 from dpt.nn.base import STRICT, Encoder, EncoderConfig, register_encoder
-from dpt.nn.timm_internals import pad_before_shift
+from dpt.nn.timm_internals import compute_buffers, pad_before_shift
 from dpt.nn.vit import VisionTransformer, ViTConfig, check_out_indices
 from dpt.types import Tokens
 
@@ -336,6 +336,9 @@ class TimmEncoder(Encoder):
 
     def later_norm(self, tokens: Tensor) -> Tensor:
         return self.model.norm(tokens)
+
+    def compute_buffers(self) -> None:
+        compute_buffers(self.model, next(self.parameters()).device)
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         if not hasattr(self.model, "set_grad_checkpointing"):

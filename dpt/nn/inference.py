@@ -14,13 +14,13 @@ from torch.nn.utils import fuse_conv_bn_eval
 
 from dpt.files import reason
 from dpt.nn.base import Head
-from dpt.nn.dpt import DPT
+from dpt.nn.dpt import Network
 from dpt.nn.encoders import HybridEmbed
 from dpt.nn.fusion import ResidualConvUnit
 
 log = logging.getLogger("dpt")
 
-M = TypeVar("M", bound=DPT)
+M = TypeVar("M", bound=Network)
 
 
 class Compiled:

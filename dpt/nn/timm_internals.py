@@ -7,6 +7,7 @@ seconds to import, so it is imported inside the functions.
 from functools import partial
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -38,3 +39,19 @@ def _attend_to_padded(block: Any, map_BhwD: Tensor) -> Tensor:
     padded = F.pad(map_BhwD, (0, 0, 0, right, 0, bottom))
     attended: Tensor = type(block)._attn(block, padded)
     return attended[:, :height, :width]
+
+
+def compute_buffers(model: nn.Module, device: torch.device) -> None:
+    """Computes the buffers of a timm model that no file holds, if they are on the meta device.
+
+    Args:
+        model: a timm model built on the meta device, whose parameters have got their values.
+        device: that of the parameters.
+    """
+    for module in model.modules():
+        compute = getattr(module, "init_non_persistent_buffers", None)
+        if compute is not None:
+            for name, buffer in module.named_buffers(recurse=False):
+                if buffer.is_meta:
+                    setattr(module, name, torch.empty_like(buffer, device=device))
+            compute()

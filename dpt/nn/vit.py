@@ -358,7 +358,7 @@ class VisionTransformer(Encoder):
         if height % self.config.patch_size or width % self.config.patch_size:
             raise ValueError(
                 f"an image of {height}x{width} is not a multiple of the patch size "
-                f"{self.config.patch_size}: pad it, as dpt.nn.DPT does"
+                f"{self.config.patch_size}: pad it, as dpt.nn.Network does"
             )
         map_BDhw = self.patch_embed(images)
         levels = self.encode(map_BDhw)

@@ -31,7 +31,7 @@ from dpt.objectives.teacher import Teacher
 from dpt.training.finite import StepGuard
 from dpt.types import Batch, HeadOutput, HeadPrediction
 from dpt.validation import validate
-from dpt.weights.formats import CONFIG_KEY
+from dpt.weights.native import CONFIG_KEY
 
 log = logging.getLogger("dpt")
 

@@ -11,20 +11,14 @@ import fnmatch
 from pathlib import Path
 
 from dpt.model_config import model_dict
-from dpt.weights.files import Source
-from dpt.weights.format import (
-    Checkpoint,
-    Config,
-    Format,
-    Keys,
-    Table,
-    Tensors,
-    from_theirs,
-    read_keys,
-    to_theirs,
-    write_keys,
-)
-from dpt.weights.transformers import PILLOW, RESAMPLE, read_names, read_pixels, write_names
+from dpt.validation import Plain
+from dpt.weights.base import Format, StoredModel
+from dpt.weights.dinov2 import IMAGENET
+from dpt.weights.files import CheckpointFiles
+from dpt.weights.names import Table, Tensors, to_theirs
+from dpt.weights.processors import read_names, read_pixels, write_names, write_pixels
+from dpt.weights.shapes import Keys, read_keys, write_keys
+from dpt.weights.transformers_encoders import square
 
 KEYS: Keys = {  # our argument, their key and its default
     "embed_dim": ("hidden_size", 1024),
@@ -47,15 +41,15 @@ WITHOUT_BATCH = ("query.weight", "embeddings.position_embeddings.weight")
 """Their tensors (N, D) that are (1, N, D) here."""
 
 
-def table(name: str, *, swiglu: bool) -> Table:
-    """Rows of a model whose head is called ``name``."""
+def table(name: str, encoder: Plain) -> Table:
+    """Returns the rows of a model whose head is called ``name``."""
     head = f"heads.{name}"
     gated = [
         (f"{BLOCK}.mlp.fc1.*", f"{LAYER}.mlp.{{gate,up}}_proj.*"),
         (f"{BLOCK}.mlp.fc2.*", f"{LAYER}.mlp.down_proj.*"),
     ]
     return [
-        *(gated if swiglu else []),
+        *(gated if encoder["swiglu"] else []),
         ("encoder.cls_token", "embeddings.cls_token"),
         ("encoder.reg_token", "embeddings.register_tokens"),
         ("encoder.pos_embed", "embeddings.position_embeddings.weight"),
@@ -93,54 +87,28 @@ class Eomt(Format):
         "heads.*.overlap": "it is an argument of the image processor's post_process methods",
     }
 
-    def recognises(self, source: Source) -> bool:
-        return source.config.get("model_type") == "eomt"
+    def recognises(self, files: CheckpointFiles) -> bool:
+        return files.config.get("model_type") == "eomt"
 
-    def read(self, source: Source) -> Checkpoint:
-        theirs = source.config
-        encoder = read_keys(KEYS, theirs)
-        if theirs.get("hidden_act", "gelu") != "gelu":
-            raise ValueError(f"hidden_act={theirs['hidden_act']!r}: only 'gelu' is supported")
-        size, later = encoder["image_size"], encoder["num_later_blocks"]
-        encoder |= {
-            "image_size": [size, size] if isinstance(size, int) else list(size),
-            "out_indices": [encoder["num_blocks"] - 1 - later],
-            "cls_position": False,
-            "position_resize": "bicubic_antialias",
-        }
-        count = len(theirs.get("id2label") or ()) or int(theirs.get("num_labels", 2))
-        things = theirs.get("thing_ids", range(COCO_THINGS if count == COCO_PANOPTIC else count))
-        head: Config = {
-            "num_classes": count,
-            "num_queries": theirs.get("num_queries", 200),
-            "class_names": read_names(theirs),
-        }
-        processor = source.processor
-        usual = "instance" if count == COCO_THINGS else "panoptic"
-        name = theirs.get("head", "segmentation" if processor.get("do_split_image") else usual)
-        if name == "segmentation":
-            head["kind"] = "masks"
-        else:
-            head["things"] = [i in things for i in range(count)]
-        shortest = (processor.get("size") or {}).get("shortest_edge", size)
-        resample = processor.get("resample", 2)
+    def read(self, files: CheckpointFiles) -> StoredModel:
+        encoder, (name, head) = _read_encoder(files.config), _read_head(files)
+        size = files.config.get("image_size", KEYS["image_size"][1])
+        shortest = (files.processor.get("size") or {}).get("shortest_edge", size)
         config = model_dict(
             "eomt_large",
             heads={name: head},
             encoder=encoder,
             preprocessing={  # without the padding to a square
-                **read_pixels(processor, [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
+                **read_pixels(files.processor, IMAGENET["mean"], IMAGENET["std"], 2),
                 "image_size": [shortest, shortest],
                 "resize": "lower_bound" if name == "segmentation" else "upper_bound",
-                "interpolation": RESAMPLE.get(resample, resample),
                 "output_interpolation": "bilinear",
             },
         )
-        tensors = {k: v[None] if k in WITHOUT_BATCH else v for k, v in source.tensors.items()}
-        rows = table(name, swiglu=encoder["swiglu"])
-        return from_theirs(config, tensors, rows, ("criterion.*",))
+        tensors = {k: v[None] if k in WITHOUT_BATCH else v for k, v in files.tensors.items()}
+        return StoredModel(config, tensors, table(name, encoder), ["criterion.*"])
 
-    def _write(self, config: Config, tensors: Tensors, path: Path) -> Source:
+    def _files(self, config: Plain, tensors: Tensors, path: Path) -> CheckpointFiles:
         encoder, preprocessing = config["encoder"], config["preprocessing"]
         ((name, head),) = config["heads"].items()
         height, width = encoder["image_size"]
@@ -161,21 +129,48 @@ class Eomt(Format):
             "dtype": str(tensors["encoder.cls_token"].dtype).removeprefix("torch."),
         }
         if "things" in head:
-            theirs["thing_ids"] = [i for i, thing in enumerate(head["things"]) if thing]
-        split, side = name == "segmentation", preprocessing["image_size"][0]
+            theirs["thing_ids"] = [i for i, is_thing in enumerate(head["things"]) if is_thing]
+        is_split, side = name == "segmentation", preprocessing["image_size"][0]
         processor = {  # the one that comes closest to ours
             "image_processor_type": "EomtImageProcessor",
             "do_resize": True,
-            "size": {"shortest_edge": side, "longest_edge": None if split else side},
-            "resample": PILLOW[preprocessing["interpolation"].partition("_")[0]],
-            "do_rescale": True,
-            "rescale_factor": 1 / 255,
-            "do_normalize": True,
-            "image_mean": list(preprocessing["mean"]),
-            "image_std": list(preprocessing["std"]),
-            "do_split_image": split,
-            "do_pad": not split,
+            "size": {"shortest_edge": side, "longest_edge": None if is_split else side},
+            **write_pixels(preprocessing),
+            "do_split_image": is_split,
+            "do_pad": not is_split,
         }
-        found = to_theirs(tensors, table(name, swiglu=encoder["swiglu"]), "-")
-        found = {k: v[0] if k in WITHOUT_BATCH else v for k, v in found.items()}
-        return Source(path, theirs, processor, found)
+        renamed = to_theirs(tensors, table(name, encoder))
+        renamed = {k: v[0] if k in WITHOUT_BATCH else v for k, v in renamed.items()}
+        return CheckpointFiles(path, renamed, theirs, processor)
+
+
+def _read_encoder(config: Plain) -> Plain:
+    if config.get("hidden_act", "gelu") != "gelu":
+        raise ValueError(f"hidden_act={config['hidden_act']!r}: only 'gelu' is supported")
+    encoder = read_keys(KEYS, config)
+    return encoder | {
+        "image_size": square(encoder["image_size"]),
+        "out_indices": [encoder["num_blocks"] - 1 - encoder["num_later_blocks"]],
+        "cls_position": False,
+        "position_resize": "bicubic_antialias",
+    }
+
+
+def _read_head(files: CheckpointFiles) -> tuple[str, Plain]:
+    """Returns the name and the options of the head."""
+    config = files.config
+    num_classes = len(config.get("id2label") or ()) or int(config.get("num_labels", 2))
+    head: Plain = {
+        "num_classes": num_classes,
+        "num_queries": config.get("num_queries", 200),
+        "class_names": read_names(config),
+    }
+    default = "instance" if num_classes == COCO_THINGS else "panoptic"
+    if files.processor.get("do_split_image"):
+        default = "segmentation"
+    name = config.get("head", default)
+    if name == "segmentation":
+        return name, {**head, "kind": "masks"}
+    usual = range(COCO_THINGS if num_classes == COCO_PANOPTIC else num_classes)
+    things = config.get("thing_ids", usual)
+    return name, {**head, "things": [i in things for i in range(num_classes)]}

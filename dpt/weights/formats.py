@@ -1,7 +1,4 @@
-"""The registry of checkpoint formats: reading in any of them, converting between them.
-
-This project's own is a folder written by ``save_pretrained``, or a run's ``.ckpt``.
-"""
+"""The list of checkpoint formats: reading in any of them, converting between them."""
 
 import hashlib
 import json
@@ -10,81 +7,41 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from dpt.files import few, real_path
-from dpt.weights.depth_anything import DepthAnything, Dinov2
+from dpt.validation import Plain
+from dpt.weights.base import Checkpoint, Format, naming
+from dpt.weights.depth_anything import DepthAnything
+from dpt.weights.dinov2 import Dinov2
 from dpt.weights.eomt import Eomt
-from dpt.weights.files import CONFIG_FILE, WEIGHTS_FILE, Source, locate, open_source
-from dpt.weights.format import Checkpoint, Config, Format, Tensors, list_faults, naming, resolve
+from dpt.weights.files import CONFIG_FILE, WEIGHTS_FILE, CheckpointFiles, open_checkpoint
+from dpt.weights.hub import locate
+from dpt.weights.names import Tensors
+from dpt.weights.native import Native
 from dpt.weights.official import Official
 from dpt.weights.smp import Smp
 from dpt.weights.transformers import Transformers
 
-CONFIG_KEY = "dpt_config"
-"""Key of the model configuration in a Lightning checkpoint."""
-PREFIX = "model."
-PARTS = {"encoder", "decoder", "heads", "preprocessing"}
-
-
-class Native(Format):
-    name = "dpt"
-    encoders = ("any",)
-
-    def recognises(self, source: Source) -> bool:
-        if not source.config:
-            return CONFIG_KEY in source.content
-        return "model_type" not in source.config and len(PARTS & set(source.config)) >= 2
-
-    def read(self, source: Source) -> Checkpoint:
-        if source.config:
-            return Checkpoint(source.config, source.tensors)
-        if "state_dict" not in source.content:
-            raise ValueError(f"has {CONFIG_KEY!r} but no 'state_dict'; is it complete?")
-        state = source.tensors.items()
-        tensors = {k.removeprefix(PREFIX): v for k, v in state if k.startswith(PREFIX)}
-        return Checkpoint(source.content[CONFIG_KEY], tensors)
-
-    def write(self, config: Config, tensors: Tensors, path: str | Path) -> list[str]:
-        if faults := list_faults(resolve(config)[1], tensors):
-            raise ValueError(f"could not be loaded again: does not fit model.config: {faults}")
-        Source(Path(path), config, {}, dict(tensors)).save()
-        return []
-
-
-FORMATS: list[Format] = [
-    Native(), Official(), Transformers(), Eomt(), DepthAnything(), Dinov2(), Smp(),
-]  # fmt: skip
+FORMATS: tuple[Format, ...] = (
+    Native(),
+    Official(),
+    Transformers(),
+    Eomt(),
+    DepthAnything(),
+    Dinov2(),
+    Smp(),
+)
 """Every format. A new one is a module with its class, and an entry here."""
 WRITABLE = {f.name: f for f in FORMATS if f.encoders}
 
 
-def find_format(source: Source) -> Format | None:
-    """The format of a file or folder; None if it is of no known one."""
-    return next((f for f in FORMATS if f.recognises(source)), None)
+def find_format(files: CheckpointFiles) -> Format | None:
+    """Returns the format of a file or folder; None if it is of no known one."""
+    return next((f for f in FORMATS if f.recognises(files)), None)
 
 
-def _open(path: str | Path, revision: str | None = None) -> tuple[Format, Checkpoint]:
-    source = open_source(locate(path, revision))
-    if known := find_format(source):
-        with naming(source.path):
-            checkpoint = known.read(source)
-            full, wanted = resolve(checkpoint.config)
-            if faults := list_faults(wanted, checkpoint.tensors):
-                raise ValueError(f"does not fit its own configuration: {faults}")
-        return known, Checkpoint(full, checkpoint.tensors, checkpoint.unused)
-    if not source.config and (source.path.parent / CONFIG_FILE).is_file():
-        raise ValueError(f"{path}: holds the weights alone: give its folder {source.path.parent}")
-    found = sorted(map(str, source.content))
-    config = f"model_type {source.config.get('model_type')!r}, " if source.config else ""
-    raise ValueError(
-        f"{path}: of no known format ({', '.join(f.name for f in FORMATS)}); found {config}"
-        f"{len(found)} entries: {few(found, 8)}"
-    )
-
-
-def read(path: str | Path, *, revision: str | None = None) -> tuple[Config, dict[str, Tensor]]:
-    """Complete configuration, and state dict with our names, of a file or folder in any format.
+def read(path: str | Path, *, revision: str | None = None) -> Checkpoint:
+    """Reads the model in a file or folder of any format.
 
     ``path`` may be ``user/name`` on the Hugging Face hub, at ``revision``.
 
@@ -92,13 +49,39 @@ def read(path: str | Path, *, revision: str | None = None) -> tuple[Config, dict
         ValueError: missing, damaged, of no known format, of a model that is not supported, or the
             tensors do not fit its configuration; every missing, unexpected or unfit one is listed.
     """
-    _, checkpoint = _open(path, revision)
-    return checkpoint.config, checkpoint.tensors
+    return _read(path, revision)[1]
+
+
+def _read(path: str | Path, revision: str | None = None) -> tuple[Format, Checkpoint]:
+    files = open_checkpoint(locate(path, revision))
+    source_format = find_format(files)
+    if source_format is not None:
+        with naming(files.path):
+            checkpoint = Checkpoint(source_format.read(files))
+            faults = checkpoint.list_faults()
+            if faults:
+                raise ValueError(f"does not fit its own configuration: {faults}")
+        return source_format, checkpoint
+    if not files.config and (files.path.parent / CONFIG_FILE).is_file():
+        raise ValueError(f"{path}: holds the weights alone: give its folder {files.path.parent}")
+    names = sorted(map(str, files.content))
+    config = f"model_type {files.config.get('model_type')!r}, " if files.config else ""
+    raise ValueError(
+        f"{path}: of no known format ({', '.join(f.name for f in FORMATS)}); found {config}"
+        f"{len(names)} entries: {few(names, 8)}"
+    )
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """Report; ``unused`` are tensors of the source that never run, and were left out."""
+    """Report of a conversion.
+
+    Attributes:
+        source_format, target_format: names of the formats.
+        tensors: number of tensors of the model.
+        unused: tensors of the source that never run, and were left out.
+        notes: what the target expresses differently.
+    """
 
     source_format: str
     target_format: str
@@ -122,23 +105,23 @@ def convert(src: str | Path, dst: str | Path, *, to: str) -> Conversion:
     if to not in WRITABLE:
         raise ValueError(f"cannot write the format {to!r}; choose from {', '.join(WRITABLE)}")
     dst = Path(dst).expanduser()
-    source, target = map(real_path, (Path(src).expanduser(), dst))
+    source, target = real_path(Path(src).expanduser()), real_path(dst)
     if source in (target, target / WEIGHTS_FILE) or (target.is_file() and source in target.parents):
         raise ValueError(f"{dst}: is the source itself or a part of it; give another path")
     if os.path.lexists(dst) and not (dst.is_dir() and not any(dst.iterdir())):
         raise ValueError(f"{dst}: exists already; give a new path")
-    found, checkpoint = _open(src)
-    if checkpoint.config.get("calibration") and to != "dpt":
+    source_format, checkpoint = _read(src)
+    if checkpoint.config.calibration and to != "dpt":
         raise ValueError(
             f"the {to} format has no place for a calibration, so depth would no longer be in "
             "metres: convert the checkpoint that was calibrated"
         )
-    notes = WRITABLE[to].write(checkpoint.config, checkpoint.tensors, dst)
-    return Conversion(found.name, to, len(checkpoint.tensors), checkpoint.unused, notes)
+    notes = WRITABLE[to].write(checkpoint.config.to_dict(), checkpoint.tensors, dst)
+    return Conversion(source_format.name, to, len(checkpoint.tensors), checkpoint.unused, notes)
 
 
-def fingerprint(config: Config, state: Tensors) -> str:
-    """A short code of a model's configuration and weights, the same for every copy of the model."""
+def fingerprint(config: Plain, state: Tensors) -> str:
+    """Returns a short code of a configuration and weights, equal for every copy of a model."""
     code = hashlib.blake2b(json.dumps(config, sort_keys=True).encode(), digest_size=8)
     for name, tensor in sorted(state.items()):
         code.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())

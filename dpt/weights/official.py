@@ -20,17 +20,11 @@ from torch import Tensor
 
 from dpt.model_config import model_dict
 from dpt.nn.beit import offsets_side
-from dpt.weights.files import Source
-from dpt.weights.format import (
-    Checkpoint,
-    Config,
-    Format,
-    Shapes,
-    Tensors,
-    from_theirs,
-    quarter_ends,
-    to_theirs,
-)
+from dpt.validation import Plain
+from dpt.weights.base import Format, StoredModel
+from dpt.weights.files import CheckpointFiles
+from dpt.weights.names import Tensors, to_theirs
+from dpt.weights.shapes import Shapes, quarter_ends
 
 METRIC = {
     "dpt_hybrid_nyu": ({"scale": 0.000305, "shift": 0.1378}, [480, 640]),
@@ -59,14 +53,14 @@ TABLE = [
     ("heads.segmentation.auxiliary_layers.*", "auxlayer.*"),
 ]
 DEEPEST_UNIT = "scratch.refinenet4.resConfUnit"
-UNUSED = (
+NEVER_RUN = (
     *(f"{MODEL}{n}.*" for n in ("norm", "fc_norm", "head", "pre_logits")),
     *(f"*.{n}" for n in ("relative_position_index", "relative_coords_table", "attn_mask")),
     *("*.k_bias", f"{DEEPEST_UNIT}1.*"),
 )
 BEIT = f"{MODEL}blocks.0.attn.relative_position_bias_table"
 SWIN = f"{MODEL}layers.0.blocks.0.attn."
-RELEASED: list[Config] = [  # the Swins of MiDaS 3.1
+RELEASED: list[Plain] = [  # the Swins of MiDaS 3.1
     {
         "embed_dim": dim,
         "depths": [2, 2, 18 if dim > 96 else 6, 2],
@@ -93,70 +87,49 @@ class Official(Format):
     }
     hint = f"; files named {' or '.join(f'{n}*.pt' for n in METRIC)} are metric"
 
-    def recognises(self, source: Source) -> bool:
-        return source.holds(MODEL, "scratch.")
+    def recognises(self, files: CheckpointFiles) -> bool:
+        return files.has_prefixes(MODEL, "scratch.")
 
-    def read(self, source: Source) -> Checkpoint:
-        shapes = Shapes(source.tensors, "official DPT")
-        if BEIT in source.tensors:
-            encoder = _beit(shapes)
-        elif source.holds(SWIN):
-            encoder = _swin(shapes)
-        else:
-            encoder = {**shapes.vit(MODEL), "position_resize": "bilinear"}
-            encoder["out_indices"] = quarter_ends(encoder["num_blocks"])
-            if source.holds(f"{MODEL}patch_embed.backbone."):  # its CNN gives the first two levels
-                encoder |= {"kind": "hybrid", "weight_standardization": "official"}
-                encoder["out_indices"] = encoder["out_indices"][2:]
-        config = _config(shapes, source.path.name, encoder)
-        return from_theirs(config, source.tensors, TABLE, UNUSED)
+    def read(self, files: CheckpointFiles) -> StoredModel:
+        shapes = Shapes(files.tensors, "official DPT")
+        config = _config(shapes, files.path.name, _encoder(shapes, files))
+        return StoredModel(config, files.tensors, TABLE, NEVER_RUN)
 
-    def _write(self, config: Config, tensors: Tensors, path: Path) -> Source:
+    def _files(self, config: Plain, tensors: Tensors, path: Path) -> CheckpointFiles:
         encoder, (head,) = config["encoder"], config["heads"].values()
         if encoder["patch_size"] == 16:  # official heads double the map: the image's size
             head["upsample"] = "image"
         if encoder.get("weight_standardization") == "sqrt":
             tensors = restandardize(tensors, "official")
-        dim, theirs = encoder["embed_dim"], to_theirs(tensors, TABLE, DEEPEST_UNIT)
-        theirs |= {f"{MODEL}norm.weight": torch.ones(dim), f"{MODEL}norm.bias": torch.zeros(dim)}
-        theirs[f"{MODEL}head.weight"] = torch.zeros(1000, dim)
-        theirs[f"{MODEL}head.bias"] = torch.zeros(1000)
-        return Source(path, {}, {}, theirs)
+        dim = encoder["embed_dim"]
+        zeros = {f"{MODEL}norm.bias": (dim,), f"{MODEL}head.weight": (1000, dim)}
+        zeros[f"{MODEL}head.bias"] = (1000,)
+        theirs = to_theirs(tensors, TABLE, DEEPEST_UNIT)
+        theirs |= {name: torch.zeros(shape) for name, shape in zeros.items()}
+        theirs[f"{MODEL}norm.weight"] = torch.ones(dim)
+        return CheckpointFiles(path, theirs)
 
 
-def _config(shapes: Shapes, file: str, encoder: Config) -> Config:
-    """The model over an encoder."""
-    tensors = shapes.tensors
-    size = encoder.get("img_size") or encoder["image_size"]
-    name, head = "depth", Config(kind="relative")
-    if "scratch.output_conv.1.running_mean" in tensors:
-        name = "segmentation"
-        head = {"num_classes": shapes("scratch.output_conv.4.weight")[0]}
-        head["auxiliary"] = "auxlayer.0.weight" in tensors
-        size = [480, 480] if size == [384, 384] else size  # of the released models
-    else:
-        head["hidden_channels"] = shapes("scratch.output_conv.2.weight")[0]
-        for model, (constants, metric_size) in METRIC.items():
-            if file.startswith(model):
-                head |= {"kind": "metric", "activation": "inverse", **constants}
-                size = metric_size
+def _config(shapes: Shapes, file: str, encoder: Plain) -> Plain:
+    """Returns the configuration of the model over an encoder."""
+    name, head, size = _head(shapes, file, encoder)
     kind = encoder.get("kind", "vit")
     if kind != "timm" and encoder["patch_size"] != 16:
         head["upsample"] = "double"
-    plain = {"timm": 4, "hybrid": 2}.get(kind, 0)  # levels of a CNN or a pyramid, not projected
-    projects = [f"pretrained.act_postprocess{n}.3.weight" for n in range(plain + 1, 5)]
-    large = (encoder["embed_dim"], encoder.get("num_blocks")) == (1024, 24)
+    unprojected = {"timm": 4, "hybrid": 2}.get(kind, 0)  # levels of a CNN or a pyramid
+    projects = [f"pretrained.act_postprocess{n}.3.weight" for n in range(unprojected + 1, 5)]
+    is_large = (encoder["embed_dim"], encoder.get("num_blocks")) == (1024, 24)
     unit = "scratch.refinenet1.resConfUnit1"
     return model_dict(
-        "dpt_hybrid" if kind == "hybrid" else "dpt_large" if large else "dpt_base",
+        "dpt_hybrid" if kind == "hybrid" else "dpt_large" if is_large else "dpt_base",
         heads={name: head},
         encoder=encoder,
         decoder={
-            "reassemble_channels": [None] * plain + [shapes(n)[0] for n in projects],
+            "reassemble_channels": [None] * unprojected + [shapes(n)[0] for n in projects],
             "fusion_channels": shapes("scratch.layer1_rn.weight")[0],
             "readout": "ignore" if kind == "timm" else "project",
-            "batch_norm": f"{unit}.bn1.weight" in tensors,
-            "unit_bias": f"{unit}.conv1.bias" in tensors,
+            "batch_norm": f"{unit}.bn1.weight" in shapes.tensors,
+            "unit_bias": f"{unit}.conv1.bias" in shapes.tensors,
             "align": "to_lateral",  # equal to doubling at multiples of 32, all that it takes
         },
         preprocessing={
@@ -171,8 +144,25 @@ def _config(shapes: Shapes, file: str, encoder: Config) -> Config:
     )
 
 
+def _head(shapes: Shapes, file: str, encoder: Plain) -> tuple[str, Plain, list[int]]:
+    """Returns the name and the options of the head, and the model's image size."""
+    size = encoder.get("img_size") or encoder["image_size"]
+    if "scratch.output_conv.1.running_mean" in shapes.tensors:
+        num_classes = shapes("scratch.output_conv.4.weight")[0]
+        auxiliary = "auxlayer.0.weight" in shapes.tensors
+        size = [480, 480] if size == [384, 384] else size  # of the released models
+        return "segmentation", {"num_classes": num_classes, "auxiliary": auxiliary}, size
+    head: Plain = {"kind": "relative"}
+    head["hidden_channels"] = shapes("scratch.output_conv.2.weight")[0]
+    for model, (constants, metric_size) in METRIC.items():
+        if file.startswith(model):
+            head |= {"kind": "metric", "activation": "inverse", **constants}
+            size = metric_size
+    return "depth", head, size
+
+
 def restandardize(state: Tensors, kind: str) -> dict[str, Tensor]:
-    """A hybrid's state dict for ``official`` or ``sqrt`` weight standardisation in its CNN.
+    """Returns a hybrid's tensors for ``official`` or ``sqrt`` weight standardisation in its CNN.
 
     Official DPT divides w - mean by std + 1e-5, timm today and transformers by sqrt(var + 1e-8).
     One gain per filter makes up for the difference, up to rounding.
@@ -192,7 +182,20 @@ def restandardize(state: Tensors, kind: str) -> dict[str, Tensor]:
     return {k: scaled(v) if k.startswith(cnn) and v.ndim == 4 else v for k, v in state.items()}
 
 
-def _beit(shapes: Shapes) -> Config:
+def _encoder(shapes: Shapes, files: CheckpointFiles) -> Plain:
+    if BEIT in files.tensors:
+        return _beit(shapes)
+    if files.has_prefixes(SWIN):
+        return _swin(shapes)
+    encoder = {**shapes.vit(MODEL), "position_resize": "bilinear"}
+    encoder["out_indices"] = quarter_ends(encoder["num_blocks"])
+    if files.has_prefixes(f"{MODEL}patch_embed.backbone."):  # its CNN gives the first two levels
+        encoder |= {"kind": "hybrid", "weight_standardization": "official"}
+        encoder["out_indices"] = encoder["out_indices"][2:]
+    return encoder
+
+
+def _beit(shapes: Shapes) -> Plain:
     dim, in_channels, patch, _ = shapes(f"{MODEL}patch_embed.proj.weight")
     offsets, heads = shapes(BEIT)
     num_blocks = shapes.count(f"{MODEL}blocks.")
@@ -214,33 +217,35 @@ def _beit(shapes: Shapes) -> Config:
     }
 
 
-def _swin(shapes: Shapes) -> Config:
-    v2 = f"{SWIN}logit_scale" in shapes.tensors
+def _swin(shapes: Shapes) -> Plain:
+    is_v2 = f"{SWIN}logit_scale" in shapes.tensors
     dim, in_channels, patch, _ = shapes(f"{MODEL}patch_embed.proj.weight")
     stages = [f"{MODEL}layers.{i}.blocks." for i in range(shapes.count(f"{MODEL}layers."))]
-    found: Config = {"embed_dim": dim, "depths": [shapes.count(stage) for stage in stages]}
-    if v2:
-        found["num_heads"] = [shapes(f"{stage}0.attn.logit_scale")[0] for stage in stages]
+    sizes: Plain = {"embed_dim": dim, "depths": [shapes.count(stage) for stage in stages]}
+    if is_v2:
+        sizes["num_heads"] = [shapes(f"{stage}0.attn.logit_scale")[0] for stage in stages]
     else:
         tables = [shapes(f"{stage}0.attn.relative_position_bias_table") for stage in stages]
-        found["num_heads"] = [heads for _, heads in tables]
-        found["window_size"] = offsets_side(tables[0][0])
-    mask = shapes.tensors.get(f"{stages[0]}1.attn_mask")  # (windows, cells, cells)
-    if mask is not None:
-        found["window_size"] = math.isqrt(mask.shape[1])
-        found["img_size"] = [patch * math.isqrt(mask.shape[0] * mask.shape[1])] * 2
-    released = [r for r in RELEASED if found.items() <= r.items()]
-    released = [r for r in released if ("pretrained_window_sizes" in r) == v2]
-    if not released and (v2 or mask is None):  # windows before fine-tuning are in no file
-        raise ValueError(f"fits no Swin that MiDaS 3.1 released: {found}")
+        sizes["num_heads"] = [heads for _, heads in tables]
+        sizes["window_size"] = offsets_side(tables[0][0])
+    mask = f"{stages[0]}1.attn_mask"  # (windows, cells, cells)
+    if mask in shapes.tensors:
+        windows, cells, _ = shapes(mask)
+        sizes["window_size"] = math.isqrt(cells)
+        sizes["img_size"] = [patch * math.isqrt(windows * cells)] * 2
+    released = [r for r in RELEASED if ("pretrained_window_sizes" in r) == is_v2]
+    fitting = [r for r in released if sizes.items() <= r.items()]
+    if not fitting and (is_v2 or mask not in shapes.tensors):
+        # windows before fine-tuning are in no file
+        raise ValueError(f"fits no Swin that MiDaS 3.1 released: {sizes}")
     return {
         "kind": "timm",
-        "name": "swinv2_tiny_window8_256" if v2 else "swin_tiny_patch4_window7_224",
-        **(released[0] if released else found),
+        "name": "swinv2_tiny_window8_256" if is_v2 else "swin_tiny_patch4_window7_224",
+        **(fitting[0] if fitting else sizes),
         "patch_size": patch,
         "in_chans": in_channels,
         "mlp_ratio": shapes(f"{stages[0]}0.mlp.fc1.weight")[0] / dim,
-        "qkv_bias": f"{SWIN}{'q_bias' if v2 else 'qkv.bias'}" in shapes.tensors,
+        "qkv_bias": f"{SWIN}{'q_bias' if is_v2 else 'qkv.bias'}" in shapes.tensors,
         "out_indices": list(range(len(stages))),
         "pad_windows": "before_shift",
     }

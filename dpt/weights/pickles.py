@@ -5,16 +5,19 @@ size: forty lists of two references each hold 2^40 values. A hash, a message or 
 data never ends, even inside of ``torch.load``; so the pickle is measured before it is loaded.
 """
 
+from __future__ import annotations
+
 import zipfile
 from collections.abc import Iterator
 from io import BufferedReader
 from pathlib import Path
 from pickletools import genops, markobject
-from typing import IO, Any
+from typing import IO
 
 import torch
 
 from dpt.files import open_file
+from dpt.validation import Plain
 
 MAX_VALUES = 1_000_000  # plain values in a file, each counted at every place where it appears
 MAX_LEVELS = 50
@@ -23,15 +26,17 @@ _LEGACY_PICKLES = 5  # in files before torch 1.6: magic number, version, system,
 _ZIP_START = b"PK\x03\x04"
 _FILLING = {"APPEND", "APPENDS", "SETITEM", "SETITEMS", "ADDITEMS", "BUILD"}
 
-Node = list[Any]
-"""The values inside of a value; empty for a number or a text."""
+
+class Node(list["Node"]):
+    """The values inside of a value; empty for a number or a text."""
 
 
-def load_pickles(path: Path, *, mmap: bool = False) -> Any:
-    """The content of a file of ``torch.save``: tensors and plain data.
+def load_pickles(path: Path, *, mmap: bool = False) -> Plain:
+    """Returns the content of a file of ``torch.save``: tensors and plain data.
 
     Raises:
-        ValueError: the data are larger or nested deeper than ``MAX_VALUES`` and ``MAX_LEVELS``.
+        ValueError: the data are larger or nested deeper than ``MAX_VALUES`` and ``MAX_LEVELS``, or
+            no dictionary.
         Exception: the file is damaged or holds other objects, errors of many types.
     """
     with open_file(path) as file:
@@ -39,7 +44,10 @@ def load_pickles(path: Path, *, mmap: bool = False) -> Any:
         file.seek(0)
         for pickle in _pickles_of_zip(file) if is_zip else [file] * _LEGACY_PICKLES:
             _check_pickle(pickle)
-    return torch.load(path, map_location="cpu", mmap=mmap, weights_only=True)
+    content = torch.load(path, map_location="cpu", mmap=mmap, weights_only=True)
+    if not isinstance(content, dict):
+        raise ValueError(f"holds a {type(content).__name__}, not a checkpoint")
+    return content
 
 
 def _pickles_of_zip(file: BufferedReader) -> Iterator[IO[bytes]]:
@@ -51,13 +59,13 @@ def _pickles_of_zip(file: BufferedReader) -> Iterator[IO[bytes]]:
 
 
 def _check_pickle(file: IO[bytes]) -> None:
-    """ValueError if the next pickle of a file describes data that are too large.
+    """Raises a ValueError if the next pickle of a file describes data that are too large.
 
-    The operations are followed with a :data:`Node` in place of each value.
+    The operations are followed with a :class:`Node` in place of each value.
     """
-    node: Node = []
+    node = Node()
     stack: list[Node] = []
-    memo: dict[Any, Node] = {}
+    memo: dict[object, Node] = {}
     marks: list[int] = []
     for count, (operation, argument, _) in enumerate(genops(file)):
         if count > MAX_VALUES:
@@ -72,10 +80,10 @@ def _check_pickle(file: IO[bytes]) -> None:
             start = len(stack) - len(operation.stack_before)
             if markobject in operation.stack_before:
                 start = marks.pop() - operation.stack_before.index(markobject)
-            node = stack[start:]
+            node = Node(stack[start:])
             del stack[start:]
             if operation.name in _FILLING:
-                node[0] += node[1:]
+                node[0].extend(node[1:])
                 node = node[0]
             stack += [node] * len(operation.stack_after)
     sizes: dict[int, tuple[int, int]] = {}
@@ -84,14 +92,15 @@ def _check_pickle(file: IO[bytes]) -> None:
 
 
 def _measure(node: Node, sizes: dict[int, tuple[int, int]], levels: int) -> tuple[int, int]:
-    """The numbers of values and of levels in a node, by ``sizes`` if it is known.
+    """Returns the numbers of values and of levels in a node, by ``sizes`` if it is there.
 
-    ValueError if there are more than ``MAX_VALUES`` values or ``levels``.
+    Raises:
+        ValueError: there are more than ``MAX_VALUES`` values or ``levels``.
     """
     if id(node) not in sizes and levels:
-        parts = [_measure(part, sizes, levels - 1) for part in node]
-        deepest = max((depth for _, depth in parts), default=0)
-        sizes[id(node)] = 1 + sum(size for size, _ in parts), 1 + deepest
+        inner = [_measure(value, sizes, levels - 1) for value in node]
+        deepest = max((depth for _, depth in inner), default=0)
+        sizes[id(node)] = 1 + sum(size for size, _ in inner), 1 + deepest
     size, depth = sizes.get(id(node), (0, levels + 1))
     if size > MAX_VALUES or depth > levels:
         raise ValueError(_TOO_LARGE)

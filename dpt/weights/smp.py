@@ -3,12 +3,15 @@
 import math
 
 from dpt.model_config import model_dict
-from dpt.weights.files import Source
-from dpt.weights.format import Checkpoint, Config, Format, Shapes, Table, from_theirs
+from dpt.validation import Plain
+from dpt.weights.base import Format, StoredModel
+from dpt.weights.files import CheckpointFiles
+from dpt.weights.names import Table
+from dpt.weights.shapes import Shapes
 
 ENCODER = "encoder.model."
 READOUTS = {"cat": "project", "add": "add", "ignore": "ignore"}
-DEFAULTS: Config = {  # of its code
+DEFAULTS: Plain = {  # of its code
     "encoder_depth": 4,
     "encoder_output_indices": None,
     "decoder_readout": "cat",
@@ -26,24 +29,28 @@ NOT_TIMMS = {*DEFAULTS, "encoder_name", "encoder_weights", "dynamic_img_size", "
 class Smp(Format):
     name = "smp"
 
-    def recognises(self, source: Source) -> bool:
-        if source.config:
-            return source.config.get("_model_class") == "DPT" and "encoder_name" in source.config
-        return "decoder.reassemble_blocks.0.project_to_feature_dim.weight" in source.tensors
+    def recognises(self, files: CheckpointFiles) -> bool:
+        if files.config:
+            return files.config.get("_model_class") == "DPT" and "encoder_name" in files.config
+        return "decoder.reassemble_blocks.0.project_to_feature_dim.weight" in files.tensors
 
-    def read(self, source: Source) -> Checkpoint:
-        shapes = Shapes(source.tensors, "smp")
-        config = _config(source, shapes)
-        total = shapes.count(f"{ENCODER}blocks.")
-        behind = range(config["encoder"]["out_indices"][-1] + 1, total)
+    def read(self, files: CheckpointFiles) -> StoredModel:
+        if not files.config:
+            raise ValueError(
+                "tensors of smp's DPT without its settings: save it by save_pretrained"
+            )
+        shapes = Shapes(files.tensors, "smp")
+        config = _read_config(files.config, shapes)
+        num_blocks = shapes.count(f"{ENCODER}blocks.")
+        later = range(config["encoder"]["out_indices"][-1] + 1, num_blocks)
         heads = ("norm", "fc_norm", "head", "head_dist", "attn_pool")
-        unused = [f"{ENCODER}{n}.*" for n in (*heads, *(f"blocks.{i}" for i in behind))]
+        never_run = [f"{ENCODER}{n}.*" for n in (*heads, *(f"blocks.{i}" for i in later))]
         table = _table(len(config["decoder"]["scales"]))
-        return from_theirs(config, source.tensors, table, unused)
+        return StoredModel(config, files.tensors, table, never_run)
 
 
 def _table(levels: int) -> Table:
-    """Names; its fusion blocks are counted from the deepest level."""
+    """Returns the rows; its fusion blocks are counted from the deepest level."""
     block = "decoder.reassemble_blocks.{n}"
     fusion = f"decoder.fusion_blocks.{{{levels - 1}-n}}"
     unit = f"{fusion}.residual_conv_block{{k}}"
@@ -60,59 +67,71 @@ def _table(levels: int) -> Table:
     ]
 
 
-def _config(source: Source, shapes: Shapes) -> Config:
-    from timm.models import get_pretrained_cfg
-
-    tensors = source.tensors
-    if not source.config:
-        raise ValueError("tensors of smp's DPT without its settings: save it by save_pretrained")
-    config = {**DEFAULTS, **source.config}
+def _read_config(theirs: Plain, shapes: Shapes) -> Plain:
+    config = {**DEFAULTS, **theirs}
     patch = shapes(f"{ENCODER}patch_embed.proj.weight")[-1]
-    readout = config["decoder_readout"]
-    prefixes = [n for n in ("cls_token", "dist_token", "reg_token") if f"{ENCODER}{n}" in tensors]
-    allowed = {"activation": (None, "identity"), "aux_params": (None,), "in_channels": (3,)}
-    wrong = [f"{k}={config[k]!r}" for k, values in allowed.items() if config[k] not in values]
-    if patch & (patch - 1):
-        wrong.append(f"patch size {patch}, whose maps it does not double")
-    if readout == "add" and prefixes != ["cls_token"]:
-        wrong.append(f"decoder_readout='add', which averages {', '.join(prefixes)}")
-    if wrong:
-        raise ValueError(f"a DPT of smp that is not supported: {', '.join(wrong)}")
+    tokens = [n for n in ("cls_token", "dist_token", "reg_token") if ENCODER + n in shapes.tensors]
+    _check_supported(config, patch, tokens)
     name = str(config["encoder_name"]).removeprefix("tu-")
-    levels, total = config["encoder_depth"], shapes.count(f"{ENCODER}blocks.")
+    levels, num_blocks = config["encoder_depth"], shapes.count(f"{ENCODER}blocks.")
     out_indices = config["encoder_output_indices"]
     if out_indices is None:
-        out_indices = [int(total / levels * (i + 1)) - 1 for i in range(levels)]
-    timms = {k: v for k, v in source.config.items() if k not in NOT_TIMMS and k[0] != "_"}
-    preprocessing: Config = {"resize": "none", "multiple_of": 2 * patch}
-    slots = shapes(f"{ENCODER}pos_embed")[1] if f"{ENCODER}pos_embed" in tensors else 0
-    for before in (len(prefixes), 1, 0):  # slots before those of patches
-        side = math.isqrt(max(slots - before, 0))
-        if side and side * side == slots - before:
-            preprocessing["image_size"] = [side * patch] * 2
-    if "image_size" in preprocessing and not config.get("dynamic_img_size"):
-        preprocessing["resize"] = "stretch"  # to the only size that it takes
-    if known := get_pretrained_cfg(name):
-        preprocessing |= {"mean": list(known.mean), "std": list(known.std)}
-        method = known.interpolation.replace("bicubic", "cubic")
-        preprocessing["interpolation"] = f"{method}_antialias"  # timm resizes by Pillow
+        out_indices = [int(num_blocks / levels * (i + 1)) - 1 for i in range(levels)]
+    of_timm = {k: v for k, v in theirs.items() if k not in NOT_TIMMS and k[0] != "_"}
     return model_dict(
         "dpt_base",
         heads={"segmentation": {"num_classes": config["classes"], "auxiliary": False}},
         encoder={
             "kind": "timm",
             "name": name,
-            "out_indices": [i % total for i in out_indices],
-            **{k: v for k, v in timms.items() if v is not None},
+            "out_indices": [i % num_blocks for i in out_indices],
+            **{k: v for k, v in of_timm.items() if v is not None},
         },
         decoder={
             "reassemble_channels": list(config["decoder_intermediate_channels"]),
             "fusion_channels": config["decoder_fusion_channels"],
-            "readout": READOUTS[readout],
+            "readout": READOUTS[config["decoder_readout"]],
             "scales": [patch / 2 ** (i + 2) for i in range(levels)],
             "batch_norm": True,
             "unit_bias": False,
             "deepest_unit": True,
         },
-        preprocessing=preprocessing,
+        preprocessing=_read_preprocessing(config, shapes, name, patch, len(tokens)),
     )
+
+
+def _check_supported(config: Plain, patch: int, tokens: list[str]) -> None:
+    allowed = {"activation": (None, "identity"), "aux_params": (None,), "in_channels": (3,)}
+    faults = [f"{k}={config[k]!r}" for k, values in allowed.items() if config[k] not in values]
+    if patch & (patch - 1):
+        faults.append(f"patch size {patch}, whose maps it does not double")
+    if config["decoder_readout"] == "add" and tokens != ["cls_token"]:
+        faults.append(f"decoder_readout='add', which averages {', '.join(tokens)}")
+    if faults:
+        raise ValueError(f"a DPT of smp that is not supported: {', '.join(faults)}")
+
+
+def _read_preprocessing(
+    config: Plain, shapes: Shapes, name: str, patch: int, num_tokens: int
+) -> Plain:
+    """Returns the image size of square position embeddings, and the statistics of timm's model."""
+    from timm.models import get_pretrained_cfg
+
+    preprocessing: Plain = {"resize": "none", "multiple_of": 2 * patch}
+    positions = f"{ENCODER}pos_embed"
+    slots = shapes(positions)[1] if positions in shapes.tensors else 0
+    for before in (num_tokens, 1, 0):  # slots before those of patches
+        side = math.isqrt(max(slots - before, 0))
+        if side and side * side == slots - before:
+            preprocessing["image_size"] = [side * patch] * 2
+    if "image_size" in preprocessing and not config.get("dynamic_img_size"):
+        preprocessing["resize"] = "stretch"  # to the only size that it takes
+    released = get_pretrained_cfg(name)
+    if released is not None:
+        method = released.interpolation.replace("bicubic", "cubic")
+        preprocessing |= {
+            "mean": list(released.mean),
+            "std": list(released.std),
+            "interpolation": f"{method}_antialias",  # timm resizes by Pillow
+        }
+    return preprocessing

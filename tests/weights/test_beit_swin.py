@@ -25,8 +25,9 @@ from tiny import assert_equal
 import dpt
 from dpt.model_config import ModelConfig
 from dpt.weights import load_encoder_weights, official, transformers
-from dpt.weights.files import Source, open_source
-from dpt.weights.formats import convert
+from dpt.weights.base import Checkpoint
+from dpt.weights.files import CheckpointFiles, open_checkpoint
+from dpt.weights.formats import convert, read
 
 pytestmark = pytest.mark.peers
 
@@ -75,7 +76,7 @@ def test_our_own_folder_gives_the_same_model(case, tmp_path):
 def test_the_encoder_alone_is_read_too(case, tmp_path):
     _, ours = case.build(tmp_path)
     path = tmp_path / case.file if case.format == "MiDaS 3.1" else tmp_path
-    encoder, _, _ = ours.config.build()
+    encoder = ours.config.build().encoder
     report = load_encoder_weights(encoder, path)
     assert report.missing == report.resized == []
     assert_equal(encoder.state_dict(), ours.encoder.state_dict())
@@ -87,7 +88,7 @@ def test_tables_fit_an_encoder_of_another_grid(files):
         **ours.config.to_dict(),
         "encoder": {**ours.config.to_dict()["encoder"], "image_size": [96, 128]},
     }
-    wide, _, _ = ModelConfig.from_dict(spec).build()
+    wide = ModelConfig.from_dict(spec).build().encoder
     report = load_encoder_weights(wide, files["BEiT"])
     assert report.resized == ["4 tables of position biases 4x4 to 6x8"]
     images = torch.randn(1, 3, 96, 128)
@@ -185,14 +186,14 @@ def test_off_the_windows_the_order_of_padding_tells(folders):
 
 
 def test_buffers_of_older_versions_are_left_out(folders):
-    source = open_source(folders["beit"])
+    source = open_checkpoint(folders["beit"])
     attention = "backbone.encoder.layer.0.attention.attention.relative_position_bias"
     buffer = f"{attention}.relative_position_index"
     content = {**source.content, buffer: torch.zeros(17, 17, dtype=torch.long)}
-    older = Source(source.path, source.config, source.processor, content)
-    read = transformers.Transformers().read
-    assert buffer in read(older).unused
-    assert read(older).tensors.keys() == read(source).tensors.keys()
+    older = CheckpointFiles(source.path, content, source.config, source.processor)
+    found, wanted = (Checkpoint(transformers.Transformers().read(f)) for f in (older, source))
+    assert buffer in found.unused
+    assert found.tensors.keys() == wanted.tensors.keys()
 
 
 def test_stages_behind_the_last_level_are_left_out(tmp_path):
@@ -200,7 +201,7 @@ def test_stages_behind_the_last_level_are_left_out(tmp_path):
     theirs = make_transformers(backbone, neck_hidden_sizes=[16, 32, 64])
     theirs.save_pretrained(tmp_path)
     ours = dpt.DPT.from_pretrained(tmp_path)
-    names = transformers.Transformers().read(open_source(tmp_path)).unused
+    names = read(tmp_path).unused
     assert "backbone.encoder.layers.2.downsample.reduction.weight" in names
     images = torch.randn(1, 3, 64, 96)
     with torch.no_grad():
@@ -286,10 +287,10 @@ def test_released_architectures_are_recognised_by_their_shapes(name, masks, tmp_
         state = to_old_names(theirs.state_dict(), theirs)
     if not masks:
         state = {k: v for k, v in state.items() if not k.endswith("attn_mask")}
-    source = Source(tmp_path / f"{name}.pt", {}, {}, state)
+    source = CheckpointFiles(tmp_path / f"{name}.pt", state)
     assert official.Official().recognises(source)
-    checkpoint = official.Official().read(source)
-    spec, found = checkpoint.config, checkpoint.tensors
+    checkpoint = Checkpoint(official.Official().read(source))
+    spec, found = checkpoint.config.to_dict(), checkpoint.tensors
     assert found.keys() == {k for k in found if k.startswith(("encoder.", "decoder.", "heads."))}
     encoder = spec["encoder"]
     if beit:
@@ -310,10 +311,10 @@ def test_released_architectures_are_recognised_by_their_shapes(name, masks, tmp_
 
 
 def test_unused_tensors_are_listed(files):
-    names = official.Official().read(open_source(files["SwinV2"])).unused
+    names = read(files["SwinV2"]).unused
     assert {n.rpartition(".")[2] for n in names} == {"attn_mask", "weight", "bias"}
     assert "pretrained.model.head.weight" in names
-    names = official.Official().read(open_source(files["BEiT"])).unused
+    names = read(files["BEiT"]).unused
     assert "pretrained.model.blocks.3.attn.relative_position_index" in names
     assert "pretrained.model.fc_norm.bias" in names
 

@@ -6,8 +6,7 @@ from peers_dinov2 import HubDepther
 from tiny import assert_equal
 
 import dpt
-from dpt.weights import depth_anything
-from dpt.weights.files import open_source
+from dpt.weights.formats import read
 
 pytestmark = pytest.mark.peers
 
@@ -28,7 +27,7 @@ def test_what_a_file_tells(tensors, tmp_path):
     assert model.encoder.padding == "center"
     assert model.preprocessing.multiple_of == 14
     assert model.preprocessing.mean == (0.485, 0.456, 0.406)
-    unused = depth_anything.Dinov2().read(open_source(tmp_path / "dd.pth")).unused
+    unused = read(tmp_path / "dd.pth").unused
     assert sorted(unused) == ["backbone.mask_token", "backbone.norm.bias", "backbone.norm.weight"]
     assert model.config.to_dict()["encoder"]["out_indices"] == [1, 3, 5, 7]
 

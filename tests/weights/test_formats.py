@@ -16,7 +16,7 @@ from tiny import assert_equal
 import dpt
 from dpt.training.checkpoints import read_checkpoint
 from dpt.weights import formats, load_encoder_weights, pickles
-from dpt.weights.files import Source, open_source, unwrap
+from dpt.weights.files import CheckpointFiles, open_checkpoint, unwrap
 from dpt.weights.formats import WRITABLE, convert, fingerprint
 
 SMALL = {
@@ -125,7 +125,7 @@ def test_what_each_format_writes_is_recognised_by_it_alone(name, saved, tmp_path
     model, folder = saved
     target = tmp_path / ("a.pt" if name == "official" else "a")
     report = convert(folder, target, to=name)
-    source = open_source(target)
+    source = open_checkpoint(target)
     assert [f.name for f in formats.FORMATS if f.recognises(source)] == [name]
     assert_same(dpt.DPT.from_pretrained(target), model)
     assert f"{len(model.state_dict())} tensors" in str(report)
@@ -179,7 +179,7 @@ def test_matching_never_fails_on_odd_content(tmp_path):
     contents = [{}, {"model": 3}, {"state_dict": {}}, {"x": torch.ones(1)}, {1: 2}]
     for config in ({}, {"model_type": "bert"}, {"architectures": None}):
         for content in contents:
-            source = Source(tmp_path, config, {}, content)
+            source = CheckpointFiles(tmp_path, content, config)
             assert not any(f.recognises(source) for f in formats.FORMATS), (config, content)
 
 
@@ -225,7 +225,7 @@ def test_a_hub_name_is_fetched(saved, monkeypatch, tmp_path):
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     assert_same(dpt.DPT.from_pretrained("someone/depth", revision="v1"), model)
     assert requested == [("someone/depth", "v1", ["*.json", "*.safetensors"])]
-    _, tensors = formats.read("someone/depth")  # as training reads model.weights
+    tensors = formats.read("someone/depth").tensors  # as training reads model.weights
     assert tensors.keys() == model.state_dict().keys()
     assert convert("someone/depth", tmp_path / "copy", to="dpt").tensors == len(tensors)
 
@@ -386,10 +386,10 @@ def test_a_huge_configuration_is_not_read(saved):
 
 def test_long_plain_data_are_refused(tmp_path, monkeypatch):
     torch.save({"a": torch.zeros(1), "losses": [0.5] * 1000}, tmp_path / "a.pt")
-    assert open_source(tmp_path / "a.pt")
+    assert open_checkpoint(tmp_path / "a.pt")
     monkeypatch.setattr(pickles, "MAX_VALUES", 1000)
     with pytest.raises(ValueError, match=r"a\.pt: .* values"):
-        open_source(tmp_path / "a.pt")
+        open_checkpoint(tmp_path / "a.pt")
 
 
 def test_shared_and_long_plain_data_are_read(tmp_path):
@@ -397,6 +397,6 @@ def test_shared_and_long_plain_data_are_read(tmp_path):
     content = {"losses": [0.5] * 10_000, "groups": [{"betas": betas}] * 500, "a": torch.ones(3)}
     for is_zip in (True, False):
         torch.save(content, tmp_path / "a.pt", _use_new_zipfile_serialization=is_zip)
-        found = open_source(tmp_path / "a.pt").content
+        found = open_checkpoint(tmp_path / "a.pt").content
         assert torch.equal(found.pop("a"), torch.ones(3))
         assert found == {"losses": content["losses"], "groups": content["groups"]}

@@ -9,12 +9,11 @@ from peer_cases import default, output_error
 from peers_official import CASES, Official, OfficialDPT
 
 import dpt
-from dpt.model_config import model_dict
+from dpt.model_config import make_config, model_dict
 from dpt.nn.encoders import CnnVisionTransformer
 from dpt.weights import official
-from dpt.weights.files import open_source
-from dpt.weights.format import quarter_ends, resolve
-from dpt.weights.formats import convert
+from dpt.weights.formats import convert, read
+from dpt.weights.shapes import quarter_ends
 
 pytestmark = pytest.mark.peers
 
@@ -39,9 +38,9 @@ def small(heads=None, **overrides):
     [("dpt_base", 224, 111.65), ("dpt_large", 368, 344.06), ("dpt_hybrid", 368, 123.15)],
 )
 def test_files_hold_as_many_tensors_and_numbers_as_the_released_ones(name, count, millions):
-    spec = model_dict(name, heads={"depth": {}})
-    full, state = resolve(spec)
-    tensors = official.Official()._write(full, state, Path("dpt.pt")).tensors
+    config = make_config(name, heads={"depth": {}})
+    state = config.outline().state_dict()
+    tensors = official.Official()._files(config.to_dict(), state, Path("dpt.pt")).tensors
     assert len(tensors) == count
     assert sum(t.numel() for t in tensors.values()) / 1e6 == pytest.approx(millions, abs=5e-3)
 
@@ -197,7 +196,7 @@ def test_files_that_do_not_fit(fault, tmp_path):
 
 def test_unused_tensors_are_listed(tmp_path):
     torch.save(OfficialDPT().state_dict(), tmp_path / "a.pt")
-    names = official.Official().read(open_source(tmp_path / "a.pt")).unused
+    names = read(tmp_path / "a.pt").unused
     assert "scratch.refinenet4.resConfUnit1.conv1.weight" in names
     assert "pretrained.model.norm.weight" in names
     assert "pretrained.model.head.bias" in names

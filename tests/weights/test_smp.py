@@ -7,8 +7,8 @@ import torch
 from peers_smp import CASES, make
 
 import dpt
-from dpt.weights import load_encoder_weights, smp
-from dpt.weights.files import open_source
+from dpt.weights import load_encoder_weights
+from dpt.weights.formats import read
 
 pytestmark = pytest.mark.peers
 
@@ -30,7 +30,7 @@ def test_what_a_folder_tells(tmp_path):
     assert model.config.to_dict()["heads"]["segmentation"]["num_classes"] == 5
     assert model.preprocessing.mean == theirs.encoder.model.pretrained_cfg["mean"]
     assert (model.preprocessing.image_size, model.preprocessing.resize) == ((64, 64), "none")
-    unused = smp.Smp().read(open_source(tmp_path)).unused
+    unused = read(tmp_path).unused
     assert not any(name.startswith("decoder") for name in unused)
     assert len(model.state_dict()) + len(unused) == len(theirs.state_dict())
 

@@ -5,9 +5,13 @@ import torch
 from tiny import assert_equal, small_model
 
 from dpt.weights import load_model_weights
+from dpt.weights.base import Checkpoint, StoredModel
 
-FINAL = {f"heads.segmentation.{layers}.4.{kind}" for layers in ("layers", "auxiliary_layers")
-         for kind in ("weight", "bias")}  # fmt: skip
+FINAL = {
+    f"heads.segmentation.{layers}.4.{kind}"
+    for layers in ("layers", "auxiliary_layers")
+    for kind in ("weight", "bias")
+}
 
 
 def model_of(seed, size=(64, 64), heads=None, **overrides):
@@ -17,9 +21,8 @@ def model_of(seed, size=(64, 64), heads=None, **overrides):
 
 
 def transfer(target, source):
-    return load_model_weights(
-        target, source.config.to_dict(), source.state_dict(), source="old.ckpt"
-    )
+    checkpoint = Checkpoint(StoredModel(source.config.to_dict(), source.state_dict()))
+    return load_model_weights(target, target.config, checkpoint, source="old.ckpt")
 
 
 def kept(target, source, before):

@@ -14,9 +14,8 @@ from tiny import assert_equal
 
 import dpt
 from dpt.data.resize import resize_image
-from dpt.weights import transformers
-from dpt.weights.files import open_source
-from dpt.weights.formats import convert
+from dpt.weights import transformers, transformers_encoders
+from dpt.weights.formats import convert, read
 
 pytestmark = pytest.mark.peers
 
@@ -365,7 +364,7 @@ def test_other_architectures_give_one_clear_error(values, message, tmp_path):
 
 def test_unused_tensors_are_listed(tmp_path):
     make("depth", num_hidden_layers=8).save_pretrained(tmp_path)
-    names = transformers.Transformers().read(open_source(tmp_path)).unused
+    names = read(tmp_path).unused
     blocks = {n.split(".")[3] for n in names if "encoder.layer" in n}
     assert blocks == {"6", "7"}  # behind the last level
     assert "dpt.layernorm.weight" in names
@@ -375,8 +374,9 @@ def test_unused_tensors_are_listed(tmp_path):
 def test_defaults_are_those_of_transformers():
     from transformers import AutoConfig, DPTConfig
 
-    rows = [(DPTConfig(), [*transformers.VIT.keys.values(), *transformers.DECODER.values()])]
-    for model_type, family in transformers.BACKBONES.items():
+    keys = transformers_encoders.VIT.keys | transformers.DECODER
+    rows = [(DPTConfig(), keys.values())]
+    for model_type, family in transformers_encoders.BACKBONES.items():
         rows.append((AutoConfig.for_model(model_type), family.keys.values()))
     for config, keys in rows:
         for key, value in keys:

@@ -1,0 +1,228 @@
+"""The interface of a checkpoint format, and the model that is read from a checkpoint."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from reprlib import repr as shortened
+from typing import ClassVar, NoReturn
+
+import torch
+from torch import Tensor
+
+from dpt.files import MAX_MESSAGE, few, reason
+from dpt.model_config import ModelConfig
+from dpt.nn import Network
+from dpt.validation import Plain
+from dpt.weights.files import CheckpointFiles
+from dpt.weights.names import SAME_NAMES, Table, Tensors, their_names
+
+
+@dataclass(frozen=True)
+class StoredModel:
+    """A model as a file holds it.
+
+    Attributes:
+        config: our configuration, as plain data.
+        tensors: by their names in the file.
+        table: rows (our name, name in the file).
+        never_run: patterns for names of tensors that take no part in a prediction.
+    """
+
+    config: Plain
+    tensors: Tensors
+    table: Table = SAME_NAMES
+    never_run: Sequence[str] = ()
+
+
+class Checkpoint:
+    """A model that was read from a file, with our names.
+
+    Attributes:
+        config: its complete configuration.
+        network: the model on the meta device, without values.
+        tensors: by our names; unexpected ones have their name in the file.
+        unused: names in the file of tensors that take no part in a prediction.
+    """
+
+    def __init__(self, stored: StoredModel) -> None:
+        self.config = ModelConfig.from_dict(stored.config)
+        self.network = self.config.outline()
+        self.tensors: dict[str, Tensor] = {}
+        unread = dict(stored.tensors)
+        for name in self.network.state_dict():
+            names = their_names(name, stored.table)
+            if names and all(n in stored.tensors for n in names):
+                rows = [stored.tensors[n] for n in names]
+                self.tensors[name] = torch.cat(rows) if len(rows) > 1 else rows[0]
+                for n in names:
+                    unread.pop(n, None)
+        self.unused = [n for n in unread if any(fnmatchcase(n, p) for p in stored.never_run)]
+        self.tensors |= {n: tensor for n, tensor in unread.items() if n not in self.unused}
+
+    def list_faults(self) -> str:
+        """Lists missing, unexpected and unfit tensors; empty if there are none."""
+        return list_faults(self.network.state_dict(), self.tensors)
+
+    def build(self) -> Network:
+        """Returns the network with copies of the tensors; it must have no faults.
+
+        The network is not built a second time, unless a class outside the project holds tensors
+        that are in no file, or parameters under several names.
+        """
+        device, expected = torch.get_default_device(), self.network.state_dict()
+        copies = {
+            # files may be mapped into memory, and tensors may share memory
+            name: torch.empty_like(tensor, device=device, memory_format=torch.contiguous_format)
+            for name, tensor in expected.items()
+        }
+        for name, tensor in copies.items():
+            tensor.copy_(self.tensors[name].detach())
+        parameters = dict(self.network.named_parameters(remove_duplicate=False))
+        is_tied = len({id(parameter) for parameter in parameters.values()}) < len(parameters)
+        self.network.load_state_dict(copies, assign=True)
+        self.network.encoder.compute_buffers()
+        if is_tied or _has_meta_tensors(self.network):
+            network = self.config.build()
+            network.load_state_dict(copies)
+            return network
+        return self.network
+
+
+def _has_meta_tensors(network: Network) -> bool:
+    """Whether a tensor has no values: a buffer, or an attribute that is no buffer."""
+    attributes = (value for module in network.modules() for value in vars(module).values())
+    tensors = [*network.buffers(), *(a for a in attributes if isinstance(a, Tensor))]
+    return any(tensor.is_meta for tensor in tensors)
+
+
+class Format(ABC):
+    """A checkpoint format.
+
+    Attributes:
+        name: as in ``dpt convert --to``.
+        encoders, heads: kinds of encoders and names of heads that are written; no encoders in a
+            format that is only read.
+        free: patterns of options that may change in writing, with a note or None.
+        hint: for messages, how the format defines the unit of depth.
+    """
+
+    name: str
+    encoders: tuple[str, ...] = ()
+    heads: tuple[str, ...] = ("depth", "segmentation")
+    free: ClassVar[dict[str, str | None]] = {
+        "encoder.mlp_ratio": None,  # follows from the shapes
+        "encoder.drop_path": None,
+        "heads.*.dropout": None,
+        "heads.*.class_names": "the format does not hold them",
+        "heads.*.palette": "the format does not hold it",
+        "preprocessing.output_interpolation": "outputs are resized to the image in another way",
+        "preprocessing.*": "pictures are resized or normalised in another way",
+    }
+    hint = ""
+
+    @abstractmethod
+    def recognises(self, files: CheckpointFiles) -> bool:
+        """Whether files are in this format, by the names in them; never fails."""
+
+    @abstractmethod
+    def read(self, files: CheckpointFiles) -> StoredModel:
+        """Returns the model in files; called within :func:`naming`."""
+
+    def write(self, config: Plain, tensors: Tensors, path: str | Path) -> list[str]:
+        """Writes a model with a complete configuration, and returns notes for its user.
+
+        What would be written is read first: a model that comes back with other options or tensors
+        is refused with a ValueError.
+        """
+        config = deepcopy(config)
+        self._check_parts(config)
+        try:
+            files = self._files(config, tensors, Path(path))
+            checkpoint = Checkpoint(self.read(files))
+        except ValueError as error:
+            self.refuse(f"cannot express this model: {error}")
+        notes, faults = self._compare(config, checkpoint.config.to_dict())
+        reason = "; ".join(faults) or checkpoint.list_faults()
+        if reason:
+            self.refuse(f"cannot express {reason}{self.hint if 'heads.depth' in reason else ''}")
+        files.save()
+        return notes
+
+    def _check_parts(self, config: Plain) -> None:
+        """Raises a ValueError if the format has not the model's encoder, or not its heads."""
+        if not self.encoders:
+            self.refuse("is only read, not written")
+        heads, kind = config["heads"], config["encoder"]["kind"]
+        if len(heads) != 1:
+            self.refuse(f"holds one head, and this model has {len(heads)}: {', '.join(heads)}")
+        ((name, head),) = heads.items()
+        if name not in self.heads or head.get("kind") == "linear":
+            linear = "linear " if name in self.heads else ""
+            self.refuse(f"has no {linear}{name} head, only {' or '.join(self.heads)}")
+        if kind not in self.encoders:
+            self.refuse(f"cannot express encoder.kind={kind!r} (only {' or '.join(self.encoders)})")
+
+    def _files(self, config: Plain, tensors: Tensors, path: Path) -> CheckpointFiles:
+        """Returns what is to be written, with zeros for tensors that the format never runs.
+
+        ``config`` may be changed where its new value means the same model.
+        """
+        raise NotImplementedError
+
+    def _compare(self, written: Plain, read: Plain) -> tuple[list[str], list[str]]:
+        """Returns notes on options that may change, and faults for those that must not."""
+        notes, faults = [], []
+        ours, theirs = _dotted(written), _dotted(read)
+        for key in [k for k in ours | theirs if ours.get(k) != theirs.get(k)]:
+            allowed = [note for pattern, note in self.free.items() if fnmatchcase(key, pattern)]
+            if not allowed:
+                faults.append(f"{key}={ours.get(key)!r} (only {theirs.get(key)!r})")
+            elif allowed[0]:
+                before, after = shortened(ours.get(key)), shortened(theirs.get(key))
+                notes.append(f"{key}={before} becomes {after}: {allowed[0]}")
+        return notes, faults
+
+    def refuse(self, reason: str) -> NoReturn:
+        raise ValueError(f"the {self.name} format {reason}")
+
+
+def _dotted(config: Plain) -> Plain:
+    """Returns the options of each part of a model by dotted names."""
+    parts = {n: config[n] for n in ("encoder", "decoder", "preprocessing")}
+    parts |= {f"heads.{name}": head for name, head in config["heads"].items()}
+    return {f"{part}.{k}": v for part, values in parts.items() for k, v in values.items()}
+
+
+@contextmanager
+def naming(path: str | Path) -> Iterator[None]:
+    """Puts the file in front of the message of an error in its model, on one line."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{path}: {' '.join(str(error).split())}"[:MAX_MESSAGE]) from error
+    except Exception as error:  # of torch, timm, and of operations on values of the wrong type
+        message = f"{path}: its configuration describes no model ({reason(error)})"
+        raise ValueError(message) from error
+
+
+def list_faults(expected: Tensors, tensors: Tensors) -> str:
+    """Lists missing, unexpected and unfit tensors; empty if there are none."""
+    faults = [f"missing {k}" for k in expected if k not in tensors]
+    faults += [f"unexpected {k}" for k in tensors if k not in expected]
+    for name in [k for k in expected if k in tensors]:
+        fault = _fault(expected[name], tensors[name])
+        faults += [f"{name} {fault}"] if fault else []
+    return few(faults, 8, "; ")
+
+
+def _fault(expected: Tensor, tensor: Tensor) -> str:
+    """Returns why a tensor cannot be loaded; empty if it can."""
+    if tensor.shape != expected.shape:
+        return f"is {tuple(tensor.shape)}, not {tuple(expected.shape)}"
+    if tensor.is_floating_point() != expected.is_floating_point() or tensor.is_complex():
+        return f"is {tensor.dtype}, not {expected.dtype}"
+    return "" if tensor.isfinite().all() else "holds NaN or infinity"

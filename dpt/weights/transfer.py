@@ -1,0 +1,400 @@
+"""Pretrained weights: of an encoder, from timm, DINO, DeiT or any checkpoint; of a whole model.
+
+Tensors of a file are renamed, moved and resized to fit the encoder; a report lists what was done.
+"""
+
+import math
+import re
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field
+from importlib import import_module
+from io import StringIO
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from dpt.files import few, reason
+from dpt.model_config import ModelConfig
+from dpt.nn import Beit, Encoder, Network, TimmEncoder, VisionTransformer
+from dpt.nn.beit import offsets, offsets_side, resize_table
+from dpt.nn.positions import ResizePolicy, resize_positions
+from dpt.weights.base import Checkpoint, list_faults, naming
+from dpt.weights.files import open_checkpoint
+from dpt.weights.formats import find_format
+from dpt.weights.hub import from_hub, locate
+from dpt.weights.names import Tensors
+from dpt.weights.native import Native
+
+Grid = tuple[int, int]
+State = dict[str, Tensor]
+TIMM, HUB = "timm:", "hf:"
+EMBED = "patch_embed.proj.weight"
+PREFIX_TOKENS = ("cls_token", "dist_token", "reg_token")  # in the order of timm and ours
+EMBEDDINGS = (*PREFIX_TOKENS, "pos_embed", EMBED)  # they fit many encoders of the same width
+BIAS_TABLE = ".relative_position_bias_table"
+PART = re.compile(r"heads\.\w+\.auxiliary_layers|heads\.\w+|decoder")
+RENAMED = [
+    (re.compile(r"^blocks\.\d+\.(\d+\.)"), r"blocks.\1"),  # DINOv2 trained in chunks of blocks
+    (re.compile(r"^(?:register|storage)_tokens$"), "reg_token"),  # DINOv2, DINOv3
+    (re.compile(r"\.mlp\.w12\."), ".mlp.fc1."),  # DINOv2
+    (re.compile(r"\.mlp\.w3\."), ".mlp.fc2."),
+    (re.compile(r"\.gamma_([12])$"), r".ls\1.gamma"),  # BEiT
+]
+MERGING = re.compile(r"^layers\.(\d)(?=\.downsample\.)")
+
+
+@dataclass
+class LoadReport:
+    """Use of a file's tensors: names of tensors and parts.
+
+    ``loaded`` counts encoder tensors; ``kept`` are the other parts that were loaded, except the
+    layers listed in ``outputs``, whose outputs have another number or meaning.
+    """
+
+    source: str
+    loaded: int = 0
+    resized: list[str] = field(default_factory=list)
+    moved: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    unused: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        lists = {
+            "resized to this grid": self.resized,
+            "moved, for the same function": self.moved,
+            "not in the file, initialised randomly": self.missing,
+            "in the file, not used": self.unused,
+            "also kept": self.kept,
+            "initialised randomly, of another size or meaning": self.outputs,
+        }
+        shown = [f"{label}: {few(names, 8)}" for label, names in lists.items() if names]
+        return "; ".join([f"{self.source}: {self.loaded} encoder tensors loaded", *shown])
+
+
+def load_encoder_weights(encoder: Encoder, path: str | Path) -> LoadReport:
+    """Loads the tensors of a file that fit into ``encoder``, resized to its grid and patch size.
+
+    ``path`` is a file or folder, ``timm:NAME`` for a timm model's released weights, or ``hf:ID``
+    for a repository on the Hugging Face hub.
+
+    Raises:
+        ValueError: nothing fits, or a tensor has the wrong shape; the encoder is then unchanged.
+    """
+    source = str(path)
+    state, grid = _read_timm(source) if source.startswith(TIMM) else _read_file(source)
+    with naming(path):
+        return _fit(encoder, state, grid, source)
+
+
+def load_model_weights(
+    model: Network, config: ModelConfig, checkpoint: Checkpoint, *, source: str
+) -> LoadReport:
+    """Loads the encoder, the decoder and the heads that ``model`` shares with a checkpoint's.
+
+    A head's layer is left as it is if only its number of outputs differs (other classes) or their
+    meaning, as :class:`dpt.nn.HeadConfig` declares it (depth in metres after relative depth).
+
+    Args:
+        model: the model to load into.
+        config: its configuration.
+        checkpoint: the other model.
+        source: the other model's file, for messages.
+
+    Raises:
+        ValueError: a part that both have misses tensors, has further ones, or ones of another
+            shape; ``model`` is then unchanged.
+    """
+    parts, stored_parts = _by_part(model.state_dict()), _by_part(checkpoint.tensors)
+    shared = [part for part in parts if part in stored_parts]
+    expected = {k: v for part in shared for k, v in parts[part].items()}
+    fitting = {k: v for part in shared for k, v in stored_parts[part].items()}
+    outputs, changed_meanings = {}, _changed_meanings(checkpoint.config, config)
+    for name in sorted(n for n in fitting if n.startswith("heads.") and n in expected):
+        old, new, layer = fitting[name].shape, expected[name].shape, name.rpartition(".")[0]
+        change = changed_meanings.get(layer, "")
+        if old != new and old[1:] == new[1:]:
+            change = f"{old[0]} to {new[0]}"
+        if change:
+            outputs[layer] = f"{layer} ({change})"
+            del expected[name], fitting[name]
+    faults = list_faults(expected, fitting)
+    if faults:
+        raise ValueError(f"{source}: another architecture: {faults}")
+    with naming(source):
+        report = _fit(model.encoder, *_encoder_of(checkpoint), source)
+    model.load_state_dict(fitting, strict=False)
+    report.kept, report.outputs = shared, list(outputs.values())
+    report.missing += [part for part in parts if part not in stored_parts]
+    report.unused += [part for part in stored_parts if part not in parts]
+    return report
+
+
+def _changed_meanings(old: ModelConfig, new: ModelConfig) -> dict[str, str]:
+    """Returns how the meaning of a layer's output changes, by the layer's name in the model."""
+    changes = {}
+    for name in old.heads.keys() & new.heads.keys():
+        before, after = vars(old.heads[name]), vars(new.heads[name])
+        for layer, keys in new.heads[name].meanings.items():
+            differing = [f"{k}: {before[k]} to {after[k]}" for k in keys if before[k] != after[k]]
+            changes[f"heads.{name}.{layer}"] = ", ".join(differing)
+    return changes
+
+
+def _by_part(tensors: Tensors) -> dict[str, State]:
+    """Returns the tensors of the decoder and of each head."""
+    parts: dict[str, State] = {}
+    for name, tensor in tensors.items():
+        match = PART.match(name)
+        if match:
+            parts.setdefault(match[0], {})[name] = tensor
+    return parts
+
+
+# --- Reading
+
+
+def _read_timm(source: str) -> tuple[State, Grid | None]:
+    """Returns a timm model's released weights, and the grid of its position embeddings."""
+    import timm
+
+    name = source.removeprefix(TIMM)
+    if re.search(r"[^\w.-]", name):  # as local-dir:DIR, which timm may unpickle
+        raise ValueError(
+            f"{source}: {TIMM} takes the name of a timm model: give a file or folder without "
+            f"{TIMM}, or {HUB}USER/NAME"
+        )
+    try:
+        model = timm.create_model(name, pretrained=True, num_classes=0)
+    except Exception as error:  # no such model or tag, no released weights, no network
+        fault = f"{source}: cannot be fetched from timm ({reason(error)})"
+        raise ValueError(f"{fault}: check the name and the network, or give a file") from error
+    return dict(model.state_dict()), _timm_grid(model)
+
+
+def _read_file(source: str) -> tuple[State, Grid | None]:
+    """Returns the encoder's tensors of any file, and the grid of its position embeddings."""
+    is_hub = source.startswith(HUB)
+    files = open_checkpoint(from_hub(source.removeprefix(HUB)) if is_hub else locate(source))
+    tensors = files.tensors
+    prefixes = [k.removesuffix(EMBED) for k in tensors if k.endswith(EMBED)]
+    if prefixes and not Native().recognises(files):  # a ViT; of several, the teacher's
+        prefix = min(prefixes, key=lambda p: (p != "", "teacher" not in p, len(p)))
+        return _below(prefix, tensors), None
+    source_format = find_format(files)
+    if source_format is None:
+        return tensors, None
+    with naming(files.path):
+        return _encoder_of(Checkpoint(source_format.read(files)))
+
+
+def _encoder_of(checkpoint: Checkpoint) -> tuple[State, Grid | None]:
+    """Returns the encoder's tensors of a model, and the grid of its position embeddings."""
+    encoder = checkpoint.network.encoder
+    prefix = "encoder.model." if isinstance(encoder, TimmEncoder) else "encoder."
+    return _below(prefix, checkpoint.tensors), _grid_of(_target(encoder))
+
+
+def _below(prefix: str, tensors: Tensors) -> State:
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+
+def _target(encoder: Encoder) -> nn.Module:
+    """Returns the module whose tensors have timm's names."""
+    return encoder.model if isinstance(encoder, TimmEncoder) else encoder
+
+
+def _grid_of(target: nn.Module) -> Grid | None:
+    """Returns the grid of position embeddings; None if there is no such grid."""
+    return target.grid if isinstance(target, VisionTransformer) else _timm_grid(target)
+
+
+def _timm_grid(model: nn.Module) -> Grid | None:
+    return getattr(getattr(model, "patch_embed", None), "grid_size", None)
+
+
+# --- Fitting: each step changes the tensors in place, and notes it in the report
+
+
+def _fit(encoder: Encoder, state: State, grid: Grid | None, source: str) -> LoadReport:
+    """Loads the tensors of ``state`` that fit; called within :func:`naming`.
+
+    ``grid`` is that of the position embeddings in ``state``, None if it is not known.
+    """
+    target = _target(encoder)
+    expected = target.state_dict()
+    report = LoadReport(source)
+    _resize_patches(state, expected, report)
+    state = _rename(state, target)
+    _resize_bias_tables(target, state, grid, report)
+    if "dist_token" in state and _count_registers(expected) == 1:
+        state["reg_token"] = state.pop("dist_token")  # DeiT's, as the only register
+        report.moved.append("dist_token into the register")
+    _fit_positions(target, state, grid, report)
+    _fit_gains(state, expected, report)
+    if "reg_token" in state and _count_registers(state) != _count_registers(expected):
+        report.unused.append("reg_token")
+        del state["reg_token"]
+    fitting = {k: v for k, v in state.items() if k in expected}
+    faults = list_faults({k: expected[k] for k in fitting}, fitting)
+    if faults:
+        raise ValueError(f"another architecture: {faults}: set model= to that of the file")
+    if not any(v.ndim > 1 and k not in EMBEDDINGS for k, v in fitting.items()):
+        raise ValueError(f"no tensor of this encoder found; the file has {few(sorted(state), 8)}")
+    target.load_state_dict(fitting, strict=False)
+    report.loaded = len(fitting)
+    report.missing = sorted(set(expected) - set(fitting))
+    report.unused += sorted(set(state) - set(fitting))
+    return report
+
+
+def _count_registers(tensors: Tensors) -> int:
+    return tensors["reg_token"].shape[1] if "reg_token" in tensors else 0
+
+
+def _rename(state: State, target: nn.Module) -> State:
+    """Returns tensors with the names of ``target``; refuses blocks of another kind."""
+    expected = target.state_dict().keys()
+    merged = "layers.0.downsample.reduction.weight"  # Swin, as of its authors and timm 0.6
+    if merged in state and merged not in expected:
+        state = {MERGING.sub(lambda m: f"layers.{int(m[1]) + 1}", k): v for k, v in state.items()}
+    if isinstance(target, VisionTransformer):
+        of_beit = () if isinstance(target, Beit) else (".gamma_1", BIAS_TABLE)
+        of_dinov3 = ("storage_tokens", "rope_embed.", "rope.")
+        foreign = [k for k in state if k.startswith(of_dinov3) or k.endswith(of_beit)]
+        if foreign:
+            raise ValueError(
+                f"holds {foreign[0]}, so it is of DINOv3, EVA or BEiT: use encoder kind "
+                "'timm' and their name, such as vit_small_patch16_dinov3, or 'beit'"
+            )
+    elif "storage_tokens" in state and getattr(target, "rope", None) is not None:  # DINOv3
+        # by timm's own rules, which follow its options (biases of queries, names of gains)
+        rules = import_module(type(target).__module__).checkpoint_filter_fn
+        with redirect_stdout(StringIO()):  # it prints each bias that it leaves out
+            return dict(rules(state, target))
+    for pattern, new in RENAMED:
+        state = {k if k in expected else pattern.sub(new, k): v for k, v in state.items()}
+    return state
+
+
+def _resize_patches(state: State, expected: Tensors, report: LoadReport) -> None:
+    """Resizes the kernel of the patch embedding.
+
+    By the pseudo-inverse of bilinear resizing (Beyer et al. 2023, FlexiViT, section 3.4).
+    """
+    if EMBED not in state or EMBED not in expected:
+        return
+    old, new = state[EMBED].shape, expected[EMBED].shape
+    if old[:2] == new[:2] and old != new:
+        from timm.layers import resample_patch_embed
+
+        state[EMBED] = resample_patch_embed(state[EMBED], list(new[2:]))
+        report.resized.append(f"{EMBED} {old[2]}x{old[3]} to {new[2]}x{new[3]}")
+
+
+def _resize_bias_tables(
+    target: nn.Module, state: State, grid: Grid | None, report: LoadReport
+) -> None:
+    """Resizes BEiT's tables of position biases from ``grid``, or a square, to its own grid."""
+    names = [k for k in state if k.endswith(BIAS_TABLE)]
+    if not isinstance(target, Beit) or not names:
+        return
+    rows = state[names[0]].shape[0]
+    grid = grid or (offsets_side(rows - 3),) * 2
+    if grid != target.grid and math.prod(offsets(grid)) + 3 == rows:
+        policy = target.config.position_resize
+        for name in names:
+            state[name] = resize_table(state[name], grid, target.grid, policy=policy)
+        tables = f"{len(names)} tables of position biases"
+        report.resized.append(f"{tables} {_times(grid)} to {_times(target.grid)}")
+
+
+def _fit_gains(state: State, expected: Tensors, report: LoadReport) -> None:
+    """Fits LayerScale if only one of the two has it.
+
+    γ · (W x + b) is (γ W) x + γ b: gains without a place go into the layer before them, and a place
+    without a gain gets ones.
+    """
+    changed = 0
+    for layer, gain in (("attn.proj", "ls1.gamma"), ("mlp.fc2", "ls2.gamma")):
+        for weight in [k for k in expected if k in state and k.endswith(f".{layer}.weight")]:
+            block = weight.removesuffix(f"{layer}.weight")
+            name, bias = f"{block}{gain}", f"{block}{layer}.bias"
+            if (name in state) == (name in expected):
+                continue
+            if name in state:
+                gamma = state.pop(name)
+                state[weight], state[bias] = gamma[:, None] * state[weight], gamma * state[bias]
+            else:
+                state[name] = torch.ones_like(expected[name])
+            changed += 1
+    if changed:
+        report.moved.append(f"{changed} LayerScale gains, into the layers before them or to 1")
+
+
+def _fit_positions(target: nn.Module, state: State, grid: Grid | None, report: LoadReport) -> None:
+    """Fits ``pos_embed`` and the tokens before the patches to the encoder.
+
+    A token's position embedding without a slot is added to the token, which gives the same
+    outputs; those of tokens that the encoder lacks (DeiT's distillation token) are dropped.
+    """
+    expected, new = target.state_dict(), _grid_of(target)
+    if new is None or "pos_embed" not in expected or "pos_embed" not in state:
+        return
+    positions = state["pos_embed"]
+    if positions.ndim != 3:
+        return
+    new_slots = expected["pos_embed"].shape[1] - new[0] * new[1]
+    tokens, expected_tokens = _tokens(state), _tokens(expected)
+    slots, old = _find_grid(positions.shape[1], len(tokens), grid, new)
+    with_slots = tokens[:slots]
+    dropped = [name for name, index in with_slots if (name, index) not in expected_tokens]
+    report.unused += [f"code of {name}" for name in dict.fromkeys(dropped)]
+    before = positions.new_zeros(1, new_slots, positions.shape[2])
+    for slot, (name, index) in enumerate(expected_tokens):
+        if (name, index) not in with_slots:
+            continue
+        position = positions[:, tokens.index((name, index))]
+        if slot < new_slots:
+            before[:, slot] = position
+        else:
+            state[name] = state[name].clone()
+            state[name][:, index] += position
+    if slots - len(dropped) != new_slots:
+        report.moved.append(f"pos_embed {slots} to {new_slots} codes before the patches")
+    cells = positions[:, slots:]
+    if old != new:
+        policy: ResizePolicy = "bicubic_antialias"
+        if isinstance(target, VisionTransformer):
+            policy = target.config.position_resize
+        cells = resize_positions(cells, old, new, policy=policy)
+        report.resized.append(f"pos_embed {_times(old)} to {_times(new)}")
+    state["pos_embed"] = torch.cat((before, cells), dim=1)
+
+
+def _tokens(tensors: Tensors) -> list[tuple[str, int]]:
+    """Returns (name, index in its parameter) of every token before the patches."""
+    names = [n for n in PREFIX_TOKENS if n in tensors]
+    return [(n, i) for n in names for i in range(tensors[n].shape[1])]
+
+
+def _find_grid(count: int, num_tokens: int, grid: Grid | None, new: Grid) -> tuple[int, Grid]:
+    """Returns the number of slots before those of patches, and the latter's grid, of ``count``.
+
+    Without ``grid``, a square comes before ``new``: most files are of square images.
+    """
+    for slots in (1, num_tokens, 0):
+        side = math.isqrt(max(count - slots, 0))
+        for height, width in (grid,) if grid else ((side, side), new):
+            if 0 < height * width == count - slots:
+                return slots, (height, width)
+    raise ValueError(
+        f"pos_embed has {count} slots, which are not those of "
+        f"{_times(grid) if grid else 'a square of'} patches and {num_tokens} tokens"
+    )
+
+
+def _times(grid: Grid) -> str:
+    return f"{grid[0]}x{grid[1]}"

@@ -1,0 +1,268 @@
+"""Encoders of transformers' dense models: tensor names and config keys, for reading and writing.
+
+DINOv2, BEiT and SwinV2 are backbones, given by ``backbone_config``; a ViT and a hybrid belong to
+``dpt`` itself. Tensor names are those on disk, which are stable; those in memory change.
+"""
+
+from typing import NamedTuple
+
+from dpt.validation import Plain
+from dpt.weights.names import Table
+from dpt.weights.shapes import Keys, read_keys, write_keys
+
+BLOCK, LAYER = "encoder.blocks.{i}", "backbone.encoder.layer.{i}"
+SWIN_BLOCK, SELF = "layers.{s}.blocks.{b}", "backbone.encoder.layers.{s}.blocks.{b}.attention.self"
+CNN, BIT_CNN = "encoder.patch_embed.backbone.", "dpt.embeddings.backbone.bit."
+BIASES = "relative_position_bias"
+
+
+def _rows(
+    *first: tuple[str, str],
+    ours: str = "encoder",
+    block: str = "blocks.{i}",
+    theirs: str = "backbone",
+    layer: str = "layer.{i}",
+    inner: str = "attention",
+) -> Table:
+    """Returns the rows of an encoder: ``first``, its own, then those that all encoders have.
+
+    ``inner`` holds the queries, keys and values of a layer's attention.
+    """
+    block, layer = f"{ours}.{block}", f"{theirs}.encoder.{layer}"
+    return [
+        *first,
+        (f"{ours}.cls_token", f"{theirs}.embeddings.cls_token"),
+        (f"{ours}.reg_token", f"{theirs}.embeddings.register_tokens"),
+        (f"{ours}.pos_embed", f"{theirs}.embeddings.position_embeddings"),
+        (f"{ours}.patch_embed.proj.*", f"{theirs}.embeddings.patch_embeddings.projection.*"),
+        (f"{ours}.patch_embed.norm.*", f"{theirs}.embeddings.norm.*"),
+        (f"{block}.attn.qkv.*", f"{layer}.attention.{inner}.{{query,key,value}}.*"),
+        (f"{block}.attn.q_bias", f"{layer}.attention.{inner}.query.bias"),
+        (f"{block}.attn.v_bias", f"{layer}.attention.{inner}.value.bias"),
+        (f"{block}.attn.proj.*", f"{layer}.attention.output.dense.*"),
+        (f"{block}.norm1.*", f"{layer}.layernorm_before.*"),
+        (f"{block}.norm2.*", f"{layer}.layernorm_after.*"),
+        (f"{block}.mlp.fc1.*", f"{layer}.intermediate.dense.*"),
+        (f"{block}.mlp.fc2.*", f"{layer}.output.dense.*"),
+    ]
+
+
+class Family(NamedTuple):
+    """An encoder of transformers, and how it becomes ours.
+
+    Attributes:
+        table: rows of its tensors.
+        keys: our options that its config holds.
+        fixed: our other options.
+        needed: the only supported values of its config; a missing key counts as having them,
+            unless the value is True.
+    """
+
+    table: Table
+    keys: Keys
+    fixed: Plain
+    needed: Plain
+
+
+KEYS: Keys = {
+    "embed_dim": ("hidden_size", 768),
+    "num_blocks": ("num_hidden_layers", 12),
+    "num_heads": ("num_attention_heads", 12),
+    "mlp_ratio": ("intermediate_size", 3072),
+    "norm_eps": ("layer_norm_eps", 1e-12),
+    "image_size": ("image_size", 224),
+    "patch_size": ("patch_size", 16),
+    "in_channels": ("num_channels", 3),
+}
+VIT_TABLE = _rows(theirs="dpt")
+VIT_KEYS: Keys = {
+    **KEYS,
+    "image_size": ("image_size", 384),
+    "qkv_bias": ("qkv_bias", True),
+    "out_indices": ("backbone_out_indices", [2, 5, 8, 11]),
+}
+VIT = Family(VIT_TABLE, VIT_KEYS, {"position_resize": "bilinear"}, {})
+HYBRID = Family(
+    [
+        (CNN + "stem.conv.*", BIT_CNN + "embedder.convolution.*"),
+        (CNN + "stem.norm.*", BIT_CNN + "embedder.norm.*"),
+        (CNN + "stages.{s}.blocks.*", BIT_CNN + "encoder.stages.{s}.layers.*"),
+        ("encoder.patch_embed.proj.*", "dpt.embeddings.projection.*"),
+        *VIT_TABLE,
+    ],
+    VIT_KEYS,
+    {**VIT.fixed, "weight_standardization": "sqrt"},
+    {},
+)
+DINOV2_TABLE = _rows(
+    ("encoder.norm.*", "backbone.layernorm.*"),
+    (f"{BLOCK}.norm{{k}}.*", f"{LAYER}.norm{{k}}.*"),
+    (f"{BLOCK}.mlp.*", f"{LAYER}.mlp.*"),
+    (f"{BLOCK}.ls{{k}}.gamma", f"{LAYER}.layer_scale{{k}}.lambda1"),
+)
+GATED_TABLE = [
+    (f"{BLOCK}.mlp.fc1.*", f"{LAYER}.mlp.weights_in.*"),
+    (f"{BLOCK}.mlp.fc2.*", f"{LAYER}.mlp.weights_out.*"),
+]
+DINOV2_KEYS: Keys = {
+    **KEYS,
+    "mlp_ratio": ("mlp_ratio", 4),
+    "norm_eps": ("layer_norm_eps", 1e-6),
+    "qkv_bias": ("qkv_bias", True),
+    "layer_scale": ("layerscale_value", 1.0),
+    "swiglu": ("use_swiglu_ffn", False),
+    "final_norm": ("apply_layernorm", True),
+}
+BACKBONES = {
+    # transformers' dpt takes register tokens for patches and fails: none are written
+    "dinov2": Family(
+        DINOV2_TABLE,
+        {**DINOV2_KEYS, "patch_size": ("patch_size", 14)},
+        {"position_resize": "bicubic", "num_register_tokens": 0},
+        {},
+    ),
+    "dinov2_with_registers": Family(
+        DINOV2_TABLE,
+        {**DINOV2_KEYS, "num_register_tokens": ("num_register_tokens", 4)},
+        {"position_resize": "bicubic_antialias"},
+        {},
+    ),
+    "beit": Family(
+        _rows(
+            (
+                f"{BLOCK}.attn.{BIASES}_table",
+                f"{LAYER}.attention.attention.{BIASES}.{BIASES}_table",
+            ),
+            (f"{BLOCK}.ls{{k}}.gamma", f"{LAYER}.lambda_{{k}}"),
+        ),
+        {**KEYS, "layer_scale": ("layer_scale_init_value", 0.1)},
+        {"kind": "beit", "position": "none", "position_resize": "bilinear", "qkv_bias": True},
+        {
+            "use_relative_position_bias": True,
+            "use_shared_relative_position_bias": False,
+            "use_absolute_position_embeddings": False,
+            "add_fpn": False,
+        },
+    ),
+    "swinv2": Family(
+        _rows(
+            # timm merges patches at the start of a stage, transformers at the end of the previous
+            ("encoder.model.layers.{s}.downsample.*", "backbone.encoder.layers.{s-1}.downsample.*"),
+            (f"encoder.model.{SWIN_BLOCK}.attn.logit_scale", f"{SELF}.logit_scale"),
+            (
+                f"encoder.model.{SWIN_BLOCK}.attn.cpb_mlp.*",
+                f"{SELF}.continuous_position_bias_mlp.*",
+            ),
+            ours="encoder.model",
+            block=SWIN_BLOCK,
+            layer=SWIN_BLOCK,
+            inner="self",
+        ),
+        {
+            "image_size": ("image_size", 224),
+            "in_chans": ("num_channels", 3),
+            "patch_size": ("patch_size", 4),
+            "embed_dim": ("embed_dim", 96),
+            "depths": ("depths", [2, 2, 6, 2]),
+            "num_heads": ("num_heads", [3, 6, 12, 24]),
+            "window_size": ("window_size", 7),
+            "pretrained_window_sizes": ("pretrained_window_sizes", [0, 0, 0, 0]),
+            "mlp_ratio": ("mlp_ratio", 4.0),
+            "qkv_bias": ("qkv_bias", True),
+        },
+        {"kind": "timm", "name": "swinv2_tiny_window8_256", "pad_windows": "before_shift"},
+        {"use_absolute_embeddings": False, "layer_norm_eps": 1e-5},
+    ),
+}
+"""Encoders that a ``backbone_config`` may describe, by ``model_type``."""
+
+
+def find_family(encoder: Plain) -> tuple[str | None, Family]:
+    """Returns the ``model_type`` of the ``backbone_config`` of our encoder, and its family.
+
+    The former is None for dpt's own ViT and hybrid.
+    """
+    kind: str = encoder["kind"]
+    if kind == "hybrid":
+        return None, HYBRID
+    if kind == "vit" and encoder.get("layer_scale") is None:
+        return None, VIT
+    registers = encoder.get("position_resize") == "bicubic_antialias"
+    dinov2 = "dinov2_with_registers" if registers else "dinov2"
+    model_type = {"vit": dinov2, "timm": "swinv2"}.get(kind, kind)
+    return model_type, BACKBONES[model_type]
+
+
+def encoder_table(encoder: Plain) -> Table:
+    """Returns the rows of our encoder's tensors."""
+    return [*(GATED_TABLE if encoder.get("swiglu") else []), *find_family(encoder)[1].table]
+
+
+def read_encoder(family: Family, config: Plain) -> Plain:
+    """Returns our encoder's options for an encoder of transformers.
+
+    Raises:
+        ValueError: it is not supported.
+    """
+    for key, value in {"hidden_act": "gelu", **family.needed}.items():
+        actual = config.get(key, None if value is True else value)
+        if actual != value:
+            raise ValueError(f"an encoder with {key}={actual!r}, not supported (only {value!r})")
+    encoder = {**family.fixed, **read_keys(family.keys, config)}
+    encoder["image_size"] = size = square(encoder["image_size"])
+    if family.keys["mlp_ratio"][0] == "intermediate_size":
+        encoder["mlp_ratio"] /= encoder["embed_dim"]  # the key holds the hidden width
+    if encoder.get("kind") == "beit":
+        encoder["layer_scale"] = encoder["layer_scale"] or None
+    if "kind" in encoder:
+        multiple = encoder["patch_size"] * 2 ** max(0, len(encoder.get("depths", [0])) - 1)
+        if size[0] != size[1] or size[0] % multiple:
+            raise ValueError(f"image_size={size}: only squares of multiples of {multiple} are read")
+    if encoder.get("kind") == "timm":
+        encoder["img_size"] = encoder.pop("image_size")
+    if "out_indices" not in encoder:  # a backbone counts from 1; 0 is the "stem"
+        names = [f.removeprefix("stage") for f in config.get("out_features") or ()]
+        stages = config.get("out_indices") or [0 if n == "stem" else int(n) for n in names]
+        encoder["out_indices"] = [s - 1 for s in stages]
+    return encoder
+
+
+def read_backbone(config: Plain, *allowed: str) -> Plain:
+    """:func:`read_encoder` for a ``backbone_config``, whose ``model_type`` must be allowed."""
+    model_type = config.get("model_type")
+    if model_type not in allowed:
+        only = ", ".join(allowed)
+        raise ValueError(f"over a {model_type!r} backbone, which is not supported; only {only}")
+    return read_encoder(BACKBONES[model_type], config)
+
+
+def write_encoder(family: Family, encoder: Plain) -> Plain:
+    """Returns transformers' config of our encoder, whose ``image_size`` must be square."""
+    config = write_keys(family.keys, encoder)
+    config["image_size"] = encoder["image_size"][0]
+    if "mlp_ratio" in config:
+        config["mlp_ratio"] = int(encoder["mlp_ratio"])
+    else:
+        config["intermediate_size"] = round(encoder["embed_dim"] * encoder["mlp_ratio"])
+    if "layer_scale_init_value" in config:
+        config["layer_scale_init_value"] = encoder["layer_scale"] or 0.0
+    return config
+
+
+def write_backbone(model_type: str, encoder: Plain) -> Plain:
+    """Returns transformers' ``backbone_config`` of our encoder."""
+    stages = [i + 1 for i in encoder["out_indices"]]
+    family = BACKBONES[model_type]
+    return {
+        "model_type": model_type,
+        **write_encoder(family, encoder),
+        **{k: v for k, v in family.needed.items() if v is True},
+        "reshape_hidden_states": False,
+        "out_indices": stages,
+        "out_features": [f"stage{i}" for i in stages],
+    }
+
+
+def square(size: int | list[int]) -> list[int]:
+    """Returns an image size as [H, W]; transformers writes one number for squares."""
+    return [size, size] if isinstance(size, int) else list(size)

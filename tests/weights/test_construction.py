@@ -1,0 +1,151 @@
+"""Loading builds a model once and fills it with copies: dtype, buffers, tied tensors, memory."""
+
+from dataclasses import dataclass
+
+import pytest
+import safetensors.torch
+import torch
+from tiny import assert_equal, random_norms, save_checkpoint, small_model
+from torch import nn
+
+import dpt
+from dpt.model_config import ModelConfig
+from dpt.nn import HEADS, Head, HeadConfig
+from dpt.types import OutputSpec
+from dpt.weights.formats import convert
+
+VIT = {"embed_dim": 64, "num_heads": 1, "position_resize": "bilinear"}
+DINOV2 = {
+    "layer_scale": 1.0,
+    "final_norm": True,
+    "readout": "ignore",
+    "unit_bias": True,
+    "patch_size": 14,
+    "image_size": [56, 56],
+}
+SWIN = {
+    "encoder": {
+        "kind": "timm",
+        "name": "swinv2_tiny_window8_256",
+        "img_size": 64,
+        "embed_dim": 16,
+        "depths": [2, 2, 2, 2],
+        "num_heads": [1, 1, 2, 4],
+        "window_size": 4,
+    },
+    "decoder": {"readout": "ignore"},
+    "reassemble_channels": [None] * 4,
+    "fusion_channels": 8,
+}
+ROPE = {
+    "encoder": {"kind": "timm", "name": "vit_small_patch16_dinov3", "img_size": 64},
+    "reassemble_channels": [8, 8, 12, 16],
+    "fusion_channels": 8,
+}
+QUERIES = {"panoptic": {"num_classes": 3, "things": [True, False, True]}}
+EOMT = {
+    **VIT,
+    "out_indices": [2],
+    "num_later_blocks": 1,
+    "num_register_tokens": 4,
+    "cls_position": False,
+}
+
+
+def make(heads=None, **options):
+    torch.manual_seed(0)
+    if "encoder" in options:
+        model = dpt.create_model("dpt_tiny", heads=heads or {"depth": {}}, **options)
+    else:
+        model = small_model(heads=heads or {"depth": {}}, **options)
+    return random_norms(model).eval()
+
+
+CASES = {
+    "dpt": (None, {}),
+    "run": (None, {}),
+    "official": (None, VIT),
+    "transformers": (None, VIT),
+    "depth_anything": (None, VIT | DINOV2),
+    "eomt": (QUERIES, EOMT),
+    "dpt, SwinV2": (None, SWIN),
+    "dpt, DINOv3": (None, ROPE),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_from_pretrained_builds_once(case, tmp_path, monkeypatch):
+    heads, options = CASES[case]
+    model = make(heads, **options)
+    model.save_pretrained(tmp_path / "dpt")
+    path, target = tmp_path / "dpt", case.partition(",")[0]
+    if target == "run":
+        path = tmp_path / "last.ckpt"
+        save_checkpoint(model, path)
+    elif target != "dpt":
+        path = tmp_path / ("a.pt" if target == "official" else "a")
+        convert(tmp_path / "dpt", path, to=target)
+    built, build = [], ModelConfig._build
+    monkeypatch.setattr(ModelConfig, "_build", lambda config: built.append(1) or build(config))
+    loaded = dpt.DPT.from_pretrained(path)
+    assert len(built) == 1
+    assert not any(module.training for module in loaded.modules())
+    assert all(p.requires_grad and p.is_leaf for p in loaded.parameters())
+    assert_equal(dict(loaded.named_parameters()), dict(model.named_parameters()))
+    assert_equal(dict(loaded.named_buffers()), dict(model.named_buffers()))  # some are in no file
+
+
+def test_loaded_tensors_are_float32_copies_of_the_files(tmp_path):
+    """Also of halves, of tensors that share memory, and of a file that is written over."""
+    model = make().half()
+    state = {k: v.detach() for k, v in model.state_dict().items()}
+    shared = torch.zeros_like(state["encoder.blocks.0.norm1.bias"])
+    norms = ("encoder.blocks.0.norm1.bias", "encoder.blocks.1.norm1.bias")
+    save_checkpoint(model, tmp_path / "a.ckpt", **dict.fromkeys(norms, shared))
+    loaded = dict(dpt.DPT.from_pretrained(tmp_path / "a.ckpt").named_parameters())
+    assert {p.dtype for p in loaded.values()} == {torch.float32}
+    first, second = (loaded[name] for name in norms)
+    assert first.data_ptr() != second.data_ptr()
+
+    make().save_pretrained(tmp_path / "a")
+    weights = tmp_path / "a/model.safetensors"
+    loaded = dpt.DPT.from_pretrained(tmp_path / "a").state_dict()
+    before = {k: v.clone() for k, v in safetensors.torch.load_file(weights).items()}
+    with weights.open("r+b") as file:
+        file.seek(-1000, 2)
+        file.write(b"\xff" * 1000)
+    assert_equal(loaded, before)
+
+
+class TiedHead(Head):
+    """Holds a parameter under two names, and a tensor that is in no file."""
+
+    uses_decoder = False
+
+    def __init__(self, dim):
+        super().__init__()
+        self.output = OutputSpec("tied", "vector", channels=dim, dense=False)
+        self.first, self.second = nn.Linear(dim, dim), nn.Linear(dim, dim)
+        self.second.weight = self.first.weight
+        self.offset = torch.arange(dim)
+
+    def forward(self, features, size):
+        return self.second(features.image_token(1)) + self.offset
+
+
+@dataclass
+class TiedConfig(HeadConfig):
+    def build(self, encoder, fusion_channels):
+        return TiedHead(encoder.embed_dims[-1])
+
+
+def test_tied_parameters_and_tensors_that_are_in_no_file(tmp_path, monkeypatch):
+    monkeypatch.setitem(HEADS, "tied", TiedConfig)
+    model = make({"tied": {}})
+    save_checkpoint(model, tmp_path / "a.ckpt")
+    loaded = dpt.DPT.from_pretrained(tmp_path / "a.ckpt")
+    head = loaded.heads["tied"]
+    assert head.first.weight is head.second.weight
+    images = torch.randn(1, 3, 64, 64)
+    with torch.no_grad():
+        assert torch.equal(loaded(images)["tied"], model(images)["tied"])
