@@ -20,7 +20,6 @@ from dpt.objectives.masks import InstanceObjective, PanopticObjective
 from dpt.types import HeadOutput, Masks
 
 SIZE = (48, 64)
-SPLITS = {"train": "train", "val": "val"}
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["panoptic", "instances"])
@@ -30,11 +29,9 @@ def saved(request, tmp_path_factory):
     return folder, request.param
 
 
-def dataset(folder, panoptic, **options):
+def dataset(folder, panoptic):
     kind = "panoptic" if panoptic else "instances"
-    return CocoDataset(
-        root=folder, split="train", annotations=f"annotations/{kind}_%split.json", **options
-    )
+    return CocoDataset(root=folder, split="train", annotations=f"annotations/{kind}_%split.json")
 
 
 def same_partition(one, other):
@@ -44,27 +41,22 @@ def same_partition(one, other):
 
 
 def test_scenes_come_back(saved):
-    _folder, panoptic = saved
+    panoptic = saved[1]
     data, scenes = dataset(*saved), ScenesDataset(length=3, size=SIZE)
-    names = [
-        n
-        for n, t in zip(scenes.info.class_names, scenes.info.things, strict=False)
-        if t or panoptic
-    ]
-    assert list(data.info.class_names) == names
+    class_names, things = scenes.info.class_names, np.array(scenes.info.things)
+    kept = np.flatnonzero(things | panoptic)
+    assert data.info.class_names == tuple(class_names[k] for k in kept)
     assert sum(data.info.things) == 5
     assert data.info.targets == ("labels", "objects")
-    back = np.array(
-        [*(scenes.info.class_names.index(n) for n in names), *[255] * (256 - len(names))]
-    )
-    for found, wanted in zip(data, scenes, strict=True):
-        things = np.isin(wanted["labels"], np.flatnonzero(scenes.info.things))
-        labels = back[found["labels"]]
-        assert np.array_equal(labels[things], wanted["labels"][things])
-        assert (labels[~things] == (wanted["labels"][~things] if panoptic else 255)).all()
-        assert same_partition(found["objects"], wanted["objects"])
-        assert found["objects"].dtype == np.uint16
-        assert found["objects"].max() > 1
+    scene_class = np.full(256, 255)
+    scene_class[: len(kept)] = kept
+    for sample, scene in zip(data, scenes, strict=True):
+        is_thing = np.isin(scene["labels"], np.flatnonzero(things))
+        expected = scene["labels"] if panoptic else np.where(is_thing, scene["labels"], 255)
+        assert np.array_equal(scene_class[sample["labels"]], expected)
+        assert same_partition(sample["objects"], scene["objects"])
+        assert sample["objects"].dtype == np.uint16
+        assert sample["objects"].max() > 1
 
 
 def edited(saved, tmp_path, change, **options):
@@ -75,13 +67,8 @@ def edited(saved, tmp_path, change, **options):
     change(content)
     path = tmp_path / "changed.json"
     path.write_text(json.dumps(content))
-    return CocoDataset(
-        root=folder,
-        split="train",
-        annotations=str(path),
-        masks="annotations/panoptic_train",
-        **options,
-    )
+    options |= {"annotations": str(path), "masks": "annotations/panoptic_train"}
+    return CocoDataset(root=folder, split="train", **options)
 
 
 def part(content):
@@ -90,27 +77,32 @@ def part(content):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "key"),
     [
-        (lambda c: part(c).update(category_id=7), "category_id 7 of an annotation is not among"),
-        (lambda c: c["annotations"][0].update(image_id=99), "an annotation names no image"),
-        (lambda c: part(c).pop("category_id"), "category_id None of an annotation is not among"),
-        (lambda c: part(c).update(category_id=[1]), "category_id: Input should be a valid integer"),
-        (lambda c: c["annotations"][0].update(segments_info=[3]), "segments_info.0: Input should"),
-        (lambda c: c["annotations"].append(None), "annotations.*: Input should be an object"),
-        (lambda c: c.pop("images"), "not in COCO's format .images: Field required"),
-        (lambda c: c["categories"][0].pop("name"), "categories.0.name: Field required"),
-        (lambda c: c["categories"][0].update(id=None), "categories.0.id: Field required"),
-        (lambda c: c["categories"][0].update(color=[1, 2, 256]), "categories.0.color.2: Input"),
-        (lambda c: c["images"][0].update(id=[1]), "images.0.id.int: Input should be a valid"),
-        (lambda c: c["images"][0].update(height=True), "images.0.height: Input should be a valid"),
-        (lambda c: c["images"][0].update(width=10**9), "has more than 175 million pixels"),
-        (lambda c: c["images"].append(c["images"][0]), "an id occurs twice in 'images'"),
-        (lambda c: c["images"][0].update(file_name="no.jpg"), "1 of 3 images are missing"),
+        (lambda c: part(c).update(category_id=7), "category_id 7"),
+        (lambda c: c["annotations"][0].update(image_id=99), "image_id 99"),
+        (lambda c: part(c).pop("category_id"), "category_id None"),
+        (lambda c: part(c).update(category_id=[1]), r"category_id\b"),
+        (lambda c: c["annotations"][0].update(segments_info=[3]), r"segments_info\.0"),
+        (lambda c: c["annotations"].append(None), r"annotations\."),
+        (lambda c: c.pop("images"), r"images\b"),
+        (lambda c: c["categories"][0].pop("name"), r"categories\.0\.name"),
+        (lambda c: c["categories"][0].update(id=None), r"categories\.0\.id"),
+        (lambda c: c["categories"][0].update(color=[1, 2, 256]), r"categories\.0\.color\.2"),
+        (lambda c: c["images"][0].update(id=[1]), r"images\.0\.id"),
+        (lambda c: c["images"][0].update(height=True), r"images\.0\.height"),
+        (lambda c: c["images"][0].update(width=10**9), "175 million pixels"),
+        (lambda c: c["images"].append(c["images"][0]), "'images'"),
+        (lambda c: c["images"].append({**c["images"][1], "id": 77}), r"000001\.jpg .*2, 77"),
+        (lambda c: c["images"][0].update(file_name="no.jpg"), r"1 files of its 3 .*no\.jpg"),
+        (lambda c: c["images"][0].update(file_name="../../a.jpg"), r"a\.jpg is not below"),
+        (lambda c: c["images"][0].update(file_name="/etc/a.jpg"), r"a\.jpg is not below"),
+        (lambda c: c["images"][0].update(file_name="a/../../../a.jpg"), r"a\.jpg is not below"),
+        (lambda c: c["categories"][0].update(name="=1+1"), r"'=1\+1'"),
     ],
 )
-def test_mistakes_are_named(saved, tmp_path, change, message):
-    with pytest.raises(DataError, match=message):
+def test_mistakes_are_named(saved, tmp_path, change, key):
+    with pytest.raises(DataError, match=rf"(changed\.json|000000\.jpg): .*{key}"):
         edited(saved, tmp_path, change)
 
 
@@ -124,60 +116,65 @@ def test_categories_of_one_name_are_told_apart_by_their_ids(saved, tmp_path):
     assert names[:2] == (f"thing ({ids[0]})", f"thing ({ids[1]})")
 
 
-@pytest.mark.parametrize(("name", "shown"), [("a\x1b[31m\n", "a [31m"), ("=1+1", None)])
-def test_names_of_categories_are_cleaned(saved, tmp_path, name, shown):
-    def change(content):
-        content["categories"][0]["name"] = name
-
-    if shown is None:
-        with pytest.raises(DataError, match=r"\.json: '=1\+1' cannot be the name of a class"):
-            edited(saved, tmp_path, change)
-    else:
-        assert edited(saved, tmp_path, change).info.class_names[0] == shown
+def test_names_of_categories_are_cleaned(saved, tmp_path):
+    data = edited(saved, tmp_path, lambda c: c["categories"][0].update(name="a\x1b[31m\n"))
+    assert data.info.class_names[0] == "a [31m"
 
 
-def test_a_mask_that_does_not_fit(saved, tmp_path):
-    if saved[1]:
-        for change, message in (
-            (lambda p: p[0].update(id=99999), r"ids 1, 99999 occur in only one of the two"),
-            (lambda p: p.append(p[0]), r"segment id \d+ occurs twice in the JSON file"),
-        ):
-            data = edited(
-                saved, tmp_path, lambda c, f=change: f(c["annotations"][0]["segments_info"])
-            )
-            with pytest.raises(DataError, match=message):
-                data[0]
-        return
-    for segmentation, message in (
-        ({"size": [48, 63], "counts": "abc"}, "neither polygons nor an RLE of 48x64"),
-        ({"size": [48, 64], "counts": [5, 5]}, "its counts sum to 10, not 3072"),
-        ({"size": [48, 64], "counts": "zzzz"}, "its counts are not a valid RLE"),
-        ({"size": [48, 64], "counts": "O"}, "its counts are not whole numbers"),
-        ({"size": [48, 64], "counts": "PP31"}, "its counts sum to 3073, not 3072"),
-        ({"size": [48, 64], "counts": "PP3P"}, "its counts are not a valid RLE"),  # cut short
-        (None, "neither polygons"),
-        ({"size": [48, 64], "counts": [3071, 1.0]}, "its counts are not whole numbers"),
-        ({"size": [48, 64], "counts": "ä☃"}, "its counts are not a valid RLE"),
-        ([[1, 2, 9, 9]], "a polygon needs x and y of three points or more"),
-        ([[1, 2, 9, 9, 1, 5], [7]], "a polygon needs x and y of three points or more"),
-        ([], "a polygon needs x and y of three points or more"),
-        ([[1, 2, 9, 9, 1, float("nan")]], "a polygon is far outside the image of 48x64"),
-        ([[1, 2, 9, 9, 1, 1e9]], "a polygon is far outside the image of 48x64"),
+def test_segments_that_differ_from_the_picture(saved, tmp_path):
+    if not saved[1]:
+        pytest.skip("the instances format has no pictures")
+    for change, key in (
+        (lambda rows: rows[0].update(id=99999), "99999"),
+        (lambda rows: rows.append(rows[0]), r"segment id \d+"),
     ):
-        data = edited(saved, tmp_path, lambda c, s=segmentation: part(c).update(segmentation=s))
-        with pytest.raises(DataError, match=message):
+        data = edited(saved, tmp_path, lambda c, f=change: f(c["annotations"][0]["segments_info"]))
+        with pytest.raises(DataError, match=rf"000000\.png: .*{key}"):
             data[0]
+
+
+@pytest.mark.parametrize(
+    "segmentation",
+    [
+        {"size": [48, 63], "counts": "abc"},
+        {"size": [48, 64], "counts": [5, 5]},
+        {"size": [48, 64], "counts": "zzzz"},
+        {"size": [48, 64], "counts": "O"},
+        {"size": [48, 64], "counts": "PP31"},  # their sum is 3073, not 3072
+        {"size": [48, 64], "counts": "PP3P"},  # cut short
+        {"size": [48, 64], "counts": [3071, 1.0]},
+        {"size": [48, 64], "counts": "ä☃"},
+        {"size": [48, 64], "counts": "0" * 100_000},
+        {"size": [48, 64], "counts": [0] * 100_000 + [3072]},
+        None,
+        [[1, 2, 9, 9]],
+        [[1, 2, 9, 9, 1, 5], [7]],
+        [],
+        [[1, 2, 9, 9, 1, float("nan")]],
+        [[1, 2, 9, 9, 1, 1e9]],
+    ],
+)
+def test_masks_that_do_not_fit(segmentation):
+    with pytest.raises(ValueError, match=r"counts|polygon|RLE"):
+        encode_mask(segmentation, SIZE)
+
+
+def test_a_faulty_mask_is_named(saved, tmp_path):
+    if saved[1]:
+        pytest.skip("the panoptic format has no such masks")
+    data = edited(saved, tmp_path, lambda c: part(c).update(segmentation=[]))
+    with pytest.raises(DataError, match=r"000000\.jpg: .*annotation 1 "):
+        data[0]
 
 
 def test_crowds_have_a_class_and_no_object(saved, tmp_path):
     plain = dataset(*saved)[0]
-    data = edited(
-        saved,
-        tmp_path,
-        lambda c: [
-            p.update(iscrowd=1) for a in c["annotations"] for p in a.get("segments_info", [a])
-        ],
-    )
+
+    def change(content):
+        for row in each_part(content):
+            row["iscrowd"] = 1
+
+    data = edited(saved, tmp_path, change)
     found = data[0]
     assert np.array_equal(found["labels"], plain["labels"])
     assert found["objects"].max() == 0 < plain["objects"].max()
@@ -304,36 +301,17 @@ def test_a_byte_order_mark(saved, tmp_path):
     data = edited(saved, tmp_path, lambda content: None)
     path = tmp_path / "changed.JSON"
     path.write_bytes(b"\xef\xbb\xbf" + (tmp_path / "changed.json").read_bytes())
-    again = CocoDataset(
-        root=saved[0], split="train", annotations=str(path), masks="annotations/panoptic_train"
-    )
-    assert len(again) == len(data)
+    options = {"annotations": str(path), "masks": "annotations/panoptic_train"}
+    assert len(CocoDataset(root=saved[0], split="train", **options)) == len(data)
 
 
-@pytest.mark.parametrize("name", ["../../secret.jpg", "/etc/secret.jpg", "a/../../../secret.jpg"])
-def test_names_that_lead_out_of_the_folder_are_refused(saved, tmp_path, name):
-    with pytest.raises(DataError, match=r"changed\.json: .*secret\.jpg is not below"):
-        edited(saved, tmp_path, lambda c: c["images"][0].update(file_name=name))
-
-
-def test_missing_images_are_counted_and_can_be_skipped(saved, tmp_path):
+def test_missing_images_can_be_skipped(saved, tmp_path):
     change = with_names(lambda name: name.replace("000001", "gone"))
-    with pytest.raises(DataError, match=r"1 of 3 images are missing \(.*gone\.jpg\).*missing=skip"):
-        edited(saved, tmp_path, change)
     data = edited(saved, tmp_path, change, missing="skip")
-    assert [data.name(i)[-10:] for i in range(2)] == ["000000.jpg", "000002.jpg"]
-    assert len(data) == 2
+    assert [data.name(i)[-10:] for i in range(len(data))] == ["000000.jpg", "000002.jpg"]
     assert [path.name for path in data.unpaired[1]] == ["gone.jpg"]
     with pytest.raises(DataError, match="no image found"):
         edited(saved, tmp_path, with_names(lambda name: f"no{name}"), missing="skip")
-
-
-def test_a_file_under_several_ids_is_refused(saved, tmp_path):
-    def change(content):
-        content["images"].append({**content["images"][1], "id": 77})
-
-    with pytest.raises(DataError, match=r"1 of 3 .* several ids \(.*000001\.jpg: 2, 77\)"):
-        edited(saved, tmp_path, change)
 
 
 @pytest.mark.parametrize("name", ["box", "facades"])
@@ -418,10 +396,17 @@ def overlapping(folder, size=(40, 60)):
     write_objects(folder / "a.json", ["1.png", "2.png"], {3: "cup", 5: "box"}, size=size)
     content = json.loads((folder / "a.json").read_text())
     content["annotations"] = [
-        {"id": 10 * image + k, "image_id": image, "category_id": 5 - 2 * (k % 2), "iscrowd": k > 2,
-         "area": w * h, "segmentation": [[x, y, x + w, y, x + w, y + h, x, y + h]]}
-        for image in (1, 2) for k, (x, y, w, h) in enumerate(boxes)
-    ]  # fmt: skip
+        {
+            "id": 10 * image + k,
+            "image_id": image,
+            "category_id": 5 - 2 * (k % 2),
+            "iscrowd": k > 2,
+            "area": w * h,
+            "segmentation": [[x, y, x + w, y, x + w, y + h, x, y + h]],
+        }
+        for image in (1, 2)
+        for k, (x, y, w, h) in enumerate(boxes)
+    ]
     (folder / "a.json").write_text(json.dumps(content))
     for name in ("1.png", "2.png"):
         save(folder / name, np.full((*size, 3), 90, np.uint8))
@@ -504,9 +489,3 @@ def test_many_small_polygons_are_one_mask():
     for count in (1, 2, 7, 8, 9, 64, 65):
         wanted = coco.merge(coco.frPyObjects(polygons[:count], 480, 640))
         assert encode_mask(polygons[:count], (480, 640)) == wanted
-
-
-@pytest.mark.parametrize("counts", ["0" * 100_000, [0] * 100_000 + [3072]])
-def test_more_run_lengths_than_pixels(counts):
-    with pytest.raises(ValueError, match="more counts than"):
-        encode_mask({"size": [48, 64], "counts": counts}, (48, 64))

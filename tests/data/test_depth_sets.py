@@ -211,9 +211,7 @@ def test_tum_faults(tmp_path):
         TumDataset(root=tmp_path, **options)
     for line in ("soon depth/a.png", "5.0", "5.0 ../a.png", "5.0 /etc/a.png"):
         (tmp_path / "one/depth.txt").write_text(f"# times\n{line}\n")
-        with pytest.raises(
-            DataError, match=r"depth\.txt: line .* must be a time in seconds and the"
-        ):
+        with pytest.raises(DataError, match=r"depth\.txt: line "):
             TumDataset(root=tmp_path, **options)
 
 
@@ -294,7 +292,7 @@ def test_hypersim_faults(tmp_path):
     with pytest.raises(DataError, match=says):
         HypersimDataset(root=tmp_path, split="train")
     trees.hypersim(tmp_path, scenes=("ai_001_001",))
-    with pytest.raises(DataError, match=r"none of the scenes of split val lies in"):
+    with pytest.raises(DataError, match=r"scene_v1\.csv: .*split val"):
         HypersimDataset(root=tmp_path, split="val")
     geometry = tmp_path / "ai_001_001/images/scene_cam_00_geometry_hdf5"
     (geometry / "frame.0002.depth_meters.hdf5").unlink()

@@ -257,7 +257,7 @@ def test_colours_that_are_stored_one_after_the_other(tmp_path, dtype):
     if dtype == np.uint8:
         image = io.read_image(tmp_path / "a.tif")
     else:
-        with pytest.raises(DataError, match=r"a\.tif: holds 3 bands.*data\.bands=\[0,1,2\]"):
+        with pytest.raises(DataError, match=r"a\.tif: holds 3 bands.*data\.bands"):
             io.read_image(tmp_path / "a.tif", parts=white)
         parts = Parts(bands=[0, 1, 2], image_max=255.0)
         image = io.read_image(tmp_path / "a.tif", parts=parts)
@@ -312,13 +312,11 @@ def test_grey_and_float_images_with_a_white(tmp_path):
 def test_bands_of_a_folder(tmp_path):
     (tmp_path / "images").mkdir()
     bands = RNG.integers(0, 200, (10, 12, 6)).astype(np.uint8)
-    tifffile.imwrite(tmp_path / "images/a.tif", bands, photometric="minisblack",
-                     planarconfig="contig")  # fmt: skip
+    layout = {"photometric": "minisblack", "planarconfig": "contig"}
+    tifffile.imwrite(tmp_path / "images/a.tif", bands, **layout)
     options = {"root": tmp_path, "split": "train", "fractions": {"train": 1.0}}
     sample = FolderDataset(**options, bands=[4, 2, 0])[0]
     assert np.array_equal(sample["image"], bands[..., [4, 2, 0]])
-    with pytest.raises(DataError, match=r"data\.bands=\[0, 1\]"):
-        FolderDataset(**options, bands=[0, 1])
 
 
 # -------------------------------------------------------------------------------- lossy masks

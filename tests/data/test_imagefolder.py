@@ -99,10 +99,10 @@ def test_one_table_for_all_splits(tmp_path):
 @pytest.mark.parametrize(
     ("lines", "says"),
     [
-        ("a.png,", "line 2 has image 'a.png' and value ''"),
+        ("a.png,", "line 2: image 'a.png' and value ''"),
         ("a.png,nan", "value 'nan'"),
         ("a.png", "value ''"),
-        ("a.png,1\na.png,2", "line 3 has image 'a.png' and value '2'"),
+        ("a.png,1\na.png,2", "line 3: image 'a.png' and value '2'"),
         ("b.png,1", r"1 files of its 1 images do not exist \(.*b\.png\)"),
         ("", "no image found"),
     ],

@@ -110,13 +110,13 @@ def _members(archive: Path) -> Iterator[_Member]:
                 mode = stat.S_IFMT(info.external_attr >> 16)  # 0 where the writer did not set it
                 if not info.is_dir():
                     is_plain = mode in (0, stat.S_IFREG)
-                    open_member = partial(zip_file.open, info)
-                    yield _Member(info.filename, info.file_size, is_plain, open_member)
+                    opening = partial(zip_file.open, info)
+                    yield _Member(info.filename, info.file_size, is_plain, opening)
         return
     with tarfile.open(archive) as tar:
         for member in tar:
             if member.size < 0:  # tarfile would read the same headers for ever
                 raise tarfile.ReadError(f"{member.name} has {member.size} bytes")
             if not member.isdir():
-                open_member = partial(tar.extractfile, member)
-                yield _Member(member.name, member.size, member.isreg(), open_member)
+                extract_file = partial(tar.extractfile, member)
+                yield _Member(member.name, member.size, member.isreg(), extract_file)

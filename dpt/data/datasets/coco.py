@@ -135,12 +135,15 @@ class CocoDataset(FileDataset):
         images = self._find_images(content.images, path)
         files: list[Files] = []
         for row in content.images:
-            if row.id in images:
-                image = images[row.id]
-                check_pixels(image, row.height, row.width)
-                labels = _Labels((row.height, row.width), segments[row.id])
-                files.append(Files(image, objects=pictures.get(row.id), extra=labels))
-        return require_files(files, source=path, remedy="check data.images and data.masks")
+            check_pixels(images[row.id], row.height, row.width)
+            labels = _Labels((row.height, row.width), segments[row.id])
+            files.append(Files(images[row.id], objects=pictures.get(row.id), extra=labels))
+        if self.missing == "skip":
+            missing = {record.image for record in files if not record.image.is_file()}
+            self.unpaired = (), sorted(missing)
+            files = [record for record in files if record.image not in missing]
+        remedy = "check data.images and data.masks, or set data.missing=skip"
+        return require_files(files, source=path, remedy=remedy)
 
     def _segments(
         self, content: _Content, path: Path
@@ -152,48 +155,32 @@ class CocoDataset(FileDataset):
         folder = path.with_suffix("") if self.masks is None else self.path_of(self.masks)
         for row in content.annotations:
             if row.image_id not in segments:
-                raise DataError(
-                    f"{path}: an annotation names no image (image_id {row.image_id!r}): remove it, "
-                    "or add the image"
-                )
+                fault = f"image_id {row.image_id!r} of an annotation is not among the images"
+                raise DataError(f"{path}: {fault}: correct it")
             if row.segments_info is not None:
                 pictures[row.image_id] = self.file_below(folder, local_name(row.file_name), path)
             for segment in [row] if row.segments_info is None else row.segments_info:
                 if segment.category_id not in category_ids:
-                    raise DataError(
-                        f"{path}: category_id {segment.category_id} of an annotation is not among "
-                        "the categories: add it to them"
-                    )
+                    fault = f"category_id {segment.category_id} is not among the categories"
+                    raise DataError(f"{path}: {fault}: correct it")
                 segments[row.image_id].append(segment)
         return segments, pictures
 
     def _find_images(self, rows: Sequence[_Image], path: Path) -> dict[int | str, Path]:
-        """Returns the image files that exist, by id."""
+        """Returns the image files by id."""
         folder = self.path_of(self.images)
         images = {row.id: self.file_below(folder, local_name(row.file_name), path) for row in rows}
         absent = {i: image for i, image in images.items() if not image.is_file()}
         if not all(str(image).isascii() for image in absent.values()):
             on_disk = {plain_name(str(path)): path for path in folder.rglob("*")}
             images |= {i: on_disk.get(plain_name(str(p)), p) for i, p in absent.items()}
-        ids_of_file: dict[Path, list[str]] = {}
-        for i, image in images.items():
-            ids_of_file.setdefault(image, []).append(str(i))
-        repeated = [image for image, ids in ids_of_file.items() if len(ids) > 1]
-        if repeated:
+        image, count = Counter(images.values()).most_common(1)[0]
+        if count > 1:
+            ids = few([str(i) for i, other in images.items() if other == image])
             raise DataError(
-                f"{path}: {len(repeated)} of {len(ids_of_file)} image files are listed under "
-                f"several ids ({repeated[0]}: {few(ids_of_file[repeated[0]])}): give each file one "
-                "id, or remove copies"
+                f"{path}: {image} has several ids, {ids}: give it one, or remove copies"
             )
-        missing = [image for image in images.values() if not image.is_file()]
-        if missing and self.missing == "raise":
-            raise DataError(
-                f"{path}: {len(missing)} of {len(images)} images are missing "
-                f"({few([*map(str, missing)])}): check data.images, add them, or set "
-                "data.missing=skip"
-            )
-        self.unpaired = (), missing
-        return {i: image for i, image in images.items() if image not in {*missing}}
+        return images
 
     # --------------------------------------------------------------------------- the classes
 
@@ -257,10 +244,8 @@ class CocoDataset(FileDataset):
         # the masks take memory for the claimed size; an image may be turned by its EXIF tag
         stored = read_size(image)
         if sorted(stored) != sorted(size):
-            raise DataError(
-                f"{image}: is {stored[1]}x{stored[0]} pixels, but {size[1]}x{size[0]} in the JSON "
-                "file: correct it, or use the image for which it was made"
-            )
+            sizes = f"{stored[1]}x{stored[0]} pixels, but {size[1]}x{size[0]} in the JSON file"
+            raise DataError(f"{image}: {sizes}: correct it, or use the original image")
         codes: list[tuple[Rle, _Segment]] = []
         for segment in segments:
             try:
@@ -318,16 +303,12 @@ def _read_picture(
     times = Counter(segment.id for segment in segments)
     repeated = [str(i) for i, count in times.items() if count > 1]
     if repeated:
-        raise DataError(
-            f"{path}: segment id {repeated[0]} occurs twice in the JSON file: correct it"
-        )
+        raise DataError(f"{path}: segment id {repeated[0]} is twice in the JSON file: correct it")
     segment_of_id = {segment.id: segment for segment in segments}
     differing = sorted(map(str, segment_of_id.keys() ^ ({*ids.tolist()} - {0})))
     if differing:
-        raise DataError(
-            f"{path}: its segments and those of the JSON file differ: ids {few(differing)} occur "
-            "in only one of the two files: export both again"
-        )
+        fault = f"ids {few(differing)} are only in this file or only in the JSON file"
+        raise DataError(f"{path}: {fault}: export both again")
     return [segment_of_id.get(i) for i in ids.tolist()], positions.reshape(stored.shape)
 
 

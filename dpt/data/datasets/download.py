@@ -87,10 +87,8 @@ def fetch(
             part.unlink()
         raise
     except OSError as error:
-        raise DataError(
-            f"{part}: cannot be written ({error.strerror}): free some space or check the "
-            "permissions, and run the same command again to resume"
-        ) from None
+        remedy = "free some space or check the permissions, and run the same command again"
+        raise DataError(f"{part}: cannot be written ({error.strerror}): {remedy}") from None
     try:
         fault = f"it was removed; run again, or check whether {url} has changed"
         verify(part, checksum=checksum, size=size, remedy=fault)
@@ -151,10 +149,8 @@ class _Transfer:
             failures += 1
             requests += 1
             if failures >= ATTEMPTS or requests > MOST_REQUESTS:
-                raise DataError(
-                    f"{self.url}: {reason} ({done} bytes received): check the network and run the "
-                    "same command again"
-                )
+                remedy = "check the network and run the same command again"
+                raise DataError(f"{self.url}: {reason} ({done} bytes received): {remedy}")
             if not resume:
                 self._clear()
             time.sleep(PAUSE * 2 ** (failures - 1))
@@ -208,10 +204,8 @@ class _Transfer:
             return
         if self.file.tell() > self.limit:
             self._clear()
-        raise DataError(
-            f"{self.file.name}: has more than {self.limit} bytes, the size expected or 90 % of the "
-            "free space: check the address, free some space, or set data.root to another disk"
-        )
+        limits = f"{self.limit} bytes, the size expected or 90 % of the free space"
+        raise DataError(f"{self.file.name}: has more than {limits}: check the address or data.root")
 
     def _clear(self) -> None:
         self.file.seek(0)

@@ -84,10 +84,8 @@ class KittiDataset(FileListDataset):
             return sample
         height, width = sample["image"].shape[:2]
         if height < _CROP[0] or width < _CROP[1]:
-            raise DataError(
-                f"{sample['name']}: {width}x{height} is smaller than the crop of "
-                f"{_CROP[1]}x{_CROP[0]}: set data.crop=null"
-            )
+            fault = f"{width}x{height} is smaller than the crop of {_CROP[1]}x{_CROP[0]}"
+            raise DataError(f"{sample['name']}: {fault}: set data.crop=null")
         top, left = height - _CROP[0], (width - _CROP[1]) // 2
         for key in ("image", "depth", "valid"):
             if key in sample:

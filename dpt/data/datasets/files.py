@@ -25,6 +25,10 @@ MAX_OBJECTS = 65535
 """Largest number of objects in an image."""
 
 
+_Side = Annotated[int, Field(ge=1)]
+_Band = Annotated[int, Field(ge=0)]
+
+
 class PickledFiles:
     """Records of many samples, pickled into one block of bytes, which worker processes share.
 
@@ -95,7 +99,7 @@ class FileDataset(Dataset):
     min_depth: float = 1e-3
     max_depth: float | None = None
     cache: bool = False
-    cache_size: Sequence[int] | None = None
+    cache_size: tuple[_Side, _Side] | None = None
     fractions: Mapping[str, float] | None = None
     folds: Annotated[int, Field(ge=2)] | None = None
     fold: Annotated[int, Field(ge=0)] = 0
@@ -105,7 +109,7 @@ class FileDataset(Dataset):
     unlabelled: bool = False
     page: Annotated[int, Field(ge=0)] | None = None
     array_key: str | None = None
-    bands: Sequence[Annotated[int, Field(ge=0)]] | None = None
+    bands: tuple[_Band] | tuple[_Band, _Band, _Band] | None = None
     image_max: Annotated[float, Field(gt=0)] | None = None
     exif: Literal["apply", "ignore"] | None = None
 
@@ -114,10 +118,6 @@ class FileDataset(Dataset):
     is_divided = False  # whether fractions define the splits
 
     def __post_init__(self) -> None:
-        if self.cache_size is not None and (len(self.cache_size) != 2 or min(self.cache_size) < 1):
-            raise DataError(f"data.cache_size={self.cache_size}: must be [height, width]")
-        if self.bands is not None and len(self.bands) not in (1, 3):
-            raise DataError(f"data.bands={[*self.bands]}: must be one or three bands, as [0,1,2]")
         self.parts = Parts(
             page=self.page, key=self.array_key, bands=self.bands, image_max=self.image_max
         )
@@ -130,10 +130,8 @@ class FileDataset(Dataset):
             self.split = "train"  # whose files are divided
         self._files = PickledFiles(self._select(self.list_files()))
         if self.fractions not in (None, splits.DEFAULT_FRACTIONS) and not self.is_divided:
-            raise DataError(
-                f"data.fractions has no effect: folders, lists, a table or data.folds define the "
-                f"splits of {self.folder}: leave it out, or name folders without splits"
-            )
+            fault = f"folders, lists or data.folds define the splits of {self.folder}"
+            raise DataError(f"data.fractions has no effect: {fault}: leave it out")
         self.info = self.make_info()
         if self.unlabelled and self.is_train:
             self.depth_rule = self.label_rule = None
@@ -190,9 +188,8 @@ class FileDataset(Dataset):
         if self.split not in fractions or self.folds is not None:
             rule = "data.folds divides all images into train and val"
             rule = rule if self.folds else f"it has {', '.join(fractions)}"
-            raise DataError(
-                f"split {self.split} has no folder, list or fraction in data.fractions ({rule})"
-            )
+            fault = "has no folder, list or fraction in data.fractions"
+            raise DataError(f"split {self.split} {fault} ({rule})")
         groups = splits.group_names(names, None) if self.group_by is None else self._groups(paths)
         return splits.by_fraction(groups, fractions, labelled)[self.split]
 
@@ -221,9 +218,7 @@ class FileDataset(Dataset):
             train, val = splits.folds(groups, self.folds, self.fold, self.gap, class_ids)
             files = [files[i] for i in (train if self.is_train else val)]
             if not files:
-                raise DataError(
-                    f"data.gap={self.gap} leaves no image for training: make it smaller"
-                )
+                raise DataError(f"data.gap={self.gap} leaves no image for training: reduce it")
         if not self.is_train or (self.labelled is None and not self.unlabelled):
             return files
         names = [str(record.image) for record in files]
@@ -233,17 +228,12 @@ class FileDataset(Dataset):
         if not self.unlabelled:
             if not chosen:  # labelled is "all", maybe by data.missing=keep
                 fault = f"none of the {len(files)} training images has labels"
-                raise DataError(
-                    f"{fault}: add some, or leave data.labelled and data.unlabelled out"
-                )
+                raise DataError(f"{fault}: add some, or leave data.labelled out")
             return [files[i] for i in chosen]
         rest = sorted({*range(len(files))}.difference(chosen))
         if not rest:
-            raise DataError(
-                "data.unlabelled=true: every training image has labels: set data.labelled to the "
-                "number whose labels are used, data.missing=keep if some have none, or "
-                "data.unlabelled to a folder of images"
-            )
+            remedy = "set data.labelled to a number, or data.unlabelled to a folder of images"
+            raise DataError(f"data.unlabelled=true: every training image has labels: {remedy}")
         return [Files(files[i].image, extra=files[i].extra) for i in rest]
 
     # ---------------------------------------------------------------------- what samples hold
@@ -342,11 +332,8 @@ class FileDataset(Dataset):
             return upright
         if size == image.shape[:2] != upright.shape[:2]:
             return image
-        raise DataError(
-            f"{path}: has the EXIF orientation {orientation}, and its labels may fit the stored "
-            "pixels or the upright image: view both; set data.exif=apply if they fit what viewers "
-            "show, data.exif=ignore if they fit the stored pixels, or save the image upright"
-        )
+        fault = f"EXIF orientation {orientation}, with labels that may fit stored or upright pixels"
+        raise DataError(f"{path}: {fault}: set data.exif=ignore or data.exif=apply")
 
     def read_raw_maps(self, index: int) -> RawMaps:
         """Returns what the label files hold; called if there is a rule of labels."""
@@ -390,10 +377,8 @@ def require_files(files: list[Files], *, source: Path, remedy: str) -> list[File
     paths = [p for f in files for p in (f.image, f.labels, f.depth, f.objects) if p]
     absent = [str(path) for path in paths if not os.path.isfile(path)]
     if absent:
-        raise DataError(
-            f"{source}: {len(absent)} files of its {len(files)} images do not exist "
-            f"({few(absent)}): {remedy}"
-        )
+        fault = f"{len(absent)} files of its {len(files)} images do not exist ({few(absent)})"
+        raise DataError(f"{source}: {fault}: {remedy}")
     if not files:
         raise DataError(f"{source}: no image found: {remedy}")
     return files

@@ -98,9 +98,7 @@ class FolderDataset(FileDataset):
         things = range(len(names)) if self.things is None else self.things
         unknown = [str(t) for t in things if t not in names and t not in range(len(names))]
         if unknown:
-            raise DataError(
-                f"data.things: {few(unknown)} are not classes: choose from {few(names)}"
-            )
+            raise DataError(f"data.things: {few(unknown)} are not classes: use {few(names)}")
         flags = tuple(k in things or name in things for k, name in enumerate(names))
         return replace(info, targets=(*info.targets, "objects"), things=flags)
 
@@ -151,11 +149,9 @@ class FolderDataset(FileDataset):
             paths = scan(folder, name, suffixes, option=option)
             if paths.keys().isdisjoint(keys):
                 closest = difflib.get_close_matches(first_key, [*paths][:1000], n=1, cutoff=0)[0]
-                raise DataError(
-                    f"no image pairs with a file of {folder}: data.images_name and {option} reduce "
-                    f"their names to {first_key} and {closest}: set both so that %stem is what "
-                    "they have in common"
-                )
+                fault = f"no image pairs with a file of {folder}, as {first_key} with {closest}"
+                remedy = "so that %stem is what they have in common"
+                raise DataError(f"{fault}: set data.images_name and {option} {remedy}")
             every_map.append(_Maps(kind, is_of_split, paths))
         return every_map
 
@@ -182,10 +178,8 @@ class FolderDataset(FileDataset):
             shared = [key for key in images if key in maps and key in others]
             if shared:
                 key = shared[0]
-                raise DataError(
-                    f"{maps[key]} pairs with {images[key]} and {others[key]}: give the labels of "
-                    "each split a folder of their own"
-                )
+                pair = f"{images[key]} and {others[key]}"
+                raise DataError(f"{maps[key]} pairs with {pair}: give each split its own labels")
 
     def _without_bare(self, files: list[Files], stray: Sequence[Path] = ()) -> list[Files]:
         """Returns ``files``; without those that have neither labels nor depth, if skipped."""
@@ -194,10 +188,10 @@ class FolderDataset(FileDataset):
         bare = bare if kinds else []
         if bare and self.missing == "raise":
             names = [os.path.relpath(path, self.folder) for path in bare]
+            fault = f"have no {' and no '.join(kinds)} ({few(names)})"
+            remedy = "add them, or set data.missing=skip (or keep, with a task/teacher)"
             raise DataError(
-                f"{len(bare)} of {len(files)} images in {self.folder} have no "
-                f"{' and no '.join(kinds)} ({few(names)}): add the files, fix the name templates "
-                "or the table, or set data.missing=skip (or keep, with a task/teacher)"
+                f"{len(bare)} of {len(files)} images in {self.folder} {fault}: {remedy}"
             )
         self.unpaired = bare, stray
         skipped = set(bare) if self.missing == "skip" else set()
@@ -236,10 +230,10 @@ class FolderDataset(FileDataset):
         ]
         unknown = [name for name in names if name not in key_of_name]
         if unknown or not names:
-            raise DataError(
-                f"{path}: {len(unknown)} of {len(names)} lines name no file in {folder} "
-                f"({few(unknown)}): write one relative path or stem per line"
+            fault = (
+                f"{len(unknown)} of {len(names)} lines name no file in {folder} ({few(unknown)})"
             )
+            raise DataError(f"{path}: {fault}: write one relative path or stem per line")
         return [*dict.fromkeys(key_of_name[name] for name in names)]
 
     def _listed_name(self, line: str, names: Collection[str]) -> str:
@@ -263,10 +257,8 @@ class FolderDataset(FileDataset):
         names = (self.split, self.split_on_disk)
         if not splits.keys() & names:
             present = few([*splits], 6) or "nothing"
-            raise DataError(
-                f"{path}: no image found: the column split holds {present}, not {self.split}: "
-                f"correct it, or set data.split_names.{self.split}"
-            )
+            fault = f"no image found: the column split holds {present}, not {self.split}"
+            raise DataError(f"{path}: {fault}: set data.split_names.{self.split}")
         files: list[Files] = []
         for split, image, *texts in rows:
             if split in names:
@@ -289,11 +281,8 @@ class FolderDataset(FileDataset):
         others = [name for name in _SPLIT_FOLDERS if (folder / name).is_dir()]
         if others:  # using the folder for all splits would mix their files
             plus = "" if self.split in (self.split_names or {}) else "+"
-            raise DataError(
-                f"folder {of_split} does not exist, but {folder} holds {', '.join(others)}: make "
-                f"it, set {plus}data.split_names.{self.split}={others[-1]}, or set "
-                f"{option}={template.rstrip('/')}/{others[0]} to divide it by data.fractions"
-            )
+            remedy = f"make it, or set {plus}data.split_names.{self.split}={others[-1]} or {option}"
+            raise DataError(f"folder {of_split} does not exist, but {', '.join(others)}: {remedy}")
         return folder, False
 
 
@@ -324,14 +313,11 @@ def scan(folder: Path, name: str, suffixes: Sequence[str], *, option: str) -> di
             continue
         key = plain_name((path.parent.relative_to(folder) / match[1]).as_posix())
         if key in paths:
-            raise DataError(
-                f"{paths[key]} and {path} have one name: remove one, or tell them apart by "
-                f"{option} (such as %stem{paths[key].suffix})"
-            )
+            raise DataError(f"{paths[key]} and {path} have one name: remove one, or set {option}")
         paths[key] = path
     if not paths:
+        present = f"found {unfit}" if unfit else "it is empty"
         raise DataError(
-            f"no file in {folder} fits {option}={name} with a suffix of {' '.join(suffixes)}; "
-            f"{f'found {unfit}' if unfit else 'it is empty'}: set {option}, or check the folder"
+            f"no file in {folder} fits {option}={name} and {' '.join(suffixes)}; {present}"
         )
     return dict(sorted(paths.items()))

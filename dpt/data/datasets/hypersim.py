@@ -76,8 +76,6 @@ class HypersimDataset(FileDataset):
                 labels = maps / f"{name}.semantic.hdf5" if self.labels else None
                 files.append(Files(image, labels, maps / f"{name}.depth_meters.hdf5"))
         if not files:
-            raise DataError(
-                f"{table}: none of the scenes of split {self.split} lies in {self.folder}: "
-                "download some, or check data.root"
-            )
+            fault = f"none of the scenes of split {self.split} is in {self.folder}"
+            raise DataError(f"{table}: {fault}: download some, or check data.root")
         return require_files(files, source=table, remedy="complete or remove their scenes")

@@ -37,10 +37,8 @@ class ImageFolderDataset(FileDataset):
             raise DataError(f"{self.folder}: no class folders: expected train/<class>/<image>")
         unknown = sorted({*folder_names}.difference(names))
         if unknown:
-            raise DataError(
-                f"{folder}: class folders {few(unknown)} are not among the {len(names)} classes of "
-                "the train split: remove them, or set data.class_names"
-            )
+            fault = f"class folders {few(unknown)} are not among the {len(names)} classes of train"
+            raise DataError(f"{folder}: {fault}: remove them, or set data.class_names")
         self.class_id_names = tuple(name_of_class(name, train) for name in names)
         files = [
             Files(path, class_id=class_id)
@@ -81,10 +79,8 @@ class ImageTableDataset(FileDataset):
             value = None if self.caption_column else _number(text)
             caption = text if self.caption_column else None
             if not name or name in records or (value is None and not caption):
-                raise DataError(
-                    f"{where} has image {name!r} and {columns[1]} {text[:80]!r}: each line needs a "
-                    "name of its own and a number, or a caption: correct or remove it"
-                )
+                fault = f"image {name!r} and {columns[1]} {text[:80]!r}"
+                raise DataError(f"{where}: {fault}: give a unique name and a number, or a caption")
             image = self.file_below(folder, name, path)
             records[name] = Files(image, value=value, caption=caption)
         files = [*records.values()]

@@ -69,10 +69,9 @@ class SunRgbdDataset(FileDataset):
         numbers = {f.strip("/").removeprefix("SUNRGBD/"): i for i, f in enumerate(folders)}
         absent = [name for name in names if name not in numbers]
         if absent:
-            raise DataError(
-                f"{self.folder / _FRAMES}: does not list {len(absent)} of {len(names)} frames "
-                f"({few(absent)}): download the toolbox again, or set data.labels=false"
-            )
+            fault = f"does not list {len(absent)} of {len(names)} frames ({few(absent)})"
+            remedy = "download the toolbox again, or set data.labels=false"
+            raise DataError(f"{self.folder / _FRAMES}: {fault}: {remedy}")
         return numbers
 
     def _frame(self, name: str, mask: int | None) -> Files:
@@ -81,10 +80,8 @@ class SunRgbdDataset(FileDataset):
         images = [*(folder / "image").glob("*.jpg")]
         maps = [*(folder / self.depth).glob("*.png")]
         if len(images) != 1 or len(maps) != 1:
-            raise DataError(
-                f"{folder}: holds {len(images)} images in image/ and {len(maps)} maps in "
-                f"{self.depth}/, must be one each: unpack SUNRGBD.zip again"
-            )
+            fault = f"{len(images)} images in image/ and {len(maps)} maps in {self.depth}/"
+            raise DataError(f"{folder}: holds {fault}, must be one each: unpack it again")
         return Files(images[0], depth=maps[0], extra=mask)
 
     def read_raw_maps(self, index: int) -> RawMaps:

@@ -48,10 +48,8 @@ class TumDataset(FileDataset):
         chosen = {split: names for split, names in (self.sequences or {}).items() if names}
         if self.split in chosen:
             if not set(chosen[self.split]) <= set(on_disk):
-                raise DataError(
-                    f"{self.folder} holds the sequences {few(on_disk, 8) or '(none)'}: check "
-                    f"data.root and data.sequences.{self.split}"
-                )
+                fault = f"holds the sequences {few(on_disk, 8) or '(none)'}"
+                raise DataError(f"{self.folder} {fault}: check data.sequences.{self.split}")
             self.is_divided = True  # fractions are for the sequences that no split names
             return chosen[self.split]
         rest = sorted({*on_disk}.difference(*chosen.values()))
@@ -87,10 +85,7 @@ def _read_stamps(path: Path) -> tuple[list[float], list[str]]:
     for line in read_list(path):
         match = re.match(r"([0-9]+\.?[0-9]*)\s+(?!/|.*\.\.)(\S+)", line)
         if match is None:
-            raise DataError(
-                f"{path}: line {line!r} must be a time in seconds and the name of a file below "
-                f"{path.parent}"
-            )
+            raise DataError(f"{path}: line {line!r} must be a time in seconds and a file name")
         stamps.append((float(match[1]), match[2]))
     stamps.sort()
     return [time for time, _ in stamps], [name for _, name in stamps]

@@ -50,9 +50,9 @@ class VirtualKitti2Dataset(FileDataset):
             on_disk = sorted(path.parent.name for path in self.folder.glob(f"{scene}/*/frames"))
             variations = on_disk if self.variations is None else self.variations
             if not on_disk or not set(variations) <= set(on_disk):
+                remedy = f"check data.scenes.{self.split} and data.variations"
                 raise DataError(
-                    f"{self.folder / scene} holds {few(on_disk, 10) or 'nothing'}: check "
-                    f"data.root, data.scenes.{self.split} and data.variations"
+                    f"{self.folder / scene} holds {few(on_disk, 10) or 'nothing'}: {remedy}"
                 )
             for variation, camera in product(variations, self.cameras):
                 folder = self.folder / scene / variation / "frames"

@@ -4,9 +4,9 @@ import io
 import math
 import re
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO
 
 import numpy as np
 
@@ -27,7 +27,7 @@ _HDF5_START = b"\x89HDF\r\n\x1a\n"
 
 
 def read_pfm(path: str | Path, key: str | None = None) -> np.ndarray:
-    """Portable float map: a header split on white space, then rows from bottom to top."""
+    """Reads a portable float map: a header split on white space, then rows from bottom to top."""
     data = read_bytes(path)
     header = re.match(rb"(P[Ff])\s+(\d+)\s+(\d+)\s+(\S+?)(?:[ \t\r]*\n|\s)", data)
     if header is None:
@@ -43,7 +43,7 @@ def read_pfm(path: str | Path, key: str | None = None) -> np.ndarray:
 def read_numpy(
     path: str | Path, key: str | None = None, *, data: bytes | None = None
 ) -> np.ndarray:
-    """A ``.npy`` file, or an array of a ``.npz`` file: the only map, unless ``key`` names one."""
+    """Reads a ``.npy`` file, or the only map of a ``.npz`` file, or the one that ``key`` names."""
     with decoding(path, "a NumPy file"):
         content = io.BytesIO(data or read_bytes(path))
         if not zipfile.is_zipfile(content):
@@ -62,8 +62,8 @@ def read_numpy(
         return np.asarray(np.load(content, allow_pickle=False)[name])
 
 
-def _check_numpy_header(path: str | Path, file: Any) -> Sequence[int]:
-    """The shape of an array in NumPy's format; DataError if it is too large."""
+def _check_numpy_header(path: str | Path, file: IO[bytes]) -> Sequence[int]:
+    """Returns the shape of an array in NumPy's format; DataError if it is too large."""
     readers = {
         (1, 0): np.lib.format.read_array_header_1_0,
         (2, 0): np.lib.format.read_array_header_2_0,
@@ -74,14 +74,14 @@ def _check_numpy_header(path: str | Path, file: Any) -> Sequence[int]:
 
 
 def read_exr(path: str | Path, key: str | None = None) -> np.ndarray:
-    """A channel of an OpenEXR file: ``key``; by default Z, or any one if all are equal."""
+    """Reads a channel of an OpenEXR file: ``key``; by default Z, or any one if all are equal."""
     library = require("OpenEXR", f"{path}: reading it", extra="exr")
     with open_file(path), decoding(path, "an EXR file"):
         count = expected = 0
         for part in library.File(str(path), header_only=True).parts:
-            first, last = part.header["dataWindow"]
+            low, high = part.header["dataWindow"]
             expected += len(part.header["channels"])
-            count += math.prod((last - first + 1).tolist()) * len(part.header["channels"])
+            count += math.prod((high - low + 1).tolist()) * len(part.header["channels"])
             check_bytes(path, (count,), 4)
         channels: dict[str, np.ndarray] = {}
         with library.File(str(path), separate_channels=True) as file:
@@ -97,7 +97,7 @@ def read_exr(path: str | Path, key: str | None = None) -> np.ndarray:
 
 
 def read_hdf5(path: str | Path, key: str | None = None, *, index: int | None = None) -> np.ndarray:
-    """A data set of an HDF5 file, or its entry ``index`` along the first axis.
+    """Reads a data set of an HDF5 file, or its entry ``index`` along the first axis.
 
     An entry that is a reference (MATLAB stores fields of structs so) is followed. Data stored in
     other files is refused.
@@ -108,24 +108,24 @@ def read_hdf5(path: str | Path, key: str | None = None, *, index: int | None = N
         if key is None or key not in file:
             shapes: dict[str, Sequence[int]] = {}
 
-            def visit(name: str, item: Any) -> None:
+            def visit(name: str, item: object) -> None:
                 if isinstance(item, h5py.Dataset) and item.ndim >= 2 and item.dtype.kind in "uif":
                     shapes[name] = item.shape
 
             file.visititems(visit)
             key = _choose(path, shapes, key)
-        found = file[key]
-        if h5py.check_ref_dtype(found.dtype) is not None and index is not None:
-            found, index = file[found[index].item()], None
-        if found.external or found.is_virtual:
+        dataset = file[key]
+        if h5py.check_ref_dtype(dataset.dtype) is not None and index is not None:
+            dataset, index = file[dataset[index].item()], None
+        if dataset.external or dataset.is_virtual:
             raise DataError(f"{path}: {key} is stored in other files: copy it into this one")
-        for shape in (found.shape if index is None else found.shape[1:], found.chunks or ()):
-            check_bytes(path, shape, found.dtype.itemsize)
-        return np.asarray(found[()] if index is None else found[index])
+        for shape in (dataset.shape if index is None else dataset.shape[1:], dataset.chunks or ()):
+            check_bytes(path, shape, dataset.dtype.itemsize)
+        return np.asarray(dataset[()] if index is None else dataset[index])
 
 
 def read_mat(path: str | Path, key: str | None = None, *, index: int | None = None) -> np.ndarray:
-    """A variable of a MATLAB file as MATLAB shows it, or its entry ``index`` along the last axis.
+    """Reads a variable of a MATLAB file as MATLAB shows it, or an entry of its last axis.
 
     Version 7.3 is HDF5 with the axes reversed, and only the entry is read; SciPy reads older
     versions, whole.
@@ -147,27 +147,26 @@ def read_mat(path: str | Path, key: str | None = None, *, index: int | None = No
         }
         key = _choose(path, shapes, key)
         check_bytes(path, shapes[key], 8)
-        found = np.asarray(scipy.io.loadmat(content, variable_names=[key])[key])
-    return found if index is None else found[..., index]
+        values = np.asarray(scipy.io.loadmat(content, variable_names=[key])[key])
+    return values if index is None else values[..., index]
 
 
 def _choose(path: str | Path, shapes: Mapping[str, Sequence[int]], key: str | None) -> str:
-    """``key``, or the name of the only map among arrays; DataError if there are several."""
+    """Returns ``key``, or the name of the only map; DataError if there are several."""
     if key is not None and key not in shapes:
-        found = few([*shapes], 8) or "no array"
-        raise DataError(f"{path}: holds no {key}, but {found}: check its name")
+        present = few([*shapes], 8) or "no array"
+        raise DataError(f"{path}: holds no {key}, but {present}: check its name")
     if key is not None:
         return key
     maps = [name for name, shape in shapes.items() if len([n for n in shape if n > 1]) > 1]
     names = maps or [*shapes]  # not single numbers and lists beside a map
     if len(names) != 1:
-        found = f"several arrays ({few(names, 8)})" if names else "no array of numbers"
-        remedy = "set data.array_key to its name, or data.depth_key for depth alone"
-        raise DataError(f"{path}: holds {found}: {remedy}")
+        present = f"several arrays ({few(names, 8)})" if names else "no array of numbers"
+        raise DataError(f"{path}: holds {present}: set data.array_key or data.depth_key to a name")
     return names[0]
 
 
-ARRAY_READERS: dict[str, Any] = {
+ARRAY_READERS: Mapping[str, Callable[[str | Path, str | None], np.ndarray]] = {
     ".npy": read_numpy,
     ".npz": read_numpy,
     ".exr": read_exr,

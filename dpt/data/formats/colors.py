@@ -40,10 +40,7 @@ def ids_of_colors(
         return _ids_in_channels(path, rgb)
     codes = np.asarray(colors, np.int32) @ _PACKED
     if len(np.unique(codes)) < len(codes):
-        raise DataError(
-            f"data.label_colors has a colour twice, so {path} has no certain ids: give each id its "
-            "own"
-        )
+        raise DataError("data.label_colors has a colour twice: give each id its own")
     packed = rgb.astype(np.int32) @ _PACKED
     order = np.argsort(codes)
     ids = order[np.searchsorted(codes, packed, sorter=order).clip(max=len(codes) - 1)]
@@ -54,11 +51,9 @@ def ids_of_colors(
         ids[unknown] = _nearest(strange, np.asarray(colors, np.int32), distance)[positions]
         return ids
     if unknown.any():
-        raise DataError(
-            f"{path}: colour {rgb[unknown][0].tolist()} ({int(unknown.sum())} pixels not in the "
-            "table) has no class: add it to data.label_colors; if it means unlabelled, add it "
-            "after the last class and set data.ignore_index to its row number"
-        )
+        fault = f"colour {rgb[unknown][0].tolist()} ({int(unknown.sum())} pixels) has no class"
+        remedy = "add it to data.label_colors, and its row to data.ignore_index if unlabelled"
+        raise DataError(f"{path}: {fault}: {remedy}")
     return ids.astype(np.uint8 if len(codes) <= 256 else np.uint16)
 
 
@@ -70,11 +65,8 @@ def _ids_in_channels(path: str | Path, rgb: np.ndarray) -> np.ndarray:
         return red
     colors = [list(color) for color in count_colors(path, rgb)]
     shown = str(colors).replace(" ", "") if len(colors) <= 12 else "[[r,g,b],...]"
-    raise DataError(
-        f"{path}: an RGB picture of {len(colors)} colours: label files hold one class id per "
-        f"pixel; save ids, or set data.label_colors={shown} and the colours of other files, "
-        "one row for each id (dpt data check lists all)"
-    )
+    fault = f"an RGB picture of {len(colors)} colours, not of class ids"
+    raise DataError(f"{path}: {fault}: set data.label_colors={shown}, a row for each id")
 
 
 def _nearest(codes: np.ndarray, table: np.ndarray, distance: int) -> np.ndarray:

@@ -10,7 +10,7 @@ from dpt.files import DataError
 
 @dataclass(frozen=True, kw_only=True)
 class DepthRule:
-    """metres = value in the file × scale, valid within limits.
+    """Converts values to depth: metres = value in the file × scale, valid within limits.
 
     Attributes:
         scale: metres for each unit: 0.001 for millimetres, 1/256 for KITTI's PNGs.
@@ -34,7 +34,7 @@ class DepthRule:
             raise DataError(f"data.min_depth={self.min_depth} must lie in {limits} (metres)")
 
     def __call__(self, raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Depth, float32 (H, W) in metres, 0 where invalid, and valid, bool (H, W).
+        """Returns depth, float32 (H, W) in metres, 0 where invalid, and valid, bool (H, W).
 
         NaN, infinity and values not above zero are always invalid.
         """
@@ -52,7 +52,7 @@ class DepthRule:
         return np.where(valid, depth, np.float32(0)), valid
 
     def is_declared_valid(self, raw: np.ndarray) -> np.ndarray:
-        """Where the values of a file are none of ``invalid``, bool (H, W)."""
+        """Returns where the values of a file are none of ``invalid``, bool (H, W)."""
         valid = np.ones(raw.shape, bool)
         for value in self.invalid:
             whole = raw.dtype.kind != "f" and float(value).is_integer()
@@ -60,20 +60,19 @@ class DepthRule:
         return valid
 
     def is_measured(self, raw: np.ndarray) -> np.ndarray:
-        """Where the values of a file are finite, above 0 and declared valid, bool (H, W)."""
+        """Returns where values are finite, above 0 and declared valid, bool (H, W)."""
         return np.isfinite(raw) & (raw > 0) & self.is_declared_valid(raw)
 
     def explain(self, raw: np.ndarray) -> str:
-        """Why no pixel of a file is valid, with a remedy."""
+        """Returns why no pixel of a file is valid, with a remedy."""
         values = raw if self.decode is None else self.decode(raw)
         usable = values[np.isfinite(values) & (values > 0) & self.is_declared_valid(raw)]
         if usable.size == 0:
             return "the file holds only values of data.invalid_depth: check the file"
-        most = np.inf if self.max_depth is None else self.max_depth
-        text = (
-            f"its values {usable.min():g}..{usable.max():g} times data.depth_scale={self.scale:g} "
-            f"lie outside {self.min_depth:g}..{most:g} m"
-        )
+        limits = f"{self.min_depth:g}..{self.max_depth or np.inf:g} m"
+        fault = f"its values {usable.min():g}..{usable.max():g} times data.depth_scale"
         if np.median(usable) * self.scale > 1000:
-            return f"{text}; these look like millimetres: set data.depth_scale=0.001"
-        return f"{text}: check data.depth_scale, data.invalid_depth and data.max_depth"
+            remedy = "these look like millimetres: set data.depth_scale=0.001"
+        else:
+            remedy = "check data.depth_scale, data.invalid_depth and data.max_depth"
+        return f"{fault}={self.scale:g} lie outside {limits}: {remedy}"

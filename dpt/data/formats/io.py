@@ -105,16 +105,14 @@ def _eight_bits(path: str | Path, image: np.ndarray, image_max: float | None) ->
     if image.dtype != np.uint16:
         raise DataError(f"{path}: pixels are {image.dtype}, not 8-bit: {remedy}")
     if (image[..., 0] == image[..., 1]).all() and (image[..., 0] == image[..., 2]).all():
-        raise DataError(
-            f"{path}: a 16-bit single-channel file looks like depth, not like an image: check "
-            f"data.images, or {remedy}"
-        )
+        fault = "a 16-bit single-channel file looks like depth, not like an image"
+        raise DataError(f"{path}: {fault}: check data.images, or {remedy}")
     largest = int(image.max())
     if largest < 1 << _FEW_BITS:
-        raise DataError(
-            f"{path}: 16-bit, but its largest value is {largest}, as in files of "
-            f"{max(9, largest.bit_length())} bits: {remedy} (65535 if it is only dark)"
+        fault = (
+            f"16-bit with a largest value of {largest}, as of {max(9, largest.bit_length())} bits"
         )
+        raise DataError(f"{path}: {fault}: {remedy} (65535 if it is only dark)")
     return (image >> 8).astype(np.uint8)
 
 
@@ -152,10 +150,8 @@ def read_raw_depth(
     stored = _read_stored(path, Parts(key=key, page=page))
     raw = stored.pixels if stored.palette is None else stored.colors
     if raw.ndim == 3 and raw.shape[2] in (3, 4):
-        raise DataError(
-            f"{path}: this is a colour picture, not depth: check data.depth; depth that is coded "
-            "in colours (as CARLA's in 24 bits) must be converted to one channel first"
-        )
+        remedy = "check data.depth; convert depth in colours (24 bits) to one channel first"
+        raise DataError(f"{path}: a colour picture, not depth: {remedy}")
     if raw.ndim != 2 or raw.dtype.kind not in "uif":
         raise DataError(f"{path}: depth must be numbers of (H, W), found {raw.dtype} {raw.shape}")
     check_pixels(path, *raw.shape)
@@ -248,10 +244,8 @@ def _read_stored_labels(
         labels = labels.astype(np.uint8)
     is_color = labels.ndim == 3 and labels.shape[2] == 3 and labels.dtype == np.uint8
     if not is_color and (labels.ndim != 2 or labels.dtype.kind not in "ui"):
-        raise DataError(
-            f"{path}: found {labels.dtype} {labels.shape}: label files hold one whole-number "
-            "class id per pixel; save them as single-channel PNG"
-        )
+        fault = f"found {labels.dtype} {labels.shape}, not one class id per pixel"
+        raise DataError(f"{path}: {fault}: save it as single-channel PNG")
     check_pixels(path, *labels.shape[:2])
     return labels, _transparent(path, stored.alpha)
 
@@ -267,10 +261,8 @@ def _transparent(path: str | Path, alpha: np.ndarray | None) -> np.ndarray | Non
     levels = np.unique(alpha).tolist()
     if levels == [0] or len([level for level in levels if level]) > 1:
         listed = few([str(level) for level in levels], 6)
-        raise DataError(
-            f"{path}: its alpha is {listed}: label files are opaque, or transparent where they are "
-            "unlabelled; save the ids without alpha"
-        )
+        fault = f"its alpha is {listed}, not opaque or 0 where it is unlabelled"
+        raise DataError(f"{path}: {fault}: save the ids without alpha")
     return None if levels[0] else alpha == 0
 
 

@@ -14,15 +14,12 @@ _OTHERS = {_MATRIX, 16, 17, 18}
 _CELLS, _STRUCT, _TEXT, _SPARSE, _NUMERIC, _LAST = 1, 2, 4, 5, range(5, 16), 17
 """Classes of matrices."""
 _MAX_LEVELS = 40
-_ITEM_BYTES_4 = {0: 8, 1: 4, 2: 4, 3: 2, 4: 2, 5: 1}
-"""By type in version 4."""
 
 
 def check_mat(data: bytes) -> None:
-    """Raises an error of any kind if types or sizes in a file of version 4 or 5 are wrong."""
+    """Raises an error of any kind if a file is not of version 5, or types or sizes are wrong."""
     if 0 in data[:4]:
-        _check_version_4(data)
-        return
+        raise ValueError("version 4: save it in a newer one")
     order = {b"IM": "<", b"MI": ">"}[data[126:128]]
     room = MAX_BYTES
     for kind, content in _elements(memoryview(data)[128:], order, padding=1):
@@ -40,7 +37,7 @@ def check_mat(data: bytes) -> None:
 def _elements(
     view: memoryview, order: str, *, padding: int = 8
 ) -> Iterator[tuple[int, memoryview]]:
-    """Type and content of each element; ValueError if one is longer than the file."""
+    """Yields type and content of each element; ValueError if one is longer than the file."""
     while len(view) >= 8:
         kind, size = struct.unpack_from(f"{order}II", view)
         start, end = 8, 8 + size
@@ -53,6 +50,7 @@ def _elements(
 
 
 def _check_matrix(view: memoryview, order: str, level: int = 0) -> None:
+    """Raises ValueError if the header or an element of a matrix is wrong."""
     (_, flags), *elements = _elements(view, order)
     bits, _ = struct.unpack(f"{order}II", flags)
     kind, is_complex = bits & 0xFF, bits >> 11 & 1
@@ -76,15 +74,3 @@ def _check_matrix(view: memoryview, order: str, level: int = 0) -> None:
             raise ValueError(f"an element of type {inner_type}")
         if inner_type == _MATRIX and inner:  # not an empty cell
             _check_matrix(inner, order, level + 1)
-
-
-def _check_version_4(data: bytes) -> None:
-    order, place = "<" if 0 <= struct.unpack_from("<i", data)[0] <= 5000 else ">", 0
-    while place < len(data):
-        code, rows, columns, imaginary, name = struct.unpack_from(f"{order}5i", data, place)
-        if not 0 <= code <= 4052 or min(rows, columns, name) < 0:
-            raise ValueError("a damaged header")
-        size = rows * columns * _ITEM_BYTES_4[code // 10 % 10]
-        place += 20 + name + (2 * size if imaginary else size)
-    if place != len(data):
-        raise ValueError("an array longer than the file")

@@ -213,10 +213,8 @@ def _choose_page(path: str | Path, count: int, page: int | None) -> int:
     """Returns the page's number, from 0; DataError if the file holds several and it is not set."""
     if count > 1 and (page is None or not 0 <= page < count):
         chosen = "" if page is None else f", not data.page={page}"
-        raise DataError(
-            f"{path}: holds {count} pages or frames{chosen}: set data.page to the number of one, "
-            f"0 to {count - 1}, or save it as a file of its own"
-        )
+        fault = f"holds {count} pages or frames{chosen}"
+        raise DataError(f"{path}: {fault}: set data.page to the number of one, 0 to {count - 1}")
     return page or 0 if count > 1 else 0
 
 
@@ -270,9 +268,7 @@ def _check_end(path: str | Path, data: bytes) -> None:
     else:
         is_whole = not data.startswith(_PNG_START) or data.endswith(_PNG_END) or _PNG_END in data
     if not is_whole:
-        raise DataError(
-            f"{path}: the file is truncated ({len(data)} bytes, no end mark): {COPY_AGAIN}"
-        )
+        raise DataError(f"{path}: the file is truncated ({len(data)} bytes): {COPY_AGAIN}")
 
 
 def decode_picture(path: str | Path, data: bytes) -> Picture:
@@ -380,11 +376,9 @@ def _check_bands(path: str | Path, page: _TiffPage) -> None:
     is_plain = page.is_unsigned and (page.bits <= 8 or (page.bits == 16 and colors > 1))
     is_misread = page.is_planar and page.bands > 1 and page.bits > 8
     if page.bands != colors + has_alpha or is_misread or (has_alpha and not is_plain):
-        raise DataError(
-            f"{path}: holds {page.bands} bands, which are not grey or RGB pixel by pixel: for an "
-            "image set data.bands to three of them, as in data.bands=[0,1,2]; save a mask or depth "
-            "with one band"
-        )
+        fault = f"holds {page.bands} bands, which are not grey or RGB pixel by pixel"
+        remedy = "set data.bands of an image, as in [0,1,2]; save a map with one band"
+        raise DataError(f"{path}: {fault}: {remedy}")
 
 
 def select_bands(path: str | Path, data: bytes, bands: Sequence[int]) -> np.ndarray:

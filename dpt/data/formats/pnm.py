@@ -5,8 +5,9 @@ import re
 import numpy as np
 
 _SPACE = rb"(?:\s|#[^\n]*\n)+"
-_HEADER = re.compile(rb"P(?:([14])|([2356]))" + 2 * (_SPACE + rb"(\d{1,9})") + rb"(?(2)" + _SPACE
-                     + rb"(\d{1,5}))\s")  # fmt: skip
+_SIZE = 2 * (_SPACE + rb"(\d{1,9})")
+_LARGEST = _SPACE + rb"(\d{1,5})"
+_HEADER = re.compile(rb"P(?:([14])|([2356]))" + _SIZE + rb"(?(2)" + _LARGEST + rb")\s")
 
 
 def is_pnm(data: bytes) -> bool:
@@ -14,7 +15,7 @@ def is_pnm(data: bytes) -> bool:
 
 
 def read_pnm(data: bytes) -> tuple[np.ndarray, int]:
-    """The numbers as stored, (H, W) or RGB (H, W, 3), and the one that means white.
+    """Returns the numbers as stored, (H, W) or RGB (H, W, 3), and the one that means white.
 
     Raises:
         ValueError: it is damaged or holds several pictures.

@@ -8,7 +8,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from dpt.files import DataError, check_pixels, open_file
+from dpt.files import COPY_AGAIN, DataError, check_pixels, open_file
 
 VIDEO_SUFFIXES = (".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v")
 # Containers only: FFmpeg's other formats are lists of further files and addresses, which it opens.
@@ -18,7 +18,7 @@ os.environ.setdefault(
 )
 os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # else it logs each damaged block
 _WHOLE = 0.9
-"""A video with a smaller share of its announced frames is damaged; headers are approximate."""
+"""A video with a smaller fraction of its announced frames is damaged; headers are approximate."""
 
 
 def _require_utf8(path: str | Path) -> None:
@@ -46,9 +46,7 @@ class VideoReader:
             # FFmpeg alone: OpenCV would go on to cameras and numbered sequences of pictures
             self._capture = cv2.VideoCapture(str(self.path.absolute()), cv2.CAP_FFMPEG)
         if not self._capture.isOpened():
-            raise DataError(
-                f"{path}: not a video that can be decoded, or damaged: copy or download it again"
-            )
+            raise DataError(f"{path}: not a video that can be decoded, or damaged: {COPY_AGAIN}")
         height = self._capture.get(cv2.CAP_PROP_FRAME_HEIGHT)
         check_pixels(path, int(height), int(self._capture.get(cv2.CAP_PROP_FRAME_WIDTH)))
         fps = self._capture.get(cv2.CAP_PROP_FPS)
@@ -58,20 +56,21 @@ class VideoReader:
     def __iter__(self) -> Iterator[np.ndarray]:
         count, shape = 0, None
         try:
-            while (read := self._capture.read())[0]:
+            while True:
+                is_read, frame = self._capture.read()
+                if not is_read:
+                    break
                 count += 1
-                if read[1].shape != (shape := shape or read[1].shape):
-                    raise DataError(
-                        f"{self.path}: frame {count} has another size than the first: convert it"
-                    )
-                yield cv2.cvtColor(read[1], cv2.COLOR_BGR2RGB, dst=read[1])
+                shape = shape or frame.shape
+                if frame.shape != shape:
+                    fault = f"frame {count} has another size than the first"
+                    raise DataError(f"{self.path}: {fault}: convert it")
+                yield cv2.cvtColor(frame, cv2.COLOR_BGR2RGB, dst=frame)
         finally:
             self._capture.release()
         if count == 0 or count < _WHOLE * self.announced:
-            raise DataError(
-                f"{self.path}: only {count} of {self.announced} frames can be decoded: copy or "
-                "download it again"
-            )
+            fault = f"only {count} of {self.announced} frames can be decoded"
+            raise DataError(f"{self.path}: {fault}: {COPY_AGAIN}")
 
 
 class VideoWriter:
@@ -105,9 +104,9 @@ class VideoWriter:
         self._writer.release()
         self._writer = None
         check = cv2.VideoCapture(str(self.path))
-        found = int(check.get(cv2.CAP_PROP_FRAME_COUNT)) if check.isOpened() else 0
+        stored = int(check.get(cv2.CAP_PROP_FRAME_COUNT)) if check.isOpened() else 0
         check.release()
-        if found != self.count:
+        if stored != self.count:
             raise OSError(
-                errno.EIO, f"holds {found} of {self.count} frames; is the disk full?", self.path
+                errno.EIO, f"holds {stored} of {self.count} frames; is the disk full?", self.path
             )
