@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from math import ceil, inf, isfinite
-from typing import Any, ClassVar, Literal, NamedTuple, Self, TypedDict
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypedDict, TypeVar
 
 import numpy as np
 import torch
@@ -33,6 +33,37 @@ class ObjectMask(NamedTuple):
     area: float  # by which COCO calls it small, medium or large
 
 
+ArrayT = TypeVar("ArrayT")
+
+
+class RandomViews(NamedTuple, Generic[ArrayT]):
+    """Random crops of images, uint8, which self-supervision compares (``augment.views``)."""
+
+    large: ArrayT  # of a sample (N, H, W, 3), of a batch (B, N, 3, H, W)
+    small: ArrayT | None  # of a sample (M, h, w, 3), of a batch (B, M, 3, h, w); ``augment.crops``
+
+
+class PasteSource(NamedTuple):
+    """What semi-supervision needs of an image with labels (``augment.strong``)."""
+
+    part: np.ndarray  # bool (H, W), the pixels to paste on images without labels
+
+
+class PasteTarget(NamedTuple):
+    """What semi-supervision needs of an image without labels (``augment.strong``)."""
+
+    weak: np.ndarray  # uint8 (H, W, 3), the image in its own colours
+    padding: np.ndarray  # bool (H, W), pixels of the crop that lie outside the image
+
+
+class Mixed(NamedTuple):
+    """Parts of images with labels, pasted on the images without labels of a batch."""
+
+    weak: Tensor  # uint8 (B, 3, H, W), images without labels in their own colours, nothing pasted
+    unlabelled: Tensor  # bool (B,)
+    kept: Tensor  # bool (B, H, W), where a teacher gives no label: pasted parts and padding
+
+
 class Sample(TypedDict, total=False):
     """One image and whatever labels it has, as NumPy arrays at one common size.
 
@@ -49,10 +80,8 @@ class Sample(TypedDict, total=False):
     class_id: int  # image-level class
     value: float  # image-level number
     caption: str  # what the image shows, never empty
-    weak: np.ndarray  # uint8 (H, W, 3), an unlabelled image as it was before ``augment.strong``
-    part: np.ndarray  # bool (H, W): labelled: pixels to paste on others; unlabelled: padding
-    views: np.ndarray  # uint8 (N, H, W, 3), random views of the image (augment.views)
-    crops: np.ndarray  # uint8 (M, h, w, 3), smaller views (augment.crops)
+    mixing: PasteSource | PasteTarget  # of ``augment.strong``
+    views: RandomViews[np.ndarray]  # of ``augment.views``
     index: int  # position in the data set
     name: str  # what to call it in messages, usually the file's path
     failed: list[str]  # why files could not be read, see data.on_error
@@ -78,11 +107,8 @@ class Batch(TypedDict, total=False):
     value: Tensor  # float32 (B,), NaN where missing
     caption: list[str]  # empty where missing
     index: Tensor  # int64 (B,)
-    weak: Tensor  # like image, with the unlabelled images as they were before ``augment.strong``
-    unlabelled: Tensor  # bool (B,), with ``weak``
-    kept: Tensor  # bool (B, H, W), where a teacher gives no label: pasted parts and padding
-    views: Tensor  # uint8 (B, N, 3, H, W), which the model sees in place of ``image``
-    crops: Tensor  # uint8 (B, M, 3, h, w)
+    mixed: Mixed  # if there are images without labels, with ``augment.strong``
+    views: RandomViews[Tensor]  # which the model sees in place of ``image``
     teacher: Tensor  # float (B, N, K), a teacher's outputs for ``views``
     teacher_patches: Tensor  # float (B·N, T, K), for their patch tokens
     hidden: Tensor  # bool (B, H, W), pixels that the task hides from the model; or of its views

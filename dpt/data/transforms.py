@@ -15,11 +15,11 @@ from dpt.data.colors import (
     make_color_steps,
     strongly_changed,
 )
-from dpt.data.mixing import part_to_paste
+from dpt.data.mixing import draw_part
 from dpt.data.resize import resize_image, whole_factor
 from dpt.data.view import GREY, view_image, view_map, view_sample
 from dpt.geometry import View, Window
-from dpt.types import Preprocessing, Sample
+from dpt.types import PasteSource, PasteTarget, Preprocessing, RandomViews, Sample
 from dpt.validation import PlainMapping, Probability
 
 
@@ -45,14 +45,14 @@ class TrainTransform:
         extra: pixel transforms of albumentations, applied last and in this order; each is a mapping
             of ``_target_`` and arguments: ``{"_target_": "albumentations.RandomFog", "p": 0.1}``.
         strong: strength in 0..1 of :func:`dpt.data.colors.strongly_changed` for images without
-            labels; ``weak`` holds the image with its own colours. Images with labels get ``part``,
-            the mask of pixels to paste on images without labels, see
-            :func:`dpt.data.mixing.part_to_paste`. 0: neither.
+            labels, on which :func:`dpt.data.mixing.paste_parts` then pastes parts of images with
+            labels; 0: neither.
         targets: labels that are trained; ``strong`` treats images with none of these as images
             without labels.
         views: number of random views of at least a quarter of the image, see
             :func:`draw_recolored_crop`.
-        crops: number of random views of at most a quarter (DINO's local crops).
+        crops: number of smaller random views, of at most a quarter of the image (DINO's local
+            crops); only with ``views``.
         crop_size: [h, w] of the crops; None is half of ``image_size``.
         zoom_scales_depth: divide depth by the zoom: an unchanged camera would see an object z times
             larger at a z times shorter distance (Eigen et al. 2014, section 3.4).
@@ -104,22 +104,23 @@ class TrainTransform:
             factor = np.float32(1 / zoom if self.zoom_scales_depth else 1.0)
             out["depth"] = np.where(out["valid"], out["depth"] * factor, np.float32(0))
             out["valid"] = out["depth"] > 0
-        image = own_colors = out["image"]
+        image = out["image"]
         if self.color and random.random() < 0.8:
             image = change_colors(image, **draw_colors(random, self.color))
         image = apply_color_steps(self._color_steps, image, random)
         if is_unlabelled:
-            out["weak"] = own_colors
-            inside = np.ones(source.shape[:2], bool)
-            out["part"] = ~view_map(inside, view, fill=False)
+            padding = view_map(np.zeros(source.shape[:2], bool), view, fill=True)
+            out["mixing"] = PasteTarget(out["image"], padding)
             image = strongly_changed(image, random, self.strong)
         elif self.strong:
-            out["part"] = part_to_paste(out, random)
+            out["mixing"] = PasteSource(draw_part(out, random))
         out["image"] = image
         if self.views:
-            out["views"] = draw_crops(source, random, self.views, self._size, (0.25, 1.0))
-        if self.crops:
-            out["crops"] = draw_crops(source, random, self.crops, self._crop_size, (0.05, 0.25))
+            large = draw_crops(source, random, self.views, self._size, (0.25, 1.0))
+            small = None
+            if self.crops:
+                small = draw_crops(source, random, self.crops, self._crop_size, (0.05, 0.25))
+            out["views"] = RandomViews(large, small)
         return out
 
     def _draw_view(

@@ -98,8 +98,8 @@ class DepthObjective(Objective):
 
     def losses(self, output: HeadOutput, batch: Batch) -> dict[str, Tensor]:
         depth, valid = batch["depth"], self.within_range(batch["depth"], batch["valid"])
-        if "unlabelled" in batch:
-            rows, kept = batch["unlabelled"][:, None, None], batch["kept"]
+        if "mixed" in batch:
+            rows, kept = batch["mixed"].unlabelled[:, None, None], batch["mixed"].kept
             if self.kind == "relative":  # measured depth has another scale than the teacher's
                 valid = valid & ~(rows & kept)
             else:

@@ -32,7 +32,8 @@ class SelfSupervisedObjective(Objective):
     def projections(self, output: HeadOutput, batch: Batch) -> Tensor:
         """Returns (B, V, E), of the views and then of the smaller ones (``augment.crops``)."""
         outputs = [output] if output.crops is None else [output, output.crops]
-        rows = [projection_of(part).unflatten(0, (len(batch["views"]), -1)) for part in outputs]
+        count = len(batch["views"].large)
+        rows = [projection_of(part).unflatten(0, (count, -1)) for part in outputs]
         return torch.cat(rows, dim=1)
 
     def update(self, output: HeadOutput, batch: Batch) -> None:
@@ -103,7 +104,7 @@ class DinoObjective(SelfSupervisedObjective):
         """Hides patches of every second view, other ones in each."""
         if not self.patch_weight or "views" not in batch:
             return inputs, batch
-        count = batch["views"].shape[1]
+        count = batch["views"].large.shape[1]
         indices = [count * i + k for i in batch["index"].tolist() for k in range(count)]
         views = inputs.clone()
         views[1::2], batch = hide_patches(

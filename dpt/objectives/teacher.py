@@ -145,7 +145,7 @@ class SelfTeacher(MovingAverageTeacher):
         return mean + share * (value - mean)  # lerp refuses whole numbers, BatchNorm's counters
 
     def add_labels(self, batch: Batch, *, progress: float) -> Batch:
-        self.progress, views = progress, batch["views"]
+        self.progress, views = progress, batch["views"].large
         output = predict(self.average.module, views.flatten(0, 1))["dino"]
         assert isinstance(output, EmbeddingOutput)
         batch = {**batch, "teacher": output.projection.unflatten(0, views.shape[:2])}
@@ -185,18 +185,18 @@ class PseudoLabelTeacher(MovingAverageTeacher):
             raise ValueError(f"task/teacher=ema labels no images for {heads}: leave it out")
 
     def add_labels(self, batch: Batch, *, progress: float) -> Batch:
-        if "weak" not in batch or progress < self.start:
+        if "mixed" not in batch or progress < self.start:
             return batch
-        rows, images = batch["unlabelled"], batch["weak"]
-        outputs = predict(self.average.module, images[rows])
-        size = (images.shape[-2], images.shape[-1])
+        weak, rows, kept = batch["mixed"]
+        outputs = predict(self.average.module, weak[rows])
+        size = (weak.shape[-2], weak.shape[-1])
         found: dict[str, Tensor] = {}
         for objective in self.objectives:
             teacher = outputs[objective.head].tensor
             found |= objective.pseudo_labels(teacher, size, share=self.share)
         inputs, (places,) = cast(dict[str, Any], batch), rows.nonzero(as_tuple=True)
         for key, values in found.items():  # labels of pasted parts are known; padding has none
-            values = torch.where(batch["kept"][rows], inputs[key][rows], values)
+            values = torch.where(kept[rows], inputs[key][rows], values)
             found[key] = inputs[key].index_put((places,), values)
         return cast(Batch, inputs | found)
 

@@ -87,8 +87,8 @@ class Task(L.LightningModule):
         return self.model.preprocessing.normalize(images).to(self.dtype)
 
     def _prepare(self, batch: Batch, *, step: int) -> tuple[Tensor, Batch]:
-        views = batch.get("views")  # (B, N, 3, H, W), in training alone
-        inputs = self._normalize(batch["image"] if views is None else views.flatten(0, 1))
+        images = batch["views"].large.flatten(0, 1) if "views" in batch else batch["image"]
+        inputs = self._normalize(images)
         for objective in self.objectives.values():
             inputs, batch = objective.prepare(inputs, batch, step=step)
         return inputs, batch
@@ -107,8 +107,9 @@ class Task(L.LightningModule):
         for head in self.model.heads.values():
             head.set_progress(progress)
         outputs = self.model(inputs, raw=True)  # losses upsample the logits
-        if "crops" in batch:  # these views have another size
-            crops = self.model(self._normalize(batch["crops"].flatten(0, 1)), raw=True)
+        small = batch["views"].small if "views" in batch else None
+        if small is not None:  # these views have another size
+            crops = self.model(self._normalize(small.flatten(0, 1)), raw=True)
             for name, output in outputs.items():
                 output.crops = crops[name]
         for objective in self.objectives.values():

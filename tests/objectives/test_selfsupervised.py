@@ -12,6 +12,7 @@ from dpt.losses import dino_loss, ibot_loss, nt_xent
 from dpt.objectives import ContrastiveObjective, DinoObjective
 from dpt.objectives.teacher import SelfTeacher, Teacher
 from dpt.training.task import Task
+from dpt.types import RandomViews
 
 pytestmark = pytest.mark.filterwarnings("ignore:You are trying to `self.log")
 
@@ -48,16 +49,21 @@ def batch_of(count=3, views=2, crops=0, seed=0):
     def draw(*shape):
         return torch.randint(256, shape, generator=random, dtype=torch.uint8)
 
-    batch = {"image": draw(count, 3, *SIZE), "views": draw(count, views, 3, *SIZE),
-             "index": torch.arange(count), "name": ["x"] * count}  # fmt: skip
-    return batch | ({"crops": draw(count, crops, 3, 16, 32)} if crops else {})
+    image, large = draw(count, 3, *SIZE), draw(count, views, 3, *SIZE)
+    small = draw(count, crops, 3, 16, 32) if crops else None
+    return {
+        "image": image,
+        "views": RandomViews(large, small),
+        "index": torch.arange(count),
+        "name": ["x"] * count,
+    }
 
 
 @pytest.mark.parametrize("crops", [0, 2])
 def test_the_contrastive_loss_sees_the_views_of_each_image(crops):
     task, batch = task_of(contrastive()), batch_of(crops=crops)
     found = task.training_step(batch, 0)
-    views = [batch["views"].flatten(0, 1)] + ([batch["crops"].flatten(0, 1)] if crops else [])
+    views = [images.flatten(0, 1) for images in batch["views"] if images is not None]
     outputs = [projections(task, v).unflatten(0, (3, -1)) for v in views]
     expected = nt_xent(torch.cat(outputs, dim=1), temperature=0.2)
     torch.testing.assert_close(found, expected)
@@ -82,7 +88,7 @@ def test_dino_follows_its_algorithm():
     task.total_steps = 3.0
     for step in range(3):
         batch = batch_of(crops=2, seed=step)
-        views, crops = (batch[key].flatten(0, 1) for key in ("views", "crops"))
+        views, crops = (images.flatten(0, 1) for images in batch["views"])
         with torch.no_grad():
             said = projections(Task(model=teacher, objectives={}), views).unflatten(0, (3, 2))
         outputs = [projections(plain, images).unflatten(0, (3, 2)) for images in (views, crops)]
@@ -114,7 +120,7 @@ def test_hidden_patches_learn_what_the_teacher_sees_there():
     """iBOT: of every second view, a third of its six patches is hidden from the trained model."""
     task, batch = task_of(dino(patch_weight=2.0)), batch_of()
     task.total_steps = 3.0
-    model, views = copy.deepcopy(task.model), batch["views"].flatten(0, 1)
+    model, views = copy.deepcopy(task.model), batch["views"].large.flatten(0, 1)
     terms = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(task, "log_dict", lambda found, **_: terms.update(found))
@@ -162,6 +168,7 @@ def test_dino_needs_its_teacher():
 def test_learns_to_tell_images_apart():
     task, batch = task_of(contrastive()), batch_of(6)
     patches = torch.nn.functional.interpolate(batch["image"][:, :, :2, :3], SIZE)
-    batch["views"] = torch.stack([patches, patches // 2 + 64], dim=1)  # the second of less contrast
+    views = torch.stack([patches, patches // 2 + 64], dim=1)  # the second of less contrast
+    batch["views"] = RandomViews(views, None)
     losses = losses_of(task, batch, steps=40, lr=1e-3)
     assert losses[-1] < 0.3 * losses[0]

@@ -10,6 +10,7 @@ from photos import save_dense
 from tiny import assert_equal, checkpoint_of
 
 from dpt.data import ScenesDataset, TrainTransform, collate_train
+from dpt.data.mixing import paste_parts
 from dpt.model import create_model
 from dpt.objectives import DepthObjective, SegmentationObjective
 from dpt.objectives.teacher import PseudoLabelTeacher, predict
@@ -42,7 +43,7 @@ def batch(count=4, labelled=2):
             sample["depth"] = random.uniform(1, 9, SIZE).astype(np.float32)
             sample["valid"] = np.ones(SIZE, bool)
         samples.append(transform(sample, seed=i))
-    return collate_train(samples, ["labels", "depth"])
+    return paste_parts(collate_train(samples, ["labels", "depth"]), samples)
 
 
 def teacher(**options):
@@ -61,7 +62,7 @@ def teacher(**options):
 def test_images_without_labels_get_those_of_the_average():
     ours, model = teacher(start=0.0)
     before = batch()
-    outputs = predict(copy.deepcopy(model).eval(), before["weak"][2:])
+    outputs = predict(copy.deepcopy(model).eval(), before["mixed"].weak[2:])
     logits = torch.nn.functional.interpolate(
         outputs["segmentation"].tensor, size=SIZE, mode="bilinear", align_corners=True
     )
@@ -70,9 +71,9 @@ def test_images_without_labels_get_those_of_the_average():
     after = ours.add_labels(before, progress=0.0)
     for key in ("labels", "depth", "valid"):
         assert torch.equal(after[key][:2], before[key][:2]), key
-    assert before["unlabelled"].tolist() == [False, False, True, True]
+    assert before["mixed"].unlabelled.tolist() == [False, False, True, True]
     assert torch.equal(after["image"], before["image"])
-    area, labels = before["kept"][2:], after["labels"][2:]
+    area, labels = before["mixed"].kept[2:], after["labels"][2:]
     assert 0.2 < area.float().mean() < 0.8
     depth = outputs["depth"].tensor
     assert torch.equal(after["depth"][2:], torch.where(area, before["depth"][2:], depth))
@@ -93,7 +94,7 @@ def test_before_its_start_it_changes_nothing():
     before = batch()
     assert ours.add_labels(before, progress=0.4) is before
     alone = batch(labelled=4)
-    assert "weak" not in alone
+    assert "mixed" not in alone
     assert ours.add_labels(alone, progress=0.9) is alone
 
 
@@ -139,7 +140,7 @@ def test_measured_depth_that_is_pasted(kind):
     depth = {"depth": torch.rand(4, *SIZE) * 8 + 1, "valid": torch.ones(4, *SIZE).bool()}
     objective.losses(HeadOutput(torch.full((4, *SIZE), 2.0)), before | depth)
     assert objective.loss.valid[:2].all()
-    for valid, kept in zip(objective.loss.valid[2:], before["kept"][2:], strict=True):
+    for valid, kept in zip(objective.loss.valid[2:], before["mixed"].kept[2:], strict=True):
         assert 0 < kept.sum() < kept.numel()
         assert valid[kept].all() if kind == "metric" else not valid[kept].any()
         assert valid[~kept].float().mean() == pytest.approx(

@@ -25,7 +25,7 @@ from dpt.objectives import (
 from dpt.objectives.base import same_size_groups, take
 from dpt.objectives.teacher import SelfTeacher
 from dpt.training.task import Task
-from dpt.types import IGNORE_INDEX, NO_CLASS
+from dpt.types import IGNORE_INDEX, NO_CLASS, RandomViews
 
 pytestmark = pytest.mark.filterwarnings("ignore:You are trying to `self.log")
 
@@ -149,10 +149,11 @@ def test_every_parameter_of_other_encoders_has_one_too(name, encoder):
 )
 def test_every_parameter_has_one_in_pretraining(name, encoder):
     task, size = task_of(name, encoder), (64, 96) if "timm" in encoder else SIZE
-    parts = {"image": ()} if name == "inpainting" else {"image": (), "views": (2,), "crops": (1,)}
-    batch = {key: torch.randint(256, (3, *count, 3, *size), dtype=torch.uint8)
-             for key, count in parts.items()}  # fmt: skip
-    _, gradients = step(task, {**batch, "index": torch.arange(3)})
+    batch = {"image": torch.randint(256, (3, 3, *size)), "index": torch.arange(3)}
+    if name != "inpainting":
+        large, small = (torch.randint(256, (3, count, 3, *size)) for count in (2, 1))
+        batch["views"] = RandomViews(large, small)
+    _, gradients = step(task, batch)
     assert [n for n, g in gradients.items() if g is None] == []
     assert task.model.decoder is None
 
