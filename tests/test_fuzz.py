@@ -55,8 +55,9 @@ from dpt.data.formats import io, matlab, pictures
 from dpt.data.formats.video import VideoReader, VideoWriter
 from dpt.data.shards.pack import pack_split
 from dpt.data.shards.packed import PackedDataset
-from dpt.data_check.detect import detect
-from dpt.data_check.masks import mask_settings, read_class_file
+from dpt.data_check.layouts import Folder, detect
+from dpt.data_check.layouts.class_files import read_class_file
+from dpt.data_check.layouts.masks import mask_settings
 from dpt.evaluation.predictions import Pairs
 from dpt.files import config_dir
 from dpt.model import DPT
@@ -320,7 +321,9 @@ def classes(folder):
         (folder / name).write_text(text)
     masks = [mask(folder / f"masks/{i}.png", 2) for i in range(4)]
     return {
-        path: [lambda p=path: mask_settings(masks, read_class_file(folder, [p.name]), {})]
+        path: [
+            lambda p=path: mask_settings(masks, read_class_file(Folder(folder, [p.name], {})), {})
+        ]
         for path in sorted(folder.glob("*.*"))
     }
 

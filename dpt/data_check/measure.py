@@ -14,11 +14,13 @@ _QUANTILE_PIXELS = 20_000  # approximate number of pixels from which quantiles a
 _FEW_TRIPLES = 200  # with fewer, the check is skipped
 _LINES = 1024  # approximate number of rows and columns that are used of larger maps
 _FARTHER = 1.1  # ratio of typical depths
-_ORDERED = 0.75  # share of ordered triples in interpolated masks; by chance a third
+_ORDERED = 0.75  # fraction of ordered triples in interpolated masks; by chance a third
 
 
 @dataclass(frozen=True, slots=True)
-class Photo:
+class ImageStats:
+    """Measurements of a photo."""
+
     size: tuple[int, int]  # (H, W)
     is_empty: bool  # nearly black, white, or of one colour
     digest: bytes  # hash of the decoded pixels
@@ -26,7 +28,9 @@ class Photo:
 
 
 @dataclass(frozen=True, slots=True)
-class Labels:
+class LabelStats:
+    """Measurements of a mask."""
+
     counts: dict[int, int]  # pixels of each id, IGNORE_INDEX for those without a class
     outside: dict[int, int]  # pixels of each value in the file that is no class and not ignored
     unlabelled: dict[int, float]  # fraction of each ignored value in the file; empty: unknown
@@ -38,7 +42,9 @@ class Labels:
 
 
 @dataclass(frozen=True, slots=True)
-class Objects:
+class ObjectStats:
+    """Measurements of object ids."""
+
     counts: dict[int, int]  # objects of each class of things
     segments: int  # objects, and classes of stuff that occur
     without_class: int  # objects without a pixel of a class of things
@@ -46,39 +52,38 @@ class Objects:
 
 
 @dataclass(frozen=True, slots=True)
-class Depth:
+class DepthStats:
     """Measurements of a depth map.
 
     Measured pixels are finite, above zero and not declared invalid; valid pixels lie within
     ``min_depth`` and ``max_depth`` too. Quantiles are zeros where there are no pixels.
     """
 
-    valid: float  # share of valid pixels
+    valid: float  # fraction of valid pixels
     quantiles: tuple[float, ...]  # 1 %, 50 % and 99 % of the valid depths in metres
     is_constant: bool  # whether at least 100 pixels are valid and all have one depth
     dtype: np.dtype  # of the file; of the map in memory if the file is unknown
-    measured: float  # share of measured pixels
+    measured: float  # fraction of measured pixels
     raw: tuple[float, ...]  # 50 % and 99 % quantiles of measured values in the file's unit *
-    beyond: float  # share of the measured pixels that lie beyond max_depth *
+    beyond: float  # fraction of the measured pixels that lie beyond max_depth *
     has_type_maximum: bool  # whether a valid pixel has the largest value of the file's integer type
-    negative: float  # share of values below 0 that are not declared invalid
+    negative: float  # fraction of values below 0 that are not declared invalid
     top: tuple[float, float, float]  # see top_of; of the values in the file
     grows_down: bool  # whether the lower half is typically farther than the upper half
     # * without the largest value of the file's integer type
 
 
-def measure_photo(image: np.ndarray, *, orientation: int = 1) -> Photo:
+def measure_image(image: np.ndarray, *, orientation: int = 1) -> ImageStats:
     """Measures a uint8 (H, W, 3) RGB picture."""
-    mean, std = (
-        values.item() for values in cv2.meanStdDev(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY))
-    )
+    mean, std = cv2.meanStdDev(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY))
+    is_empty = mean.item() < 8 or mean.item() > 247 or std.item() < 3
     digest = hashlib.blake2b(repr(image.shape).encode() + image.tobytes(), digest_size=16).digest()
-    return Photo(image.shape[:2], mean < 8 or mean > 247 or std < 3, digest, orientation)
+    return ImageStats(image.shape[:2], is_empty, digest, orientation)
 
 
 def measure_labels(
     labels: np.ndarray, *, outside: dict[int, int], unlabelled: dict[int, float]
-) -> Labels:
+) -> LabelStats:
     """Measures a uint8 (H, W) map of class ids.
 
     ``outside`` counts the pixels whose value in the file is no class; here they are IGNORE_INDEX.
@@ -86,8 +91,8 @@ def measure_labels(
     counts = np.bincount(labels.ravel(), minlength=256)
     counts[IGNORE_INDEX] -= sum(outside.values())
     triples = ordered = 0  # neighbours whose ids all differ; those with the middle id between
-    every = 1 + max(labels.shape) // _LINES
-    for ids in (labels[::every], labels.T[::every]):
+    step = 1 + max(labels.shape) // _LINES
+    for ids in (labels[::step], labels.T[::step]):
         first, middle, last = ids[:, :-2], ids[:, 1:-1], ids[:, 2:]
         low, high = np.minimum(first, last), np.maximum(first, last)
         differ = (first != middle) & (middle != last) & (first != last)
@@ -96,28 +101,28 @@ def measure_labels(
         ordered += int((differ & (low < middle) & (middle < high)).sum())
     present = {int(i): int(counts[i]) for i in np.flatnonzero(counts)}
     is_interpolated = triples >= _FEW_TRIPLES and ordered > _ORDERED * triples
-    return Labels(present, outside, unlabelled, is_interpolated)
+    return LabelStats(present, outside, unlabelled, is_interpolated)
 
 
-def measure_objects(labels: np.ndarray, objects: np.ndarray, things: Sequence[bool]) -> Objects:
+def measure_objects(labels: np.ndarray, objects: np.ndarray, things: Sequence[bool]) -> ObjectStats:
     """Measures object ids (H, W), 0 where there is none, with class ids (H, W)."""
-    found = objects > 0
-    pairs = np.unique(np.stack([objects[found], labels[found]]), axis=1)
+    is_object = objects > 0
+    pairs = np.unique(np.stack([objects[is_object], labels[is_object]]), axis=1)
     numbers, classes = pairs[:, pairs[1] != IGNORE_INDEX]
-    own = np.isin(classes, np.flatnonzero(things))
-    ids, counts = np.unique(classes[own], return_counts=True)
+    is_thing = np.isin(classes, np.flatnonzero(things))
+    ids, counts = np.unique(classes[is_thing], return_counts=True)
     stuff = np.setdiff1d(labels, [*np.flatnonzero(things), IGNORE_INDEX])
-    return Objects(
+    return ObjectStats(
         dict(zip(ids.tolist(), counts.tolist(), strict=True)),
         segments=int(counts.sum()) + len(stuff),
-        without_class=len(np.unique(pairs[0])) - len(np.unique(numbers[own])),
+        without_class=len(np.unique(pairs[0])) - len(np.unique(numbers[is_thing])),
         of_several_classes=int((np.unique(numbers, return_counts=True)[1] > 1).sum()),
     )
 
 
 def measure_depth(
     depth: np.ndarray, valid: np.ndarray, *, raw: np.ndarray | None, rule: DepthRule | None
-) -> Depth:
+) -> DepthStats:
     """Measures a depth map, float32 (H, W), metres, with ``valid``, bool (H, W).
 
     ``raw`` are the file's values, before ``rule`` converted them; None: the metres are measured.
@@ -131,9 +136,10 @@ def measure_depth(
     is_constant = bool(metres.size >= 100 and metres.min() == metres.max())
     last = np.iinfo(values.dtype).max if values.dtype.kind in "ui" else np.inf
     levels = measured[measured < last]
-    halves = zip(np.array_split(depth, 2), np.array_split(valid, 2), strict=True)
-    (upper,), (lower,) = (_quantiles(half[known], (0.5,)) for half, known in halves)
-    return Depth(
+    middle = (len(depth) + 1) // 2
+    (upper,) = _quantiles(depth[:middle][valid[:middle]], (0.5,))
+    (lower,) = _quantiles(depth[middle:][valid[middle:]], (0.5,))
+    return DepthStats(
         valid=metres.size / depth.size,
         quantiles=_quantiles(metres, (0.01, 0.5, 0.99)),
         is_constant=is_constant,
@@ -149,14 +155,15 @@ def measure_depth(
 
 
 def top_of(values: np.ndarray) -> tuple[float, float, float]:
-    """The largest finite value, the next one divided by it, and the fraction of its pixels."""
+    """Returns the largest finite value, the next one divided by it, and the fraction of its
+    pixels."""
     top = float(values.max(where=np.isfinite(values), initial=0))
     following = float(values.max(where=np.isfinite(values) & (values < top), initial=0))
     return top, following / max(top, 1e-30), float((values == top).mean())
 
 
-def _quantiles(values: np.ndarray, shares: Sequence[float]) -> tuple[float, ...]:
+def _quantiles(values: np.ndarray, fractions: Sequence[float]) -> tuple[float, ...]:
     if values.size == 0:
-        return (0.0,) * len(shares)
-    few = values[:: max(1, values.size // _QUANTILE_PIXELS)].astype(np.float64)
-    return tuple(np.quantile(few, shares).tolist())
+        return (0.0,) * len(fractions)
+    some = values[:: max(1, values.size // _QUANTILE_PIXELS)].astype(np.float64)
+    return tuple(np.quantile(some, fractions).tolist())

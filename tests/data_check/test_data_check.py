@@ -19,11 +19,13 @@ from tiny import call
 from dpt.config.build import make_dataset
 from dpt.data import DataError, Dataset, FolderDataset, ScenesDataset
 from dpt.data_check import examine, quick_findings
-from dpt.data_check.checks import CHECKS, UNITS, likely_scale
-from dpt.data_check.detect import detect
-from dpt.data_check.masks import class_settings
+from dpt.data_check.checks import CHECKS
+from dpt.data_check.findings import Finding
+from dpt.data_check.layouts import detect
+from dpt.data_check.layouts.mask_values import class_settings
 from dpt.data_check.registration import edge_scores, find_misalignment
-from dpt.data_check.scan import Finding, Scan, read_records
+from dpt.data_check.scan import Scan, read_records
+from dpt.data_check.units import UNITS, likely_scale
 from dpt.files import config_dir
 from dpt.objectives.teacher import Teacher
 from dpt.training.first_files import check_data

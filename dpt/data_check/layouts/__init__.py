@@ -1,0 +1,62 @@
+"""What a folder of unknown contents holds, for ``dpt fit``.
+
+A layout is a function from a :class:`Folder` to the settings of ``data`` that read it. ``LAYOUTS``
+lists them and the first match wins. Two readings that would train different models are a question
+to the user: a DataError that names the settings that decide.
+"""
+
+from dataclasses import fields
+from pathlib import Path
+
+from dpt.config.objects import check_arguments
+from dpt.data import DataError, FolderDataset
+from dpt.data_check.layouts import coco, pairs
+from dpt.data_check.layouts.records import Detected, Folder, Layout, Row
+from dpt.files import files_below, printable
+from dpt.validation import PlainMapping
+
+__all__ = ["LAYOUTS", "Detected", "Folder", "Layout", "Row", "detect"]
+
+LAYOUTS: tuple[Layout, ...] = (coco.match, pairs.match)
+_MAX_FILES = 500_000
+
+
+def detect(root: Path, given: PlainMapping) -> Detected:
+    """Finds out what the folder holds.
+
+    Args:
+        given: keys of ``data`` that are set already.
+
+    Raises:
+        DataError: no photo, labels without photos, a file that cannot be read, or two readings that
+            would give different results.
+    """
+    if not root.is_dir():
+        fault = "is a file, not a folder" if root.exists() else "does not exist"
+        raise DataError(f"{root}: {fault}: give the folder that holds the photos")
+    folder_keys = {field.name for field in fields(FolderDataset)} & given.keys()
+    settings = {key: given[key] for key in folder_keys}
+    check_arguments(FolderDataset, settings, "data", is_partial=True)
+    folder = Folder(root, _paths_of_data(root), given)
+    for match in LAYOUTS:
+        detected = match(folder)
+        if detected is not None:
+            return detected
+    raise DataError(f"{root}: no known layout: give the folder that holds photos and labels")
+
+
+def _paths_of_data(root: Path) -> list[str]:
+    """Returns the paths below a folder, those of upper folders first, without those of runs."""
+    files = files_below(root, limit=_MAX_FILES)
+    runs = set()
+    for config in (path for path in files if path.name == "config.yaml"):
+        if (config.parent / "checkpoints").is_dir():
+            runs.add(config.parent)
+        run = config.parent.parent  # of dpt fit that ended before training
+        if config.parent.name == "data_check" and (run / "pairs.csv").is_file():
+            runs.add(run)
+    paths = [p.relative_to(root).as_posix() for p in files if runs.isdisjoint(p.parents)]
+    for path in paths:
+        if printable(path) != path:
+            raise DataError(f"{root}: {printable(path)}: the name is not UTF-8: rename the file")
+    return sorted(paths, key=lambda path: (path.count("/"), path))

@@ -1,0 +1,119 @@
+"""Photos and a JSON file of objects in COCO's format."""
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+
+from dpt.data import DataError
+from dpt.data.datasets.coco import local_name
+from dpt.data_check.layouts import names
+from dpt.data_check.layouts.records import Detected, Folder, split_word
+from dpt.data_check.layouts.splits import hold_out
+from dpt.files import parse_json, plain_name, read_bytes
+from dpt.validation import Plain
+
+_MAX_BYTES = 1 << 29
+_MAX_PARTS = 10_000_000  # lists and objects of a JSON file: some gigabytes in memory
+_KEYS = ("images", "annotations", "categories")
+
+
+def match(folder: Folder) -> Detected | None:
+    """Returns the settings of a folder with a file of objects, of train if there are several.
+
+    Raises:
+        DataError: several files, or masks beside objects: a question to the user.
+    """
+    if {"labels", "depth"} & folder.given.keys():
+        return None
+    path, content = _annotations(folder)
+    if content is None:
+        return None
+    source = folder.root / path
+    try:
+        image_names = [
+            local_name(str(entry["file_name"])).replace("\\", "/") for entry in content["images"]
+        ]
+        is_panoptic = "segments_info" in content["annotations"][0]
+        has_masks = any(entry.get("segmentation") for entry in content["annotations"])
+    except (LookupError, TypeError, AttributeError):
+        raise DataError(f"{source}: no images or annotations in COCO's format") from None
+    name, files = _first_image(folder, image_names)
+    if not files:
+        raise DataError(f"{source}: {image_names[0]} is not below {folder.root}: add the photos")
+    if not is_panoptic and not has_masks:
+        raise DataError(f"{source}: boxes, but no masks: add polygons or RLE to the objects")
+    if not is_panoptic and "annotations" not in folder.given and names.has_masks(folder):
+        remedy = f"set data.labels to the folder of the masks, or data.annotations={path}"
+        raise DataError(f"{folder.root}: holds masks and objects ({path}): {remedy}")
+    kind = "panoptic" if is_panoptic else "instance"
+    split_tag = split_word(path)[1]
+    image = min(files, key=lambda file: split_tag not in file)
+    images = "/".join(image.split("/")[: -1 - name.count("/")]) or "."
+    settings: Plain = {"images": images, "annotations": path}
+    notes = [f"objects: {path}, in COCO's {kind} format"]
+    whole_tag = rf"(?<![^-_. /]){split_tag}(?![^-_. /])"
+    val_tag = _val_tag(folder.paths, path, whole_tag) if split_tag else ""
+    if val_tag:
+        settings = {key: re.sub(whole_tag, "%split", value) for key, value in settings.items()}
+        settings |= {"split_names.train": split_tag, "split_names.val": val_tag}
+    else:
+        held_out, note = hold_out(folder, [f"{images}/{name}" for name in image_names])
+        settings |= held_out
+        notes.append(note)
+    return Detected(kind, "coco", image, settings, notes + folder.notes)
+
+
+def _annotations(folder: Folder) -> tuple[str, Plain | None]:
+    """Returns the path of the file of objects and its content; None if there is no such file."""
+    candidates = [path for path in folder.paths if path.lower().endswith(".json")]
+    candidates = [path for path in candidates if split_word(path)[0] in ("train", "")]
+    chosen, content = "", None
+    for path in sorted(candidates, key=lambda path: split_word(path)[0] != "train"):
+        try:
+            objects = _read(folder, path)
+        except DataError as error:
+            folder.notes.append(f"not used: {error}")
+            continue
+        if objects is None:
+            continue
+        if content is None:
+            chosen, content = path, objects
+        elif split_word(path)[0] or split_word(chosen)[0]:
+            folder.notes.append(f"not used: {path}")
+        else:
+            remedy = "merge them, or name their splits, such as train.json"
+            raise DataError(f"{folder.root}: {chosen} and {path} both list objects: {remedy}")
+    return chosen, content
+
+
+def _read(folder: Folder, path: str) -> Plain | None:
+    """Returns the content of a file in COCO's format; None for others, which are not parsed."""
+    source = folder.root / path
+    text = read_bytes(source, limit=_MAX_BYTES)
+    if not all(f'"{key}"'.encode() in text for key in _KEYS):
+        return None
+    if text.count(b"[") + text.count(b"{") > _MAX_PARTS:
+        raise DataError(f"{source}: more than {_MAX_PARTS} lists and objects")
+    content = parse_json(text, source)
+    is_coco = isinstance(content, dict) and content.keys() >= {*_KEYS}
+    return content if is_coco else None
+
+
+def _first_image(folder: Folder, image_names: Sequence[str]) -> tuple[str, list[str]]:
+    """Returns the first listed name that files have, and these files; some may be missing."""
+    files_of_name = defaultdict(list)
+    for path in folder.paths:
+        files_of_name[plain_name(path.rpartition("/")[2])].append(path)
+    for name in map(plain_name, image_names):
+        files = files_of_name[name.rpartition("/")[2]]
+        files = [path for path in files if plain_name(f"/{path}").endswith(f"/{name}")]
+        if files:
+            return name, files
+    return "", []
+
+
+def _val_tag(paths: Sequence[str], path: str, whole_tag: str) -> str:
+    """Returns the word that names val in the path of its objects; "" if there is no such file."""
+    words = {word for split, word in map(split_word, paths) if split == "val"}
+    tags = [word for word in sorted(words) if re.sub(whole_tag, word, path) in paths]
+    return tags[0] if tags else ""

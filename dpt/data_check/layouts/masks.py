@@ -1,0 +1,293 @@
+"""Settings of masks of unknown values: classes, their names, and what means unlabelled."""
+
+import re
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+from dpt.data import DataError
+from dpt.data.formats import io
+from dpt.data.formats.labels import LabelMap, LabelRule
+from dpt.data_check.layouts.class_files import (
+    LARGEST_VALUES,
+    MAX_VALUES,
+    NO_CLASS,
+    ClassFile,
+    Color,
+)
+from dpt.data_check.layouts.mask_values import (
+    Value,
+    Values,
+    are_colors,
+    are_one_hot,
+    class_settings,
+    ids_of_colors,
+    mask_values,
+    parts_of,
+)
+from dpt.files import few
+from dpt.types import IGNORE_INDEX
+from dpt.validation import Plain, PlainMapping, validate
+
+_CHOICES = {"num_classes", "label_map"}  # keys of data that choose the classes of numbers
+
+
+@dataclass
+class MaskSettings:
+    """Keys of ``data`` for masks, and what was recognised or assumed."""
+
+    settings: Plain
+    notes: list[str] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)  # pixels of each class
+
+
+class _Numbering(NamedTuple):
+    """The numbers that may be classes: ids, or rows of ``label_colors``."""
+
+    settings: Plain
+    values: dict[int, Value]  # of the numbers
+    names: dict[int, str]  # of the numbers that have one
+
+
+def mask_settings(paths: Sequence[Path], file: ClassFile, given: PlainMapping) -> MaskSettings:
+    """Returns the settings of masks, from all their values.
+
+    Args:
+        file: names of the classes.
+        given: keys of ``data`` that the user has set; they decide before the file and the values.
+
+    Raises:
+        DataError: the masks have no classes, or can be read in two ways.
+    """
+    is_chosen = bool(_CHOICES & given.keys())
+    if not is_chosen and len({row.name for row in file.rows}) < len(file.rows):
+        raise DataError(f"{file.path}: two classes have one name: give each its own")
+    colors = validate(list[Color], given.get("label_colors", []), "data.label_colors")
+    colors = colors or [row.color for row in file.rows if row.color]
+    masks = _read_masks(paths, file, given, colors)
+    has_colors = are_colors(masks.values)
+    # colours have rows in a table, not the ids of the file
+    has_ids = has_colors and any(row.id is not None for row in file.rows)
+    ignored_ids = given.get("ignore_index", [] if has_ids else file.ignored)
+    ignored = {ignored_ids} if isinstance(ignored_ids, int) else {*(ignored_ids or ())}
+    numbering = masks.number_colors(colors) if has_colors else masks.number_ids(ignored)
+    classes = masks.chosen_classes() or [(k,) for k in numbering.values if k not in ignored]
+    settings = dict(numbering.settings)
+    if not is_chosen:
+        numbers = [row[0] for row in classes]
+        is_range = numbers == list(range(len(numbers)))
+        settings |= {"num_classes": len(numbers)} if is_range else {"label_map": numbers}
+    if colors and has_colors:
+        ignored |= numbering.values.keys() - set(chain(*classes))
+    ids = {value[0] for value in masks.values if len(value) == 1}
+    ignored |= {i for i in ids if i < 0 or i in LARGEST_VALUES} | {IGNORE_INDEX}
+    settings["ignore_index"] = sorted(ignored)
+    if masks.use_palette:
+        settings.setdefault("color_distance", given.get("color_distance", 0))
+    used = [[numbering.values[k] for k in row if k in numbering.values] for row in classes]
+    counts = [sum(masks.values[value] for value in row) for row in used]
+    notes = masks.notes(used)
+    names = [numbering.names[row[0]] for row in classes if row[0] in numbering.names]
+    if "class_names" not in given and len(set(names)) == len(classes):
+        settings["class_names"] = names
+        notes += masks.notes_of_names(names, counts)
+    elif not (_CHOICES | {"class_names", "label_colors"}) & given.keys():
+        notes.append(masks.note_of_classes(used))
+        if has_colors and not are_one_hot(chain(*used)):
+            settings["class_names"] = [_name_of(value) for (value,) in used]
+    return MaskSettings(settings, notes, counts)
+
+
+@dataclass(frozen=True)
+class _Masks:
+    """The values of masks, and what a file of class names and the user say of them."""
+
+    paths: Sequence[Path]
+    values: Values
+    use_palette: bool  # whether colours of palettes count, not their indices
+    file: ClassFile
+    given: PlainMapping
+
+    def fault(self, text: str) -> DataError:
+        return DataError(f"{self.paths[0].parent}: {text}")
+
+    def chosen_classes(self) -> list[tuple[int, ...]]:
+        """Returns the numbers of each class that the user has chosen; none if the user has not."""
+        if not _CHOICES & self.given.keys():
+            return []
+        label_map = validate(LabelMap | None, self.given.get("label_map"), "data.label_map")
+        count = validate(int | None, self.given.get("num_classes"), "data.num_classes")
+        rule = LabelRule(label_map=label_map, num_classes=count)
+        return list(rule.ids_of_class or [(k,) for k in range(rule.num_classes)])
+
+    def number_colors(self, table: Sequence[Value]) -> _Numbering:
+        """Numbers colours as ``table`` does, which the user or a file gives, or all of them."""
+        settings: Plain = {"label_colors": [list(color) for color in table]}
+        unknown = [str(color) for color in self.values if color not in table]
+        if not table:
+            if "class_names" in self.given:
+                need = "needs data.label_colors, the colour of each class"
+                raise self.fault(f"data.class_names {need}, for masks of colours")
+            settings, table = class_settings(self.values, self.paths, parts_of(self.given))
+            del settings["num_classes"]
+        elif unknown and "color_distance" not in self.given:
+            if self.given.get("label_colors"):
+                remedy = "add each (and its number to data.ignore_index), or set"
+                fault = f"the masks hold {few(unknown)}, which data.label_colors lacks"
+                raise self.fault(f"{fault}: {remedy} data.color_distance")
+            settings["color_distance"] = 0
+        name_of = {row.color: row.name for row in self.file.rows}
+        names = {k: name_of[color] for k, color in enumerate(table) if color in name_of}
+        return _Numbering(settings, dict(enumerate(table)), names)
+
+    def number_ids(self, ignored: Container[int]) -> _Numbering:
+        """Numbers the ids that are classes: those of the user, of the file, or all but
+        ``ignored``."""
+        if len(self.values) > MAX_VALUES:
+            remedy = "save class ids as PNG without interpolation, or set data.label_map"
+            raise self.fault(f"masks of more than {MAX_VALUES} values: {remedy}")
+        ids = sorted(i for (i,) in self.values if i not in ignored and i >= 0)
+        rows = self.file.rows
+        numbers = [row.id for row in rows if row.id is not None]
+        chosen = self.chosen_classes()
+        classes = list(chain(*chosen))
+        if chosen:
+            self._refuse_one_class(ids)
+            if len(numbers) < len(rows) == len(chosen):  # names without ids are those of classes
+                numbers = [row[0] for row in chosen]
+        elif rows:
+            numbers = classes = _ids_of_names(self.file, ids)
+        else:
+            values = Values({(i,): self.values[(i,)] for i in ids})
+            self._refuse_doubtful(values, ids)
+            classes = [i for (i,) in class_settings(values)[1]]
+        is_named = len(numbers) == len(rows)
+        names = {i: row.name for i, row in zip(numbers, rows, strict=True)} if is_named else {}
+        return _Numbering({}, {i: (i,) for i in classes}, names)
+
+    def _refuse_one_class(self, ids: Sequence[int]) -> None:
+        """Raises DataError if 255 is the only id besides another one, unless both are mapped."""
+        others = [str(i) for i in ids if i not in LARGEST_VALUES]
+        if len(others) == 1 and IGNORE_INDEX in ids and "label_map" not in self.given:
+            remedy = f"set data.label_map=[{others[0]},255] without data.num_classes"
+            raise self.fault(f"255 in the masks means unlabelled: {remedy} if it is a class")
+
+    def _refuse_doubtful(self, values: Values, ids: Sequence[int]) -> None:
+        """Raises DataError for ids without names that can be read in two ways."""
+        if len(ids) > 8:
+            (first, first_pixels), (second, second_pixels) = values.most_common(2)
+            is_most = first_pixels + second_pixels > 0.9 * values.total()
+            if abs(first[0] - second[0]) > 100 and is_most:
+                fault = "nearly all pixels have two values, as in masks of two after interpolation"
+                raise self.fault(f"{fault}: save them as PNG, or set data.label_map")
+        classes = [i for i in ids if i != IGNORE_INDEX]
+        if IGNORE_INDEX in ids and len(classes) > 1 and classes[-1] > 100:
+            keys = [f"data.label_map={choice}".replace(" ", "") for choice in (ids, classes)]
+            raise self.fault(f"255 may be a class or mean unlabelled: set {keys[0]} or {keys[1]}")
+
+    def notes(self, used: Sequence[Sequence[Value]]) -> list[str]:
+        """Returns lines about all values, and about those that are no class."""
+        classes = set(chain(*used))
+        unused = [value for value, _ in self.values.most_common() if value not in classes]
+        has_colors = are_colors(self.values)
+        ids = [str(value[0]) for value in sorted(self.values)]
+        kind = f"{len(self.values)} colours" if has_colors else f"ids {few(ids, 12)}"
+        lines = [f"masks: {len(self.paths)} files of {kind}"]
+        if unused:
+            lines.append(f"unlabelled: {few([*map(self._shown, unused)], 6)} of the pixels")
+        if unused and has_colors:
+            distance = self.given.get("color_distance") or 32
+            fraction = self._fraction(sum(self.values[value] for value in unused))
+            remedy = f"data.color_distance={distance} gives them the nearest one within {distance}"
+            fault = f"{len(unused)} colours, {fraction} of the pixels, are no class"
+            lines.append(f"{fault}; {remedy} in each channel")
+        return lines
+
+    def notes_of_names(self, names: Sequence[str], counts: Sequence[int]) -> list[str]:
+        """Returns lines about the names of classes, of which the pixels are given."""
+        lines = [f"class names: {self.file.path}, {few(names, 8)}"]
+        void = {n: k for n, k in zip(names, counts, strict=True) if re.fullmatch(NO_CLASS, n)}
+        if void:
+            fault = f"trained as a class ({self._fraction(sum(void.values()))} of the pixels)"
+            remedy = "if it means unlabelled, set data.ignore_index to its number, counted from 0"
+            lines.append(f"{few(list(void))}: {fault}; {remedy}")
+        return lines
+
+    def note_of_classes(self, used: Sequence[Sequence[Value]]) -> str:
+        """Returns a line about classes without names, and the setting that changes them."""
+        has_colors = are_colors(self.values)
+        is_file_without_colors = has_colors and bool(self.file.rows)
+        why = f"{self.file.path} has no colours" if is_file_without_colors else "no file names them"
+        shown = few([*map(self._shown, chain(*used))], 40)
+        key = "data.label_map" if has_colors else "data.ignore_index"
+        classes = f"classes: {len(used)}, one for each value, as {why}: {shown} of the pixels"
+        return f"{classes}; if a value means unlabelled, set {key}"
+
+    def _fraction(self, pixels: int) -> str:
+        return f"{pixels / self.values.total():.2%}"
+
+    def _shown(self, value: Value) -> str:
+        """Returns a value and the fraction of the pixels that have it."""
+        return f"{_name_of(value)} ({self._fraction(self.values[value])})"
+
+
+def _read_masks(
+    paths: Sequence[Path], file: ClassFile, given: PlainMapping, table: Sequence[Value]
+) -> _Masks:
+    """Reads the values of all masks: all ids, or all colours, also those of palettes where other
+    masks are pictures of colours or the palettes disagree."""
+    parts = parts_of(given)
+    need_palette = not _CHOICES & given.keys() and io.palettes_disagree(paths, parts)
+    examples: dict[int, Value] = {}
+    for use_palette in (True,) if need_palette else (False, True):
+        values = mask_values(paths, parts, use_palette=use_palette)
+        if any(len(value) == 3 and value not in table for value in values):
+            values = ids_of_colors(values)
+        examples = {len(value): value for value in values}
+        if len(values) < 2:
+            fault = "all masks hold one value, and transparent pixels mean unlabelled"
+            remedy = "save each class as an id or an opaque colour"
+            raise DataError(f"{paths[0].parent}: {fault}: {remedy}")
+        if len(examples) == 1:
+            return _Masks(paths, values, use_palette, file, given)
+    both = f"some masks hold ids, such as {examples[1][0]}, others colours, such as {examples[3]}"
+    raise DataError(f"{paths[0].parent}: {both}: save all as ids, or all as colours")
+
+
+def _name_of(value: Value) -> str:
+    return str(value[0]) if len(value) == 1 else "#{:02x}{:02x}{:02x}".format(*value)
+
+
+def _ids_of_names(file: ClassFile, ids: Sequence[int]) -> list[int]:
+    """Returns the id of each name in a file, for masks that hold ``ids``.
+
+    Raises:
+        DataError: the first name without an id may belong to 0, 1 or a value that means unlabelled,
+            or an id has no name.
+    """
+    count = len(file.rows)
+    first = file.rows[0]
+    classes = {*ids} - LARGEST_VALUES
+    start = 0  # the id of the first name, if the file gives none
+    if first.id is None and classes:
+        starts = [0, 1]
+        if classes < {*ids} and re.fullmatch(NO_CLASS, first.name):
+            starts.append(-1)
+        possible = [k for k in starts if classes <= set(range(k, k + count))]
+        if len(possible) > 1 or (not possible and classes <= set(range(count + 1))):
+            held = f"{count} names, and the masks hold the ids {few([*map(str, ids)], 12)}"
+            choices = (
+                f"data.num_classes={count} if {first.name} is the name of 0, "
+                f"data.label_map=1-{count} if it is that of 1, or data.ignore_index={count} if "
+                f"{count} means unlabelled; or remove the name if it means unlabelled"
+            )
+            raise DataError(f"{file.path}: {held}: set {choices}")
+        start = possible[0] if possible else 0
+    numbers = [k + start if row.id is None else row.id for k, row in enumerate(file.rows)]
+    unnamed = [str(i) for i in sorted(classes - {*numbers})]
+    if unnamed:
+        fault = f"no name for the ids {few(unnamed)} of the masks"
+        raise DataError(f"{file.path}: {fault}: add them, or set data.label_map")
+    return numbers

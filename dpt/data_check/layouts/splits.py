@@ -1,0 +1,199 @@
+"""The split of each sample: by names, by lists of names, or a part of the photos held out."""
+
+import hashlib
+import os
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpt.data import DataError
+from dpt.data.splits import original_name
+from dpt.data_check.findings import plural
+from dpt.data_check.layouts.records import SPLITS, Folder, Row, split_word
+from dpt.files import few, open_file, read_text
+from dpt.validation import Plain
+
+_MAX_HELD_OUT = 0.4  # largest fraction of the photos that is used for validation
+_FEW_COPIES = 0.1  # of the photos
+_GROUPS = (r"^(.*)/", r"([^/]*?)[-_.]?[0-9]+[^/0-9]*$")  # folder; what precedes the last number
+
+
+def divide(folder: Folder, rows: list[Row], lists: Sequence[str]) -> tuple[list[Row], Plain]:
+    """Returns the rows with their splits, and the settings that hold photos out if there is no val.
+
+    Args:
+        lists: the text files that define the splits.
+    """
+    settings: Plain = {}
+    sizes = Counter(row.split for row in rows)
+    if sizes["val"] and sizes["train"]:
+        shown = ", ".join(f"{split} {size}" for split, size in sizes.items() if split)
+        folder.notes.append(f"splits: {shown}" + (f", by {few(lists)}" if lists else ""))
+    else:
+        kept = {"test"} if len(sizes) > 1 else set()  # a folder named test may hold all of them
+        rows = [row._replace(split=row.split if row.split in kept else "train") for row in rows]
+        rows = _without_copies(folder, rows)
+        settings, note = hold_out(folder, [row.image for row in rows if row.split == "train"])
+        folder.notes.append(note)
+    for split, name in (("test", "of the split test"), ("", "of no split")):
+        unused = [row.image for row in rows if row.split == split]
+        if unused:
+            folder.notes.append(f"not used: {plural(len(unused), 'photo')} {name} ({few(unused)})")
+    return rows, settings
+
+
+def _without_copies(folder: Folder, rows: Sequence[Row]) -> list[Row]:
+    """Returns the rows without copies of photos, which may be in both splits, if they are few."""
+    sizes = [os.path.getsize(folder.root / row.image) for row in rows]
+    counts = Counter(sizes)
+    originals: dict[bytes, Row] = {}
+    kept, copies = [], []
+    for row, size in zip(rows, sizes, strict=True):
+        first = row
+        if counts[size] > 1:
+            with open_file(folder.root / row.image) as file:
+                digest = hashlib.file_digest(file, "sha256").digest()
+            first = originals.setdefault(digest, row)
+        if first is row:
+            kept.append(row)
+        else:
+            copies.append(f"{row.image} = {first.image}")
+    if len(copies) > _FEW_COPIES * len(rows):  # a fault of the data set, which its check names
+        return list(rows)
+    if copies:
+        shown = f"{plural(len(copies), 'copy of a photo')} ({few(copies)})"
+        folder.notes.append(f"not used: {shown}")
+    return kept
+
+
+def hold_out(folder: Folder, images: Sequence[str]) -> tuple[Plain, str]:
+    """Returns the settings, as far as the user has not set them, that hold out a tenth of the
+    photos or about a tenth of the groups that their names show, and a note about them."""
+    if len(images) < 2:
+        fault = f"{plural(len(images), 'photo')} with labels"
+        raise DataError(f"{folder.root}: {fault}: add some, for training and for validation")
+    given = folder.given
+    if {"folds", "fold", "group_by"} & given.keys():
+        folds = given.get("folds", min(10, _number_of_groups(images, given.get("group_by"))))
+        fold = given.get("fold", folds - 1 if isinstance(folds, int) else 0)
+        keys = "data.folds, data.fold and data.group_by"
+        note = f"splits: no val on disk; part {fold} of {folds}, as {keys} say"
+        return {"folds": folds, "fold": fold}, note
+    for rule in _GROUPS:
+        matches = [re.search(rule, path) for path in images]
+        groups = Counter(match[1] for match in matches if match)
+        if groups.total() == len(images) and 1 < len(groups) <= len(images) // 3:
+            folds, fold, held_out = _fold_near_a_tenth(groups)
+            if sum(groups[group] for group in held_out) <= _MAX_HELD_OUT * len(images):
+                settings = {"folds": folds, "fold": fold, "gap": 0, "group_by": rule}
+                return settings, (
+                    f"splits: no val on disk; validation on {few(held_out)} of the {len(groups)} "
+                    "groups that the names show"
+                )  # larger groups may be classes
+    count = len({original_name(path) for path in images})
+    folds = min(10, count)
+    gap = ", with a gap before it" if len(images) >= 50 else ""
+    note = f"splits: no val on disk; validation on the last tenth by name{gap}"
+    return {"folds": folds, "fold": folds - 1, "gap": count // 50}, note
+
+
+def _fold_near_a_tenth(sizes: Counter[str]) -> tuple[int, int, list[str]]:
+    """Returns the number of folds of the groups, the fold that is nearest to a tenth of the photos,
+    and its groups."""
+    groups = sorted(sizes)
+    folds = min(10, len(groups))
+    ends = [len(groups) * k // folds for k in range(folds + 1)]
+    members = [groups[ends[k] : ends[k + 1]] for k in range(folds)]
+    counts = [sum(sizes[group] for group in fold) for fold in members]
+    fold = min(range(folds), key=lambda k: abs(counts[k] - sizes.total() / 10))
+    return folds, fold, members[fold]
+
+
+def _number_of_groups(images: Sequence[str], group_by: object) -> int:
+    """Returns the number of groups of ``data.group_by``; each photo is one if it cannot be used."""
+    count = len({original_name(path) for path in images})
+    if not isinstance(group_by, str):
+        return count
+    try:
+        pattern = re.compile(group_by)
+    except re.error:
+        return count
+    matches = [pattern.search(path) for path in images]
+    return len({match[min(1, pattern.groups)] for match in matches if match}) or count
+
+
+@dataclass
+class _Reading:
+    """What the lists of one folder say of the samples."""
+
+    lists: list[str]
+    rows: list[Row]  # those that the lists name
+    count: int  # of lines
+
+    @property
+    def is_complete(self) -> bool:
+        return {"train", "val"} <= {row.split for row in self.rows}
+
+
+def rows_by_lists(folder: Folder, rows: list[Row]) -> tuple[list[str], list[Row]]:
+    """Returns the text files that list photos of train and val, and the rows that they list.
+
+    All rows and no lists are returned if folders, tables or the photos' names define the splits, or
+    if there are no such files.
+    """
+    if any(row.split for row in rows):
+        return [], rows
+    by_name = [row._replace(split=split_word(row.image)[0]) for row in rows]
+    if len({row.split for row in by_name}) > 1 and all(row.split for row in by_name):
+        return [], by_name
+    texts = [path for path in folder.paths if path.endswith(".txt")]
+    texts = [path for path in texts if Path(path).stem.lower() in SPLITS]
+    complete = []
+    for parent in sorted({os.path.dirname(path) for path in texts}):
+        lists = [path for path in texts if os.path.dirname(path) == parent]
+        reading = _read_lists(folder, lists, rows)
+        if reading.is_complete:
+            complete.append(reading)
+        else:
+            fault = "which do not name photos of train and of val"
+            folder.notes.append(f"not used: {few(lists)}, {fault}")
+    if len(complete) > 1:
+        shown = " and ".join(few(reading.lists) for reading in complete)
+        remedy = "remove the lists that do not count"
+        raise DataError(f"{folder.root}: {shown} divide the photos: {remedy}")
+    if not complete:
+        return [], rows
+    reading = complete[0]
+    unmatched = reading.count - len(reading.rows)
+    if unmatched > 0:
+        fault = "without a photo that has labels, or named twice"
+        shown = f"{plural(unmatched, 'line')} of {few(reading.lists)}"
+        folder.notes.append(f"not used: {shown}, {fault}")
+    return reading.lists, reading.rows
+
+
+def _read_lists(folder: Folder, lists: list[str], rows: Sequence[Row]) -> _Reading:
+    """Reads text files with the name or path of a photo, and perhaps its labels, in each line."""
+    stems = {os.path.splitext(row.image)[0]: row for row in rows}
+    counts = Counter(os.path.basename(stem) for stem in stems)
+    splits: dict[str, str] = {}
+    count = 0
+    for path in lists:
+        split = SPLITS[Path(path).stem.lower()]
+        for line in read_text(folder.root / path).splitlines():
+            line = line.strip()
+            count += bool(line)
+            for name in {line, re.split(r"[,\s]", line)[0]} - {""}:
+                name = os.path.normpath(name)
+                stem = os.path.splitext(name)[0]
+                splits[stem] = splits[name] = split
+                if counts[os.path.basename(stem)] == 1:  # in whatever folder
+                    splits[os.path.basename(stem)] = split
+    named = []
+    for stem, row in stems.items():
+        split = splits.get(stem) or splits.get(os.path.basename(stem), "")
+        if split:
+            named.append(row._replace(split=split))
+    return _Reading(lists, named, count)
