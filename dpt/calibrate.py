@@ -40,13 +40,13 @@ class KnownDepths:
     """The known depths of one image."""
 
     image: Path
-    x: np.ndarray  # float (N,), share of the width, in 0..1
-    y: np.ndarray  # float (N,), share of the height
+    x: np.ndarray  # float (N,), fraction of the width, in 0..1
+    y: np.ndarray  # float (N,), fraction of the height
     depth: np.ndarray  # float (N,), metres
     exif: bool  # whether the points refer to the image rotated upright, as viewers show it
 
     def sample(self, values: np.ndarray) -> np.ndarray:
-        """The nearest ``values`` (H, W) at each point: (N,)."""
+        """Returns the nearest of ``values`` (H, W) at each point: (N,)."""
         height, width = values.shape
         rows = np.minimum((self.y * height).astype(int), height - 1)
         columns = np.minimum((self.x * width).astype(int), width - 1)
@@ -54,7 +54,7 @@ class KnownDepths:
 
 
 def read_points(path: str | Path, *, images: str | Path | None = None) -> list[KnownDepths]:
-    """Known depths from a table with the columns ``image, x, y, depth_m``, in any order.
+    """Reads known depths from a table with the columns ``image, x, y, depth_m``, in any order.
 
     Args:
         path: the CSV file. ``x`` and ``y`` are in pixels from the image's upper left, from 0.
@@ -64,34 +64,36 @@ def read_points(path: str | Path, *, images: str | Path | None = None) -> list[K
         DataError: a column is missing, a value is not a number, an image is outside of the
             folder, or a point is outside its image.
     """
-    found: dict[str, list[list[float]]] = {}
+    points: dict[str, list[list[float]]] = {}
     remedy = f"its first line must name {','.join(COLUMNS)}"
-    for where, (image, *values) in read_table(path, COLUMNS, remedy=remedy):
+    for where, (name, *values) in read_table(path, COLUMNS, remedy=remedy):
         try:
             point = [parse_number(value) for value in values]
         except ValueError:
             raise DataError(f"{where}: {values} must be three numbers: x, y, depth_m") from None
         if not 1e-6 < point[2] < 1e6:  # squares and reciprocals stay finite
             raise DataError(f"{where}: depth_m={point[2]} must be metres above 0, below 1e6")
-        found.setdefault(image, []).append(point)
+        points.setdefault(name, []).append(point)
     folder = Path(path).parent if images is None else Path(images)
-    known = []
-    for name, points in found.items():
-        photo = path_below(folder, name, path)
-        height, width = io.read_image(photo, exif=True).shape[:2]
-        for x, y, _ in points:
-            if not (0 <= x < width and 0 <= y < height):
-                file = f"{photo} ({width}x{height} pixels)"
-                raise DataError(f"{path}: x={x:g}, y={y:g} lies outside of {file}")
-        x, y, depth = np.array(points).T
-        known.append(KnownDepths(photo, (x + 0.5) / width, (y + 0.5) / height, depth, exif=True))
-    return known
+    known_depths = []
+    for name, rows in points.items():
+        image = path_below(folder, name, path)
+        height, width = io.read_image(image, exif=True).shape[:2]
+        x, y, depth = np.array(rows).T
+        is_inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
+        if not is_inside.all():
+            first = is_inside.argmin()
+            location = f"x={x[first]:g}, y={y[first]:g}"
+            raise DataError(f"{path}: {location} lies outside of {image} ({width}x{height} pixels)")
+        x, y = (x + 0.5) / width, (y + 0.5) / height
+        known_depths.append(KnownDepths(image, x, y, depth, exif=True))
+    return known_depths
 
 
 def read_maps(
     images: str | Path, depth: str | Path, *, scale: float = 0.001, invalid: Sequence[float] = (0,)
 ) -> list[KnownDepths]:
-    """Known depths from dense or sparse maps of the image's aspect ratio, paired by file stem.
+    """Reads known depths from dense or sparse maps of the image's aspect ratio, by file stem.
 
     Args:
         images, depth: folders; searched with their sub-folders.
@@ -102,38 +104,43 @@ def read_maps(
         DataError: a folder is empty, no names match, a file cannot be read, or a map has another
             aspect ratio than its image.
     """
-    wanted = ((images, io.IMAGE_SUFFIXES, "--images"), (depth, io.DEPTH_SUFFIXES, "--depth"))
-    for folder, _, option in wanted:
-        if not Path(folder).is_dir():
+    files = []
+    for folder, suffixes, option in (
+        (Path(images), io.IMAGE_SUFFIXES, "--images"),
+        (Path(depth), io.DEPTH_SUFFIXES, "--depth"),
+    ):
+        if not folder.is_dir():
             raise DataError(f"{folder}: no such folder: check {option}")
-    photos, maps = (
-        scan(Path(folder), "%stem", suffixes, option=option) for folder, suffixes, option in wanted
-    )
-    pairs = [(photo, maps[key]) for key, photo in photos.items() if key in maps]
+        files.append(scan(folder, "%stem", suffixes, option=option))
+    image_files, depth_files = files
+    pairs = [(image_files[key], depth_files[key]) for key in image_files if key in depth_files]
     if not pairs:
+        examples = f"such as {next(iter(image_files))} and {next(iter(depth_files))}"
         raise DataError(
-            f"no file of {images} has the stem of one of {depth} (such as {next(iter(photos))} and "
-            f"{next(iter(maps))}): name them alike"
+            f"no file of {images} has the stem of one of {depth} ({examples}): name them alike"
         )
-    known = []
-    for photo, file in pairs:
-        metres, valid = io.read_depth(file, scale=scale, invalid=invalid)
-        (height, width), (rows, columns) = metres.shape, pictures.read_size(photo)
-        if abs(height * columns - width * rows) > max(rows, columns):  # more than a pixel
-            turn = pictures.exif_orientation(photo)
-            turned = f" (EXIF orientation {turn}, which is not applied)" if turn != 1 else ""
-            raise DataError(
-                f"{file}: {width}x{height} pixels (width x height) is not the aspect ratio of "
-                f"{photo}, {columns}x{rows}{turned}: save both in the same orientation, uncut"
-            )
-        places = np.flatnonzero(valid)
-        if len(places) > POINTS_PER_IMAGE:
-            random = np.random.default_rng(zlib.crc32(os.fsencode(photo.name)))
-            places = np.sort(random.choice(places, POINTS_PER_IMAGE, replace=False))
-        y, x = np.divmod(places, width)
-        chosen = metres.flat[places].astype(float)
-        known.append(KnownDepths(photo, (x + 0.5) / width, (y + 0.5) / height, chosen, exif=False))
-    return known
+    return [_read_map(*pair, scale=scale, invalid=invalid) for pair in pairs]
+
+
+def _read_map(image: Path, file: Path, *, scale: float, invalid: Sequence[float]) -> KnownDepths:
+    """Reads a depth map; more than ``POINTS_PER_IMAGE`` values are sampled."""
+    metres, valid = io.read_depth(file, scale=scale, invalid=invalid)
+    (height, width), (rows, columns) = metres.shape, pictures.read_size(image)
+    if abs(height * columns - width * rows) > max(rows, columns):  # more than a pixel
+        orientation = pictures.exif_orientation(image)
+        turned = f" (EXIF orientation {orientation}, which is not applied)"
+        raise DataError(
+            f"{file}: {width}x{height} pixels (width x height) is not the aspect ratio of "
+            f"{image}, {columns}x{rows}{turned if orientation != 1 else ''}: save both in the same "
+            "orientation, uncut"
+        )
+    indices = np.flatnonzero(valid)
+    if len(indices) > POINTS_PER_IMAGE:
+        random = np.random.default_rng(zlib.crc32(os.fsencode(image.name)))
+        indices = np.sort(random.choice(indices, POINTS_PER_IMAGE, replace=False))
+    y, x = np.divmod(indices, width)
+    depth = metres.flat[indices].astype(float)
+    return KnownDepths(image, (x + 0.5) / width, (y + 0.5) / height, depth, exif=False)
 
 
 @dataclass(frozen=True)
@@ -142,7 +149,7 @@ class Residuals:
 
     name: str
     points: int  # known depths
-    inliers: float  # share of them that agree with the fit
+    inliers: float  # fraction of them that agree with the fit
     abs_rel: float  # mean |predicted - known| / known of all points
     rmse: float  # root mean square of predicted - known of all points, metres
 
@@ -195,39 +202,46 @@ def calibrate(model: DPT, known: Sequence[KnownDepths]) -> Report:
         raise ValueError(f"nothing to calibrate: the heads are {', '.join(model.heads)}, no depth")
     if not known:
         raise ValueError("nothing to calibrate: there are no images with known depths")
-    predictor = Predictor(model)
-    predictor.calibration = None
-    parts: list[np.ndarray] = []
-    depth = np.concatenate([each.depth for each in known])
-    if len(depth) and not METRES[0] <= (median := float(np.median(depth))) <= METRES[1]:
+    depth = np.concatenate([k.depth for k in known])
+    median = float(np.median(depth)) if len(depth) else METRES[0]
+    if not METRES[0] <= median <= METRES[1]:
         raise ValueError(
             f"the median of the known depths is {median:.3g} m, probably not in "
             "metres: check --depth-scale (1: metres, 0.001: millimetres) or the column depth_m"
         )
-    for each in known:
-        found = predictor(io.read_image(each.image, exif=each.exif))
-        found.require_finite()
-        assert found.depth is not None
-        parts.append(each.sample(found.depth))
-    prediction = np.concatenate(parts).astype(np.float64)
+    predicted = _predict(model, known)
     space: CalibrationSpace = "inverse_depth" if spec.is_inverse_depth else "depth"
-    calibration, inliers = fit(prediction, depth, space=space)
-    error = calibration.to_metres(torch.from_numpy(prediction)).numpy() - depth
+    calibration, is_inlier = fit(predicted, depth, space=space)
+    error = calibration.to_metres(torch.from_numpy(predicted)).numpy() - depth
 
-    def residuals(name: str, where: np.ndarray | slice) -> Residuals:
-        off, true = error[where], depth[where]
-        abs_rel, rmse = float((np.abs(off) / true).mean()), float(np.sqrt((off**2).mean()))
-        return Residuals(name, len(true), float(inliers[where].mean()), abs_rel, rmse)
+    def residuals(name: str, points: np.ndarray | slice) -> Residuals:
+        errors, depths = error[points], depth[points]
+        abs_rel = float((np.abs(errors) / depths).mean())
+        rmse = float(np.sqrt((errors**2).mean()))
+        return Residuals(name, len(depths), float(is_inlier[points].mean()), abs_rel, rmse)
 
-    owner = np.repeat(np.arange(len(known)), [len(each.depth) for each in known])
-    images = tuple(residuals(known[i].image.name, owner == i) for i in np.unique(owner))
-    return Report(calibration, images, residuals("all images", slice(None)))
+    image_index = np.repeat(np.arange(len(known)), [len(k.depth) for k in known])
+    images = [residuals(known[i].image.name, image_index == i) for i in np.unique(image_index)]
+    return Report(calibration, tuple(images), residuals("all images", slice(None)))
+
+
+def _predict(model: DPT, known: Sequence[KnownDepths]) -> np.ndarray:
+    """Returns the prediction, without a calibration, at every known depth: float64 (N,)."""
+    predictor = Predictor(model)
+    predictor.calibration = None
+    values = []
+    for points in known:
+        prediction = predictor(io.read_image(points.image, exif=points.exif))
+        prediction.require_finite()
+        assert prediction.depth is not None
+        values.append(points.sample(prediction.depth))
+    return np.concatenate(values).astype(np.float64)
 
 
 def fit(
     prediction: np.ndarray, depth: np.ndarray, *, space: CalibrationSpace
 ) -> tuple[Calibration, np.ndarray]:
-    """The scale and shift of smallest relative error, and which points agree with them, bool (N,).
+    """Fits scale and shift of smallest relative error; also returns which points agree, bool (N,).
 
     The target t is 1/depth or depth, as ``space`` says. The residual of a point is
     (scale · prediction + shift) / t - 1, so near and far points have equal weight. Fewer than
@@ -284,18 +298,19 @@ def fit(
 def _fit_without_outliers(
     rows: np.ndarray, x: np.ndarray, target: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The solution of ``rows · solution = 1``, and the points that agree with it."""
+    """Solves ``rows · solution = 1``; also returns which points agree with the solution."""
     from scipy.stats import siegelslopes
 
     if rows.shape[1] == 1:
         solution = np.array([np.nanmedian(target / np.where(x == 0, np.nan, x))])
     else:
-        few = np.random.default_rng(0).permutation(len(x))[:START_POINTS]
-        solution = np.array(siegelslopes(target[few], x[few])[:2])
+        sample = np.random.default_rng(0).permutation(len(x))[:START_POINTS]
+        solution = np.array(siegelslopes(target[sample], x[sample])[:2])
     deviation = 1.4826 * (1 + 5 / (len(x) - rows.shape[1]))  # per median absolute residual
     agrees = np.zeros(len(x), bool)
     for _ in range(100):
-        before, residual = agrees, np.abs(rows @ solution - 1)
+        before = agrees
+        residual = np.abs(rows @ solution - 1)
         agrees = residual <= 2.5 * max(deviation * float(np.median(residual)), 1e-6)
         if (agrees == before).all():
             break

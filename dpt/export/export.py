@@ -16,7 +16,7 @@ from dpt.files import reason
 from dpt.model import DPT
 from dpt.weights.files import writing
 
-TOLERANCE = 1e-4  # the largest error that is accepted, as a share of an output's largest value
+TOLERANCE = 1e-4  # the largest error that is accepted, as a fraction of an output's largest value
 
 
 @dataclass(frozen=True)
@@ -96,22 +96,25 @@ def export(
 
 
 def compare(graph: Graph, run: Run, shapes: Iterable[Shape]) -> dict[str, float]:
-    """The largest difference of each output, as a share of its largest value in the model;
-    ValueError if one exceeds :data:`TOLERANCE`."""
+    """Returns each output's largest difference, as a fraction of its largest value in the model.
+
+    Raises:
+        ValueError: a difference exceeds :data:`TOLERANCE`, or the file does not run.
+    """
     errors: dict[str, float] = {}
     for shape in shapes:
         images = graph.example(shape)
         with torch.no_grad():
-            wanted = graph(images)
+            expected = graph(images)
             try:
-                found = run(images)
+                outputs = run(images)
             except Exception as error:  # of either runtime
                 raise ValueError(f"it fails on {_form(shape)} pixels: {reason(error)}") from error
-        for name, value in wanted.items():
+        for name, value in expected.items():
             off = inf
-            if found[name].shape == value.shape:
+            if outputs[name].shape == value.shape:
                 scale = value.abs().max().clamp(min=torch.finfo(torch.float32).tiny)
-                off = float((found[name] - value).abs().max() / scale)
+                off = float((outputs[name] - value).abs().max() / scale)
             errors[name] = max(errors.get(name, 0.0), inf if isnan(off) else off)
     worst = max(errors, key=lambda name: errors[name])
     if errors[worst] > TOLERANCE:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -17,6 +17,9 @@ from torch.export import ExportedProgram
 
 from dpt.files import reason
 from dpt.weights.files import writing
+
+if TYPE_CHECKING:  # of the extra `onnx`
+    from onnx_ir import Value
 
 Run = Callable[[Tensor], dict[str, Tensor]]  # the graph's input to its outputs by name
 SUFFIXES = ".onnx", ".pt2"
@@ -33,7 +36,8 @@ def check_target(path: Path, *, opset: int | None) -> None:
         if opset is not None:
             raise ValueError(f"{path}: opset is an option of ONNX: leave it out for .pt2")
         return
-    if absent := [name for name in ("onnx", "onnxruntime", "onnxscript") if not find_spec(name)]:
+    absent = [name for name in ("onnx", "onnxruntime", "onnxscript") if not find_spec(name)]
+    if absent:
         raise ValueError(
             f"{path}: ONNX needs {', '.join(absent)}: "
             'pip install "dense-prediction-transformers[onnx]"'
@@ -78,7 +82,7 @@ def write(
         return
     logging.disable(logging.WARNING)  # the exporter reports every step
     try:
-        made: Any = torch.onnx.export(
+        made = torch.onnx.export(
             program,
             dynamo=True,
             input_names=["images"],
@@ -90,19 +94,19 @@ def write(
         raise ValueError(f"ONNX cannot express this model: {reason(error)}") from error
     finally:
         logging.disable(logging.NOTSET)
-    if opset not in (None, found := made.model.opset_imports[""]):
-        raise ValueError(f"--opset {opset}: the exporter wrote opset {found}: choose another")
+    assert made is not None  # only the exporter before torch 2.5 returns None
+    written_opset = made.model.opset_imports[""]
+    if opset not in (None, written_opset):
+        raise ValueError(f"--opset {opset}: the exporter wrote {written_opset}: choose another")
     made.model.metadata_props.update(metadata)
     _name_axes(made.model.graph.inputs[0], axes)
     for value, is_dense in zip(made.model.graph.outputs, outputs.values(), strict=True):
-        rank = len(value.shape)
-        dense = {rank - 2: "height", rank - 1: "width"} if is_dense else {}
-        _name_axes(value, {0: "batch", **dense})
+        _name_axes(value, {0: "batch", **({-2: "height", -1: "width"} if is_dense else {})})
     made.save(path)  # weights beyond 1.5 GB go to NAME.onnx.data
 
 
 def run_of(path: Path) -> Run:
-    """The file as a function: by ONNX Runtime with torch's number of threads, or by torch."""
+    """Returns the file as a function, run by ONNX Runtime with torch's threads or by torch."""
     if path.suffix == ".pt2":
         return torch.export.load(path).module()
     import onnxruntime
@@ -120,13 +124,16 @@ def run_of(path: Path) -> Run:
     names = [output.name for output in session.get_outputs()]
 
     def run(images: Tensor) -> dict[str, Tensor]:
-        found = session.run(None, {"images": images.numpy()})
-        return {name: torch.from_numpy(value) for name, value in zip(names, found, strict=True)}
+        values = session.run(None, {"images": images.numpy()})
+        return {name: torch.from_numpy(value) for name, value in zip(names, values, strict=True)}
 
     return run
 
 
-def _name_axes(value: Any, names: Mapping[int, str]) -> None:
-    """Names free axes; the trace calls them s34, or 16*((s34 + 15)//16)."""
-    sizes = enumerate(value.shape)
-    value.shape = type(value.shape)(s if isinstance(s, int) else names.get(i, s) for i, s in sizes)
+def _name_axes(value: "Value", names: Mapping[int, str]) -> None:
+    """Names free axes by their index; the trace calls them s34, or 16*((s34 + 15)//16)."""
+    shape = value.shape
+    assert shape is not None
+    by_index = {index % len(shape): name for index, name in names.items()}
+    sizes = enumerate(shape)
+    value.shape = type(shape)(s if isinstance(s, int) else by_index.get(i, s) for i, s in sizes)

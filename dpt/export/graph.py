@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import asdict, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,10 +14,11 @@ from torch.export import Dim, ExportedProgram
 import dpt
 from dpt.files import reason
 from dpt.model import DPT
+from dpt.nn import Network
 from dpt.nn.inference import optimized
 from dpt.torch_internals import drop_guards, oblivious_sizes
 from dpt.types import Preprocessing, tensor_specs, tensors_of
-from dpt.validation import to_plain
+from dpt.validation import Plain, to_plain
 
 Shape = tuple[int, int, int]  # of an input: number of images, height, width
 
@@ -30,18 +30,19 @@ class Graph(nn.Module):
     normalised float32 (B, 3, H, W).
     """
 
-    model: Any
+    model: Network
 
-    def __init__(self, model: nn.Module, *, preprocessing: Preprocessing | None) -> None:
+    def __init__(self, model: Network, *, preprocessing: Preprocessing | None) -> None:
         super().__init__()
         self.model, self.preprocessing = model, preprocessing
 
     @classmethod
     def of(cls, model: DPT, *, tasks: Sequence[str], with_preprocessing: bool) -> Graph:
-        """A copy of ``model`` in float32 on the CPU with the heads in ``tasks``."""
+        """Returns a copy of ``model`` in float32 on the CPU with the heads in ``tasks``."""
         if model.predicts_only:
             raise ValueError("an optimised copy cannot be exported: give the original model")
-        if unknown := sorted(set(tasks) - set(model.heads)):
+        unknown = sorted(set(tasks) - set(model.heads))
+        if unknown:
             raise ValueError(f"no head {', '.join(unknown)}: this model has {list(model.heads)}")
         copy = deepcopy(model).cpu().float().eval().requires_grad_(False)
         for name in [name for name in copy.heads if tasks and name not in tasks]:
@@ -49,8 +50,8 @@ class Graph(nn.Module):
         return cls(copy, preprocessing=model.preprocessing if with_preprocessing else None)
 
     def for_inference(self) -> Graph:
-        """The same function with fused BatchNorm and no auxiliary head."""
-        model: Any = optimized(self.model, compiled=False)
+        """Returns the same function with fused BatchNorm and no auxiliary head."""
+        model = optimized(self.model, compiled=False)
         model.to(memory_format=torch.contiguous_format)  # the runtime chooses its own
         return Graph(model, preprocessing=self.preprocessing).eval()
 
@@ -70,7 +71,7 @@ class Graph(nn.Module):
         return {0: "batch", first: "height", first + 1: "width"}
 
     def example(self, shape: Shape) -> Tensor:
-        """Noise as input, always the same for a shape."""
+        """Returns noise as input, always the same for a shape."""
         random = torch.Generator().manual_seed(0)
         if self.preprocessing is None:
             return torch.randn(shape[0], 3, *shape[1:], generator=random)
@@ -78,7 +79,7 @@ class Graph(nn.Module):
 
 
 def trace(graph: Graph, shape: Shape, *, free_size: bool) -> ExportedProgram:
-    """The graph by torch.export, for any number of images and, if ``free_size``, of any size.
+    """Traces the graph by torch.export, for any number of images and, if ``free_size``, any size.
 
     ``shape`` is that of the images to trace with. A model that torch cannot trace is a ValueError.
     """
@@ -96,13 +97,13 @@ def trace(graph: Graph, shape: Shape, *, free_size: bool) -> ExportedProgram:
 
 
 def describe(model: DPT, graph: Graph, *, size: tuple[int, int] | None) -> dict[str, str]:
-    """The file's metadata: what a user must know, by name; lists and objects are JSON."""
+    """Returns the file's metadata, what a user must know by name; lists and objects are JSON."""
     rule = model.preprocessing
     if graph.preprocessing is None:
         form = "float32 (batch, 3, height, width): RGB / 255, minus mean, divided by std"
     else:
         form = "uint8 (batch, height, width, 3): RGB, normalised inside"
-    metadata: dict[str, Any] = {
+    metadata: Plain = {
         "dpt_version": dpt.__version__,
         "model": model.config.name,
         "outputs": {

@@ -7,8 +7,6 @@ process queries are not included.
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +14,7 @@ from torch import Tensor, nn
 
 from dpt.nn import Network, VisionTransformer
 from dpt.nn.vit import Attention
+from dpt.validation import PlainMapping
 
 
 @torch.no_grad()
@@ -26,7 +25,7 @@ def attention_maps(
     blocks: Sequence[int] | None = None,
     queries: Sequence[int] | None = None,
 ) -> list[np.ndarray]:
-    """softmax(Q Kᵀ / √d + bias) of each block: (B, heads, T, T), each row (a query) sums to 1.
+    """Returns softmax(Q Kᵀ / √d + bias) of each block: (B, heads, T, T), whose rows sum to 1.
 
     A full map of ``dpt_large`` takes 21 MB for one image of 384 × 384 and grows with the square of
     the image's area: name the ``blocks``, or ``queries``, the tokens whose rows are wanted.
@@ -35,28 +34,31 @@ def attention_maps(
         ValueError: the encoder has no such attention, or no such block.
     """
     encoder = _encoder(model)
-    count = encoder.config.out_indices[-1] + 1
-    blocks = range(count) if blocks is None else blocks
-    if wrong := [k for k in blocks if not 0 <= k < count]:
-        raise ValueError(f"no block {wrong[0]}: this encoder has blocks 0..{count - 1}")
-    found: dict[int, np.ndarray] = {}
+    layers = [m for m in encoder.blocks.modules() if isinstance(m, Attention)]
+    layers = layers[: encoder.config.out_indices[-1] + 1]
+    blocks = range(len(layers)) if blocks is None else blocks
+    for block in blocks:
+        if not 0 <= block < len(layers):
+            raise ValueError(f"no block {block}: this encoder has blocks 0..{len(layers) - 1}")
+    maps: dict[nn.Module, np.ndarray] = {}
 
-    def keep(k: int, attention: Any, args: Any, options: dict[str, Any]) -> None:
+    def keep(attention: nn.Module, args: tuple[Tensor], options: PlainMapping) -> None:
+        assert isinstance(attention, Attention)
         weights = attention_rows(attention, *args, queries=queries, **options)
-        found[k] = weights.cpu().numpy()
+        maps[attention] = weights.cpu().numpy()
 
     with ExitStack() as hooks:  # which are removed at its end
-        for k in set(blocks):
-            register = encoder.blocks[k].attn.register_forward_pre_hook
-            hooks.enter_context(register(partial(keep, k), with_kwargs=True))
+        for block in set(blocks):
+            hook = layers[block].register_forward_pre_hook(keep, with_kwargs=True)
+            hooks.enter_context(hook)
         encoder(model.pad(images)[0])
-    return [found[k] for k in blocks]
+    return [maps[layers[block]] for block in blocks]
 
 
 def cls_attention(
     model: Network, images: Tensor, *, blocks: Sequence[int] | None = None
 ) -> list[np.ndarray]:
-    """Attention of the CLS token to each patch (Caron et al. 2021, DINO, figure 1).
+    """Returns the attention of the CLS token to each patch (Caron et al. 2021, DINO, figure 1).
 
     (B, heads, h, w) of each block; a map sums to 1 minus the weight of the prefix tokens.
     """
@@ -66,7 +68,7 @@ def cls_attention(
 def patch_attention(
     model: Network, images: Tensor, *, patch: tuple[int, int], blocks: Sequence[int] | None = None
 ) -> list[np.ndarray]:
-    """As :func:`cls_attention`, of the ``patch`` at (row, column) of the grid, from 0.
+    """Returns the attention of the ``patch`` at (row, column) of the grid, from 0, to each patch.
 
     Raises:
         ValueError: the patch lies outside the grid.
@@ -89,7 +91,7 @@ def attention_rows(
     norm: nn.Module | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """Weights of ``attention(tokens, norm=norm, bias=bias)``: (B, heads, len(queries) or T, T)."""
+    """Computes the weights of ``attention(tokens, ...)`` for ``queries``: (B, heads, Q or T, T)."""
     rows = slice(None) if queries is None else list(queries)
     q, k, _ = attention.split_heads(attention.project_qkv(tokens, norm))
     scores = q[:, :, rows] @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
@@ -104,7 +106,7 @@ def has_attention(model: Network) -> bool:
 
 
 def patch_grid(model: Network, images: Tensor) -> tuple[int, int]:
-    """(h, w) of the patches of padded ``images``."""
+    """Returns (h, w), the grid of the patches of padded ``images``."""
     padded, _ = model.pad(images)
     side = _encoder(model).config.patch_size
     return padded.shape[-2] // side, padded.shape[-1] // side
@@ -113,14 +115,14 @@ def patch_grid(model: Network, images: Tensor) -> tuple[int, int]:
 def _patch_maps(
     model: Network, images: Tensor, *, query: int, blocks: Sequence[int] | None
 ) -> list[np.ndarray]:
-    """One token's attention to the patches, (B, heads, h, w) of each block."""
+    """Returns one token's attention to the patches, (B, heads, h, w) of each block."""
     grid, prefix = patch_grid(model, images), model.encoder.num_prefix_tokens[-1]
     rows = attention_maps(model, images, blocks=blocks, queries=[query])
     return [r[:, :, 0, prefix:].reshape(*r.shape[:2], *grid) for r in rows]
 
 
-def _encoder(model: Network) -> Any:
-    if not has_attention(model):
+def _encoder(model: Network) -> VisionTransformer:
+    if not isinstance(model.encoder, VisionTransformer):
         raise ValueError(
             f"no attention maps of {type(model.encoder).__name__}: only ViT, hybrid and BEiT "
             "encoders have them; tokens, their norms and the readout can be inspected"

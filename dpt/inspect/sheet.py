@@ -23,7 +23,7 @@ WIDTH = 1280  # of a sheet, in pixels; many attention heads make it wider
 def inspection_sheet(
     model: DPT, image: Image, *, patch: tuple[int, int] | None = None
 ) -> np.ndarray:
-    """Image and outputs, tokens and readout of each level, attention of each block.
+    """Draws image and outputs, tokens and readout of each level, attention of each block.
 
     Args:
         image: a path, uint8 (H, W, 3) RGB, a PIL image or a tensor, see :class:`dpt.Predictor`.
@@ -36,11 +36,11 @@ def inspection_sheet(
         ValueError: ``patch`` is outside the grid, or given for an encoder without attention maps,
             or an output is NaN or infinite.
     """
-    device, photo = next(model.parameters()).device, as_rgb(image)
+    device, rgb = next(model.parameters()).device, as_rgb(image)
     predictor = Predictor(model, device=device)
-    pixels = torch.from_numpy(predictor.prepare(photo).input).permute(2, 0, 1)[None]
+    pixels = torch.from_numpy(predictor.prepare(rgb).input).permute(2, 0, 1)[None]
     images = model.pad(model.preprocessing.normalize(pixels.to(device)))[0]
-    prediction, shape = predictor(photo), images.shape[-2:]
+    prediction, shape = predictor(rgb), images.shape[-2:]
     prediction.require_finite()
     attention, caption = [], "image"
     if has_attention(model) or patch is not None:
@@ -49,33 +49,34 @@ def inspection_sheet(
         of_patch = patch_attention(model, images, patch=patch)
         attention = _attention("the CLS token", cls_attention(model, images), shape)
         attention += _attention("the framed patch", of_patch, shape)
-        photo, caption = _framed(photo, patch, grid), f"framed: patch {patch[0]} {patch[1]}"
-    first = _outputs(photo, prediction, caption, shape)
+        rgb = _framed(rgb, patch, grid)
+        caption = f"framed: patch {patch[0]} {patch[1]}"
+    first = _outputs(rgb, prediction, caption, shape)
     return stack([*first, *_levels(model, images, shape), *attention])
 
 
-def _framed(photo: np.ndarray, patch: tuple[int, int], grid: tuple[int, int]) -> np.ndarray:
-    height, width = photo.shape[0] / grid[0], photo.shape[1] / grid[1]
+def _framed(rgb: np.ndarray, patch: tuple[int, int], grid: tuple[int, int]) -> np.ndarray:
+    height, width = rgb.shape[0] / grid[0], rgb.shape[1] / grid[1]
     first = round(patch[1] * width), round(patch[0] * height)
     last = round((patch[1] + 1) * width), round((patch[0] + 1) * height)
-    thickness = max(2, photo.shape[1] // 200)
-    return np.asarray(cv2.rectangle(photo.copy(), first, last, (255, 50, 50), thickness))
+    thickness = max(2, rgb.shape[1] // 200)
+    return np.asarray(cv2.rectangle(rgb.copy(), first, last, (255, 50, 50), thickness))
 
 
 def _outputs(
-    photo: np.ndarray, prediction: Prediction, caption: str, shape: Sequence[int]
+    rgb: np.ndarray, prediction: Prediction, caption: str, shape: Sequence[int]
 ) -> list[np.ndarray]:
-    """The photo and the outputs: dense ones as pictures, others in the title."""
+    """Draws the image and the outputs: dense ones as pictures, others in the title."""
     size = f"network input {shape[0]} x {shape[1]} (height x width)"
     title = "; ".join([size, *image_lines(prediction)])
     dense = [name for name, spec in prediction.outputs.items() if spec.dense]
-    pictures = [photo, *(paint(name, prediction, photo, Style()) for name in dense)]
+    pictures = [rgb, *(paint(name, prediction, rgb, Style()) for name in dense)]
     legends = [paint_legend(name, prediction, Style(), width=WIDTH) for name in dense]
-    return [*_section(title, pictures, [caption, *dense], photo.shape), *legends]
+    return [*_section(title, pictures, [caption, *dense], rgb.shape), *legends]
 
 
 def _levels(model: DPT, images: Tensor, shape: Sequence[int]) -> list[np.ndarray]:
-    """A row of cells for each quantity, a column for each feature level."""
+    """Draws a row of cells for each quantity, a column for each feature level."""
     names = [f"level {i}, stride {s}" for i, s in enumerate(model.encoder.strides)]
     pca = [np.rint(level[0] * 255).astype(np.uint8) for level in token_pca(model, images)]
     norms = [level[0] for level in feature_norms(model, images)]
@@ -87,20 +88,20 @@ def _levels(model: DPT, images: Tensor, shape: Sequence[int]) -> list[np.ndarray
     title = "Tokens: norm; single bright patches are outliers"
     rows += _section(title, [heatmap(n) for n in norms], captions, shape)
     if model.decoder is not None:
-        shares = [level[0] for level in readout_contribution(model, images)]
-        captions = [f"{n}: median {np.median(s):.2f}" for n, s in zip(names, shares, strict=True)]
-        high = max(*(float(np.quantile(s, 0.99)) for s in shares), 1e-6)
+        changes = [level[0] for level in readout_contribution(model, images)]
+        captions = [f"{n}: median {np.median(c):.2f}" for n, c in zip(names, changes, strict=True)]
+        high = max(*(float(np.quantile(c, 0.99)) for c in changes), 1e-6)
         title = f"Readout: relative change of each patch by the CLS token, 0 to {high:.2f}"
-        rows += _section(title, [heatmap(s, high=high) for s in shares], captions, shape)
+        rows += _section(title, [heatmap(c, high=high) for c in changes], captions, shape)
     return rows
 
 
 def _attention(token: str, maps: Sequence[np.ndarray], shape: Sequence[int]) -> list[np.ndarray]:
-    """Maps (1, heads, h, w) of each block: a column for each block, a row for each head."""
-    places = [(block, head) for head in range(maps[0].shape[1]) for block in range(len(maps))]
+    """Draws maps (1, heads, h, w) of each block: a column for each block, a row for each head."""
+    cells = [(block, head) for head in range(maps[0].shape[1]) for block in range(len(maps))]
     title = f"Attention of {token} by block (b) and head (h), each map from 0 to its 99 % quantile"
-    pictures = [heatmap(maps[block][0, head]) for block, head in places]
-    captions = [f"b{block} h{head}" for block, head in places]
+    pictures = [heatmap(maps[block][0, head]) for block, head in cells]
+    captions = [f"b{block} h{head}" for block, head in cells]
     return _section(title, pictures, captions, shape, len(maps))
 
 
@@ -111,7 +112,7 @@ def _section(
     shape: Sequence[int],
     columns: int | None = None,
 ) -> list[np.ndarray]:
-    """A heading, and cells of the aspect ratio of ``shape``; by default in one row."""
+    """Draws a heading, and cells of the aspect ratio of ``shape``; by default in one row."""
     columns = columns or max(3, len(pictures))
     width = min(max(WIDTH // columns - 4, 72), 420)
     size = (max(8, round(width * shape[0] / shape[1])), width)

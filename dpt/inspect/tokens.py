@@ -4,17 +4,15 @@ Every function returns one array for each level, shallow to deep, on that level'
 encoders are supported.
 """
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
 
-from dpt.nn import Network
+from dpt.nn import Network, Read
 
 
 def token_pca(model: Network, images: Tensor) -> list[np.ndarray]:
-    """First three principal components of the patch tokens as RGB: (B, h, w, 3) of each level.
+    """Returns three principal components of the patch tokens as RGB: (B, h, w, 3) of each level.
 
     The components are computed over all images together, with a positive largest loading. Each is
     scaled from its 2 % and 98 % quantiles to 0..1 and clipped.
@@ -23,7 +21,7 @@ def token_pca(model: Network, images: Tensor) -> list[np.ndarray]:
 
 
 def feature_norms(model: Network, images: Tensor) -> list[np.ndarray]:
-    """Length of each patch token: (B, h, w) of each level.
+    """Returns the length of each patch token: (B, h, w) of each level.
 
     Tokens many times longer than the rest are the outliers (artifacts) of Darcet et al. 2024,
     which registers prevent.
@@ -33,7 +31,7 @@ def feature_norms(model: Network, images: Tensor) -> list[np.ndarray]:
 
 @torch.no_grad()
 def readout_contribution(model: Network, images: Tensor) -> list[np.ndarray]:
-    """How much the CLS token changes the readout of each patch: (B, h, w) of each level.
+    """Measures how the CLS token changes the readout of each patch: (B, h, w) of each level.
 
     With r(p, c) the output of :class:`dpt.nn.reassemble.Read` for patch token p and CLS token c,
     this is ‖r(p, c) - r(p, 0)‖ / ‖r(p, 0)‖: for readout ``add`` ‖c‖ / ‖p‖, for ``ignore`` 0.
@@ -44,22 +42,21 @@ def readout_contribution(model: Network, images: Tensor) -> list[np.ndarray]:
     if model.decoder is None:
         raise ValueError("this model has no readout: it has no dense head")
     tokens = model.encoder(model.pad(images)[0])
-    levels: Any = model.decoder.reassemble
-    shares = []
-    for level, level_tokens, grid in zip(levels, tokens.levels, tokens.grids, strict=True):
-        without = level_tokens.clone()
-        if level.read.num_prefix_tokens:
-            without[:, 0] = 0
-        alone = level.read(without)
-        added = (level.read(level_tokens) - alone).norm(dim=-1)
-        share = added / alone.norm(dim=-1).clamp_min(1e-12)
-        shares.append(share.unflatten(1, grid).float().cpu().numpy())
-    return shares
+    reads = [module for module in model.decoder.reassemble.modules() if isinstance(module, Read)]
+    changes = []
+    for read, level, grid in zip(reads, tokens.levels, tokens.grids, strict=True):
+        without_cls = level.clone()
+        if read.num_prefix_tokens:
+            without_cls[:, 0] = 0
+        alone = read(without_cls)
+        change = (read(level) - alone).norm(dim=-1) / alone.norm(dim=-1).clamp_min(1e-12)
+        changes.append(change.unflatten(1, grid).float().cpu().numpy())
+    return changes
 
 
 @torch.no_grad()
 def patch_tokens(model: Network, images: Tensor) -> list[np.ndarray]:
-    """(B, h, w, D) of each level, without the prefix tokens."""
+    """Returns the patch tokens (B, h, w, D) of each level."""
     tokens = model.encoder(model.pad(images)[0])
     prefixes = model.encoder.num_prefix_tokens
     return [
@@ -69,7 +66,7 @@ def patch_tokens(model: Network, images: Tensor) -> list[np.ndarray]:
 
 
 def components(patches: np.ndarray) -> np.ndarray:
-    """(B, h, w, D) to (B, h, w, 3), see :func:`token_pca`."""
+    """Projects (B, h, w, D) to (B, h, w, 3), see :func:`token_pca`."""
     rows = patches.reshape(-1, patches.shape[-1]).astype(np.float64)
     rows -= rows.mean(axis=0)
     axes = np.linalg.eigh(rows.T @ rows)[1][:, :-4:-1]  # eigenvalues ascend
