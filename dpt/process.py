@@ -15,7 +15,6 @@ from _thread import start_new_thread  # takes no lock, unlike threading.Thread
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
 if sys.platform != "win32":
@@ -144,7 +143,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
     raise Stopped(number)
 
 
-def _end_if_dropped(error: Any) -> None:
+def _end_if_dropped(error: "sys.UnraisableHookArgs") -> None:
     """Ends the process if Python drops :class:`Stopped`, as it does in ``__del__``."""
     if isinstance(error.exc_value, Stopped):
         end_now(error.exc_value)

@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from dpt.files import few, missing_path, run_folder
 from dpt.metrics import SumMetric
 from dpt.objectives import Objective
 from dpt.types import DatasetInfo, Preprocessing
-from dpt.validation import validate
+from dpt.validation import Plain, PlainMapping, validate
 
 DIVIDING = {"folds", "fold", "gap", "group_by", "fractions", "split_files", "split_names"}
 """Keys of data that decide which images a split has."""
@@ -29,8 +29,15 @@ DIVIDING = {"folds", "fold", "gap", "group_by", "fractions", "split_files", "spl
 log = logging.getLogger("dpt")
 
 LOADER_KEYS = (  # of ``data``, that every data set has and none takes as an argument
-    "image_size", "eval_size", "batch_size", "num_workers", "on_error", "train", "val", "download",
-)  # fmt: skip
+    "image_size",
+    "eval_size",
+    "batch_size",
+    "num_workers",
+    "on_error",
+    "train",
+    "val",
+    "download",
+)
 LABEL_NAMES = {
     "depth": "depth maps",
     "labels": "class masks",
@@ -62,14 +69,14 @@ def refuse_unused(overrides: Iterable[str]) -> None:
             raise ValueError(f"{key} has no effect in a mix: set data.{match[1]}")
 
 
-def loader_settings(data: Mapping[str, Any]) -> LoaderSettings:
+def loader_settings(data: PlainMapping) -> LoaderSettings:
     values = {k: data[k] for k in LoaderSettings.__dataclass_fields__ if k in data}
     if values.get("eval_size") is None:
         values["eval_size"] = values.get("image_size")
     return LoaderSettings(**check_arguments(LoaderSettings, values, "data"))
 
 
-def make_dataset(data: Mapping[str, Any], split: str, *, where: str = "data") -> Dataset:
+def make_dataset(data: PlainMapping, split: str, *, where: str = "data") -> Dataset:
     """The data set of one split. ``data.train`` and ``data.val`` hold arguments for one split only.
 
     The ``sets`` of a mix become functions that take a split and build a data set, so that the mix
@@ -107,7 +114,7 @@ def make_dataset(data: Mapping[str, Any], split: str, *, where: str = "data") ->
     return make(node, where, Dataset)
 
 
-def make_objectives(task: Mapping[str, Any], data: Any) -> dict[str, Objective]:
+def make_objectives(task: PlainMapping, data: Dataset) -> dict[str, Objective]:
     """The objective of each head. Class counts and depth range come from the data if not set."""
     info: DatasetInfo = data.info
     objectives = {}
@@ -144,7 +151,7 @@ def make_objectives(task: Mapping[str, Any], data: Any) -> dict[str, Objective]:
 
 
 def train_loader(
-    dataset: Any, settings: LoaderSettings, augment: Mapping[str, Any], seed: int, targets: Any
+    dataset: Any, settings: LoaderSettings, augment: PlainMapping, seed: int, targets: Any
 ) -> DataLoader:
     values = check_arguments(
         TrainTransform,
@@ -174,7 +181,7 @@ def _loader(
     )
 
 
-def data_of_evaluation(cfg: Mapping[str, Any]) -> dict[str, Any]:
+def data_of_evaluation(cfg: PlainMapping) -> Plain:
     """``data`` of ``dpt evaluate``: as given, or that of the checkpoint's run.
 
     Args:
@@ -199,7 +206,7 @@ def data_of_evaluation(cfg: Mapping[str, Any]) -> dict[str, Any]:
     if divides:
         log.warning("%s: the run may have been trained on images of this split", few(divides))
     log.info("data: of the run %s", folder)
-    data: dict[str, Any] = with_overrides(run_in(folder), overrides)["data"]
+    data: Plain = with_overrides(run_in(folder), overrides)["data"]
     foreign = {"data": data, "callbacks": {}, "logger": {}}
     refuse_foreign(foreign, folder, {override.key for override in overrides})
     return data

@@ -8,7 +8,7 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from functools import partial
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -138,19 +138,22 @@ def _run_of(arguments: Sequence[str]) -> tuple[str, Path]:
     is_single = OmegaConf.is_missing(hydra_cfg.job, "num")
     name = " ".join(["0" if is_single else str(hydra_cfg.job.num), *changed])
     # not resolved: the name of a folder may hold ${
-    runtime: Any = OmegaConf.to_container(hydra_cfg.runtime, resolve=False)
-    return name, Path(runtime["output_dir"])
+    return name, Path(_plain(hydra_cfg.runtime)["output_dir"])
 
 
 def _overrides() -> list[str]:
     """Returns the overrides of the run that Hydra has composed."""
-    overrides: Any = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
-    return [*overrides]
+    overrides: list[str] = _plain(HydraConfig.get().overrides)["task"]
+    return overrides
+
+
+def _plain(cfg: object, *, resolve: bool = False) -> Plain:
+    return cast(Plain, OmegaConf.to_container(cfg, resolve=resolve, throw_on_missing=resolve))
 
 
 def _values(command: str, cfg: DictConfig, folder: Path) -> Plain:
     """Returns a composed configuration as plain data, after checks of the run's folder."""
-    raw: Any = OmegaConf.to_container(cfg, resolve=False)
+    raw = _plain(cfg)
     is_dated = "paths.name" in raw["run_dir"] and "now:" in raw["paths"]["name"]
     if raw.get("resume") == "auto" and is_dated:
         raise ValueError("resume=auto needs run_dir=DIR, the folder of the run to continue")
@@ -165,7 +168,7 @@ def _values(command: str, cfg: DictConfig, folder: Path) -> Plain:
         refuse_used(folder, is_training=command == "train")
     cfg.run_dir = escaped(str(folder))
     with explained():
-        values: Any = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
+        values = _plain(cfg, resolve=True)
     values["run_dir"] = str(folder)
     if "overrides" in values:
         values["overrides"] = _overrides()
@@ -173,8 +176,7 @@ def _values(command: str, cfg: DictConfig, folder: Path) -> Plain:
         values["follows"] = followers(raw)
     if is_new and not overwrites:
         save_config(values, folder)  # otherwise RunState saves it, after all checks
-    plain: Plain = values
-    return plain
+    return values
 
 
 @contextmanager
@@ -202,16 +204,18 @@ def explained(arguments: Sequence[str] = ()) -> Iterator[None]:
         raise ValueError(message) from error
 
 
-def _allowed_keys(error: Any) -> str:
+def _allowed_keys(error: OmegaConfBaseException) -> str:
     """Returns a message with the keys beside the misspelt one that OmegaConf did not find."""
-    node, names = error.parent_node, str(error.key).split("/")
+    node, key, names = error.parent_node, str(error.full_key), str(error.key).split("/")
     if isinstance(node, DictConfig) and not node:
-        copy = error.full_key.rpartition(".")[0]
-        add = f"write +{error.full_key}=VALUE to add it"
+        copy = key.rpartition(".")[0]
+        add = f"write +{key}=VALUE to add it"
         return (
             f"{copy} has no keys: {add}, or change {names[0]} where {copy} comes from (--cfg job)"
         )
     while len(names) > 1 and names[0] in node:  # a group inside of a group
         node = node[names.pop(0)]
-    allowed = [str(key) for key in node if key != "hydra"] if isinstance(node, DictConfig) else []
-    return unknown_key(error.full_key, names[0], allowed)
+    allowed = (
+        [str(name) for name in node if name != "hydra"] if isinstance(node, DictConfig) else []
+    )
+    return unknown_key(key, names[0], allowed)

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -12,7 +12,7 @@ from dpt.config.overrides import keys_of
 from dpt.model import DPT
 from dpt.model_config import ModelConfig, model_dict
 from dpt.objectives import Objective
-from dpt.validation import Plain, validate
+from dpt.validation import Plain, PlainMapping, validate
 from dpt.weights import load_encoder_weights, load_model_weights
 from dpt.weights.formats import read
 
@@ -21,11 +21,11 @@ log = logging.getLogger("dpt")
 SWITCHES = ("compile", "checkpoint_activations", "channels_last")
 PARTS = ("encoder", "decoder", "preprocessing")
 
-Heads = Mapping[str, Mapping[str, Any]]
+Heads = Mapping[str, PlainMapping]
 
 
 def make_model(
-    model: Mapping[str, Any],
+    model: PlainMapping,
     objectives: Mapping[str, Objective],
     settings: LoaderSettings,
     overrides: Sequence[str] = (),
@@ -61,7 +61,7 @@ def make_model(
 
 
 def _from_weights(
-    model: Mapping[str, Any],
+    model: PlainMapping,
     parts: Mapping[str, Plain],
     heads: Heads,
     image_size: list[int],
@@ -104,7 +104,7 @@ def _from_weights(
 
 
 def _set_by_user(
-    model: Mapping[str, Any], parts: Mapping[str, Plain], heads: Heads, overrides: Sequence[str]
+    model: PlainMapping, parts: Mapping[str, Plain], heads: Heads, overrides: Sequence[str]
 ) -> dict[str, Plain]:
     """The settings of each part that differ from the named model or are on the command line."""
     keys = keys_of(overrides)
@@ -123,20 +123,20 @@ def _set_by_user(
     }
 
 
-def _like(options: Mapping[str, Any], other: Mapping[str, Any]) -> Plain:
+def _like(options: PlainMapping, other: PlainMapping) -> Plain:
     """A head's settings, completed by those of another model's head if it is of the same kind."""
     same = options.get("kind", "dpt") == other.get("kind", "dpt") or "num_classes" not in other
     return {**other, **options} if same else dict(options)
 
 
-def complete(model: Mapping[str, Any], net: DPT) -> Plain:
+def complete(model: PlainMapping, net: DPT) -> Plain:
     """The model's part of the configuration with the values that were used."""
     used = net.config.to_dict()
     encoder = {**used["encoder"], "weights": model["encoder"].get("weights")}
     return {**model, **used, "encoder": encoder}
 
 
-def set_switches(net: DPT, model: Mapping[str, Any]) -> None:
+def set_switches(net: DPT, model: PlainMapping) -> None:
     """Sets how the model is computed: this changes its costs and not its outputs."""
     memory = validate(bool | Literal["auto"], model.get("save_memory", "auto"), "model.save_memory")
     functional.save_memory = None if memory == "auto" else memory

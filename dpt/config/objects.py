@@ -23,8 +23,10 @@ from dpt.metrics import SumMetric
 from dpt.objectives import Objective
 from dpt.objectives.teacher import Teacher
 from dpt.plugins import VARIABLE, plugin_names
-from dpt.validation import unknown_key, validate
+from dpt.validation import Plain, PlainMapping, unknown_key, validate
 
+Target = Callable[..., Any]
+"""A class or a function that a configuration names."""
 SLOTS: dict[type, tuple[str, ...]] = {
     Callback: ("dpt.", "lightning.pytorch.callbacks."),
     Logger: ("dpt.", "lightning.pytorch.loggers."),
@@ -40,7 +42,7 @@ SLOTS: dict[type, tuple[str, ...]] = {
 user's own modules (:mod:`dpt.plugins`)."""
 
 
-def make(node: Any, where: str, *bases: type) -> Any:
+def make(node: object, where: str, *bases: type) -> Any:
     """Builds the object that ``node`` describes.
 
     Optimisers and schedules need a model first: for these, returns a ``functools.partial``.
@@ -64,7 +66,7 @@ def make(node: Any, where: str, *bases: type) -> Any:
         raise ValueError(f"{where}: {error}") from error
 
 
-def _build(value: Any, where: str) -> Any:
+def _build(value: object, where: str) -> object:
     if isinstance(value, Mapping):
         if "_target_" in value:
             return make(value, where, *SLOTS)
@@ -74,15 +76,16 @@ def _build(value: Any, where: str) -> Any:
     return value
 
 
-def find(path: Any, where: str, *bases: type) -> Callable[..., Any]:
+def find(path: object, where: str, *bases: type) -> Target:
     """The class that a ``_target_`` names, or a function of this project, or of the user's modules,
     whose declared return type is such a class; ValueError if it is neither."""
     own = tuple(f"{name}." for name in plugin_names())
     allowed = tuple(dict.fromkeys(package for base in bases for package in SLOTS[base]))
     wrong = f"{where}._target_={str(path)[:200]}"
     places = f"{' or '.join(allowed)} or in a module of yours that {VARIABLE} names"
-    is_name = isinstance(path, str) and len(path) < 200 and "._" not in path
-    if not is_name or not path.startswith((*allowed, *own)):
+    if not isinstance(path, str) or len(path) >= 200 or "._" in path:
+        path = ""
+    if not path.startswith((*allowed, *own)):
         raise ValueError(f"{wrong}: must be in {places}")
     module, _, name = path.rpartition(".")
     try:
@@ -100,7 +103,7 @@ def find(path: Any, where: str, *bases: type) -> Callable[..., Any]:
     raise ValueError(f"{wrong}: must be a {kinds} that is defined in {places}")
 
 
-def _hints(target: Callable[..., Any]) -> dict[str, Any]:
+def _hints(target: Target) -> Plain:
     try:
         source = target.__init__ if inspect.isclass(target) else target
         return get_type_hints(source, include_extras=True)
@@ -109,12 +112,12 @@ def _hints(target: Callable[..., Any]) -> dict[str, Any]:
 
 
 def check_arguments(
-    target: Callable[..., Any],
-    arguments: Mapping[str, Any],
+    target: Target,
+    arguments: PlainMapping,
     where: str,
     *,
     is_partial: bool = False,
-) -> dict[str, Any]:
+) -> Plain:
     """Arguments converted to the types that ``target``, a function or class, declares.
 
     Args:

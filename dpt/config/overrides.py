@@ -16,7 +16,7 @@ class Override:
     """An override as it was typed; ``value`` is plain data."""
 
     key: str
-    value: Any
+    value: object
     form: Literal["set", "add", "remove"]  # KEY=VALUE, +KEY=VALUE or ++KEY=VALUE, ~KEY
     text: str
 
@@ -26,7 +26,7 @@ class Override:
         return "/" in self.key or "@" in self.key
 
 
-def as_text(value: Any) -> str:
+def as_text(value: object) -> str:
     """Returns the value as Hydra reads it back: no character of a string has a special meaning.
 
     Raises:

@@ -1,14 +1,15 @@
 """The keys of a training run's configuration (``conf/train.yaml``) and their types."""
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
+import pydantic
 from pydantic import Field
 
-from dpt.validation import Count
+from dpt.validation import Count, Plain
 
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
-Part = dict[str, Any]
+Part = Plain
 Named = dict[str, Part | None]
 
 
@@ -16,7 +17,7 @@ Named = dict[str, Part | None]
 class RunKeys:
     """The keys of a training run's configuration; what is in a ``Part`` is checked where used."""
 
-    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+    __pydantic_config__: ClassVar[pydantic.ConfigDict] = {"extra": "forbid"}
 
     task: Part
     data: Part

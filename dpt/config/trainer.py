@@ -4,7 +4,6 @@ import inspect
 import logging
 import math
 import sys
-from collections.abc import Mapping
 from typing import Any
 
 import lightning as L
@@ -14,15 +13,21 @@ from lightning.pytorch.callbacks import Timer
 
 from dpt.config.objects import check_arguments
 from dpt.functional import EMULATED, has_bf16
+from dpt.validation import Plain, PlainMapping
 
 log = logging.getLogger("dpt")
 
 LIMITS = {  # of arguments that the Trainer does not check, or with an assertion or a division
-    "max_steps": (-1, 10**9), "max_epochs": (-1, 10**9), "num_nodes": (1, 10**6),
-    "accumulate_grad_batches": (1, 10**6), "check_val_every_n_epoch": (1, 10**9),
-    "val_check_interval": (1e-9, 10**9), "log_every_n_steps": (1, 10**9),
-    "gradient_clip_val": (0, 10**9), "limit_train_batches": (1e-9, 10**9),
-}  # fmt: skip
+    "max_steps": (-1, 10**9),
+    "max_epochs": (-1, 10**9),
+    "num_nodes": (1, 10**6),
+    "accumulate_grad_batches": (1, 10**6),
+    "check_val_every_n_epoch": (1, 10**9),
+    "val_check_interval": (1e-9, 10**9),
+    "log_every_n_steps": (1, 10**9),
+    "gradient_clip_val": (0, 10**9),
+    "limit_train_batches": (1e-9, 10**9),
+}
 
 
 def pick_precision(accelerator: str) -> str:
@@ -36,7 +41,7 @@ def pick_precision(accelerator: str) -> str:
     return "bf16-mixed" if native else "32-true"
 
 
-def with_precision(node: Mapping[str, Any]) -> dict[str, Any]:
+def with_precision(node: PlainMapping) -> Plain:
     """Returns the configuration of the Trainer with this machine's precision in place of ``auto``.
 
     A run stores it, so that it is resumed in the same precision on another machine.
@@ -48,7 +53,7 @@ def with_precision(node: Mapping[str, Any]) -> dict[str, Any]:
     return {**node, "precision": best}
 
 
-def trainer_arguments(node: Mapping[str, Any]) -> dict[str, Any]:
+def trainer_arguments(node: PlainMapping) -> Plain:
     """The checked arguments of the Trainer; by default a progress bar only in a terminal."""
     node = with_precision(node)
     is_emulated = pick_precision(str(node.get("accelerator"))) != "bf16-mixed"

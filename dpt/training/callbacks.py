@@ -5,9 +5,9 @@ import signal
 import sys
 import time
 from _thread import start_new_thread
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Any, Self
+from typing import Self, cast
 
 import lightning as L
 import torch
@@ -25,6 +25,7 @@ from dpt.validation import Share
 
 log = logging.getLogger("dpt")
 
+Handler = Callable[[int, FrameType | None], object] | int | None
 STUCK = 20.0  # seconds without a batch after which a run that was told to stop ends
 
 
@@ -35,10 +36,15 @@ class StepCallback(Callback):
         """Runs after an optimiser step."""
 
     def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Batch, batch_idx: int
+        self,
+        trainer: L.Trainer,
+        pl_module: object,
+        outputs: object,
+        batch: Batch,
+        batch_idx: int,
     ) -> None:
         if completes_step(trainer, batch_idx):
-            self.on_step(trainer, pl_module)
+            self.on_step(trainer, cast(Task, pl_module))
 
 
 def completes_step(trainer: L.Trainer, batch_idx: int) -> bool:
@@ -55,19 +61,24 @@ class Throughput(Callback):
     def __init__(self) -> None:
         self.images, self.since = 0, 0.0
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_start(self, trainer: L.Trainer, pl_module: object) -> None:
         self.images, self.since = 0, time.monotonic()
 
-    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_validation_end(self, trainer: L.Trainer, pl_module: object) -> None:
         self.on_train_start(trainer, pl_module)
 
     def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Batch, batch_idx: int
+        self,
+        trainer: L.Trainer,
+        pl_module: object,
+        outputs: object,
+        batch: Batch,
+        batch_idx: int,
     ) -> None:
         self.images += len(batch["image"]) * trainer.world_size
         if trainer.global_step % 10 == 0:
             rate = self.images / (time.monotonic() - self.since)
-            pl_module.log("train/images_per_s", rate, batch_size=1)
+            cast(Task, pl_module).log("train/images_per_s", rate, batch_size=1)
 
 
 class ProgressLines(StepCallback):
@@ -82,8 +93,9 @@ class ProgressLines(StepCallback):
             text = ", ".join(f"{k.removeprefix('train/')} {v:.4g}" for k, v in values.items())
             log.info("step %d/%s: %s", trainer.global_step, total, text)
 
-    def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
-        name, scores = pl_module.monitor, pl_module.scores
+    def on_validation_end(self, trainer: L.Trainer, pl_module: object) -> None:
+        task = cast(Task, pl_module)
+        name, scores = task.monitor, task.scores
         if name in scores:
             log.info("step %d: %s %.4f", trainer.global_step, name, scores[name])
 
@@ -114,25 +126,26 @@ class Freeze(Callback):
         self.parts = tuple(parts)
         self.modules: list[nn.Module] = []
 
-    def setup(self, trainer: L.Trainer, pl_module: Any, stage: str) -> None:
+    def setup(self, trainer: L.Trainer, pl_module: object, stage: str) -> None:
         """Runs before the optimiser and DDP are created."""
         if stage != "fit" or not self.parts:
             return
-        modules = dict(pl_module.model.named_modules())
-        if unknown := [name for name in self.parts if not name or name not in modules]:
-            known = [n for n in modules if n != "heads" and "." not in n.removeprefix("heads.")][1:]
+        modules = dict(cast(Task, pl_module).model.named_modules())
+        unknown = [name for name in self.parts if not name or name not in modules]
+        if unknown:
+            names = [n for n in modules if n != "heads" and "." not in n.removeprefix("heads.")][1:]
             raise ValueError(
                 f"callbacks.freeze.parts: the model has no {unknown[0]!r}; there are "
-                f"{', '.join(known)}, and modules inside of them"
+                f"{', '.join(names)}, and modules inside of them"
             )
         self.modules = [modules[name].requires_grad_(False) for name in self.parts]
         count = sum(p.numel() for module in self.modules for p in module.parameters())
         log.info("frozen: %s (%.1f M parameters)", ", ".join(self.parts), count / 1e6)
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: Any) -> None:
+    def on_train_start(self, trainer: L.Trainer, pl_module: object) -> None:
         for module in self.modules:
             module.eval()
-        for head in pl_module.model.heads.values():
+        for head in cast(Task, pl_module).model.heads.values():
             head.training = True  # of the head alone: it gives the outputs that the loss needs
 
 
@@ -153,7 +166,7 @@ class StopOnSignal(StepCallback):
         self.resume = resume
         self.received: signal.Signals | None = None
         self.agreed: signal.Signals | None = None  # the same on all ranks
-        self.handlers: dict[signal.Signals, Any] = {}
+        self.handlers: dict[signal.Signals, Handler] = {}
         self.every, self.asked = 1, 0.0  # steps between two exchanges, time of the latest
 
     def __enter__(self) -> Self:
@@ -176,8 +189,9 @@ class StopOnSignal(StepCallback):
         again = "again " if number == signal.SIGINT else ""
         log.info(
             "%s: saving and validating, then stopping; Ctrl-C %sstops at once",
-            self.received.name, again,
-        )  # fmt: skip
+            self.received.name,
+            again,
+        )
 
     def _end_if_stuck(self, asked: float) -> None:
         """Ends the process if the loader gives no batch: a file system may hang for ever."""
@@ -187,7 +201,7 @@ class StopOnSignal(StepCallback):
                 end_now(Stopped(self.received or signal.SIGTERM, remark + self.resume))
             time.sleep(0.5)
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_start(self, trainer: L.Trainer, pl_module: object) -> None:
         signal.signal(signal.SIGTERM, self._receive)  # instead of Lightning's, which broadcasts
         self.asked = time.monotonic()
 
@@ -210,14 +224,14 @@ class StopOnSignal(StepCallback):
             lift_minimum(trainer)
         return seconds
 
-    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_validation_start(self, trainer: L.Trainer, pl_module: object) -> None:
         signal.signal(signal.SIGTERM, self._receive)
         self._requeue(trainer)
 
-    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_validation_end(self, trainer: L.Trainer, pl_module: object) -> None:
         self._agree(trainer)
 
-    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_end(self, trainer: L.Trainer, pl_module: object) -> None:
         self._requeue(trainer)
 
     def _requeue(self, trainer: L.Trainer) -> None:

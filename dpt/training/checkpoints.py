@@ -4,7 +4,7 @@ import logging
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import lightning as L
 import torch
@@ -15,8 +15,9 @@ from dpt.atomic import replacing
 from dpt.files import DataError
 from dpt.training.callbacks import completes_step
 from dpt.training.lightning_internals import batch_index
+from dpt.training.task import Task
 from dpt.types import Batch
-from dpt.validation import Count, Positive
+from dpt.validation import Count, Plain, Positive
 from dpt.weights.pickles import load_pickles
 
 log = logging.getLogger("dpt")
@@ -30,7 +31,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     """
 
     def save_checkpoint(
-        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
+        self, checkpoint: Plain, path: str | Path, storage_options: object = None
     ) -> None:
         """Raises ``OSError`` naming the file if the disk is full or the folder not writable.
 
@@ -86,29 +87,35 @@ class RunCheckpoints(Checkpoint):
         self.saved_step, self.saved_time = 0, time.monotonic()
         self.should_stop = False
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_start(self, trainer: L.Trainer, pl_module: object) -> None:
         self.saved_step, self.saved_time = trainer.global_step, time.monotonic()
 
     def on_train_batch_start(
-        self, trainer: L.Trainer, pl_module: Any, batch: Batch, batch_idx: int
+        self, trainer: L.Trainer, pl_module: object, batch: Batch, batch_idx: int
     ) -> None:
         if batch_idx % trainer.accumulate_grad_batches == 0 and self._is_due(trainer):
             self._save_last(trainer)
 
     def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Batch, batch_idx: int
+        self,
+        trainer: L.Trainer,
+        pl_module: object,
+        outputs: object,
+        batch: Batch,
+        batch_idx: int,
     ) -> None:
         # not in on_train_end, where Lightning counts an interrupted epoch as completed
         if self._is_between_steps(trainer, batch_idx) and is_last_step(trainer):
             self._save_last(trainer)
 
-    def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
+    def on_validation_end(self, trainer: L.Trainer, pl_module: object) -> None:
         if trainer.sanity_checking:
             return
-        self.monitor = name = pl_module.monitor
+        task = cast(Task, pl_module)
+        self.monitor = name = task.monitor
         self.waited += 1
-        if trainer.strategy.broadcast(pl_module.improves(self.best_score)):
-            self.best_score, self.waited = pl_module.scores[name], 0
+        if trainer.strategy.broadcast(task.improves(self.best_score)):
+            self.best_score, self.waited = task.scores[name], 0
             trainer.save_checkpoint(self.best)
         if self.patience is not None and self.waited >= self.patience:
             trainer.should_stop = True
@@ -145,15 +152,13 @@ class RunCheckpoints(Checkpoint):
             logger.save()  # a killed run keeps what it logged up to its checkpoint
         trainer.save_checkpoint(self.last)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> Plain:
         return {"best_score": self.best_score, "monitor": self.monitor, "waited": self.waited}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Plain) -> None:
         self.best_score, self.waited = state_dict["best_score"], state_dict.get("waited", 0)
 
-    def on_load_checkpoint(
-        self, trainer: L.Trainer, pl_module: Any, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_load_checkpoint(self, trainer: L.Trainer, pl_module: object, checkpoint: Plain) -> None:
         """Takes the best score from ``best.ckpt``, unless that is of a later step.
 
         A score of another ``task.monitor`` is forgotten.
@@ -164,13 +169,14 @@ class RunCheckpoints(Checkpoint):
             state = checkpoint.setdefault("callbacks", {}).setdefault(self.state_key, {})
             state["best_score"] = score
         state = checkpoint.get("callbacks", {}).get(self.state_key, {})
-        before = state.get("monitor") or pl_module.monitor
-        if before != pl_module.monitor:
+        monitor = cast(Task, pl_module).monitor
+        before = state.get("monitor") or monitor
+        if before != monitor:
             log.info("resume: the next validation replaces best.ckpt, the best by %s", before)
             state |= {"best_score": None, "waited": 0}
 
 
-def read_checkpoint(path: Path) -> dict[str, Any] | None:
+def read_checkpoint(path: Path) -> Plain | None:
     """The content of a checkpoint, memory-mapped; None if it is absent or damaged."""
     if not path.is_file():  # a FIFO would block
         return None

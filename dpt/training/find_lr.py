@@ -6,9 +6,7 @@ the ratios of the run, such as that of ``optim.encoder_lr``.
 
 import logging
 import math
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import lightning as L
 import numpy as np
@@ -22,12 +20,12 @@ from dpt.training.callbacks import StepCallback
 from dpt.training.optim import StepSchedule
 from dpt.training.task import Task
 from dpt.training.trainer import short_run
-from dpt.validation import Positive, validate
+from dpt.validation import Plain, PlainMapping, Positive, validate
 
 log = logging.getLogger("dpt")
 
 
-def find_lr(cfg: Mapping[str, Any]) -> dict[str, float]:
+def find_lr(cfg: PlainMapping) -> dict[str, float]:
     """Trains with a rate that grows at every step, and suggests one by the fall of the loss.
 
     Writes ``lr.json`` and ``lr.png`` to the run's folder; no checkpoint is kept.
@@ -57,7 +55,7 @@ def find_lr(cfg: Mapping[str, Any]) -> dict[str, float]:
     wanted = {"optim.lr": rate}
     if cfg["optim"].get("encoder_lr") is not None:
         wanted["optim.encoder_lr"] = rate * cfg["optim"]["encoder_lr"] / base
-    curve: Any = {"rates": rates[: len(losses)].tolist(), "losses": losses.tolist()}
+    curve: Plain = {"rates": rates[: len(losses)].tolist(), "losses": losses.tolist()}
     write_json(folder / "lr.json", {**wanted, **curve})
     _plot(folder / "lr.png", rates, losses, smooth, rate)
     words = " ".join(f"{key}={value:.1e}" for key, value in wanted.items())
@@ -109,7 +107,9 @@ def suggested_rate(rates: np.ndarray, losses: np.ndarray) -> tuple[float, np.nda
     return float(rates[reached.argmax()]), smooth
 
 
-def _plot(path: Path, rates: Any, losses: Any, smooth: np.ndarray, chosen: float) -> None:
+def _plot(
+    path: Path, rates: np.ndarray, losses: np.ndarray, smooth: np.ndarray, chosen: float
+) -> None:
     """Draws the losses, the smoothed losses and the chosen rate; a diverging loss is cut off."""
     from matplotlib.figure import Figure
 

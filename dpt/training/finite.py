@@ -5,7 +5,6 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import lightning as L
 import torch
@@ -16,7 +15,7 @@ from torch.optim import Optimizer
 
 from dpt.run_log import as_text
 from dpt.torch_internals import skip_step_on_device, unscales_gradients
-from dpt.training.lightning_internals import loss_scaler
+from dpt.training.lightning_internals import clip_shards, loss_scaler
 from dpt.types import HeadOutput
 
 log = logging.getLogger("dpt")
@@ -84,8 +83,7 @@ class StepGuard:
         by_norm = limit if limit and algorithm != "value" else math.inf
         sharded = isinstance(trainer.strategy, FSDPStrategy)
         if sharded:  # each rank holds a part of every gradient
-            whole: Any = trainer.strategy.model
-            norm = whole.clip_grad_norm_(by_norm)
+            norm = clip_shards(trainer, by_norm)
         else:
             norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
         finite = norm.isfinite()
@@ -136,9 +134,14 @@ class StepGuard:
         if self.total & (self.total - 1) == 0:  # the 1st, 2nd, 4th, 8th, ...
             losses = ", ".join(f"{float(loss):g}" for loss, _ in batches)
             log.warning(
-                "step %d: loss %s, gradient norm %g: step skipped (%d so far); its samples are in "
-                "%s", step, losses, norm, self.total, path,
-            )  # fmt: skip
+                "step %d: loss %s, gradient norm %g: step skipped (%d so far); its samples "
+                "are in %s",
+                step,
+                losses,
+                norm,
+                self.total,
+                path,
+            )
         if self.in_a_row >= self.limit:
             raise ValueError(
                 f"loss or gradient not finite in {self.in_a_row} steps in a row; the samples are "

@@ -4,15 +4,16 @@ Tested with lightning 2.6.6. Everything else in the package uses Lightning's pub
 """
 
 import signal
-from typing import Any
+from typing import cast
 
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import RichProgressBar
+from torch.distributed.fsdp import FullyShardedDataParallel
 
-Checkpoint = dict[str, Any]
-"""The content of a checkpoint, as Lightning passes it to callbacks."""
-_OPTIMIZER_PROGRESS = "epoch_loop.automatic_optimization.optim_progress"
+from dpt.validation import Plain
+
+OPTIMIZER_PROGRESS = "epoch_loop.automatic_optimization.optim_progress"
 
 
 class ProgressBar(RichProgressBar):
@@ -29,7 +30,7 @@ class ProgressBar(RichProgressBar):
         return f"epoch {current_epoch}, from step {done} of {total}"
 
 
-def discard_fetched_batch(checkpoint: Checkpoint) -> int:
+def discard_fetched_batch(checkpoint: Plain) -> int:
     """Counts a batch that is fetched but not processed as not fetched: a resumed run fetches it
     again. Returns the number of batches that are processed in this epoch."""
     progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
@@ -41,16 +42,16 @@ def discard_fetched_batch(checkpoint: Checkpoint) -> int:
     return processed
 
 
-def count_epoch_as_started(checkpoint: Checkpoint, epoch: int) -> None:
+def count_epoch_as_started(checkpoint: Plain, epoch: int) -> None:
     """Counts the running epoch as started: after resuming at an epoch's end Lightning may not."""
     counts = {"ready": epoch + 1, "started": epoch + 1, "processed": epoch, "completed": epoch}
     for scope in ("total", "current"):
         checkpoint["loops"]["fit_loop"]["epoch_progress"][scope] |= counts
 
 
-def optimizer_steps(checkpoint: Checkpoint) -> int:
+def optimizer_steps(checkpoint: Plain) -> int:
     """Returns the steps that Lightning resumes from, which a damaged file may contradict."""
-    progress = checkpoint["loops"]["fit_loop"][_OPTIMIZER_PROGRESS]["optimizer"]
+    progress = checkpoint["loops"]["fit_loop"][OPTIMIZER_PROGRESS]["optimizer"]
     steps: int = progress["step"]["total"]["completed"]
     return steps
 
@@ -85,6 +86,12 @@ def kill_other_ranks(trainer: L.Trainer) -> None:
     launcher = trainer.strategy.launcher
     if launcher is not None:
         launcher.kill(signal.SIGKILL)
+
+
+def clip_shards(trainer: L.Trainer, limit: float) -> torch.Tensor:
+    """Clips gradients of which each rank holds a part (FSDP); returns the norm of the whole."""
+    model = cast(FullyShardedDataParallel, trainer.strategy.model)
+    return model.clip_grad_norm_(limit)
 
 
 def loss_scaler(trainer: L.Trainer) -> torch.amp.GradScaler | None:

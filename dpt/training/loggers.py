@@ -89,32 +89,40 @@ class TensorBoard(TensorBoardLogger):
 
     @rank_zero_only
     def log_image(
-        self, key: str, images: list[np.ndarray], step: int, caption: list[str], **_: Any
+        self, key: str, images: list[np.ndarray], step: int, caption: list[str], **_: object
     ) -> None:
         """Logs uint8 images (H, W, 3), as ``WandbLogger.log_image`` does; captions may be equal."""
         for place, (name, image) in enumerate(zip(caption, images, strict=True)):
             self.experiment.add_image(f"{key}/{place}_{name}", image, step, dataformats="HWC")
 
 
-METHODS = ("log_metrics", "log_hyperparams", "log_image", "save", "finalize",
-           "after_save_checkpoint")  # fmt: skip
+METHODS = (
+    "log_metrics",
+    "log_hyperparams",
+    "log_image",
+    "save",
+    "finalize",
+    "after_save_checkpoint",
+)
 
 
 def ignore_errors(logger: Logger) -> Logger:
     """The same logger; its first exception is reported, and no exception stops the training."""
     failed: list[str] = []
 
-    def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
+    def guarded(method: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(method)
-        def call(*arguments: Any, **options: Any) -> Any:
+        def call(*arguments: object, **options: object) -> None:
             try:
-                return method(*arguments, **options)
+                method(*arguments, **options)
             except Exception as error:  # network, disk, service, library
                 if not failed:
                     log.warning(
                         "%s: %s failed (%s); training continues without what it would have logged",
-                        type(logger).__name__, method.__name__, reason(error),
-                    )  # fmt: skip
+                        type(logger).__name__,
+                        method.__name__,
+                        reason(error),
+                    )
                 failed.append(method.__name__)
 
         return call

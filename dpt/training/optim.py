@@ -3,8 +3,8 @@
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal, cast
+from collections.abc import Callable
+from typing import Annotated, Literal, cast
 
 import torch
 from pydantic import Field
@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from dpt.functional import has_bf16
 from dpt.nn import Encoder
-from dpt.validation import NonNegative, Share
+from dpt.validation import NonNegative, Plain, PlainMapping, Share
 
 log = logging.getLogger("dpt")
 
@@ -67,13 +67,13 @@ def make_optimizer(
         ValueError: the optimiser has no such argument, or no parameter is trainable.
     """
     given = {"betas": betas, "momentum": momentum, "fused": fused}
-    options: dict[str, Any] = {name: v for name, v in given.items() if v is not None}
+    options: Plain = {name: v for name, v in given.items() if v is not None}
     for name in options.keys() - {*OPTIONS[kind]}:
         allowed = ", ".join(OPTIONS[kind])
         raise ValueError(f"optim.{name} has no effect on {kind}, which takes {allowed}: remove it")
     rates = rates_of_parameters(model, lr, encoder_lr, layer_decay)
     decayed = decayed_parameters(model)
-    groups: dict[str, dict[str, Any]] = {}
+    groups: dict[str, Plain] = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
@@ -162,7 +162,7 @@ class Muon(NAdamW):
     """
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -185,7 +185,7 @@ class Muon(NAdamW):
         self.param_groups = groups
         return loss
 
-    def _step_matrices(self, parameters: list[nn.Parameter], group: dict[str, Any]) -> None:
+    def _step_matrices(self, parameters: list[nn.Parameter], group: Plain) -> None:
         """Steps along matrices of one shape, on one device."""
         updates = []
         for parameter in parameters:
@@ -243,10 +243,10 @@ class StepSchedule(LRScheduler):
         """Returns the same schedule at another step."""
         return StepSchedule(self.optimizer, self.factor, step=step)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> Plain:
         return {}
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: PlainMapping) -> None:
         """Does nothing: see :meth:`at`."""
 
 

@@ -2,10 +2,10 @@
 
 import logging
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, cast
 
 import lightning as L
 import numpy as np
@@ -33,9 +33,9 @@ from dpt.training.lightning_internals import (
     set_logged_step,
 )
 from dpt.training.optim import StepSchedule
-from dpt.training.task import OR_NEW_RUN
+from dpt.training.task import OR_NEW_RUN, Task
 from dpt.types import Batch
-from dpt.validation import validate
+from dpt.validation import Plain, PlainMapping, validate
 from dpt.weights.files import check_archive
 
 log = logging.getLogger("dpt")
@@ -57,21 +57,20 @@ class RunState(Callback):
         batch_size: of one rank.
     """
 
-    def __init__(self, *, cfg: Mapping[str, Any], sampler: EpochSampler, batch_size: int) -> None:
+    def __init__(self, *, cfg: PlainMapping, sampler: EpochSampler, batch_size: int) -> None:
         self.cfg = cfg
         self.sampler = sampler
         self.batch_size = batch_size
         self.resumed = False
         self.started = False
-        self.random_state: dict[str, Any] | None = None
+        self.random_state: Plain | None = None
 
-    def on_save_checkpoint(
-        self, trainer: L.Trainer, pl_module: Any, checkpoint: dict[str, Any]
-    ) -> None:
-        ranks: list[Any] = [random_state()]
+    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: object, checkpoint: Plain) -> None:
+        ranks: list[Plain | None] = [None] * trainer.world_size
         if dist.is_initialized():
-            ranks = [None] * trainer.world_size
             dist.all_gather_object(ranks, random_state())
+        else:
+            ranks = [random_state()]
         batches = discard_fetched_batch(checkpoint)
         if not trainer.state.finished:
             count_epoch_as_started(checkpoint, trainer.current_epoch)
@@ -85,13 +84,13 @@ class RunState(Callback):
             "ranks": ranks,
         }
 
-    def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(self, trainer: L.Trainer, pl_module: object, checkpoint: Plain) -> None:
         """Sets the position to continue from; ValueError if the checkpoint does not fit the run."""
         state = checkpoint[KEY]
         self._require_same_batches(trainer, state)
         if not isinstance(trainer.strategy, FSDPStrategy):
             (saved,) = checkpoint["optimizer_states"]
-            require_same_parameters(saved, pl_module.optimizer_factory(pl_module.model))
+            require_same_parameters(saved, cast(Task, pl_module).new_optimizer())
         step, last_epoch = checkpoint["global_step"], trainer.max_epochs or -1
         count = optimizer_steps(checkpoint)
         if count != step:
@@ -108,7 +107,7 @@ class RunState(Callback):
         self.random_state = state["ranks"][trainer.global_rank]
         self.resumed = True
 
-    def _require_same_batches(self, trainer: L.Trainer, state: Mapping[str, Any]) -> None:
+    def _require_same_batches(self, trainer: L.Trainer, state: PlainMapping) -> None:
         """Raises ValueError if the epoch cannot be continued with the batches configured now."""
         if overfits_batches(trainer):  # Lightning replaces the sampler
             raise ValueError("resume: a run with trainer.overfit_batches must be started again")
@@ -126,7 +125,7 @@ class RunState(Callback):
                 self.sampler.length,
             )
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: Any) -> None:
+    def on_train_start(self, trainer: L.Trainer, pl_module: object) -> None:
         self.started = True
         if trainer.is_global_zero:
             folder = Path(self.cfg["run_dir"])
@@ -136,7 +135,7 @@ class RunState(Callback):
         if self.resumed:
             self._set_rates(trainer, pl_module)
 
-    def _set_rates(self, trainer: L.Trainer, pl_module: Any) -> None:
+    def _set_rates(self, trainer: L.Trainer, pl_module: object) -> None:
         """Sets the optimiser's settings to those configured now, at the step of the checkpoint.
 
         A schedule that is no function of the step continues from its own state, with the settings
@@ -147,15 +146,18 @@ class RunState(Callback):
             name = type(config.scheduler).__name__
             log.info("resume: %s and the optimiser's settings are the checkpoint's", name)
             return
-        settings_of_groups = pl_module.optimizer_settings
+        task = cast(Task, pl_module)
+        settings_of_groups = task.optimizer_settings
         for group, settings in zip(optimizer.param_groups, settings_of_groups, strict=True):
             parameters = group["params"]
             group.clear()
             group.update(settings, params=parameters)
-        config.scheduler = pl_module.make_schedule(optimizer).at(trainer.global_step)
+        schedule = task.make_schedule(optimizer)
+        assert isinstance(schedule, StepSchedule)
+        config.scheduler = schedule.at(trainer.global_step)
 
     def on_train_batch_start(
-        self, trainer: L.Trainer, pl_module: Any, batch: Batch, batch_idx: int
+        self, trainer: L.Trainer, pl_module: object, batch: Batch, batch_idx: int
     ) -> None:
         if self.random_state is not None:
             set_random_state(self.random_state)
@@ -163,7 +165,7 @@ class RunState(Callback):
             set_logged_step(trainer, trainer.global_step)
 
 
-def require_same_parameters(saved: Mapping[str, Any], optimizer: Optimizer) -> None:
+def require_same_parameters(saved: PlainMapping, optimizer: Optimizer) -> None:
     """Raises ValueError if a checkpoint's optimiser state is of other parameters or another kind.
 
     torch would read past the end of tensors that are too small.
@@ -203,7 +205,7 @@ def restoring(checkpoint: Path | None, state: RunState) -> Iterator[None]:
         raise ValueError(f"{fault}: copy it again, {OR_NEW_RUN}") from error
 
 
-def random_state() -> dict[str, Any]:
+def random_state() -> Plain:
     """States of the global generators, as plain data; samples do not depend on them."""
     kind, keys, *rest = np.random.get_state()
     cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None  # of this rank's GPU
@@ -215,7 +217,7 @@ def random_state() -> dict[str, Any]:
     }
 
 
-def set_random_state(state: Mapping[str, Any]) -> None:
+def set_random_state(state: PlainMapping) -> None:
     """Restores what :func:`random_state` returned."""
     torch.set_rng_state(state["torch"])
     if state["cuda"] is not None and torch.cuda.is_available():
@@ -234,7 +236,8 @@ def checkpoint_of(folder: Path, resume: str = "auto") -> Path | None:
     paths = [folder / "checkpoints" / name for name in ("last.ckpt", "best.ckpt")]
     found = [p for p in ([Path(resume)] if resume.endswith(".ckpt") else paths) if p.is_file()]
     for path in found:
-        if (fault := fault_of(path)) is None:
+        fault = fault_of(path)
+        if fault is None:
             return path
         log.warning("%s is damaged (%s)", path, fault)
     if found:
@@ -248,7 +251,8 @@ def fault_of(path: Path) -> str | None:
     before = random_state()
     try:
         check_archive(path)
-        if (values := read_checkpoint(path)) is None:
+        values = read_checkpoint(path)
+        if values is None:
             return "cannot be read"
         _ = values["state_dict"], values["skipped_steps"], int(values["global_step"])
         _ = values["optimizer_states"][0]["param_groups"]
@@ -271,7 +275,7 @@ def step_of(path: Path) -> int | None:
     return None if values is None else int(values["global_step"])
 
 
-def without_weight_files(model: Mapping[str, Any], checkpoint: Path) -> dict[str, Any]:
+def without_weight_files(model: PlainMapping, checkpoint: Path) -> Plain:
     """A run's ``model`` configuration without the weight files that the run started from.
 
     They are not needed to resume and may be gone. If the run started from a whole model's file, the

@@ -208,9 +208,13 @@ class Task(L.LightningModule):
         lower = name.removeprefix("val/") in lower_is_better(self.objectives.values())
         return self.scores[name] < best if lower else self.scores[name] > best
 
-    def configure_optimizers(self) -> Any:
+    def new_optimizer(self) -> Optimizer:
+        """Returns a new optimiser of the model's parameters, without state."""
         assert self.optimizer_factory is not None
-        optimizer = self.optimizer_factory(self.model)
+        return self.optimizer_factory(self.model)
+
+    def configure_optimizers(self) -> Any:
+        optimizer = self.new_optimizer()
         self.optimizer_settings = [
             {k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups
         ]

@@ -1,8 +1,7 @@
 """Lightning's Trainer from ``conf/trainer``, with unset values filled in; runs of a few steps."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import lightning as L
 from lightning.pytorch.callbacks import Callback, Checkpoint, WeightAveraging
@@ -17,13 +16,14 @@ from dpt.objectives.teacher import Teacher
 from dpt.training.checkpoints import AtomicCheckpointIO
 from dpt.training.loggers import ignore_errors
 from dpt.training.task import make_task
+from dpt.validation import PlainMapping
 
 VALIDATIONS = 10  # per run, unless the trainer's settings say otherwise
 SHARE_OF_VALIDATION = 0.2  # of a run's time: a short run validates less often
 
 
 def make_trainer(
-    cfg: Mapping[str, Any],
+    cfg: PlainMapping,
     batches_per_epoch: int,
     first: Sequence[Callback] = (),
     last: Sequence[Callback] = (),
@@ -119,7 +119,7 @@ def validation_interval(
 
 
 def short_run(
-    cfg: Mapping[str, Any],
+    cfg: PlainMapping,
     callback: Callback,
     *,
     steps: int,
@@ -141,8 +141,12 @@ def short_run(
     targets = [objective.target for objective in objectives.values()]
     loader = build.train_loader(train, settings, cfg["augment"], int(cfg["seed"]), targets)
     unlimited = dict.fromkeys(("max_epochs", "max_time", "min_epochs", "min_steps", "profiler"))
-    limits = {"max_steps": steps, "fast_dev_run": False, "limit_val_batches": 0,
-              "enable_checkpointing": False}  # fmt: skip
+    limits = {
+        "max_steps": steps,
+        "fast_dev_run": False,
+        "limit_val_batches": 0,
+        "enable_checkpointing": False,
+    }
     callbacks = {"freeze": cfg["callbacks"].get("freeze")}
     arguments = {**cfg["trainer"], **unlimited, **limits}
     cfg = {**cfg, "trainer": arguments, "logger": {}, "callbacks": callbacks}

@@ -7,19 +7,20 @@ import torch
 
 from dpt.config.objects import check_arguments
 from dpt.files import DataError
-from dpt.training import resume
+from dpt.training import lightning_internals, resume
 from dpt.training.checkpoints import AtomicCheckpointIO, RunCheckpoints
 from dpt.training.trainer import make_trainer
 
 
 def checkpoint(step):
     place = dict.fromkeys(("epoch", "batches", "batch_size", "world_size", "samples"), 1)
+    steps = {"step": {"total": {"completed": step}}}
     return {
         "global_step": step,
         "state_dict": {"weight": torch.full((1000,), float(step))},
         "optimizer_states": [{"state": {}, "param_groups": []}],
         "skipped_steps": [0, 0],
-        "loops": {"fit_loop": {"epoch_progress": {}}},
+        "loops": {"fit_loop": {lightning_internals.OPTIMIZER_PROGRESS: {"optimizer": steps}}},
         resume.KEY: {**place, "ranks": [resume.random_state()]},
     }
 
@@ -96,14 +97,16 @@ def test_random_states_come_back(tmp_path):
 @pytest.mark.parametrize("name", ["every_n_train_steps", "every_n_minutes", "patience"])
 def test_intervals_are_positive(name):
     with pytest.raises(ValueError, match=rf"c\.{name}=0: must be greater than"):
-        check_arguments(RunCheckpoints, {"dirpath": "x", name: 0}, "c")
+        check_arguments(RunCheckpoints, {"dirpath": "x", name: 0}, "c", is_partial=True)
 
 
 def test_averages_need_whole_weights():
-    trainer = {"strategy": "fsdp", "max_steps": 1, "max_epochs": None, "max_time": None,
-               "val_check_interval": None, "check_val_every_n_epoch": None, "precision": "32-true",
-               "accumulate_grad_batches": 1, "enable_progress_bar": False}  # fmt: skip
+    trainer = {"strategy": "fsdp", "max_steps": 1, "precision": "32-true"}
     target = "dpt.training.callbacks.MovingAverage"
-    cfg = {"trainer": trainer, "logger": {}, "callbacks": {"ema": {"_target_": target}}}
+    cfg = {
+        "trainer": trainer,
+        "logger": {},
+        "callbacks": {"ema": {"_target_": target, "decay": 0.9}},
+    }
     with pytest.raises(ValueError, match=r"callbacks\.ema needs whole weights"):
         make_trainer(cfg, 1)
