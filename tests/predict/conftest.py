@@ -1,6 +1,5 @@
 """Tiny models and photos, and ``dpt predict`` called in this process."""
 
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -36,6 +35,39 @@ def photos(tmp_path) -> Path:
 
 
 @pytest.fixture
-def run(dpt_command):
-    """run(*arguments): (exit code, stdout, stderr) of ``dpt predict ARGUMENTS``."""
-    return partial(dpt_command, "predict")
+def out(tmp_path) -> Path:
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def run(dpt_command, checkpoints, out):
+    """run(*arguments): (exit code, stdout, stderr) of ``dpt predict`` with a model into ``out``."""
+
+    def run(*arguments, model="metric", to=out):
+        return dpt_command("predict", checkpoints.get(model, model), *arguments, "--out", to)
+
+    return run
+
+
+@pytest.fixture
+def predict(run):
+    """predict(*arguments): stdout of a run that succeeds."""
+
+    def predict(*arguments, **options):
+        code, said, err = run(*arguments, **options)
+        assert (code, err) == (0, "")
+        return said
+
+    return predict
+
+
+@pytest.fixture
+def refusal(run):
+    """refusal(*arguments): the one line of stderr by which a run ends."""
+
+    def refusal(*arguments, **options):
+        code, _, err = run(*arguments, **options)
+        assert (code, err.count("\n"), err[:7]) == (1, 1, "error: "), err
+        return err
+
+    return refusal

@@ -13,106 +13,95 @@ from dpt.data.formats.video import VIDEO_SUFFIXES
 from dpt.predict.inputs import as_rgb, find_inputs
 
 
-def names(inputs, out="out"):
-    sources = find_inputs(inputs, out=out)
-    assert all(s.path.is_absolute() for s in sources)
-    assert all(".." not in s.name and not s.name.startswith("/") for s in sources)
-    return [s.name for s in sources]
+def names(*inputs, out="out"):
+    files = find_inputs(inputs, out=out)
+    assert all(file.path.is_absolute() for file in files)
+    assert all(".." not in file.name and not file.name.startswith("/") for file in files)
+    return [file.name for file in files]
 
 
 @pytest.fixture
-def root(tmp_path):
+def root(tmp_path, monkeypatch):
+    """The working folder, with photos, a video and files that are left out."""
     for name in ("a/1.png", "a/2.jpg", "a/deep/1.png", "b/1.png", "a/.hidden.png", "a/.h/1.png"):
         save_photo(tmp_path / "in" / name)
     (tmp_path / "in/a/notes.txt").write_text("no picture")
     (tmp_path / "in/a/clip.mp4").write_bytes(b"?")
+    monkeypatch.chdir(tmp_path / "in")
     return tmp_path / "in"
 
 
-def test_a_folder_keeps_its_sub_folders(root):
-    assert names([root / "a"]) == ["1", "2", "clip", "deep/1"]
+@pytest.mark.parametrize(
+    ("inputs", "expected"),
+    [
+        (["a"], ["1", "2", "clip", "deep/1"]),
+        (["a/1.png", "b/1.png"], ["a/1", "b/1"]),
+        (["b", "a/deep"], ["b/1", "a/deep/1"]),
+        (["a/deep/1.png"], ["1"]),
+        (["b", "b/1.png", "a/../b/1.png"], ["1"]),
+        (["b/../b/1.png", "../in/a/deep"], ["b/1", "a/deep/1"]),
+        (["b", "a/clip.mp4", "b/1.png"], ["1", "clip"]),
+    ],
+)
+@pytest.mark.usefixtures("root")
+def test_find_inputs_names_files_by_their_folders(inputs, expected):
+    assert names(*inputs) == expected
 
 
-def test_inputs_of_one_name_stay_apart(root):
-    assert names([root / "a/1.png", root / "b/1.png"]) == ["a/1", "b/1"]
-    assert names([root / "b", root / "a/deep"]) == ["b/1", "a/deep/1"]
-
-
-def test_one_file_has_its_own_name(root):
-    assert names([root / "a/deep/1.png"]) == ["1"]
-
-
-def test_an_input_more_changes_no_name(root):
-    clip = (root / "a/clip.mp4").rename(root / "b/clip.mp4")
-    alone = names([root / "a"])
-    assert names([root / "a", clip, root / "a/deep/1.png"]) == [*alone, "clip"]
-
-
-def test_files_that_differ_by_their_suffix_keep_it(root):
+def test_find_inputs_keeps_suffixes_that_tell_files_apart(root):
     save_photo(root / "b/1.jpg")
     save_photo(root / "b/3.jpg")
-    assert names([root / "b"]) == ["1.jpg", "1.png", "3"]
+    assert names("b") == ["1.jpg", "1.png", "3"]
     save_photo(root / "b/1.jpg.bmp")
     with pytest.raises(ValueError, match=r"output name, 1\.jpg"):
-        names([root / "b"])
+        names("b")
 
 
-def test_nothing_twice(root):
-    assert names([root / "b", root / "b/1.png", f"{root}/b/../b/1.png"]) == ["1"]
-
-
-def test_what_was_written_is_no_input(root):
-    save_photo(root / "b/out/depth/1.png")
-    assert names([root / "b"], root / "b/out") == ["1"]
-    with pytest.raises(ValueError, match="choose another --out"):
-        names([root / "b"], root / "b")
-
-
-def test_what_was_written_earlier_is_no_input(root):
-    save_photo(root / "b/old/depth_color/1.png")
-    save_photo(root / "depth/3.png")
+def test_find_inputs_leaves_out_what_was_written(root):
+    for name in ("b/out/depth/1.png", "b/old/depth_color/1.png", "depth/3.png"):
+        save_photo(root / name)
     for folder in (root, root / "b/old"):
         (folder / "predictions.json").write_text('{"written": ["depth", "depth_color"]}')
-    assert names([root / "b"]) == ["1"]
-    assert names([root]) == ["a/1", "a/2", "a/clip", "a/deep/1", "b/1"]
-    assert names([root / "b/old/depth_color"]) == ["1"]  # asked for
+    assert names("b", out="b/out") == ["1"]
+    with pytest.raises(ValueError, match="choose another --out"):
+        names("b", out="b")
+    assert names(".", out="b/out") == ["a/1", "a/2", "a/clip", "a/deep/1", "b/1"]
+    assert names("b/old/depth_color") == ["1"]  # asked for
     with pytest.raises(ValueError, match=r"no image or video in .*, except what dpt predict"):
-        names([root / "b/old"])
+        names("b/old")
     (root / "b/old/predictions.json").write_text("[1]")  # of another program
-    assert names([root / "b"]) == ["1", "old/depth_color/1"]
+    assert names("b", out="b/out") == ["1", "old/depth_color/1"]
 
 
-def test_photos_in_formats_that_are_not_read_are_counted(root, caplog, monkeypatch):
+def test_find_inputs_counts_pictures_that_are_not_read(root, caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("dpt"), "propagate", True)
     for name in ("a/1.HEIC", "a/deep/2.heic", "b/3.gif", "b/.4.gif"):
         (root / name).touch()
-    assert names([root / "a", root / "b"]) == ["a/1", "a/2", "a/clip", "a/deep/1", "b/1"]
-    (message,) = (r.getMessage() for r in caplog.records)
-    assert message == (
-        "left out, because such formats are not read: 1 .gif, 2 .heic: convert to JPEG or PNG"
-    )
-    names([root / "b/1.png"])
-    assert len(caplog.records) == 1
+    assert names("a", "b") == ["a/1", "a/2", "a/clip", "a/deep/1", "b/1"]
+    assert "1 .gif, 2 .heic" in caplog.text
+    caplog.clear()
+    names("b/1.png")
+    assert not caplog.text
     (root / "only").mkdir()
     (root / "only/1.avif").touch()
-    with pytest.raises(ValueError, match=r"no image or video .*; left out, .*: 1 \.avif: convert"):
-        names([root / "only"])
+    with pytest.raises(ValueError, match=r"no image or video .*: 1 \.avif"):
+        names("only")
 
 
 @pytest.mark.parametrize("suffix", [*IMAGE_SUFFIXES, *VIDEO_SUFFIXES])
-def test_every_suffix_is_taken_in_capitals_too(tmp_path, suffix):
+def test_find_inputs_takes_every_suffix_in_capitals_too(tmp_path, suffix):
     for name in (f"a{suffix}", f"b{suffix.upper()}"):
         (tmp_path / name).touch()
-    assert names([tmp_path]) == ["a", "b"]
+    assert names(tmp_path) == ["a", "b"]
 
 
 @pytest.mark.parametrize("suffix", [".jfif", ".jpe", ".mpo", ".JFIF"])
-def test_jpeg_under_its_other_names(tmp_path, suffix):
+def test_as_rgb_reads_jpeg_under_its_other_names(tmp_path, suffix):
     path = save_photo(tmp_path / "a.jpg").rename(tmp_path / f"a{suffix}")
     assert as_rgb(path).shape == (40, 57, 3)
 
 
-def test_a_photo_of_two_views(tmp_path):
+def test_as_rgb_takes_the_first_of_two_views(tmp_path):
     views = [Image.fromarray(photo_of(40, 57, seed=k)) for k in (0, 1)]
     views[0].save(tmp_path / "a.mpo", save_all=True, append_images=views[1:])
     assert np.abs(as_rgb(tmp_path / "a.mpo").astype(int) - np.asarray(views[0])).mean() < 10
@@ -127,30 +116,23 @@ def test_a_photo_of_two_views(tmp_path):
         ("\u00e4.jpg", "a\u0308.jpg", r"\u00e4\.jpg differs in the form of its letters"),
     ],
 )
-def test_a_name_that_looks_alike_is_explained(tmp_path, name, given, says):
+def test_find_inputs_explains_names_that_look_alike(tmp_path, name, given, says):
     save_photo(tmp_path / name)
     with pytest.raises(ValueError, match=says):
-        names([tmp_path / given])
+        names(tmp_path / given)
 
 
-def test_paths_lead_nowhere_else(root, tmp_path, monkeypatch):
-    monkeypatch.chdir(root / "a")
-    assert names(["../b/1.png", "../../in/a/deep"]) == ["b/1", "a/deep/1"]
+def test_find_inputs_follows_links_to_files_alone(root, tmp_path):
     outside = save_photo(tmp_path / "outside/secret.png")
     (root / "b/link.png").symlink_to(outside)  # the name is the link's
-    (root / "b/folder").symlink_to(outside.parent)  # linked folders are not entered
-    assert names([root / "b"]) == ["1", "link"]
+    (root / "b/folder").symlink_to(outside.parent)
+    assert names("b") == ["1", "link"]
 
 
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        (["in/a/x.png"], r"x\.png does not exist; .* holds"),
-        (["in/empty"], "no image or video in this folder"),
-    ],
-)
-def test_nothing_there(root, tmp_path, monkeypatch, given, says):
-    monkeypatch.chdir(tmp_path)
-    os.mkdir("in/empty")
-    with pytest.raises(ValueError, match=says):
-        find_inputs(given, out="out")
+@pytest.mark.usefixtures("root")
+def test_find_inputs_refuses_what_is_not_there():
+    os.mkdir("empty")
+    with pytest.raises(ValueError, match=r"x\.png does not exist; .* holds"):
+        names("a/x.png")
+    with pytest.raises(ValueError, match="no image or video in this folder"):
+        names("empty")

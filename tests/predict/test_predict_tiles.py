@@ -21,6 +21,7 @@ import dpt
 from dpt.predict.tiling import OVERLAP, align_tile, tile_spans
 from dpt.types import HeadOutput, OutputSpec, Preprocessing
 
+ROOT = Path(__file__).parents[2]
 METRIC = OutputSpec("depth", "depth", unit="m")
 RELATIVE = OutputSpec("depth", "depth", unit="relative inverse depth")
 PIXELS = Preprocessing(
@@ -59,7 +60,7 @@ def test_tiles_cover_the_image_and_overlap(length, tile):
         assert before.stop - after.start >= int(tile * OVERLAP)
 
 
-def test_a_picture_of_one_tile_is_seen_whole(joint):
+def test_tiles_of_a_small_image_are_the_image(joint):
     photo = photo_of(90, 100)
     whole, tiled = dpt.Predictor(joint)(photo), dpt.Predictor(joint, tile=100)(photo)
     np.testing.assert_array_equal(tiled.depth, whole.depth)
@@ -67,37 +68,32 @@ def test_a_picture_of_one_tile_is_seen_whole(joint):
 
 
 @pytest.mark.parametrize("size", [(150, 233), (70, 400), (64, 65)])
-def test_no_seam_where_the_answer_is_local(size):
+def test_tiles_leave_no_seam(size):
     model = StandIn(lambda x: {"depth": brightness(x)}, METRIC)
     photo = photo_of(*size)
     tiled = dpt.Predictor(model, tile=64, batch_size=3)(photo).depth
     np.testing.assert_allclose(tiled, dpt.Predictor(model)(photo).depth, rtol=1e-5)
 
 
-def test_every_relative_tile_is_brought_to_the_scale_and_shift_of_the_whole():
-    def standardised(images):
-        x = brightness(images)
-        mean, spread = x.mean((1, 2), keepdim=True), x.std((1, 2), keepdim=True)
-        return {"depth": (x - mean) / spread + 5}
-
-    model = StandIn(standardised, RELATIVE)
-    photo = photo_of(150, 233)
-    whole = dpt.Predictor(model)(photo).depth
-    np.testing.assert_allclose(dpt.Predictor(model, tile=80)(photo).depth, whole, atol=1e-4)
+def standardised(images):
+    x = brightness(images)
+    mean, spread = x.mean((1, 2), keepdim=True), x.std((1, 2), keepdim=True)
+    return {"depth": (x - mean) / spread + 5}
 
 
-def test_every_metric_tile_is_brought_to_the_scale_of_the_whole():
-    def zoomed(images):
-        x = brightness(images)
-        return {"depth": x / x.mean((1, 2), keepdim=True)}
-
-    model = StandIn(zoomed, METRIC)
-    photo = photo_of(150, 233)
-    whole = dpt.Predictor(model)(photo).depth
-    np.testing.assert_allclose(dpt.Predictor(model, tile=80)(photo).depth, whole, rtol=1e-4)
+def zoomed(images):
+    x = brightness(images)
+    return {"depth": x / x.mean((1, 2), keepdim=True)}
 
 
-def test_a_tile_with_a_negative_scale_is_replaced():
+@pytest.mark.parametrize(("function", "spec"), [(standardised, RELATIVE), (zoomed, METRIC)])
+def test_tiles_have_the_scale_of_the_whole_image(function, spec):
+    model, photo = StandIn(function, spec), photo_of(150, 233)
+    whole, tiled = dpt.Predictor(model)(photo), dpt.Predictor(model, tile=80)(photo)
+    np.testing.assert_allclose(tiled.depth, whole.depth, rtol=1e-4, atol=1e-4)
+
+
+def test_align_tile_replaces_a_tile_of_negative_scale():
     whole = torch.rand(1, 1, 30, 40)
     for tile in (-whole, torch.ones(1, 1, 30, 40)):
         torch.testing.assert_close(align_tile(tile, whole, inverse=True), whole)
@@ -105,7 +101,7 @@ def test_a_tile_with_a_negative_scale_is_replaced():
 
 @pytest.mark.parametrize("classes", [3, 40])
 @pytest.mark.parametrize("size", [(150, 233), (200, 64)])
-def test_labels_by_tiles(classes, size):
+def test_tiles_give_the_labels_of_the_whole_image(classes, size):
     mixing = torch.randn(classes, 3, generator=torch.Generator().manual_seed(0))
 
     def linear(images):
@@ -155,12 +151,6 @@ def test_tiles_are_blended_by_their_weights(size, monkeypatch):
     assert (found.labels == logits.argmax(0).numpy()).mean() > 0.999
 
 
-def test_both_heads_by_tiles(joint):
-    found = dpt.Predictor(joint, tile=64, flip=True)(photo_of(101, 160))
-    assert found.depth.shape == found.labels.shape == (101, 160)
-    assert np.isfinite(found.depth).all()
-
-
 LARGE = r"""
 import re, sys
 import dpt
@@ -179,9 +169,7 @@ def test_a_photo_of_24_megapixels_takes_less_than_3_gb(tmp_path):
     photo = cv2.resize(photo_of(400, 600), (6000, 4000))
     cv2.imwrite(str(tmp_path / "photo.jpg"), photo)
     for tile in ("0", "2048"):
-        done = subprocess.run(
-            [sys.executable, "-c", LARGE, tmp_path / "base", tmp_path / "photo.jpg", tile],
-            capture_output=True, text=True, cwd=Path(__file__).parents[2],
-        )  # fmt: skip
+        command = [sys.executable, "-c", LARGE, tmp_path / "base", tmp_path / "photo.jpg", tile]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
         assert done.returncode == 0, done.stderr
         assert float(done.stdout) < 3e9 / 2**30, tile
