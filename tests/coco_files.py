@@ -69,15 +69,15 @@ def write(folder, *, panoptic=True, lengths=(("train", 12), ("val", 4)), size=(9
 
 def write_objects(path, names, categories, size=(8, 8)):
     """The JSON of a triangle in each photo, of the last of ``categories`` (names by their ids)."""
-    photos, category = list(enumerate(names, 1)), list(categories)[-1]
-    content = {
-        "images": [{"id": k, "file_name": name, "height": size[0], "width": size[1]}
-                   for k, name in photos],
-        "annotations": [{"id": k, "image_id": k, "category_id": category, "iscrowd": 0, "area": 8,
-                         "bbox": [1, 1, 4, 4], "segmentation": [[1, 1, 5, 1, 5, 5]]}
-                        for k, _ in photos],
-        "categories": [{"id": k, "name": name} for k, name in categories.items()],
-    }  # fmt: skip
+    category = list(categories)[-1]
+    images, annotations = [], []
+    for k, name in enumerate(names, 1):
+        images.append({"id": k, "file_name": name, "height": size[0], "width": size[1]})
+        row = {"id": k, "image_id": k, "category_id": category, "iscrowd": 0, "area": 8}
+        row |= {"bbox": [1, 1, 4, 4], "segmentation": [[1, 1, 5, 1, 5, 5]]}
+        annotations.append(row)
+    rows = [{"id": k, "name": name} for k, name in categories.items()]
+    content = {"images": images, "annotations": annotations, "categories": rows}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content))
 

@@ -65,8 +65,8 @@ def nyu40_mapping(root: Path) -> np.ndarray:
 
 def nyuv2_bts(root: Path) -> None:
     """Frame N is N + 1 metres away."""
-    for split, folder, scene in (("train", "sync", "kitchen_0028b"),
-                                 ("test", "official_splits/test", "bathroom")):  # fmt: skip
+    scenes = {"train": ("sync", "kitchen_0028b"), "test": ("official_splits/test", "bathroom")}
+    for split, (folder, scene) in scenes.items():
         lines = []
         for i in range(4):
             names = f"{scene}/rgb_{i:05}.jpg", f"{scene}/sync_depth_{i:05}.png"
@@ -77,11 +77,18 @@ def nyuv2_bts(root: Path) -> None:
         (root / f"nyudepthv2_{split}_files_with_gt.txt").write_text("\n".join(lines) + "\n")
 
 
+SUNRGBD = (
+    "kv1/NYUdata/NYU0001",
+    "kv1/NYUdata/NYU0002",
+    "kv2/kinect2data/000001_2014",
+    "realsense/lg/2014_10-30",
+    "xtion/sun3ddata/brown/brown_1",
+)
+
+
 def sunrgbd(root: Path) -> None:
     """Frame N is N + 1 metres away; the toolbox's test frames are the two of kv1."""
-    names = ["kv1/NYUdata/NYU0001", "kv1/NYUdata/NYU0002", "kv2/kinect2data/000001_2014",
-             "realsense/lg/2014_10-30", "xtion/sun3ddata/brown/brown_1"]  # fmt: skip
-    for i, name in enumerate(names):
+    for i, name in enumerate(SUNRGBD):
         photo(root / "SUNRGBD" / name / f"image/{i:07}.jpg")
         for kind, extra in (("depth", 0.0), ("depth_bfx", 0.5)):
             millimetres = np.full(SIZE, round(1000 * (i + 1 + extra)), np.uint16)
@@ -90,7 +97,7 @@ def sunrgbd(root: Path) -> None:
             depth_png(root / "SUNRGBD" / name / f"{kind}/{i:07}_abs.png", rotated, scale=1)
     folder = root / "SUNRGBDtoolbox/traintestSUNRGBD"
     folder.mkdir(parents=True)
-    full = [f"/n/fs/sun3d/data//SUNRGBD/{name}/" for name in names]
+    full = [f"/n/fs/sun3d/data//SUNRGBD/{name}/" for name in SUNRGBD]
     cells = {"alltrain": full[2:], "alltest": full[:2]}
     arrays = {key: np.array([values], dtype=object) for key, values in cells.items()}
     scipy.io.savemat(folder / "allsplit.mat", arrays)
@@ -103,14 +110,14 @@ def sunrgbd_masks(root: Path) -> dict[str, np.ndarray]:
     """
     folder = root / "SUNRGBDtoolbox/Metadata"
     folder.mkdir(parents=True)
-    names = ["xtion/sun3ddata/brown/brown_1", "kv1/NYUdata/NYU0002", "elsewhere/unused",
-             "kv2/kinect2data/000001_2014", "realsense/lg/2014_10-30",
-             "kv1/NYUdata/NYU0001"]  # fmt: skip
+    names = [SUNRGBD[4], SUNRGBD[1], "elsewhere/unused", SUNRGBD[2], SUNRGBD[3], SUNRGBD[0]]
     masks = {name: RNG.integers(0, 38, SIZE).astype(np.uint8) for name in names}
     with h5py.File(folder / "SUNRGBD2Dseg.mat", "w", userblock_size=512) as file:
         for field in ("seglabel", "seglabelall"):
-            stored = [file.create_dataset(f"#refs#/{field}{i}", data=masks[name].T)
-                      for i, name in enumerate(names)]  # fmt: skip
+            stored = [
+                file.create_dataset(f"#refs#/{field}{i}", data=masks[name].T)
+                for i, name in enumerate(names)
+            ]
             column = file.create_dataset(f"SUNRGBD2Dseg/{field}", (len(names), 1), h5py.ref_dtype)
             column[:, 0] = [part.ref for part in stored]
     entries = np.empty((1, len(names)), dtype=[("sequenceName", object), ("valid", object)])
@@ -149,10 +156,9 @@ def vkitti2(root: Path) -> None:
 
 def vkitti2_masks(root: Path) -> np.ndarray:
     """The same mask for every frame of :func:`vkitti2`; returns its ids, the last undefined."""
-    colors = np.array(
-        [(210, 0, 200), (90, 200, 255), (0, 199, 0), (90, 240, 0), (140, 140, 140), (100, 60, 100),
-         (250, 100, 255), (255, 255, 0), (200, 200, 0), (255, 130, 0), (80, 80, 80), (160, 60, 60),
-         (255, 127, 80), (0, 139, 139), (0, 0, 0)], np.uint8)  # fmt: skip
+    with initialize_config_dir(str(config_dir()), version_base="1.3"):
+        table = compose("data_check", ["data=vkitti2"]).data.label_colors
+    colors = np.array(table, np.uint8)
     ids = RNG.integers(0, len(colors), SIZE)
     for folder in list(root.glob("*/*/frames/rgb/*")):
         target = folder.parents[1] / "classSegmentation" / folder.name
@@ -167,8 +173,8 @@ def hypersim(root: Path, *, scenes: tuple[str, ...] = ("ai_001_001", "ai_003_010
     """Three frames a scene, one of them withheld; returns the distances in their files."""
     distance = RNG.uniform(1, 9, SIZE).astype(np.float16)
     distance[0, 0] = np.nan
-    lines = ["scene_name,camera_name,frame_id,included_in_public_release,exclude_reason,"
-             "split_partition_name"]  # fmt: skip
+    columns = "scene_name camera_name frame_id included_in_public_release exclude_reason"
+    lines = [",".join([*columns.split(), "split_partition_name"])]
     for scene, split in (("ai_001_001", "train"), ("ai_003_010", "val"), ("ai_004_001", "train")):
         for frame in range(3):
             lines.append(f"{scene},cam_00,{frame},{frame != 1},,{split}")

@@ -70,19 +70,14 @@ def test_folders_of_the_archive_can_go_elsewhere(tmp_path, kind):
     assert tree(tmp_path / "other") == {}
 
 
-def test_existing_files_are_kept_or_replaced(tmp_path):
-    out = tmp_path / "out"
-    (out / "VOCdevkit").mkdir(parents=True)
-    (out / "mine.txt").write_bytes(b"mine")
-    (out / "VOCdevkit/readme.txt").write_bytes(b"old")
-    extract(make(tmp_path, "zip"), out, ALL)
-    assert tree(out) == FILES | {"mine.txt": b"mine"}
-
-
 def test_an_unpacked_archive_is_recorded(tmp_path):
     path, out = make(tmp_path, "zip"), tmp_path / "out"
+    (out / "VOCdevkit").mkdir(parents=True)
+    (out / "VOCdevkit/readme.txt").write_bytes(b"old")
+    (out / "mine.txt").write_bytes(b"mine")
     assert not is_unpacked(path, out)
     extract(path, out, ALL)
+    assert tree(out) == FILES | {"mine.txt": b"mine"}
     assert is_unpacked(path, out)
     path.unlink()
     assert is_unpacked(path, out)
@@ -91,8 +86,10 @@ def test_an_unpacked_archive_is_recorded(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["zip", "tar"])
-@pytest.mark.parametrize("name", ["../evil.txt", "/etc/evil.txt", "a/../../evil.txt",
-                                  "a\\..\\evil.txt", "C:/evil.txt"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    ["../evil.txt", "/etc/evil.txt", "a/../../evil.txt", "a\\..\\evil.txt", "C:/evil.txt"],
+)
 @pytest.mark.parametrize("unpack", [ALL, {".": "sub"}])
 def test_no_member_is_written_outside_the_folder(tmp_path, kind, name, unpack):
     path = make(tmp_path, kind, {name: b"evil"})
@@ -103,31 +100,28 @@ def test_no_member_is_written_outside_the_folder(tmp_path, kind, name, unpack):
     assert all(p.is_relative_to(out) for p in files)
 
 
-@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE,
-                                  tarfile.BLKTYPE, tarfile.FIFOTYPE])  # fmt: skip
-def test_links_and_devices_in_a_tar(tmp_path, kind):
-    path = tmp_path / "set.tar"
-    with tarfile.open(path, "w") as file:
-        info = tarfile.TarInfo("way_out")
-        info.type, info.linkname = kind, str(tmp_path)
-        file.addfile(info)
-        info = tarfile.TarInfo("way_out/evil.txt")
-        info.size = 4
-        file.addfile(info, io.BytesIO(b"evil"))
-    with pytest.raises(DataError, match="'way_out' is a link or device"):
+@pytest.mark.parametrize(
+    "kind", ["zip", *(getattr(tarfile, f"{k}TYPE") for k in ("SYM", "LNK", "CHR", "BLK", "FIFO"))]
+)
+def test_links_and_devices_are_refused(tmp_path, kind):
+    path = tmp_path / "set.archive"
+    if kind == "zip":
+        with zipfile.ZipFile(path, "w") as file:
+            info = zipfile.ZipInfo("way_out")
+            info.external_attr = (stat.S_IFLNK | 0o777) << 16
+            file.writestr(info, str(tmp_path))
+    else:
+        with tarfile.open(path, "w") as file:
+            info = tarfile.TarInfo("way_out")
+            info.type, info.linkname = kind, str(tmp_path)
+            file.addfile(info)
+            info = tarfile.TarInfo("way_out/evil.txt")
+            info.size = 4
+            file.addfile(info, io.BytesIO(b"evil"))
+    with pytest.raises(DataError, match=r"set\.archive: member 'way_out'"):
         extract(path, tmp_path / "out", ALL)
     assert list((tmp_path / "out").iterdir()) == []
     assert not (tmp_path / "evil.txt").exists()
-
-
-def test_links_in_a_zip(tmp_path):
-    path = tmp_path / "set.zip"
-    with zipfile.ZipFile(path, "w") as file:
-        info = zipfile.ZipInfo("way_out")
-        info.external_attr = (stat.S_IFLNK | 0o777) << 16
-        file.writestr(info, "/etc")
-    with pytest.raises(DataError, match="'way_out' is a link or device"):
-        extract(path, tmp_path / "out", ALL)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -144,17 +138,16 @@ def test_a_member_without_a_name(tmp_path, kind):
 
 def nameless_zip(data):
     """The zip with the name of its only member, ``a.txt``, cut out of both headers."""
-    local, central = data.index(b"PK\3\4"), data.index(b"PK\1\2")
-    parts = []
-    for start, end, length_at, name_at in ((local, central, 26, 30),
-                                           (central, data.index(b"PK\5\6"), 28, 46)):  # fmt: skip
-        part = bytearray(data[start:end])
-        part[length_at : length_at + 2] = b"\0\0"
-        del part[name_at : name_at + 5]
-        parts.append(bytes(part))
-    tail = bytearray(data[data.index(b"PK\5\6") :])
-    tail[12:20] = len(parts[1]).to_bytes(4, "little") + len(parts[0]).to_bytes(4, "little")
-    return b"".join(parts) + bytes(tail)
+    local, central, end = (data.index(mark) for mark in (b"PK\3\4", b"PK\1\2", b"PK\5\6"))
+    headers = []
+    for header, length_at, name_at in ((data[local:central], 26, 30), (data[central:end], 28, 46)):
+        changed = bytearray(header)
+        changed[length_at : length_at + 2] = b"\0\0"
+        del changed[name_at : name_at + 5]
+        headers.append(bytes(changed))
+    tail = bytearray(data[end:])
+    tail[12:20] = len(headers[1]).to_bytes(4, "little") + len(headers[0]).to_bytes(4, "little")
+    return b"".join(headers) + bytes(tail)
 
 
 @pytest.mark.parametrize("kind", ["zip", "tgz"])
@@ -173,21 +166,16 @@ def test_a_truncated_archive_leaves_nothing(tmp_path, kind, keep):
     random = np.random.default_rng(0)
     path = make(tmp_path, kind, {f"{i}.bin": random.bytes(10_000) for i in range(8)})
     path.write_bytes(path.read_bytes()[: int(keep * path.stat().st_size)])
-    with pytest.raises(DataError, match=r"set\..*: cannot be read as an archive .*again"):
+    with pytest.raises(DataError, match=r"set\."):
         extract(path, tmp_path / "out", ALL)
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_damage_inside_a_zip(tmp_path):
+@pytest.mark.parametrize("is_archive", [True, False])
+def test_a_damaged_archive(tmp_path, is_archive):
     path = make(tmp_path, "zip", {"a.bin": bytes(i % 251 for i in range(5000))})
     data = bytearray(path.read_bytes())
     data[100] ^= 255
-    path.write_bytes(data)
-    with pytest.raises(DataError, match="cannot be read as an archive"):
+    path.write_bytes(data if is_archive else b"<html>please log in</html>")
+    with pytest.raises(DataError, match=r"set\.zip: "):
         extract(path, tmp_path / "out", ALL)
-
-
-def test_not_an_archive(tmp_path):
-    (tmp_path / "page.zip").write_text("<html>please log in</html>")
-    with pytest.raises(DataError, match="cannot be read as an archive"):
-        extract(tmp_path / "page.zip", tmp_path / "out", ALL)

@@ -23,8 +23,8 @@ class Photos(Dataset):
     def __getitem__(self, index):
         if index in self.broken:
             raise DataError(f"{index}.png: the file is truncated")
-        return {"image": np.full((32, 48, 3), index, np.uint8), "name": f"{index}.png",
-                "labels": np.full((32, 48), index % 2, np.uint8)}  # fmt: skip
+        image, labels = (np.full(shape, index % 2, np.uint8) for shape in ((32, 48, 3), (32, 48)))
+        return {"image": image, "name": f"{index}.png", "labels": labels}
 
 
 def loader(dataset, *, training, skip=True, workers=0):
@@ -33,8 +33,8 @@ def loader(dataset, *, training, skip=True, workers=0):
         if training
         else EvalTransform(Preprocessing(image_size=(32, 48)))
     )
-    return make_loader(dataset, transform, training=training, batch_size=4, num_workers=workers,
-                       seed=0, targets=["labels"], skip_broken=skip)  # fmt: skip
+    options = {"batch_size": 4, "num_workers": workers, "seed": 0, "targets": ["labels"]}
+    return make_loader(dataset, transform, training=training, skip_broken=skip, **options)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -64,18 +64,12 @@ def test_photos_that_are_too_long_count_nowhere_either():
     assert "2.png: 900x10 pixels are too elongated" in batch["failed"][0]
 
 
-def test_nothing_is_said_where_nothing_fails():
+def test_a_broken_file_stops_the_run_unless_it_is_skipped():
     (batch,) = loader(Photos(), training=True)
     assert "failed" not in batch
-
-
-def test_it_stops_the_run_unless_asked_otherwise():
-    with pytest.raises(DataError, match="truncated"):
+    with pytest.raises(DataError, match=r"2\.png"):
         next(iter(loader(Photos(2), training=True, skip=False)))
-
-
-def test_a_set_without_any_readable_photo_stops_the_run():
-    with pytest.raises(DataError, match=r"4 samples in a row cannot be read: .*truncated"):
+    with pytest.raises(DataError, match=r"4 samples in a row .*\.png"):
         next(iter(loader(Photos(0, 1, 2, 3), training=True)))
 
 

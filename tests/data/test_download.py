@@ -130,12 +130,20 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_fetches_verifies_and_does_not_fetch_again(server, tmp_path):
+def test_fetch_verifies_and_does_not_fetch_again(server, tmp_path):
     target = get(server, tmp_path / "new", checksum=SHA256, size=len(CONTENT))
     assert target.read_bytes() == CONTENT
-    assert get(server, tmp_path / "new", checksum=SHA256) == target
+    for name in ("sha256", "sha1", "md5"):
+        checksum = f"{name}:{hashlib.new(name, CONTENT).hexdigest().upper()}"
+        assert get(server, tmp_path / "new", checksum=checksum) == target
     assert server.requests == [None]
     assert names(tmp_path / "new") == ["file.zip"]
+    with pytest.raises(DataError, match=r"crc32:12: .*sha256, sha1, md5"):
+        get(server, tmp_path / "new", checksum="crc32:12")
+    target.write_bytes(b"mine")
+    with pytest.raises(DataError, match=r"file\.zip: its sha256"):
+        get(server, tmp_path / "new", checksum=SHA256)
+    assert target.read_bytes() == b"mine"
 
 
 def test_a_password_is_sent_to_its_host_alone(server, tmp_path):
@@ -150,16 +158,19 @@ def test_a_password_is_sent_to_its_host_alone(server, tmp_path):
         assert other.authorizations == [None]
 
 
-def test_resumes_within_one_call(server, tmp_path):
-    server.cuts = [300_000, 1, 200_000]
+@pytest.mark.parametrize("ranges", [True, False])
+def test_fetch_resumes_within_one_call(server, tmp_path, ranges):
+    server.ranges = ranges
+    server.cuts = [300_000, 1, 200_000] if ranges else [300_000]
     assert get(server, tmp_path, checksum=SHA256).read_bytes() == CONTENT
-    assert server.requests == [None, "bytes=300000-", "bytes=300001-", "bytes=500001-"]
+    if ranges:
+        assert server.requests == [None, "bytes=300000-", "bytes=300001-", "bytes=500001-"]
     assert names(tmp_path) == ["file.zip"]
 
 
 def test_resumes_in_a_later_call(server, tmp_path):
     server.cuts = [300_000] + [0] * (ATTEMPTS - 1)
-    with pytest.raises(DataError, match=r"ended at 300000 of 1000000 bytes.*run the same command"):
+    with pytest.raises(DataError, match=r"file\.zip: .*300000 of 1000000 bytes"):
         get(server, tmp_path, checksum=SHA256)
     assert names(tmp_path) == ["file.zip.part"]
     server.requests.clear()
@@ -189,15 +200,9 @@ def test_without_a_checksum_every_request_is_for_the_whole_file(server, tmp_path
 def test_a_partial_file_that_is_complete_or_too_long(server, tmp_path):
     part = tmp_path / "file.zip.part"
     part.write_bytes(CONTENT + b"more")
-    with pytest.raises(DataError, match="it was removed; run again"):
+    with pytest.raises(DataError, match=r"file\.zip\.part: "):
         get(server, tmp_path, checksum=SHA256)
     part.write_bytes(CONTENT)
-    assert get(server, tmp_path, checksum=SHA256).read_bytes() == CONTENT
-
-
-def test_a_server_without_ranges(server, tmp_path):
-    server.ranges = False
-    server.cuts = [300_000]
     assert get(server, tmp_path, checksum=SHA256).read_bytes() == CONTENT
 
 
@@ -212,41 +217,31 @@ def test_a_server_that_does_not_state_the_length(server, tmp_path):
 
 
 def test_a_wrong_checksum_or_size_leaves_nothing_behind(server, tmp_path):
-    with pytest.raises(DataError, match=r"sha256 is \w{64}, expected beef.*has changed"):
+    with pytest.raises(DataError, match=r"file\.zip\.part: its sha256 .*beef"):
         get(server, tmp_path, checksum="sha256:beef")
     with pytest.raises(DataError, match=r"file\.zip\.part: has more than 5 bytes, the size"):
         get(server, tmp_path, size=5)
     assert names(tmp_path) == []
 
 
-def test_other_checksums(server, tmp_path):
-    for i, name in enumerate(("sha1", "md5")):
-        digest = hashlib.new(name, CONTENT).hexdigest()
-        get(server, tmp_path / str(i), checksum=f"{name}:{digest.upper()}")
-    with pytest.raises(DataError, match="write ALGORITHM:HEX with sha256, sha1, md5"):
-        get(server, tmp_path, checksum="crc32:12")
-
-
-def test_an_existing_file_that_is_wrong_is_kept(server, tmp_path):
-    (tmp_path / "file.zip").write_bytes(b"mine")
-    with pytest.raises(DataError, match=r"file\.zip: its sha256.*remove it"):
-        get(server, tmp_path, checksum=SHA256)
-    assert (tmp_path / "file.zip").read_bytes() == b"mine"
-    assert server.requests == []
-
-
 def test_error_statuses(server, tmp_path):
     server.statuses = [404]
-    with pytest.raises(DataError, match=r"404 Not Found.*by hand.*file\.zip$"):
+    with pytest.raises(DataError, match=r"file\.zip: .*404"):
         get(server, tmp_path)
     assert len(server.requests) == 1
     assert names(tmp_path) == []
     server.statuses = [503, 429]
     assert get(server, tmp_path).read_bytes() == CONTENT
     server.statuses = [503] * 20
-    with pytest.raises(DataError, match="503"):
+    with pytest.raises(DataError, match=r"file\.zip: .*503"):
         get(server, tmp_path / "other")
     assert len(server.requests) == 4 + ATTEMPTS
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9/x", "http://[::1/x"])
+def test_no_server(tmp_path, url):
+    with pytest.raises(DataError, match=re.escape(url)):
+        fetch(url, tmp_path / "x")
 
 
 @pytest.mark.parametrize("part", ["headers", "content"])
@@ -297,15 +292,6 @@ def test_a_redirection_to_something_else_is_refused(server, tmp_path, address):
     assert names(tmp_path) == []
 
 
-def test_no_server(tmp_path):
-    with pytest.raises(DataError, match=r"http://127\.0\.0\.1:9/x: .*refused.*check the network"):
-        fetch("http://127.0.0.1:9/x", tmp_path / "x")
-    with pytest.raises(
-        DataError, match=r"http://\[::1/x: Invalid IPv6 URL: fetch the file by hand"
-    ):
-        fetch("http://[::1/x", tmp_path / "x")
-
-
 def test_other_file_systems(tmp_path):
     (tmp_path / "source").write_bytes(CONTENT)
     (tmp_path / "x.part").write_bytes(CONTENT[:1000])
@@ -332,11 +318,3 @@ def test_no_more_is_taken_than_expected(server, tmp_path, monkeypatch):
     with pytest.raises(DataError, match=r"file\.zip\.part: has more than 450000 bytes"):
         get(server, tmp_path / "b")
     assert names(tmp_path / "b") == []
-
-
-def test_a_full_disk(server, tmp_path, monkeypatch):
-    usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
-    with pytest.raises(DataError, match=r"has more than 900 bytes.*data\.root"):
-        get(server, tmp_path)
-    assert names(tmp_path) == []

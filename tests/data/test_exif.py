@@ -1,9 +1,8 @@
 """One rule for EXIF orientations: labels fit the stored pixels or the upright image."""
 
-import json
-
 import numpy as np
 import pytest
+from coco_files import write_objects
 from PIL import Image, ImageOps
 
 from dpt.data import DataError, FolderDataset, ImageFolderDataset, PhotoDataset
@@ -38,8 +37,8 @@ def folder(root, labels=None, depth=None, **options):
         "labels": None if labels is None else "masks",
         "depth": None if depth is None else "depth",
     }
-    return FolderDataset(root=root, split="train", num_classes=4, max_depth=10.0, depth_scale=1.0,
-                         fractions={"train": 1.0}, missing="keep", **kinds, **options)  # fmt: skip
+    options |= {"num_classes": 4, "max_depth": 10.0, "depth_scale": 1.0, "missing": "keep"}
+    return FolderDataset(root=root, split="train", fractions={"train": 1.0}, **kinds, **options)
 
 
 @pytest.mark.parametrize("kind", ["labels", "depth"])
@@ -85,21 +84,12 @@ def test_an_upright_photo_needs_no_decision(tmp_path):
         assert np.array_equal(dataset[0]["image"], stored)
 
 
-def test_objects_of_coco(tmp_path):
+@pytest.mark.parametrize("size", [(20, 30), (30, 20)])
+def test_objects_of_coco(tmp_path, size):
     stored, upright = photo(tmp_path / "train/a.jpg", 6)
-
-    def dataset(size, **options):
-        content = {
-            "images": [{"id": 1, "file_name": "a.jpg", "height": size[0], "width": size[1]}],
-            "categories": [{"id": 1, "name": "thing"}],
-            "annotations": [{"id": 1, "image_id": 1, "category_id": 1,
-                             "segmentation": [[1, 1, 9, 1, 9, 9]]}],
-        }  # fmt: skip
-        (tmp_path / "a.json").write_text(json.dumps(content))
-        return CocoDataset(root=tmp_path, split="train", annotations="a.json", **options)
-
-    assert np.array_equal(dataset((20, 30))[0]["image"], stored)
-    assert np.array_equal(dataset((30, 20))[0]["image"], upright)
+    write_objects(tmp_path / "a.json", ["a.jpg"], {1: "thing"}, size=size)
+    dataset = CocoDataset(root=tmp_path, split="train", annotations="a.json")
+    assert np.array_equal(dataset[0]["image"], stored if size == (20, 30) else upright)
 
 
 def test_the_data_check_says_it(tmp_path):

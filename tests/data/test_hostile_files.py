@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import scipy.io
 import scipy.sparse
+from made_png import chunk, png
 from PIL import Image
 from test_file_formats import depth_file
 
@@ -27,16 +28,9 @@ from dpt.types import Preprocessing
 MAP = np.arange(1, 601, dtype=np.uint16).reshape(20, 30)
 
 
-def chunk(kind, data):
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-
-def png(height, width, *, color_type):
-    """The start and the end of a PNG of that size."""
-    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, color_type, 0, 0, 0))
-    palette = chunk(b"PLTE", bytes(6)) if color_type == 3 else b""
-    data = chunk(b"IDAT", zlib.compress(bytes(width + 1))) + chunk(b"IEND", b"")
-    return b"\x89PNG\r\n\x1a\n" + header + palette + data
+def bomb(side, *, color_type):
+    """A PNG that claims to have that many rows and columns."""
+    return png(side, side, np.zeros((1, side), np.uint8), color_type=color_type)
 
 
 @pytest.mark.parametrize("suffix", [".png", ".npy", ".npz", ".exr", ".h5", ".mat", ".pfm", ".tif"])
@@ -51,10 +45,10 @@ def test_what_is_no_regular_file_is_not_opened(tmp_path, suffix, kind):
 
 
 @pytest.mark.parametrize("color_type", [0, 2, 3])
-@pytest.mark.parametrize("size", [(30_000, 30_000), (13_300, 13_300)])  # Pillow refuses one itself
-def test_the_pixels_are_counted_before_they_are_decoded(tmp_path, color_type, size):
+@pytest.mark.parametrize("side", [30_000, 13_300])  # Pillow refuses one itself
+def test_pixels_are_counted_before_they_are_decoded(tmp_path, color_type, side):
     path = tmp_path / "bomb.png"
-    path.write_bytes(png(*size, color_type=color_type))
+    path.write_bytes(bomb(side, color_type=color_type))
     for read in (io.read_image, io.read_labels, io.read_raw_depth, pictures.read_size):
         with pytest.raises(DataError, match=r"bomb\.png: has more than 175 million pixels"):
             read(path)
@@ -90,15 +84,6 @@ def test_the_limit_holds_for_arrays(tmp_path, monkeypatch):
             read(tmp_path / "a.npy")
 
 
-def test_a_photo_in_place_of_labels(tmp_path, monkeypatch):
-    colors = np.arange(90, dtype=np.uint8).reshape(5, 6, 3)
-    Image.fromarray(colors).save(tmp_path / "a.png")
-    monkeypatch.setattr("dpt.data.formats.colors.MAX_COLORS", 29)
-    for read in (io.read_labels, io.label_values):
-        with pytest.raises(DataError, match=r"a\.png: a picture of 30 colours, not labels"):
-            read(tmp_path / "a.png")
-
-
 def test_arrays_that_declare_more_than_they_hold(tmp_path):
     header = np.lib.format.header_data_from_array_1_0(MAP) | {"shape": (10**6, 10**6)}
     with open(tmp_path / "a.npy", "wb") as file:
@@ -118,12 +103,14 @@ def test_pickled_arrays_are_refused(tmp_path):
             io.read_raw_depth(tmp_path / name)
 
 
-def mat(*, compressed=False, version="5"):
+def mat(*, compressed=False):
     content = bytes_io.BytesIO()
-    values = {"depth": MAP.astype(float)} if version == "4" else {
-        "depth": MAP.astype(float), "info": {"name": "text", "list": np.arange(3)},
-        "cells": np.array([MAP, "text"], object)}  # fmt: skip
-    scipy.io.savemat(content, values, do_compression=compressed, format=version)
+    values = {
+        "depth": MAP.astype(float),
+        "info": {"name": "text", "list": np.arange(3)},
+        "cells": np.array([MAP, "text"], object),
+    }
+    scipy.io.savemat(content, values, do_compression=compressed)
     return bytearray(content.getvalue())
 
 
@@ -151,9 +138,8 @@ MATS = {
     "no matrix": changed_mat(128, b"\x09"),
     "sparse": sparse_mat(),
     "byte order": changed_mat(126, b"XX"),
-    "version 4, negative": struct.pack("<5i", 0, -1, 5, 0, 2) + b"a\0" + bytes(40),
-    "version 4, short": struct.pack("<5i", 0, 9, 5, 0, 2) + b"a\0" + bytes(40),
-}  # fmt: skip
+    "version 4": struct.pack("<5i", 0, 2, 2, 0, 2) + b"a\0" + bytes(32),
+}
 
 
 @pytest.mark.parametrize("fault", MATS)
@@ -184,8 +170,8 @@ def test_a_mat_file_in_itself(tmp_path, monkeypatch):
 def test_hdf5_that_declares_more_than_it_holds(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("depth", (50_000, 50_000), np.float64, chunks=(100, 100))
-        file.create_dataset("frames", (2, 5, 5), np.uint8, maxshape=(None,) * 3,
-                            chunks=(2, 40_000, 40_000))  # fmt: skip
+        large = {"maxshape": (None,) * 3, "chunks": (2, 40_000, 40_000)}
+        file.create_dataset("frames", (2, 5, 5), np.uint8, **large)
     for key, index in {"depth": None, "frames": 0}.items():
         with pytest.raises(DataError, match=r"a\.h5: .* takes more than 1400 MB"):
             arrays.read_hdf5(tmp_path / "a.h5", key, index=index)
@@ -272,8 +258,8 @@ def test_names_that_are_not_plain_text(tmp_path):
         for name in NAMES:
             path = tmp_path / folder / os.fsdecode(name + b".png")
             Image.fromarray(MAP.astype(np.uint8) % 3).save(path)
-    dataset = FolderDataset(root=tmp_path, split="train", labels="masks", num_classes=3,
-                            fractions={"train": 1.0})  # fmt: skip
+    options = {"labels": "masks", "num_classes": 3, "fractions": {"train": 1.0}}
+    dataset = FolderDataset(root=tmp_path, split="train", **options)
     samples = [dataset[i] for i in range(len(dataset))]
     names = {sample["name"].encode().rpartition(b"/")[2] for sample in samples}
     assert names == {b"caf\\udce9.png", b"line\nbreak.png", "ü.png".encode()}
@@ -287,10 +273,12 @@ def test_names_that_are_not_plain_text(tmp_path):
     assert "caf\\udce9.png" in str(caught.value).encode().decode()
 
 
-def test_a_shard_of_huge_labels_or_deep_json():
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("labels.png", None), ("json", b"[" * 100_000), ("json", b'{"a":' * 100_000)],
+)
+def test_shard_of_huge_labels_or_deep_json(name, content):
     sample = {"image": np.zeros((4, 5, 3), np.uint8), "labels": np.zeros((4, 5), np.uint8)}
-    parts = encode_sample(sample)
-    for change in ({"labels.png": png(30_000, 30_000, color_type=0)}, {"json": b"[" * 100_000},
-                   {"json": b'{"a":' * 100_000}):  # fmt: skip
-        with pytest.raises(DataError, match=r"^s\.(labels\.png: has more than|json: missing)"):
-            decode_sample(parts | change, source="s")
+    files_of_sample = encode_sample(sample) | {name: content or bomb(30_000, color_type=0)}
+    with pytest.raises(DataError, match=rf"^s\.{name}: "):
+        decode_sample(files_of_sample, source="s")

@@ -1,10 +1,10 @@
 import io as bytes_io
 import struct
-import zlib
 
 import cv2
 import numpy as np
 import pytest
+from made_png import png
 from PIL import Image, ImageOps
 
 from dpt.data.formats import io, pictures, tables
@@ -24,20 +24,15 @@ def save(path, array, **options):
 
 
 def test_image_is_rgb_in_file_order(tmp_path):
-    assert np.array_equal(io.read_image(save(tmp_path / "a.png", NOISE)), NOISE)
+    path = save(tmp_path / "a.png", NOISE)
+    assert np.array_equal(io.read_image(path), NOISE)
+    path.write_bytes(path.read_bytes() + b"\0\0padding")  # which does no harm
+    assert np.array_equal(io.read_image(path), NOISE)
 
 
 def test_grey_becomes_rgb(tmp_path):
     grey = io.read_image(save(tmp_path / "grey.png", NOISE[..., 0]))
     assert np.array_equal(grey, np.repeat(NOISE[..., :1], 3, axis=2))
-
-
-def test_exif_orientation_only_on_request(tmp_path):
-    exif = Image.Exif()
-    exif[274] = 6  # to be shown rotated by 90 degrees
-    path = save(tmp_path / "a.jpg", NOISE, exif=exif)
-    assert io.read_image(path).shape == (24, 32, 3)
-    assert io.read_image(path, exif=True).shape == (32, 24, 3)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -65,12 +60,11 @@ def test_size_is_told_by_the_header(tmp_path, suffix):
 
 
 @pytest.mark.parametrize("content", [b"", b"nothing", b"%!PS-Adobe-3.0 EPSF-3.0\n", b"GIF89a"])
-def test_size_of_what_is_no_photo(tmp_path, content):
+@pytest.mark.parametrize("read", [pictures.read_size, io.read_image])
+def test_file_without_a_picture(tmp_path, content, read):
     (tmp_path / "photo.png").write_bytes(content)
-    with pytest.raises(DataError, match=r"photo\.png: not a picture"):
-        pictures.read_size(tmp_path / "photo.png")
-    with pytest.raises(DataError, match=r"gone\.png"):
-        pictures.read_size(tmp_path / "gone.png")
+    with pytest.raises(DataError, match=r"photo\.png: "):
+        read(tmp_path / "photo.png")
 
 
 def test_16_bit_colour_keeps_the_high_byte_and_16_bit_grey_is_no_photo(tmp_path):
@@ -82,19 +76,13 @@ def test_16_bit_colour_keeps_the_high_byte_and_16_bit_grey_is_no_photo(tmp_path)
         io.read_image(tmp_path / "d.png")
 
 
-def test_missing_file_names_its_neighbours(tmp_path):
-    save(tmp_path / "frame_01.png", NOISE)
-    with pytest.raises(DataError, match=r"frame_1\.png does not exist.*frame_01\.png"):
-        io.read_image(tmp_path / "frame_1.png")
-
-
-@pytest.mark.parametrize("share", [0.3, 0.6, 0.99])
+@pytest.mark.parametrize("fraction", [0.3, 0.6, 0.99])
 @pytest.mark.parametrize("suffix", [".jpg", ".png"])
-def test_truncated_file(tmp_path, suffix, share):
+def test_truncated_file(tmp_path, suffix, fraction):
     path = save(tmp_path / f"a{suffix}", NOISE)
     data = path.read_bytes()
-    path.write_bytes(data[: int(len(data) * share)])
-    with pytest.raises(DataError, match=rf"a\{suffix}: the file is truncated.*again"):
+    path.write_bytes(data[: int(len(data) * fraction)])
+    with pytest.raises(DataError, match=rf"a\{suffix}: the file is truncated"):
         io.read_image(path)
 
 
@@ -109,25 +97,6 @@ def test_truncated_jpeg_with_a_whole_thumbnail(tmp_path):
     (tmp_path / "a.jpg").write_bytes(whole[:-100])
     with pytest.raises(DataError, match="the file is truncated"):
         io.read_image(tmp_path / "a.jpg")
-
-
-def test_bytes_after_the_end_mark_do_no_harm(tmp_path):
-    for suffix in (".jpg", ".png"):
-        path = save(tmp_path / f"a{suffix}", NOISE)
-        path.write_bytes(path.read_bytes() + b"\0\0padding")
-        assert io.read_image(path).shape == NOISE.shape
-
-
-@pytest.mark.parametrize("content", [b"", b"hello"])
-def test_file_without_a_picture(tmp_path, content):
-    (tmp_path / "a.jpg").write_bytes(content)
-    with pytest.raises(DataError, match=r"a\.jpg: not a picture"):
-        io.read_image(tmp_path / "a.jpg")
-
-
-def test_folder_instead_of_a_file(tmp_path):
-    with pytest.raises(DataError, match="is a folder"):
-        io.read_image(tmp_path)
 
 
 # -------------------------------------------------------------------------------------- depth
@@ -176,11 +145,6 @@ def test_tiff(tmp_path, dtype):
     assert np.array_equal(io.read_depth(tmp_path / "d.tiff")[0], values)
 
 
-def test_npz_takes_its_only_map(tmp_path):
-    np.savez(tmp_path / "d.npz", depth=np.full((2, 3, 1), 5, np.float16), other=np.zeros(3))
-    assert np.array_equal(io.read_depth(tmp_path / "d.npz")[0], np.full((2, 3), 5))
-
-
 @pytest.mark.parametrize("order", ["<", ">"])
 @pytest.mark.parametrize("header", ["Pf\n3 2\n{}\n", "Pf \n3  2 \n{} \n", "Pf\r\n3\n2\r\n{}\r\n"])
 def test_pfm_header_byte_order_and_rows(tmp_path, order, header):
@@ -192,22 +156,18 @@ def test_pfm_header_byte_order_and_rows(tmp_path, order, header):
     assert not valid[1, 2]
 
 
-def test_pfm_faults(tmp_path):
-    path = tmp_path / "d.pfm"
-    path.write_bytes(b"Pf\n3 2\n-1\n" + bytes(20))
-    with pytest.raises(DataError, match=r"cannot be read as a PFM file .*again"):
-        io.read_depth(path)
-    path.write_bytes(b"PF\n1 2\n-1\n" + bytes(24))
-    with pytest.raises(DataError, match="colour picture"):
-        io.read_depth(path)
-    path.write_bytes(b"P6\n3 2\n255\n" + bytes(24))
-    with pytest.raises(DataError, match="not a PFM file"):
-        io.read_depth(path)
-
-
-def test_colour_picture_is_not_depth(tmp_path):
-    with pytest.raises(DataError, match=r"a\.png: .*not depth"):
-        io.read_depth(save(tmp_path / "a.png", NOISE))
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"Pf\n3 2\n-1\n" + bytes(20),
+        b"PF\n1 2\n-1\n" + bytes(24),  # in colours
+        b"P6\n3 2\n255\n" + bytes(24),
+    ],
+)
+def test_pfm_faults(tmp_path, content):
+    (tmp_path / "d.pfm").write_bytes(content)
+    with pytest.raises(DataError, match=r"d\.pfm: "):
+        io.read_depth(tmp_path / "d.pfm")
 
 
 # ------------------------------------------------------------------------------------- labels
@@ -221,11 +181,15 @@ def test_label_ids(tmp_path, dtype):
 
 
 @pytest.mark.parametrize("bits", [1, 2, 4, 8])
-def test_palette_png_gives_ids_not_colours(tmp_path, bits):
+def test_png_of_few_bits(tmp_path, bits):
+    """Of a palette its indices are the ids, and grey values are not stretched."""
     ids = RNG.integers(0, 2**bits, (5, 6)).astype(np.uint8)
     mask = Image.fromarray(ids).convert("P")
     mask.putpalette(RNG.integers(0, 256, 768).astype(np.uint8).tobytes())
     mask.save(tmp_path / "m.png", bits=bits)
+    assert np.array_equal(io.read_labels(tmp_path / "m.png"), ids)
+    rows = np.unpackbits(ids[..., None], axis=2)[..., 8 - bits :].reshape(len(ids), -1)
+    (tmp_path / "m.png").write_bytes(png(6, 5, np.packbits(rows, axis=1), bits=bits, color_type=0))
     assert np.array_equal(io.read_labels(tmp_path / "m.png"), ids)
 
 
@@ -238,27 +202,6 @@ def test_ids_of_other_pictures(tmp_path, mode, suffix):
         mask.putpalette(RNG.integers(0, 256, 768).astype(np.uint8).tobytes())
     mask.save(tmp_path / f"m{suffix}")
     assert np.array_equal(io.read_labels(tmp_path / f"m{suffix}"), ids)
-
-
-def grey_png(ids: np.ndarray, bits: int) -> bytes:
-    """A grey PNG with few bits a pixel, by hand: Pillow writes none with 2 or 4."""
-    flat = np.unpackbits(ids[..., None], axis=2)[..., 8 - bits :].reshape(len(ids), -1)
-    rows = b"".join(b"\0" + np.packbits(row).tobytes() for row in flat)
-
-    def chunk(kind: bytes, body: bytes) -> bytes:
-        crc = struct.pack(">I", zlib.crc32(kind + body))
-        return struct.pack(">I", len(body)) + kind + body + crc
-
-    header = struct.pack(">IIBBBBB", ids.shape[1], ids.shape[0], bits, 0, 0, 0, 0)
-    parts = (b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")
-    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in parts)
-
-
-@pytest.mark.parametrize("bits", [1, 2, 4])
-def test_grey_png_of_few_bits_is_not_stretched(tmp_path, bits):
-    ids = RNG.integers(0, 2**bits, (5, 6)).astype(np.uint8)
-    (tmp_path / "m.png").write_bytes(grey_png(ids, bits))
-    assert np.array_equal(io.read_labels(tmp_path / "m.png"), ids)
 
 
 def test_colour_table(tmp_path):
@@ -274,25 +217,11 @@ def test_colour_table(tmp_path):
         io.read_labels(path, colors=[*colors, colors[1]])
 
 
-def test_label_files_that_cannot_be(tmp_path):
-    with pytest.raises(DataError, match=r"m\.jpg: JPEG compression changes class ids"):
-        io.read_labels(save(tmp_path / "m.jpg", NOISE[..., 0]))
-    np.save(tmp_path / "m.npy", np.ones((3, 4), np.float32))
-    with pytest.raises(DataError, match=r"m\.npy: found float32.*class id"):
+@pytest.mark.parametrize("values", [np.ones((3, 4), np.float32), np.ones((3, 4, 3), np.uint16)])
+def test_label_files_without_ids(tmp_path, values):
+    np.save(tmp_path / "m.npy", values)
+    with pytest.raises(DataError, match=rf"m\.npy: found {values.dtype}"):
         io.read_labels(tmp_path / "m.npy")
-    cv2.imwrite(str(tmp_path / "m.png"), np.ones((3, 4, 3), np.uint16))
-    with pytest.raises(DataError, match=r"m\.png: found uint16"):
-        io.read_labels(tmp_path / "m.png")
-
-
-def test_truncated_palette_png(tmp_path):
-    path = tmp_path / "m.png"
-    Image.fromarray(NOISE[..., 0]).convert("P").save(path)
-    data = path.read_bytes()
-    for length in (len(data) - 30, 20):
-        path.write_bytes(data[:length])
-        with pytest.raises(DataError, match=r"m\.png: the file is truncated"):
-            io.read_labels(path)
 
 
 def test_a_table_names_files_with_line_breaks(tmp_path):

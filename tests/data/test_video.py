@@ -37,10 +37,9 @@ def test_an_odd_row_is_left_out(tmp_path):
 
 def test_no_video(tmp_path):
     (tmp_path / "text.mp4").write_text("no video")
-    with pytest.raises(DataError, match="not a video"):
-        VideoReader(tmp_path / "text.mp4")
-    with pytest.raises(DataError, match="does not exist"):
-        VideoReader(tmp_path / "gone.mp4")
+    for name in ("text.mp4", "gone.mp4"):
+        with pytest.raises(DataError, match=name):
+            VideoReader(tmp_path / name)
 
 
 def test_a_lost_end_is_noticed(tmp_path):
@@ -50,7 +49,7 @@ def test_a_lost_end_is_noticed(tmp_path):
     cut = tmp_path / "cut.mp4"  # the header lies at the end: moved up front, it promises too much
     start = data.rfind(b"moov") - 4
     cut.write_bytes(data[:start][: start // 2] + b"\0" * (start - start // 2) + data[start:])
-    with pytest.raises(DataError, match=r"of 30 frames can be decoded"):
+    with pytest.raises(DataError, match=r"cut\.mp4: .*of 30 frames"):
         list(VideoReader(cut))
 
 
@@ -58,11 +57,10 @@ def test_lists_of_other_files_and_addresses_are_no_videos(tmp_path, monkeypatch)
     clip = write(tmp_path / "clip.mp4", [np.zeros((48, 64, 3), np.uint8)] * 3)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"http://127.0.0.1:{server.getsockname()[1]}/clip.ts"
-        for text in (f"#EXTM3U\n#EXTINF:1,\n{clip}\n#EXT-X-ENDLIST\n",
-                     f"#EXTM3U\n#EXTINF:1,\n{address}\n#EXT-X-ENDLIST\n",
-                     f"ffconcat version 1.0\nfile {clip.name}\n"):  # fmt: skip
+        lists = [f"#EXTM3U\n#EXTINF:1,\n{target}\n#EXT-X-ENDLIST\n" for target in (clip, address)]
+        for text in (*lists, f"ffconcat version 1.0\nfile {clip.name}\n"):
             (tmp_path / "list.mp4").write_text(text)
-            with pytest.raises(DataError, match="not a video"):
+            with pytest.raises(DataError, match=r"list\.mp4"):
                 VideoReader(tmp_path / "list.mp4")
         server.setblocking(False)
         with pytest.raises(BlockingIOError):  # nobody has asked
