@@ -54,8 +54,9 @@ def test_pixels_are_counted_before_they_are_decoded(tmp_path, color_type, side):
             read(path)
 
 
-@pytest.mark.parametrize("suffix", [".png", ".jpg", ".tif", ".bmp", ".webp", ".pgm", ".exr", ".h5",
-                                    ".mat", ".npz"])  # fmt: skip
+@pytest.mark.parametrize(
+    "suffix", [".png", ".jpg", ".tif", ".bmp", ".webp", ".pgm", ".exr", ".h5", ".mat", ".npz"]
+)
 def test_one_limit_holds_for_every_format(tmp_path, monkeypatch, suffix):
     depth = MAP if suffix in (".exr", ".h5", ".mat", ".npz") else MAP.astype(np.uint8)
     path = depth_file(tmp_path / f"a{suffix}", depth, compressed=True)
