@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
@@ -13,13 +12,13 @@ import numpy as np
 from dpt.data.base import Dataset, Files
 from dpt.files import DataError
 from dpt.types import DatasetInfo, Sample, Target
-from dpt.validation import NonNegative
+from dpt.validation import Count, Positive
 
 
 class MixDataset(Dataset):
     """Draws from several data sets by weight.
 
-    Training: an epoch has ``length`` samples, and each set contributes its share, rounded to a
+    Training: an epoch has ``length`` samples, and each set contributes its fraction, rounded to a
     whole number. The random order of a set continues from epoch to epoch, so that each of its
     samples is used once before any is used again. The sample at a position of an epoch depends on
     the epoch and the position only.
@@ -30,7 +29,7 @@ class MixDataset(Dataset):
 
     Args:
         sets: for each set a function from a split's name to the data set.
-        weights: each set's share of the training samples, in any unit; the default is 1.
+        weights: the amount of each set in the training samples, in any unit; the default is 1.
         length: samples of a training epoch; None for as many as the sets have together.
         val_on: the set, or sets, that splits other than ``train`` consist of; None for all.
     """
@@ -42,40 +41,35 @@ class MixDataset(Dataset):
         *,
         sets: Mapping[str, Callable[[str], Dataset]],
         split: str,
-        weights: Mapping[str, NonNegative] | None = None,
-        length: int | None = None,
+        weights: Mapping[str, Positive] | None = None,
+        length: Count | None = None,
         val_on: str | Sequence[str] | None = None,
     ) -> None:
         weights = weights or {}
         if not sets:
             raise DataError("data.sets is empty: add some, as in +data@data.sets.camvid=camvid")
         chosen = [val_on] if isinstance(val_on, str) else list(val_on or sets)
-        unknown = [name for name in (*weights, *chosen) if name not in sets]
-        if unknown:
+        unknown_names = [name for name in (*weights, *chosen) if name not in sets]
+        if unknown_names:
             raise DataError(
-                f"data.weights or data.val_on name {', '.join(unknown)}, but data.sets has "
+                f"data.weights or data.val_on name {', '.join(unknown_names)}, but data.sets has "
                 f"{', '.join(sets)}"
             )
         self.is_training = split == "train"
-        by_name: dict[str, Dataset] = {}
-        for name in sets if self.is_training else chosen:
-            try:
-                by_name[name] = sets[name](split)
-            except DataError as error:
-                raise DataError(f"data.sets.{name}: {error}") from None
-            if len(by_name[name]) == 0:
-                raise DataError(f"data.sets.{name}: the data set is empty")
+        used = sets if self.is_training else chosen
+        by_name = {name: _make_set(name, sets[name], split) for name in used}
         self.sets = list(by_name.values())
         self._sizes = self._counts = [len(dataset) for dataset in self.sets]
         if self.is_training:
-            shares = {name: float(weights.get(name, 1.0)) for name in sets}
-            self._counts = _apportion(shares, sum(self._sizes) if length is None else length)
+            all_weights = [weights.get(name, 1.0) for name in sets]
+            self._counts = _apportion(all_weights, length or sum(self._sizes))
         self._ends = list(accumulate(self._counts))
         self.info = _common_info({name: dataset.info for name, dataset in by_name.items()})
-        with_ids = {n: d for n, d in by_name.items() if "class_id" in d.info.targets}
-        self.class_id_names = _agreed({n: d.class_id_names for n, d in with_ids.items()})
-        photos, maps = zip(*(dataset.unpaired for dataset in self.sets), strict=True)
-        self.unpaired = [*dict.fromkeys(chain(*photos))], [*dict.fromkeys(chain(*maps))]
+        self.class_id_names = _common_classes(
+            {n: d.class_id_names for n, d in by_name.items() if "class_id" in d.info.targets}
+        )
+        images, maps = zip(*(dataset.unpaired for dataset in self.sets), strict=True)
+        self.unpaired = [*dict.fromkeys(chain(*images))], [*dict.fromkeys(chain(*maps))]
         faults = [dataset.objects_fault for dataset in self.sets]
         self.objects_fault = faults[0] if all(faults) else ""
         self.is_sharded = any(dataset.is_sharded for dataset in self.sets)
@@ -99,20 +93,20 @@ class MixDataset(Dataset):
         """Nothing: :meth:`draw` checks a sample as its own set does."""
 
     def locate(self, epoch: int, index: int) -> tuple[int, int, int]:
-        """(Number of the set, completed passes through it, index in it) of a position."""
+        """Returns the number of the set, the completed passes through it, and the index in it."""
         if not 0 <= index < len(self):
             raise IndexError(f"index {index} is not in 0..{len(self) - 1}")
         number = bisect_right(self._ends, index)
-        place = index - (self._ends[number] - self._counts[number])
+        position = index - (self._ends[number] - self._counts[number])
         if not self.is_training:
-            return number, 0, place
-        turn, place = divmod(epoch * self._counts[number] + place, self._sizes[number])
-        return number, turn, int(self._order(epoch, number, turn)[place])
+            return number, 0, position
+        turn, position = divmod(epoch * self._counts[number] + position, self._sizes[number])
+        return number, turn, int(self._order(epoch, number, turn)[position])
 
     def epoch_order(self, random: np.random.Generator) -> np.ndarray:
         if not self.is_sharded:
             return super().epoch_order(random)
-        # the places of each set stay in order: they already follow the set's own random order
+        # the positions of each set stay in order: they already follow the set's own random order
         owners = random.permutation(np.repeat(np.arange(len(self._counts)), self._counts))
         order = np.empty(len(self), np.int64)
         order[np.argsort(owners, kind="stable")] = np.arange(len(self))
@@ -128,23 +122,23 @@ class MixDataset(Dataset):
 
     @property
     def available_indices(self) -> Sequence[int]:
-        found: list[int] = []
+        available: list[int] = []
         for end, count, dataset in zip(self._ends, self._counts, self.sets, strict=True):
             first = end - count
-            found += range(first, first + min(count, len(dataset.available_indices)))
-        return found
+            available += range(first, first + min(count, len(dataset.available_indices)))
+        return available
 
     @property
     def groups(self) -> Sequence[str]:
         return [group for dataset in self.sets for group in dataset.groups]
 
     def files(self, index: int) -> Files | None:
-        number, _, own_index = self.locate(0, index)
-        return self.sets[number].files(own_index)
+        number, _, index_in_set = self.locate(0, index)
+        return self.sets[number].files(index_in_set)
 
     def object_faults(self, index: int) -> Sequence[str]:
-        number, _, own_index = self.locate(0, index)
-        return self.sets[number].object_faults(own_index)
+        number, _, index_in_set = self.locate(0, index)
+        return self.sets[number].object_faults(index_in_set)
 
     def damaged_files(self) -> Sequence[str]:
         return [line for dataset in self.sets for line in dataset.damaged_files()]
@@ -157,7 +151,7 @@ class MixDataset(Dataset):
         return [line for d in self.sets for line in d.validate(limit=limit)]
 
     def _order(self, epoch: int, number: int, turn: int) -> np.ndarray:
-        """The permutation of a set for one pass through it; those of one epoch are kept."""
+        """Returns the permutation of a set for one pass through it; keeps those of one epoch."""
         key = (epoch, number, turn)
         if key not in self._orders:
             self._orders = {k: order for k, order in self._orders.items() if k[0] == epoch}
@@ -166,14 +160,21 @@ class MixDataset(Dataset):
         return self._orders[key]
 
 
-def _apportion(weights: Mapping[str, float], total: int) -> list[int]:
-    """Whole numbers in the ratio of the weights that sum to ``total`` (largest remainders)."""
-    if not all(math.isfinite(w) and w > 0 for w in weights.values()):
-        raise DataError(f"data.weights={dict(weights)}: must be above 0; leave out other sets")
-    if total < 1:
-        raise DataError(f"data.length={total}: must be at least 1")
-    exact = [w * total / sum(weights.values()) for w in weights.values()]
-    counts = [int(e) for e in exact]
+def _make_set(name: str, make: Callable[[str], Dataset], split: str) -> Dataset:
+    try:
+        dataset = make(split)
+    except DataError as error:
+        raise DataError(f"data.sets.{name}: {error}") from None
+    if len(dataset) == 0:
+        raise DataError(f"data.sets.{name}: the data set is empty")
+    return dataset
+
+
+def _apportion(weights: Sequence[float], total: int) -> list[int]:
+    """Returns whole numbers in the ratio of the weights that sum to ``total`` (largest
+    remainders)."""
+    exact = [weight * total / sum(weights) for weight in weights]
+    counts = [int(number) for number in exact]
     by_remainder = sorted(range(len(exact)), key=lambda i: counts[i] - exact[i])
     for i in by_remainder[: total - sum(counts)]:
         counts[i] += 1
@@ -181,9 +182,10 @@ def _apportion(weights: Mapping[str, float], total: int) -> list[int]:
 
 
 def _common_info(infos: Mapping[str, DatasetInfo]) -> DatasetInfo:
-    """The targets of all sets, their common list of classes, and the widest depth range."""
+    """Returns the targets of all sets, their common classes, and the widest depth range."""
     targets: tuple[Target, ...] = tuple(dict.fromkeys(t for i in infos.values() for t in i.targets))
     named: Target = "labels" if "labels" in targets else "class_id"
+    with_names = {name: info for name, info in infos.items() if named in info.targets}
     with_depth = [info for info in infos.values() if "depth" in info.targets]
     things = {name: info.things for name, info in infos.items() if info.things}
     if len(set(things.values())) > 1:
@@ -193,23 +195,23 @@ def _common_info(infos: Mapping[str, DatasetInfo]) -> DatasetInfo:
         )
     return DatasetInfo(
         targets=targets,
-        class_names=_agreed({n: i.class_names for n, i in infos.items() if named in i.targets}),
-        palette=next((i.palette for i in infos.values() if named in i.targets and i.palette), ()),
+        class_names=_common_classes({name: i.class_names for name, i in with_names.items()}),
+        palette=next((info.palette for info in with_names.values() if info.palette), ()),
         things=next(iter(things.values()), ()),
         min_depth=min((info.min_depth for info in with_depth), default=DatasetInfo.min_depth),
         max_depth=max((info.max_depth for info in with_depth if info.max_depth), default=None),
     )
 
 
-def _agreed(names: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """The list of classes of all sets; a DataError names two sets that differ."""
-    (first, expected), *others = names.items() or [("", ())]
-    for name, found in others:
-        if found != expected:
+def _common_classes(names: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """Returns the list of classes of all sets; a DataError names two sets that differ."""
+    first, expected = next(iter(names.items()), ("", ()))
+    for name, classes in names.items():
+        if classes != expected:
             raise DataError(
                 f"data.sets.{first} has {len(expected)} classes ({', '.join(expected[:3])}, ...), "
-                f"data.sets.{name} has {len(found)} ({', '.join(found[:3])}, ...): a mix has one "
-                f"list of classes; give both the same, or switch off the labels of one (for most "
-                f"sets data.sets.{name}.labels=null)"
+                f"data.sets.{name} has {len(classes)} ({', '.join(classes[:3])}, ...): a mix has "
+                "one list of classes; give both the same, or switch off the labels of one (for "
+                f"most sets data.sets.{name}.labels=null)"
             )
     return expected

@@ -20,7 +20,7 @@ from dpt.data.resize import resize_image, whole_factor
 from dpt.data.view import GREY, view_image, view_map, view_sample
 from dpt.geometry import View, Window
 from dpt.types import PasteSource, PasteTarget, Preprocessing, RandomViews, Sample
-from dpt.validation import PlainMapping, Probability
+from dpt.validation import Count, PlainMapping, Positive, Probability
 
 
 @dataclass(kw_only=True, eq=False)
@@ -58,8 +58,8 @@ class TrainTransform:
             larger at a z times shorter distance (Eigen et al. 2014, section 3.4).
     """
 
-    image_size: Sequence[int]
-    zoom: Sequence[float] = (1.0, 1.0)
+    image_size: tuple[Count, Count]
+    zoom: tuple[Positive, Positive] = (1.0, 1.0)
     hflip: Probability = 0.5
     rotate: Annotated[float, Field(ge=0, le=180)] = 0.0
     color: Probability = 0.0
@@ -71,21 +71,18 @@ class TrainTransform:
     targets: Sequence[str | None] = ("labels", "depth")
     views: Annotated[int, Field(ge=0, le=64)] = 0
     crops: Annotated[int, Field(ge=0, le=64)] = 0
-    crop_size: Sequence[int] | None = None
+    crop_size: tuple[Count, Count] | None = None
     zoom_scales_depth: bool = True
 
     def __post_init__(self) -> None:
-        size, zoom = self.image_size, self.zoom
-        if len(size) != 2 or min(size) < 1:
-            raise ValueError(f"image_size={list(size)} must be [height, width] in pixels")
-        if len(zoom) != 2 or not 0 < zoom[0] <= zoom[1]:
-            raise ValueError(f"augment.zoom={list(zoom)} must be [smallest, largest], above 0")
-        crop_size = self.crop_size or [max(1, side // 2) for side in size]
-        if len(crop_size) != 2 or min(crop_size) < 1 or max(crop_size) > max(size):
-            limit = f"[height, width], at most {max(size)} pixels"
-            raise ValueError(f"augment.crop_size={list(crop_size)} must be {limit}")
-        self._size = self.image_size = (size[0], size[1])
-        self._crop_size = (crop_size[0], crop_size[1])
+        height, width = self.image_size
+        self.image_size = (height, width)
+        if self.zoom[0] > self.zoom[1]:
+            raise ValueError(f"augment.zoom={list(self.zoom)} must be [smallest, largest]")
+        h, w = self._crop_size = self.crop_size or (max(1, height // 2), max(1, width // 2))
+        if max(h, w) > max(height, width):
+            limit = max(height, width)
+            raise ValueError(f"augment.crop_size={[h, w]} must be at most {limit} pixels")
         self._color_steps = make_color_steps(
             gamma=self.gamma, grayscale=self.grayscale, blur=self.blur, extra=self.extra
         )
@@ -116,7 +113,7 @@ class TrainTransform:
             out["mixing"] = PasteSource(draw_part(out, random))
         out["image"] = image
         if self.views:
-            large = draw_crops(source, random, self.views, self._size, (0.25, 1.0))
+            large = draw_crops(source, random, self.views, self.image_size, (0.25, 1.0))
             small = None
             if self.crops:
                 small = draw_crops(source, random, self.crops, self._crop_size, (0.05, 0.25))
@@ -128,17 +125,13 @@ class TrainTransform:
     ) -> tuple[View, float]:
         """Draws a view of an image of size ``source`` (H, W), and its zoom."""
         zoom = float(np.exp(random.uniform(*np.log(self.zoom))))
-        scale = max(self._size[0] / source[0], self._size[1] / source[1]) * zoom
-        sides = [max(1, round(side / scale)) for side in self._size]
-        factor = whole_factor((sides[0], sides[1]), self._size)
-        height, width = (side // factor * factor for side in sides)  # is resized faster
-        top, left = (
-            int(position * (abs(slack) + 1)) + min(slack, 0)
-            for position, slack in zip(
-                random.random(2), (source[0] - height, source[1] - width), strict=True
-            )
-        )
-        view = View.of_window(Window(top, left, height, width), self._size)
+        scale = max(np.divide(self.image_size, source[:2])) * zoom
+        rows, columns = (max(1, round(side / scale)) for side in self.image_size)
+        factor = whole_factor((rows, columns), self.image_size)
+        sides = np.array([rows, columns]) // factor * factor  # such windows are resized faster
+        slack = source - sides
+        starts = (random.random(2) * (abs(slack) + 1)).astype(int) + np.minimum(slack, 0)
+        view = View.of_window(Window(*starts.tolist(), *sides.tolist()), self.image_size)
         # flip and angle have random generators of their own
         if self.hflip and Random(int(random.integers(2**32))).random() < self.hflip:
             view = view.flipped()

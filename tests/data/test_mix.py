@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from dpt.config.objects import check_arguments
 from dpt.data import (
     DataError,
     Dataset,
@@ -78,13 +79,13 @@ def set_of(value):
         ({"b": 2}, 10, {"a": 3, "b": 5, "c": 2}),  # 2.5, 5, 2.5: a place goes to the first
     ],
 )
-def test_shares_are_the_weights(weights, length, expected):
+def test_mix_counts_follow_the_weights(weights, length, expected):
     dataset = mix(weights=weights, length=length)
     for epoch in range(3):
         assert Counter(map(set_of, drawn(dataset, epoch))) == expected
 
 
-def test_shares_of_any_weights_converge_to_them():
+def test_mix_counts_of_any_weights_differ_by_less_than_one():
     random = np.random.default_rng(0)
     for _ in range(20):
         weights = dict(zip("abc", random.uniform(0.01, 1, 3).tolist(), strict=True))
@@ -96,7 +97,7 @@ def test_shares_of_any_weights_converge_to_them():
             assert abs(counts - shares * length).max() < 1
 
 
-def test_each_sample_once_before_any_again():
+def test_mix_each_sample_once_before_any_again():
     """b of 60 gets 16 places an epoch, c of 5 gets 8: turns end inside epochs."""
     dataset = mix(weights={"a": 1, "b": 2, "c": 1}, length=32)
     seen: dict[str, list[int]] = {"a": [], "b": [], "c": []}
@@ -111,7 +112,7 @@ def test_each_sample_once_before_any_again():
     assert len(set(seen["b"])) == 60
 
 
-def test_what_is_drawn_depends_on_the_epoch_alone():
+def test_mix_draw_depends_on_the_epoch_alone():
     one, other = mix(length=30), mix(length=30)
     assert drawn(one, 3) == drawn(other, 3)  # no matter what was drawn before
     drawn(other, 1)
@@ -121,7 +122,7 @@ def test_what_is_drawn_depends_on_the_epoch_alone():
         one[30]
 
 
-def test_a_mix_in_a_mix_changes_from_turn_to_turn():
+def test_mix_in_a_mix_changes_from_turn_to_turn():
     inner = mix(length=6)
     outer = mix(sets={"inner": inner, "d": Numbers(6, first=240)}, length=12)
     assert {v for v in drawn(outer, 0) if v < 240} == set(drawn(inner, 0))
@@ -131,7 +132,7 @@ def test_a_mix_in_a_mix_changes_from_turn_to_turn():
 # ------------------------------------------------------------------------- ranks and workers
 
 
-def test_ranks_see_distinct_samples(monkeypatch):
+def test_mix_ranks_see_distinct_samples(monkeypatch):
     dataset = mix(weights={"a": 1, "b": 6, "c": 0.5}, length=75)
     places = {}
     for rank in (0, 1, 2):
@@ -176,17 +177,17 @@ def assert_equal(found, expected):
         )
 
 
-def test_batches_do_not_depend_on_workers():
+def test_mix_batches_do_not_depend_on_workers():
     alone = batches(0)
     assert len(alone) == 12
     assert_equal(batches(2), alone)
 
 
-def test_a_run_resumed_inside_an_epoch_goes_on_as_if_nothing_had_happened():
+def test_mix_resumed_inside_an_epoch_goes_on_as_if_nothing_had_happened():
     assert_equal(batches(0, start=8), batches(0)[2:])
 
 
-def test_labels_that_a_set_lacks_are_ignored():
+def test_mix_labels_that_a_set_lacks_are_ignored():
     for batch in batches(0):
         for row, image in enumerate(batch["name"]):
             number = int(image)  # the place: the sets own 6, 12 and 6 of them in turn
@@ -198,14 +199,14 @@ def test_labels_that_a_set_lacks_are_ignored():
 # ------------------------------------------------------------------------- other splits, info
 
 
-def test_validation_takes_each_sample_once():
+def test_mix_validation_takes_each_sample_once():
     dataset = mix("val", weights={"a": 9}, length=3)
     assert drawn(dataset, 0) == drawn(dataset, 5)
     assert drawn(dataset, 0) == [*range(10), *range(100, 160), *range(200, 205)]
     assert dataset[12]["index"] == 12
 
 
-def test_each_sample_once_for_reading():
+def test_mix_without_repeats_takes_each_sample_once():
     train = mix(weights={"b": 50}, sets={"a": Numbers(3), "b": mix(length=7)})
     once = train.without_repeats()
     assert len(once) == 3 + 75 != len(train)
@@ -215,7 +216,7 @@ def test_each_sample_once_for_reading():
     assert train.changes_every_epoch
 
 
-def test_validation_on_one_set_does_not_ask_for_the_others():
+def test_mix_val_on_one_set_does_not_ask_for_the_others():
     def absent(split):
         assert split == "train"
         return Numbers(60, info=DEPTH)
@@ -228,7 +229,7 @@ def test_validation_on_one_set_does_not_ask_for_the_others():
     assert drawn(both, 0) == [*range(200, 205), *range(10)]
 
 
-def test_what_the_mix_gives():
+def test_mix_info_is_common():
     wide = replace(DEPTH, min_depth=0.5, max_depth=80.0)
     made = {"a": Numbers(4), "b": Numbers(4, info=DEPTH), "c": Numbers(4, info=wide)}
     info = mix(sets=made).info
@@ -239,7 +240,7 @@ def test_what_the_mix_gives():
     assert mix(sets={"a": made["a"]}).info == LABELS
 
 
-def test_sets_are_prepared_and_checked():
+def test_mix_sets_are_prepared_and_checked():
     made = {"a": Numbers(4), "b": Numbers(5)}
     dataset = mix(sets=made)
     dataset.preload()
@@ -250,29 +251,47 @@ def test_sets_are_prepared_and_checked():
 # ------------------------------------------------------------------------- mistakes
 
 
-def test_mistakes():
-    def message(**options):
-        with pytest.raises(DataError) as caught:
-            mix(**options)
-        return str(caught.value)
+def message(**options):
+    with pytest.raises(DataError) as caught:
+        mix(**options)
+    return str(caught.value)
 
-    assert "+data@data.sets.camvid=camvid" in message(sets={})
-    assert "name x, but data.sets has a, b, c" in message(weights={"x": 1})
-    assert "name y, but data.sets has a, b, c" in message(val_on="y")
-    for weight in (0, -1, float("nan"), float("inf")):
-        assert "must be above 0" in message(weights={"a": weight})
-    assert "data.length=0" in message(length=0)
-    assert "data.sets.a: the data set is empty" in message(sets={"a": Numbers(0)})
-    other = replace(LABELS, class_names=("sky", "street"))
-    text = message(sets={"a": Numbers(3), "b": Numbers(3, info=other)})
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({"sets": {}}, "data.sets"),
+        ({"weights": {"x": 1}}, "data.weights or data.val_on name x, "),
+        ({"val_on": "y"}, "data.weights or data.val_on name y, "),
+        ({"sets": {"a": Numbers(0)}}, "data.sets.a: "),
+    ],
+    ids=str,
+)
+def test_mix_wrong_settings_are_named(options, key):
+    assert message(**options).startswith(key)
+
+
+@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf")])
+@pytest.mark.parametrize("key", ["weights.a", "length"])
+def test_mix_weights_and_length_must_be_positive(key, value):
+    name, _, part = key.partition(".")
+    arguments = {"sets": {}, "split": "train", name: {part: value} if part else value}
+    with pytest.raises(ValueError, match=rf"^data\.{key}="):
+        check_arguments(MixDataset, arguments, "data")
+
+
+def test_mix_needs_the_same_classes_and_things():
+    streets = replace(LABELS, class_names=("sky", "street"))
+    text = message(sets={"a": Numbers(3), "b": Numbers(3, info=streets)})
     assert "data.sets.a has 2 classes (sky, road, ...)" in text
     assert "data.sets.b has 2 (sky, street, ...)" in text
-    assert "data.sets.b.labels=null" in text
-    first, second = (
-        Numbers(3, info=replace(LABELS, things=t)) for t in ((True, False), (True,) * 2)
+    one_thing, two_things = (
+        Numbers(3, info=replace(LABELS, things=things)) for things in ((True, False), (True,) * 2)
     )
-    assert "data.sets a, b differ in the classes that" in message(sets={"a": first, "b": second})
+    assert message(sets={"a": one_thing, "b": two_things}).startswith("data.sets a, b differ")
 
+
+def test_mix_names_the_set_that_cannot_be_made():
     def broken(split):
         raise DataError("folder x does not exist: check data.root")
 

@@ -3,10 +3,11 @@
 Every image is a function of (seed, split, index). Neither colour nor position alone gives a label.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import numpy as np
+from pydantic import Field
 
 from dpt.data.base import Dataset
 from dpt.data.scenes.layouts import LAYOUTS
@@ -56,19 +57,18 @@ class ScenesDataset(Dataset):
     class_id_names = tuple(LAYOUTS)
     reads_files = False
 
-    split: str = "train"
-    length: int = 2000
-    size: Sequence[int] = (96, 128)
-    seed: int = 0
+    split: Literal["train", "val", "test"] = "train"
+    length: Annotated[int, Field(ge=1, le=10**8)] = 2000
+    size: tuple[int, int] = (96, 128)
+    seed: Annotated[int, Field(ge=0)] = 0
 
     def __post_init__(self) -> None:
-        split, length, size, seed = self.split, self.length, self.size, self.seed
-        if split not in SPLITS:
-            raise ValueError(f"scenes: split={split!r}: choose from {', '.join(SPLITS)}")
-        if len(size) != 2 or min(size) < 16 or size[0] * size[1] > MAX_PIXELS:
-            raise ValueError(f"scenes: size={size!r}: H, W at least 16, up to {MAX_PIXELS} pixels")
-        if not 1 <= length <= 10**8 or seed < 0:
-            raise ValueError(f"scenes: length={length} must be 1..10**8, seed={seed} not below 0")
+        height, width = self.size
+        if min(height, width) < 16 or height * width > MAX_PIXELS:
+            raise ValueError(
+                f"data.size={[height, width]}: must be [H, W], each at least 16, together at most "
+                f"{MAX_PIXELS} pixels"
+            )
 
     def __len__(self) -> int:
         return self.length
@@ -79,10 +79,9 @@ class ScenesDataset(Dataset):
         rng = np.random.default_rng((self.seed, SPLITS[self.split], int(index)))
         class_id = int(rng.integers(len(LAYOUTS)))
         scene = LAYOUTS[self.class_id_names[class_id]](rng)
-        size = (self.size[0], self.size[1])
-        image, depth, labels, objects = render(scene, size, rng)
+        image, depth, labels, objects = render(scene, self.size, rng)
         valid = depth <= MAX_DEPTH
-        height, width = size[0] // 3, size[1] // 3
+        height, width = self.size[0] // 3, self.size[1] // 3
         return Sample(
             image=image,
             depth=np.where(valid, depth, np.float32(0)),
@@ -98,7 +97,7 @@ class ScenesDataset(Dataset):
 
 
 def caption_of(kind: str, labels: np.ndarray, objects: np.ndarray) -> str:
-    """A sentence: the kind of scene, and its objects of at least 16 pixels, as "a park with balls".
+    """Returns the kind of scene and its objects of at least 16 pixels, as "a park with balls".
 
     Sides and colours are left out, as augmentation mirrors and tints images.
 

@@ -3,7 +3,7 @@
 Colours hint at what a surface is (pale walls, white ceilings, bright objects) without deciding it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from colorsys import hsv_to_rgb
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from dpt.data.scenes.shading import Light, Material, Scene, Sky, Surface, Window
 
 _KINDS: tuple[Kind, ...] = ("box", "ball", "cylinder", "cone")  # labels in this order
 Size = tuple[float, float, float]
-_GROUND_PATTERNS = ("grass", "grass", "tiles", "plain", "marble", "bricks")
+_GROUND_PATTERNS = ["grass", "grass", "tiles", "plain", "marble", "bricks"]
 
 
 class Look(NamedTuple):
@@ -27,16 +27,28 @@ class Look(NamedTuple):
     saturation: tuple[float, float]  # range, of 0..1
     value: tuple[float, float]  # range, of 0..1
     any_hue: float  # probability of any hue; otherwise that of wood, brick or sand
-    patterns: tuple[str, ...]
+    patterns: Sequence[str]  # keys of ``PATTERNS``; a pattern named twice is twice as frequent
 
 
-WALLS = Look((0.0, 0.35), (0.65, 0.97), 0.4,
-             ("plain", "plain", "bricks", "planks", "stripes", "tiles", "marble"))  # fmt: skip
-CEILINGS = Look((0.0, 0.1), (0.85, 0.98), 0.5, ("plain", "plain", "tiles", "planks"))
-FLOORS = Look((0.1, 0.55), (0.35, 0.7), 0.15,
-              ("plain", "planks", "planks", "tiles", "checker", "marble", "grass"))  # fmt: skip
-OBJECTS = Look((0.45, 0.95), (0.5, 0.97), 1.0, ("plain", "plain", "checker", "stripes", "dots",
-                                                "bricks", "planks", "marble"))  # fmt: skip
+WALLS = Look(
+    (0.0, 0.35),
+    (0.65, 0.97),
+    0.4,
+    ["plain", "plain", "bricks", "planks", "stripes", "tiles", "marble"],
+)
+CEILINGS = Look((0.0, 0.1), (0.85, 0.98), 0.5, ["plain", "plain", "tiles", "planks"])
+FLOORS = Look(
+    (0.1, 0.55),
+    (0.35, 0.7),
+    0.15,
+    ["plain", "planks", "planks", "tiles", "checker", "marble", "grass"],
+)
+OBJECTS = Look(
+    (0.45, 0.95),
+    (0.5, 0.97),
+    1.0,
+    ["plain", "plain", "checker", "stripes", "dots", "bricks", "planks", "marble"],
+)
 
 
 @dataclass
@@ -54,16 +66,18 @@ class Site:
     """Circles (x, y, radius) on the ground; the first one is room for the camera."""
 
     def is_free(self, x: float, y: float, radius: float) -> bool:
+        """Tells whether a circle on the ground lies inside and touches nothing."""
         low, high = self.shell.low, self.shell.high
         inside = low[0] < x - radius < x + radius < high[0]
         inside = inside and low[1] < y - radius < y + radius < high[1]
-        others = ((x - a) ** 2 + (y - b) ** 2 > (radius + r) ** 2 for a, b, r in self.taken)
-        return bool(inside) and all(others)
+        return bool(inside) and all(
+            (x - a) ** 2 + (y - b) ** 2 > (radius + r) ** 2 for a, b, r in self.taken
+        )
 
-    def find_place(
+    def find_location(
         self, radius: float, nearest: float, farthest: float
     ) -> tuple[float, float] | None:
-        """A free place in view, log-uniform in distance; None after a few attempts."""
+        """Draws a free location in view, log-uniform in distance; None after a few attempts."""
         half_view = np.arctan(0.5 / self.camera.focal)
         for _ in range(8):
             distance = nearest * (farthest / nearest) ** self.rng.random()
@@ -92,8 +106,8 @@ class Site:
         rotation = np.array([[cos, -sin, 0], [sin, cos, 0], [0, 0, 1.0]])
         if lying:  # its z axis becomes horizontal
             rotation = rotation @ np.array([[0, 0, 1.0], [0, 1, 0], [-1, 0, 0]])
-        place = (np.asarray(array, np.float32) for array in (center, half, rotation))
-        self.solids.append(Solid(kind, *place))
+        arrays = (np.asarray(array, np.float32) for array in (center, half, rotation))
+        self.solids.append(Solid(kind, *arrays))
         label = shading.BOX + _KINDS.index(kind) if label is None else label
         material = material or _random_material(self.rng, OBJECTS, 0.45, gloss=0.35)
         self.surfaces.append((label, material, windows))
@@ -148,16 +162,18 @@ def _court(rng: Generator) -> Scene:
     for _ in range(int(rng.integers(0, 4))):
         _add_distant_building(site, 0.8, (14, 30), (2, 2, 3), (5, 5, 7))
     for _ in range(int(rng.integers(0, 3))):
-        if place := site.find_place(0.8, 2.5, 12):
-            _add_tree(site, *place, size=0.7)
+        location = site.find_location(0.8, 2.5, 12)
+        if location is not None:
+            _add_tree(site, *location, size=0.7)
     return _outdoors(_furnish(site, 3, 9, size=1.3, farthest=12), _GROUND_PATTERNS)
 
 
 def _park(rng: Generator) -> Scene:
     site = _open(rng, tilt=np.pi)
     for _ in range(int(rng.integers(3, 12))):
-        if place := site.find_place(0.9, 2.5, 28):
-            _add_tree(site, *place, size=rng.uniform(0.6, 1.5))
+        location = site.find_location(0.9, 2.5, 28)
+        if location is not None:
+            _add_tree(site, *location, size=rng.uniform(0.6, 1.5))
     if rng.random() < 0.4:
         _add_distant_building(site, 0.5, (15, 26), (2, 2, 1.5), (5, 6, 4))
     return _outdoors(_furnish(site, 3, 9, size=1.5, farthest=16), _GROUND_PATTERNS)
@@ -177,7 +193,7 @@ LAYOUTS: dict[str, Callable[[Generator], Scene]] = {
 def _add_distant_building(
     site: Site, spread: float, distance: tuple[float, float], low: Size, high: Size
 ) -> None:
-    """A building in view, ``spread`` radians around the axis, of a half size in low..high."""
+    """Adds a building in view, ``spread`` radians around the axis, of a half size in low..high."""
     bearing, far = site.yaw + site.rng.uniform(-spread, spread), site.rng.uniform(*distance)
     half = site.rng.uniform(low, high)
     _add_building(site, far * np.cos(bearing), far * np.sin(bearing), half)
@@ -199,7 +215,12 @@ def _camera(rng: Generator, yaw: float, low: float, high: float) -> Camera:
 def _enclosed(
     rng: Generator, space: np.ndarray, *, aim: float, along: bool = False, roof: bool = True
 ) -> Site:
-    """A room of size ``space`` (3,); the camera looks across it, ``aim`` is its yaw's std (rad)."""
+    """Returns a room of size ``space`` (3,), across which the camera looks.
+
+    Args:
+        aim: standard deviation of the camera's yaw, in radians.
+        along: look along the first axis, from one end to the other.
+    """
     size, height = space[:2], space[2]
     if along:
         stand = np.array([rng.uniform(0.4, 0.6 * size[0]), size[1] * rng.uniform(0.25, 0.75)])
@@ -224,12 +245,12 @@ def _open(rng: Generator, tilt: float) -> Site:
 
 def _indoors(site: Site) -> Scene:
     rng, low, high = site.rng, site.shell.low, site.shell.high
-    place = low + (high - low) * rng.uniform(0.2, 0.8, 3)
-    place[2] = high[2] * rng.uniform(0.75, 0.97)
+    position = low + (high - low) * rng.uniform(0.2, 0.8, 3)
+    position[2] = high[2] * rng.uniform(0.75, 0.97)
     warm = _linear_rgb(0.09 if rng.random() < 0.75 else 0.58, rng.uniform(0, 0.25), 1.0)
     ambient = warm * rng.uniform(0.25, 0.6)
     light = Light(
-        position=place.astype(np.float32),
+        position=position.astype(np.float32),
         color=warm * np.float32(rng.uniform(0.55, 1.1)),
         reach=rng.uniform(2.5, 5),
         above=ambient,
@@ -244,7 +265,7 @@ def _indoors(site: Site) -> Scene:
     return _finish(site, floor, walls, light, None)
 
 
-def _outdoors(site: Site, patterns: tuple[str, ...]) -> Scene:
+def _outdoors(site: Site, patterns: Sequence[str]) -> Scene:
     rng, height = site.rng, site.shell.high[2]
     overcast = rng.beta(0.7, 1.5)
     bearing, rise = rng.uniform(0, 2 * np.pi), rng.uniform(0.3, 1.2)
@@ -303,12 +324,12 @@ def _furnish(site: Site, least: int, below: int, *, size: float, farthest: float
             radius = float(np.hypot(half[0], half[2 if lying else 1]))
         if half[2] * 2 > site.shell.high[2] * 0.95:
             continue
-        place = site.find_place(radius, 1.1 + radius, farthest)
-        if place is None:
+        location = site.find_location(radius, 1.1 + radius, farthest)
+        if location is None:
             continue
-        center = np.array([*place, half[0] if lying else half[2]])
+        center = np.array([*location, half[0] if lying else half[2]])
         site.add(kind, center, half, turn=rng.uniform(0, 2 * np.pi), lying=lying)
-        site.taken.append((*place, radius))
+        site.taken.append((*location, radius))
         if kind == "box" and rng.random() < 0.45 and 2 * half[2] < 1.3 * size:
             kind = _KINDS[int(rng.integers(4))]
             top_half = _half_size(rng, kind)
@@ -329,7 +350,7 @@ def _half_size(rng: Generator, kind: Kind) -> np.ndarray:
 
 
 def _add_tree(site: Site, x: float, y: float, *, size: float) -> None:
-    """A trunk and a round or pointed crown, with leaves of any season."""
+    """Adds a trunk and a round or pointed crown, with leaves of any season."""
     rng = site.rng
     radius, trunk = 0.09 * size, rng.uniform(0.7, 1.6) * size
     if not site.is_free(x, y, 0.3) or np.hypot(x, y) < 2.8 * size:
@@ -377,16 +398,16 @@ def _random_windows(rng: Generator, *, rows: int, glow: float) -> Windows:
 
 
 def _linear_rgb(hue: float, saturation: float, value: float) -> np.ndarray:
-    """HSV in 0..1 to linear RGB, for a display gamma of 2."""
+    """Converts HSV in 0..1 to linear RGB, for a display gamma of 2."""
     return np.array([c * c for c in hsv_to_rgb(hue % 1.0, saturation, value)], np.float32)
 
 
 def _random_shades(rng: Generator, hue: float, saturation: float, value: float) -> np.ndarray:
-    """Two related colours (2, 3), the second one lighter."""
+    """Draws two related colours (2, 3), the second one lighter."""
     dark = value * rng.uniform(0.45, 0.8)
-    other = hue + rng.normal(0, 0.04)
-    colors = _linear_rgb(hue, saturation, dark), _linear_rgb(other, saturation * 0.8, value)
-    return np.stack(colors)
+    light_hue = hue + rng.normal(0, 0.04)
+    light = _linear_rgb(light_hue, saturation * 0.8, value)
+    return np.stack([_linear_rgb(hue, saturation, dark), light])
 
 
 def _random_material(rng: Generator, look: Look, scale: float, gloss: float = 0.0) -> Material:

@@ -32,7 +32,7 @@ class Camera:
 
     @classmethod
     def looking(cls, *, height: float, yaw: float, pitch: float, roll: float, fov: float) -> Camera:
-        """A camera above the origin. Angles in radians, ``fov`` across the image's width."""
+        """Returns a camera above the origin; radians, ``fov`` across the image's width."""
         forward = np.array(
             [np.cos(pitch) * np.cos(yaw), np.cos(pitch) * np.sin(yaw), np.sin(pitch)]
         )
@@ -43,7 +43,7 @@ class Camera:
         return cls(position, rows.astype(np.float32), float(0.5 / np.tan(fov / 2)))
 
     def rays(self, size: tuple[int, int]) -> np.ndarray:
-        """(3, H·W) world directions through the pixel centres, of z-depth 1."""
+        """Returns the world directions (3, H·W) through the pixel centres, of z-depth 1."""
         height, width = size
         focal = self.focal * width
         x = (np.arange(width, dtype=np.float32) + 0.5 - width / 2) / focal
@@ -67,11 +67,11 @@ class Solid:
         return self.rotation.T / self.half[:, None]
 
     def localize(self, points: np.ndarray) -> np.ndarray:
-        """World points in the unit frame."""
+        """Returns world points (3, N) in the unit frame."""
         return self.to_unit @ (points - self.center[:, None])
 
     def span(self, origins: np.ndarray, directions: np.ndarray) -> Span:
-        """Where rays pass through; origins (3, N) or (3, 1), directions of any length."""
+        """Returns where rays pass through; origins (3, N) or (3, 1), directions of any length."""
         o = self.localize(origins)
         d = self.to_unit @ directions
         # Start at the point nearest to the centre: distant small solids exceed float32 otherwise.
@@ -80,7 +80,7 @@ class Solid:
         return entry + shift, leave + shift
 
     def normals(self, local: np.ndarray) -> np.ndarray:
-        """Outward unit normals in the world at surface points given in the unit frame."""
+        """Returns outward unit normals in the world at surface points in the unit frame."""
         normal = self.to_unit.T @ _SOLIDS[self.kind][1](local)
         return normal / np.sqrt(dot(normal, normal))
 
@@ -94,8 +94,12 @@ class Shell:
     roof: bool  # False leaves the top open to the sky
 
     def span(self, origins: np.ndarray, directions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Ray parameters (N,) where rays leave, inf through an open side, and the face (N,) through
-        which: axis·2 + (1 if high), or ``SKY_FACE``."""
+        """Returns where rays leave and through which face.
+
+        Returns:
+            Ray parameters (N,), inf through an open side; faces (N,), axis·2 + (1 if high), or
+            ``SKY_FACE``.
+        """
         inverse = 1 / _nonzero(directions)
         x, y, z = np.maximum(
             (self.low[:, None] - origins) * inverse, (self.high[:, None] - origins) * inverse
@@ -113,8 +117,12 @@ class Shell:
 def first_hits(
     camera: Camera, shell: Shell, solids: Sequence[Solid], size: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What each pixel centre sees: rays (3, H·W); z-depth (H·W,) in metres, inf in the sky; surface
-    (H·W,), the number of the solid or ``len(solids)`` + face of the shell."""
+    """Returns what each pixel centre sees.
+
+    Returns:
+        Rays (3, H·W); z-depth (H·W,) in metres, inf in the sky; surface (H·W,), the number of the
+        solid or ``len(solids)`` + face of the shell.
+    """
     rays, origin = camera.rays(size), camera.position[:, None]
     depth, face = shell.span(origin, rays)
     surface = face + np.int16(len(solids))
@@ -129,7 +137,7 @@ def first_hits(
 def in_shadow(
     points: np.ndarray, surface: np.ndarray, light: np.ndarray, solids: Sequence[Solid]
 ) -> np.ndarray:
-    """Whether a solid lies between a light at (3,) and surface points that face it, bool (N,).
+    """Tells whether a solid lies between a light (3,) and surface points that face it, bool (N,).
 
     ``surface`` (N,) numbers each point's surface: a solid is convex and does not shadow itself.
     """
@@ -141,7 +149,7 @@ def in_shadow(
 
 
 def dot(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Scalar products (N,) of the columns of two (3, N) arrays."""
+    """Returns the scalar products (N,) of the columns of two (3, N) arrays."""
     return first[0] * second[0] + first[1] * second[1] + first[2] * second[2]
 
 
@@ -150,7 +158,7 @@ def _nonzero(values: np.ndarray) -> np.ndarray:
 
 
 def _slab(o: np.ndarray, d: np.ndarray) -> Span:
-    """Where |coordinate| ≤ 1."""
+    """Returns where |coordinate| ≤ 1."""
     inverse = 1 / _nonzero(d)
     middle, half = -o * inverse, np.abs(inverse)
     return middle - half, middle + half
@@ -167,13 +175,13 @@ def _ball(o: np.ndarray, d: np.ndarray) -> Span:
 
 
 def _quadratic(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> Span:
-    """Roots of a·t² + 2·b·t + c, the smaller one first where a > 0."""
+    """Returns the roots of a·t² + 2·b·t + c, the smaller one first where a > 0."""
     root = np.sqrt(b * b - a * c)
     return (-b - root) / a, (-b + root) / a
 
 
 def _cut(entry: np.ndarray, leave: np.ndarray, o: np.ndarray, d: np.ndarray) -> Span:
-    """The part of a span between the planes z = −1 and z = 1."""
+    """Returns the part of a span between the planes z = −1 and z = 1."""
     bottom, top = _slab(o[2], d[2])
     return np.maximum(entry, bottom), np.minimum(leave, top)
 

@@ -84,8 +84,11 @@ class Scene:
 def render(
     scene: Scene, size: tuple[int, int], rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Image, uint8 (H, W, 3) RGB; z-depth in metres at the pixel centres, float32 (H, W), inf in
-    the sky; labels, uint8 (H, W); objects, uint16 (H, W), 0 where there is none."""
+    """Returns an image, its depth, labels and objects.
+
+    The image is uint8 RGB (H, W, 3); the z-depth at the pixel centres is float32 (H, W), in metres,
+    inf in the sky; labels are uint8 (H, W); objects are uint16 (H, W), 0 where there is none.
+    """
     rays, depth, surface = first_hits(scene.camera, scene.shell, scene.solids, size)
     count = len(scene.solids)
     shaded_depth = np.minimum(depth, _FAR)
@@ -125,12 +128,12 @@ def render(
         above = np.flatnonzero(surface == count + SKY_FACE)
         color[:, above] = _sky_color(scene.sky, scene.light, rays.take(above, axis=1))
     image = np.ascontiguousarray(color.T).reshape(*size, 3)
-    photo = _photograph(image, scene, rng)
-    return photo, depth.reshape(size), labels.reshape(size), objects.reshape(size)
+    picture = _photograph(image, scene, rng)
+    return picture, depth.reshape(size), labels.reshape(size), objects.reshape(size)
 
 
 def _unwrap(solid: Solid, local: np.ndarray) -> np.ndarray:
-    """Texture coordinates (2, N) in metres of surface points ``local`` (3, N), unit frame."""
+    """Returns texture coordinates (2, N), in metres, of surface points (3, N) in the unit frame."""
     x, y, z = local * solid.half[:, None]
     if solid.kind == "box":
         size = np.abs(local)
@@ -154,7 +157,7 @@ def _reflected_light(
     albedo: np.ndarray,
     gloss: np.ndarray,
 ) -> np.ndarray:
-    """Diffuse and specular (Blinn-Phong) light from the surfaces to the camera, (3, N)."""
+    """Returns the diffuse and specular (Blinn-Phong) light from surfaces to the camera, (3, N)."""
     light = scene.light
     is_sun = np.isinf(light.reach)
     toward = light.position[:, None] - points
@@ -195,16 +198,16 @@ def _power32(base: np.ndarray) -> np.ndarray:
 
 
 def _openness(shell: Shell, points: np.ndarray, on_solid: np.ndarray) -> np.ndarray:
-    """Ambient occlusion: share of the ambient light at a point, less near floor and corners."""
+    """Returns the fraction of the ambient light at points, less near the floor and corners."""
     above = np.float32(0.45) / (1 + points[2] * np.float32(5))
-    share = np.where(on_solid | (points[2] > 1e-3), 1 - above, np.float32(1))
+    openness = np.where(on_solid | (points[2] > 1e-3), 1 - above, np.float32(1))
     if np.isfinite(shell.high[:2]).all():
         gap = np.minimum(points[:2] - shell.low[:2, None], shell.high[:2, None] - points[:2])
         near = np.minimum(gap[0], gap[1])
         # A point on a wall is at distance 0 from it: take the other distance, to the corner.
         near = np.where(near < 1e-3, np.maximum(gap[0], gap[1]), near)
-        share *= 1 - np.float32(0.35) / (1 + np.maximum(near, 0) * np.float32(4))
-    return share
+        openness *= 1 - np.float32(0.35) / (1 + np.maximum(near, 0) * np.float32(4))
+    return openness
 
 
 def _sky_color(sky: Sky, sun: Light, rays: np.ndarray) -> np.ndarray:
@@ -221,7 +224,7 @@ def _sky_color(sky: Sky, sun: Light, rays: np.ndarray) -> np.ndarray:
 
 
 def _photograph(color: np.ndarray, scene: Scene, rng: np.random.Generator) -> np.ndarray:
-    """Exposure, lens and sensor: linear light to uint8, both (H, W, 3)."""
+    """Applies exposure, lens and sensor: linear light to uint8, both (H, W, 3)."""
     height, width, _ = color.shape
     meter = np.sort(color.ravel()[::61])  # automatic exposure, on a sample of the values
     white = float(meter[int(0.92 * len(meter))])
@@ -245,7 +248,7 @@ def _photograph(color: np.ndarray, scene: Scene, rng: np.random.Generator) -> np
 def surface_color(
     material: Material, windows: Windows | None, uv: np.ndarray, pixel: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Albedo (3, N) of surface points, and bool (N,), True in windows (None without windows).
+    """Returns the albedo (3, N) of surface points, and which lie in windows, bool (N,) or None.
 
     Args:
         uv: (2, N) metres along the surface; v is the height on upright faces.
@@ -276,7 +279,7 @@ def surface_color(
 
 @cache
 def _noise_tables() -> tuple[np.ndarray, np.ndarray]:
-    """Two periodic tables of 256²: smooth fractal noise and white noise."""
+    """Returns two periodic tables of 256²: smooth fractal noise and white noise."""
     rng = np.random.default_rng(20)
     smooth = np.zeros((256, 256), np.float32)
     for cells in (4, 8, 16, 32, 64):
@@ -289,13 +292,13 @@ def _noise_tables() -> tuple[np.ndarray, np.ndarray]:
 
 
 def _look_up(table: int, u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """The value, 0..1, that a noise table has for the unit cell around (u, v)."""
+    """Returns the value, 0..1, that a noise table has for the unit cell around (u, v)."""
     column, row = (np.floor(x).astype(np.int32) & 255 for x in (u, v))
     return _noise_tables()[table].ravel()[row * 256 + column]
 
 
 def noise(u: np.ndarray, v: np.ndarray, period: float) -> np.ndarray:
-    """Smooth noise in 0..1 that repeats after ``period`` in u and v."""
+    """Returns smooth noise in 0..1 that repeats after ``period`` in u and v."""
     per = np.float32(256 / period)
     return _look_up(0, u * per, v * per)
 
@@ -327,4 +330,4 @@ PATTERNS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "marble": lambda u, v: np.minimum(np.abs(2 * noise(u, v, 6.0) - 1) * 2, 1),
     "grass": lambda u, v: np.clip(1.2 * (noise(u, v, 2.5) + noise(u, v, 12.0)) - 0.7, 0, 1),
 }
-"""Share of the second colour, 0..1, at points given in periods of the pattern."""
+"""Fraction of the second colour, 0..1, at points given in periods of the pattern."""
