@@ -1,0 +1,180 @@
+"""What is not read and what is not written: one line that names the file, the tensor or the key."""
+
+import json
+import re
+import shutil
+
+import pytest
+import torch
+from parity import all_cases
+from safetensors.torch import load_file, save_file
+from tiny import small_model
+
+import dpt
+from dpt.weights.formats import WRITABLE
+
+pytestmark = pytest.mark.peers
+
+CASES = {str(case): case for case in all_cases()}
+OFFICIAL = "official, depth, ViT"
+BEIT, SWIN, SWINV2 = (f"MiDaS 3.1, depth, {name}" for name in ("BEiT", "Swin", "SwinV2"))
+VIT, HF_BEIT, HF_SWINV2 = (f"transformers, depth, {n}" for n in ("ViT, project", "BEiT", "SwinV2"))
+HUB, FOLDER = "depth_anything, depth, v2 .pth", "depth_anything, depth, transformers"
+SMP = "smp, segmentation, ViT"
+TABLE = "pretrained.model.blocks.{}.attn.relative_position_bias_table"
+
+
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory):
+    """Returns the file or folder that a peer saved; each is saved once."""
+    saved = {}
+
+    def original(name):
+        if name not in saved:
+            folder = tmp_path_factory.mktemp("original")
+            saved[name] = CASES[name].save(CASES[name].make(), folder)
+        return saved[name]
+
+    return original
+
+
+def drop(pattern):
+    def edit(tensors):
+        for name in [name for name in tensors if re.search(pattern, name)]:
+            del tensors[name]
+
+    return edit
+
+
+def put(name, *shape):
+    return lambda tensors: tensors.update({name: torch.ones(shape)})
+
+
+def edited(original, folder, edit):
+    """A copy of a checkpoint: a function changes its tensors, a dictionary keys of its config."""
+    if original.is_file():
+        tensors = torch.load(original, weights_only=True)
+        edit(tensors)
+        torch.save(tensors, folder / original.name)
+        return folder / original.name
+    shutil.copytree(original, folder, dirs_exist_ok=True)
+    if isinstance(edit, dict):
+        config = json.loads((folder / "config.json").read_text())
+        backbone = {**(config.get("backbone_config") or {}), **edit.get("backbone", {})}
+        edit = {k: v for k, v in edit.items() if k != "backbone"}
+        config |= {"backbone_config": backbone} if backbone else {}
+        (folder / "config.json").write_text(json.dumps(config | edit))
+    else:
+        tensors = load_file(folder / "model.safetensors")
+        edit(tensors)
+        save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("case", "edit", "message"),
+    [
+        (OFFICIAL, drop(r"blocks\.3\.mlp\.fc1\.w"), "missing encoder.blocks.3.mlp.fc1.weight"),
+        (OFFICIAL, put("scratch.more", 1), "unexpected scratch.more"),
+        (OFFICIAL, put("scratch.layer3_rn.weight", 1, 2), r"layer_rn.2.weight is \(1, 2\), not"),
+        (OFFICIAL, drop("pos_embed"), "pos_embed is missing"),
+        (OFFICIAL, put("pretrained.model.blocks.0.gamma_1", 9), "unexpected pretrained.model.blo"),
+        (OFFICIAL, drop(r"blocks\.[3-7]"), "out_indices="),
+        (BEIT, put(TABLE.format(0), 50, 4), r"relative_position_bias_table is \(50, 4\)"),
+        (BEIT, put(TABLE.format(1), 124, 4), r"blocks.1.* is \(124, 4\), not \(52, 4\)"),
+        (BEIT, drop("patch_embed.proj.weight"), "patch_embed.proj.weight is missing"),
+        (BEIT, drop("act_postprocess1.3."), "act_postprocess1.3.weight is missing"),
+        (BEIT, drop(r"blocks\.2\.gamma_2"), "missing encoder.blocks.2.ls2.gamma"),
+        (SWIN, drop("attn_mask"), r"fits no Swin that.*'window_size': 6\}"),
+        (
+            SWINV2,
+            put("pretrained.model.layers.0.blocks.1.attn_mask", 4, 144, 144),
+            "fits no Swin that.*'img_size'",
+        ),
+        (SWINV2, drop("layers.3.blocks.0.attn"), "layers.3.blocks.0.attn.logit_scale is missing"),
+        (SWINV2, drop("1.downsample.norm"), "missing encoder.model.layers.2.downsample.norm.bias"),
+        (VIT, {"backbone": {"model_type": "resnet"}}, "over a 'resnet' backbone"),
+        (VIT, {"hidden_act": "relu"}, "hidden_act='relu'"),
+        (VIT, {"head_in_index": 1}, "head_in_index=1"),
+        (VIT, {"patch_size": [16, 8]}, r"patch_size=\[16, 8\]"),
+        (VIT, {"fusion_hidden_size": 32}, "does not fit.*decoder.layer_rn.0.weight"),
+        (VIT, {"num_hidden_layers": 4}, "out_indices"),
+        (VIT, {"backbone_out_indices": []}, "its configuration describes no model"),
+        (VIT, {"hidden_size": 0}, "its configuration describes no model"),
+        (VIT, {"model_type": "glpn"}, "found model_type 'glpn'"),
+        (HF_BEIT, {"backbone": {"use_shared_relative_position_bias": True}}, "shared_relative"),
+        (HF_BEIT, {"backbone": {"image_size": [64, 96]}}, r"image_size=\[64, 96\]: only squares"),
+        (HF_BEIT, {"backbone": {"out_indices": [0, 1, 2, 3]}}, "out_indices"),
+        (HF_BEIT, {"backbone": {"model_type": "swin"}}, "'swin' backbone, .* beit, swinv2"),
+        (HF_SWINV2, {"backbone": {"layer_norm_eps": 1e-6}}, "layer_norm_eps=1e-06"),
+        (HF_SWINV2, {"backbone": {"image_size": 100}}, "only squares of multiples of 32"),
+        (HF_SWINV2, {"backbone": {"depths": [2, 2, 4, 2]}}, r"missing .*layers\.2\.blocks\.2"),
+        (HF_SWINV2, {"backbone": {"num_heads": [3, 2, 2, 4]}}, "num_heads|does not fit|no model"),
+        (HUB, drop("pretrained.pos_embed"), "pretrained.pos_embed is missing"),
+        (HUB, drop("depth_head.projects.2.weight"), "projects.2.weight is missing"),
+        (HUB, put("pretrained.head.weight", 2), "unexpected pretrained.head.weight"),
+        (FOLDER, drop("head.conv3.bias"), "missing heads.depth.conv3.bias"),
+        (SMP, {"activation": "sigmoid"}, "activation='sigmoid'"),
+        (SMP, {"aux_params": {"classes": 3}}, "aux_params="),
+        (SMP, {"in_channels": 4}, "in_channels=4"),
+    ],
+)
+def test_read_names_the_fault_of_an_edited_checkpoint(case, edit, message, originals, tmp_path):
+    path = edited(originals(case), tmp_path, edit)
+    with pytest.raises(ValueError, match=message) as caught:
+        dpt.DPT.from_pretrained(path)
+    assert "\n" not in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+TWO_HEADS = {"depth": {}, "segmentation": {"num_classes": 3}}
+METRIC = {"depth": {"kind": "metric", "max_depth": 9.5}}
+METRIC_20 = {"depth": {"kind": "metric", "max_depth": 20.0}}
+DOUBLE = {"depth": {"upsample": "double"}}
+SEGMENTATION = {"segmentation": {"num_classes": 3, "upsample": "double"}}
+DINOV2 = {"patch_size": 14, "image_size": [70, 70], "layer_scale": 0.1}
+REGISTERS = {"position_resize": "bicubic_antialias", "num_register_tokens": 4}
+DEPTH_ANYTHING = {**DINOV2, "final_norm": True, "readout": "ignore", "unit_bias": True}
+OTHER_LEVELS = {"num_blocks": 8, "out_indices": [0, 3, 5, 7]}
+BEIT_ENCODER = {"kind": "beit", "out_indices": [0, 1, 2, 3], "num_blocks": 4}
+
+
+@pytest.mark.parametrize(
+    ("target", "heads", "options", "message"),
+    [
+        ("official", TWO_HEADS, {}, "one head"),
+        ("official", METRIC, {}, r"kind='metric' \(only 'relative'\).*nyu"),
+        ("official", {"classification": {"num_classes": 3}}, {}, "no classification"),
+        ("official", {}, {"deepest_unit": True}, "deepest_unit=True"),
+        ("official", {}, {"num_heads": 4}, r"num_heads=4 \(only 2\)"),
+        ("official", {}, {"num_blocks": 8, "out_indices": [0, 1, 2, 7]}, r"out_indices=\[0, 1"),
+        ("official", {}, {"image_size": [64, 96]}, "image_size"),
+        ("official", {}, {"position_resize": "dinov2"}, "position_resize"),
+        ("official", {}, {"patch_size": 8}, "upsample='image'"),
+        ("transformers", TWO_HEADS, {}, "one head"),
+        ("transformers", METRIC, {}, r"kind='metric' \(only 'relative'\)"),
+        ("transformers", {}, {"position": "sincos_2d"}, "position='sincos_2d'"),
+        ("transformers", {}, {"final_norm": True}, "final_norm=True"),
+        ("transformers", DOUBLE, {**DINOV2, **REGISTERS}, "num_register_tokens=4"),
+        ("transformers", SEGMENTATION, DINOV2, "no segmentation over"),
+        ("transformers", {}, {"reassemble_channels": [None, 8, 8, 8]}, "projection on every level"),
+        ("transformers", {}, {"encoder": BEIT_ENCODER, "qkv_bias": False}, "qkv_bias=False"),
+        ("depth_anything", {}, {"encoder": BEIT_ENCODER}, "encoder.kind='beit'"),
+        ("depth_anything", SEGMENTATION, DEPTH_ANYTHING, "no segmentation head"),
+        ("depth_anything", {}, {**DEPTH_ANYTHING, "final_norm": False}, "apply_layernorm=False"),
+        ("depth_anything", {}, {**DEPTH_ANYTHING, "layer_scale": None}, "layer_scale=None"),
+        ("depth_anything", METRIC, DEPTH_ANYTHING, "max_depth=9.5"),
+        ("x.pth", METRIC_20, DEPTH_ANYTHING, r"max_depth=20\.0: .* says the largest depth"),
+        ("x_hypersim.pth", {}, DEPTH_ANYTHING, "max_depth=None"),
+        ("x_metric.pth", {}, DEPTH_ANYTHING, "metric by its name"),
+        ("x.pth", {}, {**DEPTH_ANYTHING, **OTHER_LEVELS}, "encoder.out_indices"),
+        ("x.pth", {}, {**DEPTH_ANYTHING, "patch_size": 16, "image_size": [64, 64]}, "patch_size="),
+    ],
+)
+def test_write_names_what_the_format_cannot_express(target, heads, options, message, tmp_path):
+    path, to = tmp_path / target, "depth_anything" if ".pth" in target else target
+    options = {"embed_dim": 128, "position_resize": "bilinear", **options}
+    model = small_model(heads=heads or {"depth": {}}, **options)
+    with pytest.raises(ValueError, match=f"the {to} format .*{message}"):
+        WRITABLE[to].write(model.config.to_dict(), model.state_dict(), path)
+    assert not path.exists()
