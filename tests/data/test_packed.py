@@ -57,11 +57,18 @@ def tree(tmp_path_factory):
 
 
 def folder_set(tree, **options):
+    settings = {"depth": "depth", "invalid_depth": [0, 65535]} | options
     return FolderDataset(
-        root=tree, split="val", labels="masks", num_classes=4, ignore_index=9, max_depth=10,
-        class_names=["a", "b", "c", "ü"], label_colors=[[i, 2, 3] for i in range(4)],
-        **({"depth": "depth", "invalid_depth": [0, 65535]} | options),
-    )  # fmt: skip
+        root=tree,
+        split="val",
+        labels="masks",
+        num_classes=4,
+        ignore_index=9,
+        max_depth=10,
+        class_names=["a", "b", "c", "ü"],
+        label_colors=[[i, 2, 3] for i in range(4)],
+        **settings,
+    )
 
 
 def pack(dataset, folder, **options):
@@ -89,7 +96,7 @@ def assert_equal(found, expected, *, but=()):
 @pytest.mark.parametrize(
     ("units", "num_workers"), [({}, 2), ({"depth": "metres", "depth_scale": 1.0}, 0)]
 )
-def test_every_sample_equals_the_original(tree, tmp_path, units, num_workers):
+def test_packed_samples_equal_the_originals(tree, tmp_path, units, num_workers):
     original = folder_set(tree, **units)
     index = pack(original, tmp_path, num_workers=num_workers)
     copy = packed(tmp_path)
@@ -104,7 +111,7 @@ def test_every_sample_equals_the_original(tree, tmp_path, units, num_workers):
             copy[outside]
 
 
-def test_photos_keep_the_bytes_of_their_files(tree, tmp_path):
+def test_pack_split_keeps_the_bytes_of_their_files(tree, tmp_path):
     pack(folder_set(tree), tmp_path)
     found = {}
     for path in sorted(tmp_path.glob("*.tar")):
@@ -115,7 +122,7 @@ def test_photos_keep_the_bytes_of_their_files(tree, tmp_path):
         assert found[f"{i:09}{suffix}"] == path.read_bytes()
 
 
-def test_image_level_labels(tmp_path):
+def test_packed_image_level_labels(tmp_path):
     for name in ("train/ant/1.png", "train/bee/2.png", "val/ant/3.jpg", "val/bee/4.jpg"):
         save_picture(tmp_path / "images" / name, RNG.integers(0, 256, (30, 40, 3), np.uint8))
     table = "image,value,text\nval/ant/3.jpg,0.1,a „black“ ant\n"
@@ -136,7 +143,7 @@ def test_image_level_labels(tmp_path):
     assert start["mean"] == 0.1
 
 
-def test_invalid_depth_is_packed_as_zero():
+def test_encode_sample_invalid_depth_is_packed_as_zero():
     depth = RNG.uniform(0.1, 9, (40, 50)).astype(np.float32)
     valid = depth > 2
     sample = {"image": np.zeros((40, 50, 3), np.uint8), "depth": depth, "valid": valid}
@@ -161,14 +168,14 @@ class Cropped(Dataset):
         return {"image": sample["image"][3:20, 5:], "name": sample["name"], "index": index}
 
 
-def test_a_cropped_image_is_packed_as_pixels(tree, tmp_path):
+def test_pack_split_cropped_image_is_packed_as_pixels(tree, tmp_path):
     original = Cropped(folder_set(tree))
     pack(original, tmp_path)
     for i in range(COUNT):
         assert_equal(packed(tmp_path)[i], original[i])
 
 
-def test_shuffled_shards_hold_the_same_samples(tree, tmp_path):
+def test_pack_split_shuffled_shards_hold_the_same_samples(tree, tmp_path):
     original = folder_set(tree)
     pack(original, tmp_path, shuffle=True)
     copy = packed(tmp_path)
@@ -179,7 +186,7 @@ def test_shuffled_shards_hold_the_same_samples(tree, tmp_path):
         assert_equal(by_name[original[i]["name"]], original[i], but=("index",))
 
 
-def test_webdataset_reads_the_shards(tree, tmp_path):
+def test_pack_split_webdataset_reads_the_shards(tree, tmp_path):
     webdataset = pytest.importorskip("webdataset")
     original = folder_set(tree)
     index = pack(original, tmp_path)
@@ -206,17 +213,21 @@ def shards(tree, tmp_path_factory):
 def loaded(shards, *, num_workers, epoch, start=0):
     """The samples of an epoch, in the order of a training loader of this rank."""
     loader = make_loader(
-        packed(shards, window=2), TrainTransform(image_size=[16, 16], zoom=[1, 2]), training=True,
-        batch_size=1, num_workers=num_workers, seed=5, targets=("labels", "depth"),
-    )  # fmt: skip
+        packed(shards, window=2),
+        TrainTransform(image_size=(16, 16), zoom=(1, 2)),
+        training=True,
+        batch_size=1,
+        num_workers=num_workers,
+        seed=5,
+        targets=("labels", "depth"),
+    )
     loader.sampler.set_epoch(epoch)
     loader.sampler.start = start
-    return [(int(i), image.sum().item()) for b in loader
-            for i, image in zip(b["index"], b["image"], strict=True)]  # fmt: skip
+    return [(int(batch["index"]), batch["image"].sum().item()) for batch in loader]
 
 
 @pytest.mark.parametrize("world", [pytest.param(1, marks=pytest.mark.slow), 2])
-def test_each_sample_once_an_epoch_on_any_ranks_and_workers(shards, monkeypatch, world):
+def test_packed_each_sample_once_an_epoch_on_any_ranks_and_workers(shards, monkeypatch, world):
     per_rank = -(-COUNT // world)
     orders = set()
     for epoch in (0, 3):
@@ -234,7 +245,7 @@ def test_each_sample_once_an_epoch_on_any_ranks_and_workers(shards, monkeypatch,
     assert len(orders) == 2 * world
 
 
-def test_a_mix_of_packed_sets(shards, tree):
+def test_packed_sets_in_a_mix(shards, tree):
     sets = {
         "shards": lambda split: packed(shards, window=2),
         "files": lambda split: folder_set(tree),
@@ -283,14 +294,14 @@ def contents(folder):
     return {p.name: p.read_bytes() for p in folder.iterdir()}
 
 
-def test_a_packed_split_is_not_overwritten(tree, tmp_path):
+def test_pack_split_overwrites_nothing(tree, tmp_path):
     pack(folder_set(tree), tmp_path)
     before = contents(tmp_path)
-    with pytest.raises(DataError, match=r"val\.json: the split is already packed"):
+    with pytest.raises(DataError, match=r"val\.json: "):
         pack(folder_set(tree), tmp_path)
     assert contents(tmp_path) == before
     (tmp_path / "val.json").unlink()
-    with pytest.raises(DataError, match=r"val-000000\.tar: exists, but val\.json does not"):
+    with pytest.raises(DataError, match=r"val-000000\.tar: .*val\.json"):
         pack(folder_set(tree), tmp_path)
     for path in tmp_path.glob("val-*.tar"):  # of a split val-other
         path.rename(tmp_path / path.name.replace("val", "val-other"))
@@ -298,35 +309,36 @@ def test_a_packed_split_is_not_overwritten(tree, tmp_path):
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_sample_that_cannot_be_read(tree, tmp_path, workers):
+def test_pack_split_names_a_sample_that_cannot_be_read(tree, tmp_path, workers):
     with pytest.raises(DataError, match=r"10\.png: the file is truncated"):
         pack(Broken(folder_set(tree), broken=(10,)), tmp_path, num_workers=workers)
 
 
-def test_samples_that_cannot_be_read(tree, tmp_path, caplog):
+def test_pack_split_skips_broken_samples(tree, tmp_path, caplog):
     original = folder_set(tree)
-    index = pack(Broken(original, broken=(0, 10, COUNT - 1)), tmp_path / "skip", skip_broken=True)
+    broken = (0, 10, COUNT - 1)
+    index = pack(Broken(original, broken=broken), tmp_path / "skip", skip_broken=True)
     assert sum(shard.samples for shard in index.shards) == COUNT - 3
-    assert "left out: 10.png: the file is truncated" in caplog.text
+    assert "10.png" in caplog.text
     copy = packed(tmp_path / "skip")
     names = [copy[i]["name"] for i in range(len(copy))]
-    assert names == [original[i]["name"] for i in range(COUNT) if i not in (0, 10, COUNT - 1)]
-    with pytest.raises(DataError, match=r"no sample could be read"):
+    assert names == [original[i]["name"] for i in range(COUNT) if i not in broken]
+    with pytest.raises(DataError, match="split val: "):
         pack(Broken(original, broken=range(COUNT)), tmp_path / "none", skip_broken=True)
 
 
-def test_a_mix_is_not_packed(tree, tmp_path):
+def test_pack_split_refuses_a_mix(tree, tmp_path):
     mix = MixDataset(sets={"a": lambda split: folder_set(tree)}, split="train")
-    with pytest.raises(DataError, match="a mix is drawn again in every epoch"):
+    with pytest.raises(DataError, match="split val: a mix"):
         pack(mix, tmp_path)
 
 
-def test_a_full_disk(tree, tmp_path, monkeypatch):
+def test_pack_split_leaves_nothing_on_a_full_disk(tree, tmp_path, monkeypatch):
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(tarfile.TarFile, "addfile", full)
-    with pytest.raises(DataError, match=r"val-000000\.tar: cannot be written \(No space left"):
+    with pytest.raises(DataError, match=r"val-000000\.tar: .*No space left"):
         pack(folder_set(tree), tmp_path)
     assert contents(tmp_path) == {}
 
@@ -358,40 +370,53 @@ def changed(folder, shards, change):
         lambda v: v.pop("info"),
     ],
 )
-def test_an_invalid_index(tmp_path, shards, change):
+def test_packed_invalid_index_is_refused(tmp_path, shards, change):
     folder = changed(tmp_path / "x", shards, change)
-    with pytest.raises(DataError, match=r"val\.json: not an index that dpt data pack wrote"):
+    with pytest.raises(DataError, match=r"val\.json: "):
         packed(folder)
 
 
-def test_shards_that_differ_from_the_index(tmp_path, shards):
-    folder = changed(tmp_path / "x", shards, lambda v: None)
-    first = folder / "val-000000.tar"
-    whole = first.read_bytes()
-    first.write_bytes(whole[:-1000])
-    with pytest.raises(DataError, match=r"val-000000\.tar: has \d+ bytes, expected \d+: copy it"):
-        packed(folder)[0]
-    first.write_bytes(b"\1" * len(whole))
-    with pytest.raises(DataError, match=r"val-000000\.tar: not a readable shard"):
-        packed(folder)[0]
-    first.write_bytes(tar_of({"1.jpg": b"x"}, size=len(whole)))
-    with pytest.raises(DataError, match=r"val-000000\.tar: has 1 samples, expected"):
-        packed(folder)[0]
+def negative_size():
     member = tarfile.TarInfo("1.jpg")
     member.pax_headers = {"size": "-512"}
-    first.write_bytes(tar_of({}, member, size=len(whole)))
-    with pytest.raises(
-        DataError, match=r"val-000000\.tar: not a readable shard .*not a plain file"
-    ):
-        packed(folder)[0]
-    first.unlink()
-    with pytest.raises(DataError, match=r"val-000000\.tar: does not exist: copy it again"):
-        packed(folder)[0]
-    with pytest.raises(DataError, match=r"index .*test\.json does not exist; .*dpt data pack"):
-        PackedDataset(root=str(folder), split="test")
+    return member
 
 
-def test_a_changed_byte_is_found_by_the_data_check(tmp_path, shards):
+def link():
+    member = tarfile.TarInfo("000000000.jpg")
+    member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
+    return member
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda whole: whole[:-1000],
+        lambda whole: b"\1" * len(whole),
+        lambda whole: tar_of({"1.jpg": b"x"}, size=len(whole)),  # too few samples
+        lambda whole: tar_of({}, negative_size(), size=len(whole)),
+        lambda whole: tar_of({}, link(), size=len(whole)),
+        None,
+    ],
+    ids=["cut", "no tar", "few", "negative size", "link", "absent"],
+)
+def test_packed_damaged_shard_is_refused(tmp_path, shards, damage):
+    folder = changed(tmp_path / "x", shards, lambda v: None)
+    path = folder / "val-000000.tar"
+    if damage is None:
+        path.unlink()
+    else:
+        path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(DataError, match=r"val-000000\.tar: "):
+        packed(folder)[0]
+
+
+def test_packed_split_that_is_absent_is_named(shards):
+    with pytest.raises(DataError, match=r"test\.json"):
+        PackedDataset(root=str(shards), split="test")
+
+
+def test_packed_changed_byte_is_found_by_the_data_check(tmp_path, shards):
     folder = changed(tmp_path / "x", shards, lambda v: None)
     sets = {"own": lambda split: packed(folder)}
     for dataset in (packed(folder), MixDataset(sets=sets, split="val")):
@@ -419,33 +444,22 @@ def npz(array):
 
 
 @pytest.mark.parametrize(
-    ("parts", "message"),
+    ("parts", "path"),
     [
-        ({"json": b"{}"}, r"s: has 0 images"),
-        ({"jpg": b"x", "json": b"{}"}, r"s\.jpg: not a picture"),
-        ({"png": None}, r"s\.json: missing or damaged"),
-        ({"png": None, "json": b"3"}, r"s\.json: missing or damaged"),
-        ({"png": None, "json": b'{"class_id": "x"}'}, r"s\.json: missing or damaged"),
-        ({"png": None, "json": b'{"value": NaN}'}, r"s\.json: missing or damaged"),
-        ({"png": None, "json": b"{}", "depth.npz": npz("text")}, "depth is <U4"),
-        ({"png": None, "json": b"{}", "depth.npz": b"PK\3\4"}, r"s\.depth\.npz: cannot be read"),
+        ({"json": b"{}"}, "s: "),
+        ({"jpg": b"x", "json": b"{}"}, r"s\.jpg: "),
+        ({"png": None}, r"s\.json: "),
+        ({"png": None, "json": b"3"}, r"s\.json: "),
+        ({"png": None, "json": b'{"class_id": "x"}'}, r"s\.json: "),
+        ({"png": None, "json": b'{"value": NaN}'}, r"s\.json: "),
+        ({"png": None, "json": b"{}", "depth.npz": npz("text")}, r"s\.depth\.npz: "),
+        ({"png": None, "json": b"{}", "depth.npz": b"PK\3\4"}, r"s\.depth\.npz: "),
     ],
 )
-def test_damaged_samples(parts, message):
+def test_decode_sample_names_the_damaged_file(parts, path):
     png = encode_sample({"image": np.zeros((4, 5, 3), np.uint8)})["png"]
-    parts = {name: data or png for name, data in parts.items()}
-    with pytest.raises(DataError, match=message):
-        decode_sample(parts, source="s")
-
-
-def test_links_in_a_shard_are_refused(tmp_path, shards):
-    folder = changed(tmp_path / "x", shards, lambda v: None)
-    path = folder / "val-000000.tar"
-    link = tarfile.TarInfo("000000000.jpg")
-    link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
-    path.write_bytes(tar_of({}, link, size=path.stat().st_size))
-    with pytest.raises(DataError, match=r"000000000\.jpg is not a plain file"):
-        packed(folder)[0]
+    with pytest.raises(DataError, match=f"^{path}"):
+        decode_sample({name: data or png for name, data in parts.items()}, source="s")
 
 
 def tar_of(files, *members, size):

@@ -56,25 +56,17 @@ def pack_split(
             "data.unlabelled"
         )
     target = folder / f"{split}.json"
-    if target.exists():
-        raise DataError(f"{target}: the split is already packed: choose another out, or remove it")
-    if found := sorted(folder.glob(f"{split}-{6 * '[0-9]'}.tar")):
+    existing = [target] if target.exists() else sorted(folder.glob(f"{split}-{6 * '[0-9]'}.tar"))
+    if existing:
         raise DataError(
-            f"{found[0]}: exists, but {target.name} does not: remove the shards that a "
-            "killed run left, or choose another out"
+            f"{existing[0]}: the split is already packed, or a killed run left it: choose another "
+            f"out, or remove {target.name} and the split's shards"
         )
     order = np.random.default_rng(0).permutation(len(dataset)) if shuffle else range(len(dataset))
     encode = partial(_encode, dataset, skip_broken)
     encoded = read_in_order(encode, [int(i) for i in order], num_workers=num_workers)
-
-    def readable() -> Iterator[tuple[str, dict[str, bytes]]]:
-        for key, parts in tracked(encoded, len(dataset), title=f"packing {split}"):
-            if isinstance(parts, str):
-                log.warning("left out: %s", parts)
-            else:
-                yield key, parts
-
-    samples, shards = readable(), list[Shard]()
+    samples = _readable(tracked(encoded, len(dataset), title=f"packing {split}"))
+    shards: list[Shard] = []
     try:
         for first in samples:
             path = folder / f"{split}-{len(shards):06}.tar"
@@ -90,6 +82,15 @@ def pack_split(
     )
     atomic.write_bytes(target, INDEX.dump_json(index, indent=1))
     return index
+
+
+def _readable(encoded: Iterable[Encoded]) -> Iterator[tuple[str, dict[str, bytes]]]:
+    """Yields the samples that could be read, and warns of the others."""
+    for key, parts in encoded:
+        if isinstance(parts, str):
+            log.warning("left out: %s", parts)
+        else:
+            yield key, parts
 
 
 def _encode(dataset: Dataset, skip_broken: bool, index: int) -> Encoded:

@@ -24,6 +24,7 @@ from dpt.data.samplers import nearby_permutation
 from dpt.data.shards.samples import decode_sample
 from dpt.files import MAX_BYTES, DataError, data_root, parse_as, read_bytes, required_file
 from dpt.types import DatasetInfo, Sample
+from dpt.validation import Count
 
 MAX_SAMPLES = 10**8
 """Largest number of samples in a split: the order of an epoch is held in memory."""
@@ -78,10 +79,8 @@ class PackedDataset(Dataset):
     is_sharded = True
 
     def __init__(
-        self, *, root: str, split: str, window: int = 16, cache_dir: str = "data/shards"
+        self, *, root: str, split: str, window: Count = 16, cache_dir: str = "data/shards"
     ) -> None:
-        if window < 1:
-            raise DataError(f"data.window={window}: must be at least 1 shard")
         self.root = str(root).rstrip("/")
         self.is_remote = "://" in self.root
         self.folder = Path(cache_dir).expanduser() if self.is_remote else data_root(root)
@@ -99,9 +98,9 @@ class PackedDataset(Dataset):
             raise IndexError(f"index {index} is not in 0..{len(self) - 1}")
         number = bisect_right(self._ends, index)
         with self._open(self.shards[number]) as file:
-            key, places = self._table(number, file)[index - self._ends[number]]  # from the end
+            key, members = self._table(number, file)[index - self._ends[number]]  # from the end
             parts = {}
-            for name, (start, length) in places.items():
+            for name, (start, length) in members.items():
                 file.seek(start)
                 parts[name] = file.read(length)
         sample = decode_sample(parts, source=f"{self.root}/{self.shards[number].name}#{key}")
@@ -114,18 +113,18 @@ class PackedDataset(Dataset):
         return range(self.shards[0].samples if self.is_remote else len(self))
 
     def damaged_files(self) -> Sequence[str]:
-        """Those of a local folder; a remote shard is verified when it is fetched."""
-        found = []
+        """Returns those of a local folder; a remote shard is verified when it is fetched."""
+        faults = []
         for shard in () if self.is_remote else self.shards:
             try:
                 checksum = f"sha256:{shard.sha256}"
                 verify(self.folder / shard.name, checksum=checksum, remedy="copy it again")
             except DataError as error:
-                found.append(str(error))
-        return found
+                faults.append(str(error))
+        return faults
 
     def epoch_order(self, random: np.random.Generator) -> np.ndarray:
-        """A random order that reads from ``window`` shards at a time."""
+        """Returns a random order that reads from ``window`` shards at a time."""
         sizes = [shard.samples for shard in self.shards]
         return nearby_permutation(sizes, window=self.window, random=random)
 
@@ -144,7 +143,7 @@ class PackedDataset(Dataset):
         return parse_as(INDEX, text, source, what=what, remedy="pack the data again")
 
     def _open(self, shard: Shard) -> BinaryIO:
-        """The file of a shard, whose size is checked."""
+        """Opens the file of a shard, after checking its size."""
         path = self.folder / shard.name
         if self.is_remote:
             path = self.folder / f"{shard.sha256}.tar"
@@ -158,7 +157,7 @@ class PackedDataset(Dataset):
         return path.open("rb")
 
     def _table(self, number: int, file: BinaryIO) -> Table:
-        """The table of a shard; those of the shards used last are kept."""
+        """Returns the table of a shard; keeps those of the shards used last."""
         if number not in self._tables:
             shard = self.shards[number]
             source = f"{self.root}/{shard.name}"

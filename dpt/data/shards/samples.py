@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, cast
 
 import cv2
 import numpy as np
@@ -35,44 +35,43 @@ class _Scalars:
 
 
 _SCALARS = TypeAdapter(_Scalars)
-_OTHERS = ("labels.png", "objects.png", "depth.npz", "json")
+_NO_IMAGES = ("labels.png", "objects.png", "depth.npz", "json")
 
 
 def encode_sample(sample: Sample) -> dict[str, bytes]:
-    """The files of a sample, by the part of their names after the key (``jpg``, ``labels.png``).
+    """Returns the files of a sample by the part of their names after the key, as ``labels.png``.
 
     If the sample's name is that of an image file with exactly these pixels, the bytes of that file
     are taken; otherwise (a video frame, a crop) the pixels are saved as PNG.
     """
-    values = cast(dict[str, Any], sample)
     path = Path(sample.get("name", ""))
-    suffix, data = path.suffix.lower().removeprefix("."), b""
-    if f".{suffix}" in io.IMAGE_SUFFIXES and path.is_file():
+    suffix = path.suffix.lower()
+    parts = {}
+    if suffix in io.IMAGE_SUFFIXES and path.is_file():
         data = read_bytes(path)
-    image = None
-    with suppress(DataError):  # of files that are read with settings, such as data.bands
-        image = io.read_image(path, data=data) if data else None
-    if image is not None and np.array_equal(image, sample["image"]):
-        usual = {"tiff": "tif", **dict.fromkeys((s[1:] for s in io.JPEG_SUFFIXES), "jpg")}
-        parts = {usual.get(suffix, suffix): data}
-    else:
-        parts = {"png": _png(sample["image"][..., ::-1])}
-    for key in ("labels", "objects"):
-        if key in sample:
-            parts[f"{key}.png"] = _png(sample[key])
+        with suppress(DataError):  # of files that are read with settings, such as data.bands
+            if np.array_equal(io.read_image(path, data=data), sample["image"]):
+                usual = {".tiff": ".tif", **dict.fromkeys(io.JPEG_SUFFIXES, ".jpg")}
+                parts[usual.get(suffix, suffix).removeprefix(".")] = data
+    if not parts:
+        parts["png"] = _png(sample["image"][..., ::-1])
+    if "labels" in sample:
+        parts["labels.png"] = _png(sample["labels"])
+    if "objects" in sample:
+        parts["objects.png"] = _png(sample["objects"])
     if "depth" in sample:
         file = BytesIO()
         depth = np.where(sample["valid"], sample["depth"], np.float32(0))
         np.savez_compressed(file, depth=depth)
         parts["depth.npz"] = file.getvalue()
-    scalars = {key: values[key] for key in _Scalars.__annotations__ if key in values}
+    scalars = {k: value for k, value in sample.items() if k in _Scalars.__annotations__}
     text = json.dumps(scalars, default=lambda number: number.item())
     return {**parts, "json": text.encode()}
 
 
 def decode_sample(parts: Mapping[str, bytes], *, source: str) -> Sample:
-    """The inverse of :func:`encode_sample`, without ``index``; errors name ``source``."""
-    images = [name for name in parts if name not in _OTHERS]
+    """Returns the sample of such files, without ``index``; errors name ``source``."""
+    images = [name for name in parts if name not in _NO_IMAGES]
     if len(images) != 1:
         raise DataError(f"{source}: has {len(images)} images, expected one: pack the data again")
     image = io.read_image(f"{source}.{images[0]}", data=parts[images[0]])
@@ -83,11 +82,10 @@ def decode_sample(parts: Mapping[str, bytes], *, source: str) -> Sample:
     except (KeyError, ValueError):
         raise DataError(f"{source}.json: missing or damaged: pack the data again") from None
     sample = cast(Sample, {"image": image, **{k: v for k, v in scalars.items() if v is not None}})
-    for key in ("labels", "objects"):
-        if (part := f"{key}.png") in parts:
-            place = f"{source}.{part}"
-            data = pictures.one_page(place, parts[part], None)
-            sample[key] = pictures.decode_picture(place, data).pixels
+    if "labels.png" in parts:
+        sample["labels"] = _read_png(f"{source}.labels.png", parts["labels.png"])
+    if "objects.png" in parts:
+        sample["objects"] = _read_png(f"{source}.objects.png", parts["objects.png"])
     if "depth.npz" in parts:
         path = f"{source}.depth.npz"
         depth = arrays.read_numpy(path, data=parts["depth.npz"])
@@ -99,3 +97,7 @@ def decode_sample(parts: Mapping[str, bytes], *, source: str) -> Sample:
 
 def _png(pixels: np.ndarray) -> bytes:
     return cv2.imencode(".png", pixels)[1].tobytes()
+
+
+def _read_png(path: str, data: bytes) -> np.ndarray:
+    return pictures.decode_picture(path, pictures.one_page(path, data, None)).pixels
