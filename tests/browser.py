@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-         "--disable-background-networking", "--disable-component-update", "--disable-sync",
-         "--window-size=1400,1300", "--remote-debugging-pipe")  # fmt: skip
+FLAGS = """--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync
+--disable-background-networking --disable-component-update --window-size=1400,1300
+--remote-debugging-pipe"""
 
 
 class Browser:
@@ -103,9 +103,12 @@ def open_browser(folder: Path) -> Iterator[Browser]:
         os.dup2(high, 4)
 
     process = subprocess.Popen(
-        [chromium, *FLAGS, f"--user-data-dir={folder}"], preexec_fn=connect, close_fds=False,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        [chromium, *FLAGS.split(), f"--user-data-dir={folder}"],
+        preexec_fn=connect,
+        close_fds=False,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     os.close(their_in)
     os.close(their_out)
     try:

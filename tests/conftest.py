@@ -79,8 +79,8 @@ def evaluate() -> Run:
     def run(folder: Path, checkpoint: Path, *overrides: str) -> Path:
         named = any(o.startswith("data=") for o in overrides)
         scenes = () if named else ("data=scenes", *TINY_SCENES)
-        call("evaluate", f"checkpoint={checkpoint}", f"run_dir={folder}", *TINY_DATA, *ON_CPU,
-             *scenes, *overrides)  # fmt: skip
+        options = (*TINY_DATA, *ON_CPU, *scenes, *overrides)
+        call("evaluate", f"checkpoint={checkpoint}", f"run_dir={folder}", *options)
         return folder
 
     return run
@@ -105,8 +105,8 @@ def score_files(dense_data) -> Run:
     """score_files(folder, predictions, *overrides), on ``dense_data`` unless ``data`` is given."""
 
     def run(folder: Path, predictions: Path, *overrides: str, data=dense_data) -> Path:
-        call("evaluate", f"predictions={predictions}", f"run_dir={folder}", "data.num_workers=0",
-             *data, *overrides)  # fmt: skip
+        options = ("data.num_workers=0", *data, *overrides)
+        call("evaluate", f"predictions={predictions}", f"run_dir={folder}", *options)
         return folder
 
     return run
@@ -191,8 +191,8 @@ def dense_folder(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def dense_data(dense_folder) -> tuple[str, ...]:
     """The overrides that choose ``dense_folder``."""
-    return ("data=folder", f"data.root={dense_folder}", "data.labels=masks", "data.num_classes=3",
-            "data.depth=depth", "data.max_depth=10")  # fmt: skip
+    labels, depth = ("data.labels=masks", "data.num_classes=3"), ("data.depth=depth",)
+    return ("data=folder", f"data.root={dense_folder}", *labels, *depth, "data.max_depth=10")
 
 
 @pytest.fixture(scope="session")

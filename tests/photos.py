@@ -7,10 +7,14 @@ from PIL import Image
 import dpt
 
 TINY = {
-    "encoder": {"embed_dim": 32, "num_heads": 2, "num_blocks": 4, "out_indices": [0, 1, 2, 3],
-                "image_size": [48, 64]},
-    "decoder": {"reassemble_channels": [8, 8, 16, 16], "fusion_channels": 16},
-}  # fmt: skip
+    "image_size": [48, 64],
+    "embed_dim": 32,
+    "num_heads": 2,
+    "num_blocks": 4,
+    "out_indices": [0, 1, 2, 3],
+    "reassemble_channels": [8, 8, 16, 16],
+    "fusion_channels": 16,
+}
 
 
 def tiny(heads, *, seed=6):

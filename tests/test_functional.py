@@ -36,14 +36,14 @@ def whole(maps, size):
 
 
 @pytest.mark.parametrize(("function", "aligned"), [(upsample, True), (resize, False)])
-def test_resizing_is_bilinear(function, aligned):
+def test_upsample_and_resize_are_bilinear(function, aligned):
     maps = torch.randn(2, 3, 4, 5, **DOUBLE)
-    wanted = F.interpolate(maps, size=(7, 9), mode="bilinear", align_corners=aligned)
-    assert torch.equal(function(maps, (7, 9)), wanted)
+    expected = F.interpolate(maps, size=(7, 9), mode="bilinear", align_corners=aligned)
+    assert torch.equal(function(maps, (7, 9)), expected)
     assert function(maps, (4, 5)) is maps
 
 
-def test_sizes_compared_during_export_are_equal_only_for_every_size():
+def test_same_size_in_export_holds_for_every_size():
     answers = {}
 
     class Comparison(nn.Module):
@@ -74,69 +74,82 @@ def batch_norm(**options):
     return norm
 
 
-def norm_case(norm):
-    modules = nn.ModuleList([norm or nn.Identity(), nn.Linear(8, 6)])
-    return (
-        modules,
-        (2, 5, 8),
-        lambda m, x: norm_linear(m[0] if norm else None, m[1], x),
-        lambda m, x: m[1](m[0](x)),
-    )
+def plain_norm_linear(norm, linear, x):
+    return linear(norm(x))
 
 
-def act_case(act, width=8):
-    modules = nn.ModuleList([nn.Linear(width, 6)])
-    return (
-        modules,
-        (2, 5, 8),
-        lambda m, x: act_linear(act, m[0], x),
-        lambda m, x: m[0](act(x)),
-    )
+def plain_linear(linear, x):
+    return linear(x)
 
 
-def upsample_case(**options):
-    modules = nn.ModuleList([nn.Conv2d(3, 3, 3, **options)])
-    return (
-        modules,
-        (2, 3, 4, 5),
-        lambda m, x: upsample_conv2d(x, (7, 10), m[0]),
-        lambda m, x: m[0](whole(x, (7, 10))),
-    )
+def linear_alone(linear, x):
+    return norm_linear(None, linear, x)
 
 
-def unit_case(norm, dropout=None):
-    modules = nn.ModuleList([norm, nn.Conv2d(3, 2, 3, padding=1), dropout or nn.Identity()])
-    return (
-        modules,
-        (2, 3, 4, 5),
-        lambda m, x: norm_relu_conv2d(m[0], m[1], x, dropout=m[2] if dropout else None),
-        lambda m, x: m[1](m[2](F.relu(m[0](x)))),
-    )
+def plain_gelu_linear(linear, x):
+    return linear(F.gelu(x))
 
 
-CASES = {
-    "norm_linear": lambda: norm_case(nn.LayerNorm(8)),
-    "norm_linear, no parameters": lambda: norm_case(nn.LayerNorm(8, elementwise_affine=False)),
-    "norm_linear, no norm": lambda: norm_case(None),
-    "act_linear": lambda: act_case(F.gelu),
-    "act_linear, gated": lambda: act_case(swiglu, 4),
-    "upsample_conv2d": lambda: upsample_case(padding=1),
-    "upsample_conv2d, other geometry": lambda: upsample_case(
-        padding=2, dilation=2, groups=3, padding_mode="reflect"
-    ),
-    "norm_relu_conv2d": lambda: unit_case(batch_norm()),
-    "norm_relu_conv2d, cumulative": lambda: unit_case(batch_norm(momentum=None)),
-    "norm_relu_conv2d, evaluation": lambda: unit_case(batch_norm().eval()),
-    "norm_relu_conv2d, no norm": lambda: unit_case(nn.Identity()),
-    "norm_relu_conv2d, dropout": lambda: unit_case(batch_norm(), nn.Dropout(0.3)),
+def gelu_linear(linear, x):
+    return act_linear(F.gelu, linear, x)
+
+
+def plain_swiglu_linear(linear, x):
+    return linear(swiglu(x))
+
+
+def swiglu_linear(linear, x):
+    return act_linear(swiglu, linear, x)
+
+
+def plain_upsample_conv2d(conv, x):
+    return conv(whole(x, (7, 10)))
+
+
+def upsample_by_two(conv, x):
+    return upsample_conv2d(x, (7, 10), conv)
+
+
+def plain_unit(norm, conv, dropout, x):
+    return conv(dropout(F.relu(norm(x))))
+
+
+def unit(norm, conv, dropout, x):
+    dropped = None if isinstance(dropout, nn.Identity) else dropout
+    return norm_relu_conv2d(norm, conv, x, dropout=dropped)
+
+
+def unit_modules(norm, dropout=None):
+    return [norm, nn.Conv2d(3, 2, 3, padding=1), dropout or nn.Identity()]
+
+
+TOKENS, MAP = (2, 5, 8), (2, 3, 4, 5)
+UNIT = (MAP, unit, plain_unit)
+GEOMETRY = {"padding": 2, "dilation": 2, "groups": 3, "padding_mode": "reflect"}
+CASES = {  # modules, shape of the input, the saving form and the plain form
+    "norm_linear": ([nn.LayerNorm(8), nn.Linear(8, 6)], TOKENS, norm_linear, plain_norm_linear),
+    "linear": ([nn.Linear(8, 6)], TOKENS, linear_alone, plain_linear),
+    "act_linear": ([nn.Linear(8, 6)], TOKENS, gelu_linear, plain_gelu_linear),
+    "act_linear, gated": ([nn.Linear(4, 6)], TOKENS, swiglu_linear, plain_swiglu_linear),
+    "conv2d": ([nn.Conv2d(3, 3, 3, **GEOMETRY)], MAP, upsample_by_two, plain_upsample_conv2d),
+    "norm_relu_conv2d": (unit_modules(batch_norm()), *UNIT),
+    "norm_relu_conv2d, cumulative": (unit_modules(batch_norm(momentum=None)), *UNIT),
+    "norm_relu_conv2d, evaluation": (unit_modules(batch_norm().eval()), *UNIT),
+    "norm_relu_conv2d, no norm": (unit_modules(nn.Identity()), *UNIT),
+    "norm_relu_conv2d, dropout": (unit_modules(batch_norm(), nn.Dropout(0.3)), *UNIT),
 }
+
+
+def case_of(name):
+    modules, *others = CASES[name]
+    return deepcopy(nn.ModuleList(modules)), *others
 
 
 def run(modules, function, x):
     """Output, gradients of input and parameters, and buffers after one step."""
     x = x.clone().requires_grad_()
     torch.manual_seed(1)
-    out = function(modules, x)
+    out = function(*modules, x)
     torch.rand(7)  # random numbers drawn before backward must not change the dropout mask
     (out * torch.linspace(-1, 2, out.numel(), dtype=out.dtype).view_as(out)).sum().backward()
     grads = {"input": x.grad} | {n: p.grad for n, p in modules.named_parameters()}
@@ -144,20 +157,20 @@ def run(modules, function, x):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_values_gradients_and_statistics_are_those_of_the_plain_form(case):
-    modules, shape, ours, plain = CASES[case]()
+def test_recompute_gives_what_the_plain_form_gives(case):
+    modules, shape, ours, plain = case_of(case)
     modules = modules.double()
     x = torch.randn(shape, **DOUBLE)
-    found, wanted = run(deepcopy(modules), ours, x), run(deepcopy(modules), plain, x)
-    assert found.keys() == wanted.keys()
-    for name, value in wanted.items():
-        torch.testing.assert_close(found[name], value, rtol=0, atol=1e-12, msg=name)
+    actual, expected = run(deepcopy(modules), ours, x), run(deepcopy(modules), plain, x)
+    assert actual.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(actual[name], value, rtol=0, atol=1e-12, msg=name)
     if "dropout" in case:
-        assert (found["input"] != 0).any()
+        assert (actual["input"] != 0).any()
 
 
-def test_running_statistics_are_updated_once_a_step():
-    modules, shape, ours, _ = CASES["norm_relu_conv2d"]()
+def test_norm_relu_conv2d_updates_statistics_once_a_step():
+    modules, shape, ours, _ = case_of("norm_relu_conv2d")
     before = modules[0].running_mean.clone()
     for count in (1, 2):
         run(modules, ours, torch.randn(shape) + 3)
@@ -167,27 +180,27 @@ def test_running_statistics_are_updated_once_a_step():
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_graph_that_is_retained_can_be_differentiated_again(case):
-    modules, shape, ours, _ = CASES[case]()
+def test_recompute_allows_a_second_backward(case):
+    modules, shape, ours, _ = case_of(case)
     x = torch.randn(shape).requires_grad_()
-    total = ours(modules, x).square().sum()
+    total = ours(*modules, x).square().sum()
     first, second = (torch.autograd.grad(total, x, retain_graph=True)[0] for _ in range(2))
     assert torch.equal(first, second)
 
 
 @pytest.mark.parametrize("case", ["norm_linear", "norm_relu_conv2d"])
-def test_recomputation_under_autocast_takes_the_same_precision(case):
-    modules, shape, ours, plain = CASES[case]()
+def test_recompute_under_autocast_takes_the_same_precision(case):
+    modules, shape, ours, plain = case_of(case)
     x = torch.randn(shape)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found, wanted = run(deepcopy(modules), ours, x), run(deepcopy(modules), plain, x)
-    assert found["output"].dtype == torch.bfloat16
-    for name, value in wanted.items():
-        torch.testing.assert_close(found[name], value, rtol=0, atol=0, msg=name)
+        actual, expected = run(deepcopy(modules), ours, x), run(deepcopy(modules), plain, x)
+    assert actual["output"].dtype == torch.bfloat16
+    for name, value in expected.items():
+        torch.testing.assert_close(actual[name], value, rtol=0, atol=0, msg=name)
 
 
 @pytest.mark.parametrize("frozen", ["weights", "input"])
-def test_only_what_needs_a_gradient_gets_one(frozen):
+def test_recompute_gives_only_the_gradients_needed(frozen):
     linear, norm = nn.Linear(4, 3), nn.LayerNorm(4)
     x = torch.randn(2, 4, requires_grad=frozen != "input")
     for parameter in [*linear.parameters(), *norm.parameters()]:
@@ -197,7 +210,7 @@ def test_only_what_needs_a_gradient_gets_one(frozen):
     assert (linear.weight.grad is None) == (norm.weight.grad is None) == (frozen == "weights")
 
 
-def test_the_product_itself_is_not_recomputed():
+def test_recompute_leaves_the_last_product_out():
     calls = []
 
     class Counted(nn.Linear):
@@ -228,21 +241,21 @@ def kept_bytes(function):
     [
         ("norm_linear", 2 * 5 * 8),
         ("act_linear", 2 * 5 * 8),
-        ("upsample_conv2d", 2 * 3 * 7 * 10),
+        ("conv2d", 2 * 3 * 7 * 10),
         ("norm_relu_conv2d", 2 * 3 * 4 * 5),
     ],
 )
-def test_less_is_kept_for_backward(case, saved):
-    modules, shape, ours, plain = CASES[case]()
+def test_recompute_keeps_less_for_backward(case, saved):
+    modules, shape, ours, plain = case_of(case)
     x = torch.randn(shape, requires_grad=True)
     for form in (plain, ours):  # lazy allocations of the first call
-        form(modules, x)
-    difference = kept_bytes(lambda: plain(modules, x)) - kept_bytes(lambda: ours(modules, x))
+        form(*modules, x)
+    difference = kept_bytes(lambda: plain(*modules, x)) - kept_bytes(lambda: ours(*modules, x))
     assert difference >= 4 * saved
 
 
 @pytest.mark.parametrize("gated", [False, True])
-def test_a_transformer_block_keeps_eleven_of_sixteen_maps(gated):
+def test_block_keeps_eleven_of_sixteen_maps(gated):
     """Per token and channel: x, Q, K, V, attention, x again, the MLP's hidden (4), and the sum."""
     block = Block(ViTConfig(embed_dim=64, num_heads=2, swiglu=gated))
     x = torch.randn(2, 50, 64, requires_grad=True)
@@ -267,39 +280,27 @@ def way(request, monkeypatch):
 
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize(("low", "high"), SIZES)
-def test_argmax(low, high):
+def test_chunked_argmax(low, high):
     logits = torch.randn(2, 3, *low, **DOUBLE)
     for layout in (torch.contiguous_format, torch.channels_last):
-        found = chunked_argmax(logits.to(memory_format=layout), high)
-        assert torch.equal(found, whole(logits, high).argmax(1))
+        actual = chunked_argmax(logits.to(memory_format=layout), high)
+        assert torch.equal(actual, whole(logits, high).argmax(1))
 
 
 @pytest.mark.parametrize("rule", ["bilinear_aligned", "bilinear", "bicubic"])
 @pytest.mark.parametrize("most", [1, 200, 2**26])  # one class at once, two of seven, all
-def test_argmax_by_every_rule(rule, most, monkeypatch):
+def test_chunked_argmax_by_every_rule(rule, most, monkeypatch):
     monkeypatch.setattr(functional, "MOST_AT_ONCE", most)
     logits = torch.randn(1, 7, 4, 5, **DOUBLE) - 5
-    wanted = resize(logits, (8, 12), rule).argmax(1)
-    assert torch.equal(chunked_argmax(logits, (8, 12), rule), wanted)
+    expected = resize(logits, (8, 12), rule).argmax(1)
+    assert torch.equal(chunked_argmax(logits, (8, 12), rule), expected)
     assert chunked_argmax(logits, (8, 12), rule, dtype=torch.uint8).dtype == torch.uint8
-
-
-def test_few_classes_of_a_large_image_are_not_upsampled_at_once(monkeypatch):
-    logits = torch.randn(1, 3, 4, 5, **DOUBLE)
-    wanted = whole(logits, (8, 10)).argmax(1)
-    monkeypatch.setattr(functional, "MOST_AT_ONCE", 10)
-    calls, rows = [], functional.upsample_rows
-    monkeypatch.setattr(functional, "upsample_rows", lambda *a: calls.append(a) or rows(*a))
-    found = chunked_argmax(logits, (8, 10), dtype=torch.uint8)
-    assert calls
-    assert found.dtype == torch.uint8
-    assert torch.equal(found.long(), wanted)
 
 
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("weights", [None, [0.5, 1.0, 2.0]])
 @pytest.mark.parametrize(("low", "high"), SIZES)
-def test_cross_entropy(low, high, weights):
+def test_chunked_cross_entropy(low, high, weights):
     logits = torch.randn(2, 3, *low, **DOUBLE, requires_grad=True)
     labels = torch.randint(3, (2, *high))
     labels[0, 0] = 255
@@ -310,27 +311,27 @@ def test_cross_entropy(low, high, weights):
         "class_weights": None if weights is None else torch.tensor(weights, **DOUBLE),
     }
     scale = torch.tensor([0.5, 0.1], **DOUBLE)
-    found = chunked_cross_entropy(logits, labels, scale=scale, **options)
-    (grad,) = torch.autograd.grad(3 * found, logits)
+    actual = chunked_cross_entropy(logits, labels, scale=scale, **options)
+    (grad,) = torch.autograd.grad(3 * actual, logits)
     options["weight"] = options.pop("class_weights")
     pixels = F.cross_entropy(whole(logits, high), labels, reduction="none", **options)
-    wanted = (pixels.sum((1, 2)) * scale).sum()
-    torch.testing.assert_close(found, wanted)
-    torch.testing.assert_close(grad, torch.autograd.grad(3 * wanted, logits)[0])
+    expected = (pixels.sum((1, 2)) * scale).sum()
+    torch.testing.assert_close(actual, expected)
+    torch.testing.assert_close(grad, torch.autograd.grad(3 * expected, logits)[0])
 
 
 @pytest.mark.usefixtures("way")
-def test_the_cross_entropy_loss_is_the_mean_over_images_of_labelled_pixels():
+def test_cross_entropy_loss_is_the_mean_over_images():
     logits = torch.randn(2, 3, 4, 5, requires_grad=True)
     labels = torch.randint(3, (2, 8, 10))
     labels[0, :3] = 255
-    found = CrossEntropyLoss(label_smoothing=0.1)(logits, labels)
+    actual = CrossEntropyLoss(label_smoothing=0.1)(logits, labels)
     options = {"ignore_index": 255, "label_smoothing": 0.1}
     upsampled = whole(logits, (8, 10))
-    wanted = sum(
+    expected = sum(
         F.cross_entropy(upsampled[k : k + 1], labels[k : k + 1], **options) for k in (0, 1)
     )
-    torch.testing.assert_close(found, wanted / 2)
+    torch.testing.assert_close(actual, expected / 2)
     loss = CrossEntropyLoss()(logits, torch.full((2, 8, 8), 255))
     loss.backward()
     assert loss == 0

@@ -4,6 +4,7 @@ import json
 import sys
 
 import pytest
+from photos import tiny
 
 import dpt
 from dpt.plugins import load_plugins, plugin_names
@@ -20,7 +21,7 @@ def plugins(monkeypatch, tmp_path):
         del sys.modules[name]
 
 
-def test_a_folder_a_file_and_a_module_are_imported(plugins, tmp_path):
+def test_load_plugins_imports_folders_files_and_modules(plugins, tmp_path):
     (tmp_path / "pack_of_mine").mkdir()
     (tmp_path / "pack_of_mine/__init__.py").write_text("made = 1\n")
     (tmp_path / "lone_of_mine.py").write_text("made = 2\n")
@@ -36,7 +37,7 @@ def test_a_folder_a_file_and_a_module_are_imported(plugins, tmp_path):
     assert sys.path == before
 
 
-def test_a_folder_hides_no_module_that_exists(plugins, tmp_path):
+def test_load_plugins_refuses_to_hide_a_module(plugins, tmp_path):
     (tmp_path / "timm").mkdir()
     (tmp_path / "timm/__init__.py").write_text("raise AssertionError\n")
     plugins("timm/")
@@ -45,7 +46,7 @@ def test_a_folder_hides_no_module_that_exists(plugins, tmp_path):
 
 
 @pytest.mark.parametrize("value", ["nothing_of_mine", "no/such/file.py", "no-module", "no.such"])
-def test_what_is_not_there_is_named(plugins, value):
+def test_load_plugins_names_what_is_not_there(plugins, value):
     plugins(value)
     with pytest.raises(ValueError, match=f"DPT_PLUGINS={value}: no such folder, .* top-level"):
         load_plugins()
@@ -63,7 +64,7 @@ def test_what_is_not_there_is_named(plugins, value):
         ("x = '\0'", "null bytes"),
     ],
 )
-def test_a_fault_in_the_users_code_is_one_line_and_the_cause_is_kept(plugins, tmp_path, body, says):
+def test_load_plugins_reports_faults_in_one_line_with_their_cause(plugins, tmp_path, body, says):
     (tmp_path / "faulty_of_mine.py").write_text(f"{body}\n")
     plugins("faulty_of_mine.py")
     with pytest.raises(ValueError, match=f"DPT_PLUGINS=faulty_of_mine.py: .*{says}") as caught:
@@ -73,10 +74,8 @@ def test_a_fault_in_the_users_code_is_one_line_and_the_cause_is_kept(plugins, tm
 
 
 @pytest.mark.parametrize("part", ["encoder", "heads"])
-def test_a_checkpoint_with_unknown_parts_says_how_they_become_known(tmp_path, part):
-    model = dpt.create_model("dpt_tiny", heads={"regression": {}}, num_blocks=4, embed_dim=48,
-                             out_indices=[0, 1, 2, 3])  # fmt: skip
-    model.save_pretrained(tmp_path)
+def test_from_pretrained_names_plugins_for_unknown_parts(tmp_path, part):
+    tiny({"regression": {}}).save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     if part == "encoder":
         config["encoder"]["kind"] = "mine"

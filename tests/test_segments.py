@@ -50,11 +50,18 @@ def test_panoptic_equals_transformers(seed):
     assert (wanted == NO_SEGMENT).any()
 
 
-@pytest.mark.parametrize(("won", "limit", "kept"), [(4, 0.8, True), (3, 0.8, False), (7, 0.7, True),
-                                                    (13, 0.65, True), (0, 0.0, False)])  # fmt: skip
-def test_a_segment_of_exactly_the_limit_is_kept(won, limit, kept):
+@pytest.mark.parametrize(
+    ("won", "length", "limit", "kept"),
+    [
+        (4, 5, 0.8, True),
+        (3, 5, 0.8, False),
+        (7, 10, 0.7, True),
+        (13, 20, 0.65, True),
+        (0, 5, 0, False),
+    ],
+)
+def test_panoptic_segments_keeps_a_segment_of_exactly_the_limit(won, length, limit, kept):
     """As in the code of Mask2Former and EoMT; transformers drops it."""
-    length = {4: 5, 3: 5, 7: 10, 13: 20, 0: 5}[won]
     masks = torch.full((2, 1, 24), -9.0)
     masks[0, :, :length] = 1.0
     masks[1, :, won:] = 9.0  # covers the rest of the first one

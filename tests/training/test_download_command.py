@@ -67,8 +67,8 @@ def test_fetches_what_is_free_and_lists_the_rest(source, tmp_path, capsys):
     root = tmp_path / "data"
 
     def download():
-        call("data", "download", f"--config-dir={tmp_path / 'mine'}", "data=own",
-             f"data.root={root}", f"run_dir={tmp_path / 'run'}")  # fmt: skip
+        options = ("data=own", f"data.root={root}", f"run_dir={tmp_path / 'run'}")
+        call("data", "download", f"--config-dir={tmp_path / 'mine'}", *options)
 
     with pytest.raises(SystemExit):
         download()
