@@ -58,7 +58,7 @@ from dpt.data.shards.packed import PackedDataset
 from dpt.data_check.layouts import Folder, detect
 from dpt.data_check.layouts.class_files import read_class_file
 from dpt.data_check.layouts.masks import mask_settings
-from dpt.evaluation.predictions import Pairs
+from dpt.evaluation.predictions import PredictedDataset
 from dpt.files import config_dir
 from dpt.model import DPT
 from dpt.objectives.teacher import Teacher
@@ -440,7 +440,7 @@ def predictions(folder):
             shutil.rmtree(copy)
 
     def score():
-        pairs = Pairs(data, folder / "out")
+        pairs = PredictedDataset(data, folder / "out")
         return pairs.outputs, [pairs.read(i) for i in range(len(data))]
 
     for i in range(2):

@@ -4,13 +4,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from functools import partial
-from typing import Any
+from typing import cast
 
 import cv2
+import numpy as np
 import torch
 from torch import Tensor
 
-from dpt.data import DataError, read_in_order
+from dpt.data import DataError, Dataset, read_in_order
 from dpt.data.loading import collate_eval
 from dpt.data.resize import resize_map
 from dpt.objectives import Objective
@@ -18,25 +19,25 @@ from dpt.run_log import tracked
 from dpt.types import Batch, HeadOutput
 
 TRAIN_SAMPLES = 500
-LARGEST = 128, 128  # size of the maps that are kept of the training samples, at most
+MAX_SIZE = 128, 128  # of the maps that are kept of the training samples
 THUMBNAIL = 16, 16
 NEAREST = "nearest photo"
 
 
 def trivial_scores(
     objectives: Mapping[str, Objective],
-    train: Any,
-    val: Any,
+    train: Dataset,
+    val: Dataset,
     size: tuple[int, int],
     *,
     indices: Sequence[int] | None = None,
     num_workers: int = 0,
 ) -> dict[str, dict[str, float]]:
-    """Scores on ``val`` of predictors made from up to 500 samples of ``train``.
+    """Returns scores on ``val`` of predictors made from up to 500 samples of ``train``.
 
     ``constant`` predicts one value for every pixel and ``per position`` one value for each position
     of the image, see :meth:`Objective.baselines`. ``nearest photo`` predicts the labels of the
-    training photo with the most similar thumbnail. Image-level tasks have no ``per position``;
+    training image with the most similar thumbnail. Image-level tasks have no ``per position``;
     tasks without labels have no baselines. Samples are read once; unreadable ones are left out.
 
     Args:
@@ -50,36 +51,32 @@ def trivial_scores(
     labelled = [o for o in objectives.values() if o.target is not None and o.metrics.by_image]
     if not labelled:
         return {}
-    size = min(size[0], LARGEST[0]), min(size[1], LARGEST[1])
-
-    def read(
-        name: str, data: Any, indices: Sequence[int], size: tuple[int, int] | None = None
-    ) -> Iterator[Batch]:
-        photos = read_in_order(partial(_photo, data, size), indices, num_workers=num_workers)
-        title = f"baselines, {name}"
-        return (photo for photo in tracked(photos, len(indices), title=title) if photo is not None)
-
-    photos = list(read("train", train, train.some_indices(TRAIN_SAMPLES), size))
-    predictors = [
-        _Predictors(objective, known, size)
-        for objective in labelled
-        if (known := [photo for photo in photos if objective.target in photo])
-    ]
-    for photo in read("val", val, range(len(val)) if indices is None else indices):
-        for each in predictors:
-            each.update(photo)
+    size = min(size[0], MAX_SIZE[0]), min(size[1], MAX_SIZE[1])
+    train_indices = train.some_indices(TRAIN_SAMPLES)
+    samples = list(_read("train", train, train_indices, num_workers, size))
+    predictors = []
+    for objective in labelled:
+        usable = [sample for sample in samples if objective.target in sample]
+        if usable:
+            predictors.append(_Predictors(objective, usable, size))
+    val_indices = range(len(val)) if indices is None else indices
+    for sample in _read("val", val, val_indices, num_workers):
+        for predictor in predictors:
+            predictor.update(sample)
     scores: dict[str, dict[str, float]] = {}
-    for each in predictors:
-        for kind, scored in each.scored.items():
-            values = {f"val/{name}": value for name, value in scored.compute().items()}
+    for predictor in predictors:
+        for kind, objective in predictor.scored.items():
+            values = {f"val/{name}": value for name, value in objective.compute().items()}
             scores.setdefault(kind, {}).update(values)
     return scores
 
 
 def named(rows: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Scores of baselines as entries of ``metrics.json``, such as ``nearest_photo/val/miou``."""
+    """Returns scores of baselines by the key in ``metrics.json``: ``nearest_photo/val/miou``."""
     return {
-        f"{k.replace(' ', '_')}/{name}": v for k, row in rows.items() for name, v in row.items()
+        f"{kind.replace(' ', '_')}/{name}": value
+        for kind, row in rows.items()
+        for name, value in row.items()
     }
 
 
@@ -87,41 +84,55 @@ class _Predictors:
     """The predictors of one objective, and copies of it that hold their scores."""
 
     def __init__(
-        self, objective: Objective, photos: Sequence[Batch], size: tuple[int, int]
+        self, objective: Objective, samples: Sequence[Batch], size: tuple[int, int]
     ) -> None:
         self.objective, self.size = deepcopy(objective).cpu(), size
         self.objective.metrics.reset()
-        self.photos, self.thumbnails = photos, torch.cat([p["image"] for p in photos]).float()
-        self.guesses = self.objective.baselines(photos, size)
-        self.scored = {kind: deepcopy(self.objective) for kind in (*self.guesses, NEAREST)}
+        self.samples = samples
+        self.names = [sample["name"] for sample in samples]
+        self.thumbnails = torch.cat([sample["image"] for sample in samples]).float()
+        self.predictions = self.objective.baselines(samples, size)
+        self.scored = {kind: deepcopy(self.objective) for kind in (*self.predictions, NEAREST)}
 
-    def update(self, photo: Batch) -> None:
-        """Scores the predictors on a photo of ``val``."""
-        if self.objective.target in photo:
-            for kind, scored in self.scored.items():
-                guess = self.nearest(photo) if kind == NEAREST else self.guesses[kind]
-                scored.update(HeadOutput(guess), photo)
+    def update(self, sample: Batch) -> None:
+        """Scores the predictors on a sample of ``val``."""
+        if self.objective.target in sample:
+            predictions = {**self.predictions, NEAREST: self.nearest(sample)}
+            for kind, objective in self.scored.items():
+                objective.update(HeadOutput(predictions[kind]), sample)
 
-    def nearest(self, photo: Batch) -> Tensor:
-        """The labels of the most similar training photo that is not ``photo`` itself."""
-        distance = (self.thumbnails - photo["image"]).square().flatten(1).sum(1)
-        is_own = [other["name"] == photo["name"] != [""] for other in self.photos]
-        distance[torch.tensor(is_own)] = torch.inf
-        found = self.photos[int(distance.argmin())]
-        *_, guess = self.objective.baselines([found], self.size).values()
-        return guess
+    def nearest(self, sample: Batch) -> Tensor:
+        """Returns the labels of the most similar training image that is not the sample's own."""
+        distance = (self.thumbnails - sample["image"]).square().flatten(1).sum(1)
+        is_same = [name == sample["name"] != [""] for name in self.names]
+        distance[torch.tensor(is_same)] = torch.inf
+        nearest = self.samples[int(distance.argmin())]
+        *_, prediction = self.objective.baselines([nearest], self.size).values()
+        return prediction
 
 
-def _photo(dataset: Any, size: tuple[int, int] | None, index: int) -> Batch | None:
-    """A sample as an evaluation batch with a thumbnail as its image; None if it cannot be read.
+def _read(
+    name: str,
+    dataset: Dataset,
+    indices: Sequence[int],
+    num_workers: int,
+    size: tuple[int, int] | None = None,
+) -> Iterator[Batch]:
+    """Yields the samples that can be read; maps are resized to ``size``, (H, W), if it is given."""
+    samples = read_in_order(partial(_sample, dataset, size), indices, num_workers=num_workers)
+    for sample in tracked(samples, len(indices), title=f"baselines, {name}"):
+        if sample is not None:
+            yield sample
 
-    Maps are resized to ``size``, (H, W), unless it is None.
-    """
+
+def _sample(dataset: Dataset, size: tuple[int, int] | None, index: int) -> Batch | None:
+    """Returns an evaluation batch with a thumbnail as its image; None if it cannot be read."""
     with suppress(DataError):
-        sample: Any = dict(dataset[index])
+        sample = dataset[index].copy()
+        arrays = cast(dict[str, np.ndarray], sample)
         for key in ("labels", "objects", "depth", "valid"):
             if key in sample and size is not None:
-                sample[key] = resize_map(sample[key], size)
+                arrays[key] = resize_map(arrays[key], size)
         sample["image"] = cv2.resize(sample["image"], THUMBNAIL, interpolation=cv2.INTER_AREA)
         return collate_eval([sample])
     return None

@@ -7,7 +7,9 @@ from typing import Any
 import lightning as L
 import numpy as np
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import WandbLogger
 
+from dpt.evaluation.scoring import Picture
 from dpt.objectives.base import as_photo, take
 from dpt.types import Batch
 from dpt.viz import save_png, stack
@@ -26,57 +28,54 @@ class Panels(Callback):
     def __init__(self, *, folder: str, count: int = 8) -> None:
         self.folder = Path(folder)
         self.count = count
-        self.pictures: dict[int, tuple[str, np.ndarray]] = {}  # of the last validation, with names
+        self.pictures: dict[int, Picture] = {}  # of the last validation, by the image's index
+
+    def sorted_pictures(self) -> list[Picture]:
+        """Returns the pictures of the last validation in the order of the data set."""
+        return [self.pictures[index] for index in sorted(self.pictures)]
 
     def on_validation_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.pictures.clear()
 
     def on_validation_batch_end(
-        self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Batch, *_: Any
+        self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Batch, *_: object
     ) -> None:
         if not trainer.is_global_zero or trainer.sanity_checking:
             return
         loader: Any = trainer.val_dataloaders
-        declared = pl_module.model.outputs
-        wanted = spread(self.count, len(loader.dataset))
-        images = {int(i): image for i, image in zip(batch["index"], batch["image"], strict=True)}
-        for outputs_of_heads, labels in outputs["groups"]:
-            for k, index in enumerate(labels["index"].tolist()):
-                if index not in wanted:
+        shown = spread(self.count, len(loader.dataset))
+        images = dict(zip(batch["index"].tolist(), batch["image"], strict=True))
+        for outputs_of_heads, group in outputs["groups"]:
+            for k, index in enumerate(group["index"].tolist()):
+                if index not in shown:
                     continue
-                photo = as_photo(images[index])
-                truth = take(labels, [k])
-                rows = [
-                    objective.panel(
-                        photo,
-                        outputs_of_heads[objective.head].image(k),
-                        truth,
-                        declared[objective.head],
-                    )
-                    for objective in pl_module.objectives.values()
-                ]
-                if rows := [row for row in rows if row is not None]:
-                    self.pictures[index] = labels["name"][k] or str(index), stack(rows)
+                image, labels = as_photo(images[index]), take(group, [k])
+                rows = []
+                for objective in pl_module.objectives.values():
+                    output = outputs_of_heads[objective.head].image(k)
+                    spec = pl_module.model.outputs[objective.head]
+                    rows.append(objective.panel(image, output, labels, spec))
+                rows = [row for row in rows if row is not None]
+                if rows:
+                    self.pictures[index] = Picture(labels["name"][0] or str(index), stack(rows))
 
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if not self.pictures:
-            return
-        for index, (_, picture) in self.pictures.items():
-            save_png(self.folder / f"{index:05d}.png", picture)
-        names, images = zip(*(shown for _, shown in sorted(self.pictures.items())), strict=True)
-        for logger in trainer.loggers:
-            if hasattr(logger, "log_image"):
+        for index, picture in self.pictures.items():
+            save_png(self.folder / f"{index:05d}.png", picture.rgb)
+        pictures = self.sorted_pictures()
+        for logger in trainer.loggers if pictures else ():
+            if isinstance(logger, WandbLogger):
                 logger.log_image(
                     "panels/val",
-                    list(images),
+                    [picture.rgb for picture in pictures],
                     step=trainer.global_step,
-                    caption=[Path(name).name for name in names],
-                    file_type=["jpg"] * len(images),
+                    caption=[Path(picture.caption).name for picture in pictures],
+                    file_type=["jpg"] * len(pictures),
                 )
 
 
 def spread(count: int, length: int) -> set[int]:
-    """``count`` positions spread evenly over ``length``."""
+    """Returns ``count`` positions spread evenly over ``length``."""
     return {int(i) for i in np.linspace(0, length - 1, min(count, length)).round()}
 
 
@@ -94,5 +93,12 @@ class FailedFiles(Callback):
                 self.messages.add(message)
                 log.warning("skipped: %s", message)
 
-    def on_validation_batch_start(self, *arguments: Any, **_: Any) -> None:
-        self.on_train_batch_start(*arguments[:4])
+    def on_validation_batch_start(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        batch: Batch,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        self.on_train_batch_start(trainer, pl_module, batch, batch_idx)

@@ -3,22 +3,24 @@
 import filecmp
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any
 
 import numpy as np
 import torch
+from pydantic import FiniteFloat
 
+from dpt.data import Dataset
 from dpt.data.formats import io, pictures
 from dpt.data.loading import collate_eval
 from dpt.files import DataError, files_below, plain_name
 from dpt.metrics.protocols import PredictionKind
 from dpt.predict.records import RECORDS_FILE, InputRecord, PredictionSettings
 from dpt.segments import OBJECT_IDS
-from dpt.types import Batch, HeadOutput, OutputSpec, Target
+from dpt.types import Batch, HeadOutput, OutputSpec, Sample, Target
+from dpt.validation import Positive, validate
 
 FOLDERS: dict[Target, tuple[str, ...]] = {
     "depth": ("depth_npy", "depth"),
@@ -34,42 +36,41 @@ SUFFIXES: dict[Target, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
-class Manifest:
-    """What ``dpt predict`` wrote down about its files; empty for other folders."""
+class DepthCoding:
+    """How ``dpt predict`` wrote depth into a PNG file: depth = value · scale + offset."""
 
-    coding: dict[Path, tuple[float, float]]
-    """Scale and offset of PNG files: depth = value · scale + offset."""
-    kind: PredictionKind | None  # of the depth
-    sources: dict[Path, Path] | None
-    """The image from which each file was predicted; None without records: any file counts."""
-    classes: dict[str, tuple[str, ...]]  # names, by the folder of the PNG files; empty if unknown
+    scale: Positive
+    offset: FiniteFloat
+    unit: str
+
+    @property
+    def kind(self) -> PredictionKind:
+        return "metric" if self.unit in ("m", "metres") else "relative"
 
 
-def read_manifest(folder: Path) -> Manifest:
-    """The records of ``dpt predict`` about the files that it wrote last for each image."""
-    coding: dict[Path, tuple[float, float]] = {}
-    sources: dict[Path, Path] = {}
-    units: set[str] = set()
+@dataclass(frozen=True)
+class PredictedFile:
+    """A file of predictions, and what ``dpt predict`` wrote down about it."""
+
+    path: Path
+    source: Path | None = None
+    """The image from which it was predicted; None if unknown."""
+    coding: DepthCoding | None = None
+    """Of depth, also for files of other suffixes; None if unknown."""
+
+
+def recorded_files(folder: Path) -> dict[Path, PredictedFile] | None:
+    """Returns the files that ``dpt predict`` wrote last for each image; None without records."""
+    if not (folder / RECORDS_FILE).is_file():
+        return None
+    files: dict[Path, PredictedFile] = {}
     for record in InputRecord.read_all(folder).values():
-        files = [folder / name for name in record.files]
-        sources |= dict.fromkeys(files, Path(record.source))
-        with suppress(ValueError, KeyError, TypeError, OverflowError):  # no depth, or damaged
-            depth = record.facts["depth"]
-            code = float(depth["scale"]), float(depth["offset"])
-            if not (code[0] > 0 and np.isfinite(code).all()):
-                raise ValueError(f"scale and offset {code}")
-            units.add(str(depth["unit"]))
-            coding |= {file: code for file in files if file.suffix == ".png"}
-    kind: PredictionKind | None = None
-    if units:
-        kind = "metric" if units <= {"m", "metres"} else "relative"
-    classes: dict[str, tuple[str, ...]] = {}
-    with suppress(ValueError, TypeError):  # none, or damaged
-        settings = PredictionSettings.read(folder)
-        named = dict(settings.classes) if settings else {}
-        classes = {k: tuple(map(str, v)) for k, v in named.items() if isinstance(v, list)}
-    has_records = (folder / RECORDS_FILE).is_file()
-    return Manifest(coding, kind, sources if has_records else None, classes)
+        coding: DepthCoding | None = None
+        with suppress(ValueError):  # no depth, or damaged
+            coding = validate(DepthCoding, record.facts.get("depth"), "depth")
+        for path in (folder / name for name in record.files):
+            files[path] = PredictedFile(path, Path(record.source), coding)
+    return files
 
 
 class PredictionFolder:
@@ -80,8 +81,9 @@ class PredictionFolder:
     called ``7``, their folders are needed too. A sample inside a larger file, ``nyu.mat#12``, has a
     file of that number: ``12.png``, ``0012.png``.
 
-    ``names`` are those of the samples, usually the paths of their images; ``listed`` are the files
-    that count, None for all.
+    Args:
+        names: of the samples, usually the paths of their images.
+        recorded: the files that count; None for all.
     """
 
     def __init__(
@@ -90,13 +92,14 @@ class PredictionFolder:
         *,
         target: Target,
         names: Sequence[str],
-        listed: Collection[Path] | None = None,
+        recorded: Mapping[Path, PredictedFile] | None = None,
     ) -> None:
         self.folder, self.names = folder, names
-        files: dict[tuple[str, ...], list[Path]] = {}
+        files: dict[tuple[str, ...], list[PredictedFile]] = {}
         for path in files_below(folder, SUFFIXES[target]):
-            if listed is None or path in listed:
-                files.setdefault(_parts(path.relative_to(folder)), []).append(path)
+            if recorded is None or path in recorded:
+                file = PredictedFile(path) if recorded is None else recorded[path]
+                files.setdefault(_parts(path.relative_to(folder)), []).append(file)
         if not files:
             raise DataError(
                 f"predictions={folder}: no file with a suffix of {' '.join(SUFFIXES[target])}"
@@ -110,27 +113,28 @@ class PredictionFolder:
         self.count = 1  # the fewest parts by which the samples differ
         while len({parts[-self.count :] for parts in samples}) < len(set(samples)):
             self.count += 1
-        self.found = [
-            [path for n in range(self.count, len(parts) + 1) for path in files.get(parts[-n:], ())]
+        self.files = [
+            [file for n in range(self.count, len(parts) + 1) for file in files.get(parts[-n:], ())]
             for parts in samples
         ]
 
-    def __getitem__(self, index: int) -> Path:
+    def __getitem__(self, index: int) -> PredictedFile:
         """The only file of a sample; DataError without one or with several."""
-        found = self.found[index]
-        if not found:
-            name, missing = self.names[index], self.found.count([])
+        files = self.files[index]
+        if not files:
+            name, missing = self.names[index], self.files.count([])
             raise DataError(
                 f"{name}: no file {'/'.join(_parts(PurePath(name))[-self.count :])}.* in "
-                f"{self.folder} ({missing} of {len(self.found)} images have none)"
+                f"{self.folder} ({missing} of {len(self.files)} images have none)"
             )
-        if len(found) > 1:
-            raise DataError(f"{found[0]} and {found[1]} are predictions of one image: remove one")
-        return found[0]
+        if len(files) > 1:
+            first, second = files[0].path, files[1].path
+            raise DataError(f"{first} and {second} are predictions of one image: remove one")
+        return files[0]
 
 
 def _parts(path: PurePath) -> tuple[str, ...]:
-    """Folders and name, without suffixes; numbers, also of ``nyu.mat#0012``, without zeros.
+    """Returns folders and name, without suffixes; numbers, also of ``nyu.mat#0012``, without zeros.
 
     Names that differ only in the form of their letters in Unicode are one name.
     """
@@ -146,83 +150,88 @@ def find_folders(
     folder: Path,
     targets: Sequence[Target],
     names: Sequence[str],
-    listed: Collection[Path] | None = None,
+    recorded: Mapping[Path, PredictedFile] | None,
 ) -> dict[Target, PredictionFolder]:
-    """The folder of each target: sub-folders as ``dpt predict`` names them, or, for a data set with
-    either depth or labels, the folder itself. ``listed`` are the files that count, None for all."""
+    """Returns the folder of each target: sub-folders as ``dpt predict`` names them, or ``folder``
+    itself for a data set with either depth or labels.
+
+    Args:
+        names, recorded: as for :class:`PredictionFolder`.
+    """
     if not folder.is_dir():
         raise DataError(f"predictions={folder}: no such folder")
-    dense = [t for t in FOLDERS if t in targets]
+    dense = [target for target in FOLDERS if target in targets]
     if not dense:
         raise DataError("predictions=DIR scores depth maps and class masks: this data has neither")
+    recorded_in = {parent for path in recorded or () for parent in path.parents}
     folders = {}
-    used = {parent for file in listed or () for parent in file.parents}
     for target in dense:
-        inside = [folder / name for name in FOLDERS[target] if (folder / name).is_dir()]
-        if inside := [place for place in inside if listed is None or place in used]:
-            folders[target] = PredictionFolder(inside[0], target=target, names=names, listed=listed)
-    if folders:
-        return folders
-    if (folder / "instance_npy").is_dir():
-        raise DataError(f"predictions={folder}: instances are scored with checkpoint= alone")
-    if listed is not None:
-        places = ", ".join(name for target in dense for name in FOLDERS[target])
-        raise DataError(
-            f"{folder / RECORDS_FILE}: names no file in {places}: predict again with --format npy"
-        )
+        for inside in (folder / name for name in FOLDERS[target]):
+            is_used = inside.is_dir() and (recorded is None or inside in recorded_in)
+            if is_used and target not in folders:
+                folders[target] = PredictionFolder(
+                    inside, target=target, names=names, recorded=recorded
+                )
     maps = [target for target in dense if target != "objects"]
-    if len(maps) > 1:
+    if not folders and recorded is None and len(maps) == 1:
+        folders[maps[0]] = PredictionFolder(folder, target=maps[0], names=names)
+    if not folders:
+        subject = folder if recorded is None else folder / RECORDS_FILE
+        expected = ", ".join(name for target in dense for name in FOLDERS[target])
         raise DataError(
-            f"predictions={folder}: this data has depth and labels: put predicted depth into "
-            f"{folder / 'depth'} and class ids into {folder / 'labels'}"
+            f"predictions={subject}: no file in {expected}, as predictions for this data need: put "
+            "them there, or predict again with --format npy"
         )
-    if not maps:
-        raise DataError(f"predictions={folder}: has no panoptic_npy, as dpt predict writes it")
-    return {maps[0]: PredictionFolder(folder, target=maps[0], names=names)}
+    return folders
 
 
-class Pairs:
+class PredictedDataset:
     """Samples with their predictions from files.
 
     Args:
         scale: of the depth files, in metres for each unit; None if the files define it.
-        kind: of the depth; None for the manifest's, or ``metric``. If the manifest states it,
+        kind: of the depth; None for that of the records, or ``metric``. If the records state it,
             both must be None.
     """
 
     def __init__(
         self,
-        dataset: Any,
+        dataset: Dataset,
         folder: Path,
         *,
         scale: float | None = None,
         kind: PredictionKind | None = None,
     ) -> None:
         self.dataset, self.scale = dataset, scale
-        self.manifest = read_manifest(folder)
+        recorded = recorded_files(folder)
         names = [dataset.name(index) for index in range(len(dataset))]
-        self.folders = find_folders(folder, dataset.info.targets, names, self.manifest.sources)
+        self.folders = find_folders(folder, dataset.info.targets, names, recorded)
+        kinds = {file.coding.kind for file in (recorded or {}).values() if file.coding}
         for key, value in (("predictions_kind", kind), ("predictions_scale", scale)):
-            if value is not None and self.manifest.kind and "depth" in self.folders:
+            if value is not None and kinds and "depth" in self.folders:
                 raise ValueError(
                     f"{key}={value}: {folder / RECORDS_FILE} states the unit: leave it out"
                 )
-        self.kind: PredictionKind = kind or self.manifest.kind or "metric"
-        unit = "m" if self.kind == "metric" else "relative inverse depth"
-        classes = self.manifest.classes.get("labels", ())
+        stated: PredictionKind = "relative" if "relative" in kinds else "metric"
+        self.kind: PredictionKind = kind or stated
+        settings = PredictionSettings.read(folder)
+        class_names = settings.classes if settings else {}
+        labels = tuple(class_names.get("labels", ()))
         declared: dict[Target, OutputSpec] = {
-            "depth": OutputSpec("depth", "depth", unit=unit),
+            "depth": OutputSpec(
+                "depth", "depth", unit="m" if self.kind == "metric" else "relative inverse depth"
+            ),
             "labels": OutputSpec(
                 "segmentation",
                 "logits",
-                channels=len(classes) or dataset.info.num_classes,
-                class_names=classes,
+                channels=len(labels) or dataset.info.num_classes,
+                class_names=labels,
             ),
             "objects": OutputSpec(
                 "panoptic",
                 "masks",
                 things=dataset.info.things,
-                class_names=self.manifest.classes.get("panoptic", ()),
+                class_names=tuple(class_names.get("panoptic", ())),
             ),
         }
         self.heads = {target: declared[target].name for target in self.folders}
@@ -233,58 +242,70 @@ class Pairs:
         sample = self.dataset[index]
         self.dataset.check(sample)
         sample["index"] = index
-        arrays = {head: self._read(target, sample) for target, head in self.heads.items()}
-        outputs = {
-            head: HeadOutput(torch.from_numpy(values)[None]) for head, values in arrays.items()
-        }
+        outputs = {}
+        for target, head in self.heads.items():
+            outputs[head] = HeadOutput(torch.from_numpy(self._read(target, sample))[None])
         return outputs, collate_eval([sample], targets=[*self.folders])
 
-    def _read(self, target: Target, sample: Any) -> np.ndarray:
+    def _read(self, target: Target, sample: Sample) -> np.ndarray:
         if target not in sample:  # no label: nothing is scored
             dtype = np.float32 if target == "depth" else np.int64
             return np.zeros(sample["image"].shape[:2], dtype)
-        path, truth = self.folders[target][sample["index"]], sample[target]
-        image = Path(sample["name"])
-        source = (self.manifest.sources or {}).get(path, image)
-        photo = image if image.is_file() else source
-        turn = pictures.exif_orientation(photo) if self.manifest.sources else 1
-        if turn != 1 and self.dataset.exif != "apply":
-            raise DataError(
-                f"{photo}: has the EXIF orientation {turn}, by which dpt predict turned it: set "
-                "data.exif=apply if the labels are upright too, or save the photo upright and "
-                "predict it again"
-            )
-        differ = source != image and os.path.isfile(source) and image.is_file()
-        if differ and not filecmp.cmp(source, image, shallow=False):
-            raise DataError(f"{path}: was predicted from {source}, which is not {image}")
+        file = self.folders[target][sample["index"]]
+        self._check_source(file, Path(sample["name"]))
         if target == "depth":
-            values = self._read_depth(path)
+            values, size = self._read_depth(file), sample["depth"].shape
         elif target == "objects":
-            values = io.read_objects(path)
-            if values.min() < -1 or values.max() >= len(self.dataset.info.things) * OBJECT_IDS:
-                raise DataError(
-                    f"{path}: holds a class that the data lacks: codes are class · {OBJECT_IDS} + "
-                    "number, or -1 for no segment"
-                )
+            values, size = self._read_objects(file), sample["objects"].shape
         else:
-            values = io.read_labels(path, colors=self.dataset.info.palette).astype(np.int64)
-        if values.shape != truth.shape:
+            palette = self.dataset.info.palette
+            values = io.read_labels(file.path, colors=palette).astype(np.int64)
+            size = sample["labels"].shape
+        if values.shape != size:
             raise DataError(
-                f"{path}: {values.shape[1]}x{values.shape[0]} pixels (width x height), but its "
-                f"truth has {truth.shape[1]}x{truth.shape[0]}"
+                f"{file.path}: {values.shape[1]}x{values.shape[0]} pixels (width x height), but "
+                f"its ground truth has {size[1]}x{size[0]}"
             )
         return values
 
-    def _read_depth(self, path: Path) -> np.ndarray:
-        raw = io.read_raw_depth(path)
-        coded = self.manifest.coding.get(path, (None, 0.0))
-        scale, offset = (self.scale, 0.0) if self.scale else coded
-        if scale is None and raw.dtype.kind != "f" and self.kind == "metric":
+    def _check_source(self, file: PredictedFile, image: Path) -> None:
+        """Raises DataError if the prediction is of another image, or of a turned one."""
+        if file.source is None:
+            return
+        present = image if image.is_file() else file.source
+        orientation = pictures.exif_orientation(present)
+        if orientation != 1 and self.dataset.exif != "apply":
             raise DataError(
-                f"{path}: whole numbers without a unit: set predictions_scale=0.001 for "
+                f"{present}: has the EXIF orientation {orientation}, by which dpt predict turned "
+                "it: set data.exif=apply if the labels are upright too, or save the image upright "
+                "and predict it again"
+            )
+        has_both = file.source != image and os.path.isfile(file.source) and image.is_file()
+        if has_both and not filecmp.cmp(file.source, image, shallow=False):
+            raise DataError(f"{file.path}: was predicted from {file.source}, which is not {image}")
+
+    def _read_objects(self, file: PredictedFile) -> np.ndarray:
+        codes = io.read_objects(file.path)
+        if codes.min() < -1 or codes.max() >= len(self.dataset.info.things) * OBJECT_IDS:
+            raise DataError(
+                f"{file.path}: holds a class that the data lacks: codes are class · {OBJECT_IDS} + "
+                "number, or -1 for no segment"
+            )
+        return codes
+
+    def _read_depth(self, file: PredictedFile) -> np.ndarray:
+        raw = io.read_raw_depth(file.path)
+        coding = file.coding if file.path.suffix == ".png" else None
+        if self.scale is not None:
+            coding = DepthCoding(self.scale, 0.0, "")
+        if coding is None and raw.dtype.kind != "f" and self.kind == "metric":
+            raise DataError(
+                f"{file.path}: whole numbers without a unit: set predictions_scale=0.001 for "
                 "millimetres or 0.00390625 for KITTI's 1/256 m"
             )
-        values = raw.astype(np.float32) * np.float32(scale or 1.0) + np.float32(offset)
-        if path in self.manifest.coding and self.manifest.kind == "metric":
-            values[raw == 0] = np.nan  # metres that did not fit into 16 bits
+        values = raw.astype(np.float32)
+        if coding is not None:
+            values = values * np.float32(coding.scale) + np.float32(coding.offset)
+            if coding.kind == "metric":
+                values[raw == 0] = np.nan  # metres that did not fit into 16 bits
         return values

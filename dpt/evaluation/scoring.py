@@ -1,17 +1,19 @@
-"""Scores of single images, and the scores, intervals and pictures of the data set."""
+"""Scores of single images, and the scores, intervals and pictures of a data set."""
 
 import re
 from collections.abc import Mapping, Sequence
-from math import nan
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from math import isnan, nan
+from typing import NamedTuple
 
 import numpy as np
 import torch.distributed as dist
 from torch import Tensor
 
-from dpt.metrics import confidence_intervals
+from dpt.metrics import Confusion, Interval, confidence_intervals
+from dpt.metrics.protocols import Note
 from dpt.objectives import Objective
-from dpt.objectives.base import as_photo, merged, nonfinite_names, take
+from dpt.objectives.base import as_photo, lower_is_better, merged, nonfinite_names, take
 from dpt.types import Batch, HeadOutput, OutputSpec
 from dpt.viz import shrink
 
@@ -20,15 +22,50 @@ WORST_IMAGES = 4  # that are drawn for each dense head
 
 
 class Picture(NamedTuple):
-    """A row of pictures of one image."""
+    """A row of pictures of one image, uint8 RGB."""
 
-    rank: tuple[float, int]  # sorts the worst image first
     caption: str
     rgb: np.ndarray
+    rank: tuple[float, int] = (0.0, 0)  # sorts the worst image first
+
+
+@dataclass(frozen=True)
+class ImageScore:
+    """The scores of one image."""
+
+    name: str
+    scores: dict[str, float]
+    """By name, without scores of classes and pooled ones; NaN without a label."""
+    states: dict[str, object] = field(default_factory=dict)
+    """What the image leaves in the metric of each objective."""
+    is_finite: bool = True
+    """Whether the prediction holds neither NaN nor infinity."""
+
+
+@dataclass(frozen=True)
+class DatasetScores:
+    """The scores of one pass over a data set."""
+
+    scores: dict[str, float]
+    intervals: dict[str, Interval]
+    images: list[ImageScore]
+    """In the order of the data set."""
+    num_blocks: int
+    """The number of groups of images that the intervals resample."""
+    confusions: list[Confusion]
+    headlines: list[str]
+    """The name of the first score of each objective, by which its images are sorted."""
+    worst: dict[str, list[Picture]]
+    """Pictures of the worst images, by the name of the score."""
+    examples: list[Picture]
+    notes: dict[str, Note]
+    """Facts for ``metrics.json`` about how the scores were computed."""
+    lower_is_better: set[str]
+    """Names of the scores that are better if lower."""
 
 
 def blocks_of(names: Sequence[str], rule: str | None) -> np.ndarray:
-    """The number of each image's block, int (N,), for :meth:`Scorer.intervals`.
+    """Returns the number of each image's block, int (N,), for :meth:`Scorer.result`.
 
     Args:
         rule: a regular expression: images in whose names it matches the same text are a block,
@@ -38,12 +75,12 @@ def blocks_of(names: Sequence[str], rule: str | None) -> np.ndarray:
     if rule is None:
         return np.arange(len(names))
     try:
-        found = [re.search(".*/" if rule == "folder" else rule, name) for name in names]
+        matches = [re.search(".*/" if rule == "folder" else rule, name) for name in names]
     except re.error as error:
         raise ValueError(f"blocks={rule}: is not a regular expression: {error}") from None
-    if not any(found):
+    if not any(matches):
         raise ValueError(f"blocks={rule}: matches no image's name, such as {names[0]}")
-    keys = [match[0] if match else name for match, name in zip(found, names, strict=True)]
+    keys = [match[0] if match else name for match, name in zip(matches, names, strict=True)]
     return np.unique(keys, return_inverse=True)[1]
 
 
@@ -53,108 +90,108 @@ class Scorer:
     Attributes:
         objectives: those that score single images.
         whole: the others, by name; their scores are known after :meth:`gather`.
-        rows: name and scores of each image by its index, without scores per class and pooled ones.
-        nonfinite: name of each image whose prediction holds NaN or infinity, by its index.
-        worst: pictures of the worst images of each dense head.
-        examples: captions and pictures, uint8 RGB, of other images, for the report.
+        outputs: what each head predicts.
+        images: the scores of each image by its index.
+        worst: pictures of the worst images of each dense objective.
+        examples: pictures of other images, for the report.
+        notes: facts for ``metrics.json`` about how the scores were computed.
     """
 
     def __init__(
-        self,
-        objectives: Mapping[str, Objective],
-        outputs: Mapping[str, OutputSpec],
+        self, objectives: Mapping[str, Objective], outputs: Mapping[str, OutputSpec]
     ) -> None:
         self.objectives = {k: o for k, o in objectives.items() if o.metrics.by_image}
         self.whole = {k: o for k, o in objectives.items() if not o.metrics.by_image}
         self.whole_scores: dict[str, float] = {}
         self.outputs = dict(outputs)
-        self.rows: dict[int, tuple[str, dict[str, float]]] = {}
-        self.nonfinite: dict[int, str] = {}
-        self.states: dict[int, dict[str, Any]] = {}  # [index][objective]
+        self.images: dict[int, ImageScore] = {}
         self.worst: dict[str, list[Picture]] = {
             k: [] for k, o in self.objectives.items() if o.dense
         }
-        self.examples: list[tuple[str, np.ndarray]] = []
+        self.examples: list[Picture] = []
+        self.notes = {key: note for o in objectives.values() for key, note in o.notes.items()}
         # refuses two scores of one name before anything is scored
         merged({k: o.metrics.scores() for k, o in self.objectives.items()})
 
-    def add(self, outputs: Mapping[str, HeadOutput], labels: Batch, photos: Tensor) -> None:
-        """Scores B images: ``outputs`` of each head, ``photos`` (B, 3, H, W) in 0..255."""
+    def add(self, outputs: Mapping[str, HeadOutput], labels: Batch, images: Tensor) -> None:
+        """Scores B images: ``outputs`` of each head, ``images`` (B, 3, H, W) in 0..255."""
         for objective in self.whole.values():
             objective.update(outputs[objective.head], labels)
         for k, index in enumerate(labels["index"].tolist()):
-            own = {name: output.image(k) for name, output in outputs.items()}
-            self._add_image(index, own, take(labels, [k]), photos[k])
+            of_image = {name: output.image(k) for name, output in outputs.items()}
+            self._add_image(index, of_image, take(labels, [k]), images[k])
 
     def _add_image(
-        self, index: int, outputs: Mapping[str, HeadOutput], labels: Batch, photo: Tensor
+        self, index: int, outputs: Mapping[str, HeadOutput], labels: Batch, image: Tensor
     ) -> None:
-        name = labels["name"][0]
-        if nonfinite_names(outputs, labels):
-            self.nonfinite[index] = name
-        found: dict[str, float] = {}
-        self.states[index] = {}
+        is_finite = not nonfinite_names(outputs, labels)
+        image_score = self.images[index] = ImageScore(labels["name"][0], {}, {}, is_finite)
         for key, objective in self.objectives.items():
-            metric = objective.metrics
+            metric, output = objective.metrics, outputs[objective.head]
             metric.reset()
-            objective.update(outputs[objective.head], labels)
-            self.states[index][key] = metric.state()
+            objective.update(output, labels)
+            image_score.states[key] = metric.state()
             scores = metric.scores()
             metric.reset()
-            found |= {k: v for k, v in scores.items() if "/" not in k and "_pooled" not in k}
+            for name, value in scores.items():
+                if "/" not in name and "_pooled" not in name:
+                    image_score.scores[name] = value
             if key not in self.worst:
                 continue
-            pictures, (measure, score) = self.worst[key], next(iter(scores.items()))
-            rank = (-score if measure in metric.lower_is_better else score), index
-            if score == score and (len(pictures) < WORST_IMAGES or rank < pictures[-1].rank):
-                rgb = as_photo(photo)
-                row = objective.panel(
-                    rgb, outputs[objective.head], labels, self.outputs[objective.head]
-                )
-                assert row is not None, "a dense objective has panels"
-                caption = f"{name}: {measure} {score:.3g}"
-                self._keep_worst(key, [Picture(rank, caption, shrink(row, PICTURE_WIDTH))])
-        self.rows[index] = name, found
+            name, value = next(iter(scores.items()))
+            rank = (-value if name in metric.lower_is_better else value), index
+            pictures = self.worst[key]
+            if isnan(value) or (len(pictures) == WORST_IMAGES and rank > pictures[-1].rank):
+                continue
+            spec = self.outputs[objective.head]
+            row = objective.panel(as_photo(image), output, labels, spec)
+            assert row is not None, "a dense objective has panels"
+            caption = f"{image_score.name}: {name} {value:.3g}"
+            self._keep_worst(key, [Picture(caption, shrink(row, PICTURE_WIDTH), rank)])
 
     def _keep_worst(self, key: str, pictures: list[Picture]) -> None:
         ranked = sorted([*self.worst[key], *pictures], key=lambda picture: picture.rank)
         self.worst[key] = ranked[:WORST_IMAGES]
 
-    def sorted_by(self, key: str) -> str:
-        """The score by which an objective's images are sorted."""
-        return next(iter(self.objectives[key].metrics.scores()))
-
     def gather(self) -> None:
         """Gives every process the scored images of all processes."""
-        self.whole_scores = merged({key: each.compute() for key, each in self.whole.items()})
+        self.whole_scores = merged({key: o.compute() for key, o in self.whole.items()})
         if not dist.is_initialized() or dist.get_world_size() == 1:
             return
-        parts: list = [None] * dist.get_world_size()
-        dist.all_gather_object(parts, (self.rows, self.states, self.worst, self.nonfinite))
-        del parts[dist.get_rank()]
-        for rows, states, worst, nonfinite in parts:
-            self.rows |= rows
-            self.states |= states
-            self.nonfinite |= nonfinite
+        gathered: list = [None] * dist.get_world_size()
+        dist.all_gather_object(gathered, (self.images, self.worst))
+        del gathered[dist.get_rank()]
+        for images, worst in gathered:
+            self.images |= images
             for key, pictures in worst.items():
                 self._keep_worst(key, pictures)
 
-    def states_of(self, key: str) -> list[Any]:
-        """The state of an objective's metric for each image, in the order of the data set, so that
-        scores do not depend on batches or processes."""
-        return [self.states[index][key] for index in sorted(self.states)]
+    def result(self, blocks: str | None = None) -> DatasetScores:
+        """Returns the scores of all images, which do not depend on batches or processes.
 
-    def scores(self) -> dict[str, float]:
-        """Scores of the data set by name."""
-        once = np.ones(len(self.states))
-        found = {
-            k: o.metrics.resampler(self.states_of(k))(once) for k, o in self.objectives.items()
-        }
-        return merged({**found, " and ".join(self.whole): self.whole_scores})
-
-    def intervals(self, blocks: np.ndarray) -> dict[str, tuple[float, float]]:
-        """95 % confidence intervals of the scores; images of one block are resampled together."""
-        found = dict.fromkeys(self.whole_scores, (nan, nan))
+        Args:
+            blocks: which images the intervals resample together, see :func:`blocks_of`.
+        """
+        images = [self.images[index] for index in sorted(self.images)]
+        block_of_image = blocks_of([image.name for image in images], blocks)
+        scores: dict[str, dict[str, float]] = {}
+        intervals: dict[str, Interval] = {}
+        confusions = []
         for key, objective in self.objectives.items():
-            found |= confidence_intervals(objective.metrics, self.states_of(key), blocks)
-        return found
+            states = [image.states[key] for image in images]
+            scores[key] = objective.metrics.resampler(states)(np.ones(len(images)))
+            intervals |= confidence_intervals(objective.metrics, states, block_of_image)
+            confusions.append(objective.metrics.confusion_of(states))
+        firsts = {key: next(iter(values)) for key, values in scores.items()}
+        return DatasetScores(
+            scores=merged({**scores, " and ".join(self.whole): self.whole_scores}),
+            intervals=dict.fromkeys(self.whole_scores, Interval(nan, nan)) | intervals,
+            images=images,
+            num_blocks=int(block_of_image.max()) + 1,
+            confusions=[confusion for confusion in confusions if confusion is not None],
+            headlines=[*firsts.values(), *self.whole_scores][: len(firsts) + 1],
+            worst={firsts[key]: pictures for key, pictures in self.worst.items()},
+            examples=self.examples,
+            notes=self.notes,
+            lower_is_better=lower_is_better([*self.objectives.values(), *self.whole.values()]),
+        )

@@ -13,7 +13,7 @@ from dpt.config.model import make_model
 from dpt.config.overrides import as_argument, as_text, parse
 from dpt.config.run_folder import save_config
 from dpt.data import FolderDataset, ScenesDataset
-from dpt.evaluation.evaluate import objectives_of
+from dpt.evaluation.passes import objectives_of
 from dpt.files import config_dir, read_yaml
 from dpt.metrics import Protocol
 from dpt.types import DatasetInfo

@@ -52,7 +52,7 @@ def groups() -> list[str]:
 
 
 ELSEWHERE = {"experiment", "protocol", "task/depth_loss", "task/segmentation_loss"}
-"""Groups with a test of their own, below or in tests/evaluation/test_evaluate_protocols.py."""
+"""Groups with a test of their own, below or in tests/evaluation/test_protocols.py."""
 GROUPS = [group for group in groups() if group not in ELSEWHERE]
 ROUNDS = [dict(zip(GROUPS, row, strict=True)) for row in zip_longest(*map(choices, GROUPS))]
 """One choice of every group, until all are taken: None where a group has no more."""

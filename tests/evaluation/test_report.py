@@ -13,9 +13,11 @@ import pytest
 from tiny import ON_CPU, call
 
 from dpt.data import read_image
-from dpt.evaluation import report
+from dpt.evaluation.report import write_confusion, write_per_image
+from dpt.evaluation.scoring import ImageScore
 from dpt.files import DataError
 from dpt.html import data_uri, number, render, require_free, write_report
+from dpt.metrics import Confusion
 from dpt.run_log import as_text, log_table, start_log, write_json
 
 
@@ -168,14 +170,12 @@ def test_a_data_check_leaves_files_of_the_user_alone(tmp_path, refused, name):
         ("\udc80", "\\udc80"),
     ],
 )
-def test_text_in_a_table_is_no_formula(tmp_path, cell, text, monkeypatch):
+def test_text_in_a_table_is_no_formula(tmp_path, cell, text):
     assert as_text(cell) == text
-    scorer = SimpleNamespace(rows={0: (cell, {cell: -0.5, "rmse": 1.0})})
-    report.write_per_image(tmp_path / "a.csv", scorer)
+    write_per_image(tmp_path / "a.csv", [ImageScore(cell, {cell: -0.5, "rmse": 1.0})])
     with (tmp_path / "a.csv").open(newline="") as file:
         assert list(csv.reader(file)) == [["name", text, "rmse"], [text, "-0.5", "1"]]
-    monkeypatch.setattr(report, "confusions", lambda _: [((cell,), np.array([[3, 0]]))])
-    report.write_confusion(tmp_path / "b.csv", scorer)
+    write_confusion(tmp_path / "b.csv", [Confusion((cell,), np.array([[3, 0]]))])
     with (tmp_path / "b.csv").open(newline="") as file:
         assert list(csv.reader(file))[1] == [text, "3", "0"]
 

@@ -8,7 +8,7 @@ from torch import nn
 from dpt.data import Dataset
 from dpt.evaluation.baselines import trivial_scores
 from dpt.evaluation.report import write_per_image, write_report
-from dpt.evaluation.scoring import Scorer, blocks_of
+from dpt.evaluation.scoring import Scorer
 from dpt.metrics import SumMetric
 from dpt.objectives import OBJECTIVES, Objective
 from dpt.objectives.base import lower_is_better
@@ -101,17 +101,14 @@ def test_it_is_scored_drawn_and_reported(objective, tmp_path):
     errors = torch.tensor([0.5, 2.0, 1.0, 0.1])[:, None, None]
     scorer.add({"slope": HeadOutput(torch.stack(depths) + errors)}, labels,
                torch.zeros(4, 3, *SIZE, dtype=torch.uint8))  # fmt: skip
-    assert scorer.scores()["difference"] == pytest.approx(0.9, rel=0.01)
-    assert scorer.sorted_by("slope") == "difference"  # the first score
-    captions = [p.caption for p in scorer.worst["slope"]]
+    result = scorer.result()
+    assert result.scores["difference"] == pytest.approx(0.9, rel=0.01)
+    captions = [p.caption for p in result.worst["difference"]]  # the first score
     assert captions[:2] == ["b: difference 2", "c: difference 1"]
     assert lower_is_better([objective]) == {"difference"}
-    write_per_image(tmp_path / "per_image.csv", scorer)
+    write_per_image(tmp_path / "per_image.csv", result.images)
     assert "b,2,48" in (tmp_path / "per_image.csv").read_text()
-    intervals = scorer.intervals(blocks_of(list("abcd"), None))
-    write_report(
-        tmp_path / "report.html", scorer, scorer.scores(), intervals, baselines={}, settings={}
-    )
+    write_report(tmp_path / "report.html", result, baselines={}, settings={})
     page = (tmp_path / "report.html").read_text()
     assert page.index("b: difference 2") < page.index("c: difference 1")
 

@@ -1,0 +1,188 @@
+"""One pass over a data set that scores a checkpoint, or predictions on disk."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+from torch import Tensor, nn
+
+from dpt.config import build
+from dpt.config.overrides import keys_of
+from dpt.config.trainer import build_trainer, require_images, trainer_arguments
+from dpt.data import Dataset, read_in_order
+from dpt.evaluation.callbacks import FailedFiles, Panels
+from dpt.evaluation.plausibility import DepthCheck, LabelsCheck
+from dpt.evaluation.predictions import PredictedDataset
+from dpt.evaluation.scoring import PICTURE_WIDTH, Picture, Scorer
+from dpt.metrics import Protocol
+from dpt.metrics.protocols import PredictionKind
+from dpt.model import DPT
+from dpt.nn.tta import augmented
+from dpt.objectives import OBJECTIVES, Objective
+from dpt.objectives.base import evaluated, same_size_groups, take
+from dpt.process import handle_signals
+from dpt.types import Batch, HeadPrediction, OutputSpec
+from dpt.validation import PlainMapping, Positive, validate
+from dpt.viz import shrink
+from dpt.weights.base import naming
+
+log = logging.getLogger("dpt")
+
+
+def objectives_of(
+    outputs: Mapping[str, OutputSpec], data: Dataset, protocol: Protocol
+) -> dict[str, Objective]:
+    """Returns an objective for each output that the data has labels for; ValueError without one."""
+    objectives: dict[str, Objective] = {}
+    for name, output in outputs.items():
+        cls = OBJECTIVES.get(name)
+        if cls is None:
+            raise ValueError(
+                f"no objective for the head {name}: choose from {', '.join(OBJECTIVES)}, or name "
+                "the module of your own in DPT_PLUGINS"
+            )
+        if {cls.target, cls.scored_by} & {*data.info.targets}:
+            data.adopt_classes(output.class_names)
+            objectives[name] = cls.from_output(output, data, protocol)
+            if protocol.resize is not None:
+                objectives[name].resize = protocol.resize
+    if not objectives:
+        given = ", ".join(build.LABEL_NAMES[t] for t in data.info.targets) or "images alone"
+        hint = ", and inpainting is scored in training alone" if "inpainting" in outputs else ""
+        raise ValueError(
+            f"nothing to score: the checkpoint predicts {', '.join(outputs)}, "
+            f"the data gives {given}{hint}"
+        )
+    is_for_depth = protocol.depth_notes() != Protocol().depth_notes()
+    if is_for_depth and all(objective.target != "depth" for objective in objectives.values()):
+        raise ValueError(
+            f"protocol={protocol.name} says how depth is scored, but only {', '.join(objectives)} "
+            "is scored: choose another protocol, such as whole or slide"
+        )
+    return objectives
+
+
+class Evaluation(L.LightningModule):
+    """Scores a model image by image, with the test-time augmentation of a protocol."""
+
+    def __init__(self, model: DPT, protocol: Protocol, scorer: Scorer) -> None:
+        super().__init__()
+        self.model = model
+        self.objectives: Any = nn.ModuleDict({**scorer.objectives, **scorer.whole})
+        self.protocol = protocol
+        self.scorer = scorer
+
+    def forward(self, images: Tensor) -> dict[str, HeadPrediction]:
+        preprocessing = self.model.preprocessing
+        predict = augmented(
+            self.model,
+            self.model.outputs,
+            flip=self.protocol.flip,
+            scales=self.protocol.scales,
+            window=self.protocol.window,
+            stride=self.protocol.stride,
+            multiple_of=preprocessing.multiple_of,
+            resize=self.protocol.resize or preprocessing.output_interpolation,
+        )
+        return dict(predict(preprocessing.normalize(images)))
+
+    def on_validation_start(self) -> None:
+        handle_signals()  # Lightning's own handler ignores SIGTERM
+
+    def validation_step(self, batch: Batch, batch_index: int) -> dict[str, Any]:
+        groups = []
+        for images, positions in same_size_groups(batch):
+            labels = take(batch, positions)
+            objectives = self.objectives.values()
+            outputs = evaluated(self(images), self.model.heads, objectives, labels)
+            self.scorer.add(outputs, labels, images)
+            groups.append((outputs, labels))
+        return {"groups": groups}  # for the pictures
+
+    def on_validation_epoch_end(self) -> None:
+        self.scorer.gather()
+
+
+def score_checkpoint(cfg: PlainMapping, dataset: Dataset, protocol: Protocol) -> Scorer:
+    """Returns the scores of ``cfg["checkpoint"]`` on a data set."""
+    model = DPT.from_pretrained(cfg["checkpoint"])
+    if model.calibration is not None:
+        log.warning(
+            "the calibration of the model is not used: to score its metres, use dpt predict, then "
+            "dpt evaluate predictions=DIR"
+        )
+    image_size = validate(tuple[int, int] | None, cfg["image_size"], "image_size")
+    if image_size is not None:
+        model.preprocessing = replace(model.preprocessing, image_size=image_size)
+    preprocessing = model.preprocessing
+    resize = protocol.resize or preprocessing.output_interpolation
+    protocol = replace(protocol, resize=resize)
+    objectives = objectives_of(model.outputs, dataset, protocol)
+    settings = build.loader_settings(cfg["data"])
+    targets = [objective.target for objective in objectives.values()]
+    loader = build.eval_loader(dataset, settings, preprocessing, targets)
+    scorer = Scorer(objectives, model.outputs)
+    panels = Panels(folder=str(Path(cfg["run_dir"]) / "panels"))
+    trainer = build_trainer(
+        **trainer_arguments(cfg["trainer"]) | {"enable_checkpointing": False},
+        logger=False,
+        callbacks=[FailedFiles(), panels],
+    )
+    require_images(trainer, len(dataset))
+    trainer.validate(Evaluation(model, protocol, scorer), loader, verbose=False)
+    height, width = preprocessing.image_size
+    rule = preprocessing.resize.replace("_", " ")
+    scorer.notes = {
+        "image_size": f"{height}x{width} (height x width), {rule}",
+        "precision": str(trainer.precision),
+        **protocol.view_notes(),
+        **scorer.notes,
+    }
+    for picture in panels.sorted_pictures():
+        scorer.examples.append(Picture(picture.caption, shrink(picture.rgb, PICTURE_WIDTH)))
+    return scorer
+
+
+def score_files(cfg: PlainMapping, dataset: Dataset, protocol: Protocol) -> Scorer:
+    """Returns the scores of the files in ``cfg["predictions"]`` on a data set."""
+    views = ("flip", "scales", "window", "stride")
+    unused = [f"protocol.{k}" for k in views if getattr(protocol, k) != getattr(Protocol(), k)]
+    unused += ["image_size"] if cfg["image_size"] is not None else []
+    unused += sorted(k for k in keys_of(cfg["overrides"]) if k.partition(".")[0] == "trainer")
+    if unused:
+        raise ValueError(
+            f"{', '.join(unused)}: no effect on predictions=DIR, which are scored as they are: "
+            "leave it out, or choose another protocol, such as whole"
+        )
+    predicted = PredictedDataset(
+        dataset,
+        Path(cfg["predictions"]).expanduser(),
+        scale=validate(Positive | None, cfg["predictions_scale"], "predictions_scale"),
+        kind=validate(PredictionKind | None, cfg["predictions_kind"], "predictions_kind"),
+    )
+    objectives = objectives_of(predicted.outputs, dataset, protocol)
+    scorer = Scorer(objectives, predicted.outputs)
+    checks: dict[str, LabelsCheck | DepthCheck] = {}
+    if "segmentation" in objectives:
+        checks["segmentation"] = LabelsCheck(dataset.info.num_classes, dataset.label_rule)
+    if "depth" in objectives:
+        has_unit = scorer.notes["protocol/alignment"] == "none"
+        checks["depth"] = DepthCheck(is_relative=predicted.kind == "relative", has_unit=has_unit)
+        scorer.notes["predictions_kind"] = predicted.kind
+    workers = build.loader_settings(cfg["data"]).num_workers
+    for outputs, labels in read_in_order(predicted.read, range(len(dataset)), num_workers=workers):
+        scorer.add(outputs, labels, labels["image"])
+        for name, check in checks.items():
+            check.add(outputs[name].tensor, labels)
+    for name, check in checks.items():
+        source = f"predictions={cfg['predictions']}: {name}"
+        with naming(source):
+            remarks = check.remarks()
+        for remark in remarks:
+            log.warning("%s: %s", source, remark)
+        if remarks:
+            scorer.notes[f"remarks/{name}"] = "; ".join(remarks)
+    return scorer

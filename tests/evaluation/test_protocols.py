@@ -1,0 +1,216 @@
+"""dpt evaluate by protocol: what conf/protocol says reaches the model and the metrics."""
+
+from dataclasses import replace
+
+import cv2
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from omegaconf import OmegaConf
+from PIL import Image
+
+import dpt
+from dpt.config.compose import config_dir
+from dpt.config.objects import check_arguments
+from dpt.data.scenes.dataset import ScenesDataset
+from dpt.evaluation.passes import objectives_of
+from dpt.metrics import DepthMetrics, Protocol, SegmentationMetrics
+from dpt.objectives import DepthObjective, PanopticObjective, SegmentationObjective
+from dpt.types import OutputSpec
+
+PUBLISHED = {  # largest depth, crop, how predictions are resized
+    "nyu_eigen": (10.0, "eigen_nyu", "bilinear_aligned"),
+    "kitti_eigen": (80.0, "eigen_kitti", "bilinear_aligned"),
+    "kitti_garg": (80.0, "garg", "bilinear_aligned"),
+    "dpt": (None, "none", "bicubic"),
+    "slide": (None, "none", "bilinear"),
+    "multi_scale": (None, "none", "bilinear"),
+}
+PROTOCOLS = sorted(p.stem for p in (config_dir() / "protocol").glob("[a-z]*.yaml"))
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_protocol_files_are_as_published(name):
+    base, changed = (OmegaConf.load(config_dir() / f"protocol/{n}.yaml") for n in ("_base", name))
+    del changed["defaults"]
+    settings = OmegaConf.to_container(OmegaConf.merge(base, changed))
+    protocol = Protocol(**check_arguments(Protocol, settings, "protocol"))
+    assert protocol.name == name
+    keys = (protocol.max_depth, protocol.crop, protocol.resize)
+    assert keys == PUBLISHED.get(name, (None, "none", None))
+    assert (protocol.min_depth, protocol.alignment, protocol.space) == (1e-3, None, None)
+
+
+def test_protocol_is_written_down(evaluate, checkpoint, metrics, tmp_path):
+    changed = {
+        "max_depth": "500",
+        "alignment": "median",
+        "space": "inverse_depth",
+        "flip": "true",
+        "scales": "[0.75,1]",
+    }
+    overrides = [f"protocol.{key}={value}" for key, value in changed.items()]
+    run = evaluate(tmp_path, checkpoint, "protocol=kitti_garg", *overrides)
+    found = metrics(run)
+    used = {k.partition("/")[2]: v for k, v in found.items() if k.startswith("protocol")}
+    assert used == {
+        "": "kitti_garg",
+        "min_depth": 0.001,
+        "max_depth": 500.0,
+        "crop": "garg",
+        "alignment": "median",
+        "space": "inverse_depth",
+        "resize": "bilinear_aligned",
+        "flip": True,
+        "scales": "[0.75, 1.0]",
+    }
+    assert "data.max_depth" in (run / "log.txt").read_text()
+    assert "protocol/max_depth" in (run / "report.html").read_text()
+    assert all(isinstance(v, str | int | float | None) for v in found.values())  # flat
+
+
+BOX = "[4,28,6,40]"
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        (f"protocol.crop={BOX}", "protocol.max_depth=6"),
+        pytest.param((), marks=pytest.mark.slow),
+        pytest.param(
+            ("protocol.alignment=scale_shift", "protocol.space=inverse_depth"),
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_files_score_as_their_model(
+    evaluate, score_files, files, folder_run, dense_data, images_table, metrics, tmp_path, protocol
+):
+    last = folder_run / "checkpoints/last.ckpt"
+    model = evaluate(tmp_path / "model", last, *dense_data, "data.batch_size=1", *protocol)
+    found = metrics(score_files(tmp_path / "files", files, *protocol))
+    expected = {k: v for k, v in metrics(model).items() if k.startswith(("val/", "ci95"))}
+    assert expected.keys() <= found.keys()
+    for key, value in expected.items():
+        assert found[key] == value or found[key] == pytest.approx(value, rel=1e-4), key
+    names = [[row["name"] for row in images_table(run)] for run in (tmp_path / "files", model)]
+    assert names[0] == names[1]
+
+
+def test_crop_is_what_the_metric_sees(score_files, files, dense_folder, metrics, tmp_path):
+    """Against the metrics fed by hand."""
+    found = metrics(score_files(tmp_path, files, "protocol=depth", f"protocol.crop={BOX}"))
+    depth, labels = DepthMetrics(max_depth=10.0), SegmentationMetrics(3)
+    for path in sorted((dense_folder / "depth/val").glob("*.png")):
+        target = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)[4:28, 6:40].astype(np.float32) / 1000
+        prediction = torch.from_numpy(np.load(files / f"depth/{path.stem}.npy")[4:28, 6:40])
+        depth.update(prediction, torch.from_numpy(target), torch.from_numpy(target > 0))
+    for path in sorted((dense_folder / "masks/val").glob("*.png")):
+        pair = [np.asarray(Image.open(p)) for p in (files / f"labels/{path.name}", path)]
+        labels.update(*(torch.from_numpy(p.copy()) for p in pair))
+    for metric in (depth, labels):
+        for name, value in metric.scores().items():
+            assert found[f"val/{name.replace('/', '/class_')}"] == pytest.approx(value)
+
+
+VIEWS = {
+    "flip": ("protocol.flip=true",),
+    "scales": ("protocol=multi_scale", "protocol.scales=[1,1.5]", "protocol.flip=false"),
+    "slide": ("protocol=slide", "protocol.window=[32,32]", "protocol.stride=[16,16]"),
+}
+
+
+@pytest.mark.parametrize(
+    "views", ["slide", *(pytest.param(v, marks=pytest.mark.slow) for v in ("flip", "scales"))]
+)
+def test_views_reach_the_model(evaluate, checkpoint, joint_scores, scores, tmp_path, views):
+    found, plain = scores(evaluate(tmp_path, checkpoint, *VIEWS[views])), scores(joint_scores)
+    assert found["val/abs_rel"] != plain["val/abs_rel"]
+    assert found["val/abs_rel"] == pytest.approx(plain["val/abs_rel"], rel=0.5)
+
+
+@pytest.mark.slow
+def test_images_that_fit_into_the_window_are_seen_whole(
+    evaluate, checkpoint, joint_scores, scores, tmp_path
+):
+    found = scores(evaluate(tmp_path, checkpoint, "protocol=slide"))
+    for name in ("val/abs_rel", "val/rmse", "val/miou"):
+        assert found[name] == pytest.approx(scores(joint_scores)[name], rel=1e-6)
+
+
+RESIZE = {
+    "bilinear_aligned": {"mode": "bilinear", "align_corners": True},
+    "bilinear": {"mode": "bilinear", "align_corners": False},
+    "bicubic": {"mode": "bicubic", "align_corners": False},
+}
+
+
+@pytest.mark.parametrize("rule", RESIZE)
+@pytest.mark.parametrize("classes", [5, 70])
+def test_predictions_are_resized_by_the_rule(rule, classes):
+    logits = torch.randn(1, classes, 7, 9)
+    segmentation = SegmentationObjective(num_classes=classes)
+    segmentation.resize = rule
+    expected = F.interpolate(logits, (20, 31), **RESIZE[rule]).argmax(1)
+    assert torch.equal(segmentation.predict(logits, (20, 31)), expected)
+    depth = DepthObjective(max_depth=10.0)
+    depth.resize = rule
+    maps = logits[:, 0].exp()
+    expected = F.interpolate(maps[:, None], (20, 31), **RESIZE[rule])[:, 0]
+    assert torch.equal(depth.predict(maps, (20, 31)), expected)
+
+
+def test_protocol_sets_the_resize_rule_and_names_it():
+    data = ScenesDataset(split="val", length=1)
+    outputs = {
+        "depth": OutputSpec("depth", "depth", unit="m"),
+        "segmentation": OutputSpec("segmentation", "logits", channels=data.info.num_classes),
+    }
+    protocol = Protocol(name="dpt", resize="bicubic")
+    assert {o.resize for o in objectives_of(outputs, data, protocol).values()} == {"bicubic"}
+    plain = objectives_of(outputs, data, Protocol(name="whole"))
+    assert {o.resize for o in plain.values()} == {"bilinear_aligned"}
+    assert protocol.view_notes()["protocol/resize"] == "bicubic"
+    masks = PanopticObjective(num_classes=2, things=(True, False))  # as in Mask2Former
+    assert masks.notes["protocol/resize"] == "bilinear"
+
+
+def test_checkpoint_decides_how_outputs_are_resized(evaluate, checkpoint, metrics, tmp_path):
+    model = dpt.DPT.from_pretrained(checkpoint)
+    model.preprocessing = replace(  # inputs of another size than labels
+        model.preprocessing,
+        image_size=(64, 64),
+        resize="stretch",
+        interpolation="cubic_float",
+        output_interpolation="bicubic",
+    )
+    model.save_pretrained(tmp_path / "model")
+    scores = {}
+    for name in ("whole", "dpt", "slide"):
+        scores[name] = metrics(evaluate(tmp_path / name, tmp_path / "model", f"protocol={name}"))
+    rules = {name: found["protocol/resize"] for name, found in scores.items()}
+    assert rules == {"whole": "bicubic", "dpt": "bicubic", "slide": "bilinear"}
+    for name in ("val/abs_rel", "val/rmse"):
+        assert scores["whole"][name] == scores["dpt"][name] != scores["slide"][name]
+    panels = [np.asarray(Image.open(p)) for p in (tmp_path / "whole/panels").glob("*.png")]
+    assert panels
+    assert all(panel.dtype == np.uint8 for panel in panels)
+
+
+@pytest.mark.slow
+def test_perfect_predictions_at_192_by_256_lose_miou_on_camvid(shared_data):
+    """A perfect prediction is each class's fraction of every pixel; the guide has the figures."""
+    objectives = {rule: SegmentationObjective(num_classes=11) for rule in RESIZE}
+    metrics = {rule: SegmentationMetrics(11) for rule in RESIZE}
+    for path in sorted((shared_data / "camvid/masks/val").glob("*.png")):
+        labels = torch.from_numpy(np.asarray(Image.open(path)).astype(np.int64))
+        one_hot = F.one_hot(labels, 12)[..., :11].permute(2, 0, 1)[None].float()
+        small = F.interpolate(one_hot, (192, 256), mode="area")
+        target = torch.where(labels == 11, 255, labels)
+        for rule, objective in objectives.items():
+            objective.resize = rule
+            metrics[rule].update(objective.predict(small, labels.shape)[0], target)
+    lost = {rule: 1 - metric.scores()["miou"] for rule, metric in metrics.items()}
+    expected = {"bilinear_aligned": 0.033, "bilinear": 0.026, "bicubic": 0.022}
+    assert lost == pytest.approx(expected, abs=1e-3)

@@ -1,0 +1,152 @@
+"""Scores of images and data sets, their intervals, and the page that reports them."""
+
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+import torch
+
+from dpt.evaluation.report import write_report
+from dpt.evaluation.scoring import Scorer, blocks_of
+from dpt.objectives import (
+    ClassificationObjective,
+    DepthObjective,
+    RegressionObjective,
+    SegmentationObjective,
+)
+from dpt.types import IGNORE_INDEX, HeadOutput, OutputSpec
+
+
+def test_images_add_up_to_the_data_set(joint_scores, images_table, metrics):
+    rows, found = images_table(joint_scores), metrics(joint_scores)
+    assert len(rows) == found["images"] == 5
+    assert len({row["name"] for row in rows}) == 5
+    for name in ("abs_rel", "rmse", "silog", "delta1"):
+        mean = np.mean([float(row[name]) for row in rows])
+        assert found[f"val/{name}"] == pytest.approx(mean, rel=1e-6)
+    counts = np.loadtxt(joint_scores / "confusion.csv", delimiter=",", skiprows=1, dtype=str)
+    counts = counts[:, 1:].astype(int)
+    union = counts.sum(1) + counts[:, :-1].sum(0) - counts.diagonal()
+    iou = counts.diagonal()[union > 0] / union[union > 0]
+    assert found["val/miou"] == pytest.approx(iou.mean())
+    assert found["val/pixel_accuracy"] == pytest.approx(counts.diagonal().sum() / counts.sum())
+
+
+def test_intervals_hold_the_scores(joint_scores, metrics):
+    found = metrics(joint_scores)
+    for name in ("abs_rel", "rmse_pooled", "miou", "pixel_accuracy"):
+        low, high = found[f"ci95_low/{name}"], found[f"ci95_high/{name}"]
+        assert low <= found[f"val/{name}"] <= high, name
+    assert found["ci95_low/abs_rel"] < found["ci95_high/abs_rel"]
+
+
+def scorer_of(objective, spec, output, labels, names):
+    """A scorer that has seen one batch."""
+    scorer = Scorer({objective.head: objective}, {objective.head: spec})
+    count = len(names)
+    labels = {**labels, "index": torch.arange(count), "name": names}
+    images = torch.zeros(count, 3, 8, 9, dtype=torch.uint8)
+    scorer.add({objective.head: HeadOutput(output)}, labels, images)
+    return scorer
+
+
+def test_two_heads_with_a_score_of_one_name_are_refused():
+    heads = {"depth": DepthObjective(max_depth=10.0), "regression": RegressionObjective()}
+    with pytest.raises(ValueError, match="head regression has a score rmse"):
+        Scorer(heads, {})
+
+
+def test_intervals_resample_blocks():
+    names = [f"/data/{video}/{video}_{k}.png" for video in "ab" for k in range(50)]
+    right = torch.arange(100) < 50  # one video is easy, the other hard
+    logits = torch.stack([right.float(), 0.5 * torch.ones(100), torch.zeros(100)], 1)
+    objective = ClassificationObjective(num_classes=3)
+    labels = {"class_id": torch.zeros(100).long()}
+    scorer = scorer_of(objective, OutputSpec("classification", "logits"), logits, labels, names)
+    low, high = scorer.result().intervals["accuracy"]
+    assert 0.35 < low < 0.45 < 0.55 < high < 0.65
+    for rule in ("folder", "/[ab]_"):
+        assert blocks_of(names, rule).tolist() == [0] * 50 + [1] * 50
+        assert scorer.result(rule).intervals["accuracy"] == (0, 1)  # two videos tell little
+    assert np.isnan(scorer.result("data").intervals["accuracy"]).all()  # one block
+
+
+def test_names_without_a_match_are_blocks_of_their_own():
+    blocks = blocks_of([f"/data/{k}.png" for k in ("a_1", "a_2", "3", "4")], "[a-z]_")
+    assert len(set(blocks.tolist())) == 3
+
+
+@pytest.mark.parametrize("rule", ["(", "video_"])
+def test_wrong_rules_of_blocks_are_refused_before_scoring(mistake, files, rule):
+    assert f"blocks={rule}: " in mistake(files, f"blocks='{rule}'")
+
+
+def test_ids_that_are_no_class_are_shown_as_none():
+    palette = [(10, 0, 0), (20, 0, 0), (30, 0, 0)]
+    objective = SegmentationObjective(num_classes=3, palette=palette)
+    spec = OutputSpec("segmentation", "logits", channels=3)
+    labels = {"labels": [torch.tensor([[0, 1, 2, 2]], dtype=torch.uint8)]}
+
+    def picture(ids):
+        scorer = scorer_of(objective, spec, torch.tensor([[ids]]), labels, ["a"])
+        return scorer.result().worst["miou"][0].rgb
+
+    assert np.array_equal(picture([0, 1, -7, 7]), picture([0, 1, IGNORE_INDEX, IGNORE_INDEX]))
+
+
+class Page(HTMLParser):
+    """Counts tags and complains of such as reach for the network or are left open."""
+
+    VOID = ("meta", "img", "br")
+
+    def __init__(self, path):
+        super().__init__()
+        self.open, self.tags = [], []
+        self.text = path.read_text()
+        self.feed(self.text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        for name, value in attributes:
+            assert name not in ("src", "href") or value.startswith("data:image/")
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_report_of_an_evaluation_is_one_whole_page(joint_scores):
+    page = Page(joint_scores / "report.html")
+    assert page.tags.count("img") == 5 + 8  # examples, and four of the worst by each of two heads
+    worst = ("Worst images by abs_rel", "Worst images by miou")
+    headings = ("Examples", *worst, "Scores", "Classes", "Largest confusions", "Settings")
+    positions = [page.text.index(f">{heading}<") for heading in headings]
+    assert positions == sorted(positions)
+    assert "better than nearest photo" in page.text
+    assert not re.search(r">-?0\.[1-9]\d{3,}<", page.text)  # three digits
+
+
+def test_report_of_many_classes(tmp_path, monkeypatch):
+    monkeypatch.setattr("dpt.evaluation.scoring.WORST_IMAGES", 2)
+    ids = torch.randint(60, (3, 8, 9), dtype=torch.uint8)
+    objective = SegmentationObjective(num_classes=60)
+    spec, labels = OutputSpec("segmentation", "logits"), {"labels": list(ids)}
+    scorer = scorer_of(objective, spec, (ids + 1) % 60, labels, ["<a>", "b", "c"])
+    write_report(tmp_path / "report.html", scorer.result(), baselines={}, settings={})
+    page = Page(tmp_path / "report.html")
+    assert "Largest confusions" in page.text
+    assert page.tags.count("img") == 2
+    assert "&lt;a&gt;: miou" in page.text
+
+
+def test_report_of_a_head_without_maps(tmp_path):
+    objective = ClassificationObjective(num_classes=3)
+    spec, labels = OutputSpec("classification", "logits"), {"class_id": torch.arange(3)}
+    scorer = scorer_of(objective, spec, torch.eye(3), labels, ["a", "b", "c"])
+    write_report(tmp_path / "report.html", scorer.result(), baselines={}, settings={})
+    page = Page(tmp_path / "report.html")
+    assert "accuracy" in page.text
+    assert "img" not in page.tags
