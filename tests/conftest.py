@@ -11,7 +11,7 @@ import pytest
 import torch
 from photos import save_dense
 from PIL import Image
-from tiny import ON_CPU, TINY_DATA, TINY_RUN, TINY_SCENES, call
+from tiny import ON_CPU, TINY_DATA, TINY_RUN, TINY_SCENES, call, words_of
 
 Run = Callable[..., Path]
 gc.disable()  # while modules are imported: what they make is kept
@@ -58,6 +58,7 @@ def train() -> Run:
     """train(folder, *overrides): a tiny run; on scenes where the overrides name no data."""
 
     def run(folder: Path, *overrides: str) -> Path:
+        overrides = words_of(*overrides)
         scenes = () if any(o.startswith("data=") for o in overrides) else TINY_SCENES
         flags = [o for o in overrides if o.startswith("-")]  # Hydra takes them in front alone
         rest = [o for o in overrides if not o.startswith("-")]
@@ -77,6 +78,7 @@ def evaluate() -> Run:
     """evaluate(folder, checkpoint, *overrides), on scenes where the overrides name no data."""
 
     def run(folder: Path, checkpoint: Path, *overrides: str) -> Path:
+        overrides = words_of(*overrides)
         named = any(o.startswith("data=") for o in overrides)
         scenes = () if named else ("data=scenes", *TINY_SCENES)
         options = (*TINY_DATA, *ON_CPU, *scenes, *overrides)

@@ -124,8 +124,9 @@ def test_help_of_a_command(dpt_command, command, says):
 
 
 def test_the_configuration_can_be_printed_without_a_run(dpt_command, tmp_path):
-    code, out, err = dpt_command("train", "--cfg", "job", "task=depth", "optim.lr=0.125",
-                         f"run_dir={tmp_path / 'run'}")  # fmt: skip
+    code, out, err = dpt_command(
+        "train", "--cfg", "job", f"task=depth optim.lr=0.125 run_dir={tmp_path / 'run'}"
+    )
     assert (code, err) == (0, "")
     assert "lr: 0.125" in out
     assert "monitor: val/abs_rel" in out
@@ -190,9 +191,11 @@ WRONG_VALUES = [
     (["--steps", "10"], ["no flag --steps", "steps=VALUE"]),
     (["trainer.max_steps=2", "trainer.max_time=0"], ["trainer: max_time must be above 0"]),
     (["data.image_size=192"], ["data.image_size=192", "such as [192, 192]"]),
-    (["task.objectives.segmentation.loss.class_weights=[1]"],
-     ["task.objectives.segmentation.loss has no keys", "change class_weights where"]),
-]  # fmt: skip
+    (
+        ["task.objectives.segmentation.loss.class_weights=[1]"],
+        ["task.objectives.segmentation.loss has no keys", "change class_weights where"],
+    ),
+]
 TOO_LARGE = [
     (["schedule.final=1e308"], ["schedule.final=1e+308"]),
     (["task.max_depth=1e308"], ["depth.max_depth=1e+308"]),
@@ -201,13 +204,25 @@ TOO_LARGE = [
 ]
 WRONG_DATA = [
     (["data.weights.rgbd=2", "data=mix"], ["write +data.weights.rgbd=VALUE to add it"]),
-    (["data=mix", "+data@data.sets.a=scenes", "+data.unlabelled=x"],
-     ["data.unlabelled: a mix has none; set it for a set of data.sets"]),
-    (["data=folder", "data.root=.", "data.invalid_depth=65535", "data.depth=a", "data.max_depth=1"],
-     ["data.invalid_depth=65535: must be a list, such as [65535]"]),
-    (["data=mix", "+data@data.sets.a=scenes", "data.sets.a.batch_size=1"],
-     ["data.sets.a.batch_size has no effect in a mix: set data.batch_size"]),
-]  # fmt: skip
+    (
+        ["data=mix", "+data@data.sets.a=scenes", "+data.unlabelled=x"],
+        ["data.unlabelled: a mix has none; set it for a set of data.sets"],
+    ),
+    (
+        [
+            "data=folder",
+            "data.root=.",
+            "data.invalid_depth=65535",
+            "data.depth=a",
+            "data.max_depth=1",
+        ],
+        ["data.invalid_depth=65535: must be a list, such as [65535]"],
+    ),
+    (
+        ["data=mix", "+data@data.sets.a=scenes", "data.sets.a.batch_size=1"],
+        ["data.sets.a.batch_size has no effect in a mix: set data.batch_size"],
+    ),
+]
 MORE_WRONG_VALUES = [
     (["task=depth", "task.kind=absolute"], ["kind", "'absolute'", "metric", "relative"]),
     (["model.encoder.out_indices=[0,1,2,99]"], ["out_indices", "99", "0..7"]),
@@ -332,8 +347,13 @@ def test_wrong_keys_choices_and_values(mistake, arguments, says):
 )
 def test_any_value_of_a_key_is_taken_or_refused_in_one_line(dpt_command, tmp_path, key):
     for value in ("text", "null", "[1,a]", "-1", "1e308", "nan", "{a:1}", "''", "'2'", "true"):
-        code, _, err = dpt_command("train", "task=regression", *TINY, *SCENES, "overwrite=true",
-                                   f"run_dir={tmp_path}", f"{key}={value}")  # fmt: skip
+        code, _, err = dpt_command(
+            "train",
+            "task=regression",
+            *TINY,
+            *SCENES,
+            f"overwrite=true run_dir={tmp_path} {key}={value}",
+        )
         assert code in (0, 1), (key, value)
         assert len(err.splitlines()) == code, (key, value, err)
 
@@ -366,8 +386,11 @@ def test_timm_encoder_without_a_known_name(mistake):
 
 
 def test_a_key_of_another_choice_of_its_group(mistake):
-    message = mistake("train", "model/encoder=timm", "model.encoder.name=vit_tiny_patch16_224",
-                      "model.encoder.num_blocks=4", "optim.lr=0.1", "seed=1")  # fmt: skip
+    message = mistake(
+        "train",
+        "model/encoder=timm model.encoder.name=vit_tiny_patch16_224",
+        "model.encoder.num_blocks=4 optim.lr=0.1 seed=1",
+    )
     assert "num_blocks" in message
 
 
@@ -397,8 +420,9 @@ def test_a_full_gpu_is_answered_with_what_takes_less(mistake, tmp_path, monkeypa
     (tmp_path / "greedy_loss.py").write_text(GREEDY)
     monkeypatch.setattr(sys, "path", sys.path[:])
     monkeypatch.setenv("DPT_PLUGINS", str(tmp_path / "greedy_loss.py"))
-    message = mistake("train", "task=depth", "task.depth_loss._target_=greedy_loss.Loss",
-                      *TINY, *SCENES)  # fmt: skip
+    message = mistake(
+        "train", "task=depth task.depth_loss._target_=greedy_loss.Loss", *TINY, *SCENES
+    )
     assert message.startswith("error: CUDA out of memory: reduce data.batch_size")
     assert "model.checkpoint_activations=true" in message
 

@@ -80,14 +80,71 @@ NAMED = (  # what a message names beside the file
     r"^(classes|names)\.|^scenes: |KEY=VALUE|4300 digits|interpolation|"
     r"\b(task|data|model|augment|optim|schedule|trainer|callbacks|logger)\b"
 )
-NUMBERS = ["-1", "0", "0.5", "1e308", "-1e999", "NaN", "Infinity", "", "null", "true", "1_0", "٣",
-           "'1'", "65536", "4294967296", "9" * 400, "9" * 5000]  # fmt: skip
-TEXTS = ["${oc.env:DPT_SECRET}", "$\\x7boc.env:DPT_SECRET}", "../", "../../outside/secret.png", "/",
-         "\0", "\\", "\x1b[31m", "\u202e", "\ud800", "\r\n", "\n", "\u2028", '"', "'", "%split",
-         "#", "!!python/object/apply:os.system [id]\n", "&a [*a, *a]", "???", ",", ";", "=", "{",
-         "[", "a" * 5000, "[" * 3000]  # fmt: skip
-VALUES = [None, True, -1, 0, 0.5, 1e308, -1e308, 10**30, float("nan"), float("inf"), [], {}, [[]],
-          {"a": {"a": [1]}}, *TEXTS]  # fmt: skip
+NUMBERS = [
+    "-1",
+    "0",
+    "0.5",
+    "1e308",
+    "-1e999",
+    "NaN",
+    "Infinity",
+    "",
+    "null",
+    "true",
+    "1_0",
+    "٣",
+    "'1'",
+    "65536",
+    "4294967296",
+    "9" * 400,
+    "9" * 5000,
+]
+TEXTS = [
+    "${oc.env:DPT_SECRET}",
+    "$\\x7boc.env:DPT_SECRET}",
+    "../",
+    "../../outside/secret.png",
+    "/",
+    "\0",
+    "\\",
+    "\x1b[31m",
+    "\u202e",
+    "\ud800",
+    "\r\n",
+    "\n",
+    "\u2028",
+    '"',
+    "'",
+    "%split",
+    "#",
+    "!!python/object/apply:os.system [id]\n",
+    "&a [*a, *a]",
+    "???",
+    ",",
+    ";",
+    "=",
+    "{",
+    "[",
+    "a" * 5000,
+    "[" * 3000,
+]
+VALUES = [
+    None,
+    True,
+    -1,
+    0,
+    0.5,
+    1e308,
+    -1e308,
+    10**30,
+    float("nan"),
+    float("inf"),
+    [],
+    {},
+    [[]],
+    {"a": {"a": [1]}},
+    *TEXTS,
+]
 
 
 # ---------------------------------------------------------------------------------- mutations
@@ -219,8 +276,11 @@ def picture_files(folder):
         depth_file(folder / f"grey{suffix}", small)
     for suffix in (".png", ".tiff", ".exr", ".h5", ".npy", ".npz", ".pfm", ".mat"):
         depth_file(folder / f"deep{suffix}", values)
-    cells = {"depth": values * 1.0, "s": {"a": "b", "c": np.arange(3)},
-             "d": np.array([values, "a"], object)}  # fmt: skip
+    cells = {
+        "depth": values * 1.0,
+        "s": {"a": "b", "c": np.arange(3)},
+        "d": np.array([values, "a"], object),
+    }
     scipy.io.savemat(folder / "v5.mat", cells)
     scipy.io.savemat(folder / "packed.mat", cells, do_compression=True)
     scipy.io.savemat(folder / "v4.mat", {"depth": values * 1.0}, format="4")
@@ -236,10 +296,19 @@ def picture_files(folder):
     rgba.convert("RGB").save(folder / "turned.jpg", exif=exif)
     frames[0].save(folder / "pages.gif", save_all=True, append_images=frames[1:])
     page = io.Parts(page=1, bands=[0], image_max=600.0)
-    readers = (io.read_image, io.read_labels, io.read_raw_depth, io.read_objects, io.read_depth,
-               io.label_values, pictures.read_size, pictures.exif_orientation,
-               partial(io.read_image, exif=True, parts=page), partial(io.read_objects, parts=page),
-               partial(io.read_labels, colors=[[0, 0, 0], [9, 9, 9]], distance=9))  # fmt: skip
+    readers = (
+        io.read_image,
+        io.read_labels,
+        io.read_raw_depth,
+        io.read_objects,
+        io.read_depth,
+        io.label_values,
+        pictures.read_size,
+        pictures.exif_orientation,
+        partial(io.read_image, exif=True, parts=page),
+        partial(io.read_objects, parts=page),
+        partial(io.read_labels, colors=[[0, 0, 0], [9, 9, 9]], distance=9),
+    )
     return {path: [partial(read, path) for read in readers] for path in sorted(folder.iterdir())}
 
 
@@ -264,12 +333,14 @@ def tables(folder):
     path.write_text("\n".join(lines) + "\n")
     options = {"root": folder, "split": "train"}
     both = {"split_files": {"train": path.name, "val": path.name}}
-    return {path: [
-        lambda: samples(ImageTableDataset(**options, table=path.name)),
-        lambda: read_points(path),
-        lambda: samples(FolderDataset(**options, **both, labels=".", num_classes=3, depth="d")),
-        lambda: detect(folder, {"depth_scale": 0.001}),
-    ]}  # fmt: skip
+    return {
+        path: [
+            lambda: samples(ImageTableDataset(**options, table=path.name)),
+            lambda: read_points(path),
+            lambda: samples(FolderDataset(**options, **both, labels=".", num_classes=3, depth="d")),
+            lambda: detect(folder, {"depth_scale": 0.001}),
+        ]
+    }
 
 
 def lists(folder):
@@ -310,8 +381,10 @@ def depth_sets(folder):
 
 
 def classes(folder):
-    rows = [{"id": 0, "name": "void", "color": "#000000"},
-            {"id": 1, "name": "road", "color": [1, 2, 3]}]  # fmt: skip
+    rows = [
+        {"id": 0, "name": "void", "color": "#000000"},
+        {"id": 1, "name": "road", "color": [1, 2, 3]},
+    ]
     for name, text in {
         "classes.txt": "void 0 0 0\nroad 128 64 128\ncar 0 0 142\n",
         "classes.csv": "id,name,r,g,b\n0,void,0,0,0\n1,road,128,64,128\n",
@@ -344,9 +417,11 @@ def coco(folder):
         folder / f"{panoptic}.json": [lambda: read(folder), lambda: detect(folder, {})],
         folder / picture: [lambda: read(folder)],
         folder / instances: [lambda: read(folder, annotations=instances)],
-        few / "train.json": [lambda: read(few, images=".", annotations="train.json"),
-                             lambda: detect(few, {})],
-    }  # fmt: skip
+        few / "train.json": [
+            lambda: read(few, images=".", annotations="train.json"),
+            lambda: detect(few, {}),
+        ],
+    }
 
 
 def shards(folder):
@@ -360,15 +435,24 @@ def shards(folder):
     pack_split(data, folder, split="train", shard_size=1 << 20)
     index = (folder / "train.json").read_text()
     plain = partial(PackedDataset, root=str(folder), split="train")
-    return {folder / "train-000000.tar": [read],
-            folder / "train.json": [lambda: samples(plain())]}  # fmt: skip
+    return {folder / "train-000000.tar": [read], folder / "train.json": [lambda: samples(plain())]}
 
 
 def runs(folder):
     """The configuration of a run, and all that is made of it before it is continued."""
     with initialize_config_dir(str(config_dir()), version_base="1.3"):
-        cfg = compose("train", [*TINY_VIT, *TINY_DATA, *TINY_SCENES, *ON_CPU, "task=joint",
-                                "logger=csv", f"run_dir={folder}"])  # fmt: skip
+        cfg = compose(
+            "train",
+            [
+                *TINY_VIT,
+                *TINY_DATA,
+                *TINY_SCENES,
+                *ON_CPU,
+                "task=joint",
+                "logger=csv",
+                f"run_dir={folder}",
+            ],
+        )
     values = OmegaConf.to_container(cfg, resolve=True)
     save_config(values | {"overrides": ["task=joint"], "follows": {}}, folder)
 
@@ -411,8 +495,11 @@ def checkpoints(folder):
     files = [saved / "config.json", saved / "model.safetensors"]
     found = {path: [lambda: DPT.from_pretrained(saved).config] for path in files}
     for path in (folder / "a.ckpt", folder / "b.pt", folder / "old.pth"):
-        found[path] = [lambda p=path: DPT.from_pretrained(p).outputs, partial(fault_of, path),
-                       partial(load_encoder_weights, encoder, path)]  # fmt: skip
+        found[path] = [
+            lambda p=path: DPT.from_pretrained(p).outputs,
+            partial(fault_of, path),
+            partial(load_encoder_weights, encoder, path),
+        ]
     return found
 
 
@@ -424,8 +511,13 @@ def predictions(folder):
     def predict(root, overwrite):
         """Writes as ``dpt predict`` does."""
         sources = find_inputs([root / "photos"], out=root / "out")
-        out = OutputFolder(root / "out", inputs=sources, folders=["labels", "overlay"],
-                           overwrite=overwrite, settings=settings)  # fmt: skip
+        out = OutputFolder(
+            root / "out",
+            inputs=sources,
+            folders=["labels", "overlay"],
+            overwrite=overwrite,
+            settings=settings,
+        )
         todo = [source for source in sources if not out.is_done(source, [product])]
         out.start()
         for source in todo:
@@ -447,10 +539,20 @@ def predictions(folder):
         photo(folder / f"photos/{i}.png")
         mask(folder / f"masks/{i}.png")
     predict(folder, False)
-    data = FolderDataset(root=folder, images="photos", labels="masks", num_classes=3,
-                         split="train", fractions={"train": 1.0})  # fmt: skip
-    readers = [score, partial(find_inputs, [folder], out=folder / "new"), partial(again, False),
-               partial(again, True)]  # fmt: skip
+    data = FolderDataset(
+        root=folder,
+        images="photos",
+        labels="masks",
+        num_classes=3,
+        split="train",
+        fractions={"train": 1.0},
+    )
+    readers = [
+        score,
+        partial(find_inputs, [folder], out=folder / "new"),
+        partial(again, False),
+        partial(again, True),
+    ]
     return {folder / f"out/predictions.json{end}": readers for end in ("", "l")}
 
 
@@ -469,8 +571,21 @@ def archives(folder):
     return {path: [partial(read, path)] for path in (folder / "a.zip", folder / "a.tar")}
 
 
-TARGETS = (picture_files, videos, tables, lists, depth_sets, classes, coco, shards, runs, overrides,
-           checkpoints, predictions, archives)  # fmt: skip
+TARGETS = (
+    picture_files,
+    videos,
+    tables,
+    lists,
+    depth_sets,
+    classes,
+    coco,
+    shards,
+    runs,
+    overrides,
+    checkpoints,
+    predictions,
+    archives,
+)
 
 
 # ------------------------------------------------------------------------------------ the run
@@ -536,8 +651,14 @@ def run(folder, seed, count, only="", case=-1):
 
 def fuzz(folder, seed, count, seconds):
     command = [sys.executable, __file__, folder, str(seed), str(count)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False,
-                          env={**os.environ, "DPT_SECRET": SECRET})  # fmt: skip
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+        env={**os.environ, "DPT_SECRET": SECRET},
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-800:]
 
 

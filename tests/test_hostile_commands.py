@@ -38,8 +38,12 @@ class Executed:
 
 @pytest.fixture(scope="module")
 def model():
-    return tiny({"depth": {"kind": "metric", "max_depth": 10.0},
-                 "segmentation": {"num_classes": 3, "class_names": NAMES}})  # fmt: skip
+    return tiny(
+        {
+            "depth": {"kind": "metric", "max_depth": 10.0},
+            "segmentation": {"num_classes": 3, "class_names": NAMES},
+        }
+    )
 
 
 @pytest.fixture
@@ -138,8 +142,9 @@ HARMFUL = {
     "zip": partial(saved, torch.save),
     "pickle": partial(saved, lambda values, path: path.write_bytes(pickle.dumps(values))),
     "bin": binary,
-    "local-dir": partial(of_timm, "local-dir:model"), "hf-hub": partial(of_timm, "hf-hub:a/b"),
-}  # fmt: skip
+    "local-dir": partial(of_timm, "local-dir:model"),
+    "hf-hub": partial(of_timm, "hf-hub:a/b"),
+}
 
 
 @pytest.mark.parametrize("kind", HARMFUL)
@@ -182,14 +187,20 @@ RUNS = {
     "run_dir": ("run_dir", "../outside"),
     "timm": ("model.encoder", {"kind": "timm", "name": "local-dir:photos"}),
     "weights": ("model.weights", "../outside/file"),
-    "cache": ("data", {"_target_": "dpt.data.PackedDataset", "root": "ADDRESS",
-                       "cache_dir": "../outside"}),
-    "cache of a part": ("data.val", {"_target_": "dpt.data.PackedDataset", "root": "ADDRESS",
-                                     "cache_dir": "../outside"}),
-    "files": ("data", {"_target_": "dpt.data.PackedDataset", "root": "filecache::ADDRESS",
-                       "cache_dir": "shards"}),
+    "cache": (
+        "data",
+        {"_target_": "dpt.data.PackedDataset", "root": "ADDRESS", "cache_dir": "../outside"},
+    ),
+    "cache of a part": (
+        "data.val",
+        {"_target_": "dpt.data.PackedDataset", "root": "ADDRESS", "cache_dir": "../outside"},
+    ),
+    "files": (
+        "data",
+        {"_target_": "dpt.data.PackedDataset", "root": "filecache::ADDRESS", "cache_dir": "shards"},
+    ),
     "unlabelled": ("data.unlabelled", "../outside"),
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -204,8 +215,10 @@ def address(tmp_path):
         yield f"http://127.0.0.1:{server.server_port}"
 
 
-AGAIN = {"resume": ("train", "resume=run", "trainer.max_steps=2"),
-         "evaluate": ("evaluate", "run", "run_dir=scores")}  # fmt: skip
+AGAIN = {
+    "resume": ("train", "resume=run", "trainer.max_steps=2"),
+    "evaluate": ("evaluate", "run", "run_dir=scores"),
+}
 
 
 @pytest.mark.parametrize(

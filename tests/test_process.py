@@ -10,18 +10,20 @@ import time
 from pathlib import Path
 
 import pytest
+from tiny import words_of
 
 from dpt import process
 
 ROOT = Path(__file__).parents[1]
-CHECK = ("data", "check", "data=scenes", "split=train", "data.train.length=1000000",
-         "data.num_workers=2")  # fmt: skip
+CHECK = ("data", "check", "data=scenes split=train data.train.length=1000000 data.num_workers=2")
 
 
-TRAIN = ("train", "task=regression", "logger=none", "data.image_size=[32,32]", "data.batch_size=2",
-         "data.num_workers=1", "model=dpt_tiny", "model.encoder.num_blocks=4",
-         "model.encoder.out_indices=[0,1,2,3]",
-         "trainer.accelerator=cpu")  # fmt: skip
+TRAIN = (
+    "train",
+    "task=regression logger=none data.image_size=[32,32] data.batch_size=2",
+    "data.num_workers=1 model=dpt_tiny model.encoder.num_blocks=4",
+    "model.encoder.out_indices=[0,1,2,3] trainer.accelerator=cpu",
+)
 
 
 def stopped(body, **environment):
@@ -140,9 +142,16 @@ def redirected(command, *, to):
 @pytest.mark.parametrize(("to", "lines"), [("> /dev/full", 1), ("| true", 0), (">&-", 0)])
 @pytest.mark.parametrize("what", ["lines", pytest.param("run", marks=pytest.mark.slow)])
 def test_a_command_goes_on_where_nobody_reads_its_output(tmp_path, what, to, lines):
-    run = ["-m", "dpt", *TRAIN, "data.train.length=4", "data.val.length=2", "trainer.max_steps=1",
-           f"run_dir={tmp_path}"]  # fmt: skip
-    done = redirected(["-c", SAY] if what == "lines" else run, to=to)
+    run = [
+        "-m",
+        "dpt",
+        *TRAIN,
+        "data.train.length=4",
+        "data.val.length=2",
+        "trainer.max_steps=1",
+        f"run_dir={tmp_path}",
+    ]
+    done = redirected(["-c", SAY] if what == "lines" else words_of(*run), to=to)
     assert (done.returncode, len(done.stderr.splitlines())) == (0, lines), done.stderr
     assert (tmp_path / "metrics.json").is_file() == (what == "run")
 
@@ -184,12 +193,12 @@ def start():
     started = []
 
     def call(*arguments):
-        command = [sys.executable, "-m", "dpt", *(str(a) for a in arguments)]
+        command = [sys.executable, "-m", "dpt", *words_of(*arguments)]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "WANDB_MODE": "offline"}
-        started.append(subprocess.Popen(
-            command, cwd=ROOT, env=environment, start_new_session=True, **pipes
-        ))  # fmt: skip
+        started.append(
+            subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True, **pipes)
+        )
         return started[-1]
 
     yield call
@@ -239,8 +248,12 @@ def test_a_check_with_workers(start, tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("group", [False, True])
 def test_packing_with_workers(start, tmp_path, number, group):
-    pack = start("data", "pack", "data=scenes", f"out={tmp_path / 'out'}", "data.num_workers=2",
-                 "data.train.length=100000", f"run_dir={tmp_path}")  # fmt: skip
+    pack = start(
+        "data",
+        "pack",
+        f"data=scenes out={tmp_path / 'out'} data.num_workers=2 data.train.length=100000",
+        f"run_dir={tmp_path}",
+    )
     until(pack, lambda: len(descendants(pack.pid)) >= 2)
     time.sleep(1)
     line = ends(pack, number, code=128 + number, group=group)
@@ -253,10 +266,13 @@ def test_packing_with_workers(start, tmp_path, number, group):
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_evaluation(start, joint_run, tmp_path, number, ranks):
     """Lightning's own handler ignores SIGTERM, and waits for the other ranks."""
-    score = start("evaluate", f"checkpoint={joint_run / 'checkpoints/last.ckpt'}", "data=scenes",
-                  "data.val.length=100000", "data.num_workers=1", "trainer.accelerator=cpu",
-                  "data.image_size=[32,48]", f"trainer.devices={ranks}", f"run_dir={tmp_path}",
-                  *(["trainer.strategy=ddp"] if ranks > 1 else []))  # fmt: skip
+    score = start(
+        "evaluate",
+        f"checkpoint={joint_run / 'checkpoints/last.ckpt'} data=scenes",
+        "data.val.length=100000 data.num_workers=1 trainer.accelerator=cpu",
+        f"data.image_size=[32,48] trainer.devices={ranks} run_dir={tmp_path}",
+        *(["trainer.strategy=ddp"] if ranks > 1 else []),
+    )
     until(score, lambda: len(descendants(score.pid)) >= 2 * ranks - 1)
     time.sleep(1)
     assert ends(score, number, code=128 + number) == f"stopped by {number.name}"
@@ -277,10 +293,13 @@ def test_the_first_moments(start, tmp_path, command, number):
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_the_second_ctrl_c_ends_training_at_once(start, tmp_path, ranks):
-    run = start(*TRAIN, "trainer.max_steps=1000000", "data.train.length=64", "data.val.length=4000",
-                "callbacks.checkpoint.every_n_train_steps=20", f"run_dir={tmp_path}",
-                "trainer.val_check_interval=500000", f"trainer.devices={ranks}",
-                *(["trainer.strategy=ddp"] if ranks > 1 else []))  # fmt: skip
+    run = start(
+        *TRAIN,
+        "trainer.max_steps=1000000 data.train.length=64 data.val.length=4000",
+        f"callbacks.checkpoint.every_n_train_steps=20 run_dir={tmp_path}",
+        f"trainer.val_check_interval=500000 trainer.devices={ranks}",
+        *(["trainer.strategy=ddp"] if ranks > 1 else []),
+    )
     until(run, (tmp_path / "checkpoints/last.ckpt").is_file)
     line = ends(run, signal.SIGINT, signal.SIGINT, code=130, group=True)
     assert line.startswith("stopped by SIGINT; go on from the last checkpoint: dpt train resume=")
@@ -290,9 +309,12 @@ def test_the_second_ctrl_c_ends_training_at_once(start, tmp_path, ranks):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_run_whose_workers_hang_ends_with_its_last_checkpoint(start, tmp_path, number):
     """As those that read from a network disk that is gone."""
-    run = start(*TRAIN, "trainer.max_steps=1000000", "data.train.length=64", "data.val.length=4",
-                "callbacks.checkpoint.every_n_train_steps=5", f"run_dir={tmp_path}",
-                "trainer.val_check_interval=500000")  # fmt: skip
+    run = start(
+        *TRAIN,
+        "trainer.max_steps=1000000 data.train.length=64 data.val.length=4",
+        f"callbacks.checkpoint.every_n_train_steps=5 run_dir={tmp_path}",
+        "trainer.val_check_interval=500000",
+    )
     until(run, (tmp_path / "checkpoints/last.ckpt").is_file)
     command = Path(f"/proc/{run.pid}/cmdline").read_bytes()  # that of its workers too
     for pid in descendants(run.pid):
@@ -308,8 +330,11 @@ def test_a_run_whose_workers_hang_ends_with_its_last_checkpoint(start, tmp_path,
 @pytest.mark.slow
 def test_sigterm_in_the_last_validation(start, tmp_path):
     """It is completed: exit code 143, and the run has its metrics."""
-    run = start(*TRAIN, "trainer.max_steps=2", "data.train.length=8", "data.val.length=4000",
-                "trainer.val_check_interval=100", f"run_dir={tmp_path}")  # fmt: skip
+    run = start(
+        *TRAIN,
+        "trainer.max_steps=2 data.train.length=8 data.val.length=4000",
+        f"trainer.val_check_interval=100 run_dir={tmp_path}",
+    )
     log = tmp_path / "log.txt"
     until(run, lambda: log.is_file() and "validating the final weights" in log.read_text())
     run.send_signal(signal.SIGTERM)

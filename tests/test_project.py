@@ -41,10 +41,7 @@ def sources():
     [
         (r"^\s*(import|from) albumentations", {"dpt/data/colors.py"}),
         (r"^\s*(import|from) hydra", {"dpt/config/compose.py", "dpt/config/overrides.py"}),
-        (
-            r"^\s*(import|from) omegaconf",
-            {"dpt/config/compose.py", "dpt/config/overrides.py"},
-        ),
+        (r"^\s*(import|from) omegaconf", {"dpt/config/compose.py", "dpt/config/overrides.py"}),
         (r"^\s*(import|from) wandb", {"dpt/training/loggers.py"}),
         (
             r"cv2\.im(read|decode)|Image\.open|np\.load\(|\bh5py\b|loadmat",

@@ -1,6 +1,7 @@
 """Tiny runs, started in this process as the command line starts them, and steps of a task."""
 
 import logging
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -90,11 +91,20 @@ def losses_of(task, batch, *, steps: int, lr: float) -> list[float]:
     return losses
 
 
+def words_of(*arguments: object) -> list[str]:
+    """The arguments of a command, from texts of one argument or of several ``KEY=VALUE``."""
+    return [
+        word
+        for text in map(str, arguments)
+        for word in (text.split(" ") if re.fullmatch(r"(\S+=\S* )+\S+=\S*", text) else [text])
+    ]
+
+
 def call(*arguments: object) -> None:
     """What ``dpt ARGUMENTS`` does; the log and the process are as before afterwards."""
     log, typed = logging.getLogger("dpt"), sys.argv
     before = log.level, log.propagate, log.handlers[:]
-    sys.argv = ["dpt", *map(str, arguments)]
+    sys.argv = ["dpt", *words_of(*arguments)]
     try:
         main()
     finally:

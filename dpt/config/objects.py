@@ -112,11 +112,7 @@ def _hints(target: Target) -> Plain:
 
 
 def check_arguments(
-    target: Target,
-    arguments: PlainMapping,
-    where: str,
-    *,
-    is_partial: bool = False,
+    target: Target, arguments: PlainMapping, where: str, *, is_partial: bool = False
 ) -> Plain:
     """Arguments converted to the types that ``target``, a function or class, declares.
 

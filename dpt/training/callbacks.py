@@ -36,12 +36,7 @@ class StepCallback(Callback):
         """Runs after an optimiser step."""
 
     def on_train_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: object,
-        outputs: object,
-        batch: Batch,
-        batch_idx: int,
+        self, trainer: L.Trainer, pl_module: object, outputs: object, batch: Batch, batch_idx: int
     ) -> None:
         if completes_step(trainer, batch_idx):
             self.on_step(trainer, cast(Task, pl_module))
@@ -68,12 +63,7 @@ class Throughput(Callback):
         self.on_train_start(trainer, pl_module)
 
     def on_train_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: object,
-        outputs: object,
-        batch: Batch,
-        batch_idx: int,
+        self, trainer: L.Trainer, pl_module: object, outputs: object, batch: Batch, batch_idx: int
     ) -> None:
         self.images += len(batch["image"]) * trainer.world_size
         if trainer.global_step % 10 == 0:

@@ -97,12 +97,7 @@ class RunCheckpoints(Checkpoint):
             self._save_last(trainer)
 
     def on_train_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: object,
-        outputs: object,
-        batch: Batch,
-        batch_idx: int,
+        self, trainer: L.Trainer, pl_module: object, outputs: object, batch: Batch, batch_idx: int
     ) -> None:
         # not in on_train_end, where Lightning counts an interrupted epoch as completed
         if self._is_between_steps(trainer, batch_idx) and is_last_step(trainer):

@@ -21,13 +21,26 @@ from dpt.types import DatasetInfo
 pytestmark = pytest.mark.filterwarnings("ignore:The ``compute`` method")
 
 DATA = {"image_size": [32, 48], "eval_size": None, "batch_size": 4, "num_workers": 0}
-SCENES = {**DATA, "_target_": "dpt.data.ScenesDataset", "size": [32, 48], "seed": 0,
-          "train": {"length": 6}, "val": {"length": 3, "seed": 5}}  # fmt: skip
+SCENES = {
+    **DATA,
+    "_target_": "dpt.data.ScenesDataset",
+    "size": [32, 48],
+    "seed": 0,
+    "train": {"length": 6},
+    "val": {"length": 3, "seed": 5},
+}
 DEPTH = {"_target_": "dpt.objectives.DepthObjective", "kind": "metric", "max_depth": None}
 SEGMENTATION = {"_target_": "dpt.objectives.SegmentationObjective", "num_classes": None}
 CLASSES = {"_target_": "dpt.objectives.ClassificationObjective", "num_classes": None}
-ENCODER = {"kind": "vit", "weights": None, "image_size": None, "num_heads": 3, "embed_dim": 48,
-           "num_blocks": 4, "out_indices": [0, 1, 2, 3]}  # fmt: skip
+ENCODER = {
+    "kind": "vit",
+    "weights": None,
+    "image_size": None,
+    "num_heads": 3,
+    "embed_dim": 48,
+    "num_blocks": 4,
+    "out_indices": [0, 1, 2, 3],
+}
 DECODER = {"reassemble_channels": [8, 8, 16, 16], "fusion_channels": 16}
 MODEL = {"name": "dpt_tiny", "encoder": ENCODER, "decoder": DECODER}
 SETTINGS = build.LoaderSettings(
@@ -212,9 +225,32 @@ def test_several_values_are_no_value():
         parse(["run_dir=a, b"])
 
 
-TEXTS = ["${oc.env:DPT_SECRET}", "\\${oc.env:DPT_SECRET}", "$\x7b", "a\\b", "a\nb\t", "it's", "\\'",
-         "a, b", "[1]", "{a: 1}", "1e-3", "null", "true", "", " ", "~", "é\udc80", "=x", "a=b",
-         "line\\\n", "\x1b[31m", "#", '"', "x" * 5000]  # fmt: skip
+TEXTS = [
+    "${oc.env:DPT_SECRET}",
+    "\\${oc.env:DPT_SECRET}",
+    "$\x7b",
+    "a\\b",
+    "a\nb\t",
+    "it's",
+    "\\'",
+    "a, b",
+    "[1]",
+    "{a: 1}",
+    "1e-3",
+    "null",
+    "true",
+    "",
+    " ",
+    "~",
+    "é\udc80",
+    "=x",
+    "a=b",
+    "line\\\n",
+    "\x1b[31m",
+    "#",
+    '"',
+    "x" * 5000,
+]
 
 
 def texts():

@@ -119,8 +119,20 @@ def check_calls(cfg: dict[str, Any]) -> int:
 
 
 def test_the_groups_are_those_that_the_documentation_names():
-    expected = {"augment", "callbacks", "data", "experiment", "logger", "model", "model/encoder",
-                "optim", "paths", "schedule", "task", "trainer"}  # fmt: skip
+    expected = {
+        "augment",
+        "callbacks",
+        "data",
+        "experiment",
+        "logger",
+        "model",
+        "model/encoder",
+        "optim",
+        "paths",
+        "schedule",
+        "task",
+        "trainer",
+    }
     assert expected <= set(groups())
 
 
@@ -253,8 +265,9 @@ def test_trainer_lists_every_argument_of_lightnings_trainer():
 class Wheel(nn.Module):
     """A target, which seems to be defined in the package of losses."""
 
-    def __init__(self, *, size: int, colour: str = "black", shape: tuple[int, int] = (1, 1),
-                 hub: Any = None) -> None:  # fmt: skip
+    def __init__(
+        self, *, size: int, colour: str = "black", shape: tuple[int, int] = (1, 1), hub: Any = None
+    ) -> None:
         super().__init__()
         self.size, self.colour, self.shape, self.hub = size, colour, shape, hub
 

@@ -155,8 +155,9 @@ def own_module(tmp_path, monkeypatch):
 
 def test_a_users_own_module(own_module):
     node = {"_target_": f"{own_module}.make_mine", "size": 3}
-    loss = make({"_target_": f"{own_module}.Mine", "part": node, "others": {"a": node}},
-                "x", nn.Module)  # fmt: skip
+    loss = make(
+        {"_target_": f"{own_module}.Mine", "part": node, "others": {"a": node}}, "x", nn.Module
+    )
     assert loss.part.in_features == loss.others["a"].in_features == 3
     for name in ("system", "os", "Callback", "undeclared"):
         with pytest.raises(ValueError, match=rf"x\._target_=parts_of_mine\.{name}: must be"):

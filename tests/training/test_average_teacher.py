@@ -26,10 +26,11 @@ def photos(tmp_path):
     """Of eight training images two keep their labels."""
     root = tmp_path / "data"
     save_dense(root, {"train": 8, "val": 2}, (40, 60))
-    return ("data=folder", f"data.root={root}", "data.labels=masks", "data.num_classes=3",
-            "data.depth=depth", "data.max_depth=10", "data.labelled=2",
-            "data.unlabelled=true", "augment.strong=1", "task/teacher=ema",
-            "task.teacher.start=0")  # fmt: skip
+    return (
+        f"data=folder data.root={root} data.labels=masks data.num_classes=3",
+        "data.depth=depth data.max_depth=10 data.labelled=2 data.unlabelled=true",
+        "augment.strong=1 task/teacher=ema task.teacher.start=0",
+    )
 
 
 def batch(count=4, labelled=2):
@@ -184,8 +185,12 @@ def test_an_average_without_images_to_label_is_told(caplog):
 
 
 def test_images_without_labels_may_be_a_setting_of_the_train_split(train, photos, tmp_path, capsys):
-    arguments = ("task=segmentation", *photos, "data.labelled=null", "data.unlabelled=null",
-                 "+data.train.labelled=2", "+data.train.unlabelled=true")  # fmt: skip
+    arguments = (
+        "task=segmentation",
+        *photos,
+        "data.labelled=null data.unlabelled=null +data.train.labelled=2",
+        "+data.train.unlabelled=true",
+    )
     train(tmp_path / "run", *arguments)
     with pytest.raises(SystemExit):
         train(tmp_path / "alone", *(a for a in arguments if "teacher" not in a), "augment.strong=0")

@@ -182,8 +182,11 @@ def test_a_run_ends_when_its_score_no_longer_improves(tmp_path):
 @pytest.mark.slow
 def test_early_stopping_can_be_switched_on(train, metrics, tmp_path):
     """At a rate of 0 no validation is better than the first."""
-    run = train(tmp_path, "task=regression", "optim.lr=0", "trainer.max_steps=50",
-                "trainer.val_check_interval=1", "callbacks.checkpoint.patience=2")  # fmt: skip
+    run = train(
+        tmp_path,
+        "task=regression optim.lr=0 trainer.max_steps=50 trainer.val_check_interval=1",
+        "callbacks.checkpoint.patience=2",
+    )
     content = checkpoint_of(run)
     assert content["global_step"] == 3
     assert "val/mae" in metrics(run)

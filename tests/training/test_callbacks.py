@@ -36,10 +36,16 @@ def test_pictures_are_spread_over_the_data_set(count, length, expected):
 
 
 def fake_trainer(**values):
-    usual = {"world_size": 1, "global_step": 3, "should_stop": False, "is_last_batch": False,
-             "accumulate_grad_batches": 1, "is_global_zero": True,
-             "sanity_checking": False, "fit_loop": SimpleNamespace(
-                 min_epochs=5, epoch_loop=SimpleNamespace(min_steps=50))}  # fmt: skip
+    usual = {
+        "world_size": 1,
+        "global_step": 3,
+        "should_stop": False,
+        "is_last_batch": False,
+        "accumulate_grad_batches": 1,
+        "is_global_zero": True,
+        "sanity_checking": False,
+        "fit_loop": SimpleNamespace(min_epochs=5, epoch_loop=SimpleNamespace(min_steps=50)),
+    }
     return SimpleNamespace(**usual | values)
 
 
@@ -132,8 +138,9 @@ def test_ranks_stop_together(stop):
     assert stop.received == signal.SIGUSR1
 
 
-@pytest.mark.parametrize(("seconds", "fewest", "most"), [(0.01, 5, 8), (0.1, 10, 16),
-                                                         (3.0, 98, 100)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("seconds", "fewest", "most"), [(0.01, 5, 8), (0.1, 10, 16), (3.0, 98, 100)]
+)
 def test_ranks_exchange_signals_once_per_second(stop, monkeypatch, seconds, fewest, most):
     """Each time they wait for the device and for the slowest rank."""
     now, asked = [0.0], []
@@ -181,8 +188,7 @@ def test_ctrl_c_in_a_run_validates_and_saves(train, metrics, monkeypatch, tmp_pa
     monkeypatch.setattr(Throughput, "on_train_batch_end", press)
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(SystemExit) as stop:
-        train(tmp_path, "task=regression", "trainer.max_steps=1000",
-              "trainer.val_check_interval=1000")  # fmt: skip
+        train(tmp_path, "task=regression trainer.max_steps=1000 trainer.val_check_interval=1000")
     assert stop.value.code == 128 + signal.SIGINT
     assert signal.getsignal(signal.SIGINT) == before
     assert "val/mae" in metrics(tmp_path)
@@ -249,12 +255,17 @@ def rows_for(objectives, outputs, labels, size=(24, 32)):
 
 
 def test_a_row_for_each_dense_head():
-    objectives = {"depth": DepthObjective(max_depth=10.0), "regression": RegressionObjective(),
-                  "segmentation": SegmentationObjective(
-                      num_classes=2, palette=((255, 0, 0), (0, 255, 0)))}  # fmt: skip
+    objectives = {
+        "depth": DepthObjective(max_depth=10.0),
+        "regression": RegressionObjective(),
+        "segmentation": SegmentationObjective(num_classes=2, palette=((255, 0, 0), (0, 255, 0))),
+    }
     depth = torch.rand(30, 40) * 5 + 1
-    labels = {"depth": [depth], "valid": [depth > 2],
-              "labels": [torch.ones(30, 40, dtype=torch.uint8)]}  # fmt: skip
+    labels = {
+        "depth": [depth],
+        "valid": [depth > 2],
+        "labels": [torch.ones(30, 40, dtype=torch.uint8)],
+    }
     outputs = {"depth": torch.rand(1, 24, 32) * 5, "segmentation": torch.randn(1, 2, 24, 32)}
     rows = rows_for(objectives, outputs, labels)
     assert len(rows) == 2
@@ -267,10 +278,15 @@ def test_a_row_for_each_dense_head():
 
 @pytest.mark.parametrize("kind", ["metric", "relative"])
 def test_an_image_without_any_label_has_a_row_too(kind):
-    objectives = {"depth": DepthObjective(max_depth=10.0, kind=kind),
-                  "segmentation": SegmentationObjective(num_classes=2)}  # fmt: skip
-    labels = {"depth": [torch.zeros(24, 32)], "valid": [torch.zeros(24, 32, dtype=torch.bool)],
-              "labels": [torch.full((24, 32), 255, dtype=torch.uint8)]}  # fmt: skip
+    objectives = {
+        "depth": DepthObjective(max_depth=10.0, kind=kind),
+        "segmentation": SegmentationObjective(num_classes=2),
+    }
+    labels = {
+        "depth": [torch.zeros(24, 32)],
+        "valid": [torch.zeros(24, 32, dtype=torch.bool)],
+        "labels": [torch.full((24, 32), 255, dtype=torch.uint8)],
+    }
     outputs = {"depth": torch.rand(1, 24, 32), "segmentation": torch.randn(1, 2, 24, 32)}
     assert len(rows_for(objectives, outputs, labels)) == 2
 
@@ -306,8 +322,10 @@ def test_a_file_that_breaks_in_mid_run_is_named(train, dense_folder, tmp_path):
     root = tmp_path / "data"
     shutil.copytree(dense_folder, root)
     victim = root / "images/train/5.png"
-    arguments = ("task=segmentation", "data=folder", f"data.root={root}", "data.labels=masks",
-                 "data.num_classes=3", "data.missing=skip", "trainer.max_steps=4")  # fmt: skip
+    arguments = (
+        f"task=segmentation data=folder data.root={root} data.labels=masks",
+        "data.num_classes=3 data.missing=skip trainer.max_steps=4",
+    )
     victim.write_bytes(victim.read_bytes()[:100])
     with pytest.raises(SystemExit):
         train(tmp_path / "strict", *arguments)

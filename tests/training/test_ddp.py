@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tiny import ON_CPU, TINY_VIT, checkpoint_of
+from tiny import ON_CPU, TINY_VIT, checkpoint_of, words_of
 
 ROOT = Path(__file__).parents[2]
 TWO_RANKS = (*ON_CPU, "trainer.devices=2", "trainer.strategy=ddp")
@@ -18,7 +18,7 @@ SCENES = ("data.train.length=8", "data.val.length=5")
 
 def start(*arguments, **options):
     return subprocess.Popen(
-        [sys.executable, *arguments],
+        [sys.executable, *words_of(*arguments)],
         cwd=ROOT,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
@@ -41,16 +41,31 @@ def finish(process, code=0, timeout=240):
 
 def train(runs, *overrides, code=0):
     """A run of two ranks in the one folder below ``runs``."""
-    process = start("train.py", *TINY_VIT, *DATA, *TWO_RANKS, "logger=none", "trainer.max_steps=2",
-                    f"paths.runs={runs}", *overrides)  # fmt: skip
+    process = start(
+        "train.py",
+        *TINY_VIT,
+        *DATA,
+        *TWO_RANKS,
+        f"logger=none trainer.max_steps=2 paths.runs={runs}",
+        *overrides,
+    )
     out = finish(process, code)
     (folder,) = list(runs.glob("*/*"))  # one, though every rank reads the clock
     return folder, out
 
 
 def score(folder, checkpoint, *overrides):
-    finish(start("-m", "dpt", "evaluate", f"checkpoint={checkpoint}", f"run_dir={folder}", *DATA,
-                 *TWO_RANKS, *overrides))  # fmt: skip
+    finish(
+        start(
+            "-m",
+            "dpt",
+            "evaluate",
+            f"checkpoint={checkpoint} run_dir={folder}",
+            *DATA,
+            *TWO_RANKS,
+            *overrides,
+        )
+    )
     return folder
 
 
@@ -97,28 +112,50 @@ def test_two_ranks_train_and_score_as_one(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", ["depth task.kind=relative", "segmentation", "classification",
-                                  "regression", "inpainting", "clip", "contrastive",
-                                  "dino"])  # fmt: skip
+@pytest.mark.parametrize(
+    "task",
+    [
+        "depth task.kind=relative",
+        "segmentation",
+        "classification",
+        "regression",
+        "inpainting",
+        "clip",
+        "contrastive",
+        "dino",
+    ],
+)
 def test_every_task_runs_on_two_ranks(tmp_path, task, metrics):
     choice, *rest = task.split()
-    run, _ = train(tmp_path / "runs", f"task={choice}", *rest, *SCENES, "data.train.length=7",
-                   "data.val.length=3", "trainer.max_steps=-1", "trainer.max_epochs=2")  # fmt: skip
+    run, _ = train(
+        tmp_path / "runs",
+        f"task={choice}",
+        *rest,
+        *SCENES,
+        "data.train.length=7 data.val.length=3 trainer.max_steps=-1 trainer.max_epochs=2",
+    )
     assert "constant/val/mae" in metrics(run) or choice != "regression"
     # seven images are shared as four and four, in two batches a rank and epoch
     assert checkpoint_of(run)["global_step"] == 4
 
 
-SEMI_SUPERVISED = ("data.labelled=1", "data.unlabelled=true", "augment.strong=1",
-                   "task/teacher=ema", "task.teacher.start=0")  # fmt: skip
+SEMI_SUPERVISED = (
+    "data.labelled=1 data.unlabelled=true augment.strong=1 task/teacher=ema",
+    "task.teacher.start=0",
+)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("teacher", [(), SEMI_SUPERVISED], ids=["", "average"])
 def test_partial_labels_and_sizes_on_two_ranks(tmp_path, evaluate, scores, dense_data, teacher):
     """A rank may meet batches without any label of one kind, or with labels alone."""
-    run, _ = train(tmp_path / "runs", "task=joint", *dense_data, "data.batch_size=1",
-                   "trainer.max_steps=3", *teacher)  # fmt: skip
+    run, _ = train(
+        tmp_path / "runs",
+        "task=joint",
+        *dense_data,
+        "data.batch_size=1 trainer.max_steps=3",
+        *teacher,
+    )
     checkpoint = run / "checkpoints/last.ckpt"
     two = scores(score(tmp_path / "two", checkpoint, *dense_data))
     assert_close(two, scores(evaluate(tmp_path / "one", checkpoint, *dense_data)))
@@ -135,10 +172,16 @@ def test_more_ranks_than_validation_images_are_refused(tmp_path):
 @pytest.mark.parametrize("told", [0, 1])
 def test_sigterm_to_one_ends_both_ranks(tmp_path, metrics, told):
     folder = tmp_path / "run"
-    process = start("train.py", *TINY_VIT, *DATA, *TWO_RANKS, *SCENES, "task=regression",
-                    "logger=none", "trainer.max_steps=1000000", "data.train.length=64",
-                    "callbacks.checkpoint.every_n_train_steps=20",
-                    "trainer.val_check_interval=500000", f"run_dir={folder}")  # fmt: skip
+    process = start(
+        "train.py",
+        *TINY_VIT,
+        *DATA,
+        *TWO_RANKS,
+        *SCENES,
+        "task=regression logger=none trainer.max_steps=1000000 data.train.length=64",
+        "callbacks.checkpoint.every_n_train_steps=20 trainer.val_check_interval=500000",
+        f"run_dir={folder}",
+    )
     log, deadline = folder / "log.txt", time.monotonic() + 120
     while time.monotonic() < deadline and process.poll() is None:
         if (folder / "checkpoints/last.ckpt").is_file():  # both have taken steps
@@ -155,9 +198,14 @@ def test_sigterm_to_one_ends_both_ranks(tmp_path, metrics, told):
 
 @pytest.mark.slow
 def test_a_mistake_on_two_ranks_is_told_once(tmp_path):
-    process = start("train.py", *TINY_VIT, *DATA, *TWO_RANKS, "logger=none", "task=segmentation",
-                    "data=folder", f"data.root={tmp_path}/nowhere", "data.labels=masks",
-                    "data.num_classes=3", f"run_dir={tmp_path / 'run'}")  # fmt: skip
+    process = start(
+        "train.py",
+        *TINY_VIT,
+        *DATA,
+        *TWO_RANKS,
+        f"logger=none task=segmentation data=folder data.root={tmp_path}/nowhere",
+        f"data.labels=masks data.num_classes=3 run_dir={tmp_path / 'run'}",
+    )
     out = finish(process, code=1)
     assert out.count("error:") == 1
     assert "Traceback" not in out

@@ -14,8 +14,10 @@ from dpt.data.samplers import EpochSampler
 
 # float64, because some gradients are as small as the rounding errors of float32, and some losses
 # follow the sign of a residual, which these errors can change
-ONE_STEP = ("optim=sgd", "trainer.max_steps=1", "trainer.gradient_clip_val=null",
-            "trainer.precision=64-true")  # fmt: skip
+ONE_STEP = (
+    "optim=sgd trainer.max_steps=1 trainer.gradient_clip_val=null",
+    "trainer.precision=64-true",
+)
 NO_DROPOUT = ("task.objectives.segmentation.dropout=0",)
 BLOCKS = [f"decoder.fusion.{i}.rcu{k}" for i in range(4) for k in (1, 2) if (i, k) != (3, 1)]
 NORMS = [f"{block}.bn{j}" for block in BLOCKS for j in (1, 2)]
@@ -30,8 +32,11 @@ TASKS = {
     "depth": ("task=depth",),
     "relative depth": ("task=depth", "task.kind=relative"),
     "segmentation": ("task=segmentation", *NO_DROPOUT, *STILL),
-    "segmentation, overlap": ("task=segmentation", "task/segmentation_loss=cross_entropy_dice",
-                              *NO_DROPOUT, *STILL),
+    "segmentation, overlap": (
+        "task=segmentation task/segmentation_loss=cross_entropy_dice",
+        *NO_DROPOUT,
+        *STILL,
+    ),
     "joint": ("task=joint", *NO_DROPOUT, *STILL),
     "classification": ("task=classification",),
     "regression": ("task=regression",),
@@ -40,7 +45,7 @@ TASKS = {
     "contrastive": ("task=contrastive",),
     "dino": ("task=dino",),
     "ibot": ("task=dino", "task.objectives.dino.patch_weight=1"),
-}  # fmt: skip
+}
 
 
 def gradients(folder):
@@ -60,8 +65,17 @@ def assert_same_lesson(train, tmp_path):
         """Returns the folder of the run of two ranks."""
         one, two = tmp_path / "one", tmp_path / "two"
         train(one, *ONE_STEP, "data.batch_size=4", *overrides)
-        finish(start("train.py", *TINY_VIT, *DATA, *TWO_RANKS, *ONE_STEP, "logger=none",
-                     "data.batch_size=2", f"run_dir={two}", *overrides))  # fmt: skip
+        finish(
+            start(
+                "train.py",
+                *TINY_VIT,
+                *DATA,
+                *TWO_RANKS,
+                *ONE_STEP,
+                f"logger=none data.batch_size=2 run_dir={two}",
+                *overrides,
+            )
+        )
         alone, shared = gradients(one), gradients(two)
         assert len(alone) == len(shared) > 40
         largest = max(float(gradient.abs().max()) for gradient in alone)
@@ -84,16 +98,20 @@ def partial_data(request, tmp_path):
     lacking = {kind: {order[k] for k in places} for kind, places in request.param.items()}
     save_dense(root, {"train": 4}, (40, 60), lacking=lacking)
     save_dense(root, {"val": 5}, (40, 60))
-    return ("data=folder", f"data.root={root}", "data.labels=masks", "data.num_classes=3",
-            "data.depth=depth", "data.max_depth=10")  # fmt: skip
+    return (
+        f"data=folder data.root={root} data.labels=masks data.num_classes=3",
+        "data.depth=depth data.max_depth=10",
+    )
 
 
 @pytest.mark.parametrize(
     "partial_data",
-    [pytest.param(v, id=k, marks=() if "depth" in k else pytest.mark.slow)
-     for k, v in PARTIAL.items()],
+    [
+        pytest.param(v, id=k, marks=() if "depth" in k else pytest.mark.slow)
+        for k, v in PARTIAL.items()
+    ],
     indirect=True,
-)  # fmt: skip
+)
 def test_gradients_with_partial_labels_equal_on_one_and_two_ranks(
     assert_same_lesson, partial_data, evaluate, scores, tmp_path
 ):

@@ -152,9 +152,11 @@ def test_the_teacher_is_no_part_of_the_task():
 
 @pytest.mark.parametrize(
     "name",
-    ["segmentation",
-     *(pytest.param(n, marks=pytest.mark.slow) for n in ("depth", "classification"))],
-)  # fmt: skip
+    [
+        "segmentation",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("depth", "classification")),
+    ],
+)
 def test_training_towards_a_teacher_lowers_the_disagreement(name):
     task = task_of(name, teacher_seed=1)
     losses = losses_of(task, unlabelled(4), steps=12, lr=4e-3)

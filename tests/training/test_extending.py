@@ -22,11 +22,15 @@ FILES = {
     if language in ("python", "yaml")
 }
 COMMANDS = [line for language, block in BLOCKS if language == "bash" for line in block.splitlines()]
-SHORT = ("steps=2", "data.num_workers=0", "data.batch_size=2", "data.image_size=[32,64]",
-         "trainer.accelerator=cpu", "logger=none")  # fmt: skip
+SHORT = (
+    "steps=2 data.num_workers=0 data.batch_size=2 data.image_size=[32,64]",
+    "trainer.accelerator=cpu logger=none",
+)
 FEW_SCENES = ("data.train.length=4", "data.val.length=2")
-SMALL = ("model=dpt_tiny", "model.encoder.num_blocks=4", "model.encoder.out_indices=[0,1,2,3]",
-         "model.encoder.embed_dim=48")  # fmt: skip
+SMALL = (
+    "model=dpt_tiny model.encoder.num_blocks=4 model.encoder.out_indices=[0,1,2,3]",
+    "model.encoder.embed_dim=48",
+)
 
 
 @pytest.fixture(scope="module")
@@ -104,8 +108,12 @@ def test_two_heads_in_one_run_and_the_commands_that_read_its_checkpoint(folder, 
     assert {"val/abs_rel", "val/agreement"} <= set(scores)
     checkpoint = run / "checkpoints/last.ckpt"
 
-    call("evaluate", f"checkpoint={checkpoint}", f"run_dir={tmp_path / 'scores'}", *FEW_SCENES,
-         "data.image_size=[32,64]", "data.num_workers=0", "trainer.accelerator=cpu")  # fmt: skip
+    call(
+        "evaluate",
+        f"checkpoint={checkpoint} run_dir={tmp_path / 'scores'}",
+        *FEW_SCENES,
+        "data.image_size=[32,64] data.num_workers=0 trainer.accelerator=cpu",
+    )
     again = metrics(tmp_path / "scores")
     assert again["val/agreement"] == pytest.approx(scores["val/agreement"], abs=1e-5)
     assert again["val/abs_rel"] == pytest.approx(scores["val/abs_rel"], rel=1e-4)
@@ -127,8 +135,16 @@ def test_two_heads_in_one_run_and_the_commands_that_read_its_checkpoint(folder, 
 )
 def test_without_the_variable_own_parts_are_refused(changed, says, tmp_path, monkeypatch, refused):
     monkeypatch.delenv("DPT_PLUGINS")
-    message = refused(call, "train", "--config-dir=mine", "task=depth", changed, *SHORT,
-                      *FEW_SCENES, f"run_dir={tmp_path / 'run'}")  # fmt: skip
+    message = refused(
+        call,
+        "train",
+        "--config-dir=mine",
+        "task=depth",
+        changed,
+        *SHORT,
+        *FEW_SCENES,
+        f"run_dir={tmp_path / 'run'}",
+    )
     assert re.search(says, message)
     assert "mine" not in sys.modules
 

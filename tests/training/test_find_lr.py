@@ -71,8 +71,13 @@ def test_a_sweep_can_be_repeated(swept, tmp_path):
 
 @pytest.mark.slow
 def test_accumulated_batches_are_one_step(tmp_path):
-    found = sweep(tmp_path, "trainer.accumulate_grad_batches=2", "find.steps=12",
-                  "find.lr_min=1e-5", "find.lr_max=1e-3")  # fmt: skip
+    found = sweep(
+        tmp_path,
+        "trainer.accumulate_grad_batches=2",
+        "find.steps=12",
+        "find.lr_min=1e-5",
+        "find.lr_max=1e-3",
+    )
     assert len(found["losses"]) == 12
     assert max(found["losses"]) < 3 * min(found["losses"])  # of whole size, not halves
 

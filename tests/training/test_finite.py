@@ -63,8 +63,9 @@ def test_a_nonfinite_step_changes_nothing_and_is_listed(task, tmp_path, factor):
     optimizer = torch.optim.AdamW(task.model.parameters(), lr=1e-3, fused=True)
     step(task, optimizer)
     weights = {k: v.clone() for k, v in task.model.state_dict().items()}
-    moments = {i: {k: v.clone() for k, v in s.items()} for i, s in
-               optimizer.state_dict()["state"].items()}  # fmt: skip
+    moments = {
+        i: {k: v.clone() for k, v in s.items()} for i, s in optimizer.state_dict()["state"].items()
+    }
     step(task, optimizer, factor=factor)
     assert_equal(task.model.state_dict(), weights)
     for i, state in optimizer.state_dict()["state"].items():

@@ -20,8 +20,17 @@ from dpt.training.first_files import check_data, missing_labels
 from dpt.types import DatasetInfo
 
 ROOT = Path(__file__).parents[2]
-DEPTH = {"val/abs_rel", "val/rmse", "val/sq_rel", "val/rmse_log", "val/log10", "val/silog",
-         "val/delta1", "val/delta2", "val/delta3"}  # fmt: skip
+DEPTH = {
+    "val/abs_rel",
+    "val/rmse",
+    "val/sq_rel",
+    "val/rmse_log",
+    "val/log10",
+    "val/silog",
+    "val/delta1",
+    "val/delta2",
+    "val/delta3",
+}
 SEGMENTATION = {"val/miou", "val/pixel_accuracy", "val/mean_accuracy", "val/iou/ground"}
 RUNS = {
     # overrides, metrics, heads, whether there are pictures
@@ -63,16 +72,27 @@ TASKS = sorted(p.stem for p in (ROOT / "conf/task").glob("*.yaml") if p.stem[0] 
 @pytest.mark.parametrize("name", TASKS)
 def test_every_task_trains_the_default_model(tmp_path, name):
     """The runs of other tests have a smaller model and another optimizer."""
-    call("train", *TINY_DATA, *TINY_SCENES, *ON_CPU, "logger=none", "trainer.max_steps=2",
-         f"task={name}", f"run_dir={tmp_path}")  # fmt: skip
+    call(
+        "train",
+        *TINY_DATA,
+        *TINY_SCENES,
+        *ON_CPU,
+        f"logger=none trainer.max_steps=2 task={name} run_dir={tmp_path}",
+    )
     assert checkpoint_of(tmp_path)["global_step"] == 2
 
 
 def test_the_folder_is_complete(kind, run):
     files = {p.relative_to(run).as_posix() for p in run.rglob("*") if p.is_file()}
     pictures = {f for f in files if f.startswith("panels/")}
-    assert files - pictures == {"config.yaml", "log.txt", "metrics.json", ".lock",
-                                "checkpoints/last.ckpt", "checkpoints/best.ckpt"}  # fmt: skip
+    assert files - pictures == {
+        "config.yaml",
+        "log.txt",
+        "metrics.json",
+        ".lock",
+        "checkpoints/last.ckpt",
+        "checkpoints/best.ckpt",
+    }
     wanted = {f"panels/{i:05d}.png" for i in range(5)} if RUNS[kind][3] else set()
     assert pictures == wanted
     assert "Scores on val" in log_of(run)
@@ -175,8 +195,11 @@ def steps_of(folder):
 
 
 def test_time_ends_a_run_in_order(train, tmp_path, metrics):
-    run = train(tmp_path, "task=regression", "trainer.max_steps=100000",
-                "trainer.max_time=00:00:00:01", "trainer.val_check_interval=100000")  # fmt: skip
+    run = train(
+        tmp_path,
+        "task=regression trainer.max_steps=100000 trainer.max_time=00:00:00:01",
+        "trainer.val_check_interval=100000",
+    )
     steps = steps_of(run)
     assert 1 <= steps < 100000
     assert "val/mae" in metrics(run)
@@ -188,8 +211,11 @@ def test_time_ends_a_run_in_order(train, tmp_path, metrics):
 
 @pytest.mark.slow
 def test_a_limit_on_batches_leaves_a_best_checkpoint(train, tmp_path):
-    run = train(tmp_path, "task=regression", "data.train.length=400", "trainer.max_steps=-1",
-                "trainer.max_epochs=1", "trainer.limit_train_batches=3")  # fmt: skip
+    run = train(
+        tmp_path,
+        "task=regression data.train.length=400 trainer.max_steps=-1 trainer.max_epochs=1",
+        "trainer.limit_train_batches=3",
+    )
     assert steps_of(run) == 3
     assert (run / "checkpoints/best.ckpt").is_file()
     dpt.DPT.from_pretrained(run / "checkpoints/best.ckpt")
@@ -216,9 +242,11 @@ def test_a_debugging_run(train, tmp_path):
 
 @pytest.mark.slow
 def test_overfitting_repeats_one_batch(train, tmp_path):
-    run = train(tmp_path, "task=segmentation", "debug=overfit", "trainer.max_steps=4",
-                "optim.lr=0", "logger=csv", "trainer.log_every_n_steps=1",
-                "task.objectives.segmentation.dropout=0")  # fmt: skip
+    run = train(
+        tmp_path,
+        "task=segmentation debug=overfit trainer.max_steps=4 optim.lr=0 logger=csv",
+        "trainer.log_every_n_steps=1 task.objectives.segmentation.dropout=0",
+    )
     losses = [float(row["train/loss"]) for row in rows_of(run) if row.get("train/loss")]
     assert len(losses) == 4
     assert max(losses) - min(losses) < 1e-5
@@ -241,8 +269,11 @@ def test_a_folder_with_partial_labels_and_several_sizes(
     assert all(isinstance(found[k], float) for k in ("val/miou", "val/abs_rel"))
     assert len(list((run / "panels").glob("*.png"))) == 5
     # how images are batched makes no difference, though only those of one size are stacked
-    alone = scores(evaluate(tmp_path / "alone", run / "checkpoints/last.ckpt", *dense_data,
-                            "data.batch_size=1"))  # fmt: skip
+    alone = scores(
+        evaluate(
+            tmp_path / "alone", run / "checkpoints/last.ckpt", *dense_data, "data.batch_size=1"
+        )
+    )
     for key, value in found.items():
         if isinstance(value, float):
             assert alone[key] == pytest.approx(value, rel=1e-5, abs=1e-6), key
@@ -259,8 +290,11 @@ def test_image_table(train, image_folder, tmp_path, metrics):
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [4, 64])  # whole, and larger than the data set
 def test_image_folder(train, image_folder, tmp_path, metrics, batch):
-    run = train(tmp_path, "task=classification", "data=imagefolder", f"data.root={image_folder}",
-                f"data.batch_size={batch}")  # fmt: skip
+    run = train(
+        tmp_path,
+        f"task=classification data=imagefolder data.root={image_folder}",
+        f"data.batch_size={batch}",
+    )
     assert "val/accuracy" in metrics(run)
     assert steps_of(run) == 2
     model = dpt.DPT.from_pretrained(run / "checkpoints/last.ckpt")
@@ -282,8 +316,10 @@ def test_a_sweep_numbers_its_runs(train, tmp_path):
         assert log_of(folder).count("Scores on val") == 1
     lines = log_of(folder).partition("Sweep")[2].splitlines()
     assert "val/mae" in lines[1]
-    assert [line.split()[:2] for line in lines[3:5]] == [["0", "optim.lr=0.01"],
-                                                        ["1", "optim.lr=0.02"]]  # fmt: skip
+    assert [line.split()[:2] for line in lines[3:5]] == [
+        ["0", "optim.lr=0.01"],
+        ["1", "optim.lr=0.02"],
+    ]
 
 
 # ------------------------------------------------------------------------------ loggers
@@ -295,12 +331,20 @@ def rows_of(folder):
 
 
 def test_csv_logger(train, tmp_path):
-    run = train(tmp_path, "task=joint", "logger=csv", "trainer.log_every_n_steps=1",
-                "seed=1e3", "steps=2e0", "trainer.max_steps=-1")  # fmt: skip
+    run = train(
+        tmp_path,
+        "task=joint logger=csv trainer.log_every_n_steps=1 seed=1e3 steps=2e0",
+        "trainer.max_steps=-1",
+    )
     assert "2 steps in" in log_of(run)  # whole numbers may be written as floats
     columns = {key for row in rows_of(run) for key, value in row.items() if value}
-    assert {"train/loss", "train/loss_depth", "train/loss_segmentation", "val/miou",
-            "val/abs_rel"} <= columns  # fmt: skip
+    assert {
+        "train/loss",
+        "train/loss_depth",
+        "train/loss_segmentation",
+        "val/miou",
+        "val/abs_rel",
+    } <= columns
     assert any(column.startswith("lr-") for column in columns)
     first = next(row for row in rows_of(run) if row["train/loss"])
     terms = ("train/loss_depth", "train/loss_segmentation", "train/loss_auxiliary")

@@ -84,5 +84,8 @@ def test_a_frozen_head_gives_the_outputs_of_its_loss(train, tmp_path, task):
 
 def test_a_part_that_the_model_has_not(train, tmp_path, refused):
     message = refused(train, tmp_path / "run", "task=depth", "callbacks.freeze.parts=[encodr]")
-    assert re.search(r"callbacks\.freeze\.parts: the model has no 'encodr'; there are encoder, "
-                     r"decoder, heads\.depth", message)  # fmt: skip
+    assert re.search(
+        r"callbacks\.freeze\.parts: the model has no 'encodr'; there are encoder, "
+        r"decoder, heads\.depth",
+        message,
+    )

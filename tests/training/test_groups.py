@@ -19,9 +19,16 @@ ENCODERS = {
     "beit": {**SMALL, "kind": "beit", "layer_scale": 0.1},
     "timm": {"kind": "timm", "name": "test_vit"},
 }
-TIMM = ("vit_small_patch14_reg4_dinov2", "vit_small_patch16_dinov3", "beit_base_patch16_224",
-        "deit_tiny_distilled_patch16_224", "swin_tiny_patch4_window7_224", "convnext_atto",
-        "swinv2_tiny_window8_256", "resnet18")  # fmt: skip
+TIMM = (
+    "vit_small_patch14_reg4_dinov2",
+    "vit_small_patch16_dinov3",
+    "beit_base_patch16_224",
+    "deit_tiny_distilled_patch16_224",
+    "swin_tiny_patch4_window7_224",
+    "convnext_atto",
+    "swinv2_tiny_window8_256",
+    "resnet18",
+)
 NEEDED = {
     "depth": {"kind": "metric", "max_depth": 10.0},
     "segmentation": {"num_classes": 3},
@@ -82,10 +89,26 @@ def test_frozen_parameters_are_left_out():
 
 # ------------------------------------------------------------------------------ weight decay
 
-UNDECAYED = (".bias", "decoder.queries", "decoder.codes", "cls_token", "reg_token", "dist_token",
-             "pos_embed", ".gamma", "gamma_1", "gamma_2", "position_bias_table", "q_bias", "v_bias",
-             "logit_scale", "clip.positions", "clip.log_scale", "in_proj_bias",
-             "bytes.weight")  # fmt: skip
+UNDECAYED = (
+    ".bias",
+    "decoder.queries",
+    "decoder.codes",
+    "cls_token",
+    "reg_token",
+    "dist_token",
+    "pos_embed",
+    ".gamma",
+    "gamma_1",
+    "gamma_2",
+    "position_bias_table",
+    "q_bias",
+    "v_bias",
+    "logit_scale",
+    "clip.positions",
+    "clip.log_scale",
+    "in_proj_bias",
+    "bytes.weight",
+)
 
 
 @pytest.mark.parametrize("encoder", [*ENCODERS, *TIMM])
@@ -93,14 +116,22 @@ def test_norms_biases_tokens_codes_and_gains_are_not_decayed(encoder):
     model = model_of(encoder)
     decay = by_name(model, groups_of(model), "weight_decay")
     norms = (nn.LayerNorm, nn.modules.batchnorm._BatchNorm, nn.GroupNorm)
-    spared = {f"{name}.{p}" for name, module in model.named_modules() if isinstance(module, norms)
-              for p, _ in module.named_parameters(recurse=False)}  # fmt: skip
+    spared = {
+        f"{name}.{p}"
+        for name, module in model.named_modules()
+        if isinstance(module, norms)
+        for p, _ in module.named_parameters(recurse=False)
+    }
     spared |= {name for name in decay if name.endswith(UNDECAYED)}
     for name, value in decay.items():
         assert value == (0.0 if name in spared else 0.5), name
     if encoder == "vit":
-        assert {"encoder.cls_token", "encoder.reg_token", "encoder.pos_embed",
-                "encoder.blocks.0.ls1.gamma"} <= spared  # fmt: skip
+        assert {
+            "encoder.cls_token",
+            "encoder.reg_token",
+            "encoder.pos_embed",
+            "encoder.blocks.0.ls1.gamma",
+        } <= spared
 
 
 # ------------------------------------------------------------------------------ layer decay
@@ -137,8 +168,11 @@ def test_rates_are_timms(name):
 
     with torch.device("meta"):
         peer = timm.create_model(name, num_classes=7)
-    scales = {id(p): group["lr_scale"] for group in param_groups_layer_decay(peer, layer_decay=0.7)
-              for p in group["params"]}  # fmt: skip
+    scales = {
+        id(p): group["lr_scale"]
+        for group in param_groups_layer_decay(peer, layer_decay=0.7)
+        for p in group["params"]
+    }
     model = model_of(name)
     rates = by_name(model, groups_of(model, layer_decay=0.7, encoder_lr=1.0), "lr")
     compared = 0

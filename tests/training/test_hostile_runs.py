@@ -64,8 +64,17 @@ def hostile_overrides(run):
     }
 
 
-@pytest.mark.parametrize("case", ["pickle", "groups", *(pytest.param(c, marks=SLOW) for c in (
-    "abbreviated", "plug-in", "searchpath", "launcher", "interpolation"))])  # fmt: skip
+@pytest.mark.parametrize(
+    "case",
+    [
+        "pickle",
+        "groups",
+        *(
+            pytest.param(c, marks=SLOW)
+            for c in ("abbreviated", "plug-in", "searchpath", "launcher", "interpolation")
+        ),
+    ],
+)
 def test_resume_executes_no_stored_override(run, monkeypatch, tmp_path, case):
     mark = tmp_path / "executed"
     monkeypatch.setenv("DPT_MARK", str(mark))
@@ -77,12 +86,18 @@ def test_resume_executes_no_stored_override(run, monkeypatch, tmp_path, case):
     assert SECRET not in (run / "log.txt").read_text()
 
 
-INTERPOLATIONS = ["$\\x7boc.env:DPT_SECRET}", "$\\u007boc.env:DPT_SECRET}", "${oc.env:DPT_SECRET}",
-                  "\\\\${oc.env:DPT_SECRET}", "${oc.decode:${oc.env:DPT_SECRET}}"]  # fmt: skip
+INTERPOLATIONS = [
+    "$\\x7boc.env:DPT_SECRET}",
+    "$\\u007boc.env:DPT_SECRET}",
+    "${oc.env:DPT_SECRET}",
+    "\\\\${oc.env:DPT_SECRET}",
+    "${oc.decode:${oc.env:DPT_SECRET}}",
+]
 
 
-@pytest.mark.parametrize("text", [INTERPOLATIONS[0],
-    *(pytest.param(t, marks=SLOW) for t in INTERPOLATIONS[1:])])  # fmt: skip
+@pytest.mark.parametrize(
+    "text", [INTERPOLATIONS[0], *(pytest.param(t, marks=SLOW) for t in INTERPOLATIONS[1:])]
+)
 @pytest.mark.parametrize("key", ["  name:", pytest.param("  - name:", marks=SLOW)])
 def test_resume_resolves_nothing_of_a_file(run, capfd, text, key):
     """As the name of the model, and as a name of W&B."""
@@ -104,21 +119,33 @@ def test_resume_resolves_nothing_of_a_file(run, capfd, text, key):
 
 
 NODES = {
-    "wandb of Lightning": ("logger", {"_target_": "lightning.pytorch.loggers.WandbLogger",
-                                      "project": "stolen", "offline": True}),
+    "wandb of Lightning": (
+        "logger",
+        {"_target_": "lightning.pytorch.loggers.WandbLogger", "project": "stolen", "offline": True},
+    ),
     "mlflow": ("logger", {"_target_": "lightning.pytorch.loggers.MLFlowLogger"}),
-    "own key": ("logger", {"_target_": "dpt.training.loggers.make_wandb", "project": "x",
-                           "settings": {"api_key": "k" * 40}}),
-    "csv elsewhere": ("logger", {"_target_": "lightning.pytorch.loggers.CSVLogger",
-                                 "save_dir": "PLACE"}),
-    "checkpoints": ("callbacks", {"_target_": "lightning.pytorch.callbacks.ModelCheckpoint",
-                                  "dirpath": "PLACE"}),
+    "own key": (
+        "logger",
+        {
+            "_target_": "dpt.training.loggers.make_wandb",
+            "project": "x",
+            "settings": {"api_key": "k" * 40},
+        },
+    ),
+    "csv elsewhere": (
+        "logger",
+        {"_target_": "lightning.pytorch.loggers.CSVLogger", "save_dir": "PLACE"},
+    ),
+    "checkpoints": (
+        "callbacks",
+        {"_target_": "lightning.pytorch.callbacks.ModelCheckpoint", "dirpath": "PLACE"},
+    ),
     "lambda": ("callbacks", {"_target_": "lightning.pytorch.callbacks.LambdaCallback"}),
     "panels": ("callbacks", {"_target_": "dpt.evaluation.callbacks.Panels", "folder": "PLACE"}),
     "dots": ("callbacks", {"_target_": "dpt.evaluation.callbacks.Panels", "folder": "a/../../b"}),
     "cache": ("data", {"cache_dir": "PLACE"}),
     "weights": ("model", "PLACE/w.pt"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", NODES)
@@ -131,8 +158,9 @@ def test_resume_refuses_what_a_file_must_not_choose(run, refused, case):
             values["model"]["weights"] = f"{place}/w.pt"
             shutil.rmtree(run / "checkpoints")
         else:
-            values[group]["x"] = {k: v.replace("PLACE", place) if isinstance(v, str) else v
-                                  for k, v in node.items()}  # fmt: skip
+            values[group]["x"] = {
+                k: v.replace("PLACE", place) if isinstance(v, str) else v for k, v in node.items()
+            }
 
     edit(run, change)
     before = outside(run)

@@ -78,9 +78,11 @@ def test_a_key_that_cannot_be_checked_leaves_the_run_offline(tmp_path):
     )
     place = {"WANDB_API_KEY": "0" * 40, "WANDB_BASE_URL": "http://127.0.0.1:9"}
     done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True,
+        [sys.executable, "-c", code, str(tmp_path)],
+        capture_output=True,
+        text=True,
         env=place | {"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     assert "AuthenticationError" in done.stdout
     assert "`wandb sync` uploads it" in done.stdout

@@ -20,8 +20,10 @@ SIZE = (32, 48)
 QUERIES = "task.num_queries=20"
 # until there are masks
 LONGER = ("trainer.max_steps=30", "optim.lr=6e-3", "trainer.val_check_interval=30")
-EOMT = ("model=eomt_small", "model.encoder.num_blocks=4", "model.encoder.out_indices=[1]",
-        "model.encoder.num_later_blocks=2", "model.encoder.embed_dim=48")  # fmt: skip
+EOMT = (
+    "model=eomt_small model.encoder.num_blocks=4 model.encoder.out_indices=[1]",
+    "model.encoder.num_later_blocks=2 model.encoder.embed_dim=48",
+)
 
 
 @pytest.fixture(scope="module")
@@ -34,24 +36,40 @@ def folder(tmp_path_factory):
 
 def train_eomt(folder, *overrides):
     data = () if any(o.startswith("data=") for o in overrides) else TINY_SCENES
-    call("train", *EOMT, "optim=adamw", *TINY_DATA, *ON_CPU, *data, "logger=none",
-         f"run_dir={folder}", QUERIES, *overrides)  # fmt: skip
+    call(
+        "train",
+        *EOMT,
+        "optim=adamw",
+        *TINY_DATA,
+        *ON_CPU,
+        *data,
+        f"logger=none run_dir={folder}",
+        QUERIES,
+        *overrides,
+    )
     return folder
 
 
 def data_of(folder, task):
     kind = "panoptic" if task == "panoptic" else "instances"
     file = f"annotations/{kind}_%split.json"
-    return ("data=coco", f"data.root={folder}", "data.split_names.train=train",
-            "data.split_names.val=val", f"data.annotations={file}")  # fmt: skip
+    return (
+        f"data=coco data.root={folder} data.split_names.train=train",
+        f"data.split_names.val=val data.annotations={file}",
+    )
 
 
 @pytest.fixture(scope="module")
 def run(folder, train, tmp_path_factory):
     """A run of task=panoptic that is long enough to find segments."""
-    return train(tmp_path_factory.mktemp("panoptic") / "run", "task=panoptic", QUERIES,
-                 "task.objectives.panoptic.threshold=0.1", "task.objectives.panoptic.overlap=0.1",
-                 *LONGER, *data_of(folder, "panoptic"))  # fmt: skip
+    return train(
+        tmp_path_factory.mktemp("panoptic") / "run",
+        "task=panoptic",
+        QUERIES,
+        "task.objectives.panoptic.threshold=0.1 task.objectives.panoptic.overlap=0.1",
+        *LONGER,
+        *data_of(folder, "panoptic"),
+    )
 
 
 def test_a_run_is_evaluated_and_its_files_score_as_the_model(
@@ -62,8 +80,17 @@ def test_a_run_is_evaluated_and_its_files_score_as_the_model(
     found = scores(evaluate(tmp_path / "model", run / "checkpoints/last.ckpt", *data))
     assert {k: found[k] for k in trained} == pytest.approx(trained, nan_ok=True)
     assert found["val/pq"] > 0
-    call("predict", str(run / "checkpoints/last.ckpt"), str(folder / "val"), "--out",
-         str(tmp_path / "out"), "--format", "npy,png,json", "--device", "cpu")  # fmt: skip
+    call(
+        "predict",
+        str(run / "checkpoints/last.ckpt"),
+        str(folder / "val"),
+        "--out",
+        str(tmp_path / "out"),
+        "--format",
+        "npy,png,json",
+        "--device",
+        "cpu",
+    )
     files = scores(score_files(tmp_path / "files", tmp_path / "out", data=data))
     assert files == pytest.approx(found, nan_ok=True)
     file = min((tmp_path / "out/panoptic_npy").iterdir())
@@ -83,8 +110,10 @@ def test_classes_of_other_ids_are_joined_by_name(run, folder, evaluate, scores, 
             part["category_id"] = 900 - part["category_id"]
     path = tmp_path / "panoptic_val.json"
     path.write_text(json.dumps(content))
-    data = (*data_of(folder, "panoptic"), f"data.annotations={path}",
-            f"data.masks={folder}/annotations/panoptic_%split")  # fmt: skip
+    data = (
+        *data_of(folder, "panoptic"),
+        f"data.annotations={path} data.masks={folder}/annotations/panoptic_%split",
+    )
     found = scores(evaluate(tmp_path / "out", run / "checkpoints/last.ckpt", *data))
     trained = scores(run)
     assert {k: found[k] for k in trained} == pytest.approx(trained, nan_ok=True)
@@ -92,8 +121,17 @@ def test_classes_of_other_ids_are_joined_by_name(run, folder, evaluate, scores, 
 
 def test_predicted_files_agree(run, folder, tmp_path):
     """Id maps as panopticapi reads them, and COCO's RLE of the same segments."""
-    call("predict", str(run), str(folder / "val"), "--out", str(tmp_path), "--device", "cpu",
-         "--format", "npy,png,json")  # fmt: skip
+    call(
+        "predict",
+        str(run),
+        str(folder / "val"),
+        "--out",
+        str(tmp_path),
+        "--device",
+        "cpu",
+        "--format",
+        "npy,png,json",
+    )
     names = {k.stem for k in (tmp_path / "panoptic").iterdir()}
     assert len(names) == 5
     for name in names:
@@ -118,7 +156,7 @@ def test_instances_score_as_pycocotools_scores_them(folder, train, scores, tmp_p
     data = (*data_of(folder, "instance"), "data.split_names.val=train", "augment=none")
     start = train if model == "dpt" else train_eomt
     run = start(
-        tmp_path / "run", "task=instance", QUERIES, "trainer.max_steps=300", "optim.lr=3e-3", *data
+        tmp_path / "run", "task=instance", QUERIES, "trainer.max_steps=300 optim.lr=3e-3", *data
     )
     model = dpt.DPT.from_pretrained(run / "checkpoints/last.ckpt").eval()
     val = CocoDataset(root=folder, split="train", annotations="annotations/instances_%split.json")
@@ -131,8 +169,14 @@ def test_instances_score_as_pycocotools_scores_them(folder, train, scores, tmp_p
         masks, classes, values = instances(resize(masks, SIZE)[0], logits[0], val.info.things)
         for mask, k, value in zip(masks, classes, values, strict=True):
             code = rle.encode(np.asfortranarray(mask.numpy().astype(np.uint8)))
-            results.append({"image_id": index + 1, "category_id": val.categories[int(k)][0],
-                            "segmentation": code, "score": float(value)})  # fmt: skip
+            results.append(
+                {
+                    "image_id": index + 1,
+                    "category_id": val.categories[int(k)][0],
+                    "segmentation": code,
+                    "score": float(value),
+                }
+            )
     reference = COCOeval(truth, truth.loadRes(results), "segm")
     reference.evaluate()
     reference.accumulate()

@@ -142,8 +142,11 @@ def test_muon_equals_timm():
             }
             for group in first.param_groups
         ],
-        lr=1e-3, momentum=0.95, nesterov=True, betas=(0.9, 0.95),
-    )  # fmt: skip
+        lr=1e-3,
+        momentum=0.95,
+        nesterov=True,
+        betas=(0.9, 0.95),
+    )
     torch.manual_seed(0)
     for _ in range(3):
         for name, parameter in ours.named_parameters():
@@ -206,8 +209,9 @@ def test_warmup_is_a_share_or_a_number_of_steps(warmup, steps):
 
 def test_rates_keep_their_ratio():
     parameters = [nn.Parameter(torch.zeros(1)) for _ in range(2)]
-    optimizer = torch.optim.SGD([{"params": parameters[:1], "lr": 0.1},
-                                 {"params": parameters[1:], "lr": 0.4}])  # fmt: skip
+    optimizer = torch.optim.SGD(
+        [{"params": parameters[:1], "lr": 0.1}, {"params": parameters[1:], "lr": 0.4}]
+    )
     schedule = warmup_then_decay(optimizer, total_steps=8, decay="cosine", warmup=0.05)
     for _ in range(4):
         optimizer.step()

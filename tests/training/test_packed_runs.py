@@ -8,16 +8,22 @@ from tiny import assert_equal, call, checkpoint_of
 
 from dpt.training import resume
 
-STEADY = ("schedule=constant", "callbacks.checkpoint.every_n_train_steps=1", "data.batch_size=1",
-          "task=joint", "data.window=2")  # fmt: skip
+STEADY = (
+    "schedule=constant callbacks.checkpoint.every_n_train_steps=1 data.batch_size=1",
+    "task=joint data.window=2",
+)
 
 
 @pytest.fixture(scope="module")
 def packed(dense_data, tmp_path_factory):
     """``dense_folder`` in shards of about two samples."""
     folder = tmp_path_factory.mktemp("packed")
-    call("data", "pack", *dense_data, f"out={folder}", "shard_mb=0.02", "data.num_workers=0",
-         f"run_dir={folder}/run")  # fmt: skip
+    call(
+        "data",
+        "pack",
+        *dense_data,
+        f"out={folder} shard_mb=0.02 data.num_workers=0 run_dir={folder}/run",
+    )
     assert len(json.loads((folder / "train.json").read_text())["shards"]) >= 2
     return folder
 
@@ -49,8 +55,7 @@ def test_a_resumed_run_from_a_server_equals_an_uninterrupted_one_from_a_folder(
 ):
     there, run = data(url, tmp_path / "cache"), tmp_path / "run"
     for steps in (4, 8):  # the first stop is inside the first epoch
-        train(run, *there, *STEADY, "resume=auto", f"trainer.max_steps={steps}",
-              "data.num_workers=1")  # fmt: skip
+        train(run, *there, *STEADY, f"resume=auto trainer.max_steps={steps} data.num_workers=1")
         assert resume.step_of(run / "checkpoints/last.ckpt") == steps
     assert_same(run, whole)
     assert scores(run) == scores(whole)

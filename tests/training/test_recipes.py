@@ -48,8 +48,10 @@ def trees(tmp_path_factory) -> Path:
         for i in range(3):
             ade = "ADEChallengeData2016"
             photo(f"{ade}/images/{split}/ADE_{name}_{i}.jpg")
-            save(f"{ade}/annotations/{split}/ADE_{name}_{i}.png",
-                 random.integers(0, 151, (40, 48)).astype(np.uint8))  # fmt: skip
+            save(
+                f"{ade}/annotations/{split}/ADE_{name}_{i}.png",
+                random.integers(0, 151, (40, 48)).astype(np.uint8),
+            )
             photo(f"camvid/images/{name}/{i}.png")
             save(f"camvid/masks/{name}/{i}.png", random.integers(0, 12, (40, 48)).astype(np.uint8))
             photo(f"rgbd/images/{name}/{i}.png")
@@ -61,8 +63,9 @@ def trees(tmp_path_factory) -> Path:
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_every_recipe_builds_its_model_at_full_size(recipe, trees):
     with initialize_config_dir(str(config_dir()), version_base="1.3"):
-        cfg = compose("train", [f"experiment={recipe}", f"paths.data_dir={trees}", "run_dir=x",
-                                *NO_DOWNLOADS])  # fmt: skip
+        cfg = compose(
+            "train", [f"experiment={recipe}", f"paths.data_dir={trees}", "run_dir=x", *NO_DOWNLOADS]
+        )
     values = OmegaConf.to_container(cfg, resolve=True)
     settings = build.loader_settings(values["data"])
     objectives = build.make_objectives(values["task"], build.make_dataset(values["data"], "train"))
@@ -70,7 +73,7 @@ def test_every_recipe_builds_its_model_at_full_size(recipe, trees):
         model = make_model(values["model"], objectives, settings, NO_DOWNLOADS)
         shape = (2, 3, *settings.image_size)
         outputs = model(torch.zeros(shape))
-    assert {k: v.shape[0] for k, v in outputs.items()}.keys() >= set(objectives)
+    assert outputs.keys() >= objectives.keys()
     assert model.preprocessing.image_size == settings.eval_size
     if recipe.startswith("dinov2"):  # whose codes are resized as they were in pretraining
         assert model.encoder.grid == (37, 37)
@@ -83,9 +86,14 @@ def test_every_recipe_runs_two_steps(recipe, trees, tmp_path):
     size = "[28,42]" if "dinov2" in recipe or "anything" in recipe else "[32,48]"
     tiny = (*TINY_MODEL, *(STEMS.get(recipe, ())))
     folder = tmp_path / "run"
-    call("train", f"experiment={recipe}", "debug=tiny", f"paths.data_dir={trees}",
-         f"run_dir={folder}", *tiny, *ON_CPU, *NO_DOWNLOADS, f"data.image_size={size}",
-         f"data.eval_size={size}", "trainer.precision=32-true")  # fmt: skip
+    call(
+        "train",
+        f"experiment={recipe} debug=tiny paths.data_dir={trees} run_dir={folder}",
+        *tiny,
+        *ON_CPU,
+        *NO_DOWNLOADS,
+        f"data.image_size={size} data.eval_size={size} trainer.precision=32-true",
+    )
     content = checkpoint_of(folder)
     assert content["global_step"] == 2
     metrics = json.loads((folder / "metrics.json").read_text())

@@ -15,17 +15,20 @@ from pathlib import Path
 import pytest
 import test_ddp
 import torch
-from tiny import ON_CPU, TINY_VIT, call, checkpoint_of
+from tiny import ON_CPU, TINY_VIT, call, checkpoint_of, words_of
 
 from dpt.training import resume
 
 ROOT = Path(__file__).parents[2]
 MODEL = (*TINY_VIT, "optim=adamw", "model.encoder.drop_path=0.1")
-RUN = (*MODEL, "task=joint", "data.image_size=[32,48]", "data.batch_size=2", "data.num_workers=0",
-       "data.train.length=10", "data.val.length=3", "logger=csv", *ON_CPU,
-       "trainer.log_every_n_steps=1", "trainer.val_check_interval=7",
-       "callbacks.checkpoint.every_n_train_steps=1", "optim.lr=1e-3",
-       "optim.layer_decay=0.8")  # fmt: skip
+RUN = (
+    *MODEL,
+    "task=joint data.image_size=[32,48] data.batch_size=2 data.num_workers=0",
+    "data.train.length=10 data.val.length=3 logger=csv",
+    *ON_CPU,
+    "trainer.log_every_n_steps=1 trainer.val_check_interval=7",
+    "callbacks.checkpoint.every_n_train_steps=1 optim.lr=1e-3 optim.layer_decay=0.8",
+)
 STEPS = "trainer.max_steps=12"
 resume_it = partial(call, "train")
 
@@ -60,8 +63,18 @@ def start_and_kill(folder, step, *overrides):
 
 def state_of(folder):
     checkpoint = checkpoint_of(folder)
-    return {k: checkpoint.get(k) for k in ("state_dict", "optimizer_states", "lr_schedulers",
-            "global_step", "current_model_state", "averaging_state", resume.KEY)}  # fmt: skip
+    return {
+        k: checkpoint.get(k)
+        for k in (
+            "state_dict",
+            "optimizer_states",
+            "lr_schedulers",
+            "global_step",
+            "current_model_state",
+            "averaging_state",
+            resume.KEY,
+        )
+    }
 
 
 def logged(folder):
@@ -106,7 +119,9 @@ def assert_same_run(found, expected, steps=12):
 def killed_and_resumed(folder, step, *overrides):
     """A run killed after ``step`` and resumed to its end."""
     start_and_kill(folder, step, *overrides)
-    again = [o for o in overrides if o.startswith(("task", "optim.", "~"))]  # RUN names others
+    again = [
+        o for o in words_of(*overrides) if o.startswith(("task", "optim.", "~"))
+    ]  # RUN names others
     out = finish(start(f"resume={folder}", *again))
     assert f"resume: from {folder}/checkpoints/last.ckpt" in out
     return folder
@@ -122,8 +137,7 @@ CASES = {
     "accumulated": ("trainer.accumulate_grad_batches=3",),
     "queries": ("task=panoptic",),
     "average of the model as teacher": (
-        "task=dino",
-        "task.objectives.dino.num_prototypes=64",
+        "task=dino task.objectives.dino.num_prototypes=64",
         "task.objectives.dino.patch_weight=1",
     ),
     "queries on two ranks": ("task=panoptic", "trainer.devices=2", "trainer.strategy=ddp"),
@@ -174,14 +188,22 @@ def test_twenty_kills_in_a_row(tmp_path):
         (["resume=~/nowhere"], f"resume={Path.home()}/nowhere: not a run's folder"),
         (["-m", "resume=auto"], "resume continues one run"),
         (["resume=auto"], "resume=auto needs run_dir=DIR"),
-        (["resume=RUN", "trainer.max_steps=9", "trainer.overfit_batches=1"],
-         "must be started again"),
-        (["resume=RUN", "data.batch_size=3", "trainer.max_steps=9"],
-         "the run had batch_size 4 and now has 3"),
-        (["resume=RUN", "trainer.max_steps=9", "callbacks.freeze.parts=[encoder]"],
-         "optim and callbacks.freeze.parts"),
-        (["resume=RUN", "trainer.max_steps=9", "optim.kind=sgd", "~optim.betas", "~optim.fused"],
-         "by another optimiser"),
+        (
+            ["resume=RUN", "trainer.max_steps=9", "trainer.overfit_batches=1"],
+            "must be started again",
+        ),
+        (
+            ["resume=RUN", "data.batch_size=3", "trainer.max_steps=9"],
+            "the run had batch_size 4 and now has 3",
+        ),
+        (
+            ["resume=RUN", "trainer.max_steps=9", "callbacks.freeze.parts=[encoder]"],
+            "optim and callbacks.freeze.parts",
+        ),
+        (
+            ["resume=RUN", "trainer.max_steps=9", "optim.kind=sgd", "~optim.betas", "~optim.fused"],
+            "by another optimiser",
+        ),
         (["resume=RUN", "optim=sgd"], "optim=sgd: a run that is resumed keeps its groups"),
         (["resume=RUN", "experiment=camvid"], "model.weights="),
         (["resume=RUN", "model/encoder=vit"], "model/encoder=vit: a run that is resumed"),
@@ -191,13 +213,15 @@ def test_twenty_kills_in_a_row(tmp_path):
         (["++resume=~/nowhere"], f"resume={Path.home()}/nowhere: not a run's folder"),
         (["resume=RUN", "run_dir=elsewhere"], "run_dir=elsewhere: a resumed run stays in"),
         (["resume=RUN", "--cfg", "job"], "--cfg has no effect"),
-        (["resume=RUN", "trainer.max_steps=9", "model.encoder.num_register_tokens=2"],
-         "tensors that differ: 1, such as model.encoder.reg_token"),
+        (
+            ["resume=RUN", "trainer.max_steps=9", "model.encoder.num_register_tokens=2"],
+            "tensors that differ: 1, such as model.encoder.reg_token",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_resumed(finished_run, refused, change, message):
     before = (finished_run / "config.yaml").read_text()
-    change = (c.replace("RUN", str(finished_run)) for c in change)
+    change = [c.replace("RUN", str(finished_run)) for c in change]
     assert message in refused(resume_it, *change)
     # else resume=RUN alone would meet the same fault again
     assert (finished_run / "config.yaml").read_text() == before
@@ -216,21 +240,42 @@ def test_slurm_puts_the_job_back_and_the_next_start_goes_on(tmp_path, case):
     tools.mkdir()
     (tools / "scontrol").write_text(f"#!/bin/sh\necho $@ >> {tmp_path}/called\n")
     (tools / "scontrol").chmod(0o755)
-    slurm = {"NTASKS": 1, "NTASKS_PER_NODE": 1, "JOB_ID": 7, "JOB_NAME": "train", "LOCALID": 0,
-             "NODEID": 0, "PROCID": 0}  # fmt: skip
+    slurm = {
+        "NTASKS": 1,
+        "NTASKS_PER_NODE": 1,
+        "JOB_ID": 7,
+        "JOB_NAME": "train",
+        "LOCALID": 0,
+        "NODEID": 0,
+        "PROCID": 0,
+    }
     job = {f"SLURM_{name}": str(value) for name, value in slurm.items()}
     job |= {"PATH": f"{tools}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
     # on a busy machine 20 steps are over before a checkpoint is noticed; a validation at the step
     # of the signal is left out
     steps = ("trainer.max_steps=60", "trainer.val_check_interval=50")
-    command = [sys.executable, "train.py", *RUN, *steps, "trainer=slurm", "trainer.strategy=auto",
-               "trainer.accelerator=cpu", f"paths.runs={tmp_path}", "resume=auto",
-               *CASES[case]]  # fmt: skip
+    command = [
+        sys.executable,
+        "train.py",
+        *words_of(*RUN, *steps),
+        "trainer=slurm",
+        "trainer.strategy=auto",
+        "trainer.accelerator=cpu",
+        f"paths.runs={tmp_path}",
+        "resume=auto",
+        *words_of(*CASES[case]),
+    ]
     folder = tmp_path / "joint/slurm_7"
 
     def begin():
-        return subprocess.Popen(command, cwd=ROOT, env=os.environ | job, text=True,
-                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
+        return subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=os.environ | job,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
 
     process, last = begin(), folder / "checkpoints/last.ckpt"
     while process.poll() is None and (resume.step_of(last) or 0) < 5:

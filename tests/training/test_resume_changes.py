@@ -6,7 +6,7 @@ from copy import deepcopy
 import pytest
 import yaml
 from test_resume import assert_same, csv_rows, resume_it, state_of
-from tiny import checkpoint_of
+from tiny import checkpoint_of, words_of
 
 import dpt
 from dpt.evaluation.callbacks import FailedFiles
@@ -51,8 +51,10 @@ def test_a_users_optimiser_and_a_schedule_of_torch_go_on(train, tmp_path, monkey
     """The one has groups without names, and moments of other shapes; the other no length."""
     (tmp_path / "own_optimiser.py").write_text(OWN)
     monkeypatch.setenv("DPT_PLUGINS", str(tmp_path / "own_optimiser.py"))
-    for group, text in (("optim", "own_optimiser.adafactor\nlr: 0.01"),
-                        ("schedule", "torch.optim.lr_scheduler.StepLR\nstep_size: 2")):  # fmt: skip
+    for group, text in (
+        ("optim", "own_optimiser.adafactor\nlr: 0.01"),
+        ("schedule", "torch.optim.lr_scheduler.StepLR\nstep_size: 2"),
+    ):
         (tmp_path / group).mkdir()
         (tmp_path / group / "mine.yaml").write_text(f"_target_: {text}\n")
     same = (f"--config-dir={tmp_path}", "task=regression", "optim=mine", "schedule=mine")
@@ -69,8 +71,10 @@ def test_resume_sets_keys_of_the_runs_own_groups(train, tmp_path):
     run = train(tmp_path, *groups, "++optim.fused=false", f"{loss}=0.1")
     before = yaml.safe_load((run / "config.yaml").read_text())
     copy = "task.objectives.segmentation.loss.label_smoothing"
-    changes = ("trainer.max_steps=3", f"{loss}=0.0", f"{copy}=0.0", "callbacks.ema.decay=0.5",
-               "optim.fused=true")  # fmt: skip
+    changes = (
+        f"trainer.max_steps=3 {loss}=0.0 {copy}=0.0 callbacks.ema.decay=0.5",
+        "optim.fused=true",
+    )
     resume_it(f"resume={run}", *changes, "hydra.output_subdir=null")
     after = yaml.safe_load((run / "config.yaml").read_text())
     expected = deepcopy(before)
@@ -79,7 +83,7 @@ def test_resume_sets_keys_of_the_runs_own_groups(train, tmp_path):
     expected["task"]["objectives"]["segmentation"]["loss"]["label_smoothing"] = 0.0
     expected["callbacks"]["ema"]["decay"] = 0.5
     expected["optim"]["fused"] = True
-    expected["overrides"] = [*before["overrides"], *changes]
+    expected["overrides"] = [*before["overrides"], *words_of(*changes)]
     assert {**after, "resume": None} == expected
     resume_it("resume=auto", f"run_dir={run}/", *groups, "trainer.max_steps=4")
     assert yaml.safe_load((run / "config.yaml").read_text())["callbacks"]["ema"]["decay"] == 0.5
@@ -93,8 +97,11 @@ def test_resume_refuses_a_key_whose_copies_it_would_leave(train, tmp_path, refus
 
 
 def test_resume_accepts_the_command_that_started_the_run(train, tmp_path):
-    command = ("task=segmentation", "data.image_size=[32,48]", "~callbacks.throughput",
-               "callbacks.panels=null", f"run_dir={tmp_path}")  # fmt: skip
+    command = (
+        "task=segmentation data.image_size=[32,48]",
+        "~callbacks.throughput",
+        f"callbacks.panels=null run_dir={tmp_path}",
+    )
     run = train(tmp_path, *command)
     before = yaml.safe_load((run / "config.yaml").read_text())
     resume_it("resume=auto", *command)
@@ -122,8 +129,10 @@ def rates(folder):
 @pytest.mark.parametrize("schedule", ["poly", pytest.param("cosine", marks=SLOW)])
 def test_what_is_configured_anew_counts_and_is_said(train, tmp_path, schedule):
     """Twice as long, at another rate: the second half is that of such a run from the start."""
-    common = ("task=regression", f"schedule={schedule}", "logger=csv", "optim.weight_decay=0.1",
-              "trainer.log_every_n_steps=1", "trainer.val_check_interval=100")  # fmt: skip
+    common = (
+        f"task=regression schedule={schedule} logger=csv optim.weight_decay=0.1",
+        "trainer.log_every_n_steps=1 trainer.val_check_interval=100",
+    )
     new = ("trainer.max_steps=6", "optim.lr=0.002", "optim.weight_decay=0.3")
     whole = train(tmp_path / "whole", *common, *new)
     run = train(tmp_path / "run", *common, "trainer.max_steps=3", "optim.lr=0.001")
@@ -143,8 +152,10 @@ def test_what_is_configured_anew_counts_and_is_said(train, tmp_path, schedule):
 @pytest.mark.slow
 @pytest.mark.parametrize(("first", "second"), [("poly", "cosine"), ("cosine", "constant")])
 def test_another_schedule_goes_on_from_the_same_step(train, tmp_path, first, second):
-    common = ("task=regression", "logger=csv", "trainer.log_every_n_steps=1",
-              "trainer.val_check_interval=100")  # fmt: skip
+    common = (
+        "task=regression logger=csv trainer.log_every_n_steps=1",
+        "trainer.val_check_interval=100",
+    )
     whole = train(tmp_path / "whole", *common, f"schedule={second}", "trainer.max_steps=6")
     run = train(tmp_path / "run", *common, f"schedule={first}", "trainer.max_steps=3")
     before = rates(run)
@@ -166,8 +177,10 @@ def test_a_data_set_that_grew_is_remarked(train, tmp_path):
 @pytest.mark.parametrize("batch", [3, 4])
 def test_a_stop_waits_for_accumulated_gradients(train, tmp_path, monkeypatch, batch):
     """Lightning's timer wishes so after any batch; of three a step, those before would be lost."""
-    run = ("task=regression", "data.train.length=20", "data.batch_size=2", "trainer.max_steps=4",
-           "trainer.accumulate_grad_batches=3", "trainer.val_check_interval=100")  # fmt: skip
+    run = (
+        "task=regression data.train.length=20 data.batch_size=2 trainer.max_steps=4",
+        "trainer.accumulate_grad_batches=3 trainer.val_check_interval=100",
+    )
     whole = train(tmp_path / "whole", *run)
 
     def stop(self, trainer, pl_module, data, batch_idx):
@@ -183,10 +196,16 @@ def test_a_stop_waits_for_accumulated_gradients(train, tmp_path, monkeypatch, ba
 
 def test_a_validation_that_ends_the_run_is_followed_by_its_last_checkpoint(train, tmp_path):
     name = "lightning.pytorch.callbacks.EarlyStopping"
-    stopping = (f"+callbacks.stop._target_={name}", "+callbacks.stop.monitor=val/mae",
-                "+callbacks.stop.divergence_threshold=-1")  # fmt: skip
-    run = train(tmp_path, "task=regression", "trainer.max_steps=9", "data.train.length=40",
-                "trainer.val_check_interval=3", *stopping)  # fmt: skip
+    stopping = (
+        f"+callbacks.stop._target_={name} +callbacks.stop.monitor=val/mae",
+        "+callbacks.stop.divergence_threshold=-1",
+    )
+    run = train(
+        tmp_path,
+        "task=regression trainer.max_steps=9 data.train.length=40",
+        "trainer.val_check_interval=3",
+        *stopping,
+    )
     assert checkpoint_of(run)["global_step"] == 3
 
 
@@ -197,13 +216,21 @@ def test_a_validation_that_ends_the_run_is_followed_by_its_last_checkpoint(train
 @pytest.mark.parametrize("key", ["model.weights", "model.encoder.weights"])
 def test_a_resumed_run_does_without_the_weights_it_began_with(train, tmp_path, key):
     """Which are of other sizes than the table's, where they are a whole model's."""
-    encoder = {"embed_dim": 48, "num_blocks": 4, "out_indices": [0, 1, 2, 3],
-               "num_register_tokens": 1}  # fmt: skip
+    encoder = {
+        "embed_dim": 48,
+        "num_blocks": 4,
+        "out_indices": [0, 1, 2, 3],
+        "num_register_tokens": 1,
+    }
     source = tmp_path / "source"
     heads = {"depth": {"kind": "metric", "max_depth": 10.0}}
-    dpt.create_model("dpt_tiny", heads=heads, encoder=encoder, image_size=(32, 48),
-                     decoder={"reassemble_channels": [8, 8, 16, 16], "fusion_channels": 16},
-                     ).save_pretrained(source)  # fmt: skip
+    dpt.create_model(
+        "dpt_tiny",
+        heads=heads,
+        encoder=encoder,
+        image_size=(32, 48),
+        decoder={"reassemble_channels": [8, 8, 16, 16], "fusion_channels": 16},
+    ).save_pretrained(source)
     first = (f"{key}={source}", "model.encoder.num_register_tokens=1")
     run = ("task=depth", *first, "trainer.max_steps=4", "schedule=constant")
     whole = train(tmp_path / "whole", *run)

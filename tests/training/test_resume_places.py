@@ -12,10 +12,13 @@ from tiny import checkpoint_of
 
 from dpt.evaluation.callbacks import FailedFiles
 
-RUN = (*MODEL, "task=joint", "data.batch_size=2", "data.train.length=14", "data.val.length=3",
-       "logger=csv", "trainer.log_every_n_steps=1", "trainer.val_check_interval=4",
-       "callbacks.checkpoint.every_n_train_steps=1", "optim.lr=1e-3", "callbacks.panels=null",
-       "trainer.max_steps=12")  # fmt: skip
+RUN = (
+    *MODEL,
+    "task=joint data.batch_size=2 data.train.length=14 data.val.length=3 logger=csv",
+    "trainer.log_every_n_steps=1 trainer.val_check_interval=4",
+    "callbacks.checkpoint.every_n_train_steps=1 optim.lr=1e-3 callbacks.panels=null",
+    "trainer.max_steps=12",
+)
 EPOCHS = ("trainer.max_steps=-1", "trainer.max_epochs=2")
 
 
@@ -63,12 +66,15 @@ CASES = {
     "steps": (),
     "epochs": EPOCHS,
     "shares of an epoch": (*EPOCHS, "trainer.val_check_interval=0.5"),
-    "every second epoch": ("trainer.max_steps=-1", "trainer.max_epochs=3",
-                           "trainer.check_val_every_n_epoch=2", "trainer.val_check_interval=1.0"),
-    "accumulated": ("trainer.accumulate_grad_batches=3", "trainer.max_steps=5",
-                    "trainer.val_check_interval=6"),
-    "average": ("callbacks=ema", "callbacks.panels=null",
-                "callbacks.checkpoint.every_n_train_steps=1"),
+    "every second epoch": (
+        "trainer.max_steps=-1 trainer.max_epochs=3 trainer.check_val_every_n_epoch=2",
+        "trainer.val_check_interval=1.0",
+    ),
+    "accumulated": (
+        "trainer.accumulate_grad_batches=3 trainer.max_steps=5",
+        "trainer.val_check_interval=6",
+    ),
+    "average": ("callbacks=ema callbacks.panels=null callbacks.checkpoint.every_n_train_steps=1",),
     "frozen": ("callbacks.freeze.parts=[encoder]",),
     "limited": (*EPOCHS, "trainer.limit_train_batches=5"),
     "clip": ("task=clip",),
@@ -77,7 +83,7 @@ CASES = {
     "inpainting": ("task=inpainting", "callbacks.panels=null"),
     "sanity check": ("trainer.num_sanity_val_steps=2",),
     "workers": ("data.num_workers=2",),
-}  # fmt: skip
+}
 SOME = [pytest.param(c, marks=() if c == "steps" else pytest.mark.slow) for c in CASES]
 
 

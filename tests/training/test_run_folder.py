@@ -189,10 +189,27 @@ CONFIGS = {
 
 @pytest.mark.parametrize(
     "case",
-    ["truncated", "other folder", "not UTF-8", "nested", "tag",
-     *(pytest.param(case, marks=SLOW) for case in ("half a line", "without a group", "empty",
-       "text", "no mapping", "interpolation", "a key twice", "bomb"))],
-)  # fmt: skip
+    [
+        "truncated",
+        "other folder",
+        "not UTF-8",
+        "nested",
+        "tag",
+        *(
+            pytest.param(case, marks=SLOW)
+            for case in (
+                "half a line",
+                "without a group",
+                "empty",
+                "text",
+                "no mapping",
+                "interpolation",
+                "a key twice",
+                "bomb",
+            )
+        ),
+    ],
+)
 def test_a_damaged_config_yaml_is_named(run, refused, case):
     path, text = run / "config.yaml", (run / "config.yaml").read_bytes()
     if case in ("without a group", "other folder"):
@@ -228,11 +245,25 @@ def change(path, key):
 
 @pytest.mark.parametrize(
     "key",
-    ["state_dict", "no ranks",
-     *(pytest.param(key, marks=SLOW) for key in ("optimizer_states", "loops", resume.KEY,
-       "global_step", "skipped_steps", "no random state", "empty optimiser",
-       "moments of another shape", "a step that is no number"))],
-)  # fmt: skip
+    [
+        "state_dict",
+        "no ranks",
+        *(
+            pytest.param(key, marks=SLOW)
+            for key in (
+                "optimizer_states",
+                "loops",
+                resume.KEY,
+                "global_step",
+                "skipped_steps",
+                "no random state",
+                "empty optimiser",
+                "moments of another shape",
+                "a step that is no number",
+            )
+        ),
+    ],
+)
 def test_a_checkpoint_with_a_missing_part_is_named(run, refused, key):
     path = run / "checkpoints/last.ckpt"
     (run / "checkpoints/best.ckpt").unlink()

@@ -13,8 +13,11 @@ from dpt.config.model import set_switches
 
 DROPPED = ["model.encoder.drop_path=0.2"]
 # torch.compile draws other random numbers; val, which comes first, has images of another size
-COMPILED = ["model.encoder.drop_path=0", "task.objectives.segmentation.dropout=0",
-            "data.eval_size=[48,64]"]  # fmt: skip
+COMPILED = [
+    "model.encoder.drop_path=0",
+    "task.objectives.segmentation.dropout=0",
+    "data.eval_size=[48,64]",
+]
 
 
 @pytest.mark.slow
@@ -23,10 +26,15 @@ COMPILED = ["model.encoder.drop_path=0", "task.objectives.segmentation.dropout=0
     [
         ("checkpoint_activations", DROPPED),
         ("channels_last", DROPPED),
-        pytest.param("compile", COMPILED, marks=pytest.mark.skipif(
-            shutil.which("g++") is None, reason="torch.compile needs a C++ compiler here")),
+        pytest.param(
+            "compile",
+            COMPILED,
+            marks=pytest.mark.skipif(
+                shutil.which("g++") is None, reason="torch.compile needs a C++ compiler here"
+            ),
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_switch_changes_nothing_but_the_cost(train, tmp_path, switch, settings):
     torch._dynamo.reset()
     plain = checkpoint_of(train(tmp_path / "plain", "task=joint", *settings))["state_dict"]
@@ -42,9 +50,13 @@ def test_a_switch_changes_nothing_but_the_cost(train, tmp_path, switch, settings
 
 def test_recomputation_saves_memory_where_it_is_wanted(monkeypatch):
     model = dpt.create_model(
-        "dpt_tiny", heads={"depth": {"kind": "relative"}}, num_blocks=4, out_indices=[0, 1, 2, 3],
-        embed_dim=48, num_heads=3,
-    )  # fmt: skip
+        "dpt_tiny",
+        heads={"depth": {"kind": "relative"}},
+        num_blocks=4,
+        out_indices=[0, 1, 2, 3],
+        embed_dim=48,
+        num_heads=3,
+    )
 
     def kept(setting, dtype=torch.float32):
         set_switches(model.to(dtype), {"save_memory": setting})
@@ -61,9 +73,14 @@ def test_recomputation_saves_memory_where_it_is_wanted(monkeypatch):
 def test_checkpointed_activations_are_fewer_and_gradients_the_same(kind):
     torch.manual_seed(0)
     model = dpt.create_model(
-        "dpt_tiny", heads={"depth": {"kind": "relative"}}, num_blocks=4, out_indices=[0, 1, 2, 3],
-        embed_dim=48, num_heads=3, encoder={"kind": kind},
-    ).double()  # fmt: skip
+        "dpt_tiny",
+        heads={"depth": {"kind": "relative"}},
+        num_blocks=4,
+        out_indices=[0, 1, 2, 3],
+        embed_dim=48,
+        num_heads=3,
+        encoder={"kind": kind},
+    ).double()
     images = torch.randn(2, 3, 64, 96, dtype=torch.double)
 
     def gradients():

@@ -39,18 +39,29 @@ TASKS = {
     "classification": lambda: [ClassificationObjective(num_classes=4)],
     "regression": lambda: [RegressionObjective()],
     "joint": lambda: [DepthObjective(max_depth=10.0), SegmentationObjective(num_classes=3)],
-    "everything": lambda: [DepthObjective(max_depth=10.0), SegmentationObjective(num_classes=3),
-                           ClassificationObjective(num_classes=4), RegressionObjective()],
-    "two of masks": lambda: [objective(num_classes=3, things=[True] * 3, num_queries=12)
-                             for objective in (PanopticObjective, InstanceObjective)],
-}  # fmt: skip
+    "everything": lambda: [
+        DepthObjective(max_depth=10.0),
+        SegmentationObjective(num_classes=3),
+        ClassificationObjective(num_classes=4),
+        RegressionObjective(),
+    ],
+    "two of masks": lambda: [
+        objective(num_classes=3, things=[True] * 3, num_queries=12)
+        for objective in (PanopticObjective, InstanceObjective)
+    ],
+}
 PRETRAINING = {  # without labels, and without a decoder
     "inpainting": lambda: [InpaintingObjective(mask_size=16)],
     "contrastive": lambda: [ContrastiveObjective()],
     "dino": lambda: [DinoObjective(num_prototypes=16)],
 }
-VIT = {"embed_dim": 48, "num_blocks": 4, "out_indices": [0, 1, 2, 3], "image_size": SIZE,
-       "num_register_tokens": 1}  # fmt: skip
+VIT = {
+    "embed_dim": 48,
+    "num_blocks": 4,
+    "out_indices": [0, 1, 2, 3],
+    "image_size": SIZE,
+    "num_register_tokens": 1,
+}
 ENCODERS = {
     "vit": VIT,
     "early": {**VIT, "num_blocks": 6},  # blocks after the last that is read
@@ -144,8 +155,7 @@ def test_every_parameter_of_other_encoders_has_one_too(name, encoder):
 
 @pytest.mark.parametrize("name", PRETRAINING)
 @pytest.mark.parametrize(
-    "encoder",
-    ["vit", *(pytest.param(e, marks=pytest.mark.slow) for e in ENCODERS if e != "vit")],
+    "encoder", ["vit", *(pytest.param(e, marks=pytest.mark.slow) for e in ENCODERS if e != "vit")]
 )
 def test_every_parameter_has_one_in_pretraining(name, encoder):
     task, size = task_of(name, encoder), (64, 96) if "timm" in encoder else SIZE
@@ -261,10 +271,17 @@ def test_gradients_are_clipped_in_every_precision(tmp_path, precision, fused):
     task, seen = task_of("depth"), NormBeforeStep()
     task.optimizer_factory = lambda m: torch.optim.AdamW(m.parameters(), fused=fused)
     trainer = L.Trainer(
-        precision=precision, gradient_clip_val=1e-3, max_steps=2, callbacks=[seen], logger=False,
-        accelerator="cpu", enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, default_root_dir=tmp_path,
-    )  # fmt: skip
+        precision=precision,
+        gradient_clip_val=1e-3,
+        max_steps=2,
+        callbacks=[seen],
+        logger=False,
+        accelerator="cpu",
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=tmp_path,
+    )
     trainer.fit(task, DataLoader([batch_of(2), batch_of(2, seed=1)], batch_size=None))
     assert seen.norm == pytest.approx(1e-3, rel=1e-3)
 

@@ -17,9 +17,12 @@ def trained(path):
 
 
 def test_a_run_with_a_teacher(train, teacher, joint_run, tmp_path, scores):
-    run = train(tmp_path / "taught", "task=joint", *trained(teacher),
-                "logger=csv",
-                "trainer.log_every_n_steps=1")  # fmt: skip
+    run = train(
+        tmp_path / "taught",
+        "task=joint",
+        *trained(teacher),
+        "logger=csv trainer.log_every_n_steps=1",
+    )
     assert (
         f"teacher: {teacher} (dpt_tiny), for depth, segmentation" in (run / "log.txt").read_text()
     )
@@ -35,8 +38,11 @@ def test_a_run_with_a_teacher(train, teacher, joint_run, tmp_path, scores):
 
 @pytest.mark.slow
 def test_resume_with_a_teacher_is_exact(train, teacher, tmp_path):
-    arguments = ("task=segmentation", *trained(teacher), "schedule=constant",
-                 "task.teacher.temperature=2")  # fmt: skip
+    arguments = (
+        "task=segmentation",
+        *trained(teacher),
+        "schedule=constant task.teacher.temperature=2",
+    )
     train(tmp_path / "once", *arguments, "trainer.max_steps=3")
     train(tmp_path / "twice", *arguments, "trainer.max_steps=1")
     train(tmp_path / "twice", *arguments, "trainer.max_steps=3", "resume=auto")
@@ -52,8 +58,7 @@ def test_images_without_labels_take_part(train, teacher, dense_folder, tmp_path)
     data = ("data=folder", f"data.root={dense_folder}", "data.depth=depth", "data.max_depth=10")
     with pytest.raises(SystemExit):
         train(tmp_path / "raise", "task=depth", *data)
-    run = train(tmp_path / "keep", "task=depth", *data, "data.missing=keep",
-                *trained(teacher))  # fmt: skip
+    run = train(tmp_path / "keep", "task=depth", *data, "data.missing=keep", *trained(teacher))
     assert "depth on FolderDataset (6 train, 5 val images)" in (run / "log.txt").read_text()
 
 

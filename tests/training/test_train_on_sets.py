@@ -27,10 +27,7 @@ def test_two_steps(train, tmp_path, data):
     make(root)
     run = train(
         tmp_path / "run",
-        f"task={task}",
-        f"data={data}",
-        f"paths.data_dir={tmp_path / 'data'}",
-        "data.batch_size=1",
+        f"task={task} data={data} paths.data_dir={tmp_path / 'data'} data.batch_size=1",
         *settings,
     )
     metrics = json.loads((run / "metrics.json").read_text())

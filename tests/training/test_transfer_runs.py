@@ -13,8 +13,11 @@ import dpt
 def source(train, tmp_path_factory):
     """Ten classes, and sizes that no configuration names."""
     folder = tmp_path_factory.mktemp("source")
-    return train(folder / "run", "task=segmentation", "model.decoder.fusion_channels=24",
-                 "model.preprocessing.mean=[0.4,0.4,0.4]")  # fmt: skip
+    return train(
+        folder / "run",
+        "task=segmentation model.decoder.fusion_channels=24",
+        "model.preprocessing.mean=[0.4,0.4,0.4]",
+    )
 
 
 def last(run):
@@ -23,16 +26,27 @@ def last(run):
 
 def train_from(folder, *overrides):
     """A tiny run that leaves the sizes of the model to ``model.weights``."""
-    call("train", *TINY_DATA, *ON_CPU, "logger=none", "trainer.max_steps=2", f"run_dir={folder}",
-         *overrides)  # fmt: skip
+    call(
+        "train",
+        *TINY_DATA,
+        *ON_CPU,
+        f"logger=none trainer.max_steps=2 run_dir={folder}",
+        *overrides,
+    )
     return folder
 
 
 def test_a_run_on_data_of_fewer_classes(source, dense_data, metrics, tmp_path):
     only_labels = [d for d in dense_data if not d.startswith("data.depth")]
     weights = f"model.weights={source / 'checkpoints/last.ckpt'}"
-    run = train_from(tmp_path / "run", "task=segmentation", "optim.lr=0", "data.missing=skip",
-                weights, *only_labels)  # fmt: skip
+    run = train_from(
+        tmp_path / "run",
+        "task=segmentation",
+        "optim.lr=0",
+        "data.missing=skip",
+        weights,
+        *only_labels,
+    )
     old, new = last(source), last(run)
     assert new.outputs["segmentation"].channels == 3
     assert new.config.to_dict()["decoder"] == old.config.to_dict()["decoder"]
@@ -40,11 +54,16 @@ def test_a_run_on_data_of_fewer_classes(source, dense_data, metrics, tmp_path):
     statistics = ("running_mean", "running_var", "num_batches_tracked")
     wanted, found = old.state_dict(), new.state_dict()
     assert wanted.keys() == found.keys()
-    other = {k for k, v in wanted.items() if not k.endswith(statistics)
-             and (v.shape != found[k].shape or not torch.equal(v, found[k]))}  # fmt: skip
+    other = {
+        k
+        for k, v in wanted.items()
+        if not k.endswith(statistics)
+        and (v.shape != found[k].shape or not torch.equal(v, found[k]))
+    }
     assert {n.rpartition(".")[0] for n in other} == {
-        "heads.segmentation.layers.4", "heads.segmentation.auxiliary_layers.4"
-    }  # fmt: skip
+        "heads.segmentation.layers.4",
+        "heads.segmentation.auxiliary_layers.4",
+    }
     assert "val/miou" in metrics(run)
     log = (run / "log.txt").read_text()
     assert "(4 train, 3 val images)" in log  # those with masks
@@ -57,8 +76,13 @@ def test_a_run_on_data_of_fewer_classes(source, dense_data, metrics, tmp_path):
 
 @pytest.mark.slow
 def test_another_task(source, tmp_path):
-    run = train_from(tmp_path / "run", "task=depth", "optim.lr=0", *TINY_SCENES,
-                f"model.weights={source / 'checkpoints/last.ckpt'}")  # fmt: skip
+    run = train_from(
+        tmp_path / "run",
+        "task=depth",
+        "optim.lr=0",
+        *TINY_SCENES,
+        f"model.weights={source / 'checkpoints/last.ckpt'}",
+    )
     log = (run / "log.txt").read_text()
     assert "not in the file, initialised randomly: heads.depth" in log
     assert "in the file, not used: heads.segmentation" in log
@@ -77,5 +101,6 @@ def test_another_task(source, tmp_path):
 )
 def test_what_does_not_go_together(source, tmp_path, refused, overrides, says):
     weights = f"model.weights={source / 'checkpoints/last.ckpt'}"
-    assert says in refused(train_from, tmp_path / "run", "task=depth",
-                           "model.encoder.num_blocks=4", weights, *overrides)  # fmt: skip
+    assert says in refused(
+        train_from, tmp_path / "run", "task=depth model.encoder.num_blocks=4", weights, *overrides
+    )

@@ -10,13 +10,13 @@ SMALL = {
     "contrastive": ("task=contrastive",),
     "dino": ("task=dino", "task.objectives.dino.num_prototypes=64"),
     "ibot": (
-        "task=dino",
-        "task.objectives.dino.num_prototypes=64",
+        "task=dino task.objectives.dino.num_prototypes=64",
         "task.objectives.dino.patch_weight=1",
     ),
 }
-TASKS = [pytest.param(task, marks=() if task == "contrastive" else pytest.mark.slow)
-         for task in SMALL]  # fmt: skip
+TASKS = [
+    pytest.param(task, marks=() if task == "contrastive" else pytest.mark.slow) for task in SMALL
+]
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -38,8 +38,9 @@ def test_a_run_and_its_encoder(train, evaluate, metrics, tmp_path, task):
 @pytest.mark.parametrize("task", SMALL)
 def test_a_run_on_photos_without_classes(train, dense_folder, metrics, tmp_path, task):
     """best.ckpt is that of the last validation."""
-    run = train(tmp_path, *SMALL[task], "data=folder", f"data.root={dense_folder}",
-                "trainer.val_check_interval=1")  # fmt: skip
+    run = train(
+        tmp_path, *SMALL[task], f"data=folder data.root={dense_folder} trainer.val_check_interval=1"
+    )
     assert not {"val/knn_accuracy"} & {k for k, v in metrics(run).items() if v is not None}
     best = checkpoint_of(run, "best")
     assert best["global_step"] == 2
@@ -48,10 +49,7 @@ def test_a_run_on_photos_without_classes(train, dense_folder, metrics, tmp_path,
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (
-            ("task=contrastive", "augment=strong"),
-            "needs at least 2 views: set augment.views=2",
-        ),
+        (("task=contrastive", "augment=strong"), "needs at least 2 views: set augment.views=2"),
         (("task=contrastive", "data.batch_size=1"), "raise data.batch_size"),
         (
             ("task=depth", "augment=views"),
