@@ -31,16 +31,16 @@ Cell = str | float | int | None
 """A cell of a table: numbers are shown with three significant digits, None and NaN as a dash."""
 
 
-def render(template: str, **values: object) -> bytes:
+def render_page(template: str, **values: object) -> bytes:
     """Returns a page from a template such as ``data_check.html`` and its variables, escaped."""
     text = _environment().get_template(template).render(values)
     text = text.replace(_FIRST_LINE, f"{_FIRST_LINE}\n{_mark(template)}", 1)
     return text.encode(errors="backslashreplace")  # paths that are not UTF-8
 
 
-def write_report(path: Path, template: str, **values: object) -> None:
-    """Writes :func:`render`'s page."""
-    write_bytes(path, render(template, **values))
+def write_page(path: Path, template: str, **values: object) -> None:
+    """Writes :func:`render_page`'s page."""
+    write_bytes(path, render_page(template, **values))
 
 
 def _mark(template: str) -> str:

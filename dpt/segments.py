@@ -24,7 +24,7 @@ class Segments(NamedTuple):
 
     classes: Tensor  # int64 (N,), class ids
     masks: Tensor  # bool (N, H, W); they do not overlap
-    known: Tensor  # bool (H, W), False without a label and in crowds: masks are not compared there
+    compared: Tensor  # bool (H, W), where masks are compared: not without a label, not in crowds
     crowds: Tensor  # int64 (H, W), the class of a thing's pixels without an object; -1 elsewhere
 
     @property
@@ -51,16 +51,16 @@ def segments_of(
     """
     ids = labels.long().clamp(max=len(things))
     is_thing = torch.tensor([*things, False], device=labels.device)[ids]
-    known = ~is_thing | (objects > 0)
-    crowds = torch.where(known, -1, ids)
+    compared = ~is_thing | (objects > 0)
+    crowds = torch.where(compared, -1, ids)
     if stuff:
-        known &= labels != IGNORE_INDEX
-    counted = known if stuff else known & is_thing
+        compared &= labels != IGNORE_INDEX
+    counted = compared if stuff else compared & is_thing
     codes = ids * OBJECT_IDS + torch.where(is_thing, objects.long(), 0)
     codes = torch.where(counted, codes, -1)
     present = codes.unique()
     present = present[present >= 0]
-    return Segments(present // OBJECT_IDS, codes == present[:, None, None], known, crowds)
+    return Segments(present // OBJECT_IDS, codes == present[:, None, None], compared, crowds)
 
 
 class SegmentMap(NamedTuple):

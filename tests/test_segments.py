@@ -9,15 +9,15 @@ from dpt.segments import NO_SEGMENT, instances, panoptic_segments, segments_of
 def test_segments_of_labels_and_objects():
     labels = torch.tensor([[0, 0, 1, 1], [0, 2, 2, 255]], dtype=torch.uint8)
     objects = torch.tensor([[1, 1, 7, 9], [2, 0, 0, 0]])
-    found = segments_of(labels, objects, things=(True, True, False))
-    assert found.classes.tolist() == [0, 0, 1, 1, 2]
-    assert found.masks.flatten(1).sum(1).tolist() == [2, 1, 1, 1, 2]
-    assert (~found.known).nonzero().tolist() == [[1, 3]]
+    actual = segments_of(labels, objects, things=(True, True, False))
+    assert actual.classes.tolist() == [0, 0, 1, 1, 2]
+    assert actual.masks.flatten(1).sum(1).tolist() == [2, 1, 1, 1, 2]
+    assert (~actual.compared).nonzero().tolist() == [[1, 3]]
     crowd = torch.where(objects == 9, 0, objects)  # a thing without an object
-    found = segments_of(labels, crowd, things=(True, True, False))
-    assert found.classes.tolist() == [0, 0, 1, 2]
-    assert (~found.known).nonzero().tolist() == [[0, 3], [1, 3]]
-    assert found.crowds.tolist() == [[-1, -1, -1, 1], [-1, -1, -1, -1]]
+    actual = segments_of(labels, crowd, things=(True, True, False))
+    assert actual.classes.tolist() == [0, 0, 1, 2]
+    assert (~actual.compared).nonzero().tolist() == [[0, 3], [1, 3]]
+    assert actual.crowds.tolist() == [[-1, -1, -1, 1], [-1, -1, -1, -1]]
 
 
 def predictions(seed, queries=12, classes=5, size=(24, 32)):
@@ -40,14 +40,14 @@ def test_panoptic_equals_transformers(seed):
     things = (True, True, False, False, True)
     scores, ids = classes.softmax(-1).max(-1)
     kept = remove_low_and_no_objects(masks, scores, ids, 0.8, 5)
-    wanted, segments = compute_segments(
+    expected, segments = compute_segments(
         *kept, stuff_classes=[2, 3], overlap_mask_area_threshold=0.2
     )
-    found = panoptic_segments(masks, classes, things, overlap=0.2)
-    assert torch.equal(found.ids, wanted)
-    assert found.classes.tolist() == [s["label_id"] for s in segments]
+    actual = panoptic_segments(masks, classes, things, overlap=0.2)
+    assert torch.equal(actual.ids, expected)
+    assert actual.classes.tolist() == [s["label_id"] for s in segments]
     assert len(segments) > 1
-    assert (wanted == NO_SEGMENT).any()
+    assert (expected == NO_SEGMENT).any()
 
 
 @pytest.mark.parametrize(
@@ -66,17 +66,17 @@ def test_panoptic_segments_keeps_a_segment_of_exactly_the_limit(won, length, lim
     masks[0, :, :length] = 1.0
     masks[1, :, won:] = 9.0  # covers the rest of the first one
     classes = torch.tensor([[9.0, 0, 0], [0, 9.0, 0]])
-    found = panoptic_segments(masks, classes, (True, True), overlap=limit)
-    assert (0 in found.classes.tolist()) == kept
+    actual = panoptic_segments(masks, classes, (True, True), overlap=limit)
+    assert (0 in actual.classes.tolist()) == kept
 
 
 @pytest.mark.parametrize("size", [None, (12, 15)])
 def test_no_sure_query_predicts_nothing(size):
     masks, classes = torch.randn(4, 6, 8), torch.zeros(4, 3)
-    found = panoptic_segments(masks, classes, (True, False), size=size)
-    assert found.ids.shape == (size or (6, 8))
-    assert (found.codes == NO_SEGMENT).all()
-    assert len(found.classes) == len(found.scores) == 0
+    actual = panoptic_segments(masks, classes, (True, False), size=size)
+    assert actual.ids.shape == (size or (6, 8))
+    assert (actual.codes == NO_SEGMENT).all()
+    assert len(actual.classes) == len(actual.scores) == 0
 
 
 def test_instances_score_as_transformers_does():
@@ -87,12 +87,12 @@ def test_instances_score_as_transformers_does():
     masks, classes = predictions(0, size=(32, 32))
     processor = EomtImageProcessor(size={"shortest_edge": 32, "longest_edge": 32})
     outputs = Output(class_queries_logits=classes[None], masks_queries_logits=masks[None])
-    (wanted,) = processor.post_process_instance_segmentation(
+    (expected,) = processor.post_process_instance_segmentation(
         outputs, target_sizes=[(32, 32)], threshold=0.0
     )
-    own, ids, scores = instances(masks, classes, (True,) * 5, most=1000)
-    found = {(int(i), round(float(s), 5)) for i, s in zip(ids, scores, strict=True)}
-    for segment in wanted["segments_info"]:
-        assert (segment["label_id"], round(segment["score"], 5)) in found
-    assert len(own) > len(wanted["segments_info"]) > 5
+    objects, ids, scores = instances(masks, classes, (True,) * 5, most=1000)
+    actual = {(int(i), round(float(s), 5)) for i, s in zip(ids, scores, strict=True)}
+    for segment in expected["segments_info"]:
+        assert (segment["label_id"], round(segment["score"], 5)) in actual
+    assert len(objects) > len(expected["segments_info"]) > 5
     assert not set(instances(masks, classes, (False, True, False, False, False))[1].tolist()) - {1}

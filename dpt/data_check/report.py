@@ -71,7 +71,7 @@ def write_page(
         entries.append((finding, _few(finding.examples, 8), pictures))
     usable = [record.index for record in scans[0].records if not record.faults]
     indices = _spread(usable, 4)
-    html.write_report(
+    html.write_page(
         path,
         "data_check.html",
         title=title,

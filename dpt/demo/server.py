@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, urlsplit
 import numpy as np
 
 from dpt.data.formats.io import read_image
-from dpt.html import data_uri, render
+from dpt.html import data_uri, render_page
 from dpt.predict import Prediction, Predictor
 from dpt.predict.encoding import depth_coding
 from dpt.predict.painting import Style, paint, paint_legend
@@ -52,7 +52,7 @@ class Demo:
         self.downloads = {f"{p.folder}{p.suffix}": p for p in products["png"] + products["npy"]}
         self._results: OrderedDict[str, Prediction] = OrderedDict()
         self._lock = threading.Lock()
-        self.page = render(
+        self.page = render_page(
             "demo.html",
             title=" and ".join(self.outputs).capitalize(),
             model=name,

@@ -62,7 +62,7 @@ def write_report(
             table.append((name, value, *intervals[name], better, *others))
     galleries = {"Examples": result.examples}
     galleries |= {f"Worst images by {name}": pictures for name, pictures in result.worst.items()}
-    html.write_report(
+    html.write_page(
         path,
         "evaluation.html",
         settings=[(name, str(value)) for name, value in settings.items()],

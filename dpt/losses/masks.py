@@ -80,7 +80,7 @@ class SetLoss(nn.Module):
         Raises:
             ValueError: an image has more segments than queries.
         """
-        rows = [k for k, segments in enumerate(truth) if segments.known.any()]
+        rows = [k for k, segments in enumerate(truth) if segments.compared.any()]
         masks, classes = at_least_float32(masks[rows]), at_least_float32(classes[rows])
         truth = [truth[k] for k in rows]
         queries, most = masks.shape[2], max((len(t.classes) for t in truth), default=0)
@@ -127,7 +127,7 @@ class SetLoss(nn.Module):
             points = torch.rand(1, self._count(mask), 2, device=masks.device)
             predicted, true, unknown = (
                 sample(maps[None].to(mask), points)[0]
-                for maps in (mask, segments.masks, ~segments.known[None])
+                for maps in (mask, segments.masks, ~segments.compared[None])
             )
             known = (unknown == 0).to(mask)
             share = known / known.sum().clamp(min=1)
@@ -158,7 +158,7 @@ class SetLoss(nn.Module):
             points = self._points(predicted)
             sizes = [len(q) for q, _ in pairs]
             maps = [  # (N, 2, H, W)
-                torch.stack((t.masks[s], ~t.known.expand(len(s), -1, -1)), dim=1).to(masks)
+                torch.stack((t.masks[s], ~t.compared.expand(len(s), -1, -1)), dim=1).to(masks)
                 for t, (_, s) in zip(truth, pairs, strict=True)
             ]
             found = [sample(m, own) for m, own in zip(maps, points.split(sizes), strict=True)]

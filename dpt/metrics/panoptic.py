@@ -42,7 +42,7 @@ class PanopticMetrics(SumMetric):
         # row 0 and column 0 are of pixels without a segment
         rows = prediction.ids - NO_SEGMENT
         columns = ground_truth.map.ids - NO_SEGMENT
-        is_labelled = ground_truth.known | (ground_truth.crowds >= 0)
+        is_labelled = ground_truth.compared | (ground_truth.crowds >= 0)
         pairs = (rows * num_true + columns)[is_labelled]
         counts = torch.bincount(pairs, minlength=num_predicted * num_true)
         counts = counts.view(num_predicted, num_true).to(sum_dtype(rows.device))

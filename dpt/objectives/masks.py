@@ -108,7 +108,7 @@ class MaskObjective(PixelClassObjective):
     def _segments(self, labels: Tensor, objects: Tensor) -> Segments:
         """The true segments; none of their pixels is known where the loader found no objects."""
         segments = segments_of(labels, objects, self.things, stuff=self.stuff)
-        return segments._replace(known=segments.known & (objects >= 0))
+        return segments._replace(compared=segments.compared & (objects >= 0))
 
     def truth(self, batch: Batch, k: int) -> tuple[Tensor, ...]:
         return batch["labels"][k][None], batch["objects"][k][None]
@@ -116,7 +116,7 @@ class MaskObjective(PixelClassObjective):
     def update(self, output: HeadOutput, batch: Batch) -> None:
         for k, labels in enumerate(batch["labels"]):
             segments = self._segments(labels, batch["objects"][k])
-            if segments.known.any():
+            if segments.compared.any():
                 self.score(output.image(k).prediction, segments, take(batch, [k]))
 
     def segment_map(self, prediction: HeadPrediction, size: tuple[int, int]) -> SegmentMap:
@@ -172,7 +172,7 @@ class PanopticObjective(MaskObjective):
         return PanopticMetrics(self.things, self.class_labels)
 
     def score(self, prediction: HeadPrediction, truth: Segments, labels: Batch) -> None:
-        height, width = truth.known.shape
+        height, width = truth.compared.shape
         self.metrics.update(self.segment_map(prediction, (height, width)), truth)
 
 
@@ -186,7 +186,7 @@ class InstanceObjective(MaskObjective):
         return InstanceMetrics(self.class_labels)
 
     def score(self, prediction: HeadPrediction, truth: Segments, labels: Batch) -> None:
-        height, width = truth.known.shape
+        height, width = truth.compared.shape
         size = height, width
         if isinstance(prediction, Tensor):
             baseline = self.segment_map(prediction, size)

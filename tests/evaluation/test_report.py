@@ -16,7 +16,7 @@ from dpt.data import read_image
 from dpt.evaluation.report import write_confusion, write_per_image
 from dpt.evaluation.scoring import ImageScore
 from dpt.files import DataError
-from dpt.html import data_uri, number, render, require_free, write_report
+from dpt.html import data_uri, number, render_page, require_free, write_page
 from dpt.metrics import Confusion
 from dpt.run_log import as_text, log_table, start_log, write_json
 
@@ -118,7 +118,7 @@ def page(name):
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_report_shows_names_as_text(name):
-    text = render("data_check.html", **page(name)).decode()
+    text = render_page("data_check.html", **page(name)).decode()
     assert "alert(1)<" not in text
     assert "<img src=x" not in text
     assert "49" not in text or "{{" not in name
@@ -126,7 +126,7 @@ def test_a_report_shows_names_as_text(name):
 
 def test_a_report_replaces_only_a_report_of_its_kind(tmp_path):
     require_free(tmp_path, "data_check.html", ["report.json"])
-    write_report(tmp_path / "report.html", "data_check.html", **page("a"))
+    write_page(tmp_path / "report.html", "data_check.html", **page("a"))
     (tmp_path / "report.json").write_text("[]")
     require_free(tmp_path, "data_check.html", ["report.json"])
     with pytest.raises(DataError, match=r"report\.html"):

@@ -86,7 +86,7 @@ def test_no_object_anywhere_trains_the_classes_alone():
 def test_images_without_known_pixels_have_no_loss():
     loss, (masks, logits) = SetLoss(num_points=50), predictions()
     every = truth()
-    every[1] = every[1]._replace(known=torch.zeros(24, 32, dtype=torch.bool))
+    every[1] = every[1]._replace(compared=torch.zeros(24, 32, dtype=torch.bool))
     found = loss(masks, logits, every)
     sum(found.values()).backward()
     assert logits.grad[1].count_nonzero() == masks.grad[1].count_nonzero() == 0
@@ -121,7 +121,7 @@ def test_unknown_pixels_cost_nothing():
     values = []
     for logit in (masks, other):
         torch.manual_seed(0)
-        segments = [s._replace(known=known) for s in truth()]
+        segments = [s._replace(compared=known) for s in truth()]
         values.append(torch.stack(list(loss(logit, logits, segments).values())))
     torch.testing.assert_close(*values)
     assert loss(masks, logits, truth())["mask"] != values[0][1]
