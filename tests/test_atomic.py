@@ -7,7 +7,7 @@ import pytest
 from dpt.atomic import replacing, write_bytes
 
 
-def test_an_interrupted_write_leaves_what_was_there(tmp_path):
+def test_replacing_keeps_the_old_file_when_interrupted(tmp_path):
     path = tmp_path / "deep" / "file.png"
     write_bytes(path, b"old")
 
@@ -23,7 +23,7 @@ def test_an_interrupted_write_leaves_what_was_there(tmp_path):
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_what_a_killed_process_left_is_overwritten(tmp_path):
+def test_replacing_overwrites_what_a_killed_process_left(tmp_path):
     path = tmp_path / "file.png"
     with replacing(path) as temporary:
         left = temporary
@@ -34,13 +34,13 @@ def test_what_a_killed_process_left_is_overwritten(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_failed_write_names_the_file(tmp_path):
+def test_replacing_names_the_file_of_a_failed_write(tmp_path):
     """The system names none for a full disk."""
     with pytest.raises(OSError, match=r"No space.*table\.csv"), replacing(tmp_path / "table.csv"):
         raise OSError(28, "No space left on device")
 
 
-def test_no_link_is_followed(tmp_path):
+def test_replacing_follows_no_link(tmp_path):
     outside = tmp_path / "outside.txt"
     outside.write_bytes(b"mine")
     path = tmp_path / "in" / "file.txt"
@@ -55,7 +55,7 @@ def test_no_link_is_followed(tmp_path):
     assert not path.is_symlink()
 
 
-def test_the_umask_decides_whatever_the_writer_sets(tmp_path):
+def test_replacing_obeys_the_umask(tmp_path):
     path, old = tmp_path / "file.txt", os.umask(0o027)
     try:
         with replacing(path) as temporary:

@@ -67,15 +67,15 @@ def test_equal_or_unknown_embeddings_are_not_found(value):
     assert not any(score.item() for score in metrics.compute().values())
 
 
-@pytest.mark.filterwarnings("ignore:The ``compute`` method")
-def test_retrieval_without_pairs_is_unknown_and_their_number_is_bounded(monkeypatch):
-    monkeypatch.setattr(metrics_module, "_MAX_KEPT", 3)
+def test_retrieval_without_pairs_is_unknown():
     metrics = RetrievalMetrics()
-    assert all(value.isnan() for value in metrics.compute().values())
-    metrics.reset()
     metrics.update(torch.ones(0, 4), torch.ones(0, 4), torch.arange(0))
     assert all(value.isnan() for value in metrics.compute().values())
-    metrics.reset()
+
+
+def test_retrieval_keeps_a_bounded_number_of_pairs(monkeypatch):
+    monkeypatch.setattr(metrics_module, "_MAX_KEPT", 3)
+    metrics = RetrievalMetrics()
     for _ in range(3):
         metrics.update(torch.ones(2, 4), torch.ones(2, 4), torch.arange(2))
     assert sum(map(len, metrics.groups)) == 3
@@ -112,13 +112,6 @@ def test_the_temperature_leaves_its_limit_again():
     assert head.log_scale.exp().item() == pytest.approx(100, rel=1e-5)
     texts.norm().backward()
     assert head.log_scale.grad.item() == pytest.approx(100, rel=1e-4)
-
-
-def test_a_run_without_pictures_names_no_folder_of_them(clip_run):
-    assert not (clip_run / "panels").exists()
-    log = (clip_run / "log.txt").read_text()
-    assert "checkpoints:" in log
-    assert "panels:" not in log
 
 
 def test_evaluation_scores_as_the_run_did(clip_run, evaluate, scores, tmp_path):
@@ -164,8 +157,7 @@ def test_data_without_captions_are_refused(train, dense_folder, tmp_path, refuse
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
-    [("a.png,", "line 2 has image 'a.png' and caption ''"), ("b.png,a dog", "b.png")],
+    ("line", "message"), [("a.png,", "line 2.*a.png"), ("b.png,a dog", "b.png")]
 )
 def test_table_without_caption_or_photo(tmp_path, line, message):
     write_table(tmp_path, line)

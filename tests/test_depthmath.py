@@ -24,14 +24,14 @@ def holes():
     return torch.where(valid, values, rubbish), valid
 
 
-def test_mean_and_median_are_numpys(holes):
+def test_masked_mean_and_median_equal_numpy(holes):
     values, valid = holes
     for ours, numpys in ((dm.masked_mean, np.mean), (dm.masked_median, np.median)):
         expected = [numpys(v[m].numpy()) for v, m in zip(values[:3], valid[:3], strict=True)]
         torch.testing.assert_close(ours(values, valid).tolist(), [*expected, 0.0])
 
 
-def test_median_of_a_full_map():
+def test_masked_median_of_a_full_map():
     full = torch.ones(1, 1, 4, dtype=torch.bool)
     assert dm.masked_median(torch.tensor([[[4.0, 1.0, 3.0, 8.0]]]), full).item() == 3.5
     assert dm.masked_median(torch.tensor([[[4.0]]]), full[:, :, :1]).item() == 4.0
@@ -65,7 +65,7 @@ def test_valid_range_is_strict():
     assert not dm.valid_range(depth, valid, min_depth=0.0, max_depth=math.inf)[5]
 
 
-def test_scale_shift_is_least_squares(holes):
+def test_align_scale_shift_is_least_squares(holes):
     target, valid = holes
     rng = np.random.default_rng(1)
     prediction = torch.from_numpy(rng.normal(size=(4, 5, 6)))
@@ -79,7 +79,7 @@ def test_scale_shift_is_least_squares(holes):
     assert shift[2:].tolist() == [one_pixel, nothing]
 
 
-def test_scale_shift_keeps_its_digits_in_float32():
+def test_align_scale_shift_keeps_its_digits_in_float32():
     rng = np.random.default_rng(2)
     p = torch.from_numpy(1000 + rng.uniform(0, 1, (1, 64, 64))).float()
     valid = torch.ones_like(p, dtype=torch.bool)
@@ -88,7 +88,7 @@ def test_scale_shift_keeps_its_digits_in_float32():
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, 123.456, 1e6])
-def test_scale_shift_of_a_constant_is_the_mean(value):
+def test_align_scale_shift_of_a_constant_is_the_mean(value):
     rng = np.random.default_rng(3)
     target = torch.from_numpy(rng.uniform(1, 5, (1, 37, 41))).float()
     valid = torch.from_numpy(rng.random((1, 37, 41)) < 0.7)

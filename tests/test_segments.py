@@ -6,7 +6,7 @@ import torch
 from dpt.segments import NO_SEGMENT, instances, panoptic_segments, segments_of
 
 
-def test_segments_of_labels_and_objects():
+def test_segments_of_labels():
     labels = torch.tensor([[0, 0, 1, 1], [0, 2, 2, 255]], dtype=torch.uint8)
     objects = torch.tensor([[1, 1, 7, 9], [2, 0, 0, 0]])
     actual = segments_of(labels, objects, things=(True, True, False))
@@ -30,7 +30,7 @@ def predictions(seed, queries=12, classes=5, size=(24, 32)):
 
 @pytest.mark.peers
 @pytest.mark.parametrize("seed", range(6))
-def test_panoptic_equals_transformers(seed):
+def test_panoptic_segments_equals_transformers(seed):
     from transformers.models.eomt.image_processing_eomt import (
         compute_segments,
         remove_low_and_no_objects,
@@ -71,7 +71,7 @@ def test_panoptic_segments_keeps_a_segment_of_exactly_the_limit(won, length, lim
 
 
 @pytest.mark.parametrize("size", [None, (12, 15)])
-def test_no_sure_query_predicts_nothing(size):
+def test_panoptic_segments_without_a_sure_query_is_empty(size):
     masks, classes = torch.randn(4, 6, 8), torch.zeros(4, 3)
     actual = panoptic_segments(masks, classes, (True, False), size=size)
     assert actual.ids.shape == (size or (6, 8))
@@ -79,7 +79,7 @@ def test_no_sure_query_predicts_nothing(size):
     assert len(actual.classes) == len(actual.scores) == 0
 
 
-def test_instances_score_as_transformers_does():
+def test_instances_scores_as_transformers():
     """Of the best class of each query; Mask2Former also takes the second best."""
     from transformers import EomtImageProcessor
     from transformers.models.eomt.modeling_eomt import EomtForUniversalSegmentationOutput as Output

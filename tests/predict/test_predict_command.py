@@ -143,13 +143,6 @@ def test_predict_command_takes_a_runs_folder(predict, refusal, joint, photos, tm
     assert "best.ckpt: damaged" in refusal(photos, model=run)
 
 
-def test_predict_command_finds_the_home_folder(dpt_command, checkpoints, tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    photo = save_photo(tmp_path / "1.png")
-    assert dpt_command("predict", checkpoints["metric"], photo, "--out=~/out")[0] == 0
-    assert (tmp_path / "out/depth/1.png").is_file()
-
-
 # ------------------------------------------------------------------------------ what goes wrong
 
 

@@ -105,23 +105,19 @@ def test_data_without_a_source(tmp_path, refused):
 
 def test_every_source_is_valid():
     """Types, addresses, checksums and names of the sources in conf/data."""
-    described = 0
-    for path in (config_dir() / "data").glob("*.yaml"):
-        download = OmegaConf.to_container(OmegaConf.load(path)).get("download")
-        if not download:
-            continue
-        source = DownloadSource(**check_arguments(DownloadSource, download, "data.download"))
-        described += 1
+    configs = [OmegaConf.load(path) for path in (config_dir() / "data").glob("*.yaml")]
+    downloads = [OmegaConf.to_container(config).get("download") for config in configs]
+    sources = [
+        check_arguments(DownloadSource, download, "data.download")
+        for download in downloads
+        if download
+    ]
+    assert len(sources) >= 10
+    for source in (DownloadSource(**arguments) for arguments in sources):
         assert source.page.startswith("http")
         assert source.files or source.steps
         for file in source.files:
-            assert file.file_name
-            assert file.url is None or file.url.startswith("http")
-            assert file.url is not None or source.steps
-            if file.checksum is not None:
-                algorithm, _, digest = file.checksum.partition(":")
-                assert len(digest) == 2 * hashlib.new(algorithm).digest_size
-            if file.unpack is not None:
-                suffixes = (".zip", ".tar", ".tgz", ".tar.gz")
-                assert file.file_name.endswith(suffixes)
-    assert described >= 10
+            assert file.url.startswith("http") if file.url else (source.steps and file.file_name)
+            algorithm, _, digest = (file.checksum or "").partition(":")
+            assert not digest or len(digest) == 2 * hashlib.new(algorithm).digest_size
+            assert not file.unpack or file.file_name.endswith((".zip", ".tar", ".tgz", ".tar.gz"))
