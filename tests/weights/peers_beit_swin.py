@@ -224,23 +224,14 @@ BEIT_OPTIONS = {"side": 4, "embed_dim": 48, "depth": 4, "num_heads": 4, "mlp_rat
 
 SIZES = ((64, 64), (96, 96), (64, 96), (48, 80))
 PYRAMID_SIZES = ((96, 96), (128, 128), (64, 96), (160, 224))
+ODD = ((80, 80), (48, 48), (80, 112))
+NO_GAINS = {**BEIT, "image_size": 80, "layer_scale_init_value": 0.0}
+WINDOWS = {"pretrained_window_sizes": (3, 3, 3, 2)}
 CASES = [
     Transformers("transformers", "depth", "BEiT", SIZES, {"backbone": BEIT}),
-    Transformers(
-        "transformers",
-        "depth",
-        "BEiT, odd grid, no gains",
-        ((80, 80), (48, 48), (80, 112)),
-        {"backbone": {**BEIT, "image_size": 80, "layer_scale_init_value": 0.0}},
-    ),
+    Transformers("transformers", "depth", "BEiT, odd grid, no gains", ODD, {"backbone": NO_GAINS}),
     Transformers("transformers", "depth", "SwinV2", PYRAMID_SIZES, {"backbone": SWINV2, **PYRAMID}),
     Midas("MiDaS 3.1", "depth", "BEiT", SIZES, {**BEIT_OPTIONS, "init_values": 0.1}),
     Midas("MiDaS 3.1", "depth", "Swin", PYRAMID_SIZES[:1], SWIN_OPTIONS),
-    Midas(
-        "MiDaS 3.1",
-        "depth",
-        "SwinV2",
-        PYRAMID_SIZES[:1],
-        {**SWIN_OPTIONS, "pretrained_window_sizes": (3, 3, 3, 2)},
-    ),
+    Midas("MiDaS 3.1", "depth", "SwinV2", PYRAMID_SIZES[:1], {**SWIN_OPTIONS, **WINDOWS}),
 ]

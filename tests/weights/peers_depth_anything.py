@@ -4,6 +4,7 @@ The layout is written from the key table; its ViT is DINOv2's as the hub has it.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,35 +15,6 @@ from torch import nn
 
 OUT_INDICES = {"v1": (4, 5, 6, 7), "v2": (1, 3, 5, 7)}
 GRID, DIM, BLOCKS = 5, 128, 8
-
-
-class Gain(nn.Module):
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.gamma = nn.Parameter(torch.ones(dim))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * self.gamma
-
-
-class SelfAttention(nn.Module):
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.qkv, self.proj = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        heads = self.qkv(x).unflatten(-1, (3, -1, 64)).permute(2, 0, 3, 1, 4)
-        weights = (heads[0] / 8 @ heads[1].mT).softmax(-1)
-        return self.proj((weights @ heads[2]).transpose(1, 2).flatten(2))
-
-
-class GeluMLP(nn.Module):
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.fc1, self.fc2 = nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.fc2(F.gelu(self.fc1(x)))
 
 
 class GatedMLP(nn.Module):
@@ -56,16 +28,15 @@ class GatedMLP(nn.Module):
         return self.w3(F.silu(first) * second)
 
 
-class HubBlock(nn.Module):
-    def __init__(self, dim: int, mlp: nn.Module) -> None:
-        super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(dim, eps=1e-6), nn.LayerNorm(dim, eps=1e-6)
-        self.attn, self.mlp = SelfAttention(dim), mlp
-        self.ls1, self.ls2 = Gain(dim), Gain(dim)
+def hub_block(dim: int, *, gated: bool) -> nn.Module:
+    """DINOv2's block, whose tensors have timm's names but for a gated MLP."""
+    from timm.models.vision_transformer import Block
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x + self.ls1(self.attn(self.norm1(x)))
-        return x + self.ls2(self.mlp(self.norm2(x)))
+    norm = partial(nn.LayerNorm, eps=1e-6)
+    block = Block(dim, dim // 64, qkv_bias=True, init_values=1.0, norm_layer=norm)
+    if gated:
+        block.mlp = GatedMLP(dim)
+    return block
 
 
 class HubViT(nn.Module):
@@ -89,8 +60,7 @@ class HubViT(nn.Module):
         self.register_tokens = nn.Parameter(torch.zeros(1, registers, dim)) if registers else None
         self.patch_embed = nn.Module()
         self.patch_embed.proj = nn.Conv2d(3, dim, patch, patch)
-        mlp = GatedMLP if gated else GeluMLP
-        self.blocks = nn.ModuleList(HubBlock(dim, mlp(dim)) for _ in range(blocks))
+        self.blocks = nn.ModuleList(hub_block(dim, gated=gated) for _ in range(blocks))
         self.norm = nn.LayerNorm(dim, eps=1e-6)
 
     def codes(self, h: int, w: int) -> torch.Tensor:
@@ -245,26 +215,15 @@ class Folder(Case):
 SIZES = ((70, 70), (98, 70), (84, 112))  # native (an odd grid), and not square
 HYPERSIM = "depth_anything_v2_metric_hypersim_vits.pth"
 BY_SIZE = 1e-6  # transformers resizes position embeddings in float32 whatever it is given
+METRIC = {"depth_estimation_type": "metric", "max_depth": 80, "out_indices": (5, 6, 7, 8)}
+V1 = {"version": "v1"}
 CASES = [
     Hub("depth_anything", "depth", "v2 .pth", SIZES),
-    Hub(
-        "depth_anything",
-        "depth",
-        "v1 .pth",
-        SIZES[:2],
-        {"version": "v1"},
-        file="depth_anything_vits14.pth",
-    ),
+    Hub("depth_anything", "depth", "v1 .pth", SIZES[:2], V1, file="depth_anything_vits14.pth"),
     Hub("depth_anything", "depth", "v2 .pth, SwiGLU (ViT-g)", SIZES[:1], {"gated": True}),
     Hub("depth_anything", "depth", "metric .pth", SIZES[:2], {"max_depth": 20.0}, file=HYPERSIM),
     Hub("depth_anything", "depth", "metric .pth, stored", SIZES[:1], {"max_depth": 7.0}, stored=7),
     Folder("depth_anything", "depth", "transformers", SIZES, exact=BY_SIZE),
     Folder("depth_anything", "depth", "transformers, SwiGLU", SIZES[:1], {"gated": True}),
-    Folder(
-        "depth_anything",
-        "depth",
-        "transformers, metric",
-        SIZES[:1],
-        {"depth_estimation_type": "metric", "max_depth": 80, "out_indices": (5, 6, 7, 8)},
-    ),
+    Folder("depth_anything", "depth", "transformers, metric", SIZES[:1], METRIC),
 ]

@@ -246,25 +246,14 @@ class Official(Case):
         return folder / self.file
 
 
+NYU_FILE = "dpt_hybrid_nyu-2ce69ec7.pt"
 SIZES = ((64, 64), (64, 96), (128, 32))  # native, and not square
+NYU = {"hybrid": True, "metric": (0.000305, 0.1378)}
 CASES = [
     Official("official", "depth", "ViT", SIZES),
     Official("official", "depth", "ViT, MiDaS's file", SIZES, wrapped=True),
-    Official(
-        "official",
-        "depth",
-        "hybrid",
-        ((64, 64), (64, 96)),
-        {"hybrid": True},
-    ),
-    Official(
-        "official",
-        "depth",
-        "hybrid, metric (NYU)",
-        ((64, 64),),
-        {"hybrid": True, "metric": (0.000305, 0.1378)},
-        file="dpt_hybrid_nyu-2ce69ec7.pt",
-    ),
+    Official("official", "depth", "hybrid", SIZES[:2], {"hybrid": True}),
+    Official("official", "depth", "hybrid, metric (NYU)", SIZES[:1], NYU, file=NYU_FILE),
     Official("official", "segmentation", "ViT", SIZES),
     Official("official", "segmentation", "ViT, biases", SIZES, {"unit_bias": True}),
 ]

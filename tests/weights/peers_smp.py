@@ -36,28 +36,20 @@ class Smp(Case):
 SIZES = ((64, 64), (64, 96))
 REGISTERS = {"class_token": True, "reg_tokens": 2}
 BARE = {"class_token": False, "global_pool": "avg", "decoder_readout": "ignore"}
+PATCH_8 = {
+    "name": "tu-vit_small_patch8_224",
+    "decoder_readout": "ignore",
+    "encoder_output_indices": [1, 2, 5, -4],
+}
 CASES = [
-    Smp("smp", "segmentation", "ViT", SIZES),
-    Smp("smp", "segmentation", "ViT, add", SIZES[:1], {"decoder_readout": "add"}),
-    Smp(
-        "smp",
-        "segmentation",
-        "ViT/8, other levels",
-        SIZES[:1],
-        {
-            "name": "tu-vit_small_patch8_224",
-            "decoder_readout": "ignore",
-            "encoder_output_indices": [1, 2, 5, -4],
-        },
-    ),
-    Smp("smp", "segmentation", "ViT/32", SIZES, {"name": "tu-vit_small_patch32_224"}),
-    Smp("smp", "segmentation", "ViT, registers", SIZES[:1], REGISTERS),
-    Smp("smp", "segmentation", "ViT, no CLS token", SIZES[:1], BARE),
-    Smp(
-        "smp",
-        "segmentation",
-        "DeiT, distilled",
-        SIZES[:1],
-        {"name": "tu-deit_tiny_distilled_patch16_224"},
-    ),
+    Smp("smp", "segmentation", *row)
+    for row in (
+        ("ViT", SIZES),
+        ("ViT, add", SIZES[:1], {"decoder_readout": "add"}),
+        ("ViT/8, other levels", SIZES[:1], PATCH_8),
+        ("ViT/32", SIZES, {"name": "tu-vit_small_patch32_224"}),
+        ("ViT, registers", SIZES[:1], REGISTERS),
+        ("ViT, no CLS token", SIZES[:1], BARE),
+        ("DeiT, distilled", SIZES[:1], {"name": "tu-deit_tiny_distilled_patch16_224"}),
+    )
 ]

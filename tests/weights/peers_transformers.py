@@ -90,61 +90,37 @@ DINOV2_HEAD = {
     "fusion_hidden_size": 256,
     "add_projection": True,
     "use_bias_in_fusion_residual": False,
+    "backbone": {},
 }
-REGISTERS = {"model_type": "dinov2_with_registers", "image_size": 56}
+NORM_SWIGLU = {"apply_layernorm": True, "use_swiglu_ffn": True}
+
+
+def registers(count):
+    kind = {"model_type": "dinov2_with_registers", "image_size": 56}
+    return {**kind, "num_register_tokens": count}
+
+
 SINGLE = 1e-5  # resizes codes in float32 whatever it is given
 
+READOUTS = ("project", "add", "ignore")
+PATCH_8 = {"patch_size": 8, "qkv_bias": False, "layer_norm_eps": 1e-3}
+
 CASES = [
-    *(
-        Transformers("transformers", "depth", f"ViT, {mode}", SQUARE, {"readout_type": mode})
-        for mode in ("project", "add", "ignore")
-    ),
-    Transformers(
-        "transformers", "depth", "ViT, odd grid", ((80, 80), (48, 48)), {"image_size": 80}
-    ),
-    Transformers(
-        "transformers",
-        "depth",
-        "ViT/8",
-        ((64, 64), (40, 40)),
-        {"patch_size": 8, "qkv_bias": False, "layer_norm_eps": 1e-3},
-    ),
-    Transformers("transformers", "segmentation", "ViT", SQUARE),
-    Transformers(
-        "transformers", "segmentation", "ViT, no auxiliary", SQUARE, {"use_auxiliary_head": False}
-    ),
-    Transformers("transformers", "depth", "hybrid", ((64, 64),), HYBRID),
-    Transformers("transformers", "segmentation", "hybrid", ((64, 64),), HYBRID),
-    Transformers(
-        "transformers",
-        "depth",
-        "DINOv2, its depth head",
-        ((70, 70), (42, 56)),
-        {**DINOV2_HEAD, "backbone": {}},
-        exact=SINGLE,
-    ),
-    Transformers(
-        "transformers",
-        "depth",
-        "DINOv2, norm, SwiGLU",
-        (*ODD, *EVEN),
-        {"backbone": {"apply_layernorm": True, "use_swiglu_ffn": True}},
-        exact=SINGLE,
-    ),
-    Transformers(
-        "transformers",
-        "depth",
-        "DINOv2 with registers",
-        ((56, 56), *ODD),
-        {"backbone": {**REGISTERS, "num_register_tokens": 4}},
-        exact=SINGLE,
-    ),
-    Transformers(
-        "transformers",
-        "depth",
-        "DINOv2 with 0 registers",
-        ((56, 56), *ODD),
-        {"backbone": {**REGISTERS, "num_register_tokens": 0}},
-        exact=SINGLE,
-    ),
+    Transformers("transformers", *row)
+    for row in (
+        *(
+            ("depth", f"ViT, {m}", SQUARE, {"readout_type": m})
+            for m in ("project", "add", "ignore")
+        ),
+        ("depth", "ViT, odd grid", ((80, 80), (48, 48)), {"image_size": 80}),
+        ("depth", "ViT/8", ((64, 64), (40, 40)), PATCH_8),
+        ("segmentation", "ViT", SQUARE),
+        ("segmentation", "ViT, no auxiliary", SQUARE, {"use_auxiliary_head": False}),
+        ("depth", "hybrid", SQUARE[:1], HYBRID),
+        ("segmentation", "hybrid", SQUARE[:1], HYBRID),
+        ("depth", "DINOv2, its depth head", ((70, 70), (42, 56)), DINOV2_HEAD, SINGLE),
+        ("depth", "DINOv2, norm, SwiGLU", (*ODD, *EVEN), {"backbone": NORM_SWIGLU}, SINGLE),
+        ("depth", "DINOv2 with registers", ((56, 56), *ODD), {"backbone": registers(4)}, SINGLE),
+        ("depth", "DINOv2 with 0 registers", ((56, 56), *ODD), {"backbone": registers(0)}, SINGLE),
+    )
 ]
