@@ -80,71 +80,15 @@ NAMED = (  # what a message names beside the file
     r"^(classes|names)\.|^scenes: |KEY=VALUE|4300 digits|interpolation|"
     r"\b(task|data|model|augment|optim|schedule|trainer|callbacks|logger)\b"
 )
-NUMBERS = [
-    "-1",
-    "0",
-    "0.5",
-    "1e308",
-    "-1e999",
-    "NaN",
-    "Infinity",
-    "",
-    "null",
-    "true",
-    "1_0",
-    "٣",
-    "'1'",
-    "65536",
-    "4294967296",
-    "9" * 400,
-    "9" * 5000,
-]
-TEXTS = [
-    "${oc.env:DPT_SECRET}",
-    "$\\x7boc.env:DPT_SECRET}",
-    "../",
-    "../../outside/secret.png",
-    "/",
-    "\0",
-    "\\",
-    "\x1b[31m",
-    "\u202e",
-    "\ud800",
-    "\r\n",
-    "\n",
-    "\u2028",
-    '"',
-    "'",
-    "%split",
-    "#",
-    "!!python/object/apply:os.system [id]\n",
-    "&a [*a, *a]",
-    "???",
-    ",",
-    ";",
-    "=",
-    "{",
-    "[",
-    "a" * 5000,
-    "[" * 3000,
-]
-VALUES = [
-    None,
-    True,
-    -1,
-    0,
-    0.5,
-    1e308,
-    -1e308,
-    10**30,
-    float("nan"),
-    float("inf"),
-    [],
-    {},
-    [[]],
-    {"a": {"a": [1]}},
-    *TEXTS,
-]
+NUMBERS = "-1 0 0.5 1e308 -1e999 NaN Infinity null true 1_0 ٣ '1' 65536 4294967296".split()
+NUMBERS += ["", "9" * 400, "9" * 5000]
+TEXTS = (
+    "${oc.env:DPT_SECRET} $\\x7boc.env:DPT_SECRET} ../ ../../outside/secret.png / \\ \" '".split()
+)
+TEXTS += [*"#,;={[\0\n\u202e\ud800\u2028", "%split", "???", "\x1b[31m", "\r\n", "&a [*a, *a]"]
+TEXTS += ["!!python/object/apply:os.system [id]\n", "a" * 5000, "[" * 3000]
+VALUES = [None, True, -1, 0, 0.5, 1e308, -1e308, 10**30, float("nan"), float("inf"), *TEXTS]
+VALUES += [[], {}, [[]], {"a": {"a": [1]}}]
 
 
 # ---------------------------------------------------------------------------------- mutations

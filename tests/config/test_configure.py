@@ -119,20 +119,8 @@ def check_calls(cfg: dict[str, Any]) -> int:
 
 
 def test_the_groups_are_those_that_the_documentation_names():
-    expected = {
-        "augment",
-        "callbacks",
-        "data",
-        "experiment",
-        "logger",
-        "model",
-        "model/encoder",
-        "optim",
-        "paths",
-        "schedule",
-        "task",
-        "trainer",
-    }
+    text = "augment callbacks data experiment logger model optim paths schedule task trainer"
+    expected = {*text.split(), "model/encoder"}
     assert expected <= set(groups())
 
 

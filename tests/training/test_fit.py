@@ -20,17 +20,12 @@ from dpt.training.first_files import check_data, missing_labels
 from dpt.types import DatasetInfo
 
 ROOT = Path(__file__).parents[2]
-DEPTH = {
-    "val/abs_rel",
-    "val/rmse",
-    "val/sq_rel",
-    "val/rmse_log",
-    "val/log10",
-    "val/silog",
-    "val/delta1",
-    "val/delta2",
-    "val/delta3",
-}
+DEPTH = set(
+    (
+        "val/abs_rel val/rmse val/sq_rel val/rmse_log val/log10 val/silog val/delta1 val/delta2 "
+        "val/delta3"
+    ).split()
+)
 SEGMENTATION = {"val/miou", "val/pixel_accuracy", "val/mean_accuracy", "val/iou/ground"}
 RUNS = {
     # overrides, metrics, heads, whether there are pictures
@@ -85,14 +80,9 @@ def test_every_task_trains_the_default_model(tmp_path, name):
 def test_the_folder_is_complete(kind, run):
     files = {p.relative_to(run).as_posix() for p in run.rglob("*") if p.is_file()}
     pictures = {f for f in files if f.startswith("panels/")}
-    assert files - pictures == {
-        "config.yaml",
-        "log.txt",
-        "metrics.json",
-        ".lock",
-        "checkpoints/last.ckpt",
-        "checkpoints/best.ckpt",
-    }
+    assert files - pictures == set(
+        "config.yaml log.txt metrics.json .lock checkpoints/last.ckpt checkpoints/best.ckpt".split()
+    )
     wanted = {f"panels/{i:05d}.png" for i in range(5)} if RUNS[kind][3] else set()
     assert pictures == wanted
     assert "Scores on val" in log_of(run)
@@ -338,13 +328,10 @@ def test_csv_logger(train, tmp_path):
     )
     assert "2 steps in" in log_of(run)  # whole numbers may be written as floats
     columns = {key for row in rows_of(run) for key, value in row.items() if value}
-    assert {
-        "train/loss",
-        "train/loss_depth",
-        "train/loss_segmentation",
-        "val/miou",
-        "val/abs_rel",
-    } <= columns
+    assert (
+        set("train/loss train/loss_depth train/loss_segmentation val/miou val/abs_rel".split())
+        <= columns
+    )
     assert any(column.startswith("lr-") for column in columns)
     first = next(row for row in rows_of(run) if row["train/loss"])
     terms = ("train/loss_depth", "train/loss_segmentation", "train/loss_auxiliary")

@@ -19,15 +19,12 @@ ENCODERS = {
     "beit": {**SMALL, "kind": "beit", "layer_scale": 0.1},
     "timm": {"kind": "timm", "name": "test_vit"},
 }
-TIMM = (
-    "vit_small_patch14_reg4_dinov2",
-    "vit_small_patch16_dinov3",
-    "beit_base_patch16_224",
-    "deit_tiny_distilled_patch16_224",
-    "swin_tiny_patch4_window7_224",
-    "convnext_atto",
-    "swinv2_tiny_window8_256",
-    "resnet18",
+TIMM = tuple(
+    (
+        "vit_small_patch14_reg4_dinov2 vit_small_patch16_dinov3 beit_base_patch16_224 "
+        "deit_tiny_distilled_patch16_224 swin_tiny_patch4_window7_224 convnext_atto "
+        "swinv2_tiny_window8_256 resnet18"
+    ).split()
 )
 NEEDED = {
     "depth": {"kind": "metric", "max_depth": 10.0},
@@ -89,25 +86,12 @@ def test_frozen_parameters_are_left_out():
 
 # ------------------------------------------------------------------------------ weight decay
 
-UNDECAYED = (
-    ".bias",
-    "decoder.queries",
-    "decoder.codes",
-    "cls_token",
-    "reg_token",
-    "dist_token",
-    "pos_embed",
-    ".gamma",
-    "gamma_1",
-    "gamma_2",
-    "position_bias_table",
-    "q_bias",
-    "v_bias",
-    "logit_scale",
-    "clip.positions",
-    "clip.log_scale",
-    "in_proj_bias",
-    "bytes.weight",
+UNDECAYED = tuple(
+    (
+        ".bias decoder.queries decoder.codes cls_token reg_token dist_token pos_embed .gamma "
+        "gamma_1 gamma_2 position_bias_table q_bias v_bias logit_scale clip.positions "
+        "clip.log_scale in_proj_bias bytes.weight"
+    ).split()
 )
 
 
