@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from photos import save_picture
 from PIL import Image
 
-from dpt.config.build import make_dataset
+from dpt.config.data import make_dataset
 from dpt.data import Dataset
 from dpt.files import config_dir
 

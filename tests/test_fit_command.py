@@ -29,7 +29,7 @@ from dpt.commands.fit import (
     settings_of,
     table_text,
 )
-from dpt.config.build import make_dataset
+from dpt.config.data import make_dataset
 from dpt.config.overrides import as_text
 from dpt.data import DataError
 from dpt.data_check import quick_findings

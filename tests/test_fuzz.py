@@ -38,8 +38,9 @@ from tiny import ON_CPU, TINY_DATA, TINY_SCENES, TINY_VIT, save_checkpoint, smal
 
 from dpt import files
 from dpt.calibrate import read_points
-from dpt.config import build
-from dpt.config.model import make_model
+from dpt.config.data import loader_settings, make_dataset, make_eval_loader, make_train_loader
+from dpt.config.models import make_model
+from dpt.config.objectives import make_objectives
 from dpt.config.objects import make
 from dpt.config.overrides import keys_of, parse
 from dpt.config.resume import resumed_config
@@ -402,15 +403,15 @@ def runs(folder):
 
     def built():
         cfg = resumed_config(folder, ["optim.lr=0.1"], str(folder))
-        settings = build.loader_settings(cfg["data"])
-        train, val = (build.make_dataset(cfg["data"], split) for split in ("train", "val"))
-        objectives = build.make_objectives(cfg["task"], train)
+        settings = loader_settings(cfg["data"])
+        train, val = (make_dataset(cfg["data"], split) for split in ("train", "val"))
+        objectives = make_objectives(cfg["task"], train)
         targets = [o.target for o in objectives.values()]
         teacher = make(cfg["task"].get("teacher"), "task.teacher", Teacher)
         model = make_model(cfg["model"], objectives, settings, cfg["overrides"])
         make_task(cfg, objectives, teacher, model)
-        build.train_loader(train, settings, cfg["augment"], cfg["seed"], targets)
-        build.eval_loader(val, settings, model.preprocessing, targets)
+        make_train_loader(train, settings, cfg["augment"], cfg["seed"], targets)
+        make_eval_loader(val, settings, model.preprocessing, targets)
         make_trainer(cfg, 4, [], [])
 
     return {folder / "config.yaml": [partial(resumed_config, folder, [], "x"), built]}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
-from dpt.config import build
+from dpt.config.data import make_dataset
 from dpt.config.objects import check_arguments
 from dpt.data.datasets.archive import extract, is_unpacked
 from dpt.data.datasets.download import fetch
@@ -66,7 +66,7 @@ def download(cfg: PlainMapping) -> None:
             "run the same command again"
         )
     for split in ("train", "val"):
-        log.info("%s: %d images", split, len(build.make_dataset(data, split)))
+        log.info("%s: %d images", split, len(make_dataset(data, split)))
     archives = [f.file_name for f in source.files if f.unpack and (root / f.file_name).exists()]
     if archives:
         log.info("no longer needed in %s: %s", root, ", ".join(archives))

@@ -3,7 +3,7 @@
 import logging
 from pathlib import Path
 
-from dpt.config import build
+from dpt.config.data import loader_settings, make_dataset
 from dpt.data.shards.pack import pack_split
 from dpt.validation import PlainMapping, validate
 
@@ -17,7 +17,7 @@ def pack(cfg: PlainMapping) -> None:
     data = cfg.get("data")
     if data is None:
         raise ValueError("data must be given: dpt data pack data=NAME out=DIR (see -h)")
-    settings = build.loader_settings(data)
+    settings = loader_settings(data)
     splits = [cfg["split"]] if isinstance(cfg["split"], str) else cfg["split"]
     size = validate(float, cfg["shard_mb"], "shard_mb")
     if not 0 < size < 1e9:
@@ -27,7 +27,7 @@ def pack(cfg: PlainMapping) -> None:
         data = {**data, "cache": False}  # a cache may scale images down
     for split in validate(list[str], splits, "split"):
         index = pack_split(
-            build.make_dataset(data, split),
+            make_dataset(data, split),
             folder,
             split=split,
             shard_size=int(size * MEGABYTE),

@@ -292,12 +292,12 @@ def time_steps(cfg: PlainMapping) -> None:
     import numpy as np
     from lightning.pytorch.callbacks import LambdaCallback
 
-    from dpt.config import build
+    from dpt.config.data import loader_settings, make_dataset
     from dpt.run_log import write_json
     from dpt.training.trainer import short_run, validation_cost
 
     cfg = {**cfg, "data": {**cfg["data"], "cache": False}}
-    settings = build.loader_settings(cfg["data"])
+    settings = loader_settings(cfg["data"])
     times: list[float] = []
 
     def note_time(trainer: L.Trainer, *_: object) -> None:
@@ -307,7 +307,7 @@ def time_steps(cfg: PlainMapping) -> None:
     single_batches = {**cfg, "trainer": {**cfg["trainer"], "accumulate_grad_batches": 1}}
     short_run(single_batches, LambdaCallback(on_train_batch_end=note_time), steps=10)
     seconds = float(np.median(np.diff(times[2:])))
-    images = len(build.make_dataset(cfg["data"], "val"))
+    images = len(make_dataset(cfg["data"], "val"))
     batches = cfg["trainer"]["accumulate_grad_batches"]
     results = {
         "batches": batches,

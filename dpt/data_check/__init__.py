@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import cast
 
 from dpt.atomic import write_bytes
-from dpt.config import build
+from dpt.config.data import loader_settings, make_dataset, make_train_loader
+from dpt.config.objectives import make_objectives
 from dpt.config.overrides import keys_of
 from dpt.config.run_keys import Seed
 from dpt.data import DataError
@@ -51,7 +52,7 @@ def check_data(cfg: PlainMapping) -> None:
     # train.yaml has a task in any case, which says nothing about the data
     if scans and {"task", "experiment"} & keys_of(cfg["overrides"]):
         try:
-            objectives = build.make_objectives(cfg["task"], scans[0].dataset)
+            objectives = make_objectives(cfg["task"], scans[0].dataset)
             targets = tuple(o.target for o in objectives.values() if o.target)
         except ValueError as error:
             findings.insert(0, Finding("error", "task", scans[0].split, str(error)))
@@ -61,8 +62,8 @@ def check_data(cfg: PlainMapping) -> None:
     write_bytes(folder / "report.json", f"{json.dumps(entries, indent=2)}\n".encode())
     if scans:
         title = f"Data check of {data.get('root', data['_target_'])}"
-        settings = build.loader_settings(data)
-        loader = build.train_loader(scans[0].dataset, settings, cfg["augment"], seed, targets)
+        settings = loader_settings(data)
+        loader = make_train_loader(scans[0].dataset, settings, cfg["augment"], seed, targets)
         augmented = cast(Augmented, loader.dataset)
         report.write_page(folder / "report.html", title, findings, scans, augmented)
         report.log_tables(scans)
@@ -84,7 +85,7 @@ def examine(
 
     With ``limit``, only that many samples of each split are read, evenly spaced.
     """
-    settings = build.loader_settings(data)
+    settings = loader_settings(data)
     # unpaired files are findings, and must not stop the others from being read
     missing = data.get("missing", "raise")
     lenient: Plain = {"missing": "skip" if missing == "raise" else missing, "cache": False}
@@ -93,7 +94,7 @@ def examine(
     scans: list[Scan] = []
     for split in splits:
         try:
-            dataset = build.make_dataset({**lenient, **proposed}, split).without_repeats()
+            dataset = make_dataset({**lenient, **proposed}, split).without_repeats()
         except DataError as error:
             findings.append(Finding("error", "no_split", split, str(error)))
             continue

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from dpt.config import build
+from dpt.config.data import make_dataset
 from dpt.data import DataError
 from dpt.data.formats import io
 from dpt.data_check.findings import Finding
@@ -53,7 +53,7 @@ def _read_masks(data: PlainMapping, splits: Sequence[str]) -> tuple[Values, list
     values, paths = Values(), list[Path]()
     for split in splits:
         try:
-            dataset = build.make_dataset({**data, "unlabelled": None}, split)
+            dataset = make_dataset({**data, "unlabelled": None}, split)
         except DataError:  # becomes a finding when the split is read, as do damaged files
             continue
         rule = dataset.label_rule

@@ -6,7 +6,7 @@ from pathlib import Path
 import lightning as L
 import torch.distributed as dist
 
-from dpt.config import build
+from dpt.config.data import data_of_evaluation, loader_settings, make_dataset
 from dpt.config.objects import check_arguments
 from dpt.config.run_folder import save_config
 from dpt.config.run_keys import Seed
@@ -44,13 +44,13 @@ def evaluate(cfg: PlainMapping) -> dict[str, float]:
     for key in ("predictions_scale", "predictions_kind"):
         if cfg["checkpoint"] and cfg[key] is not None:
             raise ValueError(f"{key} has no effect on checkpoint=FILE: leave it out")
-    cfg = {**cfg, "data": build.data_of_evaluation(cfg)}
+    cfg = {**cfg, "data": data_of_evaluation(cfg)}
     L.seed_everything(validate(Seed, cfg["seed"], "seed"), verbose=False)
     protocol = Protocol(**check_arguments(Protocol, cfg["protocol"], "protocol"))
     if is_first_rank():
         written = ("per_image.csv", "confusion.csv", "panels")
         require_free(Path(cfg["run_dir"]), "evaluation.html", written)
-    dataset = build.make_dataset(cfg["data"], cfg["split"]).without_repeats()
+    dataset = make_dataset(cfg["data"], cfg["split"]).without_repeats()
     blocks = validate(str | None, cfg["blocks"], "blocks")
     if blocks:  # a mistake fails before scoring
         blocks_of([dataset.name(index) for index in range(len(dataset))], blocks)
@@ -111,9 +111,9 @@ def _write(cfg: PlainMapping, scorer: Scorer, result: DatasetScores, dataset: Da
 
 def _baselines(cfg: PlainMapping, scorer: Scorer, dataset: Dataset) -> dict[str, dict[str, float]]:
     """Returns :func:`trivial_scores`; empty, with a warning, without a train split."""
-    settings = build.loader_settings(cfg["data"])
+    settings = loader_settings(cfg["data"])
     try:
-        train = build.make_dataset(cfg["data"], "train")
+        train = make_dataset(cfg["data"], "train")
         train.adopt_classes(dataset.info.class_names)
         return trivial_scores(
             scorer.objectives,

@@ -9,7 +9,8 @@ from typing import Any
 import lightning as L
 from torch import Tensor, nn
 
-from dpt.config import build
+from dpt.config.data import loader_settings, make_eval_loader
+from dpt.config.objectives import LABEL_NAMES
 from dpt.config.overrides import keys_of
 from dpt.config.trainer import build_trainer, require_images, trainer_arguments
 from dpt.data import Dataset, read_in_order
@@ -50,7 +51,7 @@ def objectives_of(
             if protocol.resize is not None:
                 objectives[name].resize = protocol.resize
     if not objectives:
-        given = ", ".join(build.LABEL_NAMES[t] for t in data.info.targets) or "images alone"
+        given = ", ".join(LABEL_NAMES[t] for t in data.info.targets) or "images alone"
         hint = ", and inpainting is scored in training alone" if "inpainting" in outputs else ""
         raise ValueError(
             f"nothing to score: the checkpoint predicts {', '.join(outputs)}, "
@@ -121,9 +122,9 @@ def score_checkpoint(cfg: PlainMapping, dataset: Dataset, protocol: Protocol) ->
     resize = protocol.resize or preprocessing.output_interpolation
     protocol = replace(protocol, resize=resize)
     objectives = objectives_of(model.outputs, dataset, protocol)
-    settings = build.loader_settings(cfg["data"])
+    settings = loader_settings(cfg["data"])
     targets = [objective.target for objective in objectives.values()]
-    loader = build.eval_loader(dataset, settings, preprocessing, targets)
+    loader = make_eval_loader(dataset, settings, preprocessing, targets)
     scorer = Scorer(objectives, model.outputs)
     panels = Panels(folder=str(Path(cfg["run_dir"]) / "panels"))
     trainer = build_trainer(
@@ -172,7 +173,7 @@ def score_files(cfg: PlainMapping, dataset: Dataset, protocol: Protocol) -> Scor
         has_unit = scorer.notes["protocol/alignment"] == "none"
         checks["depth"] = DepthCheck(is_relative=predicted.kind == "relative", has_unit=has_unit)
         scorer.notes["predictions_kind"] = predicted.kind
-    workers = build.loader_settings(cfg["data"]).num_workers
+    workers = loader_settings(cfg["data"]).num_workers
     for outputs, labels in read_in_order(predicted.read, range(len(dataset)), num_workers=workers):
         scorer.add(outputs, labels, labels["image"])
         for name, check in checks.items():

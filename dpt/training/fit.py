@@ -13,8 +13,16 @@ import torch.distributed as dist
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch.utils.data import DataLoader
 
-from dpt.config import build
-from dpt.config.model import complete, make_model
+from dpt.config.data import (
+    LoaderSettings,
+    loader_settings,
+    make_dataset,
+    make_eval_loader,
+    make_train_loader,
+    refuse_unused,
+)
+from dpt.config.models import complete, make_model
+from dpt.config.objectives import make_objectives
 from dpt.config.objects import make
 from dpt.config.overrides import as_argument
 from dpt.config.resume import map_strings
@@ -46,7 +54,7 @@ Scores = dict[str, float]
 class LabelledData:
     """The two splits of a run, and what is learned from them."""
 
-    settings: build.LoaderSettings
+    settings: LoaderSettings
     train: Dataset
     val: Dataset
     objectives: dict[str, Objective]
@@ -89,7 +97,7 @@ def fit(cfg: PlainMapping) -> Scores:
     started = time.monotonic()
     keys = validate(RunKeys, cfg, "")
     L.seed_everything(keys.seed, verbose=False)
-    build.refuse_unused(keys.overrides)
+    refuse_unused(keys.overrides)
     data = read_data(cfg)
     check_data(data.train, data.val, data.objectives, data.teacher, on_error=data.settings.on_error)
     run = prepare(cfg, data)
@@ -117,10 +125,10 @@ def fit(cfg: PlainMapping) -> Scores:
 
 def read_data(cfg: PlainMapping) -> LabelledData:
     """Makes the data sets, objectives and teacher of a run."""
-    settings = build.loader_settings(cfg["data"])
-    train, val = (build.make_dataset(cfg["data"], split) for split in ("train", "val"))
+    settings = loader_settings(cfg["data"])
+    train, val = (make_dataset(cfg["data"], split) for split in ("train", "val"))
     val.adopt_classes(train.info.class_names)
-    objectives = build.make_objectives(cfg["task"], train)
+    objectives = make_objectives(cfg["task"], train)
     teacher = make(cfg["task"].get("teacher"), "task.teacher", Teacher)
     return LabelledData(settings, train, val, objectives, teacher)
 
@@ -134,8 +142,8 @@ def prepare(cfg: PlainMapping, data: LabelledData) -> Run:
     task = make_task(cfg, data.objectives, data.teacher, model)
     if cfg["overwrite"] and is_first_rank():
         (folder / "wandb_id.txt").unlink(missing_ok=True)
-    train_loader = build.train_loader(data.train, settings, cfg["augment"], seed, data.targets)
-    val_loader = build.eval_loader(data.val, settings, model.preprocessing, data.targets)
+    train_loader = make_train_loader(data.train, settings, cfg["augment"], seed, data.targets)
+    val_loader = make_eval_loader(data.val, settings, model.preprocessing, data.targets)
     stop = StopOnSignal(resume=f"dpt train {as_argument('resume', folder)}")
     sampler = train_loader.sampler
     assert isinstance(sampler, EpochSampler)

@@ -8,8 +8,9 @@ from lightning.pytorch.callbacks import Callback, Checkpoint, WeightAveraging
 from lightning.pytorch.loggers import Logger
 from torch.optim.lr_scheduler import LRScheduler
 
-from dpt.config import build
-from dpt.config.model import make_model
+from dpt.config.data import LoaderSettings, loader_settings, make_dataset, make_train_loader
+from dpt.config.models import make_model
+from dpt.config.objectives import make_objectives
 from dpt.config.objects import make
 from dpt.config.trainer import build_trainer, trainer_arguments
 from dpt.objectives.teacher import Teacher
@@ -79,7 +80,7 @@ def limited(limit: float, batches: float) -> float:
     return min(limit, batches) if isinstance(limit, int) else limit * batches
 
 
-def validation_cost(settings: build.LoaderSettings) -> float:
+def validation_cost(settings: LoaderSettings) -> float:
     """Estimated time of a batch in validation over that of a batch in training.
 
     For each pixel, the forward pass takes a third of a training step, and metrics another third.
@@ -131,15 +132,15 @@ def short_run(
         cfg: the run's configuration, plain data; of its callbacks only ``freeze`` is used.
         schedule: in place of the configured one.
     """
-    settings = build.loader_settings(cfg["data"])
-    train = build.make_dataset(cfg["data"], "train")
-    objectives = build.make_objectives(cfg["task"], train)
+    settings = loader_settings(cfg["data"])
+    train = make_dataset(cfg["data"], "train")
+    objectives = make_objectives(cfg["task"], train)
     teacher = make(cfg["task"].get("teacher"), "task.teacher", Teacher)
     model = make_model(cfg["model"], objectives, settings, cfg["overrides"])
     task = make_task(cfg, objectives, teacher, model)
     task.schedule_factory = schedule or task.schedule_factory
     targets = [objective.target for objective in objectives.values()]
-    loader = build.train_loader(train, settings, cfg["augment"], int(cfg["seed"]), targets)
+    loader = make_train_loader(train, settings, cfg["augment"], int(cfg["seed"]), targets)
     unlimited = dict.fromkeys(("max_epochs", "max_time", "min_epochs", "min_steps", "profiler"))
     limits = {
         "max_steps": steps,

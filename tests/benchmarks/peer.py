@@ -19,8 +19,9 @@ from hydra import compose, initialize_config_dir
 from lightning.fabric.utilities import move_data_to_device
 from omegaconf import OmegaConf
 
-from dpt.config import build
+from dpt.config.data import loader_settings, make_dataset, make_eval_loader, make_train_loader
 from dpt.config.job import MISTAKES, fail
+from dpt.config.objectives import make_objectives
 from dpt.files import config_dir
 from dpt.functional import has_bf16
 from dpt.objectives.base import same_size_groups, take
@@ -34,13 +35,13 @@ def main(overrides: list[str]) -> None:
     data = OmegaConf.to_container(config.data, resolve=True)
     L.seed_everything(cfg["seed"], verbose=False)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    settings = build.loader_settings(data)
-    train, val = (build.make_dataset(data, split) for split in ("train", "val"))
+    settings = loader_settings(data)
+    train, val = (make_dataset(data, split) for split in ("train", "val"))
     task = OmegaConf.to_container(config.task, resolve=True)
-    (objective,) = build.make_objectives(task, train).values()
+    (objective,) = make_objectives(task, train).values()
     objective.to(device)
     targets = ("labels",) if objective.target == "labels" else ("depth",)
-    batches = build.train_loader(train, settings, {"hflip": 0.5}, cfg["seed"], targets)
+    batches = make_train_loader(train, settings, {"hflip": 0.5}, cfg["seed"], targets)
     preprocessing = Preprocessing(
         **{**config.model.preprocessing, "image_size": settings.eval_size}
     )
@@ -80,7 +81,7 @@ def main(overrides: list[str]) -> None:
     model.eval()
     multiple = 32
     with torch.no_grad():
-        for batch in build.eval_loader(val, settings, preprocessing, targets):
+        for batch in make_eval_loader(val, settings, preprocessing, targets):
             batch = move_data_to_device(batch, torch.device(device))
             for images, positions in same_size_groups(batch):
                 pad = [-images.shape[-1] % multiple, -images.shape[-2] % multiple]

@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 import dpt
-from dpt.config.build import LOADER_KEYS
+from dpt.config.data import LOADER_KEYS
 from dpt.config.objects import SLOTS, check_arguments, find, make
 from dpt.data import TrainTransform
 from dpt.files import config_dir

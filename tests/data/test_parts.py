@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from photos import save_picture
 
-from dpt.config.build import make_dataset
+from dpt.config.data import make_dataset
 from dpt.data import DataError, FolderDataset, ImageFolderDataset
 from dpt.data_check import examine
 

@@ -16,7 +16,7 @@ from photos import save_picture
 from PIL import Image
 from tiny import call
 
-from dpt.config.build import make_dataset
+from dpt.config.data import make_dataset
 from dpt.data import DataError, Dataset, FolderDataset, ScenesDataset
 from dpt.data_check import examine, quick_findings
 from dpt.data_check.checks import CHECKS

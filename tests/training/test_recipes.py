@@ -14,8 +14,9 @@ from photos import save_picture
 from tiny import ON_CPU, TINY_MODEL, call, checkpoint_of
 
 import dpt
-from dpt.config import build
-from dpt.config.model import make_model
+from dpt.config.data import loader_settings, make_dataset
+from dpt.config.models import make_model
+from dpt.config.objectives import make_objectives
 from dpt.files import config_dir
 
 RECIPES = sorted(p.stem for p in (config_dir() / "experiment").glob("*.yaml"))
@@ -67,8 +68,8 @@ def test_every_recipe_builds_its_model_at_full_size(recipe, trees):
             "train", [f"experiment={recipe}", f"paths.data_dir={trees}", "run_dir=x", *NO_DOWNLOADS]
         )
     values = OmegaConf.to_container(cfg, resolve=True)
-    settings = build.loader_settings(values["data"])
-    objectives = build.make_objectives(values["task"], build.make_dataset(values["data"], "train"))
+    settings = loader_settings(values["data"])
+    objectives = make_objectives(values["task"], make_dataset(values["data"], "train"))
     with torch.device("meta"):
         model = make_model(values["model"], objectives, settings, NO_DOWNLOADS)
         shape = (2, 3, *settings.image_size)

@@ -9,7 +9,7 @@ from tiny import checkpoint_of
 
 import dpt
 from dpt import functional
-from dpt.config.model import set_switches
+from dpt.config.models import set_switches
 
 DROPPED = ["model.encoder.drop_path=0.2"]
 # torch.compile draws other random numbers; val, which comes first, has images of another size

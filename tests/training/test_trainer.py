@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dpt.config.build import LoaderSettings
+from dpt.config.data import LoaderSettings
 from dpt.config.trainer import require_batches, trainer_arguments
 from dpt.training.trainer import make_trainer, validation_cost
 

@@ -1,26 +1,23 @@
-"""Data, objectives and loaders of a run, made from their parts of the configuration."""
+"""Data sets and loaders of a run, made from their part of the configuration."""
 
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
-from torch import nn
 from torch.utils.data import DataLoader
 
-from dpt.config.objects import check_arguments, find, make
+from dpt.config.objects import check_arguments, make
 from dpt.config.overrides import keys_of, parse
 from dpt.config.resume import refuse_foreign, run_in, with_overrides
 from dpt.config.run_keys import Part
 from dpt.data import Dataset, EvalTransform, MixDataset, TrainTransform, make_loader
 from dpt.files import few, missing_path, run_folder
-from dpt.metrics import SumMetric
-from dpt.objectives import Objective
-from dpt.types import DatasetInfo, Preprocessing
+from dpt.types import Preprocessing
 from dpt.validation import Plain, PlainMapping, validate
 
 DIVIDING = {"folds", "fold", "gap", "group_by", "fractions", "split_files", "split_names"}
@@ -38,15 +35,6 @@ LOADER_KEYS = (  # of ``data``, that every data set has and none takes as an arg
     "val",
     "download",
 )
-LABEL_NAMES = {
-    "depth": "depth maps",
-    "labels": "class masks",
-    "objects": "object masks",
-    "class_id": "a class for each image",
-    "value": "a number for each image",
-    "caption": "a caption for each image",
-}
-
 Side = Annotated[int, Field(ge=1, le=13_000)]  # two of them: no more than dpt.files.MAX_PIXELS
 
 
@@ -114,71 +102,36 @@ def make_dataset(data: PlainMapping, split: str, *, where: str = "data") -> Data
     return make(node, where, Dataset)
 
 
-def make_objectives(task: PlainMapping, data: Dataset) -> dict[str, Objective]:
-    """The objective of each head. Class counts and depth range come from the data if not set."""
-    info: DatasetInfo = data.info
-    objectives = {}
-    for key, kind in {"name": str, "objectives": dict[str, Part]}.items():
-        validate(kind, task.get(key), f"task.{key}")
-    for name, node in task["objectives"].items():
-        if not name.isidentifier() or name in dir(nn.ModuleDict):
-            raise ValueError(f"task.objectives.{name}: cannot be the name of one: rename it")
-        if "_target_" not in node:  # the experiment sets options of a head that this task lacks
-            raise ValueError(
-                f"task={task['name']} has no task.objectives.{name}: the experiment, or an "
-                f"argument, is for another task"
-            )
-        cls: Any = find(node["_target_"], f"task.objectives.{name}", Objective)
-        if cls.target and cls.target not in info.targets:
-            remedy = "data=scenes has all; data=folder: set data.labels, depth or objects"
-            if cls.target == "caption":
-                remedy = "data=imagetable data.caption_column=NAME reads them from a CSV"
-            if cls.target == "labels":
-                remedy = data.labels_remedy or remedy
-            given = ", ".join(LABEL_NAMES[t] for t in info.targets) or "pictures"
-            raise ValueError(
-                f"task={task['name']} needs {LABEL_NAMES[cls.target]}, and this data gives only "
-                f"{given}. Choose data that has them ({remedy})"
-            )
-        node = {**node, **cls.from_data(data, node)}
-        objective = objectives[name] = make(node, f"task.objectives.{name}", Objective)
-        if not isinstance(objective.metrics, SumMetric):
-            raise ValueError(
-                f"task.objectives.{name}: its metrics are a {type(objective.metrics).__name__}, "
-                f"which cannot be scored image by image: derive it from dpt.metrics.SumMetric"
-            )
-    return objectives
-
-
-def train_loader(
-    dataset: Any, settings: LoaderSettings, augment: PlainMapping, seed: int, targets: Any
+def make_train_loader(
+    dataset: Dataset,
+    settings: LoaderSettings,
+    augment: PlainMapping,
+    seed: int,
+    targets: Sequence[str | None],
 ) -> DataLoader:
-    values = check_arguments(
-        TrainTransform,
-        {"image_size": settings.image_size, "targets": list(targets), **augment},
-        "augment",
-    )
-    return _loader(dataset, TrainTransform(**values), settings, targets, training=True, seed=seed)
+    given = {"image_size": settings.image_size, "targets": list(targets), **augment}
+    transform = TrainTransform(**check_arguments(TrainTransform, given, "augment"))
+    batches = _batches(settings, targets)
+    return make_loader(dataset, transform, **batches, training=True, seed=seed)
 
 
-def eval_loader(
-    dataset: Any, settings: LoaderSettings, preprocessing: Preprocessing, targets: Any
+def make_eval_loader(
+    dataset: Dataset,
+    settings: LoaderSettings,
+    preprocessing: Preprocessing,
+    targets: Sequence[str | None],
 ) -> DataLoader:
-    return _loader(dataset, EvalTransform(preprocessing), settings, targets, training=False, seed=0)
+    batches = _batches(settings, targets)
+    return make_loader(dataset, EvalTransform(preprocessing), **batches, training=False, seed=0)
 
 
-def _loader(
-    dataset: Any, transform: Any, settings: LoaderSettings, targets: Any, **options: Any
-) -> DataLoader:
-    return make_loader(
-        dataset,
-        transform,
-        batch_size=settings.batch_size,
-        num_workers=settings.num_workers,
-        targets=targets,
-        skip_broken=settings.on_error == "skip",
-        **options,
-    )
+def _batches(settings: LoaderSettings, targets: Sequence[str | None]) -> Plain:
+    return {
+        "batch_size": settings.batch_size,
+        "num_workers": settings.num_workers,
+        "targets": targets,
+        "skip_broken": settings.on_error == "skip",
+    }
 
 
 def data_of_evaluation(cfg: PlainMapping) -> Plain:

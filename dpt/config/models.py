@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 
 from dpt import functional
-from dpt.config.build import LoaderSettings
+from dpt.config.data import LoaderSettings
 from dpt.config.overrides import keys_of
 from dpt.model import DPT
 from dpt.model_config import ModelConfig, model_dict

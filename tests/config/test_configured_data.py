@@ -8,8 +8,15 @@ import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from dpt.config import build
-from dpt.config.model import make_model
+from dpt.config.data import (
+    LoaderSettings,
+    data_of_evaluation,
+    loader_settings,
+    make_dataset,
+    make_train_loader,
+)
+from dpt.config.models import make_model
+from dpt.config.objectives import make_objectives
 from dpt.config.overrides import as_argument, as_text, parse
 from dpt.config.run_folder import save_config
 from dpt.data import FolderDataset, ScenesDataset
@@ -43,9 +50,7 @@ ENCODER = {
 }
 DECODER = {"reassemble_channels": [8, 8, 16, 16], "fusion_channels": 16}
 MODEL = {"name": "dpt_tiny", "encoder": ENCODER, "decoder": DECODER}
-SETTINGS = build.LoaderSettings(
-    image_size=(32, 48), eval_size=(64, 96), batch_size=4, num_workers=0
-)
+SETTINGS = LoaderSettings(image_size=(32, 48), eval_size=(64, 96), batch_size=4, num_workers=0)
 
 
 def task(**objectives):
@@ -54,14 +59,14 @@ def task(**objectives):
 
 @pytest.fixture
 def scenes():
-    return build.make_dataset(SCENES, "train")
+    return make_dataset(SCENES, "train")
 
 
 def test_loader_settings():
-    settings = build.loader_settings(SCENES)
+    settings = loader_settings(SCENES)
     assert (settings.image_size, settings.batch_size, settings.num_workers) == ((32, 48), 4, 0)
     assert settings.eval_size == (32, 48)
-    assert build.loader_settings({**DATA, "eval_size": [64, 96]}).eval_size == (64, 96)
+    assert loader_settings({**DATA, "eval_size": [64, 96]}).eval_size == (64, 96)
 
 
 @pytest.mark.parametrize(
@@ -79,19 +84,19 @@ def test_loader_settings():
 )
 def test_wrong_loader_settings(change, says):
     with pytest.raises(ValueError, match=says):
-        build.loader_settings({**DATA, **change})
+        loader_settings({**DATA, **change})
 
 
 def test_each_split_has_its_own_arguments():
-    train, val = (build.make_dataset(SCENES, split) for split in ("train", "val"))
+    train, val = (make_dataset(SCENES, split) for split in ("train", "val"))
     assert isinstance(train, ScenesDataset)
     assert (train.split, len(train), train.seed) == ("train", 6, 0)
     assert (val.split, len(val), val.seed) == ("val", 3, 5)
-    assert len(build.make_dataset({**SCENES, "length": 7}, "test")) == 7
+    assert len(make_dataset({**SCENES, "length": 7}, "test")) == 7
 
 
 def test_objectives_take_what_is_unset_from_the_data(scenes):
-    made = build.make_objectives(
+    made = make_objectives(
         task(depth=DEPTH, segmentation=SEGMENTATION, classification=CLASSES), scenes
     )
     assert made["depth"].max_depth == 20.0
@@ -101,32 +106,32 @@ def test_objectives_take_what_is_unset_from_the_data(scenes):
 
 
 def test_what_is_set_wins_over_the_data(scenes):
-    made = build.make_objectives(task(depth={**DEPTH, "max_depth": 7.5}), scenes)
+    made = make_objectives(task(depth={**DEPTH, "max_depth": 7.5}), scenes)
     assert made["depth"].max_depth == 7.5
     assert made["depth"].head_options["max_depth"] == 7.5
 
 
 def test_a_class_count_other_than_the_datas(scenes):
     with pytest.raises(ValueError, match=r"num_classes=3, but the data has 10 classes \(ground"):
-        build.make_objectives(task(segmentation={**SEGMENTATION, "num_classes": 3}), scenes)
+        make_objectives(task(segmentation={**SEGMENTATION, "num_classes": 3}), scenes)
     count = len(scenes.class_id_names)
     with pytest.raises(ValueError, match=rf"num_classes=99, but the data has {count} classes"):
-        build.make_objectives(task(classification={**CLASSES, "num_classes": 99}), scenes)
+        make_objectives(task(classification={**CLASSES, "num_classes": 99}), scenes)
 
 
 def test_a_value_out_of_range(scenes):
     with pytest.raises(ValueError, match=r"task\.objectives\.classification\.label_smoothing=1\.5"):
-        build.make_objectives(task(classification={**CLASSES, "label_smoothing": 1.5}), scenes)
+        make_objectives(task(classification={**CLASSES, "label_smoothing": 1.5}), scenes)
 
 
 def test_targets_that_the_data_lacks(scenes):
     scenes.info = DatasetInfo(targets=("depth",), max_depth=20.0)
     with pytest.raises(ValueError, match=r"task=mine needs class masks.*only depth maps.*data="):
-        build.make_objectives(task(depth=DEPTH, segmentation=SEGMENTATION), scenes)
+        make_objectives(task(depth=DEPTH, segmentation=SEGMENTATION), scenes)
 
 
 def test_the_model_has_a_head_for_each_objective(scenes):
-    objectives = build.make_objectives(task(depth=DEPTH, segmentation=SEGMENTATION), scenes)
+    objectives = make_objectives(task(depth=DEPTH, segmentation=SEGMENTATION), scenes)
     with torch.device("meta"):
         model = make_model(MODEL, objectives, SETTINGS)
     depth, segmentation = model.config.heads["depth"], model.config.heads["segmentation"]
@@ -136,7 +141,7 @@ def test_the_model_has_a_head_for_each_objective(scenes):
 
 
 def test_the_model_is_made_for_the_size_of_the_training_images(scenes):
-    objectives = build.make_objectives(task(depth=DEPTH), scenes)
+    objectives = make_objectives(task(depth=DEPTH), scenes)
     model = make_model(MODEL, objectives, SETTINGS)
     assert model.preprocessing.image_size == (64, 96)  # of whole images, in evaluation
     assert model.encoder.pos_embed.shape[1] == 1 + 2 * 3
@@ -147,11 +152,11 @@ def test_the_model_is_made_for_the_size_of_the_training_images(scenes):
 def test_names_that_no_objective_can_have(scenes, name):
     node = {"_target_": "dpt.objectives.DepthObjective", "kind": "metric"}
     with pytest.raises(ValueError, match=r"task\.objectives\."):
-        build.make_objectives({"name": "x", "objectives": {name: node}}, scenes)
+        make_objectives({"name": "x", "objectives": {name: node}}, scenes)
 
 
 def test_objectives_of_a_finished_model(scenes):
-    objectives = build.make_objectives(
+    objectives = make_objectives(
         task(depth={**DEPTH, "kind": "relative"}, segmentation=SEGMENTATION), scenes
     )
     model = make_model(MODEL, objectives, SETTINGS)
@@ -171,15 +176,15 @@ def test_objectives_of_a_finished_model(scenes):
 
 
 def test_loaders_carry_the_targets_that_are_asked_for(scenes):
-    settings = build.loader_settings(SCENES)
+    settings = loader_settings(SCENES)
     augment = {"hflip": 0.5}
-    loader = build.train_loader(scenes, settings, augment, 0, ["depth"])
+    loader = make_train_loader(scenes, settings, augment, 0, ["depth"])
     batch = next(iter(loader))
     assert {"image", "depth", "valid"} <= set(batch)
     assert "labels" not in batch
     assert batch["image"].shape == (4, 3, 32, 48)
     with pytest.raises(ValueError, match=r"no augment\.hflp\. Did you mean hflip\?"):
-        build.train_loader(scenes, settings, {"hflp": 1}, 0, ["depth"])
+        make_train_loader(scenes, settings, {"hflp": 1}, 0, ["depth"])
 
 
 def test_a_data_set_of_files(dense_folder):
@@ -191,9 +196,9 @@ def test_a_data_set_of_files(dense_folder):
         "num_classes": 3,
         "missing": "skip",
     }
-    assert isinstance(build.make_dataset(data, "val"), FolderDataset)
+    assert isinstance(make_dataset(data, "val"), FolderDataset)
     with pytest.raises(ValueError, match=r"data\.num_classes='x'"):
-        build.make_dataset({**data, "num_classes": "x"}, "val")
+        make_dataset({**data, "num_classes": "x"}, "val")
 
 
 @pytest.mark.parametrize("given", ["{}", "here"])
@@ -204,14 +209,14 @@ def test_the_data_of_a_run_that_was_moved(tmp_path, caplog, monkeypatch, given):
     data = {**SCENES, "split_files": {"val": f"{former}/pairs.csv"}, "root": "/data"}
     OmegaConf.save({"run_dir": str(former), "data": data}, place / "config.yaml")
     checkpoint = given.format(place)
-    found = build.data_of_evaluation({"overrides": [], "checkpoint": checkpoint})
+    found = data_of_evaluation({"overrides": [], "checkpoint": checkpoint})
     assert found == {**data, "split_files": {"val": f"{place}/pairs.csv"}}
     assert "trained on" not in caplog.text
     cfg = {"overrides": ["data.seed=1"], "checkpoint": str(place), "data": {"seed": 1}}
-    assert build.data_of_evaluation(cfg)["seed"] == 1
+    assert data_of_evaluation(cfg)["seed"] == 1
     assert "trained on" not in caplog.text
     cfg = {"overrides": ["+data.fold=1"], "checkpoint": str(place), "data": {"fold": 1}}
-    assert build.data_of_evaluation(cfg)["fold"] == 1
+    assert data_of_evaluation(cfg)["fold"] == 1
     assert "data.fold: the run may have been trained on images of this split" in caplog.text
 
 

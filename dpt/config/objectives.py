@@ -1,0 +1,58 @@
+"""Objectives of a run, made from the task's part of the configuration."""
+
+from typing import Any
+
+from torch import nn
+
+from dpt.config.objects import find, make
+from dpt.config.run_keys import Part
+from dpt.data import Dataset
+from dpt.metrics import SumMetric
+from dpt.objectives import Objective
+from dpt.types import DatasetInfo
+from dpt.validation import PlainMapping, validate
+
+LABEL_NAMES = {
+    "depth": "depth maps",
+    "labels": "class masks",
+    "objects": "object masks",
+    "class_id": "a class for each image",
+    "value": "a number for each image",
+    "caption": "a caption for each image",
+}
+
+
+def make_objectives(task: PlainMapping, data: Dataset) -> dict[str, Objective]:
+    """The objective of each head. Class counts and depth range come from the data if not set."""
+    info: DatasetInfo = data.info
+    objectives = {}
+    for key, kind in {"name": str, "objectives": dict[str, Part]}.items():
+        validate(kind, task.get(key), f"task.{key}")
+    for name, node in task["objectives"].items():
+        if not name.isidentifier() or name in dir(nn.ModuleDict):
+            raise ValueError(f"task.objectives.{name}: cannot be the name of one: rename it")
+        if "_target_" not in node:  # the experiment sets options of a head that this task lacks
+            raise ValueError(
+                f"task={task['name']} has no task.objectives.{name}: the experiment, or an "
+                f"argument, is for another task"
+            )
+        cls: Any = find(node["_target_"], f"task.objectives.{name}", Objective)
+        if cls.target and cls.target not in info.targets:
+            remedy = "data=scenes has all; data=folder: set data.labels, depth or objects"
+            if cls.target == "caption":
+                remedy = "data=imagetable data.caption_column=NAME reads them from a CSV"
+            if cls.target == "labels":
+                remedy = data.labels_remedy or remedy
+            given = ", ".join(LABEL_NAMES[t] for t in info.targets) or "pictures"
+            raise ValueError(
+                f"task={task['name']} needs {LABEL_NAMES[cls.target]}, and this data gives only "
+                f"{given}. Choose data that has them ({remedy})"
+            )
+        node = {**node, **cls.from_data(data, node)}
+        objective = objectives[name] = make(node, f"task.objectives.{name}", Objective)
+        if not isinstance(objective.metrics, SumMetric):
+            raise ValueError(
+                f"task.objectives.{name}: its metrics are a {type(objective.metrics).__name__}, "
+                f"which cannot be scored image by image: derive it from dpt.metrics.SumMetric"
+            )
+    return objectives
