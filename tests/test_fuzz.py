@@ -228,7 +228,6 @@ def picture_files(folder):
     }
     scipy.io.savemat(folder / "v5.mat", cells)
     scipy.io.savemat(folder / "packed.mat", cells, do_compression=True)
-    scipy.io.savemat(folder / "v4.mat", {"depth": values * 1.0}, format="4")
     rgba = Image.fromarray(np.stack([small, small // 2, small // 3, small // 255], 2))
     palette = Image.fromarray(small % 4).convert("P")
     palette.putpalette([0, 0, 0, 255, 0, 0, 0, 255, 0, 0, 0, 255])

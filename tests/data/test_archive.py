@@ -70,7 +70,7 @@ def test_folders_of_the_archive_can_go_elsewhere(tmp_path, kind):
     assert tree(tmp_path / "other") == {}
 
 
-def test_an_unpacked_archive_is_recorded(tmp_path):
+def test_unpacked_archive_is_recorded(tmp_path):
     path, out = make(tmp_path, "zip"), tmp_path / "out"
     (out / "VOCdevkit").mkdir(parents=True)
     (out / "VOCdevkit/readme.txt").write_bytes(b"old")
@@ -125,7 +125,7 @@ def test_links_and_devices_are_refused(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_member_without_a_name(tmp_path, kind):
+def test_member_without_a_name(tmp_path, kind):
     path = make(tmp_path, kind, {"a.txt": b"a"})
     if kind == "zip":
         path.write_bytes(nameless_zip(path.read_bytes()))
@@ -151,7 +151,7 @@ def nameless_zip(data):
 
 
 @pytest.mark.parametrize("kind", ["zip", "tgz"])
-def test_the_unpacked_size_is_limited(tmp_path, kind, monkeypatch):
+def test_unpacked_size_is_limited(tmp_path, kind, monkeypatch):
     monkeypatch.setattr(archive, "_ALWAYS_ALLOWED", 0)
     path = make(tmp_path, kind, {"a": b"a", "bomb": bytes(5_000_000)})
     assert path.stat().st_size < 10_000
@@ -162,7 +162,7 @@ def test_the_unpacked_size_is_limited(tmp_path, kind, monkeypatch):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("keep", [0.5, 0.9])
-def test_a_truncated_archive_leaves_nothing(tmp_path, kind, keep):
+def test_truncated_archive_leaves_nothing(tmp_path, kind, keep):
     random = np.random.default_rng(0)
     path = make(tmp_path, kind, {f"{i}.bin": random.bytes(10_000) for i in range(8)})
     path.write_bytes(path.read_bytes()[: int(keep * path.stat().st_size)])
@@ -172,7 +172,7 @@ def test_a_truncated_archive_leaves_nothing(tmp_path, kind, keep):
 
 
 @pytest.mark.parametrize("is_archive", [True, False])
-def test_a_damaged_archive(tmp_path, is_archive):
+def test_damaged_archive(tmp_path, is_archive):
     path = make(tmp_path, "zip", {"a.bin": bytes(i % 251 for i in range(5000))})
     data = bytearray(path.read_bytes())
     data[100] ^= 255

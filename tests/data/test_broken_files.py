@@ -38,7 +38,7 @@ def loader(dataset, *, training, skip=True, workers=0):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_the_next_photo_takes_its_place_in_training(workers):
+def test_next_photo_takes_its_place_in_training(workers):
     (batch,) = loader(Photos(1, 2), training=True, workers=workers)
     assert sorted(batch["index"].tolist()) == [0, 1, 2, 3]
     assert sorted(batch["name"]) == ["0.png", "3.png", "3.png", "3.png"]
@@ -64,7 +64,7 @@ def test_photos_that_are_too_long_count_nowhere_either():
     assert "2.png: 900x10 pixels are too elongated" in batch["failed"][0]
 
 
-def test_a_broken_file_stops_the_run_unless_it_is_skipped():
+def test_broken_file_stops_the_run_unless_it_is_skipped():
     (batch,) = loader(Photos(), training=True)
     assert "failed" not in batch
     with pytest.raises(DataError, match=r"2\.png"):
@@ -81,7 +81,7 @@ def test_a_broken_file_stops_the_run_unless_it_is_skipped():
         ({"image": None}, r"0\.png: the sample has name, labels: it must have an image"),
     ],
 )
-def test_a_sample_that_is_not_what_its_data_set_says_is_refused(changed, says):
+def test_sample_that_is_not_what_its_data_set_says_is_refused(changed, says):
     class Own(Photos):
         def __getitem__(self, index):
             sample = {**super().__getitem__(index), **changed}

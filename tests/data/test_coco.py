@@ -90,7 +90,7 @@ def part(content):
         (lambda c: c["categories"][0].update(id=None), r"categories\.0\.id"),
         (lambda c: c["categories"][0].update(color=[1, 2, 256]), r"categories\.0\.color\.2"),
         (lambda c: c["images"][0].update(id=[1]), r"images\.0\.id"),
-        (lambda c: c["images"][0].update(height=True), r"images\.0\.height"),
+        (lambda c: c["images"][0].update(height=0), r"images\.0\.height"),
         (lambda c: c["images"][0].update(width=10**9), "175 million pixels"),
         (lambda c: c["images"].append(c["images"][0]), "'images'"),
         (lambda c: c["images"].append({**c["images"][1], "id": 77}), r"000001\.jpg .*2, 77"),
@@ -159,7 +159,7 @@ def test_masks_that_do_not_fit(segmentation):
         encode_mask(segmentation, SIZE)
 
 
-def test_a_faulty_mask_is_named(saved, tmp_path):
+def test_faulty_mask_is_named(saved, tmp_path):
     if saved[1]:
         pytest.skip("the panoptic format has no such masks")
     data = edited(saved, tmp_path, lambda c: part(c).update(segmentation=[]))
@@ -190,7 +190,7 @@ def test_images_without_objects_are_samples_of_instances(saved, tmp_path):
         assert not data[0]["objects"].any()
 
 
-def test_the_data_check_finds_faulty_objects(saved, tmp_path):
+def test_data_check_finds_faulty_objects(saved, tmp_path):
     """Empty and overlapping masks, and objects that have no class."""
     if saved[1]:
         pytest.skip("masks of the panoptic format can neither overlap nor be empty")
@@ -213,7 +213,7 @@ def test_the_data_check_finds_faulty_objects(saved, tmp_path):
     assert "pixels are in several masks" in finding.examples[1]
 
 
-def test_the_data_check_finds_objects_without_class():
+def test_data_check_finds_objects_without_class():
     labels = np.array([[4, 4, 0, 255], [5, 5, 0, 0]], np.uint8)
     numbers = np.array([[1, 1, 2, 3], [4, 1, 0, 0]], np.uint16)
     things = (False, False, False, False, True, True)
@@ -297,7 +297,7 @@ def test_what_other_tools_write_is_read_alike(saved, tmp_path, change):
         assert np.array_equal(one["objects"], other["objects"])
 
 
-def test_a_byte_order_mark(saved, tmp_path):
+def test_byte_order_mark(saved, tmp_path):
     data = edited(saved, tmp_path, lambda content: None)
     path = tmp_path / "changed.JSON"
     path.write_bytes(b"\xef\xbb\xbf" + (tmp_path / "changed.json").read_bytes())
@@ -315,7 +315,7 @@ def test_missing_images_can_be_skipped(saved, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["box", "facades"])
-def test_the_placeholder_of_roboflow_is_no_class(saved, tmp_path, name):
+def test_placeholder_of_roboflow_is_no_class(saved, tmp_path, name):
     def change(content):
         content["categories"].append({"id": 0, "name": name, "supercategory": "none"})
         for row in content["categories"][:-1]:
@@ -377,7 +377,7 @@ def test_data_without_objects_cannot_be_trained_for_objects(saved, tmp_path, kin
     kind.from_data(edited(saved, tmp_path, one_object), {})
 
 
-def test_an_unused_first_category_is_no_shift_of_ids(saved, tmp_path):
+def test_unused_first_category_is_no_shift_of_ids(saved, tmp_path):
     def change(content):
         content["categories"].append({"id": 0, "name": "other"})
 
@@ -431,7 +431,7 @@ def test_objects_that_overlap_are_scored_whole(tmp_path):
     assert again["masks"] == data[1]["masks"]
 
 
-def test_a_shard_with_a_damaged_mask_is_refused(tmp_path):
+def test_shard_with_a_damaged_mask_is_refused(tmp_path):
     parts = encode_sample(overlapping(tmp_path)[0])
     stored = json.loads(parts["json"])
     stored["masks"][0][1] = "zzzz"
@@ -448,7 +448,7 @@ def test_training_samples_have_no_masks(tmp_path):
 
 
 @pytest.mark.parametrize("size", [(1, 100_000_000), (13_000, 13_000), (64, 48)])
-def test_a_claimed_size_is_compared_with_the_image_first(saved, tmp_path, size):
+def test_claimed_size_is_compared_with_the_image_first(saved, tmp_path, size):
     if saved[1]:
         return  # the PNG files have sizes of their own
 

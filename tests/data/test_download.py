@@ -146,7 +146,7 @@ def test_fetch_verifies_and_does_not_fetch_again(server, tmp_path):
     assert target.read_bytes() == b"mine"
 
 
-def test_a_password_is_sent_to_its_host_alone(server, tmp_path):
+def test_password_is_sent_to_its_host_alone(server, tmp_path):
     address = server.url.replace("127.0.0.1", "na%40me:wo:rd@127.0.0.1")
     fetch(address, tmp_path / "a")
     expected = "Basic " + base64.b64encode(b"na@me:wo:rd").decode()
@@ -179,7 +179,7 @@ def test_resumes_in_a_later_call(server, tmp_path):
 
 
 @pytest.mark.parametrize("checksum", [None, SHA256])
-def test_a_partial_file_that_is_a_link_is_replaced(server, tmp_path, checksum):
+def test_partial_file_that_is_a_link_is_replaced(server, tmp_path, checksum):
     (tmp_path / "mine").write_bytes(b"mine")
     (tmp_path / "file.zip.part").symlink_to(tmp_path / "mine")
     fetch(server.url, tmp_path / "file.zip", checksum=checksum)
@@ -197,7 +197,7 @@ def test_without_a_checksum_every_request_is_for_the_whole_file(server, tmp_path
     assert set(server.requests) == {None}
 
 
-def test_a_partial_file_that_is_complete_or_too_long(server, tmp_path):
+def test_partial_file_that_is_complete_or_too_long(server, tmp_path):
     part = tmp_path / "file.zip.part"
     part.write_bytes(CONTENT + b"more")
     with pytest.raises(DataError, match=r"file\.zip\.part: "):
@@ -206,7 +206,7 @@ def test_a_partial_file_that_is_complete_or_too_long(server, tmp_path):
     assert get(server, tmp_path, checksum=SHA256).read_bytes() == CONTENT
 
 
-def test_a_server_that_does_not_state_the_length(server, tmp_path):
+def test_server_that_does_not_state_the_length(server, tmp_path):
     server.with_length = False
     assert get(server, tmp_path).read_bytes() == CONTENT
     server.cuts = [10]
@@ -216,7 +216,7 @@ def test_a_server_that_does_not_state_the_length(server, tmp_path):
     assert names(other) == []
 
 
-def test_a_wrong_checksum_or_size_leaves_nothing_behind(server, tmp_path):
+def test_wrong_checksum_or_size_leaves_nothing_behind(server, tmp_path):
     with pytest.raises(DataError, match=r"file\.zip\.part: its sha256 .*beef"):
         get(server, tmp_path, checksum="sha256:beef")
     with pytest.raises(DataError, match=r"file\.zip\.part: has more than 5 bytes, the size"):
@@ -245,7 +245,7 @@ def test_no_server(tmp_path, url):
 
 
 @pytest.mark.parametrize("part", ["headers", "content"])
-def test_a_server_that_sends_byte_by_byte_is_given_up(server, tmp_path, monkeypatch, part):
+def test_server_that_sends_byte_by_byte_is_given_up(server, tmp_path, monkeypatch, part):
     monkeypatch.setattr(download, "TIMEOUT", 0.1)
     server.drip = {part: 0.02}
     start = time.monotonic()
@@ -264,7 +264,7 @@ def test_what_came_before_a_stall_is_kept(server, tmp_path, monkeypatch):
     assert server.requests == [None, *(f"bytes={n}00000-" for n in (3, 6, 9))]
 
 
-def test_a_byte_for_each_request_is_too_little(server, tmp_path):
+def test_byte_for_each_request_is_too_little(server, tmp_path):
     server.cuts = [1] * 1000
     with pytest.raises(DataError, match=rf"\({ATTEMPTS} bytes received\)"):
         get(server, tmp_path, checksum=SHA256)
@@ -284,7 +284,7 @@ def test_megabytes_with_many_interruptions(server, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("address", ["ftp://127.0.0.1:9/x", "file:///etc/passwd", "data:,x"])
-def test_a_redirection_to_something_else_is_refused(server, tmp_path, address):
+def test_redirection_to_something_else_is_refused(server, tmp_path, address):
     server.redirect = address
     with pytest.raises(DataError, match=r"file\.zip: the server answers 302 .*by hand"):
         get(server, tmp_path)

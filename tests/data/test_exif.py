@@ -55,7 +55,7 @@ def test_maps_that_fit_both_need_a_decision(tmp_path, turn, suffix, kind):
 
 
 @pytest.mark.parametrize("turn", TURNS)
-def test_the_size_of_maps_decides_where_it_can(tmp_path, turn):
+def test_size_of_maps_decides_where_it_can(tmp_path, turn):
     stored, upright = photo(tmp_path / "images/a.jpg", turn)
     for pixels in (stored, upright) if turn >= 5 else ():
         labels = np.zeros(pixels.shape[:2], np.uint8)
@@ -77,7 +77,7 @@ def test_photos_without_maps_are_turned(tmp_path):
     assert np.array_equal(dataset[0]["image"], upright)
 
 
-def test_an_upright_photo_needs_no_decision(tmp_path):
+def test_upright_photo_needs_no_decision(tmp_path):
     stored, _ = photo(tmp_path / "images/a.jpg", 1)
     for exif in (None, "apply", "ignore"):
         dataset = folder(tmp_path, labels=np.zeros((20, 30), np.uint8), exif=exif)
@@ -92,7 +92,7 @@ def test_objects_of_coco(tmp_path, size):
     assert np.array_equal(dataset[0]["image"], stored if size == (20, 30) else upright)
 
 
-def test_the_data_check_says_it(tmp_path):
+def test_data_check_says_it(tmp_path):
     photo(tmp_path / "images/a.jpg", 3)
     labels = np.zeros((20, 30), np.uint8)
     record = record_of(folder(tmp_path, labels=labels), 0)
@@ -109,7 +109,7 @@ def test_shards_hold_what_was_read(tmp_path, exif):
     assert ("jpg" in parts) == (exif == "ignore")
 
 
-def test_a_tag_in_xmp_counts_too(tmp_path):
+def test_tag_in_xmp_counts_too(tmp_path):
     path = tmp_path / "a.jpg"
     xmp = b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:Description tiff:Orientation="6"/></x:xmpmeta>'
     Image.fromarray(RNG.integers(0, 256, (20, 30, 3), dtype=np.uint8)).save(path, xmp=xmp)

@@ -71,7 +71,7 @@ def test_pages_are_named_and_chosen(tmp_path, suffix):
 
 
 @pytest.mark.parametrize(("bigtiff", "byteorder"), [(False, "<"), (False, ">"), (True, "<")])
-def test_a_page_of_any_tiff_whose_smaller_copies_do_not_count(tmp_path, bigtiff, byteorder):
+def test_page_of_any_tiff_whose_smaller_copies_do_not_count(tmp_path, bigtiff, byteorder):
     with tifffile.TiffWriter(tmp_path / "a.tif", bigtiff=bigtiff, byteorder=byteorder) as file:
         file.write(IDS, metadata=None)
         file.write(IDS[::2, ::2], subfiletype=1, metadata=None)
@@ -150,7 +150,7 @@ def test_ids_in_the_alpha_are_refused(tmp_path, alpha):
                 read(tmp_path / name)
 
 
-def test_an_opaque_alpha_of_any_level_is_no_matter(tmp_path):
+def test_opaque_alpha_of_any_level_is_no_matter(tmp_path):
     for alpha in (255, 127):
         with_alpha(RGB, np.full(IDS.shape, alpha)).save(tmp_path / "a.png")
         assert np.array_equal(io.read_objects(tmp_path / "a.png") & 255, RGB[..., 0])
@@ -210,7 +210,7 @@ def test_bands_are_named_and_chosen(tmp_path, count, planes, dtype):
         io.read_image(path, parts=Parts(bands=[0, 1, count]))
 
 
-def test_a_fourth_band_that_is_no_alpha(tmp_path):
+def test_fourth_band_that_is_no_alpha(tmp_path):
     four = np.dstack([RGB, IDS])
     tifffile.imwrite(tmp_path / "a.tif", four, photometric="rgb", extrasamples=["unspecified"])
     with pytest.raises(DataError, match=r"a\.tif: holds 4 bands.*data\.bands"):
@@ -248,7 +248,7 @@ def test_alpha_of_an_unusual_type(tmp_path, dtype):
 
 
 @pytest.mark.parametrize("suffix", [".png", ".tif", ".bmp", ".pbm"])
-def test_a_bit_is_0_or_1_in_maps_and_white_in_images(tmp_path, suffix):
+def test_bit_is_0_or_1_in_maps_and_white_in_images(tmp_path, suffix):
     Image.fromarray(CLEAR).save(tmp_path / f"a{suffix}")
     for read in (io.read_labels, io.read_objects, io.read_raw_depth):
         assert np.array_equal(read(tmp_path / f"a{suffix}"), CLEAR)
@@ -330,7 +330,7 @@ def test_arrays_are_named_and_chosen(tmp_path, suffix):
 
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".h5"])
 @pytest.mark.parametrize("axis", [0, 2])
-def test_an_axis_of_one_entry_is_dropped(tmp_path, suffix, axis):
+def test_axis_of_one_entry_is_dropped(tmp_path, suffix, axis):
     array = np.expand_dims(IDS, axis)
     path = tmp_path / f"a{suffix}"
     np.save(path, array) if suffix == ".npy" else arrays(path, mask=array)
@@ -348,7 +348,7 @@ def test_parts_of_an_exr(tmp_path):
     assert np.array_equal(io.read_raw_depth(tmp_path / "a.exr", key="part1.Z"), depth + 1)
 
 
-def test_a_key_for_masks_and_another_for_depth(tmp_path):
+def test_key_for_masks_and_another_for_depth(tmp_path):
     for folder in ("images", "maps"):
         (tmp_path / folder).mkdir()
     Image.fromarray(RGB).save(tmp_path / "images/a.png")
@@ -423,7 +423,7 @@ def test_depth_in_colours_is_explained(tmp_path):
         io.read_raw_depth(tmp_path / "a.png")
 
 
-def test_a_picture_without_alpha_costs_no_second_look(monkeypatch):
+def test_picture_without_alpha_costs_no_second_look(monkeypatch):
     buffer = bytes_io.BytesIO()
     Image.fromarray(RGB).save(buffer, "JPEG")
     monkeypatch.setattr(io, "over_white", None)

@@ -68,7 +68,7 @@ def test_one_limit_holds_for_every_format(tmp_path, monkeypatch, suffix):
         io.read_raw_depth(path)
 
 
-def test_the_limit_holds_for_videos(tmp_path, monkeypatch):
+def test_limit_holds_for_videos(tmp_path, monkeypatch):
     writer = VideoWriter(tmp_path / "a.mp4", fps=8.0)
     writer.write(np.zeros((20, 30, 3), np.uint8))
     writer.close()
@@ -77,7 +77,7 @@ def test_the_limit_holds_for_videos(tmp_path, monkeypatch):
         VideoReader(tmp_path / "a.mp4")
 
 
-def test_the_limit_holds_for_arrays(tmp_path, monkeypatch):
+def test_limit_holds_for_arrays(tmp_path, monkeypatch):
     np.save(tmp_path / "a.npy", MAP)
     monkeypatch.setattr(files, "MAX_PIXELS", 599)
     for read in (io.read_labels, io.read_raw_depth):
@@ -150,7 +150,7 @@ def test_tags_of_a_mat_file_are_checked_first(tmp_path, fault):
         io.read_raw_depth(tmp_path / "a.mat", key="depth")
 
 
-def test_a_mat_file_in_itself(tmp_path, monkeypatch):
+def test_mat_file_in_itself(tmp_path, monkeypatch):
     """Elements nested in one another, in a compressed one, and more than fits."""
     deep = b""
     for _ in range(60):
@@ -203,7 +203,7 @@ def test_hdf5_reads_no_other_file(tmp_path):
     assert np.array_equal(io.read_raw_depth(tmp_path / "a.h5", key="own"), MAP)
 
 
-def test_a_text_in_a_npz_and_in_hdf5(tmp_path):
+def test_text_in_a_npz_and_in_hdf5(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as file:
         file.writestr("a.txt", "text")
     for read in (io.read_raw_depth, io.read_labels):
@@ -216,12 +216,12 @@ def test_a_text_in_a_npz_and_in_hdf5(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_file_that_opens_but_cannot_be_read():
+def test_file_that_opens_but_cannot_be_read():
     with pytest.raises(DataError, match=r"^/proc/self/mem: "):
         io.read_image("/proc/self/mem")
 
 
-def test_a_large_comment_is_no_fault_of_a_picture(tmp_path):
+def test_large_comment_is_no_fault_of_a_picture(tmp_path):
     cv2.imwrite(str(tmp_path / "a.png"), np.zeros((4, 5, 3), np.uint8))
     data = (tmp_path / "a.png").read_bytes()
     comment = chunk(b"zTXt", b"comment\0\0" + zlib.compress(bytes(2_000_000)))
@@ -238,13 +238,13 @@ def test_a_large_comment_is_no_fault_of_a_picture(tmp_path):
 
 
 @pytest.mark.parametrize("label_map", ["1-999999999", "1-" + "9" * 5000, "0-65535"])
-def test_a_range_of_ids_is_bounded(label_map):
+def test_range_of_ids_is_bounded(label_map):
     with pytest.raises(DataError, match=r"data\.(label_map|num_classes)=.* must"):
         LabelRule(label_map=label_map)
 
 
 @pytest.mark.parametrize("settings", [{}, {"resize": "none", "multiple_of": 1000}], ids=str)
-def test_a_photo_that_is_too_elongated_for_the_network(settings):
+def test_photo_that_is_too_elongated_for_the_network(settings):
     sample = {"image": np.zeros((200_000, 1, 3), np.uint8), "name": "strip.png"}
     with pytest.raises(DataError, match=r"strip\.png: 1x200000 pixels are too elongated"):
         EvalTransform(Preprocessing(**settings))(sample)

@@ -224,7 +224,7 @@ def test_label_files_without_ids(tmp_path, values):
         io.read_labels(tmp_path / "m.npy")
 
 
-def test_a_table_names_files_with_line_breaks(tmp_path):
+def test_table_names_files_with_line_breaks(tmp_path):
     (tmp_path / "a.csv").write_bytes('image,value\r\n"a\nb.png",1\r\nc\u2028d.png,2\r\n'.encode())
     rows = [
         texts for _, texts in tables.read_table(tmp_path / "a.csv", ["image", "value"], remedy="")
@@ -247,7 +247,7 @@ def test_a_table_names_files_with_line_breaks(tmp_path):
         ("", "no column image"),
     ],
 )
-def test_a_table_that_would_lose_rows_or_cells_is_refused(tmp_path, text, says):
+def test_table_that_would_lose_rows_or_cells_is_refused(tmp_path, text, says):
     (tmp_path / "a.csv").write_bytes(text.encode())
     with pytest.raises(DataError, match=rf"a\.csv: {says}"):
         list(tables.read_table(tmp_path / "a.csv", ["image", "value"], remedy=""))

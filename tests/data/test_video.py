@@ -29,7 +29,7 @@ def test_frames_come_back_in_order_and_colour(tmp_path):
         assert np.abs(frame.astype(int) - wanted).mean() < 6  # MPEG-4 is lossy
 
 
-def test_an_odd_row_is_left_out(tmp_path):
+def test_odd_row_is_left_out(tmp_path):
     """A limit of OpenCV's writer that is stated: noticed here if it goes."""
     video = VideoReader(write(tmp_path / "clip.mp4", [np.zeros((33, 51, 3), np.uint8)] * 3))
     assert {frame.shape for frame in video} == {(32, 50, 3)}
@@ -42,7 +42,7 @@ def test_no_video(tmp_path):
             VideoReader(tmp_path / name)
 
 
-def test_a_lost_end_is_noticed(tmp_path):
+def test_lost_end_is_noticed(tmp_path):
     noise = np.random.default_rng(0).integers(0, 255, (30, 48, 64, 3), np.uint8)
     path = write(tmp_path / "clip.mp4", noise)
     data = path.read_bytes()
@@ -76,7 +76,7 @@ def test_every_rate_can_be_written(tmp_path, fps):
     assert VideoReader(tmp_path / "clip.mp4").fps == pytest.approx(fps, rel=1e-2)
 
 
-def test_a_size_that_cannot_be_written(tmp_path):
+def test_size_that_cannot_be_written(tmp_path):
     with pytest.raises(DataError, match="1x1"):
         VideoWriter(tmp_path / "clip.mp4", fps=8.0).write(np.zeros((1, 1, 3), np.uint8))
 

@@ -11,14 +11,14 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 from pycocotools import mask as coco
-from pydantic import BeforeValidator, Field, StrictInt, TypeAdapter
+from pydantic import BeforeValidator, Field, TypeAdapter
 
 from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset, RawMaps, require_files
 from dpt.data.formats import io
 from dpt.data.formats.labels import LabelRule, name_of_class
 from dpt.data.formats.pictures import read_size
-from dpt.data.formats.rle import Rle, encode_mask, whole_number
+from dpt.data.formats.rle import Rle, encode_mask
 from dpt.files import DataError, check_pixels, few, parse_as, plain_name, read_bytes, required_file
 from dpt.types import IGNORE_INDEX, DatasetInfo, ObjectMask
 
@@ -30,10 +30,9 @@ def _without_nulls(row: object) -> object:
     return {k: v for k, v in row.items() if v is not None} if isinstance(row, dict) else row
 
 
-_Whole = Annotated[StrictInt, BeforeValidator(whole_number)]
-_Id = Annotated[StrictInt | str, BeforeValidator(whole_number)]
-_Side = Annotated[_Whole, Field(gt=0)]
-_Byte = Annotated[_Whole, Field(ge=0, le=255)]
+_Id = Annotated[int | str, Field(union_mode="left_to_right")]
+_Side = Annotated[int, Field(gt=0)]
+_Byte = Annotated[int, Field(ge=0, le=255)]
 _Row = BeforeValidator(_without_nulls)
 
 
@@ -47,7 +46,7 @@ class _Image:
 
 @dataclass(frozen=True, kw_only=True)
 class _Category:
-    id: _Whole
+    id: int
     name: str
     supercategory: object = None
     isthing: bool = True
@@ -57,7 +56,7 @@ class _Category:
 @dataclass(frozen=True, kw_only=True)
 class _Segment:
     id: _Id | None = None
-    category_id: _Whole | None = None
+    category_id: int | None = None
     iscrowd: bool = False
     area: float | None = None
     segmentation: object = None
@@ -130,8 +129,8 @@ class CocoDataset(FileDataset):
         self._rows = _classes(content.categories, used_ids, path)
         self._used_names = {row.name for row in self._rows if row.id in used_ids}
         self._number([row.name for row in self._rows])
-        if fault := _objects_fault(self._rows, every_segment):
-            self.objects_fault = f"{path}: {fault}"
+        fault = _objects_fault(self._rows, every_segment)
+        self.objects_fault = f"{path}: {fault}" if fault else ""
         images = self._find_images(content.images, path)
         files: list[Files] = []
         for row in content.images:

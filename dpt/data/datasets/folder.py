@@ -282,7 +282,9 @@ class FolderDataset(FileDataset):
         if others:  # using the folder for all splits would mix their files
             plus = "" if self.split in (self.split_names or {}) else "+"
             remedy = f"make it, or set {plus}data.split_names.{self.split}={others[-1]} or {option}"
-            raise DataError(f"folder {of_split} does not exist, but {', '.join(others)}: {remedy}")
+            raise DataError(
+                f"folder {of_split} does not exist, unlike {', '.join(others)}: {remedy}"
+            )
         return folder, False
 
 

@@ -45,7 +45,7 @@ def ids_of_colors(
     order = np.argsort(codes)
     ids = order[np.searchsorted(codes, packed, sorter=order).clip(max=len(codes) - 1)]
     unknown = codes[ids] != packed
-    if distance is not None:
+    if distance is not None and unknown.any():
         strange, positions = np.unique(packed[unknown], return_inverse=True)
         count_colors(path, rgb)  # refuses pictures
         ids[unknown] = _nearest(strange, np.asarray(colors, np.int32), distance)[positions]

@@ -1,6 +1,5 @@
 """Masks as polygons and run lengths (RLE) in COCO's form, checked before pycocotools reads them."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
@@ -16,15 +15,6 @@ class Rle(TypedDict):
 
     size: list[int]
     counts: bytes
-
-
-def whole_number(value: object) -> object:
-    """Returns the integer for which ``640.0`` or ``"640"`` stands; other values as they are."""
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, str) and re.fullmatch(r"0|-?[1-9][0-9]{0,17}", value):
-        return int(value)
-    return value
 
 
 def encode_mask(segmentation: object, size: tuple[int, int]) -> Rle:
@@ -46,7 +36,7 @@ def encode_mask(segmentation: object, size: tuple[int, int]) -> Rle:
             codes = [coco.merge(codes[k : k + 8]) for k in range(0, len(codes), 8)]
         return codes[0]
     code = segmentation if isinstance(segmentation, Mapping) else {}
-    if [*map(whole_number, code.get("size", ()))] != [height, width]:
+    if [*map(float, code.get("size", ()))] != [height, width]:
         raise ValueError(f"it is neither polygons nor an RLE of {height}x{width}")
     stored = code.get("counts")
     if not isinstance(stored, str | list):
