@@ -86,14 +86,6 @@ class FailedFiles(Callback):
         self.messages: set[str] = set()
 
     def on_train_batch_start(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Batch, batch_idx: int
-    ) -> None:
-        for message in batch.get("failed", ()):
-            if message not in self.messages:
-                self.messages.add(message)
-                log.warning("skipped: %s", message)
-
-    def on_validation_batch_start(
         self,
         trainer: L.Trainer,
         pl_module: L.LightningModule,
@@ -101,4 +93,9 @@ class FailedFiles(Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        self.on_train_batch_start(trainer, pl_module, batch, batch_idx)
+        for message in batch.get("failed", ()):
+            if message not in self.messages:
+                self.messages.add(message)
+                log.warning("skipped: %s", message)
+
+    on_validation_batch_start = on_train_batch_start

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import lightning as L
 from torch import Tensor, nn
@@ -72,7 +71,7 @@ class Evaluation(L.LightningModule):
     def __init__(self, model: DPT, protocol: Protocol, scorer: Scorer) -> None:
         super().__init__()
         self.model = model
-        self.objectives: Any = nn.ModuleDict({**scorer.objectives, **scorer.whole})
+        self.objectives = nn.ModuleDict({**scorer.objectives, **scorer.whole})
         self.protocol = protocol
         self.scorer = scorer
 
@@ -93,11 +92,11 @@ class Evaluation(L.LightningModule):
     def on_validation_start(self) -> None:
         handle_signals()  # Lightning's own handler ignores SIGTERM
 
-    def validation_step(self, batch: Batch, batch_index: int) -> dict[str, Any]:
+    def validation_step(self, batch: Batch, batch_index: int) -> dict[str, object]:
         groups = []
         for images, positions in same_size_groups(batch):
             labels = take(batch, positions)
-            objectives = self.objectives.values()
+            objectives = [*self.scorer.objectives.values(), *self.scorer.whole.values()]
             outputs = evaluated(self(images), self.model.heads, objectives, labels)
             self.scorer.add(outputs, labels, images)
             groups.append((outputs, labels))

@@ -16,7 +16,7 @@ UNITS = {
     "1/5000 m, as TUM's": 5000,
     "1/256 m, as KITTI's": 256,
 }
-FACTOR = 2.5  # from truth to predictions: the unit is doubted beyond
+FACTOR = 2.5  # from ground truth to predictions: the unit is doubted beyond
 CORRELATION = 0.3  # of the wrong sign: the kind of depth is doubted beyond
 
 
@@ -30,19 +30,21 @@ class LabelsCheck:
 
     def add(self, prediction: Tensor, batch: Batch) -> None:
         """Args: prediction: integer (1, H, W); batch: of one image."""
-        truth = batch["labels"][0].numpy()
-        is_labelled = truth < self.num_classes
+        labels = batch["labels"][0].numpy()
+        is_labelled = labels < self.num_classes
         rows = prediction[0].numpy()[is_labelled].clip(-1, MAX_ID) + 1
-        places = rows, truth[is_labelled]
-        self.counts += csr_array((np.ones_like(rows), places), shape=self.counts.shape)
+        positions = rows, labels[is_labelled]
+        self.counts += csr_array((np.ones_like(rows), positions), shape=self.counts.shape)
 
     def remarks(self) -> list[str]:
-        """What is hardly meant; ValueError if no labelled pixel has the id of a class."""
+        """Returns what is hardly meant; ValueError if no labelled pixel has the id of a class."""
         table = self.counts.tocoo()
         if not table.nnz:
             return []
-        ids, truth, fractions = table.row - 1, table.col, table.data / table.data.sum()
-        largest, shares = self.num_classes - 1, np.bincount(table.row, fractions)
+        ids, labels = table.row - 1, table.col
+        fractions = table.data / table.data.sum()
+        fraction_of_id = np.bincount(table.row, fractions)
+        largest = self.num_classes - 1
         step = 255 // max(1, largest)
         class_of_id = {i: k for k, row in enumerate(self.ids_of_class) for i in row}
         meanings = {  # the class that each id would mean
@@ -52,12 +54,14 @@ class LabelsCheck:
             "those of the label files": np.array([class_of_id.get(i) for i in ids.tolist()]),
             f"multiplied by {step}": ids / step,
         }
-        right = {name: fractions[classes == truth].sum() for name, classes in meanings.items()}
-        likely, accuracy = max(right, key=lambda name: right[name]), right["classes"]
-        predicted, remarks = np.unique(ids).tolist(), []
+        right = {name: fractions[classes == labels].sum() for name, classes in meanings.items()}
+        accuracy = right["classes"]
+        likely = max(right, key=lambda name: right[name])
+        predicted = np.unique(ids).tolist()
+        remarks = []
         outside = [i for i in predicted if not 0 <= i <= largest]
         if outside:
-            shown = few([f"{i} ({shares[i + 1]:.2g})" for i in outside], 5)
+            shown = few([f"{i} ({fraction_of_id[i + 1]:.2g})" for i in outside], 5)
             remarks.append(f"ids outside 0..{largest} (fraction of the pixels): {shown}")
         if right[likely] > max(2 * accuracy, accuracy + 0.1):
             gain = f"{right[likely]:.2g} of the pixels would be right, not {accuracy:.2g}"
@@ -71,38 +75,39 @@ class LabelsCheck:
 
 
 class DepthCheck:
-    """Compares each predicted map with its truth, before any alignment."""
+    """Compares each predicted map with its ground truth, before any alignment."""
 
     def __init__(self, *, is_relative: bool, has_unit: bool) -> None:
         self.is_relative, self.has_unit = is_relative, has_unit
         self.constant: list[str] = []  # names of images with one value in all pixels
         self.measures: list[tuple[float, float, float]] = []
-        """Of each image: the fraction of pixels not above 0, the median of prediction / truth, and
-        the correlation of prediction and log truth."""
+        """Of each image: the fraction of pixels not above 0, the median of prediction / depth, and
+        the correlation of prediction and log depth."""
 
     @np.errstate(all="ignore")
     def add(self, prediction: Tensor, batch: Batch) -> None:
         """Args: prediction: float (1, H, W); batch: of one image."""
         is_compared = (batch["valid"][0] & prediction[0].isfinite()).numpy()
-        values, truth = prediction[0].numpy()[is_compared], batch["depth"][0].numpy()[is_compared]
+        values = prediction[0].numpy()[is_compared]
+        depth = batch["depth"][0].numpy()[is_compared]
         if not len(values):
             return
         if np.ptp(prediction.numpy()) == 0:
             self.constant.append(batch["name"][0])
-        varies = np.ptp(values) > 0 and np.ptp(truth) > 0
-        slope = np.corrcoef(values, np.log(truth))[0, 1] if varies else 0.0
-        self.measures.append(((values <= 0).mean(), np.median(values / truth), slope))
+        varies = np.ptp(values) > 0 and np.ptp(depth) > 0
+        correlation = np.corrcoef(values, np.log(depth))[0, 1] if varies else 0.0
+        self.measures.append(((values <= 0).mean(), np.median(values / depth), correlation))
 
     def remarks(self) -> list[str]:
-        """What is hardly meant; ValueError if no pixel has a depth above 0."""
+        """Returns what is hardly meant; ValueError if no pixel has a depth above 0."""
         if not self.measures:
             return []
-        wrong, ratios, slopes = np.transpose(self.measures)
+        wrong, ratios, correlations = np.transpose(self.measures)
         sign, other_kind = (1, "metric") if self.is_relative else (-1, "relative")
         remarks = []
         if self.constant:
             remarks.append(f"all pixels have one value in {few(self.constant)}")
-        if sign * np.median(slopes) > CORRELATION:
+        if sign * np.median(correlations) > CORRELATION:
             remarks.append(f"near and far are exchanged: set predictions_kind={other_kind}?")
         if not self.has_unit:
             return remarks
@@ -112,10 +117,13 @@ class DepthCheck:
             fraction = f"{wrong.mean():.2g} of the pixels"
             remarks.append(f"{fraction} are 0 or negative, which is no depth")
         ratio = np.median(ratios)
-        if ratio > 0 and (factor := max(ratio, 1 / ratio)) > FACTOR:
-            larger = "predictions" if ratio > 1 else "truth"
-            units = (f"{larger} in {unit}?" for unit, k in UNITS.items() if 0.7 < k / factor < 1.4)
-            times = f"predictions are {ratio:.4g} times the truth (median)"
-            remedy = "check predictions_scale and data.depth_scale"
-            remarks.append(f"{times}: {next(units, 'another unit?')} {remedy}")
+        factor = max(ratio, 1 / ratio) if ratio > 0 else 1.0
+        if factor > FACTOR:
+            larger = "predictions" if ratio > 1 else "ground truth"
+            units = [unit for unit, size in UNITS.items() if 0.7 < size / factor < 1.4]
+            likely = f"{larger} in {units[0]}?" if units else "another unit?"
+            remarks.append(
+                f"predictions are {ratio:.4g} times the ground truth (median): {likely} check "
+                "predictions_scale and data.depth_scale"
+            )
         return remarks

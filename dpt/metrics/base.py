@@ -1,7 +1,7 @@
 """The base class of metrics, and confidence intervals of their scores."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import ClassVar, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -88,11 +88,11 @@ class SumMetric(MovableMetric):
             for name, state in states.items():
                 setattr(self, name, state)
 
-    def state(self) -> object:
+    def state(self) -> csr_array:
         """Returns what images have left in this process since the last reset, to be pickled."""
         return csr_array(self.vector().numpy()[None])
 
-    def resampler(self, states: Sequence[Any]) -> Rescore:
+    def resampler(self, states: Sequence[csr_array]) -> Rescore:
         """Returns a function that scores images without synchronisation.
 
         Args:
@@ -105,13 +105,13 @@ class SumMetric(MovableMetric):
         """Returns the result of :meth:`compute` for this process, without synchronisation."""
         return self.resampler([self.state()])(np.ones(1))
 
-    def confusion_of(self, states: Sequence[Any]) -> Confusion | None:
+    def confusion_of(self, states: Sequence[csr_array]) -> Confusion | None:
         """Returns the confusion matrix of all images; None for metrics without one."""
         return None
 
 
 def confidence_intervals(
-    metric: SumMetric, states: Sequence[object], blocks: np.ndarray | None = None
+    metric: SumMetric, states: Sequence[csr_array], blocks: np.ndarray | None = None
 ) -> dict[str, Interval]:
     """Returns intervals of every score, by percentile bootstrap over images (Efron 1979).
 

@@ -10,7 +10,7 @@ from dpt.metrics.base import SumMetric
 
 _RECALLS = ("image_to_text_r1", "image_to_text_r5", "text_to_image_r1", "text_to_image_r5")
 _MAX_KEPT = 20_000
-"""Embeddings that a process keeps."""
+"""Pairs that a process keeps."""
 _MAX_SCORED = 5_000
 _MAX_TABLE = 2**23
 """Similarities computed at once."""
@@ -103,21 +103,18 @@ class EmbeddingMetrics(SumMetric):
     regression on standardised embeddings, from every second image of each class to the others and
     the reverse.
 
-    A process keeps at most 20,000 images: of more, every second, fourth, and so on. At most 5,000
-    of those of all processes, evenly spaced, are scored.
+    At most 5,000 images, evenly spaced, are scored.
     """
 
     by_image = False
     embeddings: list[Tensor]
     class_ids: list[Tensor]
     indices: list[Tensor]
-    every: Tensor
 
     def __init__(self) -> None:
         super().__init__()
         for name in ("embeddings", "class_ids", "indices"):
             self.add_state(name, [], dist_reduce_fx="cat")
-        self.add_state("every", torch.tensor(1), dist_reduce_fx="max")
 
     def update(self, embeddings: Tensor, class_id: Tensor, index: Tensor) -> None:
         """Adds images.
@@ -127,33 +124,23 @@ class EmbeddingMetrics(SumMetric):
             class_id: int64 (B,), -1 where unknown: these images do not count.
             index: int64 (B,), positions of the images in the data set.
         """
-        index = index.to(class_id.device)
-        kept = (class_id >= 0) & (index % self.every == 0)
-        self.embeddings.append(embeddings[kept].float().nan_to_num())
-        self.class_ids.append(class_id[kept])
-        self.indices.append(index[kept])
-        while sum(map(len, self.indices)) > _MAX_KEPT:
-            self.every = 2 * self.every
-            masks = [indices % self.every == 0 for indices in self.indices]
-            self.embeddings = [e[mask] for e, mask in zip(self.embeddings, masks, strict=True)]
-            self.class_ids = [c[mask] for c, mask in zip(self.class_ids, masks, strict=True)]
-            self.indices = [i[mask] for i, mask in zip(self.indices, masks, strict=True)]
+        is_known = class_id >= 0
+        self.embeddings.append(embeddings[is_known].float().nan_to_num())
+        self.class_ids.append(class_id[is_known])
+        self.indices.append(index.to(class_id.device)[is_known])
 
     def compute(self) -> dict[str, Tensor]:
         """Returns scalars in 0..1; NaN if fewer than two images have a class."""
-        indices = _concatenated(self.indices)
-        every = self.every.to(indices.device)  # the largest of all processes
-        kept = (indices % every == 0).nonzero()[:, 0]
-        if len(kept) < 2:
+        order = _concatenated(self.indices).argsort()  # the same on any number of processes
+        if len(order) < 2:
             return dict.fromkeys(("knn_accuracy", "linear_accuracy"), torch.tensor(torch.nan))
-        kept = kept[indices[kept].argsort()]  # the same order on any number of processes
-        chosen = torch.linspace(0, len(kept) - 1, min(len(kept), _MAX_SCORED)).round().long()
-        kept = kept[chosen.to(kept.device)]
+        positions = torch.linspace(0, len(order) - 1, min(len(order), _MAX_SCORED)).round().long()
+        chosen = order[positions.to(order.device)]
         class_ids = _concatenated(self.class_ids)
-        kept = kept[class_ids[kept].argsort(stable=True)]  # both halves get every class
-        x = _concatenated(self.embeddings)[kept]
+        chosen = chosen[class_ids[chosen].argsort(stable=True)]  # both halves get every class
+        x = _concatenated(self.embeddings)[chosen]
         x = x.to(sum_dtype(x.device))
-        classes = class_ids[kept].unique(return_inverse=True)[1]
+        classes = class_ids[chosen].unique(return_inverse=True)[1]
         y = F.one_hot(classes).to(x.dtype)
         linear = torch.empty_like(y)
         linear[1::2] = _ridge(x[::2], y[::2], x[1::2])

@@ -1,11 +1,10 @@
 """Intersection over union and accuracies, from counts of pixels over the data set."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
-from scipy.sparse import vstack
+from scipy.sparse import csr_array, vstack
 from torch import Tensor
 
 from dpt.functional import sum_dtype
@@ -89,6 +88,6 @@ class SegmentationMetrics(SumMetric):
             **{f"iou/{k}": v for k, v in zip(self.class_names, iou.unbind(), strict=True)},
         }
 
-    def confusion_of(self, states: Sequence[Any]) -> Confusion:
+    def confusion_of(self, states: Sequence[csr_array]) -> Confusion:
         counts = np.asarray(vstack(states).sum(axis=0)).reshape(self.confusion.shape)
         return Confusion(self.class_names, counts.astype(np.int64))

@@ -87,13 +87,13 @@ FITTED = {"has_unit": False}
 @pytest.mark.parametrize(
     ("prediction", "kind", "says"),
     [
-        (GUESS * 1000, {}, "times the truth (median): predictions in millimetres?"),
+        (GUESS * 1000, {}, "times the ground truth (median): predictions in millimetres?"),
         (GUESS * 100, {}, "predictions in centimetres?"),
         (GUESS * 256, {}, "predictions in 1/256 m"),
         (GUESS * 5000, {}, "predictions in 1/5000 m"),
         (GUESS * 3.28, {}, "predictions in feet?"),
-        (GUESS / 1000, {}, "truth in millimetres?"),
-        (GUESS / 10, {}, "times the truth (median): another unit?"),
+        (GUESS / 1000, {}, "ground truth in millimetres?"),
+        (GUESS / 10, {}, "times the ground truth (median): another unit?"),
         (1 / GUESS, {}, "predictions_kind=relative"),
         (1 / GUESS, FITTED, "predictions_kind=relative"),
         (GUESS, RELATIVE, "predictions_kind=metric"),
@@ -136,7 +136,7 @@ def test_remarks_are_printed_and_reported(score_files, dense_folder, refused, me
         np.save(root / f"depth/{path.stem}.npy", np.asarray(Image.open(path)).astype(np.float32))
     run = score_files(tmp_path / "run", root)
     text, page = (run / "log.txt").read_text(), (run / "report.html").read_text()
-    for name, says in (("segmentation", "one too high"), ("depth", "1000 times the truth")):
+    for name, says in (("segmentation", "one too high"), ("depth", "1000 times the ground truth")):
         assert says in metrics(run)[f"remarks/{name}"]
         assert says in text
         assert says in page

@@ -144,10 +144,3 @@ def test_number_of_scored_embeddings_is_bounded(monkeypatch):
     x, y, index = embedded()
     chosen = torch.linspace(0, 59, 20).round().long()
     assert embedding_scores(x, y, index) == embedding_scores(x[chosen], y[chosen], index[chosen])
-
-
-def test_every_second_of_more_embeddings_is_kept(monkeypatch):
-    """Images are listed by class: the first alone would lack the last classes."""
-    monkeypatch.setattr("dpt.metrics.embeddings._MAX_KEPT", 40)
-    x, y, index = embedded()
-    assert embedding_scores(x, y, index) == embedding_scores(x[::2], y[::2], index[::2])
