@@ -94,7 +94,7 @@ class TrainTransform:
         source = sample["image"]
         if is_unlabelled:
             sample = Sample(image=source) | ({"name": sample["name"]} if "name" in sample else {})
-        view, zoom = self._draw_view(source.shape[:2], random)
+        view, zoom = self.draw_view(source.shape[:2], random)
         out = view_sample(sample, view)
         out.pop("masks", None)  # of the whole image
         if "depth" in out:
@@ -120,9 +120,7 @@ class TrainTransform:
             out["views"] = RandomViews(large, small)
         return out
 
-    def _draw_view(
-        self, source: tuple[int, ...], random: np.random.Generator
-    ) -> tuple[View, float]:
+    def draw_view(self, source: tuple[int, ...], random: np.random.Generator) -> tuple[View, float]:
         """Draws a view of an image of size ``source`` (H, W), and its zoom."""
         zoom = float(np.exp(random.uniform(*np.log(self.zoom))))
         scale = max(np.divide(self.image_size, source[:2])) * zoom
