@@ -22,15 +22,23 @@ folder are left out. The same command again skips finished inputs. Exit codes: 0
 inputs failed (listed at the end), 130 stopped by Ctrl-C, 143 by SIGTERM.
 """
 
+from __future__ import annotations
+
 import argparse
 import os
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dpt.commands import command_parser
 from dpt.process import Stopped, say, visible
+
+if TYPE_CHECKING:
+    from dpt.predict.inputs import InputFile
+    from dpt.predict.pipeline import Pipeline
 
 
 def run(arguments: list[str]) -> None:
@@ -70,51 +78,17 @@ def run(arguments: list[str]) -> None:
 
 def _predict(options: argparse.Namespace) -> list[tuple[Path, ValueError]]:
     """Writes the files; returns the inputs that failed, with the error."""
-    import cv2
-
-    from dpt.model import DPT
-    from dpt.predict import products
-    from dpt.predict.folder import OutputFolder
     from dpt.predict.inputs import find_inputs
-    from dpt.predict.painting import Style
-    from dpt.predict.pipeline import Pipeline
-    from dpt.predict.prediction import depth_unit, first_output
-    from dpt.predict.predictor import Predictor
-    from dpt.predict.records import PredictionSettings
+    from dpt.predict.products import class_lines
     from dpt.run_log import start_log
-    from dpt.weights.formats import fingerprint
 
-    style = Style(options.colormap)
     start_log(None)
     inputs = find_inputs(options.inputs, out=options.out)
-    cv2.setNumThreads(1)  # the pipeline has threads of its own
-    model = DPT.from_pretrained(options.checkpoint)
-    weights = fingerprint(model.config.to_dict(), model.state_dict())
-    how = {"precision": options.precision, "flip": options.flip, "tile": options.tile}
-    predictor = Predictor(model, batch_size=options.batch_size, device=options.device, **how)
-    del model
-    outputs = predictor.outputs
-    formats = [name.strip() for name in options.format.split(",") if name.strip()]
-    of_images = products.products_of(formats, outputs)
-    of_videos = products.videos_of(of_images)
-    folder = OutputFolder(
-        options.out,
-        inputs=inputs,
-        settings=PredictionSettings(
-            weights=weights,
-            checkpoint=options.checkpoint,
-            colormap=options.colormap,
-            **how,
-            unit=depth_unit(first_output(outputs, "depth")),
-            classes=products.class_names_by_folder(outputs),
-        ),
-        folders=products.folders_of(outputs),
-        overwrite=options.overwrite,
-    )
-    waiting = [f for f in inputs if not folder.is_done(f, of_videos if f.is_video else of_images)]
-    folder.start()
-    pipeline = Pipeline(predictor, folder, of_images, style, workers=min(4, os.cpu_count() or 1))
-    done, failed, start = 0, list[tuple[Path, ValueError]](), time.monotonic()
+    pipeline = _make_pipeline(options, inputs)
+    waiting = [file for file in inputs if not pipeline.is_done(file)]
+    pipeline.folder.start()
+    done, start = 0, time.monotonic()
+    failed: list[tuple[Path, ValueError]] = []
     with closing(pipeline.run(waiting)) as finished:
         for file, error in finished:
             done += error is None
@@ -124,6 +98,42 @@ def _predict(options: argparse.Namespace) -> list[tuple[Path, ValueError]]:
     count = len(inputs) - len(waiting)
     skipped = f", {count} were done before" if count else ""
     say(f"{done} images in {seconds:.1f} s ({done / seconds:.3g} images/s){skipped}: {options.out}")
-    for line in products.class_lines(of_images, outputs):
+    for line in class_lines(pipeline.products, pipeline.predictor.outputs):
         say(line)
     return failed
+
+
+def _make_pipeline(options: argparse.Namespace, inputs: Sequence[InputFile]) -> Pipeline:
+    """Returns the pipeline that the options describe; mistakes in them are ValueErrors."""
+    import cv2
+
+    from dpt.model import DPT
+    from dpt.predict import products
+    from dpt.predict.folder import OutputFolder
+    from dpt.predict.painting import Style
+    from dpt.predict.pipeline import Pipeline
+    from dpt.predict.prediction import depth_unit, first_output
+    from dpt.predict.predictor import Predictor
+    from dpt.predict.records import PredictionSettings
+    from dpt.weights.formats import fingerprint
+
+    style = Style(options.colormap)
+    cv2.setNumThreads(1)  # the pipeline has threads of its own
+    model = DPT.from_pretrained(options.checkpoint)
+    how = {"precision": options.precision, "flip": options.flip, "tile": options.tile}
+    predictor = Predictor(model, batch_size=options.batch_size, device=options.device, **how)
+    formats = [name.strip() for name in options.format.split(",") if name.strip()]
+    chosen = products.products_of(formats, predictor.outputs)
+    settings = PredictionSettings(
+        weights=fingerprint(model.config.to_dict(), model.state_dict()),
+        checkpoint=options.checkpoint,
+        colormap=options.colormap,
+        **how,
+        unit=depth_unit(first_output(predictor.outputs, "depth")),
+        classes=products.class_names_by_folder(predictor.outputs),
+    )
+    folders = products.folders_of(predictor.outputs)
+    folder = OutputFolder(
+        options.out, inputs=inputs, settings=settings, folders=folders, overwrite=options.overwrite
+    )
+    return Pipeline(predictor, folder, chosen, style, workers=min(4, os.cpu_count() or 1))

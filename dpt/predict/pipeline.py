@@ -16,7 +16,7 @@ from dpt.data.formats.pictures import read_size
 from dpt.data.formats.video import VideoReader, VideoWriter
 from dpt.predict.folder import OutputFolder
 from dpt.predict.inputs import InputFile
-from dpt.predict.painting import Style
+from dpt.predict.painting import Style, paint_with_legend
 from dpt.predict.prediction import Prediction
 from dpt.predict.predictor import Predictor, PreparedImage, batches
 from dpt.predict.products import Product, facts_of, videos_of
@@ -43,6 +43,11 @@ class Pipeline:
     products: Sequence[Product]
     style: Style
     workers: int
+
+    def is_done(self, input: InputFile) -> bool:
+        """Whether the files of an input were written since it changed, and exist."""
+        products = videos_of(self.products) if input.is_video else self.products
+        return self.folder.is_done(input, products)
 
     def run(self, inputs: Sequence[InputFile]) -> Finished[InputFile]:
         """Predicts images, then videos; yields the input after each image and each frame, with the
@@ -90,7 +95,7 @@ class Pipeline:
                 prediction.require_finite()
                 style = next_style(style, prediction)
                 for product, writer in writers.items():
-                    writer.write(product.picture(prediction, frame.image, style))
+                    writer.write(paint_with_legend(product.name, prediction, frame.image, style))
 
             prepare = partial(self.predictor.prepare, keep_image=True)
             for _, error in _Stages(self.predictor, prepare, write, workers=1).run(video):

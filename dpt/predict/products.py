@@ -31,14 +31,10 @@ class Product:
     encoder: Callable[[str, Prediction], bytes] | None = None
     """See :mod:`dpt.predict.encoding`; None for pictures, which can be frames of a video."""
 
-    def picture(self, prediction: Prediction, image: np.ndarray | None, style: Style) -> np.ndarray:
-        """Returns the picture with its legend, uint8 (H, W, 3)."""
-        return paint_with_legend(self.name, prediction, image, style)
-
     def encode(self, prediction: Prediction, image: np.ndarray | None, style: Style) -> bytes:
         """Returns the content of the file."""
         if self.encoder is None:
-            return encode_png(self.picture(prediction, image, style))
+            return encode_png(paint_with_legend(self.name, prediction, image, style))
         return self.encoder(self.name, prediction)
 
 
