@@ -66,7 +66,7 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
     depth_key: str | None = None  # name of the array in depth files that hold several
     exif: Literal["apply", "ignore"] | None = None  # which pixels labels fit, see FileDataset
     split_names: Mapping[str, str] | None = None  # the splits' names on disk, where they differ
-    # photos with neither labels nor depth; label and depth files without a photo
+    # images with neither labels nor depth; label and depth files without an image
     unpaired: tuple[Sequence[Path], Sequence[Path]] = ((), ())
     reads_files: bool = True  # False if samples are computed: there are no files to check
     changes_every_epoch: bool = False  # whether the sample of an index depends on the epoch
@@ -79,15 +79,15 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
     def __getitem__(self, index: int) -> Sample: ...
 
     def draw(self, epoch: int, index: int) -> Sample:
-        """The raw sample of ``index`` in ``epoch``; ``self[index]`` is that of epoch 0."""
+        """Returns the raw sample of ``index`` in ``epoch``; ``self[index]`` is that of epoch 0."""
         return self[index]
 
     def epoch_order(self, random: np.random.Generator) -> np.ndarray:
-        """A random permutation of all indices, int (len(self),), for one training epoch."""
+        """Draws a permutation of all indices, int (len(self),), for one training epoch."""
         return random.permutation(len(self))
 
     def without_repeats(self) -> Dataset:
-        """This data set with each sample exactly once, the same in all epochs, for evaluation."""
+        """Returns this data set with each sample once, the same in all epochs, for evaluation."""
         return self
 
     @property
@@ -99,39 +99,41 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
         """Fills the caches, if there are any, before worker processes are forked."""
 
     def name(self, index: int) -> str:
-        """What messages call a sample, usually its image's path."""
+        """Returns what messages call a sample, usually its image's path."""
         return self[index].get("name", f"sample {index}")
 
     def files(self, index: int) -> Files | None:
-        """The files of a sample; None if they are unknown or one file holds several samples."""
+        """Returns the files of a sample; None if unknown or if one file holds several samples."""
         return None
 
     @property
     def groups(self) -> Sequence[str]:
-        """The group of each sample (``data.group_by``), with the folder of its data set, so that
-        groups of a mix stay apart; empty if there are none."""
+        """The group of each sample (``data.group_by``), empty if there are none.
+
+        It contains the folder of the data set, so that the groups of a mix stay apart.
+        """
         return ()
 
     def adopt_classes(self, names: Sequence[str]) -> None:
-        """Numbers the classes as another split or a model does, if the files tell them by name."""
+        """Numbers the classes as another split or a model does, if the files name them."""
 
     def object_faults(self, index: int) -> Sequence[str]:
-        """Faults of the objects of a sample, which can be used nevertheless."""
+        """Returns faults of the objects of a sample that can be used nevertheless."""
         return ()
 
     def damaged_files(self) -> Sequence[str]:
-        """A line for each file that differs from its checksum, if the data set has checksums."""
+        """Returns a line for each file that differs from its checksum, if there are checksums."""
         return ()
 
     def explain_invalid_depth(self, index: int) -> str:
-        """Why the depth of a sample has no valid pixel."""
+        """Returns why the depth of a sample has no valid pixel."""
         return f"every depth pixel of {self.name(index)} is invalid"
 
     def some_indices(self, limit: int) -> list[int]:
-        """``limit`` available indices, or all if there are fewer, evenly spaced."""
+        """Returns ``limit`` evenly spaced available indices, or all if there are fewer."""
         indices = self.available_indices
-        places = np.linspace(0, len(indices) - 1, min(limit, len(indices)))
-        return [indices[place] for place in places.astype(int)]
+        positions = np.linspace(0, len(indices) - 1, min(limit, len(indices)))
+        return [indices[position] for position in positions.astype(int)]
 
     def check(self, sample: Sample) -> None:
         """Raises DataError if a sample is not as ``info`` and :class:`dpt.types.Sample` say.
@@ -200,11 +202,13 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
 
 def require_same_classes(first: Dataset, other: Dataset) -> None:
     """Raises DataError if two splits of one data set have different classes."""
-    lists = first.info.class_names, other.info.class_names
-    for k, (name, found) in enumerate(zip_longest(*lists, fillvalue="none") if all(lists) else ()):
-        if name != found:
+    names, other_names = first.info.class_names, other.info.class_names
+    if not names or not other_names:
+        return
+    for k, (name, other_name) in enumerate(zip_longest(names, other_names, fillvalue="none")):
+        if name != other_name:
             raise DataError(
-                f"{other.root or 'data'}: class {k} is {name} in one split and {found} in "
+                f"{other.root or 'data'}: class {k} is {name} in one split and {other_name} in "
                 "another: give the files of all splits the same list of classes"
             )
 
@@ -239,7 +243,7 @@ class Augmented(torch.utils.data.Dataset[Sample]):
         return len(self.dataset)
 
     def __getitem__(self, key: tuple[int, int] | int) -> Sample:
-        """The transformed sample of (epoch, index); a bare index means epoch 0."""
+        """Returns the transformed sample of (epoch, index); a bare index means epoch 0."""
         epoch, index = key if isinstance(key, tuple) else (0, key)
         out = self._read(epoch, index)
         out["index"] = index
@@ -247,7 +251,7 @@ class Augmented(torch.utils.data.Dataset[Sample]):
         return out
 
     def _read(self, epoch: int, index: int) -> Sample:
-        """The transformed sample, or that of its replacement if it cannot be used."""
+        """Returns the transformed sample, or its replacement if it cannot be used."""
         state = np.random.SeedSequence((self.seed, epoch, index)).generate_state(1)
         transform = partial(self.transform, seed=int(state[0]))
         failed: list[str] = []

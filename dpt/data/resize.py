@@ -11,7 +11,7 @@ ANTIALIAS = {
 
 
 def resize_image(image: np.ndarray, size: tuple[int, int], rule: str = "train") -> np.ndarray:
-    """uint8 (H, W, 3) to ``size`` [h, w].
+    """Resizes an image, uint8 (H, W, 3), to ``size`` [h, w].
 
     Args:
         image: returned unchanged if it has that size.
@@ -45,7 +45,7 @@ def resize_image(image: np.ndarray, size: tuple[int, int], rule: str = "train") 
 
 
 def resize_map(values: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Labels, depth or bool (H, W) to ``size`` [h, w] by nearest neighbour, with exact centres."""
+    """Resizes labels, depth or bool (H, W) to ``size`` [h, w] by nearest neighbour."""
     if values.shape == tuple(size):
         return values
     plain = values.view(np.uint8) if values.dtype == bool else values
@@ -54,5 +54,5 @@ def resize_map(values: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 
 def whole_factor(size: tuple[int, int], target: tuple[int, int]) -> int:
-    """The largest whole factor by which both sides can shrink and still cover ``target``."""
+    """Returns the largest whole factor by which both sides can shrink and cover ``target``."""
     return max(1, min(size[0] // target[0], size[1] // target[1]))

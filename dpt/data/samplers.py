@@ -20,9 +20,13 @@ class EpochSampler(torch.utils.data.Sampler[tuple[int, int]]):
     """
 
     def __init__(
-        self, length: int, *, seed: int, shuffle: bool,
+        self,
+        length: int,
+        *,
+        seed: int,
+        shuffle: bool,
         order: Callable[[np.random.Generator], np.ndarray] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.length, self.seed, self.shuffle, self.order = length, seed, shuffle, order
         self.epoch = 0
         self.start = 0  # entries of this rank already used in this epoch, when resuming inside it
@@ -33,7 +37,7 @@ class EpochSampler(torch.utils.data.Sampler[tuple[int, int]]):
         self.epoch = epoch
 
     def __len__(self) -> int:
-        """Indices of this rank in a whole epoch, regardless of ``start``."""
+        """Returns the number of this rank's indices in a whole epoch, whatever ``start`` is."""
         rank, world = _rank_and_world()
         return len(range(rank, self._total(world), world))
 
@@ -53,17 +57,17 @@ class EpochSampler(torch.utils.data.Sampler[tuple[int, int]]):
 def nearby_permutation(
     sizes: Sequence[int], *, window: int, random: np.random.Generator
 ) -> np.ndarray:
-    """A random order of the samples of shards, int (sum(sizes),), with few shards in use at once.
+    """Draws an order of the samples of shards, int (sum(sizes),), with few shards in use at once.
 
-    Shards are shuffled. Each sample of the shard at place p gets a random key in p ± window/2 (cut
-    at both ends); samples are sorted by key. At most ``window`` + 1 shards (``window`` is at least
-    1) are then in use at a time. If it is twice their number, every order is equally likely.
+    Shards are shuffled. Each sample of the shard at position p gets a random key in p ± window/2
+    (cut at both ends); samples are sorted by key. At most ``window`` + 1 shards are then in use at
+    a time (``window`` is at least 1). If it is twice their number, every order is equally likely.
     """
     count = len(sizes)
-    place = np.empty(count)
-    place[random.permutation(count)] = np.arange(count)
-    begin = np.maximum(place - window / 2, -0.5)
-    end = np.minimum(place + window / 2, count - 0.5)
+    position = np.empty(count)
+    position[random.permutation(count)] = np.arange(count)
+    begin = np.maximum(position - window / 2, -0.5)
+    end = np.minimum(position + window / 2, count - 0.5)
     shard = np.repeat(np.arange(count), sizes)
     return np.argsort(random.uniform(begin[shard], end[shard]))
 

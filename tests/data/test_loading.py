@@ -71,11 +71,11 @@ def loader(dataset=None, *, training=True, num_workers=0, **options):
 
 
 def epochs(loader, count: int = 2) -> list[list[dict]]:
-    found = []
+    batches = []
     for epoch in range(count):
         loader.sampler.set_epoch(epoch)
-        found.append(list(loader))
-    return found
+        batches.append(list(loader))
+    return batches
 
 
 def equal(first, second) -> bool:
@@ -95,11 +95,11 @@ def without_workers():
 
 @pytest.mark.parametrize("num_workers", [2, pytest.param(8, marks=pytest.mark.slow)])
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
-def test_batches_do_not_depend_on_workers(without_workers, num_workers):
+def test_loader_batches_do_not_depend_on_workers(without_workers, num_workers):
     assert equal(epochs(loader(num_workers=num_workers)), without_workers)
 
 
-def test_epochs_differ_in_order_and_augmentation(without_workers):
+def test_loader_epochs_differ_in_order_and_augmentation(without_workers):
     first, second = (torch.cat([b["index"] for b in epoch]) for epoch in without_workers)
     assert not torch.equal(first, second)
     images = [
@@ -111,14 +111,14 @@ def test_epochs_differ_in_order_and_augmentation(without_workers):
     assert not any(torch.equal(images[0][i], images[1][i]) for i in common)
 
 
-def test_evaluation_does_not_depend_on_workers_or_epoch():
+def test_loader_evaluation_does_not_depend_on_workers_or_epoch():
     alone = epochs(loader(training=False))
     assert equal(alone[0], alone[1])
     assert equal(epochs(loader(training=False, num_workers=2), 1)[0], alone[0])
     assert torch.cat([b["index"] for b in alone[0]]).tolist() == list(range(11))
 
 
-def test_training_batch(without_workers):
+def test_loader_training_batch(without_workers):
     batch = without_workers[0][0]
     assert batch["image"].shape == (4, 3, 32, 32)
     assert batch["image"].dtype == torch.uint8
@@ -134,34 +134,30 @@ def test_training_batch(without_workers):
                 assert (~batch["valid"][row]).all() == (index % 3 == 2)
 
 
-def test_set_smaller_than_a_batch_is_not_dropped():
+def test_loader_set_smaller_than_a_batch_is_not_dropped():
     assert [len(b["index"]) for b in loader(Noise(3))] == [3]
 
 
-def test_global_random_state_is_left_alone():
+def test_loader_global_random_state_is_left_alone():
     torch.manual_seed(0)
     before = torch.get_rng_state()
     next(iter(loader()))
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_evaluation_batch_of_one_size():
+def test_loader_evaluation_batches():
     batch = next(iter(loader(training=False)))
     assert batch["image"].shape == (4, 3, 32, 32)
     assert [tuple(t.shape) for t in batch["labels"]] == [(40, 50), (32, 32), (40, 50), (40, 50)]
     assert (batch["labels"][1] == IGNORE_INDEX).all()
     assert not batch["valid"][2].any()
     assert torch.equal(batch["depth"][0], torch.from_numpy(Noise()[0]["depth"]))
+    several = next(iter(loader(Noise(sizes=True), training=False, batch_size=11)))
+    assert {tuple(i.shape) for i in several["image"]} == {(3, 32, 32), (3, 32, 48)}
+    assert [t.shape[1] for t in several["labels"]][::3] == [50, 53, 56, 59]
 
 
-def test_evaluation_batch_of_several_sizes():
-    batch = next(iter(loader(Noise(sizes=True), training=False, batch_size=11)))
-    assert isinstance(batch["image"], list)
-    assert {tuple(i.shape) for i in batch["image"]} == {(3, 32, 32), (3, 32, 48)}
-    assert [t.shape[1] for t in batch["labels"]][::3] == [50, 53, 56, 59]
-
-
-def test_cached_read_only_arrays_are_copied(recwarn):
+def test_collate_cached_read_only_arrays_are_copied(recwarn):
     sample = Noise()[0]
     sample["labels"].setflags(write=False)
     batch = collate_eval([sample], TARGETS)
@@ -170,7 +166,7 @@ def test_cached_read_only_arrays_are_copied(recwarn):
     assert not recwarn.list
 
 
-def test_image_level_targets():
+def test_collate_image_level_targets():
     image = np.zeros((4, 5, 3), np.uint8)
     samples: list[Sample] = [{"image": image, "class_id": 3, "value": 0.5}, {"image": image}]
     for collate in (collate_train, collate_eval):
@@ -183,21 +179,21 @@ def test_image_level_targets():
         assert "labels" not in batch
 
 
-def test_targets_that_nobody_has_are_ignored_maps():
+def test_collate_targets_that_nobody_has_are_ignored_maps():
     batch = collate_eval([{"image": np.zeros((4, 5, 3), np.uint8)}], TARGETS)
     assert (batch["labels"][0] == IGNORE_INDEX).all()
     assert batch["depth"][0].shape == batch["valid"][0].shape == (4, 5)
     assert not batch["valid"][0].any()
 
 
-def test_images_of_several_sizes_cannot_be_trained_on():
+def test_collate_train_images_of_several_sizes_cannot_be_trained_on():
     images = [{"image": np.zeros((4, w, 3), np.uint8)} for w in (5, 6)]
-    with pytest.raises(DataError, match=r"differ in size \[\(4, 5\), \(4, 6\)\]"):
+    with pytest.raises(DataError, match=r"data\.image_size"):
         collate_train(images, ())
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_errors_read_the_same_with_and_without_workers(num_workers):
+def test_loader_errors_read_the_same_with_and_without_workers(num_workers):
     broken = loader(Noise(broken=3), training=False, num_workers=num_workers)
     with pytest.raises(DataError) as caught:
         list(broken)
@@ -205,7 +201,7 @@ def test_errors_read_the_same_with_and_without_workers(num_workers):
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_cache_is_filled_before_workers_start(num_workers):
+def test_loader_cache_is_filled_before_workers_start(num_workers):
     dataset = Noise()
     loader(dataset, num_workers=num_workers)
     assert dataset.preloaded == num_workers
@@ -237,7 +233,7 @@ class Dying(Noise):
 
 
 @pytest.mark.parametrize(("how", "says"), [("hangs", "no batch in"), ("dies", "a loader worker")])
-def test_a_lost_batch_is_an_error_of_one_line(monkeypatch, how, says):
+def test_loader_lost_batch_is_an_error_of_one_line(monkeypatch, how, says):
     monkeypatch.setattr(loading, "TIMEOUT", 1)
     monkeypatch.setattr(Dying, "how", how)
     with pytest.raises(DataError, match=f"^{says}[^\n]*$"):
@@ -245,7 +241,7 @@ def test_a_lost_batch_is_an_error_of_one_line(monkeypatch, how, says):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit of Linux")
-def test_few_open_files_suffice_for_large_batches():
+def test_loader_few_open_files_suffice_for_large_batches():
     script = f"""if True:
         import resource, sys
         resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
@@ -299,7 +295,7 @@ def test_workers_end_with_their_process(end, code):
 
 
 @pytest.mark.gpu
-def test_batches_survive_pinning():
+def test_loader_batches_survive_pinning():
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
     batch = next(iter(loader()))

@@ -55,13 +55,6 @@ def test_order_depends_on_seed_and_epoch():
     assert order(0, 1) != sorted(order(0, 1))
 
 
-def test_ranks_share_one_permutation(monkeypatch):
-    sampler = EpochSampler(10, seed=4, shuffle=True)
-    whole = list(sampler)
-    on_rank(monkeypatch, 1, 3)
-    assert list(sampler) == [*whole, *whole][1:12:3]
-
-
 def test_start_skips_what_was_used_in_this_epoch():
     sampler = EpochSampler(10, seed=0, shuffle=True)
     sampler.set_epoch(4)
