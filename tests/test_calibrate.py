@@ -8,14 +8,13 @@ import shutil
 import subprocess
 import sys
 from copy import deepcopy
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tiny import save_checkpoint
+from tiny import call, save_checkpoint, small_model
 
 import dpt
 from dpt.calibrate import Report, Residuals, calibrate, fit, read_maps, read_points
@@ -27,14 +26,7 @@ HEADS = {"depth": {"kind": "relative"}}
 
 def tiny(heads=HEADS):
     torch.manual_seed(0)
-    return dpt.create_model(
-        "dpt_tiny",
-        heads=heads,
-        encoder={"embed_dim": 48, "num_heads": 3, "num_blocks": 4, "out_indices": [0, 1, 2, 3],
-                 "image_size": [64, 64]},
-        decoder={"reassemble_channels": [8, 8, 16, 16], "fusion_channels": 16},
-        preprocessing={"image_size": [64, 64]},
-    ).eval()  # fmt: skip
+    return small_model(heads=heads).eval()
 
 
 def synthetic(*, outliers, noise=0.0, count=400, seed=0):
@@ -142,10 +134,14 @@ def test_metres_are_positive_and_finite():
 
 @pytest.mark.parametrize(
     "values",
-    [{"scale": 0.0}, {"scale": -1.0}, {"scale": float("nan")},
-     {"scale": 1.0, "min_depth": 5.0, "max_depth": 5.0}, {"scale": 1.0, "shift": float("inf")}],
+    [
+        {"scale": 0.0},
+        {"scale": float("nan")},
+        {"scale": 1.0, "min_depth": 5.0, "max_depth": 5.0},
+        {"scale": 1.0, "shift": float("inf")},
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_calibration_that_makes_no_sense(values):
     with pytest.raises(ValueError, match="calibration"):
         Calibration(**values)
@@ -172,15 +168,16 @@ def test_it_is_saved_with_the_weights(tmp_path, form):
     assert "calibration" not in again.config.to_dict()
 
 
-def test_a_damaged_one_is_refused_when_loaded(tmp_path):
-    model = tiny()
-    for wrong in ({"scale": "big"}, {"scale": -1.0}, {"size": 2.0}, {"scale": 1.0, "space": "log"}):
-        model.save_pretrained(tmp_path)
-        config = json.loads((tmp_path / "config.json").read_text())
-        (tmp_path / "config.json").write_text(json.dumps({**config, "calibration": wrong}))
-        with pytest.raises(ValueError, match=f"{tmp_path}: .*calibration.") as caught:
-            dpt.DPT.from_pretrained(tmp_path)
-        assert "\n" not in str(caught.value)
+@pytest.mark.parametrize(
+    "damaged", [{"scale": "big"}, {"size": 2.0}, {"scale": 1.0, "space": "log"}]
+)
+def test_a_damaged_one_is_refused_when_loaded(damaged, tmp_path):
+    tiny().save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "calibration": damaged}))
+    with pytest.raises(ValueError, match=f"{tmp_path}: .*calibration.") as caught:
+        dpt.DPT.from_pretrained(tmp_path)
+    assert "\n" not in str(caught.value)
 
 
 def test_it_is_for_depth():
@@ -305,59 +302,45 @@ def test_a_map_of_another_aspect_than_its_photo_is_refused(tmp_path):
         read_maps(photo.parent, depth.parent)
 
 
-@pytest.fixture
-def run(dpt_command):
-    """run(*arguments): (exit code, stdout, stderr) of ``dpt calibrate ARGUMENTS``."""
-    return partial(dpt_command, "calibrate")
+def table_beside_images(folder, maps, **options):
+    table = folder / "images" / "points.csv"
+    write_table(table, table_of(maps, **options))
+    return table
 
 
-def test_the_command_reports_and_saves(scene, run):
+def test_the_command_reports_and_saves(scene, capsys, refused):
     folder, _, maps = scene
-    write_table(folder / "images" / "points.csv", table_of(maps, wrong=4))
-    code, said, _ = run(
-        folder / "model", "--points", folder / "images" / "points.csv", "--out", folder / "new"
-    )
-    assert code == 0
+    table = table_beside_images(folder, maps, wrong=4)
+    call("calibrate", folder / "model", "--points", table, "--out", folder / "new")
+    said = capsys.readouterr().out
     assert "all images" in said
     assert "90.0%" in said
     saved = dpt.DPT.from_pretrained(folder / "new").calibration
     assert f"1 / depth = {saved.scale:.6g} x prediction {saved.shift:+.6g}" in said
-    code, _, said = run(folder / "model", "--points", "x.csv", "--out", folder / "new")
-    assert (code, said.count("\n")) == (1, 1)
-    assert "exists already" in said
     (folder / "link").symlink_to(folder / "model")
     (folder / "dead").symlink_to("nothing")
-    points = folder / "images" / "points.csv"
-    for out in (folder / "model", folder / "link", folder / "images", points, folder / "dead"):
-        code, _, said = run(folder / "model", "--points", points, "--out", out)
-        assert (code, said.count("\n"), str(out) in said) == (1, 1, True)
+    for out in ("new", "model", "link", "images", "images/points.csv", "dead"):
+        command = ("calibrate", folder / "model", "--points", table, "--out", folder / out)
+        assert str(folder / out) in refused(call, *command)
     assert not (folder / "nothing").exists()
 
 
-@pytest.mark.parametrize("form", ["millimetres", "metres"])
-def test_depths_in_another_unit_are_not_saved(scene, run, form):
+@pytest.mark.parametrize(("suffix", "right", "wrong"), [("png", 0.001, 1), ("npy", 1, 0.001)])
+def test_depths_in_another_unit_are_not_saved(scene, refused, suffix, right, wrong):
     folder, _, maps = scene
     (folder / "depth").mkdir()
     for name, prediction in maps.items():
-        known = metres(prediction)
-        if form == "millimetres":
-            stored = Image.fromarray((known * 1000).astype(np.uint16))
-            stored.save(folder / "depth" / f"{name}.png")
+        path, stored = folder / "depth" / f"{name}.{suffix}", metres(prediction) / right
+        if suffix == "npy":
+            np.save(path, stored)
         else:
-            np.save(folder / "depth" / f"{name}.npy", known)
-    command = (folder / "model", "--images", folder / "images", "--depth", folder / "depth")
-    scale = {"millimetres": "0.001", "metres": "1"}
-    default = run(*command, "--out", folder / "default")
-    if form == "metres":
-        assert (default[0], default[2].count("\n")) == (1, 1)
-        assert "check --depth-scale" in default[2]
-        assert not (folder / "default").exists()
-        assert run(*command, "--out", folder / "new", "--depth-scale", scale[form])[0] == 0
-        return
-    assert default[0] == 0
-    code, _, said = run(*command, "--out", folder / "new", "--depth-scale", "1")
-    assert (code, "check --depth-scale" in said) == (1, True)
+            Image.fromarray(stored.astype(np.uint16)).save(path)
+    command = ("calibrate", folder / "model", "--images", folder / "images")
+    command += ("--depth", folder / "depth", "--out", folder / "new", "--depth-scale")
+    assert "check --depth-scale" in refused(call, *command, wrong)
     assert not (folder / "new").exists()
+    call(*command, right)
+    assert (folder / "new").exists()
 
 
 def test_the_default_scale_is_that_of_data_folder():
@@ -372,19 +355,15 @@ def test_a_metric_model_with_depths_of_another_unit_is_told():
     assert "check the unit" in str(Report(c, (overall,), overall))
 
 
-def test_a_model_that_predicts_nan_is_named(scene, run):
+def test_a_model_that_predicts_nan_is_named(scene, refused):
     folder, model, maps = scene
     with torch.no_grad():
         model.heads["depth"].conv3.bias.fill_(3e38)
         model.heads["depth"].conv3.weight.fill_(3e38)  # overflows
     model.save_pretrained(folder / "nan")
-    write_table(folder / "points.csv", table_of(maps))
-    code, _, said = run(
-        folder / "nan", "--points", folder / "points.csv", "--images", folder / "images",
-        "--out", folder / "new",
-    )  # fmt: skip
-    assert (code, said.count("\n")) == (1, 1)
-    assert "depth holds NaN or infinity" in said
+    table = table_beside_images(folder, maps)
+    command = ("calibrate", folder / "nan", "--points", table, "--out", folder / "new")
+    assert "depth holds NaN or infinity" in refused(call, *command)
 
 
 FULL = """
@@ -400,13 +379,12 @@ main()
 def test_a_disk_that_takes_no_more(scene):
     """A limit on the size of files fails a write as a full disk does."""
     folder, _, maps = scene
-    table = folder / "images" / "points.csv"
-    write_table(table, table_of(maps))
+    table = table_beside_images(folder, maps)
     (folder / "new").mkdir()
-    done = subprocess.run(
-        [sys.executable, "-c", FULL, folder / "model", "--points", table, "--out", folder / "new"],
-        capture_output=True, text=True, cwd=Path(__file__).parents[1],
-    )  # fmt: skip
+    command = [sys.executable, "-c", FULL, folder / "model", "--points", table]
+    command += ["--out", folder / "new"]
+    root = Path(__file__).parents[1]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=root)
     assert done.returncode == 1
     assert "cannot be written" in done.stderr
     assert done.stderr.count("\n") == 1
@@ -414,16 +392,14 @@ def test_a_disk_that_takes_no_more(scene):
     assert not list((folder / "new").iterdir())
 
 
-def test_real_frames_are_read_and_reported(tmp_path, run, shared_data):
+def test_real_frames_are_read_and_reported(tmp_path, capsys, shared_data):
     tiny({"depth": {"kind": "metric", "max_depth": 10.0}}).save_pretrained(tmp_path / "model")
-    rgbd = shared_data / "rgbd"
-    code, said, wrong = run(
-        tmp_path / "model", "--out", tmp_path / "new", "--images", rgbd / "images" / "val",
-        "--depth", rgbd / "depth" / "val", "--depth-scale", "0.001", "--invalid", "0", "65535",
-    )  # fmt: skip
-    assert code == 0, wrong
-    last = next(line for line in said.splitlines() if line.startswith("all images")).split()
-    assert last[2] == str(25 * 2000)
+    images, depth = (shared_data / "rgbd" / kind / "val" for kind in ("images", "depth"))
+    command = ("calibrate", tmp_path / "model", "--images", images, "--depth", depth)
+    call(*command, "--out", tmp_path / "new", "--depth-scale", 0.001, "--invalid", 0, 65535)
+    lines = capsys.readouterr().out.splitlines()
+    total = next(line for line in lines if line.startswith("all images")).split()
+    assert total[2] == str(25 * 2000)
     assert dpt.DPT.from_pretrained(tmp_path / "new").calibration.space == "depth"
 
 
@@ -432,45 +408,34 @@ def test_real_frames_are_read_and_reported(tmp_path, run, shared_data):
     [
         ([["a.png", 1, 2, 3.0]], ("image", "u", "v", "depth"), "no column x, y, depth_m"),
         ([["a.png", 1, "two", 3.0]], None, "line 2: .* must be three numbers"),
-        ([["a.png", 1, 2]], None, "line 2: .* must be three numbers"),
         ([["a.png", 1, 2, 0]], None, "line 2: depth_m=0.0 must be metres above 0"),
         ([["a.png", 1, 2, "nan"]], None, "line 2: depth_m=nan must be metres above 0"),
-        ([["a.png", 1, 2, "5e-324"]], None, "line 2: depth_m=5e-324 must be metres above 0"),
         ([["a.png", 1, 2, "1e308"]], None, r"line 2: depth_m=1e\+308 must be .* below 1e6"),
         ([["a\0.png", 1, 2, 3.0]], None, r"images/a\\x00\.png': not a file name"),
         ([["a.png", "nan", 2, 3.0]], None, "x=nan, y=2 lies outside of"),
         ([["a.png", 1, 2, "3" * 200_000]], None, "cannot be read as a table"),
-        ([["a.png", 1, "1e999", 3.0]], None, "x=1, y=inf lies outside of"),
         ([["a.png", 100, 2, 3.0]], None, r"x=100, y=2 lies outside of .*a\.png \(100x80 pixels\)"),
         ([["c.png", 1, 2, 3.0]], None, r"c\.png does not exist"),
         ([["a.png", 1, 2, 3.0]], None, "1 points of known depth: at least 4"),
     ],
 )
-def test_mistakes_in_a_table_are_one_line(scene, run, rows, header, message):
+def test_mistakes_in_a_table_are_one_line(scene, refused, rows, header, message):
     folder, _, _ = scene
-    write_table(folder / "points.csv", rows, *([header] if header else []))
-    code, _, said = run(
-        folder / "model", "--points", folder / "points.csv", "--images", folder / "images",
-        "--out", folder / "new",
-    )  # fmt: skip
-    assert code == 1
-    assert said.count("\n") == 1
-    assert re.search(message, said), said
+    table = folder / "images" / "points.csv"
+    write_table(table, rows, *([header] if header else []))
+    command = ("calibrate", folder / "model", "--points", table, "--out", folder / "new")
+    error = refused(call, *command)
+    assert re.search(message, error), error
     assert not (folder / "new").exists()
 
 
-def test_folders_that_do_not_fit(scene, run):
+def test_folders_that_do_not_fit(scene, refused, dpt_command):
     folder, _, _ = scene
     (folder / "depth").mkdir()
     Image.new("I;16", (4, 4)).save(folder / "depth" / "other.png")
-    common = (folder / "model", "--out", folder / "new", "--depth", folder / "depth")
-    for images, message in (
-        (folder / "images", "name them alike"),
-        (folder / "no", "check --images"),
-    ):
-        code, _, said = run(*common, "--images", images)
-        assert (code, said.count("\n")) == (1, 1)
-        assert message in said
-    code, _, said = run(*common)
+    command = ("calibrate", folder / "model", "--out", folder / "new", "--depth", folder / "depth")
+    assert "name them alike" in refused(call, *command, "--images", folder / "images")
+    assert "check --images" in refused(call, *command, "--images", folder / "no")
+    code, _, error = dpt_command(*command)
     assert code == 2
-    assert "--depth needs --images" in said
+    assert "--depth needs --images" in error

@@ -19,9 +19,9 @@ def test_written_folders_open_in_transformers(case, tmp_path):
     notes = []
     if case.task == "panoptic":
         config["heads"]["panoptic"] |= {"threshold": 0.4}
-        notes = ["heads.panoptic.threshold=0.4 becomes 0.8: it is an argument of the image "
-                 "processor's post_process methods"]  # fmt: skip
-    assert Eomt().write(config, ours.state_dict(), tmp_path / "written") == notes
+        notes = ["heads.panoptic.threshold=0.4 becomes 0.8"]
+    written = Eomt().write(config, ours.state_dict(), tmp_path / "written")
+    assert [note.partition(":")[0] for note in written] == notes
     theirs, loading = EomtForUniversalSegmentation.from_pretrained(
         tmp_path / "written", output_loading_info=True
     )

@@ -9,7 +9,6 @@ from peer_cases import default
 from peers_official import CASES as OFFICIAL_CASES
 from peers_transformers import HYBRID, Output, make
 from PIL import Image
-from tiny import assert_equal
 
 import dpt
 from dpt.data.resize import resize_image
@@ -33,6 +32,7 @@ DINOV2 = {
     "layer_scale": 0.1,
     "position_resize": "bicubic",
 }
+REGISTERS = {"position_resize": "bicubic_antialias"}
 
 
 @pytest.fixture(autouse=True)
@@ -58,58 +58,38 @@ def written(model, folder):
     return Output(theirs.eval()), notes
 
 
+DOUBLE = {"depth": {"upsample": "double"}}
 FINE_TUNED = {
     "depth": ({"depth": {}}, {}),
+    "patch 8": (DOUBLE, {"patch_size": 8, "align": "resize_lateral"}),
+    "segmentation": ({"segmentation": {"num_classes": 5}}, {}),
+    "DINOv2": (DOUBLE, {**DINOV2, "align": "resize_lateral"}),
     "add": ({"depth": {}}, {"readout": "add"}),
     "ignore": ({"depth": {}}, {"readout": "ignore", "qkv_bias": False}),
     "batch norm": ({"depth": {}}, {"batch_norm": True, "unit_bias": True}),
     "fusion 24": ({"depth": {}}, {"fusion_channels": 24, "norm_eps": 1e-5}),
-    "patch 8": ({"depth": {"upsample": "double"}}, {"patch_size": 8, "align": "resize_lateral"}),
-    "segmentation": ({"segmentation": {"num_classes": 5}}, {}),
+    "DINOv2 as with registers": (DOUBLE, {**DINOV2, **REGISTERS, "align": "resize_lateral"}),
     "no auxiliary": ({"segmentation": {"num_classes": 5, "auxiliary": False}}, {}),
     "no batch norm": ({"segmentation": {"num_classes": 5}}, {"batch_norm": False}),
 }
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in [*FINE_TUNED][4:]]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [n if n in ("depth", "patch 8", "segmentation") else pytest.param(n, marks=pytest.mark.slow)
-     for n in FINE_TUNED],
-)  # fmt: skip
+@pytest.mark.parametrize("name", [*[*FINE_TUNED][:4], *SLOW])
 def test_a_fine_tuned_model_of_ours_opens_in_transformers(name, tmp_path):
     heads, overrides = FINE_TUNED[name]
-    model = small(heads, **overrides)
+    model, (task,) = small(heads, **overrides), heads
     torch.nn.init.normal_(model.encoder.pos_embed)
     theirs, _ = written(model, tmp_path)
-    task = next(iter(heads))
-    for side in (64, 96):
-        images = torch.randn(2, 3, side, side)
+    again = dpt.DPT.from_pretrained(tmp_path)
+    for size in ((56, 84), (112, 112)) if "DINOv2" in name else ((64, 64), (96, 96)):
+        images = torch.randn(1, 3, *size)
         with torch.no_grad():
-            wanted, found = theirs(images), model(images)[task]
-        if wanted.shape[-1] != side:
-            assert name == "patch 8"  # transformers doubles: a user resizes to the image
-            wanted = torch.nn.functional.interpolate(
-                wanted[None], size=(side, side), mode="bilinear"
-            )[0]
-        assert (found - wanted).abs().max() <= 1e-5 * wanted.abs().max()
-    assert_equal(dpt.DPT.from_pretrained(tmp_path).state_dict(), model.state_dict())
-
-
-def test_over_dinov2(tmp_path):
-    heads = {"depth": {"upsample": "double"}}
-    for policy in ("bicubic", "bicubic_antialias"):
-        options = {**DINOV2, "position_resize": policy, "align": "resize_lateral"}
-        model = small(heads, **options)
-        theirs, _ = written(model, tmp_path / policy)
-        again = dpt.DPT.from_pretrained(tmp_path / policy)
-        images = torch.randn(1, 3, 56, 84)
-        with torch.no_grad():
-            wanted, found = theirs(images), model(images)["depth"]
-            wanted = torch.nn.functional.interpolate(
-                wanted[None], size=found.shape[-2:], mode="bilinear"
-            )[0]
-            assert (found - wanted).abs().max() <= 1e-5 * wanted.abs().max()
-            assert torch.equal(again(images)["depth"], found)
+            expected, actual = theirs(images), model(images)[task]
+            assert torch.equal(again(images)[task], actual)
+        if expected.shape[-2:] != size:  # transformers doubles: a user resizes to the image
+            expected = torch.nn.functional.interpolate(expected[None], size, mode="bilinear")[0]
+        assert (actual - expected).abs().max() <= 1e-5 * expected.abs().max()
 
 
 @pytest.mark.parametrize(
