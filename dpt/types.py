@@ -21,6 +21,8 @@ IGNORE_INDEX = 255
 """Label of unlabelled pixels in memory. Files may use another value, which readers convert."""
 NO_CLASS = -1  # class_id of an image without one (a missing ``value`` is NaN)
 
+Palette = Sequence[tuple[int, int, int]]
+"""An RGB row (0..255) for each class; empty for the default colours."""
 Target = Literal["depth", "labels", "objects", "class_id", "value", "caption"]
 
 

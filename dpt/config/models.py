@@ -41,7 +41,7 @@ def make_model(
     """
     complete_heads = model.get("heads") or {}  # of a run that is resumed
     heads = {
-        o.head: _like(o.head_options, complete_heads.get(o.head, {})) for o in objectives.values()
+        o.head: _like(o.head_settings, complete_heads.get(o.head, {})) for o in objectives.values()
     }
     parts = {p: dict(validate(Plain | None, model.get(p), f"model.{p}") or {}) for p in PARTS}
     parts["preprocessing"]["image_size"] = list(settings.eval_size)

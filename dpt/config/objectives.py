@@ -1,5 +1,6 @@
 """Objectives of a run, made from the task's part of the configuration."""
 
+import inspect
 from typing import Any
 
 from torch import nn
@@ -8,9 +9,10 @@ from dpt.config.objects import find, make
 from dpt.config.run_keys import Part
 from dpt.data import Dataset
 from dpt.metrics import SumMetric
+from dpt.nn import HEADS
 from dpt.objectives import Objective
 from dpt.types import DatasetInfo
-from dpt.validation import PlainMapping, validate
+from dpt.validation import Plain, PlainMapping, validate
 
 LABEL_NAMES = {
     "depth": "depth maps",
@@ -48,11 +50,33 @@ def make_objectives(task: PlainMapping, data: Dataset) -> dict[str, Objective]:
                 f"task={task['name']} needs {LABEL_NAMES[cls.target]}, and this data gives only "
                 f"{given}. Choose data that has them ({remedy})"
             )
-        node = {**node, **cls.from_data(data, node)}
-        objective = objectives[name] = make(node, f"task.objectives.{name}", Objective)
+        objective = objectives[name] = _make_objective(cls, node, data, f"task.objectives.{name}")
         if not isinstance(objective.metrics, SumMetric):
             raise ValueError(
                 f"task.objectives.{name}: its metrics are a {type(objective.metrics).__name__}, "
                 f"which cannot be scored image by image: derive it from dpt.metrics.SumMetric"
             )
     return objectives
+
+
+def _make_objective(
+    cls: type[Objective], node: PlainMapping, data: Dataset, where: str
+) -> Objective:
+    """Returns the objective that ``node`` describes, with the settings of its head."""
+    arguments, settings = split_settings(cls, {**node, **cls.from_data(data, node)})
+    objective: Objective = make(arguments, where, Objective)
+    objective.head_settings = {**settings, **objective.head_settings}
+    if cls.head in HEADS:
+        validate(HEADS[cls.head], objective.head_settings, where)
+    return objective
+
+
+def split_settings(cls: type[Objective], node: PlainMapping) -> tuple[Plain, Plain]:
+    """Returns the arguments of an objective and the settings of its head.
+
+    The latter are fields of the head's configuration that the objective does not take.
+    """
+    of_objective = inspect.signature(cls).parameters
+    of_head = inspect.signature(HEADS[cls.head]).parameters if cls.head in HEADS else {}
+    settings = {k: v for k, v in node.items() if k in of_head and k not in of_objective}
+    return {k: v for k, v in node.items() if k not in settings}, settings

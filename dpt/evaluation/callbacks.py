@@ -10,7 +10,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import WandbLogger
 
 from dpt.evaluation.scoring import Picture
-from dpt.objectives.base import as_photo, take
+from dpt.objectives.batches import as_uint8, take
 from dpt.types import Batch
 from dpt.viz import save_png, stack
 
@@ -49,7 +49,7 @@ class Panels(Callback):
             for k, index in enumerate(group["index"].tolist()):
                 if index not in shown:
                     continue
-                image, labels = as_photo(images[index]), take(group, [k])
+                image, labels = as_uint8(images[index]), take(group, [k])
                 rows = []
                 for objective in pl_module.objectives.values():
                     output = outputs_of_heads[objective.head].image(k)

@@ -17,7 +17,7 @@ from dpt.evaluation.report import write_confusion, write_per_image, write_report
 from dpt.evaluation.scoring import DatasetScores, Scorer, blocks_of
 from dpt.html import require_free
 from dpt.metrics import Protocol
-from dpt.objectives.base import nonfinite_summary
+from dpt.objectives.batches import nonfinite_summary
 from dpt.process import is_first_rank
 from dpt.run_log import log_table, write_json
 from dpt.validation import PlainMapping, validate

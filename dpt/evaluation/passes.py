@@ -22,7 +22,7 @@ from dpt.metrics.protocols import PredictionKind
 from dpt.model import DPT
 from dpt.nn.tta import augmented
 from dpt.objectives import OBJECTIVES, Objective
-from dpt.objectives.base import evaluated, same_size_groups, take
+from dpt.objectives.batches import evaluated, same_size_groups, take
 from dpt.process import handle_signals
 from dpt.types import Batch, HeadPrediction, OutputSpec
 from dpt.validation import PlainMapping, Positive, validate

@@ -13,7 +13,7 @@ from torch import Tensor
 from dpt.metrics import Confusion, Interval, confidence_intervals
 from dpt.metrics.protocols import Note
 from dpt.objectives import Objective
-from dpt.objectives.base import as_photo, lower_is_better, merged, nonfinite_names, take
+from dpt.objectives.batches import as_uint8, lower_is_better, merged_scores, nonfinite_names, take
 from dpt.types import Batch, HeadOutput, OutputSpec
 from dpt.viz import shrink
 
@@ -111,7 +111,7 @@ class Scorer:
         self.examples: list[Picture] = []
         self.notes = {key: note for o in objectives.values() for key, note in o.notes.items()}
         # refuses two scores of one name before anything is scored
-        merged({k: o.metrics.scores() for k, o in self.objectives.items()})
+        merged_scores({k: o.metrics.scores() for k, o in self.objectives.items()})
 
     def add(self, outputs: Mapping[str, HeadOutput], labels: Batch, images: Tensor) -> None:
         """Scores B images: ``outputs`` of each head, ``images`` (B, 3, H, W) in 0..255."""
@@ -144,7 +144,7 @@ class Scorer:
             if isnan(value) or (len(pictures) == WORST_IMAGES and rank > pictures[-1].rank):
                 continue
             spec = self.outputs[objective.head]
-            row = objective.panel(as_photo(image), output, labels, spec)
+            row = objective.panel(as_uint8(image), output, labels, spec)
             assert row is not None, "a dense objective has panels"
             caption = f"{image_score.name}: {name} {value:.3g}"
             self._keep_worst(key, [Picture(caption, shrink(row, PICTURE_WIDTH), rank)])
@@ -155,7 +155,7 @@ class Scorer:
 
     def gather(self) -> None:
         """Gives every process the scored images of all processes."""
-        self.whole_scores = merged({key: o.compute() for key, o in self.whole.items()})
+        self.whole_scores = merged_scores({key: o.compute() for key, o in self.whole.items()})
         if not dist.is_initialized() or dist.get_world_size() == 1:
             return
         gathered: list = [None] * dist.get_world_size()
@@ -184,7 +184,7 @@ class Scorer:
             confusions.append(objective.metrics.confusion_of(states))
         firsts = {key: next(iter(values)) for key, values in scores.items()}
         return DatasetScores(
-            scores=merged({**scores, " and ".join(self.whole): self.whole_scores}),
+            scores=merged_scores({**scores, " and ".join(self.whole): self.whole_scores}),
             intervals=dict.fromkeys(self.whole_scores, Interval(nan, nan)) | intervals,
             images=images,
             num_blocks=int(block_of_image.max()) + 1,

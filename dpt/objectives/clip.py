@@ -1,21 +1,22 @@
 """Training on images and their captions."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from dpt.data.base import Dataset
 from dpt.losses.contrastive import contrastive_loss
 from dpt.metrics.embeddings import RetrievalMetrics
-from dpt.nn.text import ClipHead, ClipHeadConfig
+from dpt.nn.text import ClipHead
 from dpt.objectives.base import Objective
 from dpt.types import Batch, ClipOutput, HeadOutput, Sample
+from dpt.validation import Plain, PlainMapping
 
 
 class ClipObjective(Objective):
-    """Trains ``outputs["clip"]`` (B, E) against the captions' embeddings (Radford et al. 2021).
+    """Trains image embeddings (B, E) against the captions' embeddings (Radford et al. 2021).
 
     Images with equal captions, as far as the text encoder reads them, are not negatives of one
     another, and each of their captions counts as the right one in retrieval. Images without a
@@ -23,7 +24,7 @@ class ClipObjective(Objective):
 
     Args:
         class_names: names of the data's image-level classes, for zero-shot accuracy.
-        **head: settings of :class:`dpt.nn.text.ClipHeadConfig`.
+        text_length: of the head, see :class:`dpt.nn.text.ClipHeadConfig`.
     """
 
     head = "clip"
@@ -33,15 +34,15 @@ class ClipObjective(Objective):
     metrics: RetrievalMetrics
 
     def __init__(
-        self, *, class_names: Sequence[str] = (), weight: float = 1.0, **head: Any
+        self, *, class_names: Sequence[str] = (), text_length: int = 128, weight: float = 1.0
     ) -> None:
         super().__init__(weight=weight)
-        self.head_options = head
-        self.class_names = tuple(class_names)
+        self.class_names, self.text_length = tuple(class_names), text_length
+        self.head_settings = {"text_length": text_length}
         self.metrics = RetrievalMetrics()
 
     @classmethod
-    def from_data(cls, data: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+    def from_data(cls, data: Dataset, settings: PlainMapping) -> Plain:
         return {"class_names": data.class_id_names}
 
     def add_outputs(self, head: nn.Module, output: HeadOutput, batch: Batch) -> ClipOutput:
@@ -54,12 +55,11 @@ class ClipObjective(Objective):
         return clip_output
 
     def remarks(self, samples: Sequence[Sample]) -> Iterator[str]:
-        texts = [s.get("caption", "") for s in samples]
-        length = self.head_options.get("text_length", ClipHeadConfig.text_length)
-        key = f"task.objectives.clip.text_length={length}"
-        if long := sum(len(text.encode()) > length for text in texts):
-            yield f"{key}: {long} of {len(texts)} captions read are longer and are cut"
-        if len(samples) > 1 and len({text.encode()[:length] for text in texts}) == 1:
+        texts = [sample.get("caption", "").encode() for sample in samples]
+        key = f"task.objectives.clip.text_length={self.text_length}"
+        if num_long := sum(len(text) > self.text_length for text in texts):
+            yield f"{key}: {num_long} of {len(texts)} captions read are longer and are cut"
+        if len(texts) > 1 and len({text[: self.text_length] for text in texts}) == 1:
             yield f"{key}: all {len(texts)} captions read are equal: nothing can be learned"
 
     def losses(self, output: HeadOutput, batch: Batch) -> dict[str, Tensor]:
@@ -78,8 +78,10 @@ class ClipObjective(Objective):
 
 
 def caption_ids(captions: Sequence[str], length: int) -> Tensor:
-    """int64 (B,), equal for captions with the same first ``length`` bytes, the same in every
-    process; -1 for empty ones."""
-    digests = (blake2b(text.encode()[:length], digest_size=8).digest() for text in captions)
-    numbers = (int.from_bytes(digest, "big") >> 1 for digest in digests)  # at least 0
-    return torch.tensor([n if t else -1 for n, t in zip(numbers, captions, strict=True)])
+    """Returns int64 (B,), equal for captions with the same first ``length`` bytes.
+
+    The ids are the same in every process; -1 stands for an empty caption.
+    """
+    digests = [blake2b(text.encode()[:length], digest_size=8).digest() for text in captions]
+    numbers = [int.from_bytes(digest, "big") >> 1 for digest in digests]  # at least 0
+    return torch.tensor([n if text else -1 for n, text in zip(numbers, captions, strict=True)])

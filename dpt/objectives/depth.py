@@ -2,21 +2,22 @@
 
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dpt.data.base import Dataset
 from dpt.depthmath import valid_range
 from dpt.losses.depth import ScaleShiftInvariantLoss, SILogLoss
 from dpt.metrics.depth import DepthMetrics
 from dpt.metrics.protocols import PredictionKind, Protocol
 from dpt.objectives.base import Objective, nearest
 from dpt.types import Batch, HeadOutput, OutputSpec
-from dpt.validation import Metres
+from dpt.validation import Metres, Plain, PlainMapping
 from dpt.viz import depth_panel
 
 log = logging.getLogger("dpt")
@@ -29,12 +30,12 @@ _LOSSES: dict[PredictionKind, type[nn.Module]] = {
 
 
 def default_loss(*, kind: PredictionKind) -> nn.Module:
-    """SILog for metric depth, the trimmed scale-and-shift-invariant loss for relative depth."""
+    """Returns SILog for metric depth, the scale-and-shift-invariant loss for relative depth."""
     return _LOSSES[kind]()
 
 
 class DepthObjective(Objective):
-    """Trains ``outputs["depth"]`` (B, H, W) and scores it in metres.
+    """Trains depth (B, H, W) and scores it in metres.
 
     Args:
         kind: ``metric`` predictions are scored as they are; ``relative`` ones after a least-squares
@@ -47,6 +48,7 @@ class DepthObjective(Objective):
 
     head = "depth"
     target = "depth"
+    takes_pseudo_labels = True
     metrics: DepthMetrics
 
     def __init__(
@@ -60,32 +62,35 @@ class DepthObjective(Objective):
     ) -> None:
         super().__init__(weight=weight)
         self.kind, self.max_depth, self.min_depth = kind, max_depth, min_depth
-        self.head_options = {"kind": kind}
+        self.head_settings = {"kind": kind}
         if kind == "metric":
-            self.head_options |= {"max_depth": max_depth, "activation": "sigmoid"}
+            self.head_settings |= {"max_depth": max_depth, "activation": "sigmoid"}
         self.loss = loss or default_loss(kind=kind)
-        parts = [type(part) for part in self.loss.modules()]
-        for other, wrong in _LOSSES.items():
-            if other != kind and wrong in parts:
-                name = wrong.__name__
-                raise ValueError(f"{name} is a loss for {other} depth: set task.kind={other} or "
-                                 "task/depth_loss=auto")  # fmt: skip
+        types = [type(module) for module in self.loss.modules()]
+        for loss_kind, loss_type in _LOSSES.items():
+            if loss_kind != kind and loss_type in types:
+                raise ValueError(
+                    f"{loss_type.__name__} is a loss for {loss_kind} depth: set "
+                    f"task.kind={loss_kind} or task/depth_loss=auto"
+                )
         self.metrics = DepthMetrics(prediction_kind=kind, min_depth=min_depth, max_depth=max_depth)
 
     @classmethod
-    def from_data(cls, data: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+    def from_data(cls, data: Dataset, settings: PlainMapping) -> Plain:
         return {"max_depth": data.info.max_depth} if settings.get("max_depth") is None else {}
 
     @classmethod
-    def from_output(cls, output: OutputSpec, data: Any, protocol: Protocol) -> Self:
+    def from_output(cls, output: OutputSpec, data: Dataset, protocol: Protocol) -> Self:
         kind: PredictionKind = "relative" if output.is_inverse_depth else "metric"
         limit = data.info.max_depth or math.inf
         max_depth = protocol.max_depth or limit
         if max_depth > limit:
             log.warning(
                 "protocol.max_depth=%g m, but the data leaves out depths beyond "
-                "data.max_depth=%g m", max_depth, limit,
-            )  # fmt: skip
+                "data.max_depth=%g m",
+                max_depth,
+                limit,
+            )
         objective = cls(kind=kind, max_depth=max_depth)
         objective.metrics = DepthMetrics(
             replace(protocol, max_depth=max_depth), prediction_kind=kind, all_pooled=True
@@ -93,7 +98,7 @@ class DepthObjective(Objective):
         return objective
 
     @property
-    def notes(self) -> dict[str, Any]:
+    def notes(self) -> Plain:
         return self.metrics.protocol.depth_notes()
 
     def losses(self, output: HeadOutput, batch: Batch) -> dict[str, Tensor]:
@@ -103,32 +108,32 @@ class DepthObjective(Objective):
             if self.kind == "relative":  # measured depth has another scale than the teacher's
                 valid = valid & ~(rows & kept)
             else:
-                guessed = valid & rows & ~kept
-                valid = valid & ~self.worst_pixels(output.tensor, depth, guessed)
+                is_pseudo = valid & rows & ~kept
+                valid = valid & ~self.worst_pixels(output.tensor, depth, is_pseudo)
         return {"loss_depth": self.weight * self.loss(output.tensor, depth, valid)}
 
     @torch.no_grad()
-    def worst_pixels(self, prediction: Tensor, depth: Tensor, guessed: Tensor) -> Tensor:
-        """The tenth of each image's ``guessed`` pixels with the largest errors, bool (B, H, W).
+    def worst_pixels(self, prediction: Tensor, depth: Tensor, is_pseudo: Tensor) -> Tensor:
+        """Returns the tenth of each image's pseudo labels with the largest errors, bool (B, H, W).
 
-        These pseudo labels of metric depth are likely to be wrong (Yang et al. 2024, Depth Anything
+        These labels of metric depth are likely to be wrong (Yang et al. 2024, Depth Anything
         V2, section 5). The loss of relative depth leaves out its largest residuals itself.
         """
         ratio = prediction.float().clamp(min=1e-3) / depth.clamp(min=1e-3)
-        error = torch.where(guessed, ratio.log().abs(), torch.nan).flatten(1)
+        error = torch.where(is_pseudo, ratio.log().abs(), torch.nan).flatten(1)
         limit = error.nanquantile(0.9, dim=1, keepdim=True)
-        return (error > limit).view_as(guessed)
+        return (error > limit).view_as(is_pseudo)
 
     def pseudo_labels(
-        self, teacher: Tensor, size: tuple[int, int], *, share: float
+        self, teacher: Tensor, size: tuple[int, int], *, fraction: float
     ) -> dict[str, Tensor]:
         return {"depth": teacher.float(), "valid": teacher > 0}
 
     def within_range(self, depth: Tensor, valid: Tensor) -> Tensor:
-        """``valid`` (B, H, W) without depths outside a metric head's range, as after zooming."""
-        metric = self.kind == "metric"
-        low, high = (self.min_depth, self.max_depth) if metric else (0.0, math.inf)
-        return valid_range(depth, valid, min_depth=low, max_depth=high)
+        """Returns ``valid`` (B, H, W) without depths that a metric head cannot reach."""
+        if self.kind == "relative":
+            return valid_range(depth, valid, min_depth=0.0, max_depth=math.inf)
+        return valid_range(depth, valid, min_depth=self.min_depth, max_depth=self.max_depth)
 
     def teacher_mismatch(self, output: OutputSpec) -> str | None:
         if self.kind == "metric" and output.is_inverse_depth:
@@ -141,20 +146,24 @@ class DepthObjective(Objective):
         return self.weight * self.loss(output.tensor, teacher, valid)
 
     def panel(
-        self, photo: np.ndarray, output: HeadOutput, labels: Batch, spec: OutputSpec
+        self, image: np.ndarray, output: HeadOutput, labels: Batch, spec: OutputSpec
     ) -> np.ndarray:
-        """Depth aligned and clamped as it is scored, on the pixels that count."""
-        truth, valid = self.truth(labels, 0)
-        prediction = self.predict(output.prediction, truth.shape[-2:])
-        metres, counted = self.metrics.in_metres(prediction, truth, valid)
-        maps = (values[0].numpy(force=True) for values in (truth, counted, metres))
-        return depth_panel(photo, *maps)
+        """Returns pictures of depth as it is scored, aligned and on the pixels that count."""
+        depth, valid = self.ground_truth(labels, 0)
+        prediction = self.predict(output.prediction, depth.shape[-2:])
+        metres, counted = self.metrics.in_metres(prediction, depth, valid)
+        return depth_panel(
+            image,
+            depth[0].numpy(force=True),
+            counted[0].numpy(force=True),
+            metres[0].numpy(force=True),
+        )
 
     def baselines(self, samples: Iterable[Batch], size: tuple[int, int]) -> dict[str, Tensor]:
-        """The median in place of the mean."""
-        maps = torch.cat([nearest(self.masked_truth(labels), size) for labels in samples])
-        overall, by_place = maps.nanmedian(), maps.nanmedian(dim=0, keepdim=True).values
-        by_place = torch.where(by_place.isnan(), overall, by_place)
+        """Returns the median in place of the mean."""
+        maps = torch.cat([nearest(self.masked_target(labels), size) for labels in samples])
+        overall, per_position = maps.nanmedian(), maps.nanmedian(dim=0, keepdim=True).values
+        per_position = torch.where(per_position.isnan(), overall, per_position)
         if self.kind == "relative":
-            overall, by_place = overall.reciprocal(), by_place.reciprocal()
-        return {"constant": overall.expand_as(by_place), "per position": by_place}
+            overall, per_position = overall.reciprocal(), per_position.reciprocal()
+        return {"constant": overall.expand_as(per_position), "per position": per_position}

@@ -6,7 +6,6 @@ Hidden patches have the mean colour; one linear layer predicts them. Unlike mask
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,14 +22,15 @@ from dpt.viz import colorize_output, side_by_side
 def draw_hidden(
     indices: Sequence[int], size: tuple[int, int], *, step: int, ratio: float, patch: int
 ) -> Tensor:
-    """The hidden pixels, bool (B, H, W): a function of the arguments alone, so that they do not
-    depend on interruptions or on the number of processes.
+    """Returns the hidden pixels, bool (B, H, W).
+
+    They depend on the arguments alone, not on interruptions or the number of processes.
 
     Args:
         indices: each image's position in the data set.
         size: (H, W).
         step: number of training steps so far; each step hides other patches of an image.
-        ratio: share of hidden patches, in (0, 1), rounded to whole patches, not none and not all.
+        ratio: fraction of hidden patches, in (0, 1); at least one is hidden, and one is not.
         patch: side of a patch in pixels; patches at the right and lower edge may be cut off.
     """
     height, width = (math.ceil(length / patch) for length in size)
@@ -50,8 +50,10 @@ def draw_hidden(
 def hide_patches(
     inputs: Tensor, batch: Batch, indices: Sequence[int], *, step: int, ratio: float, patch: int
 ) -> tuple[Tensor, Batch]:
-    """Normalised images (B, 3, H, W) without the patches of :func:`draw_hidden`, and the batch with
-    ``hidden``, which says where they are."""
+    """Returns normalised images (B, 3, H, W) without the patches of :func:`draw_hidden`.
+
+    Also returns the batch with ``hidden``, which says where these are.
+    """
     size = (inputs.shape[-2], inputs.shape[-1])
     hidden = draw_hidden(indices, size, step=step, ratio=ratio, patch=patch).to(inputs.device)
     # 0 is the mean colour; the patch embedding maps it to its bias, a learned token
@@ -59,13 +61,13 @@ def hide_patches(
 
 
 class InpaintingObjective(Objective):
-    """Trains ``outputs["inpainting"]``, RGB in 0..1 (B, 3, H, W), where the image was hidden.
+    """Trains RGB (B, 3, H, W) in 0..1 where the image was hidden.
 
     The loss is the mean absolute error over hidden pixels, as in SimMIM. ``mae`` and ``rmse`` of
     the same pixels are in units of the colour range; ``r2`` is 0 for one grey everywhere.
 
     Args:
-        mask_ratio: share of hidden patches (SimMIM: 0.6).
+        mask_ratio: fraction of hidden patches (SimMIM: 0.6).
         mask_size: side of a hidden patch in pixels (SimMIM: 32), best a multiple of the encoder's
             patch size.
     """
@@ -77,29 +79,36 @@ class InpaintingObjective(Objective):
         self, *, mask_ratio: Fraction = 0.6, mask_size: Count = 32, weight: float = 1.0
     ) -> None:
         super().__init__(weight=weight)
-        self.masks: dict[str, Any] = {"ratio": mask_ratio, "patch": mask_size}
+        self.mask_ratio, self.mask_size = mask_ratio, mask_size
         self.metrics = RegressionMetrics()
 
     def prepare(self, inputs: Tensor, batch: Batch, *, step: int) -> tuple[Tensor, Batch]:
         """Hides patches; in evaluation (step 0) always the same ones of an image."""
-        return hide_patches(inputs, batch, batch["index"].tolist(), step=step, **self.masks)
+        return hide_patches(
+            inputs,
+            batch,
+            batch["index"].tolist(),
+            step=step,
+            ratio=self.mask_ratio,
+            patch=self.mask_size,
+        )
 
     def losses(self, output: HeadOutput, batch: Batch) -> dict[str, Tensor]:
         error = at_least_float32(output.tensor) - batch["image"] / 255
         loss = masked_mean(error.abs().mean(dim=1), batch["hidden"]).mean()
         return {"loss_inpainting": self.weight * loss}
 
-    def truth(self, batch: Batch, k: int) -> tuple[Tensor, ...]:
-        """RGB in 0..1, NaN where it was not hidden."""
+    def ground_truth(self, batch: Batch, k: int) -> tuple[Tensor, ...]:
+        """Returns RGB in 0..1, NaN where it was not hidden."""
         colors = torch.where(batch["hidden"][k], batch["image"][k] / 255, torch.nan)
         return (colors[None],)
 
     def panel(
-        self, photo: np.ndarray, output: HeadOutput, labels: Batch, spec: OutputSpec
+        self, image: np.ndarray, output: HeadOutput, labels: Batch, spec: OutputSpec
     ) -> np.ndarray:
         colors = output.tensor[0].float().numpy(force=True)
         picture = colorize_output(colors, spec, limits=(0.0, 1.0))
         hidden = labels["hidden"][0].numpy(force=True)[..., None]
-        shown, painted = (np.where(hidden, new, photo) for new in (np.uint8(128), picture))
+        visible, painted = np.where(hidden, np.uint8(128), image), np.where(hidden, picture, image)
         captions = ("image", f"input, {hidden.mean():.0%} hidden", "prediction")
-        return side_by_side([photo, shown, painted], captions)
+        return side_by_side([image, visible, painted], captions)

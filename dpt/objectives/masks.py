@@ -1,21 +1,24 @@
 """Panoptic and instance segmentation by mask classification: a class and a mask for each query."""
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from dpt.data.base import Dataset
 from dpt.files import DataError
 from dpt.functional import resize
 from dpt.losses.masks import SetLoss
+from dpt.metrics.base import SumMetric
 from dpt.metrics.instances import InstanceMetrics, objects_of
 from dpt.metrics.panoptic import PanopticMetrics
 from dpt.metrics.protocols import Protocol
-from dpt.objectives.base import PixelClassObjective, nearest, take
+from dpt.objectives.base import PixelClassObjective, nearest
+from dpt.objectives.batches import take
 from dpt.segments import (
     OBJECT_IDS,
     SegmentMap,
@@ -24,7 +27,8 @@ from dpt.segments import (
     panoptic_segments,
     segments_of,
 )
-from dpt.types import Batch, HeadOutput, HeadPrediction, OutputSpec
+from dpt.types import Batch, HeadOutput, HeadPrediction, OutputSpec, Palette
+from dpt.validation import Plain, PlainMapping
 from dpt.viz import output_panel
 
 
@@ -35,7 +39,6 @@ class MaskObjective(PixelClassObjective):
         num_classes, class_names, palette: see :class:`dpt.objectives.SegmentationObjective`.
         things: for each class, whether it is a thing; the others are stuff.
         loss: None for its defaults.
-        num_queries, num_layers, masked_attention: see :class:`dpt.nn.masks.QueryConfig`.
         threshold, overlap: of the segments that are scored and shown, see
             :func:`dpt.segments.panoptic_segments`.
     """
@@ -49,27 +52,22 @@ class MaskObjective(PixelClassObjective):
         num_classes: int,
         things: Sequence[bool],
         class_names: Sequence[str] = (),
-        palette: Sequence[Sequence[int]] = (),
+        palette: Palette = (),
         loss: SetLoss | None = None,
-        num_queries: int = 100,
-        num_layers: int = 3,
-        masked_attention: bool = True,
         threshold: float = 0.8,
         overlap: float = 0.8,
         weight: float = 1.0,
     ) -> None:
         super().__init__(weight=weight)
-        self.num_classes, self.things, self.palette = num_classes, tuple(things), palette
+        self.num_classes, self.things = num_classes, tuple(things)
+        self.palette = tuple(palette)
         self.class_labels = tuple(class_names) or tuple(str(c) for c in range(num_classes))
         self.loss = loss or SetLoss()
         self.threshold, self.overlap = threshold, overlap
         self.metrics = self.make_metrics()
-        self.head_options = {
+        self.head_settings = {
             "num_classes": num_classes,
             "things": list(self.things),
-            "num_queries": num_queries,
-            "num_layers": num_layers,
-            "masked_attention": masked_attention,
             "threshold": threshold,
             "overlap": overlap,
             "class_names": list(self.class_labels),
@@ -77,40 +75,40 @@ class MaskObjective(PixelClassObjective):
         }
 
     @property
-    def notes(self) -> dict[str, Any]:
+    def notes(self) -> Plain:
         return {"protocol/resize": "bilinear"}  # as in Mask2Former, whatever ``resize`` is
 
     @abstractmethod
-    def make_metrics(self) -> Any:
-        """The metrics of the classes."""
+    def make_metrics(self) -> SumMetric:
+        """Returns the metrics of the classes."""
 
     @abstractmethod
-    def score(self, prediction: HeadPrediction, truth: Segments, labels: Batch) -> None:
+    def score(self, prediction: HeadPrediction, segments: Segments, labels: Batch) -> None:
         """Updates the metrics with one image; ``labels`` has a batch axis of 1."""
 
     @classmethod
-    def from_data(cls, data: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+    def from_data(cls, data: Dataset, settings: PlainMapping) -> Plain:
         if data.objects_fault:
             raise DataError(f"{data.objects_fault}: correct the file, or choose task=segmentation")
         return {**super().from_data(data, settings), "things": data.info.things}
 
     @classmethod
-    def from_output(cls, output: OutputSpec, data: Any, protocol: Protocol) -> Self:
+    def from_output(cls, output: OutputSpec, data: Dataset, protocol: Protocol) -> Self:
         objective = super().from_output(output, data, protocol)
         objective.threshold, objective.overlap = output.threshold, output.overlap
         return objective
 
     def losses(self, output: HeadOutput, batch: Batch) -> dict[str, Tensor]:
         maps = zip(batch["labels"], batch["objects"], strict=True)
-        truth = [self._segments(labels, objects) for labels, objects in maps]
-        return self.set_losses(self.loss, output, batch["labels"], truth)
+        segments = [self._segments(labels, objects) for labels, objects in maps]
+        return self.set_losses(self.loss, output, batch["labels"], segments)
 
     def _segments(self, labels: Tensor, objects: Tensor) -> Segments:
-        """The true segments; none of their pixels is known where the loader found no objects."""
+        """Returns the true segments; without objects, no pixel is known."""
         segments = segments_of(labels, objects, self.things, stuff=self.stuff)
         return segments._replace(compared=segments.compared & (objects >= 0))
 
-    def truth(self, batch: Batch, k: int) -> tuple[Tensor, ...]:
+    def ground_truth(self, batch: Batch, k: int) -> tuple[Tensor, ...]:
         return batch["labels"][k][None], batch["objects"][k][None]
 
     def update(self, output: HeadOutput, batch: Batch) -> None:
@@ -128,38 +126,56 @@ class MaskObjective(PixelClassObjective):
         if isinstance(prediction, Tensor):
             return SegmentMap.from_codes(nearest(prediction, size)[0].long())
         masks, classes = (logits[0].float() for logits in prediction)
-        rules = {"threshold": self.threshold, "overlap": self.overlap}
-        return panoptic_segments(masks, classes, self.things, size=size, **rules)
+        return panoptic_segments(
+            masks,
+            classes,
+            self.things,
+            size=size,
+            threshold=self.threshold,
+            overlap=self.overlap,
+        )
 
     def panel(
-        self, photo: np.ndarray, output: HeadOutput, labels: Batch, spec: OutputSpec
+        self, image: np.ndarray, output: HeadOutput, labels: Batch, spec: OutputSpec
     ) -> np.ndarray:
-        truth, objects = (maps[0] for maps in self.truth(labels, 0))
-        found = self.segment_map(output.prediction, (truth.shape[-2], truth.shape[-1]))
-        true = self._segments(truth, objects)
-        palette: Any = spec.palette or self.palette
-        names = spec.class_names or self.class_labels
-        spec = replace(spec, class_names=names, palette=palette)
-        counts = len(true.classes), len(found.classes)
-        captions = f"truth, {counts[0]} segments", f"prediction, {counts[1]} segments"
+        classes, objects = (maps[0] for maps in self.ground_truth(labels, 0))
+        expected = self._segments(classes, objects)
+        predicted = self.segment_map(output.prediction, (classes.shape[-2], classes.shape[-1]))
+        spec = replace(
+            spec,
+            class_names=spec.class_names or self.class_labels,
+            palette=spec.palette or self.palette,
+        )
         return output_panel(
-            photo, true.map.codes.numpy(force=True), found.codes.numpy(force=True), spec, captions
+            image,
+            expected.map.codes.numpy(force=True),
+            predicted.codes.numpy(force=True),
+            spec,
+            captions=(
+                f"truth, {len(expected.classes)} segments",
+                f"prediction, {len(predicted.classes)} segments",
+            ),
         )
 
     def baselines(self, samples: Iterable[Batch], size: tuple[int, int]) -> dict[str, Tensor]:
-        """:attr:`SegmentMap.codes`: of one sample its own, of several the most frequent class of
-        stuff."""
-        maps = [[nearest(m, size)[0].long() for m in self.truth(each, 0)] for each in samples]
+        """Returns :attr:`SegmentMap.codes`: the most frequent class of stuff.
+
+        Those of a single sample are its own segments.
+        """
+        maps = [
+            [nearest(labels, size)[0].long() for labels in self.ground_truth(sample, 0)]
+            for sample in samples
+        ]
         if len(maps) == 1:
             return {"per position": self._segments(*maps[0]).map.codes[None]}
         labels = torch.stack([classes for classes, _ in maps])
-        shares = torch.stack(
+        frequencies = torch.stack(
             [(labels == c).float().mean(0) * (not thing) for c, thing in enumerate(self.things)]
         )
-        overall = shares.mean((1, 2)).argmax()
+        overall = frequencies.mean((1, 2)).argmax()
         return {
             "constant": (overall * OBJECT_IDS).expand(1, *size),
-            "per position": (shares.argmax(0) * OBJECT_IDS)[None],
+            "per position": (frequencies.argmax(0) * OBJECT_IDS)[None],
         }
 
 
@@ -171,9 +187,9 @@ class PanopticObjective(MaskObjective):
     def make_metrics(self) -> PanopticMetrics:
         return PanopticMetrics(self.things, self.class_labels)
 
-    def score(self, prediction: HeadPrediction, truth: Segments, labels: Batch) -> None:
-        height, width = truth.compared.shape
-        self.metrics.update(self.segment_map(prediction, (height, width)), truth)
+    def score(self, prediction: HeadPrediction, segments: Segments, labels: Batch) -> None:
+        height, width = segments.compared.shape
+        self.metrics.update(self.segment_map(prediction, (height, width)), segments)
 
 
 class InstanceObjective(MaskObjective):
@@ -185,17 +201,17 @@ class InstanceObjective(MaskObjective):
     def make_metrics(self) -> InstanceMetrics:
         return InstanceMetrics(self.class_labels)
 
-    def score(self, prediction: HeadPrediction, truth: Segments, labels: Batch) -> None:
-        height, width = truth.compared.shape
+    def score(self, prediction: HeadPrediction, segments: Segments, labels: Batch) -> None:
+        height, width = segments.compared.shape
         size = height, width
         if isinstance(prediction, Tensor):
             baseline = self.segment_map(prediction, size)
-            places = torch.arange(len(baseline.classes), device=prediction.device)
-            masks = baseline.ids == places[:, None, None]
-            found = masks, baseline.classes, baseline.scores
+            numbers = torch.arange(len(baseline.classes), device=prediction.device)
+            masks = baseline.ids == numbers[:, None, None]
+            predicted = masks, baseline.classes, baseline.scores
         else:
             masks, classes = (logits.float() for logits in prediction)
-            found = instances(resize(masks, size)[0], classes[0], self.things)
+            predicted = instances(resize(masks, size)[0], classes[0], self.things)
         (stored,) = labels.get("masks", [None])
-        true = objects_of(truth) if stored is None else stored
-        self.metrics.update(*found, true, int(labels["index"][0]))
+        expected = objects_of(segments) if stored is None else stored
+        self.metrics.update(*predicted, expected, int(labels["index"][0]))

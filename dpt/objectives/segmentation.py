@@ -20,6 +20,7 @@ from dpt.types import (
     HeadOutput,
     HeadPrediction,
     OutputSpec,
+    Palette,
     tensors_in,
 )
 from dpt.validation import NonNegative
@@ -27,25 +28,22 @@ from dpt.viz import segmentation_panel
 
 
 class SegmentationObjective(PixelClassObjective):
-    """Trains ``outputs["segmentation"]``, logits (B, K, H, W), and scores its argmax.
+    """Trains logits (B, K, H, W) and scores their argmax.
 
     Args:
         num_classes: K.
         class_names: for scores and reports, K of them or none.
         palette: colours of the classes, rows of RGB in 0..255; empty for the default colours.
         loss: called with logits (B, K, h, w), which it upsamples, and labels (B, H, W).
-        kind: of the head: ``dpt`` reads the decoder's map, ``linear`` the encoder's own tokens, see
-            :class:`dpt.nn.LinearSegmentationHead`; ``masks`` has queries, see :mod:`dpt.nn.masks`.
-        num_queries: of ``masks``.
-        set_loss: of ``masks``, in place of ``loss``, which its term of pixels uses.
+        kind: of the head, see :class:`dpt.nn.SegmentationHeadConfig`.
+        set_loss: of kind ``masks``, in place of ``loss``, which its term of pixels uses.
         auxiliary_weight: factor of the same loss on the auxiliary head (Ranftl et al. 2021,
-            section 4.2: 0.2 on the penultimate fusion output); 0 leaves the head out. A linear head
-            has none.
-        dropout: in front of the last convolution.
+            section 4.2: 0.2 on the penultimate fusion output); 0 leaves that head out.
     """
 
     head = "segmentation"
     target = "labels"
+    takes_pseudo_labels = True
     metrics: SegmentationMetrics
 
     def __init__(
@@ -53,43 +51,37 @@ class SegmentationObjective(PixelClassObjective):
         *,
         num_classes: int,
         class_names: Sequence[str] = (),
-        palette: Sequence[Sequence[int]] = (),
+        palette: Palette = (),
         loss: nn.Module | None = None,
         kind: Literal["dpt", "linear", "masks"] = "dpt",
-        num_queries: int = 100,
         set_loss: SetLoss | None = None,
         auxiliary_weight: NonNegative = 0.2,
-        dropout: float = 0.1,
         weight: float = 1.0,
     ) -> None:
         super().__init__(weight=weight)
         self.num_classes = num_classes
-        self.palette = palette
+        self.palette = tuple(palette)
         self.loss = loss or CrossEntropyLoss()
         self.auxiliary_weight = auxiliary_weight
         self.metrics = SegmentationMetrics(num_classes, class_names)
-        self.head_options = {
+        self.head_settings = {
             "num_classes": num_classes,
-            "dropout": dropout,
             "class_names": list(self.metrics.class_names),
             "palette": [list(row) for row in palette],
+            "kind": kind,
+            "auxiliary": auxiliary_weight > 0,
         }
         self.set_loss: SetLoss | None = None
-        if kind == "dpt":
-            self.head_options["auxiliary"] = auxiliary_weight > 0
-        else:
-            self.head_options["kind"] = kind
         if kind == "masks":
             self.set_loss = set_loss or SetLoss()
             self.set_loss.pixel_loss = self.loss
-            self.head_options["num_queries"] = num_queries
 
     def losses(self, output: HeadOutput, batch: Batch) -> dict[str, Tensor]:
         labels = batch["labels"]
         if self.set_loss is not None:
-            nothing = torch.zeros_like(labels[0])
-            truth = [segments_of(each, nothing, (False,) * self.num_classes) for each in labels]
-            return self.set_losses(self.set_loss, output, labels, truth)
+            no_objects, things = torch.zeros_like(labels[0]), (False,) * self.num_classes
+            segments = [segments_of(classes, no_objects, things) for classes in labels]
+            return self.set_losses(self.set_loss, output, labels, segments)
         terms = {"loss_segmentation": self.weight * self.loss(output.tensor, labels)}
         if output.auxiliary is not None:
             factor = self.weight * self.auxiliary_weight
@@ -103,20 +95,20 @@ class SegmentationObjective(PixelClassObjective):
         return self.weight * softened_divergence(student, teacher, temperature=temperature)
 
     def pseudo_labels(
-        self, teacher: Tensor, size: tuple[int, int], *, share: float
+        self, teacher: Tensor, size: tuple[int, int], *, fraction: float
     ) -> dict[str, Tensor]:
-        """Returns the classes of the most certain ``share`` of each class's pixels."""
+        """Returns the classes of the most certain ``fraction`` of each class's pixels."""
         logits = upsample(teacher.float(), size)
         probability, ids = logits.softmax(dim=1).max(dim=1)
         labels = torch.full_like(ids, IGNORE_INDEX, dtype=torch.uint8)
         for k in ids.unique():
             values = probability[ids == k]
-            limit = values.kthvalue(1 + int((1 - share) * (len(values) - 1))).values
+            limit = values.kthvalue(1 + int((1 - fraction) * (len(values) - 1))).values
             labels[(ids == k) & (probability >= limit)] = k.to(torch.uint8)
         return {"labels": labels}
 
     def predict(self, prediction: HeadPrediction, size: Sequence[int]) -> Tensor:
-        """Logits (1, K, h, w) to class ids (1, H, W): the argmax of the resized logits.
+        """Returns class ids (1, H, W), the argmax of resized logits (1, K, h, w).
 
         Ids (1, h, w), of a file of predictions or a baseline, are resized by nearest neighbour.
         """
@@ -128,25 +120,29 @@ class SegmentationObjective(PixelClassObjective):
         return chunked_argmax(output.float(), full, self.resize)
 
     def panel(
-        self, photo: np.ndarray, output: HeadOutput, labels: Batch, spec: OutputSpec
+        self, image: np.ndarray, output: HeadOutput, labels: Batch, spec: OutputSpec
     ) -> np.ndarray:
-        (truth,) = self.truth(labels, 0)
-        ids = self.predict(output.prediction, truth.shape[-2:])
+        (target,) = self.ground_truth(labels, 0)
+        ids = self.predict(output.prediction, target.shape[-2:])
         is_class = (ids >= 0) & (ids < self.num_classes)  # files hold any number
         ids = torch.where(is_class, ids, IGNORE_INDEX)
-        maps = truth[0].numpy(force=True), ids[0].numpy(force=True).astype(np.uint8)
-        names = spec.class_names or self.metrics.class_names  # the model's own, if known
-        return segmentation_panel(photo, *maps, spec.palette or self.palette, names)
+        return segmentation_panel(
+            image,
+            target[0].numpy(force=True),
+            ids[0].numpy(force=True).astype(np.uint8),
+            spec.palette or self.palette,
+            spec.class_names or self.metrics.class_names,  # the model's own, if it has any
+        )
 
     def baselines(self, samples: Iterable[Batch], size: tuple[int, int]) -> dict[str, Tensor]:
-        """The most frequent class, as class ids."""
+        """Returns the most frequent class, as class ids."""
 
-        def one_hot(ids: Tensor) -> Tensor:
+        def one_hot(labels: Batch) -> Tensor:
             """(1, K, h, w), NaN where ignored."""
-            known = ids != IGNORE_INDEX
-            hot = F.one_hot(torch.where(known, ids, 0), self.num_classes).permute(0, 3, 1, 2)
-            return torch.where(known[:, None], hot.float(), torch.nan)
+            ids = nearest(self.ground_truth(labels, 0)[0], size).long()
+            is_labelled = ids != IGNORE_INDEX
+            hot = F.one_hot(torch.where(is_labelled, ids, 0), self.num_classes)
+            return torch.where(is_labelled[:, None], hot.permute(0, 3, 1, 2).float(), torch.nan)
 
-        maps = (nearest(self.truth(labels, 0)[0], size).long() for labels in samples)
-        shares = mean_predictions((one_hot(ids) for ids in maps), dense=True)
-        return {kind: share.argmax(dim=1) for kind, share in shares.items()}
+        frequencies = mean_predictions(map(one_hot, samples), dense=True)
+        return {kind: values.argmax(dim=1) for kind, values in frequencies.items()}

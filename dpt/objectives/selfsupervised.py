@@ -1,7 +1,5 @@
 """Pretraining by comparing random views of images without labels (``augment.views``)."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -81,24 +79,28 @@ class DinoObjective(SelfSupervisedObjective):
 
     Args:
         temperature, teacher_temperature: see :func:`dpt.losses.dino_loss`.
-        num_prototypes: see :class:`dpt.nn.heads.DinoHeadConfig`.
         patch_weight: factor of the loss of hidden patches (iBOT: 1); at 0 none are hidden.
-        mask_ratio: share of hidden patches in these views (iBOT: 0.1 to 0.5).
+        mask_ratio: fraction of hidden patches in these views (iBOT: 0.1 to 0.5).
         mask_size: side of a patch in pixels, which must be the encoder's.
     """
 
     head = "dino"
 
     def __init__(
-        self, *, temperature: Positive = 0.1, teacher_temperature: Positive = 0.02,
-        num_prototypes: int = 1024, patch_weight: NonNegative = 0.0, mask_ratio: Fraction = 0.3,
-        mask_size: Count = 16, weight: float = 1.0,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        temperature: Positive = 0.1,
+        teacher_temperature: Positive = 0.02,
+        patch_weight: NonNegative = 0.0,
+        mask_ratio: Fraction = 0.3,
+        mask_size: Count = 16,
+        weight: float = 1.0,
+    ) -> None:
         super().__init__(weight=weight)
         self.temperatures = {"temperature": temperature, "teacher_temperature": teacher_temperature}
-        self.patch_weight, self.mask_size = patch_weight, mask_size
-        self.masks: dict[str, Any] = {"ratio": mask_ratio, "patch": mask_size}
-        self.head_options = {"num_prototypes": num_prototypes, "patches": patch_weight > 0}
+        self.patch_weight = patch_weight
+        self.mask_ratio, self.mask_size = mask_ratio, mask_size
+        self.head_settings = {"patches": patch_weight > 0}
 
     def prepare(self, inputs: Tensor, batch: Batch, *, step: int) -> tuple[Tensor, Batch]:
         """Hides patches of every second view, other ones in each."""
@@ -108,7 +110,12 @@ class DinoObjective(SelfSupervisedObjective):
         indices = [count * i + k for i in batch["index"].tolist() for k in range(count)]
         views = inputs.clone()
         views[1::2], batch = hide_patches(
-            inputs[1::2], batch, indices[1::2], step=step, **self.masks
+            inputs[1::2],
+            batch,
+            indices[1::2],
+            step=step,
+            ratio=self.mask_ratio,
+            patch=self.mask_size,
         )
         return views, batch
 
@@ -119,16 +126,19 @@ class DinoObjective(SelfSupervisedObjective):
         loss = dino_loss(student, batch["teacher"], **self.temperatures)
         terms = {"loss_dino": self.weight * loss}
         if self.patch_weight:
-            assert isinstance(output, EmbeddingOutput)
-            patches = output.patches
-            assert patches is not None
-            hidden = batch["hidden"][:, :: self.mask_size, :: self.mask_size].flatten(1)
-            own, targets = patches[1::2], batch["teacher_patches"][1::2]
-            if hidden.shape != own.shape[:2]:
-                raise ValueError(
-                    f"task.objectives.dino.mask_size={self.mask_size} must be the side of the "
-                    f"encoder's patches (it has {own.shape[1]} of them, not {hidden.shape[1]})"
-                )
-            loss = ibot_loss(own[hidden], targets[hidden], **self.temperatures)
+            loss = self.patch_loss(output, batch)
             terms["loss_dino_patches"] = self.weight * self.patch_weight * loss
         return terms
+
+    def patch_loss(self, output: HeadOutput, batch: Batch) -> Tensor:
+        """Returns the loss of iBOT for the hidden patches."""
+        assert isinstance(output, EmbeddingOutput)
+        assert output.patches is not None
+        hidden = batch["hidden"][:, :: self.mask_size, :: self.mask_size].flatten(1)
+        patches, targets = output.patches[1::2], batch["teacher_patches"][1::2]
+        if hidden.shape != patches.shape[:2]:
+            raise ValueError(
+                f"task.objectives.dino.mask_size={self.mask_size} must be the side of the "
+                f"encoder's patches (it has {patches.shape[1]} of them, not {hidden.shape[1]})"
+            )
+        return ibot_loss(patches[hidden], targets[hidden], **self.temperatures)

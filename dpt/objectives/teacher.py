@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Self, cast
+from typing import ClassVar, Self, cast
 
 import torch
 import torch.distributed as dist
@@ -18,6 +18,9 @@ from dpt.types import Batch, EmbeddingOutput, HeadOutput
 from dpt.validation import NonNegative, Positive, Share
 
 log = logging.getLogger("dpt")
+
+AverageRule = Callable[[Tensor, Tensor, Tensor | int], Tensor]
+"""From the mean so far, the new value and the number of updates to the new mean."""
 
 
 class Teacher:
@@ -38,12 +41,17 @@ class Teacher:
         """Called once per optimiser step, before the weights change."""
 
     def add_labels(self, batch: Batch, *, progress: float) -> Batch:
-        """``batch`` with labels for images that have none; ``progress`` is the share of the run."""
+        """Returns ``batch`` with labels for images that have none.
+
+        ``progress`` is the completed fraction of the run.
+        """
         return batch
 
     def losses(self, outputs: Mapping[str, HeadOutput], images: Tensor) -> dict[str, Tensor]:
-        """Weighted scalar terms by name; ``outputs`` are of the trained model for ``images``, uint8
-        (B, 3, H, W)."""
+        """Returns weighted scalar terms by name.
+
+        ``outputs`` are those of the trained model for ``images``, uint8 (B, 3, H, W).
+        """
         return {}
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -52,7 +60,7 @@ class Teacher:
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         pass
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
         return self  # averaged weights of the task need no second copy
 
 
@@ -80,8 +88,8 @@ class FrozenTeacher(Teacher):
         heads = self.model.config.to_dict()["heads"]
         self.objectives = [o for o in objectives.values() if o.head in heads]
         if not self.objectives:
-            wanted = " or ".join(o.head for o in objectives.values())
-            raise ValueError(f"{self.path} predicts {', '.join(heads)}, but not {wanted}")
+            learned = " or ".join(o.head for o in objectives.values())
+            raise ValueError(f"{self.path} predicts {', '.join(heads)}, but not {learned}")
         for objective in self.objectives:
             if reason := objective.teacher_mismatch(self.model.outputs[objective.head]):
                 raise ValueError(f"{self.path} cannot teach {objective.head}: {reason}")
@@ -103,15 +111,20 @@ class MovingAverageTeacher(Teacher):
     """The base class of teachers that are an average of the model, by :attr:`rule`."""
 
     needs_whole_weights = True
-    rule: Callable[[Any, Any, Any], Any]  # as ``AveragedModel`` takes it
+    rule: AverageRule
 
     def setup(self, model: DPT, objectives: Mapping[str, Objective]) -> None:
-        average: Any = AveragedModel(model, avg_fn=self.rule, use_buffers=True)
-        self.average = average.eval()
+        self.average = AveragedModel(model, avg_fn=self.rule, use_buffers=True)
+        self.average.eval()
+
+    @property
+    def model(self) -> DPT:
+        return cast(DPT, self.average.module)
 
     def update(self, model: nn.Module) -> None:
-        self.average.to(next(model.parameters()).device).update_parameters(model)
-        buffers = [b for b in self.average.module.buffers() if b.is_floating_point()]
+        self.average.to(next(model.parameters()).device)
+        self.average.update_parameters(model)
+        buffers = [b for b in self.model.buffers() if b.is_floating_point()]
         if buffers and dist.is_initialized():  # each rank's BatchNorm has seen its own images
             vector = parameters_to_vector(buffers)
             dist.broadcast(vector, 0)
@@ -137,16 +150,16 @@ class SelfTeacher(MovingAverageTeacher):
         if "dino" not in {objective.head for objective in objectives.values()}:
             raise ValueError("task/teacher=self is for task=dino: leave it out")
         super().setup(model, objectives)
-        for head in self.average.module.heads.values():
+        for head in self.model.heads.values():
             head.train()  # else it would give no projection
 
-    def rule(self, mean: Tensor, value: Tensor, updates: Tensor) -> Tensor:
-        share = (1 - self.decay) * (1 + math.cos(math.pi * self.progress)) / 2
-        return mean + share * (value - mean)  # lerp refuses whole numbers, BatchNorm's counters
+    def rule(self, mean: Tensor, value: Tensor, updates: Tensor | int) -> Tensor:
+        rate = (1 - self.decay) * (1 + math.cos(math.pi * self.progress)) / 2
+        return mean + rate * (value - mean)  # lerp refuses whole numbers, BatchNorm's counters
 
     def add_labels(self, batch: Batch, *, progress: float) -> Batch:
         self.progress, views = progress, batch["views"].large
-        output = predict(self.average.module, views.flatten(0, 1))["dino"]
+        output = predict(self.model, views.flatten(0, 1))["dino"]
         assert isinstance(output, EmbeddingOutput)
         batch = {**batch, "teacher": output.projection.unflatten(0, views.shape[:2])}
         if output.patches is not None:
@@ -161,14 +174,14 @@ class PseudoLabelTeacher(MovingAverageTeacher):
     et al. 2020) with half of the classes of an image with labels pasted on it (DACS, Tranheden et
     al. 2021). Without the pasted classes, rare ones would disappear from the labels, because the
     average learns them last. FixMatch keeps predictions above a confidence and divides by the
-    number of all; here a share is kept, however uncertain it is, and the loss is the mean over what
-    is kept.
+    number of all; here a fraction is kept, however uncertain it is, and the loss is the mean over
+    what is kept.
 
     Args:
         decay: of the average, see :func:`ema`.
-        share: share of each predicted class's pixels that become labels, the most certain ones
+        share: fraction of each predicted class's pixels that become labels, the most certain ones
             (Zou et al. 2018, section 4).
-        start: share of the run after which the average labels images.
+        start: fraction of the run after which the average labels images.
     """
 
     uses_unlabelled = True
@@ -180,7 +193,7 @@ class PseudoLabelTeacher(MovingAverageTeacher):
     def setup(self, model: DPT, objectives: Mapping[str, Objective]) -> None:
         super().setup(model, objectives)
         self.objectives = list(objectives.values())
-        if all(type(o).pseudo_labels is Objective.pseudo_labels for o in self.objectives):
+        if not any(o.takes_pseudo_labels for o in self.objectives):
             heads = ", ".join(o.head for o in self.objectives)
             raise ValueError(f"task/teacher=ema labels no images for {heads}: leave it out")
 
@@ -188,17 +201,17 @@ class PseudoLabelTeacher(MovingAverageTeacher):
         if "mixed" not in batch or progress < self.start:
             return batch
         weak, rows, kept = batch["mixed"]
-        outputs = predict(self.average.module, weak[rows])
+        outputs = predict(self.model, weak[rows])
         size = (weak.shape[-2], weak.shape[-1])
-        found: dict[str, Tensor] = {}
+        labels: dict[str, Tensor] = {}
         for objective in self.objectives:
-            teacher = outputs[objective.head].tensor
-            found |= objective.pseudo_labels(teacher, size, share=self.share)
-        inputs, (places,) = cast(dict[str, Any], batch), rows.nonzero(as_tuple=True)
-        for key, values in found.items():  # labels of pasted parts are known; padding has none
-            values = torch.where(kept[rows], inputs[key][rows], values)
-            found[key] = inputs[key].index_put((places,), values)
-        return cast(Batch, inputs | found)
+            prediction = outputs[objective.head].tensor
+            labels |= objective.pseudo_labels(prediction, size, fraction=self.share)
+        entries, (positions,) = cast(dict[str, Tensor], batch), rows.nonzero(as_tuple=True)
+        for key, values in labels.items():  # pasted parts have labels; padding has none
+            values = torch.where(kept[rows], entries[key][rows], values)
+            labels[key] = entries[key].index_put((positions,), values)
+        return cast(Batch, entries | labels)
 
 
 @torch.no_grad()
@@ -214,12 +227,14 @@ def predict(model: DPT, images: Tensor) -> dict[str, HeadOutput]:
     return outputs
 
 
-def ema(decay: float) -> Callable[[Any, Any, Any], Any]:
-    """For ``AveragedModel``: after n updates the decay is min(decay, (1 + n) / (10 + n)), as in
-    TensorFlow, so that the initial weights have little influence in short runs."""
+def ema(decay: float) -> AverageRule:
+    """Returns a rule whose decay after n updates is min(decay, (1 + n) / (10 + n)).
 
-    def average(mean: Tensor, value: Tensor, updates: Tensor) -> Tensor:
-        rate = ((1 + updates) / (10 + updates)).clamp(max=decay)
+    As in TensorFlow, the initial weights have little influence in short runs.
+    """
+
+    def average(mean: Tensor, value: Tensor, updates: Tensor | int) -> Tensor:
+        rate = torch.as_tensor((1 + updates) / (10 + updates)).clamp(max=decay)
         return rate * mean + (1 - rate) * value
 
     return average

@@ -33,7 +33,7 @@ from dpt.evaluation.baselines import named, trivial_scores
 from dpt.evaluation.callbacks import FailedFiles
 from dpt.files import without_passwords
 from dpt.objectives import Objective
-from dpt.objectives.base import lower_is_better, nonfinite_summary
+from dpt.objectives.batches import lower_is_better, nonfinite_summary
 from dpt.objectives.teacher import Teacher
 from dpt.process import is_first_rank
 from dpt.run_log import log_table, write_json

@@ -17,11 +17,11 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from dpt.config.objects import make
 from dpt.model import DPT
-from dpt.objectives.base import (
-    Objective,
+from dpt.objectives.base import Objective
+from dpt.objectives.batches import (
     evaluated,
     lower_is_better,
-    merged,
+    merged_scores,
     nonfinite_names,
     nonfinite_summary,
     same_size_groups,
@@ -166,7 +166,7 @@ class Task(L.LightningModule):
             yield evaluated(predictions, self.model.heads, objectives, labels), labels
 
     def on_validation_epoch_end(self) -> None:
-        scores = merged({name: each.compute() for name, each in self.objectives.items()})
+        scores = merged_scores({name: each.compute() for name, each in self.objectives.items()})
         self.scores = {f"val/{k}": v for k, v in scores.items()}
         if self.trainer.sanity_checking:  # one batch before the first step
             self.improves(None)  # refuses an unknown name of ``monitor``

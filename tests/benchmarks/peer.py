@@ -24,7 +24,7 @@ from dpt.config.job import MISTAKES, fail
 from dpt.config.objectives import make_objectives
 from dpt.files import config_dir
 from dpt.functional import has_bf16
-from dpt.objectives.base import same_size_groups, take
+from dpt.objectives.batches import same_size_groups, take
 from dpt.types import HeadOutput, Preprocessing
 
 

@@ -22,6 +22,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 import dpt
 from dpt.config.data import LOADER_KEYS
+from dpt.config.objectives import split_settings
 from dpt.config.objects import SLOTS, check_arguments, find, make
 from dpt.data import TrainTransform
 from dpt.files import config_dir
@@ -107,6 +108,8 @@ def check_calls(cfg: dict[str, Any]) -> int:
             splits = node["train"] | node["val"]
             node = {k: v for k, v in node.items() if k not in LOADER_KEYS} | splits
         given = {k: v for k, v in node.items() if k != "_target_"}
+        if isinstance(target, type) and issubclass(target, Objective):
+            given, _ = split_settings(target, given)
         parameters = inspect.signature(target).parameters
         if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
             assert set(given) <= set(parameters), where

@@ -108,7 +108,7 @@ def test_objectives_take_what_is_unset_from_the_data(scenes):
 def test_what_is_set_wins_over_the_data(scenes):
     made = make_objectives(task(depth={**DEPTH, "max_depth": 7.5}), scenes)
     assert made["depth"].max_depth == 7.5
-    assert made["depth"].head_options["max_depth"] == 7.5
+    assert made["depth"].head_settings["max_depth"] == 7.5
 
 
 def test_a_class_count_other_than_the_datas(scenes):

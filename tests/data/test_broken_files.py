@@ -5,7 +5,7 @@ import pytest
 
 from dpt.data import DataError, Dataset, EvalTransform, TrainTransform, make_loader
 from dpt.data_check.scan import record_of
-from dpt.objectives.base import same_size_groups
+from dpt.objectives.batches import same_size_groups
 from dpt.types import DatasetInfo, Preprocessing
 
 

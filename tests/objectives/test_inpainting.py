@@ -21,7 +21,7 @@ VIT = {"embed_dim": 48, "num_blocks": 4, "out_indices": [0, 1, 2, 3], "image_siz
 def task_of(**options):
     torch.manual_seed(0)
     objective = InpaintingObjective(**{"mask_size": 16, **options})
-    heads = {"inpainting": objective.head_options}
+    heads = {"inpainting": objective.head_settings}
     model = dpt.create_model("dpt_tiny", heads=heads, encoder=VIT)
     return Task(model=model, objectives={"inpainting": objective})
 

@@ -168,7 +168,7 @@ def test_classification():
     objective.losses(HeadOutput(logits), batch)["loss_classification"].backward()
     assert logits.grad[2].abs().sum() == 0
     assert logits.grad[1].abs().sum() > 0
-    assert objective.head_options == {"num_classes": 3, "dropout": 0.0, "class_names": []}
+    assert objective.head_settings == {"num_classes": 3, "class_names": []}
 
 
 def test_regression():
@@ -223,7 +223,7 @@ def test_regression_starts_from_the_training_values():
     assert found == {"mean": 2000.0, "std": 10.0}
     head = create_model("dpt_tiny", heads={"regression": found}).eval()
     assert head(torch.zeros(1, 3, 32, 32))["regression"].item() == pytest.approx(2000, abs=10)
-    objective = RegressionObjective(**found)
+    objective = RegressionObjective(std=found["std"])
     batch = {"value": torch.tensor([1990.0])}
     assert objective.losses(HeadOutput(torch.tensor([2010.0])), batch) == {
         "loss_regression": torch.tensor(4.0)
@@ -233,7 +233,7 @@ def test_regression_starts_from_the_training_values():
 def test_names_of_classes_are_saved_and_compared(caplog):
     data = SimpleNamespace(class_id_names=("a", "b", "c"))
     found = ClassificationObjective.from_data(data, {})
-    assert ClassificationObjective(**found).head_options["class_names"] == ["a", "b", "c"]
+    assert ClassificationObjective(**found).head_settings["class_names"] == ["a", "b", "c"]
     output = OutputSpec("classification", "logits", channels=3, class_names=("a", "c", "b"))
     ClassificationObjective.from_output(output, data, Protocol())
     assert "classes of the checkpoint (and of the data): c (b), b (c)" in caplog.text

@@ -11,7 +11,7 @@ from dpt.evaluation.report import write_per_image, write_report
 from dpt.evaluation.scoring import Scorer
 from dpt.metrics import SumMetric
 from dpt.objectives import OBJECTIVES, Objective
-from dpt.objectives.base import lower_is_better
+from dpt.objectives.batches import lower_is_better
 from dpt.types import DatasetInfo, HeadOutput, OutputSpec
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``compute`` method")
@@ -124,7 +124,7 @@ def test_maps_of_other_sizes_are_resized(objective):
 def test_normals_with_three_channels_are_drawn_as_rgb(objective):
     normals = torch.zeros(1, 3, *SIZE)
     normals[:, 2] = 1
-    objective.truth = lambda batch, k: (normals, torch.ones(1, *SIZE, dtype=torch.bool))
+    objective.ground_truth = lambda batch, k: (normals, torch.ones(1, *SIZE, dtype=torch.bool))
     spec = OutputSpec("slope", "map", channels=3, value_range=(-1.0, 1.0))
     row = objective.panel(np.zeros((*SIZE, 3), np.uint8), HeadOutput(normals), {}, spec)
     assert (row == (128, 128, 255)).all(-1).mean() > 0.5

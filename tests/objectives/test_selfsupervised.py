@@ -22,7 +22,7 @@ VIT = {"embed_dim": 48, "num_blocks": 4, "out_indices": [0, 1, 2, 3], "image_siz
 
 def task_of(objective, **options):
     torch.manual_seed(0)
-    heads = {objective.head: objective.head_options}
+    heads = {objective.head: objective.head_settings}
     model = dpt.create_model("dpt_tiny", heads=heads, encoder=VIT)
     objectives = {objective.head: objective}
     if objective.head == "dino":
@@ -35,7 +35,9 @@ def contrastive():
 
 
 def dino(**options):
-    return DinoObjective(num_prototypes=16, **options)
+    objective = DinoObjective(**options)
+    objective.head_settings["num_prototypes"] = 16
+    return objective
 
 
 def projections(task, views):

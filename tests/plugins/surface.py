@@ -53,5 +53,5 @@ class NormalsObjective(Objective):
         loss = confidence * error - 0.1 * confidence.clamp_min(1e-3).log()
         return {"loss_normals": self.weight * (loss * batch["valid"]).mean()}
 
-    def truth(self, batch, k):
+    def ground_truth(self, batch, k):
         return normals_of(batch["depth"][k][None]), batch["valid"][k][None]

@@ -53,7 +53,7 @@ def teacher(**options):
         "segmentation": SegmentationObjective(num_classes=3, auxiliary_weight=0),
     }
     torch.manual_seed(0)
-    heads = {o.head: o.head_options for o in objectives.values()}
+    heads = {o.head: o.head_settings for o in objectives.values()}
     model = create_model("dpt_tiny", heads=heads).train()
     found = PseudoLabelTeacher(**options)
     found.setup(model, objectives)

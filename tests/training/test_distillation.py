@@ -29,7 +29,7 @@ DECODER = {"reassemble_channels": [8, 8, 16, 16], "fusion_channels": 16}
 OBJECTIVES = {
     "depth": lambda: DepthObjective(max_depth=10.0),
     "relative": lambda: DepthObjective(max_depth=10.0, kind="relative"),
-    "segmentation": lambda: SegmentationObjective(num_classes=3, dropout=0.0),
+    "segmentation": lambda: SegmentationObjective(num_classes=3),
     "classification": lambda: ClassificationObjective(num_classes=4),
     "joint": lambda: (DepthObjective(max_depth=10.0), SegmentationObjective(num_classes=3)),
 }
@@ -42,7 +42,9 @@ def objectives_of(name):
 
 def model_of(objectives, seed=0, **encoder):
     torch.manual_seed(seed)
-    heads = {head: o.head_options for head, o in objectives.items()}
+    heads = {head: o.head_settings for head, o in objectives.items()}
+    if "segmentation" in heads:
+        heads["segmentation"]["dropout"] = 0.0
     return dpt.create_model("dpt_tiny", heads=heads, encoder={**VIT, **encoder}, decoder=DECODER)
 
 

@@ -22,7 +22,7 @@ from dpt.objectives import (
     RegressionObjective,
     SegmentationObjective,
 )
-from dpt.objectives.base import same_size_groups, take
+from dpt.objectives.batches import same_size_groups, take
 from dpt.objectives.teacher import SelfTeacher
 from dpt.training.task import Task
 from dpt.types import IGNORE_INDEX, NO_CLASS, RandomViews
@@ -46,14 +46,14 @@ TASKS = {
         RegressionObjective(),
     ],
     "two of masks": lambda: [
-        objective(num_classes=3, things=[True] * 3, num_queries=12)
+        objective(num_classes=3, things=[True] * 3)
         for objective in (PanopticObjective, InstanceObjective)
     ],
 }
 PRETRAINING = {  # without labels, and without a decoder
     "inpainting": lambda: [InpaintingObjective(mask_size=16)],
     "contrastive": lambda: [ContrastiveObjective()],
-    "dino": lambda: [DinoObjective(num_prototypes=16)],
+    "dino": lambda: [DinoObjective()],
 }
 VIT = {
     "embed_dim": 48,
@@ -74,11 +74,15 @@ ENCODERS = {
 def task_of(name, encoder="vit", *, without_randomness=False):
     torch.manual_seed(0)
     objectives = {o.head: o for o in (TASKS | PRETRAINING)[name]()}
-    heads = {head: objective.head_options for head, objective in objectives.items()}
-    if without_randomness:
-        for options in heads.values():
-            if "dropout" in options:
-                options["dropout"] = 0.0
+    heads = {head: objective.head_settings for head, objective in objectives.items()}
+    settings = {
+        "dino": {"num_prototypes": 16},
+        "panoptic": {"num_queries": 12},
+        "instance": {"num_queries": 12},
+        "segmentation": {"dropout": 0.0 if without_randomness else 0.1},
+    }
+    for head in heads.keys() & settings.keys():
+        heads[head] |= settings[head]
     channels = [8, 8, 16, 16]
     model = dpt.create_model(
         "dpt_hybrid" if encoder == "hybrid" else "dpt_tiny",
