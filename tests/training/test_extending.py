@@ -14,8 +14,9 @@ from dpt.data import ScenesDataset
 from dpt.nn import ENCODERS, HEADS
 from dpt.objectives import OBJECTIVES
 
-PAGE = Path(__file__).parents[2] / ".github/guide/extending.md"
-BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE.read_text(), re.S)
+GUIDE = Path(__file__).parents[2] / ".github/guide"
+PAGES = "".join((GUIDE / name).read_text() for name in ("extending.md", "extending_data.md"))
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGES, re.S)
 FILES = {
     block.partition("\n")[0].removeprefix("# "): block
     for language, block in BLOCKS
