@@ -62,7 +62,7 @@ class DataError(ValueError):
 
 
 def data_root(root: str | Path) -> Path:
-    """The folder of a data set; DataError if it does not exist."""
+    """Returns the folder of a data set; DataError if it does not exist."""
     path = Path(root).expanduser()
     if not path.is_dir():
         raise missing_path(path, what="folder", remedy="check data.root or paths.data_dir")
@@ -70,14 +70,15 @@ def data_root(root: str | Path) -> Path:
 
 
 def real_path(path: Path) -> Path:
-    """The file that a link leads to; ``Path.resolve`` fails for links in a circle."""
+    """Returns the file that a link leads to; ``Path.resolve`` fails for links in a circle."""
     if "\0" in str(path):
         raise DataError(f"{str(path)!r}: not a file name: check the path")
     return Path(os.path.realpath(path))
 
 
 def path_below(root: Path, name: str, source: str | Path) -> Path:
-    """The file that a list or table names by its path from ``root``, or by an absolute path.
+    """Returns the file that a list or table names by its path from ``root``, or by an absolute
+    path.
 
     Backslashes may separate folders, and the suffix may differ in capitals.
 
@@ -89,7 +90,7 @@ def path_below(root: Path, name: str, source: str | Path) -> Path:
         other = Path(os.path.normpath(root / name.replace("\\", "/")))
         stem, suffix = os.path.splitext(other)
         cases = [Path(stem + text) for text in (suffix, suffix.lower(), suffix.upper())]
-        path = next((each for each in cases if os.path.isfile(each)), other)
+        path = next((case for case in cases if os.path.isfile(case)), other)
     if Path(os.path.abspath(path)).is_relative_to(os.path.abspath(root)):
         return path
     real, real_root = real_path(path), real_path(root)  # root may be given by a link
@@ -99,8 +100,8 @@ def path_below(root: Path, name: str, source: str | Path) -> Path:
 
 
 def file_identity(path: str | Path) -> tuple[int, int] | None:
-    """Device and inode of the file that a path leads to, which all names of the file share; None
-    if there is no file."""
+    """Returns device and inode of the file that a path leads to, which are the same for all names
+    of the file; None if there is no file."""
     with suppress(OSError, ValueError):  # ValueError: a null byte in the name
         status = os.stat(path)
         return status.st_dev, status.st_ino
@@ -108,46 +109,47 @@ def file_identity(path: str | Path) -> tuple[int, int] | None:
 
 
 def refuse_inputs(target: Path, inputs: Iterable[str | Path]) -> None:
-    """ValueError if ``target``, which is going to be written, is one of the input files."""
+    """Raises ValueError if ``target``, which is going to be written, is one of the input files."""
     for path in inputs:
         if file_identity(target) == file_identity(path) is not None:
             raise ValueError(f"{target}: is the input {path}, not replaced: give another path")
 
 
 def missing_path(path: Path, *, what: str, remedy: str) -> DataError:
-    """The error for a path that does not exist, or not as ``what``; it lists similar names."""
+    """Returns the error for a path that does not exist, or not as ``what``, with similar names."""
     if path.exists():
         return DataError(f"{what} {path} is a {'folder' if path.is_dir() else 'file'}: {remedy}")
     if path.is_symlink():
         return DataError(f"{what} {path} is a link to {path.readlink()}, which is not there")
     parent = path
     while not parent.is_dir() and parent != parent.parent:
-        wanted, parent = parent.name, parent.parent
+        absent, parent = parent.name, parent.parent
     names = sorted(p.name for p in parent.iterdir() if not p.name.startswith("."))
     for name in names:
-        if plain_name(name).casefold() == plain_name(wanted).casefold():
+        if plain_name(name).casefold() == plain_name(absent).casefold():
             differs = "the form of its letters in Unicode (NFC or NFD)"
-            differs = differs if plain_name(name) == plain_name(wanted) else "capitals"
+            differs = differs if plain_name(name) == plain_name(absent) else "capitals"
             return DataError(f"{what} {path} does not exist; {name} differs in {differs}: {remedy}")
-    close = difflib.get_close_matches(wanted, names, n=5, cutoff=0.5)
-    found = few([*close, *(name for name in names if name not in close)], 10) or "nothing"
-    return DataError(f"{what} {path} does not exist; {parent} holds {found}: {remedy}")
+    close = difflib.get_close_matches(absent, names, n=5, cutoff=0.5)
+    listed = few([*close, *(name for name in names if name not in close)], 10) or "nothing"
+    return DataError(f"{what} {path} does not exist; {parent} holds {listed}: {remedy}")
 
 
 def plain_name(name: str) -> str:
-    """A name with each letter as one character where Unicode has one (NFC); macOS splits them."""
+    """Returns a name with each letter as one character where Unicode has one (NFC), as macOS has
+    not."""
     return unicodedata.normalize("NFC", name)
 
 
 def required_file(path: Path, *, what: str = "file", remedy: str) -> Path:
-    """``path``; DataError if it is no file."""
+    """Returns ``path``; DataError if it is no file."""
     if not path.is_file():
         raise missing_path(path, what=what, remedy=remedy)
     return path
 
 
 def require(name: str, purpose: str, *, extra: str) -> Any:
-    """The optional package ``name``; DataError names the extra that installs it."""
+    """Returns the optional package ``name``; DataError names the extra that installs it."""
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -156,14 +158,14 @@ def require(name: str, purpose: str, *, extra: str) -> Any:
 
 
 def check_pixels(path: str | Path, height: int, width: int) -> None:
-    """DataError if a picture or map is larger than ``MAX_PIXELS``."""
+    """Raises DataError if a picture or map is larger than ``MAX_PIXELS``."""
     if height * width > MAX_PIXELS:
         most = f"{MAX_PIXELS / 1e6:g} million"
         raise DataError(f"{path}: has more than {most} pixels, the limit: cut or shrink it")
 
 
 def check_bytes(path: str | Path, shape: Sequence[int], item_bytes: int) -> None:
-    """DataError if an array in a file is larger than ``MAX_BYTES``."""
+    """Raises DataError if an array in a file is larger than ``MAX_BYTES``."""
     if math.prod(shape) * item_bytes > MAX_BYTES:
         most = f"{MAX_BYTES / 1e6:g} MB"
         raise DataError(
@@ -184,42 +186,42 @@ def decoding(path: str | Path, kind: str) -> Iterator[None]:
 
 
 def few(names: Sequence[str], count: int = 3, separator: str = ", ") -> str:
-    """The first ``count`` names, for a message, and the number of further ones."""
+    """Returns the first ``count`` names, for a message, and the number of further ones."""
     left = f" and {len(names) - count} more" if len(names) > count else ""
     return separator.join(names[:count]) + left
 
 
 def reason(error: Exception) -> str:
-    """The class and message of another library's error, on one line."""
+    """Returns the class and message of another library's error, on one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
 
 
 def explain(error: OSError) -> str:
-    """The message of an error of the system: the file, the fault and a remedy."""
+    """Returns the message of an error of the system: the file, the fault and a remedy."""
     if error.errno is None:  # one of ours
         return str(error)
-    place = error.filename2 or error.filename  # the target of a renaming
-    if place is None:
+    source = error.filename2 or error.filename  # the target of a renaming
+    if source is None:
         is_folder = error.errno in (errno.ENOENT, errno.ESTALE)
-        place = "the working folder" if is_folder else "standard output or a file"
+        source = "the working folder" if is_folder else "standard output or a file"
     remedy = _REMEDIES.get(error.errno, "check the path and permissions")
-    return printable(f"{place}: {error.strerror}: {remedy}")
+    return printable(f"{source}: {error.strerror}: {remedy}")
 
 
 @contextmanager
 def open_file(path: str | Path, *, limit: int | None = None) -> Iterator[BufferedReader]:
-    """A regular file, or the one that a link leads to, for reading.
+    """Opens a regular file, or the one that a link leads to, for reading.
 
     Raises:
         DataError: it does not exist, cannot be read, has more than ``limit`` bytes, or is a folder,
             a FIFO, a socket or a device.
     """
     try:
-        found = os.stat(path)
-        if not stat.S_ISREG(found.st_mode):
-            kind = "folder" if stat.S_ISDIR(found.st_mode) else "FIFO, a socket or a device"
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):
+            kind = "folder" if stat.S_ISDIR(status.st_mode) else "FIFO, a socket or a device"
             raise DataError(f"{path}: is a {kind}, not a file: check the path")
-        if limit is not None and found.st_size > limit:
+        if limit is not None and status.st_size > limit:
             raise DataError(f"{path}: has more than {limit} bytes: check that it is the right file")
         with open(path, "rb") as file:
             yield file
@@ -235,13 +237,13 @@ def open_file(path: str | Path, *, limit: int | None = None) -> Iterator[Buffere
 
 
 def read_bytes(path: str | Path, *, limit: int = MAX_BYTES) -> bytes:
-    """The content of a file; errors as :func:`open_file`."""
+    """Returns the content of a file; errors as :func:`open_file`."""
     with open_file(path, limit=limit) as file:
         return file.read()
 
 
 def read_text(path: str | Path, *, limit: int = MAX_BYTES) -> str:
-    """The content of a file in UTF-8; errors as :func:`open_file`."""
+    """Returns the content of a file in UTF-8; errors as :func:`open_file`."""
     try:
         return read_bytes(path, limit=limit).decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -249,7 +251,8 @@ def read_text(path: str | Path, *, limit: int = MAX_BYTES) -> str:
 
 
 def parse_json(text: str | bytes, source: str | Path) -> Any:
-    """Plain data from JSON; DataError with ``source`` for other texts and for too deep nesting."""
+    """Returns plain data from JSON; DataError with ``source`` for other texts and for too deep
+    nesting."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -257,7 +260,8 @@ def parse_json(text: str | bytes, source: str | Path) -> Any:
 
 
 def parse_as(kind: Any, text: bytes, source: str | Path, *, what: str, remedy: str) -> Any:
-    """Data of the type of a pydantic ``TypeAdapter`` from JSON; a DataError names the wrong key."""
+    """Returns data of the type of a pydantic ``TypeAdapter`` from JSON; DataError names the wrong
+    key."""
     from pydantic import ValidationError  # not needed by most users of this module
 
     try:
@@ -319,7 +323,8 @@ def _plain_yaml(node: Any, loader: Any, path: str | Path) -> Any:
 
 
 def config_dir() -> Path:
-    """The configuration files: the repository's in an editable install, else the package's own."""
+    """Returns the folder of configuration files: the repository's in an editable install, otherwise
+    the package's."""
     package = Path(__file__).parent
     for folder in (package.parent / "conf", package / "conf"):
         if (folder / "train.yaml").is_file():
@@ -328,7 +333,7 @@ def config_dir() -> Path:
 
 
 def run_folder(path: Path) -> Path:
-    """The folder of a run; ``path`` is that folder or a checkpoint in it."""
+    """Returns the folder of a run; ``path`` is that folder or a checkpoint in it."""
     return path.absolute().parent.parent if path.suffix == ".ckpt" else path
 
 
@@ -369,7 +374,7 @@ def walk(folder: Path) -> Iterator[Path]:
 
 
 def without_passwords(text: str) -> str:
-    """``text`` with ``***`` in place of the passwords in addresses, ``https://name:word@host``."""
+    """Replaces by ``***`` the passwords in addresses, ``https://name:word@host``."""
     return re.sub(r"(\w://[^\s/:@]*):[^\s/]+@", r"\1:***@", text)
 
 
@@ -381,7 +386,7 @@ def printable(text: str | Path) -> str:
 def files_below(
     folder: Path, suffixes: Sequence[str] = ("",), *, limit: int = MAX_FILES
 ) -> list[Path]:
-    """The files of a folder and its sub-folders in order, without hidden ones.
+    """Returns the files of a folder and its sub-folders in order, without hidden ones.
 
     Links to folders are followed, but not to ``/proc`` and ``/sys``. A folder that is reached in
     several ways is entered once, if possible without a link.

@@ -39,11 +39,11 @@ def load_plugins() -> None:
         path = Path(entry).resolve()
         if _is_path(entry) and str(path.parent) not in sys.path:
             sys.path.append(str(path.parent))  # at the end, so that it hides no other module
-        found = find_spec(name) if name.isidentifier() else None
-        if found is None:
+        spec = find_spec(name) if name.isidentifier() else None
+        if spec is None:
             raise ValueError(f"{VARIABLE}={entry}: no such folder, Python file or top-level module")
-        places = [Path(p) for p in (found.origin, *(found.submodule_search_locations or ())) if p]
-        if _is_path(entry) and not any(p == path or path in p.parents for p in places):
+        files = [Path(p) for p in (spec.origin, *(spec.submodule_search_locations or ())) if p]
+        if _is_path(entry) and not any(p == path or path in p.parents for p in files):
             raise ValueError(f"{VARIABLE}={entry}: a module {name} exists already, rename yours")
         try:
             import_module(name)

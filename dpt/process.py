@@ -57,26 +57,26 @@ def raise_file_limit() -> None:
         import resource
 
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_FILES)
-        if soft != resource.RLIM_INFINITY and soft < wanted:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        limit = MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_FILES)
+        if soft != resource.RLIM_INFINITY and soft < limit:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 def lack_of_memory(error: BaseException) -> str | None:
-    """The short message of an error for lack of memory; None for other errors."""
+    """Returns the short message of an error for lack of memory; None for other errors."""
     message = str(error)
     if isinstance(error, ImportError) and "failed to map segment" in message:
         return f"out of memory ({message.partition(':')[0]} cannot be loaded)"
     # torch.OutOfMemoryError of GPUs, and the RuntimeErrors of CPUs
-    found = re.search("out of memory|can't allocate memory|size calculation overflowed", message)
-    if not isinstance(error, MemoryError) and not (found and isinstance(error, RuntimeError)):
+    match = re.search("out of memory|can't allocate memory|size calculation overflowed", message)
+    if not isinstance(error, MemoryError) and not (match and isinstance(error, RuntimeError)):
         return None
     return message.rpartition("Allocator: ")[2].partition(". ")[0] or "out of memory"
 
 
 def visible(text: str) -> str:
-    """The text with escapes in place of control characters, which a terminal would obey."""
-    return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    """Returns the text with escapes in place of control characters, which a terminal would obey."""
+    return _UNSEEN.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def say(text: str) -> None:
@@ -91,8 +91,8 @@ def say(text: str) -> None:
 
 
 def flush_output() -> OSError | None:
-    """Writes what was printed; the error if that fails, and what is left is dropped: Python would
-    print a trace about it at the end."""
+    """Writes what was printed. Returns the error if that fails: the rest is dropped, since Python
+    would print a trace about it at the end."""
     if sys.stdout is None:  # closed
         return None
     try:
@@ -111,7 +111,7 @@ def _discard_output() -> None:
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """A signal of ``SIGNALS`` raises :class:`Stopped` in the block, and then ends the process."""
+    """Makes ``SIGNALS`` raise :class:`Stopped` in the block, and then ends the process."""
     before = [signal.getsignal(number) for number in SIGNALS]
     hook, sys.unraisablehook = sys.unraisablehook, _end_if_dropped
     handle_signals()
@@ -126,7 +126,7 @@ def stoppable() -> Iterator[None]:
 
 
 def handle_signals() -> None:
-    """``SIGNALS`` raise :class:`Stopped`; a second Ctrl-C ends the process at once.
+    """Makes ``SIGNALS`` raise :class:`Stopped`; a second Ctrl-C ends the process at once.
 
     To be called again where a library has set handlers of its own.
     """

@@ -74,7 +74,7 @@ def write_json(path: Path, values: Mapping[str, float | str]) -> None:
 
 
 def as_text(cell: str) -> str:
-    """A cell of a CSV file that no spreadsheet takes for a formula."""
+    """Returns a cell of a CSV file that no spreadsheet takes for a formula."""
     cell = visible(cell)  # csv takes a carriage return for the end of a line
     return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\n")) else cell
 

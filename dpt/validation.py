@@ -27,7 +27,7 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 
 
 def validate(target: Any, value: Any, where: str) -> Any:
-    """Plain data converted to the type ``target``, a dataclass or any type hint.
+    """Converts plain data to the type ``target``, a dataclass or any type hint.
 
     Raises:
         ValueError: a line that names the key, ``where``, what was found and what is allowed.
@@ -39,65 +39,65 @@ def validate(target: Any, value: Any, where: str) -> Any:
     except pydantic.errors.PydanticUserError:  # a type that pydantic cannot check
         return value
     try:
-        found = adapter.validate_python(value)
+        typed = adapter.validate_python(value)
     except pydantic.ValidationError as error:
         faults: dict[str, list[str]] = {}
         for e in error.errors(include_url=False):
-            place, message = _describe(e, value, where, target)
-            faults.setdefault(place, []).append(message)  # one for each alternative of a union
+            key, message = _describe(e, value, where, target)
+            faults.setdefault(key, []).append(message)  # one for each alternative of a union
         lines = (f"{k}{' or '.join(dict.fromkeys(v))}" for k, v in faults.items())
         raise ValueError(" ".join("; ".join(lines).splitlines())[:_MAX_MESSAGE]) from None
-    _refuse_bools(value, found, where)
-    return found
+    _refuse_bools(value, typed, where)
+    return typed
 
 
-def _refuse_bools(value: Any, found: Any, where: str) -> None:
+def _refuse_bools(value: object, typed: object, where: str) -> None:
     """Raises ValueError if pydantic made a number of ``true`` or ``false``."""
-    if isinstance(value, bool) and isinstance(found, int | float) and found is not value:
+    if isinstance(value, bool) and isinstance(typed, int | float) and typed is not value:
         raise ValueError(f"{where}={str(value).lower()}: must be a number")
     if isinstance(value, Mapping):
-        parts = found if isinstance(found, Mapping) else vars(found)
-        for key in value.keys() & parts.keys():
-            _refuse_bools(value[key], parts[key], f"{where}.{key}".lstrip("."))
-    elif isinstance(value, list | tuple) and isinstance(found, list | tuple):
-        for i, pair in enumerate(zip(value, found, strict=False)):
+        fields_of_typed = typed if isinstance(typed, Mapping) else vars(typed)
+        for key in value.keys() & fields_of_typed.keys():
+            _refuse_bools(value[key], fields_of_typed[key], f"{where}.{key}".lstrip("."))
+    elif isinstance(value, list | tuple) and isinstance(typed, list | tuple):
+        for i, pair in enumerate(zip(value, typed, strict=False)):
             _refuse_bools(*pair, f"{where}.{i}")
 
 
 def _describe(error: Any, value: Any, where: str, target: Any) -> tuple[str, str]:
-    """Where a fault is, and what it is."""
-    place = where
+    """Returns the key of a fault, as the beginning of a message, and what is wrong with it."""
+    key = where
     for part in error["loc"]:  # some parts are no keys, but alternatives of a union
         is_index = isinstance(value, list | tuple) and isinstance(part, int) and part < len(value)
         if is_index or (isinstance(value, Mapping) and part in value):
-            place, value = f"{place}.{part}".lstrip("."), value[part]
+            key, value = f"{key}.{part}".lstrip("."), value[part]
     message = error["msg"].removeprefix("Value error, ").replace("valid tuple", "list")
     if error["type"] == "value_error":  # of our own checks, which name the key themselves
         return f"{where}: ", message
     if error["type"] == "missing" and isinstance(error["loc"][-1], int):
-        return f"{place}={value!r}: ", "must have more entries"
+        return f"{key}={value!r}: ", "must have more entries"
     if error["type"] == "missing":
-        return f"{place}.{error['loc'][-1]} ".lstrip("."), "must be given"
+        return f"{key}.{error['loc'][-1]} ".lstrip("."), "must be given"
     if error["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         allowed = [f.name for f in fields(target)] if is_dataclass(target) else []
-        return unknown_key(place.lstrip("."), str(error["loc"][-1]), allowed), ""
+        return unknown_key(key.lstrip("."), str(error["loc"][-1]), allowed), ""
     message = message.replace("Input should", "must")
     if error["type"] == "is_instance_of" and error["ctx"]["class"] == "Sequence":
         message = f"must be a list, such as [{value}]"
     if error["type"] == "tuple_type" and isinstance(value, int | float):
         message += f", such as [{value}, {value}]"
-    return f"{place}={error['input']!r}: ", f"{message[0].lower()}{message[1:]}"
+    return f"{key}={error['input']!r}: ", f"{message[0].lower()}{message[1:]}"
 
 
-def unknown_key(place: str, key: str, allowed: list[str]) -> str:
-    """A message for the unknown key ``place``, with the closest of the allowed keys."""
-    place = " ".join(place.split())[:400]  # of a file, as it may be
+def unknown_key(full_key: str, key: str, allowed: list[str]) -> str:
+    """Returns a message for an unknown key, with the closest of the allowed keys."""
+    full_key = " ".join(full_key.split())[:400]  # a file may have chosen it
     shown = sorted(k for k in allowed if not k.startswith("_"))
     near = get_close_matches(key, shown, n=1)
     hint = f" Did you mean {near[0]}?" if near else ""
-    return f"there is no {place}.{hint} Allowed here: {', '.join(shown) or 'none'}"
+    return f"there is no {full_key}.{hint} Allowed here: {', '.join(shown) or 'none'}"
 
 
 def to_plain(value: Any) -> Any:
-    """Dataclasses, mappings and sequences as dictionaries and lists."""
+    """Converts dataclasses, mappings and sequences to dictionaries and lists."""
     return pydantic.TypeAdapter(Any).dump_python(value, mode="json")

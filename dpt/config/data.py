@@ -65,7 +65,9 @@ def loader_settings(data: PlainMapping) -> LoaderSettings:
 
 
 def make_dataset(data: PlainMapping, split: str, *, where: str = "data") -> Dataset:
-    """The data set of one split. ``data.train`` and ``data.val`` hold arguments for one split only.
+    """Makes the data set of one split.
+
+    ``data.train`` and ``data.val`` hold arguments for one split only.
 
     The ``sets`` of a mix become functions that take a split and build a data set, so that the mix
     decides which splits it needs. With ``unlabelled``, the train split is a mix of labelled and
@@ -73,23 +75,23 @@ def make_dataset(data: PlainMapping, split: str, *, where: str = "data") -> Data
     """
     node = {k: v for k, v in data.items() if k not in LOADER_KEYS}
     split = validate(str, split, "split")
-    own = validate(Part | None, data.get(split), f"{where}.{split}")
-    node |= {"split": split} | (own or {})
-    others = validate(bool | str | None, node.pop("unlabelled", None), f"{where}.unlabelled")
-    if others and "sets" in node:
+    of_split = validate(Part | None, data.get(split), f"{where}.{split}")
+    node |= {"split": split} | (of_split or {})
+    unlabelled = validate(bool | str | None, node.pop("unlabelled", None), f"{where}.unlabelled")
+    if unlabelled and "sets" in node:
         raise ValueError(f"{where}.unlabelled: a mix has none; set it for a set of {where}.sets")
-    if split == "train" and others:
-        if isinstance(others, str) and not Path(others).expanduser().is_dir():
-            raise missing_path(Path(others), what="folder", remedy="check data.unlabelled")
+    if split == "train" and unlabelled:
+        if isinstance(unlabelled, str) and not Path(unlabelled).expanduser().is_dir():
+            raise missing_path(Path(unlabelled), what="folder", remedy="check data.unlabelled")
         kept = {key: node[key] for key in ("page", "bands", "image_max", "exif") if key in node}
-        photos = {"_target_": "dpt.data.PhotoDataset", "root": others} | kept
-        part = {**node, "unlabelled": True} if others is True else {**photos, "split": split}
+        photos = {"_target_": "dpt.data.PhotoDataset", "root": unlabelled} | kept
+        part = {**node, "unlabelled": True} if unlabelled is True else {**photos, "split": split}
         if node.get("missing") == "keep":  # photos without labels are in the other part
             node = {**node, "labelled": node.get("labelled") or "all"}
         # made here, since errors of a mix name data.sets
-        labelled, unlabelled = make(node, where, Dataset), make(part, where, Dataset)
+        labelled, rest = make(node, where, Dataset), make(part, where, Dataset)
         return MixDataset(
-            sets={"labelled": lambda _: labelled, "unlabelled": lambda _: unlabelled},
+            sets={"labelled": lambda _: labelled, "unlabelled": lambda _: rest},
             split=split,
             weights={"labelled": 1.0, "unlabelled": 1.0},
         )
@@ -135,7 +137,7 @@ def _batches(settings: LoaderSettings, targets: Sequence[str | None]) -> Plain:
 
 
 def data_of_evaluation(cfg: PlainMapping) -> Plain:
-    """``data`` of ``dpt evaluate``: as given, or that of the checkpoint's run.
+    """Returns ``data`` of ``dpt evaluate``: as given, or that of the checkpoint's run.
 
     Args:
         cfg: as plain data (``conf/evaluate.yaml``). Keys such as ``data.batch_size`` on the command

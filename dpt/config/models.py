@@ -30,7 +30,7 @@ def make_model(
     settings: LoaderSettings,
     overrides: Sequence[str] = (),
 ) -> DPT:
-    """The model with a head for each objective, its weights from a file if one is set.
+    """Makes the model with a head for each objective, its weights from a file if one is set.
 
     Args:
         model: plain data (``conf/model``).
@@ -67,7 +67,7 @@ def _from_weights(
     image_size: list[int],
     overrides: Sequence[str],
 ) -> DPT:
-    """A model like the one in ``model.weights``, except for its heads and what the user set."""
+    """Makes a model as in ``model.weights``, except for its heads and the user's settings."""
     path = validate(str, model["weights"], "model.weights")
     checkpoint = read(path)
     other = checkpoint.config.to_dict()
@@ -76,7 +76,7 @@ def _from_weights(
             f"model={model['name']}: the sizes are those of model.weights={path}, a "
             f"{other['name']}: leave one of the two out"
         )
-    wanted = _set_by_user(model, parts, heads, overrides)
+    chosen = _set_by_user(model, parts, heads, overrides)
     kind = other["encoder"]["kind"]
     if parts["encoder"]["kind"] != kind:
         typed = keys_of(overrides)
@@ -84,18 +84,18 @@ def _from_weights(
             raise ValueError(
                 f"model.weights={path} has an encoder of kind {kind}: leave model/encoder out"
             )
-        wanted["encoder"] = {  # other settings are of the configured kind
-            k: v for k, v in wanted["encoder"].items() if f"model.encoder.{k}" in typed
+        chosen["encoder"] = {  # other settings are of the configured kind
+            k: v for k, v in chosen["encoder"].items() if f"model.encoder.{k}" in typed
         }
     if "image_size" in other["encoder"]:
-        wanted["encoder"]["image_size"] = image_size
+        chosen["encoder"]["image_size"] = image_size
     normalization = {k: other["preprocessing"][k] for k in ("mean", "std")}
     settings = {
         "name": other["name"],
-        "encoder": other["encoder"] | wanted["encoder"],
-        "decoder": other["decoder"] | wanted["decoder"],
+        "encoder": other["encoder"] | chosen["encoder"],
+        "decoder": other["decoder"] | chosen["decoder"],
         "heads": {k: _like(v, other["heads"].get(k, {})) for k, v in heads.items()},
-        "preprocessing": normalization | wanted["preprocessing"],
+        "preprocessing": normalization | chosen["preprocessing"],
     }
     net = DPT(ModelConfig.from_dict(settings))
     report = load_model_weights(net, net.config, checkpoint, source=str(path))
@@ -106,7 +106,8 @@ def _from_weights(
 def _set_by_user(
     model: PlainMapping, parts: Mapping[str, Plain], heads: Heads, overrides: Sequence[str]
 ) -> dict[str, Plain]:
-    """The settings of each part that differ from the named model or are on the command line."""
+    """Returns the settings of each part that differ from the named model or are on the command
+    line."""
     keys = keys_of(overrides)
     encoder = {"kind": parts["encoder"]["kind"]}
     named = ModelConfig.from_dict(model_dict(model["name"], heads=heads)).to_dict()
@@ -124,13 +125,14 @@ def _set_by_user(
 
 
 def _like(options: PlainMapping, other: PlainMapping) -> Plain:
-    """A head's settings, completed by those of another model's head if it is of the same kind."""
+    """Returns a head's settings, completed by those of another model's head if it is of the same
+    kind."""
     same = options.get("kind", "dpt") == other.get("kind", "dpt") or "num_classes" not in other
     return {**other, **options} if same else dict(options)
 
 
 def complete(model: PlainMapping, net: DPT) -> Plain:
-    """The model's part of the configuration with the values that were used."""
+    """Returns the model's part of the configuration with the values that were used."""
     used = net.config.to_dict()
     encoder = {**used["encoder"], "weights": model["encoder"].get("weights")}
     return {**model, **used, "encoder": encoder}

@@ -25,7 +25,7 @@ LABEL_NAMES = {
 
 
 def make_objectives(task: PlainMapping, data: Dataset) -> dict[str, Objective]:
-    """The objective of each head. Class counts and depth range come from the data if not set."""
+    """Makes the objective of each head. The data give class counts and depth range if not set."""
     info: DatasetInfo = data.info
     objectives = {}
     for key, kind in {"name": str, "objectives": dict[str, Part]}.items():

@@ -77,28 +77,28 @@ def _build(value: object, where: str) -> object:
 
 
 def find(path: object, where: str, *bases: type) -> Target:
-    """The class that a ``_target_`` names, or a function of this project, or of the user's modules,
-    whose declared return type is such a class; ValueError if it is neither."""
-    own = tuple(f"{name}." for name in plugin_names())
+    """Returns the class that a ``_target_`` names, or a function of this project, or of the user's
+    modules, whose declared return type is such a class; ValueError if it is neither."""
+    of_user = tuple(f"{name}." for name in plugin_names())
     allowed = tuple(dict.fromkeys(package for base in bases for package in SLOTS[base]))
     wrong = f"{where}._target_={str(path)[:200]}"
     places = f"{' or '.join(allowed)} or in a module of yours that {VARIABLE} names"
     if not isinstance(path, str) or len(path) >= 200 or "._" in path:
         path = ""
-    if not path.startswith((*allowed, *own)):
+    if not path.startswith((*allowed, *of_user)):
         raise ValueError(f"{wrong}: must be in {places}")
     module, _, name = path.rpartition(".")
     try:
-        found = vars(import_module(module))[name]
+        target = vars(import_module(module))[name]
     except (ImportError, KeyError) as error:
         raise ValueError(f"{wrong}: not found ({error})") from error
-    made, home = found, f"{getattr(found, '__module__', '')}."
-    if inspect.isfunction(found):
-        made = _hints(found).get("return") if home.startswith(("dpt.", *own)) else None
-    if inspect.isclass(made) and not inspect.isabstract(found):
+    made, home = target, f"{getattr(target, '__module__', '')}."
+    if inspect.isfunction(target):
+        made = _hints(target).get("return") if home.startswith(("dpt.", *of_user)) else None
+    if inspect.isclass(made) and not inspect.isabstract(target):
         for base in bases:
-            if issubclass(made, base) and home.startswith((*SLOTS[base], *own)):
-                return found
+            if issubclass(made, base) and home.startswith((*SLOTS[base], *of_user)):
+                return target
     kinds = " or ".join(base.__name__ for base in bases)
     raise ValueError(f"{wrong}: must be a {kinds} that is defined in {places}")
 
@@ -114,7 +114,7 @@ def _hints(target: Target) -> Plain:
 def check_arguments(
     target: Target, arguments: PlainMapping, where: str, *, is_partial: bool = False
 ) -> Plain:
-    """Arguments converted to the types that ``target``, a function or class, declares.
+    """Converts arguments to the types that ``target``, a function or class, declares.
 
     Args:
         is_partial: required arguments may be missing.

@@ -31,7 +31,7 @@ LIMITS = {  # of arguments that the Trainer does not check, or with an assertion
 
 
 def pick_precision(accelerator: str) -> str:
-    """``bf16-mixed`` if the device has bf16 matrix instructions, else ``32-true``."""
+    """Returns ``bf16-mixed`` if the device has bf16 matrix instructions, otherwise ``32-true``."""
     if accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available():
         native = has_bf16("cuda")
     elif accelerator in ("auto", "cpu") and not torch.backends.mps.is_available():
@@ -54,7 +54,7 @@ def with_precision(node: PlainMapping) -> Plain:
 
 
 def trainer_arguments(node: PlainMapping) -> Plain:
-    """The checked arguments of the Trainer; by default a progress bar only in a terminal."""
+    """Returns the checked arguments of the Trainer, with a progress bar only in a terminal."""
     node = with_precision(node)
     is_emulated = pick_precision(str(node.get("accelerator"))) != "bf16-mixed"
     is_emulated &= not torch.backends.mps.is_available()
@@ -77,8 +77,8 @@ def trainer_arguments(node: PlainMapping) -> Plain:
     for name, (low, high) in LIMITS.items():
         value = arguments[name]
         if isinstance(value, int | float) and not low <= value <= high:
-            wanted = f"{low}..{high}" if isinstance(low, int) else f"above 0, at most {high}"
-            raise ValueError(f"trainer.{name}={value}: must be {wanted}")
+            allowed = f"{low}..{high}" if isinstance(low, int) else f"above 0, at most {high}"
+            raise ValueError(f"trainer.{name}={value}: must be {allowed}")
     if arguments["gradient_clip_algorithm"] and not arguments["gradient_clip_val"]:
         raise ValueError(
             "trainer.gradient_clip_algorithm has no effect without a trainer.gradient_clip_val: "
@@ -90,7 +90,7 @@ def trainer_arguments(node: PlainMapping) -> Plain:
 
 
 def build_trainer(**arguments: Any) -> L.Trainer:
-    """Lightning's trainer; ``ValueError`` for arguments that it refuses."""
+    """Makes Lightning's trainer; ``ValueError`` for arguments that it refuses."""
     try:
         left = Timer(arguments["max_time"]).time_remaining()
         if left is not None and left <= 0:
@@ -102,7 +102,7 @@ def build_trainer(**arguments: Any) -> L.Trainer:
 
 
 def require_images(trainer: L.Trainer, count: int) -> None:
-    """Every rank needs an image to validate on; otherwise the others would wait for it forever."""
+    """Raises ValueError if a rank has no image to validate on: the others would wait for it."""
     if count < trainer.world_size:
         raise ValueError(
             f"{count} images to validate on are too few for {trainer.world_size} processes: each "
@@ -111,7 +111,7 @@ def require_images(trainer: L.Trainer, count: int) -> None:
 
 
 def require_batches(trainer: L.Trainer, count: int, batch_size: int) -> None:
-    """Every one of several ranks needs a whole batch to train on."""
+    """Raises ValueError if one of several ranks has no whole batch to train on."""
     ranks = trainer.world_size
     if ranks > 1 and math.ceil(count / ranks) < batch_size:
         raise ValueError(

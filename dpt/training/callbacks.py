@@ -43,7 +43,7 @@ class StepCallback(Callback):
 
 
 def completes_step(trainer: L.Trainer, batch_idx: int) -> bool:
-    """Whether the optimiser steps after this batch."""
+    """Returns whether the optimiser steps after this batch."""
     return (batch_idx + 1) % trainer.accumulate_grad_batches == 0 or trainer.is_last_batch
 
 
@@ -91,7 +91,7 @@ class ProgressLines(StepCallback):
 
 
 def make_progress() -> Callback:
-    """A progress bar in a terminal, log lines elsewhere."""
+    """Makes a progress bar in a terminal, log lines elsewhere."""
     return ProgressBar(leave=False) if sys.stdout.isatty() else ProgressLines()
 
 
@@ -206,8 +206,8 @@ class StopOnSignal(StepCallback):
         """Stops the run if a rank has received a signal; returns the largest ``seconds``."""
         number = float(self.received or 0)
         if trainer.world_size > 1:
-            own = torch.tensor([number, seconds], device=trainer.strategy.root_device)
-            number, seconds = trainer.strategy.reduce(own, reduce_op="max").tolist()
+            values = torch.tensor([number, seconds], device=trainer.strategy.root_device)
+            number, seconds = trainer.strategy.reduce(values, reduce_op="max").tolist()
         if number:  # not self.received: other ranks do not know a signal that comes now
             self.agreed = self.received = signal.Signals(int(number))
             trainer.should_stop = True  # RunCheckpoints writes last.ckpt now

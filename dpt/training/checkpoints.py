@@ -119,7 +119,7 @@ class RunCheckpoints(Checkpoint):
             self._save_last(trainer)  # this validation ends the run
 
     def _is_between_steps(self, trainer: L.Trainer, batch_idx: int) -> bool:
-        """Whether no gradients are being accumulated: checkpoints do not store them.
+        """Returns whether no gradients are being accumulated: checkpoints do not store them.
 
         Also delays a stop, such as that of ``max_time``, to the end of the step.
         """
@@ -172,7 +172,7 @@ class RunCheckpoints(Checkpoint):
 
 
 def read_checkpoint(path: Path) -> Plain | None:
-    """The content of a checkpoint, memory-mapped; None if it is absent or damaged."""
+    """Returns the content of a checkpoint, memory-mapped; None if it is absent or damaged."""
     if not path.is_file():  # a FIFO would block
         return None
     try:
@@ -183,13 +183,14 @@ def read_checkpoint(path: Path) -> Plain | None:
 
 
 def ends_by_stop(trainer: L.Trainer) -> bool:
-    """Whether a stop was asked for, and ``min_steps`` and ``min_epochs`` do not delay it."""
+    """Returns whether a stop was asked for that ``min_steps`` and ``min_epochs`` do not delay."""
     steps, epochs = trainer.min_steps or 0, trainer.min_epochs or 0
     return trainer.should_stop and trainer.global_step >= steps and trainer.current_epoch >= epochs
 
 
 def is_last_step(trainer: L.Trainer) -> bool:
-    """Whether the step just taken is the run's last: by a stop, ``max_steps`` or ``max_epochs``."""
+    """Returns whether the step just taken is the run's last: by a stop, ``max_steps`` or
+    ``max_epochs``."""
     is_last_epoch = 0 <= (trainer.max_epochs or -1) <= trainer.current_epoch + 1
     return (
         ends_by_stop(trainer)

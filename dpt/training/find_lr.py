@@ -52,20 +52,20 @@ def find_lr(cfg: PlainMapping) -> dict[str, float]:
     )
     losses = np.array(recorder.losses)
     rate, smooth = suggested_rate(rates, losses)
-    wanted = {"optim.lr": rate}
+    suggested = {"optim.lr": rate}
     if cfg["optim"].get("encoder_lr") is not None:
-        wanted["optim.encoder_lr"] = rate * cfg["optim"]["encoder_lr"] / base
+        suggested["optim.encoder_lr"] = rate * cfg["optim"]["encoder_lr"] / base
     curve: Plain = {"rates": rates[: len(losses)].tolist(), "losses": losses.tolist()}
-    write_json(folder / "lr.json", {**wanted, **curve})
+    write_json(folder / "lr.json", {**suggested, **curve})
     _plot(folder / "lr.png", rates, losses, smooth, rate)
-    words = " ".join(f"{key}={value:.1e}" for key, value in wanted.items())
+    words = " ".join(f"{key}={value:.1e}" for key, value in suggested.items())
     log.info("the smoothed loss has fallen by 90 %% of its total decrease at this rate: %s", words)
     log.info("curve: %s", folder / "lr.png")
-    return wanted
+    return suggested
 
 
 def sweep_rates(*, lr_min: float, lr_max: float, steps: int) -> np.ndarray:
-    """``steps`` rates from ``lr_min`` to ``lr_max`` with a constant ratio."""
+    """Returns ``steps`` rates from ``lr_min`` to ``lr_max`` with a constant ratio."""
     if not (0 < lr_min < lr_max and 10 <= steps <= 10**6):
         raise ValueError(
             f"find.lr_min={lr_min:g}, find.lr_max={lr_max:g}, find.steps={steps}: needs "
@@ -88,7 +88,7 @@ class Recorder(StepCallback):
 
 
 def suggested_rate(rates: np.ndarray, losses: np.ndarray) -> tuple[float, np.ndarray]:
-    """The rate at which 90 % of the loss's fall are reached, and the smoothed losses.
+    """Returns the rate at which 90 % of the loss's fall are reached, and the smoothed losses.
 
     The rate of the lowest loss (Smith 2017, section 3.3) is not used: in a short sweep, noise
     decides it. A smoothed loss is the value of a line fitted to a fifth of the sweep around it.

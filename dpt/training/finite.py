@@ -56,7 +56,7 @@ class StepGuard:
     def checked(
         self, loss: Tensor, outputs: Mapping[str, HeadOutput], names: Sequence[str]
     ) -> Tensor:
-        """The loss of a batch, or NaN if an output or a BatchNorm statistic is not finite.
+        """Returns the loss of a batch, or NaN if an output or a BatchNorm statistic is not finite.
 
         The loss itself may be finite: its mask may leave out such pixels, and BatchNorm divides by
         an infinite variance. The gradient of the result is not finite either, on all ranks.

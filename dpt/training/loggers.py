@@ -27,8 +27,8 @@ def make_wandb(
     group: str | None = None,
     tags: Sequence[str] = (),
 ) -> Logger:
-    """A W&B logger, offline unless logged in or ``WANDB_MODE`` is set, or if the service cannot be
-    reached. ``save_dir`` keeps the run's id, so that a resumed run continues it."""
+    """Makes a W&B logger, offline unless logged in or ``WANDB_MODE`` is set, or if the service
+    cannot be reached. ``save_dir`` keeps the run's id, so that a resumed run continues it."""
     # set before the import: Lightning passes an argument that W&B warns about
     os.environ.setdefault("WANDB_SILENT", "true")
     import wandb
@@ -92,8 +92,8 @@ class TensorBoard(TensorBoardLogger):
         self, key: str, images: list[np.ndarray], step: int, caption: list[str], **_: object
     ) -> None:
         """Logs uint8 images (H, W, 3), as ``WandbLogger.log_image`` does; captions may be equal."""
-        for place, (name, image) in enumerate(zip(caption, images, strict=True)):
-            self.experiment.add_image(f"{key}/{place}_{name}", image, step, dataformats="HWC")
+        for index, (name, image) in enumerate(zip(caption, images, strict=True)):
+            self.experiment.add_image(f"{key}/{index}_{name}", image, step, dataformats="HWC")
 
 
 METHODS = (
@@ -107,7 +107,7 @@ METHODS = (
 
 
 def ignore_errors(logger: Logger) -> Logger:
-    """The same logger; its first exception is reported, and no exception stops the training."""
+    """Returns the same logger; its first exception is reported, and none stops the training."""
     failed: list[str] = []
 
     def guarded(method: Callable[..., None]) -> Callable[..., None]:

@@ -46,7 +46,7 @@ def make_optimizer(
     momentum: Share | None = None,
     fused: bool | None = None,
 ) -> Optimizer:
-    """``torch.optim.AdamW`` or ``SGD``, or :class:`Muon`, over every trainable parameter.
+    """Makes ``torch.optim.AdamW``, ``SGD`` or :class:`Muon` of every trainable parameter.
 
     Each parameter is in one group: encoder or rest, with decay or without. Weight matrices and
     kernels are decayed; norms, biases, tokens, embeddings and layer scales are not.
@@ -169,17 +169,17 @@ class Muon(NAdamW):
                 loss = closure()
         groups, rest = self.param_groups, []
         for group in groups:
-            others, matrices = [], defaultdict(list)
+            vectors, matrices = [], defaultdict(list)
             for p in group["params"]:
                 if group["momentum"] is None or p.shape[1] == 1 or min(p.flatten(1).shape) < 4:
-                    others.append(p)
+                    vectors.append(p)
                 elif p.grad is not None:
                     matrices[p.device, p.flatten(1).shape].append(p)
             for (_, shape), parameters in matrices.items():
                 count = max(1, VALUES_AT_ONCE // shape.numel())
                 for start in range(0, len(parameters), count):
                     self._step_matrices(parameters[start : start + count], group)
-            rest.append({**group, "params": others})
+            rest.append({**group, "params": vectors})
         self.param_groups = rest
         super().step()
         self.param_groups = groups
@@ -202,7 +202,7 @@ class Muon(NAdamW):
 
 
 def orthogonalized(matrices: torch.Tensor) -> torch.Tensor:
-    """Matrices (B, n, m) with the same singular vectors, but singular values of about one.
+    """Returns matrices (B, n, m) with the same singular vectors, but singular values of about one.
 
     In bf16 where the device has it, else in fp32 with fewer operations: after all steps, the matrix
     is multiplied by a product of polynomials of its Gram matrix, so that only two products have its
@@ -259,11 +259,11 @@ def warmup_then_decay(
     power: NonNegative = 0.9,
     final: NonNegative = 0.0,
 ) -> StepSchedule:
-    """A linear warm-up, then a decay that ends at the last step.
+    """Makes a schedule of a linear warm-up, then a decay that ends at the last step.
 
     Args:
         decay: ``poly`` is (1 - t)^power, ``cosine`` is (1 + cos πt) / 2, t from 0 to 1.
-        warmup: number of steps (>= 1) or share of ``total_steps`` (< 1).
+        warmup: number of steps (>= 1) or fraction of ``total_steps`` (< 1).
         final: factor of the full rate at the end.
     """
     warmup_steps = int(warmup) if warmup >= 1 else round(warmup * total_steps)

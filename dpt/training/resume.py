@@ -41,11 +41,11 @@ from dpt.weights.files import check_archive
 log = logging.getLogger("dpt")
 
 KEY = "dpt_run"
-Number = Annotated[int, Field(strict=True, ge=0, le=10**12)]  # of a place in a run
+Number = Annotated[int, Field(strict=True, ge=0, le=10**12)]  # of a position in a run
 
 
 class RunState(Callback):
-    """Saves and restores what Lightning does not: the place in the epoch and random states, the
+    """Saves and restores what Lightning does not: the position in the epoch and random states, the
     latter just before the first resumed step.
 
     Settings of the optimiser, such as the rate, are those configured now, not the checkpoint's.
@@ -206,7 +206,7 @@ def restoring(checkpoint: Path | None, state: RunState) -> Iterator[None]:
 
 
 def random_state() -> Plain:
-    """States of the global generators, as plain data; samples do not depend on them."""
+    """Returns the states of the global generators, as plain data; samples do not depend on them."""
     kind, keys, *rest = np.random.get_state()
     cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None  # of this rank's GPU
     return {
@@ -227,27 +227,29 @@ def set_random_state(state: PlainMapping) -> None:
 
 
 def checkpoint_of(folder: Path, resume: str = "auto") -> Path | None:
-    """The checkpoint to continue from: ``last.ckpt``, or ``best.ckpt`` if that is damaged; None if
-    the run in ``folder`` has none yet.
+    """Returns the checkpoint to continue from: ``last.ckpt``, or ``best.ckpt`` if that is damaged;
+    None if the run in ``folder`` has none yet.
 
     Args:
         resume: as on the command line; a file with the suffix ``.ckpt`` is the checkpoint itself.
     """
     paths = [folder / "checkpoints" / name for name in ("last.ckpt", "best.ckpt")]
-    found = [p for p in ([Path(resume)] if resume.endswith(".ckpt") else paths) if p.is_file()]
-    for path in found:
+    candidates = [Path(resume)] if resume.endswith(".ckpt") else paths
+    existing = [path for path in candidates if path.is_file()]
+    for path in existing:
         fault = fault_of(path)
         if fault is None:
             return path
         log.warning("%s is damaged (%s)", path, fault)
-    if found:
-        raise ValueError(f"{found[0]} is damaged, and there is no other checkpoint: start anew")
+    if existing:
+        raise ValueError(f"{existing[0]} is damaged, and there is no other checkpoint: start anew")
     log.warning("resume: %s holds no checkpoint: starting from the first step", folder)
     return None
 
 
 def fault_of(path: Path) -> str | None:
-    """What is missing or damaged in a checkpoint, by its checksums too; None if it is complete."""
+    """Returns what is missing or damaged in a checkpoint, by its checksums too; None if it is
+    complete."""
     before = random_state()
     try:
         check_archive(path)
@@ -257,10 +259,10 @@ def fault_of(path: Path) -> str | None:
         _ = values["state_dict"], values["skipped_steps"], int(values["global_step"])
         _ = values["optimizer_states"][0]["param_groups"]
         _ = optimizer_steps(values)
-        place = {name: value for name, value in values[KEY].items() if name != "ranks"}
-        validate(dict[str, Number], place, KEY)
-        first, *others = values[KEY]["ranks"]
-        for state in (first, *others):
+        position = {name: value for name, value in values[KEY].items() if name != "ranks"}
+        validate(dict[str, Number], position, KEY)
+        first, *further = values[KEY]["ranks"]
+        for state in (first, *further):
             set_random_state(state)
     except Exception as error:  # damaged archives and random states raise many kinds
         return reason(error)
@@ -270,13 +272,13 @@ def fault_of(path: Path) -> str | None:
 
 
 def step_of(path: Path) -> int | None:
-    """The step of a checkpoint; None if it cannot be read."""
+    """Returns the step of a checkpoint; None if it cannot be read."""
     values = read_checkpoint(path)
     return None if values is None else int(values["global_step"])
 
 
 def without_weight_files(model: PlainMapping, checkpoint: Path) -> Plain:
-    """A run's ``model`` configuration without the weight files that the run started from.
+    """Returns a run's ``model`` configuration without the weight files that the run started from.
 
     They are not needed to resume and may be gone. If the run started from a whole model's file, the
     checkpoint replaces it, since that file defined the architecture.

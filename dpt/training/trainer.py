@@ -20,7 +20,7 @@ from dpt.training.task import make_task
 from dpt.validation import PlainMapping
 
 VALIDATIONS = 10  # per run, unless the trainer's settings say otherwise
-SHARE_OF_VALIDATION = 0.2  # of a run's time: a short run validates less often
+FRACTION_OF_VALIDATION = 0.2  # of a run's time: a short run validates less often
 
 
 def make_trainer(
@@ -32,7 +32,7 @@ def make_trainer(
     val_batches: int = 0,
     val_cost: float = 1.0,
 ) -> L.Trainer:
-    """Lightning's trainer with the configured loggers and callbacks.
+    """Makes Lightning's trainer with the configured loggers and callbacks.
 
     Args:
         cfg: the run's configuration, plain data.
@@ -52,15 +52,15 @@ def make_trainer(
             "trainer.max_steps or trainer.max_epochs, where the learning rate reaches its end"
         )
     if isinstance(node["val_check_interval"], float) and node["check_val_every_n_epoch"] is None:
-        node["check_val_every_n_epoch"] = 1  # a share of each epoch
+        node["check_val_every_n_epoch"] = 1  # a fraction of each epoch
     is_unset = node["val_check_interval"] is None and node["check_val_every_n_epoch"] is None
     if is_unset:
         node["val_check_interval"] = 1  # replaced below, when the number of ranks is known
     loggers = [ignore_errors(make(c, f"logger.{n}", Logger)) for n, c in cfg["logger"].items() if c]
-    wanted = {name: c for name, c in cfg["callbacks"].items() if c}
+    nodes = {name: node for name, node in cfg["callbacks"].items() if node}
     if not loggers:
-        wanted.pop("learning_rate", None)  # Lightning's monitor needs a logger
-    callbacks = [make(c, f"callbacks.{name}", Callback) for name, c in wanted.items()]
+        nodes.pop("learning_rate", None)  # Lightning's monitor needs a logger
+    callbacks = [make(c, f"callbacks.{name}", Callback) for name, c in nodes.items()]
     if "fsdp" in str(node["strategy"]) and any(isinstance(c, WeightAveraging) for c in callbacks):
         raise ValueError("callbacks.ema needs whole weights, but trainer.strategy=fsdp shards them")
     if node["enable_checkpointing"] is None:  # Lightning would add a callback of its own
@@ -76,12 +76,12 @@ def make_trainer(
 
 
 def limited(limit: float, batches: float) -> float:
-    """Batches that Lightning uses: at most ``limit`` if that is an int, else this share of them."""
+    """Returns the batches that Lightning uses: ``limit``, if it is an int, or this fraction."""
     return min(limit, batches) if isinstance(limit, int) else limit * batches
 
 
 def validation_cost(settings: LoaderSettings) -> float:
-    """Estimated time of a batch in validation over that of a batch in training.
+    """Estimates the time of a batch in validation over that of a batch in training.
 
     For each pixel, the forward pass takes a third of a training step, and metrics another third.
     """
@@ -91,16 +91,16 @@ def validation_cost(settings: LoaderSettings) -> float:
 def validation_interval(
     trainer: L.Trainer, batches: float, validation: float, *, timed: bool
 ) -> int:
-    """Batches of a rank between validations, each after a whole step.
+    """Returns the batches of a rank between validations, each after a whole step.
 
-    A run has ``VALIDATIONS``, or fewer that take no more than ``SHARE_OF_VALIDATION`` of its time,
-    but at least the last one. The interval depends on counts, not on a clock, so that all ranks and
-    a resumed run validate at the same steps.
+    A run has ``VALIDATIONS``, or fewer that take no more than ``FRACTION_OF_VALIDATION`` of its
+    time, but at least the last one. The interval depends on counts, not on a clock, so that all
+    ranks and a resumed run validate at the same steps.
 
     Args:
         batches: in an epoch of this rank.
         validation: time of a validation, in that of training batches.
-        timed: the run may end early, and validates every 100 batches where the share allows it.
+        timed: the run may end early, and validates every 100 batches where the fraction allows it.
     """
     accumulate = trainer.accumulate_grad_batches
     limits: list[float] = []
@@ -108,7 +108,7 @@ def validation_interval(
         limits.append(trainer.max_steps * accumulate)
     if trainer.max_epochs is not None and trainer.max_epochs != -1:
         limits.append(trainer.max_epochs * batches)
-    between = validation * (1 / SHARE_OF_VALIDATION - 1)  # least training between two of them
+    between = validation * (1 / FRACTION_OF_VALIDATION - 1)  # least training between two of them
     count = min(VALIDATIONS, int(min(limits) / max(between, 1e-9)))
     interval = math.ceil(min(limits) / max(1, count))
     if timed:
