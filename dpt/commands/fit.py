@@ -77,15 +77,9 @@ class Plan:
     folder: Path  # run_dir
     overrides: list[str]  # the user's
     given: Plain  # values of the user's overrides
-    time_limit: str  # such as 15m
-    started: float  # time.monotonic()
-    checked_samples: int = 0  # of each split
+    deadline: float  # of the time limit, as time.monotonic() counts
+    checked_samples: int = _CHECKED_PIXELS // (480 * 640)  # of each split
     arguments: list[str] = field(default_factory=list)  # of train.py
-
-    @property
-    def remaining(self) -> float:
-        """Seconds until the time limit."""
-        return seconds_of(self.time_limit) - (time.monotonic() - self.started)
 
 
 def run(arguments: list[str]) -> None:
@@ -93,14 +87,11 @@ def run(arguments: list[str]) -> None:
     plan = _parse(arguments)
     from dpt.commands import export
     from dpt.config.compose import run_configured
+    from dpt.config.overrides import as_text
     from dpt.data_check.layouts import detect
 
-    data_keys = {
-        key.removeprefix("data."): value
-        for key, value in plan.given.items()
-        if key.startswith("data.")
-    }
-    detected = detect(plan.root, data_keys)
+    data = {k.removeprefix("data."): v for k, v in plan.given.items() if k.startswith("data.")}
+    detected = detect(plan.root, data)
     say("\n".join(detected.notes))
     _complete(plan, detected)
     with redirect_stdout(io.StringIO()):  # refuses unknown keys before photos are read
@@ -117,7 +108,7 @@ def run(arguments: list[str]) -> None:
     say(f"training: python train.py {command}")
     say(f"then: evaluation and export of {plan.folder} (dpt evaluate, dpt export)")
     run_configured("train", "dpt.training.fit:fit", plan.arguments)
-    checkpoint = [f"checkpoint={_as_text(plan.folder)}"]
+    checkpoint = [f"checkpoint={as_text(str(plan.folder))}"]
     checkpoint += [o for o in plan.overrides if o.startswith("trainer.accelerator=")]
     _run_in(plan, "evaluate", "dpt.evaluation.evaluate:evaluate", "evaluation", checkpoint)
     has_onnx = all(map(importlib.util.find_spec, ("onnx", "onnxruntime", "onnxscript")))
@@ -141,7 +132,7 @@ def _parse(arguments: list[str]) -> Plan:
     options = parser.parse_intermixed_args(arguments)
     from dpt.config.overrides import as_argument, parse
 
-    seconds_of(options.time)
+    deadline = time.monotonic() + seconds_of(options.time)
     given = {override.key: override.value for override in parse(options.overrides)}
     if {"data", "data.root", "task"} & given.keys():
         raise ValueError("data and task follow from DIR: leave out data=, data.root= and task=")
@@ -155,23 +146,19 @@ def _parse(arguments: list[str]) -> Plan:
     now = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     folder = Path(str(given.get("run_dir") or f"runs/fit/{root.name}_{now}")).absolute()
     if folder.is_dir() and any(folder.iterdir()) and not given.get("overwrite"):
-        raise ValueError(
-            f"run_dir={folder} holds files already: give another, or overwrite=true, which "
-            f"replaces evaluation and model.*; if it is a run, python train.py "
-            f"{as_argument('resume', folder)} continues it, then dpt evaluate and dpt export "
-            "complete it"
-        )
-    return Plan(root, folder, options.overrides, given, options.time, time.monotonic())
+        remedy = "give another, or overwrite=true, which replaces evaluation and model.*"
+        resume = f"python train.py {as_argument('resume', folder)} continues a run"
+        raise ValueError(f"run_dir={folder} holds files already: {remedy}; {resume}")
+    return Plan(root, folder, options.overrides, given, deadline)
 
 
 def _complete(plan: Plan, detected: Detected) -> None:
     """Writes ``pairs.csv``, and plans the arguments of ``train.py`` and the size of the check."""
     from dpt.atomic import write_bytes
-    from dpt.config.overrides import is_below, keys_of
+    from dpt.config.overrides import as_text, is_below, keys_of
     from dpt.data.formats.pictures import read_size
 
     table = plan.folder / "pairs.csv"
-    plan.checked_samples = _CHECKED_PIXELS // (480 * 640)
     if detected.rows:
         write_bytes(table, table_text(detected.rows).encode())
         height, width = read_size(plan.root / detected.image)
@@ -183,22 +170,17 @@ def _complete(plan: Plan, detected: Detected) -> None:
     if not any(re.match(r"model($|[./]encoder|\.weights)", key) for key in plan.given):
         settings |= pretrained_settings()
     keys = keys_of(plan.overrides)
-    chosen = [f"{k}={_as_text(v)}" for k, v in settings.items() if not is_below(keys, k)]
+    chosen = [f"{k}={as_text(v)}" for k, v in settings.items() if not is_below(keys, k)]
     plan.arguments = chosen + plan.overrides
-
-
-def _as_text(value: object) -> str:
-    from dpt.config.overrides import as_text
-
-    return as_text(str(value) if isinstance(value, Path) else value)
 
 
 def _run_in(plan: Plan, command: str, job: str, name: str, arguments: Sequence[str]) -> None:
     """Runs a command that writes into the folder ``name`` of the run."""
     from dpt.config.compose import run_configured
+    from dpt.config.overrides import as_text
 
     kept = [argument for argument in arguments if not argument.startswith("run_dir=")]
-    run_configured(command, job, [*kept, f"run_dir={_as_text(plan.folder / name)}"])
+    run_configured(command, job, [*kept, f"run_dir={as_text(str(plan.folder / name))}"])
 
 
 def _choose_steps(plan: Plan) -> None:
@@ -207,11 +189,12 @@ def _choose_steps(plan: Plan) -> None:
     _run_in(plan, "train", "dpt.commands.fit:time_steps", folder.name, plan.arguments)
     times = json.loads((folder / "times.json").read_text())
     shutil.rmtree(folder)
+    remaining = plan.deadline - time.monotonic()
     step = times["step"]
-    steps, validations = length_of(plan.remaining, step=step, validation=times["validation"])
+    steps, validations = length_of(remaining, step=step, validation=times["validation"])
     print(f"steps: {steps}, as one takes {step:.2f} s")
     if steps == _MIN_STEPS:
-        print(f"--time {plan.time_limit} is too short here: this minimum of steps takes longer")
+        print("--time is too short here: this minimum of steps takes longer")
     plan.arguments.append(f"steps={steps}")
     if "trainer.val_check_interval" not in plan.given:
         interval = math.ceil(steps / validations) * times["batches"]
@@ -246,9 +229,8 @@ def settings_of(detected: Detected, root: Path, table: Path, image_size: object 
     cache_size = [side * 3 // 2 for side in size]  # enough for the largest zoom
     sample_bytes = 9 * max(math.prod(cache_size), height * width // 4)
     is_cached = 0 < sample_bytes * len(detected.rows) < _CACHE_BYTES
-    values: Plain = {"task": detected.task, "data": detected.data}
+    values: Plain = {"task": detected.task, "data": detected.data, "data.root": str(root)}
     values |= RECIPES.get(detected.task, {})
-    values |= {"data.root": str(root)}
     values |= {f"data.{key}": value for key, value in detected.settings.items()}
     if detected.rows:
         values |= {f"data.split_files.{split}": str(table) for split in ("train", "val", "test")}

@@ -95,14 +95,13 @@ def _spread(indices: Sequence[int], count: int) -> Sequence[int]:
 
 
 def _tables(scans: Sequence[Scan]) -> list[Table]:
-    tables = [
-        _overview(scans),
-        _sizes(scans),
-        _pixels(scans),
-        _images(scans),
-        _objects(scans),
-        _depth(scans),
-    ]
+    dataset = scans[0].dataset
+    pixels = {scan.split: pixels_of_classes(scan) for scan in scans}
+    images = {scan.split: images_of_classes(scan) for scan in scans}
+    names = dict(enumerate(dataset.info.class_names)) | {IGNORE_INDEX: "(ignored)"}
+    tables = [_overview(scans), _sizes(scans), _classes("pixels", pixels, names)]
+    tables.append(_classes("images", images, dict(enumerate(dataset.class_id_names))))
+    tables += [_objects(scans), _depth(scans)]
     return [table for table in tables if table.rows]
 
 
@@ -124,25 +123,15 @@ def _sizes(scans: Sequence[Scan]) -> Table:
     return Table("Sizes", note, ["split", "width x height", "photos"], rows)
 
 
-def _pixels(scans: Sequence[Scan]) -> Table:
-    counts = {scan.split: pixels_of_classes(scan) for scan in scans}
-    names = dict(enumerate(scans[0].dataset.info.class_names)) | {IGNORE_INDEX: "(ignored)"}
-    return _classes("pixels", counts, names)
-
-
-def _images(scans: Sequence[Scan]) -> Table:
-    counts = {scan.split: images_of_classes(scan) for scan in scans}
-    return _classes("images", counts, dict(enumerate(scans[0].dataset.class_id_names)))
-
-
 def _classes(unit: str, counts: dict[str, Counter[int]], names: dict[int, str]) -> Table:
     """Returns the fractions of the classes in each split that has them."""
-    counts = {split: pixels for split, pixels in counts.items() if pixels}
-    rows: list[list[html.Cell]] = []
-    for i, name in names.items() if counts else ():
-        rows.append([name, *(100 * count[i] / count.total() for count in counts.values())])
+    counts = {split: counter for split, counter in counts.items() if counter}
+    rows: list[list[html.Cell]] = [
+        [name, *(100 * counter[i] / counter.total() for counter in counts.values())]
+        for i, name in names.items()
+    ]
     header = ["class", *(f"{split}, % of {unit}" for split in counts)]
-    return Table(f"Classes by {unit}", "", header, rows)
+    return Table(f"Classes by {unit}", "", header, rows if counts else [])
 
 
 def _objects(scans: Sequence[Scan]) -> Table:

@@ -21,7 +21,6 @@ from dpt.data import DataError, Dataset, FolderDataset, ScenesDataset
 from dpt.data_check import examine, quick_findings
 from dpt.data_check.checks import CHECKS
 from dpt.data_check.findings import Finding
-from dpt.data_check.layouts import detect
 from dpt.data_check.layouts.mask_values import class_settings
 from dpt.data_check.registration import edge_scores, find_misalignment
 from dpt.data_check.scan import Scan, read_records
@@ -886,21 +885,3 @@ def test_a_run_starts_with_them(dense_folder, caplog):
     train, val = (make_dataset(data, s) for s in ("train", "val"))
     check_data(train, val, {}, Teacher(), on_error="raise")
     assert "these look like millimetres" in caplog.text
-
-
-def test_photos_and_masks_of_one_name_in_one_folder(tmp_path):
-    for suffix in (".bmp", ".png"):  # beside a JPEG, the PNG would be its map
-        save_picture(tmp_path / f"a{suffix}", np.zeros((8, 8), np.uint8))
-    with pytest.raises(DataError, match=r"a\.bmp and a\.png.*give photos and labels folders"):
-        detect(tmp_path, {})
-
-
-def test_the_json_of_val_is_found_below_a_folder_called_training_set(tmp_path):
-    for split in ("train", "val"):
-        (tmp_path / f"training_set/{split}").mkdir(parents=True)
-        save_picture(tmp_path / f"training_set/{split}/a.jpg", np.zeros((8, 8), np.uint8))
-        path = tmp_path / f"training_set/instances_{split}.json"
-        write_objects(path, ["a.jpg"], {1: "thing"})
-    settings = detect(tmp_path, {}).settings
-    assert settings["annotations"] == "training_set/instances_%split.json"
-    assert (settings["images"], settings["split_names.val"]) == ("training_set/%split", "val")

@@ -92,9 +92,15 @@ def mask_settings(paths: Sequence[Path], file: ClassFile, given: PlainMapping) -
     names = [numbering.names[row[0]] for row in classes if row[0] in numbering.names]
     if "class_names" not in given and len(set(names)) == len(classes):
         settings["class_names"] = names
-        notes += masks.notes_of_names(names, counts)
+        notes.append(f"class names: {file.path}, {few(names, 8)}")
+        void = [name for name in names if re.fullmatch(NO_CLASS, name)]
+        if void:
+            remedy = "if it means unlabelled, set data.ignore_index to its number, counted from 0"
+            notes.append(f"{few(void)}: trained as a class; {remedy}")
     elif not (_CHOICES | {"class_names", "label_colors"}) & given.keys():
-        notes.append(masks.note_of_classes(used))
+        why = f"{file.path} has no colours; " if has_colors and file.rows else ""
+        key = "data.label_map" if has_colors else "data.ignore_index"
+        notes.append(f"{why}each value is a class; if one means unlabelled, set {key}")
         if has_colors and not are_one_hot(chain(*used)):
             settings["class_names"] = [_name_of(value) for (value,) in used]
     return MaskSettings(settings, notes, counts)
@@ -128,8 +134,9 @@ class _Masks:
         unknown = [str(color) for color in self.values if color not in table]
         if not table:
             if "class_names" in self.given:
-                need = "needs data.label_colors, the colour of each class"
-                raise self.fault(f"data.class_names {need}, for masks of colours")
+                raise self.fault(
+                    "data.class_names needs data.label_colors, the colour of each class"
+                )
             settings, table = class_settings(self.values, self.paths, parts_of(self.given))
             del settings["num_classes"]
         elif unknown and "color_distance" not in self.given:
@@ -188,49 +195,24 @@ class _Masks:
             raise self.fault(f"255 may be a class or mean unlabelled: set {keys[0]} or {keys[1]}")
 
     def notes(self, used: Sequence[Sequence[Value]]) -> list[str]:
-        """Returns lines about all values, and about those that are no class."""
-        classes = set(chain(*used))
+        """Returns lines about the values that are classes, and those that are none."""
+        classes = dict.fromkeys(chain(*used))
         unused = [value for value, _ in self.values.most_common() if value not in classes]
-        has_colors = are_colors(self.values)
-        ids = [str(value[0]) for value in sorted(self.values)]
-        kind = f"{len(self.values)} colours" if has_colors else f"ids {few(ids, 12)}"
-        lines = [f"masks: {len(self.paths)} files of {kind}"]
+        lines = [
+            f"masks: {len(self.paths)} files with the classes {self._fractions([*classes], 40)}"
+        ]
         if unused:
-            lines.append(f"unlabelled: {few([*map(self._shown, unused)], 6)} of the pixels")
-        if unused and has_colors:
+            lines.append(f"unlabelled: {self._fractions(unused, 6)} of the pixels")
+        if unused and are_colors(self.values):
             distance = self.given.get("color_distance") or 32
-            fraction = self._fraction(sum(self.values[value] for value in unused))
-            remedy = f"data.color_distance={distance} gives them the nearest one within {distance}"
-            fault = f"{len(unused)} colours, {fraction} of the pixels, are no class"
-            lines.append(f"{fault}; {remedy} in each channel")
+            effect = f"gives colours that are no class the nearest one within {distance}"
+            lines.append(f"data.color_distance={distance} {effect} in each channel")
         return lines
 
-    def notes_of_names(self, names: Sequence[str], counts: Sequence[int]) -> list[str]:
-        """Returns lines about the names of classes, of which the pixels are given."""
-        lines = [f"class names: {self.file.path}, {few(names, 8)}"]
-        void = {n: k for n, k in zip(names, counts, strict=True) if re.fullmatch(NO_CLASS, n)}
-        if void:
-            fault = f"trained as a class ({self._fraction(sum(void.values()))} of the pixels)"
-            remedy = "if it means unlabelled, set data.ignore_index to its number, counted from 0"
-            lines.append(f"{few(list(void))}: {fault}; {remedy}")
-        return lines
-
-    def note_of_classes(self, used: Sequence[Sequence[Value]]) -> str:
-        """Returns a line about classes without names, and the setting that changes them."""
-        has_colors = are_colors(self.values)
-        is_file_without_colors = has_colors and bool(self.file.rows)
-        why = f"{self.file.path} has no colours" if is_file_without_colors else "no file names them"
-        shown = few([*map(self._shown, chain(*used))], 40)
-        key = "data.label_map" if has_colors else "data.ignore_index"
-        classes = f"classes: {len(used)}, one for each value, as {why}: {shown} of the pixels"
-        return f"{classes}; if a value means unlabelled, set {key}"
-
-    def _fraction(self, pixels: int) -> str:
-        return f"{pixels / self.values.total():.2%}"
-
-    def _shown(self, value: Value) -> str:
-        """Returns a value and the fraction of the pixels that have it."""
-        return f"{_name_of(value)} ({self._fraction(self.values[value])})"
+    def _fractions(self, values: Sequence[Value], count: int) -> str:
+        """Returns the first values with the fractions of the pixels that have them."""
+        total = self.values.total()
+        return few([f"{_name_of(v)} ({self.values[v] / total:.2%})" for v in values], count)
 
 
 def _read_masks(

@@ -5,11 +5,10 @@ import os
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from dpt.data import DataError
-from dpt.data.splits import original_name
+from dpt.data.splits import folds, group_names, original_name
 from dpt.data_check.findings import plural
 from dpt.data_check.layouts.records import SPLITS, Folder, Row, split_word
 from dpt.files import few, open_file, read_text
@@ -75,66 +74,29 @@ def hold_out(folder: Folder, images: Sequence[str]) -> tuple[Plain, str]:
         fault = f"{plural(len(images), 'photo')} with labels"
         raise DataError(f"{folder.root}: {fault}: add some, for training and for validation")
     given = folder.given
+    note = "splits: no val on disk; validation on"
     if {"folds", "fold", "group_by"} & given.keys():
-        folds = given.get("folds", min(10, _number_of_groups(images, given.get("group_by"))))
-        fold = given.get("fold", folds - 1 if isinstance(folds, int) else 0)
+        groups = group_names(images, given.get("group_by"))
+        count = given.get("folds") or min(10, len(set(groups)))
+        fold = given.get("fold", count - 1)
         keys = "data.folds, data.fold and data.group_by"
-        note = f"splits: no val on disk; part {fold} of {folds}, as {keys} say"
-        return {"folds": folds, "fold": fold}, note
+        return {"folds": count, "fold": fold}, f"{note} part {fold} of {count}, as {keys} say"
     for rule in _GROUPS:
         matches = [re.search(rule, path) for path in images]
-        groups = Counter(match[1] for match in matches if match)
-        if groups.total() == len(images) and 1 < len(groups) <= len(images) // 3:
-            folds, fold, held_out = _fold_near_a_tenth(groups)
-            if sum(groups[group] for group in held_out) <= _MAX_HELD_OUT * len(images):
-                settings = {"folds": folds, "fold": fold, "gap": 0, "group_by": rule}
-                return settings, (
-                    f"splits: no val on disk; validation on {few(held_out)} of the {len(groups)} "
-                    "groups that the names show"
-                )  # larger groups may be classes
+        groups = [match[1] for match in matches if match]
+        count = len(set(groups))
+        if len(groups) < len(images) or not 1 < count <= len(images) // 3:
+            continue
+        parts = [folds(groups, min(10, count), k)[1] for k in range(min(10, count))]
+        fold = min(range(len(parts)), key=lambda k: abs(len(parts[k]) - len(images) / 10))
+        if len(parts[fold]) <= _MAX_HELD_OUT * len(images):  # larger groups may be classes
+            shown = few(sorted({groups[i] for i in parts[fold]}))
+            note = f"{note} {shown} of the {count} groups that the names show"
+            return {"folds": len(parts), "fold": fold, "gap": 0, "group_by": rule}, note
     count = len({original_name(path) for path in images})
-    folds = min(10, count)
     gap = ", with a gap before it" if len(images) >= 50 else ""
-    note = f"splits: no val on disk; validation on the last tenth by name{gap}"
-    return {"folds": folds, "fold": folds - 1, "gap": count // 50}, note
-
-
-def _fold_near_a_tenth(sizes: Counter[str]) -> tuple[int, int, list[str]]:
-    """Returns the number of folds of the groups, the fold that is nearest to a tenth of the photos,
-    and its groups."""
-    groups = sorted(sizes)
-    folds = min(10, len(groups))
-    ends = [len(groups) * k // folds for k in range(folds + 1)]
-    members = [groups[ends[k] : ends[k + 1]] for k in range(folds)]
-    counts = [sum(sizes[group] for group in fold) for fold in members]
-    fold = min(range(folds), key=lambda k: abs(counts[k] - sizes.total() / 10))
-    return folds, fold, members[fold]
-
-
-def _number_of_groups(images: Sequence[str], group_by: object) -> int:
-    """Returns the number of groups of ``data.group_by``; each photo is one if it cannot be used."""
-    count = len({original_name(path) for path in images})
-    if not isinstance(group_by, str):
-        return count
-    try:
-        pattern = re.compile(group_by)
-    except re.error:
-        return count
-    matches = [pattern.search(path) for path in images]
-    return len({match[min(1, pattern.groups)] for match in matches if match}) or count
-
-
-@dataclass
-class _Reading:
-    """What the lists of one folder say of the samples."""
-
-    lists: list[str]
-    rows: list[Row]  # those that the lists name
-    count: int  # of lines
-
-    @property
-    def is_complete(self) -> bool:
-        return {"train", "val"} <= {row.split for row in self.rows}
+    settings = {"folds": min(10, count), "fold": min(10, count) - 1, "gap": count // 50}
+    return settings, f"{note} the last tenth by name{gap}"
 
 
 def rows_by_lists(folder: Folder, rows: list[Row]) -> tuple[list[str], list[Row]]:
@@ -150,32 +112,31 @@ def rows_by_lists(folder: Folder, rows: list[Row]) -> tuple[list[str], list[Row]
         return [], by_name
     texts = [path for path in folder.paths if path.endswith(".txt")]
     texts = [path for path in texts if Path(path).stem.lower() in SPLITS]
-    complete = []
+    readings = []
     for parent in sorted({os.path.dirname(path) for path in texts}):
         lists = [path for path in texts if os.path.dirname(path) == parent]
-        reading = _read_lists(folder, lists, rows)
-        if reading.is_complete:
-            complete.append(reading)
+        named, unmatched = _read_lists(folder, lists, rows)
+        if {"train", "val"} <= {row.split for row in named}:
+            readings.append((lists, named, unmatched))
         else:
             fault = "which do not name photos of train and of val"
             folder.notes.append(f"not used: {few(lists)}, {fault}")
-    if len(complete) > 1:
-        shown = " and ".join(few(reading.lists) for reading in complete)
+    if len(readings) > 1:
+        shown = " and ".join(few(lists) for lists, *_ in readings)
         remedy = "remove the lists that do not count"
         raise DataError(f"{folder.root}: {shown} divide the photos: {remedy}")
-    if not complete:
+    if not readings:
         return [], rows
-    reading = complete[0]
-    unmatched = reading.count - len(reading.rows)
+    lists, named, unmatched = readings[0]
     if unmatched > 0:
         fault = "without a photo that has labels, or named twice"
-        shown = f"{plural(unmatched, 'line')} of {few(reading.lists)}"
-        folder.notes.append(f"not used: {shown}, {fault}")
-    return reading.lists, reading.rows
+        folder.notes.append(f"not used: {plural(unmatched, 'line')} of {few(lists)}, {fault}")
+    return lists, named
 
 
-def _read_lists(folder: Folder, lists: list[str], rows: Sequence[Row]) -> _Reading:
-    """Reads text files with the name or path of a photo, and perhaps its labels, in each line."""
+def _read_lists(folder: Folder, lists: list[str], rows: Sequence[Row]) -> tuple[list[Row], int]:
+    """Returns the rows that text files name, by the photo's name or path and perhaps its labels in
+    each line, and the number of lines without a row."""
     stems = {os.path.splitext(row.image)[0]: row for row in rows}
     counts = Counter(os.path.basename(stem) for stem in stems)
     splits: dict[str, str] = {}
@@ -196,4 +157,4 @@ def _read_lists(folder: Folder, lists: list[str], rows: Sequence[Row]) -> _Readi
         split = splits.get(stem) or splits.get(os.path.basename(stem), "")
         if split:
             named.append(row._replace(split=split))
-    return _Reading(lists, named, count)
+    return named, count - len(named)

@@ -1,0 +1,529 @@
+"""What a folder holds: pairs by names and tables, splits, COCO's objects, and questions."""
+
+import json
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+import pytest
+from coco_files import write_objects
+from label_folders import (
+    CLASSES,
+    NAMES,
+    PALETTE,
+    SIZE,
+    folder,
+    mask,
+    metres,
+    samples,
+    save,
+    save_pairs,
+    save_photos,
+    settings,
+    sizes,
+)
+from photos import photo_of, save_picture
+
+from dpt.config.data import make_dataset
+from dpt.data import DataError
+from dpt.data_check.layouts import detect
+
+
+def write_coco(path, count):
+    write_objects(path, [f"{i}.jpg" for i in range(count)], {7: "cup"}, size=SIZE)
+
+
+def notes(root, **given):
+    return "\n".join(detect(root, given).notes)
+
+
+# ------------------------------------------------------------------------------ pairs by names
+
+
+@pytest.mark.parametrize(
+    ("photo", "label", "given"),
+    [
+        ("JPEGImages/{}", "SegmentationClass/{}.png", {}),
+        ("images/{}", "annotations/trimaps/{}.png", {}),
+        ("images/man_{}_with_mask", "masks/man_{}_with_mask.png", {}),
+        ("test/images/{}", "test/masks/{}.png", {}),
+        ("img_dir/{}", "ann_dir/{}.png", {}),
+        ("scene_rgb_{}", "scene_mask_{}.png", {}),
+        ("input/{}", "target/{}.png", {}),
+        ("a/{}", "b/{}.png", {"images": "a", "labels": "b"}),
+        ("images/{}", "x/mask/{}.png", {"labels": "x/mask"}),
+    ],
+)
+def test_names_of_kinds_pair(tmp_path, photo, label, given):
+    root = tmp_path / "set"
+    save_pairs(root, range(10), photo, label)
+    save_photos(root, ["old/panels/1"])
+    (root / "linked").symlink_to(root)  # not read a second time
+    (root / "notes.csv").write_bytes("Größe".encode("latin-1"))
+    (root / "settings.json").write_text("{} // a comment")
+    (root / "old/checkpoints").mkdir()
+    (root / "old/config.yaml").write_text("")
+    (root / "runs/fit/x/data_check").mkdir(parents=True)  # a run that its data check ended
+    (root / "runs/fit/x/data_check/config.yaml").write_text("")
+    (root / "runs/fit/x/pairs.csv").write_text("split,image\ntrain,1.jpg\n")
+    read, detected = samples(root, **given)
+    expected = [(f"{photo.format(seed)}.jpg", label.format(seed)) for seed in range(10)]
+    assert [(row.image, row.labels) for row in detected.rows] == expected
+    assert sizes(read) == [9, 1]
+    assert any("notes.csv" in note for note in detected.notes)
+
+
+@pytest.mark.parametrize(
+    ("photo", "label", "words", "given"),
+    [
+        ("train/0001TP_{}", "train_labels/0001TP_{}_L.png", "without L", {}),  # CamVid
+        ("train/{}_sat", "train/{}_mask.png", "without sat", {}),  # DeepGlobe
+        ("imagesTr/case_{}_0000", "labelsTr/case_{}.png", "without 0000", {}),  # nnU-Net
+        ("a/original_images/{}", "b/label_images/{}.png", "without a, b, images", {}),
+        ("rgb/frame_{}", "label_color/frame_{}.png", "without color, frame", {}),
+        ("raw/x_{}", "full/x_{}_L.png", "without L", {"images": "raw", "labels": "full"}),
+        ("2_Ortho_RGB/top_2_{}_RGB", "5_Labels_all/top_2_{}_label.png", "alone", {}),  # Potsdam
+        ("top/top_2_{}", "gts_for_participants/top_2_{}.png", "alone", {}),  # Vaihingen
+    ],
+)
+def test_words_of_one_kind_are_left_out(tmp_path, photo, label, words, given):
+    save_pairs(tmp_path, range(6), photo, label)
+    detected = detect(tmp_path, given)
+    expected = [(f"{photo.format(seed)}.jpg", label.format(seed)) for seed in range(6)]
+    assert [(row.image, row.labels) for row in detected.rows] == expected
+    assert words in detected.notes[0]
+
+
+def test_names_with_words_for_kinds_of_some_photos(tmp_path):
+    names = ["IMG_1", "DSC_2", "man_3_with_mask", "x_4"]
+    save_photos(tmp_path / "images", names)
+    for seed, name in enumerate(names):
+        save(tmp_path / f"masks/{name}{'_mask' if name == 'x_4' else ''}.png", mask(seed))
+    assert all(row.labels for row in detect(tmp_path, {}).rows)
+
+
+def test_names_by_cameras(tmp_path):
+    names = [f"{start}{i:04d}" for i in range(6) for start in ("IMG_", "", "swiss_IMG_")]
+    save_photos(tmp_path, names)
+    for seed, name in enumerate(names):
+        save(tmp_path / f"{name}{'_mask' if 'swiss' in name else ''}.png", mask(seed))
+    rows = detect(tmp_path, {}).rows
+    assert len(rows) == 18
+    assert all(Path(row.image).stem in row.labels for row in rows)
+
+
+@pytest.mark.parametrize("task", ["segmentation", "depth"])
+def test_labels_beside_a_jpeg_of_the_same_name(tmp_path, task):
+    make = {"segmentation": mask, "depth": lambda s: (1000 * metres(s)).astype(np.uint16)}[task]
+    save_pairs(tmp_path / "set", range(6), "room/{}", "room/{}.png", make)
+    read, detected = samples(tmp_path / "set")
+    assert detected.task == task
+    sample = read["train"]["room/1.jpg"]
+    if task == "segmentation":
+        np.testing.assert_array_equal(sample["labels"], mask(1))
+    else:
+        np.testing.assert_allclose(sample["depth"], metres(1), atol=1e-3)
+
+
+def test_folders_of_splits_beside_one_folder(tmp_path):
+    whole = {name: f"{name[:-3]}{name[0]}{name[-3:]}" for name in NAMES}  # train/t000
+    for kind in ("images", "masks"):
+        root = tmp_path / kind
+        names = {k: [n if k == kind else n.split("/")[1] for n in whole.values()]
+                 for k in ("images", "masks")}  # fmt: skip
+        save_photos(root / "images", names["images"])
+        for seed, name in enumerate(names["masks"]):
+            save(root / f"masks/{name}.png", mask(seed))
+        assert sizes(samples(root)[0]) == [8, 3]
+
+
+def test_names_in_both_forms_of_unicode(tmp_path):
+    names = [f"\u00fc{k}" for k in range(4)]
+    split = [unicodedata.normalize("NFD", name) for name in names]
+    save_photos(tmp_path / "a/images", names)
+    for seed, name in enumerate(split):
+        save(tmp_path / f"a/masks/{name}.png", mask(seed))
+    assert sum(sizes(samples(tmp_path / "a")[0])) == 4
+    (tmp_path / "a/list.txt").write_text("\n".join(split))
+    node = {"_target_": CLASSES["folder"], "root": str(tmp_path / "a"), "labels": "masks"}
+    node |= {"num_classes": 3, "split_files": {"train": "list.txt"}}
+    assert len(make_dataset(node, "train")) == 4
+    save_photos(tmp_path / "b/images", split)
+    write_objects(tmp_path / "b/a.json", [f"{n}.jpg" for n in names], {7: "cup"}, size=SIZE)
+    assert sum(sizes(samples(tmp_path / "b")[0])) == 4
+
+
+def test_links_to_folders_are_read(tmp_path):
+    save_pairs(tmp_path, range(4), "p/{}", "m/{}.png")
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set/images").symlink_to(tmp_path / "p")
+    (tmp_path / "set/masks").symlink_to(tmp_path / "m")
+    assert len(detect(tmp_path / "set", {}).rows) == 4
+
+
+@pytest.mark.parametrize("extra", ["train/aug", "predictions", "results", "train/augmented"])
+def test_pictures_made_of_others_are_left_out(tmp_path, extra):
+    save_pairs(tmp_path, range(10), "train/image/{}", "train/label/{}.png")
+    for seed in range(10):
+        save(tmp_path / f"{extra}/image_0_{seed}.png", photo_of(*SIZE, seed=100 + seed))
+        save(tmp_path / f"{extra}/mask_0_{seed}.png", mask(seed))
+    detected = detect(tmp_path, {})
+    assert [row.image for row in detected.rows] == [f"train/image/{i}.jpg" for i in range(10)]
+    assert any(f"{extra}/" in note for note in detected.notes)
+
+
+def test_a_folder_of_results_alone_is_read(tmp_path):
+    folder(tmp_path / "results/aug")
+    assert len(detect(tmp_path / "results", {}).rows) == 11
+
+
+def test_predictions_and_objects_are_no_photos(tmp_path):
+    for seed in range(6):
+        save(tmp_path / f"SegmentationClass/{seed}.png", mask(seed))
+        save(tmp_path / f"SegmentationObject/{seed}.png", mask(seed + 9))
+        save(tmp_path / f"x/{seed}_predict.png", mask(seed))
+        save(tmp_path / f"JPEGImages/@eaDir/{seed}/thumb.jpg", photo_of(*SIZE, seed=seed))
+    with pytest.raises(DataError):
+        detect(tmp_path, {})
+    save_photos(tmp_path / "JPEGImages", range(6))
+    assert {Path(row.image).parent.name for row in detect(tmp_path, {}).rows} == {"JPEGImages"}
+
+
+def test_unused_files_are_named(tmp_path):
+    root = folder(tmp_path / "set")
+    (root / "images/train/a.HEIC").write_bytes(b"")
+    (root / "notes.csv").write_text("a,b\n1,2\n")
+    (root / "long.csv").write_text(f"a,b\n{'x' * 200_000},2\n")
+    save(root / "masks/train/alone.png", mask(0))
+    save_pairs(root, ["extra/x"])
+    for name in (".heic", "notes.csv", "long.csv", "masks/train/alone.png", "images/extra/x.jpg"):
+        assert name in notes(root)
+
+
+# ------------------------------------------------------------------------------------- splits
+
+
+def test_split_by_drive(tmp_path):
+    for drive in ("d1", "d2", "d3"):
+        save_pairs(tmp_path / "set", range(4), f"{drive}/rgb/{{}}", f"{drive}/mask/{{}}.png")
+    read, _ = samples(tmp_path / "set")
+    groups = [{Path(path).parts[0] for path in read[split]} for split in ("train", "val")]
+    assert not groups[0] & groups[1]
+    assert [len(group) for group in groups] == [2, 1]
+
+
+def test_split_without_groups_holds_out_the_last_photos(tmp_path):
+    save_pairs(tmp_path / "set", [f"s{i:02d}" for i in range(20)], "{}", "{}_mask.png")
+    read, _ = samples(tmp_path / "set")
+    assert [*read["val"]] == ["s18.jpg", "s19.jpg"]
+    np.testing.assert_array_equal(read["val"]["s18.jpg"]["labels"], mask(18))
+
+
+def test_split_in_the_names_of_photos(tmp_path):
+    counts = {"train": 8, "val": 3, "test": 2}
+    save_pairs(tmp_path / "set", [f"{s}_{i:02d}" for s, n in counts.items() for i in range(n)])
+    read, detected = samples(tmp_path / "set")
+    assert [*read["val"]] == [f"images/val_{i:02d}.jpg" for i in range(3)]
+    assert len(read["train"]) == 8
+    assert "images/test_00.jpg" in detected.notes[-1]
+
+
+def test_split_does_not_hold_out_a_class(tmp_path):
+    names = [f"{'cat' if seed < 12 else 'dog'}_{seed:02d}" for seed in range(24)]
+    save_pairs(tmp_path / "set", names)
+    assert sizes(samples(tmp_path / "set")[0]) == [21, 3]
+
+
+def test_split_of_copies_by_roboflow(tmp_path):
+    names = [f"{i}_jpg.rf.{k}{i:07x}" for i in range(10) for k in "abc"]
+    save_pairs(tmp_path / "set", names)
+    read, _ = samples(tmp_path / "set")
+    assert sizes(read) == [27, 3]
+    sides = [{path.partition("_jpg")[0] for path in part} for part in read.values()]
+    assert not sides[0] & sides[1]
+
+
+def test_split_leaves_out_few_copies_of_a_photo(tmp_path):
+    save_pairs(tmp_path, [f"{i:02d}" for i in range(20)])
+    copy = tmp_path / "images/19.jpg"
+    copy.write_bytes((tmp_path / "images/03.jpg").read_bytes())
+    detected = detect(tmp_path, {})
+    assert len(detected.rows) == 19
+    assert any("images/19.jpg = images/03.jpg" in note for note in detected.notes)
+
+
+def test_split_that_the_user_chooses(tmp_path):
+    root = tmp_path / "set"
+    save_pairs(root, [f"s{i:02d}" for i in range(20)])
+    read, _ = samples(root, folds=4, fold=1)
+    assert [path[8:10] for path in read["val"]] == ["05", "06", "07", "08", "09"]
+    assert sizes(samples(root, group_by="s([0-9])")[0]) == [10, 10]
+    assert sizes(samples(root, images=f"{root}/images", labels=f"{root}/masks")[0]) == [18, 2]
+    with pytest.raises(DataError, match=f"data.labels={tmp_path}"):
+        detect(root, {"labels": str(tmp_path)})
+
+
+def test_split_by_lists(tmp_path):
+    names = [f"{i:03d}" for i in range(12)]
+    save_pairs(tmp_path, names)
+    (tmp_path / "lists").mkdir()
+    (tmp_path / "lists/train.txt").write_text("".join(f"{name}\n" for name in names[3:10]))
+    (tmp_path / "lists/val.txt").write_text("./images/000.jpg masks/000.png\n001.jpg\n\n")
+    read, detected = samples(tmp_path)
+    assert list(read["val"]) == ["images/000.jpg", "images/001.jpg"]
+    assert list(read["train"]) == [f"images/{name}.jpg" for name in names[3:10]]
+    assert any("3 photos that lists/train.txt" in note for note in detected.notes)
+    (tmp_path / "train.txt").write_text("".join(f"{name}\n" for name in names[:6]))
+    (tmp_path / "val.txt").write_text("".join(f"{name}\n" for name in names[6:]))
+    with pytest.raises(DataError, match=r"train\.txt, val\.txt and lists/train\.txt"):
+        detect(tmp_path, {})
+
+
+def test_split_by_lists_with_other_folders(tmp_path):
+    names = [f"{i:03d}" for i in range(12)]
+    save_pairs(tmp_path, names)
+    lines = [f"/SegNet/photos/{name}.png /SegNet/annot/{name}.png\n" for name in names]
+    (tmp_path / "train.txt").write_text("".join(lines[:9]))
+    assert "not used: train.txt" in notes(tmp_path)
+    (tmp_path / "val.txt").write_text("".join([*lines[9:], "gone\n"]))
+    assert sizes(samples(tmp_path)[0]) == [9, 3]
+    assert "not used: 1 line of train.txt, val.txt" in notes(tmp_path)
+
+
+# -------------------------------------------------------------------------------------- tables
+
+
+def test_table_pairs_and_splits(tmp_path):
+    root = tmp_path / "set"
+    save_photos(root / "a", [f"x{i}" for i in range(6)])
+    lines = ["file,mask,subset"]
+    for seed in range(6):
+        save(root / f"b/y{5 - seed}.png", mask(seed))
+        lines.append(f"a/x{seed}.jpg,b/y{5 - seed}.png,{'valid' if seed > 3 else 'train'}")
+    (root / "list.csv").write_text("\n".join(lines))
+    read, _ = samples(root)
+    assert [*read["val"]] == ["a/x4.jpg", "a/x5.jpg"]
+    np.testing.assert_array_equal(read["train"]["a/x1.jpg"]["labels"], mask(1))
+
+
+def test_table_rows_may_lack_labels(tmp_path):
+    save_pairs(tmp_path, range(5), "{}", "m{}.png")
+    for seed in range(5):
+        save(tmp_path / f"d{seed}.png", (1000 * metres(seed)).astype(np.uint16))
+    lines = ["image,mask,depth", "0.jpg,,", "1.jpg,m1.png,"]
+    lines += [f"{seed}.jpg,m{seed}.png,d{seed}.png" for seed in range(2, 5)]
+    (tmp_path / "list.csv").write_text("\n".join([*lines, ",,", ""]))
+    detected = detect(tmp_path, {})
+    assert detected.task == "joint"
+    assert [row.image for row in detected.rows] == ["1.jpg", "2.jpg", "3.jpg", "4.jpg"]
+    assert not detected.rows[0].depth
+    assert "0.jpg" in detected.notes[0]
+
+
+FORMS = [
+    (";", "image;mask;split", "images/{0}.jpg;masks/{0}.png;{1}"),
+    (",", "image, mask, split", "images\\{0}.jpg, masks\\{0}.png, {1}"),
+    ("\t", "split\tmask\tfile", "{1}\tmasks/{0}.png\timages/{0}.jpg"),
+    (",", "IMAGE,MASK,SPLIT", "images/{0}.JPG,./masks/{0}.PNG,{1}"),
+]
+
+
+@pytest.mark.parametrize(("separator", "header", "row"), FORMS)
+def test_table_forms(tmp_path, separator, header, row):
+    root = folder(tmp_path / "set")
+    rows = [row.format(name, "dev" if k > 6 else "train") for k, name in enumerate(NAMES)]
+    (root / "list.csv").write_text("\n".join([header, *rows]))
+    (root / "long.csv").write_text(f"image,caption\n1,{'a' * 300}\n")  # not of files
+    assert sizes(samples(root)[0]) == [7, 4]
+
+
+@pytest.mark.parametrize(
+    ("row", "named"),
+    [
+        ("images/train/000.jpg,masks/gone.png,train", "masks/gone"),
+        ("images/none.jpg", "images/none"),
+        ("images/train/000.jpg,masks/train/000.png,holdout", "holdout"),
+        ("{other}/images/train/000.jpg,masks/train/000.png,train", "old/images"),
+    ],
+)
+def test_table_with_a_faulty_row_is_refused(tmp_path, row, named):
+    root = folder(tmp_path / "set")
+    rows = [f"images/{n}.jpg,masks/{n}.png,{n.partition('/')[0]}" for n in NAMES]
+    rows.append(row.format(other=folder(tmp_path / "old")))
+    (root / "list.csv").write_text("\n".join(["image,mask,split", *rows]))
+    with pytest.raises(DataError, match=rf"list\.csv: .*{named}"):
+        detect(root, {})
+
+
+def test_table_of_splits_alone_is_refused(tmp_path):
+    root = folder(tmp_path / "set")
+    (root / "list.csv").write_text("name,split\n000,train\n001,val\n")
+    with pytest.raises(DataError, match=r"list\.csv"):
+        detect(root, {})
+
+
+def test_table_with_absolute_paths(tmp_path):
+    root = folder(tmp_path / "set")
+    rows = [f"{root}/images/{n}.jpg,{root}/masks/{n}.png,{n.partition('/')[0]}" for n in NAMES]
+    (root / "list.csv").write_text("\n".join(["image,mask,split", *rows]))
+    assert detect(root, {}).rows[0].image == "images/train/000.jpg"
+
+
+def test_table_of_each_split(tmp_path):
+    root = folder(tmp_path / "set")
+    for split in ("train", "val"):
+        rows = [f"images/{n}.jpg,masks/{n}.png" for n in NAMES if n.startswith(split)]
+        (root / f"{split}.csv").write_text("\n".join(["image,mask", *rows]))
+    assert sizes(samples(root)[0]) == [8, 3]
+    (root / "val.csv").rename(root / "more.csv")
+    with pytest.raises(DataError, match=r"more.csv, train.csv"):
+        detect(root, {})
+
+
+# ---------------------------------------------------------------------------------------- COCO
+
+
+def test_coco_of_two_splits_and_of_one(tmp_path):
+    for split, count in (("train2017", 4), ("val2017", 2)):
+        path = tmp_path / f"set/annotations/instances_{split}.json"
+        write_coco(path, count)
+        save_photos(tmp_path / "set" / split, range(count))
+    read, detected = samples(tmp_path / "set")
+    assert (detected.data, detected.task) == ("coco", "instance")
+    assert sizes(read) == [4, 2]
+    path.unlink()
+    assert sizes(samples(tmp_path / "set")[0]) == [3, 1]
+
+
+@pytest.mark.parametrize(
+    "name", ["{}.jpg", "http://host/x/{}.jpg?a=1", "images\\{}.jpg", "C:\\x\\{}.jpg"]
+)
+def test_coco_as_tools_write_it(tmp_path, name):
+    """The first photo is missing, the names are URLs or Windows paths, the file has a BOM."""
+    root = tmp_path / "set"
+    names = [name.format(i) for i in range(5)]
+    write_objects(root / "a.json", names, {0: "x", 7: "cup"}, size=SIZE)
+    (root / "a.JSON").write_bytes(b"\xef\xbb\xbf" + (root / "a.json").read_bytes())
+    (root / "a.json").unlink()
+    save_photos(root / "images", range(1, 5))
+    with pytest.raises(DataError, match=r"a\.JSON: .*data\.missing=skip"):
+        samples(root)
+    save_photos(root / "images", range(5))
+    assert sum(sizes(samples(root)[0])) == 5
+
+
+def test_coco_in_a_folder_for_each_split(tmp_path):
+    root = tmp_path / "set"
+    for split, count in (("test", 5), ("train", 4), ("valid", 2)):
+        write_coco(root / split / "_annotations.coco.json", count)
+        save_photos(root / split, range(count))
+    read, detected = samples(root)
+    assert [*read["train"]] == [f"train/{i}.jpg" for i in range(4)]
+    assert [*read["val"]] == [f"valid/{i}.jpg" for i in range(2)]
+    assert detected.settings["split_names.val"] == "valid"
+    (root / "train/_annotations.coco.json").unlink()
+    with pytest.raises(DataError):  # not on the test images
+        detect(root, {})
+
+
+def test_coco_below_a_folder_called_training_set(tmp_path):
+    for split in ("train", "val"):
+        save_photos(tmp_path / f"training_set/{split}", ["a"])
+        path = tmp_path / f"training_set/instances_{split}.json"
+        write_objects(path, ["a.jpg"], {1: "thing"})
+    found = settings(tmp_path)
+    assert found["annotations"] == "training_set/instances_%split.json"
+    assert (found["images"], found["split_names.val"]) == ("training_set/%split", "val")
+
+
+def test_coco_beside_masks_is_a_question(tmp_path):
+    root = tmp_path / "set"
+    write_coco(root / "a1.json", 4)
+    save_pairs(root, range(4))
+    with pytest.raises(DataError, match=r"data.labels .* data.annotations=a1.json"):
+        detect(root, {})
+    assert detect(root, {"labels": "masks"}).task == "segmentation"
+    assert detect(root, {"annotations": "a1.json"}).task == "instance"
+    write_coco(root / "a2.json", 4)
+    with pytest.raises(DataError, match=r"a1.json and a2.json"):
+        detect(root, {})
+
+
+@pytest.mark.parametrize("rows", [[[]], [None], {"a": 1}, [["segmentation"]], "text"], ids=str)
+def test_coco_without_objects_is_refused(tmp_path, rows):
+    save_photos(tmp_path, ["0"])
+    write_coco(tmp_path / "a.json", 1)
+    content = json.loads((tmp_path / "a.json").read_text())
+    (tmp_path / "a.json").write_text(json.dumps(content | {"annotations": rows}))
+    with pytest.raises(DataError, match=r"a\.json"):
+        detect(tmp_path, {})
+
+
+def test_coco_of_many_parts_is_not_parsed(tmp_path, monkeypatch):
+    root = folder(tmp_path / "set")
+    monkeypatch.setattr("dpt.data_check.layouts.coco._MAX_PARTS", 5000)
+    (root / "other.json").write_text("[" + '{"a":[]},' * 1000 + "{}]")
+    write_coco(root / "hostile.JSON", 4)
+    text = (root / "hostile.JSON").read_text()
+    (root / "hostile.JSON").write_text(text[:-1] + ', "x": [' + "[]," * 6000 + "[]]}")
+    parsed = []
+    monkeypatch.setattr(
+        "dpt.data_check.layouts.coco.parse_json", lambda text, path: parsed.append(path)
+    )
+    assert "hostile.JSON" in notes(root)
+    assert not parsed
+    (root / "hostile.JSON").write_text("\ufeff" + text)
+    detect(root, {})
+    assert parsed == [root / "hostile.JSON"]
+
+
+# ----------------------------------------------------------------------------------- questions
+
+
+def test_names_that_do_not_pair_are_refused(tmp_path):
+    save_photos(tmp_path / "images", ["cat"])
+    save(tmp_path / "masks/dog.png", mask(0))
+    with pytest.raises(DataError, match=r"masks/dog\.png"):
+        detect(tmp_path, {})
+
+
+def test_two_masks_of_a_photo_are_a_question(tmp_path):
+    root = folder(folder(tmp_path / "twice"), kind="labels")
+    with pytest.raises(DataError, match=r"labels/train/000.png .*set data.labels"):
+        detect(root, {})
+    assert detect(root, {"labels": "masks"}).task == "segmentation"
+
+
+def test_masks_and_their_colours_are_a_question(tmp_path):
+    save_photos(tmp_path / "rgb", range(4))
+    for seed in range(4):
+        save(tmp_path / f"label_id/{seed}.png", mask(seed))
+        save(tmp_path / f"label_color/{seed}.png", PALETTE[mask(seed)])
+    with pytest.raises(DataError, match=r"label_color/0\.png, label_id/0\.png: .*data\.labels"):
+        detect(tmp_path, {})
+    with pytest.raises(DataError, match=r"label_ids .*data\.labels"):
+        detect(tmp_path, {"labels": "label_ids"})
+    read, _ = samples(tmp_path, labels="label_id")
+    np.testing.assert_array_equal(read["train"]["rgb/1.jpg"]["labels"], mask(1))
+
+
+def test_photos_and_masks_of_one_name_in_one_folder_are_refused(tmp_path):
+    for suffix in (".bmp", ".png"):  # beside a JPEG, the PNG would be its map
+        save_picture(tmp_path / f"a{suffix}", np.zeros((8, 8), np.uint8))
+    with pytest.raises(DataError, match=r"a\.bmp and a\.png"):
+        detect(tmp_path, {})
+
+
+def test_masks_of_valid_depth(tmp_path):
+    save_photos(tmp_path, range(4))
+    for seed in range(4):
+        save(tmp_path / f"{seed}_depth.npy", metres(seed).astype(np.float32))
+        save(tmp_path / f"{seed}_depth_mask.npy", np.ones(SIZE, np.float32))
+    detected = detect(tmp_path, {})
+    assert detected.task == "depth"
+    assert "0_depth_mask.npy" in detected.notes[0]
+    for seed in range(4):
+        (tmp_path / f"{seed}_depth_mask.npy").rename(tmp_path / f"{seed}_mask.npy")
+    with pytest.raises(DataError, match=r"0_mask\.npy: .*data\.labels=null"):
+        detect(tmp_path, {})
+    assert detect(tmp_path, {"labels": None}).task == "depth"

@@ -1,0 +1,516 @@
+"""The classes of masks in an unknown folder, and the unit of its depth maps."""
+
+import json
+
+import cv2
+import numpy as np
+import pytest
+from label_folders import (
+    CLASSES,
+    NAMES,
+    PALETTE,
+    SIZE,
+    folder,
+    labels_of,
+    mask,
+    metres,
+    samples,
+    save,
+    save_palette,
+    scaled,
+    settings,
+)
+from PIL import Image
+
+from dpt.config.data import make_dataset
+from dpt.data import DataError
+from dpt.data_check import quick_findings
+from dpt.data_check.layouts import detect
+
+NAMED_COLOURS = "name,r,g,b\nred,200,10,10\ngreen,10,200,10\n"
+
+
+def rgb(seed):
+    return PALETTE[mask(seed)]
+
+
+def of_ids(*ids):
+    return lambda seed: mask(seed, ids)
+
+
+def refuses(root, pattern, **given):
+    with pytest.raises(DataError, match=pattern):
+        detect(root, given)
+
+
+# ----------------------------------------------------------------------------------------- ids
+
+
+@pytest.mark.parametrize("ids", [(1, 2, 3), (0, 255)])
+def test_ids_become_classes(tmp_path, ids):
+    read, _ = samples(folder(tmp_path / "set", kind="annotations", make=of_ids(*ids)))
+    np.testing.assert_array_equal(labels_of(read), np.searchsorted(ids, mask(9, ids)))
+
+
+def test_ids_below_0_are_unlabelled(tmp_path):
+    root = folder(tmp_path / "set", make=lambda seed: mask(seed).astype(int) - 1, suffix=".npy")
+    for names in ("", "sky\nroad\n"):
+        (root / "classes.txt").write_text(names)
+        read, detected = samples(root)
+        assert any("-1 (33.33%)" in note for note in detected.notes)
+        assert set(np.unique(labels_of(read))) == {0, 1, 255}
+
+
+@pytest.mark.parametrize(
+    ("last", "kind"), [(65535, np.uint16), (2**31 - 1, np.int32), (2**32 - 1, np.uint32)]
+)
+def test_ids_of_the_largest_value_are_unlabelled(tmp_path, last, kind):
+    values = np.array([0, 1, 2, last], kind)
+    suffix = ".png" if kind is np.uint16 else ".npy"
+    make = of_ids(0, 1, 2, 3)
+    root = folder(tmp_path / "set", make=lambda seed: values[make(seed)], suffix=suffix)
+    for names in ("", "sky\nroad\ntree\n"):
+        (root / "classes.txt").write_text(names)
+        read, detected = samples(root)
+        assert any(f"{last} (25.00%)" in note for note in detected.notes)
+        np.testing.assert_array_equal(labels_of(read), np.array([0, 1, 2, 255])[make(9)])
+
+
+def test_ids_of_two_values_are_two_classes(tmp_path):
+    values = np.array([0, 65535], np.uint16)
+    read, _ = samples(folder(tmp_path / "two", make=lambda seed: values[mask(seed, (0, 1))]))
+    np.testing.assert_array_equal(labels_of(read), mask(9, (0, 1)))
+
+
+def test_ids_that_a_label_map_leaves_out_are_named(tmp_path):
+    root = folder(tmp_path / "set", make=of_ids(0, 1, 2, 7))
+    assert any("7 (25.00%)" in note for note in detect(root, {"label_map": [0, [1, 2]]}).notes)
+
+
+def interpolated(seed):
+    ids = mask(seed, (0, 255))
+    ids[0, :12] = range(20, 250, 20)
+    return ids
+
+
+@pytest.mark.parametrize(
+    ("make", "given", "pattern"),
+    [
+        (interpolated, {}, r"masks/train: .*data\.label_map"),
+        (of_ids(0, 128, 255), {}, r"label_map=\[0,128,255\] or data.label_map=\[0,128\]"),
+        (of_ids(0, 255), {"num_classes": 2}, r"data\.label_map=\[0,255\]"),
+    ],
+)
+def test_ids_of_two_readings_are_a_question(tmp_path, make, given, pattern):
+    refuses(folder(tmp_path / "set", make=make), pattern, **given)
+
+
+# ----------------------------------------------------------------------------- files of classes
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "names"),
+    [
+        ("classes.txt", "sky\nstage 2\nstage 1\n", "sky, stage 2, stage 1"),
+        ("classes.txt", "0: sky\n1: lane 4\n2: car\n", "sky, lane 4, car"),
+        ("_classes.csv", "Value, Class\n0, sky\n1, lane 4\n2, car\n", "sky, lane 4, car"),
+        ("classes.csv", "name,id\nsky,0\nlane,1\ncar,2\n", "sky, lane, car"),
+        ("classes.csv", "id,name,other\n0,a b,7\n1,c,8\n2,d,9\n", "a b, c, d"),
+        ("labelmap.txt", "# label:color::\nsky:0,0,0::\na 4:1,1,1::\nb:2,2,2::\n", "sky, a 4, b"),
+        ("classes.json", '{"0": "sky", "1": "lane", "2": "car"}', "sky, lane, car"),
+        ("classes.json", '{"classes": {"0": "a", "1": "b", "2": "c"}}', "a, b, c"),
+        ("classes.json", '{"a": 0, "b": 1, "c": 2}', "a, b, c"),
+        ("classes.json", '{"names": ["a", "b", "c"]}', "a, b, c"),
+        ("classes.csv", "name\na\nb\nc\n", "a, b, c"),
+        ("classes.csv", "train\nbus\ncar\n", "train, bus, car"),
+        ("classes.csv", '"name","id"\n"a, b",0\n"c",1\n"d",2\n', "a, b, c, d"),
+    ],
+)
+def test_class_file_forms(tmp_path, file, text, names):
+    root = folder(tmp_path / "set")
+    (root / file).write_text(text)
+    assert ", ".join(settings(root)["class_names"]) == names
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("a\x1b[31m", "a [31m"),
+        ("a\tb\u202e", "a b"),
+        ("Straße, naïve", "Straße, naïve"),
+        ("-1", "-1"),
+        ("می\u200cرود", "می\u200cرود"),
+        ("\ud800x", "x"),
+    ],
+)
+def test_class_file_names_are_cleaned(tmp_path, name, shown):
+    root = folder(tmp_path / "set")
+    (root / "classes.json").write_text(json.dumps([name, "b", "c"]))
+    assert settings(root)["class_names"] == [shown, "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("classes.txt", "sky\ncar\ncar\n"),
+        ("classes.json", '{"classes": 5}'),
+        ("classes.json", json.dumps([f"c{i}" for i in range(10_000)])),
+        ("classes.csv", "name,id\n" + "".join(f"c{i},{i}\n" for i in range(300))),
+        ("classes.txt", "x\n" * 20_000),
+    ],
+)
+def test_class_file_with_faults_is_refused(tmp_path, file, text):
+    root = folder(tmp_path / "set")
+    (root / file).write_text(text)
+    refuses(root, file.replace(".", r"\."))
+
+
+WRONG = ["null", "[]", "{}", "[1]", "1.5", "NaN", "-Infinity", "1e400", "9" * 5000, '"x"', "true"]
+WRONG += ['"\\ud800"', '"=1+1"', '"@SUM(A1)"', '""', '{"a": [[]]}', '"\\u001b\\n"']
+
+
+@pytest.mark.parametrize("key", ["name", "id", "color", "ignore_index", "classes", "all"])
+def test_class_file_with_wrong_types_is_refused_by_one_line(tmp_path, key):
+    root = folder(tmp_path / "set")
+    for value in WRONG:
+        row = {"name": '"a"', "id": "0", "color": "[0, 0, 0]"} | {key: value}
+        fields = ", ".join(f'"{k}": {v}' for k, v in row.items())
+        texts = {
+            "ignore_index": f'{{"classes": [{{"name": "a", "id": 0}}], "ignore_index": {value}}}',
+            "classes": f'{{"classes": {value}}}',
+            "all": value,
+        }
+        (root / "classes.json").write_text(texts.get(key, f'{{"classes": [{{{fields}}}]}}'))
+        with pytest.raises(ValueError, match=r"\A[^\n\x1b]*classes\.json[^\n\x1b]*\Z"):
+            detect(root, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "ids", "given", "names"),
+    [  # names, or the keys that decide
+        ("sky\nroad\ntree\n", (0, 1, 2, 3), {}, "label_map=1-3.*ignore_index=3"),
+        ("sky\nroad\ntree\n", (0, 1, 3), {}, "label_map=1-3.*ignore_index=3"),
+        ("sky\nroad\ntree\n", (0, 1, 2, 3), {"label_map": "1-3"}, ["sky", "road", "tree"]),
+        ("sky\nroad\ntree\n", (0, 1, 2, 3), {"ignore_index": 3}, ["sky", "road", "tree"]),
+        ("void\nsky\nroad\n", (1, 2), {}, "num_classes=3.*label_map=1-3"),
+        ("void\nsky\nroad\n", (1, 2), {"num_classes": 3}, ["void", "sky", "road"]),
+        ("sky\nroad\n", (1, 2), {}, ["sky", "road"]),
+        ("__ignore__\n_background_\ncat\n", (0, 1, 255), {}, ["_background_", "cat"]),
+        ("_background_\ncat\n", (0, 1, 255), {}, ["_background_", "cat"]),
+        ("-1 __ignore__\n0 _background_\n1 cat\n", (0, 1, 255), {}, ["_background_", "cat"]),
+        ("255: void\n0: sky\n1: cat\n", (0, 1, 255), {}, ["sky", "cat"]),
+        ("void\nsky\ncat\n", (0, 1, 2), {}, ["void", "sky", "cat"]),
+        ("void\nsky\ncat\n", (0, 1, 255), {}, "num_classes=3"),
+        ("Unlabeled\nsky\ncat\n", (0, 1, 255), {}, "num_classes=3"),
+    ],
+)
+def test_class_file_names_belong_to_ids(tmp_path, text, ids, given, names):
+    root = folder(tmp_path / "set", make=of_ids(*ids))
+    (root / "classes.txt").write_text(text)
+    if isinstance(names, str):
+        refuses(root, rf"classes\.txt: .*{names}", **given)
+        return
+    read, detected = samples(root, **given)
+    assert detected.settings["class_names"] == names
+    if given:
+        assert len(detected.class_weights) == 3
+    if len(ids) == 4:
+        assert set(np.unique(labels_of(read))) == {0, 1, 2, 255}
+
+
+@pytest.mark.parametrize("make", [mask, rgb])
+def test_class_file_leaves_an_id_out_of_training(tmp_path, make):
+    rows = [{"id": i, "name": f"c{i}", "color": PALETTE[i].tolist()} for i in range(3)]
+    root = folder(tmp_path / "set", make=make)
+    (root / "classes.json").write_text(json.dumps({"classes": rows, "ignore_index": 1}))
+    read, detected = samples(root)
+    assert detected.settings["class_names"] == ["c0", "c2"]
+    np.testing.assert_array_equal(labels_of(read), np.array([0, 255, 1])[mask(9)])
+
+
+# -------------------------------------------------------------------------------------- colours
+
+
+def test_colours_without_a_table_become_classes(tmp_path):
+    root = folder(tmp_path / "set", make=rgb)
+    (root / "classes.txt").write_text("black\nred\ngreen\n")
+    assert any("classes.txt" in note for note in detect(root, {}).notes)
+    (root / "classes.txt").unlink()
+    read, detected = samples(root)
+    order = [detected.settings["label_colors"].index(c) for c in PALETTE[:3].tolist()]
+    np.testing.assert_array_equal(labels_of(read), np.array(order)[mask(9)])
+    refuses(root, r"data.class_names needs data.label_colors", class_names=["a", "b", "c"])
+
+
+def test_colours_of_a_table_have_its_names(tmp_path):
+    root = folder(tmp_path / "set", make=rgb)
+    expected = np.array([255, 0, 1])[mask(9)]  # black has no name
+    (root / "classes.csv").write_text(NAMED_COLOURS)
+    read, detected = samples(root)
+    assert detected.settings["class_names"] == ["red", "green"]
+    np.testing.assert_array_equal(labels_of(read), expected)
+    (root / "classes.csv").write_text("name,r,g,b\nred,200,10,10\nVoid,0,0,0\ngreen,10,200,10\n")
+    assert any("Void: trained as a class" in note for note in detect(root, {}).notes)
+    read, detected = samples(root, label_map=[0, 2])
+    assert (detected.settings["class_names"], len(detected.class_weights)) == (["red", "green"], 2)
+    np.testing.assert_array_equal(labels_of(read), expected)
+
+
+def test_colours_that_the_user_gives(tmp_path):
+    root = folder(tmp_path / "set", make=rgb)
+    (root / "classes.csv").write_text(NAMED_COLOURS)
+    colors = PALETTE[[2, 0, 1]].tolist()
+    found = settings(root, label_colors=colors, class_names=["a", "b", "c"])
+    assert (found["num_classes"], found["label_colors"]) == (3, colors)
+    assert "class_names" not in found
+    assert settings(root, label_colors=colors, ignore_index=[2])["num_classes"] == 2
+    refuses(root, "data.label_colors", label_colors=colors[:2])
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ({"label_map": [0, 1]}, ["green", "red"]),
+        ({"ignore_index": 2}, ["green", "red"]),
+        ({"ignore_index": [0, 2]}, ["red"]),
+    ],
+)
+def test_colours_of_which_the_user_chooses(tmp_path, given, names):
+    root = folder(tmp_path / "set", make=rgb)
+    (root / "classes.csv").write_text(NAMED_COLOURS)
+    read, detected = samples(root, label_colors=PALETTE[[2, 1, 0]].tolist(), **given)
+    assert detected.settings["class_names"] == names
+    table = [names.index(name) if name in names else 255 for name in ("black", "red", "green")]
+    np.testing.assert_array_equal(labels_of(read), np.array(table)[mask(9)])
+
+
+def antialiased(seed):
+    big = cv2.resize(rgb(seed), (SIZE[1] * 2, SIZE[0] * 2), interpolation=cv2.INTER_CUBIC)
+    return big[1::2, 1::2] if seed % 2 else cv2.GaussianBlur(rgb(seed), (3, 3), 0)
+
+
+def off_by_one(seed):
+    return rgb(seed) + np.uint8(1) * (seed == 3)
+
+
+@pytest.mark.parametrize("make", [antialiased, off_by_one])
+def test_colours_that_are_mixed_are_no_classes(tmp_path, make):
+    root = folder(tmp_path / "set", make=make)
+    read, detected = samples(root)
+    assert detected.settings["class_names"] == ["#000000", "#0ac80a", "#c80a0a"]
+    assert any("data.color_distance=32" in note for note in detected.notes)
+    order = np.array([0, 2, 1])[mask(3)]
+    labels = labels_of(read, "train/003")
+    assert ((labels == order) | (labels == 255)).all()
+    labels = labels_of(samples(root, color_distance=120)[0], "train/003")
+    assert (labels == order).mean() > 0.9
+    assert 255 not in labels
+    colors = '[{"title": "sky", "color": "#000000"}, {"title": "red", "color": "#C80a0A"}]'
+    (root / "classes.json").write_text(colors)
+    read, detected = samples(root)
+    assert detected.settings["class_names"] == ["sky", "red"]
+    labels = labels_of(read, "train/003")
+    assert ((labels == np.array([0, 1, 255])[mask(3)]) | (labels == 255)).all()
+
+
+def test_colours_between_others_may_be_classes(tmp_path):
+    colours = np.array([[0, 0, 0], [128, 0, 0], [192, 0, 0], [64, 0, 0]], np.uint8)  # as VOC's
+    root = folder(tmp_path / "set", make=lambda seed: colours[mask(seed, (0, 1, 2, 3))])
+    assert settings(root)["num_classes"] == 4
+
+
+def test_colours_of_red_on_black_are_no_ids(tmp_path):
+    colours = np.array([[0, 0, 0], [255, 0, 0]], np.uint8)
+    root = folder(tmp_path / "set", make=lambda seed: colours[mask(seed, (0, 1))])
+    read, detected = samples(root)
+    assert detected.settings["class_names"] == ["#000000", "#ff0000"]
+    np.testing.assert_array_equal(labels_of(read), mask(9, (0, 1)))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda ids: np.dstack([ids] * 3),
+        lambda ids: np.dstack([ids, 0 * ids, 0 * ids]),
+        lambda ids: np.dstack([ids == 0, ids == 1, ids == 2]).astype(np.uint8),
+    ],
+    ids=["grey", "red", "one-hot"],
+)
+@pytest.mark.parametrize("suffix", [".png", ".npy"])
+def test_ids_in_three_channels(tmp_path, request, make, suffix):
+    ids = of_ids(0, 1, 2, 2)  # 2 is more frequent than 1
+    root = folder(tmp_path / "set", make=lambda seed: make(ids(seed)), suffix=suffix)
+    np.testing.assert_array_equal(labels_of(samples(root)[0]), ids(9))
+    if "one-hot" not in request.node.callspec.id:
+        (root / "classes.txt").write_text("sky\nroad\ntree\n")
+        assert settings(root)["class_names"] == ["sky", "road", "tree"]
+        save(root / f"masks/val/001{suffix}", ids(9))  # one channel beside three
+        np.testing.assert_array_equal(labels_of(samples(root)[0]), ids(9))
+
+
+# ------------------------------------------------------------------------------------- palettes
+
+
+def test_palettes_of_one_order_hold_ids(tmp_path):
+    def write(path, ids):  # one palette has the ids as grey
+        grey = np.repeat(np.arange(4, dtype=np.uint8)[:, None], 3, axis=1)
+        save_palette(path, ids, grey if path.stem == "001" else PALETTE)
+
+    read, detected = samples(folder(tmp_path / "set", write))
+    assert "label_colors" not in detected.settings
+    np.testing.assert_array_equal(labels_of(read), mask(9))
+
+
+@pytest.mark.parametrize("smooth", [False, True])
+def test_palettes_beside_colours(tmp_path, smooth):
+    order = np.array([3, 1, 0, 2])  # of the palette
+
+    def make(seed):
+        return cv2.GaussianBlur(rgb(seed), (3, 3), 0) if smooth and seed == 1 else rgb(seed)
+
+    root = folder(tmp_path / "set", make=make)
+    for seed in (0, 3, 9):
+        ids = np.argsort(order)[mask(seed)].astype("u1")
+        save_palette(root / f"masks/{NAMES[seed]}.png", ids, PALETTE[order])
+    (root / "classes.csv").write_text("name,color\nsky,#000000\nred,#c80a0a\ngreen,#0AC80A\n")
+    read, detected = samples(root)
+    assert detected.settings["class_names"] == ["sky", "red", "green"]
+    for seed in (0, 3, 4, 9):
+        np.testing.assert_array_equal(labels_of(read, NAMES[seed]), mask(seed))
+
+
+@pytest.mark.parametrize("suffix", [".png", ".gif"])
+def test_palettes_of_other_orders(tmp_path, suffix):
+    def write(path, ids):
+        order = np.random.default_rng(ids[::8, ::8].ravel()).permutation(4)
+        save_palette(path, np.argsort(order)[ids].astype("u1"), PALETTE[order])
+
+    root = folder(tmp_path / "set", write, suffix=suffix)
+    read, detected = samples(root)
+    classes = [PALETTE.tolist().index(color) for color in detected.settings["label_colors"]]
+    assert sorted(classes) == [0, 1, 2]
+    for seed in (0, 3, 4, 9):
+        labels = labels_of(read, NAMES[seed])
+        np.testing.assert_array_equal(np.array(classes)[labels], mask(seed))
+    assert disagreements(root) == 1
+
+
+@pytest.mark.parametrize(("order", "count"), [([0, 1, 2], 0), ([1, 0, 2], 1)])
+def test_palettes_of_other_order_than_a_table(tmp_path, order, count):
+    root = folder(tmp_path / "set", save_palette)
+    assert disagreements(root, label_colors=PALETTE[order].tolist()) == count
+
+
+def disagreements(root, **options):
+    """The number of findings about palettes when a run starts."""
+    node = {"_target_": CLASSES["folder"], "root": str(root), "labels": "masks", "num_classes": 3}
+    lines = quick_findings(make_dataset({**node, **options}, "train"), 8)
+    return sum("data.color_distance" in line for line in lines)
+
+
+def test_one_colour_on_transparency_is_refused(tmp_path):
+    def write(path, ids):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        red = np.where(ids[..., None] > 0, np.uint8([255, 0, 0, 255]), np.uint8(0))
+        Image.fromarray(red).save(path)
+
+    refuses(folder(tmp_path / "set", write), r"masks/train: .*transparent")
+
+
+# ---------------------------------------------------------------------------------------- depth
+
+
+@pytest.mark.parametrize(
+    ("suffix", "factor", "kind"),
+    [(".png", 1000, np.uint16), (".npy", 1, np.float32), (".tiff", 1, np.float32)],
+)
+def test_depth_units(tmp_path, suffix, factor, kind):
+    def make(seed):
+        depth = scaled(factor, kind)(seed)
+        depth[0, 0] = 65535 if kind is np.uint16 else np.nan
+        return depth
+
+    read, detected = samples(folder(tmp_path / "set", kind="depth", make=make, suffix=suffix))
+    assert (detected.task, detected.settings["max_depth"]) == ("depth", 5.0)
+    sample = read["train"]["images/train/004.jpg"]
+    assert not sample["valid"][0, 0]
+    np.testing.assert_allclose(sample["depth"].ravel()[1:], metres(4).ravel()[1:], atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("factor", "kind", "named"),
+    [
+        (100, np.uint16, "0.01"),
+        (256, np.uint16, "0.00390625"),
+        (512, np.uint16, "0.001953125"),
+        (5000, np.uint16, "0.0002"),
+        (100, np.int32, "0.01"),
+        (1000, np.float32, "0.001"),
+        (50, np.uint16, "0.01"),
+        (50, np.uint8, ""),
+    ],
+)
+def test_depth_units_are_a_question(tmp_path, factor, kind, named):
+    suffix = ".png" if kind in (np.uint8, np.uint16) else ".npy"
+    make = scaled(factor, kind)
+    root = folder(tmp_path / "set", kind="depth", suffix=suffix, make=make)
+    refuses(root, rf"depth/train: .*data\.depth_scale{f'={named}' if named else ''}\b")
+    read, _ = samples(root, depth_scale=1 / factor)
+    depth = read["val"]["images/val/000.jpg"]["depth"]
+    np.testing.assert_allclose(depth, metres(8), atol=1.01 / factor + 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("top", "kind", "suffix"),
+    [
+        (65535, np.uint16, ".png"),
+        (255, np.uint8, ".png"),
+        (1, np.float32, ".npy"),
+        (1000, np.uint16, ".png"),
+        (1, np.float32, ".tiff"),
+        (10, np.float64, ".npy"),
+    ],
+)
+def test_depth_scaled_to_its_own_range_is_a_question(tmp_path, top, kind, suffix):
+    def make(seed):
+        depth = metres(seed) * (1 + 0.1 * seed)
+        return ((depth - depth.min()) / np.ptp(depth) * top).astype(kind)
+
+    root = folder(tmp_path / "set", kind="depth", make=make, suffix=suffix)
+    refuses(root, rf"depth/train: .*{top}.*data\.depth_scale")
+    assert detect(root, {"depth_scale": 0.1}).task == "depth"
+
+
+def test_depth_may_end_at_a_far_plane(tmp_path):
+    def make(seed):
+        return (1000 * metres(seed)).clip(0, 4000).astype(np.uint16)
+
+    assert settings(folder(tmp_path / "set", kind="depth", make=make))["depth_scale"] == 0.001
+
+
+@pytest.mark.parametrize("missing", [65.535, 65535.0, 65504.0, 1e10])
+def test_depth_of_65535_in_floats_is_not_measured(tmp_path, missing):
+    def make(seed):
+        depth = metres(seed).astype(np.float32)
+        depth[:3] = missing
+        return depth
+
+    read, detected = samples(folder(tmp_path / "set", kind="depth", make=make, suffix=".npy"))
+    assert detected.settings["max_depth"] == 5.0
+    assert not read["val"]["images/val/000.jpg"]["valid"][:3].any()
+
+
+def test_depth_below_0_is_counted(tmp_path):
+    def make(seed):
+        return (metres(seed) - 1.65).astype(np.float32)
+
+    root = folder(tmp_path / "set", kind="depth", suffix=".tiff", make=make)
+    assert any("24.8" in note for note in detect(root, {}).notes)
+
+
+@pytest.mark.parametrize("kind", ["disparity", "disp", "Disparities"])
+def test_disparity_is_no_depth(tmp_path, kind):
+    def make(seed):
+        return (8000 / metres(seed)).astype(np.uint16)
+
+    refuses(folder(tmp_path / "set", kind=kind, make=make), f"{kind}/train: .*disparity")
