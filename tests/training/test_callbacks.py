@@ -19,10 +19,8 @@ from dpt.objectives import DepthObjective, RegressionObjective, SegmentationObje
 from dpt.training import callbacks
 from dpt.training.callbacks import (
     MovingAverage,
-    ProgressLines,
     StopOnSignal,
     Throughput,
-    make_progress,
 )
 from dpt.types import HeadOutput, OutputSpec
 
@@ -94,13 +92,6 @@ def test_a_stop_ends_the_process_if_no_batch_comes(stop, monkeypatch, waits):
     time.sleep(1.5)
     assert [reason.code for reason in reasons] == ([128 + signal.SIGTERM] if waits else [])
     assert all("dpt train resume=RUN" in reason.message for reason in reasons)
-
-
-def test_sigterm_may_come_twice(stop):
-    """timeout(1) sends it to the process and to its group."""
-    for _ in range(2):
-        os.kill(os.getpid(), signal.SIGTERM)
-    assert stop.received == signal.SIGTERM
 
 
 def test_a_signal_during_validation_stops_after_it(stop):
@@ -210,10 +201,6 @@ def test_throughput_counts_the_images_of_all_ranks(monkeypatch):
     assert logged == {"train/images_per_s": 10 * 4 * 2 / 10.0}
 
 
-def test_progress_without_a_terminal_is_lines(capsys):
-    assert isinstance(make_progress(), ProgressLines)
-
-
 @pytest.mark.slow
 def test_a_run_in_a_terminal(train, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
@@ -307,13 +294,6 @@ def test_the_number_of_pictures_can_be_set(train, tmp_path):
     run = train(tmp_path, "task=depth", "callbacks.panels.count=2")
     assert sorted(p.name for p in (run / "panels").iterdir()) == ["00000.png", "00004.png"]
     assert cv2.imread(str(run / "panels/00004.png")) is not None
-
-
-@pytest.mark.slow
-def test_callbacks_can_be_left_out(train, tmp_path):
-    run = train(tmp_path, "task=depth", "callbacks.panels=null", "callbacks.progress=null")
-    assert not (run / "panels").exists()
-    assert (run / "metrics.json").is_file()
 
 
 @pytest.mark.slow

@@ -85,22 +85,6 @@ def test_every_command_of_the_page_runs(line, tmp_path, metrics):
         assert metrics(tmp_path / "run")["ended"] == "finished"
 
 
-def test_the_page_shows_one_of_each():
-    assert "export DPT_PLUGINS=mine " in "\n".join(COMMANDS)
-    text = "\n".join(COMMANDS)
-    for part in ("task/depth_loss=", "data=side_by_side", "model/encoder=", "task=measured"):
-        assert part in text
-
-
-@pytest.mark.parametrize("part", ["berhu", "side_by_side", "cnn", "measured", "agreement"])
-def test_an_example_is_short(part):
-    """Lines of code of its Python file, imports and empty lines aside, and of its YAML."""
-    blocks = [block for name, block in FILES.items() if Path(name).stem == part]
-    lines = [line for block in blocks for line in block.splitlines()[1:] if line.strip()]
-    assert len(blocks) == (1 if part == "agreement" else 2)
-    assert len([line for line in lines if not line.startswith(("import", "from"))]) <= 35
-
-
 def test_two_heads_in_one_run_and_the_commands_that_read_its_checkpoint(folder, tmp_path, metrics):
     run = tmp_path / "run"
     line = "python train.py --config-dir=mine model/encoder=cnn task=depth_and_measured"

@@ -11,7 +11,6 @@ from timm.optim.muon import zeropower_via_newtonschulz
 from torch import nn
 
 import dpt
-from dpt.config.objects import check_arguments
 from dpt.training import optim
 from dpt.training.optim import make_optimizer, warmup_then_decay
 
@@ -58,11 +57,6 @@ def test_an_encoder_at_rate_zero_stays(model):
     optimizer.step()
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter, before[name]) == name.startswith("encoder."), name
-
-
-def test_options_reach_the_optimisers(model):
-    assert adamw(model, lr=0.1, betas=(0.8, 0.95)).param_groups[0]["betas"] == (0.8, 0.95)
-    assert sgd(model, lr=0.1, momentum=0.7).param_groups[0]["momentum"] == 0.7
 
 
 def test_muon_orthogonalises_the_steps_of_matrices_only():
@@ -219,8 +213,3 @@ def test_rates_keep_their_ratio():
     small, large = (group["lr"] for group in optimizer.param_groups)
     assert 0 < small < 0.1
     assert large == pytest.approx(4 * small)
-
-
-def test_a_negative_warmup():
-    with pytest.raises(ValueError, match=r"schedule\.warmup=-1"):
-        check_arguments(warmup_then_decay, {"warmup": -1}, "schedule", is_partial=True)

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dpt.config.data import LoaderSettings
 from dpt.config.trainer import require_batches, trainer_arguments
-from dpt.training.trainer import make_trainer, validation_cost
+from dpt.training.trainer import make_trainer
 
 CONF = Path(__file__).parents[2] / "conf"
 TWO_RANKS = {"strategy": "ddp", "devices": 2}
@@ -67,13 +66,6 @@ def test_a_run_validates_ten_times_unless_told_otherwise(settings, expected):
 )
 def test_validations_take_at_most_a_fifth_of_a_run(settings, expected):
     assert trainer_of(80, **settings).val_check_interval == expected
-
-
-def test_larger_images_in_validation_cost_more():
-    settings = LoaderSettings(
-        image_size=(96, 128), eval_size=(192, 256), batch_size=4, num_workers=0
-    )
-    assert validation_cost(settings) == pytest.approx(4 * 2 / 3)
 
 
 def test_without_the_callback_no_other_writes_checkpoints():
