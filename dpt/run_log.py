@@ -73,7 +73,7 @@ def write_json(path: Path, values: Mapping[str, float | str]) -> None:
     write_bytes(path, (json.dumps(flat, indent=2) + "\n").encode())
 
 
-def as_text(cell: str) -> str:
+def csv_cell(cell: str) -> str:
     """Returns a cell of a CSV file that no spreadsheet takes for a formula."""
     cell = visible(cell)  # csv takes a carriage return for the end of a line
     return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\n")) else cell

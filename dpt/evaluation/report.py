@@ -11,24 +11,24 @@ from dpt import html
 from dpt.atomic import write_bytes
 from dpt.evaluation.scoring import DatasetScores, ImageScore
 from dpt.metrics import Confusion
-from dpt.run_log import as_text
+from dpt.run_log import csv_cell
 
 CONFUSIONS = 20
 
 
 def write_per_image(path: Path, images: Sequence[ImageScore]) -> None:
     """Writes a line for each image: its name and its scores; empty where it has no label."""
-    rows = [["name", *map(as_text, images[0].scores)]]
+    rows = [["name", *map(csv_cell, images[0].scores)]]
     for image in images:
         values = ["" if np.isnan(v) else f"{v:.8g}" for v in image.scores.values()]
-        rows.append([as_text(image.name), *values])
+        rows.append([csv_cell(image.name), *values])
     _write_csv(path, rows)
 
 
 def write_confusion(path: Path, confusions: Sequence[Confusion]) -> None:
     """Writes counts, ground truth by row and prediction by column; no file without a matrix."""
     for confusion in confusions:
-        names = [as_text(name) for name in confusion.class_names]
+        names = [csv_cell(name) for name in confusion.class_names]
         counts = confusion.counts.astype(str).tolist()
         rows = [[name, *row] for name, row in zip(names, counts, strict=True)]
         _write_csv(path, [["truth", *names, "no class"], *rows])

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_value_, clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 
-from dpt.run_log import as_text
+from dpt.run_log import csv_cell
 from dpt.torch_internals import skip_step_on_device, unscales_gradients
 from dpt.training.lightning_internals import clip_shards, loss_scaler
 from dpt.types import HeadOutput
@@ -130,7 +130,7 @@ class StepGuard:
                 rows.writerow(["step", "rank", "loss", "gradient_norm", "sample"])
             for loss, names in batches:
                 start = (step, trainer.global_rank, float(loss), norm)
-                rows.writerows([*start, as_text(name)] for name in names)
+                rows.writerows([*start, csv_cell(name)] for name in names)
         if self.total & (self.total - 1) == 0:  # the 1st, 2nd, 4th, 8th, ...
             losses = ", ".join(f"{float(loss):g}" for loss, _ in batches)
             log.warning(

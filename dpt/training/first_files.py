@@ -21,7 +21,7 @@ log = logging.getLogger("dpt")
 CHECKED_FILES = 16  # of each split
 
 
-def check_data(
+def check_first_files(
     train: Dataset,
     val: Dataset,
     objectives: Mapping[str, Objective],

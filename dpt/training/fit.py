@@ -38,7 +38,7 @@ from dpt.objectives.teacher import Teacher
 from dpt.process import is_first_rank
 from dpt.run_log import log_table, write_json
 from dpt.training.callbacks import StopOnSignal
-from dpt.training.first_files import check_data
+from dpt.training.first_files import check_first_files
 from dpt.training.lightning_internals import kill_other_ranks
 from dpt.training.resume import RunState, checkpoint_of, restoring, step_of, without_weight_files
 from dpt.training.task import Task, make_task
@@ -99,7 +99,9 @@ def fit(cfg: PlainMapping) -> Scores:
     L.seed_everything(keys.seed, verbose=False)
     refuse_unused(keys.overrides)
     data = read_data(cfg)
-    check_data(data.train, data.val, data.objectives, data.teacher, on_error=data.settings.on_error)
+    check_first_files(
+        data.train, data.val, data.objectives, data.teacher, on_error=data.settings.on_error
+    )
     run = prepare(cfg, data)
     log_start(run)
     with run.stop:

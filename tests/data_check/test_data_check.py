@@ -27,7 +27,7 @@ from dpt.data_check.scan import Scan, read_records
 from dpt.data_check.units import UNITS, likely_scale
 from dpt.files import config_dir
 from dpt.objectives.teacher import Teacher
-from dpt.training.first_files import check_data
+from dpt.training.first_files import check_first_files
 from dpt.types import DatasetInfo, Sample
 
 COUNTS = {"train": 8, "val": 6}
@@ -477,7 +477,7 @@ def test_splits_with_other_lists_of_classes_are_found(tmp_path):
     assert "class 1 is b in one split and d in another" in error.message
     train, val = (make_dataset(data, split) for split in ("train", "val"))
     with pytest.raises(DataError, match="class 1 is b in one split and d in another"):
-        check_data(train, val, {}, Teacher(), on_error="raise")
+        check_first_files(train, val, {}, Teacher(), on_error="raise")
 
 
 def test_a_split_that_is_not_there_does_not_hide_the_others(camvid):
@@ -883,5 +883,5 @@ def test_a_run_starts_with_them(dense_folder, caplog):
                       "data.max_depth=10", "data.missing=skip", "data.depth_scale=1e-6",
                       "data.min_depth=0")  # fmt: skip
     train, val = (make_dataset(data, s) for s in ("train", "val"))
-    check_data(train, val, {}, Teacher(), on_error="raise")
+    check_first_files(train, val, {}, Teacher(), on_error="raise")
     assert "these look like millimetres" in caplog.text

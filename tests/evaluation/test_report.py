@@ -18,7 +18,7 @@ from dpt.evaluation.scoring import ImageScore
 from dpt.files import DataError
 from dpt.html import data_uri, number, render_page, require_free, write_page
 from dpt.metrics import Confusion
-from dpt.run_log import as_text, log_table, start_log, write_json
+from dpt.run_log import csv_cell, log_table, start_log, write_json
 
 
 @pytest.fixture(autouse=True)
@@ -171,7 +171,7 @@ def test_a_data_check_leaves_files_of_the_user_alone(tmp_path, refused, name):
     ],
 )
 def test_text_in_a_table_is_no_formula(tmp_path, cell, text):
-    assert as_text(cell) == text
+    assert csv_cell(cell) == text
     write_per_image(tmp_path / "a.csv", [ImageScore(cell, {cell: -0.5, "rmse": 1.0})])
     with (tmp_path / "a.csv").open(newline="") as file:
         assert list(csv.reader(file)) == [["name", text, "rmse"], [text, "-0.5", "1"]]

@@ -14,7 +14,7 @@ from dpt.data.mixing import paste_parts
 from dpt.model import create_model
 from dpt.objectives import DepthObjective, SegmentationObjective
 from dpt.objectives.teacher import PseudoLabelTeacher, predict
-from dpt.training.first_files import check_data
+from dpt.training.first_files import check_first_files
 from dpt.training.task import Task
 from dpt.types import IGNORE_INDEX, HeadOutput
 
@@ -177,7 +177,7 @@ def test_a_teacher_that_could_do_nothing_is_refused(train, tmp_path, refused, ar
 def test_an_average_without_images_to_label_is_told(caplog):
     data = ScenesDataset(length=8)
     objectives = {"depth": DepthObjective(max_depth=10.0)}
-    check_data(data, data, objectives, PseudoLabelTeacher(), on_error="raise")
+    check_first_files(data, data, objectives, PseudoLabelTeacher(), on_error="raise")
     assert (
         "task/teacher: all of the 8 training images that were read have labels; the teacher "
         "labels only images without them"

@@ -16,7 +16,7 @@ from dpt.data import DataError, Dataset
 from dpt.data.scenes.dataset import CLASSES
 from dpt.objectives.teacher import PseudoLabelTeacher, Teacher
 from dpt.training import task
-from dpt.training.first_files import check_data, missing_labels
+from dpt.training.first_files import check_first_files, missing_labels
 from dpt.types import DatasetInfo
 
 ROOT = Path(__file__).parents[2]
@@ -369,9 +369,9 @@ def test_one_rank_of_a_machine_reads_the_first_files(monkeypatch):
             raise DataError("broken")
 
     with pytest.raises(DataError, match="broken"):
-        check_data(Broken(), Broken(), {}, Teacher(), on_error="raise")
+        check_first_files(Broken(), Broken(), {}, Teacher(), on_error="raise")
     monkeypatch.setenv("LOCAL_RANK", "1")
-    check_data(Broken(), Broken(), {}, Teacher(), on_error="raise")
+    check_first_files(Broken(), Broken(), {}, Teacher(), on_error="raise")
 
 
 def test_labels_that_no_image_has_are_missed():
