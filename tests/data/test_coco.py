@@ -111,7 +111,7 @@ def test_categories_of_one_name_are_told_apart_by_their_ids(saved, tmp_path):
         for row in content["categories"][:2]:
             row["name"] = "thing"
 
-    ids = [id for id, *_ in edited(saved, tmp_path, lambda content: None).categories]
+    ids = [row.id for row in dataset(*saved).categories]
     names = edited(saved, tmp_path, change).info.class_names
     assert names[:2] == (f"thing ({ids[0]})", f"thing ({ids[1]})")
 

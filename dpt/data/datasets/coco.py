@@ -45,7 +45,9 @@ class _Image:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Category:
+class CocoCategory:
+    """A row of ``categories``."""
+
     id: int
     name: str
     supercategory: object = None
@@ -74,7 +76,7 @@ class _Annotation(_Segment):
 @dataclass(frozen=True, kw_only=True)
 class _Content:
     images: Annotated[list[Annotated[_Image, _Row]], Field(min_length=1)]
-    categories: Annotated[list[Annotated[_Category, _Row]], Field(min_length=1, max_length=256)]
+    categories: Annotated[list[Annotated[CocoCategory, _Row]], Field(min_length=1, max_length=256)]
     annotations: list[Annotated[_Annotation, _Row]]
 
 
@@ -186,16 +188,13 @@ class CocoDataset(FileDataset):
     def _number(self, names: Sequence[str]) -> None:
         """Makes the categories of these names the classes, in this order."""
         row_of_name = {row.name: row for row in self._rows}
-        rows = [row_of_name.get(name, _Category(id=-1, name=name)) for name in names]
+        rows = [row_of_name.get(name, CocoCategory(id=-1, name=name)) for name in names]
+        self.categories = rows
         self._class_of_id: dict[int | None, int] = {
             row.id: class_id for class_id, row in enumerate(rows) if row.name in row_of_name
         }
-        self.categories = [(row.id, row.name, row.isthing) for row in rows]
-        self.label_rule = LabelRule(
-            num_classes=len(rows),
-            class_names=names,
-            colors=[row.color for row in rows] if all(len(row.color) == 3 for row in rows) else (),
-        )
+        colors = [row.color for row in rows] if all(len(row.color) == 3 for row in rows) else ()
+        self.label_rule = LabelRule(num_classes=len(rows), class_names=names, colors=colors)
 
     def adopt_classes(self, names: Sequence[str]) -> None:
         if names and self.label_rule is not None and self._used_names <= set(names):
@@ -204,7 +203,7 @@ class CocoDataset(FileDataset):
 
     def make_info(self) -> DatasetInfo:
         info = super().make_info()
-        things = tuple(is_thing for _, _, is_thing in self.categories)
+        things = tuple(row.isthing for row in self.categories)
         return replace(info, targets=(*info.targets, "objects"), things=things)
 
     # ------------------------------------------------------------------------------- reading
@@ -216,22 +215,22 @@ class CocoDataset(FileDataset):
         if files.objects is not None:
             layers, positions = _read_picture(files.objects, segments)
         else:
-            codes = self._codes(index)
-            masks = [
-                ObjectMask(class_id, code["counts"].decode(), segment.iscrowd, _area(segment, code))
-                for code, segment in codes
-                if self.categories[class_id := self._class_of_id[segment.category_id]][2]
-            ]
+            codes, masks = self._codes(index), []
+            for code, segment in codes:
+                class_id = self._class_of_id[segment.category_id]
+                counts, area = code["counts"].decode(), _area(segment, code)
+                if self.categories[class_id].isthing:
+                    masks.append(ObjectMask(class_id, counts, segment.iscrowd, area))
             codes.sort(key=lambda pair: coco.area(pair[0]), reverse=True)
             layers = [None, *(segment for _, segment in codes)]
             positions = np.zeros(size, np.int64)
             for position, (code, _) in enumerate(codes, 1):
                 positions[coco.decode(code) > 0] = position
         ids = np.full((len(layers), 2), (IGNORE_INDEX, 0), np.int32)
-        for position, segment in enumerate(layers):
-            if segment is not None:
-                class_id = self._class_of_id[segment.category_id]
-                is_object = self.categories[class_id][2] and not segment.iscrowd
+        for position, layer in enumerate(layers):
+            if layer is not None:
+                class_id = self._class_of_id[layer.category_id]
+                is_object = self.categories[class_id].isthing and not layer.iscrowd
                 ids[position] = class_id, position + 1 if is_object else 0
         labels, objects = ids.T[:, positions]
         return RawMaps(labels, objects, masks)
@@ -267,7 +266,9 @@ class CocoDataset(FileDataset):
         return faults + ([f"{shared} pixels are in several masks"] if shared else [])
 
 
-def _classes(rows: Sequence[_Category], used_ids: set[int | None], path: Path) -> list[_Category]:
+def _classes(
+    rows: Sequence[CocoCategory], used_ids: set[int | None], path: Path
+) -> list[CocoCategory]:
     """Returns the categories that are classes, in the order of their ids, with unique names."""
     used_names = {
         text for row in rows if row.id in used_ids for text in (row.name, row.supercategory)
@@ -282,7 +283,7 @@ def _classes(rows: Sequence[_Category], used_ids: set[int | None], path: Path) -
     ]
 
 
-def _objects_fault(rows: Sequence[_Category], segments: Sequence[_Segment]) -> str:
+def _objects_fault(rows: Sequence[CocoCategory], segments: Sequence[_Segment]) -> str:
     """Returns why no object can be trained and scored; empty if one can."""
     if not segments:
         return "none of its images has an object"
