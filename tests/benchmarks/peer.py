@@ -8,87 +8,108 @@ bf16 (fp32 on a CPU without bf16 instructions), random flips. It runs on a GPU i
 
 from __future__ import annotations
 
+import math
 import sys
 import time
+from collections.abc import Iterable, Sequence
+from itertools import islice
 
 import lightning as L
 import segmentation_models_pytorch
 import torch
 import torch.nn.functional as F
 from hydra import compose, initialize_config_dir
-from lightning.fabric.utilities import move_data_to_device
+from lightning.fabric import Fabric
 from omegaconf import OmegaConf
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from dpt.config.data import loader_settings, make_dataset, make_eval_loader, make_train_loader
 from dpt.config.job import MISTAKES, fail
 from dpt.config.objectives import make_objectives
 from dpt.files import config_dir
 from dpt.functional import has_bf16
+from dpt.objectives import Objective
 from dpt.objectives.batches import same_size_groups, take
-from dpt.types import HeadOutput, Preprocessing
+from dpt.types import Batch, HeadOutput, Preprocessing
+
+MULTIPLE = 32  # of the sides of its images
+
+
+class Peer(nn.Module):
+    """A DPT head with a tiny ViT from scratch; images in 0..255 to class logits or depth."""
+
+    def __init__(self, num_classes: int, image_size: Sequence[int], rule: Preprocessing) -> None:
+        super().__init__()
+        self.is_depth = num_classes == 1
+        self.preprocessing = rule
+        self.network = segmentation_models_pytorch.DPT(
+            "tu-vit_tiny_patch16_224",
+            encoder_weights=None,
+            decoder_intermediate_channels=[24, 48, 96, 192],
+            decoder_fusion_channels=64,
+            classes=num_classes,
+            dynamic_img_size=True,
+            img_size=tuple(image_size),
+        )
+
+    def forward(self, images: Tensor) -> HeadOutput:
+        device, (height, width) = images.device.type, images.shape[-2:]
+        padding = (0, -width % MULTIPLE, 0, -height % MULTIPLE)
+        padded = F.pad(images.float(), padding, mode="replicate")
+        with torch.autocast(device, torch.bfloat16, enabled=has_bf16(device)):
+            maps = self.network(self.preprocessing.normalize(padded)).float()
+        maps = maps[..., :height, :width]
+        return HeadOutput(F.softplus(maps[:, 0]) if self.is_depth else maps)
+
+
+def train(peer: Peer, objective: Objective, batches: DataLoader, steps: int) -> None:
+    optimizer = torch.optim.AdamW(peer.parameters(), lr=5e-4)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    epochs = range(math.ceil(steps / len(batches)))
+    for epoch in epochs:
+        batches.sampler.set_epoch(epoch)
+        for batch in islice(batches, steps - epoch * len(batches)):
+            terms = objective.losses(peer(batch["image"]), batch)
+            optimizer.zero_grad()
+            sum(terms.values()).backward()
+            optimizer.step()
+            schedule.step()
+
+
+@torch.no_grad()
+def score(peer: Peer, objective: Objective, batches: Iterable[Batch]) -> dict[str, float]:
+    peer.eval()
+    for batch in batches:
+        for images, positions in same_size_groups(batch):
+            objective.update(peer(images), take(batch, positions))
+    return {k: round(v, 4) for k, v in objective.compute().items() if "/" not in k}
 
 
 def main(overrides: list[str]) -> None:
     with initialize_config_dir(str(config_dir().absolute()), version_base=None):
         config = compose("train", overrides)
-    cfg = OmegaConf.to_container(config, resolve=False)
-    data = OmegaConf.to_container(config.data, resolve=True)
-    L.seed_everything(cfg["seed"], verbose=False)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    data, task = (OmegaConf.to_container(node, resolve=True) for node in (config.data, config.task))
+    L.seed_everything(config.seed, verbose=False)
     settings = loader_settings(data)
-    train, val = (make_dataset(data, split) for split in ("train", "val"))
-    task = OmegaConf.to_container(config.task, resolve=True)
-    (objective,) = make_objectives(task, train).values()
-    objective.to(device)
+    train_set, val_set = (make_dataset(data, split) for split in ("train", "val"))
+    (objective,) = make_objectives(task, train_set).values()
     targets = ("labels",) if objective.target == "labels" else ("depth",)
-    batches = make_train_loader(train, settings, {"hflip": 0.5}, cfg["seed"], targets)
-    preprocessing = Preprocessing(
-        **{**config.model.preprocessing, "image_size": settings.eval_size}
+    rule = Preprocessing(**{**config.model.preprocessing, "image_size": settings.eval_size})
+    num_classes = len(train_set.info.class_names) if targets == ("labels",) else 1
+    peer = Peer(num_classes, settings.image_size, rule)
+    fabric = Fabric(accelerator="auto", devices=1)
+    fabric.to_device(objective)
+    fabric.to_device(peer)
+    loaders = fabric.setup_dataloaders(
+        make_train_loader(train_set, settings, {"hflip": 0.5}, config.seed, targets),
+        make_eval_loader(val_set, settings, rule, targets),
+        use_distributed_sampler=False,
     )
-    classes = len(train.info.class_names) if targets == ("labels",) else 1
-    model = segmentation_models_pytorch.DPT(
-        "tu-vit_tiny_patch16_224",
-        encoder_weights=None,
-        decoder_intermediate_channels=[24, 48, 96, 192],
-        decoder_fusion_channels=64,
-        classes=classes,
-        dynamic_img_size=True,
-        img_size=settings.image_size,
-    ).to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-4)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, cfg["steps"])
-
-    def outputs(images: torch.Tensor) -> torch.Tensor:
-        with torch.autocast(device, torch.bfloat16, enabled=has_bf16(device)):
-            maps = model(preprocessing.normalize(images)).float()
-        return maps if classes > 1 else F.softplus(maps[:, 0])
-
-    model.train()
-    step, seconds = 0, time.perf_counter()
-    while step < cfg["steps"]:
-        batches.sampler.set_epoch(step // len(batches))
-        for batch in batches:
-            batch = move_data_to_device(batch, torch.device(device))
-            terms = objective.losses(HeadOutput(outputs(batch["image"])), batch)
-            optimizer.zero_grad()
-            sum(terms.values()).backward()
-            optimizer.step()
-            schedule.step()
-            step += 1
-            if step == cfg["steps"]:
-                break
-    print(f"{step} steps, {(time.perf_counter() - seconds) / 60:.1f} minutes")
-    model.eval()
-    multiple = 32
-    with torch.no_grad():
-        for batch in make_eval_loader(val, settings, preprocessing, targets):
-            batch = move_data_to_device(batch, torch.device(device))
-            for images, positions in same_size_groups(batch):
-                pad = [-images.shape[-1] % multiple, -images.shape[-2] % multiple]
-                padded = F.pad(images.float(), (0, pad[0], 0, pad[1]), mode="replicate")
-                found = outputs(padded)[..., : images.shape[-2], : images.shape[-1]]
-                objective.update(HeadOutput(found), take(batch, positions))
-    print({k: round(v, 4) for k, v in objective.compute().items() if "/" not in k})
+    begun = time.perf_counter()
+    train(peer, objective, loaders[0], config.steps)
+    print(f"{config.steps} steps, {(time.perf_counter() - begun) / 60:.1f} minutes")
+    print(score(peer, objective, loaders[1]))
 
 
 if __name__ == "__main__":

@@ -113,18 +113,27 @@ def test_depth_that_is_nowhere_above_zero_is_an_error():
             depth_remarks(prediction)
 
 
-def test_good_and_poor_depth_are_not_doubted():
-    poor = 4 + 3 * NOISE
-    for prediction, kind in (
-        (GUESS, {}), (GUESS * 2, {}), (poor, {}), (GUESS * 1000, FITTED), (1 / GUESS, RELATIVE),
-        (7 + 1 / GUESS, RELATIVE), (poor, RELATIVE),
+@pytest.mark.parametrize(
+    ("prediction", "kind"),
+    [
+        (GUESS, {}),
+        (GUESS * 2, {}),
+        (4 + 3 * NOISE, {}),
+        (GUESS * 1000, FITTED),
+        (1 / GUESS, RELATIVE),
+        (7 + 1 / GUESS, RELATIVE),
+        (4 + 3 * NOISE, RELATIVE),
         (np.where(NOISE < 0.2, np.nan, GUESS), {}),
-    ):  # fmt: skip
-        assert depth_remarks(prediction, **kind) == ""
-    assert depth_remarks(GUESS, np.where(NOISE < 0.99, 0, DEPTH)) == ""  # LiDAR
-    assert depth_remarks(GUESS, DEPTH * 0) == ""
+    ],
+)
+def test_good_and_poor_depth_are_not_doubted(prediction, kind):
+    assert depth_remarks(prediction, **kind) == ""
+
+
+def test_sparse_depth_is_not_doubted():
     one = np.where(np.arange(600).reshape(20, 30) == 7, DEPTH, 0)
-    assert depth_remarks(GUESS, one) == ""
+    for depth in (np.where(NOISE < 0.99, 0, DEPTH), DEPTH * 0, one):
+        assert depth_remarks(GUESS, depth) == ""
 
 
 def test_remarks_are_printed_and_reported(score_files, dense_folder, refused, metrics, tmp_path):
