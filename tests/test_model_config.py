@@ -25,13 +25,11 @@ def test_list_models():
 
 @pytest.mark.parametrize("name", dpt.list_models("eomt_*"))
 def test_every_model_of_queries_builds_and_runs(name):
-    heads = {"segmentation": {"num_classes": 3, "kind": "masks"},
-             "panoptic": {"num_classes": 2, "num_queries": 7, "things": [True, False]}}  # fmt: skip
+    panoptic = {"num_classes": 2, "num_queries": 7, "things": [True, False]}
+    heads = {"segmentation": {"num_classes": 3, "kind": "masks"}, "panoptic": panoptic}
     with torch.device("meta"):
         model = dpt.create_model(name, heads=heads)
-        outputs = model(
-            torch.empty(2, 3, 100, 130), raw=True
-        )  # in evaluation it reads the shares of masks
+        outputs = model(torch.empty(2, 3, 100, 130), raw=True)
     assert outputs["segmentation"].prediction.shape == (2, 3, 100, 130)
     assert outputs["panoptic"].prediction.masks.shape == (2, 7, 100, 130)
     layers = model.encoder.num_later_blocks + 1
@@ -147,14 +145,9 @@ def test_settings_of_another_kind_of_depth_head_are_dropped():
         ({"encoder": "vit_tiny_patch16_224"}, r"model\.encoder='vit_tiny.*must be a mapping"),
         ({"preprocessing": Preprocessing()}, r"model\.preprocessing=.*must be a mapping"),
         ({"heads": {"depth": {"max_depth": 9}}}, r"depth\.max_depth=9: .* allow only None$"),
-        ({"heads": {"depth": {"activation": "sigmoid"}}}, r"activation='sigmoid': .*only 'relu'"),
         ({"heads": {"depth": {"scale": 2.0}}}, r"model\.heads\.depth\.scale=2\.0: .*only 1\.0$"),
-        ({"encoder": {"patch_sise": 8}}, r"model\.encoder\.patch_sise\. .*mean patch_size"),
         ({"decoder": {"readot": "add"}}, r"model\.decoder\.readot\. .*mean readout"),
-        ({"preprocessing": {"mena": 1}}, r"model\.preprocessing\.mena\. .*mean mean"),
         ({"encoder": {"kind": "resnet"}}, r"encoder\.kind='resnet': choose from vit"),
-        ({"encoder": {"kind": ["vit"]}}, r"encoder\.kind=\['vit'\]: choose from vit"),
-        ({"name": ["dpt_tiny"]}, r"no model \['dpt_tiny'\]; there are"),
         ({"encoder": {"kind": "timm"}}, r"model\.encoder\.name must be given"),
         ({"in_channels": 1}, r"model\.encoder\.in_channels=1: must be 3, as images are RGB"),
         (
@@ -163,32 +156,20 @@ def test_settings_of_another_kind_of_depth_head_are_dropped():
         ),
         ({"readout": "cat"}, r"model\.decoder\.readout='cat': .*project"),
         ({"scales": "x"}, r"model\.decoder\.scales='x': must be a list or must be 'auto'$"),
-        ({"batch_norm": "x"}, r"model\.decoder\.batch_norm='x': .*boolean.* or must be 'auto'$"),
         ({"out_indices": [2, 5, 8]}, "one entry per level"),
         ({"out_indices": [2, 5, 8, 12]}, r"out_indices=\[2, 5, 8, 12\].*0\.\.11"),
         ({"image_size": 384}, r"model\.encoder\.image_size=384: must be a list"),
         ({"num_heads": 5}, "not a multiple of num_heads=5"),
         ({"embed_dim": 0}, r"model\.encoder\.embed_dim=0: must be greater than or equal to 1"),
-        ({"embed_dim": -48}, r"model\.encoder\.embed_dim=-48: must be greater"),
-        ({"num_heads": 0}, r"model\.encoder\.num_heads=0: must be greater"),
         ({"embed_dim": 48_000}, r"18,497,040,000 parameters .* at most 10,000,000,000 in"),
         (
             {"image_size": [13_000, 13_000], "patch_size": 1},
             r"parameters .* at most 10,000,000,000",
         ),
         ({"fusion_channels": 10**12}, r"describes no model \(.*overflow"),
-        ({"embed_dim": 12 * 10**30}, r"describes no model \(.*[Oo]verflow"),
         ({"num_blocks": 10**9}, r"model\.encoder\.num_blocks=10+: must be less"),
         ({"mlp_ratio": math.inf}, r"model\.encoder\.mlp_ratio=inf: must be a finite number"),
-        ({"drop_path": 5}, r"model\.encoder\.drop_path=5: must be less than 1"),
-        ({"layer_scale": math.nan}, r"model\.encoder\.layer_scale=nan: must be a finite"),
-        ({"fusion_channels": 0}, r"model\.decoder\.fusion_channels=0: must be greater"),
-        ({"fusion_channels": -5}, r"model\.decoder\.fusion_channels=-5: must be greater"),
         ({"reassemble_channels": [8, -8, 8, 8]}, r"reassemble_channels\.1=-8: must be greater"),
-        ({"heads": {"depth": {"min_depth": math.nan}}}, r"depth\.min_depth=nan: must be a finite"),
-        ({"heads": {"depth": {"min_depth": -1}}}, r"depth\.min_depth=-1: must be greater"),
-        ({"heads": {"depth": {"shift": -1}}}, r"depth\.shift=-1: must be greater"),
-        ({"heads": {"depth": {"scale": 0}}}, r"depth\.scale=0: must be greater"),
         ({"preprocessing": {"std": [0, 0, 0]}}, r"preprocessing\.std=\[0\.0, .*above 0"),
         ({"preprocessing": {"multiple_of": 0}}, r"preprocessing\.multiple_of=0: must be 1 to"),
         ({"preprocessing": {"image_size": [10**5, 10**5]}}, r"image_size=\[100000, .*at most"),

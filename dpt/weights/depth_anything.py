@@ -24,7 +24,8 @@ from torch import Tensor
 
 from dpt.model_config import model_dict
 from dpt.validation import Plain
-from dpt.weights import transformers, transformers_encoders
+from dpt.weights import transformers
+from dpt.weights import transformers_encoders as encoders
 from dpt.weights.base import Format, StoredModel
 from dpt.weights.dinov2 import IMAGENET, SCALES, gated_table, spread_blocks
 from dpt.weights.files import CheckpointFiles
@@ -136,7 +137,7 @@ def table(config: Plain, *, is_folder: bool) -> Table:
     if not is_folder:
         return [*gated_table(encoder, "pretrained."), *FILE_TABLE]
     neck = transformers.neck_table()
-    return [*transformers_encoders.encoder_table(encoder), *neck, ("heads.depth.*", "head.*")]
+    return [*encoders.encoder_table(encoder), *neck, ("heads.depth.*", "head.*")]
 
 
 def _scale_output(tensors: Tensors, gain: float) -> dict[str, Tensor]:
@@ -196,7 +197,7 @@ def _read_folder(files: CheckpointFiles) -> Plain:
     """Returns the configuration of a folder of transformers."""
     config = files.config
     backbone = config.get("backbone_config") or DEFAULT_BACKBONE
-    encoder = transformers_encoders.read_backbone(backbone, "dinov2")
+    encoder = encoders.read_backbone(backbone, "dinov2")
     final_norm, patch = encoder["final_norm"], encoder["patch_size"]
     if not final_norm or config.get("patch_size", 14) != patch:
         raise ValueError(
@@ -230,7 +231,7 @@ def _write_config(config: Plain) -> Plain:
         "architectures": ["DepthAnythingForDepthEstimation"],
         "model_type": "depth_anything",
         "backbone_config": {
-            **transformers_encoders.write_backbone("dinov2", encoder),
+            **encoders.write_backbone("dinov2", encoder),
             "layerscale_value": encoder["layer_scale"] or 1.0,
         },
         "patch_size": encoder["patch_size"],

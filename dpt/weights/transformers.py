@@ -12,28 +12,13 @@ import torch
 
 from dpt.model_config import model_dict
 from dpt.validation import Plain
+from dpt.weights import processors
+from dpt.weights import transformers_encoders as encoders
 from dpt.weights.base import Format, StoredModel
 from dpt.weights.files import CheckpointFiles
 from dpt.weights.names import Table, Tensors, to_theirs
 from dpt.weights.official import restandardize
-from dpt.weights.processors import (
-    read_dpt_processor,
-    read_names,
-    write_dpt_processor,
-    write_names,
-)
 from dpt.weights.shapes import Keys, Shapes, read_keys, write_keys
-from dpt.weights.transformers_encoders import (
-    BACKBONES,
-    HYBRID,
-    VIT,
-    encoder_table,
-    find_family,
-    read_backbone,
-    read_encoder,
-    write_backbone,
-    write_encoder,
-)
 
 DECODER: Keys = {
     "readout": ("readout_type", "project"),
@@ -116,7 +101,7 @@ class Transformers(Format):
             encoder=encoder,
             decoder={**decoder, "align": "resize_lateral"},
             preprocessing={
-                **read_dpt_processor(files.processor, encoder),
+                **processors.read_dpt_processor(files.processor, encoder),
                 # of its image processor's post_process methods
                 "output_interpolation": "bicubic" if name == "depth" else "bilinear",
             },
@@ -132,7 +117,7 @@ class Transformers(Format):
         if encoder.get("weight_standardization") == "official":
             tensors = restandardize(tensors, "sqrt")
         theirs = to_theirs(tensors, _table(config), DEEPEST_UNIT)
-        dim, model_type = encoder["embed_dim"], find_family(encoder)[0]
+        dim, model_type = encoder["embed_dim"], encoders.find_family(encoder)[0]
         norm = "backbone.layernorm" if model_type else "dpt.layernorm"
         if model_type != "beit" and f"{norm}.weight" not in theirs:
             # its models hold these and the following, and never use them
@@ -142,26 +127,26 @@ class Transformers(Format):
         dtype = str(tensors["encoder.cls_token"].dtype).removeprefix("torch.")
         theirs_config = {**_write_config(config), "dtype": dtype}
         # transformers' own ViT takes only square images
-        processor = write_dpt_processor(config, only_square=model_type is None)
+        processor = processors.write_dpt_processor(config, only_square=model_type is None)
         return CheckpointFiles(path, theirs, theirs_config, processor)
 
 
 def _table(config: Plain) -> Table:
     neck = neck_table(len(config["decoder"]["reassemble_channels"]))
-    return [*encoder_table(config["encoder"]), *neck, *HEAD_TABLE]
+    return [*encoders.encoder_table(config["encoder"]), *neck, *HEAD_TABLE]
 
 
 def _read_encoder_and_decoder(config: Plain) -> tuple[Plain, Plain]:
     decoder = read_keys(DECODER, config)
     levels = len(decoder["reassemble_channels"])
     if config.get("is_hybrid"):  # the first two levels are stages of the CNN
-        encoder = read_encoder(HYBRID, config)
+        encoder = encoders.read_encoder(encoders.HYBRID, config)
         encoder["out_indices"] = encoder["out_indices"][2:]
         decoder["reassemble_channels"] = [None, None, *decoder["reassemble_channels"][2:]]
     elif config.get("backbone_config") is not None:
-        encoder = read_backbone(config["backbone_config"], *BACKBONES)
+        encoder = encoders.read_backbone(config["backbone_config"], *encoders.BACKBONES)
     else:
-        encoder = read_encoder(VIT, config)
+        encoder = encoders.read_encoder(encoders.VIT, config)
     if config.get("head_in_index", -1) not in (-1, levels - 1):
         raise ValueError(f"head_in_index={config['head_in_index']}: only -1 is read")
     decoder["scales"] = decoder["scales"][:levels]
@@ -183,7 +168,7 @@ def _read_head(files: CheckpointFiles, decoder: Plain) -> tuple[str, Plain]:
         shapes = Shapes(files.tensors, "transformers' dpt")
         return "segmentation", {
             "num_classes": shapes("head.head.4.weight")[0],
-            "class_names": read_names(config),
+            "class_names": processors.read_names(config),
             "dropout": config.get("semantic_classifier_dropout", 0.1),
             "auxiliary": config.get("use_auxiliary_head", True),
         }
@@ -197,7 +182,7 @@ def _check_writable(config: Plain) -> None:
     encoder, decoder = config["encoder"], config["decoder"]
     is_hybrid = encoder["kind"] == "hybrid"
     registers = encoder["num_register_tokens"]
-    is_over_backbone = find_family(encoder)[0] is not None
+    is_over_backbone = encoders.find_family(encoder)[0] is not None
     checks = [
         (registers, f"num_register_tokens={registers}: its dpt takes them for patches"),
         (
@@ -226,7 +211,7 @@ def _write_config(config: Plain) -> Plain:
     """Returns ``config.json`` for our complete configuration."""
     encoder, decoder = config["encoder"], config["decoder"]
     ((name, head),) = config["heads"].items()
-    model_type, family = find_family(encoder)
+    model_type, family = encoders.find_family(encoder)
     is_hybrid = encoder["kind"] == "hybrid"
     task = "DepthEstimation" if name == "depth" else "SemanticSegmentation"
     theirs: Plain = {
@@ -241,16 +226,16 @@ def _write_config(config: Plain) -> Plain:
     }
     if name == "segmentation":
         theirs |= {
-            **write_names(head),
+            **processors.write_names(head),
             "use_auxiliary_head": head["auxiliary"],
             "semantic_classifier_dropout": head["dropout"],
         }
     if model_type is not None:
-        theirs["backbone_config"] = write_backbone(model_type, encoder)
+        theirs["backbone_config"] = encoders.write_backbone(model_type, encoder)
         if model_type == "dinov2":
             theirs["backbone_config"]["use_mask_token"] = False
         return theirs
-    theirs |= write_encoder(family, encoder)
+    theirs |= encoders.write_encoder(family, encoder)
     if is_hybrid:
         grid = encoder["image_size"][0] // encoder["patch_size"]
         theirs |= {

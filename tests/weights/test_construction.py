@@ -15,41 +15,15 @@ from dpt.types import OutputSpec
 from dpt.weights.formats import convert
 
 VIT = {"embed_dim": 64, "num_heads": 1, "position_resize": "bilinear"}
-DINOV2 = {
-    "layer_scale": 1.0,
-    "final_norm": True,
-    "readout": "ignore",
-    "unit_bias": True,
-    "patch_size": 14,
-    "image_size": [56, 56],
-}
+GRID_14 = {"patch_size": 14, "image_size": [56, 56]}
+DINOV2 = {"layer_scale": 1.0, "final_norm": True, "readout": "ignore", "unit_bias": True, **GRID_14}
 SWIN = {
-    "encoder": {
-        "kind": "timm",
-        "name": "swinv2_tiny_window8_256",
-        "img_size": 64,
-        "embed_dim": 16,
-        "depths": [2, 2, 2, 2],
-        "num_heads": [1, 1, 2, 4],
-        "window_size": 4,
-    },
-    "decoder": {"readout": "ignore"},
-    "reassemble_channels": [None] * 4,
-    "fusion_channels": 8,
+    "encoder": {"kind": "timm", "name": "swinv2_tiny_window8_256", "img_size": 64},
+    "decoder": {"readout": "ignore", "fusion_channels": 8, "reassemble_channels": [None] * 4},
 }
-ROPE = {
-    "encoder": {"kind": "timm", "name": "vit_small_patch16_dinov3", "img_size": 64},
-    "reassemble_channels": [8, 8, 12, 16],
-    "fusion_channels": 8,
-}
+ROPE = {"encoder": {"kind": "timm", "name": "vit_small_patch16_dinov3", "img_size": 64}}
 QUERIES = {"panoptic": {"num_classes": 3, "things": [True, False, True]}}
-EOMT = {
-    **VIT,
-    "out_indices": [2],
-    "num_later_blocks": 1,
-    "num_register_tokens": 4,
-    "cls_position": False,
-}
+LATER = {"out_indices": [2], "num_later_blocks": 1, "num_register_tokens": 4, "cls_position": False}
 
 
 def make(heads=None, **options):
@@ -67,7 +41,7 @@ CASES = {
     "official": (None, VIT),
     "transformers": (None, VIT),
     "depth_anything": (None, VIT | DINOV2),
-    "eomt": (QUERIES, EOMT),
+    "eomt": (QUERIES, VIT | LATER),
     "dpt, SwinV2": (None, SWIN),
     "dpt, DINOv3": (None, ROPE),
 }

@@ -11,27 +11,18 @@ import pytest
 import safetensors.torch
 import torch
 from safetensors.torch import load_file, save_file
-from tiny import assert_equal
+from tiny import assert_equal, small_model
 
 import dpt
 from dpt.training.checkpoints import read_checkpoint
-from dpt.weights import formats, load_encoder_weights, pickles
+from dpt.weights import formats, load_encoder_weights
 from dpt.weights.files import CheckpointFiles, open_checkpoint, unwrap
 from dpt.weights.formats import WRITABLE, convert, fingerprint
 
-SMALL = {
-    "embed_dim": 64,
-    "num_blocks": 4,
-    "num_heads": 1,
-    "out_indices": [0, 1, 2, 3],
-    "image_size": [64, 64],
-    "reassemble_channels": [8, 8, 12, 16],
-    "fusion_channels": 8,
-}
 
-
-def small(**overrides):
-    return dpt.create_model("dpt_tiny", heads={"depth": {}}, **{**SMALL, **overrides}).eval()
+def small(heads=None, **overrides):
+    options = {"embed_dim": 64, "num_heads": 1, "position_resize": "bilinear", **overrides}
+    return small_model(heads=heads or {"depth": {}}, **options).eval()
 
 
 @pytest.fixture
@@ -89,7 +80,7 @@ def test_a_folder_is_whole_or_does_not_open(saved, monkeypatch):
 def test_class_names_and_colours_that_are_lost_are_noted(to, lost, tmp_path):
     head = {"num_classes": 3, "class_names": ["a", "b", "c"], "palette": [[1, 2, 3]] * 3}
     for name, values in (("with", head), ("without", {"num_classes": 3})):
-        model = dpt.create_model("dpt_tiny", heads={"segmentation": values}, **SMALL)
+        model = small({"segmentation": values})
         model.save_pretrained(tmp_path / name)
         notes = convert(tmp_path / name, tmp_path / f"{name}.pt", to=to).notes
         found = [note for note in notes if note.startswith("heads.")]
@@ -97,16 +88,12 @@ def test_class_names_and_colours_that_are_lost_are_noted(to, lost, tmp_path):
 
 
 def test_files_have_the_mode_of_the_umask(saved, tmp_path):
-    _, folder = saved
     old = os.umask(0o027)
     try:
-        convert(folder, tmp_path / "a", to="transformers")
-        convert(folder, tmp_path / "a.pt", to="official")
+        convert(saved[1], tmp_path / "a", to="transformers")
     finally:
         os.umask(old)
-    files = [tmp_path / "a.pt", *(tmp_path / "a").iterdir()]
-    assert len(files) == 4
-    assert {p.stat().st_mode & 0o777 for p in files} == {0o640}
+    assert {p.stat().st_mode & 0o777 for p in (tmp_path / "a").iterdir()} == {0o640}
 
 
 def test_a_fingerprint_is_of_weights_and_configuration(saved):
@@ -228,16 +215,6 @@ def test_a_hub_name_is_fetched(saved, monkeypatch, tmp_path):
     tensors = formats.read("someone/depth").tensors  # as training reads model.weights
     assert tensors.keys() == model.state_dict().keys()
     assert convert("someone/depth", tmp_path / "copy", to="dpt").tensors == len(tensors)
-
-
-def test_a_converted_model_has_its_complete_configuration(saved, tmp_path):
-    model, folder = saved
-    convert(folder, tmp_path / "a.pt", to="official")
-    convert(tmp_path / "a.pt", tmp_path / "back", to="dpt")
-    found = json.loads((tmp_path / "back" / "config.json").read_text())
-    wanted = dpt.DPT.from_pretrained(tmp_path / "a.pt").config.to_dict()
-    assert found == wanted
-    assert found["encoder"].keys() == model.config.to_dict()["encoder"].keys()
 
 
 def test_the_users_own_folder_and_a_file_in_a_folder(saved, tmp_path, monkeypatch):
@@ -365,14 +342,14 @@ def test_a_small_file_with_endless_plain_data_is_refused(tmp_path, name, form):
     path = tmp_path / "a.pt"
     torch.save({"a": torch.zeros(1)}, path, _use_new_zipfile_serialization=form == "zip")
     if form == "legacy":  # three short pickles are in front
-        pickles = [pickle.dumps(each, protocol=2) for each in (0x1950A86A20F9469CFC6C, 1001, {})]
+        pickles = [pickle.dumps(value, protocol=2) for value in (0x1950A86A20F9469CFC6C, 1001, {})]
         path.write_bytes(b"".join([*pickles, BOMBS[name], pickle.dumps([], protocol=2)]))
     else:
         with zipfile.ZipFile(path) as archive:
-            records = {each.filename: archive.read(each) for each in archive.infolist()}
+            records = {record.filename: archive.read(record) for record in archive.infolist()}
         with zipfile.ZipFile(path, "w") as archive:
-            for each, content in records.items():
-                archive.writestr(each, BOMBS[name] if each.endswith("data.pkl") else content)
+            for record, content in records.items():
+                archive.writestr(record, BOMBS[name] if record.endswith("data.pkl") else content)
     with pytest.raises(ValueError, match=r"a\.pt: .*1000000 values, or 50 levels"):
         formats.read(path)
     assert read_checkpoint(path) is None
@@ -382,14 +359,6 @@ def test_a_huge_configuration_is_not_read(saved):
     (saved[1] / "config.json").write_text('{"name": ' + " " * (1 << 24) + "1}")
     with pytest.raises(ValueError, match=r"config\.json: has more than"):
         formats.read(saved[1])
-
-
-def test_long_plain_data_are_refused(tmp_path, monkeypatch):
-    torch.save({"a": torch.zeros(1), "losses": [0.5] * 1000}, tmp_path / "a.pt")
-    assert open_checkpoint(tmp_path / "a.pt")
-    monkeypatch.setattr(pickles, "MAX_VALUES", 1000)
-    with pytest.raises(ValueError, match=r"a\.pt: .* values"):
-        open_checkpoint(tmp_path / "a.pt")
 
 
 def test_shared_and_long_plain_data_are_read(tmp_path):
