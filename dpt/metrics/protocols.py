@@ -48,7 +48,7 @@ class Protocol:
             AdaBins and Depth Anything V2; ``bilinear``, without aligned corners, as in
             mmsegmentation; ``bicubic``, without aligned corners, as in the official DPT code. None
             is the ``output_interpolation`` of the model's preprocessing, by which ``dpt predict``
-            resizes too, and ``bilinear_aligned`` for files of predictions.
+            resizes too.
         flip, scales, window, stride: test-time augmentation, see :func:`dpt.nn.tta.augmented`.
     """
 
