@@ -29,6 +29,7 @@ TRUSTED = {
     "dpt.training.callbacks.Throughput",
     "dpt.training.callbacks.make_progress",
     "dpt.training.checkpoints.RunCheckpoints",
+    "dpt.training.loggers.CsvFile",
     "dpt.training.loggers.TensorBoard",
     "dpt.training.loggers.make_wandb",
     "lightning.pytorch.callbacks.EarlyStopping",

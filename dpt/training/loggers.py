@@ -1,5 +1,6 @@
 """Loggers: W&B without an account, and no failure of a logger ends a run."""
 
+import csv
 import functools
 import logging
 import os
@@ -10,10 +11,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from lightning.pytorch.loggers import Logger, TensorBoardLogger
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
-from dpt.atomic import write_bytes
+from dpt.atomic import replacing, write_bytes
 from dpt.files import read_text, reason
 
 log = logging.getLogger("dpt")
@@ -82,6 +83,27 @@ def wandb_id(folder: Path) -> str:
     new = secrets.token_hex(4)
     write_bytes(file, f"{new}\n".encode())
     return new
+
+
+class CsvFile(CSVLogger):
+    """Lightning's logger, which loses no line if the process is killed while it adds a column.
+
+    Lightning empties the file to write its lines with more columns.
+    """
+
+    @rank_zero_only
+    def save(self) -> None:
+        lines, path = self.experiment, Path(self.experiment.metrics_file_path)
+        columns = sorted({*lines.metrics_keys}.union(*lines.metrics))
+        if columns != lines.metrics_keys and path.is_file():
+            with path.open(newline="") as file:
+                earlier = list(csv.DictReader(file))
+            with replacing(path) as temporary, temporary.open("w", newline="") as file:
+                writer = csv.DictWriter(file, columns)
+                writer.writeheader()
+                writer.writerows(earlier)
+            lines.metrics_keys = columns
+        super().save()
 
 
 class TensorBoard(TensorBoardLogger):
