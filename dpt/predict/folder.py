@@ -63,7 +63,7 @@ class OutputFolder:
                 )
         self._settings = replace(settings, written=tuple(sorted(written | names)))
         self._root = real_path(path)
-        self._inputs = {file_identity(input.path) for input in inputs} - {None}
+        self._inputs = {file_identity(input_file.path) for input_file in inputs} - {None}
 
     def start(self) -> None:
         """Writes the settings, and the records of the inputs that are finished."""
@@ -71,29 +71,29 @@ class OutputFolder:
         lines = [record.to_json() for record in self._records.values()]
         write_bytes(self._journal, "".join(lines).encode())
 
-    def is_done(self, input: InputFile, products: Sequence[Product]) -> bool:
+    def is_done(self, input_file: InputFile, products: Sequence[Product]) -> bool:
         """Whether all files of an input were written since it changed, and exist."""
-        files = [self._file(input, product) for product in products]
+        files = [self._file(input_file, product) for product in products]
         for file in files:
             if not self._may_replace(file):
                 raise ValueError(
                     f"{file}: is an input, or in a folder that is a link, and is not replaced: "
                     "choose another --out"
                 )
-        record = self._records.get(input.name)
+        record = self._records.get(input_file.name)
         if record is None or not all(file.is_file() for file in files):
             return False
-        if record.source != str(input.path):
+        if record.source != str(input_file.path):
             raise DataError(
-                f"{self.path}: {input.name} was predicted from {record.source}, not from "
-                f"{input.path}: choose another --out, or give --overwrite"
+                f"{self.path}: {input_file.name} was predicted from {record.source}, not from "
+                f"{input_file.path}: choose another --out, or give --overwrite"
             )
         is_listed = {self._name(file) for file in files} <= {*record.files}
-        return is_listed and record.modified == modified(input.path)
+        return is_listed and record.modified == modified(input_file.path)
 
     @contextmanager
     def files(
-        self, input: InputFile, products: Sequence[Product], facts: PlainMapping
+        self, input_file: InputFile, products: Sequence[Product], facts: PlainMapping
     ) -> Iterator[dict[Product, Path]]:
         """Yields temporary paths for an input's files, which get their names after the block.
 
@@ -102,28 +102,28 @@ class OutputFolder:
 
         ``facts`` is for the record; the block may add to it.
         """
-        files = {product: self._file(input, product) for product in products}
+        files = {product: self._file(input_file, product) for product in products}
         with ExitStack() as stack:
             try:
                 paths = {p: stack.enter_context(replacing(file)) for p, file in files.items()}
             except OSError as error:
                 if error.errno != errno.ENAMETOOLONG:
                     raise
-                raise ValueError(f"{input.path}: its name is too long: shorten it") from None
+                raise ValueError(f"{input_file.path}: its name is too long: shorten it") from None
             yield paths
-        names, state = [self._name(file) for file in files.values()], modified(input.path)
-        if earlier := self._earlier.get(input.name):
+        names, state = [self._name(file) for file in files.values()], modified(input_file.path)
+        if earlier := self._earlier.get(input_file.name):
             remaining = [name for name in earlier.files if name not in names]
-            if earlier is self._records.get(input.name) and earlier.modified == state:
+            if earlier is self._records.get(input_file.name) and earlier.modified == state:
                 names += remaining
             else:
                 self._remove(remaining)
-        record = InputRecord(input.name, str(input.path), state, facts, names)
+        record = InputRecord(input_file.name, str(input_file.path), state, facts, names)
         with self._lock, self._journal.open("a", encoding="utf-8") as journal:
             journal.write(record.to_json())
 
-    def _file(self, input: InputFile, product: Product) -> Path:
-        return self.path / product.folder / f"{input.name}{product.suffix}"
+    def _file(self, input_file: InputFile, product: Product) -> Path:
+        return self.path / product.folder / f"{input_file.name}{product.suffix}"
 
     def _may_replace(self, file: Path) -> bool:
         """Whether no link leads to the file's folder, and the file is no input."""

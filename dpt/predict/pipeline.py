@@ -44,42 +44,42 @@ class Pipeline:
     style: Style
     workers: int
 
-    def is_done(self, input: InputFile) -> bool:
+    def is_done(self, input_file: InputFile) -> bool:
         """Whether the files of an input were written since it changed, and exist."""
-        products = videos_of(self.products) if input.is_video else self.products
-        return self.folder.is_done(input, products)
+        products = videos_of(self.products) if input_file.is_video else self.products
+        return self.folder.is_done(input_file, products)
 
     def run(self, inputs: Sequence[InputFile]) -> Finished[InputFile]:
         """Predicts images, then videos; yields the input after each image and each frame, with the
         error if it failed."""
-        images = [input for input in inputs if not input.is_video]
+        images = [input_file for input_file in inputs if not input_file.is_video]
         with closing(self._images(images)) as finished:
             yield from tracked(finished, len(images), title="images")
-        for input in (input for input in inputs if input.is_video):
+        for input_file in (input_file for input_file in inputs if input_file.is_video):
             try:
-                video = VideoReader(input.path)
-                with closing(self._frames(input, video)) as frames:
-                    for _ in tracked(frames, max(1, video.announced), title=input.name):
-                        yield input, None
+                video = VideoReader(input_file.path)
+                with closing(self._frames(input_file, video)) as frames:
+                    for _ in tracked(frames, max(1, video.announced), title=input_file.name):
+                        yield input_file, None
             except ValueError as error:
-                yield input, error
+                yield input_file, error
 
     def _images(self, inputs: Sequence[InputFile]) -> Finished[InputFile]:
         keep_image = any(product.encoder is None for product in self.products)
 
-        def prepare(input: InputFile) -> PreparedImage:
-            return self.predictor.prepare(input.path, keep_image=keep_image)
+        def prepare(input_file: InputFile) -> PreparedImage:
+            return self.predictor.prepare(input_file.path, keep_image=keep_image)
 
-        def write(input: InputFile, image: PreparedImage, prediction: Prediction) -> None:
+        def write(input_file: InputFile, image: PreparedImage, prediction: Prediction) -> None:
             prediction.require_finite()
-            with self.folder.files(input, self.products, facts_of(prediction)) as paths:
+            with self.folder.files(input_file, self.products, facts_of(prediction)) as paths:
                 for product, path in paths.items():
                     path.write_bytes(product.encode(prediction, image.image, self.style))
 
         for _, group in groupby(inputs, _if_large):
             yield from _Stages(self.predictor, prepare, write, self.workers).run(group)
 
-    def _frames(self, input: InputFile, video: VideoReader) -> Generator[None, None, None]:
+    def _frames(self, input_file: InputFile, video: VideoReader) -> Generator[None, None, None]:
         products, style = videos_of(self.products), self.style
         if not products:
             raise ValueError(
@@ -87,7 +87,7 @@ class Pipeline:
                 "as images"
             )
         facts = {"frames": 0, "fps": video.fps}
-        with self.folder.files(input, products, facts) as paths:
+        with self.folder.files(input_file, products, facts) as paths:
             writers = {product: VideoWriter(path, fps=video.fps) for product, path in paths.items()}
 
             def write(_: np.ndarray, frame: PreparedImage, prediction: Prediction) -> None:
@@ -107,10 +107,10 @@ class Pipeline:
                 writer.close()
 
 
-def _if_large(input: InputFile) -> InputFile | None:
+def _if_large(input_file: InputFile) -> InputFile | None:
     """Returns the input if it must be predicted alone; None for smaller images."""
     with suppress(ValueError):  # reading it will name the fault
-        return input if math.prod(read_size(input.path)) > LARGE else None
+        return input_file if math.prod(read_size(input_file.path)) > LARGE else None
     return None
 
 
