@@ -45,10 +45,10 @@ class OutputFolder:
     ) -> None:
         self.path, self._journal, self._lock = path, path / RECORDS_FILE, threading.Lock()
         if path.exists() and not path.is_dir():
-            raise ValueError(f"--out {path}: is a file, not a folder: choose another --out")
+            raise _refusal(path, "is a file, not a folder")
         for file in (path / SETTINGS_FILE, self._journal):
             if file.is_symlink():
-                raise ValueError(f"{file}: is a link: remove it, or choose another --out")
+                raise _refusal(file, "is a link")
         self._earlier: dict[str, InputRecord] = {}
         written: set[str] = set()
         if os.path.lexists(path / SETTINGS_FILE):
@@ -58,9 +58,7 @@ class OutputFolder:
         names = {*folders, RECORDS_FILE}
         for file in (path / name for name in sorted(names - written)):  # e.g. a data set's labels
             if any(file.iterdir()) if file.is_dir() else os.path.lexists(file):
-                raise ValueError(
-                    f"{file}: exists and was not written by dpt predict: choose another --out"
-                )
+                raise _refusal(file, "exists and was not written by dpt predict")
         self._settings = replace(settings, written=tuple(sorted(written | names)))
         self._root = real_path(path)
         self._inputs = {file_identity(input_file.path) for input_file in inputs} - {None}
@@ -76,10 +74,7 @@ class OutputFolder:
         files = [self._file(input_file, product) for product in products]
         for file in files:
             if not self._may_replace(file):
-                raise ValueError(
-                    f"{file}: is an input, or in a folder that is a link, and is not replaced: "
-                    "choose another --out"
-                )
+                raise _refusal(file, "is an input, or in a folder that is a link")
         record = self._records.get(input_file.name)
         if record is None or not all(file.is_file() for file in files):
             return False
@@ -142,6 +137,10 @@ class OutputFolder:
                 file.unlink()
 
 
+def _refusal(path: Path, fault: str) -> ValueError:
+    return ValueError(f"{path}: {fault}: choose another --out")
+
+
 def modified(path: Path) -> list[int]:
     """Returns time in nanoseconds and size in bytes, which tell a replaced file from the file
     before it; empty if the file is gone."""
@@ -159,9 +158,7 @@ def _written_before(path: Path, settings: PredictionSettings, *, overwrite: bool
     """
     earlier = PredictionSettings.read(path)
     if earlier is None:
-        raise ValueError(
-            f"{path / SETTINGS_FILE}: was not written by dpt predict: choose another --out"
-        )
+        raise _refusal(path / SETTINGS_FILE, "was not written by dpt predict")
     difference = settings.difference(earlier)
     if difference and not overwrite:
         raise DataError(
