@@ -46,7 +46,7 @@ def check_target(path: Path, *, opset: int | None) -> None:
 
 @contextmanager
 def folder_beside(path: Path) -> Iterator[Path]:
-    """A temporary folder whose files are moved beside ``path`` at the end.
+    """Yields a temporary folder whose files are moved beside ``path`` at the end.
 
     A file and its ``.onnx.data`` belong together: both get their names when all went well.
     """

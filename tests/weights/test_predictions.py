@@ -22,16 +22,12 @@ NOISE = np.random.default_rng(0).integers(0, 256, (90, 133, 3), np.uint8)
 BICUBIC = {"mode": "bicubic", "align_corners": False}
 BILINEAR = {"mode": "bilinear", "align_corners": False}
 ALIGNED = {"mode": "bilinear", "align_corners": True}
+V1_FILE = "depth_anything_vits14.pth"
 AUTHORS = [
     (Official("official", "depth", "ViT", ()), BICUBIC),
     (Official("official", "segmentation", "ViT", ()), BICUBIC),
     (Hub("depth_anything", "depth", "v2", ()), ALIGNED),
-    (
-        Hub(
-            "depth_anything", "depth", "v1", (), {"version": "v1"}, file="depth_anything_vits14.pth"
-        ),
-        BILINEAR,
-    ),
+    (Hub("depth_anything", "depth", "v1", (), {"version": "v1"}, file=V1_FILE), BILINEAR),
 ]
 
 
