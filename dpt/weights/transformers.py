@@ -180,31 +180,17 @@ def _read_head(files: CheckpointFiles, decoder: Plain) -> tuple[str, Plain]:
 def _check_writable(config: Plain) -> None:
     """Raises a ValueError for what transformers' dpt would compute in another way."""
     encoder, decoder = config["encoder"], config["decoder"]
-    is_hybrid = encoder["kind"] == "hybrid"
-    registers = encoder["num_register_tokens"]
-    is_over_backbone = encoders.find_family(encoder)[0] is not None
-    checks = [
-        (registers, f"num_register_tokens={registers}: its dpt takes them for patches"),
-        (
-            is_over_backbone and "segmentation" in config["heads"],
-            "its dpt has no segmentation over a DINOv2 or BEiT encoder",
-        ),
-        (
-            not is_hybrid and None in decoder["reassemble_channels"],
-            "its dpt has a projection on every level",
-        ),
-        (
-            is_hybrid and decoder["readout"] != "project",
-            "its hybrid has decoder.readout='project'",
-        ),
-        (
-            decoder["output_project"] and decoder["fusion_channels"] != 256,
-            "its metric depth has decoder.fusion_channels=256",
-        ),
-    ]
-    for applies, fault in checks:
-        if applies:
-            raise ValueError(fault)
+    is_hybrid, registers = encoder["kind"] == "hybrid", encoder["num_register_tokens"]
+    if registers:
+        raise ValueError(f"num_register_tokens={registers}: its dpt takes them for patches")
+    if "segmentation" in config["heads"] and encoders.find_family(encoder)[0] is not None:
+        raise ValueError("its dpt has no segmentation over a DINOv2 or BEiT encoder")
+    if None in decoder["reassemble_channels"] and not is_hybrid:
+        raise ValueError("its dpt has a projection on every level")
+    if is_hybrid and decoder["readout"] != "project":
+        raise ValueError("its hybrid has decoder.readout='project'")
+    if decoder["output_project"] and decoder["fusion_channels"] != 256:
+        raise ValueError("its metric depth has decoder.fusion_channels=256")
 
 
 def _write_config(config: Plain) -> Plain:

@@ -228,7 +228,7 @@ def read_encoder(family: Family, config: Plain) -> Plain:
 
 
 def read_backbone(config: Plain, *allowed: str) -> Plain:
-    """Reads a ``backbone_config``, whose ``model_type`` must be allowed, by :func:`read_encoder`."""
+    """Reads a ``backbone_config`` by :func:`read_encoder`; its ``model_type`` must be allowed."""
     model_type = config.get("model_type")
     if model_type not in allowed:
         only = ", ".join(allowed)
