@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from math import ceil, inf, isfinite
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypedDict, TypeVar
+from typing import ClassVar, Generic, Literal, NamedTuple, Self, TypedDict, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dpt.files import MAX_PIXELS, DataError
-from dpt.validation import MAX_METRES
+from dpt.validation import MAX_METRES, PlainMapping
 
 IGNORE_INDEX = 255
 """Label of unlabelled pixels in memory. Files may use another value, which readers convert."""
@@ -111,8 +111,7 @@ class Batch(TypedDict, total=False):
     index: Tensor  # int64 (B,)
     mixed: Mixed  # if there are images without labels, with ``augment.strong``
     views: RandomViews[Tensor]  # which the model sees in place of ``image``
-    teacher: Tensor  # float (B, N, K), a teacher's outputs for ``views``
-    teacher_patches: Tensor  # float (B·N, T, K), for their patch tokens
+    teacher: "EmbeddingOutput"  # a teacher's output for the B·N large ``views``
     hidden: Tensor  # bool (B, H, W), pixels that the task hides from the model; or of its views
     name: list[str]
     failed: list[str]  # why files could not be read; absent where all could
@@ -395,7 +394,7 @@ class Preprocessing:
             without aligned corners, as in official DPT, MiDaS and transformers' depth.
     """
 
-    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+    __pydantic_config__: ClassVar[PlainMapping] = {"extra": "forbid"}
 
     mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
     std: tuple[float, float, float] = (0.5, 0.5, 0.5)
@@ -442,7 +441,7 @@ class Preprocessing:
             return to_multiple(target_h, target_h), to_multiple(target_w, target_w)
         return to_multiple(scale * height, target_h), to_multiple(scale * width, target_w)
 
-    def bounded_size(self, height: int, width: int, name: Any) -> tuple[int, int]:
+    def bounded_size(self, height: int, width: int, name: object) -> tuple[int, int]:
         """:meth:`input_size`; DataError with the image's ``name`` if it would be far too large."""
         size = self.input_size(height, width)
         usual = self.image_size[0] * self.image_size[1]
@@ -456,7 +455,8 @@ class Preprocessing:
     def normalize(self, images: Tensor) -> Tensor:
         """Images (B, 3, H, W) in 0..255 to the float32 input of the model, on the same device."""
         mean, std = (
-            255.0 * torch.tensor([self.mean, self.std], device=images.device)[..., None, None]
+            255 * torch.tensor(values, device=images.device).view(3, 1, 1)
+            for values in (self.mean, self.std)
         )
         return (images.float() - mean) * std.reciprocal()
 
@@ -476,7 +476,7 @@ class Calibration:
         min_depth, max_depth: limits of the result, in metres.
     """
 
-    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+    __pydantic_config__: ClassVar[PlainMapping] = {"extra": "forbid"}
 
     scale: float
     shift: float = 0.0

@@ -3,9 +3,8 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from types import EllipsisType
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
 from pydantic import ConfigDict
 from torch import Tensor, nn
@@ -155,7 +154,7 @@ class Head(nn.Module):
 class EncoderConfig(ABC):
     """Settings of an encoder: a dataclass whose ``kind`` is its name in ``ENCODERS``."""
 
-    __pydantic_config__: ClassVar[Any] = STRICT
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
     kind: str
 
     @abstractmethod
@@ -172,7 +171,7 @@ class HeadConfig(ABC):
             other values of them are not loaded into it.
     """
 
-    __pydantic_config__: ClassVar[Any] = STRICT
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
     batch_norm: ClassVar[bool] = False
     meanings: ClassVar[dict[str, tuple[str, ...]]] = {}
 
@@ -184,19 +183,24 @@ class HeadConfig(ABC):
 ENCODERS: dict[str, type[EncoderConfig]] = {}
 HEADS: dict[str, type[HeadConfig]] = {}
 
-C = TypeVar("C", bound=type)
+C = TypeVar("C", bound=type)  # a dataclass of pydantic, which hides the base class from mypy
 
 
 def register_encoder(kind: str) -> Callable[[C], C]:
     """Adds a configuration class to ``ENCODERS``, so that ``model.encoder.kind`` can name it."""
-    return partial(_register, ENCODERS, kind)
+
+    def register(config: C) -> C:
+        ENCODERS[kind] = config
+        return config
+
+    return register
 
 
 def register_head(name: str) -> Callable[[C], C]:
     """Adds a configuration class to ``HEADS``, so that ``heads={name: {...}}`` builds it."""
-    return partial(_register, HEADS, name)
 
+    def register(config: C) -> C:
+        HEADS[name] = config
+        return config
 
-def _register(table: dict[str, Any], name: str, config: C) -> C:
-    table[name] = config
-    return config
+    return register

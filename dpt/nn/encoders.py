@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
@@ -23,6 +23,7 @@ from dpt.nn.base import STRICT, Encoder, EncoderConfig, register_encoder
 from dpt.nn.timm_internals import compute_buffers, pad_before_shift
 from dpt.nn.vit import VisionTransformer, ViTConfig, check_out_indices
 from dpt.types import Tokens
+from dpt.validation import Plain, PlainMapping
 
 Standardization = Literal["sqrt", "official"]
 WindowPadding = Literal["after_shift", "before_shift"]
@@ -30,7 +31,7 @@ Norm = Callable[[int], nn.Module]
 WRONG_SHAPE = re.compile("must match the size of tensor|is invalid for input of size")
 
 
-def _standardized_conv(kind: Standardization) -> Any:
+def _standardized_conv(kind: Standardization) -> Callable[..., nn.Module]:
     """Convolution with standardised weights, ``sqrt`` as timm has it today or ``official``."""
     from timm.layers import StdConv2dSame, conv2d_same
 
@@ -43,7 +44,7 @@ def _standardized_conv(kind: Standardization) -> Any:
             return F.batch_norm(rows, None, None, training=True, eps=self.eps).view_as(self.weight)
 
         def forward(self, x: Tensor) -> Tensor:
-            conv2d: Any = conv2d_same if self.same_pad else F.conv2d
+            conv2d: Callable[..., Tensor] = conv2d_same if self.same_pad else F.conv2d
             return conv2d(x, self.standardized(), self.bias, self.stride, self.padding)
 
     return partial(StandardizedConv, eps=1e-5 if kind == "official" else 1e-8)
@@ -256,7 +257,7 @@ class TimmConfig(EncoderConfig):
             ``after_shift``, as timm, or ``before_shift``, as Swin's authors and transformers.
     """
 
-    __pydantic_config__: ClassVar[Any] = {**STRICT, "extra": "allow"}
+    __pydantic_config__: ClassVar[ConfigDict] = {**STRICT, "extra": "allow"}
     name: str
     kind: str = "timm"
     out_indices: tuple[int, ...] | Literal["auto"] = "auto"
@@ -265,10 +266,10 @@ class TimmConfig(EncoderConfig):
     pad_windows: WindowPadding = "after_shift"
 
     @property
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> Plain:
         """Settings that are not fields of this class: further arguments of the timm model."""
-        own = {f.name for f in fields(self)}
-        return {k: v for k, v in vars(self).items() if k not in own}
+        names = {f.name for f in fields(self)}
+        return {k: v for k, v in vars(self).items() if k not in names}
 
     def build(self) -> Encoder:
         for key, value in self.arguments.items():  # timm may make a list of that length
@@ -380,15 +381,18 @@ class TimmEncoder(Encoder):
         return Tokens([torch.cat((prefix, patches), dim=1) for patches, prefix in pairs], grids)
 
 
-def _create(name: str, arguments: dict[str, Any]) -> Any:
-    """Creates the timm model: for any image size and without stochastic depth, if the model has
-    these options and ``arguments`` do not set them."""
+def _create(name: str, arguments: PlainMapping) -> Any:
+    """Creates the timm model.
+
+    It takes any image size and has no stochastic depth if the model has these options and
+    ``arguments`` do not set them.
+    """
     import timm
 
     # timm refuses what `arguments` gives a second time: no configuration fetches or reads weights
-    fixed: dict[str, Any] = {"pretrained": False, "checkpoint_path": "", "num_classes": 0}
-    sizes: list[dict[str, Any]] = [{"dynamic_img_size": True}, {"strict_img_size": False}, {}]
-    rates: list[dict[str, Any]] = [{"drop_path_rate": 0.0}, {}]
+    fixed: Plain = {"pretrained": False, "checkpoint_path": "", "num_classes": 0}
+    sizes: list[Plain] = [{"dynamic_img_size": True}, {"strict_img_size": False}, {}]
+    rates: list[Plain] = [{"drop_path_rate": 0.0}, {}]
     for switch in [{**size, **rate} for rate in rates for size in sizes]:
         try:
             return timm.create_model(name, **fixed, **{**switch, **arguments})

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -23,20 +23,24 @@ log = logging.getLogger("dpt")
 M = TypeVar("M", bound=Network)
 
 
+Forward = Callable[..., object]
+"""The ``forward`` of a model: images and options to outputs."""
+
+
 class Compiled:
     """A function of images; its first call decides whether the compiled form is used."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Forward) -> None:
         self.function = function
-        self.chosen: Callable[..., Any] | None = None
+        self.chosen: Forward | None = None
 
-    def __call__(self, images: Tensor, **options: Any) -> Any:
+    def __call__(self, images: Tensor, **options: bool) -> object:
         with torch.no_grad():
             if self.chosen is None:
                 self.chosen = self._choose(images, options)
             return self.chosen(images, **options)
 
-    def _choose(self, images: Tensor, options: dict[str, Any]) -> Callable[..., Any]:
+    def _choose(self, images: Tensor, options: Mapping[str, bool]) -> Forward:
         self.function(images, **options)  # raises what is wrong with the images
         compiled = torch.compile(self.function, options={"freezing": True})
         try:
@@ -51,11 +55,11 @@ class Compiled:
         log.info("%.4g s, compiled %.4g s, for %s", *seconds.values(), tuple(images.shape))
         return min(seconds, key=seconds.__getitem__)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Compiled:
+    def __deepcopy__(self, memo: dict[int, object]) -> Compiled:
         return Compiled(deepcopy(self.function, memo))  # compiled again for the copy's weights
 
 
-def _seconds(function: Callable[..., Any], images: Tensor, options: dict[str, Any]) -> float:
+def _seconds(function: Forward, images: Tensor, options: Mapping[str, bool]) -> float:
     from torch.utils.benchmark import Timer  # warns where a CUDA toolkit is found without a GPU
 
     timer = Timer(
@@ -73,7 +77,7 @@ def fuse_norms(layers: nn.Sequential) -> None:
 
 def optimized(model: M, *, compiled: bool) -> M:
     """A copy for prediction alone, see :meth:`dpt.DPT.optimize_for_inference`."""
-    copy: Any = deepcopy(model).eval().requires_grad_(False)
+    copy = deepcopy(model).eval().requires_grad_(False)
     if copy.predicts_only:
         return copy
     copy.predicts_only = True
@@ -84,5 +88,5 @@ def optimized(model: M, *, compiled: bool) -> M:
             module.prepare_for_inference()
     copy.to(memory_format=torch.channels_last)
     if compiled:
-        copy.forward = Compiled(copy.forward)
+        copy.forward = Compiled(copy.forward)  # type: ignore[method-assign, assignment]
     return copy

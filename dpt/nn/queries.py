@@ -3,8 +3,6 @@
 Shapes: B batch, Q queries, T tokens of the encoder (the memory), D width, M the memory's width.
 """
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -69,13 +67,20 @@ class DecoderLayer(nn.Module):
         memory_BTM: Tensor,
         *,
         query_pos: Tensor | float = 0.0,
-        **options: Any,
+        memory_pos: Tensor | float = 0.0,
+        attn_mask: Tensor | None = None,
     ) -> Tensor:
         """(B, Q, D) to (B, Q, D); arguments as for :meth:`CrossAttention.forward`."""
         x = queries_BQD
         y = self.norm1(x)
         x = x + self.self_attn(y, y, query_pos=query_pos, memory_pos=query_pos)
-        x = x + self.cross_attn(self.norm2(x), memory_BTM, query_pos=query_pos, **options)
+        x = x + self.cross_attn(
+            self.norm2(x),
+            memory_BTM,
+            query_pos=query_pos,
+            memory_pos=memory_pos,
+            attn_mask=attn_mask,
+        )
         return x + self.mlp(x, norm=self.norm3)
 
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -59,9 +58,16 @@ class ClipHead(Head):
         self.bytes = nn.Embedding(258, config.text_dim)
         self.positions = nn.Parameter(torch.empty(1 + self.length, config.text_dim))
         width, heads = config.text_dim, config.text_dim // 32
-        options: Any = {"dropout": 0.0, "activation": "gelu", "batch_first": True}
         self.blocks = nn.ModuleList(
-            nn.TransformerEncoderLayer(width, heads, 4 * width, norm_first=True, **options)
+            nn.TransformerEncoderLayer(
+                width,
+                heads,
+                4 * width,
+                dropout=0.0,
+                activation="gelu",
+                batch_first=True,
+                norm_first=True,
+            )
             for _ in range(config.text_depth)
         )
         self.norm = nn.LayerNorm(config.text_dim)

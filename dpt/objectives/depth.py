@@ -143,7 +143,8 @@ class DepthObjective(Objective):
     def distil(self, output: HeadOutput, teacher: Tensor, temperature: float) -> Tensor:
         """Returns the loss, with the teacher's depth in place of measured depth."""
         valid = self.within_range(teacher, teacher > 0)
-        return self.weight * self.loss(output.tensor, teacher, valid)
+        loss: Tensor = self.loss(output.tensor, teacher, valid)
+        return self.weight * loss
 
     def panel(
         self, image: np.ndarray, output: HeadOutput, labels: Batch, spec: OutputSpec

@@ -123,7 +123,8 @@ class DinoObjective(SelfSupervisedObjective):
         if "teacher" not in batch:
             raise ValueError("task=dino needs task/teacher=self")
         student = self.projections(output, batch)
-        loss = dino_loss(student, batch["teacher"], **self.temperatures)
+        teacher = batch["teacher"].projection.unflatten(0, (len(student), -1))
+        loss = dino_loss(student, teacher, **self.temperatures)
         terms = {"loss_dino": self.weight * loss}
         if self.patch_weight:
             loss = self.patch_loss(output, batch)
@@ -133,9 +134,11 @@ class DinoObjective(SelfSupervisedObjective):
     def patch_loss(self, output: HeadOutput, batch: Batch) -> Tensor:
         """Returns the loss of iBOT for the hidden patches."""
         assert isinstance(output, EmbeddingOutput)
-        assert output.patches is not None
+        student, teacher = output.patches, batch["teacher"].patches
+        assert student is not None
+        assert teacher is not None
         hidden = batch["hidden"][:, :: self.mask_size, :: self.mask_size].flatten(1)
-        patches, targets = output.patches[1::2], batch["teacher_patches"][1::2]
+        patches, targets = student[1::2], teacher[1::2]
         if hidden.shape != patches.shape[:2]:
             raise ValueError(
                 f"task.objectives.dino.mask_size={self.mask_size} must be the side of the "

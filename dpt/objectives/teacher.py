@@ -161,10 +161,7 @@ class SelfTeacher(MovingAverageTeacher):
         self.progress, views = progress, batch["views"].large
         output = predict(self.model, views.flatten(0, 1))["dino"]
         assert isinstance(output, EmbeddingOutput)
-        batch = {**batch, "teacher": output.projection.unflatten(0, views.shape[:2])}
-        if output.patches is not None:
-            batch["teacher_patches"] = output.patches
-        return batch
+        return {**batch, "teacher": output}
 
 
 class PseudoLabelTeacher(MovingAverageTeacher):

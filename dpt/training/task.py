@@ -2,15 +2,16 @@
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from inspect import signature
-from typing import Any
+from typing import cast
 
 import lightning as L
 import torch
 import torch.distributed as dist
 from lightning.pytorch.callbacks import WeightAveraging
 from lightning.pytorch.strategies import FSDPStrategy
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -30,11 +31,13 @@ from dpt.objectives.batches import (
 from dpt.objectives.teacher import Teacher
 from dpt.training.finite import StepGuard
 from dpt.types import Batch, HeadOutput, HeadPrediction
-from dpt.validation import validate
+from dpt.validation import Plain, PlainMapping, validate
 from dpt.weights.native import CONFIG_KEY
 
 log = logging.getLogger("dpt")
 
+Evaluated = tuple[dict[str, HeadOutput], Batch]
+"""The outputs of the heads for images of one size, and their labels."""
 OR_NEW_RUN = "or start a new run from its weights: model.weights=RUN/checkpoints/last.ckpt"
 
 
@@ -64,7 +67,7 @@ class Task(L.LightningModule):
     ) -> None:
         super().__init__()
         self.model = model
-        self.objectives: Any = nn.ModuleDict(objectives)
+        self.objectives = cast(MutableMapping[str, Objective], nn.ModuleDict(objectives))
         for objective in objectives.values():
             objective.resize = model.preprocessing.output_interpolation
         self.teacher = teacher or Teacher()
@@ -76,7 +79,7 @@ class Task(L.LightningModule):
         self.scores: dict[str, float] = {}  # of the last validation
         self.nonfinite: list[str] = []  # images whose prediction there is not finite
         self.scored_step = -1  # step of the last validation
-        self.optimizer_settings: list[dict[str, Any]] = []  # of each group, as configured
+        self.optimizer_settings: list[Plain] = []  # of each group, as configured
         self.total_steps = math.inf
 
     def forward(self, images: Tensor) -> dict[str, HeadPrediction]:
@@ -150,7 +153,7 @@ class Task(L.LightningModule):
             objective.metrics.reset()
         self.nonfinite = []
 
-    def validation_step(self, batch: Batch, batch_index: int) -> dict[str, Any]:
+    def validation_step(self, batch: Batch, batch_index: int) -> dict[str, list[Evaluated]]:
         groups = list(self.evaluate_batch(batch))
         for outputs, labels in groups:
             self.nonfinite += nonfinite_names(outputs, labels)
@@ -158,7 +161,7 @@ class Task(L.LightningModule):
                 objective.update(outputs[objective.head], labels)
         return {"groups": groups}  # for the panels
 
-    def evaluate_batch(self, batch: Batch) -> Iterator[tuple[dict[str, HeadOutput], Batch]]:
+    def evaluate_batch(self, batch: Batch) -> Iterator[Evaluated]:
         """Outputs and labels of a batch, in groups of images of one size."""
         for images, positions in same_size_groups(batch):
             inputs, labels = self._prepare({**take(batch, positions), "image": images}, step=0)
@@ -184,9 +187,9 @@ class Task(L.LightningModule):
                 # compute() has summed over the ranks, so all of them log the same number
                 self.log(name, value, prog_bar=name == self.monitor, sync_dist=True)
         if dist.is_initialized():
-            parts: list[Any] = [None] * dist.get_world_size()
-            dist.all_gather_object(parts, self.nonfinite)
-            self.nonfinite = [name for part in parts for name in part]
+            gathered: list[list[str]] = [[]] * dist.get_world_size()
+            dist.all_gather_object(gathered, self.nonfinite)
+            self.nonfinite = [name for names in gathered for name in names]
         if self.nonfinite and self.trainer.is_global_zero:
             log.warning(
                 "step %d: %s; best.ckpt is not replaced",
@@ -213,15 +216,17 @@ class Task(L.LightningModule):
         assert self.optimizer_factory is not None
         return self.optimizer_factory(self.model)
 
-    def configure_optimizers(self) -> Any:
+    def configure_optimizers(self) -> OptimizerLRScheduler:
         optimizer = self.new_optimizer()
         self.optimizer_settings = [
             {k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups
         ]
         if self.schedule_factory is None:
             return optimizer
-        schedule = {"scheduler": self.make_schedule(optimizer), "interval": "step"}
-        return {"optimizer": optimizer, "lr_scheduler": schedule}
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": self.make_schedule(optimizer), "interval": "step"},
+        }
 
     def make_schedule(self, optimizer: Optimizer) -> LRScheduler:
         """A new schedule, at its first step."""
@@ -230,20 +235,19 @@ class Task(L.LightningModule):
         length = {"total_steps": int(self.trainer.estimated_stepping_batches)}
         return self.schedule_factory(optimizer, **(length if "total_steps" in known else {}))
 
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(self, checkpoint: Plain) -> None:
         self.guard.fetch(self.trainer)
         checkpoint[CONFIG_KEY] = self.model.config.to_dict()
         if teacher := self.teacher.state_dict():
             checkpoint["average"] = teacher  # readers load the key "teacher" as a model
         checkpoint["skipped_steps"] = [self.guard.total, self.guard.in_a_row]
 
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(self, checkpoint: Plain) -> None:
         self.guard.total, self.guard.in_a_row = checkpoint["skipped_steps"]
         if isinstance(self.trainer.strategy, FSDPStrategy):  # weights here are sharded
             return
-        trainer: Any = self.trainer
         weights = checkpoint.get("current_model_state")  # beside an average
-        if weights and not any(isinstance(each, WeightAveraging) for each in trainer.callbacks):
+        if weights and not self._is_averaged():
             log.info("resume: from the run's weights, not from their average (callbacks=ema)")
             checkpoint["state_dict"] = weights
         own, found = self.state_dict(), checkpoint["state_dict"]
@@ -265,9 +269,14 @@ class Task(L.LightningModule):
             )
         self.teacher.load_state_dict(average)
 
+    def _is_averaged(self) -> bool:
+        """Whether a callback keeps an average of the weights."""
+        callbacks = self.trainer.callbacks  # type: ignore[attr-defined]  # Lightning sets it late
+        return any(isinstance(callback, WeightAveraging) for callback in callbacks)
+
 
 def make_task(
-    cfg: Mapping[str, Any], objectives: Mapping[str, Objective], teacher: Teacher, model: DPT
+    cfg: PlainMapping, objectives: Mapping[str, Objective], teacher: Teacher, model: DPT
 ) -> Task:
     """The task of a run from its configuration, plain data (``conf/train.yaml``)."""
     check_unlabelled(cfg, objectives, teacher)
@@ -290,7 +299,7 @@ def make_task(
 
 
 def check_unlabelled(
-    cfg: Mapping[str, Any], objectives: Mapping[str, Objective], teacher: Teacher
+    cfg: PlainMapping, objectives: Mapping[str, Objective], teacher: Teacher
 ) -> None:
     """Raises ValueError if images without labels, their strong views or the teacher have no
     effect because one of these is missing."""
@@ -317,7 +326,7 @@ def check_unlabelled(
         )
 
 
-def check_views(cfg: Mapping[str, Any], objectives: Mapping[str, Objective]) -> None:
+def check_views(cfg: PlainMapping, objectives: Mapping[str, Objective]) -> None:
     """Raises ValueError if the augmentation does not give the views that the losses compare."""
     keys, wanted = ("views", "crops"), [objective.views for objective in objectives.values()]
     views, crops = (validate(int, cfg["augment"].get(k, 0), f"augment.{k}") for k in keys)
