@@ -486,11 +486,14 @@ class Calibration:
 
     def __post_init__(self) -> None:
         if not (0 < self.scale < inf and isfinite(self.shift)):
-            found = f"calibration.scale={self.scale}, shift={self.shift}"
-            raise ValueError(f"{found}: must be finite, scale above 0")
+            raise ValueError(
+                f"calibration.scale={self.scale}, shift={self.shift}: must be finite, scale above 0"
+            )
         if not 0 < self.min_depth < self.max_depth <= MAX_METRES:
-            found = f"calibration.min_depth={self.min_depth}, max_depth={self.max_depth}"
-            raise ValueError(f"{found}: must be above 0, ascend and reach at most {MAX_METRES:g}")
+            raise ValueError(
+                f"calibration.min_depth={self.min_depth}, max_depth={self.max_depth}: must be "
+                f"above 0, ascend and reach at most {MAX_METRES:g}"
+            )
 
     def to_metres(self, prediction: Tensor) -> Tensor:
         """Depth in metres, within ``min_depth`` and ``max_depth``, of what the depth head gives.

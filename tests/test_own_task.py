@@ -101,8 +101,16 @@ def test_predict_with_flip_and_tiles_treats_mirror_images_alike(checkpoint, tmp_
     mirrored = np.ascontiguousarray(photo_of(80, 96)[:, ::-1])
     cv2.imwrite(str(tmp_path / "photos/other.png"), mirrored[..., ::-1])
     out = tmp_path / "out"
-    call("predict", str(checkpoint), str(tmp_path / "photos"), "--out", str(out), "--flip",
-         "--tile", "64")  # fmt: skip
+    call(
+        "predict",
+        str(checkpoint),
+        str(tmp_path / "photos"),
+        "--out",
+        str(out),
+        "--flip",
+        "--tile",
+        "64",
+    )
     one, other = (np.load(out / f"normals_npy/{name}.npy") for name in ("one", "other"))
     assert one.shape == (80, 96, 3)
     assert np.load(out / "normals_confidence_npy/one.npy").shape == (80, 96)

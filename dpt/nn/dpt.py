@@ -90,9 +90,9 @@ class Network(nn.Module):
             raise ValueError("images are float64, the model is not: give images.float()")
         is_float = images.is_floating_point()
         if not is_float or images.ndim != 4 or images.shape[1] != 3 or 0 in images.shape[-2:]:
-            found = f"{images.dtype} {tuple(images.shape)}"
             raise ValueError(
-                f"images must be float (B, 3, H, W) with H, W > 0, found {found}: "
+                "images must be float (B, 3, H, W) with H, W > 0, found "
+                f"{images.dtype} {tuple(images.shape)}: "
                 "give one image as image[None]; dpt.Predictor also takes files and uint8"
             )
         padded, window = self.pad(images)

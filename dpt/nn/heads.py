@@ -409,9 +409,13 @@ class EmbeddingHead(Head):
     uses_decoder = False
 
     def __init__(
-        self, encoder: Encoder, name: str, dims: Sequence[int], *last: nn.Module,
+        self,
+        encoder: Encoder,
+        name: str,
+        dims: Sequence[int],
+        *last: nn.Module,
         patches: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         self.patches = patches
         dim = encoder.embed_dims[-1]

@@ -183,21 +183,22 @@ class MaskHead(QueryHead):
         pixels = pixels + pixel_pos.mT.unflatten(1, (rows, columns))
         logits = self.classify_pixels(features.maps[-1])
         x, query_pos = self.decoder.start(memory)
-        found = [self._predict(x, pixels, logits)]
+        predictions = [self._predict(x, pixels, logits)]
         for layer in self.decoder.layers:
             attn_mask = None
             if self.masked_attention:
-                attn_mask = attended(found[-1][0], grid)
+                attn_mask = attended(predictions[-1].masks, grid)
                 attn_mask = (attn_mask | ~attn_mask.any(-1, keepdim=True))[:, None]
             x = layer(x, memory, query_pos=query_pos, memory_pos=codes, attn_mask=attn_mask)
-            found.append(self._predict(x, pixels, logits))
-        return found
+            predictions.append(self._predict(x, pixels, logits))
+        return predictions
 
     def _predict(self, queries: Tensor, pixels: Tensor, logits: Tensor) -> Masks:
         queries = self.norm(queries)
         masks = torch.einsum("bqd,bdhw->bqhw", self.mask_mlp(queries), pixels)
-        share = masks.sigmoid()
-        mean = torch.einsum("bqhw,bkhw->bqk", share, logits) / (share.sum((2, 3))[..., None] + 1)
+        weights = masks.sigmoid()
+        mean = torch.einsum("bqhw,bkhw->bqk", weights, logits)
+        mean = mean / (weights.sum((2, 3))[..., None] + 1)
         classes = self.classify(queries) + F.pad(mean, (0, 1))  # "no object": plus 0
         return Masks(masks, classes)
 
@@ -206,8 +207,9 @@ class EoMTHead(QueryHead):
     """Queries among the tokens of the encoder's last blocks (Kerssies et al. 2025, section 3).
 
     In training the attention of these blocks is masked: a query attends to the patches where its
-    mask, predicted before the block, is above 0.5. The share of queries whose attention is masked
-    decreases from 1 to 0, block after block, so that prediction needs no masks (section 3.3).
+    mask, predicted before the block, is above 0.5. The fraction of queries whose attention is
+    masked decreases from 1 to 0, block after block, so that prediction needs no masks (section
+    3.3).
     """
 
     uses_decoder = False
@@ -224,15 +226,15 @@ class EoMTHead(QueryHead):
         # to a stride of 4 pixels, for patches of 16
         doublings = max(1, encoder.strides[-1].bit_length() - 3)
         self.upscale = nn.Sequential(*(Doubling(dim) for _ in range(doublings)))
-        # share of queries whose attention is masked, in each block
+        # fraction of queries whose attention is masked, in each block
         self.register_buffer("mask_shares", torch.ones(self.num_blocks))
         self.is_masked: list[bool] | None = None
 
     def set_progress(self, fraction: float) -> None:
-        """Sets the share of masked queries of each block for a fraction of the training.
+        """Sets the fraction of masked queries of each block for a fraction of the training.
 
-        The share of a block is 1 at first, decreases as (1 - x)^0.9 during a sixth of the training,
-        then is 0. The blocks start evenly from 1/6 to 2/3 of the training, as in the configurations
+        The fraction of a block is 1 at first, decreases as (1 - x)^0.9 during a sixth of the
+        training, then is 0. The blocks start evenly from 1/6 to 2/3 of the training, as in the configurations
         of EoMT over DINOv2.
         """
         starts = torch.linspace(1 / 6, 2 / 3, self.num_blocks)
@@ -244,7 +246,7 @@ class EoMTHead(QueryHead):
 
     def masked_blocks(self) -> list[bool]:
         """For each block, whether the attention of the queries is masked in prediction."""
-        return [share > 0.5 for share in self.mask_shares.tolist()]
+        return [fraction > 0.5 for fraction in self.mask_shares.tolist()]
 
     def layers(self, features: Features) -> list[Masks]:
         encoder, grid = features.encoder, features.tokens.grids[-1]
@@ -255,16 +257,16 @@ class EoMTHead(QueryHead):
             is_masked = [True] * self.num_blocks
         else:
             is_masked = self.is_masked or self.masked_blocks()
-        found: list[Masks] = []
+        predictions: list[Masks] = []
         for i, masked in enumerate(is_masked):
             attn_mask = None
             if masked:
-                found.append(self._predict(encoder.later_norm(tokens), grid))
+                predictions.append(self._predict(encoder.later_norm(tokens), grid))
                 attn_mask = self._attn_mask(
-                    found[-1][0], grid, tokens.shape[1], self.mask_shares[i]
+                    predictions[-1].masks, grid, tokens.shape[1], self.mask_shares[i]
                 )
             tokens = encoder.later_block(i, tokens, attn_mask=attn_mask, grid=grid)
-        return [*found, self._predict(encoder.later_norm(tokens), grid)]
+        return [*predictions, self._predict(encoder.later_norm(tokens), grid)]
 
     def _predict(self, tokens: Tensor, grid: tuple[int, int]) -> Masks:
         count = self.queries.shape[1]
@@ -274,12 +276,12 @@ class EoMTHead(QueryHead):
         return Masks(masks, self.classify(queries))
 
     def _attn_mask(
-        self, masks: Tensor, grid: tuple[int, int], length: int, share: Tensor
+        self, masks: Tensor, grid: tuple[int, int], length: int, fraction: Tensor
     ) -> Tensor:
         """Whether each token attends to each other one, bool (B, 1, T, T)."""
         patches = attended(masks, grid)
         if self.training:
-            free = torch.rand(patches.shape[:2], device=masks.device) >= share
+            free = torch.rand(patches.shape[:2], device=masks.device) >= fraction
             patches = patches | free[..., None]
         attn_mask = patches.new_ones(masks.shape[0], 1, length, length)
         attn_mask[:, 0, : patches.shape[1], length - patches.shape[2] :] = patches

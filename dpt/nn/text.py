@@ -90,14 +90,14 @@ class ClipHead(Head):
         """
         if isinstance(texts, str):
             raise TypeError(f"embed_text takes a list of texts: [{texts!r}]")
-        found = [[_START, *text.encode()[: self.length]] for text in texts]
-        longest = max(map(len, found), default=1)
-        padded = [[*row, *[_PAD] * (longest - len(row))] for row in found]
+        rows = [[_START, *text.encode()[: self.length]] for text in texts]
+        longest = max(map(len, rows), default=1)
+        padded = [[*row, *[_PAD] * (longest - len(row))] for row in rows]
         tokens = torch.tensor(padded, dtype=torch.long, device=self.positions.device)
-        tokens = tokens.view(len(found), longest)  # also without a text
+        tokens = tokens.view(len(rows), longest)  # also without a text
         x = self.bytes(tokens) + self.positions[:longest]
         padding = tokens == _PAD
-        for block in self.blocks if found else ():
+        for block in self.blocks if rows else ():
             x = block(x, src_key_padding_mask=padding)
         x = masked_mean(self.linear(self.norm(x)), ~padding[..., None], dim=1)
         return F.normalize(x, dim=-1)

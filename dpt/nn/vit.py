@@ -300,8 +300,8 @@ class VisionTransformer(Encoder):
             return sincos_2d(*grid, self.config.embed_dim, like=like).unsqueeze(0)
         if self.config.position == "sincos_1d":
             dtype = torch.promote_types(like.dtype, torch.float32)
-            places = torch.arange(grid[0] * grid[1], device=like.device, dtype=dtype)
-            return sincos_1d(places, self.config.embed_dim).to(like.dtype).unsqueeze(0)
+            positions = torch.arange(grid[0] * grid[1], device=like.device, dtype=dtype)
+            return sincos_1d(positions, self.config.embed_dim).to(like.dtype).unsqueeze(0)
         return None
 
     def embed(self, map_BDhw: Tensor) -> Tensor:

@@ -120,15 +120,15 @@ class Task(L.LightningModule):
             outputs[name] = objective.add_outputs(self.model.heads[name], outputs[name], batch)
         terms: dict[str, Tensor] = {}
         for objective in self.objectives.values():
-            found = objective.losses(outputs[objective.head], batch)
-            for name, term in found.items():
+            losses = objective.losses(outputs[objective.head], batch)
+            for name, term in losses.items():
                 if name in terms or term.ndim > 0:
                     fault = f"shape {tuple(term.shape)}" if term.ndim else "another loss's name"
                     raise ValueError(
                         f"{type(objective).__name__}: its {name} has {fault}: each loss is one "
                         "number under its own name"
                     )
-            terms |= found
+            terms |= losses
         terms |= self.teacher.losses(outputs, batch["image"])
         loss = torch.stack(list(terms.values())).sum()
         loss = self.guard.checked(loss, outputs, batch.get("name", []))
@@ -169,7 +169,7 @@ class Task(L.LightningModule):
             yield evaluated(predictions, self.model.heads, objectives, labels), labels
 
     def on_validation_epoch_end(self) -> None:
-        scores = merged_scores({name: each.compute() for name, each in self.objectives.items()})
+        scores = merged_scores({name: o.compute() for name, o in self.objectives.items()})
         self.scores = {f"val/{k}": v for k, v in scores.items()}
         if self.trainer.sanity_checking:  # one batch before the first step
             self.improves(None)  # refuses an unknown name of ``monitor``
@@ -231,9 +231,11 @@ class Task(L.LightningModule):
     def make_schedule(self, optimizer: Optimizer) -> LRScheduler:
         """A new schedule, at its first step."""
         assert self.schedule_factory is not None
-        known = signature(self.schedule_factory).parameters  # most of torch's take no total_steps
+        parameters = signature(
+            self.schedule_factory
+        ).parameters  # most of torch's take no total_steps
         length = {"total_steps": int(self.trainer.estimated_stepping_batches)}
-        return self.schedule_factory(optimizer, **(length if "total_steps" in known else {}))
+        return self.schedule_factory(optimizer, **(length if "total_steps" in parameters else {}))
 
     def on_save_checkpoint(self, checkpoint: Plain) -> None:
         self.guard.fetch(self.trainer)
@@ -250,11 +252,9 @@ class Task(L.LightningModule):
         if weights and not self._is_averaged():
             log.info("resume: from the run's weights, not from their average (callbacks=ema)")
             checkpoint["state_dict"] = weights
-        own, found = self.state_dict(), checkpoint["state_dict"]
-        differing = sorted(
-            k for k in own.keys() | found.keys()
-            if k not in found or k not in own or own[k].shape != found[k].shape
-        )  # fmt: skip
+        expected, state = self.state_dict(), checkpoint["state_dict"]
+        differing = sorted(expected.keys() ^ state.keys())
+        differing += [k for k in expected if k in state and expected[k].shape != state[k].shape]
         if differing:
             raise ValueError(
                 f"resume: the run's model is not the one configured now (tensors that differ: "

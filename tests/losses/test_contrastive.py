@@ -34,12 +34,14 @@ def test_equal_texts_are_no_negatives():
     images, texts = pairs(3)
     texts[1] = texts[0]
     found = contrastive_loss(images, texts, torch.tensor([7, 7, 8]))
-    terms = [F.cross_entropy(images[:1] @ texts[[0, 2]].T, torch.tensor([0])),
-             F.cross_entropy(images[1:2] @ texts[[1, 2]].T, torch.tensor([0])),
-             F.cross_entropy(images[2:] @ texts.T, torch.tensor([2])),
-             F.cross_entropy(texts[:1] @ images[[0, 2]].T, torch.tensor([0])),
-             F.cross_entropy(texts[1:2] @ images[[1, 2]].T, torch.tensor([0])),
-             F.cross_entropy(texts[2:] @ images.T, torch.tensor([2]))]  # fmt: skip
+    terms = [
+        F.cross_entropy(images[:1] @ texts[[0, 2]].T, torch.tensor([0])),
+        F.cross_entropy(images[1:2] @ texts[[1, 2]].T, torch.tensor([0])),
+        F.cross_entropy(images[2:] @ texts.T, torch.tensor([2])),
+        F.cross_entropy(texts[:1] @ images[[0, 2]].T, torch.tensor([0])),
+        F.cross_entropy(texts[1:2] @ images[[1, 2]].T, torch.tensor([0])),
+        F.cross_entropy(texts[2:] @ images.T, torch.tensor([2])),
+    ]
     torch.testing.assert_close(found, sum(terms) / 6)
 
 

@@ -7,8 +7,13 @@ import dpt
 from dpt.functional import chunked_argmax
 
 HEADS = {"depth": {"kind": "relative"}, "segmentation": {"num_classes": 5, "dropout": 0.0}}
-TINY = {"embed_dim": 32, "num_heads": 2, "num_blocks": 4, "out_indices": [0, 1, 2, 3],
-        "image_size": [64, 64]}  # fmt: skip
+TINY = {
+    "embed_dim": 32,
+    "num_heads": 2,
+    "num_blocks": 4,
+    "out_indices": [0, 1, 2, 3],
+    "image_size": [64, 64],
+}
 DECODER = {"reassemble_channels": [8, 8, 16, 16], "fusion_channels": 16}
 
 

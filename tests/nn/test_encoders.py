@@ -192,9 +192,14 @@ def test_hybrid_patch_size_is_fixed():
 
 def stem(**options):
     config = StemConfig(
-        embed_dim=32, num_heads=2, num_blocks=4, image_size=(64, 96), out_indices=(1, 3),
-        stem_channels=(4, 8, 16), **options,
-    )  # fmt: skip
+        embed_dim=32,
+        num_heads=2,
+        num_blocks=4,
+        image_size=(64, 96),
+        out_indices=(1, 3),
+        stem_channels=(4, 8, 16),
+        **options,
+    )
     return CnnVisionTransformer(config)
 
 
@@ -204,8 +209,12 @@ def test_stem_levels_and_gradients():
     assert encoder.strides == (4, 8, 16, 16)
     tokens = encoder(torch.randn(2, 3, 64, 96))
     assert tokens.grids == [(16, 24), (8, 12), (4, 6), (4, 6)]
-    assert [tuple(level.shape[1:]) for level in tokens.levels] == [(384, 8), (96, 16), (25, 32),
-                                                                   (25, 32)]  # fmt: skip
+    assert [tuple(level.shape[1:]) for level in tokens.levels] == [
+        (384, 8),
+        (96, 16),
+        (25, 32),
+        (25, 32),
+    ]
     sum(level.square().sum() for level in tokens.levels).backward()
     assert [n for n, p in encoder.named_parameters() if p.grad is None] == []
 
@@ -218,8 +227,10 @@ def test_the_contrast_of_an_image_does_not_matter_to_the_stem():
 
 
 def test_stem_blocks_are_counted():
-    count = {blocks: sum(p.numel() for p in stem(stem_blocks=blocks).patch_embed.parameters())
-             for blocks in ((0, 0), (1, 0), (0, 2))}  # fmt: skip
+    count = {
+        blocks: sum(p.numel() for p in stem(stem_blocks=blocks).patch_embed.parameters())
+        for blocks in ((0, 0), (1, 0), (0, 2))
+    }
     assert count[1, 0] - count[0, 0] == 2 * (9 * 8 * 8 + 2 * 8)
     assert count[0, 2] - count[0, 0] == 4 * (9 * 16 * 16 + 2 * 16)
 

@@ -169,9 +169,13 @@ def test_a_projected_output_is_convolved_at_full_size():
 
 @pytest.mark.parametrize(
     ("strides", "scales"),
-    [((16,) * 4, (4, 2, 1, 0.5)), ((14,) * 4, (4, 2, 1, 0.5)), ((4, 8, 16, 16), (1, 1, 1, 0.5)),
-     ((4, 8, 16, 32), (1, 1, 1, 1))],
-)  # fmt: skip
+    [
+        ((16,) * 4, (4, 2, 1, 0.5)),
+        ((14,) * 4, (4, 2, 1, 0.5)),
+        ((4, 8, 16, 16), (1, 1, 1, 0.5)),
+        ((4, 8, 16, 32), (1, 1, 1, 1)),
+    ],
+)
 def test_auto_settings_follow_the_encoder_and_the_heads(strides, scales):
     encoder = Encoder()
     encoder.strides = strides

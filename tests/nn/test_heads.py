@@ -174,8 +174,14 @@ def test_a_linear_segmentation_head_is_dinov2s(training):
 
 
 def linear_model(**options):
-    sizes = {"embed_dim": 48, "num_blocks": 4, "out_indices": [0, 1, 2, 3], "final_norm": True,
-             "patch_size": 14, "image_size": [42, 42]}  # fmt: skip
+    sizes = {
+        "embed_dim": 48,
+        "num_blocks": 4,
+        "out_indices": [0, 1, 2, 3],
+        "final_norm": True,
+        "patch_size": 14,
+        "image_size": [42, 42],
+    }
     heads = {"segmentation": {"kind": "linear", "num_classes": 5, **options}}
     model = dpt.create_model("dpt_tiny", heads=heads, encoder=sizes)
     scramble(model.heads["segmentation"])

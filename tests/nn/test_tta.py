@@ -24,8 +24,12 @@ def uneven(images):
     depth = x + ramp
     logits = torch.stack([x, 2 * x * ramp, ramp.expand_as(x)], 1) * 3
     pooled = logits.mean((2, 3))
-    return {"depth": depth, "segmentation": logits, "classification": pooled,
-            "regression": depth.mean((1, 2))}  # fmt: skip
+    return {
+        "depth": depth,
+        "segmentation": logits,
+        "classification": pooled,
+        "regression": depth.mean((1, 2)),
+    }
 
 
 @pytest.fixture

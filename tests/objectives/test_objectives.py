@@ -91,8 +91,10 @@ def test_depth_that_a_metric_head_cannot_reach_is_not_trained_on(kind, counted):
     truth = torch.tensor([[[0.4, 5.0, 12.0]]])
     outputs = HeadOutput(torch.zeros_like(truth, requires_grad=True))
     batch = {"depth": truth, "valid": torch.ones_like(truth, dtype=torch.bool)}
-    for loss in (objective.losses(outputs, batch)["loss_depth"],
-                 objective.distil(outputs, truth, temperature=1.0)):  # fmt: skip
+    for loss in (
+        objective.losses(outputs, batch)["loss_depth"],
+        objective.distil(outputs, truth, temperature=1.0),
+    ):
         (gradient,) = torch.autograd.grad(loss, outputs.prediction)
         assert gradient.flatten().nonzero().flatten().tolist() == counted
 
@@ -128,8 +130,10 @@ def test_segmentation_scores():
 
 def test_segmentation_is_scored_at_the_labels_own_size():
     outputs = HeadOutput(one_hot(torch.tensor([[[0, 1], [0, 1]], [[2, 2], [2, 2]]])))
-    labels = [torch.tensor([0, 0, 0, 1, 1, 1]).repeat(5, 1).to(torch.uint8),
-              torch.full((3, 7), 2, dtype=torch.uint8)]  # fmt: skip
+    labels = [
+        torch.tensor([0, 0, 0, 1, 1, 1]).repeat(5, 1).to(torch.uint8),
+        torch.full((3, 7), 2, dtype=torch.uint8),
+    ]
     found = scores(SegmentationObjective(num_classes=3), outputs, {"labels": labels})
     assert found["miou"] == 1
 
@@ -193,8 +197,11 @@ def test_images_without_objects_count_nowhere(kind, missing):
     objective = kind(num_classes=2, things=(True, False))
     labels = np.zeros((8, 8), np.uint8)
     labels[4:] = 1
-    full = {"image": np.zeros((8, 8, 3), np.uint8), "labels": labels,
-            "objects": np.uint16(labels == 0)}  # fmt: skip
+    full = {
+        "image": np.zeros((8, 8, 3), np.uint8),
+        "labels": labels,
+        "objects": np.uint16(labels == 0),
+    }
     bare = {key: value for key, value in full.items() if key not in missing}
     masks = torch.full((2, 2, 8, 8), -9.0)
     masks[:, 0, :4], masks[:, 1, 4:] = 9.0, 9.0

@@ -95,12 +95,19 @@ def test_baselines_are_the_mean_and_the_mean_at_each_position(objective):
 
 def test_it_is_scored_drawn_and_reported(objective, tmp_path):
     depths = [torch.from_numpy(d) for d in ramps(4)]
-    labels = {"depth": depths, "valid": [d > 0 for d in depths], "index": torch.arange(4),
-              "name": list("abcd")}  # fmt: skip
+    labels = {
+        "depth": depths,
+        "valid": [d > 0 for d in depths],
+        "index": torch.arange(4),
+        "name": list("abcd"),
+    }
     scorer = Scorer({"slope": objective}, {"slope": SPEC})
     errors = torch.tensor([0.5, 2.0, 1.0, 0.1])[:, None, None]
-    scorer.add({"slope": HeadOutput(torch.stack(depths) + errors)}, labels,
-               torch.zeros(4, 3, *SIZE, dtype=torch.uint8))  # fmt: skip
+    scorer.add(
+        {"slope": HeadOutput(torch.stack(depths) + errors)},
+        labels,
+        torch.zeros(4, 3, *SIZE, dtype=torch.uint8),
+    )
     result = scorer.result()
     assert result.scores["difference"] == pytest.approx(0.9, rel=0.01)
     captions = [p.caption for p in result.worst["difference"]]  # the first score
