@@ -234,8 +234,8 @@ class EoMTHead(QueryHead):
         """Sets the fraction of masked queries of each block for a fraction of the training.
 
         The fraction of a block is 1 at first, decreases as (1 - x)^0.9 during a sixth of the
-        training, then is 0. The blocks start evenly from 1/6 to 2/3 of the training, as in the configurations
-        of EoMT over DINOv2.
+        training, then is 0. The blocks start evenly from 1/6 to 2/3 of the training, as in the
+        configurations of EoMT over DINOv2.
         """
         starts = torch.linspace(1 / 6, 2 / 3, self.num_blocks)
         x = 6 * (fraction - starts)
