@@ -25,6 +25,7 @@ inputs failed (listed at the end), 130 stopped by Ctrl-C, 143 by SIGTERM.
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 import time
@@ -64,6 +65,8 @@ def run(arguments: list[str]) -> None:
         reason.message += "; the same command continues from here"
         raise
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:  # of an input
+            raise
         raise ValueError(
             f"{options.out}: cannot be written ({error.strerror or error}): make room or choose "
             "another --out; finished files stay, and the same command continues from there"
