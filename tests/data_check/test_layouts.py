@@ -125,16 +125,15 @@ def test_labels_beside_a_jpeg_of_the_same_name(tmp_path, task):
         np.testing.assert_allclose(sample["depth"], metres(1), atol=1e-3)
 
 
-def test_folders_of_splits_beside_one_folder(tmp_path):
-    whole = {name: f"{name[:-3]}{name[0]}{name[-3:]}" for name in NAMES}  # train/t000
-    for kind in ("images", "masks"):
-        root = tmp_path / kind
-        names = {k: [n if k == kind else n.split("/")[1] for n in whole.values()]
-                 for k in ("images", "masks")}  # fmt: skip
-        save_photos(root / "images", names["images"])
-        for seed, name in enumerate(names["masks"]):
-            save(root / f"masks/{name}.png", mask(seed))
-        assert sizes(samples(root)[0]) == [8, 3]
+@pytest.mark.parametrize("kind", ["images", "masks"])
+def test_folders_of_splits_beside_one_folder(tmp_path, kind):
+    root = tmp_path / "set"
+    names = [f"{name[:-3]}{name[0]}{name[-3:]}" for name in NAMES]  # train/t000
+    flat = [name.split("/")[1] for name in names]
+    save_photos(root / "images", names if kind == "images" else flat)
+    for seed, name in enumerate(names if kind == "masks" else flat):
+        save(root / f"masks/{name}.png", mask(seed))
+    assert sizes(samples(root)[0]) == [8, 3]
 
 
 def test_names_in_both_forms_of_unicode(tmp_path):
