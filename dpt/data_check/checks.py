@@ -59,7 +59,7 @@ def refused_samples(scan: Scan) -> Iterator[Finding]:
             "pair the right files, or resize them to one size (labels and depth by nearest)",
         ),
     ):
-        texts = [(r, text) for r in scan.records for found, text in r.faults if found == code]
+        texts = [(r, text) for r in scan.records for kind, text in r.faults if kind == code]
         records = list(dict.fromkeys(record for record, _ in texts))
         if records:
             message = f"{len(records)} of {len(scan.records)} samples {fault}"

@@ -9,7 +9,7 @@ from dpt.data import DataError
 from dpt.data.formats import io
 from dpt.data_check.findings import Finding
 from dpt.data_check.layouts.class_files import MAX_VALUES
-from dpt.data_check.layouts.mask_values import (
+from dpt.data_check.layouts.masks import (
     Values,
     class_settings,
     class_weights,

@@ -126,8 +126,8 @@ def fit_table(photos: np.ndarray, maps: np.ndarray) -> np.ndarray:
     photos = (photos - photos.mean(axis=0, dtype=np.float32)).reshape(len(photos), -1)
     maps = (maps - maps.mean(axis=0, dtype=np.float32)).reshape(len(maps), -1)
     table = maps @ (photos / (photos.std(axis=1, keepdims=True) + 1e-6)).T
-    others = table[~np.eye(len(table), dtype=bool)].reshape(len(table), -1)
-    return (table - others.mean(1, keepdims=True)) / (others.std(1, keepdims=True) + 1e-6)
+    unpaired = table[~np.eye(len(table), dtype=bool)].reshape(len(table), -1)
+    return (table - unpaired.mean(1, keepdims=True)) / (unpaired.std(1, keepdims=True) + 1e-6)
 
 
 def edge_map(sample: Sample, kind: MapKind) -> np.ndarray | None:

@@ -21,7 +21,7 @@ from dpt.data import DataError, Dataset, FolderDataset, ScenesDataset
 from dpt.data_check import examine, quick_findings
 from dpt.data_check.checks import CHECKS
 from dpt.data_check.findings import Finding
-from dpt.data_check.layouts.mask_values import class_settings
+from dpt.data_check.layouts.masks import class_settings
 from dpt.data_check.registration import edge_scores, find_misalignment
 from dpt.data_check.scan import Scan, read_records
 from dpt.data_check.units import UNITS, likely_scale

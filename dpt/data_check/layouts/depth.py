@@ -95,14 +95,14 @@ def _scale(folder: Path, dtype: np.dtype, typical: float, high: float, fraction:
         fault = "maps of 8 bits have no usual unit" if scale else "no usual unit is plausible"
         remedy = f"with a typical depth of {typical:.4g}: set data.depth_scale to metres of a unit"
         raise DataError(f"{folder}: {fault}, {remedy}")
-    others = [0.001]
+    alternatives = [0.001]
     if is_whole and fraction < _SPARSE:
-        others = [1 / 256]
+        alternatives = [1 / 256]
     elif is_whole and high * scale > _ROOM:
-        others = [0.0002]
+        alternatives = [0.0002]
     elif is_whole and high * scale < _NEAR_ROOM:
-        others = [0.01 if scale == 0.001 else 0.001, 1 / 256, 1 / 512]
-    units = dict.fromkeys([scale, *others])
+        alternatives = [0.01 if scale == 0.001 else 0.001, 1 / 256, 1 / 512]
+    units = dict.fromkeys([scale, *alternatives])
     if scale != 1.0 and len(units) > 1:
         shown = ", ".join(
             f"{typical * unit:.2g} m with data.depth_scale={unit:.9g}" for unit in units

@@ -7,8 +7,7 @@ from dpt.data import DataError
 from dpt.data_check.findings import plural
 from dpt.data_check.layouts.class_files import read_class_file
 from dpt.data_check.layouts.depth import depth_settings
-from dpt.data_check.layouts.mask_values import class_weights
-from dpt.data_check.layouts.masks import mask_settings
+from dpt.data_check.layouts.masks import class_weights, mask_settings
 from dpt.data_check.layouts.names import rows_of_names
 from dpt.data_check.layouts.records import Detected, Folder, Row
 from dpt.data_check.layouts.splits import divide, rows_by_lists

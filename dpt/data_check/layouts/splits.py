@@ -87,12 +87,12 @@ def hold_out(folder: Folder, images: Sequence[str]) -> tuple[Plain, str]:
         count = len(set(groups))
         if len(groups) < len(images) or not 1 < count <= len(images) // 3:
             continue
-        parts = [folds(groups, min(10, count), k)[1] for k in range(min(10, count))]
-        fold = min(range(len(parts)), key=lambda k: abs(len(parts[k]) - len(images) / 10))
-        if len(parts[fold]) <= _MAX_HELD_OUT * len(images):  # larger groups may be classes
-            shown = few(sorted({groups[i] for i in parts[fold]}))
+        val_parts = [folds(groups, min(10, count), k)[1] for k in range(min(10, count))]
+        fold = min(range(len(val_parts)), key=lambda k: abs(len(val_parts[k]) - len(images) / 10))
+        if len(val_parts[fold]) <= _MAX_HELD_OUT * len(images):  # larger groups may be classes
+            shown = few(sorted({groups[i] for i in val_parts[fold]}))
             note = f"{note} {shown} of the {count} groups that the names show"
-            return {"folds": len(parts), "fold": fold, "gap": 0, "group_by": rule}, note
+            return {"folds": len(val_parts), "fold": fold, "gap": 0, "group_by": rule}, note
     count = len({original_name(path) for path in images})
     gap = ", with a gap before it" if len(images) >= 50 else ""
     settings = {"folds": min(10, count), "fold": min(10, count) - 1, "gap": count // 50}
