@@ -29,7 +29,12 @@ class LabelsCheck:
         self.counts = csr_array((MAX_ID + 2, num_classes), dtype=np.int64)
 
     def add(self, prediction: Tensor, batch: Batch) -> None:
-        """Args: prediction: integer (1, H, W); batch: of one image."""
+        """Adds an image.
+
+        Args:
+            prediction: integer (1, H, W).
+            batch: its labels.
+        """
         labels = batch["labels"][0].numpy()
         is_labelled = labels < self.num_classes
         rows = prediction[0].numpy()[is_labelled].clip(-1, MAX_ID) + 1
@@ -86,7 +91,12 @@ class DepthCheck:
 
     @np.errstate(all="ignore")
     def add(self, prediction: Tensor, batch: Batch) -> None:
-        """Args: prediction: float (1, H, W); batch: of one image."""
+        """Adds an image.
+
+        Args:
+            prediction: float (1, H, W).
+            batch: its labels.
+        """
         is_compared = (batch["valid"][0] & prediction[0].isfinite()).numpy()
         values = prediction[0].numpy()[is_compared]
         depth = batch["depth"][0].numpy()[is_compared]

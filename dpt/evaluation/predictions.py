@@ -119,7 +119,7 @@ class PredictionFolder:
         ]
 
     def __getitem__(self, index: int) -> PredictedFile:
-        """The only file of a sample; DataError without one or with several."""
+        """Returns the only file of a sample; DataError without one or with several."""
         files = self.files[index]
         if not files:
             name, missing = self.names[index], self.files.count([])
