@@ -123,13 +123,13 @@ class TrainTransform:
     def draw_view(self, source: tuple[int, ...], random: np.random.Generator) -> tuple[View, float]:
         """Draws a view of an image of size ``source`` (H, W), and its zoom."""
         zoom = float(np.exp(random.uniform(*np.log(self.zoom))))
-        scale = max(np.divide(self.image_size, source[:2])) * zoom
+        scale = max(self.image_size[0] / source[0], self.image_size[1] / source[1]) * zoom
         rows, columns = (max(1, round(side / scale)) for side in self.image_size)
         factor = whole_factor((rows, columns), self.image_size)
-        sides = np.array([rows, columns]) // factor * factor  # such windows are resized faster
-        slack = source - sides
-        starts = (random.random(2) * (abs(slack) + 1)).astype(int) + np.minimum(slack, 0)
-        view = View.of_window(Window(*starts.tolist(), *sides.tolist()), self.image_size)
+        height, width = rows // factor * factor, columns // factor * factor  # are resized faster
+        y, x = random.random(2).tolist()
+        top, left = _start(y, source[0] - height), _start(x, source[1] - width)
+        view = View.of_window(Window(top, left, height, width), self.image_size)
         # flip and angle have random generators of their own
         if self.hflip and Random(int(random.integers(2**32))).random() < self.hflip:
             view = view.flipped()
@@ -137,6 +137,16 @@ class TrainTransform:
             angle = Random(int(random.integers(2**32))).uniform(-self.rotate, self.rotate)
             view = view.rotated(angle)
         return view, zoom
+
+
+def _start(position: float, slack: int) -> int:
+    """Returns where a window begins that is ``slack`` pixels shorter than the image.
+
+    Args:
+        position: in [0, 1); chooses one of the possible starts, which are equally likely.
+        slack: below 0 if the window is longer than the image.
+    """
+    return int(position * (abs(slack) + 1)) + min(slack, 0)
 
 
 @dataclass(eq=False)
