@@ -179,13 +179,6 @@ def test_collate_image_level_targets():
         assert "labels" not in batch
 
 
-def test_collate_targets_that_nobody_has_are_ignored_maps():
-    batch = collate_eval([{"image": np.zeros((4, 5, 3), np.uint8)}], TARGETS)
-    assert (batch["labels"][0] == IGNORE_INDEX).all()
-    assert batch["depth"][0].shape == batch["valid"][0].shape == (4, 5)
-    assert not batch["valid"][0].any()
-
-
 def test_collate_train_images_of_several_sizes_cannot_be_trained_on():
     images = [{"image": np.zeros((4, w, 3), np.uint8)} for w in (5, 6)]
     with pytest.raises(DataError, match=r"data\.image_size"):

@@ -170,15 +170,6 @@ def test_in_shadow_of_a_box():
     assert not itself.any()
 
 
-def test_in_shadow_not_of_a_solid_behind_the_light():
-    plate = solid("box", [0, 0, 3.2], [2, 2, 0.1])
-    with np.errstate(all="ignore"):
-        dark = in_shadow(
-            np.zeros((3, 1), np.float32), np.array([9]), np.float32([0, 0, 3]), [plate]
-        )
-    assert not dark.any()
-
-
 def test_scenes_neither_a_constant_nor_the_position_in_the_image_predicts_much(train, val):
     depth = np.stack([np.where(s["valid"], s["depth"], np.nan) for s in train])
     labels = np.stack([s["labels"] for s in train])
