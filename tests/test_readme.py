@@ -10,6 +10,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from dpt.cli import COMMANDS, FILE_COMMANDS
+from dpt.config.compose import MODEL_SETTINGS
 from dpt.files import config_dir
 
 ROOT = Path(__file__).resolve().parents[1]
