@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import dpt
+from dpt.types import tensors_in
 from dpt.weights import formats
 
 Size = tuple[int, int]
@@ -92,7 +93,7 @@ def outputs(
     case: Case, theirs: nn.Module, ours: nn.Module, images: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The peer's and ours; the peer's map is resized where it is not of the image's size."""
-    wanted, found = theirs(images), ours(images)[case.task]
+    wanted, (found, *_) = theirs(images), tensors_in(ours(images)[case.task])  # masks come first
     if wanted.shape[-2:] != found.shape[-2:]:
         maps = wanted if wanted.ndim == 4 else wanted[:, None]
         maps = F.interpolate(maps, size=found.shape[-2:], mode="bilinear", align_corners=False)

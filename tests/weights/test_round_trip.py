@@ -17,6 +17,7 @@ WRITTEN = [
     if case.format in ("official", "transformers", "depth_anything")
     and "SwinV2" not in case.model
     and "with registers" not in case.model
+    and "stored" not in case.model
 ]
 
 
