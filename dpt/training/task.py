@@ -179,8 +179,9 @@ class Task(L.LightningModule):
         if is_first and math.isnan(self.scores.get(self.monitor, 0.0)):
             log.warning(
                 "task.monitor=%s has no value on val: best.ckpt is of the last validation, and "
-                "callbacks.checkpoint.patience has no effect", self.monitor,
-            )  # fmt: skip
+                "callbacks.checkpoint.patience has no effect",
+                self.monitor,
+            )
         self.scored_step = self.global_step
         for name, value in self.scores.items():
             if name == self.monitor or value == value:  # NaN: class does not occur
@@ -193,8 +194,9 @@ class Task(L.LightningModule):
         if self.nonfinite and self.trainer.is_global_zero:
             log.warning(
                 "step %d: %s; best.ckpt is not replaced",
-                self.global_step, nonfinite_summary(self.nonfinite),
-            )  # fmt: skip
+                self.global_step,
+                nonfinite_summary(self.nonfinite),
+            )
 
     def improves(self, best: float | None) -> bool:
         """Whether the monitored score of the last validation is better than ``best``."""
