@@ -114,11 +114,13 @@ def by_fraction(
     members: dict[str, list[int]] = {}
     for i, group in enumerate(groups):
         members.setdefault(group, []).append(i)
-    bare_groups: set[str] = set()
+    unlabelled_groups: set[str] = set()
     if labelled is not None:
-        bare_groups = {g for g, indices in members.items() if not any(labelled[i] for i in indices)}
+        unlabelled_groups = {
+            g for g, indices in members.items() if not any(labelled[i] for i in indices)
+        }
     splits: dict[str, list[int]] = {name: [] for name in fractions}
-    for names, least in ((members.keys() - bare_groups, 1), (bare_groups, 0)):
+    for names, least in ((members.keys() - unlabelled_groups, 1), (unlabelled_groups, 0)):
         ranked = sorted(names, key=lambda name: hashlib.sha256(os.fsencode(name)).hexdigest())
         start = 0
         for split, count in _counts(len(ranked), fractions, least).items():

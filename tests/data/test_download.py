@@ -30,24 +30,18 @@ class Server(ThreadingHTTPServer):
         requests: the Range of the requests so far.
         authorizations: their Authorization.
         redirect: an address that all requests are sent on to.
-        stall: seconds before such an answer breaks off.
-        drip: seconds after each byte of the headers or of the content.
+        drip: what is sent byte by byte, ``headers`` or ``content``.
     """
 
     daemon_threads = True
+    content, ranges, with_length, redirect, drip = CONTENT, True, True, "", ""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
-        self.content = CONTENT
         self.cuts: list[int] = []
         self.statuses: list[int] = []
-        self.ranges = True
-        self.with_length = True
         self.requests: list[str | None] = []
         self.authorizations: list[str | None] = []
-        self.redirect: str | None = None
-        self.stall = 0.0
-        self.drip: dict[str, float] = {}
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Clients that hang up are part of the tests."""
@@ -61,47 +55,37 @@ class Handler(Quiet):
     server: Server
 
     def do_GET(self) -> None:  # noqa: N802  (the name that is called)
-        wanted = self.headers["Range"]
-        self.server.requests.append(wanted)
-        self.server.authorizations.append(self.headers["Authorization"])
-        if self.server.redirect:
-            self.send_response(302)
-            self.send_header("Location", self.server.redirect)
-            self.end_headers()
-            return
-        if self.server.statuses:
-            self.send_error(self.server.statuses.pop(0))
-            return
-        content, start = self.server.content, 0
-        if self.server.ranges and wanted:
+        server, wanted = self.server, self.headers["Range"]
+        server.requests.append(wanted)
+        server.authorizations.append(self.headers["Authorization"])
+        content, start, status, headers = server.content, 0, 200, {}
+        if server.redirect:
+            status, headers = 302, {"Location": server.redirect}
+        elif server.statuses:
+            status = server.statuses.pop(0)
+        elif server.ranges and wanted:
             start = int(re.fullmatch(r"bytes=(\d+)-", wanted)[1])
-            if start >= len(content):
-                self.send_response(416)
-                self.send_header("Content-Range", f"bytes */{len(content)}")
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-                return
-            self.send_response(206)
-            last = len(content) - 1
-            self.send_header("Content-Range", f"bytes {start}-{last}/{len(content)}")
-        else:
-            self.send_response(200)
-        if self.server.with_length:
-            self.send_header("Content-Length", str(len(content) - start))
-        if "headers" in self.server.drip:
-            for _ in range(200):
-                self.wfile.write(b"X")
-                time.sleep(self.server.drip["headers"])
+            status = 206 if start < len(content) else 416
+        content = content[start:] if status in (200, 206) else b""
+        if server.with_length:
+            headers["Content-Length"] = str(len(content))
+        self.send_response(status)
+        for name, text in headers.items():
+            self.send_header(name, text)
+        if server.drip == "headers":
+            self.send_slowly(b"X" * 200)
         self.end_headers()
-        end = start + self.server.cuts.pop(0) if self.server.cuts else len(content)
-        if "content" in self.server.drip:
-            for k in range(start, min(end, start + 200)):
-                self.wfile.write(content[k : k + 1])
-                time.sleep(self.server.drip["content"])
-            return
-        self.wfile.write(content[start:end])
-        if end < len(content):
-            time.sleep(self.server.stall)
+        if content and server.cuts:
+            content = content[: server.cuts.pop(0)]
+        if server.drip == "content":
+            self.send_slowly(content[:200])
+        else:
+            self.wfile.write(content)
+
+    def send_slowly(self, content: bytes) -> None:
+        for value in content:
+            self.wfile.write(bytes([value]))
+            time.sleep(0.02)
 
 
 @contextmanager
@@ -178,11 +162,10 @@ def test_resumes_in_a_later_call(server, tmp_path):
     assert server.requests == ["bytes=300000-"]
 
 
-@pytest.mark.parametrize("checksum", [None, SHA256])
-def test_partial_file_that_is_a_link_is_replaced(server, tmp_path, checksum):
+def test_partial_file_that_is_a_link_is_replaced(server, tmp_path):
     (tmp_path / "mine").write_bytes(b"mine")
     (tmp_path / "file.zip.part").symlink_to(tmp_path / "mine")
-    fetch(server.url, tmp_path / "file.zip", checksum=checksum)
+    get(server, tmp_path, checksum=SHA256)
     assert (tmp_path / "mine").read_bytes() == b"mine"
     assert (tmp_path / "file.zip").read_bytes() == CONTENT
 
@@ -216,11 +199,9 @@ def test_server_that_does_not_state_the_length(server, tmp_path):
     assert names(other) == []
 
 
-def test_wrong_checksum_or_size_leaves_nothing_behind(server, tmp_path):
+def test_wrong_checksum_leaves_nothing_behind(server, tmp_path):
     with pytest.raises(DataError, match=r"file\.zip\.part: its sha256 .*beef"):
         get(server, tmp_path, checksum="sha256:beef")
-    with pytest.raises(DataError, match=r"file\.zip\.part: has more than 5 bytes, the size"):
-        get(server, tmp_path, size=5)
     assert names(tmp_path) == []
 
 
@@ -247,43 +228,22 @@ def test_no_server(tmp_path, url):
 @pytest.mark.parametrize("part", ["headers", "content"])
 def test_server_that_sends_byte_by_byte_is_given_up(server, tmp_path, monkeypatch, part):
     monkeypatch.setattr(download, "TIMEOUT", 0.1)
-    server.drip = {part: 0.02}
+    server.drip = part
     start = time.monotonic()
-    with pytest.raises(
-        DataError, match=r"file\.zip: (TimeoutError|fewer than \d+ bytes).*received"
-    ):
+    with pytest.raises(DataError, match=r"file\.zip: (TimeoutError|fewer than \d+ bytes)"):
         get(server, tmp_path, checksum=SHA256)
     assert time.monotonic() - start < 10
     assert len(server.requests) == ATTEMPTS
 
 
-def test_what_came_before_a_stall_is_kept(server, tmp_path, monkeypatch):
-    monkeypatch.setattr(download, "TIMEOUT", 0.1)
-    server.cuts, server.stall = [300_000] * 3, 0.4
-    assert get(server, tmp_path, checksum=SHA256).read_bytes() == CONTENT
-    assert server.requests == [None, *(f"bytes={n}00000-" for n in (3, 6, 9))]
-
-
-def test_byte_for_each_request_is_too_little(server, tmp_path):
-    server.cuts = [1] * 1000
-    with pytest.raises(DataError, match=rf"\({ATTEMPTS} bytes received\)"):
-        get(server, tmp_path, checksum=SHA256)
-    assert names(tmp_path) == ["file.zip.part"]
-
-
-def test_megabytes_with_many_interruptions(server, tmp_path, monkeypatch):
+def test_megabytes_with_many_interruptions(server, tmp_path):
     server.content = CONTENT * 12
     checksum = "sha256:" + hashlib.sha256(server.content).hexdigest()
     server.cuts = [600_000] * 15
     assert get(server, tmp_path, checksum=checksum).read_bytes() == server.content
-    server.cuts = [600_000] * 15
-    monkeypatch.setattr(download, "MOST_REQUESTS", 10)
-    with pytest.raises(DataError, match="run the same command again"):
-        get(server, tmp_path / "b", checksum=checksum)
-    assert get(server, tmp_path / "b", checksum=checksum).read_bytes() == server.content
 
 
-@pytest.mark.parametrize("address", ["ftp://127.0.0.1:9/x", "file:///etc/passwd", "data:,x"])
+@pytest.mark.parametrize("address", ["file:///etc/passwd", "data:,x"])
 def test_redirection_to_something_else_is_refused(server, tmp_path, address):
     server.redirect = address
     with pytest.raises(DataError, match=r"file\.zip: the server answers 302 .*by hand"):

@@ -77,13 +77,6 @@ def test_photos_without_maps_are_turned(tmp_path):
     assert np.array_equal(dataset[0]["image"], upright)
 
 
-def test_upright_photo_needs_no_decision(tmp_path):
-    stored, _ = photo(tmp_path / "images/a.jpg", 1)
-    for exif in (None, "apply", "ignore"):
-        dataset = folder(tmp_path, labels=np.zeros((20, 30), np.uint8), exif=exif)
-        assert np.array_equal(dataset[0]["image"], stored)
-
-
 @pytest.mark.parametrize("size", [(20, 30), (30, 20)])
 def test_objects_of_coco(tmp_path, size):
     stored, upright = photo(tmp_path / "train/a.jpg", 6)

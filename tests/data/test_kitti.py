@@ -7,7 +7,7 @@ import pytest
 from photos import save_picture
 from PIL import Image
 
-from dpt.data import DataError, TrainTransform
+from dpt.data import DataError
 from dpt.data.datasets.filelist import KittiDataset
 from dpt.data.datasets.files import FileDataset
 
@@ -120,25 +120,3 @@ def test_frames_without_their_depth_are_cropped(root):
     assert "depth" not in sample
     with pytest.raises(DataError, match=r"0000000003\.png: 8x6 .*data\.crop"):
         KittiDataset(root=root, split="val", crop="kb", **LAYOUT)[2]
-
-
-def test_genuine_frames(shared_data, tmp_path):
-    """test_file_formats.py compares their depth with what their README says."""
-    source = shared_data / "formats/kitti"
-    lines = []
-    for i in (5, 100):
-        for kind, name in (("images", f"raw/{frame(i)}"), ("depth", f"truth/{depth_name(i)}")):
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(source / kind / f"{i:010d}.png", tmp_path / name)
-        lines.append(f"{frame(i)} {depth_name(i)}")
-    (tmp_path / "val.txt").write_text("\n".join(lines))
-    options = LAYOUT | {"root": tmp_path, "split": "val", "depth": "truth", "max_depth": 100.0}
-    for sample, cropped in zip(
-        KittiDataset(**options), KittiDataset(**options, crop="kb"), strict=True
-    ):
-        assert sample["image"].shape == (375, 1242, 3)
-        assert cropped["image"].shape == (352, 1216, 3)
-        assert np.array_equal(cropped["depth"], sample["depth"][23:, 13:1229])
-        trained = TrainTransform(image_size=[352, 704], rotate=1.0)(cropped, seed=0)
-        assert trained["depth"].shape == trained["image"].shape[:2] == (352, 704)
-        assert trained["valid"].mean() > 0.1

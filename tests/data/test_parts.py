@@ -47,30 +47,6 @@ def names(root, split, **options):
 
 
 @pytest.mark.parametrize("fold", range(3))
-def test_folds_are_groups(drives, fold):
-    options = {"folds": 3, "fold": fold, "group_by": BY_DRIVE}
-    train, val = (names(drives, split, **options) for split in ("train", "val"))
-    assert {name[0] for name in val} == {"abc"[fold]}
-    assert sorted(train + val) == names(drives, "train")
-
-
-def test_fractions_keep_groups_together(drives):
-    options = {"images": "images/train", "labels": "masks/train", "num_classes": 2}
-    train, val = (
-        FolderDataset(
-            root=drives,
-            split=split,
-            group_by=BY_DRIVE,
-            fractions={"train": 0.7, "val": 0.3},
-            **options,
-        )
-        for split in ("train", "val")
-    )
-    assert not set(train.groups) & set(val.groups)
-    assert len(train) + len(val) == sum(DRIVES.values())
-
-
-@pytest.mark.parametrize("fold", range(3))
 def test_folds_of_class_folders_have_every_class(tmp_path, fold):
     for name, count in (("cat", 6), ("dog", 3)):
         save_pictures(tmp_path, f"images/train/{name}", names=[f"{name}.{i}" for i in range(count)])

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from depth_trees import configured as make
 from hydra import compose, initialize_config_dir
+from photos import save_picture
 from PIL import Image
 
 from dpt.data import DataError
@@ -18,17 +19,8 @@ CLASSES = {"ade20k": 150, "cityscapes": 19, "voc": 21, "nyu40": 40, "camvid": 11
 CLASSES |= {"pascal_context": 59, "pascal_context60": 60, "pascal_context_rgb": 59}
 
 
-def write(path, array, palette=None):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    image = Image.fromarray(array)
-    if palette is not None:
-        image = image.convert("P") if image.mode != "L" else image
-        image.putpalette(np.asarray(palette, np.uint8).tobytes())
-    image.save(path)
-
-
 def photo(path, size=SIZE):
-    write(path, np.zeros((*size, 3), np.uint8))
+    save_picture(path, np.zeros((*size, 3), np.uint8))
 
 
 def ids(*values):
@@ -55,7 +47,7 @@ def test_every_class_has_a_name_and_a_color():
 def test_ade20k(tmp_path):
     for folder, stem in (("training", "ADE_train_1"), ("validation", "ADE_val_1")):
         photo(tmp_path / f"images/{folder}/{stem}.jpg")
-        write(tmp_path / f"annotations/{folder}/{stem}.png", ids(0, 1, 2, 150, 21))
+        save_picture(tmp_path / f"annotations/{folder}/{stem}.png", ids(0, 1, 2, 150, 21))
     dataset = make("ade20k", tmp_path)
     assert first(dataset[0], 5) == [IGNORE_INDEX, 0, 1, 149, 20]
     named = {dataset.info.class_names[i] for i in first(dataset[0], 5)[1:]}
@@ -84,9 +76,9 @@ def test_cityscapes(tmp_path):
             stem = f"{city}_000000_000019"
             photo(tmp_path / f"leftImg8bit/{split}/{city}/{stem}_leftImg8bit.png")
             folder = tmp_path / f"gtFine/{split}/{city}"
-            write(folder / f"{stem}_gtFine_labelIds.png", ids(*range(34)))
+            save_picture(folder / f"{stem}_gtFine_labelIds.png", ids(*range(34)))
             for other in ("labelTrainIds", "instanceIds", "color"):  # beside it in the archive
-                write(folder / f"{stem}_gtFine_{other}.png", ids(250))
+                save_picture(folder / f"{stem}_gtFine_{other}.png", ids(250))
     dataset = make("cityscapes", tmp_path)
     assert (len(dataset), len(make("cityscapes", tmp_path, split="val"))) == (2, 1)
     expected = [IGNORE_INDEX] * 34
@@ -103,8 +95,11 @@ def test_voc_reads_palette_masks_of_the_listed_images(tmp_path):
     colors[15], colors[255] = (192, 128, 128), (224, 224, 192)
     for stem in ("2007_000032", "2007_000039", "2007_000063"):
         photo(tmp_path / f"JPEGImages/{stem}.jpg")
+    (tmp_path / "SegmentationClass").mkdir()
     for stem in ("2007_000032", "2007_000039"):
-        write(tmp_path / f"SegmentationClass/{stem}.png", ids(0, 15, 20, 255), colors)
+        mask = Image.fromarray(ids(0, 15, 20, 255))
+        mask.putpalette(colors.tobytes())
+        mask.save(tmp_path / f"SegmentationClass/{stem}.png")
     lists = tmp_path / "ImageSets/Segmentation"
     lists.mkdir(parents=True)
     (lists / "train.txt").write_text("2007_000032\n")
@@ -116,7 +111,7 @@ def test_voc_reads_palette_masks_of_the_listed_images(tmp_path):
     assert dataset.info.palette[15] == (192, 128, 128)
     # the augmented masks, as they are usually laid beside
     for stem in ("2007_000032", "2007_000063"):
-        write(tmp_path / f"SegmentationClassAug/{stem}.png", ids(0, 7))
+        save_picture(tmp_path / f"SegmentationClassAug/{stem}.png", ids(0, 7))
     (lists / "trainaug.txt").write_text("2007_000032\n2007_000063\n")
     listed = "data.split_files.train=ImageSets/Segmentation/trainaug.txt"
     assert len(make("voc", tmp_path, "data.labels=SegmentationClassAug", listed)) == 2
@@ -132,7 +127,7 @@ def context_tree(root):
 
 
 def test_pascal_context_with_and_without_background(tmp_path):
-    write(context_tree(tmp_path), ids(0, 1, 6, 59))
+    save_picture(context_tree(tmp_path), ids(0, 1, 6, 59))
     without, with_it = make("pascal_context", tmp_path), make("pascal_context60", tmp_path)
     assert first(without[0], 4) == [IGNORE_INDEX, 0, 5, 58]
     assert first(with_it[0], 4) == [0, 1, 6, 59]
@@ -148,7 +143,7 @@ def test_pascal_context_in_colors_gives_the_same_classes(tmp_path):
     colors = {2: (0, 128, 0), 3: (128, 128, 0), 36: (0, 0, 192), 59: (192, 192, 64), 0: (0, 0, 0)}
     mask = np.zeros((*SIZE, 3), np.uint8)
     mask.reshape(-1, 3)[: len(colors)] = list(colors.values())
-    write(context_tree(tmp_path), mask)
+    save_picture(context_tree(tmp_path), mask)
     dataset = make("pascal_context_rgb", tmp_path)
     found = first(dataset[0], 5)
     assert [dataset.info.class_names[i] for i in found[:4]] == ["bicycle", "bird", "grass", "wood"]
@@ -160,7 +155,9 @@ def test_pascal_context_in_colors_gives_the_same_classes(tmp_path):
 def test_nyu40(tmp_path):
     for split in ("train", "val"):
         photo(tmp_path / f"images/{split}/a.png")
-        write(tmp_path / f"masks/{split}/a.png", ids(0, 39, 255, 40 if split == "val" else 1))
+        save_picture(
+            tmp_path / f"masks/{split}/a.png", ids(0, 39, 255, 40 if split == "val" else 1)
+        )
     dataset = make("nyu40", tmp_path)
     assert first(dataset[0], 4) == [0, 39, IGNORE_INDEX, 1]
     assert dataset.info.class_names[::13] == ("wall", "desk", "towel", "other prop")

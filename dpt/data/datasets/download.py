@@ -10,15 +10,14 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 from urllib.error import HTTPError
 from urllib.parse import unquote, urlsplit
-from urllib.request import HTTPRedirectHandler, Request, build_opener
+from urllib.request import Request, urlopen
 
 import fsspec
 
@@ -27,8 +26,6 @@ from dpt.run_log import tracked
 
 ATTEMPTS = 6
 """Requests in a row without another megabyte before a download is given up."""
-MOST_REQUESTS = 1000
-"""Requests in all before a download is given up."""
 PAUSE = 1.0
 """Seconds before the second request; doubled after each further failure."""
 TIMEOUT = 30.0
@@ -133,7 +130,7 @@ class _Transfer:
         try:
             with fsspec.open(self.url, "rb") as source:
                 source.seek(self.file.tell())
-                self._append(iter(partial(source.read, _MEGABYTE), b""))
+                self._append(source.read)
         except DataError:
             raise
         except Exception as error:  # every file system has its own exceptions
@@ -141,14 +138,13 @@ class _Transfer:
 
     def over_http(self, *, resume: bool) -> None:
         """Sends requests until the file is complete."""
-        furthest, failures, requests = self.file.tell(), 0, 1
+        furthest, failures = self.file.tell(), 0
         while reason := self._request():
             done = self.file.tell()
-            if done >= furthest + _MEGABYTE:
-                furthest, failures = done, 0
             failures += 1
-            requests += 1
-            if failures >= ATTEMPTS or requests > MOST_REQUESTS:
+            if done >= furthest + _MEGABYTE:
+                furthest, failures = done, 1
+            if failures == ATTEMPTS:
                 remedy = "check the network and run the same command again"
                 raise DataError(f"{self.url}: {reason} ({done} bytes received): {remedy}")
             if not resume:
@@ -165,7 +161,9 @@ class _Transfer:
             with _answer(_http_request(self.url, self.file.tell())) as response:
                 if response.status != 206:  # the server sends the whole file
                     self._clear()
-                return self._receive(response)
+                length = int(response.headers["Content-Length"] or 0)  # 0 if it is not stated
+                total = self.file.tell() + length
+                self._append(response.read1, length)
         except HTTPError as error:
             reason = f"the server answers {error.code} {error.reason}"
             if error.code == 416:  # nothing lies after what the file holds
@@ -179,25 +177,37 @@ class _Transfer:
             raise DataError(f"{self.url}: {error}: {self.remedy}") from None
         except (OSError, http.client.HTTPException) as error:
             return str(error) or type(error).__name__
-
-    def _receive(self, response: http.client.HTTPResponse) -> str:
-        length = int(response.headers["Content-Length"] or 0)  # 0 if the server does not state it
-        total = self.file.tell() + length
-        blocks: Iterable[bytes] = _blocks(response)
-        if length and not self.is_quiet:
-            title = f"{Path(self.file.name).stem} (MB)"
-            blocks = tracked(blocks, -(-length // _MEGABYTE), title=title)
-        self._refuse_above_limit(total)
-        self._append(blocks)
         done = self.file.tell()
         is_cut = length and done != total
         return f"the connection ended at {done} of {total} bytes" if is_cut else ""
 
-    def _append(self, blocks: Iterable[bytes]) -> None:
-        self._refuse_above_limit(self.file.tell())
-        for block in blocks:
+    def _append(self, read: Callable[[int], bytes], length: int = 0) -> None:
+        """Appends what ``read`` returns; TimeoutError if it comes slowly.
+
+        Args:
+            length: the number of bytes that are expected, 0 if it is unknown.
+        """
+        self._refuse_above_limit(self.file.tell() + length)
+        megabytes = self._append_megabytes(read)
+        if length and not self.is_quiet:
+            title = f"{Path(self.file.name).stem} (MB)"
+            megabytes = tracked(megabytes, -(-length // _MEGABYTE), title=title)
+        for _ in megabytes:
+            pass
+
+    def _append_megabytes(self, read: Callable[[int], bytes]) -> Iterator[None]:
+        """Appends what ``read`` returns; yields after each megabyte, and at the end."""
+        size, start = 0, time.monotonic()
+        while block := read(_MEGABYTE):
             self.file.write(block)
             self._refuse_above_limit(self.file.tell())
+            size += len(block)
+            if time.monotonic() - start > TIMEOUT + size / SLOWEST:
+                raise TimeoutError(f"fewer than {SLOWEST} bytes a second")
+            if size >= _MEGABYTE:
+                yield
+                size, start = 0, time.monotonic()
+        yield
 
     def _refuse_above_limit(self, size: int) -> None:
         if size <= self.limit:
@@ -215,25 +225,14 @@ class _Transfer:
 def _http_request(url: str, start: int) -> Request:
     """Returns a request for the bytes of a file from ``start`` on."""
     user, at, _ = urlsplit(url).netloc.rpartition("@")
-    request = Request(url.replace(user + at, "", 1))
-    request.add_header("User-Agent", "dpt")
-    request.add_header("Accept-Encoding", "identity")
+    headers = {"User-Agent": "dpt", "Accept-Encoding": "identity"}
+    request = Request(url.replace(user + at, "", 1), headers=headers)
     if start:
         request.add_header("Range", f"bytes={start}-")
     if user:  # urllib does not know name:password@host; a redirection is not told the password
         token = base64.b64encode(unquote(user).encode()).decode()
         request.add_unredirected_header("Authorization", f"Basic {token}")
     return request
-
-
-class _StaysOnHttp(HTTPRedirectHandler):
-    """Refuses redirections to ftp, which urllib would follow."""
-
-    def redirect_request(self, *arguments: Any, **_: Any) -> Request | None:
-        _, file, code, _, headers, url = arguments
-        if not url.startswith(("http://", "https://")):
-            raise HTTPError(url, code, f"a redirection to {url}", headers, file)
-        return super().redirect_request(*arguments)
 
 
 def _answer(request: Request) -> http.client.HTTPResponse:
@@ -246,33 +245,9 @@ def _answer(request: Request) -> http.client.HTTPResponse:
 
     def ask() -> None:
         try:
-            answer.set_result(build_opener(_StaysOnHttp).open(request, timeout=TIMEOUT))
+            answer.set_result(urlopen(request, timeout=TIMEOUT))
         except Exception as error:
             answer.set_exception(error)
 
     threading.Thread(target=ask, daemon=True).start()
     return answer.result(timeout=2 * TIMEOUT)
-
-
-def _blocks(response: http.client.HTTPResponse) -> Iterator[bytes]:
-    """Yields the content of an answer in megabytes; TimeoutError if one comes slowly.
-
-    What came before an error is yielded before it is raised.
-    """
-    while True:
-        block = bytearray()
-        start = time.monotonic()
-        try:
-            while len(block) < _MEGABYTE:
-                piece = response.read1(_MEGABYTE - len(block))
-                if not piece:
-                    break
-                block += piece
-                if time.monotonic() - start > TIMEOUT + len(block) / SLOWEST:
-                    raise TimeoutError(f"fewer than {SLOWEST} bytes a second")
-        except (OSError, http.client.HTTPException):
-            yield bytes(block)
-            raise
-        yield bytes(block)
-        if len(block) < _MEGABYTE:
-            return

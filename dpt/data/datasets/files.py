@@ -145,7 +145,7 @@ class FileDataset(Dataset):
 
     @property
     def split_on_disk(self) -> str:
-        """What the split is called in folders and tables, see ``split_names``."""
+        """Returns the split's name in folders and tables, see ``split_names``."""
         return (self.split_names or {}).get(self.split, self.split)
 
     def path_of(self, template: str) -> Path:
@@ -186,10 +186,9 @@ class FileDataset(Dataset):
         self.is_divided = True
         fractions = fractions or self.fractions or splits.DEFAULT_FRACTIONS
         if self.split not in fractions or self.folds is not None:
-            rule = "data.folds divides all images into train and val"
-            rule = rule if self.folds else f"it has {', '.join(fractions)}"
-            fault = "has no folder, list or fraction in data.fractions"
-            raise DataError(f"split {self.split} {fault} ({rule})")
+            splits_of_data = ["train", "val"] if self.folds else fractions
+            fault = "has no folder, list or fraction in data.fractions, or data.folds is set"
+            raise DataError(f"split {self.split} {fault} (there are {', '.join(splits_of_data)})")
         groups = splits.group_names(names, None) if self.group_by is None else self._groups(paths)
         return splits.by_fraction(groups, fractions, labelled)[self.split]
 

@@ -21,7 +21,7 @@ from dpt.files import DataError, few, files_below, missing_path, path_below, pla
 from dpt.types import IGNORE_INDEX, DatasetInfo
 
 _SPLIT_FOLDERS = ("train", "training", "val", "valid", "validation", "test", "testing", "dev")
-_COLUMNS = {"labels": "mask", "depth": "depth", "objects": "objects"}  # of a table
+_TABLE_COLUMNS = {"labels": "mask", "depth": "depth", "objects": "objects"}
 _Kind = Literal["labels", "depth", "objects"]
 
 
@@ -110,7 +110,7 @@ class FolderDataset(FileDataset):
 
     @property
     def _map_options(self) -> dict[_Kind, tuple[str, str]]:
-        """The folder, and the template of file names, of each kind of label or depth files."""
+        """Returns the folder, and the template of file names, of each kind of maps."""
         options: dict[_Kind, tuple[str | None, str]] = {
             "labels": (self.labels, self.labels_name),
             "depth": (self.depth, self.depth_name),
@@ -137,7 +137,7 @@ class FolderDataset(FileDataset):
         files = [
             _record(images[key], {kind: paths[kind].get(key) for kind in paths}) for key in keys
         ]
-        return self._without_bare(files, stray)
+        return self._without_unlabelled(files, stray)
 
     def _scan_maps(self, first_key: str, keys: Collection[str]) -> list[_Maps]:
         """Returns the label and depth files; DataError if those of a kind pair with no image."""
@@ -174,27 +174,27 @@ class FolderDataset(FileDataset):
             folder = self.folder / template.replace("%split", name)
             if folder == folder_of_split or not folder.is_dir():
                 continue
-            others = scan(folder, self.images_name, IMAGE_SUFFIXES, option="data.images_name")
-            shared = [key for key in images if key in maps and key in others]
+            other_images = scan(folder, self.images_name, IMAGE_SUFFIXES, option="data.images_name")
+            shared = [key for key in images if key in maps and key in other_images]
             if shared:
                 key = shared[0]
-                pair = f"{images[key]} and {others[key]}"
+                pair = f"{images[key]} and {other_images[key]}"
                 raise DataError(f"{maps[key]} pairs with {pair}: give each split its own labels")
 
-    def _without_bare(self, files: list[Files], stray: Sequence[Path] = ()) -> list[Files]:
-        """Returns ``files``; without those that have neither labels nor depth, if skipped."""
+    def _without_unlabelled(self, files: list[Files], stray: Sequence[Path] = ()) -> list[Files]:
+        """Returns ``files``; ``missing=skip`` leaves out those with neither labels nor depth."""
         kinds = [kind for kind in self._map_options if kind != "objects"]
-        bare = [record.image for record in files if not (record.labels or record.depth)]
-        bare = bare if kinds else []
-        if bare and self.missing == "raise":
-            names = [os.path.relpath(path, self.folder) for path in bare]
+        unlabelled = [record.image for record in files if not (record.labels or record.depth)]
+        unlabelled = unlabelled if kinds else []
+        if unlabelled and self.missing == "raise":
+            names = [os.path.relpath(path, self.folder) for path in unlabelled]
             fault = f"have no {' and no '.join(kinds)} ({few(names)})"
             remedy = "add them, or set data.missing=skip (or keep, with a task/teacher)"
             raise DataError(
-                f"{len(bare)} of {len(files)} images in {self.folder} {fault}: {remedy}"
+                f"{len(unlabelled)} of {len(files)} images in {self.folder} {fault}: {remedy}"
             )
-        self.unpaired = bare, stray
-        skipped = set(bare) if self.missing == "skip" else set()
+        self.unpaired = unlabelled, stray
+        skipped = set(unlabelled) if self.missing == "skip" else set()
         return [record for record in files if record.image not in skipped]
 
     # --------------------------------------------------------------------- lists and tables
@@ -251,7 +251,7 @@ class FolderDataset(FileDataset):
 
     def _read_table(self, path: Path) -> list[Files]:
         """Returns the split's rows of a CSV table of paths below the root."""
-        columns = ["split", "image", *(_COLUMNS[kind] for kind in self._map_options)]
+        columns = ["split", "image", *(_TABLE_COLUMNS[kind] for kind in self._map_options)]
         rows = [row for _, row in read_table(path, columns, remedy="name the columns so")]
         splits = dict.fromkeys(row[0] for row in rows)
         names = (self.split, self.split_on_disk)
@@ -265,7 +265,7 @@ class FolderDataset(FileDataset):
                 pairs = zip(self._map_options, texts, strict=True)
                 paths = {kind: path_below(self.folder, text, path) for kind, text in pairs if text}
                 files.append(_record(path_below(self.folder, image, path), paths))
-        files = self._without_bare(files)
+        files = self._without_unlabelled(files)
         return require_files(files, source=path, remedy="check data.root and the table")
 
     def _find(self, template: str, *, option: str) -> tuple[Path, bool]:
@@ -278,12 +278,14 @@ class FolderDataset(FileDataset):
         of_split = folder / self.split_on_disk
         if of_split.is_dir():
             return of_split, True
-        others = [name for name in _SPLIT_FOLDERS if (folder / name).is_dir()]
-        if others:  # using the folder for all splits would mix their files
+        siblings = [name for name in _SPLIT_FOLDERS if (folder / name).is_dir()]
+        if siblings:  # using the folder for all splits would mix their files
             plus = "" if self.split in (self.split_names or {}) else "+"
-            remedy = f"make it, or set {plus}data.split_names.{self.split}={others[-1]} or {option}"
+            remedy = (
+                f"make it, or set {plus}data.split_names.{self.split}={siblings[-1]} or {option}"
+            )
             raise DataError(
-                f"folder {of_split} does not exist, unlike {', '.join(others)}: {remedy}"
+                f"folder {of_split} does not exist, unlike {', '.join(siblings)}: {remedy}"
             )
         return folder, False
 

@@ -14,13 +14,7 @@ from dpt.data.formats.tables import read_table
 from dpt.files import DataError, required_file
 
 _TABLE = "metadata_images_split_scene_v1.csv"
-_COLUMNS = (
-    "scene_name",
-    "camera_name",
-    "frame_id",
-    "included_in_public_release",
-    "split_partition_name",
-)
+_COLUMNS = "scene_name camera_name frame_id included_in_public_release split_partition_name"
 
 
 def along_axis(distance: np.ndarray) -> np.ndarray:
@@ -64,7 +58,7 @@ class HypersimDataset(FileDataset):
         table = required_file(self.folder / _TABLE, what="table", remedy=remedy)
         on_disk = {path.parent.name for path in self.folder.glob("*/images")}
         files: list[Files] = []
-        rows = read_table(table, _COLUMNS, remedy="download it again")
+        rows = read_table(table, _COLUMNS.split(), remedy="download it again")
         for _, (scene, camera, frame, released, split) in rows:
             if split == self.split and released.lower() == "true" and scene in on_disk:
                 images = self.folder / scene / "images"

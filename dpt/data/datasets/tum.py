@@ -66,13 +66,13 @@ def associate(images: Sequence[float], maps: Sequence[float]) -> list[tuple[int,
 
     The closest pair comes first; each time is used once.
     """
-    near: list[tuple[float, int, int]] = []
+    candidates: list[tuple[float, int, int]] = []
     for i, time in enumerate(images):
         first, last = (bisect_left(maps, time + side * MAX_DIFFERENCE) for side in (-2, 2))
-        near += [(abs(time - maps[j]), i, j) for j in range(first, last)]
+        candidates += [(abs(time - maps[j]), i, j) for j in range(first, last)]
     partner: dict[int, int] = {}
     taken: set[int] = set()
-    for difference, i, j in sorted(near):
+    for difference, i, j in sorted(candidates):
         if difference < MAX_DIFFERENCE and i not in partner and j not in taken:
             partner[i] = j
             taken.add(j)

@@ -21,8 +21,13 @@ def count_colors(path: str | Path, rgb: np.ndarray) -> dict[tuple[int, ...], int
     codes, counts = np.unique(rgb.astype(np.int32) @ _PACKED, return_counts=True)
     if len(codes) > MAX_COLORS:
         raise DataError(f"{path}: a picture of {len(codes)} colours, not labels: check data.labels")
-    colors = np.stack([codes >> 16, codes >> 8 & 255, codes & 255], axis=1).tolist()
-    return dict(zip(map(tuple, colors), counts.tolist(), strict=True))
+    colors = map(tuple, _unpacked(codes).tolist())
+    return dict(zip(colors, counts.tolist(), strict=True))
+
+
+def _unpacked(codes: np.ndarray) -> np.ndarray:
+    """Returns R, G and B, (N, 3), of packed colours."""
+    return np.stack([codes >> 16, codes >> 8 & 255, codes & 255], axis=1)
 
 
 def ids_of_colors(
@@ -33,8 +38,8 @@ def ids_of_colors(
     Args:
         rgb: uint8 (H, W, 3).
         colors: without rows, the ids are in all three channels, or in R alone with 0 in the others.
-        distance: a colour that ``colors`` lacks becomes the nearest row, if no channel differs by
-            more than this, else ``OTHER_COLOR``. None: such a colour is an error.
+        distance: a colour that ``colors`` lacks becomes the nearest row if no channel differs by
+            more than this, and ``OTHER_COLOR`` otherwise. None: such a colour is an error.
     """
     if not colors:
         return _ids_in_channels(path, rgb)
@@ -71,9 +76,7 @@ def _ids_in_channels(path: str | Path, rgb: np.ndarray) -> np.ndarray:
 
 def _nearest(codes: np.ndarray, table: np.ndarray, distance: int) -> np.ndarray:
     """Returns the row of ``table`` that is nearest to each packed colour, or ``OTHER_COLOR``."""
-    rgb = np.stack([codes >> 16, codes >> 8 & 255, codes & 255], axis=1)
-    away = np.zeros((len(codes), len(table)), np.int32)
-    for channel in range(3):
-        differences = np.abs(rgb[:, channel, None] - table[None, :, channel])
-        np.maximum(away, differences, out=away)
-    return np.where(away.min(axis=1) <= distance, away.argmin(axis=1), OTHER_COLOR)
+    from scipy.spatial.distance import cdist  # slow to import
+
+    distances = cdist(_unpacked(codes), table, "chebyshev")
+    return np.where(distances.min(axis=1) <= distance, distances.argmin(axis=1), OTHER_COLOR)

@@ -208,9 +208,9 @@ def read_labels(
         colors: an RGB row for each id, for RGB files. A colour for "unlabelled" goes after the
             last class; its row number is the ignore index. None: the ids of an RGB file are in all
             three channels, or in R alone with 0 in the others.
-        distance: a colour that ``colors`` lacks becomes the nearest row, if no channel differs by
-            more than this; else ``OTHER_COLOR``. Then the colours of palettes count, not their
-            indices. None: a colour that ``colors`` lacks is an error.
+        distance: a colour that ``colors`` lacks becomes the nearest row if no channel differs by
+            more than this, and ``OTHER_COLOR`` otherwise. Then the colours of palettes count, not
+            their indices. None: a colour that ``colors`` lacks is an error.
         parts: the page or the name of the array.
     """
     labels, transparent = _read_stored_labels(path, parts, use_palette=distance is not None)

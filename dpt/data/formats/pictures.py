@@ -81,7 +81,7 @@ class Picture:
 
     @property
     def colors(self) -> np.ndarray:
-        """Grey (H, W) or RGB; of whole numbers the largest value of the type is white."""
+        """Returns grey (H, W) or RGB; the largest value of an integer type is white."""
         colors = self.pixels if self.palette is None else self.palette[self.pixels]
         if self.white is None:
             return colors
@@ -131,39 +131,21 @@ def _png_chunks(data: bytes) -> set[bytes]:
     return types
 
 
-@dataclass(frozen=True, kw_only=True)
 class _TiffPage:
     """Position and tags of a page of a TIFF file, with the defaults of the format."""
 
-    position: int
-    is_smaller_copy: bool
-    height: int
-    width: int
-    bits: int
-    compression: int
-    photometric: int
-    orientation: int
-    bands: int
-    is_planar: bool  # bands are stored one after the other
-    extra_samples: tuple[int, ...]
-    is_unsigned: bool
-
-
-def _tiff_page(position: int, tags: ImageFileDirectory_v2) -> _TiffPage:
-    return _TiffPage(
-        position=position,
-        is_smaller_copy=bool(tags.get(254, 0) & 1),
-        height=int(tags[257]),
-        width=int(tags[256]),
-        bits=max(tags.get(258, (1,))),
-        compression=tags.get(259, 1),
-        photometric=tags.get(262, 1),
-        orientation=tags.get(274, 1),
-        bands=tags.get(277, 1),
-        is_planar=tags.get(284, 1) == 2,
-        extra_samples=tags.get(338, ()),
-        is_unsigned=tags.get(339, (1,))[0] == 1,
-    )
+    def __init__(self, position: int, tags: ImageFileDirectory_v2) -> None:
+        self.position = position
+        self.is_smaller_copy = bool(tags.get(254, 0) & 1)
+        self.height, self.width = int(tags[257]), int(tags[256])
+        self.bits: int = max(tags.get(258, (1,)))
+        self.compression: int = tags.get(259, 1)
+        self.photometric: int = tags.get(262, 1)
+        self.orientation: int = tags.get(274, 1)
+        self.bands: int = tags.get(277, 1)
+        self.is_planar = tags.get(284, 1) == 2  # bands are stored one after the other
+        self.extra_samples: tuple[int, ...] = tags.get(338, ())
+        self.is_unsigned = tags.get(339, (1,))[0] == 1
 
 
 def _tiff_pages(file: BinaryIO, most: int = _MAX_PAGES) -> list[_TiffPage]:
@@ -180,7 +162,7 @@ def _tiff_pages(file: BinaryIO, most: int = _MAX_PAGES) -> list[_TiffPage]:
         tags = ImageFileDirectory_v2(start)
         file.seek(position)
         tags.load(file)
-        pages[position] = _tiff_page(position, tags)
+        pages[position] = _TiffPage(position, tags)
         position = tags.next
     full = [page for page in pages.values() if not page.is_smaller_copy]
     return full or [*pages.values()]
@@ -261,7 +243,7 @@ def _undecodable(path: str | Path) -> DataError:
 
 
 def _check_end(path: str | Path, data: bytes) -> None:
-    """DataError if a picture has no end mark."""
+    """Raises DataError if a picture has no end mark."""
     if data.startswith(_JPEG_START):
         # search after the last scan: an embedded thumbnail has an end mark of its own
         is_whole = data.endswith(_JPEG_END) or _JPEG_END in data[max(data.rfind(_JPEG_SCAN), 0) :]

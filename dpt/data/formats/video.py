@@ -22,7 +22,7 @@ _WHOLE = 0.9
 
 
 def _require_utf8(path: str | Path) -> None:
-    """DataError for a name in another encoding, for which OpenCV would end the process."""
+    """Raises DataError for a name in another encoding, for which OpenCV would end the process."""
     try:
         str(path).encode()
     except UnicodeEncodeError:
