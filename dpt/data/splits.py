@@ -114,13 +114,10 @@ def by_fraction(
     members: dict[str, list[int]] = {}
     for i, group in enumerate(groups):
         members.setdefault(group, []).append(i)
-    unlabelled_groups: set[str] = set()
-    if labelled is not None:
-        unlabelled_groups = {
-            g for g, indices in members.items() if not any(labelled[i] for i in indices)
-        }
+    flags = [True] * len(groups) if labelled is None else labelled
+    labelled_groups = {group for group, flag in zip(groups, flags, strict=True) if flag}
     splits: dict[str, list[int]] = {name: [] for name in fractions}
-    for names, least in ((members.keys() - unlabelled_groups, 1), (unlabelled_groups, 0)):
+    for names, least in ((labelled_groups, 1), (members.keys() - labelled_groups, 0)):
         ranked = sorted(names, key=lambda name: hashlib.sha256(os.fsencode(name)).hexdigest())
         start = 0
         for split, count in _counts(len(ranked), fractions, least).items():

@@ -96,8 +96,6 @@ def first_segment(content):
         (lambda c: c["images"].append({**c["images"][1], "id": 77}), r"000001\.jpg .*2, 77"),
         (lambda c: c["images"][0].update(file_name="no.jpg"), r"1 files of its 3 .*no\.jpg"),
         (lambda c: c["images"][0].update(file_name="../../a.jpg"), r"a\.jpg is not below"),
-        (lambda c: c["images"][0].update(file_name="/etc/a.jpg"), r"a\.jpg is not below"),
-        (lambda c: c["images"][0].update(file_name="a/../../../a.jpg"), r"a\.jpg is not below"),
         (lambda c: c["categories"][0].update(name="=1+1"), r"'=1\+1'"),
     ],
 )
@@ -134,7 +132,6 @@ def test_segments_that_differ_from_the_picture(saved, tmp_path):
         {"size": [48, 63], "counts": "abc"},
         {"size": [48, 64], "counts": [5, 5]},
         {"size": [48, 64], "counts": "zzzz"},
-        {"size": [48, 64], "counts": "O"},
         {"size": [48, 64], "counts": "PP31"},  # their sum is 3073, not 3072
         {"size": [48, 64], "counts": "PP3P"},  # cut short
         {"size": [48, 64], "counts": [3071, 1.0]},
@@ -235,18 +232,13 @@ def each_segment(content):
     return [p for row in content["annotations"] for p in row.get("segments_info") or [row]]
 
 
-def with_floats(content):
+def with_texts_and_floats(content):
     for row in content["images"]:
-        row.update(id=float(row["id"]), height=float(row["height"]), width=float(row["width"]))
-    for row in content["annotations"]:
-        row.update(image_id=float(row["image_id"]))
-
-
-def with_texts(content):
-    for row in content["images"]:
-        row.update(id=str(row["id"]), height=str(row["height"]))
+        row.update(id=str(row["id"]), height=float(row["height"]), width=str(row["width"]))
     for row in content["categories"]:
         row.update(id=str(row["id"]))
+    for row in content["annotations"]:
+        row.update(image_id=float(row["image_id"]))
     for segment in each_segment(content):
         segment.update(iscrowd="0", area=str(segment["area"]))
         segment.update(category_id=float(segment["category_id"]))
@@ -257,11 +249,6 @@ def with_nulls(content):
         row.update(supercategory=None, iscrowd=None, area=None, score=None)
     for row in content["annotations"]:
         row.setdefault("segments_info", None)
-
-
-def with_bools(content):
-    for segment in each_segment(content):
-        segment.update(iscrowd=False)
 
 
 def with_names(change):
@@ -275,12 +262,9 @@ def with_names(change):
 @pytest.mark.parametrize(
     "change",
     [
-        with_floats,
-        with_texts,
+        with_texts_and_floats,
         with_nulls,
-        with_bools,
         with_names(lambda name: f"http://host:80/a%20b/{name}?raw=1#x"),
-        with_names(lambda name: f"s3://bucket/{name}"),
         with_names(lambda name: f".\\..\\train\\{name}"),
         with_names(lambda name: f"C:\\data\\{name}"),
         with_names(lambda name: f"../train/./{name}"),

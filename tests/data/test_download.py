@@ -199,12 +199,6 @@ def test_server_that_does_not_state_the_length(server, tmp_path):
     assert names(other) == []
 
 
-def test_wrong_checksum_leaves_nothing_behind(server, tmp_path):
-    with pytest.raises(DataError, match=r"file\.zip\.part: its sha256 .*beef"):
-        get(server, tmp_path, checksum="sha256:beef")
-    assert names(tmp_path) == []
-
-
 def test_error_statuses(server, tmp_path):
     server.statuses = [404]
     with pytest.raises(DataError, match=r"file\.zip: .*404"):
@@ -250,17 +244,6 @@ def test_redirection_to_something_else_is_refused(server, tmp_path, address):
         get(server, tmp_path)
     assert len(server.requests) == 1
     assert names(tmp_path) == []
-
-
-def test_other_file_systems(tmp_path):
-    (tmp_path / "source").write_bytes(CONTENT)
-    (tmp_path / "x.part").write_bytes(CONTENT[:1000])
-    url = f"file://{tmp_path}/source"
-    assert fetch(url, tmp_path / "x", checksum=SHA256).read_bytes() == CONTENT
-    for wrong in ("nofs://x/y", f"file://{tmp_path}/missing"):
-        with pytest.raises(DataError, match=f"^{wrong}: "):
-            fetch(wrong, tmp_path / "y")
-    assert names(tmp_path) == ["source", "x"]
 
 
 def test_no_more_is_taken_than_expected(server, tmp_path, monkeypatch):

@@ -168,10 +168,10 @@ def test_png_of_few_bits(tmp_path, bits):
 
 
 @pytest.mark.parametrize("suffix", [".png", ".bmp", ".tif"])
-@pytest.mark.parametrize("mode", ["1", "L", "P"])
+@pytest.mark.parametrize("mode", ["L", "P"])
 def test_ids_of_other_pictures(tmp_path, mode, suffix):
-    ids = RNG.integers(0, 2 if mode == "1" else 9, (5, 6)).astype(np.uint8)
-    mask = Image.fromarray(ids * 255).convert("1") if mode == "1" else Image.fromarray(ids)
+    ids = RNG.integers(0, 9, (5, 6)).astype(np.uint8)
+    mask = Image.fromarray(ids)
     if mode == "P":
         mask.putpalette(RNG.integers(0, 256, 768).astype(np.uint8).tobytes())
     mask.save(tmp_path / f"m{suffix}")
@@ -224,8 +224,8 @@ def test_cells_of_a_table(tmp_path, content, expected):
         ('image,value\n"a.png,1\nb.png,2\nc.png,3\n', "cannot be read as a table"),
         ('image,value\n"a.png,1\nb.png,2\nc.png",3\n', "line 4: .*close its quote"),
         ('image,value\n"a.png"x,1\n', "cannot be read as a table"),
-        ("image,value,value\na.png,1,2\n", "the column value occurs twice"),
-        ("image,value, image\na.png,1,b.png\n", "the column image occurs twice"),
+        ("image,value,value\na.png,1,2\n", "several columns value"),
+        ("image,value, image\na.png,1,b.png\n", "several columns image"),
         ("image,value\na.png,1,5\n", "line 2: 3 cells for 2 columns"),
         ("name,value\na.png,1\n", "no column image"),
         ("", "no column image"),

@@ -19,7 +19,7 @@ def read_table(
 ) -> Iterator[tuple[str, list[str]]]:
     """Reads ``columns`` of a CSV file with a header line.
 
-    Names of columns may be in capitals; commas, semicolons or tabs separate the cells.
+    Commas, semicolons or tabs separate the cells.
 
     Yields:
         The row's position for messages, ``FILE: line N``, and its texts; "" where it is too short.
@@ -29,8 +29,8 @@ def read_table(
         separator = max(",;\t", key=text.partition("\n")[0].count)
         source = io.StringIO(text, newline="")
         rows = csv.reader(source, delimiter=separator, skipinitialspace=True, strict=True)
-        header = _header(path, next(rows, []), columns, remedy)
-        positions = [header.index(name) for name in columns]
+        header = next(rows, [])
+        positions = _positions(path, header, columns, remedy)
         for row in rows:
             where = f"{path}: line {rows.line_num}"
             if any(row[len(header) :]):
@@ -44,21 +44,18 @@ def read_table(
                 yield where, [row[k].strip() if k < len(row) else "" for k in positions]
 
 
-def _header(
-    path: str | Path, cells: Sequence[str], columns: Sequence[str], remedy: str
-) -> list[str]:
-    """Returns the names of a table's columns, those of ``columns`` spelled as there."""
-    names = [name.strip() for name in cells]
-    spelling = {name.lower(): name for name in columns if name not in names}
-    names = [spelling.get(name.lower(), name) for name in names]
-    absent = [name for name in columns if name not in names]
-    if absent:
-        present = few(names, 6) or "none"
-        raise DataError(f"{path}: no column {', '.join(absent)} (it has {present}): {remedy}")
-    repeated = [name for name in names if name and names.count(name) > 1]
-    if repeated:
-        raise DataError(f"{path}: the column {repeated[0]} occurs twice: rename or remove one")
-    return names
+def _positions(
+    path: str | Path, header: Sequence[str], columns: Sequence[str], remedy: str
+) -> list[int]:
+    """Returns the positions of ``columns`` in a header line, whose names may be in capitals."""
+    names = [cell.strip().lower() for cell in header]
+    absent = [column for column in columns if column.lower() not in names]
+    repeated = [column for column in columns if names.count(column.lower()) > 1]
+    if absent or repeated:
+        fault = f"no column {', '.join(absent)}" if absent else f"several columns {repeated[0]}"
+        present = few([cell.strip() for cell in header], 6) or "none"
+        raise DataError(f"{path}: {fault} (it has {present}): {remedy}")
+    return [names.index(column.lower()) for column in columns]
 
 
 def parse_number(text: str) -> float:
