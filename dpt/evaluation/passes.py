@@ -118,8 +118,7 @@ def score_checkpoint(cfg: PlainMapping, dataset: Dataset, protocol: Protocol) ->
     if image_size is not None:
         model.preprocessing = replace(model.preprocessing, image_size=image_size)
     preprocessing = model.preprocessing
-    resize = protocol.resize or preprocessing.output_interpolation
-    protocol = replace(protocol, resize=resize)
+    protocol = replace(protocol, resize=protocol.resize or preprocessing.output_interpolation)
     objectives = objectives_of(model.outputs, dataset, protocol)
     settings = loader_settings(cfg["data"])
     targets = [objective.target for objective in objectives.values()]

@@ -99,23 +99,27 @@ class PredictionFolder:
         for path in files_below(folder, SUFFIXES[target]):
             if recorded is None or path in recorded:
                 file = PredictedFile(path) if recorded is None else recorded[path]
-                files.setdefault(_parts(path.relative_to(folder)), []).append(file)
+                files.setdefault(_components(path.relative_to(folder)), []).append(file)
         if not files:
             raise DataError(
                 f"predictions={folder}: no file with a suffix of {' '.join(SUFFIXES[target])}"
             )
-        samples = [_parts(PurePath(name)) for name in names]
+        samples = [_components(PurePath(name)) for name in names]
         if len(set(samples)) < len(set(names)):
             raise DataError(
                 f"predictions={folder}: images of this data differ only in the suffix or in zeros "
                 "before a number, so that predictions cannot be told apart: rename them"
             )
-        self.count = 1  # the fewest parts by which the samples differ
-        while len({parts[-self.count :] for parts in samples}) < len(set(samples)):
+        self.count = 1  # the fewest components by which the samples differ
+        while len({components[-self.count :] for components in samples}) < len(set(samples)):
             self.count += 1
         self.files = [
-            [file for n in range(self.count, len(parts) + 1) for file in files.get(parts[-n:], ())]
-            for parts in samples
+            [
+                file
+                for n in range(self.count, len(components) + 1)
+                for file in files.get(components[-n:], ())
+            ]
+            for components in samples
         ]
 
     def __getitem__(self, index: int) -> PredictedFile:
@@ -124,7 +128,7 @@ class PredictionFolder:
         if not files:
             name, missing = self.names[index], self.files.count([])
             raise DataError(
-                f"{name}: no file {'/'.join(_parts(PurePath(name))[-self.count :])}.* in "
+                f"{name}: no file {'/'.join(_components(PurePath(name))[-self.count :])}.* in "
                 f"{self.folder} ({missing} of {len(self.files)} images have none)"
             )
         if len(files) > 1:
@@ -133,7 +137,7 @@ class PredictionFolder:
         return files[0]
 
 
-def _parts(path: PurePath) -> tuple[str, ...]:
+def _components(path: PurePath) -> tuple[str, ...]:
     """Returns folders and name, without suffixes; numbers, also of ``nyu.mat#0012``, without zeros.
 
     Names that differ only in the form of their letters in Unicode are one name.
@@ -143,7 +147,7 @@ def _parts(path: PurePath) -> tuple[str, ...]:
     if PurePath(stem).suffix.lower() in io.IMAGE_SUFFIXES:  # 7.jpg.npy
         stem = PurePath(stem).stem
     stem = str(int(stem)) if stem.isdecimal() else stem
-    return tuple(plain_name(part) for part in (*path.parent.parts, stem))
+    return tuple(plain_name(name) for name in (*path.parent.parts, stem))
 
 
 def find_folders(
@@ -166,12 +170,12 @@ def find_folders(
     recorded_in = {parent for path in recorded or () for parent in path.parents}
     folders = {}
     for target in dense:
-        for inside in (folder / name for name in FOLDERS[target]):
-            is_used = inside.is_dir() and (recorded is None or inside in recorded_in)
-            if is_used and target not in folders:
-                folders[target] = PredictionFolder(
-                    inside, target=target, names=names, recorded=recorded
-                )
+        paths = [folder / name for name in FOLDERS[target]]
+        used = [p for p in paths if p.is_dir() and (recorded is None or p in recorded_in)]
+        if used:
+            folders[target] = PredictionFolder(
+                used[0], target=target, names=names, recorded=recorded
+            )
     maps = [target for target in dense if target != "objects"]
     if not folders and recorded is None and len(maps) == 1:
         folders[maps[0]] = PredictionFolder(folder, target=maps[0], names=names)

@@ -58,8 +58,8 @@ def write_report(
     for name, value in scores.items():
         if "/" not in name:
             better = "lower" if name in lower else "higher"
-            others = [row.get(name) for row in baselines.values()]
-            table.append((name, value, *intervals[name], better, *others))
+            baseline_values = [row.get(name) for row in baselines.values()]
+            table.append((name, value, *intervals[name], better, *baseline_values))
     galleries = {"Examples": result.examples}
     galleries |= {f"Worst images by {name}": pictures for name, pictures in result.worst.items()}
     html.write_page(

@@ -21,11 +21,13 @@ class CombinedLoss(nn.Module):
     ) -> None:
         super().__init__()
         weights = weights or {}
-        if unknown := sorted(set(weights) - set(losses)):
-            raise ValueError(f"weights for {unknown}, but the losses are {sorted(losses)}")
+        unknown_names = sorted(set(weights) - set(losses))
+        if unknown_names:
+            raise ValueError(f"weights for {unknown_names}, but the losses are {sorted(losses)}")
         self.losses = nn.ModuleDict(dict(losses))
         self.weights = {name: float(weights.get(name, 1.0)) for name in losses}
 
     def forward(self, *inputs: Tensor) -> Tensor:
+        """Returns the sum, a scalar."""
         terms = [self.weights[name] * loss(*inputs) for name, loss in self.losses.items()]
         return torch.stack(terms).sum()

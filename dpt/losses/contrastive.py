@@ -13,7 +13,7 @@ ALONE = "a loss between images needs two of them in a step: raise data.batch_siz
 
 
 def contrastive_loss(images: Tensor, texts: Tensor, groups: Tensor) -> Tensor:
-    """Symmetric cross-entropy of matching pairs (Radford et al. 2021, section 2.3, figure 3).
+    """Returns the cross-entropy of matching pairs (Radford et al. 2021, section 2.3, figure 3).
 
     The pairs of all processes are negatives of one another, except pairs of one group (with equal
     texts), which are left out of each other's softmax. Gradients flow to all processes. With equal
@@ -29,22 +29,25 @@ def contrastive_loss(images: Tensor, texts: Tensor, groups: Tensor) -> Tensor:
         ValueError: there is one image only.
     """
     images, texts = at_least_float32(images), at_least_float32(texts)
-    own, all_groups = gather_rows(groups)
+    positions, all_groups = gather_rows(groups)
     if len(all_groups) == 1:
         raise ValueError(ALONE)
-    excluded = (groups[:, None] == all_groups).scatter(1, own[:, None], False) | (all_groups < 0)
-    known = groups >= 0
+    is_same_group = (groups[:, None] == all_groups).scatter(1, positions[:, None], False)
+    excluded = is_same_group | (all_groups < 0)
+    has_text = groups >= 0
     total = images.new_zeros(())
     with without_autocast(images.device):  # logits of 100 are coarse in bfloat16
         for queries, keys in ((images, texts), (texts, images)):
-            logits = (queries @ gather_rows(keys)[1].mT).masked_fill(excluded, -torch.inf)[known]
-            total = total + F.cross_entropy(logits, own[known], reduction="sum")
+            logits = (queries @ gather_rows(keys)[1].mT).masked_fill(excluded, -torch.inf)
+            total = total + F.cross_entropy(logits[has_text], positions[has_text], reduction="sum")
     return total / (2 * len(images))
 
 
 def nt_xent(projections: Tensor, *, temperature: float) -> Tensor:
-    """The contrastive loss of SimCLR (Chen et al. 2020, equation 1), over the views of all
-    processes, to which gradients flow. The mean over processes is the loss of one with all images.
+    """Returns the contrastive loss of SimCLR (Chen et al. 2020, equation 1).
+
+    It compares the views of all processes, to which gradients flow. The mean over processes is the
+    loss of one process with all images.
 
     Args:
         projections: float (B, N, E), N views of each image, equally many in each process.
@@ -55,24 +58,26 @@ def nt_xent(projections: Tensor, *, temperature: float) -> Tensor:
     """
     with without_autocast(projections.device):
         views = F.normalize(at_least_float32(projections), dim=-1).flatten(0, 1)
-        own, everything = gather_rows(views)
-        if len(everything) == (count := projections.shape[1]):
+        positions, all_views = gather_rows(views)
+        views_of_image = projections.shape[1]
+        if len(all_views) == views_of_image:
             raise ValueError(ALONE)
-        rows, columns = own[:, None], torch.arange(len(everything), device=own.device)
+        rows, columns = positions[:, None], torch.arange(len(all_views), device=views.device)
         is_self = rows == columns
-        is_positive = (rows // count == columns // count) & ~is_self
-        logits = (views @ everything.mT / temperature).masked_fill(is_self, -torch.inf)
+        is_positive = (rows // views_of_image == columns // views_of_image) & ~is_self
+        logits = (views @ all_views.mT / temperature).masked_fill(is_self, -torch.inf)
         return (logits.logsumexp(1, keepdim=True) - logits)[is_positive].mean()
 
 
 def dino_loss(
     student: Tensor, teacher: Tensor, *, temperature: float, teacher_temperature: float
 ) -> Tensor:
-    """Cross-entropy of the teacher's and the student's distributions over prototypes, averaged over
-    all pairs of different views (Caron et al. 2021, algorithm 1 and equation 3).
+    """Returns the cross-entropy of the teacher's and the student's distributions over prototypes.
 
-    :func:`sinkhorn_knopp` centres the teacher's over the views of all processes, as in DINOv2
-    (Oquab et al. 2023, section 4). With a running mean, short runs gave all images equal outputs.
+    It is averaged over all pairs of different views (Caron et al. 2021, algorithm 1 and equation
+    3). :func:`sinkhorn_knopp` centres the teacher's distributions over the views of all processes,
+    as in DINOv2 (Oquab et al. 2023, section 4). With a running mean, short runs gave all images
+    equal outputs.
 
     Args:
         student, teacher: float (B, V, K), and (B, N, K) of the first N views.
@@ -84,10 +89,10 @@ def dino_loss(
     with without_autocast(student.device):
         logs = (at_least_float32(student) / temperature).log_softmax(-1)
         scores = at_least_float32(teacher).flatten(0, 1) / teacher_temperature
-        own, everything = gather_rows(scores)
-        if len(everything) == teacher.shape[1]:
+        positions, all_scores = gather_rows(scores)
+        if len(all_scores) == teacher.shape[1]:
             raise ValueError(ALONE)
-        targets = sinkhorn_knopp(everything)[own].unflatten(0, teacher.shape[:2]).to(logs)
+        targets = sinkhorn_knopp(all_scores)[positions].unflatten(0, teacher.shape[:2]).to(logs)
         entropies = -torch.einsum("bnk,bvk->nv", targets, logs) / len(student)
     same = torch.eye(*entropies.shape, dtype=torch.bool, device=entropies.device)
     return entropies[~same].mean()
@@ -96,10 +101,10 @@ def dino_loss(
 def ibot_loss(
     student: Tensor, teacher: Tensor, *, temperature: float, teacher_temperature: float
 ) -> Tensor:
-    """Cross-entropy of the teacher's and the student's distributions over prototypes for the same
-    patches, which are hidden from the student (iBOT, Zhou et al. 2022, equation 2).
+    """Returns the same cross-entropy for single patches (iBOT, Zhou et al. 2022, equation 2).
 
-    The teacher's are centred over the patches of all processes, as in :func:`dino_loss`.
+    The patches are hidden from the student. The teacher's distributions are centred over the
+    patches of all processes, as in :func:`dino_loss`.
 
     Args:
         student, teacher: float (R, K), equally many rows in each process.
@@ -107,24 +112,27 @@ def ibot_loss(
     """
     with without_autocast(student.device):
         logs = (at_least_float32(student) / temperature).log_softmax(-1)
-        own, everything = gather_rows(at_least_float32(teacher) / teacher_temperature)
-        targets = sinkhorn_knopp(everything)[own].to(logs)
+        positions, all_scores = gather_rows(at_least_float32(teacher) / teacher_temperature)
+        targets = sinkhorn_knopp(all_scores)[positions].to(logs)
         return -(targets * logs).sum(-1).mean()
 
 
 def sinkhorn_knopp(scores: Tensor) -> Tensor:
-    """Softmax of scores (R, K) with nearly equal sums over R: three iterations of Sinkhorn-Knopp
-    (SwAV, Caron et al. 2020, section 3.1)."""
+    """Returns the softmax of scores (R, K), with nearly equal sums over R.
+
+    Three iterations of Sinkhorn-Knopp (SwAV, Caron et al. 2020, section 3.1).
+    """
     for _ in range(3):
-        scores = scores - scores.logsumexp(0)
-        scores = scores.log_softmax(1)
+        scores = (scores - scores.logsumexp(0)).log_softmax(1)
     return scores.exp()
 
 
 def gather_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Indices of ``rows`` in the result, int64 (B,), and the rows of all processes, with gradients.
-    Every process must pass the same number of rows."""
-    places = torch.arange(len(rows), device=rows.device)
+    """Returns int64 (B,), positions of ``rows`` in the second result, the rows of all processes.
+
+    Gradients flow to all processes, each of which must pass the same number of rows.
+    """
+    positions = torch.arange(len(rows), device=rows.device)
     if not dist.is_initialized() or dist.get_world_size() == 1:
-        return places, rows
-    return dist.get_rank() * len(rows) + places, torch.cat(all_gather(rows.contiguous()))
+        return positions, rows
+    return dist.get_rank() * len(rows) + positions, torch.cat(all_gather(rows.contiguous()))

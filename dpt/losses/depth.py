@@ -18,8 +18,8 @@ from dpt.validation import Count, NonNegative, Positive, Share
 
 SILogForm = Literal["bts", "depth_anything", "eigen"]
 
-# λ, the factor and whether a root is taken
 _FORMS = {"bts": (0.85, 10.0, True), "depth_anything": (0.5, 1.0, True), "eigen": (0.5, 1.0, False)}
+"""λ, the factor and whether a root is taken."""
 
 
 class SILogLoss(nn.Module):
@@ -49,9 +49,9 @@ class SILogLoss(nn.Module):
         self.form, self.eps = form, eps
 
     def forward(self, prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
-        """``prediction`` and ``target`` in metres."""
+        """Returns the loss; ``prediction`` and ``target`` are in metres."""
         _check_shapes(prediction, target, valid)
-        focus, factor, root = _FORMS[self.form]
+        variance_focus, factor, has_root = _FORMS[self.form]
         valid = valid_range(target, valid, min_depth=0.0, max_depth=torch.inf)
         prediction = torch.where(valid, at_least_float32(prediction), 1.0)
         floored = prediction.clamp(min=self.eps)
@@ -59,8 +59,8 @@ class SILogLoss(nn.Module):
         error = error - torch.where(valid, at_least_float32(target), 1.0).log()
         mean = masked_mean(error, valid)
         variance = masked_mean((error - mean[:, None, None]).square(), valid)
-        loss = variance + (1 - focus) * mean.square()
-        return (factor * (_sqrt(loss) if root else loss)).mean()
+        loss = variance + (1 - variance_focus) * mean.square()
+        return (factor * (_sqrt(loss) if has_root else loss)).mean()
 
 
 class GradientMatchingLoss(nn.Module):
@@ -102,7 +102,7 @@ class ScaleShiftInvariantLoss(nn.Module):
     ``gradient_weight`` times gradient matching between the aligned maps (eqs. 11, 12).
 
     Args:
-        trim: share of the largest residuals that is left out, in [0, 1), to three decimals.
+        trim: fraction of the largest residuals that is left out, in [0, 1), to three decimals.
         gradient_weight: α of eq. 12; 0 leaves gradient matching out.
         gradient_scales: K of eq. 11.
     """
@@ -116,12 +116,12 @@ class ScaleShiftInvariantLoss(nn.Module):
         self.gradient_matching = GradientMatchingLoss(scales=gradient_scales)
 
     def forward(self, prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
-        """``prediction`` is relative inverse depth, ``target`` *depth* in metres, inverted here."""
+        """Returns the loss of relative inverse depth; ``target`` is *depth* in metres."""
         _check_shapes(prediction, target, valid)
         valid = valid_range(target, valid, min_depth=0.0, max_depth=torch.inf)
         aligned = _normalize(prediction, valid)
-        truth = _normalize(inverse_depth(target, valid), valid)
-        residual = torch.where(valid, (aligned - truth).abs(), torch.inf).flatten(1)
+        aligned_target = _normalize(inverse_depth(target, valid), valid)
+        residual = torch.where(valid, (aligned - aligned_target).abs(), torch.inf).flatten(1)
         ordered = residual.sort(dim=1).values  # the valid ones first
         count = valid.flatten(1).sum(1, keepdim=True)
         kept = count * round((1 - self.trim) * 1000) // 1000  # in integers: exact at any size
@@ -129,21 +129,22 @@ class ScaleShiftInvariantLoss(nn.Module):
         total = torch.where(rank < kept, ordered, 0.0).sum(1, keepdim=True)
         loss = (total / (2 * count.clamp(min=1))).mean()
         if self.gradient_weight > 0:
-            loss = loss + self.gradient_weight * self.gradient_matching(aligned, truth, valid)
+            gradients = self.gradient_matching(aligned, aligned_target, valid)
+            loss = loss + self.gradient_weight * gradients
         return loss
 
 
 def _normalize(values: Tensor, valid: Tensor) -> Tensor:
-    """(B, H, W) to zero median and unit mean absolute deviation; 0 where invalid."""
+    """Returns (B, H, W) with zero median and unit mean absolute deviation; 0 where invalid."""
     shift, scale = median_mad(values, valid)
     safe = torch.where(valid, at_least_float32(values), shift[:, None, None])
     return (safe - shift[:, None, None]) / scale[:, None, None]
 
 
 def _sqrt(values: Tensor) -> Tensor:
-    """Square root whose gradient at 0 is 0 instead of infinity."""
-    zero = values <= torch.finfo(values.dtype).tiny  # not NaN, which stays NaN
-    return torch.where(zero, 0.0, torch.where(zero, 1.0, values).sqrt())
+    """Returns the square root, with a gradient of 0 at 0 instead of infinity."""
+    is_zero = values <= torch.finfo(values.dtype).tiny  # not NaN, which stays NaN
+    return torch.where(is_zero, 0.0, torch.where(is_zero, 1.0, values).sqrt())
 
 
 def _check_shapes(prediction: Tensor, target: Tensor, valid: Tensor) -> None:

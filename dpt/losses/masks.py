@@ -35,7 +35,7 @@ class SetLoss(nn.Module):
         pixel_weight: of the cross-entropy of class logits of pixels, if the head has them.
         num_points: P, at most one for each value of a mask.
         oversample: number of candidates for uncertain points, as a multiple of P.
-        importance: share of the points that are the most uncertain candidates; the others are
+        importance: fraction of the points that are the most uncertain candidates; the others are
             drawn uniformly.
     """
 
@@ -63,51 +63,56 @@ class SetLoss(nn.Module):
         self,
         masks: Tensor,
         classes: Tensor,
-        truth: Sequence[Segments],
+        ground_truth: Sequence[Segments],
         *,
         pixels: Tensor | None = None,
         labels: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """Scalars, weighted: ``class``, ``mask``, ``dice`` and, with ``pixels``, ``pixel``.
+        """Returns weighted scalars: ``class``, ``mask``, ``dice`` and, with ``pixels``, ``pixel``.
 
         Args:
             masks: logits (B, L, Q, h, w) of L layers.
             classes: logits (B, L, Q, K + 1), "no object" last.
-            truth: the segments of each image; images without a known pixel are left out.
+            ground_truth: the segments of each image; images without a known pixel are left out.
             pixels: class logits of pixels (B, K, h, w), None where the head has none.
             labels: their class ids, (B, H, W).
 
         Raises:
             ValueError: an image has more segments than queries.
         """
-        rows = [k for k, segments in enumerate(truth) if segments.compared.any()]
+        rows = [k for k, segments in enumerate(ground_truth) if segments.compared.any()]
         masks, classes = at_least_float32(masks[rows]), at_least_float32(classes[rows])
-        truth = [truth[k] for k in rows]
-        queries, most = masks.shape[2], max((len(t.classes) for t in truth), default=0)
-        if most > queries:
+        ground_truth = [ground_truth[k] for k in rows]
+        num_queries = masks.shape[2]
+        most_segments = max((len(segments.classes) for segments in ground_truth), default=0)
+        if most_segments > num_queries:
             raise ValueError(
-                f"an image has {most} segments, and the model only {queries} queries: set "
-                f"task.num_queries={2 * most}"
+                f"an image has {most_segments} segments, and the model only {num_queries} queries: "
+                f"set task.num_queries={2 * most_segments}"
             )
         layers = zip(masks.unbind(1), classes.unbind(1), strict=True)
-        terms = [self._layer(m, c, truth) for m, c in layers]
-        found = {name: torch.stack([t[name] for t in terms]).sum() for name in terms[0]}
+        terms_of_layers = [self._layer(*layer, ground_truth) for layer in layers]
+        terms = {
+            name: torch.stack([layer[name] for layer in terms_of_layers]).sum()
+            for name in terms_of_layers[0]
+        }
         if pixels is not None and labels is not None:
-            found["pixel"] = self.pixel_weight * self.pixel_loss(pixels, labels)
-        return found
+            terms["pixel"] = self.pixel_weight * self.pixel_loss(pixels, labels)
+        return terms
 
     def _layer(
-        self, masks: Tensor, classes: Tensor, truth: Sequence[Segments]
+        self, masks: Tensor, classes: Tensor, ground_truth: Sequence[Segments]
     ) -> dict[str, Tensor]:
-        pairs = self.match(masks, classes, truth)
-        wanted = classes.new_full(classes.shape[:2], classes.shape[-1] - 1, dtype=torch.long)
-        for i, (chosen, segments) in enumerate(pairs):
-            wanted[i, chosen] = truth[i].classes[segments]
+        pairs = self.match(masks, classes, ground_truth)
+        no_object = classes.shape[-1] - 1
+        targets = classes.new_full(classes.shape[:2], no_object, dtype=torch.long)
+        for k, (queries, segments) in enumerate(pairs):
+            targets[k, queries] = ground_truth[k].classes[segments]
         weights = classes.new_ones(classes.shape[-1])
         weights[-1] = self.no_object
-        entropy = F.cross_entropy(classes.mT, wanted, weight=weights, reduction="sum")
-        total = mean_over_processes(weights[wanted].sum()).clamp(min=1e-6)
-        mask, dice = self._mask_terms(masks, pairs, truth)
+        entropy = F.cross_entropy(classes.mT, targets, weight=weights, reduction="sum")
+        total = mean_over_processes(weights[targets].sum()).clamp(min=1e-6)
+        mask, dice = self._mask_terms(masks, pairs, ground_truth)
         return {
             "class": self.class_weight * entropy / total,
             "mask": self.mask_weight * mask,
@@ -116,57 +121,62 @@ class SetLoss(nn.Module):
 
     @torch.no_grad()
     def match(
-        self, masks: Tensor, classes: Tensor, truth: Sequence[Segments]
+        self, masks: Tensor, classes: Tensor, ground_truth: Sequence[Segments]
     ) -> list[tuple[Tensor, Tensor]]:
-        """For each image, queries and the segments that are assigned to them, int64 (N,) each.
+        """Returns, for each image, queries and the segments assigned to them, int64 (N,) each.
 
         The assignment minimises the sum of costs, computed at P points (Kuhn 1955).
         """
-        found = []
-        for mask, logits, segments in zip(masks, classes, truth, strict=True):
+        pairs = []
+        for mask, logits, segments in zip(masks, classes, ground_truth, strict=True):
             points = torch.rand(1, self._count(mask), 2, device=masks.device)
             predicted, true, unknown = (
                 sample(maps[None].to(mask), points)[0]
                 for maps in (mask, segments.masks, ~segments.compared[None])
             )
-            known = (unknown == 0).to(mask)
-            share = known / known.sum().clamp(min=1)
+            is_known = (unknown == 0).to(mask)
+            weight = is_known / is_known.sum().clamp(min=1)
             cost = -self.class_weight * logits.softmax(-1)[:, segments.classes]
             cost = cost + self.mask_weight * (
-                (F.softplus(-predicted) * share) @ true.T
-                + (F.softplus(predicted) * share) @ (1 - true).T
+                (F.softplus(-predicted) * weight) @ true.T
+                + (F.softplus(predicted) * weight) @ (1 - true).T
             )
-            probability = predicted.sigmoid() * known
-            total = probability.sum(1)[:, None] + (true * known).sum(1)
+            probability = predicted.sigmoid() * is_known
+            total = probability.sum(1)[:, None] + (true * is_known).sum(1)
             cost = cost + self.dice_weight * (1 - (2 * probability @ true.T + 1) / (total + 1))
             largest = torch.finfo(cost.dtype).max
             cost = cost.nan_to_num(largest, largest, largest)  # of queries that have diverged
             rows, columns = linear_sum_assignment(cost.cpu())
-            found.append((torch.as_tensor(rows), torch.as_tensor(columns)))
-        return [(q.to(masks.device), s.to(masks.device)) for q, s in found]
+            pairs.append((torch.as_tensor(rows), torch.as_tensor(columns)))
+        return [
+            (queries.to(masks.device), segments.to(masks.device)) for queries, segments in pairs
+        ]
 
     def _mask_terms(
-        self, masks: Tensor, pairs: Sequence[tuple[Tensor, Tensor]], truth: Sequence[Segments]
+        self,
+        masks: Tensor,
+        pairs: Sequence[tuple[Tensor, Tensor]],
+        ground_truth: Sequence[Segments],
     ) -> tuple[Tensor, Tensor]:
-        """Cross-entropy and Dice of the pairs, summed and divided by the number of segments."""
-        count = sum(len(q) for q, _ in pairs)
-        total = mean_over_processes(masks.new_tensor(float(count))).clamp(min=1)
-        if count == 0:
+        """Returns cross-entropy and Dice of the pairs, summed and divided by their number."""
+        sizes = [len(queries) for queries, _ in pairs]
+        total = mean_over_processes(masks.new_tensor(float(sum(sizes)))).clamp(min=1)
+        if not sum(sizes):
             return masks.sum() * 0, masks.sum() * 0
-        predicted = torch.cat([masks[i, q] for i, (q, _) in enumerate(pairs)])[:, None]
+        predicted = torch.cat([masks[k, queries] for k, (queries, _) in enumerate(pairs)])[:, None]
         with torch.no_grad():
             points = self._points(predicted)
-            sizes = [len(q) for q, _ in pairs]
-            maps = [  # (N, 2, H, W)
-                torch.stack((t.masks[s], ~t.compared.expand(len(s), -1, -1)), dim=1).to(masks)
-                for t, (_, s) in zip(truth, pairs, strict=True)
-            ]
-            found = [sample(m, own) for m, own in zip(maps, points.split(sizes), strict=True)]
-            true, unknown = torch.cat(found).unbind(1)
-        logits, known = sample(predicted, points)[:, 0], (unknown == 0).to(masks)
+            values = []
+            images = zip(ground_truth, pairs, points.split(sizes), strict=True)
+            for image, (_, segments), points_of_image in images:
+                unknown = ~image.compared.expand(len(segments), -1, -1)
+                maps = torch.stack((image.masks[segments], unknown), dim=1)  # (N, 2, H, W)
+                values.append(sample(maps.to(masks), points_of_image))
+            true, unknown = torch.cat(values).unbind(1)
+        logits, is_known = sample(predicted, points)[:, 0], (unknown == 0).to(masks)
         entropy = F.binary_cross_entropy_with_logits(logits, true, reduction="none")
-        entropy = (entropy * known).sum(1) / known.sum(1).clamp(min=1)
-        probability, true = logits.sigmoid() * known, true * known
+        entropy = (entropy * is_known).sum(1) / is_known.sum(1).clamp(min=1)
+        probability, true = logits.sigmoid() * is_known, true * is_known
         dice = 1 - (2 * (probability * true).sum(1) + 1) / (probability.sum(1) + true.sum(1) + 1)
         return entropy.sum() / total, dice.sum() / total
 
@@ -174,17 +184,17 @@ class SetLoss(nn.Module):
         return min(self.num_points, masks.shape[-2] * masks.shape[-1])
 
     def _points(self, masks: Tensor) -> Tensor:
-        """Points (N, P, 2) in 0..1 for masks (N, 1, h, w): uncertain ones, then uniform ones."""
+        """Returns points (N, P, 2) in 0..1 for masks (N, 1, h, w): uncertain ones, then others."""
         count = self._count(masks)
         candidates = torch.rand(len(masks), int(count * self.oversample), 2, device=masks.device)
         uncertainty = -sample(masks, candidates)[:, 0].abs()
         kept = int(self.importance * count)
         chosen = uncertainty.topk(kept, dim=1).indices[..., None].expand(-1, -1, 2)
-        others = torch.rand(len(masks), count - kept, 2, device=masks.device)
-        return torch.cat((candidates.gather(1, chosen), others), dim=1)
+        uniform = torch.rand(len(masks), count - kept, 2, device=masks.device)
+        return torch.cat((candidates.gather(1, chosen), uniform), dim=1)
 
 
 def sample(maps: Tensor, points: Tensor) -> Tensor:
-    """Maps (N, C, h, w) at points (N, P, 2), (x, y) in 0..1, bilinearly: (N, C, P)."""
+    """Returns bilinear values (N, C, P) of maps (N, C, h, w) at (x, y) in 0..1, (N, P, 2)."""
     grid = 2 * points[:, :, None].to(maps) - 1
     return F.grid_sample(maps, grid, align_corners=False)[..., 0]

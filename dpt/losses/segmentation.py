@@ -24,7 +24,7 @@ class CrossEntropyLoss(nn.Module):
     For one image it equals ``torch.nn.functional.cross_entropy`` with ``reduction="mean"``.
 
     Args:
-        label_smoothing: in [0, 1): share of the target spread over all classes.
+        label_smoothing: in [0, 1): fraction of the target spread over all classes.
         class_weights: K factors, none negative; None means 1.
     """
 
@@ -92,12 +92,11 @@ class DiceLoss(nn.Module):
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         logits, labels, valid = _at_label_size(logits, labels)
         probabilities = logits.softmax(1).flatten(2)
-        index, inside = torch.where(valid, labels, 0).flatten(1), valid.flatten(1)
-        true_class = probabilities.gather(1, index[:, None]).squeeze(1)
-
+        class_ids, inside = torch.where(valid, labels, 0).flatten(1), valid.flatten(1)
+        true_class = probabilities.gather(1, class_ids[:, None]).squeeze(1)
         zeros = probabilities.new_zeros(probabilities.shape[:2])
-        intersection = zeros.scatter_add(1, index, torch.where(inside, true_class, 0.0))
-        labelled = zeros.scatter_add(1, index, inside.to(zeros.dtype))
+        intersection = zeros.scatter_add(1, class_ids, torch.where(inside, true_class, 0.0))
+        labelled = zeros.scatter_add(1, class_ids, inside.to(zeros.dtype))
         predicted = torch.where(inside[:, None], probabilities, 0.0).sum(2)
         present = labelled > 0
         dice = 2 * intersection / torch.where(present, predicted + labelled, 1.0)
@@ -130,7 +129,7 @@ class LovaszSoftmaxLoss(nn.Module):
 
 @torch.no_grad()
 def _lovasz_weights(errors: Tensor, foreground: Tensor, valid: Tensor) -> Tensor:
-    """Weight of each pixel's error, (B, N), in the pixels' own order."""
+    """Returns the weight of each pixel's error, (B, N), in the order of the pixels."""
     order = torch.where(valid, errors, -1.0).argsort(dim=1, descending=True)
     hit = foreground.gather(1, order)
     seen = hit.cumsum(1)  # integers: exact, and deterministic on CUDA
@@ -143,7 +142,7 @@ def _lovasz_weights(errors: Tensor, foreground: Tensor, valid: Tensor) -> Tensor
 
 
 def _at_label_size(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Logits (B, K, H, W) in float32 or more, labels as int64, and bool: which are labelled."""
+    """Returns logits (B, K, H, W) in float32 or more, int64 labels, and which pixels have one."""
     _check_shapes(logits, labels)
     size = (labels.shape[1], labels.shape[2])
     return upsample(at_least_float32(logits), size), labels.long(), labels != IGNORE_INDEX
@@ -158,13 +157,13 @@ def _check_shapes(logits: Tensor, labels: Tensor) -> None:
 
 
 def _image_mean(values: Tensor, counted: Tensor) -> Tensor:
-    """Mean of each image's counted values (0 without any), averaged over the images."""
+    """Returns the mean over images of the mean of each image's counted values, 0 without any."""
     counted = counted.to(values.dtype).flatten(1)
     return ((values.flatten(1) * counted).sum(1) / counted.sum(1).clamp(min=1)).mean()
 
 
 def softened_divergence(student: Tensor, teacher: Tensor, *, temperature: float = 1.0) -> Tensor:
-    """T² · KL(softmax(teacher / T) ‖ softmax(student / T)), the mean over pixels or images.
+    """Returns T² · KL(softmax(teacher / T) ‖ softmax(student / T)), averaged over pixels or images.
 
     Hinton et al. 2015, section 2. The gradient reaches the student, and T² keeps its size.
 

@@ -79,8 +79,8 @@ class DepthMetrics(SumMetric):
             raise ValueError(
                 "relative predictions have no unit: set alignment to 'median' or 'scale_shift'"
             )
-        usual = "none" if prediction_kind == "metric" else "scale_shift"
-        self.protocol: Protocol = replace(protocol, alignment=protocol.alignment or usual)
+        default = "none" if prediction_kind == "metric" else "scale_shift"
+        self.protocol: Protocol = replace(protocol, alignment=protocol.alignment or default)
         self.range = protocol.min_depth, protocol.max_depth or math.inf
         is_inverse = prediction_kind == "relative" or self.protocol.space == "inverse_depth"
         if is_inverse and self.protocol.alignment != "none" and self.range[1] == math.inf:

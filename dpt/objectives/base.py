@@ -261,7 +261,8 @@ def labels_of(batch: Batch, target: Target | None) -> Tensor:
 def warn_of_other_names(output: OutputSpec, names: Sequence[str], source: str) -> None:
     """Logs the classes of ``output``, a head of ``source``, that have other names in the data."""
     pairs = zip(output.class_names, names, strict=False)
-    if differing := [f"{a} ({b})" for a, b in pairs if a != b]:
+    differing = [f"{a} ({b})" for a, b in pairs if a != b]
+    if differing:
         log.warning("classes of %s (and of the data): %s", source, few(differing))
 
 

@@ -57,7 +57,8 @@ class ClipObjective(Objective):
     def remarks(self, samples: Sequence[Sample]) -> Iterator[str]:
         texts = [sample.get("caption", "").encode() for sample in samples]
         key = f"task.objectives.clip.text_length={self.text_length}"
-        if num_long := sum(len(text) > self.text_length for text in texts):
+        num_long = sum(len(text) > self.text_length for text in texts)
+        if num_long:
             yield f"{key}: {num_long} of {len(texts)} captions read are longer and are cut"
         if len(texts) > 1 and len({text[: self.text_length] for text in texts}) == 1:
             yield f"{key}: all {len(texts)} captions read are equal: nothing can be learned"

@@ -13,7 +13,7 @@ from dpt.data.base import Dataset
 from dpt.files import DataError
 from dpt.functional import resize
 from dpt.losses.masks import SetLoss
-from dpt.metrics.base import SumMetric
+from dpt.metrics.base import SumMetric, class_labels
 from dpt.metrics.instances import InstanceMetrics, objects_of
 from dpt.metrics.panoptic import PanopticMetrics
 from dpt.metrics.protocols import Protocol
@@ -61,7 +61,7 @@ class MaskObjective(PixelClassObjective):
         super().__init__(weight=weight)
         self.num_classes, self.things = num_classes, tuple(things)
         self.palette = tuple(palette)
-        self.class_labels = tuple(class_names) or tuple(str(c) for c in range(num_classes))
+        self.class_labels = class_labels(class_names, num_classes)
         self.loss = loss or SetLoss()
         self.threshold, self.overlap = threshold, overlap
         self.metrics = self.make_metrics()

@@ -24,8 +24,10 @@ AverageRule = Callable[[Tensor, Tensor, Tensor | int], Tensor]
 
 
 class Teacher:
-    """The base class of teachers, which does nothing. The group ``task/teacher`` chooses one;
-    :meth:`setup` is called once, before the first step."""
+    """The base class of teachers, which does nothing.
+
+    The group ``task/teacher`` chooses one; :meth:`setup` is called once, before the first step.
+    """
 
     uses_unlabelled: ClassVar[bool] = False
     """Whether images without labels have an effect."""
@@ -38,7 +40,7 @@ class Teacher:
         """Receives the trained model and its objectives; ValueError if it cannot teach these."""
 
     def update(self, model: nn.Module) -> None:
-        """Called once per optimiser step, before the weights change."""
+        """Follows the trained model, once per optimiser step before the weights change."""
 
     def add_labels(self, batch: Batch, *, progress: float) -> Batch:
         """Returns ``batch`` with labels for images that have none.
@@ -91,7 +93,8 @@ class FrozenTeacher(Teacher):
             learned = " or ".join(o.head for o in objectives.values())
             raise ValueError(f"{self.path} predicts {', '.join(heads)}, but not {learned}")
         for objective in self.objectives:
-            if reason := objective.teacher_mismatch(self.model.outputs[objective.head]):
+            reason = objective.teacher_mismatch(self.model.outputs[objective.head])
+            if reason:
                 raise ValueError(f"{self.path} cannot teach {objective.head}: {reason}")
         taught = ", ".join(o.head for o in self.objectives)
         log.info("teacher: %s (%s), for %s", self.path, self.model.config.name, taught)
@@ -151,7 +154,7 @@ class SelfTeacher(MovingAverageTeacher):
             raise ValueError("task/teacher=self is for task=dino: leave it out")
         super().setup(model, objectives)
         for head in self.model.heads.values():
-            head.train()  # else it would give no projection
+            head.train()  # in evaluation it gives no projection
 
     def rule(self, mean: Tensor, value: Tensor, updates: Tensor | int) -> Tensor:
         rate = (1 - self.decay) * (1 + math.cos(math.pi * self.progress)) / 2

@@ -9,20 +9,20 @@ from photos import save_picture
 from PIL import Image
 
 from dpt.data.formats.labels import LabelRule
-from dpt.evaluation.plausibility import DepthCheck, LabelsCheck
+from dpt.evaluation.plausibility import UNITS, DepthCheck, LabelsCheck
 
-TRUTH = np.random.default_rng(0).integers(0, 3, (20, 30))
-NOISE = np.random.default_rng(1).random(TRUTH.shape)
-NEAR = np.where(NOISE < 0.8, TRUTH, (TRUTH + 1) % 3)  # a prediction right in four of five pixels
+LABELS = np.random.default_rng(0).integers(0, 3, (20, 30))
+NOISE = np.random.default_rng(1).random(LABELS.shape)
+NEAR = np.where(NOISE < 0.8, LABELS, (LABELS + 1) % 3)  # a prediction right in four of five pixels
 FILE_IDS = np.array([7, 26, 11])
 DEPTH = 1 + 7 * np.random.default_rng(2).random((20, 30))
 GUESS = DEPTH * (0.8 + 0.4 * NOISE)
 
 
-def labels_remarks(prediction, truth=TRUTH):
+def labels_remarks(prediction, labels=LABELS):
     check = LabelsCheck(3, LabelRule(label_map=[7, [26, 27], 11]))
     for _ in range(2):
-        batch = {"labels": [torch.from_numpy(truth.astype(np.uint8))]}
+        batch = {"labels": [torch.from_numpy(labels.astype(np.uint8))]}
         check.add(torch.from_numpy(np.asarray(prediction, np.int64))[None], batch)
     return "; ".join(check.remarks())
 
@@ -41,40 +41,37 @@ def labels_remarks(prediction, truth=TRUTH):
     ],
 )
 def test_ids_that_are_no_classes_are_named(prediction, says):
-    found = labels_remarks(prediction)
-    assert all(part in found for part in says), found
+    remarks = labels_remarks(prediction)
+    assert all(text in remarks for text in says), remarks
 
 
-def test_ids_none_of_which_is_a_class_are_an_error():
-    for prediction, says in (
-        (FILE_IDS[NEAR], r"26 \(0.*the label files\? 0.8"),
-        (NEAR * 0 - 1, "-1 .1"),
-    ):
-        with pytest.raises(ValueError, match=says):
-            labels_remarks(prediction)
+@pytest.mark.parametrize(
+    ("prediction", "says"),
+    [(FILE_IDS[NEAR], r"26 \(0.*the label files\? 0.8"), (NEAR * 0 - 1, "-1 .1")],
+)
+def test_ids_none_of_which_is_a_class_are_an_error(prediction, says):
+    with pytest.raises(ValueError, match=says):
+        labels_remarks(prediction)
 
 
 def test_labels_without_a_right_pixel_are_named():
-    assert "ids are 0, 2; 0 of the pixels are right" in labels_remarks(
-        2 * (TRUTH == 0), 2 * (TRUTH != 0)
-    )
+    remarks = labels_remarks(2 * (LABELS == 0), 2 * (LABELS != 0))
+    assert "ids are 0, 2; 0 of the pixels are right" in remarks
 
 
 def test_good_and_poor_labels_are_not_doubted():
-    ignored = np.where(NOISE < 0.5, 255, TRUTH)
-    poor = np.random.default_rng(3).integers(0, 3, TRUTH.shape)
+    ignored = np.where(NOISE < 0.5, 255, LABELS)
+    poor = np.random.default_rng(3).integers(0, 3, LABELS.shape)
     assert labels_remarks(NEAR) == labels_remarks(poor) == ""
     assert labels_remarks(np.where(ignored == 255, 255, NEAR), ignored) == ""
-    assert labels_remarks(NEAR, TRUTH * 0 + 255) == ""
-    assert (
-        labels_remarks(TRUTH * 0, TRUTH * 0) == "all predicted ids are 0; 1 of the pixels are right"
-    )
+    assert labels_remarks(NEAR, LABELS * 0 + 255) == ""
+    assert "; 1 of the pixels are right" in labels_remarks(LABELS * 0, LABELS * 0)
 
 
-def depth_remarks(prediction, truth=DEPTH, **kind):
+def depth_remarks(prediction, expected=DEPTH, **kind):
     check = DepthCheck(**{"is_relative": False, "has_unit": True} | kind)
     for name in "ab":
-        depth = torch.from_numpy(truth.astype(np.float32))
+        depth = torch.from_numpy(expected.astype(np.float32))
         batch = {"name": [name], "depth": [depth], "valid": [depth > 0]}
         check.add(torch.from_numpy(np.asarray(prediction, np.float32))[None], batch)
     return "; ".join(check.remarks())
@@ -87,11 +84,7 @@ FITTED = {"has_unit": False}
 @pytest.mark.parametrize(
     ("prediction", "kind", "says"),
     [
-        (GUESS * 1000, {}, "times the ground truth (median): predictions in millimetres?"),
-        (GUESS * 100, {}, "predictions in centimetres?"),
-        (GUESS * 256, {}, "predictions in 1/256 m"),
-        (GUESS * 5000, {}, "predictions in 1/5000 m"),
-        (GUESS * 3.28, {}, "predictions in feet?"),
+        *((GUESS * size, {}, f"predictions in {unit}?") for unit, size in UNITS.items()),
         (GUESS / 1000, {}, "ground truth in millimetres?"),
         (GUESS / 10, {}, "times the ground truth (median): another unit?"),
         (1 / GUESS, {}, "predictions_kind=relative"),

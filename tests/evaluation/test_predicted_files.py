@@ -78,10 +78,10 @@ def test_16_bit_depth_is_scored_with_a_scale(score_files, scored_files, files, m
         value = np.rint(np.load(path) * 256).astype(np.uint16)
         save_picture(tmp_path / f"png/depth/{path.stem}.png", value)
     scale = "predictions_scale=0.00390625"
-    found = metrics(score_files(tmp_path / "png_run", tmp_path / "png", scale))
-    assert found["val/abs_rel"] == pytest.approx(metrics(scored_files)["val/abs_rel"], rel=1e-2)
-    assert "val/miou" not in found  # there are no labels among them
-    assert found["predictions_kind"] == "metric"
+    values = metrics(score_files(tmp_path / "png_run", tmp_path / "png", scale))
+    assert values["val/abs_rel"] == pytest.approx(metrics(scored_files)["val/abs_rel"], rel=1e-2)
+    assert "val/miou" not in values  # there are no labels among them
+    assert values["predictions_kind"] == "metric"
 
 
 def test_records_state_the_scale_of_relative_depth(
@@ -100,12 +100,12 @@ def test_records_state_the_scale_of_relative_depth(
         for scale in ("-1", "NaN", "1" + "0" * 400):
             depth = f'{{"unit": "m", "scale": {scale}, "offset": 0}}'
             file.write(f'\n{{"name": "x", "source": "x", "files": [], "depth": {depth}}}')
-    found = metrics(score_files(tmp_path / "run", root))
-    assert found["predictions_kind"] == "relative"
-    assert found["protocol/alignment"] == "scale_shift"
+    values = metrics(score_files(tmp_path / "run", root))
+    assert values["predictions_kind"] == "relative"
+    assert values["protocol/alignment"] == "scale_shift"
     exact = ("protocol.alignment=scale_shift", "protocol.space=inverse_depth")
     expected = metrics(score_files(tmp_path / "exact", files, *exact))
-    assert found["val/abs_rel"] == pytest.approx(expected["val/abs_rel"], rel=1e-3)
+    assert values["val/abs_rel"] == pytest.approx(expected["val/abs_rel"], rel=1e-3)
 
 
 @pytest.fixture
@@ -143,9 +143,9 @@ def test_files_without_records_are_not_scored(
         for folder in ("depth_npy", "depth"):
             records.append({"name": path.stem, "files": [f"{folder}/{path.name}"]})
     write_records(root, records)
-    found = metrics(score_files(tmp_path / "found", root))
-    assert found["val/abs_rel"] == metrics(scored_files)["val/abs_rel"]
-    assert "val/miou" not in found
+    values = metrics(score_files(tmp_path / "scored", root))
+    assert values["val/abs_rel"] == metrics(scored_files)["val/abs_rel"]
+    assert "val/miou" not in values
     write_records(root, [{"files": ["depth_color/1.png"]}])
     assert f"{root}/predictions.jsonl: no file in depth_npy" in mistake(root)
 
@@ -162,35 +162,39 @@ def test_recorded_class_names_are_compared(score_files, mistake, files, tmp_path
     assert "4 classes, but the data has 3" in mistake(root)
 
 
-def test_predictions_of_other_images_are_refused(mistake, files, dense_folder, tmp_path):
+@pytest.fixture
+def recorded(files, tmp_path):
+    """recorded(source): those predictions, with records of the sources as ``source`` of 0 to 4."""
+
+    def write(source):
+        root = shutil.copytree(files, tmp_path / "out")
+        records = [{"source": source.format(k), "files": [f"depth/{k}.npy"]} for k in range(5)]
+        write_records(root, records)
+        return root
+
+    return write
+
+
+def test_predictions_of_other_images_are_refused(mistake, recorded, dense_folder):
     """The same names, but predicted for the images of the train split."""
-    root, source = tmp_path / "out", f"{dense_folder}/images/train/{{}}.png"
-    shutil.copytree(files, root)
-    records = [{"source": source.format(k), "files": [f"depth/{k}.npy"]} for k in range(5)]
-    write_records(root, records)
+    root = recorded(f"{dense_folder}/images/train/{{}}.png")
     assert re.search(r"\S+train/0\.png, which is not \S+val/", mistake(root))
 
 
-def test_impossible_sources_are_ignored(score_files, files, tmp_path, metrics):
-    root = shutil.copytree(files, tmp_path / "out")
-    write_records(root, [{"source": "a" * 5000, "files": [f"depth/{k}.npy"]} for k in range(5)])
-    assert "val/rmse" in metrics(score_files(tmp_path / "run", root))
+def test_impossible_sources_are_ignored(score_files, recorded, tmp_path, metrics):
+    assert "val/rmse" in metrics(score_files(tmp_path / "run", recorded("a" * 5000)))
 
 
 @pytest.mark.parametrize("orientation", [3, 6])
 def test_images_that_dpt_predict_turned_are_refused(
-    mistake, files, dense_folder, only_depth, tmp_path, orientation
+    mistake, recorded, dense_folder, only_depth, tmp_path, orientation
 ):
     """Data sets turn them if asked: sideways ones differ in size, those upside down in nothing."""
-    data, root = tmp_path / "data", tmp_path / "out"
-    shutil.copytree(dense_folder, data)
-    shutil.copytree(files, root)
+    data = shutil.copytree(dense_folder, tmp_path / "data")
     image, exif = data / "images/val/0.png", Image.Exif()
     exif[0x0112] = orientation
     Image.open(image).save(image, exif=exif)
-    source = f"{data}/images/val/{{}}.png"
-    records = [{"source": source.format(k), "files": [f"depth/{k}.npy"]} for k in range(5)]
-    write_records(root, records)
+    root = recorded(f"{data}/images/val/{{}}.png")
     assert re.search(r"val/0\.png: .*data\.exif=apply", mistake(root, data=only_depth(data)))
 
 

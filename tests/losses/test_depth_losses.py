@@ -35,10 +35,10 @@ def example(batch=4, height=12, width=14, seed=0):
 def silog_reference(form, p, t):
     e = np.log(p) - np.log(t)
     return {
-        "bts": lambda: 10 * np.sqrt((e**2).mean() - 0.85 * e.mean() ** 2),
-        "depth_anything": lambda: np.sqrt((e**2).mean() - 0.5 * e.mean() ** 2),
-        "eigen": lambda: (e**2).sum() / e.size - 0.5 / e.size**2 * e.sum() ** 2,
-    }[form]()
+        "bts": 10 * np.sqrt((e**2).mean() - 0.85 * e.mean() ** 2),
+        "depth_anything": np.sqrt((e**2).mean() - 0.5 * e.mean() ** 2),
+        "eigen": (e**2).sum() / e.size - 0.5 / e.size**2 * e.sum() ** 2,
+    }[form]
 
 
 def ssi_reference(p, t, m, trim, weight, scales):
@@ -57,15 +57,9 @@ def gradient_reference(r, m, scales):
     total = 0.0
     for k in range(scales):
         rk, mk = r[:: 2**k, :: 2**k], m[:: 2**k, :: 2**k]
-        height, width = rk.shape
-        part = 0.0
-        for y in range(height):
-            for x in range(width):
-                if x + 1 < width and mk[y, x] and mk[y, x + 1]:
-                    part += abs(rk[y, x + 1] - rk[y, x])
-                if y + 1 < height and mk[y, x] and mk[y + 1, x]:
-                    part += abs(rk[y + 1, x] - rk[y, x])
-        total += part / max(mk.sum(), 1)
+        for axis in (0, 1):  # NaN without two valid neighbours
+            gradients = np.diff(np.where(mk, rk, np.nan), axis=axis)
+            total += np.nansum(np.abs(gradients)) / max(mk.sum(), 1)
     return total
 
 
@@ -104,16 +98,6 @@ def test_ssi_is_the_formula_per_image(trim, weight, scales):
     assert loss(prediction, target, valid).item() == pytest.approx(expected)
 
 
-def test_gradient_matching_is_the_formula():
-    prediction, target, valid = example(batch=2, height=9, width=17)
-    residual = torch.where(valid, prediction - target, 0.0)
-    expected = np.mean(
-        [gradient_reference(r.numpy(), m.numpy(), 3) for r, m in zip(residual, valid, strict=True)]
-    )
-    value = GradientMatchingLoss(scales=3)(prediction, target, valid)
-    assert value.item() == pytest.approx(expected)
-
-
 def test_ssi_ignores_scale_and_shift_of_the_prediction():
     loss = LOSSES["ssi"]
     prediction, target, valid = example()
@@ -123,19 +107,6 @@ def test_ssi_ignores_scale_and_shift_of_the_prediction():
     perfect = 0.3 / torch.where(valid, target, 1.0) + 2
     assert loss(perfect, target, valid).item() == pytest.approx(0, abs=1e-12)
     assert loss(-perfect, target, valid) > 0.5
-
-
-def test_trimming_leaves_out_the_largest_residuals():
-    prediction, inverse = torch.rand(2, 1, 1, 12, dtype=torch.float64) + 0.1
-    valid = torch.tensor([True] * 10 + [False] * 2)[None, None]  # two of ten are trimmed
-
-    def normalized(values):
-        centred = values[valid] - values[valid].quantile(0.5)
-        return centred / centred.abs().mean()
-
-    residual = (normalized(prediction) - normalized(inverse)).abs().sort().values
-    loss = ScaleShiftInvariantLoss(trim=0.2, gradient_weight=0)
-    torch.testing.assert_close(loss(prediction, 1 / inverse, valid), residual[:8].sum() / 20)
 
 
 def test_values_of_invalid_pixels_have_no_effect(loss):

@@ -36,18 +36,12 @@ def example(batch=4, height=7, width=9, seed=0):
 def test_cross_entropy_is_pytorchs_mean_per_image():
     logits, labels = example()
     weights = torch.tensor([1.0, 2.0, 0.5, 3.0, 1.0], dtype=torch.float64)
-    for kwargs in ({}, {"label_smoothing": 0.1}, {"weight": weights, "label_smoothing": 0.1}):
-        expected = torch.stack(
-            [
-                F.cross_entropy(x[None], y[None].long(), ignore_index=255, **kwargs)
-                for x, y in zip(logits, labels, strict=True)
-            ]
-        ).mean()
-        ours = CrossEntropyLoss(
-            label_smoothing=kwargs.get("label_smoothing", 0.0),
-            class_weights=kwargs["weight"].tolist() if "weight" in kwargs else None,
-        )
-        torch.testing.assert_close(ours(logits, labels), expected)
+    for weight, smoothing in ((None, 0.0), (None, 0.1), (weights, 0.1)):
+        settings = {"weight": weight, "label_smoothing": smoothing, "ignore_index": 255}
+        images = zip(logits[:, None], labels[:, None].long(), strict=True)
+        expected = torch.stack([F.cross_entropy(x, y, **settings) for x, y in images]).mean()
+        loss = CrossEntropyLoss(label_smoothing=smoothing, class_weights=weight)
+        torch.testing.assert_close(loss(logits, labels), expected)
 
 
 def test_focal_by_hand():
@@ -81,11 +75,11 @@ def lovasz_reference(logits, labels):
     losses = []
     for x, y in zip(logits.softmax(1), labels, strict=True):
         counted = y != 255
-        probabilities, truth = x[:, counted].numpy(), y[counted].numpy()
+        probabilities, class_ids = x[:, counted].numpy(), y[counted].numpy()
         terms = []
-        for c in np.unique(truth):
-            foreground = set(np.flatnonzero(truth == c).tolist())
-            errors = np.abs((truth == c) - probabilities[c])
+        for c in np.unique(class_ids):
+            foreground = set(np.flatnonzero(class_ids == c).tolist())
+            errors = np.abs((class_ids == c) - probabilities[c])
             total, wrong = 0.0, set()
             for i in np.argsort(-errors, kind="stable").tolist():
                 before = jaccard_loss(wrong, foreground)
@@ -99,14 +93,6 @@ def lovasz_reference(logits, labels):
 def test_lovasz_is_its_definition():
     logits, labels = example(batch=2, height=4, width=5)
     expected = lovasz_reference(logits, labels)
-    assert LovaszSoftmaxLoss()(logits, labels).item() == pytest.approx(expected)
-
-
-def test_lovasz_of_hard_predictions_is_one_minus_iou():
-    labels = torch.tensor([[[0, 0, 0, 1]]])
-    wrong_on_one = torch.tensor([[[0, 0, 1, 1]]])
-    logits = 200.0 * F.one_hot(wrong_on_one, 2).permute(0, 3, 1, 2)
-    expected = 1 - (2 / 3 + 1 / 2) / 2
     assert LovaszSoftmaxLoss()(logits, labels).item() == pytest.approx(expected)
 
 

@@ -19,12 +19,11 @@ def naive_nt_xent(projections, temperature):
         return dot / math.sqrt(sum(x * x for x in a)) / math.sqrt(sum(y * y for y in b))
 
     terms = []
-    for i, own in enumerate(views):
-        others = [k for k in range(len(views)) if k != i]
-        total = sum(math.exp(similarity(own, views[k]) / temperature) for k in others)
-        for j in others:
-            if i // count == j // count:
-                terms.append(-math.log(math.exp(similarity(own, views[j]) / temperature) / total))
+    for i, view in enumerate(views):
+        compared = [k for k in range(len(views)) if k != i]
+        powers = {k: math.exp(similarity(view, views[k]) / temperature) for k in compared}
+        positive = [k for k in compared if k // count == i // count]
+        terms += [-math.log(powers[k] / sum(powers.values())) for k in positive]
     return sum(terms) / len(terms)
 
 
@@ -32,26 +31,21 @@ def naive_nt_xent(projections, temperature):
 def test_nt_xent_equals_its_formula(views, temperature):
     torch.manual_seed(0)
     projections = torch.randn(4, views, 6, dtype=torch.float64)
-    found = float(nt_xent(projections, temperature=temperature))
-    assert found == pytest.approx(naive_nt_xent(projections, temperature), rel=1e-12)
+    loss = float(nt_xent(projections, temperature=temperature))
+    assert loss == pytest.approx(naive_nt_xent(projections, temperature), rel=1e-12)
 
 
 def test_nt_xent_under_autocast_is_float32():
     torch.manual_seed(0)
     projections = torch.randn(4, 2, 6)
     with torch.autocast("cpu", torch.bfloat16):
-        found = nt_xent(projections, temperature=0.1)
-    assert torch.equal(found, nt_xent(projections, temperature=0.1))
+        loss = nt_xent(projections, temperature=0.1)
+    assert torch.equal(loss, nt_xent(projections, temperature=0.1))
 
 
 def test_nt_xent_of_one_image_has_no_negatives():
     with pytest.raises(ValueError, match=r"data\.batch_size"):
         nt_xent(torch.randn(1, 2, 6), temperature=0.1)
-
-
-def naive_softmax(values):
-    total = sum(math.exp(v) for v in values)
-    return [math.exp(v) / total for v in values]
 
 
 def naive_sinkhorn_knopp(scores):
@@ -77,36 +71,32 @@ def test_dino_loss_equals_its_algorithm(views):
             target = targets[2 * image + i]
             for j in range(views):
                 if i != j:
-                    own = naive_softmax([v / 0.1 for v in student[image, j].tolist()])
-                    terms.append(-sum(t * math.log(s) for t, s in zip(target, own, strict=True)))
-    found = dino_loss(student, teacher, temperature=0.1, teacher_temperature=0.5)
-    assert float(found) == pytest.approx(sum(terms) / len(terms), rel=1e-12)
+                    logs = (student[image, j] / 0.1).softmax(0).log()
+                    terms.append(-float(torch.tensor(target, dtype=torch.float64) @ logs))
+    loss = dino_loss(student, teacher, temperature=0.1, teacher_temperature=0.5)
+    assert float(loss) == pytest.approx(sum(terms) / len(terms), rel=1e-12)
 
 
 def test_ibot_loss_equals_its_formula():
     """Zhou et al. 2022, equation 2, with the targets of DINOv2."""
     torch.manual_seed(0)
     student, teacher = torch.randn(2, 5, 7, dtype=torch.float64).unbind()
-    targets = naive_sinkhorn_knopp((teacher / 0.5).tolist())
-    owns = [naive_softmax([v / 0.1 for v in row]) for row in student.tolist()]
-    terms = [
-        -sum(t * math.log(s) for t, s in zip(target, own, strict=True))
-        for target, own in zip(targets, owns, strict=True)
-    ]
-    found = ibot_loss(student, teacher, temperature=0.1, teacher_temperature=0.5)
-    assert float(found) == pytest.approx(sum(terms) / 5, rel=1e-12)
+    targets = torch.tensor(naive_sinkhorn_knopp((teacher / 0.5).tolist()), dtype=torch.float64)
+    expected = -(targets * (student / 0.1).softmax(1).log()).sum() / 5
+    loss = ibot_loss(student, teacher, temperature=0.1, teacher_temperature=0.5)
+    assert float(loss) == pytest.approx(float(expected), rel=1e-12)
 
 
 def test_a_student_in_double_precision_has_a_teacher_in_single():
     """The average of the weights stays float32 with ``trainer.precision=64-true``."""
     torch.manual_seed(0)
     student, teacher = torch.randn(3, 4, 7, dtype=torch.float64), torch.randn(3, 2, 7)
-    found, expected = (
+    loss, expected = (
         dino_loss(student, values, temperature=0.1, teacher_temperature=0.5)
         for values in (teacher, teacher.double())
     )
-    assert found.dtype == torch.float64
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=0)
+    assert loss.dtype == torch.float64
+    torch.testing.assert_close(loss, expected, rtol=1e-5, atol=0)
 
 
 def test_what_all_views_share_is_no_target():

@@ -16,31 +16,30 @@ def predictions(dtype=torch.float32, batch=3, queries=7, classes=4, size=(16, 20
     return masks.requires_grad_(), logits.requires_grad_()
 
 
-def truth(counts=(2, 0, 5), classes=4, size=(24, 32)):
+def segments_of_images(counts=(2, 0, 5), classes=4, size=(24, 32)):
     random = torch.Generator().manual_seed(1)
-    found = []
+    images = []
     for n in counts:
-        owner = torch.randint(0, n + 1, (size[0] // 4, size[1] // 4), generator=random)
-        owner = owner.repeat_interleave(4, 0).repeat_interleave(4, 1)
-        masks = torch.stack([owner == i for i in range(n)]) if n else torch.zeros(0, *size).bool()
+        numbers = torch.randint(0, n + 1, (size[0] // 4, size[1] // 4), generator=random)
+        numbers = numbers.repeat_interleave(4, 0).repeat_interleave(4, 1)
+        masks = numbers == torch.arange(n)[:, None, None]
         ids = torch.randint(0, classes, (n,), generator=random)
-        known, crowds = torch.ones(size, dtype=torch.bool), torch.full(size, -1)
-        found.append(Segments(ids, masks, known, crowds))
-    return found
+        compared, crowds = torch.ones(size, dtype=torch.bool), torch.full(size, -1)
+        images.append(Segments(ids, masks, compared, crowds))
+    return images
 
 
 def peer(kind):
-    if kind == "mask2former":
-        from transformers import Mask2FormerConfig
-        from transformers.models.mask2former.modeling_mask2former import Mask2FormerLoss
-
-        config = Mask2FormerConfig(num_labels=4, train_num_points=200)
-        weights = {"loss_cross_entropy": 2.0, "loss_mask": 5.0, "loss_dice": 5.0}
-        return Mask2FormerLoss(config, weights)
-    from transformers import EomtConfig
+    from transformers import EomtConfig, Mask2FormerConfig
     from transformers.models.eomt.modeling_eomt import EomtLoss
+    from transformers.models.mask2former.modeling_mask2former import Mask2FormerLoss
 
-    return EomtLoss(EomtConfig(num_labels=4, train_num_points=200), {})
+    config, loss = {
+        "mask2former": (Mask2FormerConfig, Mask2FormerLoss),
+        "eomt": (EomtConfig, EomtLoss),
+    }[kind]
+    weights = {"loss_cross_entropy": 2.0, "loss_mask": 5.0, "loss_dice": 5.0}
+    return loss(config(num_labels=4, train_num_points=200), weights)
 
 
 @pytest.mark.peers
@@ -51,19 +50,19 @@ def test_equal_to_transformers(kind, counts, dtype, monkeypatch):
     monkeypatch.setattr(torch, "rand", partial(torch.rand, dtype=dtype))
     theirs = peer(kind).to(dtype)
     theirs.empty_weight[-1] = 0.1  # was rounded to float32
-    segments = truth(counts)
+    segments = segments_of_images(counts)
     gradients, terms = [], []
     for ours in (False, True):
         masks, logits = predictions(dtype)
         torch.manual_seed(3)  # the same points
         if ours:
-            found = SetLoss(num_points=200)(masks, logits, segments)
-            values = [found[name] for name in ("class", "mask", "dice")]
+            terms_by_name = SetLoss(num_points=200)(masks, logits, segments)
+            values = [terms_by_name[name] for name in ("class", "mask", "dice")]
         else:
             labels = [s.masks.to(dtype) for s in segments], [s.classes for s in segments]
-            found = theirs(masks[:, 0], logits[:, 0], *labels)
+            terms_by_name = theirs(masks[:, 0], logits[:, 0], *labels)
             values = [
-                factor * found[f"loss_{name}"]
+                factor * terms_by_name[f"loss_{name}"]
                 for factor, name in ((2, "cross_entropy"), (5, "mask"), (5, "dice"))
             ]
         sum(values).backward()
@@ -77,35 +76,40 @@ def test_equal_to_transformers(kind, counts, dtype, monkeypatch):
 
 def test_no_object_anywhere_trains_the_classes_alone():
     masks, logits = predictions()
-    found = SetLoss(num_points=50)(masks, logits, truth((0, 0, 0)))
-    sum(found.values()).backward()
-    assert found["mask"] == found["dice"] == 0 < found["class"]
+    terms_by_name = SetLoss(num_points=50)(masks, logits, segments_of_images((0, 0, 0)))
+    sum(terms_by_name.values()).backward()
+    assert terms_by_name["mask"] == terms_by_name["dice"] == 0 < terms_by_name["class"]
     assert masks.grad.count_nonzero() == 0 < logits.grad.count_nonzero()
 
 
 def test_images_without_known_pixels_have_no_loss():
     loss, (masks, logits) = SetLoss(num_points=50), predictions()
-    every = truth()
-    every[1] = every[1]._replace(compared=torch.zeros(24, 32, dtype=torch.bool))
-    found = loss(masks, logits, every)
-    sum(found.values()).backward()
+    segments = segments_of_images()
+    segments[1] = segments[1]._replace(compared=torch.zeros(24, 32, dtype=torch.bool))
+    terms_by_name = loss(masks, logits, segments)
+    sum(terms_by_name.values()).backward()
     assert logits.grad[1].count_nonzero() == masks.grad[1].count_nonzero() == 0
     assert logits.grad[0].count_nonzero() > 0
-    none = loss(*predictions(), [every[1]] * 3)
+    none = loss(*predictions(), [segments[1]] * 3)
     assert torch.stack([*none.values()]).tolist() == [0, 0, 0]
 
 
 def test_more_segments_than_queries_are_refused():
     with pytest.raises(ValueError, match="has 5 segments, and the model only 3 queries"):
-        SetLoss()(*predictions(queries=3), truth())
+        SetLoss()(*predictions(queries=3), segments_of_images())
 
 
 def test_layers_are_matched_on_their_own_and_added():
     loss, (masks, logits) = SetLoss(num_points=50), predictions()
     torch.manual_seed(0)
-    both = loss(torch.cat([masks, -masks], 1), torch.cat([logits, -logits], 1), truth())
+    both = loss(
+        torch.cat([masks, -masks], 1), torch.cat([logits, -logits], 1), segments_of_images()
+    )
     torch.manual_seed(0)
-    one, other = loss(masks, logits, truth()), loss(-masks, -logits, truth())
+    one, other = (
+        loss(masks, logits, segments_of_images()),
+        loss(-masks, -logits, segments_of_images()),
+    )
     for name, value in both.items():
         torch.testing.assert_close(value, one[name] + other[name])
 
@@ -114,14 +118,12 @@ def test_unknown_pixels_cost_nothing():
     """Whatever is predicted or labelled there: neither the matching nor the terms change."""
     # uniform points: a changed prediction would move those chosen by uncertainty
     loss, (masks, logits) = SetLoss(num_points=400, importance=0), predictions(size=(24, 32))
-    known = torch.ones(24, 32, dtype=torch.bool)
-    known[:, 20:] = False
-    other = masks.detach().clone()
-    other[..., 20:] = 50.0
+    is_known = torch.ones(24, 32, dtype=torch.bool)
+    is_known[:, 20:] = False
     values = []
-    for logit in (masks, other):
+    for logit in (masks, torch.where(is_known, masks.detach(), 50.0)):
         torch.manual_seed(0)
-        segments = [s._replace(compared=known) for s in truth()]
+        segments = [s._replace(compared=is_known) for s in segments_of_images()]
         values.append(torch.stack(list(loss(logit, logits, segments).values())))
     torch.testing.assert_close(*values)
-    assert loss(masks, logits, truth())["mask"] != values[0][1]
+    assert loss(masks, logits, segments_of_images())["mask"] != values[0][1]

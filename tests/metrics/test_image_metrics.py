@@ -31,8 +31,8 @@ def test_regression_equals_numpy_and_torchmetrics():
     metric = RegressionMetrics()
     for part in (slice(0, 11), slice(11, 40)):
         metric.update(prediction[part], target[part])
-    known = ~target.isnan()
-    prediction, target = prediction[known].double(), target[known].double()
+    has_target = ~target.isnan()
+    prediction, target = prediction[has_target].double(), target[has_target].double()
     error = (prediction - target).numpy()
     expected = {"mae": np.abs(error).mean(), "rmse": np.sqrt((error**2).mean())}
     expected["r2"] = r2_score(prediction, target).item()
@@ -124,9 +124,9 @@ def test_embeddings_score_alike_in_any_order():
 
 def test_embeddings_without_a_class_do_not_count():
     x, y, index = embedded()
-    known = torch.arange(60) % 3 > 0
-    expected = embedding_scores(x[known], y[known], index[known])
-    assert embedding_scores(x, torch.where(known, y, -1), index) == expected
+    has_class = torch.arange(60) % 3 > 0
+    expected = embedding_scores(x[has_class], y[has_class], index[has_class])
+    assert embedding_scores(x, torch.where(has_class, y, -1), index) == expected
     nothing = embedding_scores(x, torch.full_like(y, -1), index)
     assert all(math.isnan(value) for value in nothing.values())
     with pytest.warns(UserWarning, match="before the ``update``"):

@@ -62,15 +62,6 @@ def test_class_that_is_only_predicted_counts_as_zero():
     assert scores["mean_accuracy"] == 0.5
 
 
-def test_pixels_without_a_predicted_class_are_wrong():
-    prediction, labels = example()
-    honest, blank = SegmentationMetrics(K), SegmentationMetrics(K)
-    honest.update(prediction, labels)
-    blank.update(torch.where(prediction == labels, prediction, 255), labels)
-    for name in ("pixel_accuracy", "mean_accuracy"):
-        assert blank.scores()[name] == honest.scores()[name]
-
-
 @pytest.mark.parametrize(
     ("prediction", "labels"),
     [

@@ -36,7 +36,7 @@ def batch_of(count=2, size=SIZE):
 
 
 @pytest.mark.parametrize(("ratio", "patches"), [(0.6, 14), (0.25, 6), (0.01, 1)])
-def test_the_share_of_hidden_patches(ratio, patches):
+def test_the_fraction_of_hidden_patches(ratio, patches):
     hidden = draw_hidden(range(5), (64, 96), step=3, ratio=ratio, patch=16)
     assert hidden.shape == (5, 64, 96)
     cells = hidden.unflatten(2, (6, 16)).unflatten(1, (4, 16)).float().mean((2, 4))
@@ -93,16 +93,14 @@ def test_only_hidden_pixels_teach_and_are_scored():
     loss.backward()
     assert (output.grad[~hidden] == 0).all()
     assert (output.grad[hidden] != 0).all()
-    truth = batch["image"] / 255
-    assert float(loss.detach()) == pytest.approx(
-        float((output.detach() - truth).abs()[hidden].mean())
-    )
-    objective.update(HeadOutput(torch.where(hidden, truth + 0.25, -9.0)), batch)
+    image = batch["image"] / 255
+    torch.testing.assert_close(loss, (output - image).abs()[hidden].mean())
+    objective.update(HeadOutput(torch.where(hidden, image + 0.25, -9.0)), batch)
     scores = objective.compute()
     assert (scores["rmse"], scores["mae"]) == pytest.approx((0.25, 0.25))
     objective.metrics.reset()
-    grey = truth[hidden].mean()
-    objective.update(HeadOutput(grey.expand_as(truth)), batch)
+    grey = image[hidden].mean()
+    objective.update(HeadOutput(grey.expand_as(image)), batch)
     assert objective.compute()["r2"] == pytest.approx(0, abs=1e-4)
 
 

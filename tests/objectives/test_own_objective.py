@@ -85,11 +85,11 @@ def test_baselines_are_the_mean_and_the_mean_at_each_position(objective):
     for d in depths:
         d[0, 0] = 0
     data = Listed(depths)
-    found = trivial_scores({"slope": objective}, data, data, SIZE)
-    assert found["per position"]["val/difference"] == pytest.approx(2 / 3)
+    baselines = trivial_scores({"slope": objective}, data, data, SIZE)
+    assert baselines["per position"]["val/difference"] == pytest.approx(2 / 3)
     values = np.stack(depths)[:, depths[0] > 0]
     expected = np.abs(values - values.mean()).mean()
-    assert found["constant"]["val/difference"] == pytest.approx(expected)
+    assert baselines["constant"]["val/difference"] == pytest.approx(expected)
     assert np.isnan(objective.compute()["difference"])
 
 

@@ -30,10 +30,6 @@ def task_of(objective, **options):
     return Task(model=model, objectives=objectives, **options)
 
 
-def contrastive():
-    return ContrastiveObjective()
-
-
 def dino(**options):
     objective = DinoObjective(**options)
     objective.head_settings["num_prototypes"] = 16
@@ -63,16 +59,16 @@ def batch_of(count=3, views=2, crops=0, seed=0):
 
 @pytest.mark.parametrize("crops", [0, 2])
 def test_the_contrastive_loss_sees_the_views_of_each_image(crops):
-    task, batch = task_of(contrastive()), batch_of(crops=crops)
-    found = task.training_step(batch, 0)
+    task, batch = task_of(ContrastiveObjective()), batch_of(crops=crops)
+    loss = task.training_step(batch, 0)
     views = [images.flatten(0, 1) for images in batch["views"] if images is not None]
     outputs = [projections(task, v).unflatten(0, (3, -1)) for v in views]
     expected = nt_xent(torch.cat(outputs, dim=1), temperature=0.2)
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(loss, expected)
 
 
 def test_evaluation_gives_the_embedding():
-    task, batch = task_of(contrastive()).eval(), batch_of(5)
+    task, batch = task_of(ContrastiveObjective()).eval(), batch_of(5)
     del batch["views"]
     outputs, labels = next(task.evaluate_batch({**batch, "class_id": torch.arange(5) % 2}))
     assert list(outputs) == ["contrastive"]
@@ -86,31 +82,31 @@ def test_dino_follows_its_algorithm():
     """Three steps by hand: the teacher's weights, its outputs and the loss."""
     task, plain = task_of(dino()), task_of(dino())
     teacher, decay = copy.deepcopy(plain.model), None
-    optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (task, plain)]
+    optimizers = [torch.optim.SGD(module.parameters(), lr=0.1) for module in (task, plain)]
     task.total_steps = 3.0
     for step in range(3):
         batch = batch_of(crops=2, seed=step)
         views, crops = (images.flatten(0, 1) for images in batch["views"])
         with torch.no_grad():
-            said = projections(Task(model=teacher, objectives={}), views).unflatten(0, (3, 2))
+            targets = projections(Task(model=teacher, objectives={}), views).unflatten(0, (3, 2))
         outputs = [projections(plain, images).unflatten(0, (3, 2)) for images in (views, crops)]
         student = torch.cat(outputs, dim=1)
-        expected = dino_loss(student, said, temperature=0.1, teacher_temperature=0.02)
+        expected = dino_loss(student, targets, temperature=0.1, teacher_temperature=0.02)
         task.guard.keep_statistics()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Task, "global_step", step)
-            found = task.training_step(batch, 0)
-        torch.testing.assert_close(found, expected)
+            loss = task.training_step(batch, 0)
+        torch.testing.assert_close(loss, expected)
         # the average of the weights so far: the first are copied
-        share = 1 - 0.1 * (1 + math.cos(math.pi * step / 3)) / 2
-        decay = 0.0 if step == 0 else share
+        rate = 1 - 0.1 * (1 + math.cos(math.pi * step / 3)) / 2
+        decay = 0.0 if step == 0 else rate
         with torch.no_grad():
             for mean, value in zip(teacher.parameters(), plain.parameters(), strict=True):
                 mean.copy_(decay * mean + (1 - decay) * value)
-        for optimizer, loss in zip(optimizers, (found, expected), strict=True):
-            task.teacher.update(task.model) if loss is found else None
+        task.teacher.update(task.model)
+        for optimizer, value in zip(optimizers, (loss, expected), strict=True):
             optimizer.zero_grad()
-            loss.backward()
+            value.backward()
             optimizer.step()
     for mean, value in zip(
         task.teacher.average.module.parameters(), teacher.parameters(), strict=True
@@ -125,7 +121,7 @@ def test_hidden_patches_learn_what_the_teacher_sees_there():
     model, views = copy.deepcopy(task.model), batch["views"].large.flatten(0, 1)
     terms = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(task, "log_dict", lambda found, **_: terms.update(found))
+        patch.setattr(task, "log_dict", lambda values, **_: terms.update(values))
         task.training_step(batch, 0)
     inputs, prepared = task._prepare(batch, step=0)
     hidden = prepared["hidden"].unfold(1, 16, 16).unfold(2, 16, 16)
@@ -141,8 +137,8 @@ def test_hidden_patches_learn_what_the_teacher_sees_there():
     options = {"temperature": 0.1, "teacher_temperature": 0.02}
     expected = 2 * ibot_loss(*rows, **options)
     torch.testing.assert_close(terms["train/loss_dino_patches"], expected)
-    student, said = (output.projection.unflatten(0, (3, 2)) for output in (masked, whole))
-    torch.testing.assert_close(terms["train/loss_dino"], dino_loss(student, said, **options))
+    student, targets = (output.projection.unflatten(0, (3, 2)) for output in (masked, whole))
+    torch.testing.assert_close(terms["train/loss_dino"], dino_loss(student, targets, **options))
 
 
 def test_hidden_patches_have_the_size_of_the_encoders():
@@ -164,11 +160,11 @@ def test_dino_needs_its_teacher():
     with pytest.raises(ValueError, match=r"task/teacher=self"):
         task.training_step(batch_of(), 0)
     with pytest.raises(ValueError, match="task=dino"):
-        SelfTeacher().setup(task.model, {"contrastive": contrastive()})
+        SelfTeacher().setup(task.model, {"contrastive": ContrastiveObjective()})
 
 
 def test_learns_to_tell_images_apart():
-    task, batch = task_of(contrastive()), batch_of(6)
+    task, batch = task_of(ContrastiveObjective()), batch_of(6)
     patches = torch.nn.functional.interpolate(batch["image"][:, :, :2, :3], SIZE)
     views = torch.stack([patches, patches // 2 + 64], dim=1)  # the second of less contrast
     batch["views"] = RandomViews(views, None)
