@@ -14,7 +14,7 @@ import numpy as np
 import torch.utils.data
 
 from dpt.data.formats.depth_encoding import DepthRule
-from dpt.data.formats.io import Parts
+from dpt.data.formats.io import FilePart
 from dpt.data.formats.labels import LabelRule
 from dpt.files import DataError, few
 from dpt.types import IGNORE_INDEX, NO_CLASS, DatasetInfo, Sample
@@ -62,7 +62,7 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
     labels_remedy: str = ""  # how to obtain labels that are absent, for messages
     depth_rule: DepthRule | None = None  # from the values of depth files to metres
     label_rule: LabelRule | None = None  # from the values of label files to classes
-    parts: Parts = Parts()  # what is read of files that hold more than one picture or map
+    part: FilePart = FilePart()  # what is read of files that hold more than one picture or map
     depth_key: str | None = None  # name of the array in depth files that hold several
     exif: Literal["apply", "ignore"] | None = None  # which pixels labels fit, see FileDataset
     split_names: Mapping[str, str] | None = None  # the splits' names on disk, where they differ

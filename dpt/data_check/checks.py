@@ -318,10 +318,10 @@ def too_many_classes(scan: Scan) -> Iterator[Finding]:
 
 def palettes(scan: Scan) -> Iterator[Finding]:
     """Finds palettes of masks in which colours have other indices, while indices are the ids."""
-    rule, parts = scan.dataset.label_rule, scan.dataset.parts
+    rule, part = scan.dataset.label_rule, scan.dataset.part
     files = [scan.dataset.files(record.index) for record, _ in scan.masks]
     paths = [sample.labels for sample in files if sample and sample.labels]
-    if rule and rule.color_distance is None and io.palettes_disagree(paths, parts, rule.colors):
+    if rule and rule.color_distance is None and io.palettes_disagree(paths, part, rule.colors):
         message = "palettes of masks, or data.label_colors, have a colour at different indices"
         remedy = "set data.label_colors and data.color_distance=0 if colours are the classes"
         yield scan.finding("warning", "palettes_disagree", message, remedy)

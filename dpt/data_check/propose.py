@@ -14,7 +14,7 @@ from dpt.data_check.layouts.masks import (
     class_settings,
     class_weights,
     ids_of_colors,
-    parts_of,
+    part_of,
 )
 from dpt.run_log import tracked
 from dpt.types import IGNORE_INDEX
@@ -35,7 +35,7 @@ def propose(data: PlainMapping, splits: Sequence[str]) -> tuple[Plain, list[Find
         values, paths = _read_masks({**data, **settings, "num_classes": 1}, splits)
         if not values:  # reading the split says what is wrong with its masks
             return {**settings, "num_classes": 1}, []
-        classes, class_values = class_settings(values, paths, parts_of(data))
+        classes, class_values = class_settings(values, paths, part_of(data))
         settings |= classes
         weights = class_weights([values[value] for value in class_values])
         task = f" task.segmentation_loss.class_weights={weights}"
@@ -62,7 +62,7 @@ def _read_masks(data: PlainMapping, splits: Sequence[str]) -> tuple[Values, list
         masks = [files.labels for files in samples if files and files.labels]
         for path in tracked(masks, len(masks), title=f"reading masks of {split}"):
             with suppress(DataError):
-                values.update(io.label_values(path, colors=rule.colors, parts=dataset.parts))
+                values.update(io.label_values(path, colors=rule.colors, part=dataset.part))
                 paths.append(path)
             if sum(len(value) == 1 for value in values) > MAX_VALUES:
                 remedy = "save class ids as PNG without interpolation, or set data.label_map"

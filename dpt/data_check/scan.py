@@ -229,7 +229,7 @@ def read(dataset: Dataset, index: int) -> Reading:
 
 
 def _raw_depth(dataset: Dataset, path: Path) -> np.ndarray:
-    return io.read_raw_depth(path, key=dataset.depth_key, page=dataset.parts.page)
+    return io.read_raw_depth(path, key=dataset.depth_key, page=dataset.part.page)
 
 
 def _ignored_values(dataset: Dataset, files: Files, sample: Sample) -> dict[int, float]:
@@ -238,7 +238,7 @@ def _ignored_values(dataset: Dataset, files: Files, sample: Sample) -> dict[int,
     if files.labels is None or rule is None or labels is None or IGNORE_INDEX not in labels:
         return {}
     try:
-        raw = rule.read(files.labels, dataset.parts)
+        raw = rule.read(files.labels, dataset.part)
     except DataError:  # a file that holds more than the map of this sample
         return {}
     values, counts = np.unique(raw[rule(raw, source="") == IGNORE_INDEX], return_counts=True)
@@ -253,11 +253,11 @@ def _read_files(dataset: Dataset, files: Files, sample: Sample, refusal: Fault) 
     label_rule, depth_rule = dataset.label_rule, dataset.depth_rule
     sizes = set()
     with _collecting(reading.faults):
-        sample["image"] = io.read_image(files.image, parts=dataset.parts)
+        sample["image"] = io.read_image(files.image, part=dataset.part)
         sizes.add(sample["image"].shape[:2])
     with _collecting(reading.faults):
         if files.labels and label_rule:
-            raw = label_rule.read(files.labels, dataset.parts)
+            raw = label_rule.read(files.labels, dataset.part)
             sizes.add(raw.shape)
             sample["labels"], reading.outside = _split_labels(raw, label_rule)
     with _collecting(reading.faults):

@@ -12,7 +12,7 @@ from PIL import Image, PngImagePlugin
 
 from dpt.data import DataError, FolderDataset
 from dpt.data.formats import io, pictures
-from dpt.data.formats.io import TRANSPARENT, Parts
+from dpt.data.formats.io import TRANSPARENT, FilePart
 from dpt.data.formats.labels import LabelRule
 from dpt.data_check.checks import QUICK_CHECKS
 from dpt.data_check.scan import Scan, record_of
@@ -58,12 +58,12 @@ def test_pages_are_named_and_chosen(tmp_path, suffix):
         with pytest.raises(DataError, match=rf"a\{suffix}: holds 2 pages .*data\.page"):
             read(path)
     with pytest.raises(DataError, match=rf"a\{suffix}: .*data\.page=2"):
-        io.read_labels(path, parts=Parts(page=2))
+        io.read_labels(path, part=FilePart(page=2))
     if suffix == ".tif":
         for page, ids in enumerate([IDS, 3 - IDS]):
-            assert np.array_equal(io.read_labels(path, parts=Parts(page=page)), ids)
+            assert np.array_equal(io.read_labels(path, part=FilePart(page=page)), ids)
             assert np.array_equal(io.read_raw_depth(path, page=page), ids)
-    first, second = (io.read_image(path, parts=Parts(page=page)) for page in (0, 1))
+    first, second = (io.read_image(path, part=FilePart(page=page)) for page in (0, 1))
     assert first.shape == (*IDS.shape, 3)
     assert not np.array_equal(first, second)
 
@@ -77,7 +77,7 @@ def test_page_of_any_tiff_whose_smaller_copies_do_not_count(tmp_path, bigtiff, b
     with tifffile.TiffWriter(tmp_path / "b.tif", bigtiff=bigtiff, byteorder=byteorder) as file:
         for ids in (IDS, IDS[::2, ::2], 3 - IDS):
             file.write(ids, subfiletype=int(len(ids) < 10), metadata=None)
-    assert np.array_equal(io.read_labels(tmp_path / "b.tif", parts=Parts(page=1)), 3 - IDS)
+    assert np.array_equal(io.read_labels(tmp_path / "b.tif", part=FilePart(page=1)), 3 - IDS)
 
 
 # --------------------------------------------------------------------------------------- alpha
@@ -194,12 +194,12 @@ def test_bands_are_named_and_chosen(tmp_path, count, planes, dtype):
         with pytest.raises(DataError, match=rf"a\.tif: holds {count} bands.*data\.bands"):
             read(path)
     image_max = 255.0 if dtype == np.int16 else None
-    parts = Parts(bands=[1, 0, 1], image_max=image_max)
-    assert np.array_equal(io.read_image(path, parts=parts), bands[..., [1, 0, 1]])
-    parts = Parts(bands=[1], image_max=image_max)
-    assert np.array_equal(io.read_image(path, parts=parts), bands[..., [1, 1, 1]])
+    part = FilePart(bands=[1, 0, 1], image_max=image_max)
+    assert np.array_equal(io.read_image(path, part=part), bands[..., [1, 0, 1]])
+    part = FilePart(bands=[1], image_max=image_max)
+    assert np.array_equal(io.read_image(path, part=part), bands[..., [1, 1, 1]])
     with pytest.raises(DataError, match=rf"a\.tif: holds {count} bands"):
-        io.read_image(path, parts=Parts(bands=[0, 1, count]))
+        io.read_image(path, part=FilePart(bands=[0, 1, count]))
 
 
 @pytest.mark.parametrize(
@@ -218,15 +218,15 @@ def test_bands_that_opencv_would_misread(tmp_path, dtype, layout):
     stored = np.moveaxis(bands, 2, 0) if "planarconfig" in layout else bands
     tifffile.imwrite(tmp_path / "a.tif", stored, photometric="rgb", **layout)
     with pytest.raises(DataError, match=r"a\.tif: holds . bands.*data\.bands"):
-        io.read_image(tmp_path / "a.tif", parts=Parts(image_max=255.0))
-    image = io.read_image(tmp_path / "a.tif", parts=Parts(bands=[0, 1, 2], image_max=255.0))
+        io.read_image(tmp_path / "a.tif", part=FilePart(image_max=255.0))
+    image = io.read_image(tmp_path / "a.tif", part=FilePart(bands=[0, 1, 2], image_max=255.0))
     assert np.array_equal(image, bands[..., :3])
 
 
 def test_bands_of_a_png(tmp_path):
     with_alpha(RGB, IDS).save(tmp_path / "a.png")
-    assert np.array_equal(io.read_image(tmp_path / "a.png", parts=Parts(bands=[0, 1, 2])), RGB)
-    image = io.read_image(tmp_path / "a.png", parts=Parts(bands=[3]))
+    assert np.array_equal(io.read_image(tmp_path / "a.png", part=FilePart(bands=[0, 1, 2])), RGB)
+    image = io.read_image(tmp_path / "a.png", part=FilePart(bands=[3]))
     assert np.array_equal(image, np.dstack([IDS] * 3))
 
 
@@ -246,10 +246,10 @@ def test_fewer_than_16_bits_in_16(tmp_path, suffix, bits):
     cv2.imwrite(str(path), photo[..., ::-1])
     with pytest.raises(DataError, match=rf"a\{suffix}: .* {bits} bits.*data\.image_max"):
         io.read_image(path)
-    image = io.read_image(path, parts=Parts(image_max=2**bits - 1))
+    image = io.read_image(path, part=FilePart(image_max=2**bits - 1))
     assert np.array_equal(image, np.rint(photo / (2**bits - 1) * 255))
     assert image.max() > 240
-    assert io.read_image(path, parts=Parts(image_max=65535)).max() <= 2**bits / 256
+    assert io.read_image(path, part=FilePart(image_max=65535)).max() <= 2**bits / 256
 
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.float32])
@@ -258,7 +258,7 @@ def test_grey_images_of_many_bits_need_a_white(tmp_path, dtype):
     tifffile.imwrite(tmp_path / "a.tif", grey)
     with pytest.raises(DataError, match=r"a\.tif: .*data\.image_max"):
         io.read_image(tmp_path / "a.tif")
-    image = io.read_image(tmp_path / "a.tif", parts=Parts(image_max=4095))
+    image = io.read_image(tmp_path / "a.tif", part=FilePart(image_max=4095))
     assert np.abs(image[..., 0] - grey / 4095 * 255).max() < 0.51
 
 
@@ -304,9 +304,9 @@ def test_arrays_are_named_and_chosen(tmp_path, suffix):
         with pytest.raises(DataError, match=r"b\.\w+: .*first, second.*data\.array_key"):
             read(path)
     for read in (io.read_labels, io.read_objects):
-        assert np.array_equal(read(path, parts=Parts(key="second")), 3 - IDS)
+        assert np.array_equal(read(path, part=FilePart(key="second")), 3 - IDS)
         with pytest.raises(DataError, match=rf"b\{suffix}: holds no third, but first, second"):
-            read(path, parts=Parts(key="third"))
+            read(path, part=FilePart(key="third"))
 
 
 def test_parts_of_an_exr(tmp_path):

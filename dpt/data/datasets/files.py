@@ -15,7 +15,7 @@ from dpt.data import splits
 from dpt.data.base import Dataset, Files
 from dpt.data.formats import io, pictures
 from dpt.data.formats.depth_encoding import DepthRule
-from dpt.data.formats.io import Parts
+from dpt.data.formats.io import FilePart
 from dpt.data.formats.labels import LabelRule
 from dpt.data.resize import resize_image, resize_map
 from dpt.files import DataError, data_root, few, files_below, path_below, printable, read_bytes
@@ -118,7 +118,7 @@ class FileDataset(Dataset):
     is_divided = False  # whether fractions define the splits
 
     def __post_init__(self) -> None:
-        self.parts = Parts(
+        self.part = FilePart(
             page=self.page, key=self.array_key, bands=self.bands, image_max=self.image_max
         )
         self.depth_key = self.depth_key or self.array_key
@@ -321,7 +321,7 @@ class FileDataset(Dataset):
         """
         path = self._files[index].image
         data = read_bytes(path)
-        image = io.read_image(path, data=data, parts=self.parts)
+        image = io.read_image(path, data=data, part=self.part)
         orientation = 1 if self.exif == "ignore" else pictures.orientation_of(data)
         if orientation == 1:
             return image
@@ -339,10 +339,10 @@ class FileDataset(Dataset):
         files = self._files[index]
         if files.labels is None or self.label_rule is None:
             return RawMaps()
-        labels = self.label_rule.read(files.labels, self.parts)
+        labels = self.label_rule.read(files.labels, self.part)
         if files.objects is None or not self.info.things:
             return RawMaps(labels)
-        return RawMaps(labels, io.read_objects(files.objects, parts=self.parts))
+        return RawMaps(labels, io.read_objects(files.objects, part=self.part))
 
     def read_raw_depth(self, index: int) -> np.ndarray | None:
         """Returns depth values as stored, (H, W); None if the sample has no depth."""

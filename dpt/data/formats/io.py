@@ -42,8 +42,8 @@ _FEW_BITS = 14
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parts:
-    """What is read of files that hold more than one grey or RGB picture of 8 bits, or one map.
+class FilePart:
+    """Says what is read of a file that holds more than an 8-bit picture, grey or RGB, or a map.
 
     Attributes:
         page: the page or frame of files that hold several, from 0.
@@ -59,11 +59,11 @@ class Parts:
     image_max: float | None = None
 
 
-_ALL = Parts()
+_WHOLE = FilePart()
 
 
 def read_image(
-    path: str | Path, *, exif: bool = False, data: bytes | None = None, parts: Parts = _ALL
+    path: str | Path, *, exif: bool = False, data: bytes | None = None, part: FilePart = _WHOLE
 ) -> np.ndarray:
     """Reads a JPEG, PNG, WebP, BMP, TIFF or PPM file as uint8 (H, W, 3) RGB.
 
@@ -72,17 +72,17 @@ def read_image(
     Args:
         exif: turn the picture upright by its EXIF orientation, as viewers do.
         data: the file's content, if known; ``path`` is then for messages only.
-        parts: bands and range of files that hold more than 8-bit grey or RGB, and the page.
+        part: bands and range of files that hold more than 8-bit grey or RGB, and the page.
     """
-    data = one_page(path, data or read_bytes(path), parts.page)
+    data = one_page(path, data or read_bytes(path), part.page)
     orientation = orientation_of(data) if exif else 1
-    if parts.bands is not None:
-        image = _eight_bits(path, select_bands(path, data, parts.bands), parts.image_max)
+    if part.bands is not None:
+        image = _eight_bits(path, select_bands(path, data, part.bands), part.image_max)
     else:
         picture = decode_picture(path, data)
         colors, alpha = picture.colors, picture.alpha
         rgb = colors if colors.ndim == 3 else np.repeat(colors[..., None], 3, axis=2)
-        image = _eight_bits(path, rgb, parts.image_max)
+        image = _eight_bits(path, rgb, part.image_max)
         if alpha is not None and alpha.min() < np.iinfo(alpha.dtype).max:
             image = over_white(np.dstack([image, alpha >> 8 * (alpha.itemsize - 1)]))
     return turned_upright(image, orientation)
@@ -147,7 +147,7 @@ def read_raw_depth(
             variable of a ``.mat`` or ``.npz`` file. None: the only map.
         page: the page of files that hold several, from 0.
     """
-    stored = _read_stored(path, Parts(key=key, page=page))
+    stored = _read_stored(path, FilePart(key=key, page=page))
     raw = stored.pixels if stored.palette is None else stored.colors
     if raw.ndim == 3 and raw.shape[2] in (3, 4):
         remedy = "check data.depth; convert depth in colours (24 bits) to one channel first"
@@ -160,15 +160,15 @@ def read_raw_depth(
     return _without_logarithms(path, raw, stored.texts) if "near" in stored.texts else raw
 
 
-def _read_stored(path: str | Path, parts: Parts) -> Picture:
+def _read_stored(path: str | Path, part: FilePart) -> Picture:
     """Reads a depth or label file: a picture, or an array as one."""
     reader = ARRAY_READERS.get(Path(path).suffix.lower())
     if reader is not None:
-        array = _without_single_axes(reader(path, parts.key))
+        array = _without_single_axes(reader(path, part.key))
         if array.ndim == 3 and array.shape[2] == 4:
             return Picture(pixels=array[..., :3], alpha=array[..., 3])
         return Picture(pixels=array)
-    return decode_picture(path, one_page(path, read_bytes(path), parts.page))
+    return decode_picture(path, one_page(path, read_bytes(path), part.page))
 
 
 def _without_logarithms(
@@ -196,7 +196,7 @@ def read_labels(
     *,
     colors: Sequence[Sequence[int]] | None = None,
     distance: int | None = None,
-    parts: Parts = _ALL,
+    part: FilePart = _WHOLE,
 ) -> np.ndarray:
     """Returns class ids, an integer array (H, W) of the file's own type.
 
@@ -211,9 +211,9 @@ def read_labels(
         distance: a colour that ``colors`` lacks becomes the nearest row if no channel differs by
             more than this, and ``OTHER_COLOR`` otherwise. Then the colours of palettes count, not
             their indices. None: a colour that ``colors`` lacks is an error.
-        parts: the page or the name of the array.
+        part: the page or the name of the array.
     """
-    labels, transparent = _read_stored_labels(path, parts, use_palette=distance is not None)
+    labels, transparent = _read_stored_labels(path, part, use_palette=distance is not None)
     ids = _opaque(labels, transparent)
     if ids.ndim == 3:
         ids = ids_of_colors(path, ids, colors or (), distance)
@@ -225,7 +225,7 @@ def read_labels(
 
 
 def _read_stored_labels(
-    path: str | Path, parts: Parts, *, use_palette: bool = False
+    path: str | Path, part: FilePart, *, use_palette: bool = False
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Returns integers (H, W), or colours uint8 (H, W, 3), and where the file is transparent.
 
@@ -235,7 +235,7 @@ def _read_stored_labels(
     Returns:
         The second is bool (H, W); None if the file is transparent nowhere.
     """
-    stored = _read_stored(path, parts)
+    stored = _read_stored(path, part)
     if stored.lossy:
         fault = f"{stored.lossy} compression changes class ids"
         raise DataError(f"{path}: {fault}: save label files as PNG")
@@ -271,12 +271,12 @@ def _opaque(labels: np.ndarray, transparent: np.ndarray | None) -> np.ndarray:
     return labels if transparent is None else labels[~transparent][None]
 
 
-def read_objects(path: str | Path, *, parts: Parts = _ALL) -> np.ndarray:
+def read_objects(path: str | Path, *, part: FilePart = _WHOLE) -> np.ndarray:
     """Returns object ids, int64 (H, W), 0 where the file is transparent.
 
     The file holds whole numbers, or R + 256 G + 65536 B as an RGB picture.
     """
-    stored, transparent = _read_stored_labels(path, parts)
+    stored, transparent = _read_stored_labels(path, part)
     ids = stored.astype(np.int64)
     if stored.ndim == 3:
         ids = ids @ np.array([1, 256, 65536])
@@ -287,7 +287,7 @@ def label_values(
     path: str | Path,
     *,
     colors: Sequence[Sequence[int]] = (),
-    parts: Parts = _ALL,
+    part: FilePart = _WHOLE,
     use_palette: bool = False,
 ) -> dict[tuple[int, ...], int]:
     """Counts the opaque pixels of a label file by class id ``(i,)`` or by colour ``(r, g, b)``.
@@ -296,7 +296,7 @@ def label_values(
         colors: see :func:`read_labels`; without them the colours of RGB files are counted.
         use_palette: also count the colours of a palette in place of its indices.
     """
-    labels = _opaque(*_read_stored_labels(path, parts, use_palette=use_palette))
+    labels = _opaque(*_read_stored_labels(path, part, use_palette=use_palette))
     if labels.ndim == 3 and not colors:
         return count_colors(path, labels)
     if labels.ndim == 3:
@@ -310,7 +310,7 @@ def label_values(
 
 
 def palettes_disagree(
-    paths: Sequence[Path], parts: Parts, colors: Sequence[Sequence[int]] = ()
+    paths: Sequence[Path], part: FilePart, colors: Sequence[Sequence[int]] = ()
 ) -> bool:
     """Returns whether an index has several colours in label files and the table ``colors``, and
     one of these several indices, as of programs that make a palette for each picture."""
@@ -318,7 +318,7 @@ def palettes_disagree(
         return False
     pairs = {(i, tuple(color)) for i, color in enumerate(colors)}
     for path in paths:
-        stored = _read_stored(path, parts)
+        stored = _read_stored(path, part)
         if stored.palette is not None:
             pairs |= {(i, tuple(stored.palette[i].tolist())) for i in np.unique(stored.pixels)}
     colors_of_index, indices_of_color = Counter(i for i, _ in pairs), Counter(c for _, c in pairs)

@@ -86,9 +86,9 @@ class LabelRule:
         for class_id, ids in enumerate(rows or ()):
             self._table[np.array(ids) + 1] = class_id
 
-    def read(self, path: str | Path, parts: io.Parts) -> np.ndarray:
+    def read(self, path: str | Path, part: io.FilePart) -> np.ndarray:
         """Returns ids of a label file as stored, or of its colours, an integer array (H, W)."""
-        return io.read_labels(path, colors=self.colors, distance=self.color_distance, parts=parts)
+        return io.read_labels(path, colors=self.colors, distance=self.color_distance, part=part)
 
     def __call__(self, raw: np.ndarray, *, source: str | Path) -> np.ndarray:
         """Converts ids of any integer type, (H, W), to classes, uint8 (H, W), of ``source``."""

@@ -35,19 +35,19 @@ _CHOICES = {"num_classes", "label_map"}  # keys of data that choose the classes 
 _MAX_DISTINCT = 1024  # colours that differ clearly, of masks with mixed colours
 
 
-def mask_values(paths: Sequence[Path], parts: io.Parts, *, use_palette: bool = False) -> Values:
+def mask_values(paths: Sequence[Path], part: io.FilePart, *, use_palette: bool = False) -> Values:
     """Returns the values of all masks; with ``use_palette`` colours of palettes count, too."""
     values = Values()
     for path in paths:
-        values.update(io.label_values(path, parts=parts, use_palette=use_palette))
+        values.update(io.label_values(path, part=part, use_palette=use_palette))
         if len(values) > MAX_COLORS:
             raise DataError(f"{path}: pictures of more than {MAX_COLORS} colours, not masks")
     return values
 
 
-def parts_of(data: PlainMapping) -> io.Parts:
+def part_of(data: PlainMapping) -> io.FilePart:
     """Returns what keys of ``data`` choose of files that hold more than one map."""
-    return io.Parts(key=data.get("array_key"), page=data.get("page"))
+    return io.FilePart(key=data.get("array_key"), page=data.get("page"))
 
 
 def class_weights(counts: Sequence[int]) -> list[float]:
@@ -57,7 +57,7 @@ def class_weights(counts: Sequence[int]) -> list[float]:
 
 
 def class_settings(
-    values: Values, paths: Sequence[Path] = (), parts: io.Parts | None = None
+    values: Values, paths: Sequence[Path] = (), part: io.FilePart | None = None
 ) -> tuple[Plain, list[Value]]:
     """Returns the settings that make classes of the values in mask files, and the value of each
     class.
@@ -66,7 +66,7 @@ def class_settings(
         DataError: too few or too many colours are classes.
     """
     if are_colors(values):
-        colors = _colors_of_classes(values, paths, parts or io.Parts())
+        colors = _colors_of_classes(values, paths, part or io.FilePart())
         settings = {"num_classes": len(colors), "label_colors": [list(color) for color in colors]}
         return settings | ({"color_distance": 0} if len(colors) < len(values) else {}), colors
     stored = sorted(i for (i,) in values)
@@ -103,9 +103,9 @@ def ids_of_colors(values: Values) -> Values:
     return ids
 
 
-def _colors_of_classes(values: Values, paths: Sequence[Path], parts: io.Parts) -> list[Value]:
+def _colors_of_classes(values: Values, paths: Sequence[Path], part: io.FilePart) -> list[Value]:
     """Returns the colours of masks that are classes, in the order of the classes."""
-    mixed = set() if max(map(max, values)) <= MAX_RED_ID else _mixed_colors(values, paths, parts)
+    mixed = set() if max(map(max, values)) <= MAX_RED_ID else _mixed_colors(values, paths, part)
     colors = sorted(values.keys() - mixed)
     if not 1 < len(colors) < MAX_VALUES:
         fault = f"{len(values)} colours, of which {len(colors)} fill areas, are not those of masks"
@@ -114,7 +114,7 @@ def _colors_of_classes(values: Values, paths: Sequence[Path], parts: io.Parts) -
     return sorted(filter(any, colors), reverse=True) if are_one_hot(colors) else colors
 
 
-def _mixed_colors(values: Values, paths: Sequence[Path], parts: io.Parts) -> set[Value]:
+def _mixed_colors(values: Values, paths: Sequence[Path], part: io.FilePart) -> set[Value]:
     """Returns the colours that are no classes, but mixed at borders or slightly off.
 
     Such a colour lies beside a more frequent one; or it fills no block of 3 x 3 pixels, in masks
@@ -134,16 +134,16 @@ def _mixed_colors(values: Values, paths: Sequence[Path], parts: io.Parts) -> set
         if len(distinct) > _MAX_DISTINCT:  # pictures
             return set(values)
     if is_blurred:
-        mixed |= {*map(tuple, distinct.tolist())} - _solid_colors(list(values), paths, parts)
+        mixed |= {*map(tuple, distinct.tolist())} - _solid_colors(list(values), paths, part)
     return mixed
 
 
-def _solid_colors(colors: list[Value], paths: Sequence[Path], parts: io.Parts) -> set[Value]:
+def _solid_colors(colors: list[Value], paths: Sequence[Path], part: io.FilePart) -> set[Value]:
     """Returns the colours that fill a block of 3 x 3 pixels in one of the masks."""
     block = np.ones((3, 3), np.uint8)
     solid: set[Value] = set()
     for path in paths:
-        ids = io.read_labels(path, colors=colors, distance=0, parts=parts).astype(np.float32)
+        ids = io.read_labels(path, colors=colors, distance=0, part=part).astype(np.float32)
         inside = cv2.erode(ids, block) == cv2.dilate(ids, block)
         solid |= {colors[int(i)] for i in np.unique(ids[inside]) if i >= 0}
     return solid
@@ -261,7 +261,7 @@ class _Masks:
                 raise self.fault(
                     "data.class_names needs data.label_colors, the colour of each class"
                 )
-            settings, table = class_settings(self.values, self.paths, parts_of(self.given))
+            settings, table = class_settings(self.values, self.paths, part_of(self.given))
             del settings["num_classes"]
         elif unknown and "color_distance" not in self.given:
             if self.given.get("label_colors"):
@@ -344,11 +344,11 @@ def _read_masks(
 ) -> _Masks:
     """Reads the values of all masks: all ids, or all colours, also those of palettes where other
     masks are pictures of colours or the palettes disagree."""
-    parts = parts_of(given)
-    need_palette = not _CHOICES & given.keys() and io.palettes_disagree(paths, parts)
+    part = part_of(given)
+    need_palette = not _CHOICES & given.keys() and io.palettes_disagree(paths, part)
     examples: dict[int, Value] = {}
     for use_palette in (True,) if need_palette else (False, True):
-        values = mask_values(paths, parts, use_palette=use_palette)
+        values = mask_values(paths, part, use_palette=use_palette)
         if any(len(value) == 3 and value not in table for value in values):
             values = ids_of_colors(values)
         examples = {len(value): value for value in values}
