@@ -211,11 +211,11 @@ def test_data_check_finds_objects_without_class():
     labels = np.array([[4, 4, 0, 255], [5, 5, 0, 0]], np.uint8)
     numbers = np.array([[1, 1, 2, 3], [4, 1, 0, 0]], np.uint16)
     things = (False, False, False, False, True, True)
-    found = measure_objects(labels, numbers, things)
-    assert found.counts == {4: 1, 5: 2}
-    assert found.segments == 3 + 1  # class 0 is stuff
-    assert found.without_class == 2
-    assert found.of_several_classes == 1
+    measured = measure_objects(labels, numbers, things)
+    assert measured.counts == {4: 1, 5: 2}
+    assert measured.segments == 3 + 1  # class 0 is stuff
+    assert measured.without_class == 2
+    assert measured.of_several_classes == 1
 
 
 def test_polygons_are_cut_at_the_border():
@@ -272,9 +272,9 @@ def with_names(change):
     ],
 )
 def test_what_other_tools_write_is_read_alike(saved, tmp_path, change):
-    wanted, found = dataset(*saved), edited(saved, tmp_path, change)
-    assert found.info == wanted.info
-    for one, other in zip(found, wanted, strict=True):
+    expected, changed = dataset(*saved), edited(saved, tmp_path, change)
+    assert changed.info == expected.info
+    for one, other in zip(changed, expected, strict=True):
         assert np.array_equal(one["labels"], other["labels"])
         assert np.array_equal(one["objects"], other["objects"])
 

@@ -19,14 +19,14 @@ from dpt.types import IGNORE_INDEX
 
 def metres(dataset) -> list[float]:
     """The one depth of each frame; rows that mean "not measured" are checked on the way."""
-    found = []
+    depths = []
     for i in range(len(dataset)):
         sample = dataset[i]
         assert sample["image"].shape == (*sample["depth"].shape, 3)
         assert not sample["valid"][0].any()
         assert (sample["depth"][~sample["valid"]] == 0).all()
-        found.append(float(np.unique(sample["depth"][sample["valid"]]).item()))
-    return [round(value, 4) for value in found]
+        depths.append(float(np.unique(sample["depth"][sample["valid"]]).item()))
+    return [round(value, 4) for value in depths]
 
 
 # ------------------------------------------------------------------------------------- NYUv2

@@ -9,7 +9,6 @@ from dpt.data import DataError, FolderDataset, ImageFolderDataset, PhotoDataset
 from dpt.data.datasets.coco import CocoDataset
 from dpt.data.formats import io, pictures
 from dpt.data.shards.samples import decode_sample, encode_sample
-from dpt.data_check.scan import record_of
 
 RNG = np.random.default_rng(0)
 TURNS = range(2, 9)
@@ -83,14 +82,6 @@ def test_objects_of_coco(tmp_path, size):
     write_objects(tmp_path / "a.json", ["a.jpg"], {1: "thing"}, size=size)
     dataset = CocoDataset(root=tmp_path, split="train", annotations="a.json")
     assert np.array_equal(dataset[0]["image"], stored if size == (20, 30) else upright)
-
-
-def test_data_check_says_it(tmp_path):
-    photo(tmp_path / "images/a.jpg", 3)
-    labels = np.zeros((20, 30), np.uint8)
-    record = record_of(folder(tmp_path, labels=labels), 0)
-    assert "data.exif=apply" in record.faults[0][1]
-    assert not record_of(folder(tmp_path, labels=labels, exif="apply"), 0).faults
 
 
 @pytest.mark.parametrize("exif", ["apply", "ignore"])

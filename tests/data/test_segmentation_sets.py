@@ -145,10 +145,15 @@ def test_pascal_context_in_colors_gives_the_same_classes(tmp_path):
     mask.reshape(-1, 3)[: len(colors)] = list(colors.values())
     save_picture(context_tree(tmp_path), mask)
     dataset = make("pascal_context_rgb", tmp_path)
-    found = first(dataset[0], 5)
-    assert [dataset.info.class_names[i] for i in found[:4]] == ["bicycle", "bird", "grass", "wood"]
-    assert found[4] == IGNORE_INDEX
-    for i, name in zip(found, ("bicycle", "bird"), strict=False):
+    class_ids = first(dataset[0], 5)
+    assert [dataset.info.class_names[i] for i in class_ids[:4]] == [
+        "bicycle",
+        "bird",
+        "grass",
+        "wood",
+    ]
+    assert class_ids[4] == IGNORE_INDEX
+    for i, name in zip(class_ids, ("bicycle", "bird"), strict=False):
         assert dataset.info.palette[i] == colors[{"bicycle": 2, "bird": 3}[name]]
 
 

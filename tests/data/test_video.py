@@ -23,9 +23,9 @@ def test_frames_come_back_in_order_and_colour(tmp_path):
     flat = [np.full((48, 64, 3), (20 * k, 200, 255 - 20 * k), np.uint8) for k in range(10)]
     video = VideoReader(write(tmp_path / "clip.mp4", flat))
     assert (video.fps, video.announced) == (8.0, 10)
-    found = list(video)
-    assert len(found) == 10
-    for frame, wanted in zip(found, flat, strict=True):
+    frames = list(video)
+    assert len(frames) == 10
+    for frame, wanted in zip(frames, flat, strict=True):
         assert np.abs(frame.astype(int) - wanted).mean() < 6  # MPEG-4 is lossy
 
 

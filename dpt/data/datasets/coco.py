@@ -1,6 +1,5 @@
 """COCO's formats: panoptic (PNG files of segment ids) and instances (polygons and RLE) in JSON."""
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -314,10 +313,10 @@ def _read_picture(
 
 def local_name(name: str) -> str:
     """Returns the path in a ``file_name``; of a URL, or a path with a drive, its last part."""
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", name):
-        name = unquote(urlsplit(name).path)
-        return name.rpartition("/")[2]
-    return PureWindowsPath(name).name if re.match(r"[A-Za-z]:[\\/]", name) else name
+    if "://" in name:
+        return unquote(urlsplit(name).path).rpartition("/")[2]
+    path = PureWindowsPath(name)
+    return path.name if path.drive and path.root else name
 
 
 def _area(segment: _Segment, code: Rle) -> float:

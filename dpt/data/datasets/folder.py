@@ -219,9 +219,8 @@ class FolderDataset(FileDataset):
         key_of_name: dict[str, str] = {}
         from_root = Path(os.path.relpath(folder, self.folder)).as_posix() + "/"
         for key, path in images.items():
-            name = path.relative_to(folder).as_posix()
-            for text in map(plain_name, (name, from_root + name)):
-                key_of_name[text] = key_of_name[os.path.splitext(text)[0]] = key
+            stem = path.relative_to(folder).with_suffix("").as_posix()
+            key_of_name |= {plain_name(stem): key, plain_name(from_root + stem): key}
         key_of_name |= {key: key for key in images}
         path = self.list_file()
         names = [
@@ -245,7 +244,7 @@ class FolderDataset(FileDataset):
             stem, suffix = os.path.splitext(name)
             if name in names:
                 return name
-            if suffix.lower() in IMAGE_SUFFIXES and stem in names:  # a.jpg for a.JPG
+            if suffix.lower() in IMAGE_SUFFIXES and stem in names:
                 return stem
         return line
 
