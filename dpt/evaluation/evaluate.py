@@ -70,7 +70,11 @@ def evaluate(cfg: PlainMapping) -> dict[str, float]:
 
 
 def _write(cfg: PlainMapping, scorer: Scorer, result: DatasetScores, dataset: Dataset) -> None:
-    """Writes the files of an evaluation; then a ValueError if a prediction is not finite."""
+    """Writes the files of an evaluation.
+
+    Raises:
+        ValueError: a prediction is not finite. The files are written before.
+    """
     folder = Path(cfg["run_dir"])
     source = cfg["checkpoint"] or cfg["predictions"]
     broken = [image.name for image in result.images if not image.is_finite]

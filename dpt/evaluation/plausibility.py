@@ -1,4 +1,4 @@
-"""Whether predictions from files mean what their scores assume: ids of classes, units of depth."""
+"""Checks of predictions from files: ids of classes, and the kind and unit of depth."""
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -59,17 +59,17 @@ class LabelsCheck:
             "those of the label files": np.array([class_of_id.get(i) for i in ids.tolist()]),
             f"multiplied by {step}": ids / step,
         }
-        right = {name: fractions[classes == labels].sum() for name, classes in meanings.items()}
-        accuracy = right["classes"]
-        likely = max(right, key=lambda name: right[name])
+        accuracies = {k: fractions[classes == labels].sum() for k, classes in meanings.items()}
+        accuracy = accuracies["classes"]
+        likely = max(accuracies, key=lambda name: accuracies[name])
         predicted = np.unique(ids).tolist()
         remarks = []
         outside = [i for i in predicted if not 0 <= i <= largest]
         if outside:
             shown = few([f"{i} ({fraction_of_id[i + 1]:.2g})" for i in outside], 5)
             remarks.append(f"ids outside 0..{largest} (fraction of the pixels): {shown}")
-        if right[likely] > max(2 * accuracy, accuracy + 0.1):
-            gain = f"{right[likely]:.2g} of the pixels would be right, not {accuracy:.2g}"
+        if accuracies[likely] > max(2 * accuracy, accuracy + 0.1):
+            gain = f"{accuracies[likely]:.2g} of the pixels would be right, not {accuracy:.2g}"
             remarks.append(f"ids are {likely}? {gain}")
         elif len(predicted) == 1 or not accuracy:
             shown = few([str(i) for i in predicted], 5)
@@ -86,8 +86,8 @@ class DepthCheck:
         self.is_relative, self.has_unit = is_relative, has_unit
         self.constant: list[str] = []  # names of images with one value in all pixels
         self.measures: list[tuple[float, float, float]] = []
-        """Of each image: the fraction of pixels not above 0, the median of prediction / depth, and
-        the correlation of prediction and log depth."""
+        """Three numbers an image: the fraction of pixels not above 0, the median of prediction /
+        depth, and the correlation of prediction and log depth."""
 
     @np.errstate(all="ignore")
     def add(self, prediction: Tensor, batch: Batch) -> None:
@@ -112,7 +112,7 @@ class DepthCheck:
         """Returns what is hardly meant; ValueError if no pixel has a depth above 0."""
         if not self.measures:
             return []
-        wrong, ratios, correlations = np.transpose(self.measures)
+        not_positive, ratios, correlations = np.transpose(self.measures)
         sign, other_kind = (1, "metric") if self.is_relative else (-1, "relative")
         remarks = []
         if self.constant:
@@ -121,10 +121,10 @@ class DepthCheck:
             remarks.append(f"near and far are exchanged: set predictions_kind={other_kind}?")
         if not self.has_unit:
             return remarks
-        if (wrong == 1).all():
+        if (not_positive == 1).all():
             raise ValueError("no predicted depth is above 0")
-        if wrong.any():
-            fraction = f"{wrong.mean():.2g} of the pixels"
+        if not_positive.any():
+            fraction = f"{not_positive.mean():.2g} of the pixels"
             remarks.append(f"{fraction} are 0 or negative, which is no depth")
         ratio = np.median(ratios)
         factor = max(ratio, 1 / ratio) if ratio > 0 else 1.0

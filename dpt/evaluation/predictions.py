@@ -56,7 +56,7 @@ class PredictedFile:
     source: Path | None = None
     """The image from which it was predicted; None if unknown."""
     coding: DepthCoding | None = None
-    """Of depth, also for files of other suffixes; None if unknown."""
+    """How depth is coded in PNG files, also if this file has another suffix; None if unknown."""
 
 
 def recorded_files(folder: Path) -> dict[Path, PredictedFile] | None:
@@ -156,8 +156,10 @@ def find_folders(
     names: Sequence[str],
     recorded: Mapping[Path, PredictedFile] | None,
 ) -> dict[Target, PredictionFolder]:
-    """Returns the folder of each target: sub-folders as ``dpt predict`` names them, or ``folder``
-    itself for a data set with either depth or labels.
+    """Returns the folder of each target.
+
+    These are sub-folders as ``dpt predict`` names them, or ``folder`` itself for a data set with
+    either depth or labels.
 
     Args:
         names, recorded: as for :class:`PredictionFolder`.
@@ -167,11 +169,11 @@ def find_folders(
     dense = [target for target in FOLDERS if target in targets]
     if not dense:
         raise DataError("predictions=DIR scores depth maps and class masks: this data has neither")
-    recorded_in = {parent for path in recorded or () for parent in path.parents}
+    recorded_folders = {parent for path in recorded or () for parent in path.parents}
     folders = {}
     for target in dense:
         paths = [folder / name for name in FOLDERS[target]]
-        used = [p for p in paths if p.is_dir() and (recorded is None or p in recorded_in)]
+        used = [p for p in paths if p.is_dir() and (recorded is None or p in recorded_folders)]
         if used:
             folders[target] = PredictionFolder(
                 used[0], target=target, names=names, recorded=recorded

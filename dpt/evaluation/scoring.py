@@ -17,8 +17,10 @@ from dpt.objectives.batches import as_uint8, lower_is_better, merged_scores, non
 from dpt.types import Batch, HeadOutput, OutputSpec
 from dpt.viz import shrink
 
-PICTURE_WIDTH = 1400  # largest, of a row of pictures, in pixels
-WORST_IMAGES = 4  # that are drawn for each dense head
+PICTURE_WIDTH = 1400
+"""Largest width of a row of pictures, in pixels."""
+WORST_IMAGES = 4
+"""The number of the worst images that are drawn for each dense head."""
 
 
 class Picture(NamedTuple):

@@ -22,7 +22,6 @@ from dpt.viz import depth_panel
 
 log = logging.getLogger("dpt")
 
-
 _LOSSES: dict[PredictionKind, type[nn.Module]] = {
     "metric": SILogLoss,
     "relative": ScaleShiftInvariantLoss,
@@ -86,8 +85,7 @@ class DepthObjective(Objective):
         max_depth = protocol.max_depth or limit
         if max_depth > limit:
             log.warning(
-                "protocol.max_depth=%g m, but the data leaves out depths beyond "
-                "data.max_depth=%g m",
+                "protocol.max_depth=%g m, but the data ends at data.max_depth=%g m",
                 max_depth,
                 limit,
             )

@@ -6,6 +6,7 @@ Hidden patches have the mean colour; one linear layer predicts them. Unlike mask
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -79,19 +80,12 @@ class InpaintingObjective(Objective):
         self, *, mask_ratio: Fraction = 0.6, mask_size: Count = 32, weight: float = 1.0
     ) -> None:
         super().__init__(weight=weight)
-        self.mask_ratio, self.mask_size = mask_ratio, mask_size
+        self.hide = partial(hide_patches, ratio=mask_ratio, patch=mask_size)
         self.metrics = RegressionMetrics()
 
     def prepare(self, inputs: Tensor, batch: Batch, *, step: int) -> tuple[Tensor, Batch]:
         """Hides patches; in evaluation (step 0) always the same ones of an image."""
-        return hide_patches(
-            inputs,
-            batch,
-            batch["index"].tolist(),
-            step=step,
-            ratio=self.mask_ratio,
-            patch=self.mask_size,
-        )
+        return self.hide(inputs, batch, batch["index"].tolist(), step=step)
 
     def losses(self, output: HeadOutput, batch: Batch) -> dict[str, Tensor]:
         error = at_least_float32(output.tensor) - batch["image"] / 255

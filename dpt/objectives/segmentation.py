@@ -138,7 +138,7 @@ class SegmentationObjective(PixelClassObjective):
         """Returns the most frequent class, as class ids."""
 
         def one_hot(labels: Batch) -> Tensor:
-            """(1, K, h, w), NaN where ignored."""
+            """Returns (1, K, h, w), NaN where ignored."""
             ids = nearest(self.ground_truth(labels, 0)[0], size).long()
             is_labelled = ids != IGNORE_INDEX
             hot = F.one_hot(torch.where(is_labelled, ids, 0), self.num_classes)

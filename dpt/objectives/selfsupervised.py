@@ -1,5 +1,7 @@
 """Pretraining by comparing random views of images without labels (``augment.views``)."""
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -99,7 +101,8 @@ class DinoObjective(SelfSupervisedObjective):
         super().__init__(weight=weight)
         self.temperatures = {"temperature": temperature, "teacher_temperature": teacher_temperature}
         self.patch_weight = patch_weight
-        self.mask_ratio, self.mask_size = mask_ratio, mask_size
+        self.mask_size = mask_size
+        self.hide = partial(hide_patches, ratio=mask_ratio, patch=mask_size)
         self.head_settings = {"patches": patch_weight > 0}
 
     def prepare(self, inputs: Tensor, batch: Batch, *, step: int) -> tuple[Tensor, Batch]:
@@ -109,14 +112,7 @@ class DinoObjective(SelfSupervisedObjective):
         count = batch["views"].large.shape[1]
         indices = [count * i + k for i in batch["index"].tolist() for k in range(count)]
         views = inputs.clone()
-        views[1::2], batch = hide_patches(
-            inputs[1::2],
-            batch,
-            indices[1::2],
-            step=step,
-            ratio=self.mask_ratio,
-            patch=self.mask_size,
-        )
+        views[1::2], batch = self.hide(inputs[1::2], batch, indices[1::2], step=step)
         return views, batch
 
     def losses(self, output: HeadOutput, batch: Batch) -> dict[str, Tensor]:
