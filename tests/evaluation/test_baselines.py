@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from listed import Listed
 
-from dpt.data import Dataset
 from dpt.data.datasets.folder import FolderDataset
 from dpt.evaluation.baselines import trivial_scores
 from dpt.objectives import (
@@ -12,28 +12,10 @@ from dpt.objectives import (
     RegressionObjective,
     SegmentationObjective,
 )
-from dpt.types import DatasetInfo
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``compute`` method")
 
 SIZE = (8, 10)
-
-
-class Listed(Dataset):
-    """Samples from a list; ``reads`` counts how often they are read."""
-
-    info = DatasetInfo(targets=("depth", "labels", "class_id", "value"), max_depth=10.0)
-
-    def __init__(self, samples):
-        self.samples = [{"image": np.zeros((*SIZE, 3), np.uint8), **s} for s in samples]
-        self.reads = 0
-
-    def __len__(self):
-        return len(self.samples)
-
-    def __getitem__(self, index):
-        self.reads += 1
-        return self.samples[index]
 
 
 def halves(left, right, dtype, size=SIZE):
@@ -63,7 +45,8 @@ def baselines(train, val=None, **objectives):
         "labels": SegmentationObjective(num_classes=3),
     }
     heads = objectives or {o.head: o for key, o in usual.items() if any(key in s for s in train)}
-    return trivial_scores(heads, Listed(train), Listed(train if val is None else val), SIZE)
+    val = train if val is None else val
+    return trivial_scores(heads, Listed(train, SIZE), Listed(val, SIZE), SIZE)
 
 
 def test_depth_baselines_are_medians():
@@ -155,7 +138,8 @@ def test_unknown_depth_of_the_nearest_image_is_its_median():
 
 
 def test_samples_are_read_once():
-    train, val = Listed([labels_sample()] * 3), Listed([labels_sample(), depth_sample()] * 5)
+    train = Listed([labels_sample()] * 3, SIZE)
+    val = Listed([labels_sample(), depth_sample()] * 5, SIZE)
     trivial_scores({"segmentation": SegmentationObjective(num_classes=2)}, train, val, SIZE)
     assert (train.reads, val.reads) == (len(train), len(val))
 
@@ -163,7 +147,7 @@ def test_samples_are_read_once():
 @pytest.mark.slow
 def test_workers_do_not_matter():
     samples = [gray_sample(10 * k, **depth_sample(left=2.0 + k)) for k in range(5)]
-    data, objectives = Listed(samples), {"depth": DepthObjective(max_depth=10.0)}
+    data, objectives = Listed(samples, SIZE), {"depth": DepthObjective(max_depth=10.0)}
     alone, shared = (trivial_scores(objectives, data, data, SIZE, num_workers=n) for n in (0, 2))
     assert alone == shared
 

@@ -32,8 +32,13 @@ def example(batch=4, height=12, width=14, seed=0):
     return prediction, torch.where(valid, target, rubbish), valid
 
 
-def silog_reference(form, p, t):
-    e = np.log(p) - np.log(t)
+def mean_of_images(reference, maps, **settings):
+    images = zip(*(values.numpy() for values in maps), strict=True)
+    return np.mean([reference(*image, **settings) for image in images])
+
+
+def silog_reference(p, t, m, form):
+    e = np.log(p[m]) - np.log(t[m])
     return {
         "bts": 10 * np.sqrt((e**2).mean() - 0.85 * e.mean() ** 2),
         "depth_anything": np.sqrt((e**2).mean() - 0.5 * e.mean() ** 2),
@@ -65,14 +70,9 @@ def gradient_reference(r, m, scales):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_silog_is_the_formula_per_image(form):
-    prediction, target, valid = example()
-    expected = np.mean(
-        [
-            silog_reference(form, p[m].numpy(), t[m].numpy())
-            for p, t, m in zip(prediction, target, valid, strict=True)
-        ]
-    )
-    assert SILogLoss(form=form)(prediction, target, valid).item() == pytest.approx(expected)
+    maps = example()
+    expected = mean_of_images(silog_reference, maps, form=form)
+    assert SILogLoss(form=form)(*maps).item() == pytest.approx(expected)
 
 
 def test_silog_pulls_up_a_prediction_of_zero():
@@ -87,15 +87,10 @@ def test_silog_pulls_up_a_prediction_of_zero():
 
 @pytest.mark.parametrize(("trim", "weight", "scales"), [(0.2, 0.5, 4), (0.0, 0.0, 1), (0.1, 2, 2)])
 def test_ssi_is_the_formula_per_image(trim, weight, scales):
-    prediction, target, valid = example()
-    expected = np.mean(
-        [
-            ssi_reference(p.numpy(), t.numpy(), m.numpy(), trim, weight, scales)
-            for p, t, m in zip(prediction, target, valid, strict=True)
-        ]
-    )
+    maps = example()
+    expected = mean_of_images(ssi_reference, maps, trim=trim, weight=weight, scales=scales)
     loss = ScaleShiftInvariantLoss(trim=trim, gradient_weight=weight, gradient_scales=scales)
-    assert loss(prediction, target, valid).item() == pytest.approx(expected)
+    assert loss(*maps).item() == pytest.approx(expected)
 
 
 def test_ssi_ignores_scale_and_shift_of_the_prediction():

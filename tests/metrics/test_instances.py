@@ -103,8 +103,8 @@ def test_states_of_images_score_as_all_at_once():
     for k, image in enumerate(images):
         for _ in range(times[k]):
             add_objects(metric, image, k)
-    found = metric.resampler(states)(times)
-    assert found == pytest.approx(metric.scores(), abs=1e-12, nan_ok=True)
+    scores = metric.resampler(states)(times)
+    assert scores == pytest.approx(metric.scores(), abs=1e-12, nan_ok=True)
     low, high = confidence_intervals(metric, states)["ap"]
     assert low < metric.resampler(states)(np.ones(8))["ap"] < high
 

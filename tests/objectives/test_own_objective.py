@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 import torch
+from listed import Listed
 from torch import nn
 
-from dpt.data import Dataset
 from dpt.evaluation.baselines import trivial_scores
 from dpt.evaluation.report import write_per_image, write_report
 from dpt.evaluation.scoring import Scorer
 from dpt.metrics import SumMetric
 from dpt.objectives import OBJECTIVES, Objective
 from dpt.objectives.batches import lower_is_better
-from dpt.types import DatasetInfo, HeadOutput, OutputSpec
+from dpt.types import HeadOutput, OutputSpec
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``compute`` method")
 
@@ -54,21 +54,6 @@ def objective():
     del OBJECTIVES["slope"]
 
 
-class Listed(Dataset):
-    info = DatasetInfo(targets=("depth",), max_depth=10.0)
-
-    def __init__(self, depths):
-        self.samples = [
-            {"image": np.zeros((*SIZE, 3), np.uint8), "depth": d, "valid": d > 0} for d in depths
-        ]
-
-    def __len__(self):
-        return len(self.samples)
-
-    def __getitem__(self, index):
-        return self.samples[index]
-
-
 def ramps(count=3):
     ramp = np.tile(np.arange(1, 9, dtype=np.float32), (6, 1))
     ramp[0, 0] = 0  # not measured
@@ -82,9 +67,9 @@ def test_it_is_found_by_the_name_of_its_head(objective):
 
 def test_baselines_are_the_mean_and_the_mean_at_each_position(objective):
     depths = ramps()
-    for d in depths:
-        d[0, 0] = 0
-    data = Listed(depths)
+    for depth in depths:
+        depth[0, 0] = 0
+    data = Listed([{"depth": depth, "valid": depth > 0} for depth in depths], SIZE)
     baselines = trivial_scores({"slope": objective}, data, data, SIZE)
     assert baselines["per position"]["val/difference"] == pytest.approx(2 / 3)
     values = np.stack(depths)[:, depths[0] > 0]
