@@ -84,9 +84,9 @@ def make_dataset(data: PlainMapping, split: str, *, where: str = "data") -> Data
         if isinstance(unlabelled, str) and not Path(unlabelled).expanduser().is_dir():
             raise missing_path(Path(unlabelled), what="folder", remedy="check data.unlabelled")
         kept = {key: node[key] for key in ("page", "bands", "image_max", "exif") if key in node}
-        photos = {"_target_": "dpt.data.PhotoDataset", "root": unlabelled} | kept
-        part = {**node, "unlabelled": True} if unlabelled is True else {**photos, "split": split}
-        if node.get("missing") == "keep":  # photos without labels are in the other part
+        images = {"_target_": "dpt.data.UnlabelledDataset", "root": unlabelled} | kept
+        part = {**node, "unlabelled": True} if unlabelled is True else {**images, "split": split}
+        if node.get("missing") == "keep":  # images without labels are in the other part
             node = {**node, "labelled": node.get("labelled") or "all"}
         # made here, since errors of a mix name data.sets
         labelled, rest = make(node, where, Dataset), make(part, where, Dataset)

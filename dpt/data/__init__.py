@@ -2,7 +2,7 @@
 
 from dpt.data.base import Augmented, Dataset, Files, Transform
 from dpt.data.datasets.coco import CocoDataset
-from dpt.data.datasets.files import FileDataset, PhotoDataset
+from dpt.data.datasets.files import FileDataset, UnlabelledDataset
 from dpt.data.datasets.folder import FolderDataset
 from dpt.data.datasets.imagefolder import ImageFolderDataset, ImageTableDataset
 from dpt.data.formats.io import read_depth, read_image, read_labels

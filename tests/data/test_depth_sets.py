@@ -45,10 +45,6 @@ def test_nyuv2_frames_of_the_official_split(tmp_path):
     assert train.validate() == []
     raw = NYUv2Dataset(root=tmp_path, split="train", depth="raw")[0]
     assert np.array_equal(raw["valid"], arrays["rawDepths"][..., 4] > 0)
-    assert 0.7 < raw["valid"].mean() < 0.9
-    near = NYUv2Dataset(root=tmp_path, split="train", max_depth=5.0)[0]
-    assert near["depth"].max() <= 5
-    assert near["valid"].mean() < 0.6
 
 
 def test_nyuv2_forty_classes(tmp_path):

@@ -5,7 +5,7 @@ import pytest
 from coco_files import write_objects
 from PIL import Image, ImageOps
 
-from dpt.data import DataError, FolderDataset, ImageFolderDataset, PhotoDataset
+from dpt.data import DataError, FolderDataset, ImageFolderDataset, UnlabelledDataset
 from dpt.data.datasets.coco import CocoDataset
 from dpt.data.formats import io, pictures
 from dpt.data.shards.samples import decode_sample, encode_sample
@@ -69,7 +69,7 @@ def test_size_of_maps_decides_where_it_can(tmp_path, turn):
 def test_photos_without_maps_are_turned(tmp_path):
     stored, upright = photo(tmp_path / "images/a.jpg", 3)
     assert np.array_equal(folder(tmp_path)[0]["image"], upright)
-    assert np.array_equal(PhotoDataset(root=tmp_path, split="train")[0]["image"], upright)
+    assert np.array_equal(UnlabelledDataset(root=tmp_path, split="train")[0]["image"], upright)
     assert np.array_equal(folder(tmp_path, exif="ignore")[0]["image"], stored)
     _, upright = photo(tmp_path / "classes/train/one/a.jpg", 6)
     dataset = ImageFolderDataset(root=tmp_path / "classes", split="train")

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from photos import save_picture
 
-from dpt.data import DataError, ImageFolderDataset, ImageTableDataset, PhotoDataset
+from dpt.data import DataError, ImageFolderDataset, ImageTableDataset, UnlabelledDataset
 
 
 def write(path, value=0):
@@ -44,7 +44,7 @@ def test_hidden_files_are_no_photos(tmp_path):
     (tmp_path / "train/ant/more").symlink_to(tmp_path / "train/ant")
     (tmp_path / "link").symlink_to(tmp_path / "train/bee")
     write(tmp_path / "c.png")
-    photos = PhotoDataset(root=tmp_path, split="train")
+    photos = UnlabelledDataset(root=tmp_path, split="train")
     assert [photos.files(i).image.name for i in range(len(photos))] == ["c.png", "a.png", "b.JPG"]
     classes = ImageFolderDataset(root=tmp_path, split="train")
     assert [classes.files(i).image.name for i in range(len(classes))] == ["a.png", "b.JPG"]

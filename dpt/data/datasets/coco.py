@@ -18,7 +18,7 @@ from dpt.data.formats import io
 from dpt.data.formats.labels import LabelRule, name_of_class
 from dpt.data.formats.pictures import read_size
 from dpt.data.formats.rle import Rle, encode_mask
-from dpt.files import DataError, check_pixels, few, parse_as, plain_name, read_bytes, required_file
+from dpt.files import DataError, few, parse_as, plain_name, read_bytes, required_file
 from dpt.types import IGNORE_INDEX, DatasetInfo, ObjectMask
 
 # ----------------------------------------------------------------------------- the JSON file
@@ -135,7 +135,6 @@ class CocoDataset(FileDataset):
         images = self._find_images(content.images, path)
         files: list[Files] = []
         for row in content.images:
-            check_pixels(images[row.id], row.height, row.width)
             labels = _Labels((row.height, row.width), segments[row.id])
             files.append(Files(images[row.id], objects=pictures.get(row.id), extra=labels))
         if self.missing == "skip":

@@ -359,8 +359,8 @@ class FileDataset(Dataset):
         return f"every pixel of {source} is invalid: {self.depth_rule.explain(raw)}"
 
 
-class PhotoDataset(FileDataset):
-    """All images below a folder, without labels."""
+class UnlabelledDataset(FileDataset):
+    """Reads all images below a folder, which have no labels."""
 
     def list_files(self) -> list[Files]:
         files = [Files(path) for path in files_below(self.folder, io.IMAGE_SUFFIXES)]
