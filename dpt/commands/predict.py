@@ -29,8 +29,8 @@ import errno
 import os
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,6 +43,51 @@ if TYPE_CHECKING:
 
 
 def run(arguments: list[str]) -> None:
+    """Writes the files; lists the inputs that failed."""
+    options = _parse(arguments)
+    with _explained(options.out):
+        from dpt.data.formats.video import VideoReader
+        from dpt.predict.inputs import find_inputs
+        from dpt.predict.products import class_lines
+        from dpt.run_log import start_log, tracked
+
+        start_log(None)
+        inputs = find_inputs(options.inputs, out=options.out)
+        pipeline = _make_pipeline(options, inputs)
+        waiting = [file for file in inputs if not pipeline.is_done(file)]
+        pipeline.folder.start()
+        done, start = 0, time.monotonic()
+        failed: list[tuple[Path, ValueError]] = []
+        images = [file for file in waiting if not file.is_video]
+        with closing(pipeline.images(images)) as finished:
+            for file, error in tracked(finished, len(images), title="images"):
+                done += error is None
+                if error is not None:
+                    failed.append((file.path, error))
+        for file in (file for file in waiting if file.is_video):
+            try:
+                video = VideoReader(file.path)
+                with closing(pipeline.frames(file, video)) as frames:
+                    for _ in tracked(frames, max(1, video.announced), title=file.name):
+                        done += 1
+            except ValueError as error:
+                failed.append((file.path, error))
+        seconds = max(time.monotonic() - start, 1e-9)
+        count = len(inputs) - len(waiting)
+        skipped = f", {count} were done before" if count else ""
+        rate = f"{done} images in {seconds:.1f} s ({done / seconds:.3g} images/s)"
+        say(f"{rate}{skipped}: {options.out}")
+        for line in class_lines(pipeline.products, pipeline.predictor.outputs):
+            say(line)
+    if failed:
+        print(f"{len(failed)} failed:", file=sys.stderr)
+        for path, fault in failed:
+            name, message = (" ".join(visible(str(text)).split()) for text in (path, fault))
+            print(f"  {message if name in message else f'{name}: {message}'}", file=sys.stderr)
+        raise SystemExit(1)
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = command_parser("predict", __doc__)
     add = parser.add_argument
     add("inputs", nargs="+", metavar="INPUTS", help="images, videos, folders")
@@ -58,9 +103,14 @@ def run(arguments: list[str]) -> None:
     add("--device", metavar="NAME", help="cpu, cuda, cuda:1 (default: a GPU if there is one)")
     text = "predict finished inputs again, also with other settings; files of others are kept"
     add("--overwrite", action="store_true", help=text)
-    options = parser.parse_intermixed_args(arguments)
+    return parser.parse_intermixed_args(arguments)
+
+
+@contextmanager
+def _explained(out: Path) -> Iterator[None]:
+    """Adds to the messages of a stop and of a full disk that the same command continues."""
     try:
-        failed = _predict(options)
+        yield
     except Stopped as reason:
         reason.message += "; the same command continues from here"
         raise
@@ -68,42 +118,9 @@ def run(arguments: list[str]) -> None:
         if error.errno == errno.ENAMETOOLONG:  # of an input
             raise
         raise ValueError(
-            f"{options.out}: cannot be written ({error.strerror or error}): make room or choose "
+            f"{out}: cannot be written ({error.strerror or error}): make room or choose "
             "another --out; finished files stay, and the same command continues from there"
         ) from error
-    if failed:
-        print(f"{len(failed)} failed:", file=sys.stderr)
-        for path, fault in failed:
-            name, message = (" ".join(visible(str(text)).split()) for text in (path, fault))
-            print(f"  {message if name in message else f'{name}: {message}'}", file=sys.stderr)
-        raise SystemExit(1)
-
-
-def _predict(options: argparse.Namespace) -> list[tuple[Path, ValueError]]:
-    """Writes the files; returns the inputs that failed, with the error."""
-    from dpt.predict.inputs import find_inputs
-    from dpt.predict.products import class_lines
-    from dpt.run_log import start_log
-
-    start_log(None)
-    inputs = find_inputs(options.inputs, out=options.out)
-    pipeline = _make_pipeline(options, inputs)
-    waiting = [file for file in inputs if not pipeline.is_done(file)]
-    pipeline.folder.start()
-    done, start = 0, time.monotonic()
-    failed: list[tuple[Path, ValueError]] = []
-    with closing(pipeline.run(waiting)) as finished:
-        for file, error in finished:
-            done += error is None
-            if error is not None:
-                failed.append((file.path, error))
-    seconds = max(time.monotonic() - start, 1e-9)
-    count = len(inputs) - len(waiting)
-    skipped = f", {count} were done before" if count else ""
-    say(f"{done} images in {seconds:.1f} s ({done / seconds:.3g} images/s){skipped}: {options.out}")
-    for line in class_lines(pipeline.products, pipeline.predictor.outputs):
-        say(line)
-    return failed
 
 
 def _make_pipeline(options: argparse.Namespace, inputs: Sequence[InputFile]) -> Pipeline:

@@ -4,7 +4,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, islice
@@ -20,11 +20,11 @@ from dpt.predict.painting import Style, paint_with_legend
 from dpt.predict.prediction import Prediction
 from dpt.predict.predictor import Predictor, PreparedImage, batches
 from dpt.predict.products import Product, facts_of, videos_of
-from dpt.run_log import tracked
 
 S = TypeVar("S")
-T = TypeVar("T")
 Finished = Generator[tuple[S, ValueError | None], None, None]
+_Ended = deque[tuple[S, Future[None] | Future[PreparedImage]]]
+"""Items with their last task: writing, or reading if that failed."""
 
 LARGE = 2**25  # pixels of an image above which it is predicted alone, which bounds the memory
 STEADINESS = 0.9  # weight of the previous colour range in a video, which follows within 20 frames
@@ -49,22 +49,8 @@ class Pipeline:
         products = videos_of(self.products) if input_file.is_video else self.products
         return self.folder.is_done(input_file, products)
 
-    def run(self, inputs: Sequence[InputFile]) -> Finished[InputFile]:
-        """Predicts images, then videos; yields the input after each image and each frame, with the
-        error if it failed."""
-        images = [input_file for input_file in inputs if not input_file.is_video]
-        with closing(self._images(images)) as finished:
-            yield from tracked(finished, len(images), title="images")
-        for input_file in (input_file for input_file in inputs if input_file.is_video):
-            try:
-                video = VideoReader(input_file.path)
-                with closing(self._frames(input_file, video)) as frames:
-                    for _ in tracked(frames, max(1, video.announced), title=input_file.name):
-                        yield input_file, None
-            except ValueError as error:
-                yield input_file, error
-
-    def _images(self, inputs: Sequence[InputFile]) -> Finished[InputFile]:
+    def images(self, inputs: Iterable[InputFile]) -> Finished[InputFile]:
+        """Predicts images; yields each at its end, with the error if it failed."""
         keep_image = any(product.encoder is None for product in self.products)
 
         def prepare(input_file: InputFile) -> PreparedImage:
@@ -79,7 +65,8 @@ class Pipeline:
         for _, group in groupby(inputs, _if_large):
             yield from _Stages(self.predictor, prepare, write, self.workers).run(group)
 
-    def _frames(self, input_file: InputFile, video: VideoReader) -> Generator[None, None, None]:
+    def frames(self, input_file: InputFile, video: VideoReader) -> Generator[None, None, None]:
+        """Predicts a video; yields after each frame. ValueError if a frame fails."""
         products, style = videos_of(self.products), self.style
         if not products:
             raise ValueError(
@@ -137,68 +124,60 @@ class _Stages(Generic[S]):
 
     def run(self, items: Iterable[S]) -> Finished[S]:
         """Yields each item at its end, with the error if it failed."""
-        pending = self.workers + self.predictor.batch_size
-        failed: list[tuple[S, ValueError]] = []
+        size = self.predictor.batch_size
+        ended: _Ended[S] = deque()
         with ExitStack() as stack:
             readers, writers = ThreadPoolExecutor(self.workers), ThreadPoolExecutor(self.workers)
             for pool in (readers, writers):  # at the end, tasks that still wait are not started
                 stack.callback(pool.shutdown, cancel_futures=True)
-            reading = ((item, partial(self.prepare, item)) for item in items)
-            prepared = _succeeded(_in_threads(readers, reading, pending), failed)
-            writing = self._predicted(prepared, failed)
-            for item, future in _in_threads(writers, writing, pending):
+            prepared = self._prepared(readers, items, ended)
+            for batch in batches(prepared, size, key=lambda pair: pair[1].input.shape):
+                images = [image for _, image in batch]
                 try:
-                    future.result()
-                    yield item, None
+                    results: list[Prediction | ValueError] = [*self.predictor.predict(images)]
                 except ValueError as error:
-                    yield item, error
-                while failed:
-                    yield failed.pop(0)
-            yield from failed
+                    results = [error.with_traceback(None)]  # its frames would keep tensors
+                if len(results) < len(images):  # together they may not fit into memory
+                    results = [self._predict_alone(image) for image in images]
+                for (item, image), result in zip(batch, results, strict=True):
+                    if isinstance(result, ValueError):
+                        yield item, result
+                        continue
+                    while len(ended) >= self.workers + size:
+                        yield _outcome(*ended.popleft())
+                    ended.append((item, writers.submit(self.write, item, image, result)))
+            while ended:
+                yield _outcome(*ended.popleft())
 
-    def _predicted(
-        self, prepared: Iterable[tuple[S, PreparedImage]], failed: list[tuple[S, ValueError]]
-    ) -> Iterator[tuple[S, Callable[[], None]]]:
-        """Yields each item with the task that writes its files; other items are added to
-        ``failed``."""
-        size = self.predictor.batch_size
-        for batch in batches(prepared, size, key=lambda pair: pair[1].input.shape):
-            predictions = self._predict([image for _, image in batch])
-            for (item, image), result in zip(batch, predictions, strict=True):
-                if isinstance(result, ValueError):
-                    failed.append((item, result))
-                else:
-                    yield item, partial(self.write, item, image, result)
+    def _prepared(
+        self, pool: ThreadPoolExecutor, items: Iterable[S], ended: _Ended[S]
+    ) -> Iterator[tuple[S, PreparedImage]]:
+        """Reads ahead, and yields the items that succeed; the others are added to ``ended``."""
+        items = iter(items)
+        reading: deque[tuple[S, Future[PreparedImage]]] = deque()
+        while True:
+            for item in islice(items, self.workers + self.predictor.batch_size - len(reading)):
+                reading.append((item, pool.submit(self.prepare, item)))
+            if not reading:
+                return
+            item, future = reading.popleft()
+            if future.exception() is None:
+                yield item, future.result()
+            else:
+                ended.append((item, future))
 
-    def _predict(self, images: Sequence[PreparedImage]) -> list[Prediction | ValueError]:
-        """Returns a prediction, or its error, for each image. What does not fit into memory
-        together is predicted one by one."""
+    def _predict_alone(self, image: PreparedImage) -> Prediction | ValueError:
+        """Returns the prediction for an image, or its error."""
         try:
-            return [*self.predictor.predict(images)]
+            return self.predictor.predict([image])[0]
         except ValueError as error:
-            fault = error.with_traceback(None)  # its frames would keep tensors in memory
-        if len(images) == 1:
-            return [fault]
-        return [result for image in images for result in self._predict([image])]
+            return error.with_traceback(None)
 
 
-def _succeeded(
-    results: Iterable[tuple[S, Future[T]]], failed: list[tuple[S, ValueError]]
-) -> Iterator[tuple[S, T]]:
-    """Yields the results of the items that succeed; the other items are added to ``failed``."""
-    for item, future in results:
-        try:
-            yield item, future.result()
-        except ValueError as error:
-            failed.append((item, error))
-
-
-def _in_threads(
-    pool: ThreadPoolExecutor, tasks: Iterable[tuple[S, Callable[[], T]]], count: int
-) -> Iterator[tuple[S, Future[T]]]:
-    """Runs tasks in a pool, and yields their futures in order; at most ``count`` are pending."""
-    tasks = iter(tasks)
-    waiting = deque((item, pool.submit(task)) for item, task in islice(tasks, count))
-    while waiting:
-        yield waiting.popleft()
-        waiting.extend((item, pool.submit(task)) for item, task in islice(tasks, 1))
+def _outcome(item: S, task: Future[None] | Future[PreparedImage]) -> tuple[S, ValueError | None]:
+    """Waits for an item's last task; returns the item with the error if the task failed."""
+    try:
+        task.result()
+    except ValueError as error:
+        return item, error
+    return item, None

@@ -51,9 +51,9 @@ class Predictor:
     the image's size.
 
     Args:
-    Args:
         model: a model, or where to load one from (see :meth:`dpt.DPT.from_pretrained`). It is
-            copied: later changes of its weights have no effect.
+            copied: later changes of its weights have no effect. Or another runtime, which has its
+            own device and precision.
         batch_size: number of images in one pass, if their network inputs have one size.
         device: ``cpu``, ``cuda``, ``cuda:1``, ...; None uses a GPU if there is one.
         precision: ``fp32``, ``bf16``, or ``fp16`` (GPUs). Outputs are float32.
@@ -68,7 +68,7 @@ class Predictor:
 
     def __init__(
         self,
-        model: DPT | str | Path,
+        model: DPT | Runtime | str | Path,
         *,
         batch_size: int = 1,
         device: str | torch.device | None = None,
@@ -85,9 +85,9 @@ class Predictor:
             raise ValueError(f"tile={tile}: must be at least {least}, the network's input size")
         if flip or tile is not None:
             refuse_masks(model.outputs)
-        self.runtime: Runtime = TorchRuntime(
-            model, device=device, precision=precision, upsample_logits=flip
-        )
+        if isinstance(model, DPT):
+            model = TorchRuntime(model, device=device, precision=precision, upsample_logits=flip)
+        self.runtime: Runtime = model
         self.preprocessing = self.runtime.preprocessing
         self.calibration = self.runtime.calibration
         self._depth = first_output(self.runtime.outputs, "depth")

@@ -15,11 +15,10 @@ import numpy as np
 import pytest
 import torch
 from photos import photo_of
-from torch import nn
 
 import dpt
 from dpt.predict.tiling import OVERLAP, align_tile, tile_spans
-from dpt.types import HeadOutput, OutputSpec, Preprocessing
+from dpt.types import OutputSpec, Preprocessing
 
 ROOT = Path(__file__).parents[2]
 METRIC = OutputSpec("depth", "depth", unit="m")
@@ -29,22 +28,16 @@ PIXELS = Preprocessing(
 )
 
 
-class StandIn(nn.Module):
-    """A model of one function from normalised images to outputs."""
+class StandIn:
+    """A runtime of one function from normalised images to outputs."""
 
-    calibration = None
-    preprocessing = PIXELS
+    calibration, preprocessing, device = None, PIXELS, torch.device("cpu")
 
     def __init__(self, function, *outputs):
-        super().__init__()
         self.function, self.outputs = function, {spec.name: spec for spec in outputs}
 
-    def optimize_for_inference(self, *, compiled):
-        return self
-
-    def forward(self, images, *, raw=False):
-        predictions = self.function(images)
-        return {k: HeadOutput(v) for k, v in predictions.items()} if raw else predictions
+    def __call__(self, images):
+        return self.function(images)
 
 
 def brightness(images):
@@ -135,7 +128,7 @@ def test_tiles_are_blended_by_their_weights(size, monkeypatch):
         logits = images.new_zeros((1, 4, *images.shape[-2:]))
         return {"segmentation": logits, "depth": logits[:, 0]}
 
-    found = dpt.Predictor(model, tile=64)(photo)
+    prediction = dpt.Predictor(model, tile=64)(photo)
     down, across = tile_spans(size[0], 64), tile_spans(size[1], 64)
     hann = torch.hann_window(66, periodic=False)[1:-1]
     weight, total = hann[:, None] * hann, torch.zeros(size)
@@ -147,15 +140,15 @@ def test_tiles_are_blended_by_their_weights(size, monkeypatch):
             out = uneven(images[..., rows, columns])
             logits[:, rows, columns] += weight * out["segmentation"][0]
             depth[rows, columns] += weight * out["depth"][0]
-    np.testing.assert_allclose(found.depth, depth / total, rtol=1e-5)
-    assert (found.labels == logits.argmax(0).numpy()).mean() > 0.999
+    np.testing.assert_allclose(prediction.depth, depth / total, rtol=1e-5)
+    assert (prediction.labels == logits.argmax(0).numpy()).mean() > 0.999
 
 
 LARGE = r"""
 import re, sys
 import dpt
-found = dpt.Predictor(sys.argv[1], tile=int(sys.argv[3]) or None)(sys.argv[2])
-assert found.depth.shape == found.labels.shape == (4000, 6000)
+prediction = dpt.Predictor(sys.argv[1], tile=int(sys.argv[3]) or None)(sys.argv[2])
+assert prediction.depth.shape == prediction.labels.shape == (4000, 6000)
 # ru_maxrss would be at least that of the process that started this one
 peak = re.search(r"VmHWM:\s+(\d+) kB", open("/proc/self/status").read())
 print(int(peak[1]) / 2**20)
