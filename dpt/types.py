@@ -27,7 +27,7 @@ Target = Literal["depth", "labels", "objects", "class_id", "value", "caption"]
 
 
 class ObjectMask(NamedTuple):
-    """A true object with the mask of its own, which may overlap those of others."""
+    """An object of the ground truth with its mask, which may overlap other masks."""
 
     class_id: int
     counts: str  # run lengths of the mask at the labels' size, compressed as COCO does
@@ -204,7 +204,7 @@ class HeadOutput:
         return tensors_in(self.prediction)[0]
 
     def tensors(self) -> Iterator[Tensor]:
-        """Every tensor of the output."""
+        """Yields every tensor of the output."""
         for value in vars(self).values():
             if isinstance(value, HeadOutput):
                 yield from value.tensors()
@@ -212,7 +212,7 @@ class HeadOutput:
                 yield from tensors_in(value)
 
     def image(self, k: int) -> Self:
-        """The output for image ``k`` of an evaluation batch, with a batch axis of 1."""
+        """Returns the output for image ``k`` of an evaluation batch, with a batch axis of 1."""
         output = copy(self)
         rows = {name: _rows(value, k) for name, value in vars(self).items() if value is not None}
         vars(output).update(rows)
@@ -329,17 +329,16 @@ class OutputSpec:
         further = [replace(spec, name=f"{self.name}_{spec.name}") for spec in self.extra]
         return {spec.name: spec for spec in (first, *further)}
 
-    def split(self, prediction: HeadPrediction) -> dict[str, Tensor]:
-        """Returns the tensors of a prediction by the names of :attr:`tensors`."""
-        return dict(zip(self.tensors, tensors_in(prediction), strict=True))
-
     def join(self, tensors: Sequence[Tensor]) -> HeadPrediction:
         """Returns the prediction that consists of ``tensors``."""
         return tensors[0] if self.record is None else self.record(*tensors)
 
 
 def array_specs(outputs: Mapping[str, OutputSpec]) -> dict[str, OutputSpec]:
-    """Returns :func:`tensor_specs`, in which masks, which become one map of segments, are one."""
+    """Returns the declaration of each array of a :class:`dpt.Prediction`, by name.
+
+    They are those of :func:`tensor_specs`, but masks and their classes become one map of segments.
+    """
     maps: dict[str, OutputSpec] = {}
     for name, spec in outputs.items():
         maps |= {name: spec} if spec.kind == "masks" else spec.tensors
@@ -355,11 +354,10 @@ def tensors_of(
     predictions: Mapping[str, HeadPrediction], outputs: Mapping[str, OutputSpec]
 ) -> dict[str, Tensor]:
     """Returns each tensor of a model's predictions, by the names of :func:`tensor_specs`."""
-    return {
-        name: tensor
-        for key, prediction in predictions.items()
-        for name, tensor in outputs[key].split(prediction).items()
-    }
+    tensors: dict[str, Tensor] = {}
+    for key, prediction in predictions.items():
+        tensors |= zip(outputs[key].tensors, tensors_in(prediction), strict=True)
+    return tensors
 
 
 ResizeRule = Literal["lower_bound", "upper_bound", "minimal", "stretch", "none"]
@@ -384,7 +382,7 @@ class Preprocessing:
         resize: ``lower_bound`` scales the image to cover ``image_size`` and ``upper_bound`` to fit
             into it, both keeping the aspect; ``minimal`` takes whichever of the two side ratios is
             closer to 1, of equal ones the height's (MiDaS, official DPT); ``stretch`` takes
-            ``image_size`` as it is; ``none`` keeps the picture's size, but for ``multiple_of``.
+            ``image_size`` as it is; ``none`` keeps the image's size, but for ``multiple_of``.
         multiple_of: both sides are rounded to a multiple of this many pixels: to the nearest one,
             but never below ``image_size`` by ``lower_bound`` or above it by ``upper_bound``.
         interpolation: of the image, when resized, see :func:`dpt.data.resize.resize_image`.
@@ -419,7 +417,7 @@ class Preprocessing:
             raise ValueError(f"preprocessing.std={list(self.std)}: must be finite and above 0")
 
     def input_size(self, height: int, width: int) -> tuple[int, int]:
-        """(H, W) to which an image of ``height`` × ``width`` pixels is resized."""
+        """Returns (H, W) to which an image of ``height`` × ``width`` pixels is resized."""
         target_h, target_w = self.image_size
         scales = (target_h / height, target_w / width)
         scale = {
@@ -442,7 +440,7 @@ class Preprocessing:
         return to_multiple(scale * height, target_h), to_multiple(scale * width, target_w)
 
     def bounded_size(self, height: int, width: int, name: object) -> tuple[int, int]:
-        """:meth:`input_size`; DataError with the image's ``name`` if it would be far too large."""
+        """Returns :meth:`input_size`; raises DataError with ``name`` if it is far too large."""
         size = self.input_size(height, width)
         usual = self.image_size[0] * self.image_size[1]
         if size[0] * size[1] > (MAX_PIXELS if self.resize == "none" else MAX_ELONGATION * usual):
@@ -453,7 +451,7 @@ class Preprocessing:
         return size
 
     def normalize(self, images: Tensor) -> Tensor:
-        """Images (B, 3, H, W) in 0..255 to the float32 input of the model, on the same device."""
+        """Maps images (B, 3, H, W) in 0..255 to the model's float32 input, on the same device."""
         mean, std = (
             255 * torch.tensor(values, device=images.device).view(3, 1, 1)
             for values in (self.mean, self.std)
@@ -496,7 +494,7 @@ class Calibration:
             )
 
     def to_metres(self, prediction: Tensor) -> Tensor:
-        """Depth in metres, within ``min_depth`` and ``max_depth``, of what the depth head gives.
+        """Returns depth in metres, within ``min_depth`` and ``max_depth``, of a prediction.
 
         float32, or float64 if ``prediction`` is; NaN stays NaN.
         """

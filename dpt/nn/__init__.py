@@ -9,6 +9,7 @@ from dpt.nn.base import (
     Encoder,
     EncoderConfig,
     Features,
+    FusedMap,
     Head,
     HeadConfig,
     register_encoder,

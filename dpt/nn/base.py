@@ -1,10 +1,10 @@
 """The interfaces of encoders and heads, and the tables of their configurations."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from types import EllipsisType
-from typing import ClassVar, Literal, TypeVar
+from typing import ClassVar, Literal, NamedTuple, TypeVar
 
 from pydantic import ConfigDict
 from torch import Tensor, nn
@@ -40,7 +40,7 @@ class Encoder(nn.Module):
     num_later_blocks: int = 0
 
     def forward(self, images: Tensor) -> Tokens:
-        """Tokens of normalised images (B, 3, H, W); H and W are multiples of ``pad_multiple``."""
+        """Returns tokens of normalised images (B, 3, H, W), sides multiples of ``pad_multiple``."""
         raise NotImplementedError
 
     def later_block(
@@ -48,13 +48,13 @@ class Encoder(nn.Module):
     ) -> Tensor:
         """Runs block ``index`` after the last level, from 0: (B, T, D) to (B, T, D).
 
-        ``tokens`` are those of a head, then the P + g·g' of the last level, whose grid is (g, g').
+        ``tokens`` are a head's own, then the P + g·g' of the last level, whose grid is (g, g').
         ``attn_mask``, bool (B, 1, T, T), is False where a token must not attend; None allows all.
         """
         raise NotImplementedError
 
     def later_norm(self, tokens: Tensor) -> Tensor:
-        """The normalisation after the last block."""
+        """Normalises the tokens after the last block."""
         raise NotImplementedError
 
     def compute_buffers(self) -> None:
@@ -65,8 +65,18 @@ class Encoder(nn.Module):
         raise ValueError(f"model.checkpoint_activations=true: {type(self).__name__} cannot do it")
 
     def layer_ids(self) -> dict[str, int]:
-        """Layer of each parameter by name, 0 nearest to the image, for ``optim.layer_decay``."""
+        """Returns the layer of each parameter by name, from 0 nearest to the image.
+
+        ``optim.layer_decay`` reads them.
+        """
         raise ValueError(f"optim.layer_decay: {type(self).__name__} has no order of its layers")
+
+
+class FusedMap(NamedTuple):
+    """The output of a fusion block, which its readers upsample: ``upsample(*fused_map)``."""
+
+    map: Tensor  # (B, F, h, w)
+    size: tuple[int, int]  # (H, W) after upsampling
 
 
 @dataclass
@@ -74,31 +84,32 @@ class Features:
     """What heads read: the encoder's tokens and the decoder's maps.
 
     Attributes:
+        encoder: the encoder of the tokens, whose later blocks a head may run.
         tokens: of every level, see :class:`dpt.types.Tokens`.
-        maps: output of each fusion block before it is upsampled, (B, F, h, w), deepest first.
-        sizes: (H, W) of each of ``maps`` after it is upsampled.
-        encoder: for heads that run its later blocks.
+        maps: of every level, deepest first; empty without a decoder.
     """
 
+    encoder: Encoder
     tokens: Tokens
-    maps: list[Tensor] = field(default_factory=list)
-    sizes: list[tuple[int, int]] = field(default_factory=list)
-    encoder: Encoder | None = None
+    maps: Sequence[FusedMap] = ()
 
     @property
     def map(self) -> Tensor:
         """The decoder's feature map (B, F, H/2, W/2) at patch size 16."""
-        return upsample(self.maps[-1], self.sizes[-1])
+        return upsample(*self.maps[-1])
 
-    def patches(self, level: int, num_prefix_tokens: int) -> Tensor:
-        """Patch tokens of a level as a map (B, D, h, w)."""
-        patches = self.tokens.levels[level][:, num_prefix_tokens:]
-        return patches.mT.unflatten(2, self.tokens.grids[level])
+    def patch_tokens(self) -> Tensor:
+        """Returns the deepest level's tokens (B, h·w, D) without its prefix tokens."""
+        return self.tokens.levels[-1][:, self.encoder.num_prefix_tokens[-1] :]
 
-    def image_token(self, num_prefix_tokens: int) -> Tensor:
-        """The deepest level's CLS token (B, D), or the mean of its patch tokens without one."""
+    def patch_map(self) -> Tensor:
+        """Returns :meth:`patch_tokens` as a map (B, D, h, w)."""
+        return self.patch_tokens().mT.unflatten(2, self.tokens.grids[-1])
+
+    def image_token(self) -> Tensor:
+        """Returns the deepest level's CLS token (B, D), or without one the mean of its tokens."""
         tokens = self.tokens.levels[-1]
-        return tokens[:, 0] if num_prefix_tokens else tokens.mean(dim=1)
+        return tokens[:, 0] if self.encoder.num_prefix_tokens[-1] else tokens.mean(dim=1)
 
 
 class Head(nn.Module):
@@ -123,19 +134,23 @@ class Head(nn.Module):
         """
         return HeadOutput(self(features, size))
 
-    def fit(self, output: HeadOutput, size: tuple[int, int], window: Window) -> HeadOutput:
-        """Returns an output of :meth:`raw` for padded images of ``size``, cropped to ``window``."""
+    def crop_output(self, output: HeadOutput, size: tuple[int, int], window: Window) -> HeadOutput:
+        """Returns an output of :meth:`raw` for padded images, upsampled and cropped.
+
+        Args:
+            output: of images of ``size`` (H, W).
+            window: the index of the pixels before padding.
+        """
         auxiliary = output.auxiliary
         if auxiliary is not None and self.output.dense:
             auxiliary = upsample(auxiliary, size)[window]
-        return replace(
-            output, prediction=self.crop(output.prediction, size, window), auxiliary=auxiliary
-        )
+        prediction = self.crop(output.prediction, size, window)
+        return replace(output, prediction=prediction, auxiliary=auxiliary)
 
     def crop(
         self, prediction: HeadPrediction, size: tuple[int, int], window: Window
     ) -> HeadPrediction:
-        """Returns a prediction for padded images of ``size``, its maps cropped to ``window``."""
+        """Returns a prediction for padded images, see :meth:`crop_output`."""
         specs = (self.output, *self.output.extra)
         return self.output.join(
             [
@@ -159,7 +174,7 @@ class EncoderConfig(ABC):
 
     @abstractmethod
     def build(self) -> Encoder:
-        """The encoder, randomly initialised."""
+        """Returns the encoder, randomly initialised."""
 
 
 class HeadConfig(ABC):
@@ -177,7 +192,7 @@ class HeadConfig(ABC):
 
     @abstractmethod
     def build(self, encoder: Encoder, fusion_channels: int) -> Head:
-        """The head, randomly initialised; ``fusion_channels`` are those of the decoder's maps."""
+        """Returns the head, randomly initialised; the decoder's maps have ``fusion_channels``."""
 
 
 ENCODERS: dict[str, type[EncoderConfig]] = {}

@@ -22,17 +22,17 @@ Grid = tuple[int, int]
 
 
 def offsets(grid: Grid) -> Grid:
-    """Number of offsets between rows, and between columns, of a grid."""
+    """Returns the number of offsets between rows, and between columns, of a grid."""
     return 2 * grid[0] - 1, 2 * grid[1] - 1
 
 
 def offsets_side(count: int) -> int:
-    """Side of the square grid with ``count`` = (2 · side - 1)² offsets between its cells."""
+    """Returns the side of the square grid with ``count`` = (2 · side - 1)² offsets."""
     return (math.isqrt(max(count, 0)) + 1) // 2
 
 
 def offset_index(grid: Grid, *, device: torch.device) -> Tensor:
-    """Row of the bias table for each pair of tokens (query, key): (T, T) integers.
+    """Returns the row of the bias table for each pair of tokens (query, key): (T, T) integers.
 
     Offsets run row by row from (1 - h, 1 - w); then CLS to patch, patch to CLS, CLS to CLS.
     """
@@ -50,7 +50,7 @@ def offset_index(grid: Grid, *, device: torch.device) -> Tensor:
 
 
 def resize_table(table: Tensor, old: Grid, new: Grid, *, policy: ResizePolicy) -> Tensor:
-    """A bias table (offsets + 3, heads) made for an ``old`` grid, for a ``new`` one."""
+    """Resizes a bias table (offsets + 3, heads) from an ``old`` grid to a ``new`` one."""
     cells = resize_positions(table[None, :-3], offsets(old), offsets(new), policy=policy)
     return torch.cat((cells[0], table[-3:]))
 
@@ -77,9 +77,9 @@ class BeitAttention(Attention):
         return F.linear(normed, self.qkv.weight, bias)
 
     def position_bias(self, grid: Grid, index: Tensor, *, policy: ResizePolicy) -> Tensor:
-        """(1, heads, T, T) for the tokens of ``grid``, whose :func:`offset_index` is ``index``."""
+        """Returns biases (1, heads, T, T); ``index`` is the :func:`offset_index` of ``grid``."""
         table = resize_table(self.relative_position_bias_table, self.grid, grid, policy=policy)
-        by_head = table.t().contiguous()  # of which index_select is much faster than [:, index]
+        by_head = table.t().contiguous()  # index_select on it is much faster than [:, index]
         return by_head.index_select(1, index.flatten()).unflatten(1, index.shape).unsqueeze(0)
 
 
@@ -106,7 +106,7 @@ class BeitConfig(ViTConfig):
 
 
 class Beit(VisionTransformer):
-    """BEiT: image to token matrices of the blocks in ``out_indices``."""
+    """Maps images to the token matrices of the blocks in ``out_indices``."""
 
     def make_block(self, index: int) -> Block:
         block = super().make_block(index)

@@ -38,11 +38,11 @@ class Network(nn.Module):
 
     @property
     def outputs(self) -> dict[str, OutputSpec]:
-        """What each head predicts, by its name."""
+        """The declaration of each head's prediction, by the head's name."""
         return {name: head.output for name, head in self.heads.items()}
 
     def pad(self, images: Tensor) -> tuple[Tensor, Window]:
-        """Images (B, 3, H, W) padded to multiples of the encoder's ``pad_multiple``.
+        """Pads images (B, 3, H, W) to multiples of the encoder's ``pad_multiple``.
 
         ``encoder.padding`` says at which sides. Also returns the index of the original pixels.
         """
@@ -98,8 +98,8 @@ class Network(nn.Module):
         padded, window = self.pad(images)
         size = (padded.shape[-2], padded.shape[-1])
         tokens = self.encoder(padded)
-        features = Features(tokens) if self.decoder is None else self.decoder.fuse(tokens)
-        features.encoder = self.encoder
+        maps = [] if self.decoder is None else self.decoder.fuse(tokens)
+        features = Features(self.encoder, tokens, maps)
         if not raw:
             return {
                 name: head.crop(head(features, size), size, window)
@@ -108,4 +108,6 @@ class Network(nn.Module):
         outputs = {name: head.raw(features, size) for name, head in self.heads.items()}
         if padded is images:
             return outputs
-        return {name: head.fit(outputs[name], size, window) for name, head in self.heads.items()}
+        return {
+            name: head.crop_output(outputs[name], size, window) for name, head in self.heads.items()
+        }

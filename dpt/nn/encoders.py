@@ -32,7 +32,7 @@ WRONG_SHAPE = re.compile("must match the size of tensor|is invalid for input of 
 
 
 def _standardized_conv(kind: Standardization) -> Callable[..., nn.Module]:
-    """Convolution with standardised weights, ``sqrt`` as timm has it today or ``official``."""
+    """Returns a class of convolutions with standardised weights, see :class:`HybridConfig`."""
     from timm.layers import StdConv2dSame, conv2d_same
 
     class StandardizedConv(StdConv2dSame):
@@ -71,7 +71,7 @@ class HybridEmbed(nn.Module):
         self.proj = nn.Conv2d(self.backbone.num_features, dim, kernel_size=1)
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        """(B, 3, H, W) to the maps of the first two stages (H/4, H/8) and the embedding (H/16)."""
+        """Returns the maps of the first two stages (H/4, H/8) and the embedding (H/16)."""
         x = self.backbone.stem(images)
         maps = []
         for stage in self.backbone.stages:
@@ -198,7 +198,7 @@ class StemEmbed(nn.Module):
         self.proj = nn.Conv2d(widths[-1], dim, kernel_size=3, stride=2, padding=1)
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        """(B, 3, H, W) to the maps at H/4 and H/8 and the embedding at H/16."""
+        """Returns the maps at H/4 and H/8 and the embedding at H/16."""
         x, maps = images, []
         for stage in self.stages:
             x = stage(x)
@@ -237,7 +237,7 @@ class StemConfig(ViTConfig):
 
 
 def maps_to_tokens(maps: Sequence[Tensor]) -> Tokens:
-    """Maps (B, D, h, w) as tokens (B, h·w, D)."""
+    """Flattens maps (B, D, h, w) into tokens (B, h·w, D)."""
     return Tokens([m.flatten(2).mT for m in maps], [(m.shape[-2], m.shape[-1]) for m in maps])
 
 
@@ -355,7 +355,7 @@ class TimmEncoder(Encoder):
         return {f"model.{name}": layer for name, layer in layers.items()}
 
     def forward(self, images: Tensor) -> Tokens:
-        """Normalised images (B, 3, H, W), sides multiples of ``pad_multiple``, to their tokens."""
+        """Returns tokens of normalised images (B, 3, H, W), sides multiples of ``pad_multiple``."""
         try:
             return self._tokens(images)
         except (AssertionError, RuntimeError) as error:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils import fuse_conv_bn_eval
 
 from dpt.functional import norm_relu_conv2d, resize, upsample, upsample_conv2d
-from dpt.nn.base import STRICT, Encoder, Features
+from dpt.nn.base import STRICT, Encoder, FusedMap
 from dpt.nn.reassemble import ReadoutMode, Reassemble
 from dpt.types import Tokens
 
@@ -112,7 +112,7 @@ class Fusion(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Token matrices to a feature map: reassemble each level, then fuse from deep to shallow.
+    """Reassembles each level's tokens into a map, then fuses the maps from deep to shallow.
 
     Every ``auto`` of ``config`` must be replaced, see :meth:`DecoderConfig.resolve`.
     """
@@ -157,11 +157,11 @@ class Decoder(nn.Module):
         )
         self.output_project = conv(width, bias=True) if config.output_project else None
 
-    def fuse(self, tokens: Tokens) -> Features:
-        """The output of every fusion block, deepest first; the last is the feature map."""
+    def fuse(self, tokens: Tokens) -> list[FusedMap]:
+        """Returns the output of every fusion block, deepest first; the last is the feature map."""
         levels = zip(self.layer_rn, self.reassemble, tokens.levels, tokens.grids, strict=True)
         laterals = [conv(reassemble(*level)) for conv, reassemble, *level in levels]
-        features = Features(tokens)
+        maps: list[FusedMap] = []
         above: Tensor | None = None
         for i in reversed(range(len(laterals))):
             lateral = laterals[i]
@@ -171,13 +171,13 @@ class Decoder(nn.Module):
             if i and self.config.align == "to_lateral":  # differs from `size` on odd grids only
                 size = (laterals[i - 1].shape[-2], laterals[i - 1].shape[-1])
             fused = self.fusion[i](lateral, above)
-            features.maps.append(fused)
-            features.sizes.append(size)
+            maps.append(FusedMap(fused, size))
             above = upsample(fused, size) if i else None
         if self.output_project is not None:
-            features.maps[-1] = F.relu(upsample_conv2d(fused, size, self.output_project))
-        return features
+            projected = F.relu(upsample_conv2d(*maps[-1], self.output_project))
+            maps[-1] = FusedMap(projected, size)
+        return maps
 
     def forward(self, tokens: Tokens) -> Tensor:
-        """Tokens to (B, fusion_channels, 8·grid_h, 8·grid_w): H/2 × W/2 at patch size 16."""
-        return self.fuse(tokens).map
+        """Returns the map (B, fusion_channels, 8·grid_h, 8·grid_w): H/2 × W/2 at patch size 16."""
+        return upsample(*self.fuse(tokens)[-1])

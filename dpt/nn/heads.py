@@ -22,7 +22,7 @@ from dpt.functional import (
     upsample_conv2d,
     without_autocast,
 )
-from dpt.nn.base import Encoder, Features, Head, HeadConfig, register_head
+from dpt.nn.base import Encoder, Features, FusedMap, Head, HeadConfig, register_head
 from dpt.nn.masks import QueryConfig, require_per_class
 from dpt.types import EmbeddingOutput, HeadOutput, Masks, OutputSpec
 from dpt.validation import MAX_METRES, NonNegative, Positive
@@ -80,7 +80,7 @@ class DepthHeadConfig(HeadConfig):
 
 
 class DepthHead(Head):
-    """Depth of each pixel: feature map (B, F, h, w) to (B, H, W)."""
+    """Predicts the depth of each pixel, (B, H, W), from the feature map (B, F, h, w)."""
 
     def __init__(self, config: DepthHeadConfig, in_channels: int) -> None:
         super().__init__()
@@ -101,13 +101,12 @@ class DepthHead(Head):
             nn.init.constant_(self.conv3.bias, 1.0)
 
     def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
-        x = upsample_conv2d(features.maps[-1], features.sizes[-1], self.conv1)
+        x = upsample_conv2d(*features.maps[-1], self.conv1)
         double = (2 * x.shape[-2], 2 * x.shape[-1])
         x = upsample_conv2d(x, size if self.config.upsample == "image" else double, self.conv2)
         assert self.conv3.bias is not None
         with without_autocast(x.device):  # bf16 would round 30 m to 0.125 m
-            parts = (x, self.conv3.weight, self.conv3.bias)
-            x, weight, bias = map(at_least_float32, parts)
+            x, weight, bias = map(at_least_float32, (x, self.conv3.weight, self.conv3.bias))
             x = self._activate(F.conv2d(torch.relu(x), weight, bias))
             return resize(x, size).squeeze(1)
 
@@ -162,7 +161,7 @@ class PanopticHeadConfig(QueryConfig):
 @register_head("instance")
 @dataclass(kw_only=True)
 class InstanceHeadConfig(PanopticHeadConfig):
-    """Settings of a head of the same kind that is trained on objects alone."""
+    """Settings of the same head, trained on objects alone."""
 
     name: ClassVar[str] = "instance"
 
@@ -205,7 +204,7 @@ class SegmentationHeadConfig(QueryConfig):
 
 
 class SegmentationHead(Head):
-    """Class logits of each pixel: feature map (B, F, h, w) to (B, K, H, W)."""
+    """Predicts class logits of each pixel, (B, K, H, W), from the feature map (B, F, h, w)."""
 
     def __init__(self, config: SegmentationHeadConfig, in_channels: int) -> None:
         super().__init__()
@@ -225,7 +224,7 @@ class SegmentationHead(Head):
         self.auxiliary_layers = layers() if config.auxiliary else None
 
     def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
-        logits = self._logits(self.layers, features, -1)
+        logits = self._logits(self.layers, features.maps[-1])
         if self.config.upsample == "double":
             return resize(upsample(logits, (2 * logits.shape[-2], 2 * logits.shape[-1])), size)
         return upsample(logits, size)
@@ -235,15 +234,15 @@ class SegmentationHead(Head):
         if self.config.upsample == "double":
             logits = self(features, size)
         else:
-            logits = self._logits(self.layers, features, -1)
+            logits = self._logits(self.layers, features.maps[-1])
         if not self.training or self.auxiliary_layers is None:
             return HeadOutput(logits)
-        return HeadOutput(logits, auxiliary=self._logits(self.auxiliary_layers, features, -2))
+        return HeadOutput(logits, auxiliary=self._logits(self.auxiliary_layers, features.maps[-2]))
 
     @staticmethod
-    def _logits(layers: nn.Sequential, features: Features, level: int) -> Tensor:
+    def _logits(layers: nn.Sequential, fused_map: FusedMap) -> Tensor:
         conv, norm, _, dropout, classify = layers
-        x = upsample_conv2d(features.maps[level], features.sizes[level], conv)
+        x = upsample_conv2d(*fused_map, conv)
         return norm_relu_conv2d(norm, classify, x, dropout=dropout)
 
     def prepare_for_inference(self) -> None:
@@ -251,7 +250,7 @@ class SegmentationHead(Head):
 
 
 class LinearSegmentationHead(Head):
-    """Class logits (B, K, H, W) of the deepest patch tokens: batch norm, then one linear map.
+    """Predicts class logits (B, K, H, W) from the deepest patch tokens: BN, then one linear map.
 
     DINOv2's linear evaluation (Oquab et al. 2023, section 7.4, "lin."), which shows how much of a
     task the encoder's features contain. Logits are resized without aligned corners.
@@ -262,7 +261,6 @@ class LinearSegmentationHead(Head):
     def __init__(self, config: SegmentationHeadConfig, encoder: Encoder) -> None:
         super().__init__()
         self.output = config.output
-        self.num_prefix_tokens = encoder.num_prefix_tokens[-1]
         dim = encoder.embed_dims[-1]
         self.norm = nn.BatchNorm2d(dim)
         self.dropout = nn.Dropout2d(config.dropout)
@@ -272,7 +270,7 @@ class LinearSegmentationHead(Head):
         nn.init.zeros_(self.linear.bias)
 
     def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
-        x = features.patches(-1, self.num_prefix_tokens)
+        x = features.patch_map()
         return resize(self.linear(self.dropout(self.norm(x))), size)
 
 
@@ -317,7 +315,7 @@ class RegressionHeadConfig(HeadConfig):
 
 
 class TokenHead(Head):
-    """Values of the whole image: LayerNorm and a linear map of the deepest level's CLS token.
+    """Predicts values of the whole image: LayerNorm and a linear map of the deepest CLS token.
 
     If the encoder has no CLS token, the mean of the patch tokens replaces it.
     """
@@ -327,7 +325,6 @@ class TokenHead(Head):
     def __init__(self, encoder: Encoder, output: OutputSpec, *, dropout: float) -> None:
         super().__init__()
         self.output = output
-        self.num_prefix_tokens = encoder.num_prefix_tokens[-1]
         self.norm = nn.LayerNorm(encoder.embed_dims[-1], eps=1e-6)
         self.dropout = nn.Dropout(dropout)
         self.linear = nn.Linear(encoder.embed_dims[-1], output.channels or 1)
@@ -335,13 +332,13 @@ class TokenHead(Head):
         nn.init.zeros_(self.linear.bias)
 
     def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
-        token = features.image_token(self.num_prefix_tokens)
+        token = features.image_token()
         values = self.linear(self.dropout(self.norm(token)))
         return values.squeeze(-1) if self.output.channels is None else values
 
 
 class RegressionHead(TokenHead):
-    """One number (B,) of the whole image: ``mean`` plus ``std`` times a :class:`TokenHead`'s."""
+    """Predicts one number (B,): ``mean`` plus ``std`` times the value of a :class:`TokenHead`."""
 
     def __init__(self, config: RegressionHeadConfig, encoder: Encoder, output: OutputSpec) -> None:
         super().__init__(encoder, output, dropout=config.dropout)
@@ -378,7 +375,7 @@ class DinoHeadConfig(HeadConfig):
 
 
 class CosineLinear(nn.Linear):
-    """Cosines (B, K) between vectors (B, E) and the rows of the weight (K, E)."""
+    """Computes cosines (B, K) between vectors (B, E) and the rows of the weight (K, E)."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.linear(F.normalize(input, dim=-1), F.normalize(self.weight, dim=-1))
@@ -398,7 +395,7 @@ class Standardize(nn.Module):
 
 
 class EmbeddingHead(Head):
-    """The normalised CLS token (B, D), and in training its projection (B, E).
+    """Returns the normalised CLS token (B, D), and in training its projection (B, E).
 
     If the encoder has no CLS token, the mean of the patch tokens replaces it. With ``patches``, the
     patch tokens are projected too in training, (B, T, E). The projection is an MLP with a
@@ -420,7 +417,6 @@ class EmbeddingHead(Head):
         self.patches = patches
         dim = encoder.embed_dims[-1]
         self.output = OutputSpec(name, "vector", channels=dim, dense=False)
-        self.num_prefix_tokens = encoder.num_prefix_tokens[-1]
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         layers: list[nn.Module] = []
         for inputs, outputs in pairwise([dim, *dims[:-1]]):
@@ -428,7 +424,7 @@ class EmbeddingHead(Head):
         self.projection = nn.Sequential(*layers, nn.Linear(dims[-2], dims[-1]), *last)
 
     def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
-        return self.norm(features.image_token(self.num_prefix_tokens))
+        return self.norm(features.image_token())
 
     def raw(self, features: Features, size: tuple[int, int]) -> HeadOutput:
         embeddings = self(features, size)
@@ -436,7 +432,7 @@ class EmbeddingHead(Head):
             return HeadOutput(embeddings)
         output = EmbeddingOutput(embeddings, projection=self.projection(embeddings))
         if self.patches:
-            tokens = self.norm(features.tokens.levels[-1][:, self.num_prefix_tokens :])
+            tokens = self.norm(features.patch_tokens())
             rows = self.projection(tokens.flatten(0, 1))
             output.patches = rows.unflatten(0, tokens.shape[:2])
         return output
@@ -455,14 +451,13 @@ class InpaintingHeadConfig(HeadConfig):
 
 
 class InpaintingHead(Head):
-    """RGB (B, 3, H, W) in 0..1: one linear map per token (Xie et al. 2022, SimMIM, section 3.3)."""
+    """Predicts RGB (B, 3, H, W) in 0..1 by a linear map of each token (SimMIM, Xie et al. 2022)."""
 
     output = OutputSpec("inpainting", "map", channels=3, value_range=(0.0, 1.0))
     uses_decoder = False
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
-        self.num_prefix_tokens = encoder.num_prefix_tokens[-1]
         self.stride = encoder.strides[-1]
         self.norm = nn.LayerNorm(encoder.embed_dims[-1], eps=1e-6)
         self.linear = nn.Linear(encoder.embed_dims[-1], 3 * self.stride**2)
@@ -470,6 +465,6 @@ class InpaintingHead(Head):
         nn.init.constant_(self.linear.bias, 0.5)  # mid-grey
 
     def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
-        tokens, grid = features.tokens.levels[-1], features.tokens.grids[-1]
-        patches = self.linear(self.norm(tokens[:, self.num_prefix_tokens :]))
-        return F.pixel_shuffle(patches.mT.unflatten(2, grid), self.stride)
+        patches = self.linear(self.norm(features.patch_tokens()))
+        patch_map = patches.mT.unflatten(2, features.tokens.grids[-1])
+        return F.pixel_shuffle(patch_map, self.stride)

@@ -21,8 +21,6 @@ from dpt.nn.fusion import ResidualConvUnit
 log = logging.getLogger("dpt")
 
 M = TypeVar("M", bound=Network)
-
-
 Forward = Callable[..., object]
 """The ``forward`` of a model: images and options to outputs."""
 
@@ -76,7 +74,7 @@ def fuse_norms(layers: nn.Sequential) -> None:
 
 
 def optimized(model: M, *, compiled: bool) -> M:
-    """A copy for prediction alone, see :meth:`dpt.DPT.optimize_for_inference`."""
+    """Returns a copy for prediction alone, see :meth:`dpt.DPT.optimize_for_inference`."""
     copy = deepcopy(model).eval().requires_grad_(False)
     if copy.predicts_only:
         return copy

@@ -59,7 +59,7 @@ class QueryConfig(HeadConfig):
         require_per_class(self.num_classes, class_names=self.class_names, palette=self.palette)
 
     def query_head(self, encoder: Encoder, channels: int, output: OutputSpec) -> Head:
-        """EoMT's head if the encoder has later blocks, else a head over the decoder's map."""
+        """Returns EoMT's head if the encoder has later blocks, or one over the decoder's map."""
         if encoder.num_later_blocks:
             return EoMTHead(self, encoder, output)
         return MaskHead(self, encoder, channels, output)
@@ -107,7 +107,7 @@ class QueryHead(Head):
             layers=Masks(*(torch.stack(tensors, dim=1) for tensors in zip(*layers, strict=True))),
         )
 
-    def fit(self, output: HeadOutput, size: tuple[int, int], window: Window) -> HeadOutput:
+    def crop_output(self, output: HeadOutput, size: tuple[int, int], window: Window) -> HeadOutput:
         if isinstance(output, QueryOutput):
             masks, classes = output.layers
             masks = resize(masks.flatten(0, 1), size).unflatten(0, masks.shape[:2])
@@ -116,24 +116,24 @@ class QueryHead(Head):
         elif isinstance(output.prediction, Masks):
             masks, classes = output.prediction
             output = replace(output, prediction=Masks(resize(masks, size), classes))
-        return super().fit(output, size, window)
+        return super().crop_output(output, size, window)
 
 
 def semantic_scores(masks: Tensor, classes: Tensor) -> Tensor:
-    """Logarithms of Σ_q p_q(c) · sigmoid(m_q): (B, K, h, w) (Cheng et al. 2021, section 3.4)."""
+    """Returns log Σ_q p_q(c) · sigmoid(m_q), (B, K, h, w) (Cheng et al. 2021, section 3.4)."""
     probabilities = at_least_float32(classes).softmax(-1)[..., :-1]
     scores = torch.einsum("bqk,bqhw->bkhw", probabilities, at_least_float32(masks).sigmoid())
     return scores.clamp_min(torch.finfo(scores.dtype).tiny).log()
 
 
 def mlp(dim: int) -> nn.Sequential:
-    """Three linear layers, from a query to its mask embedding."""
+    """Returns three linear layers, from a query to its mask embedding."""
     linear = [nn.Linear(dim, dim) for _ in range(3)]
     return nn.Sequential(linear[0], nn.GELU(), linear[1], nn.GELU(), linear[2])
 
 
 def attended(masks: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Patches where the mask probability is above 0.5: bool (B, Q, g·g'), without a gradient."""
+    """Returns patches where the mask probability is above 0.5: bool (B, Q, g·g'), detached."""
     return (resize(masks.detach(), grid) > 0).flatten(2)
 
 
@@ -152,7 +152,6 @@ class MaskHead(QueryHead):
         super().__init__(output)
         if dim % 4:  # of the position embeddings
             raise ValueError(f"fusion_channels={dim}: mask heads need a multiple of 4")
-        self.num_prefix_tokens = encoder.num_prefix_tokens[-1]
         self.masked_attention = config.masked_attention
         self.memory = nn.Sequential(
             nn.LayerNorm(encoder.embed_dims[-1], eps=1e-6), nn.Linear(encoder.embed_dims[-1], dim)
@@ -171,17 +170,17 @@ class MaskHead(QueryHead):
         self.classify_pixels = nn.Conv2d(dim, config.num_classes, kernel_size=1)
 
     def pixel_logits(self, features: Features) -> Tensor:
-        return self.classify_pixels(features.maps[-1])
+        return self.classify_pixels(features.maps[-1].map)
 
     def layers(self, features: Features) -> list[Masks]:
         grid = features.tokens.grids[-1]
-        memory = self.memory(features.tokens.levels[-1][:, self.num_prefix_tokens :])
+        memory = self.memory(features.patch_tokens())
         codes = sincos_2d(*grid, memory.shape[-1], like=memory)
-        pixels = self.pixels(features.maps[-1])
+        pixels = self.pixels(features.maps[-1].map)
         rows, columns = pixels.shape[-2:]
         pixel_pos = sincos_2d(rows, columns, pixels.shape[1], like=pixels)
         pixels = pixels + pixel_pos.mT.unflatten(1, (rows, columns))
-        logits = self.classify_pixels(features.maps[-1])
+        logits = self.classify_pixels(features.maps[-1].map)
         x, query_pos = self.decoder.start(memory)
         predictions = [self._predict(x, pixels, logits)]
         for layer in self.decoder.layers:
@@ -245,12 +244,11 @@ class EoMTHead(QueryHead):
         self.is_masked = self.masked_blocks()  # a constant of an exported graph
 
     def masked_blocks(self) -> list[bool]:
-        """For each block, whether the attention of the queries is masked in prediction."""
+        """Returns for each block whether the attention of the queries is masked in prediction."""
         return [fraction > 0.5 for fraction in self.mask_shares.tolist()]
 
     def layers(self, features: Features) -> list[Masks]:
         encoder, grid = features.encoder, features.tokens.grids[-1]
-        assert encoder is not None
         tokens = features.tokens.levels[-1]
         tokens = torch.cat((self.queries.expand(tokens.shape[0], -1, -1), tokens), dim=1)
         if self.training:
@@ -278,7 +276,7 @@ class EoMTHead(QueryHead):
     def _attn_mask(
         self, masks: Tensor, grid: tuple[int, int], length: int, fraction: Tensor
     ) -> Tensor:
-        """Whether each token attends to each other one, bool (B, 1, T, T)."""
+        """Returns whether each token attends to each other one, bool (B, 1, T, T)."""
         patches = attended(masks, grid)
         if self.training:
             free = torch.rand(patches.shape[:2], device=masks.device) >= fraction

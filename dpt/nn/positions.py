@@ -13,7 +13,7 @@ ResizePolicy = Literal["bilinear", "bicubic", "bicubic_antialias", "dinov2"]
 
 
 def sincos_1d(positions: Tensor, dim: int) -> Tensor:
-    """Sinusoidal code of positions (...,), in tokens: (..., dim) of the same dtype, dim even.
+    """Returns the sinusoidal code (..., dim) of positions (...,), of the same dtype; dim is even.
 
     ``PE(p)[2i] = sin(p / 10000^(2i/dim))`` and ``PE(p)[2i+1] = cos(p / 10000^(2i/dim))``,
     0 <= i < dim/2 (Vaswani et al. 2017, section 3.5).
@@ -26,7 +26,7 @@ def sincos_1d(positions: Tensor, dim: int) -> Tensor:
 
 
 def sincos_2d(height: int, width: int, dim: int, *, like: Tensor | None = None) -> Tensor:
-    """Code of a grid, ``[PE1D(row) || PE1D(column)]``: (height * width, dim), row by row.
+    """Returns the code ``[PE1D(row) || PE1D(column)]`` of a grid, (height * width, dim).
 
     ``dim`` must be a multiple of 4. ``like`` gives device and dtype (default: CPU float32). Angles
     are at least float32: bfloat16 does not hold 257.
@@ -45,7 +45,7 @@ def sincos_2d(height: int, width: int, dim: int, *, like: Tensor | None = None) 
 def resize_positions(
     codes: Tensor, old: tuple[int, int], new: tuple[int, int], *, policy: ResizePolicy
 ) -> Tensor:
-    """Learned position embeddings of an ``old`` grid, interpolated to a ``new`` one.
+    """Interpolates learned position embeddings of an ``old`` grid to a ``new`` one.
 
     Four policies are in use. Mixing them changes results, so a checkpoint stores its own:
 
@@ -74,7 +74,7 @@ def resize_positions(
 
 
 def resize_dinov2(maps: Tensor, new: tuple[int, int]) -> Tensor:
-    """Policy ``dinov2`` for maps (1, D, h, w), in operations that hold for every new size.
+    """Resizes maps (1, D, h, w) by ``dinov2``, in operations that hold for every new size.
 
     The file of an exported model needs this form: in ONNX, a scale factor is a constant. Maps that
     have the new size already stay as they are.

@@ -11,7 +11,7 @@ from dpt.nn.vit import MLP
 
 
 class CrossAttention(nn.Module):
-    """Multi-head attention softmax(Q Kᵀ / √d_head) V; Q of one sequence, K and V of another."""
+    """Computes softmax(Q Kᵀ / √d_head) V in heads; Q of one sequence, K and V of another."""
 
     def __init__(self, dim: int, *, memory_dim: int, num_heads: int) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class CrossAttention(nn.Module):
         memory_pos: Tensor | float = 0.0,
         attn_mask: Tensor | None = None,
     ) -> Tensor:
-        """(B, Q, D) and (B, T, M) to (B, Q, D).
+        """Maps (B, Q, D) and (B, T, M) to (B, Q, D).
 
         Position embeddings are added to the inputs of Q and K, not of V (Carion et al. 2020,
         section A.4). ``attn_mask``, bool (B, 1, Q, T), is False where a query must not attend;
@@ -45,7 +45,7 @@ class CrossAttention(nn.Module):
         return self.proj(mixed.transpose(1, 2).flatten(2))
 
     def _split(self, tokens: Tensor) -> Tensor:
-        """(B, T, D) to (B, heads, T, D / heads)."""
+        """Reshapes (B, T, D) to (B, heads, T, D / heads)."""
         return tokens.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
 
@@ -70,7 +70,7 @@ class DecoderLayer(nn.Module):
         memory_pos: Tensor | float = 0.0,
         attn_mask: Tensor | None = None,
     ) -> Tensor:
-        """(B, Q, D) to (B, Q, D); arguments as for :meth:`CrossAttention.forward`."""
+        """Maps (B, Q, D) to (B, Q, D); arguments as for :meth:`CrossAttention.forward`."""
         x = queries_BQD
         y = self.norm1(x)
         x = x + self.self_attn(y, y, query_pos=query_pos, memory_pos=query_pos)
@@ -110,13 +110,13 @@ class TokenDecoder(nn.Module):
         )
 
     def start(self, memory_BTM: Tensor) -> tuple[Tensor, Tensor | float]:
-        """The queries of the first layer, (B, Q, D), and their position embeddings."""
+        """Returns the queries of the first layer, (B, Q, D), and their position embeddings."""
         if self.queries is None or self.codes is None:
             return memory_BTM, 0.0
         return self.queries.expand(memory_BTM.shape[0], -1, -1), self.codes
 
     def forward(self, memory_BTM: Tensor, *, memory_pos: Tensor | float = 0.0) -> Tensor:
-        """(B, T, M) to the queries after the last layer, (B, Q, D)."""
+        """Maps (B, T, M) to the queries after the last layer, (B, Q, D)."""
         x, codes = self.start(memory_BTM)
         for layer in self.layers:
             x = layer(x, memory_BTM, query_pos=codes, memory_pos=memory_pos)

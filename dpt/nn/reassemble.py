@@ -53,14 +53,14 @@ class Assemble(nn.Module):
 
 
 class Project(nn.Conv2d):
-    """The 1×1 convolution from the embedding to the map's channels, D to C."""
+    """Projects the embedding to the map's channels, D to C, by a 1×1 convolution."""
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__(in_channels, out_channels, kernel_size=1)
 
 
 class Resample(nn.Module):
-    """(B, C, h, w) to (B, C, scale·h, scale·w): transposed convolution up, strided 3×3 down."""
+    """Resizes a map by ``scale``: transposed convolution up, strided 3×3 convolution down."""
 
     def __init__(self, *, channels: int, scale: float) -> None:
         super().__init__()
@@ -101,5 +101,5 @@ class Reassemble(nn.Module):
         self.resample = Resample(channels=channels or dim, scale=scale)
 
     def forward(self, tokens: Tensor, grid: tuple[int, int]) -> Tensor:
-        """(B, P + h·w, D) to (B, C, scale·h, scale·w)."""
+        """Maps (B, P + h·w, D) to (B, C, scale·h, scale·w)."""
         return self.resample(self.project(self.assemble(self.read(tokens), grid)))

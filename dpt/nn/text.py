@@ -1,4 +1,4 @@
-"""The head that compares images with sentences, and its encoder of text."""
+"""The head that compares images with texts, and its encoder of text."""
 
 import math
 from collections.abc import Sequence
@@ -40,10 +40,10 @@ class ClipHeadConfig(HeadConfig):
 
 
 class ClipHead(Head):
-    """Embedding (B, E) of the image, of unit length (Radford et al. 2021, section 2.3).
+    """Embeds the image, (B, E) of unit length (Radford et al. 2021, section 2.3).
 
     It is a linear map of the mean patch token, which learns faster from few images than CLS does.
-    Sentences are embedded by a transformer that reads UTF-8 bytes (as ByT5, Xue et al. 2022).
+    Texts are embedded by a transformer that reads UTF-8 bytes (as ByT5, Xue et al. 2022).
     """
 
     uses_decoder = False
@@ -51,7 +51,6 @@ class ClipHead(Head):
     def __init__(self, config: ClipHeadConfig, encoder: Encoder) -> None:
         super().__init__()
         self.output = OutputSpec("clip", "vector", channels=config.dim, dense=False)
-        self.num_prefix_tokens = encoder.num_prefix_tokens[-1]
         self.image_norm = nn.LayerNorm(encoder.embed_dims[-1], eps=1e-6)
         self.image_linear = nn.Linear(encoder.embed_dims[-1], config.dim, bias=False)
         self.length, self.prompt = config.text_length, config.prompt
@@ -79,11 +78,11 @@ class ClipHead(Head):
             nn.init.trunc_normal_(linear.weight, std=linear.in_features**-0.5)
 
     def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
-        mean = features.patches(-1, self.num_prefix_tokens).mean(dim=(-2, -1))
+        mean = features.patch_map().mean(dim=(-2, -1))
         return F.normalize(at_least_float32(self.image_linear(self.image_norm(mean))), dim=-1)
 
     def embed_text(self, texts: Sequence[str]) -> Tensor:
-        """Embeddings (N, E) of N texts, of unit length.
+        """Returns embeddings (N, E) of N texts, of unit length.
 
         Raises:
             TypeError: ``texts`` is one text, not a list of them.
@@ -103,11 +102,11 @@ class ClipHead(Head):
         return F.normalize(x, dim=-1)
 
     def embed_classes(self, names: Sequence[str]) -> Tensor:
-        """Embeddings (C, E) of classes by the text ``prompt`` of each (Radford et al., 3.1)."""
+        """Returns embeddings (C, E) of classes, of the text ``prompt`` with each name."""
         return self.embed_text([self.prompt.replace("{}", name) for name in names])
 
     def scaled_text(self, texts: Sequence[str]) -> Tensor:
-        """:meth:`embed_text` times the learned inverse temperature, at most 100."""
+        """Returns :meth:`embed_text` times the learned inverse temperature, at most 100."""
         if self.training:  # in place: a clamp in the graph has no gradient beyond its limit
             with torch.no_grad():
                 self.log_scale.clamp_(max=_MAX_SCALE)

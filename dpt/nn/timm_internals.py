@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 
 def pad_before_shift(model: nn.Module, name: str) -> None:
-    """Makes the blocks of a Swin pad their maps to whole windows before they shift them, as the
-    official DPT models do; timm pads after the shift.
+    """Makes Swin blocks pad their maps to whole windows before the shift.
+
+    So do the official DPT models; timm pads after the shift.
 
     Raises:
         ValueError: the timm model ``name`` has no such blocks.
@@ -33,7 +34,7 @@ def pad_before_shift(model: nn.Module, name: str) -> None:
 
 
 def _attend_to_padded(block: Any, map_BhwD: Tensor) -> Tensor:
-    """Windowed attention of a Swin block, over zeros below and to the right of the map."""
+    """Attends within the windows of a Swin block, with zeros below and right of the map."""
     height, width = map_BhwD.shape[1:3]
     bottom, right = -height % block.window_size[0], -width % block.window_size[1]
     padded = F.pad(map_BhwD, (0, 0, 0, right, 0, bottom))

@@ -31,7 +31,7 @@ MAX_SCALE = 8  # the memory of a forward pass grows with its square
 
 def augmented(
     model: Predictions,
-    specs: Specs,
+    outputs: Specs,
     *,
     flip: bool = False,
     scales: Sequence[float] = (1.0,),
@@ -40,18 +40,18 @@ def augmented(
     multiple_of: int = 1,
     resize: OutputResize = "bilinear_aligned",
 ) -> Predictions:
-    """``model`` with the requested augmentations; ``model`` itself if none is requested.
+    """Returns ``model`` with the requested augmentations; ``model`` itself if none is requested.
 
     The sliding window runs over every scale of every image and of its mirror image, as in
-    mmsegmentation. Arguments are those of the functions below; ``specs`` is ``dpt.DPT.outputs``,
+    mmsegmentation. Arguments are those of the functions below; ``outputs`` is ``dpt.DPT.outputs``,
     ``stride=None`` two thirds of the window.
     """
     if stride is not None and window is None:
         raise ValueError(f"stride={list(stride)} has no effect without window: give both")
     if not flip and window is None and tuple(scales) == (1.0,):
         return model
-    refuse_masks(specs)
-    outputs, specs = specs, tensor_specs(specs)
+    refuse_masks(outputs)
+    specs = tensor_specs(outputs)
     augmented_model = partial(_split_predictions, model, outputs)
     if window is not None:
         stride = stride or (max(1, window[0] * 2 // 3), max(1, window[1] * 2 // 3))
@@ -83,14 +83,15 @@ def _join_predictions(model: Model, outputs: Specs, images: Tensor) -> Mapping[s
 
 def refuse_masks(specs: Specs) -> None:
     """Raises ValueError for masks: a query may find another object in another view."""
-    for name in (name for name, spec in specs.items() if spec.kind == "masks"):
-        raise ValueError(
-            f"flip, scales and tiles do not work with the masks of {name}: leave them out"
-        )
+    for name, spec in specs.items():
+        if spec.kind == "masks":
+            raise ValueError(
+                f"flip, scales and tiles do not work with the masks of {name}: leave them out"
+            )
 
 
 def flipped_mean(model: Model, specs: Specs, images: Tensor) -> Outputs:
-    """Mean of the predictions for the images and for their mirror images, mirrored back."""
+    """Averages the predictions for the images and for their mirror images, mirrored back."""
 
     def views() -> Iterator[Mapping[str, Tensor]]:
         yield model(images)
@@ -101,7 +102,7 @@ def flipped_mean(model: Model, specs: Specs, images: Tensor) -> Outputs:
 
 
 def mirror(output: Tensor, spec: OutputSpec) -> Tensor:
-    """The output for an image from the output for its mirror image."""
+    """Turns the output for a mirror image into the output for the image."""
     if spec.dense:
         output = output.flip(-1)
     if spec.flip_signs is not None:
@@ -119,14 +120,15 @@ def multi_scale(
     multiple_of: int = 1,
     resize: OutputResize = "bilinear_aligned",
 ) -> Outputs:
-    """Mean of the predictions for several sizes of the images, each first resized to (H, W).
+    """Averages the predictions for several sizes of the images, each first resized to (H, W).
 
     The sides are those of ``images`` times each of ``scales``, rounded to ``multiple_of`` pixels.
-    Scales above 1 add no detail of the original photo.
+    Scales above 1 add no detail of the original image.
     """
     if not scales or not all(0 < scale <= MAX_SCALE for scale in scales):
-        allowed = f"must be factors above 0 and up to {MAX_SCALE}, as [0.75, 1.0, 1.25]"
-        raise ValueError(f"scales={list(scales)}: {allowed}")
+        raise ValueError(
+            f"scales={list(scales)}: must be factors above 0 and up to {MAX_SCALE}, as [0.75, 1.0]"
+        )
     height, width = images.shape[-2:]
 
     def side(length: int, scale: float) -> int:
@@ -145,7 +147,7 @@ def multi_scale(
 
 
 def resized(output: Tensor, spec: OutputSpec, size: tuple[int, int], rule: OutputResize) -> Tensor:
-    """A dense output at ``size``; others unchanged."""
+    """Resizes a dense output to ``size``; returns others unchanged."""
     if not spec.dense:
         return output
     if spec.channels is None:
@@ -156,7 +158,7 @@ def resized(output: Tensor, spec: OutputSpec, size: tuple[int, int], rule: Outpu
 def slide(
     model: Model, specs: Specs, images: Tensor, *, window: tuple[int, int], stride: tuple[int, int]
 ) -> Outputs:
-    """Predictions for windows, averaged where these overlap; logits themselves are averaged.
+    """Averages predictions for windows where these overlap; logits themselves are averaged.
 
     As in mmsegmentation: windows (h, w) start every ``stride`` (h, w) pixels, the last ones are
     moved back inside the image, and an image smaller than the window is predicted whole. Outputs
@@ -187,7 +189,7 @@ def slide(
 
 
 def spans(length: int, window: int, stride: int) -> Iterator[slice]:
-    """Positions of the windows along one side."""
+    """Yields the positions of the windows along one side."""
     count = max(length - window + stride - 1, 0) // stride + 1
     for k in range(count):
         stop = min(k * stride + window, length)
@@ -195,7 +197,7 @@ def spans(length: int, window: int, stride: int) -> Iterator[slice]:
 
 
 def _mean(views: Iterable[Mapping[str, Tensor]], specs: Specs) -> Outputs:
-    """Mean of outputs (logits: log of the mean probabilities), one view in memory at a time."""
+    """Averages outputs (logits: log of the mean probabilities), one view in memory at a time."""
     total: Outputs = {}
     count = 0
     for outputs in views:

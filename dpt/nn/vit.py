@@ -59,12 +59,12 @@ class PatchEmbed(nn.Module):
         self.proj = nn.Conv2d(in_channels, dim, kernel_size=patch_size, stride=patch_size)
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) to a map (B, D, H/p, W/p)."""
+        """Maps (B, C, H, W) to (B, D, H/p, W/p)."""
         return self.proj(images)
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention, softmax(Q Kᵀ / √d_head) V, with one product for Q, K and V."""
+    """Computes multi-head self-attention softmax(Q Kᵀ / √d_head) V; Q, K, V by one product."""
 
     def __init__(self, dim: int, *, num_heads: int, qkv_bias: bool) -> None:
         super().__init__()
@@ -73,11 +73,11 @@ class Attention(nn.Module):
         self.proj = nn.Linear(dim, dim)
 
     def project_qkv(self, tokens_BTD: Tensor, norm: nn.Module | None) -> Tensor:
-        """(B, T, D) to (B, T, 3 D): Q, K and V side by side, computed from ``norm(tokens)``."""
+        """Computes Q, K and V side by side, (B, T, 3 D), from ``norm(tokens)``."""
         return norm_linear(norm, self.qkv, tokens_BTD)
 
     def split_heads(self, qkv_BT3D: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(B, T, 3 D) to Q, K and V of each head, (B, heads, T, D / heads)."""
+        """Splits (B, T, 3 D) into Q, K and V of each head, (B, heads, T, D / heads)."""
         B, T, width = qkv_BT3D.shape
         qkv = qkv_BT3D.view(B, T, 3, self.num_heads, width // (3 * self.num_heads))
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
@@ -86,7 +86,7 @@ class Attention(nn.Module):
     def forward(
         self, tokens_BTD: Tensor, *, norm: nn.Module | None = None, bias: Tensor | None = None
     ) -> Tensor:
-        """(B, T, D) to the same.
+        """Maps (B, T, D) to (B, T, D).
 
         ``norm`` is applied to the tokens first. ``bias``, (1, heads, T, T), is added to the scaled
         scores; or it is bool, False where a token must not attend.
@@ -115,7 +115,7 @@ class MLP(nn.Module):
 
 
 def swiglu(hidden: Tensor) -> Tensor:
-    """silu(a) · b, where a and b are the halves of the last axis."""
+    """Returns silu(a) · b, where a and b are the halves of the last axis."""
     gate, value = hidden.chunk(2, dim=-1)
     return F.silu(gate) * value
 
@@ -214,7 +214,7 @@ class ViTConfig(EncoderConfig):
         return VisionTransformer(self)
 
     def make_patch_embed(self, dim: int) -> nn.Module:
-        """Images (B, 3, H, W) to a map (B, dim, H/p, W/p)."""
+        """Returns the module from images (B, 3, H, W) to a map (B, dim, H/p, W/p)."""
         return PatchEmbed(patch_size=self.patch_size, in_channels=self.in_channels, dim=dim)
 
 
@@ -233,7 +233,10 @@ def check_out_indices(indices: Sequence[int], num_blocks: int, later: int = 0) -
 
 
 class VisionTransformer(Encoder):
-    """Image to token matrices of the blocks in ``out_indices``; unused blocks are not built."""
+    """Maps images to the token matrices of the blocks in ``out_indices``.
+
+    Blocks that no level and no head needs are not built.
+    """
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
@@ -269,7 +272,7 @@ class VisionTransformer(Encoder):
         return Block(config, drop_path=config.drop_path * index / max(config.num_blocks - 1, 1))
 
     def init_weights(self) -> None:
-        """Truncated normal, std 0.02, for linear layers, tokens and positions; zero biases."""
+        """Sets linear layers, tokens and positions to a truncated normal, std 0.02; biases to 0."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.trunc_normal_(module.weight, std=0.02)
@@ -280,7 +283,7 @@ class VisionTransformer(Encoder):
                 nn.init.trunc_normal_(code, std=0.02)
 
     def layer_ids(self) -> dict[str, int]:
-        """0 for embeddings, tokens and a hybrid's CNN, i + 1 for block i; norm as last block."""
+        """Returns 0 for embeddings, tokens and a CNN, i + 1 for block i; norm as the last block."""
 
         def layer(name: str) -> int:
             part, *rest = name.split(".")
@@ -291,7 +294,7 @@ class VisionTransformer(Encoder):
         return {name: layer(name) for name, _ in self.named_parameters()}
 
     def position_embeddings(self, grid: tuple[int, int]) -> Tensor | None:
-        """Those of the patch tokens at ``grid``, (1, N, D) or (1, N, position_dim)."""
+        """Returns those of the patch tokens at ``grid``, (1, N, D) or (1, N, position_dim)."""
         if self.pos_embed is not None:
             codes = self.pos_embed[:, 1:] if self.cls_position else self.pos_embed
             return resize_positions(codes, self.grid, grid, policy=self.config.position_resize)
@@ -305,7 +308,7 @@ class VisionTransformer(Encoder):
         return None
 
     def embed(self, map_BDhw: Tensor) -> Tensor:
-        """A map of patch embeddings to the input (B, T, D) of the first block."""
+        """Maps patch embeddings (B, D, h, w) to the input (B, T, D) of the first block."""
         B, _, *grid = map_BDhw.shape
         tokens = map_BDhw.flatten(2).transpose(1, 2)
         codes = self.position_embeddings((grid[0], grid[1]))
@@ -320,11 +323,11 @@ class VisionTransformer(Encoder):
         return torch.cat([p.expand(B, -1, -1) for p in prefix] + [tokens], dim=1)
 
     def attention_biases(self, grid: tuple[int, int]) -> Iterable[Tensor | None]:
-        """The bias (1, heads, T, T) of each block's attention scores; None for no bias."""
+        """Yields the bias (1, heads, T, T) of each block's attention scores; None for no bias."""
         return repeat(None)
 
     def encode(self, map_BDhw: Tensor) -> list[Tensor]:
-        """A map of patch embeddings to the outputs (B, T, D) of the blocks in ``out_indices``."""
+        """Maps patch embeddings to the outputs (B, T, D) of the blocks in ``out_indices``."""
         tokens = self.embed(map_BDhw)
         biases = self.attention_biases((map_BDhw.shape[-2], map_BDhw.shape[-1]))
         levels = []
@@ -353,7 +356,7 @@ class VisionTransformer(Encoder):
         self.checkpoints_activations = enable
 
     def forward(self, images: Tensor) -> Tokens:
-        """Tokens of normalised images (B, 3, H, W); H and W must be multiples of the patch size."""
+        """Returns tokens of normalised images (B, 3, H, W), sides multiples of the patch size."""
         height, width = images.shape[-2:]
         if height % self.config.patch_size or width % self.config.patch_size:
             raise ValueError(

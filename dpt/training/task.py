@@ -104,11 +104,22 @@ class Task(L.LightningModule):
         self.guard.fetch(self.trainer)
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
-        step, progress = self.global_step, self.global_step / self.total_steps
+        progress = self.global_step / self.total_steps
         batch = self.teacher.add_labels(batch, progress=progress)
-        inputs, batch = self._prepare(batch, step=step)
+        inputs, batch = self._prepare(batch, step=self.global_step)
         for head in self.model.heads.values():
             head.set_progress(progress)
+        outputs = self._training_outputs(inputs, batch)
+        terms = self._losses(outputs, batch) | self.teacher.losses(outputs, batch["image"])
+        loss = torch.stack(list(terms.values())).sum()
+        loss = self.guard.checked(loss, outputs, batch.get("name", []))
+        size = len(batch["image"])
+        if len(terms) > 1:
+            self.log_dict({f"train/{k}": v.detach() for k, v in terms.items()}, batch_size=size)
+        self.log("train/loss", loss.detach(), prog_bar=True, batch_size=size)
+        return loss
+
+    def _training_outputs(self, inputs: Tensor, batch: Batch) -> dict[str, HeadOutput]:
         outputs = self.model(inputs, raw=True)  # losses upsample the logits
         small = batch["views"].small if "views" in batch else None
         if small is not None:  # these views have another size
@@ -118,25 +129,20 @@ class Task(L.LightningModule):
         for objective in self.objectives.values():
             name = objective.head
             outputs[name] = objective.add_outputs(self.model.heads[name], outputs[name], batch)
+        return outputs
+
+    def _losses(self, outputs: Mapping[str, HeadOutput], batch: Batch) -> dict[str, Tensor]:
         terms: dict[str, Tensor] = {}
         for objective in self.objectives.values():
-            losses = objective.losses(outputs[objective.head], batch)
-            for name, term in losses.items():
+            for name, term in objective.losses(outputs[objective.head], batch).items():
                 if name in terms or term.ndim > 0:
                     fault = f"shape {tuple(term.shape)}" if term.ndim else "another loss's name"
                     raise ValueError(
                         f"{type(objective).__name__}: its {name} has {fault}: each loss is one "
                         "number under its own name"
                     )
-            terms |= losses
-        terms |= self.teacher.losses(outputs, batch["image"])
-        loss = torch.stack(list(terms.values())).sum()
-        loss = self.guard.checked(loss, outputs, batch.get("name", []))
-        size = len(batch["image"])
-        if len(terms) > 1:
-            self.log_dict({f"train/{k}": v.detach() for k, v in terms.items()}, batch_size=size)
-        self.log("train/loss", loss.detach(), prog_bar=True, batch_size=size)
-        return loss
+                terms[name] = term
+        return terms
 
     def configure_gradient_clipping(
         self,
@@ -162,11 +168,11 @@ class Task(L.LightningModule):
         return {"groups": groups}  # for the panels
 
     def evaluate_batch(self, batch: Batch) -> Iterator[Evaluated]:
-        """Outputs and labels of a batch, in groups of images of one size."""
+        """Yields outputs and labels of a batch, in groups of images of one size."""
+        objectives = self.objectives.values()
         for images, positions in same_size_groups(batch):
             inputs, labels = self._prepare({**take(batch, positions), "image": images}, step=0)
-            predictions, objectives = self.model(inputs), self.objectives.values()
-            yield evaluated(predictions, self.model.heads, objectives, labels), labels
+            yield evaluated(self.model(inputs), self.model.heads, objectives, labels), labels
 
     def on_validation_epoch_end(self) -> None:
         scores = merged_scores({name: o.compute() for name, o in self.objectives.items()})
@@ -199,7 +205,7 @@ class Task(L.LightningModule):
             )
 
     def improves(self, best: float | None) -> bool:
-        """Whether the monitored score of the last validation is better than ``best``."""
+        """Returns whether the monitored score of the last validation is better than ``best``."""
         name = self.monitor
         if name not in self.scores:
             raise ValueError(
@@ -231,13 +237,12 @@ class Task(L.LightningModule):
         }
 
     def make_schedule(self, optimizer: Optimizer) -> LRScheduler:
-        """A new schedule, at its first step."""
+        """Returns a new schedule, at its first step."""
         assert self.schedule_factory is not None
-        parameters = signature(
-            self.schedule_factory
-        ).parameters  # most of torch's take no total_steps
-        length = {"total_steps": int(self.trainer.estimated_stepping_batches)}
-        return self.schedule_factory(optimizer, **(length if "total_steps" in parameters else {}))
+        if "total_steps" not in signature(self.schedule_factory).parameters:  # as most of torch's
+            return self.schedule_factory(optimizer)
+        total_steps = int(self.trainer.estimated_stepping_batches)
+        return self.schedule_factory(optimizer, total_steps=total_steps)
 
     def on_save_checkpoint(self, checkpoint: Plain) -> None:
         self.guard.fetch(self.trainer)
@@ -272,7 +277,7 @@ class Task(L.LightningModule):
         self.teacher.load_state_dict(average)
 
     def _is_averaged(self) -> bool:
-        """Whether a callback keeps an average of the weights."""
+        """Returns whether a callback keeps an average of the weights."""
         callbacks = self.trainer.callbacks  # type: ignore[attr-defined]  # Lightning sets it late
         return any(isinstance(callback, WeightAveraging) for callback in callbacks)
 
@@ -280,7 +285,7 @@ class Task(L.LightningModule):
 def make_task(
     cfg: PlainMapping, objectives: Mapping[str, Objective], teacher: Teacher, model: DPT
 ) -> Task:
-    """The task of a run from its configuration, plain data (``conf/train.yaml``)."""
+    """Returns the task of a run from its configuration, plain data (``conf/train.yaml``)."""
     check_unlabelled(cfg, objectives, teacher)
     check_views(cfg, objectives)
     if "fsdp" in str(cfg["trainer"].get("strategy")).lower():
@@ -305,8 +310,8 @@ def check_unlabelled(
 ) -> None:
     """Raises ValueError if images without labels, their strong views or the teacher have no
     effect because one of these is missing."""
-    parts = (cfg["data"], *(cfg["data"].get("sets") or {}).values())
-    has_unlabelled = any({**part, **(part.get("train") or {})}.get("unlabelled") for part in parts)
+    sets = (cfg["data"], *(cfg["data"].get("sets") or {}).values())
+    has_unlabelled = any({**data, **(data.get("train") or {})}.get("unlabelled") for data in sets)
     learns_labels = any(objective.target for objective in objectives.values())
     if has_unlabelled and learns_labels and not teacher.uses_unlabelled:
         raise ValueError(
@@ -330,11 +335,12 @@ def check_unlabelled(
 
 def check_views(cfg: PlainMapping, objectives: Mapping[str, Objective]) -> None:
     """Raises ValueError if the augmentation does not give the views that the losses compare."""
-    keys, wanted = ("views", "crops"), [objective.views for objective in objectives.values()]
-    views, crops = (validate(int, cfg["augment"].get(k, 0), f"augment.{k}") for k in keys)
-    if max(wanted) > views or ((views or crops) and not min(wanted)):
+    needed = [objective.views for objective in objectives.values()]
+    views = validate(int, cfg["augment"].get("views", 0), "augment.views")
+    crops = validate(int, cfg["augment"].get("crops", 0), "augment.crops")
+    if max(needed) > views or ((views or crops) and not min(needed)):
         raise ValueError(
             f"augment.views={views}, augment.crops={crops}: task={cfg['task']['name']} needs "
-            f"{'at least 2 views: set augment.views=2' if max(wanted) else 'none'}, or leave "
+            f"{'at least 2 views: set augment.views=2' if max(needed) else 'none'}, or leave "
             "augment out"
         )

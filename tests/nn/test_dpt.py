@@ -6,6 +6,7 @@ from tiny import HEADS, small_model
 from torch import nn
 
 from dpt.functional import upsample
+from dpt.nn import Features
 
 SETS = [[name] for name in HEADS] + [["depth", "segmentation"], list(HEADS)]
 
@@ -61,7 +62,7 @@ def test_an_image_on_the_grid_is_untouched():
     with torch.no_grad():
         found = model(images)
         tokens = model.encoder(images)
-        features = model.decoder.fuse(tokens)
+        features = Features(model.encoder, tokens, model.decoder.fuse(tokens))
         assert torch.equal(features.map, model.decoder(tokens))
         wanted = {name: head(features, (64, 48)) for name, head in model.heads.items()}
     for name, value in wanted.items():

@@ -78,18 +78,17 @@ def test_only_the_deepest_level_lacks_the_unit_by_default():
     lateral = model.layer_rn[3](model.reassemble[3](x.levels[3], x.grids[3]))
     block = model.fusion[3]
     wanted = block.project(block.rcu2(block.rcu1(lateral)))
-    torch.testing.assert_close(model.fuse(x).maps[0], wanted)
+    torch.testing.assert_close(model.fuse(x)[0].map, wanted)
 
 
 @pytest.mark.parametrize("grid", [(4, 4), (3, 5), (1, 1), (2, 7), (37, 37)])
 def test_decoder_map_is_eight_times_the_grid(grid):
     model = decoder()
     with torch.no_grad():
-        features = model.fuse(tokens(grid, batch=2))
+        maps, sizes = zip(*model.fuse(tokens(grid, batch=2)), strict=True)
         assert model(tokens(grid)).shape == (1, 6, 8 * grid[0], 8 * grid[1])
-    assert features.map.shape == (2, 6, 8 * grid[0], 8 * grid[1])
-    assert features.sizes == [(grid[0] * k, grid[1] * k) for k in (1, 2, 4, 8)]
-    assert all(m.isfinite().all() for m in features.maps)
+    assert sizes == tuple((grid[0] * k, grid[1] * k) for k in (1, 2, 4, 8))
+    assert all(m.isfinite().all() for m in maps)
 
 
 def test_decoder_is_its_parts_from_deep_to_shallow():
@@ -101,8 +100,8 @@ def test_decoder_is_its_parts_from_deep_to_shallow():
     for i in (3, 2, 1, 0):
         maps.append(model.fusion[i](laterals[i], above))
         above = upsample(maps[-1], tuple(laterals[i - 1].shape[-2:]) if i else (16, 24))
-    for found, wanted in zip(model.fuse(x).maps, maps, strict=True):
-        torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+    for fused, wanted in zip(model.fuse(x), maps, strict=True):
+        torch.testing.assert_close(fused.map, wanted, rtol=0, atol=0)
     torch.testing.assert_close(model(x), above, rtol=0, atol=0)
 
 
@@ -152,12 +151,12 @@ def test_entries_per_level_must_agree(arguments):
 def test_align_setting_of_unequal_maps(align):
     """On odd grids the map at half the size is larger than half of the next."""
     model, x = decoder(align=align), tokens((3, 5))
-    features = model.fuse(x)
+    sizes = [fused.size for fused in model.fuse(x)]
     height, width = x.grids[0]
     if align == "resize_lateral":  # the deepest map is 2 × 3 and always doubled
-        assert features.sizes == [(2 * k, 3 * k) for k in (2, 4, 8, 16)]
+        assert sizes == [(2 * k, 3 * k) for k in (2, 4, 8, 16)]
     else:
-        assert features.sizes == [(height * k, width * k) for k in (1, 2, 4, 8)]
+        assert sizes == [(height * k, width * k) for k in (1, 2, 4, 8)]
 
 
 def test_a_projected_output_is_convolved_at_full_size():

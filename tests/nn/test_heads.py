@@ -12,6 +12,7 @@ from dpt.nn import (
     DepthHeadConfig,
     Encoder,
     Features,
+    FusedMap,
     InpaintingHead,
     LinearSegmentationHead,
     RegressionHeadConfig,
@@ -36,9 +37,9 @@ def encoder(prefix=1, dim=8, levels=4):
 def features(prefix=1, batch=2):
     """Tokens of four levels and four maps with 8 channels, the last for 12 × 20 pixels."""
     tokens = [torch.randn(batch, prefix + GRID[0] * GRID[1], 8) for _ in range(4)]
-    sizes = [(2 * h, 2 * w) for h, w in [(1, 2), (2, 3), (3, 5), (6, 10)]]
-    maps = [torch.randn(batch, 8, h // 2, w // 2) for h, w in sizes]
-    return Features(Tokens(tokens, [GRID] * 4), maps, sizes)
+    sizes = [(1, 2), (2, 3), (3, 5), (6, 10)]
+    maps = [FusedMap(torch.randn(batch, 8, h, w), (2 * h, 2 * w)) for h, w in sizes]
+    return Features(encoder(prefix), Tokens(tokens, [GRID] * 4), maps)
 
 
 def upsampled(x, size):
@@ -47,9 +48,9 @@ def upsampled(x, size):
 
 def test_features_are_upsampled_maps_and_patches():
     x = features(prefix=3)
-    assert torch.equal(x.map, upsampled(x.maps[-1], (12, 20)))
-    patches = x.tokens.levels[1][:, 3:]
-    assert torch.equal(x.patches(1, 3), patches.mT.reshape(2, 8, *GRID))
+    assert torch.equal(x.map, upsampled(x.maps[-1].map, (12, 20)))
+    patches = x.tokens.levels[-1][:, 3:]
+    assert torch.equal(x.patch_map(), patches.mT.reshape(2, 8, *GRID))
 
 
 # --- Depth
@@ -91,7 +92,7 @@ def test_depth_in_half_precision_is_not_rounded_to_half_precision(weights):
     """Within an autocast, and with weights of half precision."""
     head = DepthHeadConfig(kind="metric", max_depth=80.0).build(encoder(), 8).to(weights)
     x = features()
-    x.maps[:] = [each.to(weights) for each in x.maps]
+    x.maps = [FusedMap(map_.to(weights), size) for map_, size in x.maps]
     with torch.autocast("cpu", torch.bfloat16, enabled=weights == torch.float32):
         depth = head(x, (24, 40))
     assert depth.dtype == torch.float32
@@ -108,7 +109,7 @@ def test_depth_has_the_official_widths():
 def test_depth_lies_in_the_declared_range(kind):
     head = DepthHead(DepthHeadConfig(**ACTIVATIONS[kind][0]), 8)
     x = features()
-    x.maps[-1] *= 1e4
+    x.maps[-1].map.mul_(1e4)
     found = head(x, (12, 20))
     assert (found >= 0).all()
     assert found.isfinite().all()
@@ -136,7 +137,7 @@ def test_segmentation_by_formula(size):
 def test_auxiliary_logits_are_of_the_penultimate_fusion():
     head = SegmentationHead(SegmentationHeadConfig(num_classes=5, dropout=0.0), 8)
     x = features()
-    wanted = head.auxiliary_layers(upsampled(x.maps[-2], x.sizes[-2]))
+    wanted = head.auxiliary_layers(upsampled(*x.maps[-2]))
     torch.testing.assert_close(head.raw(x, (24, 40)).auxiliary, wanted)
     without = SegmentationHead(SegmentationHeadConfig(num_classes=5, auxiliary=False), 8)
     for other in (head.eval(), without, DepthHead(DepthHeadConfig(), 8)):

@@ -104,7 +104,7 @@ class TiedHead(Head):
         self.offset = torch.arange(dim)
 
     def forward(self, features, size):
-        return self.second(features.image_token(1)) + self.offset
+        return self.second(features.image_token()) + self.offset
 
 
 @dataclass
