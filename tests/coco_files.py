@@ -18,53 +18,61 @@ def write(folder, *, panoptic=True, lengths=(("train", 12), ("val", 4)), size=(9
     for split, length in lengths:
         data = ScenesDataset(split=split, length=length, size=size)
         info = data.info
-        chosen = [k for k, thing in enumerate(info.things) if thing or panoptic]
-        categories = [
-            {
-                "id": 10 + 3 * k,  # with gaps, as COCO's
-                "name": info.class_names[k],
-                **({"isthing": int(info.things[k]), "color": info.palette[k]} if panoptic else {}),
-            }
-            for k in chosen
-        ]
+        class_ids = [k for k, thing in enumerate(info.things) if thing or panoptic]
+        categories = [{"id": category_id(k), "name": info.class_names[k]} for k in class_ids]
         images, annotations = [], []
-        for index in range(length):
-            sample = data[index]
-            name = f"{index:06d}"
+        for number, sample in enumerate(data, 1):
+            name = f"{number - 1:06d}"
             save(folder / split / f"{name}.jpg", sample["image"])
-            images.append(
-                {"id": index + 1, "file_name": f"{name}.jpg", "height": size[0], "width": size[1]}
-            )
-            labels, objects = sample["labels"].astype(int), sample["objects"].astype(int)
-            parts, ids = [], np.zeros(size, int)
-            for k in chosen:
-                for number in np.unique(objects[labels == k]):
-                    mask = (labels == k) & (objects == number)
-                    part = {
-                        "id": 1 + k + 300 * int(number),
-                        "category_id": 10 + 3 * k,
-                        "iscrowd": 0,
-                        "area": int(mask.sum()),
-                    }
-                    ids[mask] = part["id"]
-                    if not panoptic:
-                        code = coco.encode(np.asfortranarray(mask.astype(np.uint8)))
-                        code["counts"] = code["counts"].decode()
-                        part |= {"segmentation": code, "image_id": index + 1}
-                        part["id"] = len(annotations) + len(parts) + 1
-                        part["bbox"] = coco.toBbox(code).tolist()
-                    parts.append(part)
+            row = {"id": number, "file_name": f"{name}.jpg", "height": size[0], "width": size[1]}
+            images.append(row)
             if panoptic:
+                ids, segments = panoptic_segments(sample, class_ids)
                 rgb = np.stack([ids % 256, ids // 256 % 256, ids // 65536], axis=2)
                 save(folder / f"annotations/panoptic_{split}/{name}.png", rgb.astype(np.uint8))
-                parts = [
-                    {"image_id": index + 1, "file_name": f"{name}.png", "segments_info": parts}
-                ]
-            annotations += parts
+                row = {"image_id": number, "file_name": f"{name}.png", "segments_info": segments}
+                annotations.append(row)
+            else:
+                annotations += instances(sample, class_ids, number, first_id=len(annotations) + 1)
+        if panoptic:
+            for row, k in zip(categories, class_ids, strict=True):
+                row |= {"isthing": int(info.things[k]), "color": info.palette[k]}
         content = {"images": images, "annotations": annotations, "categories": categories}
         path = folder / f"annotations/{kind}_{split}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(content))
+
+
+def category_id(class_id):
+    return 10 + 3 * class_id  # with gaps, as COCO's
+
+
+def masks_of(sample, class_ids):
+    """The segments of a scene: class, number, and where they are, bool (H, W)."""
+    labels, objects = sample["labels"], sample["objects"]
+    for k in class_ids:
+        for number in np.unique(objects[labels == k]).tolist():
+            yield k, number, (labels == k) & (objects == number)
+
+
+def panoptic_segments(sample, class_ids):
+    ids, segments = np.zeros(sample["labels"].shape, int), []
+    for k, number, mask in masks_of(sample, class_ids):
+        row = {"id": 1 + k + 300 * number, "category_id": category_id(k)}
+        segments.append(row | {"iscrowd": 0, "area": int(mask.sum())})
+        ids[mask] = row["id"]
+    return ids, segments
+
+
+def instances(sample, class_ids, image_id, *, first_id):
+    rows = []
+    for k, _, mask in masks_of(sample, class_ids):
+        code = coco.encode(np.asfortranarray(mask.astype(np.uint8)))
+        code["counts"] = code["counts"].decode()
+        row = {"id": first_id + len(rows), "category_id": category_id(k), "iscrowd": 0}
+        row |= {"area": int(mask.sum()), "segmentation": code, "image_id": image_id}
+        rows.append(row | {"bbox": coco.toBbox(code).tolist()})
+    return rows
 
 
 def write_objects(path, names, categories, size=(8, 8)):

@@ -28,16 +28,13 @@ def photo(path, orientation, *, shape=(20, 30)):
 
 
 def folder(root, labels=None, depth=None, **options):
-    for kind, values in (("masks", labels), ("depth", depth)):
+    for key, kind, values in (("labels", "masks", labels), ("depth", "depth", depth)):
         if values is not None:
             (root / kind).mkdir(exist_ok=True)
             np.save(root / kind / "a.npy", values)
-    kinds = {
-        "labels": None if labels is None else "masks",
-        "depth": None if depth is None else "depth",
-    }
+            options[key] = kind
     options |= {"num_classes": 4, "max_depth": 10.0, "depth_scale": 1.0, "missing": "keep"}
-    return FolderDataset(root=root, split="train", fractions={"train": 1.0}, **kinds, **options)
+    return FolderDataset(root=root, split="train", fractions={"train": 1.0}, **options)
 
 
 @pytest.mark.parametrize("kind", ["labels", "depth"])

@@ -88,10 +88,12 @@ def test_one_table_for_all_splits(tmp_path):
         write(tmp_path / f"{i}.png")
     lines = [f"{i}.png,{i}" for i in range(20)]
     (tmp_path / "all.csv").write_text("\n".join(["image,value", *lines]))
-    parts = [ImageTableDataset(root=tmp_path, split=s, table="all.csv") for s in ("train", "val")]
-    values = [[part[i]["value"] for i in range(len(part))] for part in parts]
-    assert [len(v) for v in values] == [18, 2]
-    assert sorted(v for part in values for v in part) == list(range(20))
+    values = [
+        [sample["value"] for sample in ImageTableDataset(root=tmp_path, split=s, table="all.csv")]
+        for s in ("train", "val")
+    ]
+    assert [*map(len, values)] == [18, 2]
+    assert sorted(values[0] + values[1]) == list(range(20))
 
 
 @pytest.mark.parametrize(

@@ -136,8 +136,8 @@ def test_few_labels_in_folds(tmp_path, fold):
     save_pictures(tmp_path, "masks", names=[i for i in range(30) if i % 7 < 4])
     data = settings(tmp_path, missing="keep", folds=3, fold=fold, unlabelled=True)
     train, val = make_dataset(data, "train"), make_dataset(data, "val")
-    parts = [{part.files(i).image for i in range(len(part))} for part in (*train.sets, val)]
-    assert len(set.union(*parts)) == sum(map(len, parts)) == 30
+    images = [{data.files(i).image for i in range(len(data))} for data in (*train.sets, val)]
+    assert len(set.union(*images)) == sum(map(len, images)) == 30
     assert all("labels" in train.sets[0][i] for i in range(len(train.sets[0])))
 
 
