@@ -158,6 +158,7 @@ WRONG_KEYS = [
 ]
 MORE_WRONG_KEYS = [
     (["trainer.max_step=3"], ["trainer.max_step", "Did you mean max_steps?"]),
+    (["augment.hflp=1"], ["augment.hflp", "Did you mean hflip?"]),
     (["+data.train.lenght=3"], ["data.lenght", "Did you mean length?"]),
     (["model/encoder=vitt"], ["model/encoder/vitt", "vit", "timm"]),
     (["debug=everything"], ["debug/everything"]),

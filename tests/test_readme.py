@@ -10,7 +10,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from dpt.cli import COMMANDS, FILE_COMMANDS
-from dpt.config.compose import MODEL_SETTINGS
+from dpt.config.compose import DATACLASS_SETTINGS
 from dpt.files import config_dir
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -62,7 +62,7 @@ def test_configured_commands_compose():
             if name in FILE_COMMANDS or "--config-dir=mine" in arguments:  # test_extending.py runs
                 continue
             overrides = [a for a in arguments if not a.startswith("-") and a not in ("...", "RUN")]
-            overrides = [f"++{o}" if o.startswith(MODEL_SETTINGS) else o for o in overrides]
+            overrides = [f"++{o}" if o.startswith(DATACLASS_SETTINGS) else o for o in overrides]
             if "-m" in arguments:  # the first value of a sweep
                 overrides = [re.sub(r"=([^\[,]*),.*", r"=\1", o) for o in overrides]
             try:

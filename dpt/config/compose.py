@@ -34,7 +34,9 @@ SWEEP = {"-m", "--multirun"}
 HELP = {"-h", "--help"}
 USER_FILES = {"-cd", "--config-dir"}
 PRINTING = {"-c", "--cfg", "--resolve", "-p", "--package", "-i", "--info", "-sc"}
-MODEL_SETTINGS = ("model.encoder.", "model.decoder.", "model.preprocessing.")
+DATACLASS_SETTINGS = ("augment.", "model.encoder.", "model.decoder.", "model.preprocessing.")
+"""Settings of training that dataclasses check and give defaults to; the files name few of them."""
+TRAINING = {"train", "find-lr", "data check"}
 FLAGS = SWEEP | HELP | USER_FILES | PRINTING | {"--shell-completion"}
 """The flags of Hydra that dpt accepts."""
 
@@ -48,7 +50,8 @@ def run_configured(command: str, job: str, arguments: Sequence[str]) -> None:
         arguments: Hydra overrides and flags.
     """
     # Hydra accepts the flag of a sweep only before the overrides
-    arguments = sorted(map(_as_hydra_reads, arguments), key=lambda a: a not in SWEEP)
+    arguments = [_as_hydra_reads(argument, command) for argument in arguments]
+    arguments.sort(key=lambda argument: argument not in SWEEP)
     flags = [argument.partition("=")[0] for argument in arguments if argument.startswith("-")]
     if HELP & {*flags}:
         with redirect_stdout(StringIO()) as text, suppress(SystemExit):
@@ -85,13 +88,13 @@ def run_configured(command: str, job: str, arguments: Sequence[str]) -> None:
         raise SystemExit(1)
 
 
-def _as_hydra_reads(argument: str) -> str:
+def _as_hydra_reads(argument: str, command: str) -> str:
     """Returns an override as Hydra needs it.
 
-    ``optim=null`` becomes ``optim='null'``: Hydra's error would not name the group. Settings of the
-    model become ``++KEY=VALUE``: dataclasses check them and hold their defaults, not the files.
+    ``optim=null`` becomes ``optim='null'``: Hydra's error would not name the group. Settings of a
+    dataclass become ``++KEY=VALUE``: the configuration files need not name them.
     """
-    if argument.startswith(MODEL_SETTINGS):
+    if command in TRAINING and argument.startswith(DATACLASS_SETTINGS):
         return f"++{argument}"
     group, _, value = argument.partition("=")
     if (config_dir() / group).is_dir() and re.fullmatch(r"(?i)null|true|false|[-+.\d]+", value):

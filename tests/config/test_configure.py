@@ -229,10 +229,11 @@ def test_every_optimiser_runs_with_every_schedule(optim, schedule):
 
 
 @pytest.mark.parametrize("choice", choices("augment"))
-def test_every_augmentation_can_be_built(choice):
+def test_every_augmentation_can_be_built_and_repeats_no_default(choice):
     values = composed(f"augment={choice}")["augment"]
     checked = check_arguments(TrainTransform, {"image_size": [32, 48], **values}, "augment")
-    assert TrainTransform(**checked).image_size == (32, 48)
+    changed = vars(TrainTransform(**checked))
+    assert all(changed[key] != getattr(TrainTransform, key) for key in values)
 
 
 @pytest.mark.parametrize("choice", choices("experiment"))
