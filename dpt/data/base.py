@@ -56,9 +56,7 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
     info: DatasetInfo  # targets, class names, palette, depth range; known before any file is read
     class_id_names: tuple[str, ...] = ()  # of the image-level classes, if there are any
     root: str | Path | None = None  # folder or URL; reports omit it from file names
-    objects_fault: str = (
-        ""  # why no object can be trained or scored, if there are labels of objects
-    )
+    objects_fault: str = ""  # why labels of objects, if there are any, train and score nothing
     labels_remedy: str = ""  # how to obtain labels that are absent, for messages
     depth_rule: DepthRule | None = None  # from the values of depth files to metres
     label_rule: LabelRule | None = None  # from the values of label files to classes
@@ -146,7 +144,7 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
                 f"{name}: the sample has {', '.join(sample)}: it must have an image, and depth and "
                 "valid or neither"
             )
-        check_arrays(sample, self.files(sample["index"]) if "index" in sample else None)
+        _check_arrays(sample, self.files(sample["index"]) if "index" in sample else None)
         class_id, ids = sample.get("class_id", NO_CLASS), len(self.class_id_names)
         if ids and class_id >= ids:
             raise DataError(
@@ -176,27 +174,26 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
         """
         if len(self) == 0:
             raise DataError("the data set is empty")
-        remarks: dict[str, list[str]] = {"depth": [], "labels": []}  # one for each map, or ""
+        counts = {"depth": 0, "labels": 0}
+        warnings: dict[str, list[str]] = {"depth": [], "labels": []}
         for index in self.some_indices(limit) if self.reads_files else ():
             sample = self[index]
             self.check(sample)
-            if "valid" in sample:
-                is_usable = bool(sample["valid"].any())
-                remarks["depth"].append("" if is_usable else self.explain_invalid_depth(index))
-            if "labels" in sample:
-                is_usable = bool((sample["labels"] != IGNORE_INDEX).any())
-                remark = (
+            counts["depth"] += "depth" in sample
+            counts["labels"] += "labels" in sample
+            if "depth" in sample and not sample["valid"].any():
+                warnings["depth"].append(self.explain_invalid_depth(index))
+            is_ignored = "labels" in sample and (sample["labels"] == IGNORE_INDEX).all()
+            if is_ignored and not self.info.has_only_things:
+                warnings["labels"].append(
                     f"every label pixel of {self.name(index)} is ignored: check the labels, and "
                     "data.ignore_index and data.label_map if the data has them"
                 )
-                is_usable = is_usable or self.info.has_only_things
-                remarks["labels"].append("" if is_usable else remark)
-        warnings = {key: [line for line in lines if line] for key, lines in remarks.items()}
-        for key, empty in warnings.items():
-            count = len(remarks[key])
-            if 2 * len(empty) > count:
-                more = f" (so are {len(empty)} of {count} {key} files read)" if count > 1 else ""
-                raise DataError(empty[0] + more)
+        for key, lines in warnings.items():
+            count = counts[key]
+            if 2 * len(lines) > count:
+                more = f" (so are {len(lines)} of {count} {key} files read)" if count > 1 else ""
+                raise DataError(lines[0] + more)
         return warnings["depth"] + warnings["labels"]
 
 
@@ -281,7 +278,7 @@ _DTYPES: dict[str, np.dtype] = {
 }
 
 
-def check_arrays(sample: Sample, files: Files | None) -> None:
+def _check_arrays(sample: Sample, files: Files | None) -> None:
     """Raises DataError if a size or dtype is wrong; ``files`` lets the message name the file."""
     name = sample.get("name", "a sample")
     height, width = sample["image"].shape[:2]

@@ -22,12 +22,12 @@ from torch.utils.data import DataLoader
 from dpt.data.base import Augmented, Dataset, Transform
 from dpt.data.mixing import paste_parts
 from dpt.data.samplers import EpochSampler
+from dpt.data.view import MapName
 from dpt.files import DataError
 from dpt.process import end_with_parent
 from dpt.types import IGNORE_INDEX, NO_CLASS, Batch, RandomViews, Sample, Target
 
 T = TypeVar("T")
-MapName = Literal["labels", "objects", "depth", "valid"]
 Combine = Callable[[list[Tensor]], Tensor]
 
 TIMEOUT = 1800.0  # seconds for a batch: longer than a network disk takes to come back
@@ -56,15 +56,14 @@ def collate_eval(samples: Sequence[Sample], targets: Collection[Target] = ()) ->
     The batch has ``targets`` and those that any sample has; where a sample lacks one, it is marked
     as ignored, a map with the image's size.
     """
-    known: tuple[Target, ...] = ("labels", "objects", "depth", "class_id", "value", "caption")
-    present = [target for target in known if any(target in s for s in samples)]
-    batch = _collate(samples, {*targets, *present}, _listed)
-    if any("masks" in s for s in samples):
+    present = {key for sample in samples for key in sample}
+    batch = _collate(samples, present.union(targets), _listed)
+    if "masks" in present:
         batch["masks"] = [s.get("masks") for s in samples]
     return batch
 
 
-def _collate(samples: Sequence[Sample], targets: Collection[Target], combine: Combine) -> Batch:
+def _collate(samples: Sequence[Sample], targets: Collection[str], combine: Combine) -> Batch:
     """Returns a batch with all ``targets``; ``combine`` makes one entry of the maps of samples."""
 
     def maps(key: MapName, fill: float, dtype: type) -> Tensor:

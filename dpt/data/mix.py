@@ -63,7 +63,6 @@ class MixDataset(Dataset):
         if self.is_training:
             all_weights = [weights.get(name, 1.0) for name in sets]
             self._counts = _apportion(all_weights, length or sum(self._sizes))
-        self._ends = list(accumulate(self._counts))
         self.info = _common_info({name: dataset.info for name, dataset in by_name.items()})
         self.class_id_names = _common_classes(
             {n: d.class_id_names for n, d in by_name.items() if "class_id" in d.info.targets}
@@ -77,7 +76,7 @@ class MixDataset(Dataset):
         self._orders: dict[tuple[int, int, int], np.ndarray] = {}
 
     def __len__(self) -> int:
-        return self._ends[-1]
+        return sum(self._counts)
 
     def __getitem__(self, index: int) -> Sample:
         return self.draw(0, index)
@@ -90,14 +89,15 @@ class MixDataset(Dataset):
         return sample
 
     def check(self, sample: Sample) -> None:
-        """Nothing: :meth:`draw` checks a sample as its own set does."""
+        """Does nothing: :meth:`draw` lets the sample's own set check it."""
 
     def locate(self, epoch: int, index: int) -> tuple[int, int, int]:
         """Returns the number of the set, the completed passes through it, and the index in it."""
         if not 0 <= index < len(self):
             raise IndexError(f"index {index} is not in 0..{len(self) - 1}")
-        number = bisect_right(self._ends, index)
-        position = index - (self._ends[number] - self._counts[number])
+        starts = [0, *accumulate(self._counts)]
+        number = bisect_right(starts, index) - 1
+        position = index - starts[number]
         if not self.is_training:
             return number, 0, position
         turn, position = divmod(epoch * self._counts[number] + position, self._sizes[number])
@@ -117,15 +117,15 @@ class MixDataset(Dataset):
         once.is_training = once.changes_every_epoch = False
         once.sets = [dataset.without_repeats() for dataset in self.sets]
         once._sizes = once._counts = [len(dataset) for dataset in once.sets]
-        once._ends = list(accumulate(once._counts))
         return once
 
     @property
     def available_indices(self) -> Sequence[int]:
         available: list[int] = []
-        for end, count, dataset in zip(self._ends, self._counts, self.sets, strict=True):
-            first = end - count
+        first = 0
+        for count, dataset in zip(self._counts, self.sets, strict=True):
             available += range(first, first + min(count, len(dataset.available_indices)))
+            first += count
         return available
 
     @property

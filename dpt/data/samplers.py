@@ -1,12 +1,14 @@
 """Which samples come next: one sampler for training and evaluation, on any number of ranks."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
 import torch.distributed as dist
 import torch.utils.data
 
 
+@dataclass(eq=False)
 class EpochSampler(torch.utils.data.Sampler[tuple[int, int]]):
     """Yields (epoch, index), so that workers have the epoch.
 
@@ -19,17 +21,14 @@ class EpochSampler(torch.utils.data.Sampler[tuple[int, int]]):
     ``order`` draws the permutations, int (length,); None draws plain ones.
     """
 
-    def __init__(
-        self,
-        length: int,
-        *,
-        seed: int,
-        shuffle: bool,
-        order: Callable[[np.random.Generator], np.ndarray] | None = None,
-    ) -> None:
-        self.length, self.seed, self.shuffle, self.order = length, seed, shuffle, order
-        self.epoch = 0
-        self.start = 0  # entries of this rank already used in this epoch, when resuming inside it
+    length: int
+    _: KW_ONLY
+    seed: int
+    shuffle: bool
+    order: Callable[[np.random.Generator], np.ndarray] | None = None
+
+    epoch = 0
+    start = 0  # entries of this rank already used in this epoch, when resuming inside it
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the permutation; Lightning calls it before every epoch."""

@@ -86,11 +86,11 @@ def pack_split(
 
 def _readable(encoded: Iterable[Encoded]) -> Iterator[tuple[str, dict[str, bytes]]]:
     """Yields the samples that could be read, and warns of the others."""
-    for key, parts in encoded:
-        if isinstance(parts, str):
-            log.warning("left out: %s", parts)
+    for key, files in encoded:
+        if isinstance(files, str):
+            log.warning("left out: %s", files)
         else:
-            yield key, parts
+            yield key, files
 
 
 def _encode(dataset: Dataset, skip_broken: bool, index: int) -> Encoded:
@@ -113,11 +113,11 @@ def _write_shard(
     try:
         with atomic.replacing(path) as temporary:
             with temporary.open("wb") as file, tarfile.open(fileobj=file, mode="w") as tar:
-                for key, parts in samples:
-                    for name in sorted(parts):
+                for key, files in samples:
+                    for name in sorted(files):
                         member = tarfile.TarInfo(f"{key}.{name}")  # no time, no owner
-                        member.size = len(parts[name])
-                        tar.addfile(member, BytesIO(parts[name]))
+                        member.size = len(files[name])
+                        tar.addfile(member, BytesIO(files[name]))
                     count += 1
                     if file.tell() >= shard_size:
                         break

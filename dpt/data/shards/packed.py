@@ -99,11 +99,11 @@ class PackedDataset(Dataset):
         number = bisect_right(self._ends, index)
         with self._open(self.shards[number]) as file:
             key, members = self._table(number, file)[index - self._ends[number]]  # from the end
-            parts = {}
+            files = {}
             for name, (start, length) in members.items():
                 file.seek(start)
-                parts[name] = file.read(length)
-        sample = decode_sample(parts, source=f"{self.root}/{self.shards[number].name}#{key}")
+                files[name] = file.read(length)
+        sample = decode_sample(files, source=f"{self.root}/{self.shards[number].name}#{key}")
         sample["index"] = index
         return sample
 

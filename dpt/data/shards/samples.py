@@ -46,49 +46,49 @@ def encode_sample(sample: Sample) -> dict[str, bytes]:
     """
     path = Path(sample.get("name", ""))
     suffix = path.suffix.lower()
-    parts = {}
+    files = {}
     if suffix in io.IMAGE_SUFFIXES and path.is_file():
         data = read_bytes(path)
         with suppress(DataError):  # of files that are read with settings, such as data.bands
             if np.array_equal(io.read_image(path, data=data), sample["image"]):
                 usual = {".tiff": ".tif", **dict.fromkeys(io.JPEG_SUFFIXES, ".jpg")}
-                parts[usual.get(suffix, suffix).removeprefix(".")] = data
-    if not parts:
-        parts["png"] = _png(sample["image"][..., ::-1])
+                files[usual.get(suffix, suffix).removeprefix(".")] = data
+    if not files:
+        files["png"] = _png(sample["image"][..., ::-1])
     if "labels" in sample:
-        parts["labels.png"] = _png(sample["labels"])
+        files["labels.png"] = _png(sample["labels"])
     if "objects" in sample:
-        parts["objects.png"] = _png(sample["objects"])
+        files["objects.png"] = _png(sample["objects"])
     if "depth" in sample:
         file = BytesIO()
         depth = np.where(sample["valid"], sample["depth"], np.float32(0))
         np.savez_compressed(file, depth=depth)
-        parts["depth.npz"] = file.getvalue()
+        files["depth.npz"] = file.getvalue()
     scalars = {k: value for k, value in sample.items() if k in _Scalars.__annotations__}
     text = json.dumps(scalars, default=lambda number: number.item())
-    return {**parts, "json": text.encode()}
+    return {**files, "json": text.encode()}
 
 
-def decode_sample(parts: Mapping[str, bytes], *, source: str) -> Sample:
+def decode_sample(files: Mapping[str, bytes], *, source: str) -> Sample:
     """Returns the sample of such files, without ``index``; errors name ``source``."""
-    images = [name for name in parts if name not in _NO_IMAGES]
+    images = [name for name in files if name not in _NO_IMAGES]
     if len(images) != 1:
         raise DataError(f"{source}: has {len(images)} images, expected one: pack the data again")
-    image = io.read_image(f"{source}.{images[0]}", data=parts[images[0]])
+    image = io.read_image(f"{source}.{images[0]}", data=files[images[0]])
     try:
-        scalars = vars(_SCALARS.validate_json(parts["json"]))
+        scalars = vars(_SCALARS.validate_json(files["json"]))
         for mask in scalars["masks"] or ():
             encode_mask({"size": [*image.shape[:2]], "counts": mask.counts}, image.shape[:2])
     except (KeyError, ValueError):
         raise DataError(f"{source}.json: missing or damaged: pack the data again") from None
     sample = cast(Sample, {"image": image, **{k: v for k, v in scalars.items() if v is not None}})
-    if "labels.png" in parts:
-        sample["labels"] = _read_png(f"{source}.labels.png", parts["labels.png"])
-    if "objects.png" in parts:
-        sample["objects"] = _read_png(f"{source}.objects.png", parts["objects.png"])
-    if "depth.npz" in parts:
+    if "labels.png" in files:
+        sample["labels"] = _read_png(f"{source}.labels.png", files["labels.png"])
+    if "objects.png" in files:
+        sample["objects"] = _read_png(f"{source}.objects.png", files["objects.png"])
+    if "depth.npz" in files:
         path = f"{source}.depth.npz"
-        depth = arrays.read_numpy(path, data=parts["depth.npz"])
+        depth = arrays.read_numpy(path, data=files["depth.npz"])
         if depth.dtype != np.float32:
             raise DataError(f"{path}: depth is {depth.dtype}, not float32: pack the data again")
         sample["depth"], sample["valid"] = depth, (depth > 0) & (depth < np.inf)
