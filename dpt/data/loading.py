@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from dpt.data.base import Augmented, Dataset, Transform
-from dpt.data.mixing import paste_parts
+from dpt.data.pasting import paste_parts
 from dpt.data.samplers import EpochSampler
 from dpt.data.view import MapName
 from dpt.files import DataError
@@ -110,7 +110,10 @@ def _listed(tensors: list[Tensor]) -> Tensor:
 
 
 def as_tensor(array: np.ndarray) -> Tensor:
-    """Shares the memory of ``array``, unless it is read-only (from a cache) or not contiguous."""
+    """Returns a tensor that shares the memory of ``array``, if it is writable and contiguous.
+
+    Arrays from a cache are read-only.
+    """
     writable = array.flags.writeable and array.flags.c_contiguous
     return torch.from_numpy(array if writable else array.copy())
 

@@ -15,7 +15,7 @@ from dpt.data.colors import (
     make_color_steps,
     strongly_changed,
 )
-from dpt.data.mixing import draw_part
+from dpt.data.pasting import draw_part
 from dpt.data.resize import resize_image, whole_factor
 from dpt.data.view import GREY, view_image, view_map, view_sample
 from dpt.geometry import View, Window
@@ -45,7 +45,7 @@ class TrainTransform:
         extra: pixel transforms of albumentations, applied last and in this order; each is a mapping
             of ``_target_`` and arguments: ``{"_target_": "albumentations.RandomFog", "p": 0.1}``.
         strong: strength in 0..1 of :func:`dpt.data.colors.strongly_changed` for images without
-            labels, on which :func:`dpt.data.mixing.paste_parts` then pastes parts of images with
+            labels, on which :func:`dpt.data.pasting.paste_parts` then pastes parts of images with
             labels; 0: neither.
         targets: labels that are trained; ``strong`` treats images with none of these as images
             without labels.
@@ -88,7 +88,7 @@ class TrainTransform:
         )
 
     def __call__(self, sample: Sample, *, seed: int) -> Sample:
-        """The same seed gives the same result; the arrays of ``sample`` are not written to."""
+        """Returns a new sample, the same for the same seed; ``sample`` is not written to."""
         random = np.random.default_rng(seed)
         is_unlabelled = self.strong > 0 and not {*self.targets} & sample.keys()
         source = sample["image"]
@@ -113,11 +113,7 @@ class TrainTransform:
             out["mixing"] = PasteSource(draw_part(out, random))
         out["image"] = image
         if self.views:
-            large = draw_crops(source, random, self.views, self.image_size, (0.25, 1.0))
-            small = None
-            if self.crops:
-                small = draw_crops(source, random, self.crops, self._crop_size, (0.05, 0.25))
-            out["views"] = RandomViews(large, small)
+            out["views"] = self._draw_views(source, random)
         return out
 
     def draw_view(self, source: tuple[int, ...], random: np.random.Generator) -> tuple[View, float]:
@@ -138,6 +134,14 @@ class TrainTransform:
             view = view.rotated(angle)
         return view, zoom
 
+    def _draw_views(self, image: np.ndarray, random: np.random.Generator) -> RandomViews:
+        def draw(count: int, size: tuple[int, int], area: tuple[float, float]) -> np.ndarray:
+            return np.stack([draw_recolored_crop(image, random, size, area) for _ in range(count)])
+
+        large = draw(self.views, self.image_size, (0.25, 1.0))
+        small = draw(self.crops, self._crop_size, (0.05, 0.25)) if self.crops else None
+        return RandomViews(large, small)
+
 
 def _start(position: float, slack: int) -> int:
     """Returns where a window begins that is ``slack`` pixels shorter than the image.
@@ -151,7 +155,7 @@ def _start(position: float, slack: int) -> int:
 
 @dataclass(eq=False)
 class EvalTransform:
-    """The image resized as ``preprocessing`` says; labels and depth at their own resolution."""
+    """Resizes the image as ``preprocessing`` says; labels and depth keep their own resolution."""
 
     preprocessing: Preprocessing
 
@@ -161,17 +165,6 @@ class EvalTransform:
         out = sample.copy()
         out["image"] = resize_image(sample["image"], size, rule=self.preprocessing.interpolation)
         return out
-
-
-def draw_crops(
-    image: np.ndarray,
-    random: np.random.Generator,
-    count: int,
-    size: tuple[int, int],
-    area: tuple[float, float],
-) -> np.ndarray:
-    """Returns ``count`` crops of :func:`draw_recolored_crop`, uint8 RGB (count, h, w, 3)."""
-    return np.stack([draw_recolored_crop(image, random, size, area) for _ in range(count)])
 
 
 def draw_recolored_crop(

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from dpt.data import TrainTransform, collate_train
-from dpt.data.mixing import paste_parts
+from dpt.data.pasting import paste_parts
 from dpt.types import IGNORE_INDEX, PasteSource, PasteTarget
 
 SIZE = (32, 48)

@@ -91,19 +91,10 @@ def test_view_of_window_is_a_slice_and_a_resize():
     assert np.array_equal(view_map(sample["labels"], view, 0), labels)
 
 
-def test_view_copies_what_it_does_not_resize():
-    sample = coordinates()
-    out = view_sample(sample, View.of_window(Window(0, 0, H, W), (H, W)))
-    for name, array in sample.items():
-        assert np.array_equal(out[name], array)
-        assert not np.shares_memory(out[name], array)
-
-
-@pytest.mark.parametrize("degrees", [0.0, 0.01], ids=["resize", "warp"])
-def test_view_averages_when_it_shrinks(degrees):
+def test_view_averages_when_it_shrinks_and_rotates():
     stripes = np.zeros((240, 320, 3), np.uint8)
     stripes[:, ::2] = 200
-    view = View.of_window(Window(0, 0, 240, 320), (60, 80)).rotated(degrees)
+    view = View.of_window(Window(0, 0, 240, 320), (60, 80)).rotated(0.01)
     assert np.abs(view_image(stripes, view)[2:-2, 2:-2].astype(int) - 100).max() <= 2
 
 

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from dpt.config.objects import check_arguments
 from dpt.data import TrainTransform, collate_train
 from dpt.data.transforms import draw_recolored_crop
 
@@ -64,15 +63,3 @@ def test_draw_recolored_crop_has_the_area(area, monkeypatch):
     assert min(areas) > 0.7 * area[0]
     assert max(areas) < 1.1 * area[1]
     assert area[0] == area[1] or max(areas) - min(areas) > 0.2
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"views": -1}, {"crops": 65}, {"crop_size": (16,)}, {"crop_size": (49, 20)}],
-    ids=str,
-)
-def test_transform_wrong_views_are_named(options):
-    with pytest.raises(ValueError, match=rf"augment\.{next(iter(options))}="):
-        TrainTransform(
-            **check_arguments(TrainTransform, {"image_size": SIZE, **options}, "augment")
-        )

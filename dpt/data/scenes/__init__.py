@@ -1,1 +1,1 @@
-"""Procedural scenes: photos with exact depth and labels."""
+"""Procedural scenes: images with exact depth and labels."""

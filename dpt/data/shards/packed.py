@@ -97,13 +97,15 @@ class PackedDataset(Dataset):
         if not 0 <= index < len(self):
             raise IndexError(f"index {index} is not in 0..{len(self) - 1}")
         number = bisect_right(self._ends, index)
-        with self._open(self.shards[number]) as file:
-            key, members = self._table(number, file)[index - self._ends[number]]  # from the end
+        shard = self.shards[number]
+        position = index - self._ends[number] + shard.samples
+        with self._open(shard) as file:
+            key, members = self._table(number, file)[position]
             files = {}
             for name, (start, length) in members.items():
                 file.seek(start)
                 files[name] = file.read(length)
-        sample = decode_sample(files, source=f"{self.root}/{self.shards[number].name}#{key}")
+        sample = decode_sample(files, source=f"{self.root}/{shard.name}#{key}")
         sample["index"] = index
         return sample
 
@@ -113,7 +115,7 @@ class PackedDataset(Dataset):
         return range(self.shards[0].samples if self.is_remote else len(self))
 
     def damaged_files(self) -> Sequence[str]:
-        """Returns those of a local folder; a remote shard is verified when it is fetched."""
+        """Checks the shards of a local folder; a remote shard is verified when it is fetched."""
         faults = []
         for shard in () if self.is_remote else self.shards:
             try:
@@ -183,10 +185,10 @@ def _read_table(file: BinaryIO, *, source: str) -> Table:
                 plain = member.isreg() and not member.issparse()
                 if not (plain and 0 <= member.size <= MAX_BYTES):
                     raise tarfile.TarError(f"{member.name} is not a plain file, or too large")
-                key, _, part = member.name.partition(".")
+                key, _, name = member.name.partition(".")
                 if not table or table[-1][0] != key:
                     table.append((key, {}))
-                table[-1][1][part] = member.offset_data, member.size
+                table[-1][1][name] = member.offset_data, member.size
     except (tarfile.TarError, MemoryError) as error:  # a header may declare any size
         raise DataError(f"{source}: not a readable shard ({error}): copy it again") from None
     return table
