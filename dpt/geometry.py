@@ -85,14 +85,12 @@ class View:
     def window(self) -> Window | None:
         """The source pixels that the view shows if it only cuts a window, resizes it and mirrors it
         left to right; None if it rotates or cuts pixels apart."""
-        (scale_x, skew_x, shift_x), (skew_y, scale_y, shift_y) = self.matrix.tolist()
+        (scale_x, skew_x, _), (skew_y, scale_y, _) = self.matrix.tolist()
         if abs(skew_x) + abs(skew_y) > 1e-12 or scale_y <= 0 or scale_x == 0:
             return None
-        x_edges = sorted((edge - shift_x) / scale_x + 0.5 for edge in (-0.5, self.size[1] - 0.5))
-        y_edges = [(edge - shift_y) / scale_y + 0.5 for edge in (-0.5, self.size[0] - 0.5)]
-        edges = [*x_edges, *y_edges]
-        left, right, top, bottom = whole = [round(edge) for edge in edges]
-        if any(abs(a - b) > _TOLERANCE for a, b in zip(edges, whole, strict=True)):
+        corners = self.corners() + 0.5
+        edges = np.stack([corners.min(axis=0), corners.max(axis=0)])
+        if np.abs(edges - edges.round()).max() > _TOLERANCE:
             return None
-        is_empty = left >= right or top >= bottom
-        return None if is_empty else Window(top, left, bottom - top, right - left)
+        (left, top), (right, bottom) = edges.round().astype(int).tolist()
+        return Window(top, left, bottom - top, right - left)

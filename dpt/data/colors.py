@@ -111,14 +111,12 @@ def make_pixel_transform(settings: PlainMapping, where: str) -> ImageOnlyTransfo
     where = f"{where}._target_={target[:200]}"
     package, _, name = target.rpartition(".")
     transform = vars(albumentations).get(name) if package == "albumentations" else None
-    if isinstance(transform, type) and issubclass(transform, albumentations.DualTransform):
-        raise ValueError(
-            f"{where}: changes the geometry, which belongs to augment.zoom, augment.rotate and "
-            "augment.hflip"
-        )
     base = albumentations.ImageOnlyTransform
     if not (isinstance(transform, type) and issubclass(transform, base)) or transform is base:
-        raise ValueError(f"{where}: must be a pixel transform, as albumentations.RandomFog")
+        raise ValueError(
+            f"{where}: must be a pixel transform, as albumentations.RandomFog; augment.zoom, "
+            "augment.rotate and augment.hflip change the geometry"
+        )
     arguments = {key: value for key, value in settings.items() if key != "_target_"}
     image = np.full((64, 64, 3), 100, np.uint8)
     try:

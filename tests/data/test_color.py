@@ -110,7 +110,5 @@ def test_extra_steps_are_drawn_independently():
     ids=str,
 )
 def test_extra_refuses_all_but_pixel_transforms(settings):
-    with pytest.raises(ValueError, match=r"^augment\.extra\.1\._target_=[^\n]*$") as caught:
+    with pytest.raises(ValueError, match=r"^augment\.extra\.1\._target_=[^\n]*$"):
         TrainTransform(image_size=[20, 30], extra=[FOG, settings])
-    if "Affine" in str(settings):
-        assert "augment.rotate" in str(caught.value)

@@ -7,7 +7,6 @@ cannot keep the guarantees of ``EpochSampler``: equal numbers on all ranks and r
 import tarfile
 import tempfile
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -88,7 +87,7 @@ class PackedDataset(Dataset):
         self.info, self.class_id_names = index.info, index.class_id_names
         self.shards, self.window = index.shards, window
         self._ends = list(accumulate(shard.samples for shard in self.shards))
-        self._tables: OrderedDict[int, Table] = OrderedDict()
+        self._tables: dict[int, Table] = {}
 
     def __len__(self) -> int:
         return self._ends[-1]
@@ -160,24 +159,19 @@ class PackedDataset(Dataset):
 
     def _table(self, number: int, file: BinaryIO) -> Table:
         """Returns the table of a shard; keeps those of the shards used last."""
-        if number not in self._tables:
+        table = self._tables.pop(number, None)
+        if table is None:
             shard = self.shards[number]
-            source = f"{self.root}/{shard.name}"
-            table = _read_table(file, source=source)
-            if len(table) != shard.samples:
-                raise DataError(
-                    f"{source}: has {len(table)} samples, expected {shard.samples}: pack the data "
-                    "again"
-                )
-            self._tables[number] = table
-            if len(self._tables) > 2 * self.window + 1:
-                self._tables.popitem(last=False)
-        self._tables.move_to_end(number)
-        return self._tables[number]
+            table = _read_table(file, source=f"{self.root}/{shard.name}", count=shard.samples)
+        self._tables[number] = table  # as the last
+        if len(self._tables) > 2 * self.window + 1:
+            del self._tables[next(iter(self._tables))]
+        return table
 
 
-def _read_table(file: BinaryIO, *, source: str) -> Table:
-    """Finds the samples of a tar file: consecutive files with the same name up to the first dot."""
+def _read_table(file: BinaryIO, *, source: str, count: int) -> Table:
+    """Finds the ``count`` samples of a tar file: consecutive files with the same name up to the
+    first dot."""
     table: Table = []
     try:
         with tarfile.open(fileobj=file, mode="r:") as tar:
@@ -191,4 +185,8 @@ def _read_table(file: BinaryIO, *, source: str) -> Table:
                 table[-1][1][name] = member.offset_data, member.size
     except (tarfile.TarError, MemoryError) as error:  # a header may declare any size
         raise DataError(f"{source}: not a readable shard ({error}): copy it again") from None
+    if len(table) != count:
+        raise DataError(
+            f"{source}: has {len(table)} samples, expected {count}: pack the data again"
+        )
     return table
