@@ -198,7 +198,7 @@ def test_transform_gamma_keeps_the_order_of_brightness_and_mostly_darkens():
 )
 def test_transform_wrong_settings_are_named(options):
     given = {"image_size": [8, 8]} | options
-    with pytest.raises(ValueError, match=rf"augment\.{next(iter(options))}="):
+    with pytest.raises(ValueError, match=rf"augment\.{next(iter(options))}"):
         TrainTransform(**check_arguments(TrainTransform, given, "augment"))
 
 
