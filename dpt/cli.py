@@ -6,6 +6,8 @@ A user's mistake gives one message and a non-zero exit code, never a stack trace
 import os
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from io import TextIOWrapper
 
@@ -62,6 +64,27 @@ def main(command: str | None = None) -> None:
     Exit codes: 0 success, 1 a mistake in the input or an output that cannot be written, 2 an
     unknown command, 128 + N stopped by signal N.
     """
+    with _written_output():
+        name, arguments = _command_of(command, _with_home(sys.argv[1:]))
+        if name is None:
+            return
+        with _stoppable(name), _mistakes_in_one_line():
+            _prepare_process()
+            if name in FILE_COMMANDS:
+                import_module(f"dpt.commands.{name}").run(arguments)
+                return
+            from dpt.config.compose import run_configured
+
+            if name == "evaluate":
+                arguments = _overrides_of_evaluate(arguments)
+            if is_first_rank() and not any(argument[:1] == "-" for argument in arguments):
+                say(f"dpt {name}: loading libraries")
+            run_configured(name, COMMANDS[name], arguments)
+
+
+@contextmanager
+def _written_output() -> Iterator[None]:
+    """Makes an output that cannot be written a mistake, as on a full disk."""
     if sys.stdout is None:  # closed, as by >&-
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     fault: OSError | None = None
@@ -70,7 +93,7 @@ def main(command: str | None = None) -> None:
         os.getcwd()  # fails if the working folder was removed
         if isinstance(sys.stdout, TextIOWrapper):  # file names may not be UTF-8
             sys.stdout.reconfigure(errors="backslashreplace")
-        _run(command, _with_home(sys.argv[1:]))
+        yield
     except OSError as error:
         fault = error
     except SystemExit as stop:
@@ -84,6 +107,34 @@ def main(command: str | None = None) -> None:
         fail(fault or unwritten or "")
 
 
+@contextmanager
+def _stoppable(command: str) -> Iterator[None]:
+    """Ends a command that a signal stops by one line; requeues a job of SLURM."""
+    with stoppable():
+        try:
+            yield
+        except Stopped as reason:
+            if command == "train" and reason.name == "SIGUSR1":  # of SLURM, before training
+                reason.message += f"; {requeue() or 'nothing was trained yet'}"
+            raise
+
+
+@contextmanager
+def _mistakes_in_one_line() -> Iterator[None]:
+    """Ends the process by one line where the user made a mistake or memory is short."""
+    from dpt.config.job import MISTAKES, fail
+
+    try:
+        yield
+    except MISTAKES as error:
+        fail(error)
+    except Exception as error:
+        fault = lack_of_memory(error)
+        if fault:
+            fail(f"{fault}: use smaller images or a smaller model, or end other programs")
+        raise
+
+
 def _with_home(arguments: list[str]) -> list[str]:
     """Expands ~ in --out=~/FOLDER and in KEY=~/FOLDER, which the shell leaves."""
     home = os.path.expanduser("~")
@@ -93,16 +144,17 @@ def _with_home(arguments: list[str]) -> list[str]:
     ]
 
 
-def _run(command: str | None, arguments: list[str]) -> None:
+def _command_of(command: str | None, arguments: list[str]) -> tuple[str | None, list[str]]:
+    """Returns a command's name and its arguments; no name if help or version was printed."""
     if command is None:
         if not arguments or arguments[0] in ("-h", "--help"):
             print(HELP, end="")
-            return
+            return None, []
         if arguments[0] == "--version":
             from dpt import __version__
 
             print(f"dpt {__version__}")
-            return
+            return None, []
         command, *arguments = arguments
     if arguments and f"{command} {arguments[0]}" in COMMANDS:  # two words, as in dpt data check
         command, *arguments = f"{command} {arguments[0]}", *arguments[1:]
@@ -110,42 +162,18 @@ def _run(command: str | None, arguments: list[str]) -> None:
         names = ", ".join([*COMMANDS, *FILE_COMMANDS])
         print(f"error: there is no command {command!r}; choose from {names}", file=sys.stderr)
         raise SystemExit(2)
-    with stoppable():
-        try:
-            _call(command, arguments)
-        except Stopped as reason:
-            if command == "train" and reason.name == "SIGUSR1":  # of SLURM, before training
-                reason.message += f"; {requeue() or 'nothing was trained yet'}"
-            raise
+    return command, arguments
 
 
-def _call(command: str, arguments: list[str]) -> None:
-    """Runs a command that exists; a mistake ends the process by one line."""
-    from dpt.config.job import MISTAKES, fail
+def _prepare_process() -> None:
+    """Checks the ranks, and loads the user's plugins."""
     from dpt.plugins import load_plugins
 
     if os.environ.get("LOCAL_RANK", "0") != "0":  # started by Lightning's first rank
         end_with_parent()
-    try:
-        check_ranks()
-        raise_file_limit()
-        load_plugins()
-        if command in FILE_COMMANDS:
-            import_module(f"dpt.commands.{command}").run(arguments)
-            return
-        from dpt.config.compose import run_configured
-
-        if command == "evaluate":
-            arguments = _overrides_of_evaluate(arguments)
-        if is_first_rank() and not any(argument[:1] == "-" for argument in arguments):
-            say(f"dpt {command}: loading libraries")
-        run_configured(command, COMMANDS[command], arguments)
-    except MISTAKES as error:
-        fail(error)
-    except Exception as error:
-        if fault := lack_of_memory(error):
-            fail(f"{fault}: use smaller images or a smaller model, or end other programs")
-        raise
+    check_ranks()
+    raise_file_limit()
+    load_plugins()
 
 
 def _overrides_of_evaluate(arguments: list[str]) -> list[str]:

@@ -54,10 +54,7 @@ def run_configured(command: str, job: str, arguments: Sequence[str]) -> None:
     arguments.sort(key=lambda argument: argument not in SWEEP)
     flags = [argument.partition("=")[0] for argument in arguments if argument.startswith("-")]
     if HELP & {*flags}:
-        with redirect_stdout(StringIO()) as text, suppress(SystemExit):
-            _call_hydra(command, arguments, print)
-        # files whose names begin with _ are included by other files only
-        print(re.sub(r"\b_\w+, ", "", text.getvalue()).rstrip())
+        _print_help(command, arguments)
         return
     for flag in flags:
         if flag not in FLAGS:
@@ -68,8 +65,10 @@ def run_configured(command: str, job: str, arguments: Sequence[str]) -> None:
         run_job(job, run.folder, partial(resumed_config, run.folder, overrides, run.resume))
         return
     scores: dict[str, dict[str, float] | None] = {}  # of each run of a sweep; None: failed
+    typed = sys.argv
 
     def call_job(cfg: DictConfig) -> None:
+        sys.argv = typed  # other processes of the same run are started from it
         name, folder = _run_of(arguments)
         scores[name] = None
         try:
@@ -78,8 +77,8 @@ def run_configured(command: str, job: str, arguments: Sequence[str]) -> None:
             if len(scores) == 1 or end.code != 1:  # the others would fail like the first
                 raise
 
-    with explained(arguments):
-        _call_hydra(command, arguments, call_job)
+    with explained(arguments), _read_by_hydra(arguments):
+        _hydra_main(command, call_job)()
     if SWEEP & {*flags} and any(scores.values()):
         from dpt.run_log import log_sweep
 
@@ -115,23 +114,29 @@ def _without_user_files(arguments: Sequence[str]) -> list[str]:
     return overrides
 
 
-def _call_hydra(
-    command: str, arguments: Sequence[str], task: Callable[[DictConfig], object]
-) -> None:
-    """Calls ``task`` with each configuration that Hydra composes; Hydra reads ``sys.argv``."""
+def _print_help(command: str, arguments: Sequence[str]) -> None:
+    """Prints Hydra's help, without files whose names begin with _: other files include them."""
+    with redirect_stdout(StringIO()) as text, suppress(SystemExit), _read_by_hydra(arguments):
+        _hydra_main(command, print)()
+    print(re.sub(r"\b_\w+, ", "", text.getvalue()).rstrip())
+
+
+@contextmanager
+def _read_by_hydra(arguments: Sequence[str]) -> Iterator[None]:
+    """Sets ``sys.argv``, which Hydra reads, to the arguments for a while."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises errors instead of printing them
     typed = sys.argv
-
-    def entry(cfg: DictConfig) -> None:
-        sys.argv = typed  # other processes of the same run are started from it
-        task(cfg)
-
     sys.argv = [typed[0], *arguments]
     try:
-        name = re.sub("[ -]", "_", command)
-        hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=name)(entry)()
+        yield
     finally:
         sys.argv = typed
+
+
+def _hydra_main(command: str, task: Callable[[DictConfig], object]) -> Callable[[], object]:
+    """Returns a function that calls ``task`` with each configuration that Hydra composes."""
+    name = re.sub("[ -]", "_", command)
+    return hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=name)(task)
 
 
 def _run_of(arguments: Sequence[str]) -> tuple[str, Path]:
