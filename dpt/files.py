@@ -191,6 +191,11 @@ def few(names: Sequence[str], count: int = 3, separator: str = ", ") -> str:
     return separator.join(names[:count]) + left
 
 
+def plural(count: int, noun: str) -> str:
+    """Returns ``1 image`` or ``3 images``."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def reason(error: Exception) -> str:
     """Returns the class and message of another library's error, on one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"

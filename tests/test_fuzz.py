@@ -57,8 +57,7 @@ from dpt.data.formats.video import VideoReader, VideoWriter
 from dpt.data.shards.pack import pack_split
 from dpt.data.shards.packed import PackedDataset
 from dpt.data_check.layouts import Folder, detect
-from dpt.data_check.layouts.class_files import read_class_file
-from dpt.data_check.layouts.masks import mask_settings
+from dpt.data_check.layouts.masks import mask_settings, read_class_file
 from dpt.evaluation.predictions import PredictedDataset
 from dpt.files import config_dir
 from dpt.model import DPT

@@ -24,6 +24,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dpt.atomic import write_bytes
+from dpt.config.overrides import as_argument, as_text, is_below, keys_of, parse
 from dpt.files import real_path
 from dpt.process import say
 
@@ -87,14 +89,13 @@ def run(arguments: list[str]) -> None:
     plan = _parse(arguments)
     from dpt.commands import export
     from dpt.config.compose import run_configured
-    from dpt.config.overrides import as_text
     from dpt.data_check.layouts import detect
 
     data = {k.removeprefix("data."): v for k, v in plan.given.items() if k.startswith("data.")}
     detected = detect(plan.root, data)
     say("\n".join(detected.notes))
     _complete(plan, detected)
-    with redirect_stdout(io.StringIO()):  # refuses unknown keys before photos are read
+    with redirect_stdout(io.StringIO()):  # refuses unknown keys before images are read
         run_configured("train", "", ["--cfg=job", *plan.arguments])
     data_arguments = [o for o in plan.arguments if re.match(r"data[.=]", o)]
     data_arguments.append(f"limit={plan.checked_samples}")
@@ -123,14 +124,13 @@ def _parse(arguments: list[str]) -> Plan:
     """
     parser = argparse.ArgumentParser(
         prog="dpt fit",
-        description="Trains a model on a folder of photos with labels.",
+        description="Trains a model on a folder of images with labels.",
         epilog=DETAILS,
     )
-    parser.add_argument("folder", metavar="DIR", type=Path, help="photos, and masks or depth maps")
+    parser.add_argument("folder", metavar="DIR", type=Path, help="images, and masks or depth maps")
     parser.add_argument("--time", default="15m", help="for everything: 90s, 15m, 2h (default: 15m)")
     parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="as for train.py")
     options = parser.parse_intermixed_args(arguments)
-    from dpt.config.overrides import as_argument, parse
 
     deadline = time.monotonic() + seconds_of(options.time)
     given = {override.key: override.value for override in parse(options.overrides)}
@@ -154,8 +154,6 @@ def _parse(arguments: list[str]) -> Plan:
 
 def _complete(plan: Plan, detected: Detected) -> None:
     """Writes ``pairs.csv``, and plans the arguments of ``train.py`` and the size of the check."""
-    from dpt.atomic import write_bytes
-    from dpt.config.overrides import as_text, is_below, keys_of
     from dpt.data.formats.pictures import read_size
 
     table = plan.folder / "pairs.csv"
@@ -177,7 +175,6 @@ def _complete(plan: Plan, detected: Detected) -> None:
 def _run_in(plan: Plan, command: str, job: str, name: str, arguments: Sequence[str]) -> None:
     """Runs a command that writes into the folder ``name`` of the run."""
     from dpt.config.compose import run_configured
-    from dpt.config.overrides import as_text
 
     kept = [argument for argument in arguments if not argument.startswith("run_dir=")]
     run_configured(command, job, [*kept, f"run_dir={as_text(str(plan.folder / name))}"])
@@ -214,7 +211,7 @@ def settings_of(detected: Detected, root: Path, table: Path, image_size: object 
 
     Args:
         table: where the samples of ``data=folder`` are listed.
-        image_size: the user's ``data.image_size``, [H, W]. None: it follows from the photos' size.
+        image_size: the user's ``data.image_size``, [H, W]. None: it follows from the images' size.
     """
     import torch
 

@@ -1,14 +1,15 @@
 """``dpt data check``: finds faults of a data set before training.
 
 ``scan`` measures every sample once (``measure``, ``registration``), ``checks`` makes findings of
-the measurements, and ``report`` writes them. ``propose`` finds settings that a folder lacks, and
-``layouts`` what a folder of unknown contents holds (``dpt fit``).
+the measurements, and ``report`` writes them. ``layouts`` finds what a folder of unknown contents
+holds (``dpt fit``).
 """
 
 import json
 import logging
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import cast
@@ -20,17 +21,28 @@ from dpt.config.overrides import keys_of
 from dpt.config.run_keys import Seed
 from dpt.data import DataError
 from dpt.data.base import Augmented, Dataset, require_same_classes
+from dpt.data.formats import io
 from dpt.data_check import report
 from dpt.data_check.checks import CHECKS, QUICK_CHECKS
-from dpt.data_check.findings import SEVERITIES, Finding, has_errors
-from dpt.data_check.propose import propose
-from dpt.data_check.scan import Scan, read_records, record_of
+from dpt.data_check.layouts.masks import (
+    MAX_VALUES,
+    Values,
+    class_settings,
+    class_weights,
+    part_of,
+    with_ids,
+)
+from dpt.data_check.scan import SEVERITIES, Finding, Scan, has_errors, read_records, record_of
 from dpt.html import require_free
+from dpt.run_log import tracked
+from dpt.types import IGNORE_INDEX
 from dpt.validation import Count, Plain, PlainMapping, validate
 
 __all__ = ["check_data", "examine", "quick_findings"]
 
 log = logging.getLogger("dpt")
+_CLASSES = ("num_classes", "label_map", "class_names")
+_METRES = 100.0  # valid depth while data.max_depth is unknown
 
 
 def check_data(cfg: PlainMapping) -> None:
@@ -65,7 +77,7 @@ def check_data(cfg: PlainMapping) -> None:
         settings = loader_settings(data)
         loader = make_train_loader(scans[0].dataset, settings, cfg["augment"], seed, targets)
         augmented = cast(Augmented, loader.dataset)
-        report.write_page(folder / "report.html", title, findings, scans, augmented)
+        report.write_report(folder / "report.html", title, findings, scans, augmented)
         report.log_tables(scans)
     log.info("%s", report.text(findings))
     count = sum(len(scan.records) for scan in scans)
@@ -90,7 +102,7 @@ def examine(
     missing = data.get("missing", "raise")
     lenient: Plain = {"missing": "skip" if missing == "raise" else missing, "cache": False}
     lenient = {**data, **{key: value for key, value in lenient.items() if key in data}}
-    proposed, findings = propose(lenient, splits)
+    proposed, findings = _propose(lenient, splits)
     scans: list[Scan] = []
     for split in splits:
         try:
@@ -107,6 +119,54 @@ def examine(
         findings += _judge(scan)
         scans.append(scan)
     return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity)), scans
+
+
+def _propose(data: PlainMapping, splits: Sequence[str]) -> tuple[Plain, list[Finding]]:
+    """Returns settings that a folder lacks, and a note that lists them. Reads its masks for the
+    classes."""
+    settings: Plain = {}
+    task = hint = ""
+    if data.get("depth") and data.get("max_depth", _METRES) is None:
+        settings["max_depth"] = _METRES
+    if data.get("labels") and not any(data.get(key, True) for key in _CLASSES):
+        values, paths = _read_masks({**data, **settings, "num_classes": 1}, splits)
+        if not values:  # reading the split says what is wrong with its masks
+            return {**settings, "num_classes": 1}, []
+        classes, class_values = class_settings(values, paths, part_of(data))
+        settings |= classes
+        weights = class_weights([values[value] for value in class_values])
+        task = f" task.segmentation_loss.class_weights={weights}"
+        hint = "; if one of the ids means unlabelled, name it in data.ignore_index and check again"
+    if not settings:
+        return {}, []
+    message = "the configuration lacks settings; these follow from the files"
+    arguments = " ".join(f"data.{key}={value}" for key, value in settings.items())
+    remedy = f"set {arguments}{task}".replace(", ", ",") + hint
+    return settings, [Finding("note", "proposal", ", ".join(splits), message, remedy)]
+
+
+def _read_masks(data: PlainMapping, splits: Sequence[str]) -> tuple[Values, list[Path]]:
+    """Returns the values in the masks that can be read, and these files."""
+    values, paths = Values(), list[Path]()
+    for split in splits:
+        try:
+            dataset = make_dataset({**data, "unlabelled": None}, split)
+        except DataError:  # becomes a finding when the split is read, as do damaged files
+            continue
+        rule = dataset.label_rule
+        assert rule is not None
+        samples = [dataset.files(index) for index in range(len(dataset))]
+        masks = [files.labels for files in samples if files and files.labels]
+        for path in tracked(masks, len(masks), title=f"reading masks of {split}"):
+            with suppress(DataError):
+                values.update(io.label_values(path, colors=rule.colors, part=dataset.part))
+                paths.append(path)
+            if sum(len(value) == 1 for value in values) > MAX_VALUES:
+                remedy = "save class ids as PNG without interpolation, or set data.label_map"
+                raise DataError(f"{path}: masks of more than {MAX_VALUES} ids: {remedy}")
+        for ignored in {*rule.ignore_index} - {IGNORE_INDEX}:
+            values.pop((ignored,), None)
+    return with_ids(values), paths
 
 
 def _judge(scan: Scan) -> list[Finding]:

@@ -11,20 +11,10 @@ from statistics import median
 import numpy as np
 
 from dpt.data.formats import io
-from dpt.data_check.findings import Finding, Severity, has_errors, plural
-from dpt.data_check.measure import ImageStats
-from dpt.data_check.registration import (
-    AGREEING,
-    MANY_IMAGES,
-    MAP_KINDS,
-    MapKind,
-    Misalignment,
-    find_misalignment,
-    fit_table,
-)
-from dpt.data_check.scan import Record, Scan
-from dpt.data_check.units import NEAR, UNITS, are_normalised, likely_scale
-from dpt.files import few
+from dpt.data_check import registration
+from dpt.data_check.measure import NEAR, UNITS, ImageStats, are_normalised, likely_scale
+from dpt.data_check.scan import Finding, Record, Scan, Severity, has_errors
+from dpt.files import few, plural
 from dpt.types import IGNORE_INDEX
 
 _TOO_NEAR = 0.02  # metres: cameras do not focus nearer
@@ -33,7 +23,7 @@ _MORE_BITS = "save depth as 16-bit PNG, TIFF or .npy; do not train on pictures m
 _DIFFERENT = 0.2  # fraction of pixels by which frequencies of classes differ
 _SURE_MASKS = 5  # frequencies of fewer masks may differ by chance
 _FAR_OFF = 5.0  # ratio of a map's typical depth to that of the others
-_NOUNS: dict[MapKind, str] = {"labels": "masks", "depth": "depth maps"}
+_NOUNS: dict[registration.MapKind, str] = {"labels": "masks", "depth": "depth maps"}
 _MISTAKES: dict[str, Callable[[np.ndarray], np.ndarray]] = {  # to try on maps (N, h, w)
     "flipped left to right": lambda maps: maps[:, :, ::-1],
     "flipped upside down": lambda maps: maps[:, ::-1],
@@ -41,12 +31,12 @@ _MISTAKES: dict[str, Callable[[np.ndarray], np.ndarray]] = {  # to try on maps (
     "given to the previous sample": lambda maps: np.roll(maps, -1, axis=0),
     "given to the next sample": lambda maps: np.roll(maps, 1, axis=0),
 }
-# values of fit_table, in standard deviations: 2 to 8 for right pairs of CamVid and 7-Scenes
+# values of ``fit_table``, in standard deviations: 2 to 8 for right pairs of CamVid and 7-Scenes
 _NO_FIT, _FIT, _CLEARLY_BETTER, _NOT_BY_CHANCE = 1.0, 2.0, 2.5, 3.5
 _BETTER = 1.2  # ratio of two fits
 
 
-# --- files and photos ---------------------------------------------------------------------------
+# --- files and images ---------------------------------------------------------------------------
 
 
 def refused_samples(scan: Scan) -> Iterator[Finding]:
@@ -55,7 +45,7 @@ def refused_samples(scan: Scan) -> Iterator[Finding]:
         ("unreadable", "cannot be read", "do what is said of each file, or remove it"),
         (
             "size_mismatch",
-            "have a label map of another size than the photo",
+            "have a label map of another size than the image",
             "pair the right files, or resize them to one size (labels and depth by nearest)",
         ),
     ):
@@ -77,29 +67,29 @@ def damaged_files(scan: Scan) -> Iterator[Finding]:
 
 
 def files_without_partner(scan: Scan) -> Iterator[Finding]:
-    """Finds photos without labels, and label files without a photo."""
+    """Finds images without labels, and label files without an image."""
     images, maps = scan.dataset.unpaired
     if images:
         severity: Severity = "error" if scan.missing == "raise" else "note"
-        message = f"{plural(len(images), 'photo')} without labels"
+        message = f"{plural(len(images), 'image')} without labels"
         remedy = "add the files, correct the name templates, or set data.missing=skip"
         names = map(str, images)
         yield scan.finding(severity, "photo_without_label", message, remedy, examples=names)
     if maps:
-        message = f"{plural(len(maps), 'label file')} without a photo"
-        remedy = "add the photos, or remove the files"
+        message = f"{plural(len(maps), 'label file')} without an image"
+        remedy = "add the images, or remove the files"
         names = map(str, maps)
         yield scan.finding("warning", "label_without_photo", message, remedy, examples=names)
 
 
 def duplicates(scan: Scan) -> Iterator[Finding]:
-    """Finds photos whose pixels equal those of another, in this split or an earlier one."""
+    """Finds images whose pixels equal those of another, in this split or an earlier one."""
     copies: dict[bytes, list[Record]] = defaultdict(list)
     for record, image in _distinct(scan):
         copies[image.digest].append(record)
     within = [records for records in copies.values() if len(records) > 1]
     if within:
-        message = f"{plural(len(within), 'photo')} with identical copies in this split"
+        message = f"{plural(len(within), 'image')} with identical copies in this split"
         remedy = "remove the copies: each counts as a sample of its own"
         examples = [" = ".join(record.name for record in records) for records in within]
         affected = [record for records in within for record in records]
@@ -107,32 +97,32 @@ def duplicates(scan: Scan) -> Iterator[Finding]:
     earlier = {image.digest: r.name for other in scan.earlier for r, image in _distinct(other)}
     across = {digest: records[0] for digest, records in copies.items() if digest in earlier}
     if across:
-        message = f"{plural(len(across), 'photo')} also in another split"
-        remedy = "remove them from one split: scores on training photos are meaningless"
+        message = f"{plural(len(across), 'image')} also in another split"
+        remedy = "remove them from one split: scores on training images are meaningless"
         examples = [f"{earlier[digest]} = {record.name}" for digest, record in across.items()]
         code = "duplicate_across_splits"
         yield scan.finding("error", code, message, remedy, across.values(), examples)
 
 
 def _distinct(scan: Scan) -> Iterable[tuple[Record, ImageStats]]:
-    """Returns photos that are not empty, each file once, since a mix of data sets repeats them."""
+    """Returns images that are not empty, each file once, since a mix of data sets repeats them."""
     return {r.name: (r, image) for r, image in scan.images if not image.is_empty}.values()
 
 
 def shared_groups(scan: Scan) -> Iterator[Finding]:
-    """Finds groups of photos, such as one drive, that are in this split and an earlier one."""
+    """Finds groups of images, such as one drive, that are in this split and an earlier one."""
     for other in scan.earlier:
         shared = sorted(set(scan.dataset.groups) & set(other.dataset.groups))
         if shared:
-            message = f"{plural(len(shared), 'group')} of photos also in {other.split}"
+            message = f"{plural(len(shared), 'group')} of images also in {other.split}"
             remedy = "scores do not hold for new places: set data.folds, or divide by data.group_by"
             yield scan.finding("warning", "groups_across_splits", message, remedy, examples=shared)
 
 
-def unusual_photos(scan: Scan) -> Iterator[Finding]:
-    """Finds photos that are empty, need rotation or, in train, are smaller than the crop."""
+def unusual_images(scan: Scan) -> Iterator[Finding]:
+    """Finds images that are empty, need rotation or, in train, are smaller than the crop."""
     flags = [(record, image.is_empty) for record, image in scan.images]
-    what = "photos nearly black, white or of one colour"
+    what = "images nearly black, white or of one colour"
     remedy = "view them, and remove those that are useless"
     yield from scan.count("photo_empty", flags, what, remedy, "warning")
     exif = scan.dataset.exif
@@ -141,40 +131,42 @@ def unusual_photos(scan: Scan) -> Iterator[Finding]:
     remedy = "set data.exif=apply if labels fit what viewers show, ignore if the stored pixels"
     remedy = f"data.exif={exif} is set" if exif else remedy
     flags = [(record, image.orientation != 1) for record, image in scan.images]
-    what = "photos with an EXIF orientation"
+    what = "images with an EXIF orientation"
     yield from scan.count("exif_orientation", flags, what, remedy, severity)
     height, width = scan.image_size if scan.split == "train" else (0, 0)
     flags = [(r, image.size[0] < height or image.size[1] < width) for r, image in scan.images]
-    what = f"photos smaller than data.image_size=[{height},{width}]"
+    what = f"images smaller than data.image_size=[{height},{width}]"
     remedy = "training upsamples them; set a smaller data.image_size to avoid that"
     yield from scan.count("smaller_than_crop", flags, what, remedy, "note")
 
 
-def registration(scan: Scan) -> Iterator[Finding]:
-    """Finds maps whose edges fit another photo, or another place of their own photo, better."""
-    for kind in MAP_KINDS:
+def unregistered_maps(scan: Scan) -> Iterator[Finding]:
+    """Finds maps whose edges fit another image, or another place of their own image, better."""
+    for kind in registration.MAP_KINDS:
         records = [record for record in scan.records if kind in record.edge_scores]
-        move = find_misalignment(record.edge_scores[kind] for record in records)
+        move = registration.find_misalignment(record.edge_scores[kind] for record in records)
         findings = _pairing(scan, kind, move)
         yield from findings
         if move and not any(finding.code == f"{kind}_unpaired" for finding in findings):
             dx, dy = move.pixels(scan.images[0][1].size)
             message = (
-                f"edges of the {_NOUNS[kind]} fit those of the photos best after scaling by "
+                f"edges of the {_NOUNS[kind]} fit those of the images best after scaling by "
                 f"{move.scale:g} about the centre and moving by ({dx}, {dy}) pixels (score "
                 f"{move.score:.2f}; without the change {move.score_unmoved:.2f}; over "
                 f"{move.images} images)"
             )
-            remedy = "check that photos and labels come from one camera and were cropped alike"
+            remedy = "check that images and labels come from one camera and were cropped alike"
             yield scan.finding("warning", f"{kind}_misregistered", message, remedy, records, ())
 
 
-def _pairing(scan: Scan, kind: MapKind, move: Misalignment | None) -> list[Finding]:
-    """Returns a finding if all or some maps, after ``move``, fit another photo better than their
+def _pairing(
+    scan: Scan, kind: registration.MapKind, move: registration.Misalignment | None
+) -> list[Finding]:
+    """Returns a finding if all or some maps, after ``move``, fit another image better than their
     own."""
     # by name, since a mix of data sets repeats samples
     measured = {r.name: (r, image.size) for r, image in scan.images if kind in r.edges}.values()
-    if len(measured) < MANY_IMAGES:
+    if len(measured) < registration.MANY_IMAGES:
         return []
     records = [record for record, _ in measured]
     images = np.stack([record.edges[kind][0] for record in records])
@@ -184,11 +176,11 @@ def _pairing(scan: Scan, kind: MapKind, move: Misalignment | None) -> list[Findi
             for record, size in measured
         ]
     )
-    table = fit_table(images, maps)
+    table = registration.fit_table(images, maps)
     diagonal, highest = table.diagonal(), table.max(axis=1)
     typical = float(np.median(diagonal))
     fits = {
-        mistake: float(np.median(fit_table(images, change(maps)).diagonal()))
+        mistake: float(np.median(registration.fit_table(images, change(maps)).diagonal()))
         for mistake, change in _MISTAKES.items()
     }
     mistake = max(fits, key=lambda name: fits[name])
@@ -196,17 +188,17 @@ def _pairing(scan: Scan, kind: MapKind, move: Misalignment | None) -> list[Findi
     remedy = "check the names, or the lists, by which files are paired"
     basis = f"(by their edges, over {len(records)} samples)"
     if fits[mistake] > max(_FIT, _BETTER * typical):
-        message = f"{noun} fit their photos best when {mistake} {basis}"
+        message = f"{noun} fit their images best when {mistake} {basis}"
         return [scan.finding("error", code, message, remedy, records, ())]
     if typical < _NO_FIT:
         severity: Severity = "error" if np.median(highest) > _NOT_BY_CHANCE else "warning"
-        message = f"{noun} fit their own photos no better than those of other samples {basis}"
+        message = f"{noun} fit their own images no better than those of other samples {basis}"
         return [scan.finding(severity, code, message, remedy, records, ())]
     is_swapped = (diagonal < _NO_FIT) & (highest > diagonal + _CLEARLY_BETTER)
     swapped = np.flatnonzero(is_swapped).tolist()
     if not swapped:
         return []
-    message = f"{len(swapped)} of {len(records)} {noun} fit other photos than their own {basis}"
+    message = f"{len(swapped)} of {len(records)} {noun} fit other images than their own {basis}"
     examples = [f"{records[i].name}: fits {records[table[i].argmax()].name}" for i in swapped]
     affected = [records[i] for i in swapped]
     return [scan.finding("warning", f"{kind}_swapped", message, remedy, affected, examples)]
@@ -490,7 +482,7 @@ def scaled_maps(scan: Scan) -> Iterator[Finding]:
 def deviating_maps(scan: Scan) -> list[Finding]:
     """Finds maps whose typical depth is far from that of the others."""
     logs = {record: log(depth.raw[0]) for record, depth in scan.maps if depth.raw[0] > 0}
-    if len(logs) < MANY_IMAGES:
+    if len(logs) < registration.MANY_IMAGES:
         return []
     middle = median(logs.values())
     limit = max(log(_FAR_OFF), 6 * median(abs(value - middle) for value in logs.values()))
@@ -501,12 +493,12 @@ def deviating_maps(scan: Scan) -> list[Finding]:
 
 
 def inverse_maps(scan: Scan) -> list[Finding]:
-    """Finds that most maps have a farther lower half, though photos show near things below."""
+    """Finds that most maps have a farther lower half, though images show near things below."""
     flags = [(record, depth.grows_down) for record, depth in scan.maps]
     what = "depth maps have larger values in the lower half, as disparity and inverse depth do"
     remedy = "convert disparity to depth: metres = focal length x baseline / disparity"
-    findings = scan.count("depth_inverse", flags, what, remedy, "warning", above=AGREEING)
-    return findings if len(flags) >= MANY_IMAGES else []
+    above = registration.AGREEING if len(flags) >= registration.MANY_IMAGES else 1.0
+    return scan.count("depth_inverse", flags, what, remedy, "warning", above=above)
 
 
 Check = Callable[[Scan], Iterable[Finding]]
@@ -523,15 +515,15 @@ QUICK_CHECKS: tuple[Check, ...] = (
     unusual_maps,
     far_maps,
 )
-"""Also run at the start of every training, on a few samples and without photos."""
+"""Also run at the start of every training, on a few samples and without images."""
 CHECKS: tuple[Check, ...] = (
     refused_samples,
     damaged_files,
     files_without_partner,
     duplicates,
     shared_groups,
-    unusual_photos,
-    registration,
+    unusual_images,
+    unregistered_maps,
     absent_classes,
     class_shift,
     empty_masks,

@@ -1,4 +1,4 @@
-"""Measurements of one sample: small enough to send between processes and keep for a data set."""
+"""Measurements of one sample, small enough to keep for a whole data set, and units of depth."""
 
 import hashlib
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _ORDERED = 0.75  # fraction of ordered triples in interpolated masks; by chance 
 
 @dataclass(frozen=True, slots=True)
 class ImageStats:
-    """Measurements of a photo."""
+    """Measurements of an image."""
 
     size: tuple[int, int]  # (H, W)
     is_empty: bool  # nearly black, white, or of one colour
@@ -167,3 +167,42 @@ def _quantiles(values: np.ndarray, fractions: Sequence[float]) -> tuple[float, .
         return (0.0,) * len(fractions)
     some = values[:: max(1, values.size // _QUANTILE_PIXELS)].astype(np.float64)
     return tuple(np.quantile(some, fractions).tolist())
+
+
+NEAR = 0.25  # metres: a smaller typical depth is implausible
+UNITS = {  # by metres for each unit
+    0.001: "millimetres",
+    1.0: "metres",
+    0.01: "centimetres",
+    1 / 256: "KITTI's 1/256 m",
+    0.0002: "TUM's 1/5000 m",
+}
+_MAX_RANGE = 100.0  # metres, if data.max_depth is unknown
+_MANY_MAPS = 4
+_ROUND_TOPS = {1, 10, 100, 255, 1000, 1023, 4095, 10_000, 32_767, 65_535}
+"""The largest values of maps that were scaled to their own range."""
+
+
+def likely_scale(
+    typical: float, high: float, *, max_depth: float | None, scale: float
+) -> float | None:
+    """Returns the largest of ``UNITS`` but ``scale`` with which values are plausible depths.
+
+    Args:
+        typical, high: the median and the 99 % quantile of the values.
+    """
+    limit = _MAX_RANGE if max_depth is None else max_depth
+    plausible = [unit for unit in UNITS if typical * unit >= NEAR and high * unit <= limit]
+    return max((unit for unit in plausible if abs(unit / scale - 1) > 0.01), default=None)
+
+
+def are_normalised(tops: Sequence[tuple[float, float, float]]) -> bool:
+    """Returns whether maps, of which ``measure.top_of`` is known, seem each scaled to its own
+    range: all end at one round value, which few pixels have."""
+    values, following, fractions = map(np.array, zip(*tops, strict=True))
+    return (
+        len(tops) >= _MANY_MAPS
+        and len({*values}) == 1
+        and values[0] in _ROUND_TOPS
+        and bool(np.median(following) > 0.9 and np.median(fractions) < 0.01)
+    )

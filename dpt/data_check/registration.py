@@ -1,11 +1,11 @@
-"""Whether labels belong to their photo: how well the edges of both coincide.
+"""Whether labels belong to their image: how well the edges of both coincide.
 
-The edges of a mask, or the jumps of a depth map, are moved and scaled over the photo's gradient.
+The edges of a mask, or the jumps of a depth map, are moved and scaled over the image's gradient.
 At the right place the gradient below them is strongest. One image says little; the mean over many
-has a sharp peak. If the peak is elsewhere than in the files, labels and photos are not registered.
+has a sharp peak. If the peak is elsewhere than in the files, labels and images are not registered.
 
-At that place the edges of a map fit its own photo better than those of other samples
-(:func:`fit_table`). If they do not, labels and photos are not paired rightly.
+At that place the edges of a map fit its own image better than those of other samples
+(:func:`fit_table`). If they do not, labels and images are not paired rightly.
 """
 
 from collections import defaultdict
@@ -21,7 +21,7 @@ from dpt.types import IGNORE_INDEX, Sample
 MapKind = Literal["labels", "depth"]
 MAP_KINDS: tuple[MapKind, ...] = ("labels", "depth")
 
-_SIDE = 320  # longer side in pixels at which photos are compared; larger ones are downsampled
+_SIDE = 320  # longer side in pixels at which images are compared; larger ones are downsampled
 _REACH = 0.075  # largest shift tried, as a fraction of the longer side
 _SCALES = tuple(round(1 + 0.02 * step, 2) for step in range(-7, 8))
 _JUMP = 0.05  # relative step of depth that counts as an edge
@@ -35,21 +35,21 @@ _CELLS = (96, 128)  # rows and columns of the maps that are compared between sam
 
 @dataclass(frozen=True)
 class Misalignment:
-    """What registers labels with their photos: scaling about the centre, then moving."""
+    """What registers labels with their images: scaling about the centre, then moving."""
 
     scale: float
-    dx: float  # to the right, as a fraction of the photo's longer side
+    dx: float  # to the right, as a fraction of the image's longer side
     dy: float  # downwards
     score: float
     score_unmoved: float
     images: int
 
     def pixels(self, size: tuple[int, int]) -> tuple[int, int]:
-        """Returns (dx, dy) for photos of ``size`` [h, w]."""
+        """Returns (dx, dy) for images of ``size`` [h, w]."""
         return round(self.dx * max(size)), round(self.dy * max(size))
 
     def apply(self, edges: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-        """Returns edges (h, w) of labels for a photo of ``size`` [H, W], registered with it."""
+        """Returns edges (h, w) of labels for an image of ``size`` [H, W], registered with it."""
         rows, columns = edges.shape
         matrix = cv2.getRotationMatrix2D((columns / 2, rows / 2), 0, self.scale)
         matrix[0, 2] += self.dx * max(size) * columns / size[1]
@@ -58,15 +58,15 @@ class Misalignment:
 
 
 def edge_scores(image: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Measures the mean photo gradient below the labels' edges, bool (H, W), after each move tried.
+    """Measures the mean image gradient below the labels' edges, bool (H, W), after each move tried.
 
     Returns:
         float16 (len(_SCALES), 2r+1, 2r+1): scale, shift downwards, shift to the right; r is
-        ``_REACH`` of the longer side. In units of the photo's mean gradient: 1 is chance.
+        ``_REACH`` of the longer side. In units of the image's mean gradient: 1 is chance.
     """
     factor, size = _compared_size(edges)
     reach = round(_REACH * max(size))
-    # chance outside the photo
+    # chance outside the image
     gradient = np.pad(_gradient(image, size), reach, constant_values=1.0)
     centre = np.array(size)[:, None] / 2
     points = (np.argwhere(edges).T + 0.5) * factor - centre
@@ -84,7 +84,7 @@ def edge_scores(image: np.ndarray, edges: np.ndarray) -> np.ndarray:
 def find_misalignment(scores: Iterable[np.ndarray]) -> Misalignment | None:
     """Returns the move that many images agree on; None if the files' registration is (nearly) the
     best."""
-    by_shape = defaultdict(list)  # small photos have a shorter reach
+    by_shape = defaultdict(list)  # small images have a shorter reach
     for array in scores:
         by_shape[array.shape].append(array)
     most = max(by_shape.values(), key=len, default=[])
@@ -108,7 +108,7 @@ def find_misalignment(scores: Iterable[np.ndarray]) -> Misalignment | None:
 
 
 def edge_densities(image: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Returns the strength of a photo's edges and the density of its labels' edges, float16
+    """Returns the strength of an image's edges and the density of its labels' edges, float16
     (2, 96, 128): small enough to keep for a data set."""
     gradient = _gradient(image, _compared_size(edges)[1])
     maps = (gradient, edges.astype(np.float32))
@@ -116,16 +116,16 @@ def edge_densities(image: np.ndarray, edges: np.ndarray) -> np.ndarray:
     return np.stack(small).astype(np.float16)
 
 
-def fit_table(photos: np.ndarray, maps: np.ndarray) -> np.ndarray:
-    """Measures how well the edges of each map fit those of each photo, (N, h, w) with N > 2.
+def fit_table(images: np.ndarray, maps: np.ndarray) -> np.ndarray:
+    """Measures how well the edges of each map fit those of each image, (N, h, w) with N > 2.
 
     Returns:
-        float32 (N, N): the correlation of map i and photo j, both minus their mean over samples, as
-        a z-score: relative to mean and standard deviation over the photos of other samples.
+        float32 (N, N): the correlation of map i and image j, both minus their mean over samples, as
+        a z-score: relative to mean and standard deviation over the images of other samples.
     """
-    photos = (photos - photos.mean(axis=0, dtype=np.float32)).reshape(len(photos), -1)
+    images = (images - images.mean(axis=0, dtype=np.float32)).reshape(len(images), -1)
     maps = (maps - maps.mean(axis=0, dtype=np.float32)).reshape(len(maps), -1)
-    table = maps @ (photos / (photos.std(axis=1, keepdims=True) + 1e-6)).T
+    table = maps @ (images / (images.std(axis=1, keepdims=True) + 1e-6)).T
     unpaired = table[~np.eye(len(table), dtype=bool)].reshape(len(table), -1)
     return (table - unpaired.mean(1, keepdims=True)) / (unpaired.std(1, keepdims=True) + 1e-6)
 
@@ -148,14 +148,14 @@ def edge_map(sample: Sample, kind: MapKind) -> np.ndarray | None:
 
 
 def _compared_size(edges: np.ndarray) -> tuple[float, tuple[int, int]]:
-    """Returns the factor by which photos are downsampled to compare them, and their (H, W) then."""
+    """Returns the factor by which images are downsampled to compare them, and their (H, W) then."""
     factor = min(1.0, _SIDE / max(edges.shape))
     height, width = (max(1, round(side * factor)) for side in edges.shape)
     return factor, (height, width)
 
 
 def _gradient(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Returns the strength of the photo's edges, float32 of ``size``, 1 in the mean."""
+    """Returns the strength of the image's edges, float32 of ``size``, 1 in the mean."""
     small = cv2.resize(image, (size[1], size[0]), interpolation=cv2.INTER_AREA)
     gray = cv2.GaussianBlur(cv2.cvtColor(small, cv2.COLOR_RGB2GRAY).astype(np.float32), (0, 0), 1)
     strength = cv2.magnitude(cv2.Sobel(gray, cv2.CV_32F, 1, 0), cv2.Sobel(gray, cv2.CV_32F, 0, 1))

@@ -12,8 +12,8 @@ from dpt import html
 from dpt.data.base import Augmented
 from dpt.data.resize import resize_image
 from dpt.data_check.checks import images_of_classes, pixels_of_classes
-from dpt.data_check.findings import SEVERITIES, Finding, has_errors, plural
-from dpt.data_check.scan import Scan, read, shorten
+from dpt.data_check.scan import SEVERITIES, Finding, Scan, has_errors, read_sample, shorten
+from dpt.files import plural
 from dpt.run_log import log_rows
 from dpt.segments import OBJECT_IDS
 from dpt.types import IGNORE_INDEX, Sample
@@ -30,7 +30,6 @@ class Table(NamedTuple):
     """A table of the report."""
 
     heading: str
-    note: str
     header: list[str]
     rows: list[list[html.Cell]]
 
@@ -52,14 +51,14 @@ def text(findings: Sequence[Finding]) -> str:
 
 def log_tables(scans: Sequence[Scan]) -> None:
     """Logs the tables of the page."""
-    for heading, _, header, rows in _tables(scans):
+    for heading, header, rows in _tables(scans):
         cells = [[html.number(cell) for cell in row] for row in rows[:_MAX_ROWS]]
         is_cut = len(rows) > _MAX_ROWS
         rest = f" (the first {_MAX_ROWS} of {len(rows)}, see report.html)" if is_cut else ""
         log_rows(heading + rest, header, cells)
 
 
-def write_page(
+def write_report(
     path: Path, title: str, findings: Sequence[Finding], scans: Sequence[Scan], augmented: Augmented
 ) -> None:
     """Writes the page; ``augmented`` is the data set of the first scan, as training gets it."""
@@ -110,7 +109,7 @@ def _overview(scans: Sequence[Scan]) -> Table:
     for scan in scans:
         unusable = sum(bool(record.faults) for record in scan.records)
         rows.append([scan.split, len(scan.records), unusable, len(scan.masks), len(scan.maps)])
-    return Table("Samples", "", ["split", "samples", "unusable", "with mask", "with depth"], rows)
+    return Table("Samples", ["split", "samples", "unusable", "with mask", "with depth"], rows)
 
 
 def _sizes(scans: Sequence[Scan]) -> Table:
@@ -119,8 +118,8 @@ def _sizes(scans: Sequence[Scan]) -> Table:
         sizes = Counter(image.size for _, image in scan.images)
         for (height, width), count in sizes.most_common(10):
             rows.append([scan.split, f"{width} x {height}", count])
-    note = "The ten most frequent sizes of each split."
-    return Table("Sizes", note, ["split", "width x height", "photos"], rows)
+    heading = "Sizes (the ten most frequent ones of each split)"
+    return Table(heading, ["split", "width x height", "images"], rows)
 
 
 def _classes(unit: str, counts: dict[str, Counter[int]], names: dict[int, str]) -> Table:
@@ -131,7 +130,7 @@ def _classes(unit: str, counts: dict[str, Counter[int]], names: dict[int, str]) 
         for i, name in names.items()
     ]
     header = ["class", *(f"{split}, % of {unit}" for split in counts)]
-    return Table(f"Classes by {unit}", "", header, rows if counts else [])
+    return Table(f"Classes by {unit}", header, rows if counts else [])
 
 
 def _objects(scans: Sequence[Scan]) -> Table:
@@ -147,7 +146,7 @@ def _objects(scans: Sequence[Scan]) -> Table:
                 rows.append([scan.split, name, counts[k], counts[k] / len(scan.objects)])
         most = max(stats.segments for _, stats in scan.objects)
         rows.append([scan.split, "most segments in an image", most, None])
-    return Table("Objects", "", ["split", "class", "objects", "per image"], rows)
+    return Table("Objects", ["split", "class", "objects", "per image"], rows)
 
 
 def _depth(scans: Sequence[Scan]) -> Table:
@@ -157,27 +156,26 @@ def _depth(scans: Sequence[Scan]) -> Table:
         quantiles = [depth.quantiles for depth in maps if depth.valid] or [(np.nan,) * 3]
         invalid = 100 * mean(1 - depth.valid for depth in maps)
         rows.append([scan.split, len(maps), invalid, *np.mean(quantiles, axis=0).tolist()])
-    note = "Quantiles of each map's valid depths in metres, averaged over the maps."
-    return Table("Depth", note, ["split", "maps", "invalid, %", "1 %", "median", "99 %"], rows)
+    heading = "Depth (means of the maps' quantiles, in metres)"
+    return Table(heading, ["split", "maps", "invalid, %", "1 %", "median", "99 %"], rows)
 
 
 def _sample_rows(scan: Scan, indices: Iterable[int]) -> list[Picture]:
-    """Returns photo, labels and depth of samples as they are on disk."""
-    samples = [read(scan.dataset, index).sample for index in indices]
+    """Returns image, labels and depth of samples as they are on disk."""
+    samples = [read_sample(scan.dataset, index).sample for index in indices]
     layers = [(_name(scan, sample), list(_layers(sample, scan).values())) for sample in samples]
     return [(name, _row(pictures)) for name, pictures in layers if pictures]
 
 
 def _augmented_rows(augmented: Augmented, scan: Scan, indices: Iterable[int]) -> Iterator[Picture]:
-    """Yields the photo and its augmented versions in the first epochs, and depth in a second
+    """Yields the image and its augmented versions in the first epochs, and depth in a second
     row."""
     for index in indices:
         original = scan.dataset[index]
         layers = [_layers(augmented[epoch, index], scan) for epoch in range(_EPOCHS)]
-        images = [
-            overlay(shown["image"], shown["labels"], 0.55) if "labels" in shown else shown["image"]
-            for shown in layers
-        ]
+        images = [shown["image"] for shown in layers]
+        if "labels" in original:
+            images = [overlay(shown["image"], shown["labels"], 0.55) for shown in layers]
         yield _name(scan, original), _row([original["image"], *images])
         if "depth" in original:
             maps = [shown["depth"] for shown in layers]

@@ -1,4 +1,6 @@
-"""Measures every sample of a split once, in parallel: a ``Record`` each, which the checks judge."""
+"""Measures every sample of a split once, in parallel: a ``Record`` each, of which the checks make
+a ``Finding`` for each problem.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -18,13 +20,41 @@ from dpt.data.formats.depth_encoding import DepthRule
 from dpt.data.formats.labels import LabelRule
 from dpt.data.loading import read_in_order
 from dpt.data_check import measure, registration
-from dpt.data_check.findings import Finding, Severity
 from dpt.files import DataError, printable
 from dpt.run_log import tracked
 from dpt.types import IGNORE_INDEX, Sample
 
+Severity = Literal["error", "warning", "note"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One problem of one split, however many files have it.
+
+    An ``error`` stops training or makes its result wrong, a ``warning`` is probably a mistake, a
+    ``note`` is information.
+    """
+
+    severity: Severity
+    code: str  # a short fixed name, for tests and scripts
+    split: str
+    message: str  # one line: what was found
+    remedy: str = ""  # one line: what to do about it
+    examples: tuple[str, ...] = ()  # the affected files, or a line about each of them
+    indices: tuple[int, ...] = ()  # affected samples, of which the report shows some
+
+    @property
+    def line(self) -> str:
+        return f"{self.message}: {self.remedy}" if self.remedy else self.message
+
+
+def has_errors(findings: Iterable[Finding]) -> bool:
+    return any(finding.severity == "error" for finding in findings)
+
+
 _ALIGNED = 32  # samples of a split, evenly spaced, from which registration is estimated
-_COMPARED = 1024  # largest number of samples whose maps are compared with other samples' photos
+_COMPARED = 1024  # largest number of samples whose maps are compared with other samples' images
 _MAX_IGNORED = 64  # ignored ids of a mask that are counted
 
 
@@ -49,7 +79,7 @@ class Record:
     object_faults: Sequence[str] = ()
     class_id: int | None = None
     edge_scores: dict[registration.MapKind, np.ndarray] = field(default_factory=dict)
-    edges: dict[registration.MapKind, np.ndarray] = field(default_factory=dict)  # of photo and map
+    edges: dict[registration.MapKind, np.ndarray] = field(default_factory=dict)  # of image and map
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +90,7 @@ class Scan:
     dataset: Dataset
     records: Sequence[Record]
     image_size: tuple[int, int] = (0, 0)  # (H, W) of training crops
-    missing: str = "raise"  # or "skip": what training does with photos without labels
+    missing: str = "raise"  # or "skip": what training does with images without labels
     earlier: tuple[Scan, ...] = ()  # the splits that were read before
 
     @property
@@ -166,10 +196,10 @@ def record_of(
     """Measures a sample; never raises.
 
     Args:
-        complete: measure the photo, too.
+        complete: measure the image, too.
         aligned, compared: indices of which the registration of labels and depth is measured.
     """
-    reading = read(dataset, index)
+    reading = read_sample(dataset, index)
     sample = reading.sample
     name = shorten(dataset, sample.get("name", f"sample {index}"))
     record = Record(index, name, reading.faults, class_id=sample.get("class_id"))
@@ -210,7 +240,7 @@ class Reading:
     raw_depth: np.ndarray | None = None  # values of the file, unless unknown or encoded
 
 
-def read(dataset: Dataset, index: int) -> Reading:
+def read_sample(dataset: Dataset, index: int) -> Reading:
     """Reads a sample as training does; if that fails, reads its files one by one to say why."""
     files = dataset.files(index)
     try:

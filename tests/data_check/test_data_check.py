@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections import Counter
 from pathlib import Path
 
 import cv2
@@ -20,11 +19,9 @@ from dpt.config.data import make_dataset
 from dpt.data import DataError, Dataset, FolderDataset, ScenesDataset
 from dpt.data_check import examine, quick_findings
 from dpt.data_check.checks import CHECKS
-from dpt.data_check.findings import Finding
-from dpt.data_check.layouts.masks import class_settings
+from dpt.data_check.measure import UNITS, likely_scale
 from dpt.data_check.registration import edge_scores, find_misalignment
-from dpt.data_check.scan import Scan, read_records
-from dpt.data_check.units import UNITS, likely_scale
+from dpt.data_check.scan import Finding, Scan, read_records
 from dpt.files import config_dir
 from dpt.objectives.teacher import Teacher
 from dpt.training.first_files import check_first_files
@@ -135,20 +132,6 @@ def masks_of_another_size(root):
     return [path.name for path in files(root, "masks")[2:4]]
 
 
-def missing_masks(root):
-    names = [path.name for path in files(root, "images")[4:6]]
-    for path in files(root, "masks")[4:6]:
-        path.unlink()
-    return names
-
-
-def missing_photos(root):
-    names = [path.name for path in files(root, "masks")[4:6]]
-    for path in files(root, "images")[4:6]:
-        path.unlink()
-    return names
-
-
 def train_photo_in_val(root):
     image, mask = (files(root, kind)[5] for kind in ("images", "masks"))
     shutil.copy(image, root / "images/val/new.jpg")
@@ -164,37 +147,45 @@ def ids_outside(root):
     return ["40", "77"]
 
 
-def shifted_masks(root):
-    change(root, "masks", lambda mask: np.pad(mask, ((0, 0), (20, 0)))[:, :-20])
-    return []
+def removed(kind):
+    """Removes two files of a kind."""
+
+    def plant(root):
+        paths = files(root, kind)[4:6]
+        for path in paths:
+            path.unlink()
+        return [path.stem for path in paths]
+
+    return plant
 
 
-def ids_from_one(root):
-    change(root, "masks", lambda mask: mask + np.uint8(1))
-    return []
+def changed(kind, function):
+    """Changes all files of a kind."""
+
+    def plant(root):
+        change(root, kind, function)
+        return []
+
+    return plant
 
 
-def smooth_masks(root):
-    def smooth(mask):
-        small = Image.fromarray(mask).resize((160, 120), Image.Resampling.NEAREST)
-        return np.asarray(small.resize((480, 360), Image.Resampling.BILINEAR))
-
-    change(root, "masks", smooth)
-    return []
+def smooth(mask):
+    small = Image.fromarray(mask).resize((160, 120), Image.Resampling.NEAREST)
+    return np.asarray(small.resize((480, 360), Image.Resampling.BILINEAR))
 
 
 MASK_FAULTS = [
-    (missing_photos, "label_without_photo", "warning"),
+    (removed("images"), "label_without_photo", "warning"),
     (train_photo_in_val, "duplicate_across_splits", "error"),
-    (shifted_masks, "labels_misregistered", "warning"),
-    (ids_from_one, "off_by_one", "error"),
-    (smooth_masks, "labels_interpolated", "warning"),
+    (changed("masks", lambda mask: np.roll(mask, 20, axis=0)), "labels_misregistered", "warning"),
+    (changed("masks", lambda mask: mask + np.uint8(1)), "off_by_one", "error"),
+    (changed("masks", smooth), "labels_interpolated", "warning"),
 ]
 MASK_FAULTS_OF_FILES = [
     (ids_outside, "label_outside", "error"),
     (truncated_photos, "unreadable", "error"),
     (masks_of_another_size, "size_mismatch", "error"),
-    (missing_masks, "photo_without_label", "error"),
+    (removed("masks"), "photo_without_label", "error"),
 ]
 
 
@@ -264,25 +255,18 @@ def test_class_shift_of_one_split(camvid):
     assert (found["class_shift"].split, found["class_shift"].severity) == ("val", "error")
 
 
-def test_class_shift_of_a_single_mask_is_no_error(tmp_path):
-    for split, names in (("train", "abcdef"), ("val", "g")):
-        for k, name in enumerate(names):
-            mask = np.repeat(np.arange(3) + (split == "val"), (12, 8, 4)).astype(np.uint8) % 3
-            mask = np.tile(mask[:, None], 32)
+@pytest.mark.parametrize(("classes", "severity"), [(3, "warning"), (2, None)])
+def test_class_shift_of_few_masks_or_classes(tmp_path, classes, severity):
+    """One mask of val may differ by chance, and a shift of two classes is an exchange."""
+    for split, letters in (("train", "abcdef"), ("val", "g")):
+        for k, name in enumerate(letters):
+            ids = np.repeat(np.arange(3) + (split == "val"), (12, 8, 4)).astype(np.uint8) % classes
+            mask = np.tile(ids[:, None], 32)
             save_picture(tmp_path / f"images/{split}/{name}.png", np.dstack([60 * mask + k] * 3))
             save_picture(tmp_path / f"masks/{split}/{name}.png", mask)
-    settings = ("data=folder", "data.root={root}", "data.labels=masks", "data.num_classes=3")
-    assert diagnose(tmp_path, *settings)["class_shift"].severity == "warning"
-
-
-def test_class_shift_needs_three_classes(tmp_path):
-    for split, row in (("train", 18), ("val", 6)):
-        mask = np.zeros((24, 32), np.uint8)
-        mask[row:] = 1
-        save_picture(tmp_path / f"images/{split}/{row}.png", np.dstack([40 * mask + row] * 3))
-        save_picture(tmp_path / f"masks/{split}/{row}.png", mask)
-    settings = ("data=folder", "data.root={root}", "data.labels=masks", "data.num_classes=2")
-    assert "class_shift" not in diagnose(tmp_path, *settings)
+    settings = ("data=folder", "data.root={root}", "data.labels=masks")
+    found = diagnose(tmp_path, *settings, f"data.num_classes={classes}").get("class_shift")
+    assert (found.severity if found else None) == severity
 
 
 @pytest.mark.slow
@@ -296,66 +280,51 @@ def test_ids_outside_recognise_zero_as_other(camvid):
     assert passes(found)
 
 
-def constant_map(root):
-    path = files(root, "depth")[1]
-    save_picture(path, np.full_like(load(path), 1500))
-    return [path.stem]
+def one_changed(index, function):
+    """Changes one depth map."""
+
+    def plant(root):
+        path = files(root, "depth")[index]
+        save_picture(path, function(load(path)).astype(np.uint16))
+        return [path.stem]
+
+    return plant
 
 
-def empty_map(root):
-    path = files(root, "depth")[2]
-    save_picture(path, np.zeros_like(load(path)))
-    return [path.stem]
+def a_tenth(depth):
+    return np.where(depth == 65535, depth, depth // 10)
 
 
-def holes_of_65535(root):
-    change(root, "depth", lambda depth: np.where(depth == 0, 65535, depth).astype(np.uint16))
-    return [path.stem for path in files(root, "depth")]
+def inverted(depth):
+    is_measured = (depth > 0) & (depth < 65535)
+    return np.where(is_measured, 3e6 / depth.clip(1), 0).astype(np.uint16)
 
 
-def eight_bits(root):
-    change(root, "depth", lambda depth: (depth // 40).clip(0, 254).astype(np.uint8))
-    return []
+def scaled_to_own_range(depth):
+    measured = np.where(depth == 65535, 0, depth).astype(float)
+    return (measured / measured.max() * 65535).astype(np.uint16)
 
 
-def whole_metres(root):
-    change(root, "depth", lambda depth: np.rint(depth.clip(0, 9999) / 1000).astype(np.uint16))
-    return []
-
-
-def a_tenth(root):
-    path = files(root, "depth")[3]
-    depth = load(path)
-    save_picture(path, np.where(depth == 65535, depth, depth // 10).astype(np.uint16))
-    return [path.stem]
-
-
-def disparity(root):
-    def inverted(depth):
-        known = (depth > 0) & (depth < 65535)
-        return np.where(known, 3e6 / depth.clip(1), 0).astype(np.uint16)
-
-    change(root, "depth", inverted)
-    return []
-
-
+HOLES = changed("depth", lambda depth: np.where(depth == 0, 65535, depth).astype(np.uint16))
+WHOLE_METRES = changed("depth", lambda depth: np.rint(depth.clip(0, 9999) / 1000).astype(np.uint16))
+EIGHT_BITS = changed("depth", lambda depth: (depth // 40).clip(0, 254).astype(np.uint8))
 # overrides; for each fault: what plants it, code, severity, remedy
 DEPTH_FAULTS = [
     (("data.depth_scale=1",), (None, "depth_unit", "error", "data.depth_scale=0.001")),
-    ((), (whole_metres, "depth_unit", "error", "data.depth_scale=1")),
+    ((), (WHOLE_METRES, "depth_unit", "error", "data.depth_scale=1")),
     (
         ("data.invalid_depth=[0]", "data.max_depth=100"),
-        (holes_of_65535, "depth_undeclared", "warning", "[0,65535]"),
+        (HOLES, "depth_undeclared", "warning", "[0,65535]"),
     ),
-    (("data.depth_scale=0.04",), (eight_bits, "depth_8bit", "warning", "16-bit")),
+    (("data.depth_scale=0.04",), (EIGHT_BITS, "depth_8bit", "warning", "16-bit")),
     # one remedy: another scale would make the fault look mended
-    ((), (eight_bits, "depth_unit", "warning", "16-bit")),
-    ((), (disparity, "depth_inverse", "warning", "baseline / disparity")),
+    ((), (EIGHT_BITS, "depth_unit", "warning", "16-bit")),
+    ((), (changed("depth", inverted), "depth_inverse", "warning", "baseline / disparity")),
 ]
 DEPTH_FAULTS_OF_FILES = [
-    (constant_map, "depth_constant", "warning", "remove"),
-    (empty_map, "depth_all_invalid", "warning", "remove"),
-    (a_tenth, "depth_outlier", "warning", "unit"),
+    (one_changed(1, lambda depth: 0 * depth + 1500), "depth_constant", "warning", "remove"),
+    (one_changed(2, np.zeros_like), "depth_all_invalid", "warning", "remove"),
+    (one_changed(3, a_tenth), "depth_outlier", "warning", "unit"),
 ]
 
 
@@ -513,21 +482,6 @@ def test_propose_classes_of_colours_and_range(camvid, rgbd, tmp_path):
     assert pasted(found["proposal"].remedy) == ["data.max_depth=100.0"]
 
 
-@pytest.mark.parametrize(
-    ("ids", "settings"),
-    [
-        ((0, 1, 2, 255), {"num_classes": 3}),
-        ((0, 1, 3), {"num_classes": 4}),
-        ((1, 2, 3, 255), {"label_map": [1, 2, 3]}),
-        ((0, 255), {"label_map": [0, 255]}),
-        ((-1, 0, 1), {"label_map": [0, 1]}),
-        ((7, 8, 11, 26), {"label_map": [7, 8, 11, 26]}),
-    ],
-)
-def test_class_settings_of_ids(ids, settings):
-    assert class_settings(Counter((i,) for i in ids))[0] == settings
-
-
 def test_command_takes_the_arguments_of_training(data_check, dense_folder, tmp_path):
     folder = ["data=folder", f"data.root={dense_folder}", "data.labels=masks", "limit=4"]
     folder += ["data.missing=skip", "data.num_classes=3", "data.num_workers=0"]
@@ -539,11 +493,9 @@ def test_command_takes_the_arguments_of_training(data_check, dense_folder, tmp_p
 
 
 def test_command_resumes_no_run(refused, tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run/config.yaml").write_text("")
-    for place in (tmp_path / "run", tmp_path / "none", "auto"):
-        message = refused(call, "data", "check", f"resume={place}", f"run_dir={tmp_path}/check")
-        assert f"resume={place}" in message
+    for run in (tmp_path / "none", "auto"):
+        message = refused(call, "data", "check", f"resume={run}", f"run_dir={tmp_path}/check")
+        assert f"resume={run}" in message
     assert not (tmp_path / "check").exists()
 
 
@@ -697,15 +649,7 @@ def test_read_records_reads_any_data_set_to_its_end():
 # ------------------------------------------------------------------------- the checks' own rules
 
 
-@pytest.mark.parametrize(
-    ("scale", "shift"),
-    [
-        (1.0, (0, 0)),
-        (0.9, (9, -6)),
-        pytest.param(1.06, (0, 0), marks=pytest.mark.slow),
-        pytest.param(1.0, (9, -6), marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("scale", "shift"), [(1.0, (0, 0)), (0.9, (9, -6))])
 def test_find_misalignment_finds_a_move(scale, shift):
     matrix = cv2.getRotationMatrix2D((120, 90), 0, scale)
     matrix[:, 2] += shift
@@ -726,10 +670,6 @@ def test_find_misalignment_finds_a_move(scale, shift):
     assert (found.dx * 240, found.dy * 240) == pytest.approx(shift, abs=1.5)
 
 
-def test_edge_scores_of_a_photo_of_one_row():
-    assert edge_scores(np.zeros((1, 3000, 3), np.uint8), np.ones((1, 3000), bool)).ndim == 3
-
-
 @pytest.mark.parametrize(
     ("typical", "high", "max_depth", "tried", "unit"),
     [  # a room of 1.9 m, at most 3 m; a road of 15 m, at most 60 m
@@ -738,14 +678,11 @@ def test_edge_scores_of_a_photo_of_one_row():
         (190, 300, 10, 0.0001, "centimetres"),
         (9500, 15000, 10, 1.0, "TUM's 1/5000 m"),
         (15 * 256, 60 * 256, 80, 1.0, "KITTI's 1/256 m"),
+        (1e9, 2e9, 10, 1.0, None),
     ],
 )
 def test_likely_scale_of_units(typical, high, max_depth, tried, unit):
-    assert UNITS[likely_scale(typical, high, max_depth=max_depth, scale=tried)] == unit
-
-
-def test_likely_scale_guesses_none_that_does_not_fit():
-    assert likely_scale(1e9, 2e9, max_depth=10, scale=1.0) is None
+    assert UNITS.get(likely_scale(typical, high, max_depth=max_depth, scale=tried)) == unit
 
 
 # --------------------------------------------------------------------------- at a run's start
@@ -800,13 +737,9 @@ def test_quick_findings_count_unlabelled_values(tmp_path, caplog, options, shown
 
 
 def test_quick_findings_name_maps_scaled_to_their_own_range(rgbd):
-    def scaled(depth):
-        known = np.where(depth == 65535, 0, depth).astype(float)
-        return (known / known.max() * 65535).astype(np.uint16)
-
-    settings = ("data=rgbd", f"data.root={rgbd}", "data.invalid_depth=[0]")
-    change(rgbd, "depth", scaled)
-    lines = quick_findings(make_dataset(configured(*settings, "data.max_depth=100"), "train"), 16)
+    change(rgbd, "depth", scaled_to_own_range)
+    settings = ("data=rgbd", f"data.root={rgbd}", "data.invalid_depth=[0]", "data.max_depth=100")
+    lines = quick_findings(make_dataset(configured(*settings), "train"), 16)
     assert any("all depth maps end at 65535" in line for line in lines)
 
 

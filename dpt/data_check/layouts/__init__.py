@@ -10,14 +10,15 @@ from pathlib import Path
 
 from dpt.config.objects import check_arguments
 from dpt.data import DataError, FolderDataset
-from dpt.data_check.layouts import coco, pairs
-from dpt.data_check.layouts.records import Detected, Folder, Layout, Row
+from dpt.data_check.layouts.coco import match_coco
+from dpt.data_check.layouts.folder import Detected, Folder, Layout, Row
+from dpt.data_check.layouts.pairs import match_pairs
 from dpt.files import files_below, printable
 from dpt.validation import PlainMapping
 
 __all__ = ["LAYOUTS", "Detected", "Folder", "Layout", "Row", "detect"]
 
-LAYOUTS: tuple[Layout, ...] = (coco.match, pairs.match)
+LAYOUTS: tuple[Layout, ...] = (match_coco, match_pairs)
 _MAX_FILES = 500_000
 
 
@@ -28,12 +29,12 @@ def detect(root: Path, given: PlainMapping) -> Detected:
         given: keys of ``data`` that are set already.
 
     Raises:
-        DataError: no photo, labels without photos, a file that cannot be read, or two readings that
+        DataError: no image, labels without images, a file that cannot be read, or two readings that
             would give different results.
     """
     if not root.is_dir():
         fault = "is a file, not a folder" if root.exists() else "does not exist"
-        raise DataError(f"{root}: {fault}: give the folder that holds the photos")
+        raise DataError(f"{root}: {fault}: give the folder that holds the images")
     folder_keys = {field.name for field in fields(FolderDataset)} & given.keys()
     settings = {key: given[key] for key in folder_keys}
     check_arguments(FolderDataset, settings, "data", is_partial=True)
@@ -42,7 +43,7 @@ def detect(root: Path, given: PlainMapping) -> Detected:
         detected = match(folder)
         if detected is not None:
             return detected
-    raise DataError(f"{root}: no known layout: give the folder that holds photos and labels")
+    raise DataError(f"{root}: no known layout: give the folder that holds images and labels")
 
 
 def _paths_of_data(root: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Photos and a JSON file of objects in COCO's format."""
+"""Images and a JSON file of objects in COCO's format."""
 
 import re
 from collections import defaultdict
@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from dpt.data import DataError
 from dpt.data.datasets.coco import local_name
-from dpt.data_check.layouts import names
-from dpt.data_check.layouts.records import Detected, Folder, split_word
-from dpt.data_check.layouts.splits import hold_out
+from dpt.data_check.layouts.folder import Detected, Folder, hold_out, split_word
+from dpt.data_check.layouts.pairs import has_masks
 from dpt.files import parse_json, plain_name, read_bytes
 from dpt.validation import Plain
 
@@ -17,7 +16,7 @@ _MAX_PARTS = 10_000_000  # lists and objects of a JSON file: some gigabytes in m
 _KEYS = ("images", "annotations", "categories")
 
 
-def match(folder: Folder) -> Detected | None:
+def match_coco(folder: Folder) -> Detected | None:
     """Returns the settings of a folder with a file of objects, of train if there are several.
 
     Raises:
@@ -34,15 +33,15 @@ def match(folder: Folder) -> Detected | None:
             local_name(str(entry["file_name"])).replace("\\", "/") for entry in content["images"]
         ]
         is_panoptic = "segments_info" in content["annotations"][0]
-        has_masks = any(entry.get("segmentation") for entry in content["annotations"])
+        has_outlines = any(entry.get("segmentation") for entry in content["annotations"])
     except (LookupError, TypeError, AttributeError):
         raise DataError(f"{source}: no images or annotations in COCO's format") from None
     name, files = _first_image(folder, image_names)
     if not files:
-        raise DataError(f"{source}: {image_names[0]} is not below {folder.root}: add the photos")
-    if not is_panoptic and not has_masks:
+        raise DataError(f"{source}: {image_names[0]} is not below {folder.root}: add the images")
+    if not is_panoptic and not has_outlines:
         raise DataError(f"{source}: boxes, but no masks: add polygons or RLE to the objects")
-    if not is_panoptic and "annotations" not in folder.given and names.has_masks(folder):
+    if not is_panoptic and "annotations" not in folder.given and has_masks(folder):
         remedy = f"set data.labels to the folder of the masks, or data.annotations={path}"
         raise DataError(f"{folder.root}: holds masks and objects ({path}): {remedy}")
     kind = "panoptic" if is_panoptic else "instance"

@@ -1,26 +1,91 @@
-"""The split of each sample: by names, by lists of names, or a part of the photos held out."""
+"""What layouts receive and return, and the splits of the samples.
+
+Splits follow from names or lists of names, or a part of the images is held out.
+"""
 
 import hashlib
 import os
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
 from dpt.data import DataError
 from dpt.data.splits import folds, group_names, original_name
-from dpt.data_check.findings import plural
-from dpt.data_check.layouts.records import SPLITS, Folder, Row, split_word
-from dpt.files import few, open_file, read_text
-from dpt.validation import Plain
+from dpt.files import few, open_file, plural, read_text
+from dpt.validation import Plain, PlainMapping
 
-_MAX_HELD_OUT = 0.4  # largest fraction of the photos that is used for validation
-_FEW_COPIES = 0.1  # of the photos
+SPLITS = {
+    "train": "train",
+    "training": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "dev": "val",
+    "test": "test",
+    "testing": "test",
+}
+"""The split that a word in a name or a table means."""
+
+
+@dataclass
+class Folder:
+    """A folder whose layout is to be found."""
+
+    root: Path
+    paths: list[str]  # of its files, below root
+    given: PlainMapping  # keys of data that the user has set
+    notes: list[str] = field(default_factory=list)  # what was assumed and what is not used
+
+
+class Row(NamedTuple):
+    """The files of a sample, below the root, as ``pairs.csv`` lists them; "" for one it lacks."""
+
+    image: str
+    labels: str = ""
+    depth: str = ""
+    split: str = ""
+
+
+@dataclass
+class Detected:
+    """What a folder holds."""
+
+    task: str
+    data: str  # folder or coco
+    image: str  # path of one image, whose size the training images follow
+    settings: Plain  # keys of data
+    notes: list[str]  # what was recognised or assumed
+    rows: list[Row] = field(default_factory=list)  # the samples of data=folder
+    class_weights: list[float] | None = None  # for the loss
+
+
+class Layout(Protocol):
+    """One way in which a folder holds a data set."""
+
+    def __call__(self, folder: Folder) -> Detected | None:
+        """Returns the settings, with a note of what was recognised; None for other folders."""
+
+
+def split_word(path: str) -> tuple[str, str]:
+    """Returns the split that the last matching word of a path names, and that word, such as
+    ``train2017``; two empty strings if no word matches."""
+    for word in reversed(re.split(r"[-_. /]+", path)):
+        split = SPLITS.get(word.rstrip("0123456789").lower())
+        if split:
+            return split, word
+    return "", ""
+
+
+_MAX_HELD_OUT = 0.4  # largest fraction of the images that is used for validation
+_FEW_COPIES = 0.1  # of the images
 _GROUPS = (r"^(.*)/", r"([^/]*?)[-_.]?[0-9]+[^/0-9]*$")  # folder; what precedes the last number
 
 
 def divide(folder: Folder, rows: list[Row], lists: Sequence[str]) -> tuple[list[Row], Plain]:
-    """Returns the rows with their splits, and the settings that hold photos out if there is no val.
+    """Returns the rows with their splits, and the settings that hold images out if there is no val.
 
     Args:
         lists: the text files that define the splits.
@@ -39,12 +104,12 @@ def divide(folder: Folder, rows: list[Row], lists: Sequence[str]) -> tuple[list[
     for split, name in (("test", "of the split test"), ("", "of no split")):
         unused = [row.image for row in rows if row.split == split]
         if unused:
-            folder.notes.append(f"not used: {plural(len(unused), 'photo')} {name} ({few(unused)})")
+            folder.notes.append(f"not used: {plural(len(unused), 'image')} {name} ({few(unused)})")
     return rows, settings
 
 
 def _without_copies(folder: Folder, rows: Sequence[Row]) -> list[Row]:
-    """Returns the rows without copies of photos, which may be in both splits, if they are few."""
+    """Returns the rows without copies of images, which may be in both splits, if they are few."""
     sizes = [os.path.getsize(folder.root / row.image) for row in rows]
     counts = Counter(sizes)
     originals: dict[bytes, Row] = {}
@@ -62,16 +127,16 @@ def _without_copies(folder: Folder, rows: Sequence[Row]) -> list[Row]:
     if len(copies) > _FEW_COPIES * len(rows):  # a fault of the data set, which its check names
         return list(rows)
     if copies:
-        shown = f"{plural(len(copies), 'copy of a photo')} ({few(copies)})"
+        shown = f"{plural(len(copies), 'copy of an image')} ({few(copies)})"
         folder.notes.append(f"not used: {shown}")
     return kept
 
 
 def hold_out(folder: Folder, images: Sequence[str]) -> tuple[Plain, str]:
     """Returns the settings, as far as the user has not set them, that hold out a tenth of the
-    photos or about a tenth of the groups that their names show, and a note about them."""
+    images or about a tenth of the groups that their names show, and a note about them."""
     if len(images) < 2:
-        fault = f"{plural(len(images), 'photo')} with labels"
+        fault = f"{plural(len(images), 'image')} with labels"
         raise DataError(f"{folder.root}: {fault}: add some, for training and for validation")
     given = folder.given
     note = "splits: no val on disk; validation on"
@@ -100,9 +165,9 @@ def hold_out(folder: Folder, images: Sequence[str]) -> tuple[Plain, str]:
 
 
 def rows_by_lists(folder: Folder, rows: list[Row]) -> tuple[list[str], list[Row]]:
-    """Returns the text files that list photos of train and val, and the rows that they list.
+    """Returns the text files that list images of train and val, and the rows that they list.
 
-    All rows and no lists are returned if folders, tables or the photos' names define the splits, or
+    All rows and no lists are returned if folders, tables or the images' names define the splits, or
     if there are no such files.
     """
     if any(row.split for row in rows):
@@ -119,23 +184,23 @@ def rows_by_lists(folder: Folder, rows: list[Row]) -> tuple[list[str], list[Row]
         if {"train", "val"} <= {row.split for row in named}:
             readings.append((lists, named, unmatched))
         else:
-            fault = "which do not name photos of train and of val"
+            fault = "which do not name images of train and of val"
             folder.notes.append(f"not used: {few(lists)}, {fault}")
     if len(readings) > 1:
         shown = " and ".join(few(lists) for lists, *_ in readings)
         remedy = "remove the lists that do not count"
-        raise DataError(f"{folder.root}: {shown} divide the photos: {remedy}")
+        raise DataError(f"{folder.root}: {shown} divide the images: {remedy}")
     if not readings:
         return [], rows
     lists, named, unmatched = readings[0]
     if unmatched > 0:
-        fault = "without a photo that has labels, or named twice"
+        fault = "without an image that has labels, or named twice"
         folder.notes.append(f"not used: {plural(unmatched, 'line')} of {few(lists)}, {fault}")
     return lists, named
 
 
 def _read_lists(folder: Folder, lists: list[str], rows: Sequence[Row]) -> tuple[list[Row], int]:
-    """Returns the rows that text files name, by the photo's name or path and perhaps its labels in
+    """Returns the rows that text files name, by the image's name or path and perhaps its labels in
     each line, and the number of lines without a row."""
     stems = {os.path.splitext(row.image)[0]: row for row in rows}
     counts = Counter(os.path.basename(stem) for stem in stems)
