@@ -7,10 +7,10 @@ import hashlib
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from dpt.data import DataError
 from dpt.data.splits import folds, group_names, original_name
@@ -62,11 +62,8 @@ class Detected:
     class_weights: list[float] | None = None  # for the loss
 
 
-class Layout(Protocol):
-    """One way in which a folder holds a data set."""
-
-    def __call__(self, folder: Folder) -> Detected | None:
-        """Returns the settings, with a note of what was recognised; None for other folders."""
+Layout = Callable[[Folder], Detected | None]
+"""Returns the settings of a folder, with a note of what was recognised; None for other folders."""
 
 
 def split_word(path: str) -> tuple[str, str]:

@@ -174,16 +174,6 @@ _CHOICES = {"num_classes", "label_map"}  # keys of data that choose the classes 
 _MAX_DISTINCT = 1024  # colours that differ clearly, of masks with mixed colours
 
 
-def mask_values(paths: Sequence[Path], part: io.FilePart, *, use_palette: bool = False) -> Values:
-    """Returns the values of all masks; with ``use_palette`` colours of palettes count, too."""
-    values = Values()
-    for path in paths:
-        values.update(io.label_values(path, part=part, use_palette=use_palette))
-        if len(values) > MAX_COLORS:
-            raise DataError(f"{path}: pictures of more than {MAX_COLORS} colours, not masks")
-    return values
-
-
 def part_of(data: PlainMapping) -> io.FilePart:
     """Returns what keys of ``data`` choose of files that hold more than one map."""
     return io.FilePart(key=data.get("array_key"), page=data.get("page"))
@@ -482,7 +472,11 @@ def _read_masks(
     need_palette = not _CHOICES & given.keys() and io.palettes_disagree(paths, part)
     examples: dict[int, Value] = {}
     for use_palette in (True,) if need_palette else (False, True):
-        values = mask_values(paths, part, use_palette=use_palette)
+        values = Values()
+        for path in paths:
+            values.update(io.label_values(path, part=part, use_palette=use_palette))
+            if len(values) > MAX_COLORS:
+                raise DataError(f"{path}: pictures of more than {MAX_COLORS} colours, not masks")
         if any(len(value) == 3 and value not in table for value in values):
             values = with_ids(values)
         examples = {len(value): value for value in values}

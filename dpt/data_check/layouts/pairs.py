@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path, PurePath
 from typing import NamedTuple
@@ -109,24 +110,21 @@ def _rows(folder: Folder) -> list[Row]:
     chosen = [f"{folder.given.get(key, '')}/" for key in ("images", "labels", "depth")]
     if products and not any(re.search(_PRODUCTS, path) for path in chosen):
         originals = [path for path in paths if not re.search(_PRODUCTS, path)]
-        trial = Folder(folder.root, originals, folder.given)
-        with suppress(DataError):  # they are all that there is
-            rows = _tables_or_names(trial, originals)
+        trial = replace(folder, paths=originals, notes=[])
+        with suppress(DataError):  # the products are all that there is
+            rows = _rows_of_tables(trial) or _rows_of_names(trial)
             note = f"{plural(len(products), 'file')} made of others, such as {products[0]}"
             folder.notes += [*trial.notes, f"not used: {note}"]
             return rows
-    return _tables_or_names(folder, paths)
+    folder = replace(folder, paths=paths)
+    return _rows_of_tables(folder) or _rows_of_names(folder)
 
 
-def _tables_or_names(folder: Folder, paths: Sequence[str]) -> list[Row]:
-    return rows_of_tables(folder, paths) or rows_of_names(folder, paths)
-
-
-def rows_of_tables(folder: Folder, paths: Sequence[str]) -> list[Row]:
+def _rows_of_tables(folder: Folder) -> list[Row]:
     """Returns the rows of the CSV file with columns of images and of labels, or of one such file
     for each split; none if there is no such file."""
     tables: dict[str, list[Row]] = {}
-    for path in paths:
+    for path in folder.paths:
         if not path.lower().endswith(".csv"):
             continue
         try:
@@ -217,20 +215,21 @@ def _is_file(root: Path, name: Path) -> bool:
 def has_masks(folder: Folder) -> bool:
     """Returns whether images pair with masks by their names."""
     try:
-        rows = rows_of_names(Folder(folder.root, folder.paths, given={}), folder.paths)
+        rows = _rows_of_names(replace(folder, given={}, notes=[]))
     except DataError:
         return False
     return any(row.labels for row in rows)
 
 
-def rows_of_names(folder: Folder, paths: Sequence[str]) -> list[Row]:
+def _rows_of_names(folder: Folder) -> list[Row]:
     """Returns images and the labels that have their name, without words for kinds.
 
     Raises:
         DataError: there are no pairs, or two labels of an image.
     """
-    pictures = [path for path in paths if os.path.splitext(path)[1].lower() in _SUFFIXES]
-    suffixes = Counter(os.path.splitext(path)[1].lower() for path in {*paths} - {*pictures})
+    suffix_of = {path: os.path.splitext(path)[1].lower() for path in folder.paths}
+    pictures = [path for path in folder.paths if suffix_of[path] in _SUFFIXES]
+    suffixes = Counter(suffix for suffix in suffix_of.values() if suffix not in _SUFFIXES)
     files, splits = _files_by_key(folder, pictures)
     files = _with_pairs(folder, files)
     images, labels, depth = files["image"], files["labels"], files["depth"]
