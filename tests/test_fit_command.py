@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from servers import running
 from tiny import ON_CPU, TINY_DATA, TINY_VIT, call, checkpoint_of
 
-from dpt.commands.fit import ENCODER, length_of, settings_of
+from dpt.commands.fit import ENCODER, length_of, seconds_of, settings_of
 from dpt.data_check.layouts import detect
 
 REFUSED = [  # arguments, and what the message names
@@ -76,6 +76,10 @@ def test_settings_follow_a_given_image_size(tmp_path):
     values = settings_of(detect(root, {}), root, tmp_path / "pairs.csv", [384, 512])
     assert values["data.cache_size"] == [576, 768]  # training crops are not upsampled
     assert values["data.eval_size"] == [480, 640]
+
+
+def test_seconds_of_units():
+    assert [seconds_of(text) for text in ("90s", "15m", "1.5h")] == [90, 900, 5400]
 
 
 @pytest.mark.parametrize(

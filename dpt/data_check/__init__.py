@@ -24,14 +24,7 @@ from dpt.data.base import Augmented, Dataset, require_same_classes
 from dpt.data.formats import io
 from dpt.data_check import report
 from dpt.data_check.checks import CHECKS, QUICK_CHECKS
-from dpt.data_check.layouts.masks import (
-    MAX_VALUES,
-    Values,
-    class_settings,
-    class_weights,
-    part_of,
-    with_ids,
-)
+from dpt.data_check.layouts import masks
 from dpt.data_check.scan import SEVERITIES, Finding, Scan, has_errors, read_records, record_of
 from dpt.html import require_free
 from dpt.run_log import tracked
@@ -77,7 +70,7 @@ def check_data(cfg: PlainMapping) -> None:
         settings = loader_settings(data)
         loader = make_train_loader(scans[0].dataset, settings, cfg["augment"], seed, targets)
         augmented = cast(Augmented, loader.dataset)
-        report.write_report(folder / "report.html", title, findings, scans, augmented)
+        report.write_check_report(folder / "report.html", title, findings, scans, augmented)
         report.log_tables(scans)
     log.info("%s", report.text(findings))
     count = sum(len(scan.records) for scan in scans)
@@ -132,9 +125,9 @@ def _propose(data: PlainMapping, splits: Sequence[str]) -> tuple[Plain, list[Fin
         values, paths = _read_masks({**data, **settings, "num_classes": 1}, splits)
         if not values:  # reading the split says what is wrong with its masks
             return {**settings, "num_classes": 1}, []
-        classes, class_values = class_settings(values, paths, part_of(data))
+        classes, class_values = masks.class_settings(values, paths, masks.part_of(data))
         settings |= classes
-        weights = class_weights([values[value] for value in class_values])
+        weights = masks.class_weights([values[value] for value in class_values])
         task = f" task.segmentation_loss.class_weights={weights}"
         hint = "; if one of the ids means unlabelled, name it in data.ignore_index and check again"
     if not settings:
@@ -145,9 +138,9 @@ def _propose(data: PlainMapping, splits: Sequence[str]) -> tuple[Plain, list[Fin
     return settings, [Finding("note", "proposal", ", ".join(splits), message, remedy)]
 
 
-def _read_masks(data: PlainMapping, splits: Sequence[str]) -> tuple[Values, list[Path]]:
+def _read_masks(data: PlainMapping, splits: Sequence[str]) -> tuple[masks.Values, list[Path]]:
     """Returns the values in the masks that can be read, and these files."""
-    values, paths = Values(), list[Path]()
+    values, paths = masks.Values(), list[Path]()
     for split in splits:
         try:
             dataset = make_dataset({**data, "unlabelled": None}, split)
@@ -156,17 +149,17 @@ def _read_masks(data: PlainMapping, splits: Sequence[str]) -> tuple[Values, list
         rule = dataset.label_rule
         assert rule is not None
         samples = [dataset.files(index) for index in range(len(dataset))]
-        masks = [files.labels for files in samples if files and files.labels]
-        for path in tracked(masks, len(masks), title=f"reading masks of {split}"):
+        label_files = [files.labels for files in samples if files and files.labels]
+        for path in tracked(label_files, len(label_files), title=f"reading masks of {split}"):
             with suppress(DataError):
                 values.update(io.label_values(path, colors=rule.colors, part=dataset.part))
                 paths.append(path)
-            if sum(len(value) == 1 for value in values) > MAX_VALUES:
+            if sum(len(value) == 1 for value in values) > masks.MAX_VALUES:
                 remedy = "save class ids as PNG without interpolation, or set data.label_map"
-                raise DataError(f"{path}: masks of more than {MAX_VALUES} ids: {remedy}")
+                raise DataError(f"{path}: masks of more than {masks.MAX_VALUES} ids: {remedy}")
         for ignored in {*rule.ignore_index} - {IGNORE_INDEX}:
             values.pop((ignored,), None)
-    return with_ids(values), paths
+    return masks.with_ids(values), paths
 
 
 def _judge(scan: Scan) -> list[Finding]:

@@ -58,7 +58,7 @@ def log_tables(scans: Sequence[Scan]) -> None:
         log_rows(heading + rest, header, cells)
 
 
-def write_report(
+def write_check_report(
     path: Path, title: str, findings: Sequence[Finding], scans: Sequence[Scan], augmented: Augmented
 ) -> None:
     """Writes the page; ``augmented`` is the data set of the first scan, as training gets it."""

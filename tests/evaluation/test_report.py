@@ -90,7 +90,7 @@ def page(name):
         "title": name,
         "failed": True,
         "summary": name,
-        "tables": [(name, name, [name, "n"], [[name, 1.0]])],
+        "tables": [(name, [name, "n"], [[name, 1.0]])],
         "findings": [(finding, [name], [(name, picture)])],
         "samples": [(name, picture)],
         "augmented": [(name, picture)],

@@ -194,7 +194,7 @@ def class_settings(
     Raises:
         DataError: too few or too many colours are classes.
     """
-    if are_colors(values):
+    if _are_colors(values):
         colors = _colors_of_classes(values, paths, part or io.FilePart())
         settings = {"num_classes": len(colors), "label_colors": [list(color) for color in colors]}
         return settings | ({"color_distance": 0} if len(colors) < len(values) else {}), colors
@@ -211,7 +211,7 @@ def class_settings(
     return settings, [(i,) for i in range(classes[-1] + 1)]
 
 
-def are_colors(values: Values) -> bool:
+def _are_colors(values: Values) -> bool:
     return any(len(value) == 3 for value in values)
 
 
@@ -315,7 +315,7 @@ def mask_settings(paths: Sequence[Path], file: ClassFile, given: PlainMapping) -
     colors = validate(list[Color], given.get("label_colors", []), "data.label_colors")
     colors = colors or [row.color for row in file.rows if row.color]
     masks = _read_masks(paths, file, given, colors)
-    has_colors = are_colors(masks.values)
+    has_colors = _are_colors(masks.values)
     # colours have rows in a table, not the ids of the file
     has_ids = has_colors and any(row.id is not None for row in file.rows)
     ignored_ids = given.get("ignore_index", [] if has_ids else file.ignored)
@@ -451,7 +451,7 @@ class _Masks:
         ]
         if unused:
             lines.append(f"unlabelled: {self._fractions(unused, 6)} of the pixels")
-        if unused and are_colors(self.values):
+        if unused and _are_colors(self.values):
             distance = self.given.get("color_distance") or 32
             effect = f"gives colours that are no class the nearest one within {distance}"
             lines.append(f"data.color_distance={distance} {effect} in each channel")

@@ -201,7 +201,7 @@ def _columns(root: Path, base: Path, lines: Sequence[_Line]) -> dict[str, str]:
         if 2 * sum(cell.lower() in SPLITS for cell in cells) > len(cells):
             columns["split"] = name
         elif any(_is_file(root, base / cell) for cell in cells):
-            columns.setdefault(kind_of_words(re.split(r"[-_. ]+", name)) or "image", name)
+            columns.setdefault(_kind_of_words(re.split(r"[-_. ]+", name)) or "image", name)
     return columns
 
 
@@ -268,8 +268,8 @@ def _no_pairs(folder: Folder, files: _Files, suffixes: Counter[str]) -> DataErro
     return DataError("; ".join([f"{folder.root}: {fault}: {remedy}", *notes]))
 
 
-def kind_of_words(words: Sequence[str]) -> str:
-    """Returns image, labels or depth if a word stands for it; else an empty string."""
+def _kind_of_words(words: Sequence[str]) -> str:
+    """Returns image, labels or depth, for which a word stands, or an empty string."""
     for kind, pattern in _KINDS.items():
         if any(re.fullmatch(pattern, word, re.IGNORECASE) for word in words):
             return kind
@@ -289,17 +289,17 @@ def _parse_name(path: str, folder_kinds: Container[str]) -> _Name:
         words = re.split(_SEPARATORS, folder)
         splits = [SPLITS[word.lower()] for word in words if word.lower() in SPLITS]
         split = splits[0] if splits else split
-        kind = kind_of_words(words) or kind
+        kind = _kind_of_words(words) or kind
         folder_words += [word for word in words if word.lower() not in SPLITS]
     stem = re.sub(r"(?<![^-_. ])IMG[-_. ](?=[0-9])", "IMG", stem)  # of cameras: no word for a kind
     words = re.split(_SEPARATORS, stem)
     last = [word for word in words if not word.isdecimal()][-1:]  # a number may follow
-    name_kind = kind_of_words([words[0], *last])
+    name_kind = _kind_of_words([words[0], *last])
     if name_kind in ("labels", "depth") and not (kind and name_kind in folder_kinds):
         kind = name_kind
     kind = kind or name_kind
-    folder_words = [word for word in folder_words if kind_of_words([word]) != (kind or "image")]
-    name_words = [word for word in words if kind_of_words([word]) != (kind or "image")]
+    folder_words = [word for word in folder_words if _kind_of_words([word]) != (kind or "image")]
+    name_words = [word for word in words if _kind_of_words([word]) != (kind or "image")]
     return _Name(kind, split, (split, *folder_words, *words), (split, *folder_words, *name_words))
 
 
@@ -311,7 +311,7 @@ def _files_by_key(folder: Folder, pictures: Sequence[str]) -> tuple[_Files, dict
         DataError: two files of a kind have one key.
     """
     parents = {part for path in pictures for part in path.split("/")[:-1]}
-    folder_kinds = {kind_of_words(re.split(_SEPARATORS, part)) for part in parents}
+    folder_kinds = {_kind_of_words(re.split(_SEPARATORS, part)) for part in parents}
     chosen = _chosen_folders(folder)
     kinds = _kinds_beside_jpegs(folder, pictures)
     splits: dict[str, str] = {}
