@@ -18,7 +18,7 @@ CLASSES = {"folder": "dpt.data.FolderDataset", "coco": "dpt.data.CocoDataset"}
 
 
 def mask(seed, ids=(0, 1, 2)):
-    """Blocks of ids, all of which occur."""
+    """Returns blocks of ids, all of which occur."""
     rows = np.random.default_rng(seed).permutation(np.resize(ids, 12)).reshape(3, 4)
     return np.kron(rows, np.ones((8, 8), int)).astype(np.uint8)
 
@@ -29,7 +29,7 @@ def metres(seed):
 
 
 def scaled(factor, kind):
-    """Depth maps in units of 1/factor metres."""
+    """Returns a function that makes depth maps in units of 1/factor metres."""
     return lambda seed: (factor * metres(seed)).astype(kind)
 
 
@@ -55,14 +55,14 @@ def save_photos(root, names):
 
 
 def save_pairs(root, names, image="images/{}", label="masks/{}.png", make=mask):
-    """Photos and masks, whose names are made of ``names``."""
+    """Saves images and masks, whose names are made of ``names``."""
     save_photos(root, [image.format(name) for name in names])
     for seed, name in enumerate(names):
         save(root / label.format(name), make(seed))
 
 
 def folder(root, write=save, kind="masks", make=mask, suffix=".png"):
-    """A folder with the splits train and val."""
+    """Makes a folder with the splits train and val."""
     save_photos(root / "images", NAMES)
     for seed, name in enumerate(NAMES):
         write(root / f"{kind}/{name}{suffix}", make(seed))
@@ -70,7 +70,7 @@ def folder(root, write=save, kind="masks", make=mask, suffix=".png"):
 
 
 def samples(root, **given):
-    """The samples of train and val as training reads them, by the photo's path."""
+    """Returns the samples of train and val as training reads them, by the image's path."""
     detected = detect(root, given)
     node = {"_target_": CLASSES[detected.data], "root": str(root)}
     for key, value in {**detected.settings, **given}.items():

@@ -88,7 +88,7 @@ def examine(
     """Returns the findings of all checks of the splits, errors first, and the splits that could be
     read.
 
-    With ``limit``, only that many samples of each split are read, evenly spaced.
+    Reads ``limit`` evenly spaced samples of each split, or all if it is None.
     """
     settings = loader_settings(data)
     # unpaired files are findings, and must not stop the others from being read
@@ -115,8 +115,10 @@ def examine(
 
 
 def _propose(data: PlainMapping, splits: Sequence[str]) -> tuple[Plain, list[Finding]]:
-    """Returns settings that a folder lacks, and a note that lists them. Reads its masks for the
-    classes."""
+    """Returns settings that a folder lacks, and a note that lists them.
+
+    The classes follow from the values of all masks.
+    """
     settings: Plain = {}
     task = hint = ""
     if data.get("depth") and data.get("max_depth", _METRES) is None:

@@ -155,7 +155,7 @@ class Scan:
         """Returns the finding ``COUNT of TOTAL what`` if more than the fraction ``above`` of
         ``flags`` is true.
 
-        Without a ``severity`` it is an error if more than half of them are, and a warning if fewer.
+        The severity is ``severity``. None: error if more than half of them are, otherwise warning.
         """
         records = [record for record, flag in flags if flag]
         if len(records) <= above * len(flags):

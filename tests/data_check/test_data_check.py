@@ -79,7 +79,7 @@ def configured(*overrides: str) -> dict:
 
 
 def diagnose(root: Path, *overrides: str, splits=("train", "val")) -> dict[str, Finding]:
-    """The findings by code, of the first split that has them."""
+    """Returns the findings by code, of the first split that has them."""
     data = configured(*(o.format(root=root) for o in overrides))
     findings, _ = examine(data, splits=splits)
     return {finding.code: finding for finding in reversed(findings)}
@@ -206,7 +206,7 @@ def test_examine_finds_faults_of_masks(camvid, faults):
 
 
 def reordered(folder: Path, order) -> None:
-    """File i gets the content of file order[i]."""
+    """Gives file i the content of file order[i]."""
     paths = sorted(folder.iterdir())
     contents = [path.read_bytes() for path in paths]
     for path, source in zip(paths, order, strict=True):
@@ -424,7 +424,7 @@ def test_report_lists_findings_and_the_exit_code_tells_errors(data_check, camvid
 
 
 def pasted(remedy: str) -> list[str]:
-    """The settings that a remedy names, without those of the task."""
+    """Returns the settings that a remedy names, without those of the task."""
     words = remedy.partition(";")[0].removeprefix("set ").split()
     return [word for word in words if word.startswith("data.")]
 

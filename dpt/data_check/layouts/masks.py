@@ -273,10 +273,10 @@ def _solid_colors(colors: list[Value], paths: Sequence[Path], part: io.FilePart)
     return solid
 
 
-def _is_between(color: np.ndarray, others: np.ndarray) -> bool:
-    """Returns whether a colour (3,) is a mixture of two of ``others`` (N, 3)."""
-    steps = others[None] - others[:, None]  # from the first to the second of each pair
-    offset = color - others[:, None]
+def _is_between(color: np.ndarray, colors: np.ndarray) -> bool:
+    """Returns whether a colour (3,) is a mixture of two of ``colors`` (N, 3)."""
+    steps = colors[None] - colors[:, None]  # from the first to the second of each pair
+    offset = color - colors[:, None]
     position = (offset * steps).sum(-1) / (steps**2).sum(-1).clip(1)
     distance = np.abs(position[..., None] * steps - offset).max(-1)
     return bool(((position > 0) & (position < 1) & (distance <= 4)).any())
