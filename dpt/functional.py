@@ -40,7 +40,7 @@ def has_bf16(device: str) -> bool:
 
 
 def sum_dtype(device: torch.device) -> torch.dtype:
-    """float64, or float32 on devices that have no float64 (Apple's mps)."""
+    """Returns float64, or float32 on devices that have no float64 (Apple's mps)."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 

@@ -34,7 +34,7 @@ Cell = str | float | int | None
 def render_page(template: str, **values: object) -> bytes:
     """Returns a page from a template such as ``data_check.html`` and its variables, escaped."""
     text = _environment().get_template(template).render(values)
-    text = text.replace(_FIRST_LINE, f"{_FIRST_LINE}\n{_mark(template)}", 1)
+    text = text.replace(_FIRST_LINE, _beginning(template), 1)
     return text.encode(errors="backslashreplace")  # paths that are not UTF-8
 
 
@@ -43,9 +43,9 @@ def write_page(path: Path, template: str, **values: object) -> None:
     write_bytes(path, render_page(template, **values))
 
 
-def _mark(template: str) -> str:
-    """Returns the line that marks a report of this project."""
-    return f"<!-- dpt: {template} -->"
+def _beginning(template: str) -> str:
+    """Returns the first lines of a page, which mark a report of this project."""
+    return f"{_FIRST_LINE}\n<!-- dpt: {template} -->"
 
 
 def require_free(folder: Path, template: str, names: Sequence[str]) -> None:
@@ -61,7 +61,7 @@ def require_free(folder: Path, template: str, names: Sequence[str]) -> None:
     page = folder / "report.html"
     if page.is_file():
         with page.open("rb") as file:
-            if file.read(200).startswith(f"{_FIRST_LINE}\n{_mark(template)}".encode()):
+            if file.read(200).startswith(_beginning(template).encode()):
                 return
     for path in (page, *(folder / name for name in names)):
         if os.path.lexists(path):

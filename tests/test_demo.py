@@ -279,12 +279,6 @@ def test_make_server_names_an_address_that_cannot_be_used(demo, host, port):
         make_server(demo, host=host, port=port)
 
 
-def test_make_server_names_a_port_in_use(demo, client):
-    port = client.address[1]
-    with pytest.raises(ValueError, match=f"--port {port} .*in use"):
-        make_server(demo, host="127.0.0.1", port=port)
-
-
 @pytest.mark.slow
 def test_demo_command_serves_until_it_is_stopped(tmp_path, photo):
     tiny(HEADS).save_pretrained(tmp_path / "model")

@@ -140,23 +140,15 @@ def run(modules, function, x):
 def test_recompute_gives_what_the_plain_form_gives(case):
     modules, shape, ours, plain = case_of(case)
     modules = modules.double()
-    x = torch.randn(shape, **DOUBLE)
-    actual, expected = run(deepcopy(modules), ours, x), run(deepcopy(modules), plain, x)
-    assert actual.keys() == expected.keys()
-    for name, value in expected.items():
-        torch.testing.assert_close(actual[name], value, rtol=0, atol=1e-12, msg=name)
+    same_modules = deepcopy(modules)
+    for _ in range(2):  # statistics and gradients accumulate
+        x = torch.randn(shape, **DOUBLE)
+        actual, expected = run(modules, ours, x), run(same_modules, plain, x)
+        assert actual.keys() == expected.keys()
+        for name, value in expected.items():
+            torch.testing.assert_close(actual[name], value, rtol=0, atol=1e-12, msg=name)
     if "dropout" in case:
         assert (actual["input"] != 0).any()
-
-
-def test_norm_relu_conv2d_updates_statistics_once_a_step():
-    modules, shape, ours, _ = case_of("norm_relu_conv2d")
-    before = modules[0].running_mean.clone()
-    for count in (1, 2):
-        run(modules, ours, torch.randn(shape) + 3)
-        assert modules[0].num_batches_tracked == count
-        assert modules[0].momentum == 0.1
-    assert not torch.allclose(modules[0].running_mean, before)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -177,16 +169,6 @@ def test_recompute_under_autocast_takes_the_same_precision(case):
     assert actual["output"].dtype == torch.bfloat16
     for name, value in expected.items():
         torch.testing.assert_close(actual[name], value, rtol=0, atol=0, msg=name)
-
-
-@pytest.mark.parametrize("frozen", ["weights", "input"])
-def test_recompute_gives_only_the_gradients_needed(frozen):
-    norm, linear = nn.LayerNorm(4), nn.Linear(4, 3)
-    x = torch.randn(2, 4, requires_grad=frozen != "input")
-    nn.ModuleList([norm, linear]).requires_grad_(frozen != "weights")
-    norm_linear(norm, linear, x).sum().backward()
-    gradients = [x.grad, linear.weight.grad, norm.weight.grad]
-    assert [g is None for g in gradients] == [frozen == "input"] + 2 * [frozen == "weights"]
 
 
 def kept_bytes(function):

@@ -22,12 +22,13 @@ def run(arguments: list[str]) -> None:
 
     model = DPT.from_pretrained(options.checkpoint)
     name = f"{model.config.name} ({Path(options.checkpoint).name})"
-    demo, host = Demo(Predictor(model, device=options.device), name=name), options.host
+    host = options.host
+    demo = Demo(Predictor(model, device=options.device), name=name)
     server = make_server(demo, host=host, port=options.port)
     if not is_local(host):
         risk = "anyone who can reach this computer can use the page: it has no password"
         print(f"warning: --host {host}: {risk}", file=sys.stderr)
-    shown = f"[{host}]" if ":" in host else host
-    say(f"http://{shown}:{server.server_port}/  (stop with Ctrl-C)")
+    url_host = f"[{host}]" if ":" in host else host
+    say(f"http://{url_host}:{server.server_port}/  (stop with Ctrl-C)")
     with server:
         server.serve_forever()

@@ -140,15 +140,15 @@ def _make_pipeline(options: argparse.Namespace, inputs: Sequence[InputFile]) -> 
     style = Style(options.colormap)
     cv2.setNumThreads(1)  # the pipeline has threads of its own
     model = DPT.from_pretrained(options.checkpoint)
-    how = {"precision": options.precision, "flip": options.flip, "tile": options.tile}
-    predictor = Predictor(model, batch_size=options.batch_size, device=options.device, **how)
+    recorded = {"precision": options.precision, "flip": options.flip, "tile": options.tile}
+    predictor = Predictor(model, batch_size=options.batch_size, device=options.device, **recorded)
     formats = [name.strip() for name in options.format.split(",") if name.strip()]
     chosen = products.products_of(formats, predictor.outputs)
     settings = PredictionSettings(
         weights=fingerprint(model.config.to_dict(), model.state_dict()),
         checkpoint=options.checkpoint,
         colormap=options.colormap,
-        **how,
+        **recorded,
         unit=depth_unit(first_output(predictor.outputs, "depth")),
         classes=products.class_names_by_folder(predictor.outputs),
     )

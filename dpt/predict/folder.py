@@ -43,7 +43,9 @@ class OutputFolder:
         folders: Iterable[str],
         overwrite: bool = False,
     ) -> None:
-        self.path, self._journal, self._lock = path, path / RECORDS_FILE, threading.Lock()
+        self.path = path
+        self._journal = path / RECORDS_FILE
+        self._lock = threading.Lock()
         if path.exists() and not path.is_dir():
             raise _refusal(path, "is a file, not a folder")
         for file in (path / SETTINGS_FILE, self._journal):
@@ -106,7 +108,8 @@ class OutputFolder:
                     raise
                 raise ValueError(f"{input_file.path}: its name is too long: shorten it") from None
             yield paths
-        names, state = [self._name(file) for file in files.values()], modified(input_file.path)
+        names = [self._name(file) for file in files.values()]
+        state = modified(input_file.path)
         if earlier := self._earlier.get(input_file.name):
             remaining = [name for name in earlier.files if name not in names]
             if earlier is self._records.get(input_file.name) and earlier.modified == state:

@@ -56,15 +56,13 @@ def find_inputs(inputs: Sequence[str | Path], *, out: Path) -> list[InputFile]:
         if not path.is_dir():
             files[path] = None
             continue
-        inside = list(_walk(path, out))
-        readable = [file for file in inside if file.suffix.lower() in SUFFIXES]
-        unread.update(set(inside).difference(readable))
+        pictures = list(_walk(path, out))
+        readable = [file for file in pictures if file.suffix.lower() in SUFFIXES]
+        unread.update(set(pictures).difference(readable))
         if not readable:
-            but = ", except what dpt predict wrote" if PredictionSettings.read(path) else ""
-            raise DataError(
-                f"{path}: no image or video in this folder or below ({', '.join(SUFFIXES)}){but}"
-                f"{f'; {_left_out(unread)}' if unread else ''}"
-            )
+            fault = f"{path}: no image or video in this folder or below ({', '.join(SUFFIXES)})"
+            exception = ", except what dpt predict wrote" if PredictionSettings.read(path) else ""
+            raise DataError(f"{fault}{exception}{f'; {_left_out(unread)}' if unread else ''}")
         files.update(dict.fromkeys(readable))
     if unread:
         log.warning(_left_out(unread))
@@ -150,7 +148,7 @@ def as_rgb(image: Image) -> np.ndarray:
 def _from_pil(image: PIL.Image.Image) -> np.ndarray:
     if image.mode.startswith(("I", "F")):
         raise ValueError(
-            f"a PIL image of mode {image.mode} is not a photo: give one of 8 bits per channel"
+            f"a PIL image of mode {image.mode} has more than 8 bits per channel: convert it to RGB"
         )
     try:
         upright = PIL.ImageOps.exif_transpose(image)

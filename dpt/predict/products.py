@@ -40,8 +40,8 @@ class Product:
 
 def folder_names(outputs: Outputs) -> dict[str, str]:
     """Returns the folder of the files of each dense output."""
-    usual = {"depth": "depth", "logits": "labels"}
-    return {name: usual.pop(spec.kind, name) for name, spec in outputs.items() if spec.dense}
+    first = {"depth": "depth", "logits": "labels"}  # of the first output of that kind
+    return {name: first.pop(spec.kind, name) for name, spec in outputs.items() if spec.dense}
 
 
 def class_names_by_folder(outputs: Outputs) -> dict[str, list[str]]:
@@ -101,8 +101,8 @@ def products_of(formats: Sequence[str], outputs: Outputs) -> list[Product]:
         if not possible[name]:
             kinds = ", ".join(f"{n} ({s.kind})" for n, s in outputs.items())
             raise ValueError(f"--format {name} fits none of this model's outputs: {kinds}")
-    usual = ("png", "color", "overlay", "json")
-    chosen = [product for name in formats or usual for product in possible[name]]
+    default = ("png", "color", "overlay", "json")
+    chosen = [product for name in formats or default for product in possible[name]]
     if not formats:
         chosen += [product for product in possible["npy"] if outputs[product.name].kind == "map"]
     return list(dict.fromkeys(chosen))

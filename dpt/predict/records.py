@@ -52,10 +52,10 @@ class PredictionSettings:
             return None
         try:
             settings = cls(**parse_json(read_bytes(path, limit=_MAX_SETTINGS), path))
-            is_own = {*settings.written} <= {*product_folders(), RECORDS_FILE}
+            is_ours = {*settings.written} <= {*product_folders(), RECORDS_FILE}
         except (ValueError, TypeError):
             return None
-        return settings if is_own else None
+        return settings if is_ours else None
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ class InputRecord:
 
     def to_json(self) -> str:
         """Returns the line."""
-        place = {"name": self.name, "source": self.source, "modified": self.modified}
-        return json.dumps({**place, **self.facts, "files": self.files}) + "\n"
+        entry = {"name": self.name, "source": self.source, "modified": self.modified}
+        return json.dumps({**entry, **self.facts, "files": self.files}) + "\n"
 
     @classmethod
     def read_all(cls, folder: Path) -> dict[str, "InputRecord"]:

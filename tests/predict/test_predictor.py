@@ -218,16 +218,7 @@ def test_predictor_refuses_wrong_options(joint, option, says):
 
 
 def test_predictor_loads_nothing_of_training(checkpoints):
-    heavy = [
-        "lightning",
-        "torchmetrics",
-        "albumentations",
-        "hydra",
-        "omegaconf",
-        "wandb",
-        "timm",
-        "torchvision",
-    ]
+    heavy = "lightning torchmetrics albumentations hydra omegaconf wandb timm torchvision".split()
     code = (
         "import sys, numpy, dpt; assert 'Predictor' in dir(dpt)\n"
         f"model = dpt.DPT.from_pretrained({str(checkpoints['joint'])!r})\n"
