@@ -55,7 +55,7 @@ def change_colors(
     return cv2.transform(image, np.hstack([brightness * contrast * matrix, shift]))
 
 
-def strongly_changed(image: np.ndarray, random: np.random.Generator, strength: float) -> np.ndarray:
+def change_strongly(image: np.ndarray, random: np.random.Generator, strength: float) -> np.ndarray:
     """Returns a recoloured copy, uint8 RGB (H, W, 3), sometimes grey or blurred.
 
     Similar to strong views of UniMatch (Yang et al. 2023, section 3.1): at strength 1, 20 % grey,

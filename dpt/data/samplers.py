@@ -72,6 +72,6 @@ def nearby_permutation(
 
 
 def _rank_and_world() -> tuple[int, int]:
-    if dist.is_available() and dist.is_initialized():
+    if dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return 0, 1

@@ -11,9 +11,9 @@ from pydantic import Field
 from dpt.data.colors import (
     apply_color_steps,
     change_colors,
+    change_strongly,
     draw_colors,
     make_color_steps,
-    strongly_changed,
 )
 from dpt.data.pasting import draw_part
 from dpt.data.resize import resize_image, whole_factor
@@ -44,7 +44,7 @@ class TrainTransform:
         blur: probability of a Gaussian blur.
         extra: pixel transforms of albumentations, applied last and in this order; each is a mapping
             of ``_target_`` and arguments: ``{"_target_": "albumentations.RandomFog", "p": 0.1}``.
-        strong: strength in 0..1 of :func:`dpt.data.colors.strongly_changed` for images without
+        strong: strength in 0..1 of :func:`dpt.data.colors.change_strongly` for images without
             labels, on which :func:`dpt.data.pasting.paste_parts` then pastes parts of images with
             labels; 0: neither.
         targets: labels that are trained; ``strong`` treats images with none of these as images
@@ -108,7 +108,7 @@ class TrainTransform:
         if is_unlabelled:
             padding = view_map(np.zeros(source.shape[:2], bool), view, fill=True)
             out["mixing"] = PasteTarget(out["image"], padding)
-            image = strongly_changed(image, random, self.strong)
+            image = change_strongly(image, random, self.strong)
         elif self.strong:
             out["mixing"] = PasteSource(draw_part(out, random))
         out["image"] = image
@@ -176,7 +176,7 @@ def draw_recolored_crop(
     """Returns a random crop of an image, resized to ``size``: uint8 RGB (h, w, 3).
 
     Similar to SimCLR (Chen et al. 2020, appendix A) and DINO: mirrored with probability 0.5, then
-    :func:`dpt.data.colors.strongly_changed`, solarised with probability 0.1. ``area`` is the range
+    :func:`dpt.data.colors.change_strongly`, solarised with probability 0.1. ``area`` is the range
     of the crop's fraction of the image; its aspect ratio is that of ``size`` times 3/4 to 4/3, as
     far as it fits.
     """
@@ -189,5 +189,5 @@ def draw_recolored_crop(
     view = View.of_window(Window(top, left, h, w), size)
     if random.random() < 0.5:
         view = view.flipped()
-    crop = strongly_changed(view_image(image, view), random, 1.0)
+    crop = change_strongly(view_image(image, view), random, 1.0)
     return np.where(crop < GREY, crop, 255 - crop) if random.random() < 0.1 else crop

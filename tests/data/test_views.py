@@ -48,7 +48,7 @@ def test_views_leave_the_image_as_it_was(image):
 @pytest.mark.parametrize("area", [(0.05, 0.05), (0.3, 0.6), (1.0, 1.0)])
 def test_draw_recolored_crop_has_the_area(area, monkeypatch):
     """Red grows to the right, green downwards, so that the extent of a crop can be read off."""
-    monkeypatch.setattr("dpt.data.transforms.strongly_changed", lambda image, *_: image)
+    monkeypatch.setattr("dpt.data.transforms.change_strongly", lambda image, *_: image)
     size = 200
     ramp = np.linspace(0, 120, size)  # solarising changes bright colours alone
     image = np.zeros((size, size, 3), np.uint8)
