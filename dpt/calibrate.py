@@ -262,17 +262,17 @@ def fit(
     usable = np.isfinite(prediction) & (depth > 0) & (depth < inf)
     if usable.sum() < MIN_POINTS:
         raise ValueError(f"{usable.sum()} points of known depth: at least {MIN_POINTS} are needed")
-    known, x = depth[usable], prediction[usable]
-    target = 1 / known if with_shift else known
-    columns = [x, np.ones(len(known))] if with_shift else [x]
+    measured, x = depth[usable], prediction[usable]
+    target = 1 / measured if with_shift else measured
+    columns = [x, np.ones(len(measured))] if with_shift else [x]
     rows = np.stack(columns, axis=1) / target[:, None]
     if np.ptp(x) <= 1e-9 * np.abs(x).max() and (with_shift or x[0] == 0):
         raise ValueError("the model predicts one value at all points: nothing can be fitted")
-    agrees = np.ones(len(known), bool)
-    solution = np.linalg.lstsq(rows, np.ones(len(known)), rcond=None)[0]
-    if len(known) >= ROBUST_POINTS:
+    agrees = np.ones(len(measured), bool)
+    solution = np.linalg.lstsq(rows, np.ones(len(measured)), rcond=None)[0]
+    if len(measured) >= ROBUST_POINTS:
         solution, agrees = _fit_without_outliers(rows, x, target)
-    near, far = np.quantile(known[agrees], [0.05, 0.95])
+    near, far = np.quantile(measured[agrees], [0.05, 0.95])
     if with_shift and far < MIN_SPREAD * near:
         raise ValueError(
             f"nearly all known depths lie between {near:.3g} and {far:.3g} m, where scale and "
@@ -287,8 +287,8 @@ def fit(
         scale=float(solution[0]),
         shift=float(solution[1]) if with_shift else 0.0,
         space=space,
-        min_depth=float(known[agrees].min() / MARGIN),
-        max_depth=float(known[agrees].max() * MARGIN),
+        min_depth=float(measured[agrees].min() / MARGIN),
+        max_depth=float(measured[agrees].max() * MARGIN),
     )
     inliers = np.zeros(len(depth), bool)
     inliers[usable] = agrees

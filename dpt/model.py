@@ -23,7 +23,7 @@ class DPT(Network):
         network: the modules, if they were built already; None builds them with random weights.
 
     Attributes:
-        preprocessing: how pictures become inputs.
+        preprocessing: how images become inputs.
         calibration: how predicted depth becomes metres for :class:`dpt.Predictor`; the model's own
             output does not change. None if the model was not calibrated.
     """
@@ -69,8 +69,8 @@ class DPT(Network):
             revision: branch, tag or commit on the hub.
 
         Raises:
-            ValueError: the file is missing, damaged, of no known format, or does not fit its own
-                configuration; every missing, unexpected or unfit tensor is listed.
+            ValueError: the file is missing or damaged, its format is unknown, or it does not fit
+                its own configuration: each missing, unexpected or unfit tensor is listed.
         """
         checkpoint = read(path, revision=revision)
         return cls(checkpoint.config, checkpoint.build()).eval()

@@ -206,10 +206,10 @@ def model_dict(
     """
     if not isinstance(name, str) or name not in _tables():
         raise ValueError(f"no model {name!r}; there are {', '.join(list_models())}")
-    parts = {"encoder": encoder, "decoder": decoder, "preprocessing": preprocessing}
-    for part, settings in parts.items():
+    sections = {"encoder": encoder, "decoder": decoder, "preprocessing": preprocessing}
+    for section, settings in sections.items():
         if settings is not None and not isinstance(settings, Mapping):
-            raise ValueError(f"model.{part}={settings!r}: must be a mapping of settings")
+            raise ValueError(f"model.{section}={settings!r}: must be a mapping of settings")
     table = deepcopy(_tables()[name])
     encoder = {"kind": table["encoder"]["kind"], **(encoder or {})}
     config: Any = _choose(ENCODERS, encoder["kind"], "model.encoder.kind")

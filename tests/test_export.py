@@ -67,15 +67,15 @@ def program(model, tmp_path_factory):
 def run_onnx(path, images):
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
-    found = session.run(None, {session.get_inputs()[0].name: images.numpy()})
-    return {name: torch.from_numpy(value) for name, value in zip(names, found, strict=True)}
+    actual = session.run(None, {session.get_inputs()[0].name: images.numpy()})
+    return {name: torch.from_numpy(value) for name, value in zip(names, actual, strict=True)}
 
 
-def assert_agrees(found, wanted, limit=1e-4):
-    assert list(found) == list(wanted)
-    for name, value in wanted.items():
-        assert found[name].shape == value.shape
-        assert (found[name] - value).abs().max() <= limit * value.abs().max(), name
+def assert_agrees(actual, expected, limit=1e-4):
+    assert list(actual) == list(expected)
+    for name, value in expected.items():
+        assert actual[name].shape == value.shape
+        assert (actual[name] - value).abs().max() <= limit * value.abs().max(), name
 
 
 # ------------------------------------------------------------------------------ agreement
@@ -86,9 +86,9 @@ def test_onnx_agrees_at_sizes_not_seen_and_holds_only_standard_operations(model,
     for batch, *size in UNSEEN:
         images = torch.randn(batch, 3, *size)
         with torch.no_grad():
-            wanted = tensors_of(model(images), model.outputs)
-        assert list(wanted) == ["depth", "segmentation", "normals", "normals_confidence"]
-        assert_agrees(run_onnx(report.path, images), wanted)
+            expected = tensors_of(model(images), model.outputs)
+        assert list(expected) == ["depth", "segmentation", "normals", "normals_confidence"]
+        assert_agrees(run_onnx(report.path, images), expected)
     stored = onnx.load(report.path)
     onnx.checker.check_model(stored)
     assert {entry.key: entry.value for entry in stored.metadata_props} == report.metadata
@@ -101,24 +101,26 @@ def test_onnx_agrees_at_sizes_not_seen_and_holds_only_standard_operations(model,
     assert axes == ["batch", 3, "height", "width"]
 
 
+@torch.no_grad()
+def bytes_and_depth(model, shape):
+    """Random uint8 images (B, H, W, 3), and the depth that the model gives for them."""
+    images = torch.randint(0, 256, (*shape, 3), dtype=torch.uint8)
+    normalised = model.preprocessing.normalize(images.permute(0, 3, 1, 2))
+    return images, {"depth": model(normalised)["depth"]}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", [(1, 64, 64), (2, 71, 130), (3, 100, 33)], ids=str)
 def test_pt2_agrees_and_normalises_as_preprocessing_does(model, program, shape):
-    run = program[0].module()
-    images = torch.randint(0, 256, (shape[0], *shape[1:], 3), dtype=torch.uint8)
-    normalised = model.preprocessing.normalize(images.permute(0, 3, 1, 2))
-    with torch.no_grad():
-        assert_agrees(run(images), {"depth": model(normalised)["depth"]})
+    images, expected = bytes_and_depth(model, shape)
+    assert_agrees(program[0].module()(images), expected)
 
 
 @pytest.mark.slow
 def test_preprocessing_inside_onnx_equals_normalize(model, tmp_path):
     export(model, tmp_path / "a.onnx", with_preprocessing=True, tasks=["depth"])
-    images = torch.randint(0, 256, (2, 50, 90, 3), dtype=torch.uint8)
-    normalised = model.preprocessing.normalize(images.permute(0, 3, 1, 2))
-    with torch.no_grad():
-        wanted = {"depth": model(normalised)["depth"]}
-    assert_agrees(run_onnx(tmp_path / "a.onnx", images), wanted)
+    images, expected = bytes_and_depth(model, (2, 50, 90))
+    assert_agrees(run_onnx(tmp_path / "a.onnx", images), expected)
 
 
 @pytest.mark.slow
@@ -128,13 +130,13 @@ def test_a_fixed_size_is_fixed(model, tmp_path, suffix):
     assert report.metadata["input_size"] == "[48, 80]"
     images = torch.randn(5, 3, 48, 80)
     with torch.no_grad():
-        wanted = model(images)
+        expected = model(images)
     if suffix == "onnx":
-        assert_agrees(run_onnx(report.path, images), wanted)
+        assert_agrees(run_onnx(report.path, images), expected)
         with pytest.raises(Exception, match="INVALID_ARGUMENT"):
             run_onnx(report.path, images[..., :64])
     else:
-        assert_agrees(torch.export.load(report.path).module()(images), wanted)
+        assert_agrees(torch.export.load(report.path).module()(images), expected)
 
 
 METRIC = {"depth": {"kind": "metric", "max_depth": 20.0}}
@@ -320,14 +322,6 @@ def test_mistakes_are_told_in_one_line(out, flags, message, tmp_path, refused):
     tiny().save_pretrained(tmp_path / "model")
     (tmp_path / "folder.onnx").mkdir()
     assert message in refused(call, "export", tmp_path / "model", tmp_path / out, *flags)
-
-
-def test_an_older_file_stays_until_the_comparison(tmp_path, run):
-    tiny().save_pretrained(tmp_path / "model")
-    (tmp_path / "old.onnx").write_text("an earlier file")
-    _, said, _ = run(tmp_path / "model", tmp_path / "old.onnx", "--task", "normals")
-    assert said.startswith(f"{tmp_path}/old.onnx: exists")
-    assert (tmp_path / "old.onnx").read_text() == "an earlier file"
 
 
 def test_an_absent_runtime_is_named(tmp_path, refused, monkeypatch):

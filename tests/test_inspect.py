@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny import call
+from tiny import call, small_model
 from torch import nn
 
 import dpt
@@ -20,21 +20,13 @@ from dpt.inspect import (
 )
 from dpt.types import Tokens
 
-SMALL = {
-    "reassemble_channels": [8, 8, 16, 16],
-    "fusion_channels": 16,
-    "image_size": [64, 64],
-    "embed_dim": 48,
-    "num_blocks": 4,
-    "num_heads": 3,
-    "out_indices": [0, 1, 2, 3],
-}
+WIDTH = {"embed_dim": 48, "num_heads": 3}
 METRIC = {"depth": {"kind": "metric", "max_depth": 10.0}}
 
 
-def small_model(*, heads=METRIC, **overrides):
+def noisy_model(*, heads=METRIC, **overrides):
     torch.manual_seed(0)
-    model = dpt.create_model("dpt_tiny", heads=heads, **{**SMALL, **overrides}).eval()
+    model = small_model(heads=heads, **WIDTH, **overrides).eval()
     for parameter in model.parameters():  # nothing may hide behind a zero or a one
         nn.init.normal_(parameter, std=0.2)
     return model
@@ -46,7 +38,7 @@ def small_images(count=1, height=48, width=64):
 
 @pytest.fixture(scope="module")
 def model():
-    return small_model()
+    return noisy_model()
 
 
 ENCODERS = {
@@ -65,7 +57,7 @@ SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in [*ENCODERS][1:-1]
 @torch.no_grad()
 def test_the_weights_are_those_the_block_applies(name):
     """Weights · V, projected, is what the block's own attention gave."""
-    model = small_model(**ENCODERS[name])
+    model = noisy_model(**ENCODERS[name])
     seen = {}
     for k, block in enumerate(model.encoder.blocks):
         block.attn.register_forward_hook(
@@ -86,8 +78,11 @@ def test_the_weights_are_those_the_block_applies(name):
 
 @pytest.mark.parametrize("name", ["dpt_tiny", "dpt_stem"])
 def test_maps_of_one_query_are_rows_of_the_whole(name):
-    changes = SMALL if name == "dpt_tiny" else {"num_blocks": 4, "out_indices": [1, 3]}
-    model = dpt.create_model(name, heads=METRIC, **changes, num_register_tokens=2).eval()
+    if name == "dpt_tiny":
+        model = noisy_model(num_register_tokens=2)
+    else:
+        sizes = {"num_blocks": 4, "out_indices": [1, 3], "num_register_tokens": 2}
+        model = dpt.create_model(name, heads=METRIC, **sizes).eval()
     images = small_images(2)
     whole = attention_maps(model, images)
     of_cls = cls_attention(model, images)
@@ -165,8 +160,8 @@ def test_principal_components_are_found_in_order():
     assert colours.min() == 0
     assert colours.max() == 1
     for k in range(3):
-        truth, found = latent[..., k].ravel(), colours[..., k].ravel()
-        assert abs(np.corrcoef(truth, found)[0, 1]) > 0.98  # but for what is cut off
+        planted_values, actual = latent[..., k].ravel(), colours[..., k].ravel()
+        assert abs(np.corrcoef(planted_values, actual)[0, 1]) > 0.98  # but for what is cut off
 
 
 def test_components_keep_their_sign_and_do_not_depend_on_the_order_of_images():
@@ -190,10 +185,10 @@ def test_the_contribution_of_the_read_out():
     """Against its definition, on concatenated tokens as the paper writes it (section 3.2)."""
     images = small_images(2)
     for mode in ("ignore", "add", "project"):
-        model = small_model(readout=mode, num_register_tokens=1)
-        found = readout_contribution(model, images)
+        model = noisy_model(readout=mode, num_register_tokens=1)
+        actual = readout_contribution(model, images)
         levels = model.encoder(images).levels
-        for reassemble, level, share in zip(model.decoder.reassemble, levels, found, strict=True):
+        for reassemble, level, change in zip(model.decoder.reassemble, levels, actual, strict=True):
             cls_token, patches = level[:, :1], level[:, 2:]
             if mode == "ignore":
                 expected = torch.zeros(patches.shape[:2])
@@ -207,8 +202,8 @@ def test_the_contribution_of_the_read_out():
 
                 alone = read(torch.zeros_like(cls_token))
                 expected = (read(cls_token) - alone).norm(dim=-1) / alone.norm(dim=-1)
-            assert share.shape == (2, 3, 4)
-            np.testing.assert_allclose(share.reshape(2, 12), expected, rtol=1e-3, atol=1e-6)
+            assert change.shape == (2, 3, 4)
+            np.testing.assert_allclose(change.reshape(2, 12), expected, rtol=1e-3, atol=1e-6)
 
 
 @pytest.fixture(scope="module")
@@ -241,9 +236,9 @@ def test_the_sheet_of_an_encoder_that_begins_with_convolutions(name):
 def test_every_kind_of_head_has_a_place_on_the_sheet():
     photo = np.random.default_rng(0).integers(0, 255, (40, 50, 3), np.uint8)
     heads = {"classification": {"num_classes": 4}, "regression": {}}
-    alone = inspection_sheet(small_model(heads=heads), photo)
+    alone = inspection_sheet(noisy_model(heads=heads), photo)
     dense = {"depth": {"kind": "relative"}, "segmentation": {"num_classes": 5}}
-    both = inspection_sheet(small_model(heads={**dense, **heads}), photo)
+    both = inspection_sheet(noisy_model(heads={**dense, **heads}), photo)
     assert alone.shape[1] >= 1280
     assert both.shape[0] > alone.shape[0]  # the readout of the decoder
 
@@ -309,6 +304,6 @@ def test_mistakes_are_one_line_and_the_photo_is_not_replaced(files, tmp_path, re
 
 
 def test_a_sheet_of_a_real_photo(shared_data, files, tmp_path):
-    photo = sorted((shared_data / "rgbd/images/val").iterdir())[0]
-    call("inspect", files[0], photo, "--out", tmp_path / "sheet.png")
+    image = sorted((shared_data / "rgbd/images/val").iterdir())[0]
+    call("inspect", files[0], image, "--out", tmp_path / "sheet.png")
     assert (tmp_path / "sheet.png").stat().st_size > 10_000

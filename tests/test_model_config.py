@@ -5,12 +5,10 @@ import math
 
 import pytest
 import torch
-import yaml
 
 import dpt
-from dpt.files import config_dir
 from dpt.model_config import ModelConfig, make_config, model_dict
-from dpt.nn import ENCODERS, HEADS
+from dpt.nn import HEADS
 from dpt.types import Preprocessing
 
 
@@ -19,8 +17,6 @@ def test_list_models():
     assert set(names) <= set(dpt.list_models())
     assert dpt.list_models("dpt_b*") == ["dpt_base"]
     assert dpt.list_models("resnet*") == []
-    assert {"vit", "hybrid", "timm", "beit"} <= set(ENCODERS)
-    assert {"depth", "segmentation", "classification", "regression", "inpainting"} <= set(HEADS)
 
 
 @pytest.mark.parametrize("name", dpt.list_models("eomt_*"))
@@ -121,11 +117,11 @@ def test_settings_of_another_kind_of_depth_head_are_dropped():
     """As training completes a relative head from the weights of a metric one."""
     sigmoid = {"kind": "metric", "activation": "sigmoid", "max_depth": 10.0}
     inverse = {"kind": "metric", "activation": "inverse", "scale": 2.0, "min_depth": 1.0}
-    for other, wanted in ((sigmoid, {}), (inverse, {}), (inverse, sigmoid)):
-        plain = model_dict("dpt_tiny", heads={"depth": {**other, "kind": "relative", **wanted}})
+    for other, expected in ((sigmoid, {}), (inverse, {}), (inverse, sigmoid)):
+        plain = model_dict("dpt_tiny", heads={"depth": {**other, "kind": "relative", **expected}})
         assert (
             ModelConfig.from_dict(plain).heads
-            == make_config("dpt_tiny", heads={"depth": wanted}).heads
+            == make_config("dpt_tiny", heads={"depth": expected}).heads
         )
 
 
@@ -146,14 +142,9 @@ def test_settings_of_another_kind_of_depth_head_are_dropped():
         ({"preprocessing": Preprocessing()}, r"model\.preprocessing=.*must be a mapping"),
         ({"heads": {"depth": {"max_depth": 9}}}, r"depth\.max_depth=9: .* allow only None$"),
         ({"heads": {"depth": {"scale": 2.0}}}, r"model\.heads\.depth\.scale=2\.0: .*only 1\.0$"),
-        ({"decoder": {"readot": "add"}}, r"model\.decoder\.readot\. .*mean readout"),
         ({"encoder": {"kind": "resnet"}}, r"encoder\.kind='resnet': choose from vit"),
         ({"encoder": {"kind": "timm"}}, r"model\.encoder\.name must be given"),
         ({"in_channels": 1}, r"model\.encoder\.in_channels=1: must be 3, as images are RGB"),
-        (
-            {"encoder": {"kind": "timm", "name": "resnet18", "in_chans": 1}},
-            r"in_chans=1: must be 3",
-        ),
         ({"readout": "cat"}, r"model\.decoder\.readout='cat': .*project"),
         ({"scales": "x"}, r"model\.decoder\.scales='x': must be a list or must be 'auto'$"),
         ({"out_indices": [2, 5, 8]}, "one entry per level"),
@@ -162,10 +153,6 @@ def test_settings_of_another_kind_of_depth_head_are_dropped():
         ({"num_heads": 5}, "not a multiple of num_heads=5"),
         ({"embed_dim": 0}, r"model\.encoder\.embed_dim=0: must be greater than or equal to 1"),
         ({"embed_dim": 48_000}, r"18,497,040,000 parameters .* at most 10,000,000,000 in"),
-        (
-            {"image_size": [13_000, 13_000], "patch_size": 1},
-            r"parameters .* at most 10,000,000,000",
-        ),
         ({"fusion_channels": 10**12}, r"describes no model \(.*overflow"),
         ({"num_blocks": 10**9}, r"model\.encoder\.num_blocks=10+: must be less"),
         ({"mlp_ratio": math.inf}, r"model\.encoder\.mlp_ratio=inf: must be a finite number"),
@@ -189,8 +176,3 @@ def test_a_head_with_another_name_than_that_of_its_output_is_refused(monkeypatch
         ValueError, match=r"heads\.number: its OutputSpec has the name 'regression'"
     ):
         dpt.create_model("dpt_tiny", heads={"number": {}})
-
-
-def test_the_tables_of_the_files_name_models_after_the_files():
-    for file in (config_dir() / "model").glob("dpt_*.yaml"):
-        assert yaml.safe_load(file.read_text())["name"] == file.stem

@@ -29,8 +29,8 @@ class Export:
     compared: tuple[Shape, ...]  # (images, height, width) of the inputs of the comparison
 
     def __str__(self) -> str:
-        parts = [self.path, self.path.with_name(f"{self.path.name}.data")]
-        size = sum(p.stat().st_size for p in parts if p.is_file()) / 1e6
+        files = [self.path, self.path.with_name(f"{self.path.name}.data")]
+        size = sum(file.stat().st_size for file in files if file.is_file()) / 1e6
         errors = ", ".join(f"{error:.1e} ({name})" for name, error in self.errors.items())
         return (
             f"{self.path}: {size:.1f} MB, largest error {errors} of the largest value\n"

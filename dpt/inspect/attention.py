@@ -100,11 +100,6 @@ def attention_rows(
     return scores.softmax(dim=-1, dtype=torch.float32)
 
 
-def has_attention(model: Network) -> bool:
-    """Whether the encoder's blocks have the attention that this file reads."""
-    return isinstance(model.encoder, VisionTransformer)
-
-
 def patch_grid(model: Network, images: Tensor) -> tuple[int, int]:
     """Returns (h, w), the grid of the patches of padded ``images``."""
     padded, _ = model.pad(images)

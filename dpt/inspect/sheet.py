@@ -7,9 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpt.inspect.attention import cls_attention, has_attention, patch_attention, patch_grid
+from dpt.inspect.attention import cls_attention, patch_attention, patch_grid
 from dpt.inspect.tokens import feature_norms, readout_contribution, token_pca
 from dpt.model import DPT
+from dpt.nn import VisionTransformer
 from dpt.predict.inputs import Image, as_rgb
 from dpt.predict.painting import Style, paint, paint_legend
 from dpt.predict.prediction import Prediction
@@ -43,7 +44,7 @@ def inspection_sheet(
     prediction, shape = predictor(rgb), images.shape[-2:]
     prediction.require_finite()
     attention, caption = [], "image"
-    if has_attention(model) or patch is not None:
+    if isinstance(model.encoder, VisionTransformer) or patch is not None:
         grid = patch_grid(model, images)
         patch = patch or (grid[0] // 2, grid[1] // 2)
         of_patch = patch_attention(model, images, patch=patch)

@@ -120,7 +120,7 @@ class Format(ABC):
         "heads.*.class_names": "the format does not hold them",
         "heads.*.palette": "the format does not hold it",
         "preprocessing.output_interpolation": "outputs are resized to the image in another way",
-        "preprocessing.*": "pictures are resized or normalised in another way",
+        "preprocessing.*": "images are resized or normalised in another way",
     }
     hint = ""
 
@@ -146,9 +146,9 @@ class Format(ABC):
         except ValueError as error:
             self.refuse(f"cannot express this model: {error}")
         notes, faults = self._compare(config, checkpoint.config.to_dict())
-        reason = "; ".join(faults) or checkpoint.list_faults()
-        if reason:
-            self.refuse(f"cannot express {reason}{self.hint if 'heads.depth' in reason else ''}")
+        fault = "; ".join(faults) or checkpoint.list_faults()
+        if fault:
+            self.refuse(f"cannot express {fault}{self.hint if 'heads.depth' in fault else ''}")
         files.save()
         return notes
 
@@ -186,15 +186,15 @@ class Format(ABC):
                 notes.append(f"{key}={before} becomes {after}: {allowed[0]}")
         return notes, faults
 
-    def refuse(self, reason: str) -> NoReturn:
-        raise ValueError(f"the {self.name} format {reason}")
+    def refuse(self, fault: str) -> NoReturn:
+        raise ValueError(f"the {self.name} format {fault}")
 
 
 def _dotted(config: Plain) -> Plain:
     """Returns the options of each part of a model by dotted names."""
-    parts = {n: config[n] for n in ("encoder", "decoder", "preprocessing")}
-    parts |= {f"heads.{name}": head for name, head in config["heads"].items()}
-    return {f"{part}.{k}": v for part, values in parts.items() for k, v in values.items()}
+    sections = {n: config[n] for n in ("encoder", "decoder", "preprocessing")}
+    sections |= {f"heads.{name}": head for name, head in config["heads"].items()}
+    return {f"{n}.{key}": v for n, values in sections.items() for key, v in values.items()}
 
 
 @contextmanager

@@ -20,7 +20,6 @@ import re
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from dpt.model_config import model_dict
 from dpt.validation import Plain
@@ -82,6 +81,7 @@ FILE_TABLE = [
 ]
 FILE_UNIT = f"{SCRATCH}refinenet4.resConfUnit"
 FILE_MASK_TOKEN = "pretrained.mask_token"
+OUTPUT = "head.conv3."  # the last layer of a folder
 
 
 class DepthAnything(Format):
@@ -107,7 +107,8 @@ class DepthAnything(Format):
         tensors = files.tensors
         if is_folder and config["heads"]["depth"]["kind"] == "relative":
             # transformers multiplies by it here too
-            tensors = _scale_output(tensors, files.config.get("max_depth") or 1)
+            gain = files.config.get("max_depth") or 1
+            tensors = {k: v * gain if k.startswith(OUTPUT) else v for k, v in tensors.items()}
         return StoredModel(config, tensors, table(config, is_folder=is_folder), never_run)
 
     def _files(self, config: Plain, tensors: Tensors, path: Path) -> CheckpointFiles:
@@ -140,11 +141,6 @@ def table(config: Plain, *, is_folder: bool) -> Table:
     return [*encoders.encoder_table(encoder), *neck, ("heads.depth.*", "head.*")]
 
 
-def _scale_output(tensors: Tensors, gain: float) -> dict[str, Tensor]:
-    is_output = re.compile(r"head\.conv3\.").match
-    return {name: tensor * gain if is_output(name) else tensor for name, tensor in tensors.items()}
-
-
 def _read_file(files: CheckpointFiles) -> Plain:
     """Returns the configuration of a ``.pth``."""
     shapes = Shapes(files.tensors, "Depth Anything")
@@ -160,8 +156,8 @@ def _read_file(files: CheckpointFiles) -> Plain:
             '(80 m), or save it as {"model": tensors, "max_depth": metres}'
         )
     projects = [shapes(f"{HEAD}projects.{i}.weight")[0] for i in range(4)]
-    head: Plain = {"kind": "relative"}
-    head["hidden_channels"] = shapes(f"{SCRATCH}output_conv2.0.weight")[0]
+    hidden_channels = shapes(f"{SCRATCH}output_conv2.0.weight")[0]
+    head: Plain = {"kind": "relative", "hidden_channels": hidden_channels}
     if max_depth is not None:
         head |= {"kind": "metric", "activation": "sigmoid", "max_depth": max_depth}
     last_blocks = list(range(num_blocks - 4, num_blocks))

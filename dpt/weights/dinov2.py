@@ -12,7 +12,7 @@ from dpt.model_config import model_dict
 from dpt.validation import Plain
 from dpt.weights.base import Format, StoredModel
 from dpt.weights.files import CheckpointFiles, read_tensors, unwrap
-from dpt.weights.names import Table
+from dpt.weights.names import Table, gated_rows
 from dpt.weights.shapes import Shapes, quarter_ends
 
 IMAGENET: Plain = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
@@ -37,12 +37,9 @@ TABLE = [
 
 
 def gated_table(encoder: Plain, prefix: str) -> Table:
-    """Returns the rows of gated MLPs, if the encoder has them."""
-    layers = {"fc1": "w12", "fc2": "w3"} if encoder["swiglu"] else {}
-    return [
-        (f"encoder.blocks.{{i}}.mlp.{ours}.*", f"{prefix}blocks.{{i}}.mlp.{theirs}.*")
-        for ours, theirs in layers.items()
-    ]
+    """Returns the rows of gated MLPs under DINOv2's names."""
+    mlp = f"{prefix}blocks.{{i}}.mlp"
+    return gated_rows(encoder, f"{mlp}.w12.*", f"{mlp}.w3.*")
 
 
 def spread_blocks(num_blocks: int) -> list[int]:

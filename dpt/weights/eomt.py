@@ -15,7 +15,7 @@ from dpt.validation import Plain
 from dpt.weights.base import Format, StoredModel
 from dpt.weights.dinov2 import IMAGENET
 from dpt.weights.files import CheckpointFiles
-from dpt.weights.names import Table, Tensors, to_theirs
+from dpt.weights.names import Table, Tensors, gated_rows, to_theirs
 from dpt.weights.processors import read_names, read_pixels, write_names, write_pixels
 from dpt.weights.shapes import Keys, read_keys, write_keys
 from dpt.weights.transformers_encoders import square
@@ -44,12 +44,8 @@ WITHOUT_BATCH = ("query.weight", "embeddings.position_embeddings.weight")
 def table(name: str, encoder: Plain) -> Table:
     """Returns the rows of a model whose head is called ``name``."""
     head = f"heads.{name}"
-    gated = [
-        (f"{BLOCK}.mlp.fc1.*", f"{LAYER}.mlp.{{gate,up}}_proj.*"),
-        (f"{BLOCK}.mlp.fc2.*", f"{LAYER}.mlp.down_proj.*"),
-    ]
     return [
-        *(gated if encoder["swiglu"] else []),
+        *gated_rows(encoder, f"{LAYER}.mlp.{{gate,up}}_proj.*", f"{LAYER}.mlp.down_proj.*"),
         ("encoder.cls_token", "embeddings.cls_token"),
         ("encoder.reg_token", "embeddings.register_tokens"),
         ("encoder.pos_embed", "embeddings.position_embeddings.weight"),

@@ -36,7 +36,7 @@ WRITABLE = {f.name: f for f in FORMATS if f.encoders}
 
 
 def find_format(files: CheckpointFiles) -> Format | None:
-    """Returns the format of a file or folder; None if it is of no known one."""
+    """Returns the format of a file or folder; None if it is unknown."""
     return next((f for f in FORMATS if f.recognises(files)), None)
 
 
@@ -46,8 +46,9 @@ def read(path: str | Path, *, revision: str | None = None) -> Checkpoint:
     ``path`` may be ``user/name`` on the Hugging Face hub, at ``revision``.
 
     Raises:
-        ValueError: missing, damaged, of no known format, of a model that is not supported, or the
-            tensors do not fit its configuration; every missing, unexpected or unfit one is listed.
+        ValueError: the file is missing or damaged, its format is unknown, its model is not
+            supported, or its tensors do not fit its configuration: each missing, unexpected or
+            unfit tensor is listed.
     """
     return _read(path, revision)[1]
 

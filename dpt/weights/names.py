@@ -12,6 +12,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from dpt.validation import Plain
+
 Tensors = Mapping[str, Tensor]
 Table = Sequence[tuple[str, str]]
 SAME_NAMES: Table = (("*", "*"),)
@@ -21,6 +23,13 @@ SAME_NAMES: Table = (("*", "*"),)
 def _pattern(our_name: str) -> re.Pattern[str]:
     pattern = re.escape(our_name).replace(r"\*", "(?P<rest>.+)")
     return re.compile(re.sub(r"\\\{(\w)\\\}", r"(?P<\1>\\d+)", pattern))
+
+
+def gated_rows(encoder: Plain, first: str, second: str) -> Table:
+    """Returns the rows of the two layers of gated MLPs, if our encoder has them."""
+    if not encoder.get("swiglu"):
+        return []
+    return [("encoder.blocks.{i}.mlp.fc1.*", first), ("encoder.blocks.{i}.mlp.fc2.*", second)]
 
 
 def their_names(name: str, table: Table) -> list[str]:

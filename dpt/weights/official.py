@@ -3,13 +3,13 @@
 A file holds tensors alone, bare or under ``"model"``, with the names of the timm version that the
 code pins. Other settings follow that code: the feature levels are the last blocks of each quarter;
 a ViT has 64 channels per head, LayerNorm eps 1e-6 (Swin 1e-5) and bilinear resizing of position
-codes. Scale and shift of the metric NYU and KITTI models follow from the released file names.
+embeddings. Scale and shift of the metric NYU and KITTI models follow from the released file names.
 
 MiDaS v3.1: heads are counted by the columns of a table of position biases, or the rows of
 ``logit_scale``. The rows of that table tell BEiT's grid and Swin's windows; the masks of shifted
-windows tell SwinV2's windows and the image size of both Swins. The rest of a Swin is that of the
-released one that fits. MiDaS takes its Swins only at their own size; at other sizes they work as in
-transformers. Its resizing of BEiT's tables confuses rows and columns: equal on square grids.
+windows tell SwinV2's windows and the image size of both Swins. Other settings are those of the
+released Swin that fits. MiDaS takes its Swins only at their own size; at other sizes they work as
+in transformers. Its resizing of BEiT's tables confuses rows and columns: equal on square grids.
 """
 
 import math
@@ -152,8 +152,8 @@ def _head(shapes: Shapes, file: str, encoder: Plain) -> tuple[str, Plain, list[i
         auxiliary = "auxlayer.0.weight" in shapes.tensors
         size = [480, 480] if size == [384, 384] else size  # of the released models
         return "segmentation", {"num_classes": num_classes, "auxiliary": auxiliary}, size
-    head: Plain = {"kind": "relative"}
-    head["hidden_channels"] = shapes("scratch.output_conv.2.weight")[0]
+    hidden_channels = shapes("scratch.output_conv.2.weight")[0]
+    head: Plain = {"kind": "relative", "hidden_channels": hidden_channels}
     for model, (constants, metric_size) in METRIC.items():
         if file.startswith(model):
             head |= {"kind": "metric", "activation": "inverse", **constants}

@@ -46,10 +46,10 @@ MERGING = re.compile(r"^layers\.(\d)(?=\.downsample\.)")
 
 @dataclass
 class LoadReport:
-    """Use of a file's tensors: names of tensors and parts.
+    """How the tensors of a file were used: names of tensors, of the decoder and of heads.
 
-    ``loaded`` counts encoder tensors; ``kept`` are the other parts that were loaded, except the
-    layers listed in ``outputs``, whose outputs have another number or meaning.
+    ``loaded`` counts encoder tensors. ``kept`` lists the decoder and the heads that were loaded,
+    except the layers listed in ``outputs``, whose outputs have another number or meaning.
     """
 
     source: str
@@ -107,10 +107,10 @@ def load_model_weights(
         ValueError: a part that both have misses tensors, has further ones, or ones of another
             shape; ``model`` is then unchanged.
     """
-    parts, stored_parts = _by_part(model.state_dict()), _by_part(checkpoint.tensors)
-    shared = [part for part in parts if part in stored_parts]
-    expected = {k: v for part in shared for k, v in parts[part].items()}
-    fitting = {k: v for part in shared for k, v in stored_parts[part].items()}
+    by_part, stored_by_part = _by_part(model.state_dict()), _by_part(checkpoint.tensors)
+    shared = [part for part in by_part if part in stored_by_part]
+    expected = {k: v for part in shared for k, v in by_part[part].items()}
+    fitting = {k: v for part in shared for k, v in stored_by_part[part].items()}
     outputs, changed_meanings = {}, _changed_meanings(checkpoint.config, config)
     for name in sorted(n for n in fitting if n.startswith("heads.") and n in expected):
         old, new, layer = fitting[name].shape, expected[name].shape, name.rpartition(".")[0]
@@ -127,8 +127,8 @@ def load_model_weights(
         report = _fit(model.encoder, *_encoder_of(checkpoint), source)
     model.load_state_dict(fitting, strict=False)
     report.kept, report.outputs = shared, list(outputs.values())
-    report.missing += [part for part in parts if part not in stored_parts]
-    report.unused += [part for part in stored_parts if part not in parts]
+    report.missing += [part for part in by_part if part not in stored_by_part]
+    report.unused += [part for part in stored_by_part if part not in by_part]
     return report
 
 
@@ -145,12 +145,12 @@ def _changed_meanings(old: ModelConfig, new: ModelConfig) -> dict[str, str]:
 
 def _by_part(tensors: Tensors) -> dict[str, State]:
     """Returns the tensors of the decoder and of each head."""
-    parts: dict[str, State] = {}
+    by_part: dict[str, State] = {}
     for name, tensor in tensors.items():
         match = PART.match(name)
         if match:
-            parts.setdefault(match[0], {})[name] = tensor
-    return parts
+            by_part.setdefault(match[0], {})[name] = tensor
+    return by_part
 
 
 # --- Reading
@@ -314,8 +314,8 @@ def _resize_bias_tables(
 def _fit_gains(state: State, expected: Tensors, report: LoadReport) -> None:
     """Fits LayerScale if only one of the two has it.
 
-    γ · (W x + b) is (γ W) x + γ b: gains without a place go into the layer before them, and a place
-    without a gain gets ones.
+    γ · (W x + b) is (γ W) x + γ b: gains that the encoder lacks go into the layer before them,
+    and gains that the file lacks are ones.
     """
     changed = 0
     for layer, gain in (("attn.proj", "ls1.gamma"), ("mlp.fc2", "ls2.gamma")):

@@ -7,7 +7,7 @@ DINOv2, BEiT and SwinV2 are backbones, given by ``backbone_config``; a ViT and a
 from typing import NamedTuple
 
 from dpt.validation import Plain
-from dpt.weights.names import Table
+from dpt.weights.names import Table, gated_rows
 from dpt.weights.shapes import Keys, read_keys, write_keys
 
 BLOCK, LAYER = "encoder.blocks.{i}", "backbone.encoder.layer.{i}"
@@ -24,7 +24,7 @@ def _rows(
     layer: str = "layer.{i}",
     inner: str = "attention",
 ) -> Table:
-    """Returns the rows of an encoder: ``first``, its own, then those that all encoders have.
+    """Returns the rows of an encoder: ``first``, which it alone has, then those of all encoders.
 
     ``inner`` holds the queries, keys and values of a layer's attention.
     """
@@ -100,10 +100,6 @@ DINOV2_TABLE = _rows(
     (f"{BLOCK}.mlp.*", f"{LAYER}.mlp.*"),
     (f"{BLOCK}.ls{{k}}.gamma", f"{LAYER}.layer_scale{{k}}.lambda1"),
 )
-GATED_TABLE = [
-    (f"{BLOCK}.mlp.fc1.*", f"{LAYER}.mlp.weights_in.*"),
-    (f"{BLOCK}.mlp.fc2.*", f"{LAYER}.mlp.weights_out.*"),
-]
 DINOV2_KEYS: Keys = {
     **KEYS,
     "mlp_ratio": ("mlp_ratio", 4),
@@ -180,7 +176,7 @@ BACKBONES = {
 def find_family(encoder: Plain) -> tuple[str | None, Family]:
     """Returns the ``model_type`` of the ``backbone_config`` of our encoder, and its family.
 
-    The former is None for dpt's own ViT and hybrid.
+    The ``model_type`` is None for the ViT and the hybrid of ``dpt`` itself.
     """
     kind: str = encoder["kind"]
     if kind == "hybrid":
@@ -195,7 +191,8 @@ def find_family(encoder: Plain) -> tuple[str | None, Family]:
 
 def encoder_table(encoder: Plain) -> Table:
     """Returns the rows of our encoder's tensors."""
-    return [*(GATED_TABLE if encoder.get("swiglu") else []), *find_family(encoder)[1].table]
+    gated = gated_rows(encoder, f"{LAYER}.mlp.weights_in.*", f"{LAYER}.mlp.weights_out.*")
+    return [*gated, *find_family(encoder)[1].table]
 
 
 def read_encoder(family: Family, config: Plain) -> Plain:

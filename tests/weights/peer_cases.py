@@ -64,13 +64,14 @@ def default(cases, *names: str):
 
 
 def jolt(model: nn.Module, *, gain: float = 1.0) -> nn.Module:
-    """Random tensors that keep a signal's size, none at its initial zero or one.
+    """Fills the saved tensors with noise that keeps a signal's size, none at its first zero or one.
 
     Rounding errors grow with every block as the signal does: deep models need a smaller gain.
     """
+    saved = model.state_dict().keys()
     with torch.no_grad():
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-            if not tensor.is_floating_point():
+            if name not in saved or not tensor.is_floating_point():
                 continue
             noise = torch.randn_like(tensor)
             if name.endswith("running_var"):
@@ -93,13 +94,13 @@ def outputs(
     case: Case, theirs: nn.Module, ours: nn.Module, images: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The peer's and ours; the peer's map is resized where it is not of the image's size."""
-    wanted, (found, *_) = theirs(images), tensors_in(ours(images)[case.task])  # masks come first
-    if wanted.shape[-2:] != found.shape[-2:]:
-        maps = wanted if wanted.ndim == 4 else wanted[:, None]
-        maps = F.interpolate(maps, size=found.shape[-2:], mode="bilinear", align_corners=False)
-        wanted = maps if wanted.ndim == 4 else maps[:, 0]
-    assert found.shape == wanted.shape
-    return wanted, found
+    expected, (actual, *_) = theirs(images), tensors_in(ours(images)[case.task])  # masks come first
+    if expected.shape[-2:] != actual.shape[-2:]:
+        maps = expected if expected.ndim == 4 else expected[:, None]
+        maps = F.interpolate(maps, size=actual.shape[-2:], mode="bilinear", align_corners=False)
+        expected = maps if expected.ndim == 4 else maps[:, 0]
+    assert actual.shape == expected.shape
+    return expected, actual
 
 
 def output_error(
@@ -112,10 +113,10 @@ def output_error(
     """max|Δ| over the output's scale."""
     theirs, ours = (deepcopy(m).to(dtype) for m in (theirs, ours))
     with torch.no_grad():
-        wanted, found = outputs(case, theirs, ours, random_images(2, size).to(dtype))
-    scale = wanted.abs().max()
-    assert wanted.std() > 0.002 * scale  # a flat map would say nothing
-    return ((found - wanted).abs().max() / scale).item()
+        expected, actual = outputs(case, theirs, ours, random_images(2, size).to(dtype))
+    scale = expected.abs().max()
+    assert expected.std() > 0.002 * scale  # a flat map would say nothing
+    return ((actual - expected).abs().max() / scale).item()
 
 
 def bfloat16_ratio(case: Case, theirs: nn.Module, ours: nn.Module) -> float:
@@ -124,8 +125,8 @@ def bfloat16_ratio(case: Case, theirs: nn.Module, ours: nn.Module) -> float:
     with torch.no_grad():
         exact, _ = outputs(case, theirs, ours, images)
         theirs, ours = (deepcopy(m).bfloat16() for m in (theirs, ours))
-        found = outputs(case, theirs, ours, images.bfloat16())
-    peer, own = ((x.float() - exact).square().flatten(1).mean(1).sqrt() for x in found)
+        actual = outputs(case, theirs, ours, images.bfloat16())
+    peer, own = ((x.float() - exact).square().flatten(1).mean(1).sqrt() for x in actual)
     assert own.min() > 0
     return (own / peer).median().item()
 
@@ -138,22 +139,22 @@ def gradient_error(case: Case, theirs: nn.Module, ours: dpt.DPT, folder: Path) -
     softmax.
     """
     theirs, ours = (deepcopy(m).double() for m in (theirs, ours))
-    wanted, found = outputs(case, theirs, ours, random_images(2, case.sizes[0]).double())
-    weights = torch.randn(found.shape, generator=torch.Generator().manual_seed(2)).double()
-    (wanted * weights).sum().backward()
-    (found * weights).sum().backward()
+    expected, actual = outputs(case, theirs, ours, random_images(2, case.sizes[0]).double())
+    weights = torch.randn(actual.shape, generator=torch.Generator().manual_seed(2)).double()
+    (expected * weights).sum().backward()
+    (actual * weights).sum().backward()
     for p in theirs.parameters():
         p.data = torch.zeros_like(p) if p.grad is None else p.grad
     peers = formats.read(case.save(theirs, folder)).tensors
     worst = 0.0
     for name, p in ours.named_parameters():
-        grad, wanted = p.grad, peers[name]
-        assert wanted.dtype == torch.float64
+        grad, expected = p.grad, peers[name]
+        assert expected.dtype == torch.float64
         if grad is None:  # auxiliary layers, of no part in an evaluation-mode output
-            assert wanted.count_nonzero() == 0, name
+            assert expected.count_nonzero() == 0, name
             continue
         if name.endswith("qkv.bias"):
-            grad, wanted = (g.unflatten(0, (3, -1))[::2] for g in (grad, wanted))
-        assert wanted.abs().max() > 0, name
-        worst = max(worst, ((grad - wanted).abs().max() / wanted.abs().max()).item())
+            grad, expected = (g.unflatten(0, (3, -1))[::2] for g in (grad, expected))
+        assert expected.abs().max() > 0, name
+        worst = max(worst, ((grad - expected).abs().max() / expected.abs().max()).item())
     return worst

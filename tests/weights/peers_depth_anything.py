@@ -10,11 +10,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from peer_cases import Case, jolt
-from peers_official import Refine, resamplers
+from peers_official import Scratch, resamplers, run_blocks
+from peers_transformers import OfTransformers, Output
+from timm.models.vision_transformer import Block
 from torch import nn
 
 OUT_INDICES = {"v1": (4, 5, 6, 7), "v2": (1, 3, 5, 7)}
-GRID, DIM, BLOCKS = 5, 128, 8
+GRID, DIM, BLOCKS, CHANNELS = 5, 128, 8, (8, 12, 16, 24)
 
 
 class GatedMLP(nn.Module):
@@ -30,8 +32,6 @@ class GatedMLP(nn.Module):
 
 def hub_block(dim: int, *, gated: bool) -> nn.Module:
     """DINOv2's block, whose tensors have timm's names but for a gated MLP."""
-    from timm.models.vision_transformer import Block
-
     norm = partial(nn.LayerNorm, eps=1e-6)
     block = Block(dim, dim // 64, qkv_bias=True, init_values=1.0, norm_layer=norm)
     if gated:
@@ -42,33 +42,23 @@ def hub_block(dim: int, *, gated: bool) -> nn.Module:
 class HubViT(nn.Module):
     """DINOv2 with the hub's names; square grid of codes, resized by the scale factor."""
 
-    def __init__(
-        self,
-        *,
-        gated: bool = False,
-        registers: int = 0,
-        patch: int = 14,
-        dim: int = DIM,
-        grid: int = GRID,
-        blocks: int = BLOCKS,
-    ) -> None:
+    def __init__(self, *, gated: bool = False, registers: int = 0, blocks: int = BLOCKS) -> None:
         super().__init__()
-        self.grid, self.patch = grid, patch
-        self.cls_token = nn.Parameter(torch.zeros(1, 1, dim))
-        self.pos_embed = nn.Parameter(torch.zeros(1, 1 + grid**2, dim))
-        self.mask_token = nn.Parameter(torch.zeros(1, dim))
-        self.register_tokens = nn.Parameter(torch.zeros(1, registers, dim)) if registers else None
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, DIM))
+        self.pos_embed = nn.Parameter(torch.zeros(1, 1 + GRID**2, DIM))
+        self.mask_token = nn.Parameter(torch.zeros(1, DIM))
+        self.register_tokens = nn.Parameter(torch.zeros(1, registers, DIM)) if registers else None
         self.patch_embed = nn.Module()
-        self.patch_embed.proj = nn.Conv2d(3, dim, patch, patch)
-        self.blocks = nn.ModuleList(hub_block(dim, gated=gated) for _ in range(blocks))
-        self.norm = nn.LayerNorm(dim, eps=1e-6)
+        self.patch_embed.proj = nn.Conv2d(3, DIM, 14, 14)
+        self.blocks = nn.ModuleList(hub_block(DIM, gated=gated) for _ in range(blocks))
+        self.norm = nn.LayerNorm(DIM, eps=1e-6)
 
     def codes(self, h: int, w: int) -> torch.Tensor:
-        if (h, w) == (self.grid, self.grid):
+        if (h, w) == (GRID, GRID):
             return self.pos_embed
-        maps = self.pos_embed[:, 1:].mT.unflatten(2, (self.grid, self.grid))
+        maps = self.pos_embed[:, 1:].mT.unflatten(2, (GRID, GRID))
         if self.register_tokens is None:
-            scale = ((h + 0.1) / self.grid, (w + 0.1) / self.grid)
+            scale = ((h + 0.1) / GRID, (w + 0.1) / GRID)
             maps = F.interpolate(maps, scale_factor=scale, mode="bicubic")
         else:
             maps = F.interpolate(maps, size=(h, w), mode="bicubic", antialias=True)
@@ -76,63 +66,46 @@ class HubViT(nn.Module):
 
     def levels(self, images: torch.Tensor, which: tuple[int, ...], *, norm: bool) -> list[Any]:
         """(patch tokens, CLS token) of each feature level."""
-        x = self.patch_embed.proj(images)
-        h, w = x.shape[-2:]
-        x = torch.cat((self.cls_token.expand(len(x), -1, -1), x.flatten(2).mT), 1)
-        x = x + self.codes(h, w)
-        skip = 1
-        if self.register_tokens is not None:
-            skip += self.register_tokens.shape[1]
-            registers = self.register_tokens.expand(len(x), -1, -1)
-            x = torch.cat((x[:, :1], registers, x[:, 1:]), 1)
-        found = []
-        for i, block in enumerate(self.blocks):
-            x = block(x)
-            if i in which:
-                y = self.norm(x) if norm else x
-                found.append((y[:, skip:], y[:, 0]))
-        return found
+        patches = self.patch_embed.proj(images)
+        codes = self.codes(*patches.shape[-2:])
+        tokens = run_blocks(self, patches, codes, self.register_tokens)
+        if norm:
+            tokens = [self.norm(x) for x in tokens]
+        skip = 1 if self.register_tokens is None else 1 + self.register_tokens.shape[1]
+        return [(tokens[i][:, skip:], tokens[i][:, 0]) for i in which]
 
 
 class HubDepthAnything(nn.Module):
     """Takes sides that are multiples of 14 pixels."""
 
     def __init__(
-        self,
-        *,
-        version: str = "v2",
-        gated: bool = False,
-        max_depth: float | None = None,
-        channels: tuple[int, ...] = (8, 12, 16, 24),
-        fusion: int = 16,
+        self, *, version: str = "v2", gated: bool = False, max_depth: float | None = None
     ) -> None:
         super().__init__()
         self.which, self.max_depth = OUT_INDICES[version], max_depth
         self.pretrained = HubViT(gated=gated)
         self.depth_head = head = nn.Module()
-        head.projects = nn.ModuleList(nn.Conv2d(DIM, c, 1) for c in channels)
-        head.resize_layers = nn.ModuleList(resamplers(channels))
-        head.scratch = scratch = nn.Module()
-        for n, c in enumerate(channels, start=1):
-            setattr(scratch, f"layer{n}_rn", nn.Conv2d(c, fusion, 3, padding=1, bias=False))
-            setattr(scratch, f"refinenet{n}", Refine(fusion))
-        scratch.output_conv1 = nn.Conv2d(fusion, fusion // 2, 3, padding=1)
-        scratch.output_conv2 = nn.Sequential(
-            nn.Conv2d(fusion // 2, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 1, 1)
+        head.projects = nn.ModuleList(nn.Conv2d(DIM, c, 1) for c in CHANNELS)
+        head.resize_layers = nn.ModuleList(resamplers(CHANNELS))
+        head.scratch = Scratch(CHANNELS, 16)
+        head.scratch.output_conv1 = nn.Conv2d(16, 8, 3, padding=1)
+        head.scratch.output_conv2 = nn.Sequential(
+            nn.Conv2d(8, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 1, 1)
         )
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         h, w = (s // 14 for s in images.shape[-2:])
-        head, laterals = self.depth_head, []
-        levels = self.pretrained.levels(images, self.which, norm=True)
-        for n, (patches, _) in enumerate(levels):
-            x = head.resize_layers[n](head.projects[n](patches.mT.unflatten(2, (h, w))))
-            laterals.append(getattr(head.scratch, f"layer{n + 1}_rn")(x))
-        sizes = [x.shape[-2:] for x in laterals]
-        path = head.scratch.refinenet4(laterals[3], size=sizes[2])
-        path = head.scratch.refinenet3(path, laterals[2], size=sizes[1])
-        path = head.scratch.refinenet2(path, laterals[1], size=sizes[0])
-        path = head.scratch.output_conv1(head.scratch.refinenet1(path, laterals[0]))
+        head = self.depth_head
+        levels = [
+            resize(project(patches.mT.unflatten(2, (h, w))))
+            for project, resize, (patches, _) in zip(
+                head.projects,
+                head.resize_layers,
+                self.pretrained.levels(images, self.which, norm=True),
+                strict=True,
+            )
+        ]
+        path = head.scratch.output_conv1(head.scratch.fuse(levels))
         size = (14 * h, 14 * w)
         path = F.interpolate(path, size=size, mode="bilinear", align_corners=True)
         depth = head.scratch.output_conv2(path)[:, 0]
@@ -160,15 +133,6 @@ class Hub(Case):
             content = {"model": content, "max_depth": self.stored}
         torch.save(content, folder / self.file)
         return folder / self.file
-
-
-class Depth(nn.Module):
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return self.model(images).predicted_depth
 
 
 def folder_model(
@@ -200,16 +164,9 @@ def folder_model(
     return model
 
 
-@dataclass(frozen=True)
-class Folder(Case):
-    """A random model of transformers, saved by it and read by us."""
-
+class Folder(OfTransformers):
     def make(self):
-        return Depth(folder_model(**self.options))
-
-    def save(self, theirs, folder):
-        theirs.model.save_pretrained(folder)
-        return folder
+        return Output(folder_model(**self.options))
 
 
 SIZES = ((70, 70), (98, 70), (84, 112))  # native (an odd grid), and not square

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from peer_cases import Case, jolt
 from peers_depth_anything import DIM, OUT_INDICES, HubViT
-from peers_official import resamplers
+from peers_official import depth_layers, resamplers
 from torch import nn
 
 
@@ -49,8 +49,9 @@ class FusionBlock(nn.Module):
 
 
 class HubHead(nn.Module):
-    def __init__(self, channels: tuple[int, ...], fusion: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
+        channels, fusion = (16, 32, 64, 128), 16
         self.reassemble_blocks = blocks = nn.Module()
         blocks.projects = nn.ModuleList(ConvModule(DIM, c, 1) for c in channels)
         blocks.resize_layers = nn.ModuleList(resamplers(channels))
@@ -61,13 +62,7 @@ class HubHead(nn.Module):
         self.fusion_blocks = nn.ModuleList(FusionBlock(fusion, deepest=m == 0) for m in range(4))
         self.project = ConvModule(fusion, fusion, 3)
         self.conv_depth = nn.Module()
-        self.conv_depth.head = nn.Sequential(
-            nn.Conv2d(fusion, fusion // 2, 3, padding=1),
-            nn.Upsample(scale_factor=2, mode="bilinear", align_corners=True),
-            nn.Conv2d(fusion // 2, 32, 3, padding=1),
-            nn.ReLU(),
-            nn.Conv2d(32, 1, 1),
-        )
+        self.conv_depth.head = depth_layers(fusion)
 
     def forward(self, levels: list[Any], grid: tuple[int, int]) -> torch.Tensor:
         blocks, laterals = self.reassemble_blocks, []
@@ -78,23 +73,16 @@ class HubHead(nn.Module):
         x = self.fusion_blocks[0](laterals[3])
         for m in (1, 2, 3):
             x = self.fusion_blocks[m](x, laterals[3 - m])
-        return F.relu(self.conv_depth.head(F.relu(self.project(x)))) + 0.001
+        return self.conv_depth.head(F.relu(self.project(x))) + 0.001
 
 
 class HubDepther(nn.Module):
     """At sizes off the grid its code squeezes the padded map into the image; this one crops it."""
 
-    def __init__(
-        self,
-        *,
-        gated: bool = False,
-        registers: int = 0,
-        channels: tuple[int, ...] = (16, 32, 64, 128),
-        fusion: int = 16,
-    ) -> None:
+    def __init__(self, *, gated: bool = False, registers: int = 0) -> None:
         super().__init__()
         self.backbone = HubViT(gated=gated, registers=registers)
-        self.decode_head = HubHead(channels, fusion)
+        self.decode_head = HubHead()
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         height, width = images.shape[-2:]

@@ -2,7 +2,8 @@
 
 import torch
 import torch.nn.functional as F
-from peer_cases import Case, jolt
+from peer_cases import jolt
+from peers_transformers import OfTransformers
 from torch import nn
 
 from dpt.nn.masks import semantic_scores
@@ -36,34 +37,33 @@ class Output(nn.Module):
         self.model, self.semantic = model, semantic
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        found = self.model(images)
-        masks, classes = found.masks_queries_logits, found.class_queries_logits
+        actual = self.model(images)
+        masks, classes = actual.masks_queries_logits, actual.class_queries_logits
         if not self.semantic:
             return masks
         masks = F.interpolate(masks, size=images.shape[-2:], mode="bilinear")
         return semantic_scores(masks, classes)
 
 
-class Eomt(Case):
+class Eomt(OfTransformers):
     def make(self):
         from transformers import AttentionInterface, EomtConfig, EomtForUniversalSegmentation
 
         options = dict(self.options)
-        share = options.pop("masked", 0.0)
+        masked = options.pop("masked", 0.0)
         config = EomtConfig(**CONFIG, **options)
         AttentionInterface.register("exact", exact_attention)
         theirs = jolt(
             EomtForUniversalSegmentation._from_config(config, attn_implementation="exact")
         )
-        theirs.attn_mask_probs.fill_(share)
+        theirs.attn_mask_probs.fill_(masked)
         return Output(theirs, semantic=self.task == "segmentation")
 
     def save(self, theirs, folder):
         from transformers import EomtImageProcessor
 
-        theirs.model.save_pretrained(folder)
         EomtImageProcessor(do_split_image=theirs.semantic).save_pretrained(folder)
-        return folder
+        return super().save(theirs, folder)
 
 
 CASES = [

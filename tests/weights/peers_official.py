@@ -11,7 +11,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from peer_cases import Case, jolt
+from peer_cases import Case, Size, jolt
+from timm.layers import StdConv2dSame, pad_same
+from timm.models.resnetv2 import ResNetV2
+from timm.models.vision_transformer import VisionTransformer
+from timm.models.vision_transformer_hybrid import HybridEmbed
 from torch import nn
 
 DIM, BLOCKS, GRID = 128, 8, 4
@@ -25,6 +29,31 @@ class Readout(nn.Module):
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         patches = tokens[:, 1:]
         return self.project(torch.cat((patches, tokens[:, :1].expand_as(patches)), -1))
+
+
+class Assemble(nn.Sequential):
+    """Makes a map of the tokens of a level; its modules have the indices of the file."""
+
+    def __init__(self, dim: int, channels: int, resample: nn.Module) -> None:
+        project = nn.Conv2d(dim, channels, 1)
+        super().__init__(Readout(dim), nn.Identity(), nn.Identity(), project, resample)
+
+    def forward(self, tokens: torch.Tensor, grid: Size) -> torch.Tensor:
+        return self[4](self[3](self[0](tokens).mT.unflatten(2, grid)))
+
+
+class Pretrained(nn.Module):
+    """An encoder, and the modules that make maps of its tokens from level ``first`` on."""
+
+    def __init__(
+        self, model: nn.Module, dim: int, channels: Sequence[int], *, first: int = 1
+    ) -> None:
+        super().__init__()
+        self.model = model
+        resample = resamplers(channels)
+        for n in range(first, 5):
+            step = Assemble(dim, channels[n - 1], resample[n - 1])
+            setattr(self, f"act_postprocess{n}", step)
 
 
 class Unit(nn.Module):
@@ -61,6 +90,26 @@ class Refine(nn.Module):
         return self.out_conv(F.interpolate(x, size=size, mode="bilinear", align_corners=True))
 
 
+class Scratch(nn.Module):
+    """The decoder of official DPT, MiDaS 3.1 and Depth Anything."""
+
+    def __init__(
+        self, channels: Sequence[int], fusion: int, *, bn: bool = False, bias: bool = True
+    ) -> None:
+        super().__init__()
+        for n, count in enumerate(channels, start=1):
+            setattr(self, f"layer{n}_rn", nn.Conv2d(count, fusion, 3, padding=1, bias=False))
+            setattr(self, f"refinenet{n}", Refine(fusion, bn=bn, bias=bias))
+
+    def fuse(self, levels: Sequence[torch.Tensor]) -> torch.Tensor:
+        laterals = [getattr(self, f"layer{n}_rn")(x) for n, x in enumerate(levels, start=1)]
+        sizes = [None, *(x.shape[-2:] for x in laterals)]
+        path = self.refinenet4(laterals[3], size=sizes[3])
+        for n in (3, 2, 1):
+            path = getattr(self, f"refinenet{n}")(path, laterals[n - 1], size=sizes[n - 1])
+        return path
+
+
 def resamplers(channels: Sequence[int]) -> list[nn.Module]:
     """From the grid of patches to 4, 2, 1 and 1/2 times its size."""
     return [
@@ -71,19 +120,58 @@ def resamplers(channels: Sequence[int]) -> list[nn.Module]:
     ]
 
 
-def standardised_conv() -> type[nn.Module]:
+def double() -> nn.Module:
+    return nn.Upsample(scale_factor=2, mode="bilinear", align_corners=True)
+
+
+def depth_layers(fusion: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(fusion, fusion // 2, 3, padding=1),
+        double(),
+        nn.Conv2d(fusion // 2, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(32, 1, 1),
+        nn.ReLU(),
+    )
+
+
+def segmentation_layers(fusion: int) -> list[nn.Module]:
+    return [
+        nn.Conv2d(fusion, fusion, 3, padding=1, bias=False),
+        nn.BatchNorm2d(fusion),
+        nn.ReLU(),
+        nn.Dropout(0.1),
+        nn.Conv2d(fusion, 5, 1),
+    ]
+
+
+def run_blocks(
+    vit: nn.Module,
+    patches: torch.Tensor,
+    codes: torch.Tensor,
+    registers: torch.Tensor | None = None,
+) -> list[torch.Tensor]:
+    """Returns the tokens after each block, for embedded patches (B, D, h, w)."""
+    x = patches.flatten(2).mT
+    x = torch.cat((vit.cls_token.expand(len(x), -1, -1), x), 1) + codes
+    if registers is not None:
+        x = torch.cat((x[:, :1], registers.expand(len(x), -1, -1), x[:, 1:]), 1)
+    levels = []
+    for block in vit.blocks:
+        x = block(x)
+        levels.append(x)
+    return levels
+
+
+class StandardizedConv(StdConv2dSame):
     """Weight standardisation of the timm that official DPT pins: (w - mean) / (std + 1e-5)."""
-    from timm.layers import StdConv2dSame, pad_same
 
-    class Conv(StdConv2dSame):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            w = self.weight.flatten(1)
-            w = (w - w.mean(1, keepdim=True)) / (w.std(1, keepdim=True, unbiased=False) + 1e-5)
-            if self.same_pad:
-                x = pad_same(x, self.kernel_size, self.stride, self.dilation)
-            return F.conv2d(x, w.view_as(self.weight), None, self.stride, self.padding)
-
-    return Conv
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        w = self.weight.flatten(1)
+        w = (w - w.mean(1, keepdim=True)) / (w.std(1, keepdim=True, unbiased=False) + 1e-5)
+        if self.same_pad:
+            x = pad_same(x, self.kernel_size, self.stride, self.dilation)
+        return F.conv2d(x, w.view_as(self.weight), None, self.stride, self.padding)
 
 
 class OfficialDPT(nn.Module):
@@ -99,14 +187,9 @@ class OfficialDPT(nn.Module):
         channels: tuple[int, ...] = (8, 12, 16, 24),
         fusion: int = 16,
         unit_bias: bool | None = None,
-        classes: int = 5,
         metric: tuple[float, float] | None = None,
     ) -> None:
         super().__init__()
-        from timm.models.resnetv2 import ResNetV2
-        from timm.models.vision_transformer import VisionTransformer
-        from timm.models.vision_transformer_hybrid import HybridEmbed
-
         options: dict[str, Any] = {}
         if hybrid:
             cnn = ResNetV2(
@@ -115,7 +198,7 @@ class OfficialDPT(nn.Module):
                 global_pool="",
                 preact=False,
                 stem_type="same",
-                conv_layer=standardised_conv(),
+                conv_layer=StandardizedConv,
             )
             options["embed_layer"] = partial(HybridEmbed, backbone=cnn)
         vit = VisionTransformer(
@@ -127,93 +210,44 @@ class OfficialDPT(nn.Module):
             num_classes=1000,
             **options,
         )
-        self.hybrid, self.task, self.metric, self.dim = hybrid, task, metric, dim
+        self.hybrid, self.task, self.metric = hybrid, task, metric
         out_indices = [blocks * (i + 1) // 4 - 1 for i in range(4)]
         self.out_indices = out_indices[2:] if hybrid else out_indices
-        self.pretrained = nn.Module()
-        self.pretrained.model = vit
-        resample = resamplers(channels)
+        self.pretrained = Pretrained(vit, dim, channels, first=3 if hybrid else 1)
         if hybrid:
             channels = (256, 512, *channels[2:])
-        for n in range(4):
-            step = nn.Sequential(nn.Identity(), nn.Identity(), nn.Identity())
-            if not hybrid or n > 1:
-                step = nn.Sequential(
-                    Readout(dim),
-                    nn.Identity(),  # transpose
-                    nn.Identity(),  # unflatten
-                    nn.Conv2d(dim, channels[n], 1),
-                )
-                if n != 2:
-                    step.append(resample[n])
-            setattr(self.pretrained, f"act_postprocess{n + 1}", step)
-        self.scratch = nn.Module()
         bn = task == "segmentation"
-        unit = {"bn": bn, "bias": not bn if unit_bias is None else unit_bias}
-        for n in range(4):
-            rn = nn.Conv2d(channels[n], fusion, 3, padding=1, bias=False)
-            setattr(self.scratch, f"layer{n + 1}_rn", rn)
-            setattr(self.scratch, f"refinenet{n + 1}", Refine(fusion, **unit))
-
-        def head() -> list[nn.Module]:
-            return [
-                nn.Conv2d(fusion, fusion, 3, padding=1, bias=False),
-                nn.BatchNorm2d(fusion),
-                nn.ReLU(),
-                nn.Dropout(0.1),
-                nn.Conv2d(fusion, classes, 1),
-            ]
-
-        double = nn.Upsample(scale_factor=2, mode="bilinear", align_corners=True)
+        bias = not bn if unit_bias is None else unit_bias
+        self.scratch = Scratch(channels, fusion, bn=bn, bias=bias)
         if task == "depth":
-            self.scratch.output_conv = nn.Sequential(
-                nn.Conv2d(fusion, fusion // 2, 3, padding=1),
-                double,
-                nn.Conv2d(fusion // 2, 32, 3, padding=1),
-                nn.ReLU(),
-                nn.Conv2d(32, 1, 1),
-                nn.ReLU(),
-            )
+            self.scratch.output_conv = depth_layers(fusion)
         else:
-            self.scratch.output_conv = nn.Sequential(*head(), double)
-            self.auxlayer = nn.Sequential(*head())
+            self.scratch.output_conv = nn.Sequential(*segmentation_layers(fusion), double())
+            self.auxlayer = nn.Sequential(*segmentation_layers(fusion))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        vit = self.pretrained.model
-        h, w = images.shape[-2] // 16, images.shape[-1] // 16
-        levels = []
+        vit, levels, x = self.pretrained.model, [], images
         if self.hybrid:
-            x = vit.patch_embed.backbone.stem(images)
-            for i, stage in enumerate(vit.patch_embed.backbone.stages):
+            x = vit.patch_embed.backbone.stem(x)
+            for stage in vit.patch_embed.backbone.stages:
                 x = stage(x)
-                if i < 2:
-                    levels.append(x)
-            x = vit.patch_embed.proj(x)
-        else:
-            x = vit.patch_embed.proj(images)
-        codes = vit.pos_embed[:, 1:].transpose(1, 2).unflatten(2, (GRID, GRID))
-        codes = F.interpolate(codes, size=(h, w), mode="bilinear").flatten(2).transpose(1, 2)
-        codes = torch.cat((vit.pos_embed[:, :1], codes), 1)
-        x = x.flatten(2).transpose(1, 2)
-        x = torch.cat((vit.cls_token.expand(len(x), -1, -1), x), 1) + codes
-        for i, block in enumerate(vit.blocks):
-            x = block(x)
-            if i in self.out_indices:
-                step = getattr(self.pretrained, f"act_postprocess{len(levels) + 1}")
-                patches = step[0](x).transpose(1, 2).unflatten(2, (h, w))
-                levels.append(step[3:](patches))
-        laterals = [getattr(self.scratch, f"layer{n + 1}_rn")(x) for n, x in enumerate(levels)]
-        path = self.scratch.refinenet4(laterals[3])
-        for n in (3, 2, 1):
-            path = getattr(self.scratch, f"refinenet{n}")(path, laterals[n - 1])
-        out = self.scratch.output_conv(path)
+                levels.append(x)
+            levels = levels[:2]
+        x = vit.patch_embed.proj(x)
+        grid = x.shape[-2:]
+        codes = vit.pos_embed[:, 1:].mT.unflatten(2, (GRID, GRID))
+        codes = F.interpolate(codes, size=grid, mode="bilinear").flatten(2).mT
+        tokens = run_blocks(vit, x, torch.cat((vit.pos_embed[:, :1], codes), 1))
+        for i in self.out_indices:
+            step = getattr(self.pretrained, f"act_postprocess{len(levels) + 1}")
+            levels.append(step(tokens[i], grid))
+        out = self.scratch.output_conv(self.scratch.fuse(levels))
         if self.task == "segmentation":
             return out
         if self.metric is None:
             return out[:, 0]
-        depth = self.metric[0] * out[:, 0] + self.metric[1]
-        depth[depth < 1e-8] = 1e-8
-        return 1 / depth
+        scale, shift = self.metric
+        return 1 / (scale * out[:, 0] + shift).clamp(min=1e-8)
 
 
 @dataclass(frozen=True)

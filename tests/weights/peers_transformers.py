@@ -45,8 +45,8 @@ class Output(nn.Module):
         self.model = model
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        found = self.model(images)
-        return found.logits if "logits" in found else found.predicted_depth
+        actual = self.model(images)
+        return actual.logits if "logits" in actual else actual.predicted_depth
 
 
 def without_registers(module, arguments, output):
@@ -62,7 +62,7 @@ def make(task, *, backbone=None, **options):
 
     config = {**CONFIG, **options}
     if backbone is not None:
-        config["backbone_config"] = AutoConfig.for_model(**{**BACKBONE, **backbone})
+        config["backbone_config"] = AutoConfig.for_model(**backbone)
     config.setdefault("use_batch_norm_in_fusion_residual", task == "segmentation")
     cls = DPTForDepthEstimation if task == "depth" else Segmentation
     theirs = jolt(cls(DPTConfig(**config)))
@@ -71,17 +71,20 @@ def make(task, *, backbone=None, **options):
     return theirs
 
 
-class Transformers(Case):
-    def make(self):
-        theirs = make(self.task, **self.options)
-        backbone = self.options.get("backbone") or {}
-        if backbone.get("num_register_tokens"):
-            theirs.backbone.register_forward_hook(without_registers)
-        return Output(theirs)
+class OfTransformers(Case):
+    """A random model of transformers, saved by it and read by us."""
 
     def save(self, theirs, folder):
         theirs.model.save_pretrained(folder)
         return folder
+
+
+class Transformers(OfTransformers):
+    def make(self):
+        theirs = make(self.task, **self.options)
+        if getattr(theirs.config.backbone_config, "num_register_tokens", 0):
+            theirs.backbone.register_forward_hook(without_registers)
+        return Output(theirs)
 
 
 SQUARE = ((64, 64), (32, 32), (96, 96))  # its own ViT takes no others
@@ -90,19 +93,18 @@ DINOV2_HEAD = {
     "fusion_hidden_size": 256,
     "add_projection": True,
     "use_bias_in_fusion_residual": False,
-    "backbone": {},
+    "backbone": BACKBONE,
 }
-NORM_SWIGLU = {"apply_layernorm": True, "use_swiglu_ffn": True}
+NORM_SWIGLU = {**BACKBONE, "apply_layernorm": True, "use_swiglu_ffn": True}
 
 
 def registers(count):
     kind = {"model_type": "dinov2_with_registers", "image_size": 56}
-    return {**kind, "num_register_tokens": count}
+    return {**BACKBONE, **kind, "num_register_tokens": count}
 
 
 SINGLE = 1e-5  # resizes codes in float32 whatever it is given
 
-READOUTS = ("project", "add", "ignore")
 PATCH_8 = {"patch_size": 8, "qkv_bias": False, "layer_norm_eps": 1e-3}
 
 CASES = [

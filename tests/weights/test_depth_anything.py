@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from peers_depth_anything import CASES, Folder, Hub, HubDepthAnything
+from peer_cases import output_error
+from peers_depth_anything import Folder, Hub, HubDepthAnything
 
 import dpt
 from dpt.model_config import ModelConfig, model_dict
@@ -17,8 +18,6 @@ from dpt.weights.names import their_names
 
 pytestmark = pytest.mark.peers
 
-FILES = [c for c in CASES if isinstance(c, Hub) and c.stored is None]
-FOLDERS = [c for c in CASES if isinstance(c, Folder)]
 IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
 
 
@@ -26,33 +25,6 @@ def predict(model, size=(70, 98)):
     torch.manual_seed(5)
     with torch.no_grad():
         return model(torch.randn(2, 3, *size))["depth"]
-
-
-def small(**overrides):
-    arguments = {
-        "patch_size": 14,
-        "image_size": [70, 70],
-        "embed_dim": 128,
-        "num_blocks": 8,
-        "num_heads": 2,
-        "out_indices": [1, 3, 5, 7],
-        "layer_scale": 1.0,
-        "final_norm": True,
-        "position_resize": "bicubic",
-        "reassemble_channels": [8, 12, 16, 24],
-        "fusion_channels": 16,
-        "readout": "ignore",
-        "heads": {"depth": {"kind": "relative"}},
-        "preprocessing": {
-            **IMAGENET,
-            "image_size": [518, 518],
-            "resize": "minimal",
-            "interpolation": "cubic_antialias",
-            "output_interpolation": "bicubic",
-        },
-    }
-    torch.manual_seed(0)
-    return dpt.create_model("dpt_base", **{**arguments, **overrides}).eval()
 
 
 def released(dim, num_blocks, channels, fusion, *, gated=False, name="x_v2.pth"):
@@ -105,48 +77,14 @@ def test_sizes_of_the_releases(size, gated, out_indices, heads, name):
     assert (encoder["num_heads"], encoder["swiglu"], encoder["mlp_ratio"]) == (heads, gated, 4)
     assert encoder["image_size"] == [518, 518]
     assert encoder["position_resize"] == "dinov2"
-    wanted = checkpoint.network.state_dict()
-    assert {k: v.shape for k, v in state.items()} == {k: v.shape for k, v in wanted.items()}
+    expected_shapes = checkpoint.network.state_dict()
+    assert {k: v.shape for k, v in state.items()} == {
+        k: v.shape for k, v in expected_shapes.items()
+    }
     expected = {**IMAGENET, "image_size": [518, 518], "resize": "lower_bound", "multiple_of": 14}
     rule = "bilinear_aligned" if out_indices else "bilinear"
     rules = {"interpolation": "cubic_float", "output_interpolation": rule}
     assert spec["preprocessing"].items() >= {**expected, **rules}.items()
-
-
-def opened(folder):
-    from transformers import AutoModelForDepthEstimation
-
-    model, report = AutoModelForDepthEstimation.from_pretrained(folder, output_loading_info=True)
-    assert not any(report[k] for k in ("missing_keys", "unexpected_keys", "mismatched_keys"))
-    return model.eval()
-
-
-@pytest.mark.parametrize(
-    "head",
-    [{"kind": "relative"}, {"kind": "metric", "max_depth": 20.0}],
-    ids=["relative", "metric"],
-)
-def test_a_model_of_ours_opens_in_transformers(head, tmp_path):
-    import numpy as np
-    from PIL import Image
-    from transformers import pipeline
-
-    ours = small(heads={"depth": head})
-    notes = depth_anything.DepthAnything().write(ours.config.to_dict(), ours.state_dict(), tmp_path)
-    assert not any("position_resize" in note for note in notes)
-    theirs = opened(tmp_path)
-    images = torch.randn(2, 3, 70, 98)
-    with torch.no_grad():
-        wanted, found = ours(images)["depth"], theirs(images).predicted_depth
-    assert (found - wanted).abs().max() <= 1e-5 * wanted.abs().max()
-    picture = Image.fromarray(np.random.default_rng(0).integers(0, 255, (40, 60, 3), np.uint8))
-    estimate = pipeline("depth-estimation", model=str(tmp_path))
-    assert estimate.image_processor.size == {"height": 518, "width": 518}
-    estimate.image_processor.size = {"height": 70, "width": 70}
-    assert estimate(picture)["predicted_depth"].shape == (40, 60)
-    again = dpt.DPT.from_pretrained(tmp_path)
-    assert again.preprocessing == ours.preprocessing
-    assert again.config.to_dict()["heads"]["depth"].get("max_depth") == head.get("max_depth")
 
 
 def test_between_file_and_folder_the_policy_changes_and_is_noted(tmp_path):
@@ -161,7 +99,7 @@ def test_between_file_and_folder_the_policy_changes_and_is_noted(tmp_path):
 
 def test_largest_depth_of_metric_files(tmp_path):
     tensors = HubDepthAnything().state_dict()
-    for name, content, wanted in (
+    for name, content, expected in (
         ("depth_anything_v2_metric_vkitti_vits.pth", tensors, 80.0),
         ("my_hypersim.pt", {"model": tensors}, 20.0),
         ("metric.pth", {"state_dict": tensors, "max_depth": 35}, 35.0),
@@ -169,8 +107,8 @@ def test_largest_depth_of_metric_files(tmp_path):
     ):
         torch.save(content, tmp_path / name)
         spec = read(tmp_path / name).config.to_dict()
-        assert spec["heads"]["depth"].get("max_depth") == wanted
-        assert spec["heads"]["depth"]["kind"] == ("relative" if wanted is None else "metric")
+        assert spec["heads"]["depth"].get("max_depth") == expected
+        assert spec["heads"]["depth"]["kind"] == ("relative" if expected is None else "metric")
     torch.save(tensors, tmp_path / "my_metric.pth")
     with pytest.raises(ValueError, match=r"without a largest depth.*vkitti \(80 m\)"):
         dpt.DPT.from_pretrained(tmp_path / "my_metric.pth")
@@ -178,18 +116,11 @@ def test_largest_depth_of_metric_files(tmp_path):
 
 def test_max_depth_of_a_relative_folder_is_its_gain(tmp_path):
     case = Folder("depth_anything", "depth", "", (), {"max_depth": 3})
-    theirs, ours = case.build(tmp_path)
-    images = torch.randn(1, 3, 70, 70)
-    with torch.no_grad():
-        wanted, found = theirs(images), ours(images)["depth"]
-    assert (found - wanted).abs().max() <= 1e-5 * wanted.abs().max()
+    assert output_error(case, *case.build(tmp_path), (70, 70)) <= 1e-5
 
 
 def test_processor_of_a_folder(tmp_path):
     Folder("depth_anything", "depth", "", ()).build(tmp_path)
-    assert (
-        dpt.DPT.from_pretrained(tmp_path).config.to_dict()["preprocessing"]["resize"] == "minimal"
-    )
     settings = {
         "image_mean": [0.1, 0.2, 0.3],
         "image_std": [0.4, 0.5, 0.6],

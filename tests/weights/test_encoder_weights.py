@@ -3,10 +3,13 @@
 import re
 
 import pytest
+import timm
 import torch
 from peer_cases import jolt
 from peers_depth_anything import HubDepthAnything, HubViT
 from safetensors.torch import save_file
+from timm.layers import resample_abs_pos_embed, resample_patch_embed
+from timm.models.vision_transformer import checkpoint_filter_fn
 from tiny import assert_equal, small_model
 
 import dpt
@@ -18,6 +21,10 @@ LAST = {"indices": [3], "output_fmt": "NLC", "intermediates_only": True}
 
 def small(image_size=(64, 64), **overrides):
     return small_model(heads={"depth": {}}, image_size=list(image_size), **overrides)
+
+
+def timm_tiny(**options):
+    return timm.create_model("vit_tiny_patch16_224", depth=4, **options).eval()
 
 
 def our_vit(**options):
@@ -155,15 +162,10 @@ def test_names_of_an_encoders_layers_are_free(tmp_path):
     [
         ({"blocks.0.norm1.weight": torch.ones(48)}, r"blocks\.0\.norm1\.weight is \(48,\), not"),
         ({"pos_embed": torch.ones(1, 15, 32)}, "pos_embed has 15 slots"),
-        ({"cls_token": torch.ones(32)}, ""),
         ({"blocks.0.ls1.gamma": torch.ones(5)}, ""),
         ([("conv1.weight", torch.ones(3))], "no tensor of this encoder.*has conv1"),
         ([("cls_token", torch.ones(1, 1, 32))], "no tensor of this encoder"),
         ([("dpt_config", {}), ("state_dict", {})], "model has no encoder"),
-        (
-            [("dpt_config", {"encoder": {"patch_size": 0}}), ("state_dict", {})],
-            "model has no heads",
-        ),
     ],
 )
 def test_what_does_not_fit_changes_nothing(content, message, tmp_path):
@@ -183,9 +185,7 @@ def test_what_does_not_fit_changes_nothing(content, message, tmp_path):
 @pytest.mark.peers
 @pytest.mark.parametrize("wrapper", [None, "model", "state_dict", "safetensors"])
 def test_timm_state_dict(tmp_path, wrapper):
-    import timm
-
-    theirs = timm.create_model("vit_tiny_patch16_224", img_size=64, depth=4).eval()
+    theirs = timm_tiny(img_size=64)
     state, ours = theirs.state_dict(), tiny_vit()
     if wrapper == "safetensors":
         save_file(state, tmp_path / "vit.safetensors")
@@ -202,10 +202,7 @@ def test_timm_state_dict(tmp_path, wrapper):
 
 @pytest.mark.peers
 def test_timm_state_dict_of_another_grid(tmp_path):
-    import timm
-    from timm.layers import resample_abs_pos_embed
-
-    theirs = timm.create_model("vit_tiny_patch16_224", depth=4)
+    theirs = timm_tiny()
     ours = tiny_vit((64, 96), position_resize="bicubic_antialias")
     report = load(ours, theirs.state_dict(), tmp_path)
     assert report.resized == ["pos_embed 14x14 to 4x6"]
@@ -218,9 +215,6 @@ def test_timm_state_dict_of_another_grid(tmp_path):
     [
         ("convnext_atto", {}),
         ("vit_tiny_patch16_224", {"depth": 4, "img_size": [64, 96]}),
-        pytest.param(
-            "swin_tiny_patch4_window7_224", {"depths": (1, 1, 1, 1)}, marks=pytest.mark.slow
-        ),
     ],
 )
 def test_timm_encoders_take_their_own_weights(tmp_path, name, options):
@@ -250,9 +244,7 @@ def test_weights_pass_between_our_vit_and_timms(tmp_path):
 
 
 def test_a_model_of_timm_tells_its_grid(monkeypatch):
-    import timm
-
-    source = timm.create_model("vit_tiny_patch16_224", depth=1, img_size=(64, 144))
+    source = timm_tiny(img_size=(64, 144))
     monkeypatch.setattr(timm, "create_model", lambda *_, **__: source)
     report = load_encoder_weights(tiny_vit((96, 96)), "timm:vit_tiny_patch16_224")
     assert report.resized == ["pos_embed 4x9 to 6x6"]
@@ -340,8 +332,6 @@ def test_registers_of_another_number_are_not_used(stored, expected, tmp_path):
 
 
 def test_another_patch_size_and_grid(tmp_path):
-    from timm.layers import resample_patch_embed
-
     theirs, ours = hub_vit(), our_vit(image_size=(64, 96), patch_size=16)
     report = load(ours, theirs.state_dict(), tmp_path)
     kernel = "patch_embed.proj.weight 14x14 to 16x16"
@@ -353,8 +343,6 @@ def test_another_patch_size_and_grid(tmp_path):
 @pytest.mark.peers
 def test_dinov2_with_registers_into_timms(tmp_path):
     """timm keeps no code for CLS there: it becomes part of the token, as in timm's own reader."""
-    from timm.models.vision_transformer import checkpoint_filter_fn
-
     theirs = hub_vit(registers=4)
     sizes = {"embed_dim": 128, "depth": 4, "num_heads": 2, "img_size": 70}
     ours = TimmEncoder(
@@ -370,8 +358,6 @@ def test_dinov2_with_registers_into_timms(tmp_path):
 
 @pytest.mark.peers
 def test_deit_with_its_distillation_token(tmp_path):
-    import timm
-
     sizes = {"img_size": 64, "embed_dim": 64, "depth": 4, "num_heads": 2}
     theirs = timm.create_model("deit_tiny_distilled_patch16_224", **sizes).eval()
     torch.nn.init.normal_(theirs.pos_embed)

@@ -29,9 +29,9 @@ def test_written_folders_open_in_transformers(case, tmp_path):
     assert not loading["unexpected_keys"]
     images = torch.randn(2, 3, 64, 64)
     with torch.no_grad():
-        found = Output(theirs.eval(), semantic=case.task == "segmentation")(images)
-        wanted = ours.eval().float()(images, raw=True)[case.task].tensor
-    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+        actual = Output(theirs.eval(), semantic=case.task == "segmentation")(images)
+        expected = ours.eval().float()(images, raw=True)[case.task].tensor
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
 
 
 THINGS = {"num_classes": 3, "things": [True, False, True]}

@@ -61,6 +61,6 @@ def test_any_size(pair):
     patch, (height, width) = ours.encoder.pad_multiple, case.sizes[0]
     for size in ((patch, patch), (height + 1, width - 1), (2 * height + 1, patch - 1)):
         with torch.no_grad():
-            found, *_ = tensors_in(ours(random_images(3, size))[case.task])
-        assert (len(found), *found.shape[-2:]) == (3, *size)
-        assert found.isfinite().all(), size
+            actual, *_ = tensors_in(ours(random_images(3, size))[case.task])
+        assert (len(actual), *actual.shape[-2:]) == (3, *size)
+        assert actual.isfinite().all(), size

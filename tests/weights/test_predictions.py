@@ -31,8 +31,8 @@ AUTHORS = [
 ]
 
 
-def error(found: np.ndarray, wanted: np.ndarray) -> float:
-    return float(np.abs(found - wanted).max() / np.abs(wanted).max())
+def error(actual: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.abs(actual - expected).max() / np.abs(expected).max())
 
 
 @pytest.mark.parametrize("photo", [PHOTO, NOISE], ids=["photo", "noise"])
@@ -49,12 +49,12 @@ def test_of_the_authors(case, rule, photo, tmp_path):
     with torch.no_grad():
         maps = theirs(image.float())
     maps = maps if maps.ndim == 4 else maps[:, None]
-    wanted = F.interpolate(maps, photo.shape[:2], **rule)[0]
-    found = dpt.Predictor(ours)(photo)
+    expected = F.interpolate(maps, photo.shape[:2], **rule)[0]
+    actual = dpt.Predictor(ours)(photo)
     if case.task == "depth":
-        assert error(found.depth, wanted[0].numpy()) < 2e-5
+        assert error(actual.depth, expected[0].numpy()) < 2e-5
     else:
-        assert (found.labels == wanted.argmax(0).numpy()).mean() > 0.9995  # ties fall either way
+        assert (actual.labels == expected.argmax(0).numpy()).mean() > 0.9995  # ties fall either way
 
 
 @pytest.mark.parametrize(
@@ -79,13 +79,13 @@ def test_of_transformers(case, tmp_path):
     inputs = predictor.preprocessing.normalize(torch.from_numpy(pixels).permute(2, 0, 1)[None])
     with torch.no_grad():
         outputs = theirs.model(inputs)
-    found = predictor(Image.fromarray(PHOTO))
+    actual = predictor(Image.fromarray(PHOTO))
     if case.task == "depth":
-        (wanted,) = processor.post_process_depth_estimation(outputs, [PHOTO.shape[:2]])
-        assert error(found.depth, wanted["predicted_depth"].numpy()) < 2e-5
+        (expected,) = processor.post_process_depth_estimation(outputs, [PHOTO.shape[:2]])
+        assert error(actual.depth, expected["predicted_depth"].numpy()) < 2e-5
     else:
-        (wanted,) = processor.post_process_semantic_segmentation(outputs, [PHOTO.shape[:2]])
-        assert (found.labels == wanted.numpy()).mean() > 0.9995
+        (expected,) = processor.post_process_semantic_segmentation(outputs, [PHOTO.shape[:2]])
+        assert (actual.labels == expected.numpy()).mean() > 0.9995
 
 
 def test_rules_are_stored_and_absent_ones_are_those_of_own_models(tmp_path):
@@ -99,12 +99,12 @@ def test_rules_are_stored_and_absent_ones_are_those_of_own_models(tmp_path):
 
 
 def test_images_as_floats_are_neither_rounded_nor_clipped():
-    found = resize_image(NOISE, (60, 60), rule="cubic_float")
+    actual = resize_image(NOISE, (60, 60), rule="cubic_float")
     rounded = resize_image(NOISE, (60, 60), rule="cubic")
-    assert found.dtype == np.float32
-    assert found.min() < -1
-    assert found.max() > 256
-    assert np.abs(np.rint(found).clip(0, 255) - rounded).max() <= 1
+    assert actual.dtype == np.float32
+    assert actual.min() < -1
+    assert actual.max() > 256
+    assert np.abs(np.rint(actual).clip(0, 255) - rounded).max() <= 1
     same = resize_image(NOISE, NOISE.shape[:2], rule="cubic_float")
     assert same.dtype == np.float32
     assert (same == NOISE).all()

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from tiny import small_model
 
 import dpt
+from dpt.weights.files import unwrap
 from dpt.weights.formats import WRITABLE
 
 pytestmark = pytest.mark.peers
@@ -20,7 +21,8 @@ OFFICIAL = "official, depth, ViT"
 BEIT, SWIN, SWINV2 = (f"MiDaS 3.1, depth, {name}" for name in ("BEiT", "Swin", "SwinV2"))
 VIT, HF_BEIT, HF_SWINV2 = (f"transformers, depth, {n}" for n in ("ViT, project", "BEiT", "SwinV2"))
 HUB, FOLDER = "depth_anything, depth, v2 .pth", "depth_anything, depth, transformers"
-SMP = "smp, segmentation, ViT"
+SMP, DEIT = "smp, segmentation, ViT", "smp, segmentation, DeiT, distilled"
+DEPTHER = "dinov2, depth, hub, DPT head"
 TABLE = "pretrained.model.blocks.{}.attn.relative_position_bias_table"
 
 
@@ -53,7 +55,7 @@ def put(name, *shape):
 def edited(original, folder, edit):
     """A copy of a checkpoint: a function changes its tensors, a dictionary keys of its config."""
     if original.is_file():
-        tensors = torch.load(original, weights_only=True)
+        tensors = unwrap(torch.load(original, weights_only=True))
         edit(tensors)
         torch.save(tensors, folder / original.name)
         return folder / original.name
@@ -117,6 +119,10 @@ def edited(original, folder, edit):
         (SMP, {"activation": "sigmoid"}, "activation='sigmoid'"),
         (SMP, {"aux_params": {"classes": 3}}, "aux_params="),
         (SMP, {"in_channels": 4}, "in_channels=4"),
+        (DEIT, {"decoder_readout": "add"}, "averages cls_token, dist_token"),
+        (DEPTHER, drop("reassemble_blocks"), "a linear DINOv2 head"),
+        (DEPTHER, drop("norm1"), "missing encoder.blocks"),
+        (DEPTHER, drop("convs.0"), "decode_head.convs.0.conv.weight is missing"),
     ],
 )
 def test_read_names_the_fault_of_an_edited_checkpoint(case, edit, message, originals, tmp_path):

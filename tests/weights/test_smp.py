@@ -18,8 +18,8 @@ def test_its_encoder_goes_into_one_of_ours(tmp_path):
         "dpt_tiny", heads={"depth": {}}, embed_dim=64, num_heads=2, image_size=[64, 64]
     )
     assert load_encoder_weights(ours.encoder, tmp_path).missing == []
-    wanted = theirs.encoder.model.blocks[11].mlp.fc2.weight
-    assert torch.equal(ours.encoder.blocks[11].mlp.fc2.weight, wanted)
+    expected = theirs.encoder.model.blocks[11].mlp.fc2.weight
+    assert torch.equal(ours.encoder.blocks[11].mlp.fc2.weight, expected)
 
 
 def test_what_a_folder_tells(tmp_path):
@@ -37,9 +37,3 @@ def test_a_bare_state_dict_is_refused(tmp_path):
     torch.save(make().state_dict(), tmp_path / "smp.pth")
     with pytest.raises(ValueError, match="without its settings: save it by save_pretrained"):
         dpt.DPT.from_pretrained(tmp_path / "smp.pth")
-
-
-def test_averaged_tokens_are_refused(tmp_path):
-    make("tu-deit_tiny_distilled_patch16_224", decoder_readout="add").save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="averages cls_token, dist_token"):
-        dpt.DPT.from_pretrained(tmp_path)

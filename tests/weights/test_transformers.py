@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 import torch
 from peer_cases import default
+from peers_beit_swin import CASES as MIDAS_CASES
 from peers_official import CASES as OFFICIAL_CASES
-from peers_transformers import HYBRID, Output, make
+from peers_transformers import BACKBONE, Output, make
 from PIL import Image
 
 import dpt
 from dpt.data.resize import resize_image
-from dpt.weights import transformers, transformers_encoders
+from dpt.weights import transformers_encoders
 from dpt.weights.formats import convert, read
+from dpt.weights.transformers import DECODER, Transformers
 
 pytestmark = pytest.mark.peers
 
@@ -46,16 +48,21 @@ def small(heads=None, **overrides):
     return dpt.create_model("dpt_base", heads=heads, **{**SMALL, **overrides}).eval()
 
 
-def written(model, folder):
+def write(model, folder):
+    """Writes our model as a folder of transformers, and returns the notes."""
+    return Transformers().write(model.config.to_dict(), model.state_dict(), folder)
+
+
+def opened(model, folder):
     """Our model in transformers' hands, opened as its users do; nothing missing or left over."""
     from transformers import AutoModelForDepthEstimation, DPTForSemanticSegmentation
 
-    notes = transformers.Transformers().write(model.config.to_dict(), model.state_dict(), folder)
-    depth = "depth" in model.heads
-    cls = AutoModelForDepthEstimation if depth else DPTForSemanticSegmentation
+    write(model, folder)
+    is_depth = "depth" in model.heads
+    cls = AutoModelForDepthEstimation if is_depth else DPTForSemanticSegmentation
     theirs, info = cls.from_pretrained(folder, output_loading_info=True)
     assert not any(info.values()), info
-    return Output(theirs.eval()), notes
+    return Output(theirs.eval())
 
 
 DOUBLE = {"depth": {"upsample": "double"}}
@@ -80,7 +87,7 @@ def test_a_fine_tuned_model_of_ours_opens_in_transformers(name, tmp_path):
     heads, overrides = FINE_TUNED[name]
     model, (task,) = small(heads, **overrides), heads
     torch.nn.init.normal_(model.encoder.pos_embed)
-    theirs, _ = written(model, tmp_path)
+    theirs = opened(model, tmp_path)
     again = dpt.DPT.from_pretrained(tmp_path)
     for size in ((56, 84), (112, 112)) if "DINOv2" in name else ((64, 64), (96, 96)):
         images = torch.randn(1, 3, *size)
@@ -92,24 +99,29 @@ def test_a_fine_tuned_model_of_ours_opens_in_transformers(name, tmp_path):
         assert (actual - expected).abs().max() <= 1e-5 * expected.abs().max()
 
 
+AUTHORS = [c for c in OFFICIAL_CASES if "metric" not in c.model and not c.wrapped]
+AUTHORS += [c for c in MIDAS_CASES if str(c) == "MiDaS 3.1, depth, BEiT"]
+
+
 @pytest.mark.parametrize(
     "case",
     default(
-        [c for c in OFFICIAL_CASES if "metric" not in c.model and not c.wrapped],
+        AUTHORS,
         "official, segmentation, ViT",
+        "MiDaS 3.1, depth, BEiT",
     ),
 )
-def test_official_files_become_folders_of_transformers(case, tmp_path):
-    theirs, _ = case.build(tmp_path)
-    convert(tmp_path / case.file, tmp_path / "hf", to="transformers")
+def test_authors_files_become_folders_of_transformers(case, tmp_path):
     from transformers import DPTForDepthEstimation, DPTForSemanticSegmentation
 
+    theirs, _ = case.build(tmp_path)
+    convert(tmp_path / case.file, tmp_path / "hf", to="transformers")
     cls = DPTForDepthEstimation if case.task == "depth" else DPTForSemanticSegmentation
     model = Output(cls.from_pretrained(tmp_path / "hf").eval())
     images = torch.randn(1, 3, 64, 64)
     with torch.no_grad():
-        wanted, found = theirs(images), model(images)
-    assert (found - wanted).abs().max() <= 1e-5 * wanted.abs().max()
+        expected, actual = theirs(images), model(images)
+    assert (actual - expected).abs().max() <= 1e-5 * expected.abs().max()
 
 
 def test_auxiliary_layers_equal_transformers(tmp_path):
@@ -120,19 +132,8 @@ def test_auxiliary_layers_equal_transformers(tmp_path):
     for side in (4, 8, 16, 32):
         maps = torch.randn(1, 16, side, side)
         with torch.no_grad():
-            wanted, found = theirs.auxiliary_head(maps), ours(maps)
-        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
-
-
-def test_pipeline(tmp_path):
-    from transformers import pipeline
-
-    model = small(preprocessing={"resize": "stretch"})
-    transformers.Transformers().write(model.config.to_dict(), model.state_dict(), tmp_path)
-    photo = Image.fromarray(np.random.default_rng(0).integers(0, 255, (50, 80, 3), np.uint8))
-    found = pipeline("depth-estimation", model=str(tmp_path))(photo)
-    assert found["depth"].size == photo.size
-    assert found["predicted_depth"].shape[-2:] == (50, 80)
+            expected, actual = theirs.auxiliary_head(maps), ours(maps)
+        torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -160,37 +161,33 @@ def test_image_processor_reproduces_our_preprocessing(rule, size, interpolation,
         settings["multiple_of"] = 1
     heads = {"depth": {"upsample": "double"}}
     model = small(heads, **DINOV2, align="resize_lateral", preprocessing=settings)
-    notes = transformers.Transformers().write(model.config.to_dict(), model.state_dict(), tmp_path)
+    notes = write(model, tmp_path)
     processor = AutoImageProcessor.from_pretrained(tmp_path)
     picture = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
-    found = processor(Image.fromarray(picture), return_tensors="pt")["pixel_values"]
+    actual = processor(Image.fromarray(picture), return_tensors="pt")["pixel_values"]
     ours = model.preprocessing
-    assert tuple(found.shape[-2:]) == ours.input_size(*size)
+    assert tuple(actual.shape[-2:]) == ours.input_size(*size)
     resized = resize_image(picture, ours.input_size(*size), rule=ours.interpolation)
-    wanted = ours.normalize(torch.from_numpy(resized).permute(2, 0, 1)[None])
-    assert (found - wanted).abs().max() <= 1.01 / 255 / min(settings["std"])
+    expected = ours.normalize(torch.from_numpy(resized).permute(2, 0, 1)[None])
+    assert (actual - expected).abs().max() <= 1.01 / 255 / min(settings["std"])
     assert dpt.DPT.from_pretrained(tmp_path).preprocessing == ours
     assert notes == []
 
 
 def test_rules_that_transformers_lacks_are_noted(tmp_path):
     model = small()  # lower_bound: not for its own ViT, which takes squares
-    notes = transformers.Transformers().write(
-        model.config.to_dict(), model.state_dict(), tmp_path / "a"
-    )
+    notes = write(model, tmp_path / "a")
     assert any(n.startswith("preprocessing.resize='lower_bound' becomes 'stretch'") for n in notes)
     assert dpt.DPT.from_pretrained(tmp_path / "a").preprocessing.resize == "stretch"
     model = small({"depth": {"upsample": "double"}}, **DINOV2)
-    notes = transformers.Transformers().write(
-        model.config.to_dict(), model.state_dict(), tmp_path / "b"
-    )
+    notes = write(model, tmp_path / "b")
     assert any(n.startswith("preprocessing.resize='lower_bound' becomes 'minimal'") for n in notes)
     assert any("multiples of two patches" in n for n in notes)
 
 
 def test_processor_with_padding_and_pixels_up_to_255(tmp_path):
     """As DINOv2's depth models on the hub have it."""
-    theirs = make("depth", backbone={})
+    theirs = make("depth", backbone=BACKBONE)
     theirs.save_pretrained(tmp_path)
     processor = {
         "do_resize": False,
@@ -208,8 +205,8 @@ def test_processor_with_padding_and_pixels_up_to_255(tmp_path):
     images = torch.randn(1, 3, 60, 75)
     padded = torch.nn.functional.pad(images, (4, 5, 5, 5))  # to 84 x 70, as its processor pads
     with torch.no_grad():
-        found, whole = model(images)["depth"], model(padded)["depth"]
-    torch.testing.assert_close(found, whole[:, 5:65, 4:79])
+        actual, whole = model(images)["depth"], model(padded)["depth"]
+    torch.testing.assert_close(actual, whole[:, 5:65, 4:79])
 
 
 @pytest.mark.parametrize(
@@ -227,13 +224,13 @@ def test_pixels_are_scaled_as_the_image_processor_scales_them(change, tmp_path):
 
     picture = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
     processor = DPTImageProcessor(do_resize=False, image_mean=[0.4] * 3, **change)
-    wanted = processor(Image.fromarray(picture), return_tensors="pt")["pixel_values"]
+    expected = processor(Image.fromarray(picture), return_tensors="pt")["pixel_values"]
     small().save_pretrained(tmp_path / "ours")
     convert(tmp_path / "ours", tmp_path / "theirs", to="transformers")
     processor.save_pretrained(tmp_path / "theirs")
     ours = dpt.DPT.from_pretrained(tmp_path / "theirs").preprocessing
-    found = ours.normalize(torch.from_numpy(picture).permute(2, 0, 1)[None])
-    torch.testing.assert_close(found, wanted.float())
+    actual = ours.normalize(torch.from_numpy(picture).permute(2, 0, 1)[None])
+    torch.testing.assert_close(actual, expected.float())
 
 
 def test_class_names_are_saved_with_the_weights(tmp_path):
@@ -243,9 +240,7 @@ def test_class_names_are_saved_with_the_weights(tmp_path):
     theirs.save_pretrained(tmp_path)
     model = dpt.DPT.from_pretrained(tmp_path)
     assert list(model.outputs["segmentation"].class_names) == names
-    transformers.Transformers().write(
-        model.config.to_dict(), model.state_dict(), tmp_path / "again"
-    )
+    write(model, tmp_path / "again")
     assert json.loads((tmp_path / "again/config.json").read_text())["id2label"]["3"] == "tree"
 
 
@@ -261,19 +256,11 @@ def test_unused_tensors_are_listed(tmp_path):
 def test_defaults_are_those_of_transformers():
     from transformers import AutoConfig, DPTConfig
 
-    keys = transformers_encoders.VIT.keys | transformers.DECODER
+    keys = transformers_encoders.VIT.keys | DECODER
     rows = [(DPTConfig(), keys.values())]
     for model_type, family in transformers_encoders.BACKBONES.items():
         rows.append((AutoConfig.for_model(model_type), family.keys.values()))
     for config, keys in rows:
         for key, value in keys:
-            found = getattr(config, key)
-            assert (list(found) if isinstance(found, tuple) else found) == value, key
-
-
-def test_a_hybrid_standardises_as_transformers_does(tmp_path):
-    theirs = make("depth", **HYBRID)
-    theirs.save_pretrained(tmp_path)
-    model = dpt.DPT.from_pretrained(tmp_path)
-    assert model.config.to_dict()["encoder"]["weight_standardization"] == "sqrt"
-    assert list(model.encoder.config.out_indices) == [2, 5]
+            actual = getattr(config, key)
+            assert (list(actual) if isinstance(actual, tuple) else actual) == value, key
