@@ -186,9 +186,9 @@ class FileDataset(Dataset):
         self.is_divided = True
         fractions = fractions or self.fractions or splits.DEFAULT_FRACTIONS
         if self.split not in fractions or self.folds is not None:
-            splits_of_data = ["train", "val"] if self.folds else fractions
-            fault = "has no folder, list or fraction in data.fractions, or data.folds is set"
-            raise DataError(f"split {self.split} {fault} (there are {', '.join(splits_of_data)})")
+            present = ", ".join(["train", "val"] if self.folds else fractions)
+            fault = "no folder, no list and no part of data.fractions or data.folds"
+            raise DataError(f"split {self.split} has {fault}: it is not among {present}")
         groups = splits.group_names(names, None) if self.group_by is None else self._groups(paths)
         return splits.by_fraction(groups, fractions, labelled)[self.split]
 
