@@ -171,18 +171,6 @@ def test_float64_and_float32_agree():
         assert (single[name] - value).abs().max() <= 1e-5 * value.abs().max()
 
 
-def test_channels_last_changes_nothing():
-    model = tiny().eval()
-    images = torch.randn(2, 3, 64, 48)
-    with torch.no_grad():
-        wanted = model(images)
-        found = model.to(memory_format=torch.channels_last)(
-            images.contiguous(memory_format=torch.channels_last)
-        )
-    for name, value in wanted.items():
-        assert (found[name] - value).abs().max() <= 1e-5 * value.abs().max()
-
-
 def test_batch_norm_in_the_units_of_segmentation_alone():
     def norms(model):
         return [m for m in model.decoder.modules() if isinstance(m, nn.BatchNorm2d)]

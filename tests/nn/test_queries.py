@@ -109,21 +109,6 @@ def test_a_query_attends_where_its_mask_is():
     assert torch.equal(attended(masks, (16, 16))[0, 0].view(16, 16), masks[0, 0] > 0)
 
 
-def test_masks_are_annealed_block_after_block():
-    head = eomt(num_later_blocks=4, num_blocks=8).heads["panoptic"]
-    wanted = {
-        0.0: [1, 1, 1, 1],
-        14782 / 88692: [1, 1, 1, 1],
-        22173 / 88692: [0.5**0.9, 1, 1, 1],
-        29564 / 88692: [0, 1, 1, 1],
-        59128 / 88692: [0, 0, 0, 1],
-        1.0: [0, 0, 0, 0],
-    }
-    for fraction, shares in wanted.items():
-        head.set_progress(fraction)
-        assert head.mask_shares.tolist() == pytest.approx(shares, abs=1e-6), fraction
-
-
 @pytest.mark.parametrize(
     ("starts", "ends"),
     [

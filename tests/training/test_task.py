@@ -315,11 +315,6 @@ def evaluation_batch(sizes):
     }
 
 
-def test_images_of_one_size_stay_together():
-    groups = list(same_size_groups(evaluation_batch([(8, 8)] * 3)))
-    assert [(tuple(images.shape), where) for images, where in groups] == [((3, 3, 8, 8), [0, 1, 2])]
-
-
 def test_images_of_several_sizes_are_grouped():
     batch = evaluation_batch([(8, 8), (8, 16), (8, 8)])
     groups = {tuple(images.shape): where for images, where in same_size_groups(batch)}
