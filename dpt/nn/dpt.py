@@ -59,6 +59,19 @@ class Network(nn.Module):
                 images = F.pad(images, (left, columns - left, top, rows - top))
         return images, (..., slice(top, top + height), slice(left, left + width))
 
+    def _check(self, images: Tensor) -> None:
+        if not isinstance(images, Tensor):
+            raise ValueError(f"images must be a tensor, not {type(images).__name__}")
+        if images.dtype == torch.float64 != next(self.parameters()).dtype:
+            raise ValueError("images are float64, the model is not: give images.float()")
+        is_float = images.is_floating_point()
+        if not is_float or images.ndim != 4 or images.shape[1] != 3 or 0 in images.shape[-2:]:
+            raise ValueError(
+                "images must be float (B, 3, H, W) with H, W > 0, found "
+                f"{images.dtype} {tuple(images.shape)}: "
+                "give one image as image[None]; dpt.Predictor also takes files and uint8"
+            )
+
     @overload
     def forward(
         self, images: Tensor, *, raw: Literal[False] = False
@@ -84,17 +97,7 @@ class Network(nn.Module):
         Raises:
             ValueError: ``images`` have another shape or type.
         """
-        if not isinstance(images, Tensor):
-            raise ValueError(f"images must be a tensor, not {type(images).__name__}")
-        if images.dtype == torch.float64 != next(self.parameters()).dtype:
-            raise ValueError("images are float64, the model is not: give images.float()")
-        is_float = images.is_floating_point()
-        if not is_float or images.ndim != 4 or images.shape[1] != 3 or 0 in images.shape[-2:]:
-            raise ValueError(
-                "images must be float (B, 3, H, W) with H, W > 0, found "
-                f"{images.dtype} {tuple(images.shape)}: "
-                "give one image as image[None]; dpt.Predictor also takes files and uint8"
-            )
+        self._check(images)
         padded, window = self.pad(images)
         size = (padded.shape[-2], padded.shape[-1])
         tokens = self.encoder(padded)

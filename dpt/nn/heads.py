@@ -86,16 +86,14 @@ class DepthHead(Head):
         super().__init__()
         self.config = config
         unit = "m" if config.kind == "metric" else "relative inverse depth"
-        bound = config.max_depth
-        if config.activation == "inverse" and config.shift > 0:
-            bound = 1 / config.shift
+        bound = 1 / config.shift if config.shift else config.max_depth
         value_range = None if bound is None else (0.0, bound)
         self.output = OutputSpec("depth", "depth", unit=unit, value_range=value_range)
         hidden = config.hidden_channels
         self.conv1 = nn.Conv2d(in_channels, in_channels // 2, kernel_size=3, padding=1)
         self.conv2 = nn.Conv2d(in_channels // 2, hidden, kernel_size=3, padding=1)
         self.conv3 = nn.Conv2d(hidden, 1, kernel_size=1)
-        if config.activation in ("relu", "inverse"):
+        if config.activation != "sigmoid":
             # a ReLU whose input starts below zero at every pixel would have no gradient
             assert self.conv3.bias is not None
             nn.init.constant_(self.conv3.bias, 1.0)

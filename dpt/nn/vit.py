@@ -218,7 +218,7 @@ class ViTConfig(EncoderConfig):
         return PatchEmbed(patch_size=self.patch_size, in_channels=self.in_channels, dim=dim)
 
 
-def check_out_indices(indices: Sequence[int], num_blocks: int, later: int = 0) -> None:
+def check_out_indices(indices: Sequence[int], num_blocks: int, later: int) -> None:
     """Raises a ValueError unless ``indices`` ascend below ``num_blocks - later``."""
     if not indices or list(indices) != sorted(set(indices) & set(range(num_blocks))):
         raise ValueError(
