@@ -111,8 +111,10 @@ def make_train_loader(
     seed: int,
     targets: Sequence[str | None],
 ) -> DataLoader:
-    given = {"image_size": settings.image_size, "targets": list(targets), **augment}
-    transform = TrainTransform(**check_arguments(TrainTransform, given, "augment"))
+    given = {"image_size": settings.image_size, "targets": list(targets)}
+    for key in given.keys() & augment.keys():
+        raise ValueError(f"there is no augment.{key}: data.image_size and the task set it")
+    transform = TrainTransform(**check_arguments(TrainTransform, {**given, **augment}, "augment"))
     batches = _batches(settings, targets)
     return make_loader(dataset, transform, **batches, training=True, seed=seed)
 

@@ -185,6 +185,8 @@ def test_loaders_carry_the_targets_that_are_asked_for(scenes):
     assert batch["image"].shape == (4, 3, 32, 48)
     with pytest.raises(ValueError, match=r"no augment\.hflp\. Did you mean hflip\?"):
         make_train_loader(scenes, settings, {"hflp": 1}, 0, ["depth"])
+    with pytest.raises(ValueError, match=r"no augment\.image_size"):
+        make_train_loader(scenes, settings, {"image_size": [8, 8]}, 0, ["depth"])
 
 
 def test_a_data_set_of_files(dense_folder):
