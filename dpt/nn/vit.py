@@ -196,13 +196,16 @@ class ViTConfig(EncoderConfig):
     padding: Padding = "bottom_right"
 
     def __post_init__(self) -> None:
-        dim, heads, part = self.embed_dim, self.num_heads, self.position_dim
-        if dim % heads:
-            raise ValueError(f"embed_dim={dim} is not a multiple of num_heads={heads}")
-        if self.position == "concat" and not 0 < part < dim:
-            raise ValueError(f"position_dim={part}: must lie between 0 and embed_dim={dim}")
-        if dim % (step := {"sincos_1d": 2, "sincos_2d": 4}.get(self.position, 1)):
-            raise ValueError(f"embed_dim={dim}: {self.position} needs a multiple of {step}")
+        dim = self.embed_dim
+        if dim % self.num_heads:
+            raise ValueError(f"embed_dim={dim} is not a multiple of num_heads={self.num_heads}")
+        if self.position == "concat" and not 0 < self.position_dim < dim:
+            raise ValueError(
+                f"position_dim={self.position_dim}: must lie between 0 and embed_dim={dim}"
+            )
+        divisor = {"sincos_1d": 2, "sincos_2d": 4}.get(self.position, 1)
+        if dim % divisor:
+            raise ValueError(f"embed_dim={dim}: {self.position} needs a multiple of {divisor}")
         check_out_indices(self.out_indices, self.num_blocks, self.num_later_blocks)
         if not 1 <= self.patch_size <= min(self.image_size):
             raise ValueError(
@@ -286,10 +289,10 @@ class VisionTransformer(Encoder):
         """Returns 0 for embeddings, tokens and a CNN, i + 1 for block i; norm as the last block."""
 
         def layer(name: str) -> int:
-            part, *rest = name.split(".")
-            if part == "blocks":
-                return int(rest[0]) + 1
-            return len(self.blocks) if part == "norm" else 0
+            module, *path = name.split(".")
+            if module == "blocks":
+                return int(path[0]) + 1
+            return len(self.blocks) if module == "norm" else 0
 
         return {name: layer(name) for name, _ in self.named_parameters()}
 
