@@ -121,8 +121,8 @@ CASES = {  # modules, shape of the input, the saving form and the plain form
 
 
 def case_of(name):
-    modules, *others = CASES[name]
-    return deepcopy(nn.ModuleList(modules)), *others
+    modules, shape, ours, plain = CASES[name]
+    return deepcopy(nn.ModuleList(modules)), shape, ours, plain
 
 
 def run(modules, function, x):

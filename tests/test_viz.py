@@ -13,6 +13,7 @@ from dpt.types import OutputSpec
 RAMP = np.tile(np.linspace(1, 10, 50, dtype=np.float32), (8, 1))  # nearest at the left
 METRIC = OutputSpec("x", "depth", unit="m")
 RELATIVE = OutputSpec("x", "depth", unit="relative inverse depth")
+SPEED = OutputSpec("x", "map", channels=1, unit="m/s")
 
 
 def brightness(picture: np.ndarray) -> np.ndarray:
@@ -40,11 +41,8 @@ def test_colorize_depth_shows_near_bright_or_warm_and_only_invalid_black(colorma
         assert warmth[0] > warmth[-1] + 50
 
 
-def test_colorize_depth_takes_inverse_depth():
-    inverse = 1 / RAMP.astype(float)
-    expected = viz.colorize_depth(RAMP)
-    np.testing.assert_array_equal(expected, viz.colorize_depth(inverse, inverse=False))
-    shifted = viz.colorize_depth(inverse - 0.5, inverse=False)  # relative: may be negative
+def test_colorize_depth_takes_negative_inverse_depth():
+    shifted = viz.colorize_depth(1 / RAMP - 0.5, inverse=False)  # relative: may be negative
     assert (brightness(shifted) > 0).all()
 
 
@@ -113,7 +111,7 @@ def test_colorize_output_draws_as_declared():
     up = np.array([0.0, 0.0, 1.0])[:, None, None]
     assert viz.colorize_output(up, normals).tolist() == [[[128, 128, 255]]]
     speed = np.array([[[0.0, 1.0, np.nan]]])
-    picture = viz.colorize_output(speed, OutputSpec("x", "map", channels=1))
+    picture = viz.colorize_output(speed, SPEED)
     assert picture[0, 2].tolist() == [0, 0, 0]
     assert brightness(picture)[0, 1] > brightness(picture)[0, 0] > 0
 
@@ -215,11 +213,7 @@ def test_class_legend_takes_little_memory():
         (METRIC, (0.1, 0.5), ["10", "5", "3.33", "2.5", "2 m"]),  # limits of inverse depth
         (METRIC, (1 / 2.02, 1 / 2), ["2.02", "2.015", "2.01", "2.005", "2 m"]),  # a flat wall
         (RELATIVE, (0.0, 8.0), ["0", "8 relative inverse depth"]),
-        (
-            OutputSpec("x", "map", channels=1, unit="m/s"),
-            (1, 10),
-            ["1", "3.25", "5.5", "7.75", "10 m/s"],
-        ),
+        (SPEED, (1, 10), ["1", "3.25", "5.5", "7.75", "10 m/s"]),
         (OutputSpec("x", "map", channels=3), (0, 1), []),
     ],
 )

@@ -61,8 +61,9 @@ def run(arguments: list[str]) -> None:
         images = [file for file in waiting if not file.is_video]
         with closing(pipeline.images(images)) as finished:
             for file, error in tracked(finished, len(images), title="images"):
-                done += error is None
-                if error is not None:
+                if error is None:
+                    done += 1
+                else:
                     failed.append((file.path, error))
         for file in (file for file in waiting if file.is_video):
             try:
@@ -88,6 +89,7 @@ def run(arguments: list[str]) -> None:
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
+    """Returns the options that the command line gives."""
     parser = command_parser("predict", __doc__)
     add = parser.add_argument
     add("inputs", nargs="+", metavar="INPUTS", help="images, videos, folders")

@@ -98,6 +98,7 @@ def depth_of(array, *, unit="m", value_range=None):
     return dpt.Prediction({"depth": np.array(array, np.float32)}, {"depth": spec})
 
 
+LARGE = [[1e-9, 50.0, 1000.0]]
 FAR = [[1.0, 65.535, 65.536, np.inf, np.nan, -1.0, 0.0004, 0.0]]
 
 
@@ -108,11 +109,7 @@ FAR = [[1.0, 65.535, 65.536, np.inf, np.nan, -1.0, 0.0004, 0.0]]
         (depth_of(FAR, value_range=(0.0, 80.0)), (1 / 256, 0.0), [256, 16777, 16777]),
         (depth_of(FAR), (1 / 256, 0.0), [256, 16777, 16777]),
         (depth_of(FAR, value_range=(0.0, 65535 / 256)), (1 / 256, 0.0), [256]),
-        (
-            depth_of([[1e-9, 50.0, 1000.0]], value_range=(0.0, 1000.0)),
-            (1000 / 65535, 0.0),
-            [1, 3277, 65535],
-        ),
+        (depth_of(LARGE, value_range=(0.0, 1000.0)), (1000 / 65535, 0.0), [1, 3277, 65535]),
         (depth_of([[1.0, 1.0]], unit="relative inverse depth"), (1.0, 1.0), [0, 0]),
     ],
 )
@@ -213,9 +210,9 @@ def test_predict_command_predicts_large_images_one_by_one(predict, photos, out, 
         counts.append(len(held))
         return prepare(self, path, **options)
 
-    def release(self, file, *others):
+    def release(self, file, *arguments):
         held.remove(file.path)
-        return files(self, file, *others)
+        return files(self, file, *arguments)
 
     monkeypatch.setattr("dpt.predict.pipeline.LARGE", 0)
     monkeypatch.setattr("dpt.Predictor.prepare", count)

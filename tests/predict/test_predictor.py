@@ -61,8 +61,8 @@ def test_predictor_takes_images_of_every_kind(checkpoints, tmp_path):
     path = save_photo(tmp_path / "photo.png")
     tensor = torch.from_numpy(photo).permute(2, 0, 1)
     kinds = [str(path), path, photo, Image.fromarray(photo), tensor, tensor / 255]
-    first, *others = dpt.Predictor(checkpoints["joint"], batch_size=4)(kinds)
-    for other in others:
+    first, *predictions = dpt.Predictor(checkpoints["joint"], batch_size=4)(kinds)
+    for other in predictions:
         np.testing.assert_allclose(other.depth, first.depth, rtol=1e-5)
         np.testing.assert_array_equal(other.labels, first.labels)
 
@@ -103,14 +103,11 @@ def test_predictor_flip_sees_the_mirror_image(joint):
 
 
 def test_prediction_unit_and_range(joint, metric):
-    prediction = dpt.Predictor(joint)(photo_of(20, 30))
-    assert (prediction.unit, prediction.valid_range) == (
-        "relative inverse depth",
-        (0.0, float("inf")),
-    )
-    prediction = dpt.Predictor(metric)(photo_of(20, 30))
-    assert (prediction.unit, prediction.valid_range) == ("metres", (0.0, 10.0))
-    assert prediction.labels is None
+    relative, metres = (dpt.Predictor(model)(photo_of(20, 30)) for model in (joint, metric))
+    assert relative.unit == "relative inverse depth"
+    assert relative.valid_range == (0.0, float("inf"))
+    assert (metres.unit, metres.valid_range) == ("metres", (0.0, 10.0))
+    assert metres.labels is None
 
 
 def test_predictor_calibrates_depth(joint, metric):
@@ -128,10 +125,8 @@ def test_predictor_calibrates_depth(joint, metric):
             prediction = dpt.Predictor(model)(photo)
         finally:
             model.calibration = None
-        assert (prediction.unit, prediction.valid_range) == (
-            "metres",
-            (1e-3, calibration.max_depth),
-        )
+        assert prediction.unit == "metres"
+        assert prediction.valid_range == (1e-3, calibration.max_depth)
         assert plain.depth.std() > 0
         np.testing.assert_allclose(prediction.depth, metres(plain.depth), rtol=1e-5)
 
