@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dpt.files import parse_json, read_bytes
 from dpt.nn import HEADS
-from dpt.validation import Plain, PlainMapping
+from dpt.validation import Plain, PlainMapping, validate
 
 SETTINGS_FILE = "predictions.json"
 RECORDS_FILE = "predictions.jsonl"
@@ -51,10 +51,11 @@ class PredictionSettings:
         if not path.is_file():
             return None
         try:
-            settings = cls(**parse_json(read_bytes(path, limit=_MAX_SETTINGS), path))
-            is_ours = {*settings.written} <= {*product_folders(), RECORDS_FILE}
-        except (ValueError, TypeError):
+            content = parse_json(read_bytes(path, limit=_MAX_SETTINGS), path)
+            settings: PredictionSettings = validate(cls, content, str(path))
+        except ValueError:
             return None
+        is_ours = {*settings.written} <= {*product_folders(), RECORDS_FILE}
         return settings if is_ours else None
 
 
