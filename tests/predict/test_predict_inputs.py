@@ -69,8 +69,9 @@ def test_find_inputs_leaves_out_what_was_written(root):
     assert names("b/old/depth_color") == ["1"]  # asked for
     with pytest.raises(ValueError, match=r"no image or video in .*, except what dpt predict"):
         names("b/old")
-    (root / "b/old/predictions.json").write_text("[1]")  # of another program
-    assert names("b", out="b/out") == ["1", "old/depth_color/1"]
+    for text in ("[1]", '{"classes": 1.5, "written": ["depth_color"]}'):  # of another program
+        (root / "b/old/predictions.json").write_text(text)
+        assert names("b", out="b/out") == ["1", "old/depth_color/1"]
 
 
 def test_find_inputs_counts_pictures_that_are_not_read(root, caplog, monkeypatch):
