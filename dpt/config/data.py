@@ -3,7 +3,7 @@
 import logging
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -18,7 +18,7 @@ from dpt.config.run_keys import Part
 from dpt.data import Dataset, EvalTransform, MixDataset, TrainTransform, make_loader
 from dpt.files import few, missing_path, run_folder
 from dpt.types import Preprocessing
-from dpt.validation import Plain, PlainMapping, validate
+from dpt.validation import Plain, PlainMapping, to_plain, validate
 
 DIVIDING = {"folds", "fold", "gap", "group_by", "fractions", "split_files", "split_names"}
 """Keys of data that decide which images a split has."""
@@ -102,6 +102,14 @@ def make_dataset(data: PlainMapping, split: str, *, where: str = "data") -> Data
             for name, part in sets.items()
         }
     return make(node, where, Dataset)
+
+
+def complete_augment(augment: PlainMapping) -> Plain:
+    """Returns the settings of the augmentation with those that stand at their default."""
+    defaults = {f.name: f.default for f in fields(TrainTransform) if f.default is not MISSING}
+    del defaults["targets"]  # the task sets it
+    values: Plain = to_plain({**defaults, **augment})
+    return values
 
 
 def make_train_loader(

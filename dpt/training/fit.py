@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 
 from dpt.config.data import (
     LoaderSettings,
+    complete_augment,
     loader_settings,
     make_dataset,
     make_eval_loader,
@@ -149,7 +150,12 @@ def prepare(cfg: PlainMapping, data: LabelledData) -> Run:
     stop = StopOnSignal(resume=f"dpt train {as_argument('resume', folder)}")
     sampler = train_loader.sampler
     assert isinstance(sampler, EpochSampler)
-    used = {**cfg, "model": complete(parts, model), "trainer": with_precision(cfg["trainer"])}
+    used = {
+        **cfg,
+        "augment": complete_augment(cfg["augment"]),
+        "model": complete(parts, model),
+        "trainer": with_precision(cfg["trainer"]),
+    }
     state = RunState(cfg=used, sampler=sampler, batch_size=settings.batch_size)
     trainer = make_trainer(
         used,

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from dataclasses import fields
 from functools import partial
 
 import pytest
@@ -14,6 +15,7 @@ from test_resume import assert_same, resume_it, state_of
 from tiny import TINY_DATA, TINY_SCENES, call
 
 from dpt.config import job
+from dpt.data import TrainTransform
 from dpt.data.datasets import download
 from dpt.training import resume
 from dpt.training.checkpoints import AtomicCheckpointIO
@@ -93,6 +95,14 @@ def test_a_mistake_does_not_overwrite(train, run, refused):
     assert "'x'" in refused(train, run, *RUN, "overwrite=true", "data.batch_size=x")
     assert "trainer: " in refused(train, run, *RUN, "overwrite=true", "trainer.strategy=x")
     assert content(run) == before
+
+
+def test_config_yaml_states_defaults(run):
+    """A later change of a default does not change a run that is resumed."""
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    names = {f.name for f in fields(TrainTransform)} - {"image_size", "targets"}
+    assert config["augment"].keys() == names
+    assert config["model"]["heads"]["regression"].keys() == {"dropout", "mean", "std"}
 
 
 def test_a_folder_in_which_nothing_was_trained_is_free(train, tmp_path, refused):
