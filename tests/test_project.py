@@ -124,6 +124,25 @@ def test_packages_that_are_imported_are_declared():
             assert re.search(rf'"{distribution}[>=<"\[]', declared), f"{path} imports {name}"
 
 
+MAX_LINES = 60
+"""Of a function, docstring and signature included: it fits on a screen."""
+
+
+def test_functions_fit_on_a_screen():
+    long_functions = [
+        f"{path}:{node.lineno} {node.name} ({length} lines)"
+        for path, text in sources().items()
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (length := node.end_lineno - node.lineno + 1) > MAX_LINES
+    ]
+    assert not long_functions
+
+
+def test_code_is_laid_out_by_ruff():
+    assert not [path for path, text in sources().items() if "fmt: skip" in text]
+
+
 def test_no_file_is_large():
     """A checkout stays small: a notebook's pictures above all."""
     git = shutil.which("git")
