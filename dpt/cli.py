@@ -183,9 +183,9 @@ def _overrides_of_evaluate(arguments: list[str]) -> list[str]:
     overrides = list(arguments)
     run = arguments[0] if arguments else "-"
     if run[:1] != "-" and ("=" not in run or os.path.exists(run)):
-        others = [a for a in arguments[1:] if a.lstrip("+").startswith("checkpoint=")]
-        if others:
-            raise ValueError(f"two checkpoints, {run} and {others[0]}: leave one out")
+        named = [a for a in arguments[1:] if a.lstrip("+").startswith("checkpoint=")]
+        if named:
+            raise ValueError(f"two checkpoints, {run} and {named[0]}: leave one out")
         overrides[0] = f"checkpoint={as_text(run)}"
     if not any(override.startswith("data=") for override in overrides):
         # the data of the run may have other keys than the default

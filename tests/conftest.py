@@ -3,6 +3,7 @@
 import gc
 import json
 import logging
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -118,6 +119,18 @@ def score_files(dense_data) -> Run:
 def joint_run(train, tmp_path_factory) -> Path:
     """A finished run of task=joint on scenes."""
     return train(tmp_path_factory.mktemp("joint") / "run", "task=joint")
+
+
+@pytest.fixture(scope="session")
+def finished_run(train, tmp_path_factory) -> Path:
+    """A finished run of task=regression, with a CSV file of its losses: not to be changed."""
+    return train(tmp_path_factory.mktemp("finished") / "run", "task=regression", "logger=csv")
+
+
+@pytest.fixture
+def run_copy(finished_run, tmp_path) -> Path:
+    """A copy of ``finished_run``."""
+    return shutil.copytree(finished_run, tmp_path / "run")
 
 
 @pytest.fixture(scope="session")

@@ -384,18 +384,8 @@ def shards(folder):
 def runs(folder):
     """The configuration of a run, and all that is made of it before it is continued."""
     with initialize_config_dir(str(config_dir()), version_base="1.3"):
-        cfg = compose(
-            "train",
-            [
-                *TINY_VIT,
-                *TINY_DATA,
-                *TINY_SCENES,
-                *ON_CPU,
-                "task=joint",
-                "logger=csv",
-                f"run_dir={folder}",
-            ],
-        )
+        tiny = (*TINY_VIT, *TINY_DATA, *TINY_SCENES, *ON_CPU)
+        cfg = compose("train", [*tiny, "task=joint", "logger=csv", f"run_dir={folder}"])
     values = OmegaConf.to_container(cfg, resolve=True)
     save_config(values | {"overrides": ["task=joint"], "follows": {}}, folder)
 
@@ -454,13 +444,9 @@ def predictions(folder):
     def predict(root, overwrite):
         """Writes as ``dpt predict`` does."""
         sources = find_inputs([root / "photos"], out=root / "out")
-        out = OutputFolder(
-            root / "out",
-            inputs=sources,
-            folders=["labels", "overlay"],
-            overwrite=overwrite,
-            settings=settings,
-        )
+        folders = ["labels", "overlay"]
+        options = {"inputs": sources, "overwrite": overwrite, "settings": settings}
+        out = OutputFolder(root / "out", folders=folders, **options)
         todo = [source for source in sources if not out.is_done(source, [product])]
         out.start()
         for source in todo:
@@ -482,14 +468,8 @@ def predictions(folder):
         photo(folder / f"photos/{i}.png")
         mask(folder / f"masks/{i}.png")
     predict(folder, False)
-    data = FolderDataset(
-        root=folder,
-        images="photos",
-        labels="masks",
-        num_classes=3,
-        split="train",
-        fractions={"train": 1.0},
-    )
+    options = {"images": "photos", "labels": "masks", "num_classes": 3}
+    data = FolderDataset(root=folder, split="train", fractions={"train": 1.0}, **options)
     readers = [
         score,
         partial(find_inputs, [folder], out=folder / "new"),
@@ -594,14 +574,9 @@ def run(folder, seed, count, only="", case=-1):
 
 def fuzz(folder, seed, count, seconds):
     command = [sys.executable, __file__, folder, str(seed), str(count)]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-        check=False,
-        env={**os.environ, "DPT_SECRET": SECRET},
-    )
+    environment = {**os.environ, "DPT_SECRET": SECRET}
+    options = {"capture_output": True, "text": True, "timeout": seconds, "env": environment}
+    done = subprocess.run(command, check=False, **options)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-800:]
 
 

@@ -16,7 +16,7 @@ import torch
 import yaml
 from photos import save_photo, tiny
 from servers import running
-from tiny import ON_CPU, TINY_DATA, TINY_MODEL
+from tiny import ON_CPU, TINY_DATA, TINY_MODEL, slow_after
 
 from dpt.data import ScenesDataset
 from dpt.data.shards.pack import pack_split
@@ -24,7 +24,6 @@ from dpt.data.shards.pack import pack_split
 SECRET = "s3cr3t-of-the-environment"
 NAMES = ["${oc.env:DPT_SECRET}", "\x1b[31m${oc.decode:${oc.env:DPT_SECRET}}", "=cmd()|a"]
 SECONDS = 100  # for one command
-SLOW = pytest.mark.slow
 ON_TINY = (*TINY_DATA, *ON_CPU)
 SCENES = ("data=scenes", "data.train.length=2", "data.val.length=1", "data.num_workers=0")
 START = ("train", "model=dpt_tiny", *TINY_MODEL, *ON_TINY, "trainer.max_steps=1", "run_dir=new")
@@ -148,7 +147,7 @@ HARMFUL = {
 
 
 @pytest.mark.parametrize("kind", HARMFUL)
-@pytest.mark.parametrize("command", ["predict", *(pytest.param(u, marks=SLOW) for u in USES)])
+@pytest.mark.parametrize("command", slow_after(1, USES))
 def test_a_checkpoint_that_would_do_harm_is_refused(attempt, place, model, kind, command):
     code, text = attempt(*use(USES[command], HARMFUL[kind](place, model)))
     assert code == 1
@@ -179,8 +178,6 @@ RUNS = {
     "profiler": ("trainer.profiler", "advanced"),
     "plugins": ("trainer.plugins", {"_target_": "os.system"}),
     "default root": ("trainer.default_root_dir", "../outside"),
-    "panels": ("callbacks.panels.folder", "photos/../../outside"),
-    "checkpoints": ("callbacks.checkpoint.dirpath", "../outside"),
     "csv": ("logger.csv.save_dir", "${oc.env:HOME}/../outside"),
     "csv version": ("logger.csv.version", "../../../outside"),
     "csv name": ("logger.csv.name", "/tmp/outside"),
@@ -223,10 +220,7 @@ AGAIN = {
 
 @pytest.mark.parametrize(
     ("command", "case"),
-    [
-        ("evaluate", "cache"),
-        *(pytest.param(command, case, marks=SLOW) for command in AGAIN for case in RUNS),
-    ],
+    slow_after(1, [("evaluate", "cache"), *product(AGAIN, RUNS)]),
 )
 def test_the_file_of_a_run_chooses_no_place_and_no_code(
     attempt, place, finished, address, case, command
@@ -268,7 +262,7 @@ LINKS = {
 }
 
 
-@pytest.mark.parametrize("link", ["new/csv", *(pytest.param(k, marks=SLOW) for k in LINKS)])
+@pytest.mark.parametrize("link", slow_after(1, ["new/csv", *LINKS]))
 def test_nothing_is_written_through_a_link(attempt, place, model, link):
     target, command = LINKS[link]
     (place / link).parent.mkdir(exist_ok=True, parents=True)

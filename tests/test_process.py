@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tiny import words_of
+from tiny import slow_after, words_of
 
 from dpt import process
 
@@ -72,20 +72,6 @@ def test_a_rank_that_no_launcher_has_set_is_refused(monkeypatch, mistake_of, env
     assert mistake_of(process.check_ranks).startswith(f"{name}=" if name else "nothing")
 
 
-@pytest.fixture
-def mistake_of():
-    """mistake_of(function): the message of its ValueError, or ``nothing``."""
-
-    def run(function):
-        try:
-            function()
-        except ValueError as error:
-            return str(error)
-        return "nothing"
-
-    return run
-
-
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
@@ -140,18 +126,11 @@ def redirected(command, *, to):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize(("to", "lines"), [("> /dev/full", 1), ("| true", 0), (">&-", 0)])
-@pytest.mark.parametrize("what", ["lines", pytest.param("run", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("what", slow_after(1, ["lines", "run"]))
 def test_a_command_goes_on_where_nobody_reads_its_output(tmp_path, what, to, lines):
-    run = [
-        "-m",
-        "dpt",
-        *TRAIN,
-        "data.train.length=4",
-        "data.val.length=2",
-        "trainer.max_steps=1",
-        f"run_dir={tmp_path}",
-    ]
-    done = redirected(["-c", SAY] if what == "lines" else words_of(*run), to=to)
+    short = "data.train.length=4 data.val.length=2 trainer.max_steps=1"
+    run = ["-m", "dpt", *words_of(*TRAIN, short, f"run_dir={tmp_path}")]
+    done = redirected(["-c", SAY] if what == "lines" else run, to=to)
     assert (done.returncode, len(done.stderr.splitlines())) == (0, lines), done.stderr
     assert (tmp_path / "metrics.json").is_file() == (what == "run")
 
@@ -290,17 +269,20 @@ def test_the_first_moments(start, tmp_path, command, number):
     assert line.startswith(f"stopped by {number.name}")
 
 
+def start_long(start, folder, *overrides):
+    """A run without an end, once it has written a checkpoint."""
+    steps = "trainer.max_steps=1000000 trainer.val_check_interval=500000 data.train.length=64"
+    run = start(*TRAIN, steps, f"run_dir={folder}", *overrides)
+    until(run, (folder / "checkpoints/last.ckpt").is_file)
+    return run
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_the_second_ctrl_c_ends_training_at_once(start, tmp_path, ranks):
-    run = start(
-        *TRAIN,
-        "trainer.max_steps=1000000 data.train.length=64 data.val.length=4000",
-        f"callbacks.checkpoint.every_n_train_steps=20 run_dir={tmp_path}",
-        f"trainer.val_check_interval=500000 trainer.devices={ranks}",
-        *(["trainer.strategy=ddp"] if ranks > 1 else []),
-    )
-    until(run, (tmp_path / "checkpoints/last.ckpt").is_file)
+    saves = "callbacks.checkpoint.every_n_train_steps=20 data.val.length=4000"
+    strategy = "ddp" if ranks > 1 else "auto"
+    run = start_long(start, tmp_path, saves, f"trainer.devices={ranks} trainer.strategy={strategy}")
     line = ends(run, signal.SIGINT, signal.SIGINT, code=130, group=True)
     assert line.startswith("stopped by SIGINT; go on from the last checkpoint: dpt train resume=")
 
@@ -309,13 +291,8 @@ def test_the_second_ctrl_c_ends_training_at_once(start, tmp_path, ranks):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_run_whose_workers_hang_ends_with_its_last_checkpoint(start, tmp_path, number):
     """As those that read from a network disk that is gone."""
-    run = start(
-        *TRAIN,
-        "trainer.max_steps=1000000 data.train.length=64 data.val.length=4",
-        f"callbacks.checkpoint.every_n_train_steps=5 run_dir={tmp_path}",
-        "trainer.val_check_interval=500000",
-    )
-    until(run, (tmp_path / "checkpoints/last.ckpt").is_file)
+    saves = "callbacks.checkpoint.every_n_train_steps=5 data.val.length=4"
+    run = start_long(start, tmp_path, saves)
     command = Path(f"/proc/{run.pid}/cmdline").read_bytes()  # that of its workers too
     for pid in descendants(run.pid):
         if Path(f"/proc/{pid}/cmdline").read_bytes() == command:

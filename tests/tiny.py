@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -32,6 +33,13 @@ HEADS = {
     "classification": {"num_classes": 7},
     "regression": {},
 }
+
+
+def slow_after(count: int, cases) -> list[Any]:
+    """The cases of a parametrised test: those after the first ``count`` are slow."""
+    cases = list(cases)
+    rest = [case if isinstance(case, tuple) else (case,) for case in cases[count:]]
+    return [*cases[:count], *(pytest.param(*case, marks=pytest.mark.slow) for case in rest)]
 
 
 def small_model(**overrides):

@@ -43,17 +43,17 @@ def make_model(
     heads = {
         o.head: _like(o.head_settings, complete_heads.get(o.head, {})) for o in objectives.values()
     }
-    parts = {p: dict(validate(Plain | None, model.get(p), f"model.{p}") or {}) for p in PARTS}
-    parts["preprocessing"]["image_size"] = list(settings.eval_size)
-    encoder_weights = parts["encoder"].pop("weights", None)
+    configured = {p: dict(validate(Plain | None, model.get(p), f"model.{p}") or {}) for p in PARTS}
+    configured["preprocessing"]["image_size"] = list(settings.eval_size)
+    encoder_weights = configured["encoder"].pop("weights", None)
     if model.get("weights") is not None:
         if encoder_weights is not None:
             raise ValueError("model.weights and model.encoder.weights: give one of the two")
-        net = _from_weights(model, parts, heads, list(settings.image_size), overrides)
+        net = _from_weights(model, configured, heads, list(settings.image_size), overrides)
     else:
-        if "image_size" in parts["encoder"]:
-            parts["encoder"]["image_size"] = list(settings.image_size)
-        net = DPT(ModelConfig.from_dict({"name": model["name"], **parts, "heads": heads}))
+        if "image_size" in configured["encoder"]:
+            configured["encoder"]["image_size"] = list(settings.image_size)
+        net = DPT(ModelConfig.from_dict({"name": model["name"], **configured, "heads": heads}))
         if encoder_weights is not None:
             log.info("encoder weights: %s", load_encoder_weights(net.encoder, encoder_weights))
     set_switches(net, model)
@@ -62,7 +62,7 @@ def make_model(
 
 def _from_weights(
     model: PlainMapping,
-    parts: Mapping[str, Plain],
+    configured: Mapping[str, Plain],
     heads: Heads,
     image_size: list[int],
     overrides: Sequence[str],
@@ -70,15 +70,15 @@ def _from_weights(
     """Makes a model as in ``model.weights``, except for its heads and the user's settings."""
     path = validate(str, model["weights"], "model.weights")
     checkpoint = read(path)
-    other = checkpoint.config.to_dict()
-    if model["name"] != other["name"] and "model" in keys_of(overrides):
+    source = checkpoint.config.to_dict()
+    if model["name"] != source["name"] and "model" in keys_of(overrides):
         raise ValueError(
             f"model={model['name']}: the sizes are those of model.weights={path}, a "
-            f"{other['name']}: leave one of the two out"
+            f"{source['name']}: leave one of the two out"
         )
-    chosen = _set_by_user(model, parts, heads, overrides)
-    kind = other["encoder"]["kind"]
-    if parts["encoder"]["kind"] != kind:
+    chosen = _set_by_user(model, configured, heads, overrides)
+    kind = source["encoder"]["kind"]
+    if configured["encoder"]["kind"] != kind:
         typed = keys_of(overrides)
         if "model.encoder" in typed:
             raise ValueError(
@@ -87,29 +87,29 @@ def _from_weights(
         chosen["encoder"] = {  # other settings are of the configured kind
             k: v for k, v in chosen["encoder"].items() if f"model.encoder.{k}" in typed
         }
-    if "image_size" in other["encoder"]:
+    if "image_size" in source["encoder"]:
         chosen["encoder"]["image_size"] = image_size
-    normalization = {k: other["preprocessing"][k] for k in ("mean", "std")}
+    normalization = {k: source["preprocessing"][k] for k in ("mean", "std")}
     settings = {
-        "name": other["name"],
-        "encoder": other["encoder"] | chosen["encoder"],
-        "decoder": other["decoder"] | chosen["decoder"],
-        "heads": {k: _like(v, other["heads"].get(k, {})) for k, v in heads.items()},
+        "name": source["name"],
+        "encoder": source["encoder"] | chosen["encoder"],
+        "decoder": source["decoder"] | chosen["decoder"],
+        "heads": {k: _like(v, source["heads"].get(k, {})) for k, v in heads.items()},
         "preprocessing": normalization | chosen["preprocessing"],
     }
     net = DPT(ModelConfig.from_dict(settings))
     report = load_model_weights(net, net.config, checkpoint, source=str(path))
-    log.info("weights of a %s: %s", other["name"], report)
+    log.info("weights of a %s: %s", source["name"], report)
     return net
 
 
 def _set_by_user(
-    model: PlainMapping, parts: Mapping[str, Plain], heads: Heads, overrides: Sequence[str]
+    model: PlainMapping, configured: Mapping[str, Plain], heads: Heads, overrides: Sequence[str]
 ) -> dict[str, Plain]:
     """Returns the settings of each part that differ from the named model or are on the command
     line."""
     keys = keys_of(overrides)
-    encoder = {"kind": parts["encoder"]["kind"]}
+    encoder = {"kind": configured["encoder"]["kind"]}
     named = ModelConfig.from_dict(model_dict(model["name"], heads=heads)).to_dict()
     if named["encoder"]["kind"] != encoder["kind"]:
         named["encoder"] = encoder  # all settings of another kind of encoder count as set
@@ -117,18 +117,18 @@ def _set_by_user(
     return {
         part: {
             k: v
-            for k, v in parts[part].items()
+            for k, v in configured[part].items()
             if k not in named[part] or named[part][k] != v or f"model.{part}.{k}" in keys
         }
         for part in PARTS
     }
 
 
-def _like(options: PlainMapping, other: PlainMapping) -> Plain:
-    """Returns a head's settings, completed by those of another model's head if it is of the same
+def _like(options: PlainMapping, source: PlainMapping) -> Plain:
+    """Returns a head's settings, completed by those of a head of another model if it is of the same
     kind."""
-    same = options.get("kind", "dpt") == other.get("kind", "dpt") or "num_classes" not in other
-    return {**other, **options} if same else dict(options)
+    same = options.get("kind", "dpt") == source.get("kind", "dpt") or "num_classes" not in source
+    return {**source, **options} if same else dict(options)
 
 
 def complete(model: PlainMapping, net: DPT) -> Plain:

@@ -37,31 +37,20 @@ def make_wandb(
 
     if getattr(rank_zero_only, "rank", 0) != 0:
         return WandbLogger(save_dir=save_dir, project=project)  # logs nothing on this rank
-    run_id = wandb_id(Path(save_dir))
-
-    def start(mode: str) -> Any:
-        return wandb.init(
-            dir=save_dir,
-            id=run_id,
-            resume="allow",
-            project=project,
-            name=name,
-            group=group,
-            tags=list(tags),
-            mode=cast(Any, mode),
-            settings=wandb.Settings(console="off", silent=True, init_timeout=60),
-        )
-
+    options: dict[str, Any] = {"project": project, "name": name, "group": group, "tags": list(tags)}
+    options |= {"dir": save_dir, "id": wandb_id(Path(save_dir)), "resume": "allow"}
+    options["settings"] = wandb.Settings(console="off", silent=True, init_timeout=60)
     mode, cause = os.environ.get("WANDB_MODE"), "not logged in"
     try:
         wandb.setup()  # reads a stored key
-        run = start(mode or "online") if mode is not None or wandb.login(prompt=False) else None
+        is_online = mode is not None or wandb.login(prompt=False)
+        run = wandb.init(mode=cast(Any, mode or "online"), **options) if is_online else None
     except Exception as error:  # network, service, key
         run, cause = None, reason(error)
     if run is None:
         log.info("W&B: %s, so this run is logged to %s; `wandb sync` uploads it", cause, save_dir)
         try:
-            run = start("offline")
+            run = wandb.init(mode="offline", **options)
         except Exception as error:  # W&B refuses the project, name, group, tags or settings
             raise ValueError(
                 f"logger.wandb: {reason(error)}: check project, name, group, tags and the "

@@ -66,11 +66,9 @@ class RunState(Callback):
         self.random_state: Plain | None = None
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: object, checkpoint: Plain) -> None:
-        ranks: list[Plain | None] = [None] * trainer.world_size
+        ranks: list[Plain | None] = [random_state()] * trainer.world_size
         if dist.is_initialized():
             dist.all_gather_object(ranks, random_state())
-        else:
-            ranks = [random_state()]
         batches = discard_fetched_batch(checkpoint)
         if not trainer.state.finished:
             count_epoch_as_started(checkpoint, trainer.current_epoch)
@@ -147,8 +145,7 @@ class RunState(Callback):
             log.info("resume: %s and the optimiser's settings are the checkpoint's", name)
             return
         task = cast(Task, pl_module)
-        settings_of_groups = task.optimizer_settings
-        for group, settings in zip(optimizer.param_groups, settings_of_groups, strict=True):
+        for group, settings in zip(optimizer.param_groups, task.optimizer_settings, strict=True):
             parameters = group["params"]
             group.clear()
             group.update(settings, params=parameters)

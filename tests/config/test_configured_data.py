@@ -232,32 +232,11 @@ def test_several_values_are_no_value():
         parse(["run_dir=a, b"])
 
 
-TEXTS = [
-    "${oc.env:DPT_SECRET}",
-    "\\${oc.env:DPT_SECRET}",
-    "$\x7b",
-    "a\\b",
-    "a\nb\t",
-    "it's",
-    "\\'",
-    "a, b",
-    "[1]",
-    "{a: 1}",
-    "1e-3",
-    "null",
-    "true",
-    "",
-    " ",
-    "~",
-    "é\udc80",
-    "=x",
-    "a=b",
-    "line\\\n",
-    "\x1b[31m",
-    "#",
-    '"',
-    "x" * 5000,
-]
+TEXTS = (
+    "${oc.env:DPT_SECRET} \\${oc.env:DPT_SECRET} $\x7b a\\b it's \\' [1] 1e-3 null true ~".split()
+)
+TEXTS += 'é\udc80|=x|a=b|line\\\n|\x1b[31m|#|"|a\nb\t|a, b|{a: 1}|| '.split("|")
+TEXTS += ["x" * 5000]
 
 
 def texts():

@@ -17,11 +17,7 @@ from torch.optim.swa_utils import AveragedModel
 from dpt.evaluation.callbacks import spread
 from dpt.objectives import DepthObjective, RegressionObjective, SegmentationObjective
 from dpt.training import callbacks
-from dpt.training.callbacks import (
-    MovingAverage,
-    StopOnSignal,
-    Throughput,
-)
+from dpt.training.callbacks import MovingAverage, StopOnSignal, Throughput
 from dpt.types import HeadOutput, OutputSpec
 
 
@@ -45,6 +41,12 @@ def fake_trainer(**values):
         "fit_loop": SimpleNamespace(min_epochs=5, epoch_loop=SimpleNamespace(min_steps=50)),
     }
     return SimpleNamespace(**usual | values)
+
+
+def two_ranks(reduce):
+    """Settings of a trainer with two ranks, whose values ``reduce`` joins."""
+    strategy = SimpleNamespace(reduce=reduce, root_device=torch.device("cpu"))
+    return {"world_size": 2, "strategy": strategy}
 
 
 @pytest.fixture
@@ -119,8 +121,7 @@ def test_ranks_stop_together(stop):
         asked.append((int(values[0]), reduce_op))
         return torch.tensor([signal.SIGUSR1, 0.0])  # another rank's
 
-    strategy = SimpleNamespace(reduce=reduce, root_device=torch.device("cpu"))
-    trainer = fake_trainer(world_size=2, strategy=strategy, accumulate_grad_batches=2)
+    trainer = fake_trainer(**two_ranks(reduce), accumulate_grad_batches=2)
     stop.on_train_batch_end(trainer, None, None, {}, 0)
     assert not asked
     stop.on_train_batch_end(trainer, None, None, {}, 1)
@@ -136,33 +137,25 @@ def test_ranks_exchange_signals_once_per_second(stop, monkeypatch, seconds, fewe
     """Each time they wait for the device and for the slowest rank."""
     now, asked = [0.0], []
     monkeypatch.setattr("dpt.training.callbacks.time.monotonic", lambda: now[0])
-    strategy = SimpleNamespace(
-        reduce=lambda values, reduce_op: asked.append(now[0]) or values,
-        root_device=torch.device("cpu"),
-    )
+    ranks = two_ranks(lambda values, reduce_op: asked.append(now[0]) or values)
     stop.on_train_start(fake_trainer(global_step=0), None)
     for step in range(1, 101):
         now[0] = seconds * step
-        trainer = fake_trainer(world_size=2, strategy=strategy, global_step=step)
+        trainer = fake_trainer(**ranks, global_step=step)
         stop.on_train_batch_end(trainer, None, None, {}, 0)
     assert fewest <= len(asked) <= most
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_slurms_signal_saves_on_every_rank_and_requeues_once(stop, monkeypatch, rank):
-    monkeypatch.setenv("SLURM_NTASKS", "2")
-    monkeypatch.setenv("SLURM_PROCID", str(rank))
-    monkeypatch.setenv("SLURM_JOB_ID", "9")
-    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "7")
-    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "2")
+    job = {"NTASKS": 2, "PROCID": rank, "JOB_ID": 9, "ARRAY_JOB_ID": 7, "ARRAY_TASK_ID": 2}
+    for name, value in job.items():
+        monkeypatch.setenv(f"SLURM_{name}", str(value))
     called = []
     done = SimpleNamespace(returncode=0)
     monkeypatch.setattr("dpt.process.subprocess.run", lambda c, **_: called.append(c) or done)
-    strategy = SimpleNamespace(
-        reduce=lambda values, reduce_op: torch.tensor([signal.SIGUSR1, 0.0]),  # another rank's
-        root_device=torch.device("cpu"),
-    )
-    trainer = fake_trainer(world_size=2, strategy=strategy, is_global_zero=rank == 0)
+    ranks = two_ranks(lambda *_, **options: torch.tensor([signal.SIGUSR1, 0.0]))  # another rank's
+    trainer = fake_trainer(**ranks, is_global_zero=rank == 0)
     stop.on_train_batch_end(trainer, None, None, {}, 0)
     assert trainer.should_stop  # which makes every rank save
     with pytest.raises(SystemExit) as exit_:

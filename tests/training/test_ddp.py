@@ -14,13 +14,14 @@ ROOT = Path(__file__).parents[2]
 TWO_RANKS = (*ON_CPU, "trainer.devices=2", "trainer.strategy=ddp")
 DATA = ("data.image_size=[32,48]", "data.batch_size=2", "data.num_workers=0")
 SCENES = ("data.train.length=8", "data.val.length=5")
+RUN = ("train.py", *TINY_VIT, *DATA, *TWO_RANKS, "logger=none")
 
 
 def start(*arguments, **options):
     return subprocess.Popen(
         [sys.executable, *words_of(*arguments)],
         cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | options.pop("env", {}),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -41,31 +42,15 @@ def finish(process, code=0, timeout=240):
 
 def train(runs, *overrides, code=0):
     """A run of two ranks in the one folder below ``runs``."""
-    process = start(
-        "train.py",
-        *TINY_VIT,
-        *DATA,
-        *TWO_RANKS,
-        f"logger=none trainer.max_steps=2 paths.runs={runs}",
-        *overrides,
-    )
+    process = start(*RUN, "trainer.max_steps=2", f"paths.runs={runs}", *overrides)
     out = finish(process, code)
     (folder,) = list(runs.glob("*/*"))  # one, though every rank reads the clock
     return folder, out
 
 
 def score(folder, checkpoint, *overrides):
-    finish(
-        start(
-            "-m",
-            "dpt",
-            "evaluate",
-            f"checkpoint={checkpoint} run_dir={folder}",
-            *DATA,
-            *TWO_RANKS,
-            *overrides,
-        )
-    )
+    options = (f"checkpoint={checkpoint}", f"run_dir={folder}", *DATA, *TWO_RANKS, *overrides)
+    finish(start("-m", "dpt", "evaluate", *options))
     return folder
 
 
@@ -111,30 +96,16 @@ def test_two_ranks_train_and_score_as_one(
     assert_close(two, one)
 
 
+TASKS = "segmentation classification regression inpainting clip contrastive dino".split()
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "task",
-    [
-        "depth task.kind=relative",
-        "segmentation",
-        "classification",
-        "regression",
-        "inpainting",
-        "clip",
-        "contrastive",
-        "dino",
-    ],
-)
+@pytest.mark.parametrize("task", ["depth task.kind=relative", *TASKS])
 def test_every_task_runs_on_two_ranks(tmp_path, task, metrics):
-    choice, *rest = task.split()
-    run, _ = train(
-        tmp_path / "runs",
-        f"task={choice}",
-        *rest,
-        *SCENES,
-        "data.train.length=7 data.val.length=3 trainer.max_steps=-1 trainer.max_epochs=2",
-    )
-    assert "constant/val/mae" in metrics(run) or choice != "regression"
+    epochs = "trainer.max_steps=-1 trainer.max_epochs=2"
+    lengths = "data.train.length=7 data.val.length=3"
+    run, _ = train(tmp_path / "runs", *f"task={task}".split(), *SCENES, lengths, epochs)
+    assert "constant/val/mae" in metrics(run) or task != "regression"
     # seven images are shared as four and four, in two batches a rank and epoch
     assert checkpoint_of(run)["global_step"] == 4
 
@@ -173,14 +144,10 @@ def test_more_ranks_than_validation_images_are_refused(tmp_path):
 def test_sigterm_to_one_ends_both_ranks(tmp_path, metrics, told):
     folder = tmp_path / "run"
     process = start(
-        "train.py",
-        *TINY_VIT,
-        *DATA,
-        *TWO_RANKS,
+        *RUN,
         *SCENES,
-        "task=regression logger=none trainer.max_steps=1000000 data.train.length=64",
+        f"task=regression trainer.max_steps=1000000 data.train.length=64 run_dir={folder}",
         "callbacks.checkpoint.every_n_train_steps=20 trainer.val_check_interval=500000",
-        f"run_dir={folder}",
     )
     log, deadline = folder / "log.txt", time.monotonic() + 120
     while time.monotonic() < deadline and process.poll() is None:
@@ -198,14 +165,8 @@ def test_sigterm_to_one_ends_both_ranks(tmp_path, metrics, told):
 
 @pytest.mark.slow
 def test_a_mistake_on_two_ranks_is_told_once(tmp_path):
-    process = start(
-        "train.py",
-        *TINY_VIT,
-        *DATA,
-        *TWO_RANKS,
-        f"logger=none task=segmentation data=folder data.root={tmp_path}/nowhere",
-        f"data.labels=masks data.num_classes=3 run_dir={tmp_path / 'run'}",
-    )
+    data = f"data=folder data.root={tmp_path}/nowhere data.labels=masks data.num_classes=3"
+    process = start(*RUN, data, f"task=segmentation run_dir={tmp_path / 'run'}")
     out = finish(process, code=1)
     assert out.count("error:") == 1
     assert "Traceback" not in out

@@ -7,8 +7,8 @@ momentum is the gradient itself, as DDP averaged it, and the checkpoint keeps it
 import pytest
 import torch
 from photos import save_dense
-from test_ddp import DATA, SCENES, TWO_RANKS, assert_close, finish, start
-from tiny import TINY_VIT, checkpoint_of
+from test_ddp import RUN, SCENES, assert_close, finish, start
+from tiny import checkpoint_of, slow_after
 
 from dpt.data.samplers import EpochSampler
 
@@ -65,17 +65,7 @@ def assert_same_lesson(train, tmp_path):
         """Returns the folder of the run of two ranks."""
         one, two = tmp_path / "one", tmp_path / "two"
         train(one, *ONE_STEP, "data.batch_size=4", *overrides)
-        finish(
-            start(
-                "train.py",
-                *TINY_VIT,
-                *DATA,
-                *TWO_RANKS,
-                *ONE_STEP,
-                f"logger=none data.batch_size=2 run_dir={two}",
-                *overrides,
-            )
-        )
+        finish(start(*RUN, *ONE_STEP, "data.batch_size=2", f"run_dir={two}", *overrides))
         alone, shared = gradients(one), gradients(two)
         assert len(alone) == len(shared) > 40
         largest = max(float(gradient.abs().max()) for gradient in alone)
@@ -104,14 +94,7 @@ def partial_data(request, tmp_path):
     )
 
 
-@pytest.mark.parametrize(
-    "partial_data",
-    [
-        pytest.param(v, id=k, marks=() if "depth" in k else pytest.mark.slow)
-        for k, v in PARTIAL.items()
-    ],
-    indirect=True,
-)
+@pytest.mark.parametrize("partial_data", slow_after(2, PARTIAL.values()), indirect=True)
 def test_gradients_with_partial_labels_equal_on_one_and_two_ranks(
     assert_same_lesson, partial_data, evaluate, scores, tmp_path
 ):

@@ -7,7 +7,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 import torch
-from tiny import assert_equal, losses_of
+from test_task import SIZE, batch_of
+from tiny import assert_equal, losses_of, slow_after
 
 import dpt
 from dpt.losses.segmentation import softened_divergence
@@ -19,11 +20,10 @@ from dpt.objectives import (
 )
 from dpt.objectives.teacher import FrozenTeacher, predict
 from dpt.training.task import Task
-from dpt.types import IGNORE_INDEX, NO_CLASS, HeadOutput
+from dpt.types import HeadOutput
 
 pytestmark = pytest.mark.filterwarnings("ignore:You are trying to `self.log")
 
-SIZE = (32, 48)
 VIT = {"embed_dim": 48, "num_blocks": 4, "out_indices": [0, 1, 2, 3], "image_size": SIZE}
 DECODER = {"reassemble_channels": [8, 8, 16, 16], "fusion_channels": 16}
 OBJECTIVES = {
@@ -63,15 +63,7 @@ def task_with(taught, objectives):
 
 
 def unlabelled(count=2):
-    random = torch.Generator().manual_seed(0)
-    return {
-        "image": torch.randint(256, (count, 3, *SIZE), generator=random, dtype=torch.uint8),
-        "depth": torch.zeros(count, *SIZE),
-        "valid": torch.zeros(count, *SIZE, dtype=torch.bool),
-        "labels": torch.full((count, *SIZE), IGNORE_INDEX, dtype=torch.uint8),
-        "class_id": torch.full((count,), NO_CLASS),
-        "index": torch.arange(count),
-    }
+    return {**batch_of(count, labelled=False), "index": torch.arange(count)}
 
 
 @pytest.mark.parametrize("name", ["depth", "relative", "segmentation", "joint"])
@@ -152,13 +144,7 @@ def test_the_teacher_is_no_part_of_the_task():
     assert copy.deepcopy(task).teacher is task.teacher  # as an average of weights copies it
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "segmentation",
-        *(pytest.param(n, marks=pytest.mark.slow) for n in ("depth", "classification")),
-    ],
-)
+@pytest.mark.parametrize("name", slow_after(1, ["segmentation", "depth", "classification"]))
 def test_training_towards_a_teacher_lowers_the_disagreement(name):
     task = task_of(name, teacher_seed=1)
     losses = losses_of(task, unlabelled(4), steps=12, lr=4e-3)

@@ -10,12 +10,8 @@ from tiny import ON_CPU, TINY_SCENES, TINY_VIT
 
 pytestmark = pytest.mark.slow
 RUN = (
-    "train",
-    "task=depth",
-    *TINY_VIT,
-    *ON_CPU,
-    "logger=none trainer.max_steps=2 data.image_size=[32,48] data.batch_size=2",
-    "data.num_workers=2",
+    *("train", "task=depth", *TINY_VIT, *ON_CPU, "logger=none", "trainer.max_steps=2"),
+    "data.image_size=[32,48] data.batch_size=2 data.num_workers=2",
 )
 
 

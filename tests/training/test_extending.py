@@ -93,12 +93,9 @@ def test_two_heads_in_one_run_and_the_commands_that_read_its_checkpoint(folder, 
     assert {"val/abs_rel", "val/agreement"} <= set(scores)
     checkpoint = run / "checkpoints/last.ckpt"
 
-    call(
-        "evaluate",
-        f"checkpoint={checkpoint} run_dir={tmp_path / 'scores'}",
-        *FEW_SCENES,
-        "data.image_size=[32,64] data.num_workers=0 trainer.accelerator=cpu",
-    )
+    options = "data.image_size=[32,64] data.num_workers=0 trainer.accelerator=cpu"
+    scored = f"checkpoint={checkpoint} run_dir={tmp_path / 'scores'}"
+    call("evaluate", scored, *FEW_SCENES, options)
     again = metrics(tmp_path / "scores")
     assert again["val/agreement"] == pytest.approx(scores["val/agreement"], abs=1e-5)
     assert again["val/abs_rel"] == pytest.approx(scores["val/abs_rel"], rel=1e-4)

@@ -9,7 +9,7 @@ import cv2
 import pytest
 import torch
 from omegaconf import OmegaConf
-from tiny import ON_CPU, TINY_DATA, TINY_SCENES, call, checkpoint_of
+from tiny import ON_CPU, TINY_DATA, TINY_SCENES, call, checkpoint_of, slow_after
 
 import dpt
 from dpt.data import DataError, Dataset
@@ -67,13 +67,8 @@ TASKS = sorted(p.stem for p in (ROOT / "conf/task").glob("*.yaml") if p.stem[0] 
 @pytest.mark.parametrize("name", TASKS)
 def test_every_task_trains_the_default_model(tmp_path, name):
     """The runs of other tests have a smaller model and another optimizer."""
-    call(
-        "train",
-        *TINY_DATA,
-        *TINY_SCENES,
-        *ON_CPU,
-        f"logger=none trainer.max_steps=2 task={name} run_dir={tmp_path}",
-    )
+    options = f"logger=none trainer.max_steps=2 task={name} run_dir={tmp_path}"
+    call("train", *TINY_DATA, *TINY_SCENES, *ON_CPU, options)
     assert checkpoint_of(tmp_path)["global_step"] == 2
 
 
@@ -237,11 +232,8 @@ def test_a_folder_with_partial_labels_and_several_sizes(
     assert all(isinstance(found[k], float) for k in ("val/miou", "val/abs_rel"))
     assert len(list((run / "panels").glob("*.png"))) == 5
     # how images are batched makes no difference, though only those of one size are stacked
-    alone = scores(
-        evaluate(
-            tmp_path / "alone", run / "checkpoints/last.ckpt", *dense_data, "data.batch_size=1"
-        )
-    )
+    one_by_one = (*dense_data, "data.batch_size=1")
+    alone = scores(evaluate(tmp_path / "alone", run / "checkpoints/last.ckpt", *one_by_one))
     for key, value in found.items():
         if isinstance(value, float):
             assert alone[key] == pytest.approx(value, rel=1e-5, abs=1e-6), key
@@ -306,10 +298,8 @@ def test_csv_logger(train, tmp_path):
     )
     assert "2 steps in" in log_of(run)  # whole numbers may be written as floats
     columns = {key for row in rows_of(run) for key, value in row.items() if value}
-    assert (
-        set("train/loss train/loss_depth train/loss_segmentation val/miou val/abs_rel".split())
-        <= columns
-    )
+    losses = {"train/loss", "train/loss_depth", "train/loss_segmentation"}
+    assert losses | {"val/miou", "val/abs_rel"} <= columns
     assert any(column.startswith("lr-") for column in columns)
     first = next(row for row in rows_of(run) if row["train/loss"])
     terms = ("train/loss_depth", "train/loss_segmentation", "train/loss_auxiliary")
@@ -341,10 +331,35 @@ def test_double_precision_is_double_throughout(train, metrics, tmp_path):
     assert metrics(folder)["val/abs_rel"] > 0
 
 
-@pytest.mark.parametrize("precision", ["bf16-true", "16-true"])
-def test_precisions_that_would_round_labels_are_refused(train, tmp_path, refused, precision):
-    message = refused(train, tmp_path / "run", "task=joint", f"trainer.precision={precision}")
-    assert re.search(f"error: trainer.precision={precision} .*16-mixed", message)
+MISTAKES = [  # overrides, and what the message names
+    ("task=panoptic task.num_queries=2", "2 queries"),
+    ("task=contrastive augment=strong", "augment.views=2"),
+    ("task=contrastive data.batch_size=1", "data.batch_size"),
+    ("task=depth augment=views", "augment.views=2"),
+    ("task=dino task/teacher=none", "task/teacher=self"),
+    ("task=classification augment.strong=1 task/teacher=ema", "task/teacher=ema"),
+    ("task=depth augment.strong=1", "augment.strong"),
+    ("task=depth callbacks.freeze.parts=[encodr]", "callbacks.freeze.parts"),
+    ("task=joint trainer.precision=bf16-true", "trainer.precision=bf16-true"),
+    ("task=panoptic data=scenes data.things=[box]", "data.things"),
+    ("task=panoptic data=folder data.root=. data.first_object=0", "data.first_object=0"),
+    ("task=joint trainer.precision=16-true", "trainer.precision=16-true"),
+    ("task=dino trainer.strategy=fsdp", "trainer.strategy=ddp"),
+    ("optim=muon task=contrastive trainer.strategy=fsdp", "optim=adamw"),
+    ("task=depth task/teacher=self", "task/teacher=self is for task=dino"),
+    ("task=dino task.objectives.dino.temperature=0", "temperature=0"),
+    ("task=depth task/teacher=trained task.teacher.path=nowhere.ckpt", "nowhere.ckpt"),
+    (
+        "task=depth task/teacher=trained task.teacher.path=x task.teacher.weight=-1",
+        "task.teacher.weight",
+    ),
+    ("task=depth task.teacher=ema", "task/teacher=ema"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "names"), slow_after(9, MISTAKES))
+def test_a_mistake_ends_a_run_by_one_line(train, tmp_path, refused, overrides, names):
+    assert names in refused(train, tmp_path / "run", overrides)
 
 
 @pytest.mark.slow

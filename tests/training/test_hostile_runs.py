@@ -9,27 +9,22 @@ import pytest
 import torch
 import yaml
 from test_resume import resume_it
+from tiny import slow_after
 
 from dpt.files import require_own_files
 from dpt.training import resume
 from dpt.training.loggers import wandb_id
 
 SECRET = "s3cr3t-of-the-environment"
-SLOW = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def finished(train, tmp_path_factory):
-    return train(tmp_path_factory.mktemp("finished") / "run", "task=regression", "logger=csv")
 
 
 @pytest.fixture
-def run(finished, tmp_path, monkeypatch):
+def run(run_copy, tmp_path, monkeypatch):
     """A copy of the finished run, beside a file that nothing may touch."""
     monkeypatch.setenv("DPT_SECRET", SECRET)
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside/file").write_text("mine")
-    return shutil.copytree(finished, tmp_path / "run")
+    return run_copy
 
 
 def edit(run, change):
@@ -64,17 +59,10 @@ def hostile_overrides(run):
     }
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        "pickle",
-        "groups",
-        *(
-            pytest.param(c, marks=SLOW)
-            for c in ("abbreviated", "plug-in", "searchpath", "launcher", "interpolation")
-        ),
-    ],
-)
+OVERRIDES = ("pickle groups abbreviated plug-in searchpath launcher interpolation").split()
+
+
+@pytest.mark.parametrize("case", slow_after(2, OVERRIDES))
 def test_resume_executes_no_stored_override(run, monkeypatch, tmp_path, case):
     mark = tmp_path / "executed"
     monkeypatch.setenv("DPT_MARK", str(mark))
@@ -95,10 +83,8 @@ INTERPOLATIONS = [
 ]
 
 
-@pytest.mark.parametrize(
-    "text", [INTERPOLATIONS[0], *(pytest.param(t, marks=SLOW) for t in INTERPOLATIONS[1:])]
-)
-@pytest.mark.parametrize("key", ["  name:", pytest.param("  - name:", marks=SLOW)])
+@pytest.mark.parametrize("text", slow_after(1, INTERPOLATIONS))
+@pytest.mark.parametrize("key", slow_after(1, ["  name:", "  - name:"]))
 def test_resume_resolves_nothing_of_a_file(run, capfd, text, key):
     """As the name of the model, and as a name of W&B."""
     path = run / "config.yaml"
@@ -118,56 +104,33 @@ def test_resume_resolves_nothing_of_a_file(run, capfd, text, key):
             assert SECRET.encode() not in file.read_bytes(), file
 
 
-NODES = {
-    "wandb of Lightning": (
-        "logger",
-        {"_target_": "lightning.pytorch.loggers.WandbLogger", "project": "stolen", "offline": True},
-    ),
-    "mlflow": ("logger", {"_target_": "lightning.pytorch.loggers.MLFlowLogger"}),
-    "own key": (
-        "logger",
-        {
-            "_target_": "dpt.training.loggers.make_wandb",
-            "project": "x",
-            "settings": {"api_key": "k" * 40},
-        },
-    ),
-    "csv elsewhere": (
-        "logger",
-        {"_target_": "lightning.pytorch.loggers.CSVLogger", "save_dir": "PLACE"},
-    ),
-    "checkpoints": (
-        "callbacks",
-        {"_target_": "lightning.pytorch.callbacks.ModelCheckpoint", "dirpath": "PLACE"},
-    ),
-    "lambda": ("callbacks", {"_target_": "lightning.pytorch.callbacks.LambdaCallback"}),
-    "panels": ("callbacks", {"_target_": "dpt.evaluation.callbacks.Panels", "folder": "PLACE"}),
-    "dots": ("callbacks", {"_target_": "dpt.evaluation.callbacks.Panels", "folder": "a/../../b"}),
-    "cache": ("data", {"cache_dir": "PLACE"}),
-    "weights": ("model", "PLACE/w.pt"),
-}
+NODES = [  # a logger or callback that a file must not choose; PLACE is outside of the run
+    ("logger", "lightning.pytorch.loggers.WandbLogger", {"project": "stolen", "offline": True}),
+    ("logger", "lightning.pytorch.loggers.MLFlowLogger", {}),
+    ("logger", "lightning.pytorch.loggers.CSVLogger", {"save_dir": "PLACE"}),
+    ("logger", "dpt.training.loggers.make_wandb", {"settings": {"api_key": "k" * 40}}),
+    ("callbacks", "lightning.pytorch.callbacks.ModelCheckpoint", {"dirpath": "PLACE"}),
+    ("callbacks", "lightning.pytorch.callbacks.LambdaCallback", {}),
+    ("callbacks", "dpt.evaluation.callbacks.Panels", {"folder": "PLACE"}),
+    ("callbacks", "dpt.evaluation.callbacks.Panels", {"folder": "a/../../b"}),
+]
 
 
-@pytest.mark.parametrize("case", NODES)
-def test_resume_refuses_what_a_file_must_not_choose(run, refused, case):
-    group, node = NODES[case]
-    place = str(run.parent / "outside")
-
-    def change(values):
-        if group == "model":
-            values["model"]["weights"] = f"{place}/w.pt"
-            shutil.rmtree(run / "checkpoints")
-        else:
-            values[group]["x"] = {
-                k: v.replace("PLACE", place) if isinstance(v, str) else v for k, v in node.items()
-            }
-
-    edit(run, change)
+@pytest.mark.parametrize(("group", "target", "settings"), NODES)
+def test_resume_refuses_a_logger_or_callback_of_a_file(run, refused, group, target, settings):
+    elsewhere = str(run.parent / "outside")
+    settings = {k: elsewhere if v == "PLACE" else v for k, v in settings.items()}
+    edit(run, lambda values: values[group].update(x={"_target_": target, **settings}))
     before = outside(run)
-    message = refused(resume_it, f"resume={run}", "trainer.max_steps=3")
-    assert "data.x.cache_dir" in message if group == "data" else True
-    assert "model.weights" in message if group == "model" else f"{group}.x." in message
+    assert f"{group}.x." in refused(resume_it, f"resume={run}", "trainer.max_steps=3")
     assert outside(run) == before
+
+
+@pytest.mark.parametrize(("group", "name"), [("data", "cache_dir"), ("model", "weights")])
+def test_resume_refuses_files_elsewhere(run, refused, group, name):
+    edit(run, lambda values: values[group].update({name: str(run.parent / "outside/w.pt")}))
+    shutil.rmtree(run / "checkpoints")
+    assert f"{group}.{name}" in refused(resume_it, f"resume={run}", "trainer.max_steps=3")
 
 
 def test_resume_takes_a_callback_that_is_typed(run):
@@ -178,46 +141,56 @@ def test_resume_takes_a_callback_that_is_typed(run):
 
 LOOPS = ("loops", "fit_loop")
 OPTIMIZER = (*LOOPS, "epoch_loop.automatic_optimization.optim_progress", "optimizer", "step")
-STATES = {
-    "callback": (("callbacks", "RunCheckpoints"), 5),
-    "no callbacks": (("callbacks",), []),
-    "loop": ((*LOOPS, "epoch_loop.batch_progress"), {}),
-    "loader": ((*LOOPS, "state_dict"), {"combined_loader": ["x"]}),
-    "text for steps": ((*OPTIMIZER, "total", "completed"), "x"),
-    "steps of the optimiser": ((*OPTIMIZER, "total", "completed"), 10**12),
-    "step": (("global_step",), 10**12),
-    "place": (("dpt_run", "batches"), 1.5),
-    "place before the first": (("dpt_run", "batches"), -1),
-    "moments": (("optimizer_states", 0, "state", 0), 5),
-    "version": (("pytorch-lightning_version",), "0.0.1"),
-    "skipped": (("skipped_steps",), 10**30),
-    "weights": (("state_dict",), []),
-}
+RANKS = ("dpt_run", "ranks")
+MOMENTS = ("optimizer_states", 0, "state", 0)
+STATES = [  # where in a checkpoint, and what stands there; None: nothing
+    (("callbacks", "RunCheckpoints"), 5),
+    (("global_step",), 10**12),
+    (("dpt_run", "batches"), 1.5),
+    (("state_dict",), None),
+    (RANKS, []),
+    (RANKS, [{}]),
+    (("dpt_run", "batches"), -1),
+    (("dpt_run",), None),
+    (("callbacks",), []),
+    (("loops",), None),
+    ((*LOOPS, "epoch_loop.batch_progress"), {}),
+    ((*LOOPS, "state_dict"), {"combined_loader": ["x"]}),
+    ((*OPTIMIZER, "total", "completed"), "x"),
+    ((*OPTIMIZER, "total", "completed"), 10**12),
+    (("global_step",), None),
+    (("global_step",), "x"),
+    (("optimizer_states",), None),
+    (("optimizer_states",), [{}]),
+    (MOMENTS, 5),
+    ((*MOMENTS, "exp_avg"), torch.zeros(2)),
+    (("pytorch-lightning_version",), "0.0.1"),
+    (("skipped_steps",), None),
+    (("skipped_steps",), 10**30),
+    (("state_dict",), []),
+]
 
 
-QUICK = ["callback", "step", "place"]
-
-
-@pytest.mark.parametrize(
-    "case", [*QUICK, *(pytest.param(c, marks=SLOW) for c in STATES if c not in QUICK)]
-)
-def test_resume_refuses_a_checkpoint_of_odd_states(run, refused, case):
-    *parents, last = STATES[case][0]
+@pytest.mark.parametrize(("keys", "value"), slow_after(5, STATES))
+def test_resume_refuses_a_checkpoint_of_odd_states(run, refused, keys, value):
+    *parents, last = keys
     for path in (run / "checkpoints").iterdir():
         node = values = torch.load(path, weights_only=True)
         for name in parents:
             node = node[name]
-        node[last] = STATES[case][1]
+        node[last] = value
+        if value is None:
+            del node[last]
         torch.save(values, path)
     message = refused(resume_it, f"resume={run}", "trainer.max_steps=3")
-    assert ".ckpt" in message
+    assert "resume: other parameters" in message if "exp_avg" in keys else ".ckpt" in message
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
     [
         ("data.sets", {"a": None}),
-        pytest.param("data.sets", ["a"], marks=SLOW),
+        ("data.sets", ["a"]),
         ("trainer.max_time", {"days": 10**12}),
     ],
 )
@@ -227,35 +200,33 @@ def test_resume_refuses_odd_values_by_one_line(run, refused, key, value):
     assert group in refused(resume_it, f"resume={run}", "trainer.max_steps=3")
 
 
-LINKS = {
-    "csv": lambda run, other: (shutil.rmtree(run / "csv"), (run / "csv").symlink_to(other)),
-    "hard log": lambda run, other: (
-        (run / "log.txt").unlink(),
-        (run / "log.txt").hardlink_to(other / "file"),
-    ),
-    "lock": lambda run, other: (
-        (run / ".lock").unlink(missing_ok=True),
-        (run / ".lock").symlink_to(other / "file"),
-    ),
-    "hard lock": lambda run, other: (
-        (run / ".lock").unlink(missing_ok=True),
-        (run / ".lock").hardlink_to(other / "file"),
-    ),
-    "deep": lambda run, other: (run / "csv/version_1").symlink_to(other),
-    "fifo": lambda run, other: os.mkfifo(run / "panels.fifo"),
-    "server and key of W&B": lambda run, other: (
-        (run / "wandb").mkdir(),
-        (run / "wandb/settings").write_text("[default]\nbase_url = http://127.0.0.1:9\n"),
-    ),
-}
-
-
-@pytest.mark.parametrize("case", LINKS)
-def test_resume_refuses_a_run_that_leads_elsewhere(run, refused, case):
-    LINKS[case](run, run.parent / "outside")
+@pytest.mark.parametrize(
+    ("name", "link", "target"),
+    [
+        ("csv", "symlink_to", ""),
+        ("csv/version_1", "symlink_to", ""),
+        (".lock", "symlink_to", "file"),
+        (".lock", "hardlink_to", "file"),
+        ("log.txt", "hardlink_to", "file"),
+    ],
+)
+def test_resume_refuses_a_run_that_leads_elsewhere(run, refused, name, link, target):
+    path = run / name
+    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    getattr(path, link)(run.parent / "outside" / target)
     before = outside(run)
     assert str(run) in refused(resume_it, f"resume={run}", "trainer.max_steps=3")
     assert outside(run) == before
+
+
+@pytest.mark.parametrize("name", ["panels.fifo", "wandb/settings"])
+def test_resume_refuses_odd_files(run, refused, name):
+    (run / name).parent.mkdir(exist_ok=True)
+    if name == "panels.fifo":
+        os.mkfifo(run / name)
+    else:
+        (run / name).write_text("[default]\nbase_url = http://127.0.0.1:9\n")
+    assert str(run) in refused(resume_it, f"resume={run}", "trainer.max_steps=3")
 
 
 def test_links_inside_of_a_run_are_allowed(run):

@@ -36,17 +36,8 @@ def folder(tmp_path_factory):
 
 def train_eomt(folder, *overrides):
     data = () if any(o.startswith("data=") for o in overrides) else TINY_SCENES
-    call(
-        "train",
-        *EOMT,
-        "optim=adamw",
-        *TINY_DATA,
-        *ON_CPU,
-        *data,
-        f"logger=none run_dir={folder}",
-        QUERIES,
-        *overrides,
-    )
+    options = (*TINY_DATA, *ON_CPU, *data, f"logger=none run_dir={folder}", QUERIES)
+    call("train", *EOMT, "optim=adamw", *options, *overrides)
     return folder
 
 
@@ -72,6 +63,11 @@ def run(folder, train, tmp_path_factory):
     )
 
 
+def predict(checkpoint, folder, out):
+    options = ("--format", "npy,png,json", "--device", "cpu")
+    call("predict", checkpoint, folder / "val", "--out", out, *options)
+
+
 def test_a_run_is_evaluated_and_its_files_score_as_the_model(
     run, folder, evaluate, score_files, scores, tmp_path, refused
 ):
@@ -80,17 +76,7 @@ def test_a_run_is_evaluated_and_its_files_score_as_the_model(
     found = scores(evaluate(tmp_path / "model", run / "checkpoints/last.ckpt", *data))
     assert {k: found[k] for k in trained} == pytest.approx(trained, nan_ok=True)
     assert found["val/pq"] > 0
-    call(
-        "predict",
-        str(run / "checkpoints/last.ckpt"),
-        str(folder / "val"),
-        "--out",
-        str(tmp_path / "out"),
-        "--format",
-        "npy,png,json",
-        "--device",
-        "cpu",
-    )
+    predict(run / "checkpoints/last.ckpt", folder, tmp_path / "out")
     files = scores(score_files(tmp_path / "files", tmp_path / "out", data=data))
     assert files == pytest.approx(found, nan_ok=True)
     file = min((tmp_path / "out/panoptic_npy").iterdir())
@@ -121,17 +107,7 @@ def test_classes_of_other_ids_are_joined_by_name(run, folder, evaluate, scores, 
 
 def test_predicted_files_agree(run, folder, tmp_path):
     """Id maps as panopticapi reads them, and COCO's RLE of the same segments."""
-    call(
-        "predict",
-        str(run),
-        str(folder / "val"),
-        "--out",
-        str(tmp_path),
-        "--device",
-        "cpu",
-        "--format",
-        "npy,png,json",
-    )
+    predict(run, folder, tmp_path)
     names = {k.stem for k in (tmp_path / "panoptic").iterdir()}
     assert len(names) == 5
     for name in names:
@@ -194,15 +170,3 @@ def test_mask_shares_of_eomt_decrease_in_training(tmp_path, task):
     run = train_eomt(tmp_path / "run", f"task={task}", "trainer.max_steps=8")
     model = dpt.DPT.from_pretrained(run / "checkpoints/last.ckpt")
     assert model.heads[task].mask_shares.tolist() == [0, 0]
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (["task.num_queries=2"], "segments, and the model only 2 queries"),
-        (["data=scenes", "data.things=[box]"], "there is no data.things"),
-        (["data=folder", "data.root=.", "data.first_object=0"], "data.first_object=0: must be"),
-    ],
-)
-def test_mistakes(train, tmp_path, refused, change, message):
-    assert message in refused(train, tmp_path / "run", "task=panoptic", *change)

@@ -8,9 +8,9 @@ import pytest
 import timm
 import torch
 from timm.optim.muon import zeropower_via_newtonschulz
+from tiny import small_model
 from torch import nn
 
-import dpt
 from dpt.training import optim
 from dpt.training.optim import make_optimizer, warmup_then_decay
 
@@ -18,12 +18,7 @@ adamw, muon, sgd = (partial(make_optimizer, kind=kind) for kind in ("adamw", "mu
 
 
 def model_of():
-    return dpt.create_model(
-        "dpt_tiny",
-        heads={"depth": {"kind": "relative"}, "segmentation": {"num_classes": 3}},
-        encoder={"embed_dim": 48, "num_blocks": 4, "out_indices": [0, 1, 2, 3]},
-        decoder={"reassemble_channels": [8, 8, 16, 16], "fusion_channels": 16},
-    )
+    return small_model(heads={"depth": {"kind": "relative"}, "segmentation": {"num_classes": 3}})
 
 
 @pytest.fixture(scope="module")

@@ -18,12 +18,8 @@ STEADY = (
 def packed(dense_data, tmp_path_factory):
     """``dense_folder`` in shards of about two samples."""
     folder = tmp_path_factory.mktemp("packed")
-    call(
-        "data",
-        "pack",
-        *dense_data,
-        f"out={folder} shard_mb=0.02 data.num_workers=0 run_dir={folder}/run",
-    )
+    options = f"out={folder} shard_mb=0.02 data.num_workers=0 run_dir={folder}/run"
+    call("data", "pack", *dense_data, options)
     assert len(json.loads((folder / "train.json").read_text())["shards"]) >= 2
     return folder
 
@@ -33,7 +29,7 @@ def data(root, cache):
 
 
 def assert_same(run, other):
-    assert_equal(*(checkpoint_of(each)["state_dict"] for each in (run, other)))
+    assert_equal(*(checkpoint_of(folder)["state_dict"] for folder in (run, other)))
 
 
 @pytest.fixture(scope="module")

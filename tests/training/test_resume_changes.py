@@ -6,9 +6,8 @@ from copy import deepcopy
 import pytest
 import yaml
 from test_resume import assert_same, csv_rows, resume_it, state_of
-from tiny import checkpoint_of, words_of
+from tiny import checkpoint_of, small_model, words_of
 
-import dpt
 from dpt.evaluation.callbacks import FailedFiles
 from dpt.training import resume
 
@@ -216,21 +215,11 @@ def test_a_validation_that_ends_the_run_is_followed_by_its_last_checkpoint(train
 @pytest.mark.parametrize("key", ["model.weights", "model.encoder.weights"])
 def test_a_resumed_run_does_without_the_weights_it_began_with(train, tmp_path, key):
     """Which are of other sizes than the table's, where they are a whole model's."""
-    encoder = {
-        "embed_dim": 48,
-        "num_blocks": 4,
-        "out_indices": [0, 1, 2, 3],
-        "num_register_tokens": 1,
-    }
     source = tmp_path / "source"
+    sizes = {"embed_dim": 48, "num_heads": 3, "num_register_tokens": 1, "image_size": (32, 48)}
+    sizes |= {"reassemble_channels": [8, 8, 16, 16], "fusion_channels": 16}
     heads = {"depth": {"kind": "metric", "max_depth": 10.0}}
-    dpt.create_model(
-        "dpt_tiny",
-        heads=heads,
-        encoder=encoder,
-        image_size=(32, 48),
-        decoder={"reassemble_channels": [8, 8, 16, 16], "fusion_channels": 16},
-    ).save_pretrained(source)
+    small_model(heads=heads, **sizes).save_pretrained(source)
     first = (f"{key}={source}", "model.encoder.num_register_tokens=1")
     run = ("task=depth", *first, "trainer.max_steps=4", "schedule=constant")
     whole = train(tmp_path / "whole", *run)

@@ -8,7 +8,7 @@ import signal
 
 import pytest
 from test_resume import MODEL, assert_same, logged, resume_it, state_of
-from tiny import checkpoint_of
+from tiny import checkpoint_of, slow_after
 
 from dpt.evaluation.callbacks import FailedFiles
 
@@ -56,12 +56,6 @@ def best_of(folder):
     return checkpoint["state_dict"], checkpoint["callbacks"]["RunCheckpoints"]
 
 
-def assert_same_run(found, expected, metrics):
-    assert_same(state_of(found), state_of(expected))
-    assert_same(metrics(found), metrics(expected))
-    assert_same(best_of(found), best_of(expected))
-
-
 CASES = {
     "steps": (),
     "epochs": EPOCHS,
@@ -84,7 +78,6 @@ CASES = {
     "sanity check": ("trainer.num_sanity_val_steps=2",),
     "workers": ("data.num_workers=2",),
 }
-SOME = [pytest.param(c, marks=() if c == "steps" else pytest.mark.slow) for c in CASES]
 
 
 @pytest.fixture(scope="module")
@@ -110,12 +103,12 @@ def test_cut_off(train, whole, metrics, at_batch, tmp_path, case, batch):
     with pytest.raises(CutOffError):
         train(tmp_path, *RUN, *CASES[case])
     resume_it(f"resume={tmp_path}")
-    assert_same_run(tmp_path, expected, metrics)
-    assert_same(logged(tmp_path), logged(expected))
+    for values in (state_of, metrics, best_of, logged):
+        assert_same(values(tmp_path), values(expected))
 
 
-@pytest.mark.parametrize("batch", [3, pytest.param(6, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("case", SOME)
+@pytest.mark.parametrize("batch", slow_after(1, [3, 6]))
+@pytest.mark.parametrize("case", slow_after(1, CASES))
 def test_stopped_in_order(train, whole, metrics, at_batch, tmp_path, case, batch):
     """Before a validation, and at the end of an epoch; it validates once more before it stops."""
     expected = whole(case)
@@ -125,5 +118,5 @@ def test_stopped_in_order(train, whole, metrics, at_batch, tmp_path, case, batch
     resume_it(f"resume={tmp_path}")
     found, wanted = logged(tmp_path), logged(expected)
     assert_same({k: v for k, v in found.items() if k in wanted}, wanted)
-    assert_same(state_of(tmp_path), state_of(expected))
-    assert_same(metrics(tmp_path), metrics(expected))
+    for values in (state_of, metrics):
+        assert_same(values(tmp_path), values(expected))

@@ -5,9 +5,8 @@ import shutil
 import pytest
 import torch
 from benchmarks.models import kept_bytes
-from tiny import checkpoint_of
+from tiny import checkpoint_of, small_model
 
-import dpt
 from dpt import functional
 from dpt.config.models import set_switches
 
@@ -20,19 +19,16 @@ COMPILED = [
 ]
 
 
+NEEDS_CPP = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("switch", "settings"),
     [
         ("checkpoint_activations", DROPPED),
         ("channels_last", DROPPED),
-        pytest.param(
-            "compile",
-            COMPILED,
-            marks=pytest.mark.skipif(
-                shutil.which("g++") is None, reason="torch.compile needs a C++ compiler here"
-            ),
-        ),
+        pytest.param("compile", COMPILED, marks=NEEDS_CPP),
     ],
 )
 def test_a_switch_changes_nothing_but_the_cost(train, tmp_path, switch, settings):
@@ -49,14 +45,7 @@ def test_a_switch_changes_nothing_but_the_cost(train, tmp_path, switch, settings
 
 
 def test_recomputation_saves_memory_where_it_is_wanted(monkeypatch):
-    model = dpt.create_model(
-        "dpt_tiny",
-        heads={"depth": {"kind": "relative"}},
-        num_blocks=4,
-        out_indices=[0, 1, 2, 3],
-        embed_dim=48,
-        num_heads=3,
-    )
+    model = small_model(heads={"depth": {"kind": "relative"}})
 
     def kept(setting, dtype=torch.float32):
         set_switches(model.to(dtype), {"save_memory": setting})
@@ -72,15 +61,7 @@ def test_recomputation_saves_memory_where_it_is_wanted(monkeypatch):
 @pytest.mark.parametrize("kind", ["vit", "beit"])
 def test_checkpointed_activations_are_fewer_and_gradients_the_same(kind):
     torch.manual_seed(0)
-    model = dpt.create_model(
-        "dpt_tiny",
-        heads={"depth": {"kind": "relative"}},
-        num_blocks=4,
-        out_indices=[0, 1, 2, 3],
-        embed_dim=48,
-        num_heads=3,
-        encoder={"kind": kind},
-    ).double()
+    model = small_model(heads={"depth": {"kind": "relative"}}, encoder={"kind": kind}).double()
     images = torch.randn(2, 3, 64, 96, dtype=torch.double)
 
     def gradients():

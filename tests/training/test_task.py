@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import lightning as L
 import pytest
 import torch
+from tiny import slow_after
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
@@ -158,9 +159,7 @@ def test_every_parameter_of_other_encoders_has_one_too(name, encoder):
 
 
 @pytest.mark.parametrize("name", PRETRAINING)
-@pytest.mark.parametrize(
-    "encoder", ["vit", *(pytest.param(e, marks=pytest.mark.slow) for e in ENCODERS if e != "vit")]
-)
+@pytest.mark.parametrize("encoder", slow_after(1, ENCODERS))
 def test_every_parameter_has_one_in_pretraining(name, encoder):
     task, size = task_of(name, encoder), (64, 96) if "timm" in encoder else SIZE
     batch = {"image": torch.randint(256, (3, 3, *size)), "index": torch.arange(3)}

@@ -17,12 +17,8 @@ def trained(path):
 
 
 def test_a_run_with_a_teacher(train, teacher, joint_run, tmp_path, scores):
-    run = train(
-        tmp_path / "taught",
-        "task=joint",
-        *trained(teacher),
-        "logger=csv trainer.log_every_n_steps=1",
-    )
+    rows = "logger=csv trainer.log_every_n_steps=1"
+    run = train(tmp_path / "taught", "task=joint", *trained(teacher), rows)
     assert (
         f"teacher: {teacher} (dpt_tiny), for depth, segmentation" in (run / "log.txt").read_text()
     )
@@ -38,11 +34,8 @@ def test_a_run_with_a_teacher(train, teacher, joint_run, tmp_path, scores):
 
 @pytest.mark.slow
 def test_resume_with_a_teacher_is_exact(train, teacher, tmp_path):
-    arguments = (
-        "task=segmentation",
-        *trained(teacher),
-        "schedule=constant task.teacher.temperature=2",
-    )
+    settings = "task=segmentation schedule=constant task.teacher.temperature=2"
+    arguments = (*trained(teacher), settings)
     train(tmp_path / "once", *arguments, "trainer.max_steps=3")
     train(tmp_path / "twice", *arguments, "trainer.max_steps=1")
     train(tmp_path / "twice", *arguments, "trainer.max_steps=3", "resume=auto")
@@ -62,15 +55,6 @@ def test_images_without_labels_take_part(train, teacher, dense_folder, tmp_path)
     assert "depth on FolderDataset (6 train, 5 val images)" in (run / "log.txt").read_text()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (("task=depth", *trained("nowhere.ckpt")), "nowhere.ckpt"),
-        (("task=depth", *trained("x"), "task.teacher.weight=-1"), "task.teacher.weight"),
-        (("task=depth", "task.teacher=ema"), "choose by task/teacher=ema"),
-        (("task=classification", *trained("{teacher}")), "but not classification"),
-    ],
-)
-def test_mistakes_have_one_line(train, teacher, tmp_path, refused, arguments, says):
-    arguments = (a.replace("{teacher}", str(teacher)) for a in arguments)
-    assert says in refused(train, tmp_path, *arguments)
+def test_a_teacher_without_the_head_is_refused(train, teacher, tmp_path, refused):
+    arguments = ("task=classification", *trained(teacher))
+    assert "classification" in refused(train, tmp_path, *arguments)

@@ -4,22 +4,20 @@ import json
 
 import depth_trees
 import pytest
+from tiny import slow_after
 
 CASES = {
     # data: the run's task, how its tree is made, further settings
+    "hypersim": ("joint", depth_trees.hypersim, ("data.labels=true",)),
     "nyuv2": ("depth", depth_trees.nyuv2, ()),
     "nyuv2_bts": ("depth", depth_trees.nyuv2_bts, ()),
     "sunrgbd": ("depth", depth_trees.sunrgbd, ()),
     "tum": ("depth", depth_trees.tum, ()),
     "vkitti2": ("depth", depth_trees.vkitti2, ("data.scenes.train=[Scene01]",)),
-    "hypersim": ("joint", depth_trees.hypersim, ("data.labels=true",)),
 }
 
 
-@pytest.mark.parametrize(
-    "data",
-    [d if d in ("nyuv2", "hypersim") else pytest.param(d, marks=pytest.mark.slow) for d in CASES],
-)
+@pytest.mark.parametrize("data", slow_after(2, CASES))
 def test_two_steps(train, tmp_path, data):
     task, make, settings = CASES[data]
     root = tmp_path / "data" / data  # where paths.data_dir looks for it

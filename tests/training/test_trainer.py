@@ -38,15 +38,7 @@ def trainer_of(batches_per_epoch=1, val_batches=0, val_cost=1.0, **settings):
         ({"max_epochs": 24, "max_time": "00:08:00:00"}, 100),
         ({"max_epochs": 24, "val_check_interval": 7}, 7),
         ({"max_epochs": 24, "check_val_every_n_epoch": 2}, 1.0),
-    ],
-)
-def test_a_run_validates_ten_times_unless_told_otherwise(settings, expected):
-    assert trainer_of(80, **settings).val_check_interval == expected
-
-
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
+        # validations take at most a fifth of a run
         ({"val_batches": 10}, 40),  # of 400 steps: 10 validations take a fifth at most
         ({"val_batches": 10, "val_cost": 2.0}, 80),  # 5 of them do
         ({"val_batches": 10, "val_cost": 1.1}, 45),  # 9 of them, the last one at the end
@@ -64,7 +56,7 @@ def test_a_run_validates_ten_times_unless_told_otherwise(settings, expected):
         ({"val_batches": 10_000, "check_val_every_n_epoch": 2}, 1.0),
     ],
 )
-def test_validations_take_at_most_a_fifth_of_a_run(settings, expected):
+def test_a_run_validates_ten_times_unless_that_takes_too_long(settings, expected):
     assert trainer_of(80, **settings).val_check_interval == expected
 
 

@@ -13,11 +13,8 @@ import dpt
 def source(train, tmp_path_factory):
     """Ten classes, and sizes that no configuration names."""
     folder = tmp_path_factory.mktemp("source")
-    return train(
-        folder / "run",
-        "task=segmentation model.decoder.fusion_channels=24",
-        "model.preprocessing.mean=[0.4,0.4,0.4]",
-    )
+    other = "model.decoder.fusion_channels=24 model.preprocessing.mean=[0.4,0.4,0.4]"
+    return train(folder / "run", "task=segmentation", other)
 
 
 def last(run):
@@ -26,27 +23,16 @@ def last(run):
 
 def train_from(folder, *overrides):
     """A tiny run that leaves the sizes of the model to ``model.weights``."""
-    call(
-        "train",
-        *TINY_DATA,
-        *ON_CPU,
-        f"logger=none trainer.max_steps=2 run_dir={folder}",
-        *overrides,
-    )
+    options = f"logger=none trainer.max_steps=2 run_dir={folder}"
+    call("train", *TINY_DATA, *ON_CPU, options, *overrides)
     return folder
 
 
 def test_a_run_on_data_of_fewer_classes(source, dense_data, metrics, tmp_path):
     only_labels = [d for d in dense_data if not d.startswith("data.depth")]
     weights = f"model.weights={source / 'checkpoints/last.ckpt'}"
-    run = train_from(
-        tmp_path / "run",
-        "task=segmentation",
-        "optim.lr=0",
-        "data.missing=skip",
-        weights,
-        *only_labels,
-    )
+    same = "task=segmentation optim.lr=0 data.missing=skip"
+    run = train_from(tmp_path / "run", same, weights, *only_labels)
     old, new = last(source), last(run)
     assert new.outputs["segmentation"].channels == 3
     assert new.config.to_dict()["decoder"] == old.config.to_dict()["decoder"]
@@ -76,13 +62,8 @@ def test_a_run_on_data_of_fewer_classes(source, dense_data, metrics, tmp_path):
 
 @pytest.mark.slow
 def test_another_task(source, tmp_path):
-    run = train_from(
-        tmp_path / "run",
-        "task=depth",
-        "optim.lr=0",
-        *TINY_SCENES,
-        f"model.weights={source / 'checkpoints/last.ckpt'}",
-    )
+    weights = f"model.weights={source / 'checkpoints/last.ckpt'}"
+    run = train_from(tmp_path / "run", "task=depth optim.lr=0", *TINY_SCENES, weights)
     log = (run / "log.txt").read_text()
     assert "not in the file, initialised randomly: heads.depth" in log
     assert "in the file, not used: heads.segmentation" in log

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny import checkpoint_of
+from tiny import checkpoint_of, slow_after
 
 import dpt
 
@@ -14,12 +14,9 @@ SMALL = {
         "task.objectives.dino.patch_weight=1",
     ),
 }
-TASKS = [
-    pytest.param(task, marks=() if task == "contrastive" else pytest.mark.slow) for task in SMALL
-]
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", slow_after(1, SMALL))
 def test_a_run_and_its_encoder(train, evaluate, metrics, tmp_path, task):
     run = train(tmp_path / "pre", *SMALL[task])
     assert {"val/knn_accuracy", "val/linear_accuracy"} <= set(metrics(run))
@@ -44,28 +41,3 @@ def test_a_run_on_photos_without_classes(train, dense_folder, metrics, tmp_path,
     assert not {"val/knn_accuracy"} & {k for k, v in metrics(run).items() if v is not None}
     best = checkpoint_of(run, "best")
     assert best["global_step"] == 2
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (("task=contrastive", "augment=strong"), "needs at least 2 views: set augment.views=2"),
-        (("task=contrastive", "data.batch_size=1"), "raise data.batch_size"),
-        (
-            ("task=depth", "augment=views"),
-            "augment.views=2, augment.crops=0: task=depth needs none",
-        ),
-        (("task=dino", "task/teacher=none"), "task=dino needs task/teacher=self"),
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in (
-                (("task=dino", "trainer.strategy=fsdp"), "set trainer.strategy=ddp"),
-                (("optim=muon", "task=contrastive", "trainer.strategy=fsdp"), "set optim=adamw"),
-                (("task=depth", "task/teacher=self"), "task/teacher=self is for task=dino"),
-                (("task=dino", "task.objectives.dino.temperature=0"), "temperature=0"),
-            )
-        ),
-    ],
-)
-def test_mistakes_have_one_line(train, tmp_path, refused, arguments, says):
-    assert says in refused(train, tmp_path, *arguments)
