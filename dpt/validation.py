@@ -8,8 +8,6 @@ from typing import Annotated, Any
 import pydantic
 from pydantic import Field
 
-from dpt.files import MAX_MESSAGE
-
 Plain = dict[str, Any]
 """Settings as YAML and JSON hold them: dictionaries, lists, numbers, strings, booleans and None."""
 PlainMapping = Mapping[str, Any]
@@ -18,6 +16,7 @@ PlainMapping = Mapping[str, Any]
 MAX_METRES = 1e6
 """Largest depth: more is a mistake of the unit, and products of it leave the range of floats."""
 Count = Annotated[int, Field(ge=1, le=10**9)]
+_MAX_MESSAGE = 4000  # characters; a message may quote a file
 _MAX_FLOAT = 1e30  # products with it still are numbers of 32 bits
 Positive = Annotated[float, Field(gt=0, le=_MAX_FLOAT)]
 NonNegative = Annotated[float, Field(ge=0, le=_MAX_FLOAT)]
@@ -47,7 +46,7 @@ def validate(target: Any, value: Any, where: str) -> Any:
             key, message = _describe(e, value, where, target)
             faults.setdefault(key, []).append(message)  # one for each alternative of a union
         lines = (f"{k}{' or '.join(dict.fromkeys(v))}" for k, v in faults.items())
-        raise ValueError(" ".join("; ".join(lines).splitlines())[:MAX_MESSAGE]) from None
+        raise ValueError(" ".join("; ".join(lines).splitlines())[:_MAX_MESSAGE]) from None
     _refuse_bools(value, typed, where)
     return typed
 

@@ -1,6 +1,7 @@
 """Image-level tasks, read from the CLS token: classification and regression."""
 
 from collections.abc import Iterable, Sequence
+from typing import Self
 
 import numpy as np
 import torch
@@ -11,8 +12,9 @@ from dpt.data.base import Dataset
 from dpt.depthmath import at_least_float32
 from dpt.files import few
 from dpt.metrics.image import ClassificationMetrics, RegressionMetrics
+from dpt.metrics.protocols import Protocol
 from dpt.objectives.base import ClassObjective, Objective, mean_predictions
-from dpt.types import NO_CLASS, Batch, HeadOutput
+from dpt.types import NO_CLASS, Batch, HeadOutput, OutputSpec
 from dpt.validation import Plain, PlainMapping, Share
 
 
@@ -99,6 +101,10 @@ class RegressionObjective(Objective):
         if not values:
             return {}
         return {"mean": float(np.mean(values)), "std": float(np.std(values)) or 1.0}
+
+    @classmethod
+    def from_output(cls, output: OutputSpec, data: Dataset, protocol: Protocol) -> Self:
+        return cls()  # its settings are of the loss alone
 
     def losses(self, output: HeadOutput, batch: Batch) -> dict[str, Tensor]:
         value = batch["value"]

@@ -140,8 +140,10 @@ def prepare(cfg: PlainMapping, data: LabelledData) -> Run:
     """Makes the model, new or from the run's checkpoint, its loaders and its trainer."""
     folder, settings, seed = Path(cfg["run_dir"]), data.settings, int(cfg["seed"])
     checkpoint = checkpoint_of(folder, cfg["resume"]) if cfg["resume"] else None
-    parts = cfg["model"] if checkpoint is None else without_weight_files(cfg["model"], checkpoint)
-    model = make_model(parts, data.objectives, settings, cfg["overrides"])
+    model_settings = (
+        cfg["model"] if checkpoint is None else without_weight_files(cfg["model"], checkpoint)
+    )
+    model = make_model(model_settings, data.objectives, settings, cfg["overrides"])
     task = make_task(cfg, data.objectives, data.teacher, model)
     if cfg["overwrite"] and is_first_rank():
         (folder / "wandb_id.txt").unlink(missing_ok=True)
@@ -153,7 +155,7 @@ def prepare(cfg: PlainMapping, data: LabelledData) -> Run:
     used = {
         **cfg,
         "augment": complete_augment(cfg["augment"]),
-        "model": complete(parts, model),
+        "model": complete(model_settings, model),
         "trainer": with_precision(cfg["trainer"]),
     }
     state = RunState(cfg=used, sampler=sampler, batch_size=settings.batch_size)
