@@ -13,9 +13,9 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 import torch.utils.data
 
-from dpt.data.formats.depth_encoding import DepthRule
+from dpt.data.formats.depth_rule import DepthRule
 from dpt.data.formats.io import FilePart
-from dpt.data.formats.labels import LabelRule
+from dpt.data.formats.label_rule import LabelRule
 from dpt.files import DataError, few
 from dpt.types import IGNORE_INDEX, NO_CLASS, DatasetInfo, Sample
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from dpt.data.colors import (
+from dpt.data.color_changes import (
     apply_color_steps,
     change_colors,
     change_strongly,
@@ -38,15 +38,15 @@ class TrainTransform:
         hflip: probability of a horizontal flip.
         rotate: largest angle, in degrees, to either side.
         color: strength in 0..1 of changes of brightness, contrast, saturation and hue, made with
-            probability 0.8; see :func:`dpt.data.colors.change_colors`.
+            probability 0.8; see :func:`dpt.data.color_changes.change_colors`.
         gamma: probability of a gamma correction, exponent 0.5 to 2.5, mostly darker.
         grayscale: probability of a grey picture.
         blur: probability of a Gaussian blur.
         extra: pixel transforms of albumentations, applied last and in this order; each is a mapping
             of ``_target_`` and arguments: ``{"_target_": "albumentations.RandomFog", "p": 0.1}``.
-        strong: strength in 0..1 of :func:`dpt.data.colors.change_strongly` for images without
-            labels, on which :func:`dpt.data.pasting.paste_parts` then pastes parts of images with
-            labels; 0: neither.
+        strong: strength in 0..1 of :func:`dpt.data.color_changes.change_strongly` for images
+            without labels, on which :func:`dpt.data.pasting.paste_parts` then pastes parts of
+            images with labels; 0: neither.
         targets: labels that are trained; ``strong`` treats images with none of these as images
             without labels.
         views: number of random views of at least a quarter of the image, see
@@ -176,9 +176,9 @@ def draw_recolored_crop(
     """Returns a random crop of an image, resized to ``size``: uint8 RGB (h, w, 3).
 
     Similar to SimCLR (Chen et al. 2020, appendix A) and DINO: mirrored with probability 0.5, then
-    :func:`dpt.data.colors.change_strongly`, solarised with probability 0.1. ``area`` is the range
-    of the crop's fraction of the image; its aspect ratio is that of ``size`` times 3/4 to 4/3, as
-    far as it fits.
+    :func:`dpt.data.color_changes.change_strongly`, solarised with probability 0.1. ``area`` is the
+    range of the crop's fraction of the image; its aspect ratio is that of ``size`` times 3/4 to
+    4/3, as far as it fits.
     """
     height, width = image.shape[:2]
     pixels = random.uniform(area[0], area[1]) * height * width

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from dpt.data.formats.depth_encoding import DepthRule
+from dpt.data.formats.depth_rule import DepthRule
 from dpt.types import IGNORE_INDEX
 
 _QUANTILE_PIXELS = 20_000  # approximate number of pixels from which quantiles are computed

@@ -16,8 +16,8 @@ import numpy as np
 
 from dpt.data.base import Dataset, Files
 from dpt.data.formats import io, pictures
-from dpt.data.formats.depth_encoding import DepthRule
-from dpt.data.formats.labels import LabelRule
+from dpt.data.formats.depth_rule import DepthRule
+from dpt.data.formats.label_rule import LabelRule
 from dpt.data.loading import read_in_order
 from dpt.data_check import measure, registration
 from dpt.files import DataError, printable

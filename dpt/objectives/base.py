@@ -168,6 +168,7 @@ class Objective(Student, ABC):
     ) -> np.ndarray | None:
         """Returns pictures of one image side by side, uint8 RGB; None for image-level heads.
 
+        Classes have the colours of ``spec``, the model's own, or else those of the data set.
         ``image`` is uint8 (H, W, 3) RGB; ``output`` and ``labels`` have a batch axis of 1.
         """
         if not self.dense:
@@ -244,7 +245,7 @@ class PixelClassObjective(ClassObjective):
     def from_data(cls, data: Dataset, settings: PlainMapping) -> Plain:
         return {**super().from_data(data, settings), "palette": data.info.palette}
 
-    def set_losses(
+    def set_loss_terms(
         self, loss: SetLoss, output: HeadOutput, labels: Tensor, segments: Sequence[Segments]
     ) -> dict[str, Tensor]:
         """Returns the terms of a set loss for the output of :class:`dpt.nn.masks.QueryHead`."""

@@ -101,7 +101,7 @@ class MaskObjective(PixelClassObjective):
     def losses(self, output: HeadOutput, batch: Batch) -> dict[str, Tensor]:
         maps = zip(batch["labels"], batch["objects"], strict=True)
         segments = [self._segments(labels, objects) for labels, objects in maps]
-        return self.set_losses(self.loss, output, batch["labels"], segments)
+        return self.set_loss_terms(self.loss, output, batch["labels"], segments)
 
     def _segments(self, labels: Tensor, objects: Tensor) -> Segments:
         """Returns the true segments; without objects, no pixel is known."""

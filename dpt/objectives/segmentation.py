@@ -81,7 +81,7 @@ class SegmentationObjective(PixelClassObjective):
         if self.set_loss is not None:
             no_objects, things = torch.zeros_like(labels[0]), (False,) * self.num_classes
             segments = [segments_of(classes, no_objects, things) for classes in labels]
-            return self.set_losses(self.set_loss, output, labels, segments)
+            return self.set_loss_terms(self.set_loss, output, labels, segments)
         terms = {"loss_segmentation": self.weight * self.loss(output.tensor, labels)}
         if output.auxiliary is not None:
             factor = self.weight * self.auxiliary_weight

@@ -56,6 +56,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 class RunCheckpoints(Checkpoint):
     """Writes ``last.ckpt`` by steps, by time and at the end, and ``best.ckpt`` after validation.
 
+    ``best.ckpt`` is chosen by ``task.monitor`` (``conf/task/*.yaml``), see ``Task.improves``.
+
     Lightning's ``ModelCheckpoint`` saves while gradients are being accumulated, takes either steps
     or minutes, loses the best score of a moved run, and does not see the validation after the last
     step. ``last.ckpt`` is written between two optimiser steps, after the validation that belongs to

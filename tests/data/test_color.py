@@ -7,7 +7,7 @@ import torch
 from torchvision.transforms.v2 import functional as peer
 
 from dpt.data import TrainTransform
-from dpt.data.colors import LUMA, change_colors, draw_colors
+from dpt.data.color_changes import LUMA, change_colors, draw_colors
 
 SAME = {"brightness": 1.0, "contrast": 1.0, "saturation": 1.0, "hue": 0.0}
 

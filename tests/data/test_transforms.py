@@ -7,7 +7,7 @@ import pytest
 
 from dpt.config.objects import check_arguments
 from dpt.data import Augmented, Dataset, EvalTransform, TrainTransform
-from dpt.data.colors import LUMA
+from dpt.data.color_changes import LUMA
 from dpt.data.resize import resize_image, resize_map
 from dpt.geometry import View
 from dpt.types import IGNORE_INDEX, DatasetInfo, Preprocessing, Sample

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field, TypeAdapter
 from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset, RawMaps, require_files
 from dpt.data.formats import io
-from dpt.data.formats.labels import LabelRule, name_of_class
+from dpt.data.formats.label_rule import LabelRule, name_of_class
 from dpt.data.formats.pictures import read_size
 from dpt.data.formats.rle import Rle, encode_mask
 from dpt.files import DataError, few, parse_as, plain_name, read_bytes, required_file

@@ -14,9 +14,9 @@ from pydantic import Field
 from dpt.data import splits
 from dpt.data.base import Dataset, Files
 from dpt.data.formats import io, pictures
-from dpt.data.formats.depth_encoding import DepthRule
+from dpt.data.formats.depth_rule import DepthRule
 from dpt.data.formats.io import FilePart
-from dpt.data.formats.labels import LabelRule
+from dpt.data.formats.label_rule import LabelRule
 from dpt.data.resize import resize_image, resize_map
 from dpt.files import DataError, data_root, few, files_below, path_below, printable, read_bytes
 from dpt.types import DatasetInfo, ObjectMask, Sample

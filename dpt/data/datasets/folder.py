@@ -13,9 +13,9 @@ from pydantic import Field
 
 from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset, RawMaps, require_files
-from dpt.data.formats.depth_encoding import DepthRule
+from dpt.data.formats.depth_rule import DepthRule
 from dpt.data.formats.io import DEPTH_SUFFIXES, IMAGE_SUFFIXES, LABEL_SUFFIXES
-from dpt.data.formats.labels import LabelMap, LabelRule
+from dpt.data.formats.label_rule import LabelMap, LabelRule
 from dpt.data.formats.tables import read_list, read_table
 from dpt.files import DataError, few, files_below, missing_path, path_below, plain_name
 from dpt.types import IGNORE_INDEX, DatasetInfo

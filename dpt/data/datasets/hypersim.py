@@ -8,8 +8,8 @@ import numpy as np
 
 from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset, require_files
-from dpt.data.formats.depth_encoding import DepthRule
-from dpt.data.formats.labels import LabelRule
+from dpt.data.formats.depth_rule import DepthRule
+from dpt.data.formats.label_rule import LabelRule
 from dpt.data.formats.tables import read_table
 from dpt.files import DataError, required_file
 

@@ -10,8 +10,8 @@ import numpy as np
 from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset, RawMaps, official_split
 from dpt.data.formats import arrays
-from dpt.data.formats.depth_encoding import DepthRule
-from dpt.data.formats.labels import LabelRule
+from dpt.data.formats.depth_rule import DepthRule
+from dpt.data.formats.label_rule import LabelRule
 from dpt.files import decoding, required_file
 
 _MAT = "nyu_depth_v2_labeled.mat"

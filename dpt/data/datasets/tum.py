@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset, require_files
-from dpt.data.formats.depth_encoding import DepthRule
+from dpt.data.formats.depth_rule import DepthRule
 from dpt.data.formats.tables import read_list
 from dpt.data.splits import DEFAULT_FRACTIONS
 from dpt.files import DataError, few

@@ -6,8 +6,8 @@ from itertools import product
 
 from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset, require_files
-from dpt.data.formats.depth_encoding import DepthRule
-from dpt.data.formats.labels import LabelRule
+from dpt.data.formats.depth_rule import DepthRule
+from dpt.data.formats.label_rule import LabelRule
 from dpt.files import DataError, few
 
 _MASKS = "classSegmentation"

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from dpt.data.formats.arrays import ARRAY_READERS
-from dpt.data.formats.colors import count_colors, ids_of_colors
-from dpt.data.formats.depth_encoding import DepthRule
+from dpt.data.formats.depth_rule import DepthRule
 from dpt.data.formats.pictures import (
     Picture,
     decode_picture,
@@ -20,6 +19,7 @@ from dpt.data.formats.pictures import (
     select_bands,
     turned_upright,
 )
+from dpt.data.formats.rgb_labels import count_colors, ids_of_colors
 from dpt.files import DataError, check_pixels, decoding, few, read_bytes
 
 JPEG_SUFFIXES = (".jpg", ".jpeg", ".jfif", ".jpe", ".mpo")
@@ -31,6 +31,8 @@ UNREAD_SUFFIXES = (
 """Pictures, also raw ones of cameras, in formats that are not read as images."""
 _ARRAY_SUFFIXES = (".npy", ".npz", ".h5", ".hdf5", ".mat")
 _MAP_SUFFIXES = (".png", ".tif", ".tiff", ".bmp", ".jpg", ".jpeg", *_ARRAY_SUFFIXES, ".pgm")
+# A new format needs its suffix here and its decoder in ARRAY_READERS (arrays.py) or, for
+# pictures, in _FORMATS (pictures.py).
 LABEL_SUFFIXES = (*_MAP_SUFFIXES, ".gif", ".webp", ".pbm", ".ppm")
 DEPTH_SUFFIXES = (*_MAP_SUFFIXES, ".pfm", ".exr")
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from dpt.data import DataError
 from dpt.data.formats import io
-from dpt.data.formats.depth_encoding import DepthRule
+from dpt.data.formats.depth_rule import DepthRule
 from dpt.data_check.measure import UNITS, are_normalised, likely_scale, top_of
 from dpt.files import few
 from dpt.validation import Plain, PlainMapping

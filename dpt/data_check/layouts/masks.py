@@ -18,8 +18,8 @@ from pydantic import BeforeValidator, Field
 
 from dpt.data import DataError
 from dpt.data.formats import io
-from dpt.data.formats.colors import MAX_COLORS, MAX_RED_ID
-from dpt.data.formats.labels import LabelMap, LabelRule, name_of_class
+from dpt.data.formats.label_rule import LabelMap, LabelRule, name_of_class
+from dpt.data.formats.rgb_labels import MAX_COLORS, MAX_RED_ID
 from dpt.data_check.layouts.folder import Folder
 from dpt.files import few, parse_json, read_text
 from dpt.types import IGNORE_INDEX

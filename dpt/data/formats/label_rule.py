@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from dpt.data.formats import io
-from dpt.data.formats.colors import OTHER_COLOR
+from dpt.data.formats.rgb_labels import OTHER_COLOR
 from dpt.files import DataError, few
 from dpt.types import IGNORE_INDEX
 
