@@ -208,7 +208,6 @@ def test_mix_sets_are_prepared_and_checked():
         ),
         ({"sets": {"a": Numbers(3, info=ONE), "b": Numbers(3, info=TWO)}}, "data.sets a, b differ"),
     ],
-    ids=str,
 )
 def test_mix_wrong_settings_are_named(options, key):
     with pytest.raises(DataError, match=f"^{key}"):
