@@ -384,7 +384,7 @@ def without_passwords(text: str) -> str:
 
 
 def printable(text: str | Path) -> str:
-    """A path, or a text with paths, as UTF-8 can store it: other bytes become ``\\udcNN``."""
+    """Returns a path or a text as UTF-8 can store it: other bytes become ``\\udcNN``."""
     return str(text).encode(errors="backslashreplace").decode()
 
 

@@ -14,7 +14,6 @@ from torch.utils.data import DataLoader
 from dpt.config.objects import check_arguments, make
 from dpt.config.overrides import keys_of, parse
 from dpt.config.resume import refuse_foreign, run_in, with_overrides
-from dpt.config.run_keys import Part
 from dpt.data import Dataset, EvalTransform, MixDataset, TrainTransform, make_loader
 from dpt.files import few, missing_path, run_folder
 from dpt.types import Preprocessing
@@ -75,7 +74,7 @@ def make_dataset(data: PlainMapping, split: str, *, where: str = "data") -> Data
     """
     node = {k: v for k, v in data.items() if k not in LOADER_KEYS}
     split = validate(str, split, "split")
-    of_split = validate(Part | None, data.get(split), f"{where}.{split}")
+    of_split = validate(Plain | None, data.get(split), f"{where}.{split}")
     node |= {"split": split} | (of_split or {})
     unlabelled = validate(bool | str | None, node.pop("unlabelled", None), f"{where}.unlabelled")
     if unlabelled and "sets" in node:
@@ -96,7 +95,7 @@ def make_dataset(data: PlainMapping, split: str, *, where: str = "data") -> Data
             weights={"labelled": 1.0, "unlabelled": 1.0},
         )
     if "sets" in node:
-        sets = validate(dict[str, Part], node["sets"], f"{where}.sets")
+        sets = validate(dict[str, Plain], node["sets"], f"{where}.sets")
         node["sets"] = {
             name: partial(make_dataset, part, where=f"{where}.sets.{name}")
             for name, part in sets.items()

@@ -6,7 +6,6 @@ from typing import Any
 from torch import nn
 
 from dpt.config.objects import find, make
-from dpt.config.run_keys import Part
 from dpt.data import Dataset
 from dpt.metrics import SumMetric
 from dpt.nn import HEADS
@@ -28,7 +27,7 @@ def make_objectives(task: PlainMapping, data: Dataset) -> dict[str, Objective]:
     """Makes the objective of each head. The data give class counts and depth range if not set."""
     info: DatasetInfo = data.info
     objectives = {}
-    for key, kind in {"name": str, "objectives": dict[str, Part]}.items():
+    for key, kind in {"name": str, "objectives": dict[str, Plain]}.items():
         validate(kind, task.get(key), f"task.{key}")
     for name, node in task["objectives"].items():
         if not name.isidentifier() or name in dir(nn.ModuleDict):

@@ -22,7 +22,7 @@ class Override:
 
     @property
     def names_group(self) -> bool:
-        """Whether the key can only be that of a group, as in ``model/encoder=vit``."""
+        """Says whether the key can only be that of a group, as in ``model/encoder=vit``."""
         return "/" in self.key or "@" in self.key
 
 

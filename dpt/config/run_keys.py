@@ -9,23 +9,22 @@ from pydantic import Field
 from dpt.validation import Count, Plain
 
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
-Part = Plain
-Named = dict[str, Part | None]
+Named = dict[str, Plain | None]
 
 
 @dataclass(frozen=True)
 class RunKeys:
-    """The keys of a training run's configuration; what is in a ``Part`` is checked where used."""
+    """The keys of a training run's configuration; mappings are checked where they are used."""
 
     __pydantic_config__: ClassVar[pydantic.ConfigDict] = {"extra": "forbid"}
 
-    task: Part
-    data: Part
-    model: Part
-    augment: Part
-    optim: Part
-    schedule: Part
-    trainer: Part
+    task: Plain
+    data: Plain
+    model: Plain
+    augment: Plain
+    optim: Plain
+    schedule: Plain
+    trainer: Plain
     callbacks: Named
     logger: Named
     run_dir: str
@@ -36,5 +35,5 @@ class RunKeys:
     max_skipped_steps: Count
     resume: str | None
     overwrite: bool
-    paths: Part = field(default_factory=dict)
-    find: Part = field(default_factory=dict)
+    paths: Plain = field(default_factory=dict)
+    find: Plain = field(default_factory=dict)

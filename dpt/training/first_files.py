@@ -41,7 +41,9 @@ def check_first_files(
     require_same_classes(train, val)
     for dataset in (train, val):
         try:
-            remarks = [*remarks_of(dataset)]
+            remarks = [*dataset.validate(limit=CHECKED_FILES)]
+            if dataset.reads_files:
+                remarks += quick_findings(dataset, CHECKED_FILES)
             if dataset is train and (dataset.reads_files or teacher.labels_images):
                 remarks += missing_labels(dataset, objectives, teacher)
         except DataError as error:
@@ -50,13 +52,6 @@ def check_first_files(
             remarks = [str(error)]
         for remark in remarks:
             log.warning("%s", remark)
-
-
-def remarks_of(dataset: Dataset) -> Iterator[str]:
-    """Yields warnings about the first files of a split."""
-    yield from dataset.validate(limit=CHECKED_FILES)
-    if dataset.reads_files:
-        yield from quick_findings(dataset, CHECKED_FILES)
 
 
 def missing_labels(

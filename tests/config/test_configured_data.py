@@ -19,7 +19,7 @@ from dpt.config.models import make_model
 from dpt.config.objectives import make_objectives
 from dpt.config.overrides import as_argument, as_text, parse
 from dpt.config.run_folder import save_config
-from dpt.data import FolderDataset, ScenesDataset
+from dpt.data import ScenesDataset
 from dpt.evaluation.passes import objectives_of
 from dpt.files import config_dir, read_yaml
 from dpt.metrics import Protocol
@@ -187,20 +187,6 @@ def test_loaders_carry_the_targets_that_are_asked_for(scenes):
         make_train_loader(scenes, settings, {"hflp": 1}, 0, ["depth"])
     with pytest.raises(ValueError, match=r"no augment\.image_size"):
         make_train_loader(scenes, settings, {"image_size": [8, 8]}, 0, ["depth"])
-
-
-def test_a_data_set_of_files(dense_folder):
-    data = {
-        **DATA,
-        "_target_": "dpt.data.FolderDataset",
-        "root": str(dense_folder),
-        "labels": "masks",
-        "num_classes": 3,
-        "missing": "skip",
-    }
-    assert isinstance(make_dataset(data, "val"), FolderDataset)
-    with pytest.raises(ValueError, match=r"data\.num_classes='x'"):
-        make_dataset({**data, "num_classes": "x"}, "val")
 
 
 @pytest.mark.parametrize("given", ["{}", "here"])

@@ -28,22 +28,12 @@ PARTIAL = {  # of the four images of the step, by their place in it: rank 0 gets
     "one rank without masks": {"depth": (1,), "masks": (0, 2)},
     "each with something": {"depth": (0, 1, 2), "masks": (3,)},
 }
-TASKS = {
-    "depth": ("task=depth",),
+WITHOUT_SETTINGS = "depth classification regression inpainting clip contrastive dino".split()
+TASKS = {name: (f"task={name}",) for name in WITHOUT_SETTINGS}
+TASKS |= {name: (f"task={name}", *NO_DROPOUT, *STILL) for name in ("joint", "segmentation")}
+TASKS |= {
     "relative depth": ("task=depth", "task.kind=relative"),
-    "segmentation": ("task=segmentation", *NO_DROPOUT, *STILL),
-    "segmentation, overlap": (
-        "task=segmentation task/segmentation_loss=cross_entropy_dice",
-        *NO_DROPOUT,
-        *STILL,
-    ),
-    "joint": ("task=joint", *NO_DROPOUT, *STILL),
-    "classification": ("task=classification",),
-    "regression": ("task=regression",),
-    "inpainting": ("task=inpainting",),
-    "clip": ("task=clip",),
-    "contrastive": ("task=contrastive",),
-    "dino": ("task=dino",),
+    "segmentation, overlap": (*TASKS["segmentation"], "task/segmentation_loss=cross_entropy_dice"),
     "ibot": ("task=dino", "task.objectives.dino.patch_weight=1"),
 }
 

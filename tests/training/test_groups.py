@@ -173,12 +173,6 @@ def test_the_cnn_of_a_hybrid_counts_as_embedding():
     assert max(depths.values()) == 12
 
 
-def test_without_a_rate_of_its_own_the_encoder_falls_from_the_common_one():
-    model = model_of("vit")
-    rates = by_name(model, groups_of(model, encoder_lr=None, layer_decay=0.5), "lr")
-    assert rates["encoder.blocks.3.attn.qkv.weight"] == pytest.approx(0.5)
-
-
 def test_an_encoder_without_an_order_is_refused():
     model = nn.ModuleDict({"encoder": Encoder(), "heads": nn.Linear(3, 3)})
     with pytest.raises(ValueError, match=r"optim\.layer_decay: Encoder has no order"):

@@ -43,17 +43,6 @@ def test_the_encoder_has_its_own_rate(model, make, encoder_lr, expected):
         assert group["lr"] == (expected if inside[0] else 0.1)
 
 
-def test_an_encoder_at_rate_zero_stays(model):
-    model = model_of()
-    before = {k: v.clone() for k, v in model.named_parameters()}
-    optimizer = adamw(model, lr=0.1, encoder_lr=0.0)
-    for parameter in model.parameters():
-        parameter.grad = torch.ones_like(parameter)
-    optimizer.step()
-    for name, parameter in model.named_parameters():
-        assert torch.equal(parameter, before[name]) == name.startswith("encoder."), name
-
-
 def test_muon_orthogonalises_the_steps_of_matrices_only():
     """All singular values of a step are about equal, 0.2 sqrt(max(rows, columns)) lr."""
     model = model_of()

@@ -71,10 +71,7 @@ CASES = {
     "average": ("callbacks=ema callbacks.panels=null callbacks.checkpoint.every_n_train_steps=1",),
     "frozen": ("callbacks.freeze.parts=[encoder]",),
     "limited": (*EPOCHS, "trainer.limit_train_batches=5"),
-    "clip": ("task=clip",),
-    "contrastive": ("task=contrastive",),
-    "dino": ("task=dino",),
-    "inpainting": ("task=inpainting", "callbacks.panels=null"),
+    **{name: (f"task={name}",) for name in ("clip", "contrastive", "dino", "inpainting")},
     "sanity check": ("trainer.num_sanity_val_steps=2",),
     "workers": ("data.num_workers=2",),
 }

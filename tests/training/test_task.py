@@ -102,18 +102,8 @@ def task_of(name, encoder="vit", *, without_randomness=False):
 def batch_of(count, *, labelled=True, seed=0):
     random = torch.Generator().manual_seed(seed)
     image = torch.randint(256, (count, 3, *SIZE), generator=random, dtype=torch.uint8)
-    if not labelled:
-        return {
-            "image": image,
-            "depth": torch.zeros(count, *SIZE),
-            "valid": torch.zeros(count, *SIZE, dtype=torch.bool),
-            "labels": torch.full((count, *SIZE), IGNORE_INDEX, dtype=torch.uint8),
-            "objects": torch.full((count, *SIZE), -1, dtype=torch.int32),
-            "class_id": torch.full((count,), NO_CLASS),
-            "value": torch.full((count,), float("nan")),
-        }
     depth = torch.rand(count, *SIZE, generator=random) * 8 + 1
-    return {
+    batch = {
         "image": image,
         "depth": depth,
         "valid": depth > 2,
@@ -122,6 +112,11 @@ def batch_of(count, *, labelled=True, seed=0):
         "class_id": torch.randint(4, (count,), generator=random),
         "value": torch.rand(count, generator=random) * 5,
     }
+    if not labelled:
+        nothing = {"depth": 0, "valid": False, "labels": IGNORE_INDEX, "objects": -1}
+        nothing |= {"class_id": NO_CLASS, "value": float("nan")}
+        batch |= {key: torch.full_like(batch[key], value) for key, value in nothing.items()}
+    return batch
 
 
 def step(task, batch):
