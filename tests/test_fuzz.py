@@ -43,7 +43,7 @@ from dpt.config.models import make_model
 from dpt.config.objectives import make_objectives
 from dpt.config.objects import make
 from dpt.config.overrides import keys_of, parse
-from dpt.config.resume import resumed_config
+from dpt.config.resumed_config import resumed_config
 from dpt.config.run_folder import save_config
 from dpt.data import CocoDataset, DataError, FolderDataset, ScenesDataset
 from dpt.data.datasets.archive import extract

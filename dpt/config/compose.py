@@ -24,7 +24,7 @@ from omegaconf.errors import (
 
 from dpt.config.job import run_job
 from dpt.config.overrides import as_argument, escaped
-from dpt.config.resume import followers, resumed_config, run_to_resume
+from dpt.config.resumed_config import followers, resumed_config, run_to_resume
 from dpt.config.run_folder import refuse_used, save_config
 from dpt.files import config_dir
 from dpt.process import is_first_rank

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from dpt.config.objects import check_arguments, make
 from dpt.config.overrides import keys_of, parse
-from dpt.config.resume import refuse_foreign, run_in, with_overrides
+from dpt.config.resumed_config import refuse_foreign, run_in, with_overrides
 from dpt.data import Dataset, EvalTransform, MixDataset, TrainTransform, make_loader
 from dpt.files import few, missing_path, run_folder
 from dpt.types import Preprocessing

@@ -8,7 +8,7 @@ import yaml
 
 from dpt.atomic import write_bytes
 from dpt.config.overrides import as_argument
-from dpt.config.resume import map_strings
+from dpt.config.resumed_config import map_strings
 from dpt.files import read_text, without_passwords
 from dpt.validation import PlainMapping
 

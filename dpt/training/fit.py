@@ -26,7 +26,7 @@ from dpt.config.models import complete, make_model
 from dpt.config.objectives import make_objectives
 from dpt.config.objects import make
 from dpt.config.overrides import as_argument
-from dpt.config.resume import map_strings
+from dpt.config.resumed_config import map_strings
 from dpt.config.run_keys import RunKeys
 from dpt.config.trainer import require_batches, require_images, with_precision
 from dpt.data import Dataset, EpochSampler
@@ -39,8 +39,8 @@ from dpt.objectives.teacher import Teacher
 from dpt.process import is_first_rank
 from dpt.run_log import log_table, write_json
 from dpt.training.callbacks import StopOnSignal
-from dpt.training.first_files import check_first_files
 from dpt.training.lightning_internals import kill_other_ranks
+from dpt.training.quick_check import check_first_files
 from dpt.training.resume import RunState, checkpoint_of, restoring, step_of, without_weight_files
 from dpt.training.task import Task, make_task
 from dpt.training.trainer import make_trainer, validation_cost

@@ -1,4 +1,7 @@
-"""Resuming a run exactly where it stopped, also inside an epoch."""
+"""Resumes a run exactly where it stopped, from its checkpoint, also inside an epoch.
+
+The configuration of a resumed run is that of :mod:`dpt.config.resumed_config`.
+"""
 
 import logging
 import random

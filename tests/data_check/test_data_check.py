@@ -24,7 +24,7 @@ from dpt.data_check.registration import edge_scores, find_misalignment
 from dpt.data_check.scan import Finding, Scan, read_records
 from dpt.files import config_dir
 from dpt.objectives.teacher import Teacher
-from dpt.training.first_files import check_first_files
+from dpt.training.quick_check import check_first_files
 from dpt.types import DatasetInfo, Sample
 
 SLOW = pytest.mark.slow

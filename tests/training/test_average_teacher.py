@@ -14,7 +14,7 @@ from dpt.data.pasting import paste_parts
 from dpt.model import create_model
 from dpt.objectives import DepthObjective, SegmentationObjective
 from dpt.objectives.teacher import PseudoLabelTeacher, predict
-from dpt.training.first_files import check_first_files
+from dpt.training.quick_check import check_first_files
 from dpt.training.task import Task
 from dpt.types import IGNORE_INDEX, HeadOutput
 

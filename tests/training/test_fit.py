@@ -16,7 +16,7 @@ from dpt.data import DataError, Dataset
 from dpt.data.scenes.dataset import CLASSES
 from dpt.objectives.teacher import PseudoLabelTeacher, Teacher
 from dpt.training import task
-from dpt.training.first_files import check_first_files, missing_labels
+from dpt.training.quick_check import check_first_files, missing_labels
 from dpt.types import DatasetInfo
 
 ROOT = Path(__file__).parents[2]

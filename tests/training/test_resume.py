@@ -155,6 +155,19 @@ def test_a_killed_run_continues_bit_for_bit_in_every_setting(tmp_path, case):
     assert_same_run(killed_and_resumed(tmp_path / "killed", step, *CASES[case]), whole)
 
 
+@pytest.mark.slow
+def test_twenty_kills_in_a_row(tmp_path):
+    """Every resumed run, killed at a random moment, equals the one that nobody disturbed."""
+    whole = tmp_path / "whole"
+    finish(start(f"run_dir={whole}"))
+    seed = int(os.environ.get("DPT_KILL_SEED", time.time_ns() % 10**6))
+    draw = random.Random(seed)
+    for i in range(20):
+        step = draw.randrange(1, 8)
+        print(f"kill {i + 1} after step {step}, DPT_KILL_SEED={seed}", flush=True)
+        assert_same_run(killed_and_resumed(tmp_path / str(i), step), whole)
+
+
 # ------------------------------------------------------------------------------ on the command line
 
 
