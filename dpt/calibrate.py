@@ -211,7 +211,7 @@ def calibrate(model: DPT, known: Sequence[KnownDepths]) -> Report:
         )
     predicted = _predict(model, known)
     space: CalibrationSpace = "inverse_depth" if spec.is_inverse_depth else "depth"
-    calibration, is_inlier = fit(predicted, depth, space=space)
+    calibration, is_inlier = fit_calibration(predicted, depth, space=space)
     error = calibration.to_metres(torch.from_numpy(predicted)).numpy() - depth
 
     def residuals(name: str, points: np.ndarray | slice) -> Residuals:
@@ -238,7 +238,7 @@ def _predict(model: DPT, known: Sequence[KnownDepths]) -> np.ndarray:
     return np.concatenate(values).astype(np.float64)
 
 
-def fit(
+def fit_calibration(
     prediction: np.ndarray, depth: np.ndarray, *, space: CalibrationSpace
 ) -> tuple[Calibration, np.ndarray]:
     """Fits scale and shift of smallest relative error; also returns which points agree, bool (N,).

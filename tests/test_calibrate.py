@@ -13,7 +13,7 @@ from PIL import Image
 from tiny import call, save_checkpoint, small_model
 
 import dpt
-from dpt.calibrate import calibrate, fit, read_maps, read_points
+from dpt.calibrate import calibrate, fit_calibration, read_maps, read_points
 from dpt.types import Calibration
 
 HEADS = {"depth": {"kind": "relative"}}
@@ -42,7 +42,7 @@ def synthetic(*, outliers, noise=0.0, count=400, seed=0):
 )
 def test_scale_and_shift_are_found_among_outliers(seed):
     prediction, depth, wrong = synthetic(outliers=0.3, seed=seed)
-    actual, inliers = fit(prediction, depth, space="inverse_depth")
+    actual, inliers = fit_calibration(prediction, depth, space="inverse_depth")
     assert actual.scale == pytest.approx(0.4, rel=1e-3)
     assert actual.shift == pytest.approx(0.05, rel=1e-3)
     assert inliers[~wrong].all()
@@ -56,7 +56,7 @@ def test_a_few_noisy_points_are_fitted_by_least_squares(count):
         random = np.random.default_rng(seed)
         depth = np.geomspace(0.5, 8.0, count)
         prediction = (1 / depth - 0.05) / 0.4 * random.normal(1, 0.05, count)
-        actual, inliers = fit(prediction, depth, space="inverse_depth")
+        actual, inliers = fit_calibration(prediction, depth, space="inverse_depth")
         assert actual.scale == pytest.approx(0.4, rel=0.2)
         assert inliers.all()
 
@@ -66,7 +66,7 @@ def test_a_metric_model_with_a_wrong_scale():
     prediction = random.uniform(1, 9, 100)
     depth = 1.7 * prediction
     depth[:20] *= 3
-    actual, _ = fit(prediction, depth, space="depth")
+    actual, _ = fit_calibration(prediction, depth, space="depth")
     assert actual.scale == pytest.approx(1.7)
     assert actual.shift == 0
     metres = actual.to_metres(torch.from_numpy(prediction[20:]))
@@ -74,10 +74,10 @@ def test_a_metric_model_with_a_wrong_scale():
 
 
 def test_one_depth_is_enough_for_a_scale_alone():
-    calibration, _ = fit(np.full(6, 2.0), np.full(6, 3.0), space="depth")
+    calibration, _ = fit_calibration(np.full(6, 2.0), np.full(6, 3.0), space="depth")
     assert calibration.scale == pytest.approx(1.5)
     with pytest.raises(ValueError, match="predicts one value at all points"):
-        fit(np.zeros(20), np.ones(20), space="depth")
+        fit_calibration(np.zeros(20), np.ones(20), space="depth")
 
 
 RISING = [1.0, 2.0, 3.0, 4.0, 5.0]
@@ -97,7 +97,7 @@ RISING = [1.0, 2.0, 3.0, 4.0, 5.0]
 )
 def test_what_does_not_determine_a_fit(prediction, depth, message):
     with pytest.raises(ValueError, match=message) as caught:
-        fit(np.array(prediction), np.array(depth), space="inverse_depth")
+        fit_calibration(np.array(prediction), np.array(depth), space="inverse_depth")
     assert "\n" not in str(caught.value)
 
 

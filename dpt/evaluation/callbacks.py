@@ -9,7 +9,7 @@ import numpy as np
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import WandbLogger
 
-from dpt.evaluation.scoring import Picture
+from dpt.evaluation.scoring import PanelPicture
 from dpt.objectives.batches import as_uint8, take
 from dpt.types import Batch
 from dpt.viz import save_png, stack
@@ -28,9 +28,9 @@ class Panels(Callback):
     def __init__(self, *, folder: str, count: int = 8) -> None:
         self.folder = Path(folder)
         self.count = count
-        self.pictures: dict[int, Picture] = {}  # of the last validation, by the image's index
+        self.pictures: dict[int, PanelPicture] = {}  # of the last validation, by the image's index
 
-    def sorted_pictures(self) -> list[Picture]:
+    def sorted_pictures(self) -> list[PanelPicture]:
         """Returns the pictures of the last validation in the order of the data set."""
         return [self.pictures[index] for index in sorted(self.pictures)]
 
@@ -57,7 +57,9 @@ class Panels(Callback):
                     rows.append(objective.panel(image, output, labels, spec))
                 rows = [row for row in rows if row is not None]
                 if rows:
-                    self.pictures[index] = Picture(labels["name"][0] or str(index), stack(rows))
+                    self.pictures[index] = PanelPicture(
+                        labels["name"][0] or str(index), stack(rows)
+                    )
 
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         for index, picture in self.pictures.items():

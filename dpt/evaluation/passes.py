@@ -16,7 +16,7 @@ from dpt.data import Dataset, read_in_order
 from dpt.evaluation.callbacks import FailedFiles, Panels
 from dpt.evaluation.plausibility import DepthCheck, LabelsCheck
 from dpt.evaluation.predictions import PredictedDataset
-from dpt.evaluation.scoring import PICTURE_WIDTH, Picture, Scorer
+from dpt.evaluation.scoring import PICTURE_WIDTH, PanelPicture, Scorer
 from dpt.metrics import Protocol
 from dpt.metrics.protocols import PredictionKind
 from dpt.model import DPT
@@ -141,7 +141,7 @@ def score_checkpoint(cfg: PlainMapping, dataset: Dataset, protocol: Protocol) ->
         **scorer.notes,
     }
     for picture in panels.sorted_pictures():
-        scorer.examples.append(Picture(picture.caption, shrink(picture.rgb, PICTURE_WIDTH)))
+        scorer.examples.append(PanelPicture(picture.caption, shrink(picture.rgb, PICTURE_WIDTH)))
     return scorer
 
 

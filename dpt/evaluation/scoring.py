@@ -23,7 +23,7 @@ WORST_IMAGES = 4
 """The number of the worst images that are drawn for each dense head."""
 
 
-class Picture(NamedTuple):
+class PanelPicture(NamedTuple):
     """A row of pictures of one image, uint8 RGB."""
 
     caption: str
@@ -57,9 +57,9 @@ class DatasetScores:
     confusions: list[Confusion]
     headlines: list[str]
     """The name of the first score of each objective, by which its images are sorted."""
-    worst: dict[str, list[Picture]]
+    worst: dict[str, list[PanelPicture]]
     """Pictures of the worst images, by the name of the score."""
-    examples: list[Picture]
+    examples: list[PanelPicture]
     notes: dict[str, Note]
     """Facts for ``metrics.json`` about how the scores were computed."""
     lower_is_better: set[str]
@@ -107,10 +107,10 @@ class Scorer:
         self.whole_scores: dict[str, float] = {}
         self.outputs = dict(outputs)
         self.images: dict[int, ImageScore] = {}
-        self.worst: dict[str, list[Picture]] = {
+        self.worst: dict[str, list[PanelPicture]] = {
             k: [] for k, o in self.objectives.items() if o.dense
         }
-        self.examples: list[Picture] = []
+        self.examples: list[PanelPicture] = []
         self.notes = {key: note for o in objectives.values() for key, note in o.notes.items()}
         # refuses two scores of one name before anything is scored
         merged_scores({k: o.metrics.scores() for k, o in self.objectives.items()})
@@ -149,9 +149,9 @@ class Scorer:
             row = objective.panel(as_uint8(image), output, labels, spec)
             assert row is not None, "a dense objective has panels"
             caption = f"{image_score.name}: {name} {value:.3g}"
-            self._keep_worst(key, [Picture(caption, shrink(row, PICTURE_WIDTH), rank)])
+            self._keep_worst(key, [PanelPicture(caption, shrink(row, PICTURE_WIDTH), rank)])
 
-    def _keep_worst(self, key: str, pictures: list[Picture]) -> None:
+    def _keep_worst(self, key: str, pictures: list[PanelPicture]) -> None:
         ranked = sorted([*self.worst[key], *pictures], key=lambda picture: picture.rank)
         self.worst[key] = ranked[:WORST_IMAGES]
 

@@ -109,7 +109,7 @@ class DepthAnything(Format):
             # transformers multiplies by it here too
             gain = files.config.get("max_depth") or 1
             tensors = {k: v * gain if k.startswith(OUTPUT) else v for k, v in tensors.items()}
-        return StoredModel(config, tensors, table(config, is_folder=is_folder), never_run)
+        return StoredModel(config, tensors, tensor_names(config, is_folder=is_folder), never_run)
 
     def _files(self, config: Plain, tensors: Tensors, path: Path) -> CheckpointFiles:
         encoder, (head,) = config["encoder"], config["heads"].values()
@@ -123,16 +123,16 @@ class DepthAnything(Format):
                 )
             if encoder["layer_scale"] is not None:
                 encoder["layer_scale"] = 1.0  # gains are in the tensors
-            theirs = to_theirs(tensors, table(config, is_folder=False), FILE_UNIT)
+            theirs = to_theirs(tensors, tensor_names(config, is_folder=False), FILE_UNIT)
             return CheckpointFiles(path, theirs | {FILE_MASK_TOKEN: mask_token})
-        theirs = to_theirs(tensors, table(config, is_folder=True), transformers.DEEPEST_UNIT)
+        theirs = to_theirs(tensors, tensor_names(config, is_folder=True), transformers.DEEPEST_UNIT)
         theirs[transformers.MASK_TOKEN] = mask_token
         encoder["num_blocks"] = encoder["out_indices"][-1] + 1  # later ones are not built
         processor = write_dpt_processor(config, only_square=encoder["layer_scale"] is None)
         return CheckpointFiles(path, theirs, _write_config(config), processor)
 
 
-def table(config: Plain, *, is_folder: bool) -> Table:
+def tensor_names(config: Plain, *, is_folder: bool) -> Table:
     """Returns the rows of a folder, or of a ``.pth``."""
     encoder = config["encoder"]
     if not is_folder:

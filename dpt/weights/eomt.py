@@ -41,7 +41,7 @@ WITHOUT_BATCH = ("query.weight", "embeddings.position_embeddings.weight")
 """Their tensors (N, D) that are (1, N, D) here."""
 
 
-def table(name: str, encoder: Plain) -> Table:
+def eomt_names(name: str, encoder: Plain) -> Table:
     """Returns the rows of a model whose head is called ``name``."""
     head = f"heads.{name}"
     return [
@@ -102,7 +102,7 @@ class Eomt(Format):
             },
         )
         tensors = {k: v[None] if k in WITHOUT_BATCH else v for k, v in files.tensors.items()}
-        return StoredModel(config, tensors, table(name, encoder), ["criterion.*"])
+        return StoredModel(config, tensors, eomt_names(name, encoder), ["criterion.*"])
 
     def _files(self, config: Plain, tensors: Tensors, path: Path) -> CheckpointFiles:
         encoder, preprocessing = config["encoder"], config["preprocessing"]
@@ -135,7 +135,7 @@ class Eomt(Format):
             "do_split_image": is_split,
             "do_pad": not is_split,
         }
-        renamed = to_theirs(tensors, table(name, encoder))
+        renamed = to_theirs(tensors, eomt_names(name, encoder))
         renamed = {k: v[0] if k in WITHOUT_BATCH else v for k, v in renamed.items()}
         return CheckpointFiles(path, renamed, theirs, processor)
 
