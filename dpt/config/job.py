@@ -12,11 +12,13 @@ import warnings
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from dpt.files import MAX_MESSAGE, explain, reason, require_own_files, without_passwords
 from dpt.process import is_first_rank, lack_of_memory
-from dpt.validation import Plain
+
+if TYPE_CHECKING:
+    from dpt.validation import Plain
 
 # errors that a user can correct: the message is printed, the stack trace goes to log.txt only
 MISTAKES = (ValueError, OSError)
@@ -39,7 +41,7 @@ def fail(fault: str | Exception) -> NoReturn:
     raise SystemExit(1)
 
 
-def run_job(job: str, folder: Path, make_values: Callable[[], Plain]) -> dict[str, float]:
+def run_job(job: str, folder: Path, make_values: "Callable[[], Plain]") -> dict[str, float]:
     """Calls ``job`` in the folder of its run, with its configuration as plain data.
 
     A user's mistake ends the process here: Hydra would print a line of its own about an exception.
