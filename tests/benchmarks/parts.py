@@ -94,7 +94,8 @@ def _bench_folder(root: str, maps: Maps, size: tuple[int, int], rounds: int) -> 
     target: dict[str, Any] = {"labels": maps, "num_classes": NUM_CLASSES}
     if maps == "depth":
         target = {"depth": maps, "max_depth": 10.0, "invalid_depth": (0, 65535)}
-    dataset = partial(FolderDataset, root=root, split="train", fractions={"train": 1.0}, **target)
+    fractions = None if Path(root, "images/train").is_dir() else {"train": 1.0}
+    dataset = partial(FolderDataset, root=root, split="train", fractions=fractions, **target)
     plain = dataset()
     cached = dataset(cache=True, cache_size=(round(size[0] * ZOOM[1]), round(size[1] * ZOOM[1])))
     cached.preload()
