@@ -199,23 +199,24 @@ ENCODERS: dict[str, type[EncoderConfig]] = {}
 HEADS: dict[str, type[HeadConfig]] = {}
 
 C = TypeVar("C", bound=type)  # a dataclass of pydantic, which hides the base class from mypy
+T = TypeVar("T")
 
 
 def register_encoder(kind: str) -> Callable[[C], C]:
     """Adds a configuration class to ``ENCODERS``, so that ``model.encoder.kind`` can name it."""
-
-    def register(config: C) -> C:
-        ENCODERS[kind] = config
-        return config
-
-    return register
+    return _adding_to(ENCODERS, kind)
 
 
 def register_head(name: str) -> Callable[[C], C]:
     """Adds a configuration class to ``HEADS``, so that ``heads={name: {...}}`` builds it."""
+    return _adding_to(HEADS, name)
 
-    def register(config: C) -> C:
-        HEADS[name] = config
+
+def _adding_to(table: dict[str, type[T]], name: str) -> Callable[[C], C]:
+    """Returns a decorator that adds a class to ``table``."""
+
+    def add(config: C) -> C:
+        table[name] = config
         return config
 
-    return register
+    return add
