@@ -76,13 +76,12 @@ class QueryHead(Head):
         super().__init__()
         self.output = output
 
-    def layers(self, features: Features) -> list[Masks]:
-        """Returns predictions, shallow to deep; in evaluation only the last one is used."""
-        raise NotImplementedError
+    def layers(self, features: Features) -> tuple[list[Masks], Tensor | None]:
+        """Returns predictions, shallow to deep, and class logits of pixels (B, K, h, w), if any.
 
-    def pixel_logits(self, features: Features) -> Tensor | None:
-        """Returns class logits of pixels (B, K, h, w) for training, if the head has any."""
-        return None
+        In evaluation only the last prediction is used.
+        """
+        raise NotImplementedError
 
     def prediction(self, masks: Tensor, classes: Tensor) -> HeadPrediction:
         if self.output.kind == "logits":
@@ -90,20 +89,21 @@ class QueryHead(Head):
         return Masks(masks, classes)
 
     def forward(self, features: Features, size: tuple[int, int]) -> HeadPrediction:
-        masks, classes = self.layers(features)[-1]
+        layers, _ = self.layers(features)
+        masks, classes = layers[-1]
         return self.prediction(resize(masks, size), classes)  # as Mask2Former, before the sigmoid
 
     def raw(self, features: Features, size: tuple[int, int]) -> HeadOutput:
         """Returns the predictions of all layers in training, masks at the head's own size."""
         if not self.training and self.output.kind == "logits":
             return HeadOutput(self(features, size))
-        layers = self.layers(features)
+        layers, pixel_logits = self.layers(features)
         prediction = self.prediction(*layers[-1])
         if not self.training:
             return HeadOutput(prediction)
         return QueryOutput(
             prediction,
-            auxiliary=self.pixel_logits(features),
+            auxiliary=pixel_logits,
             layers=Masks(*(torch.stack(tensors, dim=1) for tensors in zip(*layers, strict=True))),
         )
 
@@ -169,10 +169,7 @@ class MaskHead(QueryHead):
         self.pixels = nn.Conv2d(dim, dim, kernel_size=1)
         self.classify_pixels = nn.Conv2d(dim, config.num_classes, kernel_size=1)
 
-    def pixel_logits(self, features: Features) -> Tensor:
-        return self.classify_pixels(features.maps[-1].map)
-
-    def layers(self, features: Features) -> list[Masks]:
+    def layers(self, features: Features) -> tuple[list[Masks], Tensor]:
         grid = features.tokens.grids[-1]
         memory = self.memory(features.patch_tokens())
         codes = sincos_2d(*grid, memory.shape[-1], like=memory)
@@ -190,7 +187,7 @@ class MaskHead(QueryHead):
                 attn_mask = (attn_mask | ~attn_mask.any(-1, keepdim=True))[:, None]
             x = layer(x, memory, query_pos=query_pos, memory_pos=codes, attn_mask=attn_mask)
             predictions.append(self._predict(x, pixels, logits))
-        return predictions
+        return predictions, logits
 
     def _predict(self, queries: Tensor, pixels: Tensor, logits: Tensor) -> Masks:
         queries = self.norm(queries)
@@ -247,7 +244,7 @@ class EoMTHead(QueryHead):
         """Returns for each block whether the attention of the queries is masked in prediction."""
         return [fraction > 0.5 for fraction in self.mask_shares.tolist()]
 
-    def layers(self, features: Features) -> list[Masks]:
+    def layers(self, features: Features) -> tuple[list[Masks], None]:
         encoder, grid = features.encoder, features.tokens.grids[-1]
         tokens = features.tokens.levels[-1]
         tokens = torch.cat((self.queries.expand(tokens.shape[0], -1, -1), tokens), dim=1)
@@ -264,7 +261,8 @@ class EoMTHead(QueryHead):
                     predictions[-1].masks, grid, tokens.shape[1], self.mask_shares[i]
                 )
             tokens = encoder.later_block(i, tokens, attn_mask=attn_mask, grid=grid)
-        return [*predictions, self._predict(encoder.later_norm(tokens), grid)]
+        predictions.append(self._predict(encoder.later_norm(tokens), grid))
+        return predictions, None
 
     def _predict(self, tokens: Tensor, grid: tuple[int, int]) -> Masks:
         count = self.queries.shape[1]
