@@ -93,10 +93,10 @@ class RegressionObjective(Objective):
 
     @classmethod
     def from_data(cls, data: Dataset, settings: PlainMapping) -> Plain:
-        files = [data.files(i) for i in range(len(data))]
+        files = (data.files(i) for i in range(len(data)))
         values = [f.value for f in files if f and f.value is not None]
         if not values:  # shards: of some samples, as their pictures are decoded too
-            samples = [data[i] for i in data.some_indices(256)]
+            samples = (data[i] for i in data.some_indices(256))  # one at a time in memory
             values = [sample["value"] for sample in samples if "value" in sample]
         if not values:
             return {}

@@ -1,10 +1,12 @@
 """What each head learns and how it is scored."""
 
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from listed import Listed
 
 from dpt.data import collate_eval, collate_train
 from dpt.losses import ScaleShiftInvariantLoss, SILogLoss
@@ -199,6 +201,20 @@ def test_regression_starts_from_the_training_values():
     assert objective.losses(HeadOutput(torch.tensor([2010.0])), batch) == {
         "loss_regression": torch.tensor(4.0)
     }
+
+
+def test_regression_keeps_no_images_of_shards():
+    images = []
+
+    class Shards(Listed):
+        def __getitem__(self, index):
+            assert sum(image() is not None for image in images) < 3
+            image = np.zeros((2, 2, 3), np.uint8)
+            images.append(weakref.ref(image))
+            return {"image": image, "value": float(index)}
+
+    settings = RegressionObjective.from_data(Shards([{}] * 9, (2, 2)), {})
+    assert settings["mean"] == 4
 
 
 def test_names_of_classes_are_saved_and_compared(caplog):
