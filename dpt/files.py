@@ -136,8 +136,7 @@ def missing_path(path: Path, *, what: str, remedy: str) -> DataError:
 
 
 def plain_name(name: str) -> str:
-    """Returns a name with each letter as one character where Unicode has one (NFC), as macOS has
-    not."""
+    """Returns a name in the composed form of Unicode (NFC); names on macOS may be decomposed."""
     return unicodedata.normalize("NFC", name)
 
 

@@ -41,6 +41,6 @@ def skip_step_on_device(optimizer: Optimizer, is_finite: Tensor) -> bool:
     """
     if not (isinstance(optimizer, Adam) and optimizer.defaults["fused"]):
         return False
-    # GradScaler sets the same attribute
+    # GradScaler sets the same attribute, which Adam reads but does not declare
     optimizer.found_inf = (~is_finite).float()  # type: ignore[attr-defined]
     return True

@@ -121,6 +121,7 @@ def as_tensor(array: np.ndarray) -> Tensor:
 class Loader(DataLoader[T]):
     """A data loader whose lost workers and batches are errors of one line."""
 
+    # torch declares a class for the result that is not public
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         _share_by_name_if_few_files(self.num_workers * (self.batch_size or 1))
         with _waiting_for_batch():  # the same workers are told to begin again, and answer

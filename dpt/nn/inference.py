@@ -86,5 +86,6 @@ def optimized(model: M, *, compiled: bool) -> M:
             module.prepare_for_inference()
     copy.to(memory_format=torch.channels_last)
     if compiled:
+        # nn.Module calls the `forward` of the instance, which mypy takes for a method of the class
         copy.forward = Compiled(copy.forward)  # type: ignore[method-assign, assignment]
     return copy

@@ -152,8 +152,8 @@ class Muon(NAdamW):
     for matrices with fewer than four rows or columns.
 
     Its author advises AdamW for the first and the last layer. Here these take Muon's steps too,
-    where they are matrices of four rows and columns: see "The cost of Muon" in the guide
-    (``measured.md``).
+    where they are matrices of four rows and columns: see "What each part of the recipes gives" in
+    the guide (``measured.md``).
 
     ``timm.optim.Muon(nesterov=True)`` makes the same steps, except for matrices whose sides differ
     by more than a factor of 128, which it leaves to NAdamW. It computes in bf16 on every device:
@@ -161,6 +161,7 @@ class Muon(NAdamW):
     compute in fp32, and small matrices of one shape are orthogonalised together.
     """
 
+    # torch declares overloads, without and with `closure`
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         loss = None
