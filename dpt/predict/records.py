@@ -55,7 +55,8 @@ class PredictionSettings:
             settings: PredictionSettings = validate(cls, content, str(path))
         except ValueError:
             return None
-        is_ours = {*settings.written} <= {*product_folders(), RECORDS_FILE}
+        # the settings of other programs have no ``written``
+        is_ours = settings.written and {*settings.written} <= {*product_folders(), RECORDS_FILE}
         return settings if is_ours else None
 
 

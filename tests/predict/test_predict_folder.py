@@ -180,11 +180,12 @@ def test_overwrite_replaces_only_what_the_command_wrote(predict, refusal, tmp_pa
 
 @either_way
 @pytest.mark.parametrize("name", sorted(RECORDS))
-def test_records_of_another_program_are_kept(refusal, photos, out, name, overwrite):
+@pytest.mark.parametrize("text", ["[1, 2]", "{}", '{"classes": {}, "scores": [1]}'])
+def test_records_of_another_program_are_kept(refusal, photos, out, name, text, overwrite):
     out.mkdir()
-    (out / name).write_text("[1, 2]")
+    (out / name).write_text(text)
     assert f"{name}: " in refusal(photos, *overwrite)
-    assert (out / name).read_text() == "[1, 2]"
+    assert (out / name).read_text() == text
 
 
 @pytest.fixture
