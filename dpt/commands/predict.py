@@ -25,7 +25,6 @@ inputs failed (listed at the end), 130 stopped by Ctrl-C, 143 by SIGTERM.
 from __future__ import annotations
 
 import argparse
-import errno
 import os
 import sys
 import time
@@ -45,34 +44,18 @@ if TYPE_CHECKING:
 def run(arguments: list[str]) -> None:
     """Writes the files; lists the inputs that failed."""
     options = _parse(arguments)
-    with _explained(options.out):
-        from dpt.data.formats.video import VideoReader
+    with _resumable():
         from dpt.predict.inputs import find_inputs
         from dpt.predict.products import class_lines
-        from dpt.run_log import start_log, tracked
+        from dpt.run_log import start_log
 
         start_log(None)
         inputs = find_inputs(options.inputs, out=options.out)
         pipeline = _make_pipeline(options, inputs)
         waiting = [file for file in inputs if not pipeline.is_done(file)]
-        pipeline.folder.start()
-        done, start = 0, time.monotonic()
-        failed: list[tuple[Path, ValueError]] = []
-        images = [file for file in waiting if not file.is_video]
-        with closing(pipeline.images(images)) as finished:
-            for file, error in tracked(finished, len(images), title="images"):
-                if error is None:
-                    done += 1
-                else:
-                    failed.append((file.path, error))
-        for file in (file for file in waiting if file.is_video):
-            try:
-                video = VideoReader(file.path)
-                with closing(pipeline.frames(file, video)) as frames:
-                    for _ in tracked(frames, max(1, video.announced), title=file.name):
-                        done += 1
-            except ValueError as error:
-                failed.append((file.path, error))
+        start = time.monotonic()
+        with _writing(options.out):
+            done, failed = _predict(pipeline, waiting)
         seconds = max(time.monotonic() - start, 1e-9)
         count = len(inputs) - len(waiting)
         skipped = f", {count} were done before" if count else ""
@@ -109,20 +92,53 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 
 @contextmanager
-def _explained(out: Path) -> Iterator[None]:
-    """Adds to the messages of a stop and of a full disk that the same command continues."""
+def _resumable() -> Iterator[None]:
+    """Adds to the message of a stop that the same command continues."""
     try:
         yield
     except Stopped as reason:
         reason.message += "; the same command continues from here"
         raise
+
+
+@contextmanager
+def _writing(out: Path) -> Iterator[None]:
+    """Raises an error of the output folder, as of a full disk, as a ValueError."""
+    try:
+        yield
     except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:  # of an input
-            raise
         raise ValueError(
             f"{out}: cannot be written ({error.strerror or error}): make room or choose "
             "another --out; finished files stay, and the same command continues from there"
         ) from error
+
+
+def _predict(
+    pipeline: Pipeline, inputs: Sequence[InputFile]
+) -> tuple[int, list[tuple[Path, ValueError]]]:
+    """Writes the files; returns the number of images and frames, and the inputs that failed."""
+    from dpt.data.formats.video import VideoReader
+    from dpt.run_log import tracked
+
+    pipeline.folder.start()
+    done = 0
+    failed: list[tuple[Path, ValueError]] = []
+    images = [file for file in inputs if not file.is_video]
+    with closing(pipeline.images(images)) as finished:
+        for file, error in tracked(finished, len(images), title="images"):
+            if error is None:
+                done += 1
+            else:
+                failed.append((file.path, error))
+    for file in (file for file in inputs if file.is_video):
+        try:
+            video = VideoReader(file.path)
+            with closing(pipeline.frames(file, video)) as frames:
+                for _ in tracked(frames, max(1, video.announced), title=file.name):
+                    done += 1
+        except ValueError as error:
+            failed.append((file.path, error))
+    return done, failed
 
 
 def _make_pipeline(options: argparse.Namespace, inputs: Sequence[InputFile]) -> Pipeline:
@@ -155,7 +171,12 @@ def _make_pipeline(options: argparse.Namespace, inputs: Sequence[InputFile]) -> 
         classes=products.class_names_by_folder(predictor.outputs),
     )
     folders = products.folders_of(predictor.outputs)
-    folder = OutputFolder(
-        options.out, inputs=inputs, settings=settings, folders=folders, overwrite=options.overwrite
-    )
+    with _writing(options.out):
+        folder = OutputFolder(
+            options.out,
+            inputs=inputs,
+            settings=settings,
+            folders=folders,
+            overwrite=options.overwrite,
+        )
     return Pipeline(predictor, folder, chosen, style, workers=min(4, os.cpu_count() or 1))

@@ -1,10 +1,12 @@
 """``dpt predict`` as a user meets it: the files that it writes, videos, and what goes wrong."""
 
+import errno
 import json
 import os
 import resource
 from itertools import accumulate
 from pathlib import Path
+from unittest.mock import Mock
 
 import cv2
 import numpy as np
@@ -251,6 +253,12 @@ def test_predict_command_refuses_wrong_options(refusal, photos, tmp_path, option
     before = files_of(tmp_path)
     assert named in refusal(photos, *options)
     assert files_of(tmp_path) == before
+
+
+def test_predict_command_names_the_checkpoint_that_cannot_be_opened(refusal, photos, monkeypatch):
+    fault = PermissionError(errno.EACCES, "Permission denied", "run/config.json")
+    monkeypatch.setattr(dpt.DPT, "from_pretrained", Mock(side_effect=fault))
+    assert refusal(photos).startswith("error: run/config.json: Permission denied")
 
 
 def test_predict_command_stops_with_a_line_on_a_full_disk(refusal, tmp_path, out):
