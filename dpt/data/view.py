@@ -14,6 +14,8 @@ GREY = 128
 MapName = Literal["labels", "objects", "depth", "valid"]
 _FILLS: dict[MapName, float] = {"labels": IGNORE_INDEX, "objects": 0, "depth": 0, "valid": False}
 """The values of the maps outside the image."""
+_MAX_SIDE = 2**15 - 2
+"""Longest side of an array that OpenCV 4 warps, in pixels."""
 
 
 def view_sample(sample: Sample, view: View) -> Sample:
@@ -30,8 +32,8 @@ def view_image(image: np.ndarray, view: View) -> np.ndarray:
     """Returns a view of an image, uint8 RGB (H, W, 3), grey outside it and without aliasing."""
     if view.window is not None:
         return _resized_window(image, view, view.window, GREY)
-    if view.shrinks_by >= 2:
-        image, view = _reduced(image, view, factor=int(view.shrinks_by))
+    if view.shrinks_by >= 2 or max(image.shape) > _MAX_SIDE:
+        image, view = _reduced(image, view, factor=max(1, int(view.shrinks_by)))
     return _warp(image, view, GREY, cv2.INTER_LINEAR)
 
 
@@ -45,6 +47,8 @@ def view_map(values: np.ndarray, view: View, fill: float) -> np.ndarray:
     if view.window is not None:
         out = _resized_window(plain, view, view.window, fill)
     else:
+        if max(plain.shape) > _MAX_SIDE:
+            plain, view = _reduced(plain, view, factor=1)
         out = _warp(plain, view, fill, cv2.INTER_NEAREST)
     return out.view(values.dtype)
 
@@ -61,7 +65,7 @@ def _warp(array: np.ndarray, view: View, fill: float, interpolation: int) -> np.
 
 
 def _reduced(image: np.ndarray, view: View, factor: int) -> tuple[np.ndarray, View]:
-    """Averages squares of ``factor`` pixels of the part that a view shows.
+    """Cuts the part that a view shows, and averages squares of ``factor`` pixels of it.
 
     Returns:
         The smaller image, and the view of it that shows the same as ``view`` of ``image``.

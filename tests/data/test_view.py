@@ -111,3 +111,19 @@ def test_view_rotates_counterclockwise():
     np.testing.assert_allclose(view.map_points(np.array([[8.0, 4.0]])), [[4, 0]], atol=1e-9)
     image = np.arange(81, dtype=np.uint8).reshape(9, 9)
     assert np.array_equal(view_map(image, view, 0), np.rot90(image))
+
+
+def test_view_sample_long_image_rotated():
+    # OpenCV 4 warps no array with a side of 2**15 - 1 or more
+    size, columns = (50, 40_000), np.arange(40_000, dtype=np.float32)
+    sample = {
+        "image": np.broadcast_to(columns[:, None] // 200, (*size, 3)).astype(np.uint8),
+        "depth": np.broadcast_to(columns, size),
+        "valid": np.ones(size, bool),
+    }
+    view = View.of_window(Window(0, 36_000, 50, 50), (50, 50)).rotated(3)
+    out = view_sample(sample, view)
+    column = view.inverse(size).map_points(np.array([[10, 25]]))[0, 0]
+    assert out["valid"][25, 10]
+    assert out["depth"][25, 10] == pytest.approx(column, abs=1)
+    assert out["image"][25, 10, 0] == round(column) // 200
