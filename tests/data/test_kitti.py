@@ -104,6 +104,15 @@ def test_crop_is_that_of_the_benchmark(height, width, root, monkeypatch):
     assert out["image"][0, 0].tolist() == [top % 256, left % 256, 0]
 
 
+def test_crop_refuses_depth_of_another_width(root, monkeypatch):
+    depth = np.ones((370, 1241), np.float32)
+    whole = {"image": np.zeros((370, 1226, 3), np.uint8), "depth": depth, "valid": depth > 0}
+    monkeypatch.setattr(FileDataset, "read_sample", lambda dataset, index: whole)
+    dataset = KittiDataset(root=root, split="val", crop="kb", **LAYOUT)
+    with pytest.raises(DataError, match=r"1226x370 .* 1241x370"):
+        dataset[0]
+
+
 def test_frames_without_their_depth_are_cropped(root):
     for i in (1, 2):
         save_picture(root / "raw" / frame(i), np.zeros((376, 1241, 3), np.uint8))

@@ -82,6 +82,7 @@ class KittiDataset(FileListDataset):
         sample = super().read_sample(index)
         if self.crop is None:
             return sample
+        self.check(sample)  # maps of another size can have one size after the crop
         height, width = sample["image"].shape[:2]
         if height < _CROP[0] or width < _CROP[1]:
             fault = f"{width}x{height} is smaller than the crop of {_CROP[1]}x{_CROP[0]}"
