@@ -144,18 +144,21 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
                 f"{name}: the sample has {', '.join(sample)}: it must have an image, and depth and "
                 "valid or neither"
             )
-        _check_arrays(sample, self.files(sample["index"]) if "index" in sample else None)
+        _check_arrays(sample, self)
         class_id, ids = sample.get("class_id", NO_CLASS), len(self.class_id_names)
         if ids and class_id >= ids:
             raise DataError(
                 f"{name}: class_id {class_id} is outside 0..{ids - 1}: name every class in "
                 "class_id_names"
             )
+        if not count:
+            return
         outside = {mask.class_id for mask in sample.get("masks", ())} - {*range(count)}
         if "labels" in self.info.targets and "labels" in sample:
             labels = sample["labels"]
-            outside |= set(labels[(labels >= count) & (labels != IGNORE_INDEX)].tolist())
-        if count and outside:
+            is_outside = (labels >= count) & (labels != IGNORE_INDEX)
+            outside |= set(np.unique(labels[is_outside]).tolist())
+        if outside:
             unknown_ids = few([str(value) for value in sorted(outside)], 8)
             raise DataError(
                 f"{name}: class ids {unknown_ids} are outside 0..{count - 1}: use {IGNORE_INDEX} "
@@ -278,19 +281,23 @@ _DTYPES: dict[str, np.dtype] = {
 }
 
 
-def _check_arrays(sample: Sample, files: Files | None) -> None:
-    """Raises DataError if a size or dtype is wrong; ``files`` lets the message name the file."""
+def _check_arrays(sample: Sample, dataset: Dataset) -> None:
+    """Raises DataError if a size or dtype is wrong."""
     name = sample.get("name", "a sample")
     height, width = sample["image"].shape[:2]
-    for key in _DTYPES.keys() & sample.keys():
-        array = np.asarray(dict(sample)[key])
+    values = dict(sample)
+    for key, dtype in _DTYPES.items():
+        if key not in values:
+            continue
+        array = np.asarray(values[key])
         dimensions = 3 if key == "image" else 2
-        if array.dtype != _DTYPES[key] or array.ndim != dimensions:
+        if array.dtype != dtype or array.ndim != dimensions:
             raise DataError(
-                f"{name}: {key} is {array.dtype} {array.shape}, must be {_DTYPES[key]} of "
+                f"{name}: {key} is {array.dtype} {array.shape}, must be {dtype} of "
                 f"{dimensions} dimensions"
             )
         if array.shape[:2] != (height, width):
+            files = dataset.files(sample["index"]) if "index" in sample else None
             paths = {} if files is None else files._asdict()
             path = paths.get(key) or paths.get("objects")
             noun = {"labels": "mask", "objects": "map of objects"}.get(key, key)

@@ -235,8 +235,8 @@ class CocoDataset(FileDataset):
 
     def _codes(self, index: int) -> list[tuple[Rle, _Segment]]:
         """Returns the RLE of each segment of an image of the instances format."""
-        image = self._files[index].image
-        size, segments = self._files[index].extra
+        files = self._files[index]
+        image, (size, segments) = files.image, files.extra
         # the masks take memory for the claimed size; an image may be turned by its EXIF tag
         stored = read_size(image)
         if sorted(stored) != sorted(size):

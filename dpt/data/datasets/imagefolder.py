@@ -45,7 +45,9 @@ class ImageFolderDataset(FileDataset):
             for class_id, name in enumerate(names)
             for path in files_below(folder / name, IMAGE_SUFFIXES)
         ]
-        return require_files(files, source=folder, remedy="put images into its class folders")
+        if not files:
+            raise DataError(f"{folder}: no image found: put images into its class folders")
+        return files
 
     def make_info(self) -> DatasetInfo:
         return DatasetInfo(targets=("class_id",), class_names=self.class_id_names)
