@@ -59,14 +59,14 @@ def evaluate(cfg: PlainMapping) -> dict[str, float]:
     if not scorer.images:
         raise ValueError("no image was scored, see the lines above")
     scorer.notes["protocol"] = protocol.name
-    result = scorer.result(blocks)
+    scores = scorer.scores()
     is_first = not dist.is_initialized() or dist.get_rank() == 0
     if dist.is_initialized():
         dist.destroy_process_group()
     if is_first:
         save_config(cfg, Path(cfg["run_dir"]))
-        _write(cfg, scorer, result, dataset)
-    return {f"val/{name}": value for name, value in result.scores.items()}
+        _write(cfg, scorer, scorer.result(blocks), dataset)
+    return {f"val/{name}": value for name, value in scores.items()}
 
 
 def _write(cfg: PlainMapping, scorer: Scorer, result: DatasetScores, dataset: Dataset) -> None:

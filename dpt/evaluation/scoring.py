@@ -132,9 +132,9 @@ class Scorer:
             metric, output = objective.metrics, outputs[objective.head]
             metric.reset()
             objective.update(output, labels)
-            image_score.states[key] = metric.state()
-            scores = metric.scores()
+            state = image_score.states[key] = metric.state()
             metric.reset()
+            scores = metric.resampler([state])(np.ones(1))
             for name, value in scores.items():
                 if "/" not in name and "_pooled" not in name:
                     image_score.scores[name] = value
@@ -168,25 +168,38 @@ class Scorer:
             for key, pictures in worst.items():
                 self._keep_worst(key, pictures)
 
+    def _states(self, key: str) -> list:
+        """Returns what each image left in an objective's metric, in the order of the data set."""
+        return [self.images[index].states[key] for index in sorted(self.images)]
+
+    def scores(self) -> dict[str, float]:
+        """Returns the scores of all images, which do not depend on batches or processes."""
+        once = np.ones(len(self.images))
+        scores = {
+            key: objective.metrics.resampler(self._states(key))(once)
+            for key, objective in self.objectives.items()
+        }
+        return merged_scores({**scores, " and ".join(self.whole): self.whole_scores})
+
     def result(self, blocks: str | None = None) -> DatasetScores:
-        """Returns the scores of all images, which do not depend on batches or processes.
+        """Returns the scores of all images, their intervals (which take long) and pictures.
 
         Args:
             blocks: which images the intervals resample together, see :func:`blocks_of`.
         """
         images = [self.images[index] for index in sorted(self.images)]
         block_of_image = blocks_of([image.name for image in images], blocks)
-        scores: dict[str, dict[str, float]] = {}
         intervals: dict[str, Interval] = {}
+        firsts: dict[str, str] = {}
         confusions = []
         for key, objective in self.objectives.items():
-            states = [image.states[key] for image in images]
-            scores[key] = objective.metrics.resampler(states)(np.ones(len(images)))
-            intervals |= confidence_intervals(objective.metrics, states, block_of_image)
+            states = self._states(key)
+            intervals_of_metric = confidence_intervals(objective.metrics, states, block_of_image)
+            intervals |= intervals_of_metric
+            firsts[key] = next(iter(intervals_of_metric))
             confusions.append(objective.metrics.confusion_of(states))
-        firsts = {key: next(iter(values)) for key, values in scores.items()}
         return DatasetScores(
-            scores=merged_scores({**scores, " and ".join(self.whole): self.whole_scores}),
+            scores=self.scores(),
             intervals=dict.fromkeys(self.whole_scores, Interval(nan, nan)) | intervals,
             images=images,
             num_blocks=int(block_of_image.max()) + 1,
