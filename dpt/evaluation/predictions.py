@@ -181,6 +181,8 @@ def find_folders(
     maps = [target for target in dense if target != "objects"]
     if not folders and recorded is None and len(maps) == 1:
         folders[maps[0]] = PredictionFolder(folder, target=maps[0], names=names)
+    if not folders and (folder / "instance_npy").is_dir():
+        raise DataError(f"predictions={folder}: instances are scored with checkpoint= alone")
     if not folders:
         subject = folder if recorded is None else folder / RECORDS_FILE
         expected = ", ".join(name for target in dense for name in FOLDERS[target])

@@ -220,6 +220,8 @@ def test_mistakes_about_predictions_are_named(
     assert f"predictions={empty}" in mistake(empty)
     assert f"predictions={empty}" in mistake(empty, data=only_depth(dense_folder))
     assert "predictions_scale=0.001 for millimetres" in mistake(png)
+    (tmp_path / "instances/instance_npy").mkdir(parents=True)
+    assert "checkpoint=" in mistake(tmp_path / "instances")
     photos = ("data=imagefolder", f"data.root={image_folder}")
     assert "predictions=DIR" in mistake(files, data=photos)
     assert "predictions_kind" in mistake(files, "predictions_kind=disparity")
