@@ -219,7 +219,7 @@ def record_of(
         record.depth = measure.measure_depth(
             sample["depth"], sample["valid"], raw=reading.raw_depth, rule=dataset.depth_rule
         )
-    if complete and not reading.faults:
+    if complete and not reading.faults and (index in compared or index in aligned):
         for kind in registration.MAP_KINDS:
             edges = registration.edge_map(sample, kind)
             if edges is not None and index in compared:
