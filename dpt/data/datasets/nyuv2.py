@@ -39,7 +39,7 @@ class NYUv2Dataset(FileDataset):
     max_depth: float | None = 10.0
 
     depth_format = DepthRule(scale=1.0)
-    labels_remedy = f"put {_MAPPING} into data.root; see data/README.md"
+    labels_remedy = f"put {_MAPPING} into data.root; see .github/guide/datasets.md"
 
     def make_label_rule(self) -> LabelRule | None:
         mapping = self.folder / _MAPPING
