@@ -19,7 +19,7 @@ _MAX_SIDE = 2**15 - 2
 
 
 def view_sample(sample: Sample, view: View) -> Sample:
-    """Returns a view of a sample's image and of every map that it has; copies of the rest."""
+    """Returns a copy of a sample with a view of its image and of every map that it has."""
     out = sample.copy()
     out["image"] = view_image(sample["image"], view)
     for name, fill in _FILLS.items():
