@@ -101,10 +101,11 @@ def _written_output() -> Iterator[None]:
     unwritten = flush_output()
     if end and (end.code or unwritten is None):
         raise end
-    if fault or unwritten:
+    fault = fault or unwritten
+    if fault:
         from dpt.config.job import fail
 
-        fail(fault or unwritten or "")
+        fail(fault)
 
 
 @contextmanager
