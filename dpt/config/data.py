@@ -17,7 +17,7 @@ from dpt.config.resumed_config import refuse_foreign, run_in, with_overrides
 from dpt.data import Dataset, EvalTransform, MixDataset, TrainTransform, make_loader
 from dpt.files import few, missing_path, run_folder
 from dpt.types import Preprocessing
-from dpt.validation import Plain, PlainMapping, to_plain, validate
+from dpt.validation import Plain, PlainMapping, to_plain, unknown_key, validate
 
 DIVIDING = {"folds", "fold", "gap", "group_by", "fractions", "split_files", "split_names"}
 """Keys of data that decide which images a split has."""
@@ -119,8 +119,9 @@ def make_train_loader(
     targets: Sequence[str | None],
 ) -> DataLoader:
     given = {"image_size": settings.image_size, "targets": list(targets)}
-    for key in given.keys() & augment.keys():
-        raise ValueError(f"there is no augment.{key}: data.image_size and the task set it")
+    keys = complete_augment({}).keys() - given.keys()
+    for key in augment.keys() - keys:
+        raise ValueError(unknown_key(f"augment.{key}", key, sorted(keys)))
     transform = TrainTransform(**check_arguments(TrainTransform, {**given, **augment}, "augment"))
     batches = _batches(settings, targets)
     return make_loader(dataset, transform, **batches, training=True, seed=seed)

@@ -12,12 +12,33 @@ from dpt.files import DataError, few
 
 DEFAULT_FRACTIONS = {"train": 0.9, "val": 0.1}
 """Fractions of the splits if neither folders nor lists nor settings define them."""
+SPLITS = {
+    "train": "train",
+    "training": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "dev": "val",
+    "test": "test",
+    "testing": "test",
+}
+"""The split that a word in a name or a table means."""
 
 
 def natural_key(name: str) -> list[str | int]:
     """Returns a key that sorts names in natural order: ``frame_9`` before ``frame_10``."""
     pieces = re.split(r"([0-9]+)", name)
     return [int(piece) if k % 2 else piece for k, piece in enumerate(pieces)]
+
+
+def split_word(path: str) -> tuple[str, str]:
+    """Returns the split that the last matching word of a path names, and that word, such as
+    ``train2017``; two empty strings if no word matches."""
+    for word in reversed(re.split(r"[-_. /]+", path)):
+        split = SPLITS.get(word.rstrip("0123456789").lower())
+        if split:
+            return split, word
+    return "", ""
 
 
 def original_name(name: str) -> str:

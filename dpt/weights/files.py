@@ -140,7 +140,7 @@ def unwrap(content: PlainMapping) -> dict[str, Tensor]:
 def read_tensors(path: Path) -> Plain:
     """Returns the content of a ``.safetensors``, ``.pt``, ``.pth``, ``.ckpt`` or ``.bin`` file."""
     if not path.is_file():
-        raise ValueError(f"{path}: no such file")
+        raise ValueError(f"{path}: no such file: name a file, a folder, or user/name on the hub")
     try:
         if path.suffix == ".safetensors":
             return dict(safetensors.torch.load_file(path))

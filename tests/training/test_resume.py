@@ -205,7 +205,8 @@ HOME = Path.home()
         ),
     ],
 )
-def test_what_cannot_be_resumed(finished_run, refused, change, message):
+def test_what_cannot_be_resumed(finished_run, refused, change, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # a row without run_dir starts a run of its own
     before = (finished_run / "config.yaml").read_text()
     change = change.replace("RUN", str(finished_run)).split()
     assert message in refused(resume_it, *change)

@@ -4,14 +4,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
-from urllib.parse import unquote, urlsplit
 
 import numpy as np
 from pycocotools import mask as coco
 from pydantic import BeforeValidator, Field, TypeAdapter
 
+from dpt.data.annotations.base import local_name
 from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset, RawMaps, require_files
 from dpt.data.formats import io
@@ -308,14 +308,6 @@ def _read_picture(
         fault = f"ids {few(differing)} are only in this file or only in the JSON file"
         raise DataError(f"{path}: {fault}: export both again")
     return [segment_of_id.get(i) for i in ids.tolist()], positions.reshape(stored.shape)
-
-
-def local_name(name: str) -> str:
-    """Returns the path in a ``file_name``; of a URL, or a path with a drive, its last part."""
-    if "://" in name:
-        return unquote(urlsplit(name).path).rpartition("/")[2]
-    path = PureWindowsPath(name)
-    return path.name if path.drive and path.root else name
 
 
 def _area(segment: _Segment, code: Rle) -> float:

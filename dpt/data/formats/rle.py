@@ -51,6 +51,12 @@ def encode_mask(segmentation: object, size: tuple[int, int]) -> Rle:
     return coco.frPyObjects({"size": [height, width], "counts": counts.tolist()}, height, width)
 
 
+def subtract_mask(code: Rle, other: Rle) -> Rle:
+    """Returns the pixels of a mask that another mask of the same size does not have."""
+    rest = coco.decode(code) & (1 - coco.decode(other))
+    return coco.encode(np.asfortranarray(rest))
+
+
 def _check_polygons(polygons: Sequence[np.ndarray], height: int, width: int) -> None:
     """Raises ValueError for polygons for which pycocotools would need too much memory or time.
 

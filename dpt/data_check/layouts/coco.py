@@ -5,8 +5,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from dpt.data import DataError
-from dpt.data.datasets.coco import local_name
-from dpt.data_check.layouts.folder import Detected, Folder, hold_out, split_word
+from dpt.data.annotations.base import local_name
+from dpt.data.splits import split_word
+from dpt.data_check.layouts.folder import Detected, Folder, hold_out
 from dpt.data_check.layouts.pairs import has_masks
 from dpt.files import parse_json, plain_name, read_bytes
 from dpt.validation import Plain
@@ -29,9 +30,7 @@ def match_coco(folder: Folder) -> Detected | None:
         return None
     source = folder.root / path
     try:
-        image_names = [
-            local_name(str(entry["file_name"])).replace("\\", "/") for entry in content["images"]
-        ]
+        image_names = [local_name(str(entry["file_name"])) for entry in content["images"]]
         is_panoptic = "segments_info" in content["annotations"][0]
         has_outlines = any(entry.get("segmentation") for entry in content["annotations"])
     except (LookupError, TypeError, AttributeError):

@@ -13,21 +13,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dpt.data import DataError
-from dpt.data.splits import folds, group_names, original_name
+from dpt.data.splits import SPLITS, folds, group_names, original_name, split_word
 from dpt.files import few, open_file, plural, read_text
 from dpt.validation import Plain, PlainMapping
-
-SPLITS = {
-    "train": "train",
-    "training": "train",
-    "val": "val",
-    "valid": "val",
-    "validation": "val",
-    "dev": "val",
-    "test": "test",
-    "testing": "test",
-}
-"""The split that a word in a name or a table means."""
 
 
 @dataclass
@@ -64,16 +52,6 @@ class Detected:
 
 Layout = Callable[[Folder], Detected | None]
 """Returns the settings of a folder, with a note of what was recognised; None for other folders."""
-
-
-def split_word(path: str) -> tuple[str, str]:
-    """Returns the split that the last matching word of a path names, and that word, such as
-    ``train2017``; two empty strings if no word matches."""
-    for word in reversed(re.split(r"[-_. /]+", path)):
-        split = SPLITS.get(word.rstrip("0123456789").lower())
-        if split:
-            return split, word
-    return "", ""
 
 
 _MAX_HELD_OUT = 0.4  # largest fraction of the images that is used for validation

@@ -15,15 +15,14 @@ import numpy as np
 
 from dpt.data import DataError
 from dpt.data.formats import io
+from dpt.data.splits import SPLITS, split_word
 from dpt.data_check.layouts.depth import depth_settings
 from dpt.data_check.layouts.folder import (
-    SPLITS,
     Detected,
     Folder,
     Row,
     divide,
     rows_by_lists,
-    split_word,
 )
 from dpt.data_check.layouts.masks import CLASS_FILE, class_weights, mask_settings, read_class_file
 from dpt.files import few, missing_path, path_below, plain_name, plural, read_text

@@ -1,0 +1,190 @@
+"""What every reader of a label tool's format returns: images, their objects, and the classes.
+
+Coordinates are in pixels of the image as it is stored: x points right, y down, and pixel edges lie
+at whole numbers, so that the first pixel covers 0..1. A polygon with corners at pixel edges has
+exactly the pixels that it encloses.
+"""
+
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import ClassVar, Literal
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+
+from dpt.data.formats.rle import Rle, encode_mask, subtract_mask
+from dpt.files import plain_name
+
+Front = Literal["smaller", "later"]
+"""Which of two objects that overlap is in front: the smaller one, or the later one in the file."""
+
+
+class Shape(ABC):
+    """Which pixels an object has."""
+
+    @abstractmethod
+    def encode(self, size: tuple[int, int]) -> Rle:
+        """Returns the mask for an image of ``size`` (H, W).
+
+        Raises:
+            ValueError: the shape does not fit the image, or would take too much memory.
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class CocoShape(Shape):
+    """Polygons [x, y, x, y, ...], whose union counts, or an RLE, as they stand in a COCO file."""
+
+    segmentation: object
+
+    def encode(self, size: tuple[int, int]) -> Rle:
+        return encode_mask(self.segmentation, size)
+
+
+@dataclass(frozen=True, eq=False)
+class Polygons(Shape):
+    """Rings of corners, float64 (N, 2) of x and y; the holes lie inside the outer rings."""
+
+    outer: Sequence[np.ndarray]
+    holes: Sequence[np.ndarray] = ()
+
+    def encode(self, size: tuple[int, int]) -> Rle:
+        code = encode_mask([ring.ravel().tolist() for ring in self.outer], size)
+        if not self.holes:
+            return code
+        holes = encode_mask([ring.ravel().tolist() for ring in self.holes], size)
+        return subtract_mask(code, holes)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Annotation:
+    """An object of an image."""
+
+    class_name: str
+    shape: Shape
+    is_crowd: bool = False  # several objects of a class, not told apart
+    area: float | None = None  # by which COCO calls it small; None: that of its mask
+    name: str = ""  # what messages call it, such as its id
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AnnotatedImage:
+    """An image and its objects, in the order of the file."""
+
+    image: Path
+    size: tuple[int, int] | None = None  # (H, W), if the format states it
+    objects: Sequence[Annotation] = ()
+    split: str = ""  # train, val or test, if the format states it
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnnotatedClass:
+    """A class that a format names."""
+
+    name: str
+    is_thing: bool = True
+    color: tuple[int, ...] = ()  # RGB, 0..255
+
+
+@dataclass(kw_only=True)
+class Annotations:
+    """The content of the files of a format below a folder.
+
+    Attributes:
+        notes: what was left out and why, such as "12 boxes without a mask", a sentence each.
+    """
+
+    source: Path
+    images: list[AnnotatedImage]
+    classes: list[AnnotatedClass]
+    notes: list[str] = field(default_factory=list)
+
+
+class AnnotationFormat(ABC):
+    """A format of a label tool.
+
+    To add one, derive from this class in a module of its own, and add it to
+    :data:`dpt.data.annotations.FORMATS`; ``data.annotations=NAME`` and ``dpt fit`` then find it.
+    """
+
+    name: ClassVar[str]  # as in data.annotations=NAME
+    title: ClassVar[str]  # for messages, as in "labelme's JSON files"
+    front: ClassVar[Front]
+
+    @abstractmethod
+    def find(self, root: Path, files: Sequence[str]) -> list[str]:
+        """Returns the files of this format, a part of ``files``; an empty list if there are none.
+
+        It is fast: it looks at names, and at the beginning of as few files as it can.
+
+        Args:
+            files: paths of all files below ``root``, with ``/``.
+        """
+
+    @abstractmethod
+    def read(self, root: Path, sources: Sequence[str], files: Sequence[str]) -> Annotations:
+        """Reads the files that :meth:`find` returned, or those of them that the user chose.
+
+        Raises:
+            DataError: a file cannot be read, or none of its objects has a mask; one line with the
+                file and the remedy.
+        """
+
+
+def local_name(name: str) -> str:
+    """Returns the path in a file name of a label tool; of a URL, or a path with a drive, its last
+    part."""
+    if "://" in name:
+        return unquote(urlsplit(name).path).rpartition("/")[2]
+    path = PureWindowsPath(name)
+    if path.drive and path.root:
+        return path.name
+    return name.replace("\\", "/")
+
+
+class ImageFinder:
+    """Finds the image files that label files name, whatever folder the label tool ran in.
+
+    Args:
+        images: paths of the image files below ``root``, with ``/``.
+    """
+
+    def __init__(self, root: Path, images: Sequence[str]) -> None:
+        self._root = root
+        self._paths = {plain_name(path): path for path in images}
+        self._by_ending: dict[str, list[str]] = defaultdict(list)
+        for path in images:
+            self._by_ending[_ending(path)].append(path)
+
+    def find(self, name: str, source: str) -> Path | None:
+        """Returns the image that ``source``, a path below the root, names.
+
+        The name counts from the folder of ``source``, or from the root; otherwise its last part
+        counts, if one image alone has it. None if there is no such image.
+        """
+        name = local_name(name)
+        for folder in (PurePosixPath(source).parent, PurePosixPath()):
+            path = self._paths.get(plain_name((folder / name).as_posix()))
+            if path is not None:
+                return self._root / path
+        candidates = self._by_ending[_ending(name)]
+        return self._root / candidates[0] if len(candidates) == 1 else None
+
+
+def _ending(path: str) -> str:
+    return plain_name(path).rpartition("/")[2].lower()
+
+
+def as_ring(points: object) -> np.ndarray:
+    """Returns corners [[x, y], ...] as float64 (N, 2).
+
+    Raises:
+        ValueError: they are not three or more finite pairs of numbers.
+    """
+    ring = np.asarray(points, float)
+    if ring.ndim != 2 or ring.shape[1] != 2 or len(ring) < 3 or not np.isfinite(ring).all():
+        raise ValueError("a polygon needs x and y of three points or more")
+    return ring
