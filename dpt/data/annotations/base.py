@@ -10,16 +10,19 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
-from dpt.data.formats.rle import Rle, encode_mask, subtract_mask
-from dpt.files import plain_name
+from dpt.data.formats.rle import Rle, areas_of, encode_mask, pixels_of, subtract_mask
+from dpt.data.splits import split_word
+from dpt.files import DataError, plain_name
 
 Front = Literal["smaller", "later"]
 """Which of two objects that overlap is in front: the smaller one, or the later one in the file."""
+UNLABELLED = ""
+"""The class name of objects whose pixels are to be ignored, such as those of ``__ignore__``."""
 
 
 class Shape(ABC):
@@ -63,26 +66,59 @@ class Polygons(Shape):
 class Annotation:
     """An object of an image."""
 
-    class_name: str
+    class_name: str  # or UNLABELLED
     shape: Shape
     is_crowd: bool = False  # several objects of a class, not told apart
     area: float | None = None  # by which COCO calls it small; None: that of its mask
     name: str = ""  # what messages call it, such as its id
 
 
+class Raster(NamedTuple):
+    """The pixels of the objects of an image."""
+
+    positions: np.ndarray  # int32 (H, W), 1 + position in ``objects`` of the front one; 0 for none
+    codes: Sequence[Rle] | None  # of each object as a whole; None where objects cannot overlap
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AnnotatedImage:
-    """An image and its objects, in the order of the file."""
+    """An image and its objects, in the order of the file.
+
+    An image that does not exist has the path at which the format says it is.
+    """
 
     image: Path
     size: tuple[int, int] | None = None  # (H, W), if the format states it
     objects: Sequence[Annotation] = ()
     split: str = ""  # train, val or test, if the format states it
 
+    def rasterise(self, size: tuple[int, int], front: Front) -> Raster:
+        """Returns the pixels of the objects in an image of ``size`` (H, W).
+
+        Raises:
+            DataError: a shape cannot be read; the message names its object.
+        """
+        codes: list[Rle] = []
+        for number, item in enumerate(self.objects, 1):
+            try:
+                codes.append(item.shape.encode(size))
+            except DataError:
+                raise
+            except Exception as error:  # of pycocotools, of any kind
+                fault = f"the mask of object {item.name or number} cannot be read"
+                raise DataError(f"{self.image}: {fault}: {str(error)[:200]}: correct it") from None
+        order = np.arange(len(codes))
+        if front == "smaller":
+            order = np.argsort(-areas_of(codes), kind="stable")
+        positions = np.zeros(size[0] * size[1], np.int32)
+        for k in order:
+            positions[pixels_of(codes[k])] = k + 1
+        return Raster(positions.reshape(size[::-1]).T, codes)
+
 
 @dataclass(frozen=True, kw_only=True)
 class AnnotatedClass:
-    """A class that a format names."""
+    """A class that a format names, ``background`` or ``_background_`` too."""
 
     name: str
     is_thing: bool = True
@@ -163,7 +199,8 @@ class ImageFinder:
         """Returns the image that ``source``, a path below the root, names.
 
         The name counts from the folder of ``source``, or from the root; otherwise its last part
-        counts, if one image alone has it. None if there is no such image.
+        counts, if one image alone has it, or one alone in the split that the path of ``source``
+        names. None if there is no such image.
         """
         name = local_name(name)
         for folder in (PurePosixPath(source).parent, PurePosixPath()):
@@ -171,6 +208,9 @@ class ImageFinder:
             if path is not None:
                 return self._root / path
         candidates = self._by_ending[_ending(name)]
+        if len(candidates) > 1:
+            split = split_word(source)[0]
+            candidates = [path for path in candidates if split_word(path)[0] == split]
         return self._root / candidates[0] if len(candidates) == 1 else None
 
 

@@ -53,8 +53,29 @@ def encode_mask(segmentation: object, size: tuple[int, int]) -> Rle:
 
 def subtract_mask(code: Rle, other: Rle) -> Rle:
     """Returns the pixels of a mask that another mask of the same size does not have."""
-    rest = coco.decode(code) & (1 - coco.decode(other))
-    return coco.encode(np.asfortranarray(rest))
+    common = coco.merge([code, other], intersect=True)
+    # the borders of runs of an exclusive or are those that one of the two has
+    borders = np.concatenate([rle_counts(c["counts"].decode()).cumsum() for c in (code, common)])
+    borders, times = np.unique(borders, return_counts=True)
+    height, width = code["size"]
+    ends = np.append(borders[times == 1], height * width)
+    counts = np.diff(ends, prepend=0).tolist()
+    return coco.frPyObjects({"size": [height, width], "counts": counts}, height, width)
+
+
+def areas_of(codes: Sequence[Rle]) -> np.ndarray:
+    """Returns the number of pixels of each mask, int64 (N,)."""
+    return np.array([coco.area(code) for code in codes], np.int64)
+
+
+def pixels_of(code: Rle) -> np.ndarray:
+    """Returns the pixels of a mask, int64 (N,), as ascending positions column by column."""
+    ends = rle_counts(code["counts"].decode()).cumsum()
+    stops = ends[1::2]
+    starts = ends[: 2 * len(stops) : 2]
+    lengths = stops - starts
+    before = lengths.cumsum() - lengths
+    return np.repeat(starts - before, lengths) + np.arange(lengths.sum())
 
 
 def _check_polygons(polygons: Sequence[np.ndarray], height: int, width: int) -> None:
