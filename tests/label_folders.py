@@ -9,7 +9,7 @@ from PIL import Image
 
 from dpt.commands.fit import table_text
 from dpt.config.data import make_dataset
-from dpt.data_check.layouts import detect
+from dpt.data.layouts import detect
 
 SIZE = (24, 32)
 PALETTE = np.array([[0, 0, 0], [200, 10, 10], [10, 200, 10], [10, 10, 200]], np.uint8)

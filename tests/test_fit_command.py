@@ -18,7 +18,7 @@ from servers import running
 from tiny import ON_CPU, TINY_DATA, TINY_VIT, call, checkpoint_of
 
 from dpt.commands.fit import ENCODER, length_of, seconds_of, settings_of
-from dpt.data_check.layouts import detect
+from dpt.data.layouts import detect
 
 REFUSED = [  # arguments, and what the message names
     (["empty"], "empty"),

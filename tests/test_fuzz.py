@@ -54,10 +54,11 @@ from dpt.data.datasets.sunrgbd import SunRgbdDataset
 from dpt.data.datasets.tum import TumDataset
 from dpt.data.formats import io, matlab, pictures
 from dpt.data.formats.video import VideoReader, VideoWriter
+from dpt.data.layouts import Folder, detect
+from dpt.data.layouts.class_file import read_class_file
+from dpt.data.layouts.masks import mask_settings
 from dpt.data.shards.pack import pack_split
 from dpt.data.shards.packed import PackedDataset
-from dpt.data_check.layouts import Folder, detect
-from dpt.data_check.layouts.masks import mask_settings, read_class_file
 from dpt.evaluation.predictions import PredictedDataset
 from dpt.files import config_dir
 from dpt.model import DPT

@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,7 +32,7 @@ from dpt.process import say
 if TYPE_CHECKING:
     import lightning as L
 
-    from dpt.data_check.layouts import Detected, Row
+    from dpt.data.layouts import Detected, Row
     from dpt.validation import Plain, PlainMapping
 
 DETAILS = """Prints its assumptions and the train.py command. If the files can be interpreted in
@@ -89,10 +89,9 @@ def run(arguments: list[str]) -> None:
     plan = _parse(arguments)
     from dpt.commands import export
     from dpt.config.compose import run_configured
-    from dpt.data_check.layouts import detect
+    from dpt.data.layouts import detect
 
-    data = {k.removeprefix("data."): v for k, v in plan.given.items() if k.startswith("data.")}
-    detected = detect(plan.root, data)
+    detected = detect(plan.root, _checked_data(plan))
     say("\n".join(detected.notes))
     _complete(plan, detected)
     with redirect_stdout(io.StringIO()):  # refuses unknown keys before images are read
@@ -114,6 +113,17 @@ def run(arguments: list[str]) -> None:
     _run_in(plan, "evaluate", "dpt.evaluation.evaluate:evaluate", "evaluation", checkpoint)
     has_onnx = all(map(importlib.util.find_spec, ("onnx", "onnxruntime", "onnxscript")))
     export.run([str(plan.folder), str(plan.folder / ("model.onnx" if has_onnx else "model.pt2"))])
+
+
+def _checked_data(plan: Plan) -> Plain:
+    """Returns the user's keys of ``data``; ValueError if a value has not the type of its key."""
+    from dpt.config.objects import check_arguments
+    from dpt.data import FolderDataset
+
+    data = {k.removeprefix("data."): v for k, v in plan.given.items() if k.startswith("data.")}
+    keys = {option.name for option in fields(FolderDataset)} & data.keys()
+    check_arguments(FolderDataset, {key: data[key] for key in keys}, "data", is_partial=True)
+    return data
 
 
 def _parse(arguments: list[str]) -> Plan:

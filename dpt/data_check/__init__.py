@@ -1,8 +1,7 @@
 """``dpt data check``: finds faults of a data set before training.
 
 ``scan`` measures every sample once (``measure``, ``registration``), ``checks`` makes findings of
-the measurements, and ``report`` writes them. ``layouts`` finds what a folder of unknown contents
-holds (``dpt fit``).
+the measurements, and ``report`` writes them.
 """
 
 import json
@@ -22,9 +21,9 @@ from dpt.config.run_keys import Seed
 from dpt.data import DataError
 from dpt.data.base import Augmented, Dataset, require_same_classes
 from dpt.data.formats import io
+from dpt.data.layouts import class_file, masks
 from dpt.data_check import report
 from dpt.data_check.checks import CHECKS, QUICK_CHECKS
-from dpt.data_check.layouts import masks
 from dpt.data_check.scan import SEVERITIES, Finding, Scan, has_errors, read_records, record_of
 from dpt.html import require_free
 from dpt.run_log import tracked
@@ -156,9 +155,9 @@ def _read_masks(data: PlainMapping, splits: Sequence[str]) -> tuple[masks.Values
             with suppress(DataError):
                 values.update(io.label_values(path, colors=rule.colors, part=dataset.part))
                 paths.append(path)
-            if sum(len(value) == 1 for value in values) > masks.MAX_VALUES:
+            if sum(len(value) == 1 for value in values) > class_file.MAX_VALUES:
                 remedy = "save class ids as PNG without interpolation, or set data.label_map"
-                raise DataError(f"{path}: masks of more than {masks.MAX_VALUES} ids: {remedy}")
+                raise DataError(f"{path}: masks of more than {class_file.MAX_VALUES} ids: {remedy}")
         for ignored in {*rule.ignore_index} - {IGNORE_INDEX}:
             values.pop((ignored,), None)
     return masks.with_ids(values), paths

@@ -11,8 +11,9 @@ from statistics import median
 import numpy as np
 
 from dpt.data.formats import io
+from dpt.data.formats.depth_units import NEAR, UNITS, are_normalised, likely_scale
 from dpt.data_check import registration
-from dpt.data_check.measure import NEAR, UNITS, ImageStats, are_normalised, likely_scale
+from dpt.data_check.measure import ImageStats
 from dpt.data_check.scan import Finding, Record, Scan, Severity, has_errors
 from dpt.files import few, plural
 from dpt.types import IGNORE_INDEX

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from dpt.data import DataError
 from dpt.data.splits import SPLITS, folds, group_names, original_name, split_word
-from dpt.files import few, open_file, plural, read_text
+from dpt.files import DataError, few, open_file, plural, read_text
 from dpt.validation import Plain, PlainMapping
 
 

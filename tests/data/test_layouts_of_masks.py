@@ -24,8 +24,8 @@ from PIL import Image
 
 from dpt.config.data import make_dataset
 from dpt.data import DataError
+from dpt.data.layouts import detect
 from dpt.data_check import quick_findings
-from dpt.data_check.layouts import detect
 
 NAMED_COLOURS = "name,r,g,b\nred,200,10,10\ngreen,10,200,10\n"
 

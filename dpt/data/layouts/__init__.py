@@ -5,15 +5,12 @@ lists them and the first match wins. Two readings that would train different mod
 to the user: a DataError that names the settings that decide.
 """
 
-from dataclasses import fields
 from pathlib import Path
 
-from dpt.config.objects import check_arguments
-from dpt.data import DataError, FolderDataset
-from dpt.data_check.layouts.coco import match_coco
-from dpt.data_check.layouts.folder import Detected, Folder, Layout, Row
-from dpt.data_check.layouts.pairs import match_pairs
-from dpt.files import files_below, printable
+from dpt.data.layouts.coco import match_coco
+from dpt.data.layouts.folder import Detected, Folder, Layout, Row
+from dpt.data.layouts.pairs import match_pairs
+from dpt.files import DataError, files_below, printable
 from dpt.validation import PlainMapping
 
 __all__ = ["LAYOUTS", "Detected", "Folder", "Layout", "Row", "detect"]
@@ -35,9 +32,6 @@ def detect(root: Path, given: PlainMapping) -> Detected:
     if not root.is_dir():
         fault = "is a file, not a folder" if root.exists() else "does not exist"
         raise DataError(f"{root}: {fault}: give the folder that holds the images")
-    folder_keys = {field.name for field in fields(FolderDataset)} & given.keys()
-    settings = {key: given[key] for key in folder_keys}
-    check_arguments(FolderDataset, settings, "data", is_partial=True)
     folder = Folder(root, _paths_of_data(root), given)
     for match in LAYOUTS:
         detected = match(folder)

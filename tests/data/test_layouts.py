@@ -26,7 +26,7 @@ from photos import photo_of, save_picture
 
 from dpt.config.data import make_dataset
 from dpt.data import DataError
-from dpt.data_check.layouts import detect
+from dpt.data.layouts import detect
 
 
 def write_coco(path, count):
@@ -427,15 +427,13 @@ def test_coco_without_objects_is_refused(tmp_path, rows):
 
 def test_coco_of_many_parts_is_not_parsed(tmp_path, monkeypatch):
     root = folder(tmp_path / "set")
-    monkeypatch.setattr("dpt.data_check.layouts.coco._MAX_PARTS", 5000)
+    monkeypatch.setattr("dpt.data.layouts.coco._MAX_PARTS", 5000)
     (root / "other.json").write_text("[" + '{"a":[]},' * 1000 + "{}]")
     write_coco(root / "hostile.JSON", 4)
     text = (root / "hostile.JSON").read_text()
     (root / "hostile.JSON").write_text(text[:-1] + ', "x": [' + "[]," * 6000 + "[]]}")
     parsed = []
-    monkeypatch.setattr(
-        "dpt.data_check.layouts.coco.parse_json", lambda text, path: parsed.append(path)
-    )
+    monkeypatch.setattr("dpt.data.layouts.coco.parse_json", lambda text, path: parsed.append(path))
     assert "hostile.JSON" in notes(root)
     assert not parsed
     (root / "hostile.JSON").write_text("\ufeff" + text)

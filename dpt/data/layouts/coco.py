@@ -4,12 +4,11 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 
-from dpt.data import DataError
 from dpt.data.annotations.base import local_name
+from dpt.data.layouts.folder import Detected, Folder, hold_out
+from dpt.data.layouts.pairs import has_masks
 from dpt.data.splits import split_word
-from dpt.data_check.layouts.folder import Detected, Folder, hold_out
-from dpt.data_check.layouts.pairs import has_masks
-from dpt.files import parse_json, plain_name, read_bytes
+from dpt.files import DataError, parse_json, plain_name, read_bytes
 from dpt.validation import Plain
 
 _MAX_BYTES = 1 << 29

@@ -13,19 +13,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpt.data import DataError
 from dpt.data.formats import io
-from dpt.data.splits import SPLITS, split_word
-from dpt.data_check.layouts.depth import depth_settings
-from dpt.data_check.layouts.folder import (
+from dpt.data.layouts.class_file import CLASS_FILE, read_class_file
+from dpt.data.layouts.depth import depth_settings
+from dpt.data.layouts.folder import (
     Detected,
     Folder,
     Row,
     divide,
     rows_by_lists,
 )
-from dpt.data_check.layouts.masks import CLASS_FILE, class_weights, mask_settings, read_class_file
-from dpt.files import few, missing_path, path_below, plain_name, plural, read_text
+from dpt.data.layouts.masks import class_weights, mask_settings
+from dpt.data.splits import SPLITS, split_word
+from dpt.files import DataError, few, missing_path, path_below, plain_name, plural, read_text
 
 _MANY_VALUES = 64  # in one map: more than classes have
 _SUFFIXES = {*io.IMAGE_SUFFIXES, *io.LABEL_SUFFIXES, *io.DEPTH_SUFFIXES}

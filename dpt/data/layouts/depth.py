@@ -6,11 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from dpt.data import DataError
 from dpt.data.formats import io
 from dpt.data.formats.depth_rule import DepthRule
-from dpt.data_check.measure import UNITS, are_normalised, likely_scale, top_of
-from dpt.files import few
+from dpt.data.formats.depth_units import UNITS, are_normalised, likely_scale, top_of
+from dpt.files import DataError, few
 from dpt.validation import Plain, PlainMapping
 
 _MAX_MAPS = 48  # from which the unit is derived
