@@ -11,6 +11,12 @@ import numpy as np
 _TOLERANCE = 1e-6  # pixels, far above the error of float64 and far below what can be seen
 
 
+def aspects_agree(size: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Whether two sizes (H, W) have one aspect ratio, within a pixel of the smaller one."""
+    difference = abs(size[0] * other[1] - size[1] * other[0])
+    return difference <= max(*size[:2], *other[:2])
+
+
 class Window(NamedTuple):
     """A rectangle of whole source pixels, which may reach beyond the image."""
 

@@ -17,6 +17,7 @@ from dpt.data.formats.depth_rule import DepthRule
 from dpt.data.formats.io import FilePart
 from dpt.data.formats.label_rule import LabelRule
 from dpt.files import DataError, few
+from dpt.geometry import aspects_agree
 from dpt.types import IGNORE_INDEX, NO_CLASS, DatasetInfo, Sample
 
 
@@ -63,6 +64,7 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
     part: FilePart = FilePart()  # what is read of files that hold more than one picture or map
     depth_key: str | None = None  # name of the array in depth files that hold several
     exif: Literal["apply", "ignore"] | None = None  # which pixels labels fit, see FileDataset
+    resize_labels: bool = False  # whether maps may be smaller or larger than their image
     split_names: Mapping[str, str] | None = None  # the splits' names on disk, where they differ
     # images with neither labels nor depth; label and depth files without an image
     unpaired: tuple[Sequence[Path], Sequence[Path]] = ((), ())
@@ -132,6 +134,12 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
         indices = self.available_indices
         positions = np.linspace(0, len(indices) - 1, min(limit, len(indices)))
         return [indices[position] for position in positions.astype(int)]
+
+    def fits(self, map_size: tuple[int, ...], image_size: tuple[int, ...]) -> bool:
+        """Whether a map of size ``map_size`` (H, W) can belong to an image of ``image_size``."""
+        if map_size[:2] == image_size[:2]:
+            return True
+        return self.resize_labels and aspects_agree(map_size, image_size)
 
     def check(self, sample: Sample) -> None:
         """Raises DataError if a sample is not as ``info`` and :class:`dpt.types.Sample` say.
@@ -296,14 +304,23 @@ def _check_arrays(sample: Sample, dataset: Dataset) -> None:
                 f"{name}: {key} is {array.dtype} {array.shape}, must be {dtype} of "
                 f"{dimensions} dimensions"
             )
-        if array.shape[:2] != (height, width):
+        if not dataset.fits(array.shape, (height, width)):
             files = dataset.files(sample["index"]) if "index" in sample else None
             paths = {} if files is None else files._asdict()
             path = paths.get(key) or paths.get("objects")
             noun = {"labels": "mask", "objects": "map of objects"}.get(key, key)
+            remedy = (
+                "pair the right files, save both upright without an EXIF orientation, or resize "
+                "them to one size (all but the image by nearest)"
+            )
+            if aspects_agree(array.shape, (height, width)):
+                remedy = "set data.resize_labels=true if it shows all of the image"
             raise DataError(
                 f"{name}: image is {width}x{height} but its {noun} "
-                f"is {array.shape[1]}x{array.shape[0]}{f' ({path})' if path else ''}: pair the "
-                "right files, save both upright without an EXIF orientation, or resize them to one "
-                "size (all but the image by nearest)"
+                f"is {array.shape[1]}x{array.shape[0]}{f' ({path})' if path else ''}: {remedy}"
             )
+    labels, objects = sample.get("labels"), sample.get("objects")
+    if labels is not None and objects is not None and labels.shape != objects.shape:
+        sizes = [f"{array.shape[1]}x{array.shape[0]}" for array in (labels, objects)]
+        fault = f"its mask is {sizes[0]}, but its map of objects {sizes[1]}"
+        raise DataError(f"{name}: {fault}: resize them to one size by nearest")

@@ -19,12 +19,16 @@ _MAX_SIDE = 2**15 - 2
 
 
 def view_sample(sample: Sample, view: View) -> Sample:
-    """Returns a copy of a sample with a view of its image and of every map that it has."""
+    """Returns a copy of a sample with a view of its image and of every map that it has.
+
+    A map of another size is first resized to that of the image, by nearest neighbour.
+    """
     out = sample.copy()
     out["image"] = view_image(sample["image"], view)
+    height, width = sample["image"].shape[:2]
     for name, fill in _FILLS.items():
         if name in sample:
-            out[name] = view_map(sample[name], view, fill)
+            out[name] = view_map(resize_map(sample[name], (height, width)), view, fill)
     return out
 
 

@@ -281,22 +281,22 @@ def _read_files(dataset: Dataset, files: Files, sample: Sample, refusal: Fault) 
     """Reads the parts of a refused sample that can be read, and finds out why it is refused."""
     reading = Reading(sample)
     label_rule, depth_rule = dataset.label_rule, dataset.depth_rule
-    sizes = set()
+    sizes: list[tuple[int, ...]] = []
     with _collecting(reading.faults):
         sample["image"] = io.read_image(files.image, part=dataset.part)
-        sizes.add(sample["image"].shape[:2])
+        sizes.append(sample["image"].shape[:2])
     with _collecting(reading.faults):
         if files.labels and label_rule:
             raw = label_rule.read(files.labels, dataset.part)
-            sizes.add(raw.shape)
+            sizes.append(raw.shape)
             sample["labels"], reading.outside = _split_labels(raw, label_rule)
     with _collecting(reading.faults):
         if files.depth and depth_rule:
             raw = _raw_depth(dataset, files.depth)
-            sizes.add(raw.shape)
+            sizes.append(raw.shape)
             sample["depth"], sample["valid"] = depth_rule(raw)
             reading.raw_depth = raw if depth_rule.decode is None else None
-    if len(sizes) > 1:
+    if not all(dataset.fits(size, sizes[0]) for size in sizes):
         reading.faults.append(Fault("size_mismatch", refusal.text))
     elif reading.outside:
         reading.faults.append(Fault("label_outside", refusal.text))

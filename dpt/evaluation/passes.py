@@ -175,7 +175,8 @@ def score_files(cfg: PlainMapping, dataset: Dataset, protocol: Protocol) -> Scor
     for outputs, labels in read_in_order(predicted.read, range(len(dataset)), num_workers=workers):
         scorer.add(outputs, labels, labels["image"])
         for name, check in checks.items():
-            check.add(outputs[name].tensor, labels)
+            size = objectives[name].ground_truth(labels, 0)[0].shape[-2:]
+            check.add(objectives[name].predict(outputs[name].prediction, size), labels)
     for name, check in checks.items():
         source = f"predictions={cfg['predictions']}: {name}"
         with naming(source):

@@ -269,7 +269,8 @@ class PredictedDataset:
             palette = self.dataset.info.palette
             values = io.read_labels(file.path, colors=palette).astype(np.int64)
             size = sample["labels"].shape
-        if values.shape != size:
+        image_size = sample["image"].shape[:2]
+        if values.shape != size and not (self.dataset.resize_labels and values.shape == image_size):
             raise DataError(
                 f"{file.path}: {values.shape[1]}x{values.shape[0]} pixels (width x height), but "
                 f"its ground truth has {size[1]}x{size[0]}"

@@ -92,6 +92,9 @@ class FileDataset(Dataset):
             viewers show them, or the stored pixels (``ignore``). None: as the sizes tell; an image
             with such a tag whose labels fit both is refused. Images without labels in their pixels
             are turned, except with ``ignore``.
+        resize_labels: accept labels, objects and depth that are smaller or larger than their image,
+            if the aspect ratios agree within a pixel. They keep their size in samples and scores;
+            for training they are resized to that of the image, by nearest neighbour.
     """
 
     root: str | Path = field()  # without a default: the base class has None
@@ -112,6 +115,7 @@ class FileDataset(Dataset):
     bands: tuple[_Band] | tuple[_Band, _Band, _Band] | None = None
     image_max: Annotated[float, Field(gt=0)] | None = None
     exif: Literal["apply", "ignore"] | None = None
+    resize_labels: bool = False
 
     depth_format: ClassVar[DepthRule | None] = None
     """Scale and invalid values of the depth files."""
@@ -326,10 +330,13 @@ class FileDataset(Dataset):
         if orientation == 1:
             return image
         upright = pictures.turned_upright(image, orientation)
-        size = None if self.exif == "apply" else map_size
-        if size in (None, upright.shape[:2]) and size != image.shape[:2]:
+        if self.exif == "apply" or map_size is None:
             return upright
-        if size == image.shape[:2] != upright.shape[:2]:
+        fits_stored = self.fits(map_size, image.shape)
+        fits_upright = self.fits(map_size, upright.shape)
+        if fits_upright and not fits_stored:
+            return upright
+        if fits_stored and not fits_upright:
             return image
         fault = f"EXIF orientation {orientation}, with labels that may fit stored or upright pixels"
         raise DataError(f"{path}: {fault}: set data.exif=ignore or data.exif=apply")

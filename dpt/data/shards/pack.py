@@ -78,7 +78,10 @@ def pack_split(
     if not shards:
         raise DataError(f"split {split}: no sample could be read: check the data set")
     index = ShardIndex(
-        info=dataset.info, class_id_names=dataset.class_id_names, shards=tuple(shards)
+        info=dataset.info,
+        class_id_names=dataset.class_id_names,
+        resize_labels=dataset.resize_labels,
+        shards=tuple(shards),
     )
     atomic.write_bytes(target, INDEX.dump_json(index, indent=1))
     return index

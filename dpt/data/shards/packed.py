@@ -50,6 +50,7 @@ class ShardIndex:
 
     info: DatasetInfo
     class_id_names: tuple[str, ...] = ()
+    resize_labels: bool = False
     shards: Annotated[tuple[Shard, ...], Field(min_length=1)]
     format: Literal["dpt-packed-3"] = "dpt-packed-3"
 
@@ -85,6 +86,7 @@ class PackedDataset(Dataset):
         self.folder = Path(cache_dir).expanduser() if self.is_remote else data_root(root)
         index = self._read_index(split)
         self.info, self.class_id_names = index.info, index.class_id_names
+        self.resize_labels = index.resize_labels
         self.shards, self.window = index.shards, window
         self._ends = list(accumulate(shard.samples for shard in self.shards))
         self._tables: dict[int, Table] = {}

@@ -74,16 +74,18 @@ def decode_sample(files: Mapping[str, bytes], *, source: str) -> Sample:
     images = [name for name in files if name not in _NO_IMAGES]
     if len(images) != 1:
         raise DataError(f"{source}: has {len(images)} images, expected one: pack the data again")
-    image = io.read_image(f"{source}.{images[0]}", data=files[images[0]])
+    sample = Sample(image=io.read_image(f"{source}.{images[0]}", data=files[images[0]]))
+    if "labels.png" in files:
+        sample["labels"] = _read_png(f"{source}.labels.png", files["labels.png"])
+    height, width = sample.get("labels", sample["image"]).shape[:2]
     try:
         scalars = vars(_SCALARS.validate_json(files["json"]))
         for mask in scalars["masks"] or ():
-            encode_mask({"size": [*image.shape[:2]], "counts": mask.counts}, image.shape[:2])
+            code = {"size": [height, width], "counts": mask.counts}
+            encode_mask(code, (height, width))
     except (KeyError, ValueError):
         raise DataError(f"{source}.json: missing or damaged: pack the data again") from None
-    sample = cast(Sample, {"image": image, **{k: v for k, v in scalars.items() if v is not None}})
-    if "labels.png" in files:
-        sample["labels"] = _read_png(f"{source}.labels.png", files["labels.png"])
+    sample.update(cast(Sample, {k: v for k, v in scalars.items() if v is not None}))
     if "objects.png" in files:
         sample["objects"] = _read_png(f"{source}.objects.png", files["objects.png"])
     if "depth.npz" in files:
