@@ -5,6 +5,7 @@ at whole numbers, so that the first pixel covers 0..1. A polygon with corners at
 exactly the pixels that it encloses.
 """
 
+import posixpath
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Sequence
@@ -204,7 +205,7 @@ class ImageFinder:
         """
         name = local_name(name)
         for folder in (PurePosixPath(source).parent, PurePosixPath()):
-            path = self._paths.get(plain_name((folder / name).as_posix()))
+            path = self._paths.get(plain_name(posixpath.normpath(folder / name)))
             if path is not None:
                 return self._root / path
         candidates = self._by_ending[_ending(name)]

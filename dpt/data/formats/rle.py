@@ -31,10 +31,7 @@ def encode_mask(segmentation: object, size: tuple[int, int]) -> Rle:
     height, width = size
     if isinstance(segmentation, list):
         _check_polygons([np.asarray(polygon, float) for polygon in segmentation], height, width)
-        codes = coco.frPyObjects(segmentation, height, width)
-        while len(codes) > 1:  # in groups, as the time to merge N at once grows with N²
-            codes = [coco.merge(codes[k : k + 8]) for k in range(0, len(codes), 8)]
-        return codes[0]
+        return merge_masks(coco.frPyObjects(segmentation, height, width))
     code = segmentation if isinstance(segmentation, Mapping) else {}
     if [*map(float, code.get("size", ()))] != [height, width]:
         raise ValueError(f"it is neither polygons nor an RLE of {height}x{width}")
@@ -49,6 +46,18 @@ def encode_mask(segmentation: object, size: tuple[int, int]) -> Rle:
     if counts.sum() != height * width:
         raise ValueError(f"its counts sum to {counts.sum()}, not {height * width}")
     return coco.frPyObjects({"size": [height, width], "counts": counts.tolist()}, height, width)
+
+
+def encode_pixels(mask: np.ndarray) -> Rle:
+    """Returns a mask, bool (H, W), as an RLE."""
+    return coco.encode(np.asfortranarray(mask, np.uint8))
+
+
+def merge_masks(codes: Sequence[Rle]) -> Rle:
+    """Returns the pixels of any of several masks of the same size."""
+    while len(codes) > 1:  # in groups, as the time to merge N at once grows with N²
+        codes = [coco.merge(codes[k : k + 8]) for k in range(0, len(codes), 8)]
+    return codes[0]
 
 
 def subtract_mask(code: Rle, other: Rle) -> Rle:

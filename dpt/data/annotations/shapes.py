@@ -1,0 +1,105 @@
+"""Shapes that several label tools have: bitmaps, rectangles, ellipses, and objects of parts."""
+
+import base64
+import math
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpt.data.annotations.base import Shape
+from dpt.data.formats.pictures import Picture, decode_picture, one_page
+from dpt.data.formats.rle import Rle, encode_pixels, merge_masks, subtract_mask
+from dpt.files import MAX_PIXELS, decoding
+
+
+@dataclass(frozen=True, eq=False)
+class Union(Shape):
+    """The pixels of any of several shapes."""
+
+    parts: Sequence[Shape]
+
+    def encode(self, size: tuple[int, int]) -> Rle:
+        return merge_masks([part.encode(size) for part in self.parts])
+
+
+@dataclass(frozen=True, eq=False)
+class Difference(Shape):
+    """The pixels of a shape that others do not have."""
+
+    shape: Shape
+    others: Sequence[Shape]
+
+    def encode(self, size: tuple[int, int]) -> Rle:
+        return subtract_mask(self.shape.encode(size), Union(self.others).encode(size))
+
+
+@dataclass(frozen=True, eq=False)
+class Bitmap(Shape):
+    """A picture of a part of the image, in base64; it is decoded when it is used.
+
+    Attributes:
+        left, top: the pixel of the image where it begins.
+        is_zipped: whether zlib has compressed the picture's file once more.
+    """
+
+    content: str
+    left: int
+    top: int
+    is_zipped: bool = False
+
+    def encode(self, size: tuple[int, int]) -> Rle:
+        with decoding("its bitmap", "a picture in base64"):
+            data = base64.b64decode(self.content)
+            if self.is_zipped:
+                data = zlib.decompressobj().decompress(data, MAX_PIXELS)
+        mask = mask_of(decode_picture("its bitmap", one_page("its bitmap", data, None)))
+        return encode_pixels(placed(mask, self.left, self.top, size))
+
+
+def mask_of(picture: Picture) -> np.ndarray:
+    """Returns where a picture is opaque and, without alpha, where it is not 0; bool (H, W)."""
+    if picture.alpha is not None and picture.alpha.min() < picture.alpha.max():
+        return picture.alpha > 0
+    pixels = picture.pixels
+    return pixels != 0 if pixels.ndim == 2 else (pixels != 0).any(axis=2)
+
+
+def placed(mask: np.ndarray, left: int, top: int, size: tuple[int, int]) -> np.ndarray:
+    """Returns a mask of an image, bool (H, W), of which ``mask`` is a part.
+
+    Raises:
+        ValueError: the part is not inside the image.
+    """
+    height, width = mask.shape
+    if not (0 <= top <= size[0] - height and 0 <= left <= size[1] - width):
+        place = f"{width}x{height} at {left}, {top}"
+        raise ValueError(f"a mask of {place} is not inside the image of {size[1]}x{size[0]}")
+    whole = np.zeros(size, bool)
+    whole[top : top + height, left : left + width] = mask
+    return whole
+
+
+def box_ring(x0: float, y0: float, x1: float, y1: float) -> np.ndarray:
+    """Returns the corners of a rectangle, float64 (4, 2)."""
+    return np.array([[x0, y0], [x1, y0], [x1, y1], [x0, y1]])
+
+
+def ellipse_ring(x: float, y: float, radius_x: float, radius_y: float) -> np.ndarray:
+    """Returns corners on an ellipse, float64 (N, 2), so many that they are within 0.05 pixels.
+
+    Raises:
+        ValueError: a radius is not a number above 0 and below a million.
+    """
+    if not (0 < radius_x < 1e6 and 0 < radius_y < 1e6):
+        raise ValueError(f"an ellipse has the radii {radius_x:g} and {radius_y:g}")
+    count = 8 + math.ceil(10 * math.sqrt(max(radius_x, radius_y)))
+    angles = np.linspace(0, 2 * np.pi, count, endpoint=False)
+    return np.stack([x + radius_x * np.cos(angles), y + radius_y * np.sin(angles)], axis=1)
+
+
+def rotated(ring: np.ndarray, x: float, y: float, radians: float) -> np.ndarray:
+    """Returns corners turned about (x, y), clockwise on the screen."""
+    cos, sin = math.cos(radians), math.sin(radians)
+    return (ring - (x, y)) @ np.array([[cos, sin], [-sin, cos]]) + (x, y)
