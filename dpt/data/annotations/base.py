@@ -49,6 +49,18 @@ class CocoShape(Shape):
 
 
 @dataclass(frozen=True, eq=False)
+class Mask(Shape):
+    """Pixels that are known."""
+
+    code: Rle
+
+    def encode(self, size: tuple[int, int]) -> Rle:
+        if [*size] != self.code["size"]:
+            raise ValueError(f"it is a mask of {self.code['size']}, not of {[*size]}")
+        return self.code
+
+
+@dataclass(frozen=True, eq=False)
 class Polygons(Shape):
     """Rings of corners, float64 (N, 2) of x and y; the holes lie inside the outer rings."""
 
@@ -71,6 +83,7 @@ class Annotation:
     shape: Shape
     is_crowd: bool = False  # several objects of a class, not told apart
     area: float | None = None  # by which COCO calls it small; None: that of its mask
+    score: float | None = None  # of a prediction
     name: str = ""  # what messages call it, such as its id
 
 

@@ -4,12 +4,20 @@ from collections.abc import Sequence
 
 import cv2
 import numpy as np
+from pycocotools import mask as coco
 from scipy.spatial import cKDTree
 
 from dpt.data.annotations.base import Polygons
+from dpt.data.formats.rle import Rle
 
 
-def trace(mask: np.ndarray) -> list[Polygons]:
+def trace_code(code: Rle) -> list[Polygons]:
+    """Returns the parts of an encoded mask, see :func:`trace`."""
+    left, top, width, height = map(int, coco.toBbox(code))
+    return trace(coco.decode(code)[top : top + height, left : left + width], (left, top))
+
+
+def trace(mask: np.ndarray, corner: tuple[int, int] = (0, 0)) -> list[Polygons]:
     """Returns the parts of a mask, each with one outer ring and its holes.
 
     Pixels that touch only at a corner are in different parts. Rings have corners only where they
@@ -17,6 +25,7 @@ def trace(mask: np.ndarray) -> list[Polygons]:
 
     Args:
         mask: (H, W); pixels that are not 0 belong to the object.
+        corner: x and y of its first pixel in the image.
     """
     filled = np.pad(mask != 0, 1)
     corners = _corners(filled)
@@ -27,7 +36,7 @@ def trace(mask: np.ndarray) -> list[Polygons]:
         x, y = ring[0]
         is_outer = bool(filled[y + 1, x + 1])  # the pixel below the first edge, which is at the top
         part = int(part_of_pixel[y + is_outer, x + 1])
-        points = ring.astype(float)
+        points = ring + np.array(corner, float)
         if is_outer:
             outer[part] = points
         else:

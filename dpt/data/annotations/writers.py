@@ -1,0 +1,286 @@
+"""Writes labels in the formats of label tools, with exactly the pixels that they have."""
+
+import io
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import PIL.Image
+import yaml
+from pycocotools import mask as coco
+
+from dpt.data.annotations.base import AnnotatedClass, AnnotatedImage
+from dpt.data.annotations.tracing import one_ring, trace_code
+from dpt.data.formats.rle import Rle
+from dpt.files import DataError, parse_json, read_bytes
+from dpt.types import IGNORE_INDEX
+from dpt.validation import Plain
+
+_VOID = (224, 224, 192)  # colour of unlabelled pixels in VOC's pictures
+_DEFAULT = "default"  # what CVAT calls the split of images without one
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Entry:
+    """An image to write."""
+
+    name: str  # of its files, a path without suffix
+    image: AnnotatedImage
+    size: tuple[int, int]  # (H, W)
+
+    @property
+    def codes(self) -> list[Rle]:
+        """The masks of its objects."""
+        return [item.shape.encode(self.size) for item in self.image.objects]
+
+
+class Writer(ABC):
+    """Makes the files of a format. To add one, derive from this class and add it to ``WRITERS``.
+
+    Args:
+        classes: with the colours of pictures.
+    """
+
+    name: ClassVar[str]
+    has_background: ClassVar[bool] = False  # whether pixels can have a class without an object
+    has_overlaps: ClassVar[bool] = True
+    has_crowds: ClassVar[bool] = False
+    has_things: ClassVar[bool] = False  # whether it tells things from stuff
+    scratch: ClassVar[str] = ""  # folder of files that :meth:`common_files` alone needs
+
+    def __init__(self, classes: Sequence[AnnotatedClass]) -> None:
+        self.classes = classes
+        self.class_ids = {row.name: k for k, row in enumerate(classes)}
+
+    def image_path(self, name: str, split: str) -> str:
+        """Returns the path of an image without its suffix."""
+        return _path("images", split, name)
+
+    @abstractmethod
+    def label_paths(self, name: str, split: str) -> tuple[str, ...]:
+        """Returns the paths of the label files of an image."""
+
+    @abstractmethod
+    def encode(self, entry: Entry) -> tuple[bytes, ...]:
+        """Returns the content of the label files of an image."""
+
+    @abstractmethod
+    def common_files(self, root: Path, names: Mapping[str, Sequence[str]]) -> dict[str, bytes]:
+        """Returns the files for all images by their paths.
+
+        Args:
+            root: the folder that holds the label files.
+            names: of the images of each split.
+        """
+
+
+def _path(*parts: str) -> str:
+    return "/".join(part for part in parts if part)
+
+
+class CocoWriter(Writer):
+    """Instances: polygons where an object has no hole, otherwise RLE."""
+
+    name = "coco"
+    has_crowds = True
+    has_things = True
+    scratch = "parts"
+
+    def label_paths(self, name: str, split: str) -> tuple[str, ...]:
+        return (_path(self.scratch, split, f"{name}.json"),)
+
+    def encode(self, entry: Entry) -> tuple[bytes, ...]:
+        height, width = entry.size
+        path = self.image_path(entry.name, entry.image.split).removeprefix("images/")
+        file_name = path + entry.image.image.suffix
+        image = {"file_name": file_name, "height": height, "width": width}
+        rows: list[Plain] = []
+        for item, code in zip(entry.image.objects, entry.codes, strict=True):
+            area = float(coco.area(code)) if item.area is None else item.area
+            row: Plain = {"category_id": 1 + self.class_ids[item.class_name], "area": area}
+            row |= {"bbox": coco.toBbox(code).tolist(), "iscrowd": int(item.is_crowd)}
+            row["segmentation"] = _segmentation(code, as_runs=item.is_crowd)
+            rows.append(row if item.score is None else row | {"score": item.score})
+        return (json.dumps({"image": image, "annotations": rows}).encode(),)
+
+    def common_files(self, root: Path, names: Mapping[str, Sequence[str]]) -> dict[str, bytes]:
+        categories = [
+            {"id": k, "name": row.name, "supercategory": "", "isthing": int(row.is_thing)}
+            for k, row in enumerate(self.classes, 1)
+        ]
+        files: dict[str, bytes] = {}
+        for split in names:
+            images: list[Plain] = []
+            annotations: list[Plain] = []
+            for name in names[split]:
+                path = root / self.label_paths(name, split)[0]
+                part = parse_json(read_bytes(path), path)
+                images.append({"id": 1 + len(images), **part["image"]})
+                for row in part["annotations"]:
+                    number = 1 + len(annotations)
+                    annotations.append({"id": number, "image_id": len(images), **row})
+            content = {"info": {}, "licenses": [], "images": images}
+            content |= {"annotations": annotations, "categories": categories}
+            path_of_split = f"annotations/instances_{split or _DEFAULT}.json"
+            files[path_of_split] = json.dumps(content).encode()
+        return files
+
+
+def _segmentation(code: Rle, *, as_runs: bool) -> object:
+    parts = [] if as_runs else trace_code(code)
+    if as_runs or any(part.holes for part in parts):
+        return {"size": code["size"], "counts": code["counts"].decode()}
+    return [part.outer[0].ravel().tolist() for part in parts]
+
+
+class YoloWriter(Writer):
+    """A line for each object, with one ring that bridges join to holes and further parts."""
+
+    name = "yolo"
+
+    def label_paths(self, name: str, split: str) -> tuple[str, ...]:
+        return (_path("labels", split, f"{name}.txt"),)
+
+    def encode(self, entry: Entry) -> tuple[bytes, ...]:
+        lines = []
+        for item, code in zip(entry.image.objects, entry.codes, strict=True):
+            ring = one_ring(trace_code(code)) / entry.size[::-1]
+            numbers = " ".join(f"{value:.8g}" for value in ring.ravel().tolist())
+            lines.append(f"{self.class_ids[item.class_name]} {numbers}\n")
+        return ("".join(lines).encode(),)
+
+    def common_files(self, root: Path, names: Mapping[str, Sequence[str]]) -> dict[str, bytes]:
+        content: Plain = {split or "train": _path("images", split) for split in names}
+        content["names"] = {k: row.name for k, row in enumerate(self.classes)}
+        text = yaml.safe_dump(content, allow_unicode=True, sort_keys=False)
+        return {"data.yaml": text.encode()}
+
+
+class LabelmeWriter(Writer):
+    """A JSON file beside each image: a polygon for each part of an object, with bridges to its
+    holes; ``group_id`` joins the parts."""
+
+    name = "labelme"
+
+    def image_path(self, name: str, split: str) -> str:
+        return _path(split, name)
+
+    def label_paths(self, name: str, split: str) -> tuple[str, ...]:
+        return (f"{_path(split, name)}.json",)
+
+    def encode(self, entry: Entry) -> tuple[bytes, ...]:
+        shapes = []
+        for number, code in enumerate(entry.codes, 1):
+            item, parts = entry.image.objects[number - 1], trace_code(code)
+            for part in parts:
+                shape: Plain = {"label": item.class_name, "points": one_ring([part]).tolist()}
+                shape["group_id"] = number if len(parts) > 1 else None
+                shape["description"] = "" if item.score is None else f"score {item.score:g}"
+                shapes.append(shape | {"shape_type": "polygon", "flags": {}, "mask": None})
+        content: Plain = {"version": "5.5.0", "flags": {}, "shapes": shapes}
+        content["imagePath"] = entry.name.rpartition("/")[2] + entry.image.image.suffix
+        content |= {"imageData": None, "imageHeight": entry.size[0], "imageWidth": entry.size[1]}
+        return (json.dumps(content, ensure_ascii=False).encode(),)
+
+    def common_files(self, root: Path, names: Mapping[str, Sequence[str]]) -> dict[str, bytes]:
+        return {"labels.txt": _lines(row.name for row in self.classes)}
+
+
+class FolderWriter(Writer):
+    """Class ids and object ids in pictures, as ``data=folder`` reads them."""
+
+    name = "folder"
+    has_background = True
+    has_overlaps = False
+    has_crowds = True
+
+    def label_paths(self, name: str, split: str) -> tuple[str, ...]:
+        folders = ("masks", "objects") if any(row.is_thing for row in self.classes) else ("masks",)
+        return tuple(_path(folder, split, f"{name}.png") for folder in folders)
+
+    def encode(self, entry: Entry) -> tuple[bytes, ...]:
+        labels, objects = self._maps(entry)
+        contents = _picture(labels), _picture(objects)
+        return contents[: len(self.label_paths("", ""))]
+
+    def _maps(self, entry: Entry) -> tuple[np.ndarray, np.ndarray]:
+        """Returns class ids, uint8 (H, W), and object ids, uint16; later objects are in front."""
+        positions = entry.image.rasterise(entry.size, "later").positions
+        class_of_position, number_of_position = [IGNORE_INDEX], [0]
+        for number, item in enumerate(entry.image.objects, 1):
+            class_id = self.class_ids[item.class_name]
+            is_object = self.classes[class_id].is_thing and not item.is_crowd
+            class_of_position.append(class_id)
+            number_of_position.append(number if is_object else 0)
+        labels = np.array(class_of_position, np.uint8)[positions]
+        return labels, np.array(number_of_position, np.uint16)[positions]
+
+    def common_files(self, root: Path, names: Mapping[str, Sequence[str]]) -> dict[str, bytes]:
+        return {"classes.txt": _lines(row.name for row in self.classes)}
+
+
+class VocWriter(FolderWriter):
+    """Class ids and object ids in pictures with a palette; 255 is unlabelled."""
+
+    name = "voc"
+
+    def image_path(self, name: str, split: str) -> str:
+        return _path("JPEGImages", name)
+
+    def label_paths(self, name: str, split: str) -> tuple[str, ...]:
+        return f"SegmentationClass/{name}.png", f"SegmentationObject/{name}.png"
+
+    def encode(self, entry: Entry) -> tuple[bytes, ...]:
+        labels, objects = self._maps(entry)
+        numbers = np.unique(objects, return_inverse=True)[1].reshape(objects.shape)
+        numbers += objects.min() > 0
+        if numbers.max() >= IGNORE_INDEX:
+            fault = f"{numbers.max()} objects, in VOC's format at most {IGNORE_INDEX - 1}"
+            raise DataError(f"{entry.image.image}: {fault}: choose another format")
+        numbers[labels == IGNORE_INDEX] = IGNORE_INDEX
+        colors = [row.color for row in self.classes]
+        return _picture(labels, colors), _picture(numbers.astype(np.uint8), _VOC_COLORS)
+
+    def common_files(self, root: Path, names: Mapping[str, Sequence[str]]) -> dict[str, bytes]:
+        rows = [f"{row.name}:{','.join(map(str, row.color))}::" for row in self.classes]
+        lists = {
+            f"ImageSets/Segmentation/{split or _DEFAULT}.txt": _lines(names[split])
+            for split in names
+        }
+        return {"labelmap.txt": _lines(["# label:color_rgb:parts:actions", *rows]), **lists}
+
+
+def _bits(k: int, channel: int) -> int:
+    return sum((k >> (3 * j + channel) & 1) << (7 - j) for j in range(3))
+
+
+_VOC_COLORS = [tuple(_bits(k, channel) for channel in range(3)) for k in range(256)]
+"""VOC's palette, in which neighbours differ."""
+
+
+def _picture(ids: np.ndarray, colors: Sequence[Sequence[int]] = ()) -> bytes:
+    """Returns ids as PNG; with ``colors`` it has a palette, in which 255 is VOC's void."""
+    picture = PIL.Image.fromarray(ids)
+    if colors:
+        rows = np.zeros((256, 3), np.uint8)
+        rows[: len(colors)] = colors
+        rows[IGNORE_INDEX] = _VOID
+        picture.putpalette(rows.tobytes())
+    file = io.BytesIO()
+    picture.save(file, "PNG")
+    return file.getvalue()
+
+
+def _lines(lines) -> bytes:
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+WRITERS: dict[str, type[Writer]] = {
+    writer.name: writer
+    for writer in (CocoWriter, YoloWriter, LabelmeWriter, VocWriter, FolderWriter)
+}
+"""By the names of ``dpt data convert --to``."""
