@@ -3,7 +3,9 @@
 import base64
 import io
 import json
+import zlib
 
+import cv2
 import numpy as np
 import pytest
 from label_tool_files import SCENES, SIZE, box, one_ring, save_images
@@ -12,6 +14,7 @@ from pycocotools import mask as coco
 
 from dpt.data.annotations import FORMATS
 from dpt.data.annotations.base import UNLABELLED
+from dpt.data.annotations.labelstudio import unpack_runs
 from dpt.files import DataError, files_below
 
 
@@ -241,9 +244,438 @@ def test_via_several_attributes_are_refused(tmp_path):
         read("via", tmp_path)
 
 
+# --------------------------------------------------------------------------------------- YOLO
+
+CLASSES = ["tree", "car"]
+
+
+def yolo_lines(objects):
+    for label, mask in objects:
+        ring = np.array(one_ring(mask)) / (SIZE[1], SIZE[0])
+        yield " ".join([str(CLASSES.index(label)), *(f"{value:.6f}" for value in ring.ravel())])
+
+
+def write_text(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def write_yolo(root, *, images="images", labels="labels", settings="names: [tree, car]\n"):
+    save_images(root / images)
+    for name, objects in SCENES.items():
+        write_text(root / labels / f"{name}.txt", "\n".join(yolo_lines(objects)))
+    if settings:
+        write_text(root / "data.yaml", settings)
+
+
+@pytest.mark.parametrize(
+    "folders",
+    [
+        {},
+        {"images": "train/images", "labels": "train/labels"},
+        {"images": "images/train", "labels": "labels/train"},
+        {"images": "all", "labels": "all"},
+    ],
+)
+def test_yolo_is_read_exactly(tmp_path, folders):
+    write_yolo(tmp_path, **folders)
+    annotations = read("yolo", tmp_path)
+    assert_equal(annotations)
+    assert [row.name for row in annotations.classes] == CLASSES
+    assert annotations.notes == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [("", ["class_0", "class_1"]), ("names: {1: car, 0: tree, 4: 7}\n", ["tree", "car", "7"])],
+)
+def test_yolo_names_of_classes(tmp_path, settings, names):
+    write_yolo(tmp_path, settings=settings)
+    assert [row.name for row in read("yolo", tmp_path).classes] == names
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "train: images/train\nval: images/val\n",
+        "train: ../images/train\nval: ../images/val\n",
+        "path: ../datasets/mine\ntrain: images/train\nvalid: images/val\n",
+        "path: /home/me/mine\ntrain: [images/train]\nval: [images/val/]\n",
+        "train: /home/me/mine/images/train\nval: C:\\mine\\images\\val\n",
+        "train: train.txt\nval: val.txt\n",
+    ],
+)
+def test_yolo_splits_are_those_of_data_yaml(tmp_path, settings):
+    for split, name in {"train": "a", "val": "c"}.items():
+        save_images(tmp_path / "images" / split)
+        text = "\n".join(yolo_lines(SCENES[name]))
+        write_text(tmp_path / f"labels/{split}/{name}.txt", text)
+        (tmp_path / f"{split}.txt").write_text(
+            f"./images/{split}/{name}.jpg\n".replace("jpg", "png")
+        )
+    write_text(tmp_path / "data.yaml", f"{settings}names: [tree, car]\n")
+    annotations = read("yolo", tmp_path)
+    assert {image.image.stem: image.split for image in annotations.images} == {
+        "a": "train",
+        "c": "val",
+    }
+    if "txt" not in settings:
+        assert any(note.startswith("4 images without a label file") for note in annotations.notes)
+
+
+def test_yolo_entries_of_the_same_folder_are_no_splits(tmp_path):
+    write_yolo(tmp_path, settings="train: images\nval: images\ntest: none\nnames: [tree, car]\n")
+    annotations = read("yolo", tmp_path)
+    assert {image.split for image in annotations.images} == {""}
+    assert any("none" in note for note in annotations.notes)
+
+
+def test_yolo_boxes_are_counted(tmp_path):
+    write_yolo(tmp_path)
+    path = tmp_path / "labels/a.txt"
+    path.write_text(f"0 0.5 0.5 0.1 0.1\n{path.read_text()}\n")
+    annotations = read("yolo", tmp_path)
+    assert_equal(annotations)
+    assert any(note.startswith("1 rectangle ") for note in annotations.notes)
+
+
+@pytest.mark.parametrize("line", ["5 0 0 1 0 1 1", "0 0 0 1 0 1", "0 0 x 1 0 1 1", "0 0 0 1"])
+def test_yolo_line_that_is_no_object_is_named(tmp_path, line):
+    write_yolo(tmp_path)
+    path = tmp_path / "labels/a.txt"
+    path.write_text(f"{path.read_text()}\n{line}\n")
+    with pytest.raises(DataError, match=r"a\.txt: line 5"):
+        read("yolo", tmp_path)
+
+
+def test_yolo_keypoints_are_refused(tmp_path):
+    write_yolo(tmp_path, settings="names: [tree, car]\nkpt_shape: [3, 2]\n")
+    with pytest.raises(DataError, match=r"data\.yaml"):
+        read("yolo", tmp_path)
+
+
+# --------------------------------------------------------------------------------------- CVAT
+
+
+def cvat_file(images, labels=(("tree", "#00ff7f"), ("car", "#0a0b0c"))):
+    rows = [
+        f"<label><name>{name}</name><color>{color}</color><attributes/></label>"
+        for name, color in labels
+    ]
+    head = f"<meta><task><size>3</size><labels>{''.join(rows)}</labels></task></meta>"
+    start = "<?xml version='1.0' encoding='utf-8'?>\n<annotations>\n  <version>1.1</version>"
+    return f"{start}{head}{images}</annotations>"
+
+
+def cvat_image(name, shapes, **options):
+    given = "".join(f' {key}="{value}"' for key, value in options.items())
+    size = f'width="{SIZE[1]}" height="{SIZE[0]}"'
+    return f'<image id="0" name="{name}" {size}{given}>{"".join(shapes)}</image>'
+
+
+def cvat_polygon(label, mask, **options):
+    points = ";".join(f"{x:.2f},{y:.2f}" for x, y in one_ring(mask))
+    given = "".join(f' {key}="{value}"' for key, value in options.items())
+    return (
+        f'<polygon label="{label}" source="manual" occluded="0" points="{points}"{given}></polygon>'
+    )
+
+
+def cvat_mask(label, mask):
+    rows, columns = np.nonzero(mask.any(axis=1))[0], np.nonzero(mask.any(axis=0))[0]
+    top, left, bottom, right = rows[0], columns[0], rows[-1], columns[-1]
+    values = mask[top : bottom + 1, left : right + 1].ravel()
+    borders = np.flatnonzero(np.diff(values, prepend=False))
+    runs = np.diff([0, *borders, len(values)])
+    place = f'left="{left}" top="{top}" width="{right - left + 1}" height="{bottom - top + 1}"'
+    text = ", ".join(map(str, runs))
+    return f'<mask label="{label}" source="manual" rle="{text}" {place} z_order="0"></mask>'
+
+
+def write_cvat(root, shape=cvat_polygon):
+    save_images(root / "images")
+    images = [
+        cvat_image(f"{name}.png", [shape(label, mask) for label, mask in objects])
+        for name, objects in SCENES.items()
+    ]
+    write_text(root / "annotations.xml", cvat_file("".join(images)))
+
+
+@pytest.mark.parametrize("shape", [cvat_polygon, cvat_mask])
+def test_cvat_is_read_exactly(tmp_path, shape):
+    write_cvat(tmp_path, shape)
+    annotations = read("cvat", tmp_path)
+    assert_equal(annotations)
+    assert [(row.name, row.color) for row in annotations.classes] == [
+        ("tree", (0, 255, 127)),
+        ("car", (10, 11, 12)),
+    ]
+    assert annotations.notes == []
+
+
+def test_cvat_order_groups_and_splits(tmp_path):
+    save_images(tmp_path)
+    one, two = box(1, 1, 5, 5), box(7, 7, 9, 9)
+    first = [
+        cvat_polygon("car", one, z_order=2, group_id=4),
+        cvat_polygon("tree", two, z_order=1),
+        cvat_polygon("car", two, z_order=0, group_id=4),
+    ]
+    images = cvat_image("a.png", first, subset="Train") + cvat_image(
+        "b.png", [], subset="Validation"
+    )
+    write_text(tmp_path / "x.xml", cvat_file(images))
+    annotations = read("cvat", tmp_path)
+    assert [image.split for image in annotations.images] == ["train", "val"]
+    (_, car), (_, tree) = objects_of(annotations.images[0])
+    assert np.array_equal(car, one | two)
+    assert np.array_equal(tree, two)
+
+
+def test_cvat_shapes(tmp_path):
+    save_images(tmp_path)
+    shapes = [
+        cvat_polygon("tree", box(0, 0, 2, 2)),
+        '<box label="car" xtl="2.00" ytl="3.00" xbr="8.00" ybr="7.00"></box>',
+        '<box label="car" xtl="2.00" ytl="3.00" xbr="8.00" ybr="7.00" rotation="90.00"></box>',
+        '<ellipse label="car" cx="16.0" cy="12.0" rx="8.0" ry="3.0"></ellipse>',
+        '<polyline label="car" points="1,1;2,2"></polyline>',
+        '<points label="car" points="1,1;2,2"></points>',
+        '<skeleton label="car"><points label="1" points="1,1"></points></skeleton>',
+        '<tag label="car"></tag>',
+    ]
+    write_text(tmp_path / "x.xml", cvat_file(cvat_image("a.png", shapes)))
+    annotations = read("cvat", tmp_path)
+    _, (_, upright), (_, turned), (_, ellipse) = objects_of(annotations.images[0])
+    assert np.array_equal(upright, box(2, 3, 8, 7))
+    assert np.array_equal(turned, box(3, 2, 7, 8))
+    assert ellipse.sum() == pytest.approx(np.pi * 24, rel=0.03)
+    notes = " ".join(annotations.notes)
+    assert all(f"1 {kind}" in notes for kind in ("polyline", "points", "skeleton"))
+    assert "2 rectangles" in notes
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<!DOCTYPE x [<!ENTITY a "aaaa">]><annotations><version>&a;</version></annotations>',
+        "<annotations>\n<version>1.1</version><track id='0' label='car'/></annotations>",
+        "<annotations>\n<version>1.1</version><image id='0'",
+        "<annotations>\n<version>1.1</version><image id='0' name='a.png'/></annotations>",
+        cvat_file(cvat_image("a.png", ['<mask label="car" rle="1, x" left="0" top="0"/>'])),
+    ],
+)
+def test_cvat_file_that_cannot_be_used_is_named(tmp_path, text):
+    save_images(tmp_path)
+    write_text(tmp_path / "x.xml", text)
+    with pytest.raises(DataError, match=r"x\.xml"):
+        read("cvat", tmp_path, ["x.xml"])
+
+
+# ------------------------------------------------------------------------------- Label Studio
+
+
+def label_studio_rle(rgba, sizes=(3, 4, 8, 16)):
+    """Packs runs of equal bytes, and single bytes as blocks that are no runs."""
+    values = rgba.ravel()
+    starts = np.flatnonzero(np.diff(values.astype(int), prepend=-1))
+    bits = f"{len(values):032b}{7:05b}" + "".join(f"{size - 1:04b}" for size in sizes)
+    for start, stop in zip(starts, [*starts[1:], len(values)], strict=True):
+        while start < stop:
+            length = min(int(stop - start), 1 << 16)
+            k = next(k for k, size in enumerate(sizes) if length <= 1 << size)
+            bits += f"{length > 1:b}{k:02b}{length - 1:0{sizes[k]}b}{values[start]:08b}"
+            start += length
+    bits += "0" * (-len(bits) % 8)
+    return [int(bits[k : k + 8], 2) for k in range(0, len(bits), 8)]
+
+
+def studio_region(kind, label, value, **options):
+    region = {"id": "r1", "type": kind, "value": {kind: [label], **value}, "image_rotation": 0}
+    return region | {"original_width": SIZE[1], "original_height": SIZE[0]} | options
+
+
+def studio_polygon(label, mask, **options):
+    points = (np.array(one_ring(mask)) * 100 / (SIZE[1], SIZE[0])).tolist()
+    return studio_region("polygonlabels", label, {"points": points, "closed": True}, **options)
+
+
+def studio_brush(label, mask):
+    rgba = np.zeros((*SIZE, 4), np.uint8)
+    rgba[mask] = 12, 200, 7, 255
+    rgba[0, 0, 3] += rgba[0, 0, 3] == 0  # hardly visible
+    value = {"format": "rle", "rle": label_studio_rle(rgba)}
+    return studio_region("brushlabels", label, value)
+
+
+def studio_task(name, regions, key="annotations"):
+    works = [{"id": 1, "completed_by": 1, "result": regions, "was_cancelled": False}]
+    return {"id": 1, key: works, "predictions": [], "data": {"image": name}}
+
+
+def write_label_studio(root, region=studio_polygon):
+    save_images(root)
+    tasks = [
+        studio_task(f"/data/upload/1/0123abcd-{name}.png", [region(*row) for row in objects])
+        for name, objects in SCENES.items()
+    ]
+    write_json(root / "project-1.json", tasks)
+
+
+@pytest.mark.parametrize("region", [studio_polygon, studio_brush])
+def test_label_studio_is_read_exactly(tmp_path, region):
+    write_label_studio(tmp_path, region)
+    annotations = read("labelstudio", tmp_path)
+    assert_equal(annotations)
+    assert annotations.images[0].size == SIZE
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "/data/local-files/?d=photos%2Fa.png",
+        "/data/upload/0123abcd-a.png",
+        "s3://bucket/x/a.png",
+        "https://example.com/x/a.png",
+        "a.png",
+    ],
+)
+def test_label_studio_image_is_found(tmp_path, name):
+    save_images(tmp_path / "photos")
+    task = studio_task(name, [studio_polygon("car", box(1, 1, 5, 5))], "completions")
+    write_json(tmp_path / "x.json", [task])
+    assert [i.image.name for i in read("labelstudio", tmp_path).images] == ["a.png"]
+
+
+def test_label_studio_regions_without_pixels_are_counted(tmp_path):
+    save_images(tmp_path)
+    regions = [
+        studio_polygon("car", box(1, 1, 5, 5)),
+        studio_polygon("car", box(1, 1, 5, 5), image_rotation=90),
+        studio_region("rectanglelabels", "car", {"x": 1, "y": 1, "width": 5, "height": 5}),
+        studio_region("keypointlabels", "car", {"x": 1, "y": 1, "width": 5}),
+        studio_region("choices", "car", {}),
+        {"type": "relation", "from_id": "r1", "to_id": "r2"},
+    ]
+    ellipse = {"x": 50, "y": 50, "radiusX": 25, "radiusY": 12.5, "rotation": 0}
+    regions.append(studio_region("ellipselabels", "car", ellipse))
+    write_json(tmp_path / "x.json", [studio_task("a.png", regions), studio_task("b.png", [])])
+    annotations = read("labelstudio", tmp_path)
+    notes = " ".join(annotations.notes)
+    assert all(f"1 {kind} " in notes for kind in ("rectangle", "keypoint", "region"))
+    _, (_, mask) = objects_of(annotations.images[0])
+    assert mask.sum() == pytest.approx(np.pi * 24, rel=0.03)
+
+
+def test_label_studio_takes_the_annotation_that_is_ground_truth(tmp_path):
+    save_images(tmp_path)
+    masks = [box(1, 1, 5, 5), box(2, 2, 9, 9), box(3, 3, 4, 4)]
+    task = studio_task("a.png", [])
+    task["annotations"] = [
+        {"result": [studio_polygon("car", mask)], "was_cancelled": k == 2, "ground_truth": k == 0}
+        for k, mask in enumerate(masks)
+    ]
+    write_json(tmp_path / "x.json", [task])
+    assert np.array_equal(only_mask(read("labelstudio", tmp_path)), masks[0])
+    task["annotations"][0]["ground_truth"] = False
+    write_json(tmp_path / "x.json", [task])
+    annotations = read("labelstudio", tmp_path)
+    assert np.array_equal(only_mask(annotations), masks[1])
+    assert any("1 task " in note for note in annotations.notes)
+
+
+def test_label_studio_runs_are_unpacked():
+    values = np.random.default_rng(0).integers(0, 2, 3000).astype(np.uint8)
+    values[100:2900] = 5
+    packed = bytes(label_studio_rle(values))
+    assert np.array_equal(unpack_runs(packed, 3000), values)
+    literal = f"{3:032b}{7:05b}{1:04b}" + "0001" * 3 + "000" + "10" + f"{7:08b}{9:08b}{255:08b}"
+    content = int(literal.ljust(-(-len(literal) // 8) * 8, "0"), 2).to_bytes(-(-len(literal) // 8))
+    assert unpack_runs(content, 3).tolist() == [7, 9, 255]
+    for damaged in (packed[:-5], packed[:3], b"", b"\xff" * 40):
+        with pytest.raises(ValueError):
+            unpack_runs(damaged, 3000)
+
+
+# -------------------------------------------------------------------------------- Supervisely
+
+
+def supervisely_object(label, kind, outer=(), holes=(), bitmap=None):
+    points = {"exterior": [*outer], "interior": [*holes]}
+    return {"classTitle": label, "geometryType": kind, "points": points, "bitmap": bitmap}
+
+
+def contours(mask):
+    found = cv2.findContours(mask.astype(np.uint8), cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)[0]
+    return [contour[:, 0].tolist() for contour in found]
+
+
+def supervisely_polygon(label, mask):
+    (outer,) = contours(mask)
+    outside = cv2.fillPoly(np.zeros(SIZE, np.uint8), [np.array(outer)], 1) > 0
+    return supervisely_object(label, "polygon", outer, contours(outside & ~mask))
+
+
+def supervisely_bitmap(label, mask):
+    rows, columns = np.nonzero(mask.any(axis=1))[0], np.nonzero(mask.any(axis=0))[0]
+    part = mask[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+    rgba = np.zeros((*part.shape, 4), np.uint8)
+    rgba[part] = 255
+    data = base64.b64encode(zlib.compress(png(rgba))).decode()
+    origin = [int(columns[0]), int(rows[0])]
+    return supervisely_object(label, "bitmap", bitmap={"data": data, "origin": origin})
+
+
+def write_supervisely(root, shape=supervisely_bitmap, scenes=SCENES):
+    save_images(root / "ds0/img")
+    for name, objects in scenes.items():
+        content = {"description": "", "tags": [], "size": {"height": SIZE[0], "width": SIZE[1]}}
+        content["objects"] = [shape(label, mask) for label, mask in objects]
+        write_json(root / f"ds0/ann/{name}.png.json", content)
+    classes = [{"title": "tree", "shape": "any", "color": "#00FF7F"}, {"title": "car"}]
+    write_json(root / "meta.json", {"classes": classes, "tags": []})
+
+
+def test_supervisely_bitmaps_are_read_exactly(tmp_path):
+    write_supervisely(tmp_path)
+    annotations = read("supervisely", tmp_path)
+    assert_equal(annotations)
+    assert [row.name for row in annotations.classes] == ["tree", "car"]
+    assert annotations.classes[0].color == (0, 255, 127)
+    assert annotations.notes == []
+
+
+def test_supervisely_polygons_are_read_exactly(tmp_path):
+    scenes = {"a": [SCENES["a"][0], ("car", box(3, 4, 9, 9))], "c": SCENES["c"][1:]}
+    write_supervisely(tmp_path, supervisely_polygon, scenes)
+    assert_equal(read("supervisely", tmp_path), scenes)
+
+
+def test_supervisely_shapes(tmp_path):
+    def shape(label, mask):
+        if label == "tree":
+            return supervisely_object(label, "rectangle", [[2, 3], [7, 6]])
+        if mask.sum() == 40:
+            return supervisely_object(label, "line", [[2, 3], [7, 6]])
+        return supervisely_bitmap(label, mask)
+
+    write_supervisely(tmp_path, shape)
+    annotations = read("supervisely", tmp_path)
+    (_, mask), *_ = objects_of(annotations.images[0])
+    assert np.array_equal(mask, box(2, 3, 8, 7))
+    assert any(note.startswith("1 line") for note in annotations.notes)
+
+
 # ---------------------------------------------------------------------------------- all formats
 
-WRITERS = {"labelme": write_labelme, "via": write_via}
+WRITERS = {
+    "labelme": write_labelme,
+    "via": write_via,
+    "yolo": write_yolo,
+    "cvat": write_cvat,
+    "labelstudio": write_label_studio,
+    "supervisely": write_supervisely,
+}
 
 
 @pytest.mark.parametrize("name", WRITERS)

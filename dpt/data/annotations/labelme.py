@@ -30,8 +30,9 @@ from dpt.data.annotations.reading import (
     files_like,
     join_groups,
     read_json,
+    with_suffixes,
 )
-from dpt.data.annotations.shapes import Bitmap, Difference, ellipse_ring
+from dpt.data.annotations.shapes import Bitmap, Difference, box_ring, ellipse_ring
 
 _BACKGROUND, _IGNORED = "_background_", "__ignore__"
 
@@ -82,8 +83,8 @@ class LabelmeFormat(AnnotationFormat):
             if content.shapes is None:
                 reading.leave_out("file", "of another format", source)
                 continue
-            stem = PurePosixPath(source).stem
-            image = reading.image(content.imagePath, source, stem=stem)
+            beside = with_suffixes(PurePosixPath(source).stem)
+            image = reading.image([content.imagePath, *beside], source)
             objects = _objects(reading, content.shapes, source)
             reading.images.append(AnnotatedImage(image=image, size=content.size, objects=objects))
         return reading.result()
@@ -111,7 +112,7 @@ def _shape(reading: Reading, row: _Shape, source: str) -> Shape | None:
     if kind == "mask" and row.mask:
         return Bitmap(row.mask, int(points[0][0]), int(points[0][1]))
     if kind == "rectangle":
-        return reading.box(*points[0], *points[1])
+        return reading.box(box_ring(*points[0], *points[1]))
     if kind == "circle":  # its centre, and a point on it
         radius = dist(*points)
         ring = reading.ring(lambda: ellipse_ring(*points[0], radius, radius), kind, source)

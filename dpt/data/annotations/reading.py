@@ -21,7 +21,7 @@ from dpt.data.annotations.base import (
     Shape,
     local_name,
 )
-from dpt.data.annotations.shapes import Union, box_ring
+from dpt.data.annotations.shapes import Union
 from dpt.data.formats.io import IMAGE_SUFFIXES
 from dpt.data.formats.label_rule import name_of_class
 from dpt.data.splits import SPLITS, natural_key
@@ -41,6 +41,11 @@ def images_of(files: Iterable[str]) -> list[str]:
     return [path for path in files if path.lower().endswith(IMAGE_SUFFIXES)]
 
 
+def with_suffixes(stem: str) -> list[str]:
+    """Returns the names that an image can have."""
+    return [f"{stem}{suffix}" for suffix in IMAGE_SUFFIXES]
+
+
 def folder_of(path: str) -> str:
     return path.rpartition("/")[0]
 
@@ -53,12 +58,13 @@ def files_like(root: Path, candidates: Sequence[str], pattern: bytes) -> list[st
     """
     step = max(1, len(candidates) / _MOST_PROBED)
     probed = {candidates[int(k * step)] for k in range(min(_MOST_PROBED, len(candidates)))}
-    matching = {folder_of(path) for path in probed if _starts_with(root / path, pattern)}
+    matching = {folder_of(path) for path in probed if starts_with(root / path, pattern)}
     others = {folder_of(path) for path in probed} - matching
     return [path for path in candidates if folder_of(path) not in others] if matching else []
 
 
-def _starts_with(path: Path, pattern: bytes) -> bool:
+def starts_with(path: Path, pattern: bytes) -> bool:
+    """Returns whether the beginning of a file matches; False if it cannot be read."""
     with suppress(DataError), open_file(path) as file:
         return re.search(pattern, file.read(_START), re.DOTALL | re.MULTILINE) is not None
     return False
@@ -87,33 +93,37 @@ class Reading:
         self.images: list[AnnotatedImage] = []
         self._finder = ImageFinder(root, images_of(files))
         self._missing: list[Path] = []
-        self._boxes = 0
+        self._boxes = self._unused_boxes = 0
         self._left_out: dict[tuple[str, str], list[str]] = defaultdict(list)
 
-    def image(self, name: str, source: str, *, stem: str = "") -> Path:
+    def image(self, names: Sequence[str], source: str) -> Path:
         """Returns the image that a label file names; if it is missing, a path in its folder.
 
         Args:
-            stem: path from the folder of ``source``, or from the root, of an image with any suffix
-                that counts if there is none of that name.
+            names: paths from the folder of ``source``, or from the root; the first that is there
+                counts.
         """
-        stems = [f"{stem}{suffix}" for suffix in IMAGE_SUFFIXES] if stem else []
-        for candidate in filter(None, [name, *stems]):
-            path = self._finder.find(candidate, source)
-            if path is not None:
-                return path
-        last = local_name(name or stem).rpartition("/")[2]
-        self._missing.append(self.root / folder_of(source) / last)
-        return self._missing[-1]
+        paths = (self._finder.find(name, source) for name in names if name)
+        path = next(filter(None, paths), None)
+        if path is None:
+            last = local_name(names[0] or source).rpartition("/")[2]
+            path = self.root / folder_of(source) / last
+            self._missing.append(path)
+        return path
 
     def leave_out(self, noun: str, why: str, place: str) -> None:
         """Counts one more, such as a "point" that is "without an area"."""
         self._left_out[noun, why].append(place)
 
-    def box(self, x0: float, y0: float, x1: float, y1: float) -> Polygons:
-        """Returns a rectangle, which counts as a mask if not all objects are rectangles."""
+    def box(self, ring: np.ndarray) -> Polygons:
+        """Returns a rectangle as a shape; if all objects are rectangles, none of them is."""
         self._boxes += 1
-        return Polygons([box_ring(x0, y0, x1, y1)])
+        return Polygons([ring])
+
+    def leave_out_box(self, place: str) -> None:
+        """Counts the bounding box of an object, whose pixels it does not tell."""
+        self._unused_boxes += 1
+        self.leave_out("rectangle", "without a mask", place)
 
     def ring(self, make: Callable[[], np.ndarray], noun: str, place: str) -> np.ndarray | None:
         """Returns the corners that ``make`` returns; None if they have no area, which counts."""
@@ -136,10 +146,12 @@ class Reading:
             for (noun, why), places in self._left_out.items()
         ]
         if len(objects) == self._boxes:
-            fault = "boxes, but no masks" if self._boxes else "no masks"
-            counted = "; ".join([*notes, f"{plural(self._boxes, 'rectangle')}"])
+            has_boxes = self._boxes or self._unused_boxes
+            fault = "boxes, but no masks" if has_boxes else "no masks"
+            used = [f"{plural(self._boxes, 'rectangle')} alone"] if self._boxes else []
+            counted = "; ".join([*used, *notes]) or "no object"
             remedy = "draw polygons or masks, or set data.annotations to another format"
-            raise DataError(f"{self.root}: {fault}: {self.title} ({counted}): {remedy}")
+            raise DataError(f"{self.root}: {fault}: {self.title} hold {counted}: {remedy}")
         if self._boxes:
             notes.append(f"{plural(self._boxes, 'rectangle')} taken for masks")
         names = {item.class_name for item in objects}

@@ -5,13 +5,15 @@ import math
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-from dpt.data.annotations.base import Shape
+from dpt.data.annotations.base import Polygons, Shape
+from dpt.data.formats.io import read_objects
 from dpt.data.formats.pictures import Picture, decode_picture, one_page
 from dpt.data.formats.rle import Rle, encode_pixels, merge_masks, subtract_mask
-from dpt.files import MAX_PIXELS, decoding
+from dpt.files import MAX_PIXELS, DataError, decoding
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +58,30 @@ class Bitmap(Shape):
                 data = zlib.decompressobj().decompress(data, MAX_PIXELS)
         mask = mask_of(decode_picture("its bitmap", one_page("its bitmap", data, None)))
         return encode_pixels(placed(mask, self.left, self.top, size))
+
+
+@dataclass(frozen=True, eq=False)
+class RelativePolygon(Shape):
+    """A polygon whose corners, float64 (N, 2), are fractions of the image's width and height."""
+
+    ring: np.ndarray
+
+    def encode(self, size: tuple[int, int]) -> Rle:
+        return Polygons([self.ring * (size[1], size[0])]).encode(size)
+
+
+@dataclass(frozen=True, eq=False)
+class MaskFile(Shape):
+    """The pixels of a picture that are not 0."""
+
+    path: Path
+
+    def encode(self, size: tuple[int, int]) -> Rle:
+        ids = read_objects(self.path)
+        if ids.shape != size:
+            sizes = f"{ids.shape[1]}x{ids.shape[0]} pixels, but its image {size[1]}x{size[0]}"
+            raise DataError(f"{self.path}: {sizes}: use masks of the image's size")
+        return encode_pixels(ids != 0)
 
 
 def mask_of(picture: Picture) -> np.ndarray:

@@ -23,7 +23,7 @@ from dpt.data.annotations.base import (
     as_ring,
 )
 from dpt.data.annotations.reading import Reading, files_like, read_json
-from dpt.data.annotations.shapes import ellipse_ring, rotated
+from dpt.data.annotations.shapes import box_ring, ellipse_ring, rotated
 from dpt.files import DataError, few
 
 _ONE_CLASS = "object"
@@ -95,7 +95,7 @@ class ViaFormat(AnnotationFormat):
             rows += [(source, row) for row in content.values()]
         attribute = _class_attribute([row for _, row in rows], root / sources[0])
         for source, row in rows:
-            image = reading.image(row.filename, source)
+            image = reading.image([row.filename], source)
             objects: list[Annotation] = []
             for region in row.every_region:
                 class_name = _class_name(region, attribute)
@@ -139,7 +139,7 @@ def _class_name(region: _Region, attribute: str) -> str:
 def _shape(reading: Reading, row: _Shape, place: str) -> Shape | None:
     """Returns the pixels of a region; None if it has no area, which ``reading`` counts."""
     if row.name == "rect":
-        return reading.box(row.x, row.y, row.x + row.width, row.y + row.height)
+        return reading.box(box_ring(row.x, row.y, row.x + row.width, row.y + row.height))
     if row.name not in ("polygon", "circle", "ellipse"):
         reading.leave_out(row.name or "region", "without an area", place)
         return None

@@ -1,0 +1,219 @@
+"""Label Studio's JSON export: polygons, ellipses and brush masks.
+
+Label Studio states points as percentages of the image's width and height. A brush mask is the RGBA
+picture of a region, of which alpha counts, compressed by runs (rle-pack of @thi.ng/umbrella).
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, ClassVar
+from urllib.parse import unquote
+
+import numpy as np
+from pydantic import Field, TypeAdapter
+
+from dpt.data.annotations.base import (
+    AnnotatedImage,
+    Annotation,
+    AnnotationFormat,
+    Annotations,
+    Front,
+    Polygons,
+    Shape,
+    as_ring,
+    local_name,
+)
+from dpt.data.annotations.reading import Reading, Text, files_like, read_json
+from dpt.data.annotations.shapes import ellipse_ring, rotated
+from dpt.data.formats.io import IMAGE_SUFFIXES
+from dpt.data.formats.rle import Rle, encode_pixels
+
+_OPAQUE = 128
+
+
+@dataclass(frozen=True, eq=False)
+class _Brush(Shape):
+    """The alpha of an RGBA picture, compressed."""
+
+    content: bytes
+
+    def encode(self, size: tuple[int, int]) -> Rle:
+        rgba = unpack_runs(self.content, 4 * size[0] * size[1]).reshape(*size, 4)
+        return encode_pixels(rgba[..., 3] >= _OPAQUE)
+
+
+def unpack_runs(content: bytes, count: int) -> np.ndarray:
+    """Returns the bytes, uint8 (count,), that rle-pack has compressed.
+
+    A stream of bits: the number of bytes (32 bits), the bits of a word minus 1 (5), and four widths
+    minus 1 (4 each). Then blocks: whether it is a run (1), which width its length has (2), its
+    length minus 1, and the byte that is repeated or, of other blocks, all bytes.
+
+    Raises:
+        ValueError: the content is damaged, or holds another number of bytes.
+    """
+    bits = np.unpackbits(np.frombuffer(content, np.uint8))
+    digits = (bits + ord("0")).tobytes()
+    if len(bits) < 53 or (int(digits[:32], 2), int(digits[32:37], 2)) != (count, 7):
+        raise ValueError(f"its brush mask does not hold {count} bytes")
+    widths = [int(digits[k : k + 4], 2) + 1 for k in range(37, 53, 4)]
+    unpacked, done, position = np.zeros(count, np.uint8), 0, 53
+    while done < count:
+        start = position + 3
+        position = start + widths[int(digits[start - 2 : start], 2)]
+        length = int(digits[start:position], 2) + 1
+        block = bits[position : position + 8 * (1 if digits[start - 3] == ord("1") else length)]
+        unpacked[done : done + length] = np.packbits(block)
+        done, position = done + length, position + len(block)
+    return unpacked
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Value:
+    points: object = None
+    polygonlabels: list[str] = field(default_factory=list)
+    brushlabels: list[str] = field(default_factory=list)
+    ellipselabels: list[str] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
+    rle: list[Annotated[int, Field(ge=0, le=255)]] = field(default_factory=list)
+    x: float = 0.0
+    y: float = 0.0
+    radiusX: float = 0.0  # noqa: N815
+    radiusY: float = 0.0  # noqa: N815
+    rotation: float = 0.0  # degrees, clockwise
+
+    @property
+    def class_names(self) -> list[str]:
+        return [*self.polygonlabels, *self.brushlabels, *self.ellipselabels, *self.labels]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Result:
+    id: Text = ""
+    type: str = ""
+    value: _Value = field(default_factory=_Value)
+    original_width: int | None = None
+    original_height: int | None = None
+    image_rotation: float = 0.0
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        height, width = self.original_height, self.original_width
+        return (height, width) if height and width else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Work:
+    """What one person has drawn on an image."""
+
+    result: list[_Result]
+    was_cancelled: bool = False
+    ground_truth: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Task:
+    data: dict[str, object]
+    annotations: list[_Work] | None = None
+    completions: list[_Work] | None = None  # their name before version 1
+
+    @property
+    def works(self) -> list[_Work]:
+        """Returns what was submitted; of several, those that are marked as ground truth."""
+        every = [*(self.annotations or ()), *(self.completions or ())]
+        works = [work for work in every if not work.was_cancelled]
+        return [work for work in works if work.ground_truth] or works
+
+
+_CONTENT = TypeAdapter(list[_Task])
+
+
+class LabelStudioFormat(AnnotationFormat):
+    """A region is an object; the later one is in front.
+
+    Of several annotations of an image, that marked as ground truth counts, or the last one.
+    """
+
+    name: ClassVar[str] = "labelstudio"
+    title: ClassVar[str] = "Label Studio's JSON files"
+    front: ClassVar[Front] = "later"
+
+    def find(self, root: Path, files: Sequence[str]) -> list[str]:
+        candidates = [path for path in files if path.lower().endswith(".json")]
+        pattern = rb'\A\s*\[\s*\{.*"(annotations|completions)"\s*:\s*\[.*"(result|completed_by)"'
+        return files_like(root, candidates, pattern)
+
+    def read(self, root: Path, sources: Sequence[str], files: Sequence[str]) -> Annotations:
+        reading = Reading(root, self.title, files)
+        for source in sources:
+            for number, task in enumerate(read_json(_CONTENT, root / source, self.title)):
+                names, works = _image_names(task), task.works
+                place = names[0] if names else f"{source}.{number}"
+                if not names or not works:
+                    why = "that names no image" if not names else "without an annotation"
+                    reading.leave_out("task", why, place)
+                    continue
+                if len(works) > 1:
+                    reading.leave_out("task", "with several annotations, the last counts", place)
+                objects = _objects(reading, works[-1], place)
+                size = next(filter(None, (row.size for row in works[-1].result)), None)
+                image = reading.image(names, source)
+                reading.images.append(AnnotatedImage(image=image, size=size, objects=objects))
+        return reading.result()
+
+
+def _image_names(task: _Task) -> list[str]:
+    """Returns the names that the image of a task can have, the stated one first."""
+    names: list[str] = []
+    for text in task.data.values():
+        if isinstance(text, str) and text.lower().endswith(IMAGE_SUFFIXES):
+            name = local_name(unquote(text.rpartition("?d=")[2]))
+            folder, _, last = name.rpartition("/")
+            original = re.sub("^[0-9a-f]{8}-", "", last)  # uploads begin with eight digits
+            names += [name, f"{folder}/{original}".lstrip("/"), original]
+    return names
+
+
+def _objects(reading: Reading, work: _Work, place: str) -> list[Annotation]:
+    names_of_region = {row.id: row.value.labels for row in work.result if row.value.labels}
+    objects: list[Annotation] = []
+    for row in work.result:
+        kind = row.type.removesuffix("labels")
+        if kind == "rectangle":
+            reading.leave_out_box(place)
+        elif kind in ("keypoint", "vector"):
+            reading.leave_out(kind, "without an area", place)
+        if kind not in ("polygon", "brush", "ellipse"):  # such as a text or a choice
+            continue
+        names = row.value.class_names or names_of_region.get(row.id, [])
+        if len(names) != 1:
+            reading.leave_out("region", f"with {len(names)} labels", place)
+            continue
+        if row.size is None or row.image_rotation % 360:
+            reading.leave_out("region", "of an image that is turned, or without a size", place)
+            continue
+        shape = _shape(reading, kind, row.value, row.size, place)
+        if shape is not None:
+            objects.append(Annotation(class_name=names[0], shape=shape, name=row.id))
+    return objects
+
+
+def _shape(
+    reading: Reading, kind: str, value: _Value, size: tuple[int, int], place: str
+) -> Shape | None:
+    """Returns the pixels of a region; None if it has no area, which ``reading`` counts."""
+    if kind == "brush":
+        return _Brush(bytes(value.rle))
+    percent = np.array([size[1], size[0]]) / 100
+
+    def corners() -> np.ndarray:
+        if kind == "polygon":
+            return as_ring(value.points) * percent
+        (x, y), radii = percent * (value.x, value.y), percent * (value.radiusX, value.radiusY)
+        return rotated(ellipse_ring(x, y, *radii), x, y, math.radians(value.rotation))
+
+    ring = reading.ring(corners, kind, place)
+    return None if ring is None else Polygons([ring])
