@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from coco_files import save, write, write_objects
+from coco_files import category_id, save, write, write_objects
 from pycocotools import mask as coco
 
 from dpt.data import CocoDataset, ScenesDataset, TrainTransform
@@ -115,9 +115,10 @@ def test_categories_of_one_name_are_told_apart_by_their_ids(saved, tmp_path):
         for row in content["categories"][:2]:
             row["name"] = "thing"
 
-    ids = [row.id for row in dataset(*saved).categories]
-    names = edited(saved, tmp_path, change).info.class_names
-    assert names[:2] == (f"thing ({ids[0]})", f"thing ({ids[1]})")
+    before = dataset(*saved).info.class_names
+    info = edited(saved, tmp_path, change).info
+    ids = [category_id(ScenesDataset(length=1).info.class_names.index(name)) for name in before]
+    assert info.class_names == (f"thing ({ids[0]})", f"thing ({ids[1]})", *before[2:])
 
 
 def test_segments_that_differ_from_the_picture(saved, tmp_path):
@@ -158,8 +159,9 @@ def test_masks_that_do_not_fit(segmentation):
 
 
 def test_faulty_mask_is_named(instances, tmp_path):
-    data = edited(instances, tmp_path, lambda c: first_segment(c).update(segmentation=[]))
-    with pytest.raises(DataError, match=r"000000\.jpg: .*annotation 1 "):
+    wrong = {"size": [48, 64], "counts": [5, 5]}
+    data = edited(instances, tmp_path, lambda c: first_segment(c).update(segmentation=wrong))
+    with pytest.raises(DataError, match=r"000000\.jpg: .*object 1 "):
         data[0]
 
 
@@ -205,7 +207,7 @@ def test_data_check_finds_faulty_objects(instances, tmp_path):
     scan = Scan("train", data, read_records(data, title="", num_workers=0))
     (finding,) = objects(scan)
     assert finding.code == "object_faults"
-    assert "no pixel in the mask of annotation 901" in finding.examples[0]
+    assert "no pixel in the mask of object 901" in finding.examples[0]
     assert "pixels are in several masks" in finding.examples[1]
 
 

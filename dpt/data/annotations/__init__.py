@@ -1,6 +1,7 @@
 """Formats of label tools: one module each, all with the records of ``base``."""
 
 from dpt.data.annotations.base import AnnotationFormat
+from dpt.data.annotations.coco import CocoFormat
 from dpt.data.annotations.cvat import CvatFormat
 from dpt.data.annotations.labelme import LabelmeFormat
 from dpt.data.annotations.labelstudio import LabelStudioFormat
@@ -11,6 +12,7 @@ from dpt.data.annotations.yolo import YoloFormat
 FORMATS: dict[str, AnnotationFormat] = {
     tool.name: tool
     for tool in (
+        CocoFormat(),
         LabelmeFormat(),
         ViaFormat(),
         YoloFormat(),

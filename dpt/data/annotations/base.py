@@ -18,7 +18,7 @@ import numpy as np
 
 from dpt.data.formats.rle import Rle, areas_of, encode_mask, pixels_of, subtract_mask
 from dpt.data.splits import split_word
-from dpt.files import DataError, plain_name
+from dpt.files import DataError, path_below, plain_name
 
 Front = Literal["smaller", "later"]
 """Which of two objects that overlap is in front: the smaller one, or the later one in the file."""
@@ -105,6 +105,7 @@ class AnnotatedImage:
     size: tuple[int, int] | None = None  # (H, W), if the format states it
     objects: Sequence[Annotation] = ()
     split: str = ""  # train, val or test, if the format states it
+    map_file: Path | None = None  # the picture that holds the pixels of all objects, if one does
 
     def rasterise(self, size: tuple[int, int], front: Front) -> Raster:
         """Returns the pixels of the objects in an image of ``size`` (H, W).
@@ -144,12 +145,17 @@ class Annotations:
     """The content of the files of a format below a folder.
 
     Attributes:
+        source: the file, or the folder that holds the files.
+        classes: in their order; classes of objects that it lacks come after them.
+        background: whether pixels without an object belong to none of the classes; otherwise they
+            are unlabelled. The default of ``data.background``.
         notes: what was left out and why, such as "12 boxes without a mask", a sentence each.
     """
 
     source: Path
     images: list[AnnotatedImage]
     classes: list[AnnotatedClass]
+    background: bool = True
     notes: list[str] = field(default_factory=list)
 
 
@@ -226,6 +232,16 @@ class ImageFinder:
             split = split_word(source)[0]
             candidates = [path for path in candidates if split_word(path)[0] == split]
         return self._root / candidates[0] if len(candidates) == 1 else None
+
+    def path(self, name: str, source: str) -> Path:
+        """Returns the image that ``source`` names, or the path at which it should be.
+
+        Raises:
+            DataError: that path is not below the root.
+        """
+        parent = PurePosixPath(source).parent
+        image = self.find(name, source)
+        return image or path_below(self._root, (parent / local_name(name)).as_posix(), source)
 
 
 def _ending(path: str) -> str:

@@ -11,13 +11,30 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
+from dpt.data.annotations import FORMATS
+from dpt.data.annotations.base import Annotations
 from dpt.data.base import Files
-from dpt.data.datasets.files import FileDataset, RawMaps, require_files
+from dpt.data.datasets.annotated import (
+    AnnotatedDataset,
+    read_annotations,
+    record_of,
+    thing_flags,
+)
+from dpt.data.datasets.files import RawMaps, require_files
 from dpt.data.formats.depth_rule import DepthRule
 from dpt.data.formats.io import DEPTH_SUFFIXES, IMAGE_SUFFIXES, LABEL_SUFFIXES
 from dpt.data.formats.label_rule import LabelMap, LabelRule
 from dpt.data.formats.tables import read_list, read_table
-from dpt.files import DataError, few, files_below, missing_path, path_below, plain_name
+from dpt.data.splits import split_word
+from dpt.files import (
+    DataError,
+    few,
+    files_below,
+    missing_path,
+    path_below,
+    plain_name,
+    plural,
+)
 from dpt.types import IGNORE_INDEX, DatasetInfo
 
 _SPLIT_FOLDERS = ("train", "training", "val", "valid", "validation", "test", "testing", "dev")
@@ -34,8 +51,8 @@ class _Maps(NamedTuple):
 
 
 @dataclass(kw_only=True, eq=False)
-class FolderDataset(FileDataset):
-    """Pairs files of two or three folders by their names.
+class FolderDataset(AnnotatedDataset):
+    """Pairs files of two or three folders by their names, or reads the files of a label tool.
 
     ``data/README.md`` shows layouts and explains the options, which are the settings of
     ``data=folder``. Without ``fractions`` a folder of all splits is divided 9:1.
@@ -45,6 +62,8 @@ class FolderDataset(FileDataset):
     labels: str | None = None
     depth: str | None = None
     objects: str | None = None
+    annotations: str | None = None
+    annotation_files: str | None = None
     things: Sequence[str | int] | None = None
     first_object: Annotated[int, Field(ge=1)] = 1
     num_classes: int | None = None
@@ -92,14 +111,10 @@ class FolderDataset(FileDataset):
         info = super().make_info()
         if self.objects is None:
             return info
-        names = info.class_names
-        if not names:
+        if not info.class_names:
             raise DataError("data.objects needs data.labels, the classes of the objects")
-        things = range(len(names)) if self.things is None else self.things
-        unknown = [str(t) for t in things if t not in names and t not in range(len(names))]
-        if unknown:
-            raise DataError(f"data.things: {few(unknown)} are not classes: use {few(names)}")
-        flags = tuple(k in things or name in things for k, name in enumerate(names))
+        things = range(info.num_classes) if self.things is None else self.things
+        flags = thing_flags(things, info.class_names)
         return replace(info, targets=(*info.targets, "objects"), things=flags)
 
     def read_raw_maps(self, index: int) -> RawMaps:
@@ -119,8 +134,15 @@ class FolderDataset(FileDataset):
         return {kind: (folder, name) for kind, (folder, name) in options.items() if folder}
 
     def list_files(self) -> list[Files]:
+        if self.annotations is not None:
+            return self._list_annotated(self.annotations)
+        if self.background is not None or self.annotation_files is not None:
+            key = "annotation_files" if self.background is None else "background"
+            raise DataError(f"data.{key} has no effect without data.annotations: leave it out")
         if self._lists.get(self.split, "").endswith(".csv"):
-            return self._read_table(self.list_file())
+            path = self.list_file()
+            files = self._without_unlabelled(self._read_table(path))
+            return require_files(files, source=path, remedy="check data.root and the table")
         folder, is_of_split = self._find(self.images, option="data.images")
         images = scan(folder, self.images_name, IMAGE_SUFFIXES, option="data.images_name")
         keys = self._listed_keys(images, folder) if self._lists else [*images]
@@ -183,8 +205,9 @@ class FolderDataset(FileDataset):
 
     def _without_unlabelled(self, files: list[Files], stray: Sequence[Path] = ()) -> list[Files]:
         """Returns ``files``; ``missing=skip`` leaves out those with neither labels nor depth."""
-        kinds = [kind for kind in self._map_options if kind != "objects"]
-        unlabelled = [record.image for record in files if not (record.labels or record.depth)]
+        kinds: list[str] = [kind for kind in self._map_options if kind != "objects"]
+        kinds += [] if self.annotations is None else [FORMATS[self.annotations].title]
+        unlabelled = [f.image for f in files if not (f.labels or f.depth or f.extra)]
         unlabelled = unlabelled if kinds else []
         if unlabelled and self.missing == "raise":
             names = [os.path.relpath(path, self.folder) for path in unlabelled]
@@ -196,6 +219,78 @@ class FolderDataset(FileDataset):
         self.unpaired = unlabelled, stray
         skipped = set(unlabelled) if self.missing == "skip" else set()
         return [record for record in files if record.image not in skipped]
+
+    # ------------------------------------------------------------------ files of label tools
+
+    def _list_annotated(self, name: str) -> list[Files]:
+        """Returns the records of images whose labels are in the files of a label tool."""
+        self._refuse_options_of_maps()
+        template = self.annotation_files
+        annotations, unlabelled = read_annotations(
+            self.folder,
+            name,
+            chosen=None if template is None else self.path_of(template),
+            images=self.folder if self.images == "images" else self.path_of(self.images),
+        )
+        if template is not None and "%split" in template:
+            paths = [image.image for image in annotations.images]
+        else:
+            paths = self._paths_of_split(annotations, unlabelled)
+        absent = {path for path in paths if not path.is_file()} if self.missing == "skip" else set()
+        paths = [path for path in paths if path not in absent]
+        image_of_path = {image.image: image for image in annotations.images}
+        images = [image_of_path[path] for path in paths if path in image_of_path]
+        self.use(annotations, images, front=FORMATS[name].front, things=self.things)
+        record_of_path = {image.image: record_of(image) for image in images}
+        files = [record_of_path.get(path, Files(path)) for path in paths]
+        files = self._without_unlabelled(files, sorted(absent))
+        remedy = "add the images, or set data.missing=skip"
+        return require_files(files, source=annotations.source, remedy=remedy)
+
+    def _paths_of_split(self, annotations: Annotations, unlabelled: Sequence[Path]) -> list[Path]:
+        """Returns the images of the split by lists, as the label tool says, or by fractions."""
+        if self._lists.get(self.split, "").endswith(".csv"):
+            return [record.image for record in self._read_table(self.list_file())]
+        split_of_path = {image.image: image.split for image in annotations.images}
+        stated = {*split_of_path.values()} - {""}
+        for path in unlabelled:
+            split_of_path[path] = split_word(str(path.relative_to(self.folder)))[0] or "train"
+        paths = [*split_of_path]
+        folder = Path(os.path.commonpath([path.parent for path in paths]))
+        names = {path.relative_to(folder).as_posix(): path for path in paths}
+        if self._lists:
+            return [names[name] for name in self._listed_keys(names, folder)]
+        if len(stated) < 2:
+            others = {*unlabelled}
+            flags = [path not in others for path in paths]
+            return [paths[k] for k in self.divide([*names], paths, labelled=flags)]
+        chosen = [path for path in paths if split_of_path[path] == self.split_on_disk]
+        if not chosen:
+            fault = f"its splits are {', '.join(sorted(stated))}, not {self.split_on_disk}"
+            remedy = f"set data.split_names.{self.split} to one of them, or data.folds"
+            raise DataError(f"{annotations.source}: {fault}: {remedy}")
+        left_out = [path.name for path in paths if not split_of_path[path]]
+        if left_out:
+            note = f"{plural(len(left_out), 'image')} in no split ({few(left_out)}) left out"
+            annotations.notes.append(note)
+        return chosen
+
+    def _refuse_options_of_maps(self) -> None:
+        """Raises DataError for settings that are for label files with ids, or for depth."""
+        is_set = {
+            "labels": self.labels is not None,
+            "depth": self.depth is not None,
+            "objects": self.objects is not None,
+            "num_classes": self.num_classes is not None,
+            "label_map": self.label_map is not None,
+            "class_names": len(self.class_names) > 0,
+            "label_colors": len(self.label_colors) > 0,
+            "color_distance": self.color_distance is not None,
+        }
+        keys = [f"data.{key}" for key, flag in is_set.items() if flag]
+        if keys:
+            fault = f"{few(keys, 8)} cannot be combined with data.annotations"
+            raise DataError(f"{fault}, whose files name the classes: leave it out")
 
     # --------------------------------------------------------------------- lists and tables
 
@@ -264,8 +359,7 @@ class FolderDataset(FileDataset):
                 pairs = zip(self._map_options, texts, strict=True)
                 paths = {kind: path_below(self.folder, text, path) for kind, text in pairs if text}
                 files.append(_record(path_below(self.folder, image, path), paths))
-        files = self._without_unlabelled(files)
-        return require_files(files, source=path, remedy="check data.root and the table")
+        return files
 
     def _find(self, template: str, *, option: str) -> tuple[Path, bool]:
         """Returns the folder of a template, and whether it holds only files of this split."""

@@ -1,0 +1,338 @@
+"""COCO's JSON files: instances (polygons and RLE), and panoptic (PNG files of segment ids)."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from pydantic import BeforeValidator, Field, TypeAdapter
+
+from dpt.data.annotations.base import (
+    AnnotatedClass,
+    AnnotatedImage,
+    Annotation,
+    AnnotationFormat,
+    Annotations,
+    CocoShape,
+    Front,
+    ImageFinder,
+    Raster,
+    Shape,
+    local_name,
+)
+from dpt.data.formats import io
+from dpt.data.formats.label_rule import name_of_class
+from dpt.data.formats.rle import Rle, encode_pixels
+from dpt.data.splits import split_word
+from dpt.files import DataError, few, open_file, parse_as, path_below, plural, read_bytes
+
+_HEAD_BYTES = 1 << 16
+_LISTS = re.compile(rb'"(images|annotations|categories)"\s*:\s*\[')
+_MOST_BESIDE = 30  # JSON files in a folder; where there are more, each belongs to an image
+
+
+# ----------------------------------------------------------------------------- the JSON file
+
+
+def _without_nulls(row: object) -> object:
+    """Returns a JSON object without the keys that are null."""
+    return {k: v for k, v in row.items() if v is not None} if isinstance(row, dict) else row
+
+
+CocoId = Annotated[int | str, Field(union_mode="left_to_right")]
+_Side = Annotated[int, Field(gt=0)]
+_Byte = Annotated[int, Field(ge=0, le=255)]
+_Row = BeforeValidator(_without_nulls)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Image:
+    id: CocoId
+    file_name: str
+    height: _Side
+    width: _Side
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Category:
+    id: int
+    name: str
+    supercategory: object = None
+    isthing: bool = True
+    color: tuple[_Byte, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Segment:
+    id: CocoId | None = None
+    category_id: int | None = None
+    iscrowd: bool = False
+    area: float | None = None
+    segmentation: object = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Annotation(_Segment):
+    """A segment in the instances format; in the panoptic one all segments of an image."""
+
+    image_id: CocoId
+    file_name: str = ""
+    segments_info: list[Annotated[_Segment, _Row]] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Content:
+    images: Annotated[list[Annotated[_Image, _Row]], Field(min_length=1)]
+    categories: Annotated[list[Annotated[_Category, _Row]], Field(min_length=1, max_length=256)]
+    annotations: list[Annotated[_Annotation, _Row]]
+
+
+_CONTENT = TypeAdapter(_Content)
+
+
+# ------------------------------------------------------------------------- panoptic pictures
+
+
+@dataclass(frozen=True, eq=False)
+class PictureSegment(Shape):
+    """The pixels of an id in a picture of ids."""
+
+    picture: Path
+    id: str
+
+    def encode(self, size: tuple[int, int]) -> Rle:
+        stored = io.read_objects(self.picture)
+        if stored.shape != size:
+            raise ValueError(f"{self.picture} has the size {stored.shape}, not {size}")
+        return encode_pixels(stored.astype(str) == self.id)
+
+
+class PanopticImage(AnnotatedImage):
+    """An image whose objects are the segments of a PNG file; their names are its ids."""
+
+    def rasterise(self, size: tuple[int, int], front: Front) -> Raster:
+        assert self.map_file is not None
+        times = Counter(item.name for item in self.objects)
+        repeated = [name for name, count in times.items() if count > 1]
+        if repeated:
+            fault = f"segment id {repeated[0]} is twice in the JSON file"
+            raise DataError(f"{self.map_file}: {fault}: correct it")
+        stored = io.read_objects(self.map_file)
+        ids, indices = np.unique(stored, return_inverse=True)
+        position_of_id = {item.name: k for k, item in enumerate(self.objects, 1)}
+        differing = sorted(position_of_id.keys() ^ {str(i) for i in ids.tolist() if i})
+        if differing:
+            fault = f"ids {few(differing)} are only in this file or only in the JSON file"
+            raise DataError(f"{self.map_file}: {fault}: export both again")
+        positions = np.array([position_of_id.get(str(i), 0) for i in ids.tolist()], np.int32)
+        return Raster(positions[indices].reshape(stored.shape), None)
+
+
+# ------------------------------------------------------------------------------- the reader
+
+
+class CocoFile:
+    """A JSON file in COCO's format.
+
+    Attributes:
+        is_panoptic: whether PNG files hold the segments.
+        image_names: the paths that the file names, by the ids of its images.
+
+    Raises:
+        DataError: the file is not in this format, or an id is given twice, or to nothing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        data = read_bytes(path)
+        if data[:_HEAD_BYTES].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
+            remedy = "give the file of the labels, which has images and categories too"
+            raise DataError(f"{path}: a list, such as COCO's results, not labels: {remedy}")
+        content = parse_as(_CONTENT, data, path, what="in COCO's format", remedy="correct it")
+        for name, rows in (("images", content.images), ("categories", content.categories)):
+            if len({row.id for row in rows}) < len(rows):
+                raise DataError(f"{path}: an id occurs twice in {name!r}: remove one")
+        self._content: _Content = content
+        self.image_names = {row.id: local_name(row.file_name) for row in content.images}
+        self.is_panoptic = any(row.segments_info is not None for row in content.annotations)
+        self._segments, self._pictures = self._by_image()
+        self._used_ids = {item.category_id for rows in self._segments.values() for item in rows}
+        self.notes: list[str] = []
+
+    def _by_image(self) -> tuple[dict[int | str, list[_Segment]], dict[int | str, str]]:
+        """Returns the segments of each image and, of the panoptic format, its PNG file, by id."""
+        segments: dict[int | str, list[_Segment]] = {row.id: [] for row in self._content.images}
+        pictures: dict[int | str, str] = {}
+        category_ids = {row.id for row in self._content.categories}
+        for row in self._content.annotations:
+            if row.image_id not in segments:
+                fault = f"image_id {row.image_id!r} of an annotation is not among the images"
+                raise DataError(f"{self.path}: {fault}: correct it")
+            if row.segments_info is not None:
+                pictures[row.image_id] = local_name(row.file_name)
+            for segment in [row] if row.segments_info is None else row.segments_info:
+                if segment.category_id not in category_ids:
+                    fault = f"category_id {segment.category_id} is not among the categories"
+                    raise DataError(f"{self.path}: {fault}: correct it")
+                segments[row.image_id].append(segment)
+        return segments, pictures
+
+    @property
+    def used_names(self) -> set[object]:
+        """Names and supercategories of the categories of objects."""
+        rows = [row for row in self._content.categories if row.id in self._used_ids]
+        return {name for row in rows for name in (row.name, row.supercategory)}
+
+    def classes(self, used_names: Collection[object]) -> dict[int, AnnotatedClass]:
+        """Returns the categories that are classes, in the order of their ids, with unique names."""
+        rows = sorted(self._content.categories, key=lambda row: row.id)
+        # Roboflow's category 0 has no objects, and the name of the project or of a class
+        rows = [
+            row for row in rows if row.id or row.id in self._used_ids or row.name not in used_names
+        ]
+        rows = [replace(row, name=name_of_class(row.name, self.path)) for row in rows]
+        times = Counter(row.name for row in rows)
+        return {
+            row.id: AnnotatedClass(
+                name=row.name if times[row.name] == 1 else f"{row.name} ({row.id})",
+                is_thing=row.isthing,
+                color=row.color,
+            )
+            for row in rows
+        }
+
+    def images(
+        self,
+        paths: Mapping[int | str, Path],
+        classes: Mapping[int, AnnotatedClass],
+        picture_path: Callable[[str], Path],
+        split: str = "",
+    ) -> list[AnnotatedImage]:
+        """Returns the images and their objects.
+
+        Args:
+            paths: of the images, by their ids.
+            classes: see :meth:`classes`.
+            picture_path: called with the name of a PNG file.
+        """
+        self._refuse_copies(paths)
+        images: list[AnnotatedImage] = []
+        left_out: list[str] = []
+        for row in self._content.images:
+            objects: list[Annotation] = []
+            picture = self._pictures.get(row.id)
+            map_file = None if picture is None else picture_path(picture)
+            for segment in self._segments[row.id]:
+                shape = _shape(segment, map_file)
+                if shape is None:
+                    left_out.append(str(segment.id))
+                    continue
+                assert segment.category_id is not None
+                item = Annotation(
+                    class_name=classes[segment.category_id].name,
+                    shape=shape,
+                    is_crowd=segment.iscrowd,
+                    area=segment.area,
+                    name=str(segment.id),
+                )
+                objects.append(item)
+            kind = AnnotatedImage if map_file is None else PanopticImage
+            size = row.height, row.width
+            image = kind(
+                image=paths[row.id], size=size, objects=objects, split=split, map_file=map_file
+            )
+            images.append(image)
+        self._note_left_out(left_out, images)
+        return images
+
+    def _refuse_copies(self, paths: Mapping[int | str, Path]) -> None:
+        image, count = Counter(paths.values()).most_common(1)[0]
+        if count > 1:
+            ids = few([str(i) for i, other in paths.items() if other == image])
+            fault = f"{image} has several ids, {ids}"
+            raise DataError(f"{self.path}: {fault}: give it one, or remove copies")
+
+    def _note_left_out(self, left_out: Sequence[str], images: Sequence[AnnotatedImage]) -> None:
+        if left_out and not any(image.objects for image in images):
+            remedy = "add polygons or RLE to the objects"
+            raise DataError(f"{self.path}: boxes, but no masks: {remedy}")
+        if left_out:
+            what = f"{plural(len(left_out), 'object')} without a mask (id {few(left_out)})"
+            self.notes.append(f"{what} left out: {self.path}")
+
+
+def _shape(segment: _Segment, picture: Path | None) -> Shape | None:
+    """Returns the shape of a segment; None if it has neither an RLE nor a ring of three points."""
+    if picture is not None:
+        return PictureSegment(picture, str(segment.id))
+    outlines = segment.segmentation
+    if isinstance(outlines, list):  # rings of one or two points beside whole ones have no pixel
+        outlines = [ring for ring in outlines if not isinstance(ring, list) or len(ring) >= 6]
+    return CocoShape(outlines) if outlines else None
+
+
+class CocoFormat(AnnotationFormat):
+    """COCO's instances and panoptic files, one or several below a folder, such as Roboflow's."""
+
+    name = "coco"
+    title = "COCO's JSON files"
+    front = "smaller"
+
+    def find(self, root: Path, files: Sequence[str]) -> list[str]:
+        paths = [path for path in files if path.lower().endswith(".json")]
+        count = Counter(path.rpartition("/")[0] for path in paths)
+        few_beside = [path for path in paths if count[path.rpartition("/")[0]] <= _MOST_BESIDE]
+        return [path for path in few_beside if _is_coco(root / path)]
+
+    def read(self, root: Path, sources: Sequence[str], files: Sequence[str]) -> Annotations:
+        suffixes = tuple(io.IMAGE_SUFFIXES)
+        finder = ImageFinder(root, [path for path in files if path.lower().endswith(suffixes)])
+        contents = {source: CocoFile(root / source) for source in sources}
+        used_names = {name for content in contents.values() for name in content.used_names}
+        source_of_image: dict[Path, str] = {}
+        images: list[AnnotatedImage] = []
+        classes: dict[str, AnnotatedClass] = {}
+        for source, content in contents.items():
+            paths = {i: finder.path(name, source) for i, name in content.image_names.items()}
+            shared = [path for path in paths.values() if path in source_of_image]
+            if shared:
+                both = f"{source_of_image[shared[0]]} and {source}"
+                remedy = f"choose one by data.annotation_files={source}"
+                raise DataError(f"{root}: {both} both have {shared[0]}: {remedy}")
+            source_of_image |= dict.fromkeys(paths.values(), source)
+            class_of_id = content.classes(used_names)
+            classes |= {c.name: c for c in class_of_id.values() if c.name not in classes}
+            folder = (root / source).with_suffix("")
+            images += content.images(
+                paths,
+                class_of_id,
+                partial(path_below, folder, source=source),
+                split_word(source)[0],
+            )
+        return Annotations(
+            source=root / sources[0] if len(sources) == 1 else root,
+            images=images,
+            classes=[*classes.values()],
+            background=not any(content.is_panoptic for content in contents.values()),
+            notes=[note for content in contents.values() for note in content.notes],
+        )
+
+
+def _is_coco(path: Path) -> bool:
+    """Returns whether a file seems to have COCO's three lists."""
+    try:
+        with open_file(path) as file:
+            if not _LISTS.search(file.read(_HEAD_BYTES)):
+                return False
+        text = read_bytes(path)
+    except DataError:
+        return False
+    return {match[1] for match in _LISTS.finditer(text)} == {
+        b"images",
+        b"annotations",
+        b"categories",
+    }

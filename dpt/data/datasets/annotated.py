@@ -1,0 +1,315 @@
+"""Labels from the objects that a label tool wrote, whatever its format."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+
+from dpt.data.annotations import FORMATS
+from dpt.data.annotations.base import (
+    UNLABELLED,
+    AnnotatedClass,
+    AnnotatedImage,
+    Annotation,
+    Annotations,
+    Front,
+)
+from dpt.data.base import Files
+from dpt.data.datasets.files import FileDataset, RawMaps
+from dpt.data.formats.io import IMAGE_SUFFIXES
+from dpt.data.formats.label_rule import LabelRule, name_of_class
+from dpt.data.formats.pictures import exif_orientation, read_size
+from dpt.data.formats.rle import Rle, areas_of, pixels_of
+from dpt.files import DataError, few, files_below, path_below, plural
+from dpt.types import IGNORE_INDEX, DatasetInfo, ObjectMask
+
+
+class ObjectLabels:
+    """The classes of annotated objects, and the maps that the objects make.
+
+    Args:
+        annotations: of all splits, which share the classes.
+        images: those of the split.
+        front: which of two objects that overlap is in front in the maps.
+        background: whether pixels without an object are of a class ``background``, which comes
+            first and is stuff; otherwise they are unlabelled. None: as the format says.
+        things: names or ids of the classes whose objects are told apart; None: as the format says.
+    """
+
+    def __init__(
+        self,
+        annotations: Annotations,
+        images: Sequence[AnnotatedImage],
+        *,
+        front: Front,
+        background: bool | None = None,
+        things: Sequence[str | int] | None = None,
+    ) -> None:
+        self._front, self._source = front, annotations.source
+        self._used = {item.class_name for item in _objects(images)} - {UNLABELLED}
+        names = {item.class_name for item in _objects(annotations.images)} - {UNLABELLED}
+        self._name_of_raw = {name: name_of_class(name, self._source) for name in names}
+        rows = _with_unlisted(annotations.classes, self._name_of_raw.values())
+        self._background: str | None = None  # the class of pixels without an object
+        if annotations.background if background is None else background:
+            rows = _with_background(rows)
+            self._background = rows[0].name
+        if things is not None:
+            flags = thing_flags(things, [row.name for row in rows])
+            rows = [replace(row, is_thing=flag) for row, flag in zip(rows, flags, strict=True)]
+        if not rows:
+            raise DataError(f"{self._source}: no object has a class: label some")
+        self._number(rows)
+        fault = self._fault_of_objects(images)
+        self.fault = f"{self._source}: {fault}" if fault else ""
+
+    def _number(self, rows: Sequence[AnnotatedClass]) -> None:
+        names = [row.name for row in rows]
+        self._rows = rows
+        self._id_of_raw = {
+            raw: names.index(name) for raw, name in self._name_of_raw.items() if name in names
+        }
+        self._id_of_raw[UNLABELLED] = IGNORE_INDEX
+        self._thing_ids = {class_id for class_id, row in enumerate(rows) if row.is_thing}
+        colors = [row.color for row in rows] if all(len(row.color) == 3 for row in rows) else ()
+        self.rule = LabelRule(num_classes=len(rows), class_names=names, colors=colors)
+
+    def _fault_of_objects(self, images: Sequence[AnnotatedImage]) -> str:
+        """Returns why no object can be trained and scored; empty if one can."""
+        if not any(image.objects for image in images):
+            return "none of its images has an object"
+        things = [i for i in _objects(images) if self._id_of_raw[i.class_name] in self._thing_ids]
+        crowds = [item for item in things if item.is_crowd]
+        is_useless = things and len(crowds) == len(things)
+        return f"all of its {len(crowds)} objects are crowds (iscrowd)" if is_useless else ""
+
+    @property
+    def things(self) -> tuple[bool, ...]:
+        """For each class, whether it is a thing."""
+        return tuple(row.is_thing for row in self._rows)
+
+    def adopt(self, names: Sequence[str]) -> None:
+        """Numbers the classes as ``names``, unless an object of the split is of another class."""
+        used_names = {self._name_of_raw[raw] for raw in self._used}
+        if self._background is not None:
+            used_names.add(self._background)
+        if names and used_names <= {*names}:
+            row_of_name = {row.name: row for row in self._rows}
+            self._number([row_of_name.get(name, AnnotatedClass(name=name)) for name in names])
+
+    def maps(self, image: AnnotatedImage, size: tuple[int, int]) -> RawMaps:
+        """Returns the maps of an image of ``size`` (H, W), and its objects one by one where they
+        can overlap."""
+        raster = image.rasterise(size, self._front)
+        class_ids = [self._id_of_raw[item.class_name] for item in image.objects]
+        names = self.rule.class_names
+        ids = np.zeros((len(class_ids) + 1, 2), np.int32)
+        ids[0, 0] = IGNORE_INDEX if self._background is None else names.index(self._background)
+        for position, (class_id, item) in enumerate(zip(class_ids, image.objects, strict=True), 1):
+            is_object = class_id in self._thing_ids and not item.is_crowd
+            ids[position] = class_id, position if is_object else 0
+        labels, objects = ids.T[:, raster.positions]
+        if raster.codes is None:
+            return RawMaps(labels, objects)
+        rows = zip(class_ids, image.objects, raster.codes, strict=True)
+        masks = [_mask(*row) for row in rows if row[0] in self._thing_ids]
+        return RawMaps(labels, objects, masks)
+
+    def empty_objects(self, image: AnnotatedImage, size: tuple[int, int]) -> list[str]:
+        """Returns the names of objects without a pixel in an image of ``size`` (H, W)."""
+        codes = image.rasterise(size, self._front).codes or ()
+        areas = areas_of(codes).tolist()
+        return [item.name for item, area in zip(image.objects, areas, strict=False) if not area]
+
+    def count_shared(self, image: AnnotatedImage, size: tuple[int, int]) -> int:
+        """Returns the number of pixels that are in several objects."""
+        codes = image.rasterise(size, self._front).codes or ()
+        cover = np.zeros(size[0] * size[1], np.uint16)
+        for item, code in zip(image.objects, codes, strict=False):
+            if not item.is_crowd:
+                cover[pixels_of(code)] += 1
+        return int((cover > 1).sum())
+
+
+def _mask(class_id: int, item: Annotation, code: Rle) -> ObjectMask:
+    """Returns an object with the area that the file states, or else that of its mask."""
+    area = item.area
+    if area is None or not area >= 0:  # NaN too
+        area = float(areas_of([code])[0])
+    return ObjectMask(class_id, code["counts"].decode(), item.is_crowd, area)
+
+
+def record_of(image: AnnotatedImage) -> Files:
+    """Returns the record of an image with objects."""
+    return Files(image.image, objects=image.map_file, extra=image)
+
+
+def thing_flags(things: Sequence[str | int], names: Sequence[str]) -> tuple[bool, ...]:
+    """Returns for each class whether it is among ``things``, names or ids."""
+    unknown = [
+        str(thing) for thing in things if thing not in names and thing not in range(len(names))
+    ]
+    if unknown:
+        raise DataError(f"data.things: {few(unknown)} are not classes: use {few(names)}")
+    return tuple(k in things or name in things for k, name in enumerate(names))
+
+
+def _objects(images: Iterable[AnnotatedImage]) -> Iterable[Annotation]:
+    return chain.from_iterable(image.objects for image in images)
+
+
+def _is_background(row: AnnotatedClass) -> bool:
+    return row.name.strip("_").lower() == "background"
+
+
+def _with_unlisted(rows: Sequence[AnnotatedClass], names: Iterable[str]) -> list[AnnotatedClass]:
+    """Returns the classes that a format lists, and after them those of objects alone."""
+    unlisted = {*names} - {row.name for row in rows}
+    rows = [*rows, *(AnnotatedClass(name=name) for name in sorted(unlisted))]
+    return [replace(row, is_thing=False) if _is_background(row) else row for row in rows]
+
+
+def _with_background(rows: Sequence[AnnotatedClass]) -> list[AnnotatedClass]:
+    """Returns the classes with that of pixels without an object first."""
+    rows = sorted(rows, key=lambda row: not _is_background(row))
+    if rows and _is_background(rows[0]):
+        return [replace(rows[0], is_thing=False), *rows[1:]]
+    return [AnnotatedClass(name="background", is_thing=False, color=(0, 0, 0)), *rows]
+
+
+def read_annotations(
+    root: Path, name: str, *, chosen: Path | None, images: Path
+) -> tuple[Annotations, list[Path]]:
+    """Returns the objects in the files of a label tool, and the images beside theirs without any.
+
+    Args:
+        root: folder of images and files.
+        name: of the format, see :data:`dpt.data.annotations.FORMATS`.
+        chosen: the file, or the folder of files, that counts; None: all are searched.
+        images: folder of the images.
+
+    Raises:
+        DataError: there is no such format or file, or a file cannot be read.
+    """
+    if name not in FORMATS:
+        raise DataError(f"data.annotations={name}: choose from {', '.join(FORMATS)}")
+    every_file = [path.relative_to(root).as_posix() for path in files_below(root)]
+    if chosen is not None and chosen.is_file():
+        path = path_below(root, str(chosen.absolute()), "data.annotation_files")
+        sources = [path.relative_to(root).as_posix()]
+    else:
+        folder = chosen or root
+        inside = [path for path in every_file if (root / path).is_relative_to(folder)]
+        sources = FORMATS[name].find(root, inside)
+    if not sources:
+        remedy = "check data.root, data.annotations and data.annotation_files"
+        raise DataError(f"{chosen or root}: holds no {FORMATS[name].title}: {remedy}")
+    pictures = {path for path in every_file if path.lower().endswith(IMAGE_SUFFIXES)} - {*sources}
+    left_out = {path for path in pictures if not (root / path).is_relative_to(images)}
+    files = [path for path in every_file if path not in left_out]
+    annotations = FORMATS[name].read(root, sources, files)
+    paths = {image.image for image in annotations.images}
+    folders = {path.parent for path in paths}
+    others = {root / path for path in pictures - left_out} - paths
+    return annotations, sorted(path for path in others if path.parent in folders)
+
+
+@dataclass(kw_only=True, eq=False)
+class AnnotatedDataset(FileDataset):
+    """Makes labels of objects; without objects it reads label files, as its base class does.
+
+    A subclass calls :meth:`use` in ``list_files``, and makes records by :func:`record_of`.
+
+    Args:
+        background: see :class:`ObjectLabels`.
+    """
+
+    background: bool | None = None
+
+    def __post_init__(self) -> None:
+        self.object_labels: ObjectLabels | None = None
+        super().__post_init__()
+
+    def use(
+        self,
+        annotations: Annotations,
+        images: Sequence[AnnotatedImage],
+        *,
+        front: Front,
+        things: Sequence[str | int] | None = None,
+    ) -> None:
+        """Makes labels of objects.
+
+        Args:
+            images: those of the split.
+        """
+        self.object_labels = ObjectLabels(
+            annotations, images, front=front, background=self.background, things=things
+        )
+        self.label_rule = self.object_labels.rule
+        self.objects_fault = self.object_labels.fault
+        self.notes = annotations.notes
+
+    def adopt_classes(self, names: Sequence[str]) -> None:
+        if self.object_labels is not None and self.label_rule is not None:
+            self.object_labels.adopt(names)
+            self.label_rule = self.object_labels.rule
+            self.info = self.make_info()
+
+    def make_info(self) -> DatasetInfo:
+        info = super().make_info()
+        if self.object_labels is None:
+            return info
+        return replace(info, targets=(*info.targets, "objects"), things=self.object_labels.things)
+
+    def read_raw_maps(self, index: int) -> RawMaps:
+        if self.object_labels is None:
+            return super().read_raw_maps(index)
+        image: AnnotatedImage | None = self._files[index].extra
+        if image is None:
+            return RawMaps()
+        return self.object_labels.maps(image, self._label_size(image))
+
+    def _label_size(self, image: AnnotatedImage) -> tuple[int, int]:
+        """Returns the (H, W) in which the objects are drawn, that of the stored pixels or upright.
+
+        It is known before memory for the masks is allocated.
+        """
+        path, stored, stated = image.image, read_size(image.image), image.size
+        if stated is None:
+            turn = 1 if self.exif == "ignore" else exif_orientation(path)
+            if turn > 1 and self.exif is None:
+                fault = f"EXIF orientation {turn}, and the labels do not state its size"
+                raise DataError(f"{path}: {fault}: set data.exif=apply or data.exif=ignore")
+            return stored[::-1] if turn >= 5 else stored
+        if sorted(stored) != sorted(stated):
+            sizes = f"{stored[1]}x{stored[0]} pixels, but {stated[1]}x{stated[0]} in its labels"
+            raise DataError(f"{path}: {sizes}: correct it, or use the original image")
+        return stated
+
+    def object_faults(self, index: int) -> list[str]:
+        image: AnnotatedImage | None = self._files[index].extra
+        if self.object_labels is None or image is None:
+            return []
+        size = self._label_size(image)
+        empty = self.object_labels.empty_objects(image, size)
+        shared = self.object_labels.count_shared(image, size)
+        faults = [f"no pixel in the mask of object {few(empty)}"] if empty else []
+        return faults + ([f"{shared} pixels are in several masks"] if shared else [])
+
+    def validate(self, *, limit: int = 16) -> list[str]:
+        warnings = super().validate(limit=limit)
+        if self.object_labels is None:
+            return warnings
+        empty: list[str] = []
+        for index in self.some_indices(limit):
+            image: AnnotatedImage | None = self._files[index].extra
+            if image is not None:
+                names = self.object_labels.empty_objects(image, self._label_size(image))
+                empty += [f"{name} of {image.image}" for name in names]
+        if empty:
+            fault = f"{plural(len(empty), 'object')} without a pixel, or outside the image"
+            warnings.append(f"{fault}, in {limit} images: {few(empty)}: correct them")
+        return warnings
