@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from urllib.parse import quote
 from xml.etree import ElementTree
 
 import cv2
@@ -47,6 +48,7 @@ class Picture:
     split: str
     image: np.ndarray
     things: tuple[Thing, ...]
+    millimetres: np.ndarray  # uint16 (H, W), 0 where depth is unknown
 
     @property
     def size(self) -> tuple[int, int]:
@@ -102,7 +104,9 @@ def scene_pictures(train: int = 6, val: int = 2) -> list[Picture]:
                 for k in np.unique(sample["objects"][of_class]).tolist():
                     masks.append((scene_class - _FIRST_THING, of_class & (sample["objects"] == k)))
             things = [Thing(k, mask) for k, mask in masks if mask.sum() >= 20]
-            pictures.append(Picture(f"{split[0]}{number:02d}", split, image, tuple(things)))
+            depth = np.round(sample["depth"] * 400).astype(np.uint16)  # as in a room
+            stem = f"{split[0]}{number:02d}"
+            pictures.append(Picture(stem, split, image, tuple(things), depth))
     return pictures
 
 
@@ -111,6 +115,34 @@ def _ring(seed: int) -> np.ndarray:
     distance = np.hypot(rows - 30 - seed, columns - 40)
     other_part = (abs(rows - 60) < 4) & (abs(columns - 20) < 7)
     return ((distance < 18) & (distance > 9)) | other_part
+
+
+def camvid_pictures(folder: Path) -> list[Picture]:
+    """Street scenes of CamVid: the larger connected parts of some of its classes."""
+    classes = [0, 8, 9, 10, 6, 2]  # sky, car, pedestrian, bicyclist, sign, pole
+    pictures = []
+    for split, count in (("train", 6), ("val", 2)):
+        for path in sorted((folder / "images" / split).iterdir())[::5][:count]:
+            labels = np.asarray(Image.open(folder / "masks" / split / f"{path.stem}.png"))
+            things = []
+            for class_id, value in enumerate(classes):
+                parts = parts_of(labels == value)
+                things += [Thing(class_id, p.mask) for p in parts if p.mask.sum() >= 60][:8]
+            image = np.asarray(Image.open(path).convert("RGB"))
+            unknown = np.zeros(labels.shape, np.uint16)
+            pictures.append(Picture(path.stem, split, image, tuple(things), unknown))
+    return pictures
+
+
+def kitchen_pictures(folder: Path) -> list[Picture]:
+    """Frames of the kitchen with their depth."""
+    pictures = []
+    for split, count in (("train", 6), ("val", 2)):
+        for path in sorted((folder / "images" / split).iterdir())[::5][:count]:
+            millimetres = np.asarray(Image.open(folder / "depth" / split / f"{path.stem}.png"))
+            image = np.asarray(Image.open(path).convert("RGB"))
+            pictures.append(Picture(path.stem, split, image, (), millimetres.astype(np.uint16)))
+    return pictures
 
 
 # ------------------------------------------------------------------------------ masks and outlines
@@ -172,6 +204,20 @@ def opencv_outline(mask: np.ndarray, factor: int = 8) -> np.ndarray:
     outlines, _ = cv2.findContours(large, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)
     outline = max(outlines, key=len)
     return (outline[:, 0] + 0.5) / factor
+
+
+def pixel_outlines(mask: np.ndarray) -> list[list[list[int]]]:
+    """Returns the pixels at the border of a part, then those at the border of each of its holes."""
+
+    def outer_borders(pixels: np.ndarray) -> list[list[list[int]]]:
+        plain = pixels.astype(np.uint8)
+        outlines, _ = cv2.findContours(plain, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)
+        return [outline[:, 0].tolist() for outline in outlines]
+
+    (outline,) = outer_borders(mask)
+    filled = np.zeros(mask.shape, np.uint8)
+    cv2.fillPoly(filled, [np.array(outline)], 1)
+    return [outline, *outer_borders((filled > 0) & ~mask)]
 
 
 def bridged(parts: Sequence[Part]) -> np.ndarray:
@@ -456,7 +502,7 @@ def yolo(root: Path, pictures: Sequence[Picture]) -> Folder:
 
 
 def cvat(root: Path, pictures: Sequence[Picture]) -> Folder:
-    """CVAT for images 1.1: polygons, masks cut to their box, and a box without a mask."""
+    """CVAT for images 1.1: polygons, and masks cut to their box."""
     written = save_images(root, pictures, "images/{stem}.png")
     top = ElementTree.Element("annotations")
     ElementTree.SubElement(top, "version").text = "1.1"
@@ -478,9 +524,6 @@ def cvat(root: Path, pictures: Sequence[Picture]) -> Folder:
             else:
                 points = ";".join(f"{x:.2f},{y:.2f}" for x, y in part.rings[0].tolist())
                 ElementTree.SubElement(node, "polygon", common | {"points": points})
-        if k == 0:
-            box = {"xtl": "1.00", "ytl": "1.00", "xbr": "9.50", "ybr": "7.00"}
-            ElementTree.SubElement(node, "box", {"label": "box", "z_order": "0"} | box)
     ElementTree.ElementTree(top).write(root / "annotations.xml", "utf-8", xml_declaration=True)
     return written
 
@@ -527,7 +570,9 @@ def label_studio(root: Path, pictures: Sequence[Picture]) -> Folder:
             points = corners(part.rings[0] * 100 / picture.size[::-1])
             value = {"points": points, "closed": True, "polygonlabels": [thing.name]}
             results.append(label_studio_result(picture, value, "polygonlabels", len(results)))
-        tasks.append(label_studio_task(k, f"/data/upload/1/1a2b3c4d-{picture.stem}.png", results))
+        tasks.append(
+            label_studio_task(k, quote(f"/data/upload/1/1a2b3c4d-{picture.stem}.png"), results)
+        )
     save_json(root / "project-1-at-2024-05-01-10-00-abcdef12.json", tasks)
     return written
 
@@ -553,7 +598,7 @@ def label_studio_brush(root: Path, pictures: Sequence[Picture]) -> Folder:
         for thing in picture.things:
             value = {"format": "rle", "rle": brush_rle(thing.mask), "brushlabels": [thing.name]}
             results.append(label_studio_result(picture, value, "brushlabels", len(results)))
-        image = f"/data/local-files/?d=things/{picture.stem}.png"
+        image = "/data/local-files/?d=" + quote(f"things/{picture.stem}.png")
         tasks.append(label_studio_task(k, image, results))
     save_json(root / "export.json", tasks)
     return written
@@ -575,11 +620,11 @@ def brush_rle(mask: np.ndarray) -> list[int]:
 
 
 def supervisely(root: Path, pictures: Sequence[Picture]) -> Folder:
-    """A project with two data sets; polygons with holes, and bitmaps with an origin."""
+    """A project with a data set for each split; polygons with holes, and bitmaps with an origin."""
     written = {}
     for picture in pictures:
         name = f"{picture.stem}.jpg"
-        dataset = {"train": "ds train", "val": "ds val"}[picture.split]
+        dataset = picture.split
         save(root / dataset / "img" / name, picture.image)
         written[f"{dataset}/img/{name}"] = picture
         objects = []
@@ -589,7 +634,7 @@ def supervisely(root: Path, pictures: Sequence[Picture]) -> Folder:
             if others or number % 3 == 1:
                 objects.append(row | supervisely_bitmap(thing.mask))
             else:
-                outer, *holes = (ring.tolist() for ring in part.rings)
+                outer, *holes = pixel_outlines(part.mask)
                 points = {"exterior": outer, "interior": holes}
                 objects.append(row | {"geometryType": "polygon", "points": points})
         size = {"height": picture.size[0], "width": picture.size[1]}
@@ -744,21 +789,24 @@ def cut_outs(root: Path, pictures: Sequence[Picture]) -> Folder:
     return written
 
 
-def metres_of(picture: Picture) -> np.ndarray:
-    """Depth that grows to the top, with a jump at objects, float32; 0 at the right border."""
-    rows = np.linspace(4, 1, picture.size[0], dtype=np.float32)[:, None]
-    metres = np.where(picture.labels > 0, rows * 0.7, rows) * np.ones(picture.size, np.float32)
-    metres[:, -4:] = 0
-    return metres
-
-
 def depth_pairs(root: Path, pictures: Sequence[Picture]) -> Folder:
     """tsdf-fusion: colour, 16-bit depth in millimetres and the pose of each frame."""
     written = {}
     for k, picture in enumerate(pictures, 150):
         save(root / f"frame-{k:06d}.color.png", picture.image)
-        save(root / f"frame-{k:06d}.depth.png", np.round(metres_of(picture) * 1000).astype("u2"))
+        save(root / f"frame-{k:06d}.depth.png", picture.millimetres)
         (root / f"frame-{k:06d}.pose.txt").write_text("1 0 0 0\n0 1 0 0\n0 0 1 0\n0 0 0 1\n")
         written[f"frame-{k:06d}.color.png"] = picture
     (root / "camera-intrinsics.txt").write_text("585 0 320\n0 585 240\n0 0 1\n")
+    return written
+
+
+def small_depth(root: Path, pictures: Sequence[Picture]) -> Folder:
+    """Depth of a third of the image's size, as phones give it."""
+    written = {}
+    for picture in pictures:
+        path = f"rgb/{picture.split}/{picture.stem}.jpg"
+        save(root / path, picture.image.repeat(3, 0).repeat(3, 1))
+        save(root / f"depth/{picture.split}/{picture.stem}.png", picture.millimetres)
+        written[path] = picture
     return written

@@ -1,5 +1,6 @@
 """What the readers of label tools' formats share: looking for files, and what they leave out."""
 
+import codecs
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -66,7 +67,8 @@ def files_like(root: Path, candidates: Sequence[str], pattern: bytes) -> list[st
 def starts_with(path: Path, pattern: bytes) -> bool:
     """Returns whether the beginning of a file matches; False if it cannot be read."""
     with suppress(DataError), open_file(path) as file:
-        return re.search(pattern, file.read(_START), re.DOTALL | re.MULTILINE) is not None
+        start = file.read(_START).removeprefix(codecs.BOM_UTF8)
+        return re.search(pattern, start, re.DOTALL | re.MULTILINE) is not None
     return False
 
 
