@@ -25,7 +25,7 @@ from dpt.data.annotations.base import (
     as_ring,
 )
 from dpt.data.annotations.reading import Reading, files_like, join_groups
-from dpt.data.annotations.shapes import box_ring, ellipse_ring, placed, rotated
+from dpt.data.annotations.shapes import ellipse_ring, placed, rotated
 from dpt.data.formats.rle import Rle, encode_pixels
 from dpt.data.splits import SPLITS
 from dpt.files import COPY_AGAIN, DataError, check_pixels, read_text
@@ -53,9 +53,9 @@ class _BoxedRuns(Shape):
 
 
 class CvatFormat(AnnotationFormat):
-    """A shape is an object; those of a label in the same group are one.
+    """Polygons, ellipses and masks are objects; those of a label in the same group are one.
 
-    The shape with the larger ``z_order`` is in front, of equal ones the later.
+    Boxes are left out. The shape with the larger ``z_order`` is in front, of equal ones the later.
     """
 
     name: ClassVar[str] = "cvat"
@@ -120,14 +120,13 @@ def _shape(reading: Reading, row: ElementTree.Element, place: str) -> Shape | No
     def numbers(*keys: str) -> list[float]:
         return [float(row.attrib[key]) for key in keys]
 
-    angle = math.radians(float(row.get("rotation", "0")))
     if row.tag == "mask":
         left, top, height, width = map(int, numbers("left", "top", "height", "width"))
         runs = np.array([int(count) for count in row.attrib["rle"].split(",")], np.int64)
         return _BoxedRuns(runs, left, top, height, width)
     if row.tag == "box":
-        x0, y0, x1, y1 = numbers("xtl", "ytl", "xbr", "ybr")
-        return reading.box(rotated(box_ring(x0, y0, x1, y1), (x0 + x1) / 2, (y0 + y1) / 2, angle))
+        reading.leave_out_box(place)
+        return None
     if row.tag not in ("polygon", "ellipse"):
         reading.leave_out(row.tag, "without an area", place)
         return None
@@ -136,6 +135,7 @@ def _shape(reading: Reading, row: ElementTree.Element, place: str) -> Shape | No
         if row.tag == "polygon":
             return as_ring([pair.split(",") for pair in row.attrib["points"].split(";")])
         x, y, radius_x, radius_y = numbers("cx", "cy", "rx", "ry")
+        angle = math.radians(float(row.get("rotation", "0")))
         return rotated(ellipse_ring(x, y, radius_x, radius_y), x, y, angle)
 
     ring = reading.ring(corners, row.tag, place)

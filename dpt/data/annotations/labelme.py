@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 
 from dpt.data.annotations.base import (
     UNLABELLED,
+    AnnotatedClass,
     AnnotatedImage,
     Annotation,
     AnnotationFormat,
@@ -33,8 +34,10 @@ from dpt.data.annotations.reading import (
     with_suffixes,
 )
 from dpt.data.annotations.shapes import Bitmap, Difference, box_ring, ellipse_ring
+from dpt.files import read_text
 
 _BACKGROUND, _IGNORED = "_background_", "__ignore__"
+_CLASS_LISTS = ("labels.txt", "class_names.txt")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +90,19 @@ class LabelmeFormat(AnnotationFormat):
             image = reading.image([content.imagePath, *beside], source)
             objects = _objects(reading, content.shapes, source)
             reading.images.append(AnnotatedImage(image=image, size=content.size, objects=objects))
-        return reading.result()
+        return reading.result(_classes(reading, files))
+
+
+def _classes(reading: Reading, files: Sequence[str]) -> list[AnnotatedClass] | None:
+    """Returns the classes that ``labels.txt`` lists; None if there is no such file that lists all
+    classes of objects."""
+    names = reading.class_names
+    for path in (path for path in files if PurePosixPath(path).name in _CLASS_LISTS):
+        lines = read_text(reading.root / path, limit=MAX_IMAGE_BYTES).splitlines()
+        listed = [*dict.fromkeys(filter(None, map(str.strip, lines)))]
+        if names and names <= {*listed}:
+            return [AnnotatedClass(name=name) for name in listed if name != _IGNORED]
+    return None
 
 
 def _objects(reading: Reading, rows: Sequence[_Shape], source: str) -> list[Annotation]:

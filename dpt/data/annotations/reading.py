@@ -13,6 +13,7 @@ import numpy as np
 from pydantic import Field, TypeAdapter
 
 from dpt.data.annotations.base import (
+    UNLABELLED,
     AnnotatedClass,
     AnnotatedImage,
     Annotation,
@@ -135,6 +136,10 @@ class Reading:
             self.leave_out(noun, f"without an area ({error})", place)
             return None
 
+    @property
+    def class_names(self) -> set[str]:
+        return {item.class_name for image in self.images for item in image.objects} - {UNLABELLED}
+
     def result(self, classes: Sequence[AnnotatedClass] | None = None) -> Annotations:
         """Returns the records, after checks that some image has an object.
 
@@ -142,12 +147,12 @@ class Reading:
             classes: as the files state them; None: the names that occur, in natural order.
         """
         self._check_images()
-        objects = [item for image in self.images for item in image.objects if item.class_name]
+        count = sum(item.class_name != UNLABELLED for i in self.images for item in i.objects)
         notes = [
             f"{plural(len(places), noun)} {why}: {few([*dict.fromkeys(places)])}"
             for (noun, why), places in self._left_out.items()
         ]
-        if len(objects) == self._boxes:
+        if count == self._boxes:
             has_boxes = self._boxes or self._unused_boxes
             fault = "boxes, but no masks" if has_boxes else "no masks"
             used = [f"{plural(self._boxes, 'rectangle')} alone"] if self._boxes else []
@@ -156,7 +161,7 @@ class Reading:
             raise DataError(f"{self.root}: {fault}: {self.title} hold {counted}: {remedy}")
         if self._boxes:
             notes.append(f"{plural(self._boxes, 'rectangle')} taken for masks")
-        names = {item.class_name for item in objects}
+        names = self.class_names
         if classes is None:
             classes = [AnnotatedClass(name=name) for name in sorted(names, key=natural_key)]
         for name in names | {row.name for row in classes}:

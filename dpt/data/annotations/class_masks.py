@@ -1,0 +1,145 @@
+"""A mask for each class of an image, whose pixels are those that are not 0.
+
+Masks are named after the image and the class, ``a_tree.png`` or ``a_class-tree.png`` of ``a.jpg``,
+or lie in a folder for each class, ``masks/tree/a.png``.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from posixpath import basename, splitext
+from typing import ClassVar, NamedTuple
+
+from dpt.data.annotations.base import (
+    AnnotatedClass,
+    AnnotatedImage,
+    Annotation,
+    AnnotationFormat,
+    Annotations,
+    Front,
+)
+from dpt.data.annotations.reading import Reading, images_of
+from dpt.data.annotations.shapes import MaskFile
+from dpt.data.formats.io import read_objects
+from dpt.data.splits import SPLITS, natural_key
+from dpt.files import DataError
+
+_NO_CLASS = re.compile(
+    r"\d*|.*\d(st|nd|rd|th).*|.*(mask|label|gt|truth|depth|disp|overlay|vis|color|colour|pred|inst"
+    r"|object|manual|annotator|rater|thumb|copy|ids|image|img|photo|rgb).*",
+    re.IGNORECASE,
+)
+"""Words after an image's name that do not name a class, such as "mask", or a number."""
+_MASK_FOLDERS = re.compile(
+    r"(.*[-_ ])?(masks?|labels?|annotations?|gt|ground.?truth|segmentations?)", re.IGNORECASE
+)
+_MOST_CLASSES = 64
+_MOST_PROBED = 3  # images
+_RATERS = 0.5
+"""Masks of an image with a larger IoU are by several people, not of several classes."""
+
+
+class _Mask(NamedTuple):
+    path: str
+    image: str
+    class_name: str
+
+
+class ClassMasksFormat(AnnotationFormat):
+    """A mask is an area of a class, not an object; where masks overlap, the later class counts.
+
+    Classes are in the natural order of their names.
+    """
+
+    name: ClassVar[str] = "class_masks"
+    title: ClassVar[str] = "masks of one class each"
+    front: ClassVar[Front] = "later"
+
+    def find(self, root: Path, files: Sequence[str]) -> list[str]:
+        for masks in (_by_name(files), _by_folder(files)):
+            names = Counter(mask.class_name for mask in masks)
+            times = Counter(mask.image for mask in masks)
+            if not 1 < len(names) <= _MOST_CLASSES or any(map(_NO_CLASS.fullmatch, names)):
+                continue
+            several = [image for image, count in times.items() if count > 1][:_MOST_PROBED]
+            groups = [[mask.path for mask in masks if mask.image == image] for image in several]
+            if groups and all(_are_classes(root, paths) for paths in groups):
+                return [mask.path for mask in masks]
+        return []
+
+    def read(self, root: Path, sources: Sequence[str], files: Sequence[str]) -> Annotations:
+        reading, chosen = Reading(root, self.title, files), {*sources}
+        masks = {mask.path: mask for mask in (*_by_folder(files), *_by_name(files))}
+        of_image: dict[str, list[_Mask]] = defaultdict(list)
+        for path in sources:
+            if path in masks:
+                of_image[masks[path].image].append(masks[path])
+            else:
+                reading.leave_out("mask", "without its image", path)
+        names = sorted({masks[path].class_name for path in chosen & masks.keys()}, key=natural_key)
+        for image, group in of_image.items():
+            group.sort(key=lambda mask: names.index(mask.class_name))
+            objects = [
+                Annotation(class_name=m.class_name, shape=MaskFile(root / m.path), name=m.path)
+                for m in group
+            ]
+            reading.images.append(AnnotatedImage(image=root / image, objects=objects))
+        classes = [AnnotatedClass(name=name, is_thing=False) for name in names]
+        annotations = reading.result(classes)
+        annotations.notes.append(f"where masks overlap, the later of {', '.join(names)} counts")
+        return annotations
+
+
+def _by_name(files: Sequence[str]) -> list[_Mask]:
+    """Returns the pictures whose name is that of an image, ``_`` or ``-``, and a class."""
+    paths = images_of(files)
+    stems: dict[str, list[str]] = defaultdict(list)
+    for path in paths:
+        stems[splitext(basename(path))[0]].append(path)
+    masks: list[_Mask] = []
+    for path in paths:
+        stem = splitext(basename(path))[0]
+        for match in re.finditer("[-_]+", stem):
+            images = stems.get(stem[: match.start()], [])
+            if len(images) == 1 and stem[match.end() :]:
+                name = stem[match.end() :].removeprefix("class-")
+                masks.append(_Mask(path, images[0], name))
+                break
+    return masks
+
+
+def _by_folder(files: Sequence[str]) -> list[_Mask]:
+    """Returns the pictures in ``masks/CLASS`` with the name of an image in another folder."""
+    paths = images_of(files)
+    class_paths = [path for path in paths if _MASK_FOLDERS.fullmatch(_parent_name(path, 2))]
+    images = {splitext(basename(path))[0]: path for path in {*paths} - {*class_paths}}
+    masks: list[_Mask] = []
+    for path in class_paths:
+        image, name = images.get(splitext(basename(path))[0]), _parent_name(path, 1)
+        if image is not None and name.lower() not in SPLITS:
+            masks.append(_Mask(path, image, name))
+    return masks
+
+
+def _parent_name(path: str, level: int) -> str:
+    parts = path.split("/")
+    return parts[-1 - level] if len(parts) > level else ""
+
+
+def _are_classes(root: Path, paths: Iterable[str]) -> bool:
+    """Returns whether masks of an image have two values each, and differ in where they are."""
+    try:
+        ids = [read_objects(root / path) for path in paths]
+    except DataError:
+        return False
+    masks = [values != values.min() for values in ids]
+    if any(len({*values[mask].tolist()}) > 1 for values, mask in zip(ids, masks, strict=True)):
+        return False
+    if len({mask.shape for mask in masks}) > 1:
+        return False
+    for k, mask in enumerate(masks):
+        for other in masks[:k]:
+            if (mask & other).sum() > _RATERS * max((mask | other).sum(), 1):
+                return False
+    return True
