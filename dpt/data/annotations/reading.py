@@ -161,13 +161,12 @@ class Reading:
             raise DataError(f"{self.root}: {fault}: {self.title} hold {counted}: {remedy}")
         if self._boxes:
             notes.append(f"{plural(self._boxes, 'rectangle')} taken for masks")
-        names = self.class_names
         if classes is None:
-            classes = [AnnotatedClass(name=name) for name in sorted(names, key=natural_key)]
-        for name in names | {row.name for row in classes}:
-            name_of_class(name, self.root)
+            names = sorted(self.class_names, key=natural_key)
+            classes = [AnnotatedClass(name=name) for name in names]
+        rows = [replace(row, name=name_of_class(row.name, self.root)) for row in classes]
         images = _split_by_folders(self.root, self.images)
-        return Annotations(source=self.root, images=images, classes=[*classes], notes=notes)
+        return Annotations(source=self.root, images=images, classes=rows, notes=notes)
 
     def _check_images(self) -> None:
         if len(self._missing) == len(self.images):

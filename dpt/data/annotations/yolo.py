@@ -65,13 +65,8 @@ class YoloFormat(AnnotationFormat):
         splits = settings.splits(reading, files)
         for source in chosen:
             image = labels[source]
-            if splits and image not in splits:
-                reading.leave_out("image", f"in no split of {settings.source}", image)
-                continue
             objects, split = _objects(reading, source, settings), splits.get(image, "")
             reading.images.append(AnnotatedImage(image=root / image, objects=objects, split=split))
-        for image in sorted({*splits} - {*labels.values()}):
-            reading.leave_out("image", "without a label file", image)
         classes = [AnnotatedClass(name=name) for _, name in sorted(settings.names.items())]
         return reading.result(classes or None)
 
