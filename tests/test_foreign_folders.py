@@ -21,12 +21,13 @@ from dpt.commands.fit import table_text
 from dpt.config.compose import config_dir
 from dpt.config.data import make_dataset
 from dpt.config.overrides import as_text
+from dpt.data import FolderDataset
 from dpt.data.annotations import FORMATS
 from dpt.data.annotations.base import AnnotatedImage, AnnotationFormat
 from dpt.data.base import Dataset, require_same_classes
 from dpt.data.layouts import detect
 from dpt.files import DataError, files_below, plain_name
-from dpt.types import Sample
+from dpt.types import ObjectMask, Sample
 
 PICTURES = made.scene_pictures()
 KINDS = {
@@ -58,12 +59,16 @@ def paths_below(root: Path) -> list[str]:
     return [path.relative_to(root).as_posix() for path in files_below(root)]
 
 
+def packed(mask: np.ndarray) -> bytes:
+    return np.packbits(mask).tobytes()
+
+
 def things_of(picture: made.Picture, *, by_class: bool) -> set[tuple[str, bytes]]:
     """Class and pixels of each object; of each class instead if it has one mask for all of them."""
     if by_class:
         ids = np.unique(picture.labels[picture.labels > 0]).tolist()
-        return {(made.CLASSES[k - 1], np.packbits(picture.labels == k).tobytes()) for k in ids}
-    return {(thing.name, np.packbits(thing.mask).tobytes()) for thing in picture.things}
+        return {(made.CLASSES[k - 1], packed(picture.labels == k)) for k in ids}
+    return {(thing.name, packed(thing.mask)) for thing in picture.things}
 
 
 def known_format(case: str) -> AnnotationFormat:
@@ -86,7 +91,7 @@ def require_equal(root: Path, case: str, written: made.Folder) -> None:
     for image in annotations.images:
         picture = pictures[path_of(image, root)]
         read = {
-            (item.class_name, np.packbits(coco.decode(item.shape.encode(picture.size))).tobytes())
+            (item.class_name, packed(coco.decode(item.shape.encode(picture.size))))
             for item in image.objects
         }
         expected = things_of(picture, by_class=name == "class_masks")
@@ -188,7 +193,7 @@ def test_annotations_survive(tmp_path, case, change):
 
 @dataclass(frozen=True)
 class Case:
-    """A folder, and what is right.
+    """A folder, and what is read of it.
 
     Attributes:
         shown: what masks say: names of classes, ids alone, or object or not ("binary").
@@ -199,6 +204,7 @@ class Case:
     kind: str = "any"
     shown: Literal["names", "ids", "binary"] = "names"
     states_splits: bool = False
+    has_objects: bool = True
     answer: str = ""
 
 
@@ -217,28 +223,19 @@ CASES = {
     "label_studio_brush": Case(made.label_studio_brush),
     "supervisely": Case(made.supervisely, states_splits=True),
     "mask_per_object": Case(made.mask_per_object, shown="binary"),
-    "mask_per_class": Case(made.mask_per_class),
+    "mask_per_class": Case(made.mask_per_class, has_objects=False),
     "voc": Case(made.voc, shown="ids", states_splits=True),
-    "labelme2voc": Case(made.labelme2voc),
-    "two_annotators": Case(made.two_annotators, shown="binary", answer="labels=1st_manual"),
-    "tiles": Case(made.tiles),
-    "membranes": Case(made.membranes, shown="binary"),
-    "roboflow_masks": Case(made.roboflow_masks, states_splits=True),
-    "cut_outs": Case(made.cut_outs, shown="binary", answer="resize_labels=true"),
+    "labelme2voc": Case(made.labelme2voc, has_objects=False),
+    "two_annotators": Case(
+        made.two_annotators, shown="binary", answer="labels=1st_manual", has_objects=False
+    ),
+    "tiles": Case(made.tiles, has_objects=False),
+    "membranes": Case(made.membranes, shown="binary", has_objects=False),
+    "roboflow_masks": Case(made.roboflow_masks, states_splits=True, has_objects=False),
+    "cut_outs": Case(made.cut_outs, shown="binary", answer="resize_labels=true", has_objects=False),
 }
 WAITING = {*CASES} - {"coco", "coco_rle", "roboflow_coco", "labelme2voc", "tiles", "roboflow_masks"}
 WAITING -= {"membranes"}
-OBJECTS = {
-    "coco",
-    "coco_rle",
-    "roboflow_coco",
-    "labelme",
-    "labelme_in_folders",
-    "via",
-    "via_project",
-}
-OBJECTS |= {"yolo", "cvat", "label_studio", "label_studio_brush", "supervisely", "mask_per_object"}
-OBJECTS |= {"voc", "cvat_masks"}
 
 
 def open_folder(root: Path, answer: str = "") -> dict[str, Dataset]:
@@ -290,13 +287,10 @@ def read_all(datasets: Mapping[str, Dataset], root: Path) -> dict[str, tuple[str
     return read
 
 
-def require_labels(root: Path, name: str, pictures: Sequence[made.Picture]) -> None:
-    """Checks that ``dpt fit`` finds the labels of the case."""
-    case = CASES[name]
-    if name in WAITING:
-        pytest.skip("not there yet")
-    written = case.make(root, pictures)
-    datasets = open_folder(root, case.answer)
+def require_labels(
+    datasets: Mapping[str, Dataset], root: Path, written: made.Folder, case: Case
+) -> None:
+    """Checks that the data sets hold every image with its labels."""
     read = read_all(datasets, root)
     assert read.keys() == written.keys()
     class_names = datasets["train"].info.class_names
@@ -309,13 +303,42 @@ def require_labels(root: Path, name: str, pictures: Sequence[made.Picture]) -> N
         elif case.shown == "binary":
             expected, labels = expected > 0, labels % 255 == len(class_names) - 1
         np.testing.assert_array_equal(labels, expected)
-        if name in OBJECTS:
+        if case.has_objects:
             assert same_objects(sample["objects"], picture)
+            masks = {packed(coco.decode(mask_code(mask, picture))) for mask in sample["masks"]}
+            assert masks == {packed(thing.mask) for thing in picture.things}
+
+
+def require_found(root: Path, name: str, pictures: Sequence[made.Picture]) -> None:
+    """Checks that ``dpt fit`` finds the labels of the case."""
+    case = CASES[name]
+    if name in WAITING:
+        pytest.skip("not there yet")
+    written = case.make(root, pictures)
+    require_labels(open_folder(root, case.answer), root, written, case)
+
+
+@pytest.mark.parametrize("case", RECORDS)
+def test_folder_reads_annotations(tmp_path, case):
+    (maker, kind), name = RECORDS[case], case.split()[0]
+    known_format(case)
+    written = maker(tmp_path, KINDS[kind])
+    fractions = {} if case in SPLITS else {"fractions": {"train": 0.5, "val": 0.5}}
+    datasets = {
+        split: FolderDataset(root=tmp_path, split=split, annotations=name, **fractions)
+        for split in ("train", "val")
+    }
+    for dataset in datasets.values():
+        assert dataset.validate() == []
+    shown: Literal["names", "binary"] = "binary" if name in OF_ONE_CLASS else "names"
+    has_objects = name != "class_masks"
+    expected = Case(maker, kind, shown, states_splits=case in SPLITS, has_objects=has_objects)
+    require_labels(datasets, tmp_path, written, expected)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_fit_finds_the_labels(tmp_path, name):
-    require_labels(tmp_path / "things", name, KINDS[CASES[name].kind])
+    require_found(tmp_path / "things", name, KINDS[CASES[name].kind])
 
 
 @pytest.mark.slow
@@ -323,7 +346,7 @@ def test_fit_finds_the_labels(tmp_path, name):
 def test_fit_finds_the_labels_of_camvid(shared_data, tmp_path, name):
     change = {"any": lambda p: p, "parts": made.Picture.without_holes, "solid": made.Picture.solid}
     pictures = made.camvid_pictures(shared_data / "camvid")
-    require_labels(tmp_path / "things", name, [change[CASES[name].kind](p) for p in pictures])
+    require_found(tmp_path / "things", name, [change[CASES[name].kind](p) for p in pictures])
 
 
 def require_depth(root: Path, written: made.Folder, answer: str = "") -> None:
@@ -352,6 +375,10 @@ def test_fit_finds_the_depth_of_the_kitchen(shared_data, tmp_path):
     for picture in pictures:
         picture.millimetres[picture.millimetres == 65535] = 0
     require_depth(tmp_path / "a", written)
+
+
+def mask_code(mask: ObjectMask, picture: made.Picture) -> dict[str, object]:
+    return {"size": [*picture.size], "counts": mask.counts}
 
 
 def same_objects(objects: np.ndarray, picture: made.Picture) -> bool:
