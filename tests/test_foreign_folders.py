@@ -387,6 +387,18 @@ def same_objects(objects: np.ndarray, picture: made.Picture) -> bool:
     return is_one and len({values[0] for values in numbers}) == len(picture.things) == objects.max()
 
 
+def test_images_that_were_enlarged_after_labelling(tmp_path):
+    written = made.labelme(tmp_path, PICTURES)
+    for path, picture in written.items():
+        made.save(tmp_path / path, picture.image.repeat(2, 0).repeat(2, 1))
+    settings = {"root": tmp_path, "split": "train", "annotations": "labelme"}
+    with pytest.raises(DataError, match=r"t01\.jpg: 192x144.*96x72.*data\.resize_labels=true"):
+        FolderDataset(**settings).validate()
+    settings |= {"resize_labels": True, "fractions": {"train": 0.5, "val": 0.5}}
+    datasets = {s: FolderDataset(**settings | {"split": s}) for s in ("train", "val")}
+    require_labels(datasets, tmp_path, written, CASES["labelme"])
+
+
 # ----------------------------------------------------------------------------------- bad input
 
 

@@ -23,6 +23,7 @@ from dpt.data.formats.label_rule import LabelRule, name_of_class
 from dpt.data.formats.pictures import exif_orientation, read_size
 from dpt.data.formats.rle import Rle, areas_of, pixels_of
 from dpt.files import DataError, few, files_below, path_below, plural
+from dpt.geometry import aspects_agree
 from dpt.types import IGNORE_INDEX, DatasetInfo, ObjectMask
 
 
@@ -284,10 +285,13 @@ class AnnotatedDataset(FileDataset):
                 fault = f"EXIF orientation {turn}, and the labels do not state its size"
                 raise DataError(f"{path}: {fault}: set data.exif=apply or data.exif=ignore")
             return stored[::-1] if turn >= 5 else stored
-        if sorted(stored) != sorted(stated):
-            sizes = f"{stored[1]}x{stored[0]} pixels, but {stated[1]}x{stated[0]} in its labels"
-            raise DataError(f"{path}: {sizes}: correct it, or use the original image")
-        return stated
+        if self.fits(stated, stored) or self.fits(stated[::-1], stored):
+            return stated
+        sizes = f"{stored[1]}x{stored[0]} pixels, but {stated[1]}x{stated[0]} in its labels"
+        remedy = "correct it, or use the original image"
+        if aspects_agree(stated, stored):
+            remedy = "use the original image, or set data.resize_labels=true if it is only scaled"
+        raise DataError(f"{path}: {sizes}: {remedy}")
 
     def object_faults(self, index: int) -> list[str]:
         image: AnnotatedImage | None = self._files[index].extra
