@@ -35,6 +35,7 @@ Usage
   dpt data check data=NAME [...]                   look for faults in a data set
   dpt data download data=NAME                      download a data set
   dpt data pack data=NAME out=DIR                  write a data set as shards that can be streamed
+  dpt data convert DIR OUT --to FORMAT             write labels as coco, yolo, labelme, voc or masks
   dpt predict CKPT INPUTS ... --out DIR            depth and masks of images, folders, videos
   dpt calibrate CKPT --points FILE --out FOLDER    fit predicted depth to known metres
   dpt export CKPT OUT.onnx|OUT.pt2                 write one file for other programs, and check it
@@ -54,7 +55,10 @@ COMMANDS = {  # on configured data: they take Hydra overrides, see dpt.config.co
     "find-lr": "dpt.training.find_lr:find_lr",
     "data check": "dpt.data_check:check_data",
 }
-FILE_COMMANDS = ("fit", "predict", "calibrate", "export", "convert", "inspect", "demo")
+FILE_COMMANDS = (
+    *("fit", "data convert"),
+    *("predict", "calibrate", "export", "convert", "inspect", "demo"),
+)
 """Commands on files: they take ordinary flags, see :mod:`dpt.commands`."""
 
 
@@ -71,7 +75,7 @@ def main(command: str | None = None) -> None:
         with _stoppable(name), _mistakes_in_one_line():
             _prepare_process()
             if name in FILE_COMMANDS:
-                import_module(f"dpt.commands.{name}").run(arguments)
+                import_module(f"dpt.commands.{name.replace(' ', '_')}").run(arguments)
                 return
             from dpt.config.compose import run_configured
 
@@ -157,10 +161,11 @@ def _command_of(command: str | None, arguments: list[str]) -> tuple[str | None, 
             print(f"dpt {__version__}")
             return None, []
         command, *arguments = arguments
-    if arguments and f"{command} {arguments[0]}" in COMMANDS:  # two words, as in dpt data check
+    every_command = (*COMMANDS, *FILE_COMMANDS)
+    if arguments and f"{command} {arguments[0]}" in every_command:  # two words: dpt data check
         command, *arguments = f"{command} {arguments[0]}", *arguments[1:]
-    if command not in (*COMMANDS, *FILE_COMMANDS):
-        names = ", ".join([*COMMANDS, *FILE_COMMANDS])
+    if command not in every_command:
+        names = ", ".join(every_command)
         print(f"error: there is no command {command!r}; choose from {names}", file=sys.stderr)
         raise SystemExit(2)
     return command, arguments

@@ -90,7 +90,7 @@ def test_commands_on_files_are_parsed(command, monkeypatch):
     for _, name, arguments in commands():
         if name == command:
             with pytest.raises(ParsedError):
-                import_module(f"dpt.commands.{command}").run(list(arguments))
+                import_module(f"dpt.commands.{command.replace(' ', '_')}").run(list(arguments))
 
 
 def anchors(document):

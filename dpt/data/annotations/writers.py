@@ -14,8 +14,9 @@ import yaml
 from pycocotools import mask as coco
 
 from dpt.data.annotations.base import AnnotatedClass, AnnotatedImage
+from dpt.data.annotations.maps import maps_of
 from dpt.data.annotations.tracing import one_ring, trace_code
-from dpt.data.formats.rle import Rle
+from dpt.data.formats.rle import Rle, areas_of
 from dpt.files import DataError, parse_json, read_bytes
 from dpt.types import IGNORE_INDEX
 from dpt.validation import Plain
@@ -37,6 +38,12 @@ class Entry:
         """The masks of its objects."""
         return [item.shape.encode(self.size) for item in self.image.objects]
 
+    @property
+    def has_overlaps(self) -> bool:
+        """Whether pixels are in several objects."""
+        codes = self.codes
+        return bool(codes) and areas_of(codes).sum() > areas_of([coco.merge(codes)])[0]
+
 
 class Writer(ABC):
     """Makes the files of a format. To add one, derive from this class and add it to ``WRITERS``.
@@ -49,7 +56,7 @@ class Writer(ABC):
     has_background: ClassVar[bool] = False  # whether pixels can have a class without an object
     has_overlaps: ClassVar[bool] = True
     has_crowds: ClassVar[bool] = False
-    has_things: ClassVar[bool] = False  # whether it tells things from stuff
+    has_split_folders: ClassVar[bool] = True
     scratch: ClassVar[str] = ""  # folder of files that :meth:`common_files` alone needs
 
     def __init__(self, classes: Sequence[AnnotatedClass]) -> None:
@@ -87,7 +94,6 @@ class CocoWriter(Writer):
 
     name = "coco"
     has_crowds = True
-    has_things = True
     scratch = "parts"
 
     def label_paths(self, name: str, split: str) -> tuple[str, ...]:
@@ -110,6 +116,7 @@ class CocoWriter(Writer):
     def common_files(self, root: Path, names: Mapping[str, Sequence[str]]) -> dict[str, bytes]:
         categories = [
             {"id": k, "name": row.name, "supercategory": "", "isthing": int(row.is_thing)}
+            | {"color": row.color}
             for k, row in enumerate(self.classes, 1)
         ]
         files: dict[str, bytes] = {}
@@ -203,21 +210,9 @@ class FolderWriter(Writer):
         return tuple(_path(folder, split, f"{name}.png") for folder in folders)
 
     def encode(self, entry: Entry) -> tuple[bytes, ...]:
-        labels, objects = self._maps(entry)
+        labels, objects = maps_of(entry.image, entry.size, self.classes)
         contents = _picture(labels), _picture(objects)
         return contents[: len(self.label_paths("", ""))]
-
-    def _maps(self, entry: Entry) -> tuple[np.ndarray, np.ndarray]:
-        """Returns class ids, uint8 (H, W), and object ids, uint16; later objects are in front."""
-        positions = entry.image.rasterise(entry.size, "later").positions
-        class_of_position, number_of_position = [IGNORE_INDEX], [0]
-        for number, item in enumerate(entry.image.objects, 1):
-            class_id = self.class_ids[item.class_name]
-            is_object = self.classes[class_id].is_thing and not item.is_crowd
-            class_of_position.append(class_id)
-            number_of_position.append(number if is_object else 0)
-        labels = np.array(class_of_position, np.uint8)[positions]
-        return labels, np.array(number_of_position, np.uint16)[positions]
 
     def common_files(self, root: Path, names: Mapping[str, Sequence[str]]) -> dict[str, bytes]:
         return {"classes.txt": _lines(row.name for row in self.classes)}
@@ -227,6 +222,7 @@ class VocWriter(FolderWriter):
     """Class ids and object ids in pictures with a palette; 255 is unlabelled."""
 
     name = "voc"
+    has_split_folders = False
 
     def image_path(self, name: str, split: str) -> str:
         return _path("JPEGImages", name)
@@ -235,7 +231,7 @@ class VocWriter(FolderWriter):
         return f"SegmentationClass/{name}.png", f"SegmentationObject/{name}.png"
 
     def encode(self, entry: Entry) -> tuple[bytes, ...]:
-        labels, objects = self._maps(entry)
+        labels, objects = maps_of(entry.image, entry.size, self.classes)
         numbers = np.unique(objects, return_inverse=True)[1].reshape(objects.shape)
         numbers += objects.min() > 0
         if numbers.max() >= IGNORE_INDEX:

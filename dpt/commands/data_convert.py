@@ -1,0 +1,159 @@
+"""Writes a data set in another format of labels, for label tools and other programs.
+
+DIR is read as dpt fit reads it; KEY=VALUE are keys of data, as for train.py. With data=folder or
+data=coco, the keys alone say how DIR is read. Images are copied. Masks become polygons along the
+edges of pixels, which have exactly the pixels of the masks. A class that is not a thing has an
+object for each of its connected parts. What a format cannot hold is printed.
+
+Formats (--to)
+  coco      annotations/instances_SPLIT.json (polygons; RLE for objects with holes), images/SPLIT/
+  yolo      data.yaml, labels/SPLIT/*.txt (one ring for each object), images/SPLIT/
+  labelme   SPLIT/*.json beside the images: polygons; group_id joins the parts of an object
+  voc       JPEGImages/, SegmentationClass/, SegmentationObject/, ImageSets/, labelmap.txt
+  folder    images/SPLIT/, masks/SPLIT/ (class ids), objects/SPLIT/ (object ids), classes.txt
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from argparse import RawDescriptionHelpFormatter
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dpt.atomic import write_bytes
+from dpt.config.overrides import parse
+from dpt.files import DataError, config_dir, read_yaml, real_path
+from dpt.process import say
+
+if TYPE_CHECKING:
+    from dpt.data import Dataset
+    from dpt.data.annotations.base import AnnotatedClass
+    from dpt.validation import Plain
+
+FORMATS = ("coco", "yolo", "labelme", "voc", "folder")
+_HOLDING_OUT = {"folds", "fold", "gap", "group_by"}
+"""Keys by which ``dpt fit`` holds images out, if nothing on disk states the splits."""
+
+
+def run(arguments: list[str]) -> None:
+    """Runs the command."""
+    options = _parse(arguments)
+    from dpt.data.annotations.conversion import BACKGROUND, Conversion, names_of
+    from dpt.data.annotations.writers import WRITERS
+    from dpt.run_log import start_log, tracked
+
+    start_log(None)
+    with tempfile.TemporaryDirectory() as folder:
+        datasets = _datasets(options, Path(folder))
+    classes = _classes(next(iter(datasets.values())))
+    kind = WRITERS[options.to]
+    writer = kind([row for row in classes if kind.has_background or row.name not in BACKGROUND])
+    conversion = Conversion(writer, classes, options.out)
+    for split, names in names_of(datasets, writer).items():
+        dataset = datasets[split]
+        for index, path in enumerate(tracked([*names], len(names), title=split)):
+            sample = dataset[index]
+            dataset.check(sample)
+            conversion.add(path, names[path], split, sample)
+    conversion.finish()
+    say("\n".join(conversion.report()))
+
+
+def _classes(dataset: Dataset) -> list[AnnotatedClass]:
+    """Returns the classes of a data set, with their colours."""
+    from dpt.data.annotations.base import AnnotatedClass
+    from dpt.viz import as_palette
+
+    info = dataset.info
+    if "labels" not in info.targets:
+        raise DataError(f"{dataset.root}: no labels of pixels, which alone are written")
+    things = info.things or (False,) * info.num_classes
+    colors = as_palette(info.palette, info.num_classes).tolist()
+    return [
+        AnnotatedClass(name=name, is_thing=is_thing, color=tuple(color))
+        for name, is_thing, color in zip(info.class_names, things, colors, strict=True)
+    ]
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="dpt data convert", description=__doc__, formatter_class=RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("folder", metavar="DIR", type=Path, help="the data set")
+    add("out", metavar="OUT", type=Path, help="the folder to write, which is new or empty")
+    add("--to", required=True, choices=FORMATS, help="the format, see above")
+    add("overrides", metavar="KEY=VALUE", nargs="*", help="keys of data, such as data.labels=masks")
+    options = parser.parse_intermixed_args(arguments)
+    out = real_path(options.out)
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise ValueError(f"{options.out}: exists and is not empty: give a new folder as OUT")
+    if out.is_relative_to(real_path(options.folder)):
+        raise ValueError(f"{options.out}: is in DIR, and would be taken for its data: move it")
+    return options
+
+
+def _datasets(options: argparse.Namespace, scratch: Path) -> dict[str, Dataset]:
+    """Returns the data set of each split; prints what was recognised, and what is left out."""
+    from dpt.config.data import DIVIDING, make_dataset
+    from dpt.data.base import require_same_classes
+
+    name, data, splits = _settings(options, scratch)
+    target = read_yaml(config_dir() / f"data/{name}.yaml")["_target_"]
+    node: Plain = {"_target_": target, "root": str(options.folder)}
+    for key, value in data.items():
+        head, _, tail = key.partition(".")
+        node |= {head: {**node.get(head, {}), tail: value}} if tail else {head: value}
+    if name == "folder" and not DIVIDING & node.keys():
+        with suppress(DataError):  # folders or the files of labels state the splits
+            whole = make_dataset(node | {"fractions": {"train": 1.0}}, "train")
+            say("no split is stated: all images are written as train")
+            return {"train": whole}
+    first = make_dataset(node, splits[0])
+    datasets, names = {splits[0]: first}, {first.name(k) for k in range(len(first))}
+    for split in splits[1:]:
+        try:
+            dataset = make_dataset(node, split)
+        except DataError as error:
+            if split != "test":
+                raise
+            say(f"not written: split {split} ({error})")
+            continue
+        if {dataset.name(k) for k in range(len(dataset))} <= names:
+            continue  # one file states the objects of all splits
+        dataset.adopt_classes(first.info.class_names)
+        require_same_classes(first, dataset)
+        datasets[split] = dataset
+    return datasets
+
+
+def _settings(options: argparse.Namespace, scratch: Path) -> tuple[str, Plain, list[str]]:
+    """Returns the name of the kind of data, its keys, and the splits."""
+    from dpt.commands.fit import table_text
+    from dpt.data.layouts import detect
+
+    given = {override.key: override.value for override in parse(options.overrides)}
+    data = {key.removeprefix("data."): value for key, value in given.items()}
+    name = data.pop("data", None)
+    unknown = [key for key in given if key != "data" and not key.startswith("data.")]
+    if unknown or name not in (None, "folder", "coco") or "root" in data:
+        fault = unknown[0] if unknown else "data.root" if "root" in data else f"data={name}"
+        raise ValueError(f"{fault}: give DIR, data=folder or data=coco, and keys data.KEY=VALUE")
+    if name is not None:
+        return str(name), data, ["train", "val", "test"]
+    detected = detect(options.folder, data)
+    say("\n".join(detected.notes))
+    settings = {k: v for k, v in detected.settings.items() if k not in _HOLDING_OUT}
+    settings |= data
+    splits = [key.partition(".")[2] for key in settings if key.startswith("split_names.")]
+    if detected.rows:
+        table = scratch / "pairs.csv"
+        write_bytes(table, table_text(detected.rows).encode())
+        present = {row.split for row in detected.rows}
+        splits = [split for split in ("train", "val", "test") if split in present]
+        settings |= {f"split_files.{split}": str(table) for split in splits}
+    if not splits:
+        say("no split is stated: all images are written as train")
+    return detected.data, settings, splits or ["train"]

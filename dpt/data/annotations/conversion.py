@@ -1,0 +1,122 @@
+"""Writes the samples of a data set in another format, and says what the format does not hold."""
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dpt.atomic import replacing, write_bytes
+from dpt.data.annotations.base import AnnotatedClass, AnnotatedImage
+from dpt.data.annotations.maps import objects_of
+from dpt.data.annotations.writers import Entry, Writer
+from dpt.data.base import Dataset
+from dpt.files import DataError, few, plural
+from dpt.types import IGNORE_INDEX, Sample
+
+BACKGROUND = ("background", "_background_")
+"""Names of the class that formats of objects leave out."""
+
+
+def names_of(datasets: Mapping[str, Dataset], writer: Writer) -> dict[str, dict[Path, str]]:
+    """Returns the names of the images of each split: paths from their deepest common folder."""
+    names: dict[str, dict[Path, str]] = {}
+    for split, dataset in datasets.items():
+        records = [dataset.files(index) for index in range(len(dataset))]
+        paths = [record.image for record in records if record is not None]
+        common = os.path.commonpath([path.parent for path in paths])
+        names[split] = {path: path.relative_to(common).with_suffix("").as_posix() for path in paths}
+    every_name = [name for of_split in names.values() for name in of_split.values()]
+    if not writer.has_split_folders and len({*every_name}) < len(every_name):
+        names = {
+            split: {path: f"{split}/{name}" for path, name in of_split.items()}
+            for split, of_split in names.items()
+        }
+    for of_split in names.values():
+        name, count = Counter(of_split.values()).most_common(1)[0]
+        if count > 1:
+            files = [str(path) for path, other in of_split.items() if other == name]
+            raise DataError(f"{few(files)}: have one name without the suffix: rename one")
+    return names
+
+
+@dataclass
+class Conversion:
+    """Writes the images and labels of a data set, and counts what the format does not hold."""
+
+    writer: Writer
+    classes: Sequence[AnnotatedClass]  # of the data set
+    out: Path
+    names: dict[str, list[str]] = field(default_factory=dict)  # of the images of each split
+    objects: int = 0
+    crowds: int = 0
+    cut: int = 0  # objects without the pixels that others cover
+    empty: int = 0  # objects without a pixel
+    overlapping: list[str] = field(default_factory=list)  # images with objects that overlap
+    without_labels: list[str] = field(default_factory=list)  # images that are left out
+    unlabelled: list[str] = field(default_factory=list)  # images with unlabelled pixels
+
+    def add(self, path: Path, name: str, split: str, sample: Sample) -> None:
+        """Writes the files of an image."""
+        names = self.names.setdefault(split, [])
+        if "labels" not in sample:
+            self.without_labels.append(str(path))
+            return
+        found = objects_of(sample, self.classes)
+        objects = [item for item in found.annotations if item.class_name in self.writer.class_ids]
+        height, width = sample["labels"].shape
+        image = AnnotatedImage(image=path, objects=objects, split=split)
+        entry = Entry(name=name, image=image, size=(height, width))
+        paths, contents = self.writer.label_paths(name, split), self.writer.encode(entry)
+        for file, content in zip(paths, contents, strict=True):
+            write_bytes(self.out / file, content)
+        with replacing(self.out / f"{self.writer.image_path(name, split)}{path.suffix}") as copy:
+            shutil.copyfile(path, copy)
+        names.append(name)
+        crowds = sum(item.is_crowd for item in objects)
+        self.objects += len(objects) - crowds
+        self.crowds += crowds
+        self.cut += found.num_cut
+        self.empty += found.num_empty
+        if (sample["labels"] == IGNORE_INDEX).any():
+            self.unlabelled.append(str(path))
+        if entry.has_overlaps:
+            self.overlapping.append(str(path))
+
+    def finish(self) -> None:
+        """Writes the files for all images."""
+        for path, content in self.writer.common_files(self.out, self.names).items():
+            write_bytes(self.out / path, content)
+        if self.writer.scratch:
+            shutil.rmtree(self.out / self.writer.scratch)
+
+    def report(self) -> list[str]:
+        """Returns a line for each thing that the format does not hold, and one for the result."""
+        name, lines = self.writer.name, []
+        skipped = [row.name for row in self.classes if row.name not in self.writer.class_ids]
+        stuff = [row.name for row in self.writer.classes if not row.is_thing]
+        if stuff and not self.writer.has_background:
+            lines.append(f"each connected part is an object: of {few(stuff)}")
+        if skipped:
+            lines.append(f"{skipped[0]}: not written; read the files with data.background=true")
+        if skipped and self.unlabelled:
+            shown = f"{plural(len(self.unlabelled), 'image')} ({few(self.unlabelled)})"
+            lines.append(f"unlabelled pixels become {skipped[0]}: in {shown}")
+        if self.crowds and not self.writer.has_crowds:
+            lines.append(f"{plural(self.crowds, 'crowd')}: written as an object each")
+        if self.overlapping and not self.writer.has_overlaps:
+            shown = f"{plural(len(self.overlapping), 'image')} ({few(self.overlapping)})"
+            lines.append(f"objects that overlap are cut: in {shown}")
+        if self.cut:
+            lines.append(f"{plural(self.cut, 'object')}: written without the pixels behind others")
+        if self.empty:
+            lines.append(f"{plural(self.empty, 'object')} without a pixel: left out")
+        if self.without_labels:
+            shown = few(self.without_labels)
+            count = plural(len(self.without_labels), "image")
+            lines.append(f"{count} without labels: left out ({shown})")
+        sizes = ", ".join(f"{split} {len(names)}" for split, names in self.names.items())
+        written = f"{plural(self.objects, 'object')}, {len(self.writer.classes)} classes"
+        lines.append(f"{self.out}: {name}, images: {sizes}, {written}")
+        return lines
