@@ -24,6 +24,7 @@ from pathlib import Path
 
 import cv2
 import depth_trees as trees
+import foreign_folders
 import numpy as np
 import pytest
 import scipy.io
@@ -46,6 +47,7 @@ from dpt.config.overrides import keys_of, parse
 from dpt.config.resumed_config import resumed_config
 from dpt.config.run_folder import save_config
 from dpt.data import CocoDataset, DataError, FolderDataset, ScenesDataset
+from dpt.data.annotations import FORMATS
 from dpt.data.datasets.archive import extract
 from dpt.data.datasets.filelist import FileListDataset
 from dpt.data.datasets.imagefolder import ImageTableDataset
@@ -60,7 +62,7 @@ from dpt.data.layouts.masks import mask_settings
 from dpt.data.shards.pack import pack_split
 from dpt.data.shards.packed import PackedDataset
 from dpt.evaluation.predictions import PredictedDataset
-from dpt.files import config_dir
+from dpt.files import config_dir, files_below
 from dpt.model import DPT
 from dpt.objectives.teacher import Teacher
 from dpt.predict.folder import OutputFolder
@@ -368,6 +370,34 @@ def coco(folder):
     }
 
 
+def label_tools(folder):
+    def read(root, name):
+        dataset = FolderDataset(root=root, split="train", annotations=name, exif="apply")
+        return samples(dataset), [dataset.object_faults(i) for i in range(len(dataset))]
+
+    pictures = foreign_folders.scene_pictures(2, 1)
+    solid = [picture.solid() for picture in pictures]
+    found = {}
+    for name, write_folder, drawn in (
+        ("labelme", foreign_folders.labelme, pictures),
+        ("via", foreign_folders.via, solid),
+        ("yolo", foreign_folders.yolo, solid),
+        ("cvat", foreign_folders.cvat, pictures),
+        ("labelstudio", foreign_folders.label_studio, solid),
+        ("labelstudio", foreign_folders.label_studio_brush, solid),
+        ("supervisely", foreign_folders.supervisely, pictures),
+        ("object_masks", foreign_folders.mask_per_object, solid),
+        ("class_masks", foreign_folders.mask_per_class, pictures),
+    ):
+        root = folder / write_folder.__name__
+        write_folder(root, drawn)
+        paths = [path.relative_to(root).as_posix() for path in files_below(root)]
+        sources = FORMATS[name].find(root, paths)
+        for source in {sources[0], sources[-1]}:
+            found[root / source] = [partial(read, root, name)]
+    return found
+
+
 def shards(folder):
     def read():
         values, shard = json.loads(index), folder / "train-000000.tar"
@@ -503,6 +533,7 @@ TARGETS = (
     depth_sets,
     classes,
     coco,
+    label_tools,
     shards,
     runs,
     overrides,

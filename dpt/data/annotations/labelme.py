@@ -26,6 +26,7 @@ from dpt.data.annotations.base import (
 )
 from dpt.data.annotations.reading import (
     MAX_IMAGE_BYTES,
+    Points,
     Reading,
     Text,
     files_like,
@@ -43,7 +44,7 @@ _CLASS_LISTS = ("labels.txt", "class_names.txt")
 @dataclass(frozen=True, kw_only=True)
 class _Shape:
     label: Text
-    points: list[tuple[float, float]]
+    points: Points
     shape_type: str | None = None
     group_id: Text | None = None
     mask: str | None = None

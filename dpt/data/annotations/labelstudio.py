@@ -26,7 +26,7 @@ from dpt.data.annotations.base import (
     as_ring,
     local_name,
 )
-from dpt.data.annotations.reading import Reading, Text, files_like, read_json
+from dpt.data.annotations.reading import Points, Reading, Text, files_like, read_json
 from dpt.data.annotations.shapes import ellipse_ring, rotated
 from dpt.data.formats.io import IMAGE_SUFFIXES
 from dpt.data.formats.rle import Rle, encode_pixels
@@ -73,7 +73,7 @@ def unpack_runs(content: bytes, count: int) -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True)
 class _Value:
-    points: object = None
+    points: Points = field(default_factory=list)
     polygonlabels: list[str] = field(default_factory=list)
     brushlabels: list[str] = field(default_factory=list)
     ellipselabels: list[str] = field(default_factory=list)

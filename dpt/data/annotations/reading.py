@@ -36,6 +36,9 @@ _START = 1 << 16
 
 Text = Annotated[str, Field(coerce_numbers_to_str=True)]
 """A name in JSON, which may be written as a number."""
+_Coordinate = Annotated[float, Field(allow_inf_nan=False)]
+Points = list[tuple[_Coordinate, _Coordinate]]
+"""Points of x and y in JSON."""
 
 
 def images_of(files: Iterable[str]) -> list[str]:

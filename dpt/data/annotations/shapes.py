@@ -13,7 +13,7 @@ from dpt.data.annotations.base import Polygons, Shape
 from dpt.data.formats.io import read_objects
 from dpt.data.formats.pictures import Picture, decode_picture, one_page
 from dpt.data.formats.rle import Rle, encode_pixels, merge_masks, subtract_mask
-from dpt.files import MAX_PIXELS, DataError, decoding
+from dpt.files import MAX_PIXELS, DataError, reason
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,11 +52,13 @@ class Bitmap(Shape):
     is_zipped: bool = False
 
     def encode(self, size: tuple[int, int]) -> Rle:
-        with decoding("its bitmap", "a picture in base64"):
+        try:
             data = base64.b64decode(self.content)
             if self.is_zipped:
                 data = zlib.decompressobj().decompress(data, MAX_PIXELS)
-        mask = mask_of(decode_picture("its bitmap", one_page("its bitmap", data, None)))
+            mask = mask_of(decode_picture("bitmap", one_page("bitmap", data, None)))
+        except Exception as error:  # damaged content raises many kinds
+            raise ValueError(f"its bitmap is damaged ({reason(error)})") from None
         return encode_pixels(placed(mask, self.left, self.top, size))
 
 

@@ -26,6 +26,7 @@ from dpt.data.annotations.base import (
 )
 from dpt.data.annotations.reading import (
     MAX_IMAGE_BYTES,
+    Points,
     Reading,
     files_like,
     folder_of,
@@ -34,8 +35,6 @@ from dpt.data.annotations.reading import (
 )
 from dpt.data.annotations.shapes import Bitmap, box_ring
 from dpt.data.formats.rle import Rle, encode_pixels
-
-_Points = list[tuple[float, float]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,8 +58,8 @@ class _PixelPolygon(Shape):
 
 @dataclass(frozen=True, kw_only=True)
 class _Outlines:
-    exterior: _Points = field(default_factory=list)
-    interior: list[_Points] = field(default_factory=list)
+    exterior: Points = field(default_factory=list)
+    interior: list[Points] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
