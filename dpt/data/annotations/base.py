@@ -128,7 +128,7 @@ class AnnotatedImage:
         positions = np.zeros(size[0] * size[1], np.int32)
         for k in order:
             positions[pixels_of(codes[k])] = k + 1
-        return Raster(positions.reshape(size[::-1]).T, codes)
+        return Raster(np.ascontiguousarray(positions.reshape(size[::-1]).T), codes)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -270,9 +270,14 @@ def _shape(segment: _Segment, picture: Path | None) -> Shape | None:
     if picture is not None:
         return PictureSegment(picture, str(segment.id))
     outlines = segment.segmentation
-    if isinstance(outlines, list):  # rings of one or two points beside whole ones have no pixel
-        outlines = [ring for ring in outlines if not isinstance(ring, list) or len(ring) >= 6]
+    if isinstance(outlines, list) and any(map(_is_line, outlines)):
+        outlines = [ring for ring in outlines if not _is_line(ring)]
     return CocoShape(outlines) if outlines else None
+
+
+def _is_line(ring: object) -> bool:
+    """Returns whether a ring has one or two points, and so no pixel."""
+    return isinstance(ring, list) and len(ring) < 6
 
 
 class CocoFormat(AnnotationFormat):

@@ -1,9 +1,10 @@
 """The base class of data sets on disk: a list of records, and the rules by which they are read."""
 
+import gc
 import os
 import pickle
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, NamedTuple
@@ -27,6 +28,18 @@ MAX_OBJECTS = 65535
 
 _Side = Annotated[int, Field(ge=1)]
 _Band = Annotated[int, Field(ge=0)]
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Saves the search for circles among millions of new objects, a third of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class PickledFiles:
@@ -132,7 +145,8 @@ class FileDataset(Dataset):
         self.is_train = self.split == "train"
         if self.folds is not None and self.split == "val":
             self.split = "train"  # whose files are divided
-        self._files = PickledFiles(self._select(self.list_files()))
+        with _no_garbage_collection():
+            self._files = PickledFiles(self._select(self.list_files()))
         if self.fractions not in (None, splits.DEFAULT_FRACTIONS) and not self.is_divided:
             fault = f"folders, lists or data.folds define the splits of {self.folder}"
             raise DataError(f"data.fractions has no effect: {fault}: leave it out")
@@ -400,7 +414,12 @@ def official_split(split: str) -> str:
 
 def numbered(ids: np.ndarray, source: Path | str) -> np.ndarray:
     """Returns object ids (H, W) as 1, 2, ... in their order, uint16; ids of 0 and below are 0."""
-    present, positions = np.unique(np.maximum(ids, 0), return_inverse=True)
+    ids = np.maximum(ids, 0)
+    if ids.max() <= MAX_OBJECTS:  # without the time to sort all pixels
+        is_present = np.bincount(ids.ravel().astype(np.int64)) > 0
+        is_present[0] = False
+        return is_present.cumsum().astype(np.uint16)[ids]
+    present, positions = np.unique(ids, return_inverse=True)
     numbers = np.arange(len(present)) + (present[0] != 0)
     if numbers[-1] > MAX_OBJECTS:
         fault = f"{len(present)} objects, at most {MAX_OBJECTS} in an image"
