@@ -74,13 +74,14 @@ class ModelConfig:
         if not isinstance(encoder, Mapping):
             raise ValueError(f"{where}.encoder={encoder!r}: must be a mapping with `kind`")
         encoder_config = _choose(ENCODERS, encoder.get("kind"), f"{where}.encoder.kind")
-        for key in ("in_channels", "in_chans"):  # the latter is timm's
-            if encoder.get(key, 3) != 3:
-                fault = f"{where}.encoder.{key}={encoder[key]}"
-                raise ValueError(f"{fault}: must be 3, as images are RGB")
+        if "in_chans" in encoder:  # timm's name
+            raise ValueError(f"{where}.encoder.in_chans: set {where}.encoder.in_channels instead")
+        channels = encoder.get("in_channels", 3)
         preprocessing = values["preprocessing"] or {}
+        if channels != 3 and not {"mean", "pixels"} & preprocessing.keys():
+            preprocessing = {**preprocessing, **_as_they_are(channels)}
         calibration = values.get("calibration")
-        return cls(
+        config = cls(
             name=str(values.get("name", "dpt")),
             encoder=validate(encoder_config, encoder, f"{where}.encoder"),
             decoder=validate(DecoderConfig, values.get("decoder") or {}, f"{where}.decoder"),
@@ -94,6 +95,11 @@ class ModelConfig:
             calibration=calibration and validate(Calibration, calibration, f"{where}.calibration"),
             multiple_from_encoder="multiple_of" not in preprocessing,
         )
+        if len(config.preprocessing.mean) != channels:
+            count = len(config.preprocessing.mean)
+            fault = f"{where}.preprocessing.mean has {count} numbers for {channels} channels"
+            raise ValueError(f"{fault}: give one for each of {where}.encoder.in_channels")
+        return config
 
     def to_dict(self) -> Plain:
         """Returns the plain data that checkpoints store."""
@@ -153,6 +159,13 @@ class ModelConfig:
         uses_decoder = any(head.uses_decoder for head in heads.values())
         decoder = Decoder(self.decoder, encoder) if uses_decoder else None
         return Network(encoder=encoder, decoder=decoder, heads=heads)
+
+
+def _as_they_are(channels: object) -> Plain:
+    """Returns the preprocessing of bands whose statistics are unknown."""
+    if not isinstance(channels, int):
+        return {}  # an error of the encoder's settings
+    return {"pixels": "bands", "mean": [0.0] * channels, "std": [1.0] * channels}
 
 
 def _choose(table: Mapping[str, T], name: object, where: str) -> T:

@@ -39,10 +39,10 @@ ArrayT = TypeVar("ArrayT")
 
 
 class RandomViews(NamedTuple, Generic[ArrayT]):
-    """Random crops of images, uint8, which self-supervision compares (``augment.views``)."""
+    """Random crops of images, which self-supervision compares (``augment.views``)."""
 
-    large: ArrayT  # of a sample (N, H, W, 3), of a batch (B, N, 3, H, W)
-    small: ArrayT | None  # of a sample (M, h, w, 3), of a batch (B, M, 3, h, w); ``augment.crops``
+    large: ArrayT  # of a sample (N, H, W, C), of a batch (B, N, C, H, W)
+    small: ArrayT | None  # of a sample (M, h, w, C), of a batch (B, M, C, h, w); ``augment.crops``
 
 
 class PasteSource(NamedTuple):
@@ -54,14 +54,14 @@ class PasteSource(NamedTuple):
 class PasteTarget(NamedTuple):
     """What semi-supervision needs of an image without labels (``augment.strong``)."""
 
-    weak: np.ndarray  # uint8 (H, W, 3), the image in its own colours
+    weak: np.ndarray  # (H, W, C), the image in its own colours
     padding: np.ndarray  # bool (H, W), pixels of the crop that lie outside the image
 
 
 class Mixed(NamedTuple):
     """Parts of images with labels, pasted on the images without labels of a batch."""
 
-    weak: Tensor  # uint8 (B, 3, H, W), images without labels in their own colours, nothing pasted
+    weak: Tensor  # (B, C, H, W), images without labels in their own colours, nothing pasted
     unlabelled: Tensor  # bool (B,)
     kept: Tensor  # bool (B, H, W), where a teacher gives no label: pasted parts and padding
 
@@ -73,7 +73,7 @@ class Sample(TypedDict, total=False):
     evaluation says otherwise.
     """
 
-    image: np.ndarray  # uint8 (H, W, 3), RGB
+    image: np.ndarray  # uint8 (H, W, 3), RGB; or float32 (H, W, C), bands, NaN without data
     depth: np.ndarray  # float32 (H, W), metres; 0 where invalid
     valid: np.ndarray  # bool (H, W), True where depth was measured
     labels: np.ndarray  # uint8 (H, W), class ids; IGNORE_INDEX where unlabelled
@@ -98,8 +98,9 @@ class Batch(TypedDict, total=False):
     be.
     """
 
-    image: Tensor  # uint8 (B, 3, H, W), RGB, channels-last in memory; Preprocessing normalises it.
-    # float32 in evaluation if the model's images are resized by ``cubic_float``
+    image: Tensor  # uint8 (B, 3, H, W), RGB, or float32 (B, C, H, W), bands; channels-last in
+    # memory; Preprocessing normalises it.
+    # RGB is float32 in evaluation if the model's images are resized by ``cubic_float``
     depth: Tensor  # float32 (B, H, W), metres
     valid: Tensor  # bool (B, H, W)
     labels: Tensor  # uint8 (B, H, W)
@@ -377,7 +378,11 @@ class Preprocessing:
     """Preprocessing of an image for a model. Plain data, saved with the weights.
 
     Attributes:
-        mean, std: per RGB channel, for pixel values in 0..1.
+        mean, std: of each channel: of RGB for pixel values in 0..1, of bands in their own unit.
+        pixels: ``rgb`` are 8-bit images. ``bands`` are images of any number of bands in the files'
+            own values; pixels without data get the mean.
+        bands, image_max, nodata: how files were read in training, see
+            :class:`dpt.data.formats.part.FilePart`. Without ``bands`` all of them are taken.
         image_size: the [H, W] that ``resize`` aims at.
         resize: ``lower_bound`` scales the image to cover ``image_size`` and ``upper_bound`` to fit
             into it, both keeping the aspect; ``minimal`` takes whichever of the two side ratios is
@@ -394,8 +399,12 @@ class Preprocessing:
 
     __pydantic_config__: ClassVar[PlainMapping] = {"extra": "forbid"}
 
-    mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
-    std: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
+    std: tuple[float, ...] = (0.5, 0.5, 0.5)
+    pixels: Literal["rgb", "bands"] = "rgb"
+    bands: tuple[int, ...] | None = None
+    image_max: float | None = None
+    nodata: float | None = None
     image_size: tuple[int, int] = (384, 384)
     resize: ResizeRule = "lower_bound"
     multiple_of: int = 16
@@ -415,6 +424,10 @@ class Preprocessing:
             raise ValueError(f"preprocessing.mean={list(self.mean)}: must be finite")
         if not all(isfinite(s) and s > 0 for s in self.std):
             raise ValueError(f"preprocessing.std={list(self.std)}: must be finite and above 0")
+        if len(self.mean) != len(self.std) or (self.is_rgb and len(self.mean) != 3):
+            counts = f"{len(self.mean)} and {len(self.std)} numbers"
+            allowed = "3 each for RGB" if self.is_rgb else "one for each band"
+            raise ValueError(f"preprocessing.mean and std: {counts}, must be {allowed}")
 
     def input_size(self, height: int, width: int) -> tuple[int, int]:
         """Returns (H, W) to which an image of ``height`` × ``width`` pixels is resized."""
@@ -450,13 +463,37 @@ class Preprocessing:
             )
         return size
 
+    @property
+    def is_rgb(self) -> bool:
+        return self.pixels == "rgb"
+
     def normalize(self, images: Tensor) -> Tensor:
-        """Maps images (B, 3, H, W) in 0..255 to the model's float32 input, on the same device."""
+        """Maps images (B, C, H, W) to the model's float32 input, on the same device.
+
+        RGB is in 0..255, bands are in their own unit. What has no data (NaN) becomes 0, the mean.
+        """
+        if images.shape[-3] != len(self.mean):
+            found, expected = images.shape[-3], len(self.mean)
+            raise ValueError(f"images have {found} channels, and the model takes {expected}")
         mean, std = (
-            255 * torch.tensor(values, device=images.device).view(3, 1, 1)
+            (255 if self.is_rgb else 1) * torch.tensor(values, device=images.device).view(-1, 1, 1)
             for values in (self.mean, self.std)
         )
-        return (images.float() - mean) * std.reciprocal()
+        normalized = (images.float() - mean) * std.reciprocal()
+        return normalized if self.is_rgb else normalized.nan_to_num(nan=0.0)
+
+    def picture(self, image: Tensor | np.ndarray) -> np.ndarray:
+        """Returns an image (C, H, W), as :meth:`normalize` takes it, as uint8 RGB (H, W, 3).
+
+        Of bands the first three are red, green and blue, or the first is grey; the range is two
+        standard deviations to either side of the mean.
+        """
+        channels = torch.as_tensor(image).cpu().float()
+        if not self.is_rgb:
+            shown = [0, 1, 2] if len(self.mean) >= 3 else [0, 0, 0]
+            normalized = self.normalize(channels[None])[0, shown]
+            channels = 127.5 + 63.75 * normalized
+        return channels.round().clamp(0, 255).byte().permute(1, 2, 0).numpy()
 
 
 CalibrationSpace = Literal["inverse_depth", "depth"]

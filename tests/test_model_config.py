@@ -144,7 +144,15 @@ def test_settings_of_another_kind_of_depth_head_are_dropped():
         ({"heads": {"depth": {"scale": 2.0}}}, r"model\.heads\.depth\.scale=2\.0: .*only 1\.0$"),
         ({"encoder": {"kind": "resnet"}}, r"encoder\.kind='resnet': choose from vit"),
         ({"encoder": {"kind": "timm"}}, r"model\.encoder\.name must be given"),
-        ({"in_channels": 1}, r"model\.encoder\.in_channels=1: must be 3, as images are RGB"),
+        ({"in_channels": 0}, r"model\.encoder\.in_channels=0: must be greater than or equal to 1"),
+        (
+            {"encoder": {"in_chans": 4}},
+            r"model\.encoder\.in_chans: set model\.encoder\.in_channels",
+        ),
+        (
+            {"in_channels": 4, "preprocessing": {"mean": [0.5] * 3}},
+            r"preprocessing\.mean has 3 numbers for 4 channels",
+        ),
         ({"readout": "cat"}, r"model\.decoder\.readout='cat': .*project"),
         ({"scales": "x"}, r"model\.decoder\.scales='x': must be a list or must be 'auto'$"),
         ({"out_indices": [2, 5, 8]}, "one entry per level"),

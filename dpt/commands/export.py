@@ -16,7 +16,10 @@ def run(arguments: list[str]) -> None:
     add("out", type=Path, help="the file to write, ending in .onnx or .pt2")
     text = "export this head only (depth, segmentation, ...); can be repeated"
     add("--task", action="append", default=[], help=text)
-    text = "take uint8 RGB images (B, H, W, 3) and normalise them in the file, but resize none"
+    text = (
+        "take uint8 RGB images (B, H, W, 3), or float32 bands in their unit, and normalise them in "
+        "the file, but resize none"
+    )
     add("--with-preprocessing", action="store_true", help=text)
     add("--size", nargs=2, type=int, metavar=("H", "W"), help="fix the size of the input")
     add("--opset", type=int, help="of ONNX (default: the exporter's)")

@@ -82,7 +82,8 @@ def make_dataset(data: PlainMapping, split: str, *, where: str = "data") -> Data
     if split == "train" and unlabelled:
         if isinstance(unlabelled, str) and not Path(unlabelled).expanduser().is_dir():
             raise missing_path(Path(unlabelled), what="folder", remedy="check data.unlabelled")
-        kept = {key: node[key] for key in ("page", "bands", "image_max", "exif") if key in node}
+        parts = ("page", "bands", "image_max", "nodata", "exif")
+        kept = {key: node[key] for key in parts if key in node}
         images = {"_target_": "dpt.data.UnlabelledDataset", "root": unlabelled} | kept
         part = {**node, "unlabelled": True} if unlabelled is True else {**images, "split": split}
         if node.get("missing") == "keep":  # images without labels are in the other part

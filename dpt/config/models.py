@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Literal
 
 import torch
@@ -9,10 +10,12 @@ import torch
 from dpt import functional
 from dpt.config.data import LoaderSettings
 from dpt.config.overrides import keys_of
+from dpt.data import Dataset
+from dpt.data.statistics import measure_bands
 from dpt.model import DPT
 from dpt.model_config import ModelConfig, model_dict
 from dpt.objectives import Objective
-from dpt.validation import Plain, PlainMapping, validate
+from dpt.validation import Count, Plain, PlainMapping, to_plain, validate
 from dpt.weights import load_encoder_weights, load_model_weights
 from dpt.weights.formats import read
 
@@ -24,11 +27,36 @@ PARTS = ("encoder", "decoder", "preprocessing")
 Heads = Mapping[str, PlainMapping]
 
 
+def image_settings(model: PlainMapping, dataset: Dataset) -> Plain:
+    """Returns what the images of a data set decide of a model's preprocessing.
+
+    These are number and statistics of bands, unless ``model.preprocessing.mean`` gives them, and
+    how files are read; nothing for 8-bit RGB.
+    """
+    part, given = dataset.part, validate(Plain | None, model.get("preprocessing"), "") or {}
+    if given.get("pixels") == "bands" and "mean" in given:  # of a run that is resumed
+        return {}
+    measured = measure_bands(dataset)
+    count = 3 if measured is None else len(measured.mean)
+    channels = validate(Count | None, model.get("in_channels"), "model.in_channels")
+    if channels not in (None, count):
+        raise ValueError(f"model.in_channels={channels}: the images have {count}: leave it out")
+    if measured is not None:
+        if "mean" not in given:
+            log.info("%d bands: mean %s, std %s", count, [*measured.mean], [*measured.std])
+        keys = ("pixels", "mean", "std", "bands", "nodata")
+        return {key: value for key, value in to_plain(measured).items() if key in keys}
+    if isinstance(part.bands, Sequence) and part.bands != "all":
+        return {"bands": [*part.bands], "image_max": part.image_max}
+    return {} if part.image_max is None else {"image_max": part.image_max}
+
+
 def make_model(
     model: PlainMapping,
     objectives: Mapping[str, Objective],
     settings: LoaderSettings,
     overrides: Sequence[str] = (),
+    images: PlainMapping = MappingProxyType({}),
 ) -> DPT:
     """Makes the model with a head for each objective, its weights from a file if one is set.
 
@@ -38,6 +66,7 @@ def make_model(
         settings: sizes of training images, and those that whole images are resized to.
         overrides: what the command line set. With ``model.weights`` these keys, and those that
             differ from the named model, replace the settings of the file.
+        images: see :func:`image_settings`.
     """
     complete_heads = model.get("heads") or {}  # of a run that is resumed
     heads = {
@@ -45,12 +74,16 @@ def make_model(
     }
     configured = {p: dict(validate(Plain | None, model.get(p), f"model.{p}") or {}) for p in PARTS}
     configured["preprocessing"]["image_size"] = list(settings.eval_size)
+    if images.get("pixels") == "bands":
+        configured["encoder"]["in_channels"] = len(images["mean"])
     encoder_weights = configured["encoder"].pop("weights", None)
     if model.get("weights") is not None:
         if encoder_weights is not None:
             raise ValueError("model.weights and model.encoder.weights: give one of the two")
-        net = _from_weights(model, configured, heads, list(settings.image_size), overrides)
+        image_size = list(settings.image_size)
+        net = _from_weights(model, configured, heads, image_size, overrides, images)
     else:
+        configured["preprocessing"] = {**images, **configured["preprocessing"]}
         if "image_size" in configured["encoder"]:
             configured["encoder"]["image_size"] = list(settings.image_size)
         net = DPT(ModelConfig.from_dict({"name": model["name"], **configured, "heads": heads}))
@@ -66,6 +99,7 @@ def _from_weights(
     heads: Heads,
     image_size: list[int],
     overrides: Sequence[str],
+    images: PlainMapping,
 ) -> DPT:
     """Makes a model as in ``model.weights``, except for its heads and the user's settings."""
     path = validate(str, model["weights"], "model.weights")
@@ -89,13 +123,19 @@ def _from_weights(
         }
     if "image_size" in source["encoder"]:
         chosen["encoder"]["image_size"] = image_size
-    normalization = {k: source["preprocessing"][k] for k in ("mean", "std")}
+    stored = source["preprocessing"]
+    normalization = {k: stored[k] for k in ("mean", "std", "pixels")}
+    is_alike = stored["pixels"] == images.get("pixels", "rgb")
+    if is_alike and len(stored["mean"]) == len(images.get("mean", stored["mean"])):
+        preprocessing = {**images, **normalization}
+    else:
+        preprocessing = {**normalization, **images}
     settings = {
         "name": source["name"],
         "encoder": source["encoder"] | chosen["encoder"],
         "decoder": source["decoder"] | chosen["decoder"],
         "heads": {k: _like(v, source["heads"].get(k, {})) for k, v in heads.items()},
-        "preprocessing": normalization | chosen["preprocessing"],
+        "preprocessing": preprocessing | chosen["preprocessing"],
     }
     net = DPT(ModelConfig.from_dict(settings))
     report = load_model_weights(net, net.config, checkpoint, source=str(path))

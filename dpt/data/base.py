@@ -14,8 +14,8 @@ import numpy as np
 import torch.utils.data
 
 from dpt.data.formats.depth_rule import DepthRule
-from dpt.data.formats.io import FilePart
 from dpt.data.formats.label_rule import LabelRule
+from dpt.data.formats.part import FilePart
 from dpt.files import DataError, few
 from dpt.geometry import aspects_agree
 from dpt.types import IGNORE_INDEX, NO_CLASS, DatasetInfo, Sample
@@ -25,6 +25,7 @@ class Files(NamedTuple):
     """The files and image-level labels of one sample; None for those that it lacks.
 
     ``extra`` is other data that its data set needs to read the sample, such as COCO's segments.
+    ``more_images`` are files of the same size whose bands follow those of ``image``.
     """
 
     image: Path
@@ -35,6 +36,12 @@ class Files(NamedTuple):
     objects: Path | None = None
     caption: str | None = None
     extra: Any = None
+    more_images: tuple[Path, ...] = ()
+
+    @property
+    def kinds(self) -> list[bool]:
+        """Which kinds of labels the sample has."""
+        return [value is not None for value in self[1:-1]]
 
 
 class Dataset(torch.utils.data.Dataset[Sample], ABC):
@@ -282,7 +289,6 @@ class Augmented(torch.utils.data.Dataset[Sample]):
 
 
 _DTYPES: dict[str, np.dtype] = {
-    "image": np.dtype(np.uint8),
     "labels": np.dtype(np.uint8),
     "objects": np.dtype(np.uint16),
     "depth": np.dtype(np.float32),
@@ -293,17 +299,20 @@ _DTYPES: dict[str, np.dtype] = {
 def _check_arrays(sample: Sample, dataset: Dataset) -> None:
     """Raises DataError if a size or dtype is wrong."""
     name = sample.get("name", "a sample")
-    height, width = sample["image"].shape[:2]
+    image = sample["image"]
+    is_rgb = image.dtype == np.uint8 and image.shape[2:] == (3,)
+    if not is_rgb and not (image.dtype == np.float32 and image.ndim == 3 and image.size):
+        fault = f"image is {image.dtype} {image.shape}"
+        raise DataError(f"{name}: {fault}, must be uint8 (H, W, 3) RGB or float32 (H, W, C)")
+    height, width = image.shape[:2]
     values = dict(sample)
     for key, dtype in _DTYPES.items():
         if key not in values:
             continue
         array = np.asarray(values[key])
-        dimensions = 3 if key == "image" else 2
-        if array.dtype != dtype or array.ndim != dimensions:
+        if array.dtype != dtype or array.ndim != 2:
             raise DataError(
-                f"{name}: {key} is {array.dtype} {array.shape}, must be {dtype} of "
-                f"{dimensions} dimensions"
+                f"{name}: {key} is {array.dtype} {array.shape}, must be {dtype} of 2 dimensions"
             )
         if not dataset.fits(array.shape, (height, width)):
             files = dataset.files(sample["index"]) if "index" in sample else None

@@ -1,4 +1,4 @@
-"""Random changes of an image's colours. The only user of albumentations."""
+"""Random changes of an image's colours, or of its bands. The only user of albumentations."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import cv2
 import numpy as np
 
+from dpt.data.resize import by_four_bands
 from dpt.validation import PlainMapping
 
 if TYPE_CHECKING:
@@ -55,12 +56,40 @@ def change_colors(
     return cv2.transform(image, np.hstack([brightness * contrast * matrix, shift]))
 
 
+def change_bands(image: np.ndarray, random: np.random.Generator, strength: float) -> np.ndarray:
+    """Returns a copy of bands, float32 (H, W, C), with other brightness and contrast of each band.
+
+    The unit of brightness is the band's standard deviation in this image, so that both changes are
+    the same for all units. The ranges are those of :func:`draw_colors`.
+    """
+    contrast, brightness = 0.4 * strength * random.uniform(-1, 1, (2, image.shape[2]))
+    flat = image.reshape(-1, image.shape[2])
+    known = flat[~np.isnan(flat).any(axis=1)]
+    if not known.size:
+        return image.copy()
+    mean, std = known.mean(axis=0, dtype=np.float64), known.std(axis=0, dtype=np.float64)
+    gain = (1 + contrast).astype(np.float32)
+    return image * gain + (brightness * std - contrast * mean).astype(np.float32)
+
+
+def blur_sometimes(
+    image: np.ndarray, random: np.random.Generator, probability: float
+) -> np.ndarray:
+    """Returns bands, float32 (H, W, C), with the probability blurred as RGB by ``blur``."""
+    if random.random() >= probability:
+        return image
+    sigma = random.uniform(0.1, 1.5)
+    return by_four_bands(image, lambda bands: cv2.GaussianBlur(bands, (0, 0), sigma))
+
+
 def change_strongly(image: np.ndarray, random: np.random.Generator, strength: float) -> np.ndarray:
-    """Returns a recoloured copy, uint8 RGB (H, W, 3), sometimes grey or blurred.
+    """Returns a recoloured copy, uint8 RGB (H, W, 3), sometimes grey or blurred; or changed bands.
 
     Similar to strong views of UniMatch (Yang et al. 2023, section 3.1): at strength 1, 20 % grey,
     50 % blur. Here every image is recoloured (there 80 %), and its hue less (0.125; there 0.25).
     """
+    if image.dtype != np.uint8:
+        return blur_sometimes(change_bands(image, random, 1.25 * strength), random, 0.5 * strength)
     colors = draw_colors(random, 1.25 * strength)  # factors of 0.5 to 1.5
     if random.random() < 0.2 * strength:
         colors["saturation"] = 0.0

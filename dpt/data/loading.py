@@ -41,6 +41,11 @@ def collate_train(samples: Sequence[Sample], targets: Collection[Target]) -> Bat
     sizes = {s["image"].shape[:2] for s in samples}
     if len(sizes) > 1:
         raise DataError(f"images of one batch differ in size {sorted(sizes)}: set data.image_size")
+    first = samples[0]
+    for sample in samples:
+        if _form(sample) != _form(first):
+            fault = f"{_form(sample)}, but {first.get('name')} is {_form(first)}"
+            raise DataError(f"{sample.get('name')}: is {fault}: train on images of one kind")
     batch = _collate(samples, targets, torch.stack)
     if "views" in samples[0]:
         large, small = zip(*(s["views"] for s in samples), strict=True)
@@ -48,6 +53,12 @@ def collate_train(samples: Sequence[Sample], targets: Collection[Target]) -> Bat
             _stack_images(large), None if small[0] is None else _stack_images(small)
         )
     return batch
+
+
+def _form(sample: Sample) -> str:
+    """Returns what the images of a batch must have in common."""
+    image = sample["image"]
+    return "8-bit RGB" if image.dtype == np.uint8 else f"{image.shape[2]} bands"
 
 
 def collate_eval(samples: Sequence[Sample], targets: Collection[Target] = ()) -> Batch:
@@ -78,7 +89,7 @@ def _collate(samples: Sequence[Sample], targets: Collection[str], combine: Combi
         batch["failed"] = failed
         batch["blank"] = [i for i, s in enumerate(samples) if "is_blank" in s]
     images = [s["image"] for s in samples]
-    if len({image.shape for image in images}) == 1:
+    if len({(image.shape, image.dtype) for image in images}) == 1:
         batch["image"] = _stack_images(images)
     else:
         batch["image"] = _listed([as_tensor(image).permute(2, 0, 1) for image in images])
@@ -100,7 +111,7 @@ def _collate(samples: Sequence[Sample], targets: Collection[str], combine: Combi
 
 
 def _stack_images(images: Sequence[np.ndarray]) -> Tensor:
-    """Returns images (..., H, W, 3) as one tensor (B, ..., 3, H, W), channels-last in memory."""
+    """Returns images (..., H, W, C) as one tensor (B, ..., C, H, W), channels-last in memory."""
     return torch.from_numpy(np.stack(images)).movedim(-1, -3)
 
 

@@ -1,5 +1,7 @@
 """Resizing of images and of maps. OpenCV's (width, height) order stays in this file."""
 
+from collections.abc import Callable
+
 import cv2
 import numpy as np
 import PIL.Image
@@ -11,7 +13,9 @@ ANTIALIAS = {
 
 
 def resize_image(image: np.ndarray, size: tuple[int, int], rule: str = "train") -> np.ndarray:
-    """Resizes an image, uint8 (H, W, 3), to ``size`` [h, w].
+    """Resizes an image, uint8 (H, W, 3) or float32 (H, W, C), to ``size`` [h, w].
+
+    Pixels that are computed from one without data (NaN) have none.
 
     Args:
         image: returned unchanged if it has that size.
@@ -25,8 +29,9 @@ def resize_image(image: np.ndarray, size: tuple[int, int], rule: str = "train") 
     """
     height, width = image.shape[:2]
     if rule == "cubic_float":  # a channel at a time: all as floats take four times the memory
-        planes = (cv2.extractChannel(image, k).astype(np.float32) for k in range(3))
-        return cv2.merge([cv2.resize(p, size[::-1], interpolation=cv2.INTER_CUBIC) for p in planes])
+        planes = (cv2.extractChannel(image, k).astype(np.float32) for k in range(image.shape[2]))
+        resized = [cv2.resize(p, size[::-1], interpolation=cv2.INTER_CUBIC) for p in planes]
+        return np.dstack(resized)
     method = cv2.INTER_CUBIC if rule == "cubic" else cv2.INTER_LINEAR
     if rule == "area" and (size[0] < height or size[1] < width):
         method = cv2.INTER_AREA
@@ -34,14 +39,30 @@ def resize_image(image: np.ndarray, size: tuple[int, int], rule: str = "train") 
         factor = whole_factor((height, width), size)
         if factor > 1 and height % factor == 0 and width % factor == 0:
             small = (width // factor, height // factor)
-            image = cv2.resize(image, small, interpolation=cv2.INTER_AREA)
+            image = by_four_bands(
+                image, lambda bands: cv2.resize(bands, small, interpolation=cv2.INTER_AREA)
+            )
         elif factor > 1:
             method = cv2.INTER_AREA
     if image.shape[:2] == tuple(size):
         return image
-    if rule in ANTIALIAS:
+    if rule in ANTIALIAS and image.dtype == np.uint8:
         return np.array(PIL.Image.fromarray(image).resize((size[1], size[0]), ANTIALIAS[rule]))
-    return cv2.resize(image, (size[1], size[0]), interpolation=method)
+    if rule in ANTIALIAS:  # Pillow has single bands of floats
+        bands = [PIL.Image.fromarray(image[..., k]) for k in range(image.shape[2])]
+        return np.dstack([np.array(b.resize((size[1], size[0]), ANTIALIAS[rule])) for b in bands])
+    return by_four_bands(
+        image, lambda bands: cv2.resize(bands, (size[1], size[0]), interpolation=method)
+    )
+
+
+def by_four_bands(image: np.ndarray, change: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Returns an image (H, W, C) of which ``change`` gets up to four bands at a time.
+
+    OpenCV's functions take no more, and leave out the axis of a single band.
+    """
+    groups = [change(image[..., k : k + 4]) for k in range(0, image.shape[2], 4)]
+    return groups[0] if image.shape[2] in (3, 4) else np.dstack(groups)
 
 
 def resize_map(values: np.ndarray, size: tuple[int, int]) -> np.ndarray:

@@ -10,6 +10,8 @@ from pydantic import Field
 
 from dpt.data.color_changes import (
     apply_color_steps,
+    blur_sometimes,
+    change_bands,
     change_colors,
     change_strongly,
     draw_colors,
@@ -38,7 +40,8 @@ class TrainTransform:
         hflip: probability of a horizontal flip.
         rotate: largest angle, in degrees, to either side.
         color: strength in 0..1 of changes of brightness, contrast, saturation and hue, made with
-            probability 0.8; see :func:`dpt.data.color_changes.change_colors`.
+            probability 0.8; see :func:`dpt.data.color_changes.change_colors`. Images of bands have
+            brightness and contrast alone, for each band. Of the following ones they have ``blur``.
         gamma: probability of a gamma correction, exponent 0.5 to 2.5, mostly darker.
         grayscale: probability of a grey picture.
         blur: probability of a Gaussian blur.
@@ -101,10 +104,7 @@ class TrainTransform:
             factor = np.float32(1 / zoom if self.zoom_scales_depth else 1.0)
             out["depth"] = np.where(out["valid"], out["depth"] * factor, np.float32(0))
             out["valid"] = out["depth"] > 0
-        image = out["image"]
-        if self.color and random.random() < 0.8:
-            image = change_colors(image, **draw_colors(random, self.color))
-        image = apply_color_steps(self._color_steps, image, random)
+        image = self._change_colors(out["image"], random)
         if is_unlabelled:
             padding = view_map(np.zeros(source.shape[:2], bool), view, fill=True)
             out["mixing"] = PasteTarget(out["image"], padding)
@@ -115,6 +115,16 @@ class TrainTransform:
         if self.views:
             out["views"] = self._draw_views(source, random)
         return out
+
+    def _change_colors(self, image: np.ndarray, random: np.random.Generator) -> np.ndarray:
+        """Returns an RGB image in other colours, or bands of other brightness and contrast."""
+        is_changed = self.color and random.random() < 0.8
+        if image.dtype != np.uint8:
+            image = change_bands(image, random, self.color) if is_changed else image
+            return blur_sometimes(image, random, self.blur)
+        if is_changed:
+            image = change_colors(image, **draw_colors(random, self.color))
+        return apply_color_steps(self._color_steps, image, random)
 
     def draw_view(self, source: tuple[int, ...], random: np.random.Generator) -> tuple[View, float]:
         """Draws a view of an image of size ``source`` (H, W), and its zoom."""
@@ -173,7 +183,7 @@ def draw_recolored_crop(
     size: tuple[int, int],
     area: tuple[float, float],
 ) -> np.ndarray:
-    """Returns a random crop of an image, resized to ``size``: uint8 RGB (h, w, 3).
+    """Returns a random crop of an image, resized to ``size``: uint8 RGB (h, w, 3), or bands.
 
     Similar to SimCLR (Chen et al. 2020, appendix A) and DINO: mirrored with probability 0.5, then
     :func:`dpt.data.color_changes.change_strongly`, solarised with probability 0.1. ``area`` is the
@@ -190,4 +200,5 @@ def draw_recolored_crop(
     if random.random() < 0.5:
         view = view.flipped()
     crop = change_strongly(view_image(image, view), random, 1.0)
-    return np.where(crop < GREY, crop, 255 - crop) if random.random() < 0.1 else crop
+    is_solarised = random.random() < 0.1 and crop.dtype == np.uint8
+    return np.where(crop < GREY, crop, 255 - crop) if is_solarised else crop

@@ -5,14 +5,14 @@ from typing import Literal
 import cv2
 import numpy as np
 
-from dpt.data.resize import resize_image, resize_map
+from dpt.data.resize import by_four_bands, resize_image, resize_map
 from dpt.geometry import View, Window
 from dpt.types import IGNORE_INDEX, Sample
 
 GREY = 128
-"""The value of pixels of a view that lie outside the image."""
+"""The value of RGB pixels of a view that lie outside the image; there, bands have no data (NaN)."""
 MapName = Literal["labels", "objects", "depth", "valid"]
-_FILLS: dict[MapName, float] = {"labels": IGNORE_INDEX, "objects": 0, "depth": 0, "valid": False}
+MAP_FILLS: dict[MapName, float] = {"labels": IGNORE_INDEX, "objects": 0, "depth": 0, "valid": False}
 """The values of the maps outside the image."""
 _MAX_SIDE = 2**15 - 2
 """Longest side of an array that OpenCV 4 warps, in pixels."""
@@ -26,19 +26,23 @@ def view_sample(sample: Sample, view: View) -> Sample:
     out = sample.copy()
     out["image"] = view_image(sample["image"], view)
     height, width = sample["image"].shape[:2]
-    for name, fill in _FILLS.items():
+    for name, fill in MAP_FILLS.items():
         if name in sample:
             out[name] = view_map(resize_map(sample[name], (height, width)), view, fill)
     return out
 
 
 def view_image(image: np.ndarray, view: View) -> np.ndarray:
-    """Returns a view of an image, uint8 RGB (H, W, 3), grey outside it and without aliasing."""
+    """Returns a view of an image, uint8 RGB (H, W, 3) or float32 (H, W, C), without aliasing.
+
+    Outside the image RGB is grey, and bands are NaN.
+    """
+    fill = GREY if image.dtype == np.uint8 else np.nan
     if view.window is not None:
-        return _resized_window(image, view, view.window, GREY)
+        return _resized_window(image, view, view.window, fill)
     if view.shrinks_by >= 2 or max(image.shape) > _MAX_SIDE:
         image, view = _reduced(image, view, factor=max(1, int(view.shrinks_by)))
-    return _warp(image, view, GREY, cv2.INTER_LINEAR)
+    return by_four_bands(image, lambda bands: _warp(bands, view, fill, cv2.INTER_LINEAR))
 
 
 def view_map(values: np.ndarray, view: View, fill: float) -> np.ndarray:
@@ -64,7 +68,7 @@ def _warp(array: np.ndarray, view: View, fill: float, interpolation: int) -> np.
         view.size[::-1],
         flags=interpolation,
         borderMode=cv2.BORDER_CONSTANT,
-        borderValue=(fill, fill, fill),
+        borderValue=(fill, fill, fill, fill),
     )
 
 
@@ -83,7 +87,11 @@ def _reduced(image: np.ndarray, view: View, factor: int) -> tuple[np.ndarray, Vi
     size_reduced = (-(-window.height // factor), -(-window.width // factor))
     reducing = View.of_window(window, size_reduced)
     part = image[top:bottom, left:right]
-    small = cv2.resize(part, size_reduced[::-1], interpolation=cv2.INTER_AREA)
+
+    def shrink(array: np.ndarray) -> np.ndarray:
+        return cv2.resize(array, size_reduced[::-1], interpolation=cv2.INTER_AREA)
+
+    small = shrink(part) if part.ndim == 2 else by_four_bands(part, shrink)
     return small, reducing.inverse(image.shape[:2]).then(view)
 
 
@@ -109,7 +117,7 @@ def _resized_window(array: np.ndarray, view: View, window: Window, fill: float) 
         if part.size:
             out[*target] = _resized(part, shape)
     if view.matrix[0, 0] < 0:
-        return cv2.flip(out, 1)
+        return cv2.flip(out, 1).reshape(out.shape)
     return out.copy() if np.may_share_memory(out, array) else out
 
 

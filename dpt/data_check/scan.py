@@ -283,7 +283,7 @@ def _read_files(dataset: Dataset, files: Files, sample: Sample, refusal: Fault) 
     label_rule, depth_rule = dataset.label_rule, dataset.depth_rule
     sizes: list[tuple[int, ...]] = []
     with _collecting(reading.faults):
-        sample["image"] = io.read_image(files.image, part=dataset.part)
+        sample["image"] = io.read_image(files.image, part=dataset.part, more=files.more_images)
         sizes.append(sample["image"].shape[:2])
     with _collecting(reading.faults):
         if files.labels and label_rule:

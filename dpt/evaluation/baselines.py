@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dpt.data import DataError, Dataset, read_in_order
 from dpt.data.loading import collate_eval
-from dpt.data.resize import resize_map
+from dpt.data.resize import by_four_bands, resize_map
 from dpt.objectives import Objective
 from dpt.run_log import tracked
 from dpt.types import Batch, HeadOutput
@@ -133,6 +133,9 @@ def _sample(dataset: Dataset, size: tuple[int, int] | None, index: int) -> Batch
         for key in ("labels", "objects", "depth", "valid"):
             if key in sample and size is not None:
                 arrays[key] = resize_map(arrays[key], size)
-        sample["image"] = cv2.resize(sample["image"], THUMBNAIL, interpolation=cv2.INTER_AREA)
+        image = by_four_bands(
+            sample["image"], lambda x: cv2.resize(x, THUMBNAIL, interpolation=cv2.INTER_AREA)
+        )
+        sample["image"] = image if image.dtype == np.uint8 else np.nan_to_num(image)
         return collate_eval([sample])
     return None

@@ -10,7 +10,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import WandbLogger
 
 from dpt.evaluation.scoring import PanelPicture
-from dpt.objectives.batches import as_uint8, take
+from dpt.objectives.batches import take
 from dpt.types import Batch
 from dpt.viz import save_png, stack
 
@@ -49,7 +49,8 @@ class Panels(Callback):
             for k, index in enumerate(group["index"].tolist()):
                 if index not in shown:
                     continue
-                image, labels = as_uint8(images[index]), take(group, [k])
+                image = pl_module.model.preprocessing.picture(images[index])
+                labels = take(group, [k])
                 rows = []
                 for objective in pl_module.objectives.values():
                     output = outputs_of_heads[objective.head].image(k)

@@ -13,6 +13,7 @@ from dpt.config.objectives import LABEL_NAMES
 from dpt.config.overrides import keys_of
 from dpt.config.trainer import build_trainer, require_images, trainer_arguments
 from dpt.data import Dataset, read_in_order
+from dpt.data.statistics import measure_bands
 from dpt.evaluation.callbacks import FailedFiles, Panels
 from dpt.evaluation.plausibility import DepthCheck, LabelsCheck
 from dpt.evaluation.predictions import PredictedDataset
@@ -24,7 +25,7 @@ from dpt.nn.tta import augmented
 from dpt.objectives import OBJECTIVES, Objective
 from dpt.objectives.batches import evaluated, same_size_groups, take
 from dpt.process import handle_signals
-from dpt.types import Batch, HeadPrediction, OutputSpec
+from dpt.types import Batch, HeadPrediction, OutputSpec, Preprocessing
 from dpt.validation import PlainMapping, Positive, validate
 from dpt.viz import shrink
 from dpt.weights.base import naming
@@ -123,7 +124,7 @@ def score_checkpoint(cfg: PlainMapping, dataset: Dataset, protocol: Protocol) ->
     settings = loader_settings(cfg["data"])
     targets = [objective.target for objective in objectives.values()]
     loader = make_eval_loader(dataset, settings, preprocessing, targets)
-    scorer = Scorer(objectives, model.outputs)
+    scorer = Scorer(objectives, model.outputs, preprocessing)
     panels = Panels(folder=str(Path(cfg["run_dir"]) / "panels"))
     trainer = build_trainer(
         **trainer_arguments(cfg["trainer"]) | {"enable_checkpointing": False},
@@ -163,7 +164,8 @@ def score_files(cfg: PlainMapping, dataset: Dataset, protocol: Protocol) -> Scor
         kind=validate(PredictionKind | None, cfg["predictions_kind"], "predictions_kind"),
     )
     objectives = objectives_of(predicted.outputs, dataset, protocol)
-    scorer = Scorer(objectives, predicted.outputs)
+    preprocessing = measure_bands(dataset, images=4) or Preprocessing()
+    scorer = Scorer(objectives, predicted.outputs, preprocessing)
     checks: dict[str, LabelsCheck | DepthCheck] = {}
     if "segmentation" in objectives:
         checks["segmentation"] = LabelsCheck(dataset.info.num_classes, dataset.label_rule)

@@ -13,8 +13,8 @@ from torch import Tensor
 from dpt.metrics import Confusion, Interval, confidence_intervals
 from dpt.metrics.protocols import Note
 from dpt.objectives import Objective
-from dpt.objectives.batches import as_uint8, lower_is_better, merged_scores, nonfinite_names, take
-from dpt.types import Batch, HeadOutput, OutputSpec
+from dpt.objectives.batches import lower_is_better, merged_scores, nonfinite_names, take
+from dpt.types import Batch, HeadOutput, OutputSpec, Preprocessing
 from dpt.viz import shrink
 
 PICTURE_WIDTH = 1400
@@ -86,6 +86,9 @@ def blocks_of(names: Sequence[str], rule: str | None) -> np.ndarray:
     return np.unique(keys, return_inverse=True)[1]
 
 
+_RGB = Preprocessing()
+
+
 class Scorer:
     """Scores each image, and computes the data set's scores from the metric states of all images.
 
@@ -93,6 +96,7 @@ class Scorer:
         objectives: those that score single images.
         whole: the others, by name; their scores are known after :meth:`gather`.
         outputs: what each head predicts.
+        preprocessing: of the images, for their pictures.
         images: the scores of each image by its index.
         worst: pictures of the worst images of each dense objective.
         examples: pictures of other images, for the report.
@@ -100,8 +104,12 @@ class Scorer:
     """
 
     def __init__(
-        self, objectives: Mapping[str, Objective], outputs: Mapping[str, OutputSpec]
+        self,
+        objectives: Mapping[str, Objective],
+        outputs: Mapping[str, OutputSpec],
+        preprocessing: Preprocessing = _RGB,
     ) -> None:
+        self.preprocessing = preprocessing
         self.objectives = {k: o for k, o in objectives.items() if o.metrics.by_image}
         self.whole = {k: o for k, o in objectives.items() if not o.metrics.by_image}
         self.whole_scores: dict[str, float] = {}
@@ -116,7 +124,7 @@ class Scorer:
         merged_scores({k: o.metrics.scores() for k, o in self.objectives.items()})
 
     def add(self, outputs: Mapping[str, HeadOutput], labels: Batch, images: Tensor) -> None:
-        """Scores B images: ``outputs`` of each head, ``images`` (B, 3, H, W) in 0..255."""
+        """Scores B images: ``outputs`` of each head, ``images`` (B, C, H, W) as they are read."""
         for objective in self.whole.values():
             objective.update(outputs[objective.head], labels)
         for k, index in enumerate(labels["index"].tolist()):
@@ -146,7 +154,7 @@ class Scorer:
             if isnan(value) or (len(pictures) == WORST_IMAGES and rank > pictures[-1].rank):
                 continue
             spec = self.outputs[objective.head]
-            row = objective.panel(as_uint8(image), output, labels, spec)
+            row = objective.panel(self.preprocessing.picture(image), output, labels, spec)
             assert row is not None, "a dense objective has panels"
             caption = f"{image_score.name}: {name} {value:.3g}"
             self._keep_worst(key, [PanelPicture(caption, shrink(row, PICTURE_WIDTH), rank)])

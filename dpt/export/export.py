@@ -58,7 +58,8 @@ def export(
         path: ``.onnx`` or ``.pt2``; an existing file is replaced after the comparison.
         size: (H, W) fixes the size of the input.
         tasks: names of the heads to export; empty for all.
-        with_preprocessing: the input is uint8 RGB (B, H, W, 3), normalised in the file.
+        with_preprocessing: the input is uint8 RGB (B, H, W, 3), or float32 bands (B, H, W, C),
+            normalised in the file.
         opset: of ONNX; None uses the exporter's default.
 
     Raises:

@@ -26,8 +26,8 @@ Shape = tuple[int, int, int]  # of an input: number of images, height, width
 class Graph(nn.Module):
     """Images to the tensors of the model's predictions by name, see :func:`dpt.types.tensors_of`.
 
-    With ``preprocessing`` the input is uint8 RGB (B, H, W, 3), which is normalised here, else
-    normalised float32 (B, 3, H, W).
+    With ``preprocessing`` the input is uint8 RGB (B, H, W, 3), or float32 bands (B, H, W, C) in
+    their own unit, which are normalised here, else normalised float32 (B, C, H, W).
     """
 
     model: Network
@@ -72,9 +72,12 @@ class Graph(nn.Module):
 
     def example(self, shape: Shape) -> Tensor:
         """Returns noise as input, always the same for a shape."""
-        random = torch.Generator().manual_seed(0)
+        random, channels = torch.Generator().manual_seed(0), self.model.encoder.in_channels
         if self.preprocessing is None:
-            return torch.randn(shape[0], 3, *shape[1:], generator=random)
+            return torch.randn(shape[0], channels, *shape[1:], generator=random)
+        if not self.preprocessing.is_rgb:
+            mean, std = (torch.tensor(v) for v in (self.preprocessing.mean, self.preprocessing.std))
+            return mean + std * torch.randn(*shape, channels, generator=random)
         return torch.randint(0, 256, (*shape, 3), dtype=torch.uint8, generator=random)
 
 
@@ -99,10 +102,14 @@ def trace(graph: Graph, shape: Shape, *, free_size: bool) -> ExportedProgram:
 def describe(model: DPT, graph: Graph, *, size: tuple[int, int] | None) -> dict[str, str]:
     """Returns the file's metadata, what a user must know by name; lists and objects are JSON."""
     rule = model.preprocessing
+    count = len(rule.mean)
     if graph.preprocessing is None:
-        form = "float32 (batch, 3, height, width): RGB / 255, minus mean, divided by std"
-    else:
+        content = "RGB / 255" if rule.is_rgb else "bands"
+        form = f"float32 (batch, {count}, height, width): {content}, minus mean, divided by std"
+    elif rule.is_rgb:
         form = "uint8 (batch, height, width, 3): RGB, normalised inside"
+    else:
+        form = f"float32 (batch, height, width, {count}): bands, normalised inside"
     metadata: Plain = {
         "dpt_version": dpt.__version__,
         "model": model.config.name,

@@ -23,6 +23,7 @@ class Encoder(nn.Module):
     """Maps images to token matrices. A subclass sets the attributes and implements ``forward``.
 
     Attributes:
+        in_channels: C of the images; 3 for RGB.
         embed_dims: D of each level, shallow to deep.
         num_prefix_tokens: prefix tokens of each level (CLS first, then registers).
         strides: pixels between patch tokens of each level.
@@ -32,6 +33,7 @@ class Encoder(nn.Module):
         num_later_blocks: number of blocks after the last level, run by :class:`dpt.nn.EoMTHead`.
     """
 
+    in_channels: int = 3
     embed_dims: tuple[int, ...]
     num_prefix_tokens: tuple[int, ...]
     strides: tuple[int, ...]
@@ -40,7 +42,7 @@ class Encoder(nn.Module):
     num_later_blocks: int = 0
 
     def forward(self, images: Tensor) -> Tokens:
-        """Returns tokens of normalised images (B, 3, H, W), sides multiples of ``pad_multiple``."""
+        """Returns tokens of normalised images (B, C, H, W), sides multiples of ``pad_multiple``."""
         raise NotImplementedError
 
     def later_block(
@@ -167,7 +169,10 @@ class Head(nn.Module):
 
 
 class EncoderConfig(ABC):
-    """Settings of an encoder: a dataclass whose ``kind`` is its name in ``ENCODERS``."""
+    """Settings of an encoder: a dataclass whose ``kind`` is its name in ``ENCODERS``.
+
+    A setting ``in_channels`` is the number of bands of the images; without it they are RGB.
+    """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     kind: str

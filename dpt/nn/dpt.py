@@ -42,7 +42,7 @@ class Network(nn.Module):
         return {name: head.output for name, head in self.heads.items()}
 
     def pad(self, images: Tensor) -> tuple[Tensor, Window]:
-        """Pads images (B, 3, H, W) to multiples of the encoder's ``pad_multiple``.
+        """Pads images (B, C, H, W) to multiples of the encoder's ``pad_multiple``.
 
         ``encoder.padding`` says at which sides. Also returns the index of the original pixels.
         """
@@ -64,10 +64,11 @@ class Network(nn.Module):
             raise ValueError(f"images must be a tensor, not {type(images).__name__}")
         if images.dtype == torch.float64 != next(self.parameters()).dtype:
             raise ValueError("images are float64, the model is not: give images.float()")
-        is_float = images.is_floating_point()
-        if not is_float or images.ndim != 4 or images.shape[1] != 3 or 0 in images.shape[-2:]:
+        is_float, channels = images.is_floating_point(), self.encoder.in_channels
+        is_batch = images.ndim == 4 and images.shape[1] == channels
+        if not is_float or not is_batch or 0 in images.shape[-2:]:
             raise ValueError(
-                "images must be float (B, 3, H, W) with H, W > 0, found "
+                f"images must be float (B, {channels}, H, W) with H, W > 0, found "
                 f"{images.dtype} {tuple(images.shape)}: "
                 "give one image as image[None]; dpt.Predictor also takes files and uint8"
             )
@@ -84,8 +85,8 @@ class Network(nn.Module):
         """Predicts for images of any size.
 
         Args:
-            images: float (B, 3, H, W), normalised. Sides off the encoder's grid are padded, and
-                dense outputs cropped back.
+            images: float (B, C, H, W), normalised; C is 3 for RGB. Sides off the encoder's grid
+                are padded, and dense outputs cropped back.
             raw: return what objectives need besides the predictions. Dense logits then keep the
                 head's own size if the images need no padding; losses and argmax upsample them in
                 chunks (:mod:`dpt.functional`).

@@ -257,6 +257,7 @@ class TimmConfig(EncoderConfig):
 
     Attributes:
         name: a timm model name, with or without a pretrained tag.
+        in_channels: C of the images; timm's ``in_chans``.
         out_indices: blocks (plain transformers) or stages (pyramids) whose outputs are returned;
             ``auto`` takes the last block of each quarter, or the last four stages.
         num_later_blocks: as of :class:`dpt.nn.ViTConfig`, in plain transformers only;
@@ -269,6 +270,7 @@ class TimmConfig(EncoderConfig):
     __pydantic_config__: ClassVar[ConfigDict] = {**STRICT, "extra": "allow"}
     name: str
     kind: str = "timm"
+    in_channels: int = Field(3, ge=1, le=512)
     out_indices: tuple[int, ...] | Literal["auto"] = "auto"
     num_later_blocks: int = Field(0, ge=0)
     drop_path: float = Field(0.0, ge=0, lt=1)
@@ -304,7 +306,9 @@ class TimmEncoder(Encoder):
             near = get_close_matches(base, timm.list_models(), n=5)
             raise ValueError(f"timm has no model {name!r}" + (f"; near: {near}" if near else ""))
         rate = {"drop_path_rate": config.drop_path} if config.drop_path else {}
-        model = _create(name, {**rate, **config.arguments})
+        channels = {"in_chans": config.in_channels} if config.in_channels != 3 else {}
+        model = _create(name, {**rate, **channels, **config.arguments})
+        self.in_channels = config.in_channels
         if not hasattr(model, "forward_intermediates"):
             raise ValueError(f"timm's {name} offers no intermediate features")
         reductions = [level["reduction"] for level in model.feature_info]
@@ -364,7 +368,7 @@ class TimmEncoder(Encoder):
         return {f"model.{name}": layer for name, layer in layers.items()}
 
     def forward(self, images: Tensor) -> Tokens:
-        """Returns tokens of normalised images (B, 3, H, W), sides multiples of ``pad_multiple``."""
+        """Returns tokens of normalised images (B, C, H, W), sides multiples of ``pad_multiple``."""
         try:
             return self._tokens(images)
         except (AssertionError, RuntimeError) as error:

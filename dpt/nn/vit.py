@@ -174,7 +174,7 @@ class ViTConfig(EncoderConfig):
     kind: str = "vit"
     image_size: tuple[int, int] = (384, 384)
     patch_size: int = 16
-    in_channels: int = Field(3, ge=1)
+    in_channels: int = Field(3, ge=1, le=512)
     embed_dim: int = Field(768, ge=1)
     num_blocks: int = Field(12, ge=1, le=1000)
     num_heads: int = Field(12, ge=1)
@@ -217,7 +217,7 @@ class ViTConfig(EncoderConfig):
         return VisionTransformer(self)
 
     def make_patch_embed(self, dim: int) -> nn.Module:
-        """Returns the module from images (B, 3, H, W) to a map (B, dim, H/p, W/p)."""
+        """Returns the module from images (B, C, H, W) to a map (B, dim, H/p, W/p)."""
         return PatchEmbed(patch_size=self.patch_size, in_channels=self.in_channels, dim=dim)
 
 
@@ -245,6 +245,7 @@ class VisionTransformer(Encoder):
         super().__init__()
         self.config = config
         dim, patch, levels = config.embed_dim, config.patch_size, len(config.out_indices)
+        self.in_channels = config.in_channels
         self.embed_dims = (dim,) * levels
         self.num_prefix_tokens = (1 + config.num_register_tokens,) * levels
         self.strides = (patch,) * levels
@@ -359,7 +360,7 @@ class VisionTransformer(Encoder):
         self.checkpoints_activations = enable
 
     def forward(self, images: Tensor) -> Tokens:
-        """Returns tokens of normalised images (B, 3, H, W), sides multiples of the patch size."""
+        """Returns tokens of normalised images (B, C, H, W), sides multiples of the patch size."""
         height, width = images.shape[-2:]
         if height % self.config.patch_size or width % self.config.patch_size:
             raise ValueError(

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -82,8 +81,3 @@ def nonfinite_names(outputs: Mapping[str, HeadOutput], labels: Batch) -> list[st
 
 def nonfinite_summary(names: Sequence[str]) -> str:
     return f"predictions that are not finite (NaN or infinity): {len(names)}, such as {names[0]}"
-
-
-def as_uint8(image: Tensor) -> np.ndarray:
-    """Returns an image (3, H, W) in 0..255 as uint8 (H, W, 3), for pictures."""
-    return image.float().round().clamp(0, 255).byte().permute(1, 2, 0).cpu().numpy()

@@ -14,9 +14,11 @@ import torch
 from torch import Tensor
 
 from dpt.data.formats.io import IMAGE_SUFFIXES, UNREAD_SUFFIXES, over_white, read_image
+from dpt.data.formats.part import FilePart
 from dpt.data.formats.video import VIDEO_SUFFIXES
 from dpt.files import DataError, missing_path, reason
 from dpt.predict.records import PredictionSettings
+from dpt.types import Preprocessing
 
 log = logging.getLogger("dpt")
 
@@ -113,6 +115,34 @@ def _walk(folder: Path, out: Path) -> Iterator[Path]:
         for name in sorted(files):
             if name[0] != "." and name.lower().endswith((*SUFFIXES, *UNREAD_SUFFIXES)):
                 yield Path(parent, name)
+
+
+def as_pixels(image: Image, preprocessing: Preprocessing) -> np.ndarray:
+    """Returns any image as a model takes it: uint8 RGB (H, W, 3), or float32 bands (H, W, C).
+
+    Files are read as in training. Bands are given as an array (H, W, C), or (H, W) of one band, or
+    as a tensor (C, H, W), in the unit of the training files.
+    """
+    if preprocessing.is_rgb and isinstance(image, str | Path):
+        part = FilePart(bands=preprocessing.bands, image_max=preprocessing.image_max)
+        return read_image(image, exif=True, part=part)
+    if preprocessing.is_rgb:
+        return as_rgb(image)
+    if isinstance(image, str | Path):
+        part = FilePart(bands=preprocessing.bands or "all", nodata=preprocessing.nodata)
+        pixels, name = read_image(image, exif=True, part=part), str(image)
+    else:
+        array = image.cpu().movedim(0, -1).numpy() if isinstance(image, Tensor) else image
+        pixels, name = np.array(array), "an image"
+        pixels = pixels[..., None] if pixels.ndim == 2 else pixels
+        if preprocessing.nodata is not None and pixels.dtype.kind in "uif":
+            missing = pixels == preprocessing.nodata
+            pixels = np.where(missing, np.float32(np.nan), pixels.astype(np.float32))
+    count = len(preprocessing.mean)
+    if pixels.ndim != 3 or pixels.shape[2] != count or pixels.dtype.kind not in "uif":
+        fault = f"found {pixels.dtype} {pixels.shape}"
+        raise DataError(f"{name}: {fault}, must be (H, W, {count}), the bands that the model takes")
+    return np.ascontiguousarray(pixels, np.float32)
 
 
 def as_rgb(image: Image) -> np.ndarray:

@@ -20,7 +20,7 @@ from dpt.depthmath import at_least_float32
 from dpt.functional import chunked_argmax, resize, upsample
 from dpt.model import DPT
 from dpt.nn.tta import flipped_mean, refuse_masks
-from dpt.predict.inputs import Image, as_rgb
+from dpt.predict.inputs import Image, as_pixels
 from dpt.predict.prediction import Prediction, first_output
 from dpt.predict.runtime import Precision, Runtime, TorchRuntime
 from dpt.predict.tiling import predict_tiles
@@ -36,12 +36,12 @@ SEGMENT_PIXELS = 2**21  # segments of larger images are computed at this number 
 
 @dataclass(frozen=True, eq=False)
 class PreparedImage:
-    """An image ready for the network: uint8, or float32 if it is resized by ``cubic_float``."""
+    """An image ready for the network: uint8 RGB, or float32 (bands, or by ``cubic_float``)."""
 
     size: tuple[int, int]  # (H, W) of the image
-    input: np.ndarray  # the image resized to (h, w, 3)
+    input: np.ndarray  # the image resized to (h, w, C)
     large: np.ndarray | None  # resized so that each tile is one network input; None without tiles
-    image: np.ndarray | None  # the image itself, uint8 (H, W, 3), if it was to be kept
+    image: np.ndarray | None  # a picture of the image, uint8 RGB (H, W, 3), if it was to be kept
 
 
 class Predictor:
@@ -113,7 +113,8 @@ class Predictor:
         """Predicts one image, or a list of images in order.
 
         An image is a path, uint8 (H, W, 3) RGB, a PIL image or a tensor (uint8 (3, H, W), or float
-        in 0..1).
+        in 0..1); for a model of bands a path, an array (H, W, C) or a tensor (C, H, W) of numbers
+        in the unit of the training files.
 
         Raises:
             ValueError: a file cannot be read, or an image is none of these.
@@ -128,16 +129,17 @@ class Predictor:
 
         With ``keep_image`` the image at its own size is kept too.
         """
-        rgb = as_rgb(image)
-        height, width = rgb.shape[:2]
+        pixels = as_pixels(image, self.preprocessing)
+        height, width = pixels.shape[:2]
         rule = self.preprocessing.interpolation
         name = image if isinstance(image, str | Path) else "an image"
         size = self.preprocessing.bounded_size(height, width, name)
         large = None
         if self.tile is not None and max(height, width) > self.tile:
-            large = resize_image(rgb, self._tiled_size((height, width)), rule=rule)
-        resized = resize_image(rgb, size, rule=rule)
-        return PreparedImage((height, width), resized, large, rgb if keep_image else None)
+            large = resize_image(pixels, self._tiled_size((height, width)), rule=rule)
+        resized = resize_image(pixels, size, rule=rule)
+        shown = self.preprocessing.picture(pixels.transpose(2, 0, 1)) if keep_image else None
+        return PreparedImage((height, width), resized, large, shown)
 
     def _tile_of(self, size: tuple[int, int]) -> tuple[int, int]:
         """Returns (H, W) of the tiles of an image."""
@@ -167,7 +169,7 @@ class Predictor:
 
     @torch.inference_mode()
     def _run(self, images: Sequence[np.ndarray]) -> list[dict[str, Tensor]]:
-        """Returns the tensors for each of the images, (h, w, 3) of one size: float32 on the device.
+        """Returns the tensors for each of the images, (h, w, C) of one size: float32 on the device.
 
         They keep a batch axis of 1 (and so a memory format in which upsampling is fast). Dense ones
         have a channel axis, (1, C, h', w'); logits may be smaller than the images.

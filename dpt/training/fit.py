@@ -22,7 +22,7 @@ from dpt.config.data import (
     make_train_loader,
     refuse_unused,
 )
-from dpt.config.models import complete, make_model
+from dpt.config.models import complete, image_settings, make_model
 from dpt.config.objectives import make_objectives
 from dpt.config.objects import make
 from dpt.config.overrides import as_argument
@@ -143,7 +143,8 @@ def prepare(cfg: PlainMapping, data: LabelledData) -> Run:
     model_settings = (
         cfg["model"] if checkpoint is None else without_weight_files(cfg["model"], checkpoint)
     )
-    model = make_model(model_settings, data.objectives, settings, cfg["overrides"])
+    images = image_settings(model_settings, data.train)
+    model = make_model(model_settings, data.objectives, settings, cfg["overrides"], images)
     task = make_task(cfg, data.objectives, data.teacher, model)
     if cfg["overwrite"] and is_first_rank():
         (folder / "wandb_id.txt").unlink(missing_ok=True)

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from dpt.config.objects import make
+from dpt.files import few
 from dpt.model import DPT
 from dpt.objectives.base import Objective
 from dpt.objectives.batches import (
@@ -29,6 +30,7 @@ from dpt.objectives.batches import (
     take,
 )
 from dpt.objectives.teacher import Teacher
+from dpt.process import is_first_rank
 from dpt.training.finite import StepGuard
 from dpt.types import Batch, HeadOutput, HeadPrediction
 from dpt.validation import Plain, PlainMapping, validate
@@ -83,7 +85,7 @@ class Task(L.LightningModule):
         self.total_steps = math.inf
 
     def forward(self, images: Tensor) -> dict[str, HeadPrediction]:
-        """Returns the model's predictions for uint8 images (B, 3, H, W)."""
+        """Returns the model's predictions for images (B, C, H, W) as they are read."""
         return self.model(self._normalize(images))
 
     def _normalize(self, images: Tensor) -> Tensor:
@@ -288,6 +290,7 @@ def make_task(
     """Returns the task of a run from its configuration, plain data (``conf/train.yaml``)."""
     check_unlabelled(cfg, objectives, teacher)
     check_views(cfg, objectives)
+    check_bands(cfg, model)
     if "fsdp" in str(cfg["trainer"].get("strategy")).lower():
         fault = "needs whole weights, but trainer.strategy=fsdp shards them: set"
         if teacher.needs_whole_weights:
@@ -344,3 +347,14 @@ def check_views(cfg: PlainMapping, objectives: Mapping[str, Objective]) -> None:
             f"{'at least 2 views: set augment.views=2' if max(needed) else 'none'}, or leave "
             "augment out"
         )
+
+
+def check_bands(cfg: PlainMapping, model: DPT) -> None:
+    """Raises ValueError for a task that needs RGB, and logs what of the augmentation does."""
+    if model.preprocessing.is_rgb:
+        return
+    if "inpainting" in model.heads:
+        raise ValueError("task=inpainting paints RGB, and these images are bands: set another task")
+    unused = [k for k in ("gamma", "grayscale", "extra") if cfg["augment"].get(k)]
+    if unused and is_first_rank():
+        log.info("augment: %s are for RGB, and do not change bands", few(unused))

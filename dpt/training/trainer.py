@@ -9,7 +9,7 @@ from lightning.pytorch.loggers import Logger
 from torch.optim.lr_scheduler import LRScheduler
 
 from dpt.config.data import LoaderSettings, loader_settings, make_dataset, make_train_loader
-from dpt.config.models import make_model
+from dpt.config.models import image_settings, make_model
 from dpt.config.objectives import make_objectives
 from dpt.config.objects import make
 from dpt.config.trainer import build_trainer, trainer_arguments
@@ -136,7 +136,8 @@ def short_run(
     train = make_dataset(cfg["data"], "train")
     objectives = make_objectives(cfg["task"], train)
     teacher = make(cfg["task"].get("teacher"), "task.teacher", Teacher)
-    model = make_model(cfg["model"], objectives, settings, cfg["overrides"])
+    images = image_settings(cfg["model"], train)
+    model = make_model(cfg["model"], objectives, settings, cfg["overrides"], images)
     task = make_task(cfg, objectives, teacher, model)
     task.schedule_factory = schedule or task.schedule_factory
     targets = [objective.target for objective in objectives.values()]

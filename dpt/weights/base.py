@@ -157,6 +157,9 @@ class Format(ABC):
         if not self.encoders:
             self.refuse("is only read, not written")
         heads, kind = config["heads"], config["encoder"]["kind"]
+        if config["preprocessing"]["pixels"] != "rgb":
+            count = len(config["preprocessing"]["mean"])
+            self.refuse(f"is for RGB images, and this model takes {count} bands")
         if len(heads) != 1:
             self.refuse(f"holds one head, and this model has {len(heads)}: {', '.join(heads)}")
         ((name, head),) = heads.items()

@@ -243,7 +243,7 @@ def _swin(shapes: Shapes) -> Plain:
         "name": "swinv2_tiny_window8_256" if is_v2 else "swin_tiny_patch4_window7_224",
         **(fitting[0] if fitting else sizes),
         "patch_size": patch,
-        "in_chans": in_channels,
+        "in_channels": in_channels,
         "mlp_ratio": shapes(f"{stages[0]}0.mlp.fc1.weight")[0] / dim,
         "qkv_bias": f"{SWIN}{'q_bias' if is_v2 else 'qkv.bias'}" in shapes.tensors,
         "out_indices": list(range(len(stages))),

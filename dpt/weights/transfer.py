@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from dpt.files import few, reason
+from dpt.files import few, plural, reason
 from dpt.model_config import ModelConfig
 from dpt.nn import Beit, Encoder, Network, TimmEncoder, VisionTransformer
 from dpt.nn.beit import offsets, offsets_side, resize_table
@@ -55,6 +55,7 @@ class LoadReport:
     source: str
     loaded: int = 0
     resized: list[str] = field(default_factory=list)
+    inflated: list[str] = field(default_factory=list)
     moved: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     unused: list[str] = field(default_factory=list)
@@ -64,6 +65,7 @@ class LoadReport:
     def __str__(self) -> str:
         lists = {
             "resized to this grid": self.resized,
+            "of RGB, repeated for the bands of the images": self.inflated,
             "moved, for the same function": self.moved,
             "not in the file, initialised randomly": self.missing,
             "in the file, not used": self.unused,
@@ -226,6 +228,7 @@ def _fit(encoder: Encoder, state: State, grid: Grid | None, source: str) -> Load
     target = _target(encoder)
     expected = target.state_dict()
     report = LoadReport(source)
+    _fit_bands(state, expected, report)
     _resize_patches(state, expected, report)
     state = _rename(state, target)
     _resize_bias_tables(target, state, grid, report)
@@ -277,6 +280,25 @@ def _rename(state: State, target: nn.Module) -> State:
     for pattern, new in RENAMED:
         state = {k if k in expected else pattern.sub(new, k): v for k, v in state.items()}
     return state
+
+
+def _fit_bands(state: State, expected: Tensors, report: LoadReport) -> None:
+    """Fits convolutions over RGB to images of another number of bands, by timm's rule.
+
+    The kernels of red, green and blue are repeated, and scaled so that their sum over all bands
+    stays alike; a single band gets their sum.
+    """
+    for name, weight in state.items():
+        if weight.ndim != 4 or weight.shape[1] != 3 or name not in expected:
+            continue
+        rows, count = expected[name].shape[0], expected[name].shape[1]
+        if rows != weight.shape[0] or count == 3:
+            continue
+        if count == 1:
+            state[name] = weight.sum(dim=1, keepdim=True)
+        else:
+            state[name] = weight.repeat(1, -(-count // 3), 1, 1)[:, :count] * (3 / count)
+        report.inflated.append(f"{name} to {plural(count, 'band')}")
 
 
 def _resize_patches(state: State, expected: Tensors, report: LoadReport) -> None:

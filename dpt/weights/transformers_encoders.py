@@ -156,7 +156,7 @@ BACKBONES = {
         ),
         {
             "image_size": ("image_size", 224),
-            "in_chans": ("num_channels", 3),
+            "in_channels": ("num_channels", 3),
             "patch_size": ("patch_size", 4),
             "embed_dim": ("embed_dim", 96),
             "depths": ("depths", [2, 2, 6, 2]),

@@ -15,10 +15,12 @@ from pydantic import Field
 from dpt.data import splits
 from dpt.data.base import Dataset, Files
 from dpt.data.formats import io, pictures
+from dpt.data.formats.bands import Bands, read_bands
 from dpt.data.formats.depth_rule import DepthRule
-from dpt.data.formats.io import FilePart
 from dpt.data.formats.label_rule import LabelRule
+from dpt.data.formats.part import FilePart
 from dpt.data.resize import resize_image, resize_map
+from dpt.data.view import MAP_FILLS
 from dpt.files import DataError, data_root, few, files_below, path_below, printable, read_bytes
 from dpt.types import DatasetInfo, ObjectMask, Sample
 
@@ -100,7 +102,8 @@ class FileDataset(Dataset):
         unlabelled: give the other training images instead, without labels.
         page: the page or frame, from 0, of files that hold several.
         array_key: the name of the array in label and depth files that hold several.
-        bands, image_max: see :func:`dpt.data.formats.io.read_image`.
+        bands, image_max, nodata: see :class:`dpt.data.formats.part.FilePart`. Pixels without data
+            in every band are unlabelled and have no depth.
         exif: whether the labels fit images turned upright by their EXIF orientation (``apply``), as
             viewers show them, or the stored pixels (``ignore``). None: as the sizes tell; an image
             with such a tag whose labels fit both is refused. Images without labels in their pixels
@@ -125,8 +128,9 @@ class FileDataset(Dataset):
     unlabelled: bool = False
     page: Annotated[int, Field(ge=0)] | None = None
     array_key: str | None = None
-    bands: tuple[_Band] | tuple[_Band, _Band, _Band] | None = None
+    bands: Literal["all"] | Annotated[tuple[_Band, ...], Field(min_length=1)] | None = None
     image_max: Annotated[float, Field(gt=0)] | None = None
+    nodata: float | None = None
     exif: Literal["apply", "ignore"] | None = None
     resize_labels: bool = False
 
@@ -136,8 +140,14 @@ class FileDataset(Dataset):
 
     def __post_init__(self) -> None:
         self.part = FilePart(
-            page=self.page, key=self.array_key, bands=self.bands, image_max=self.image_max
+            page=self.page,
+            key=self.array_key,
+            bands=self.bands,
+            image_max=self.image_max,
+            nodata=self.nodata,
         )
+        if self.nodata is not None and self.bands is None:
+            raise DataError("data.nodata has no effect without data.bands: set it to all")
         self.depth_key = self.depth_key or self.array_key
         self.root = self.folder = data_root(self.root)
         self.depth_rule = self.make_depth_rule()
@@ -154,6 +164,7 @@ class FileDataset(Dataset):
         if self.unlabelled and self.is_train:
             self.depth_rule = self.label_rule = None
         self._cache: dict[int, Sample] = {}
+        self._form: str | None = None  # of the bands of every image
 
     # ------------------------------------------------------------------- records and splits
 
@@ -239,7 +250,7 @@ class FileDataset(Dataset):
         if not self.is_train or (self.labelled is None and not self.unlabelled):
             return files
         names = [str(record.image) for record in files]
-        kinds = [[value is not None for value in record[1:]] for record in files]
+        kinds = [record.kinds for record in files]
         count = self.labelled if isinstance(self.labelled, int) else None
         chosen = splits.evenly(names, kinds, count)
         if not self.unlabelled:
@@ -251,7 +262,8 @@ class FileDataset(Dataset):
         if not rest:
             remedy = "set data.labelled to a number, or data.unlabelled to a folder of images"
             raise DataError(f"data.unlabelled=true: every training image has labels: {remedy}")
-        return [Files(files[i].image, extra=files[i].extra) for i in rest]
+        kept = [(files[i].image, files[i].extra, files[i].more_images) for i in rest]
+        return [Files(image, extra=extra, more_images=more) for image, extra, more in kept]
 
     # ---------------------------------------------------------------------- what samples hold
 
@@ -323,6 +335,8 @@ class FileDataset(Dataset):
             sample["masks"] = maps.masks
         if self.depth_rule is not None and depth is not None:
             sample["depth"], sample["valid"] = self.depth_rule(depth)
+        if image.dtype != np.uint8:
+            _invalidate(sample, np.isnan(image).all(axis=2))
         if files.class_id is not None:
             sample["class_id"] = files.class_id
         if files.value is not None:
@@ -332,14 +346,19 @@ class FileDataset(Dataset):
         return sample
 
     def read_image(self, index: int, map_size: tuple[int, ...] | None = None) -> np.ndarray:
-        """Returns the image, uint8 (H, W, 3), RGB, turned as ``exif`` says.
+        """Returns the image, uint8 RGB (H, W, 3) or float32 (H, W, C), turned as ``exif`` says.
 
         Args:
             map_size: (H, W) of the labels or the depth of the sample; None if it has neither.
         """
         path = self._files[index].image
         data = read_bytes(path)
-        image = io.read_image(path, data=data, part=self.part)
+        if self.part.bands is None:
+            image = io.read_image(path, data=data, part=self.part)
+        else:
+            bands = self._read_bands(index, data)
+            self._check_form(bands)
+            image = io.image_of_bands(bands, self.part)
         orientation = 1 if self.exif == "ignore" else pictures.orientation_of(data)
         if orientation == 1:
             return image
@@ -354,6 +373,28 @@ class FileDataset(Dataset):
             return image
         fault = f"EXIF orientation {orientation}, with labels that may fit stored or upright pixels"
         raise DataError(f"{path}: {fault}: set data.exif=ignore or data.exif=apply")
+
+    def _read_bands(self, index: int, data: bytes | None = None) -> Bands:
+        """Returns the bands of a sample; ``data`` is the content of its first file, if known."""
+        files = self._files[index]
+        if not files.more_images:
+            return read_bands([files.image], self.part, data=data)
+        paths = [files.image, *files.more_images]
+        orientations = [pictures.exif_orientation(path) for path in paths]
+        if self.exif != "ignore" and len({*orientations}) > 1:
+            fault = f"EXIF orientation {orientations[0]}, unlike {paths[1]}"
+            raise DataError(f"{paths[0]}: {fault}: set data.exif=ignore, or save both upright")
+        return read_bands(paths, self.part)
+
+    def _check_form(self, bands: Bands) -> None:
+        """Raises DataError if an image has other bands than the first one that can be read."""
+        if self._form is None:
+            self._form = bands.form
+            with suppress(DataError):  # raised where this sample is read
+                self._form = self._read_bands(0).form
+        if bands.form != self._form:
+            fault = f"holds {bands.form}, but {self.name(0)} {self._form}"
+            raise DataError(f"{bands.path}: {fault}: save all images alike, or set data.bands")
 
     def read_raw_maps(self, index: int) -> RawMaps:
         """Returns what the label files hold; called if there is a rule of labels."""
@@ -425,6 +466,18 @@ def numbered(ids: np.ndarray, source: Path | str) -> np.ndarray:
         fault = f"{len(present)} objects, at most {MAX_OBJECTS} in an image"
         raise DataError(f"{source}: {fault}: cut it into parts")
     return numbers[positions].reshape(ids.shape).astype(np.uint16)
+
+
+def _invalidate(sample: Sample, missing: np.ndarray) -> None:
+    """Takes labels and depth from pixels whose image holds no data, bool (H, W)."""
+    if not missing.any():
+        return
+    for key, fill in MAP_FILLS.items():
+        if key in sample:
+            values = sample[key]
+            sample[key] = np.where(
+                resize_map(missing, values.shape), values.dtype.type(fill), values
+            )
 
 
 def _shrink(sample: Sample, cover: Sequence[int]) -> None:

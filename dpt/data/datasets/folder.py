@@ -22,7 +22,7 @@ from dpt.data.datasets.annotated import (
 )
 from dpt.data.datasets.files import RawMaps, require_files
 from dpt.data.formats.depth_rule import DepthRule
-from dpt.data.formats.io import DEPTH_SUFFIXES, IMAGE_SUFFIXES, LABEL_SUFFIXES
+from dpt.data.formats.io import BAND_SUFFIXES, DEPTH_SUFFIXES, IMAGE_SUFFIXES, LABEL_SUFFIXES
 from dpt.data.formats.label_rule import LabelMap, LabelRule
 from dpt.data.formats.tables import read_list, read_table
 from dpt.data.splits import split_word
@@ -55,10 +55,11 @@ class FolderDataset(AnnotatedDataset):
     """Pairs files of two or three folders by their names, or reads the files of a label tool.
 
     ``data/README.md`` shows layouts and explains the options, which are the settings of
-    ``data=folder``. Without ``fractions`` a folder of all splits is divided 9:1.
+    ``data=folder``. Without ``fractions`` a folder of all splits is divided 9:1. Several ``images``
+    or ``images_name`` are the files of an image, whose bands follow one another.
     """
 
-    images: str = "images"
+    images: str | Sequence[str] = "images"
     labels: str | None = None
     depth: str | None = None
     objects: str | None = None
@@ -75,13 +76,27 @@ class FolderDataset(AnnotatedDataset):
     depth_scale: float = 0.001
     depth_key: str | None = None
     invalid_depth: Sequence[float] = (0,)
-    images_name: str = "%stem"
+    images_name: str | Sequence[str] = "%stem"
     labels_name: str = "%stem"
     depth_name: str = "%stem"
     objects_name: str = "%stem"
     split_names: Mapping[str, str] | None = None
     split_files: Mapping[str, str | None] | None = None
     missing: Literal["raise", "skip", "keep"] = "raise"
+
+    def __post_init__(self) -> None:
+        folders, names = _listed(self.images), _listed(self.images_name)
+        if 1 < len(folders) != len(names) > 1 or not (folders and names):
+            counts = f"data.images has {len(folders)} entries, and data.images_name {len(names)}"
+            raise DataError(
+                f"{counts}: give one for each file of an image, or a single one for all"
+            )
+        count = max(len(folders), len(names))
+        self.image_folders = folders if len(folders) == count else folders * count
+        self.image_names = names if len(names) == count else names * count
+        if count > 1 and self.bands is None:
+            self.bands = "all"
+        super().__post_init__()
 
     def make_depth_rule(self) -> DepthRule | None:
         if self.depth is None:
@@ -134,17 +149,21 @@ class FolderDataset(AnnotatedDataset):
         return {kind: (folder, name) for kind, (folder, name) in options.items() if folder}
 
     def list_files(self) -> list[Files]:
+        is_table = self._lists.get(self.split, "").endswith(".csv")
+        if len(self.image_folders) > 1 and (self.annotations is not None or is_table):
+            fault = "tables and annotations name one file for an image"
+            raise DataError(f"data.images={self.images}: {fault}: give one folder, or no table")
         if self.annotations is not None:
             return self._list_annotated(self.annotations)
         if self.background is not None or self.annotation_files is not None:
             key = "annotation_files" if self.background is None else "background"
             raise DataError(f"data.{key} has no effect without data.annotations: leave it out")
-        if self._lists.get(self.split, "").endswith(".csv"):
+        if is_table:
             path = self.list_file()
             files = self._without_unlabelled(self._read_table(path))
             return require_files(files, source=path, remedy="check data.root and the table")
-        folder, is_of_split = self._find(self.images, option="data.images")
-        images = scan(folder, self.images_name, IMAGE_SUFFIXES, option="data.images_name")
+        folder, is_of_split = self._find(self.image_folders[0], option="data.images")
+        images = self._scan_images(folder)
         keys = self._listed_keys(images, folder) if self._lists else [*images]
         every_map = self._scan_maps(keys[0], {*keys})
         stray: list[Path] = []
@@ -159,7 +178,27 @@ class FolderDataset(AnnotatedDataset):
         files = [
             _record(images[key], {kind: paths[kind].get(key) for kind in paths}) for key in keys
         ]
+        if len(self.image_folders) > 1:
+            files = self._with_more_images(files, keys)
         return self._without_unlabelled(files, stray)
+
+    def _scan_images(self, folder: Path, number: int = 0) -> dict[str, Path]:
+        """Returns the files below a folder that are the ``number``-th of each image, by key."""
+        suffixes = IMAGE_SUFFIXES if self.bands is None else BAND_SUFFIXES
+        return scan(folder, self.image_names[number], suffixes, option="data.images_name")
+
+    def _with_more_images(self, files: Sequence[Files], keys: Sequence[str]) -> list[Files]:
+        """Returns the records with the second and further files of each image."""
+        further: list[Sequence[Path]] = []
+        for number, template in enumerate(self.image_folders[1:], start=1):
+            folder, _ = self._find(template, option="data.images")
+            paths = self._scan_images(folder, number)
+            if absent := [key for key in keys if key not in paths]:
+                fault = f"no file for {len(absent)} of {len(keys)} images ({few(absent)})"
+                raise DataError(f"{folder}: {fault}: add them, or check data.images_name")
+            further.append([paths[key] for key in keys])
+        stacks = zip(files, zip(*further, strict=True), strict=True)
+        return [record._replace(more_images=more) for record, more in stacks]
 
     def _scan_maps(self, first_key: str, keys: Collection[str]) -> list[_Maps]:
         """Returns the label and depth files; DataError if those of a kind pair with no image."""
@@ -190,13 +229,14 @@ class FolderDataset(AnnotatedDataset):
 
     def _refuse_shared(self, images: Mapping[str, Path], maps: Mapping[str, Path]) -> None:
         """Raises DataError if one map pairs with images of two splits."""
-        template = self.images if "%split" in self.images else f"{self.images}/%split"
+        images_folder = self.image_folders[0]
+        template = images_folder if "%split" in images_folder else f"{images_folder}/%split"
         folder_of_split = self.path_of(template)
         for name in {*_SPLIT_FOLDERS, *(self.split_names or {}).values()}:
             folder = self.folder / template.replace("%split", name)
             if folder == folder_of_split or not folder.is_dir():
                 continue
-            other_images = scan(folder, self.images_name, IMAGE_SUFFIXES, option="data.images_name")
+            other_images = self._scan_images(folder)
             shared = [key for key in images if key in maps and key in other_images]
             if shared:
                 key = shared[0]
@@ -230,7 +270,7 @@ class FolderDataset(AnnotatedDataset):
             self.folder,
             name,
             chosen=None if template is None else self.path_of(template),
-            images=self.folder if self.images == "images" else self.path_of(self.images),
+            images=self.folder if self.images == "images" else self.path_of(self.image_folders[0]),
         )
         if template is not None and "%split" in template:
             paths = [image.image for image in annotations.images]
@@ -339,7 +379,7 @@ class FolderDataset(AnnotatedDataset):
             stem, suffix = os.path.splitext(name)
             if name in names:
                 return name
-            if suffix.lower() in IMAGE_SUFFIXES and stem in names:
+            if suffix.lower() in BAND_SUFFIXES and stem in names:
                 return stem
         return line
 
@@ -381,6 +421,10 @@ class FolderDataset(AnnotatedDataset):
                 f"folder {of_split} does not exist, unlike {', '.join(siblings)}: {remedy}"
             )
         return folder, False
+
+
+def _listed(setting: str | Sequence[str]) -> list[str]:
+    return [setting] if isinstance(setting, str) else [*setting]
 
 
 def _record(image: Path, maps: Mapping[_Kind, Path | None]) -> Files:

@@ -3,20 +3,20 @@
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from dpt.data.formats.arrays import ARRAY_READERS
+from dpt.data.formats.bands import Bands, read_bands
 from dpt.data.formats.depth_rule import DepthRule
+from dpt.data.formats.part import FilePart
 from dpt.data.formats.pictures import (
     Picture,
     decode_picture,
     one_page,
     orientation_of,
     palette_of,
-    select_bands,
     turned_upright,
 )
 from dpt.data.formats.rgb_labels import count_colors, ids_of_colors
@@ -24,6 +24,7 @@ from dpt.files import DataError, check_pixels, decoding, few, read_bytes
 
 JPEG_SUFFIXES = (".jpg", ".jpeg", ".jfif", ".jpe", ".mpo")
 IMAGE_SUFFIXES = (*JPEG_SUFFIXES, ".png", ".bmp", ".tif", ".tiff", ".webp", ".ppm")
+BAND_SUFFIXES = (*IMAGE_SUFFIXES, ".npy")  # of images whose bands are chosen
 UNREAD_SUFFIXES = (
     *(".heic", ".heif", ".avif", ".gif", ".jp2", ".jxl"),
     *(".arw", ".cr2", ".cr3", ".dng", ".nef", ".orf", ".raf", ".rw2"),
@@ -43,51 +44,58 @@ _FEW_BITS = 14
 """Images of 16 bits with smaller values only were probably made by a camera of fewer bits."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class FilePart:
-    """Says what is read of a file that holds more than an 8-bit picture, grey or RGB, or a map.
-
-    Attributes:
-        page: the page or frame of files that hold several, from 0.
-        key: the name of the array in files that hold several.
-        bands: the three bands of images, from 0, that are red, green and blue, or one that is grey.
-        image_max: the value of white in images of more than 8 bits; larger ones are white too.
-            None: of 16 bits the upper 8 are taken.
-    """
-
-    page: int | None = None
-    key: str | None = None
-    bands: Sequence[int] | None = None
-    image_max: float | None = None
-
-
 _WHOLE = FilePart()
 
 
 def read_image(
-    path: str | Path, *, exif: bool = False, data: bytes | None = None, part: FilePart = _WHOLE
+    path: str | Path,
+    *,
+    exif: bool = False,
+    data: bytes | None = None,
+    part: FilePart = _WHOLE,
+    more: Sequence[Path] = (),
 ) -> np.ndarray:
-    """Reads a JPEG, PNG, WebP, BMP, TIFF or PPM file as uint8 (H, W, 3) RGB.
+    """Reads a JPEG, PNG, WebP, BMP, TIFF or PPM file as uint8 (H, W, 3) RGB, or its bands.
 
-    Transparent pixels are shown over white.
+    Transparent pixels are shown over white. With ``part.bands``, also of a NumPy file, the image is
+    float32 (H, W, C) unless it is 8-bit RGB, see :mod:`dpt.data.formats.bands`.
 
     Args:
         exif: turn the picture upright by its EXIF orientation, as viewers do.
         data: the file's content, if known; ``path`` is then for messages only.
         part: bands and range of files that hold more than 8-bit grey or RGB, and the page.
+        more: files of the image whose bands follow.
     """
-    data = one_page(path, data or read_bytes(path), part.page)
-    orientation = orientation_of(data) if exif else 1
+    data = data or read_bytes(path)
     if part.bands is not None:
-        image = _eight_bits(path, select_bands(path, data, part.bands), part.image_max)
-    else:
-        picture = decode_picture(path, data)
-        colors, alpha = picture.colors, picture.alpha
-        rgb = colors if colors.ndim == 3 else np.repeat(colors[..., None], 3, axis=2)
-        image = _eight_bits(path, rgb, part.image_max)
-        if alpha is not None and alpha.min() < np.iinfo(alpha.dtype).max:
-            image = over_white(np.dstack([image, alpha >> 8 * (alpha.itemsize - 1)]))
+        orientation = orientation_of(data) if exif else 1
+        return turned_upright(
+            image_of_bands(read_bands([path], part, data=data), part), orientation
+        )
+    data = one_page(path, data, part.page)
+    orientation = orientation_of(data) if exif else 1
+    picture = decode_picture(path, data)
+    colors, alpha = picture.colors, picture.alpha
+    rgb = colors if colors.ndim == 3 else np.repeat(colors[..., None], 3, axis=2)
+    image = _eight_bits(path, rgb, part.image_max)
+    if alpha is not None and alpha.min() < np.iinfo(alpha.dtype).max:
+        image = over_white(np.dstack([image, alpha >> 8 * (alpha.itemsize - 1)]))
     return turned_upright(image, orientation)
+
+
+def image_of_bands(bands: Bands, part: FilePart) -> np.ndarray:
+    """Returns bands as uint8 RGB (H, W, 3), or float32 (H, W, C), NaN where there is no data."""
+    count = bands.values.shape[2]
+    if not bands.is_rgb and part.image_max is None:
+        return bands.own_values()
+    if count not in (1, 3):
+        fault = f"data.image_max is for one or three bands, not {count}"
+        raise DataError(f"{bands.path}: {fault}: leave it out, or choose them by data.bands")
+    if part.nodata is not None:
+        fault = "data.nodata is for bands in their own values, not 8-bit RGB"
+        raise DataError(f"{bands.path}: {fault}: leave it out")
+    rgb = np.repeat(bands.values, 3 // count, axis=2)
+    return _eight_bits(bands.path, rgb, part.image_max)
 
 
 def over_white(rgba: np.ndarray) -> np.ndarray:
@@ -103,7 +111,10 @@ def _eight_bits(path: str | Path, image: np.ndarray, image_max: float | None) ->
     if image_max is not None:
         scaled = np.nan_to_num(image.astype(np.float32)) * np.float32(255 / image_max)
         return np.rint(scaled.clip(0, 255)).astype(np.uint8)
-    remedy = "set data.image_max to the value that means white, or save it as 8-bit RGB"
+    remedy = (
+        "set data.bands=all to use the values as they are, data.image_max to the one that means "
+        "white, or save it as 8-bit RGB"
+    )
     if image.dtype != np.uint16:
         raise DataError(f"{path}: pixels are {image.dtype}, not 8-bit: {remedy}")
     if (image[..., 0] == image[..., 1]).all() and (image[..., 0] == image[..., 2]).all():

@@ -1,14 +1,15 @@
 """Decodes pictures, and tells what their files hold: pages, bands, bits, alpha, compression."""
 
 import io
+import logging
 import math
 import struct
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import cv2
 import numpy as np
@@ -31,6 +32,7 @@ from dpt.files import (
 # This module raises each failure with the file's name; OpenCV's log would only repeat it.
 cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
 warnings.filterwarnings("ignore", module="PIL")  # about large or damaged pictures
+logging.getLogger("PIL").setLevel(logging.CRITICAL)  # about pictures of many bands
 PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY  # a long comment is no fault
 
 _JPEG_START, _JPEG_SCAN, _JPEG_END = b"\xff\xd8\xff", b"\xff\xda", b"\xff\xd9"
@@ -359,22 +361,37 @@ def _check_bands(path: str | Path, page: _TiffPage) -> None:
     is_misread = page.is_planar and page.bands > 1 and page.bits > 8
     if page.bands != colors + has_alpha or is_misread or (has_alpha and not is_plain):
         fault = f"holds {page.bands} bands, which are not grey or RGB pixel by pixel"
-        remedy = "set data.bands of an image, as in [0,1,2]; save a map with one band"
+        remedy = "set data.bands=all, or some as in [0,1,2], of an image; save a map with one band"
         raise DataError(f"{path}: {fault}: {remedy}")
 
 
-def select_bands(path: str | Path, data: bytes, bands: Sequence[int]) -> np.ndarray:
-    """Returns three bands (H, W, 3) of any type, as stored; a single one is repeated."""
-    if data[:2] in _TIFF_STARTS:
-        library = require("tifffile", f"{path}: data.bands", extra="bands")
-        with decoding(path, "a TIFF file"), library.TiffFile(io.BytesIO(data)) as file:
-            pixels = np.atleast_3d(file.pages[0].asarray(maxworkers=1))
-            if file.pages[0].axes.startswith("S"):
-                pixels = np.moveaxis(pixels, 0, -1)
-    else:
-        picture = decode_picture(path, data)
+def read_stored_bands(
+    path: str | Path, data: bytes, page: int | None
+) -> tuple[np.ndarray, set[float]]:
+    """Returns all bands (H, W, C) of a picture of any type, as stored, and its values of no data.
+
+    Pages of a TIFF of one size are bands, unless ``page`` names one of them.
+    """
+    if data[:2] not in _TIFF_STARTS:
+        picture = decode_picture(path, one_page(path, data, page))
         colors, alpha = picture.colors, picture.alpha
-        pixels = np.atleast_3d(colors) if alpha is None else np.dstack([colors, alpha])
-    if max(bands) >= pixels.shape[2]:
-        raise DataError(f"{path}: holds {pixels.shape[2]} bands, from 0, not data.bands={[*bands]}")
-    return np.ascontiguousarray(pixels[..., [*bands] * (3 // len(bands))])
+        return np.atleast_3d(colors) if alpha is None else np.dstack([colors, alpha]), set()
+    _stored_size(path, io.BytesIO(data))
+    library = require("tifffile", f"{path}: data.bands", extra="bands")
+    with decoding(path, "a TIFF file"), library.TiffFile(io.BytesIO(data)) as file:
+        pages = [p for p in file.pages if not (p.is_reduced or p.is_mask)] or [file.pages[0]]
+        if page is not None or len({p.shape for p in pages}) > 1:
+            pages = [pages[_choose_page(path, len(pages), page)]]
+        check_bytes(path, (len(pages), *pages[0].shape), pages[0].dtype.itemsize)
+        planes = []
+        for tiff_page in pages:
+            plane = np.atleast_3d(tiff_page.asarray(maxworkers=1))
+            planes.append(np.moveaxis(plane, 0, -1) if tiff_page.axes.startswith("S") else plane)
+        return np.concatenate(planes, axis=2), _nodata_of(pages[0])
+
+
+def _nodata_of(tiff_page: Any) -> set[float]:
+    """Returns the value that GDAL's tag of a page of tifffile names, if it has one."""
+    with suppress(KeyError, ValueError, AttributeError):
+        return {float(tiff_page.tags["GDAL_NODATA"].value.strip("\0 "))}
+    return set()
