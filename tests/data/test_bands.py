@@ -1,0 +1,281 @@
+"""Images of any number of bands: what is read of files, and what transforms and models get."""
+
+import cv2
+import numpy as np
+import pytest
+import tifffile
+import torch
+
+from dpt.data import DataError, EvalTransform, FolderDataset, TrainTransform
+from dpt.data.formats import io
+from dpt.data.formats.part import FilePart
+from dpt.data.loading import collate_eval, collate_train
+from dpt.data.resize import resize_image
+from dpt.data.statistics import measure_bands
+from dpt.data.view import view_image
+from dpt.geometry import View, Window
+from dpt.types import IGNORE_INDEX, Preprocessing
+from tests.band_files import NODATA, SIZE, write_grey, write_multispectral, write_tiff
+
+RNG = np.random.default_rng(0)
+ALL = FilePart(bands="all")
+
+
+@pytest.fixture(scope="module")
+def multispectral(tmp_path_factory):
+    return write_multispectral(tmp_path_factory.mktemp("multispectral"))
+
+
+def folder(root, **options):
+    return FolderDataset(root=root, split="train", labels="masks", num_classes=2, **options)
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "int16", "float32"])
+@pytest.mark.parametrize("form", ["contig", "separate", "pages", "npy", "npy of (C, H, W)"])
+def test_bands_keep_the_values_of_their_file(tmp_path, dtype, form):
+    bands = RNG.integers(0, 30_000, (10, 12, 5)).astype(dtype)
+    path = tmp_path / ("a.npy" if "npy" in form else "a.tif")
+    planes = np.moveaxis(bands, 2, 0)
+    if "npy" in form:
+        np.save(path, planes if "C" in form else bands)
+    elif form == "pages":
+        with tifffile.TiffWriter(path) as file:
+            for plane in planes:
+                file.write(plane)
+    else:
+        stored = bands if form == "contig" else planes
+        tifffile.imwrite(path, stored, planarconfig=form, photometric="minisblack")
+    image = io.read_image(path, part=ALL)
+    assert image.dtype == np.float32
+    assert np.array_equal(image, bands)
+    chosen = io.read_image(path, part=FilePart(bands=[4, 0]))
+    assert np.array_equal(chosen, bands[..., [4, 0]])
+
+
+def test_grey_of_12_bits_is_one_band(tmp_path):
+    grey = RNG.integers(0, 4096, (10, 12)).astype(np.uint16)
+    cv2.imwrite(str(tmp_path / "a.png"), grey)
+    with pytest.raises(DataError, match=r"a\.png: .*data\.bands=all"):
+        io.read_image(tmp_path / "a.png")
+    assert np.array_equal(io.read_image(tmp_path / "a.png", part=ALL), grey[..., None])
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_bands_of_8_bits_are_rgb(tmp_path, count):
+    bands = RNG.integers(0, 256, (10, 12, 5)).astype(np.uint8)
+    write_tiff(tmp_path / "a.tif", bands)
+    image = io.read_image(tmp_path / "a.tif", part=FilePart(bands=[*range(count)]))
+    assert image.dtype == np.uint8
+    assert np.array_equal(image, np.repeat(bands[..., :count], 3 // count, axis=2))
+    own = io.read_image(tmp_path / "a.tif", part=ALL)
+    assert own.dtype == np.float32
+    assert np.array_equal(own, bands)
+
+
+def test_files_of_an_image_follow_one_another(tmp_path):
+    for name in ("rgb", "depth", "masks"):
+        (tmp_path / name).mkdir()
+    rgb = RNG.integers(0, 256, (*SIZE, 3)).astype(np.uint8)
+    depth = RNG.integers(0, 65536, SIZE).astype(np.uint16)
+    for i in range(3):
+        cv2.imwrite(str(tmp_path / f"rgb/{i}.jpg"), rgb)
+        cv2.imwrite(str(tmp_path / f"depth/{i}_d.png"), depth)
+        cv2.imwrite(str(tmp_path / f"masks/{i}.png"), np.zeros(SIZE, np.uint8))
+    options = {"images": ["rgb", "depth"], "images_name": ["%stem", "%stem_d"]}
+    sample = folder(tmp_path, **options)[0]
+    assert sample["image"].shape == (*SIZE, 4)
+    assert np.array_equal(sample["image"][..., :3], io.read_image(tmp_path / "rgb/0.jpg"))
+    assert np.array_equal(sample["image"][..., 3], depth)
+    chosen = folder(tmp_path, **options, bands=[3, 0])[0]["image"]
+    assert np.array_equal(chosen, sample["image"][..., [3, 0]])
+    (tmp_path / "depth/1_d.png").unlink()
+    with pytest.raises(DataError, match=r"depth: no file for 1 of . images \(1\)"):
+        folder(tmp_path, **options)
+    cv2.imwrite(str(tmp_path / "depth/1_d.png"), depth[:50])
+    with pytest.raises(DataError, match=r"1_d\.png: is 96x50, but .*1\.jpg is 96x72"):
+        folder(tmp_path, **options)[1]
+
+
+@pytest.mark.parametrize("stated", ["by the file", "by the setting"])
+def test_pixels_without_data_are_invalid(multispectral, tmp_path, stated):
+    options = {"bands": "all"}
+    root = multispectral
+    if stated == "by the setting":
+        root = tmp_path
+        (root / "images").mkdir()
+        (root / "masks").symlink_to(multispectral / "masks")
+        for path in (multispectral / "images").iterdir():
+            np.save(root / "images" / f"{path.stem}.npy", tifffile.imread(path))
+        options["nodata"] = NODATA
+    sample = folder(root, **options)[0]
+    assert np.isnan(sample["image"][:6]).all()
+    assert not np.isnan(sample["image"][6:]).any()
+    assert (sample["labels"][:6] == IGNORE_INDEX).all()
+    assert (sample["labels"][6:] != IGNORE_INDEX).all()
+    normalized = Preprocessing(mean=(500.0,) * 12, std=(100.0,) * 12, pixels="bands").normalize(
+        torch.from_numpy(sample["image"]).permute(2, 0, 1)[None]
+    )
+    assert (normalized[..., :6, :] == 0).all()
+    assert torch.allclose(
+        normalized[0, 2, 10, 5], torch.tensor((sample["image"][10, 5, 2] - 500) / 100)
+    )
+
+
+def test_one_band_without_data_keeps_its_label(tmp_path):
+    bands = np.ones((*SIZE, 2), np.int16)
+    bands[:5, :, 0] = NODATA
+    for name in ("images", "masks"):
+        (tmp_path / name).mkdir()
+    for i in range(2):
+        write_tiff(tmp_path / f"images/{i}.tif", bands, NODATA)
+        cv2.imwrite(str(tmp_path / f"masks/{i}.png"), np.zeros(SIZE, np.uint8))
+    sample = folder(tmp_path, bands="all")[0]
+    assert np.isnan(sample["image"][:5, :, 0]).all()
+    assert (sample["labels"] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("bands", "named"),
+    [(np.zeros((*SIZE, 5), np.int16), "5 bands of int16"), (None, "12 bands of float32")],
+)
+def test_other_bands_or_types_are_refused_by_file(tmp_path, bands, named):
+    root = write_multispectral(tmp_path, count=4)
+    if bands is None:
+        bands = tifffile.imread(root / "images/2.tif").astype(np.float32)
+    write_tiff(root / "images/2.tif", bands)
+    dataset = folder(root, bands="all", fractions={"train": 1.0})
+    with pytest.raises(DataError, match=rf"2\.tif: holds {named}, but .*0\.tif 12 bands of int16"):
+        [dataset[i] for i in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"nodata": 0.0}, r"data\.nodata has no effect without data\.bands"),
+        ({"bands": [0, 12]}, r"tif: holds 12 bands, from 0, not data\.bands=\[0, 12\]"),
+        ({"bands": "all", "image_max": 9.0}, r"data\.image_max is for one or three bands, not 12"),
+        ({"bands": [0], "image_max": 9.0, "nodata": 0}, r"data\.nodata is for bands"),
+        (
+            {"images": ["images", "a", "b"], "images_name": ["%stem", "x%stem"]},
+            r"3 entries.*name 2",
+        ),
+    ],
+)
+def test_mistakes_in_settings(multispectral, options, message):
+    with pytest.raises(DataError, match=message):
+        folder(multispectral, **options)[0]
+
+
+# ----------------------------------------------------------------------------------- transforms
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 12])
+def test_views_of_bands_are_those_of_each_band(count):
+    image = RNG.normal(0, 100, (40, 60, count)).astype(np.float32)
+    window = View.of_window(Window(3, 5, 30, 40), (24, 32))
+    for view in (window, window.flipped(), window.rotated(20.0)):
+        seen = view_image(image, view)
+        assert seen.shape == (24, 32, count)
+        for k in range(count):
+            single = view_image(image[..., k : k + 1], view)
+            tolerance = 1e-3 if view.window else 10  # OpenCV rounds the weights of two bands
+            assert np.allclose(seen[..., k], single[..., 0], atol=tolerance, equal_nan=True)
+
+
+def test_rgb_and_bands_have_the_same_geometry():
+    rgb = RNG.integers(0, 256, (40, 60, 3)).astype(np.uint8)
+    view = View.of_window(Window(3, 5, 30, 40), (24, 32)).rotated(5.0)
+    bands, expected = view_image(rgb.astype(np.float32), view), view_image(rgb, view)
+    inside = ~np.isnan(bands).any(axis=2)
+    assert inside.mean() > 0.5
+    assert np.abs(bands[inside] - expected[inside]).max() < 2  # OpenCV rounds weights for 8 bits
+
+
+@pytest.mark.parametrize(
+    "rule", ["train", "area", "cubic", "cubic_float", "bilinear", "bilinear_antialias"]
+)
+@pytest.mark.parametrize("count", [1, 7])
+def test_every_rule_resizes_any_number_of_bands(rule, count):
+    image = RNG.normal(0, 100, (40, 60, count)).astype(np.float32)
+    for size in ((20, 30), (17, 31), (80, 90)):
+        resized = resize_image(image, size, rule=rule)
+        assert (resized.shape, resized.dtype) == ((*size, count), np.float32)
+        single = resize_image(image[..., -1:], size, rule=rule)
+        assert np.allclose(resized[..., -1:], single, rtol=1e-4, atol=1e-3)
+
+
+def test_changes_of_bands_are_the_same_in_every_unit(multispectral):
+    sample = folder(multispectral, bands="all")[0]
+    scaled = {**sample, "image": 1000 * sample["image"] + 7}
+    transform = TrainTransform(
+        image_size=(48, 64), zoom=(0.5, 2.0), rotate=10.0, color=0.5, blur=0.5
+    )
+    for seed in range(5):
+        first, second = transform(sample, seed=seed), transform(scaled, seed=seed)
+        expected = 1000 * first["image"] + 7
+        assert np.allclose(expected, second["image"], rtol=1e-3, atol=100, equal_nan=True)
+        assert np.array_equal(first["labels"], second["labels"])
+    plain = TrainTransform(image_size=(48, 64), hflip=0.0)(sample, seed=0)
+    assert not np.allclose(plain["image"], transform(sample, seed=0)["image"], equal_nan=True)
+
+
+@pytest.mark.parametrize("options", [{"views": 2, "crops": 2}, {"strong": 1.0}, {"gamma": 1.0}])
+def test_every_augmentation_keeps_the_bands(multispectral, options):
+    dataset = folder(multispectral, bands="all")
+    samples = [TrainTransform(image_size=(48, 64), **options)(dataset[i], seed=i) for i in range(2)]
+    batch = collate_train(samples, ["labels"])
+    assert (batch["image"].shape, batch["image"].dtype) == ((2, 12, 48, 64), torch.float32)
+    if "views" in options:
+        assert batch["views"].small.shape == (2, 2, 12, 24, 32)
+
+
+def test_batches_of_several_kinds_are_refused(multispectral):
+    bands = folder(multispectral, bands="all")[0]
+    rgb = {**bands, "image": np.zeros((*SIZE, 3), np.uint8), "name": "a.png"}
+    with pytest.raises(DataError, match=r"a\.png: is 8-bit RGB, but .*tif is 12 bands"):
+        collate_train([bands, rgb], ["labels"])
+
+
+def test_cached_bands_are_shrunk(multispectral):
+    dataset = folder(multispectral, bands="all", cache=True, cache_size=(36, 48))
+    assert dataset[0]["image"].shape == (36, 48, 12)
+    evaluated = EvalTransform(Preprocessing(image_size=(32, 32)))(dataset[0])
+    assert collate_eval([evaluated])["image"].shape == (1, 12, 32, 48)
+
+
+# ----------------------------------------------------------------------------------- statistics
+
+
+def test_statistics_are_those_of_the_pixels_with_data(multispectral):
+    measured = measure_bands(folder(multispectral, bands="all"))
+    values = np.concatenate(
+        [tifffile.imread(path)[6:].reshape(-1, 12) for path in (multispectral / "images").iterdir()]
+    ).astype(float)
+    assert np.allclose(measured.mean, values.mean(axis=0), rtol=0.02)
+    assert np.allclose(measured.std, values.std(axis=0), rtol=0.05)
+    assert measured == measure_bands(folder(multispectral, bands="all"))
+
+
+def test_few_outliers_do_not_change_the_statistics(tmp_path):
+    root = write_grey(tmp_path)
+    expected = measure_bands(folder(root, bands="all"))
+    for path in (root / "images").iterdir():
+        grey = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
+        grey[0, :30] = 65535  # 0.4 % of the pixels
+        cv2.imwrite(str(path), grey)
+    measured = measure_bands(folder(root, bands="all"))
+    assert np.allclose(measured.mean, expected.mean, rtol=0.02)
+    assert np.allclose(measured.std, expected.std, rtol=0.05)
+
+
+def test_rgb_has_no_statistics(multispectral):
+    assert measure_bands(folder(multispectral, bands=[2, 1, 0], image_max=1000.0)) is None
+
+
+def test_picture_shows_the_first_three_bands():
+    preprocessing = Preprocessing(mean=(0.0,) * 5, std=(10.0,) * 5, pixels="bands")
+    image = np.zeros((5, 2, 2), np.float32)
+    image[0], image[1], image[2, 0, 0] = 20, -20, np.nan
+    assert preprocessing.picture(image)[0, 0].tolist() == [255, 0, 128]
+    grey = Preprocessing(mean=(0.0,), std=(10.0,), pixels="bands")
+    assert grey.picture(image[:1])[0, 0].tolist() == [255, 255, 255]
