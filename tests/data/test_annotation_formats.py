@@ -150,17 +150,33 @@ def test_labelme_shapes_without_an_area_are_counted(tmp_path):
     shapes += [labelme_shape("tree", [[1, 1], [2, 2]], kind) for kind in ("line", "linestrip")]
     shapes += [labelme_shape("tree", [[1, 1], [2, 2]])]
     shapes += [labelme_shape("car", [[2, 3], [8, 7]], "rectangle")]
+    shapes += [labelme_shape("car", [[2, 3], [8, 3], [8, 7], [2, 7]], "rectangle")]
     shapes += [labelme_shape("car", [[10, 10], [10, 15]], "circle")]
     write_json(tmp_path / "a.json", labelme_file(shapes))
     annotations = read("labelme", tmp_path)
     notes = " ".join(annotations.notes)
-    assert all(text in notes for text in ("1 line ", "1 linestrip ", "1 polygon ", "1 rectangle"))
-    _, (_, rectangle), (_, circle) = objects_of(annotations.images[0])
+    assert all(
+        text in notes for text in ("1 line ", "1 linestrip ", "1 polygon ", "2 of 4 objects")
+    )
+    _, (_, rectangle), (_, four_corners), (_, circle) = objects_of(annotations.images[0])
     assert np.array_equal(rectangle, box(2, 3, 8, 7))
+    assert np.array_equal(four_corners, rectangle)
     y, x = np.mgrid[: SIZE[0], : SIZE[1]] + 0.5
     distance = np.hypot(x - 10, y - 10)
     assert circle[distance < 4.8].all()
     assert not circle[distance > 5.2].any()
+
+
+@pytest.mark.parametrize("group", [None, 1])
+def test_labelme_boxes_alone_are_refused(tmp_path, group):
+    save_images(tmp_path)
+    points = [[1, 1], [4, 4]], [[8, 8], [9, 9]]
+    shapes = [labelme_shape("car", corners, "rectangle", group_id=group) for corners in points]
+    write_json(
+        tmp_path / "a.json", labelme_file([*shapes, labelme_shape("car", [[1, 1]], "point")])
+    )
+    with pytest.raises(DataError, match=r"boxes, but no masks.*1 point"):
+        read("labelme", tmp_path)
 
 
 def test_labelme_classes_have_the_order_of_labels_txt(tmp_path):
@@ -240,6 +256,27 @@ def test_via_check_boxes_name_one_class(tmp_path):
     annotations = read("via", tmp_path)
     assert [k for k, _ in objects_of(annotations.images[0])] == ["tree"]
     assert any(note.startswith("2 regions") for note in annotations.notes)
+
+
+def test_via_regions_of_the_only_class_need_no_attribute(tmp_path):
+    save_images(tmp_path)
+    shape = via_polygon(one_ring(box(1, 1, 5, 5)))
+    regions = [via_region(names, shape) for names in ({"kind": "bee", "art": "bee"}, {})]
+    content = {"a": {"filename": "a.png", "regions": regions, "file_attributes": {}}}
+    write_json(tmp_path / "x.json", content)
+    annotations = read("via", tmp_path)
+    assert [k for k, _ in objects_of(annotations.images[0])] == ["bee", "bee"]
+
+
+def test_via_project_beside_its_export_is_read_once(tmp_path):
+    write_via(tmp_path)
+    write_json(tmp_path / "project.json", {"_via_img_metadata": via_images(SCENES)})
+    annotations = read("via", tmp_path)
+    assert_equal(annotations)
+    assert any(note.startswith("3 images ") for note in annotations.notes)
+    write_json(tmp_path / "project.json", {"_via_img_metadata": via_images({"a": []})})
+    with pytest.raises(DataError, match=r"a\.png"):
+        read("via", tmp_path)
 
 
 def test_via_several_attributes_are_refused(tmp_path):

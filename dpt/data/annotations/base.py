@@ -29,6 +29,11 @@ UNLABELLED = ""
 class Shape(ABC):
     """Which pixels an object has."""
 
+    @property
+    def is_box(self) -> bool:
+        """Returns whether it is a rectangle, which may only be around the object."""
+        return False
+
     @abstractmethod
     def encode(self, size: tuple[int, int]) -> Rle:
         """Returns the mask for an image of ``size`` (H, W).

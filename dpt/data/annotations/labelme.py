@@ -34,7 +34,7 @@ from dpt.data.annotations.reading import (
     read_json,
     with_suffixes,
 )
-from dpt.data.annotations.shapes import Bitmap, Difference, box_ring, ellipse_ring
+from dpt.data.annotations.shapes import Bitmap, Box, Difference, ellipse_ring
 from dpt.files import read_text
 
 _BACKGROUND, _IGNORED = "_background_", "__ignore__"
@@ -122,13 +122,15 @@ def _objects(reading: Reading, rows: Sequence[_Shape], source: str) -> list[Anno
 def _shape(reading: Reading, row: _Shape, source: str) -> Shape | None:
     """Returns the pixels of a shape; None if it has no area, which ``reading`` counts."""
     kind, points = row.shape_type or "polygon", row.points
+    if kind == "rectangle" and len(points) == 4:  # of X-AnyLabeling
+        return Box([as_ring(points)])
     if kind in ("mask", "rectangle", "circle") and len(points) != 2:
         reading.leave_out(kind, f"of {len(points)} points", source)
         return None
     if kind == "mask" and row.mask:
         return Bitmap(row.mask, int(points[0][0]), int(points[0][1]))
     if kind == "rectangle":
-        return reading.box(box_ring(*points[0], *points[1]))
+        return Box.of_corners(*points[0], *points[1])
     if kind == "circle":  # its centre, and a point on it
         radius = dist(*points)
         ring = reading.ring(lambda: ellipse_ring(*points[0], radius, radius), kind, source)

@@ -19,7 +19,6 @@ from dpt.data.annotations.base import (
     Annotation,
     Annotations,
     ImageFinder,
-    Polygons,
     Shape,
     local_name,
 )
@@ -99,7 +98,7 @@ class Reading:
         self.images: list[AnnotatedImage] = []
         self._finder = ImageFinder(root, images_of(files))
         self._missing: list[Path] = []
-        self._boxes = self._unused_boxes = 0
+        self._has_boxes = False
         self._left_out: dict[tuple[str, str], list[str]] = defaultdict(list)
 
     def image(self, names: Sequence[str], source: str) -> Path:
@@ -121,14 +120,9 @@ class Reading:
         """Counts one more, such as a "point" that is "without an area"."""
         self._left_out[noun, why].append(place)
 
-    def box(self, ring: np.ndarray) -> Polygons:
-        """Returns a rectangle as a shape; if all objects are rectangles, none of them is."""
-        self._boxes += 1
-        return Polygons([ring])
-
     def leave_out_box(self, place: str) -> None:
         """Counts the bounding box of an object, whose pixels it does not tell."""
-        self._unused_boxes += 1
+        self._has_boxes = True
         self.leave_out("rectangle", "without a mask", place)
 
     def ring(self, make: Callable[[], np.ndarray], noun: str, place: str) -> np.ndarray | None:
@@ -150,20 +144,22 @@ class Reading:
             classes: as the files state them; None: the names that occur, in natural order.
         """
         self._check_images()
-        count = sum(item.class_name != UNLABELLED for i in self.images for item in i.objects)
+        shapes = [
+            item.shape for i in self.images for item in i.objects if item.class_name != UNLABELLED
+        ]
+        boxes = sum(shape.is_box for shape in shapes)
         notes = [
             f"{plural(len(places), noun)} {why}: {few([*dict.fromkeys(places)])}"
             for (noun, why), places in self._left_out.items()
         ]
-        if count == self._boxes:
-            has_boxes = self._boxes or self._unused_boxes
-            fault = "boxes, but no masks" if has_boxes else "no masks"
-            used = [f"{plural(self._boxes, 'rectangle')} alone"] if self._boxes else []
-            counted = "; ".join([*used, *notes]) or "no object"
+        if len(shapes) == boxes:
+            fault = "boxes, but no masks" if boxes or self._has_boxes else "no masks"
+            notes += [f"{plural(boxes, 'rectangle')} alone"] if boxes else []
+            counted = "; ".join(notes) or "no object"
             remedy = "draw polygons or masks, or set data.annotations to another format"
             raise DataError(f"{self.root}: {fault}: {self.title} hold {counted}: {remedy}")
-        if self._boxes:
-            notes.append(f"{plural(self._boxes, 'rectangle')} taken for masks")
+        if boxes:
+            notes.append(f"{boxes} of {plural(len(shapes), 'object')} are rectangles")
         if classes is None:
             names = sorted(self.class_names, key=natural_key)
             classes = [AnnotatedClass(name=name) for name in names]

@@ -16,11 +16,27 @@ from dpt.data.formats.rle import Rle, encode_pixels, merge_masks, subtract_mask
 from dpt.files import MAX_PIXELS, DataError, reason
 
 
+class Box(Polygons):
+    """A rectangle."""
+
+    @property
+    def is_box(self) -> bool:
+        return True
+
+    @classmethod
+    def of_corners(cls, x0: float, y0: float, x1: float, y1: float) -> "Box":
+        return cls([np.array([[x0, y0], [x1, y0], [x1, y1], [x0, y1]])])
+
+
 @dataclass(frozen=True, eq=False)
 class Union(Shape):
     """The pixels of any of several shapes."""
 
     parts: Sequence[Shape]
+
+    @property
+    def is_box(self) -> bool:
+        return all(part.is_box for part in self.parts)
 
     def encode(self, size: tuple[int, int]) -> Rle:
         return merge_masks([part.encode(size) for part in self.parts])
@@ -107,11 +123,6 @@ def placed(mask: np.ndarray, left: int, top: int, size: tuple[int, int]) -> np.n
     whole = np.zeros(size, bool)
     whole[top : top + height, left : left + width] = mask
     return whole
-
-
-def box_ring(x0: float, y0: float, x1: float, y1: float) -> np.ndarray:
-    """Returns the corners of a rectangle, float64 (4, 2)."""
-    return np.array([[x0, y0], [x1, y0], [x1, y1], [x0, y1]])
 
 
 def ellipse_ring(x: float, y: float, radius_x: float, radius_y: float) -> np.ndarray:

@@ -33,7 +33,7 @@ from dpt.data.annotations.reading import (
     read_json,
     with_suffixes,
 )
-from dpt.data.annotations.shapes import Bitmap, box_ring
+from dpt.data.annotations.shapes import Bitmap, Box
 from dpt.data.formats.rle import Rle, encode_pixels
 
 
@@ -147,7 +147,7 @@ def _shape(reading: Reading, row: _Object, place: str) -> Shape | None:
         return Bitmap(row.bitmap.data, *row.bitmap.origin, is_zipped=True)
     if row.geometryType == "rectangle" and len(outlines.exterior) == 2:
         (x0, y0), (x1, y1) = outlines.exterior
-        return reading.box(box_ring(x0, y0, x1 + 1, y1 + 1))
+        return Box.of_corners(x0, y0, x1 + 1, y1 + 1)
     if row.geometryType not in ("polygon", ""):
         reading.leave_out(row.geometryType, "without an area", place)
         return None

@@ -7,7 +7,7 @@ edges lie at whole numbers.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 from pydantic import BeforeValidator, TypeAdapter
@@ -23,7 +23,7 @@ from dpt.data.annotations.base import (
     as_ring,
 )
 from dpt.data.annotations.reading import Reading, files_like, read_json
-from dpt.data.annotations.shapes import box_ring, ellipse_ring, rotated
+from dpt.data.annotations.shapes import Box, ellipse_ring, rotated
 from dpt.files import DataError, few
 
 _ONE_CLASS = "object"
@@ -53,6 +53,17 @@ class _Region:
     shape_attributes: _Shape
     region_attributes: dict[str, object] = field(default_factory=dict)
 
+    @property
+    def values(self) -> dict[str, list[str]]:
+        """Returns the values of attributes that are set; those of check boxes can be several."""
+        values: dict[str, list[str]] = {}
+        for name, value in self.region_attributes.items():
+            if isinstance(value, Mapping):
+                values[name] = [str(text) for text, is_chosen in value.items() if is_chosen]
+            elif value not in (None, ""):
+                values[name] = [str(value).strip()]
+        return {name: texts for name, texts in values.items() if any(texts)}
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Image:
@@ -75,8 +86,9 @@ _CONTENT = TypeAdapter(Annotated[dict[str, _Image], BeforeValidator(_images_of_p
 class ViaFormat(AnnotationFormat):
     """A region is an object; the later one is in front.
 
-    Its class is the value of the only attribute of regions, or of that named ``class``; if regions
-    have no attributes, all are of one class, ``object``.
+    Its class is the value of the attribute that regions have, or of that named ``class`` if they
+    have several that differ. Regions without a value are of the only class of all others, or of
+    one called ``object`` if there are no others.
     """
 
     name: ClassVar[str] = "via"
@@ -89,57 +101,73 @@ class ViaFormat(AnnotationFormat):
 
     def read(self, root: Path, sources: Sequence[str], files: Sequence[str]) -> Annotations:
         reading = Reading(root, self.title, files)
-        rows: list[tuple[str, _Image]] = []
+        rows: dict[Path, _Image] = {}
         for source in sources:
-            content = read_json(_CONTENT, root / source, self.title)
-            rows += [(source, row) for row in content.values()]
-        attribute = _class_attribute([row for _, row in rows], root / sources[0])
-        for source, row in rows:
-            image = reading.image([row.filename], source)
-            objects: list[Annotation] = []
-            for region in row.every_region:
-                class_name = _class_name(region, attribute)
-                if not class_name:
-                    reading.leave_out("region", f"without one {attribute}", row.filename)
-                    continue
-                shape = _shape(reading, region.shape_attributes, row.filename)
-                if shape is not None:
-                    objects.append(Annotation(class_name=class_name, shape=shape))
+            for row in read_json(_CONTENT, root / source, self.title).values():
+                image = reading.image([row.filename], source)
+                if rows.get(image) == row:  # of a project and what was exported from it
+                    reading.leave_out("image", "labelled alike in several files", source)
+                elif image in rows:
+                    fault = f"{image} is labelled in another file or row, too"
+                    remedy = "set data.annotation_files to the right file"
+                    raise DataError(f"{root / source}: {fault}: {remedy}")
+                else:
+                    rows[image] = row
+        attribute = _class_attribute([*rows.values()], root / sources[0])
+        for image, row in rows.items():
+            objects = _objects(reading, row, attribute)
             reading.images.append(AnnotatedImage(image=image, objects=objects))
         return reading.result()
 
 
-def _class_attribute(images: Sequence[_Image], source: Path) -> str:
-    """Returns the name of the attribute that is the class; empty if regions have none."""
-    names = {
-        name: None
-        for image in images
-        for region in image.every_region
-        for name, value in region.region_attributes.items()
-        if value
-    }
-    if len(names) < 2 or _CLASS_ATTRIBUTE in names:
-        return _CLASS_ATTRIBUTE if _CLASS_ATTRIBUTE in names else next(iter(names), "")
-    fault = f"the attributes {few([*names], 6)} of regions could each be the class"
-    remedy = f"rename the one that is to {_CLASS_ATTRIBUTE!r}, or remove the others"
-    raise DataError(f"{source}: {fault}: {remedy}")
+class _ClassAttribute(NamedTuple):
+    """The attribute that is the class, and the class of regions without any attribute."""
+
+    name: str
+    default: str
+
+    def class_of(self, region: _Region) -> str:
+        """Returns the class of a region; empty if it is not known, or not one."""
+        names = region.values.get(self.name, [self.default])
+        return names[0] if len(names) == 1 else ""
 
 
-def _class_name(region: _Region, attribute: str) -> str:
-    """Returns the class of a region; empty if it has none, or several."""
-    if not attribute:
-        return _ONE_CLASS
-    value = region.region_attributes.get(attribute)
-    if isinstance(value, Mapping):  # of a check box
-        chosen = [str(name) for name, is_chosen in value.items() if is_chosen]
-        return chosen[0] if len(chosen) == 1 else ""
-    return "" if value is None else str(value).strip()
+def _class_attribute(images: Sequence[_Image], source: Path) -> _ClassAttribute:
+    values_of_name: dict[str, list[list[str] | None]] = {}
+    regions = [region for image in images for region in image.every_region]
+    for name in {name: None for region in regions for name in region.values}:
+        values = [region.values.get(name) for region in regions]
+        if values not in values_of_name.values():
+            values_of_name[name] = values
+    names = [*values_of_name]
+    if len(names) > 1 and _CLASS_ATTRIBUTE not in names:
+        fault = f"the attributes {few(names, 6)} of regions could each be the class"
+        remedy = f"rename the one that is to {_CLASS_ATTRIBUTE!r}, or remove the others"
+        raise DataError(f"{source}: {fault}: {remedy}")
+    if not names:
+        return _ClassAttribute("", _ONE_CLASS)
+    name = _CLASS_ATTRIBUTE if len(names) > 1 else names[0]
+    classes = {text for values in values_of_name[name] for text in values or ()}
+    return _ClassAttribute(name, classes.pop() if len(classes) == 1 else "")
+
+
+def _objects(reading: Reading, row: _Image, attribute: _ClassAttribute) -> list[Annotation]:
+    objects: list[Annotation] = []
+    for region in row.every_region:
+        class_name = attribute.class_of(region)
+        if not class_name:
+            reading.leave_out("region", f"without one {attribute.name}", row.filename)
+            continue
+        shape = _shape(reading, region.shape_attributes, row.filename)
+        if shape is not None:
+            objects.append(Annotation(class_name=class_name, shape=shape))
+    return objects
 
 
 def _shape(reading: Reading, row: _Shape, place: str) -> Shape | None:
     """Returns the pixels of a region; None if it has no area, which ``reading`` counts."""
     if row.name == "rect":
-        return reading.box(box_ring(row.x, row.y, row.x + row.width, row.y + row.height))
+        return Box.of_corners(row.x, row.y, row.x + row.width, row.y + row.height)
     if row.name not in ("polygon", "circle", "ellipse"):
         reading.leave_out(row.name or "region", "without an area", place)
         return None
