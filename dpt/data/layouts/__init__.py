@@ -5,25 +5,35 @@ lists them and the first match wins. Two readings that would train different mod
 to the user: a DataError that names the settings that decide.
 """
 
+import os
+from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 
+from dpt.data.formats import io
+from dpt.data.layouts.base import Detected, Folder, Layout, Row
 from dpt.data.layouts.coco import match_coco
-from dpt.data.layouts.folder import Detected, Folder, Layout, Row
-from dpt.data.layouts.pairs import match_pairs
-from dpt.files import DataError, files_below, printable
+from dpt.data.layouts.kinds import SUFFIXES, chosen_kinds
+from dpt.data.layouts.pictures import match_names, match_values, match_voc, what_is_seen
+from dpt.data.layouts.tables import match_tables
+from dpt.data.layouts.unused import note_unused, split_unused
+from dpt.files import DataError, few, files_below, printable
 from dpt.validation import PlainMapping
 
 __all__ = ["LAYOUTS", "Detected", "Folder", "Layout", "Row", "detect"]
 
-LAYOUTS: tuple[Layout, ...] = (match_coco, match_pairs)
+LAYOUTS: tuple[Layout, ...] = (match_coco, match_tables, match_voc, match_names, match_values)
 _MAX_FILES = 500_000
 
 
-def detect(root: Path, given: PlainMapping) -> Detected:
+def detect(
+    root: Path, given: PlainMapping, say: Callable[[str], None] = lambda text: None
+) -> Detected:
     """Finds out what the folder holds.
 
     Args:
         given: keys of ``data`` that are set already.
+        say: prints a note, at once.
 
     Raises:
         DataError: no image, labels without images, a file that cannot be read, or two readings that
@@ -32,12 +42,57 @@ def detect(root: Path, given: PlainMapping) -> Detected:
     if not root.is_dir():
         fault = "is a file, not a folder" if root.exists() else "does not exist"
         raise DataError(f"{root}: {fault}: give the folder that holds the images")
-    folder = Folder(root, _paths_of_data(root), given)
-    for match in LAYOUTS:
-        detected = match(folder)
-        if detected is not None:
-            return detected
-    raise DataError(f"{root}: no known layout: give the folder that holds images and labels")
+    folder = Folder(root, _paths_of_data(root), given, say)
+    pictures = [path for path in folder.paths if os.path.splitext(path)[1].lower() in SUFFIXES]
+    kept, unused = split_unused(folder, {*chosen_kinds(folder, pictures)})
+    all_paths = folder.paths
+    for paths in [kept, all_paths] if unused else [all_paths]:
+        folder.paths = paths
+        for match in LAYOUTS:
+            detected = match(folder)
+            if detected is not None:
+                if paths is kept:
+                    note_unused(folder, unused)
+                _note_others(folder)
+                return detected
+    raise _refusal(folder)
+
+
+def _refusal(folder: Folder) -> DataError:
+    """Returns the error of a folder that no layout matches: what was seen, and the remedy."""
+    unread = sorted(
+        {
+            end
+            for path in folder.paths
+            if (end := os.path.splitext(path)[1].lower()) in io.UNREAD_SUFFIXES
+        }
+    )
+    hint = f"; images of {few(unread)} are not read: convert them to JPEG or PNG" if unread else ""
+    remedy = (
+        "give an image and its labels one name in folders such as images and masks (or depth), or "
+        "set data.images and data.labels (or data.depth) to theirs; if its folders are classes, "
+        "use python train.py task=classification data=imagefolder data.root=DIR"
+    )
+    seen = what_is_seen(folder) or "no files"
+    return DataError(
+        "; ".join(
+            [
+                f"{folder.root}: no image with labels was found ({seen}){hint}: {remedy}",
+                *folder.notes,
+            ]
+        )
+    )
+
+
+def _note_others(folder: Folder) -> None:
+    """Notes the files of no picture that were not read, such as a list of splits in YAML."""
+    by_suffix: dict[str, list[str]] = defaultdict(list)
+    for path in folder.paths:
+        if path not in folder.used:
+            by_suffix[os.path.splitext(path)[1].lower() or "no suffix"].append(path)
+    for suffix, paths in by_suffix.items():
+        read = "; convert images to JPEG or PNG" if suffix in io.UNREAD_SUFFIXES else ""
+        folder.leave_out(paths, f" of {suffix}{read}")
 
 
 def _paths_of_data(root: Path) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from dpt.data.formats.label_rule import name_of_class
-from dpt.data.layouts.folder import Folder
+from dpt.data.layouts.base import Folder
 from dpt.files import DataError, parse_json, read_text
 from dpt.types import IGNORE_INDEX
 from dpt.validation import validate

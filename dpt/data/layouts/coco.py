@@ -5,8 +5,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from dpt.data.annotations.base import local_name
-from dpt.data.layouts.folder import Detected, Folder, hold_out
-from dpt.data.layouts.pairs import has_masks
+from dpt.data.layouts.base import Detected, Folder
+from dpt.data.layouts.pictures import has_masks
+from dpt.data.layouts.splits import hold_out
 from dpt.data.splits import split_word
 from dpt.files import DataError, parse_json, plain_name, read_bytes
 from dpt.validation import Plain
@@ -47,17 +48,15 @@ def match_coco(folder: Folder) -> Detected | None:
     image = min(files, key=lambda file: split_tag not in file)
     images = "/".join(image.split("/")[: -1 - name.count("/")]) or "."
     settings: Plain = {"images": images, "annotations": path}
-    notes = [f"objects: {path}, in COCO's {kind} format"]
+    folder.note(f"objects: {path}, in COCO's {kind} format")
     whole_tag = rf"(?<![^-_. /]){split_tag}(?![^-_. /])"
     val_tag = _val_tag(folder.paths, path, whole_tag) if split_tag else ""
     if val_tag:
         settings = {key: re.sub(whole_tag, "%split", value) for key, value in settings.items()}
         settings |= {"split_names.train": split_tag, "split_names.val": val_tag}
     else:
-        held_out, note = hold_out(folder, [f"{images}/{name}" for name in image_names])
-        settings |= held_out
-        notes.append(note)
-    return Detected(kind, "coco", image, settings, notes + folder.notes)
+        settings |= hold_out(folder, [f"{images}/{name}" for name in image_names])[0]
+    return Detected(kind, "coco", image, settings, folder.notes)
 
 
 def _annotations(folder: Folder) -> tuple[str, Plain | None]:
@@ -69,14 +68,14 @@ def _annotations(folder: Folder) -> tuple[str, Plain | None]:
         try:
             objects = _read(folder, path)
         except DataError as error:
-            folder.notes.append(f"not used: {error}")
+            folder.note(f"not used: {error}")
             continue
         if objects is None:
             continue
         if content is None:
             chosen, content = path, objects
         elif split_word(path)[0] or split_word(chosen)[0]:
-            folder.notes.append(f"not used: {path}")
+            folder.note(f"not used: {path}")
         else:
             remedy = "merge them, or name their splits, such as train.json"
             raise DataError(f"{folder.root}: {chosen} and {path} both list objects: {remedy}")

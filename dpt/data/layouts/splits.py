@@ -1,61 +1,29 @@
-"""What layouts receive and return, and the splits of the samples.
+"""The splits of samples: by names, by lists of names, or with a part of the images held out."""
 
-Splits follow from names or lists of names, or a part of the images is held out.
-"""
-
-import hashlib
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from dpt.data.layouts.base import Folder, Row, shown
+from dpt.data.layouts.kin import Looks, copies_of
 from dpt.data.splits import SPLITS, folds, group_names, original_name, split_word
-from dpt.files import DataError, few, open_file, plural, read_text
-from dpt.validation import Plain, PlainMapping
-
-
-@dataclass
-class Folder:
-    """A folder whose layout is to be found."""
-
-    root: Path
-    paths: list[str]  # of its files, below root
-    given: PlainMapping  # keys of data that the user has set
-    notes: list[str] = field(default_factory=list)  # what was assumed and what is not used
-
-
-class Row(NamedTuple):
-    """The files of a sample, below the root, as ``pairs.csv`` lists them; "" for one it lacks."""
-
-    image: str
-    labels: str = ""
-    depth: str = ""
-    split: str = ""
-
-
-@dataclass
-class Detected:
-    """What a folder holds."""
-
-    task: str
-    data: str  # folder or coco
-    image: str  # path of one image, whose size the training images follow
-    settings: Plain  # keys of data
-    notes: list[str]  # what was recognised or assumed
-    rows: list[Row] = field(default_factory=list)  # the samples of data=folder
-    class_weights: list[float] | None = None  # for the loss
-
-
-Layout = Callable[[Folder], Detected | None]
-"""Returns the settings of a folder, with a note of what was recognised; None for other folders."""
-
+from dpt.files import DataError, few, plural, read_text
+from dpt.validation import Plain
 
 _MAX_HELD_OUT = 0.4  # largest fraction of the images that is used for validation
-_FEW_COPIES = 0.1  # of the images
+_MAX_KIN = 0.1  # largest fraction of the images with near copies in the other split that are moved
 _GROUPS = (r"^(.*)/", r"([^/]*?)[-_.]?[0-9]+[^/0-9]*$")  # folder; what precedes the last number
+
+
+class _Part(NamedTuple):
+    """A part of the images that may be held out."""
+
+    settings: Plain
+    text: str
+    indices: list[int]
 
 
 def divide(folder: Folder, rows: list[Row], lists: Sequence[str]) -> tuple[list[Row], Plain]:
@@ -67,59 +35,74 @@ def divide(folder: Folder, rows: list[Row], lists: Sequence[str]) -> tuple[list[
     settings: Plain = {}
     sizes = Counter(row.split for row in rows)
     if sizes["val"] and sizes["train"]:
-        shown = ", ".join(f"{split} {size}" for split, size in sizes.items() if split)
-        folder.notes.append(f"splits: {shown}" + (f", by {few(lists)}" if lists else ""))
+        listed = ", ".join(f"{split} {size}" for split, size in sizes.items() if split)
+        folder.note(f"splits: {listed}" + (f", by {few(lists)}" if lists else ""))
     else:
         kept = {"test"} if len(sizes) > 1 else set()  # a folder named test may hold all of them
         rows = [row._replace(split=row.split if row.split in kept else "train") for row in rows]
         rows = _without_copies(folder, rows)
-        settings, note = hold_out(folder, [row.image for row in rows if row.split == "train"])
-        folder.notes.append(note)
+        train = [k for k, row in enumerate(rows) if row.split == "train"]
+        settings, kin = hold_out(folder, [rows[k].image for k in train])
+        for k, index in enumerate(train if kin else ()):
+            rows[index] = rows[index]._replace(split="val" if k in kin else "train")
     for split, name in (("test", "of the split test"), ("", "of no split")):
         unused = [row.image for row in rows if row.split == split]
         if unused:
-            folder.notes.append(f"not used: {plural(len(unused), 'image')} {name} ({few(unused)})")
+            folder.note(f"not used: {plural(len(unused), 'image')} {name} ({shown(unused)})")
     return rows, settings
 
 
 def _without_copies(folder: Folder, rows: Sequence[Row]) -> list[Row]:
-    """Returns the rows without copies of images, which may be in both splits, if they are few."""
-    sizes = [os.path.getsize(folder.root / row.image) for row in rows]
-    counts = Counter(sizes)
-    originals: dict[bytes, Row] = {}
-    kept, copies = [], []
-    for row, size in zip(rows, sizes, strict=True):
-        first = row
-        if counts[size] > 1:
-            with open_file(folder.root / row.image) as file:
-                digest = hashlib.file_digest(file, "sha256").digest()
-            first = originals.setdefault(digest, row)
-        if first is row:
-            kept.append(row)
-        else:
-            copies.append(f"{row.image} = {first.image}")
-    if len(copies) > _FEW_COPIES * len(rows):  # a fault of the data set, which its check names
-        return list(rows)
+    """Returns the rows without copies of images, which may come to lie in both splits."""
+    copies = copies_of(folder.root, [row.image for row in rows])
     if copies:
-        shown = f"{plural(len(copies), 'copy of an image')} ({few(copies)})"
-        folder.notes.append(f"not used: {shown}")
-    return kept
+        pairs = [f"{copy} = {original}" for copy, original in copies.items()]
+        folder.note(f"not used: {plural(len(copies), 'copy of an image')} ({few(pairs)})")
+    return [row for row in rows if row.image not in copies]
 
 
-def hold_out(folder: Folder, images: Sequence[str]) -> tuple[Plain, str]:
-    """Returns the settings, as far as the user has not set them, that hold out a tenth of the
-    images or about a tenth of the groups that their names show, and a note about them."""
+def hold_out(folder: Folder, images: Sequence[str]) -> tuple[Plain, set[int]]:
+    """Chooses what is held out for validation: about a tenth of the images, in whole groups that
+    their names show, if there are any.
+
+    Returns:
+        The settings, as far as the user has not set them. If near copies of these images would be
+        trained on, there are no settings, but the indices of the images for validation.
+    """
     if len(images) < 2:
         fault = f"{plural(len(images), 'image')} with labels"
         raise DataError(f"{folder.root}: {fault}: add some, for training and for validation")
+    start = "splits: no val on disk; validation on"
     given = folder.given
-    note = "splits: no val on disk; validation on"
     if {"folds", "fold", "group_by"} & given.keys():
         groups = group_names(images, given.get("group_by"))
         count = given.get("folds") or min(10, len(set(groups)))
         fold = given.get("fold", count - 1)
         keys = "data.folds, data.fold and data.group_by"
-        return {"folds": count, "fold": fold}, f"{note} part {fold} of {count}, as {keys} say"
+        folder.note(f"{start} part {fold} of {count}, as {keys} say")
+        return {"folds": count, "fold": fold}, set()
+    looks = Looks(folder, images)
+    *grouped, last = _parts(images)
+    for part in (*grouped, last):
+        kin = looks.kin_of(part.indices)
+        is_moved = 0 < len(kin) <= _MAX_KIN * len(images)
+        if part is not last and len(kin) > _MAX_KIN * len(part.indices):
+            folder.note(f"{part.text}: not held out, since others look alike")
+            continue
+        held_out = {*part.indices, *kin} if is_moved else set()
+        count = len(held_out or part.indices)
+        note = f"{start} {count} of {plural(len(images), 'image')}: {part.text}"
+        if kin:
+            names = f"{plural(len(kin), 'near copy')} ({shown([images[k] for k in kin])})"
+            note += f", and {names}" if is_moved else f"; {names} of them are in train"
+        folder.note(note.replace("copys", "copies"))
+        return ({}, held_out) if is_moved else (part.settings, set())
+    raise AssertionError("the last part is always taken")
+
+
+def _parts(images: Sequence[str]) -> list[_Part]:
+    """Returns what may be held out, in the order of preference."""
+    found = []
     for rule in _GROUPS:
         matches = [re.search(rule, path) for path in images]
         groups = [match[1] for match in matches if match]
@@ -129,13 +112,17 @@ def hold_out(folder: Folder, images: Sequence[str]) -> tuple[Plain, str]:
         val_parts = [folds(groups, min(10, count), k)[1] for k in range(min(10, count))]
         fold = min(range(len(val_parts)), key=lambda k: abs(len(val_parts[k]) - len(images) / 10))
         if len(val_parts[fold]) <= _MAX_HELD_OUT * len(images):  # larger groups may be classes
-            shown = few(sorted({groups[i] for i in val_parts[fold]}))
-            note = f"{note} {shown} of the {count} groups that the names show"
-            return {"folds": len(val_parts), "fold": fold, "gap": 0, "group_by": rule}, note
-    count = len({original_name(path) for path in images})
+            names = shown(sorted({groups[i] for i in val_parts[fold]}))
+            settings = {"folds": len(val_parts), "fold": fold, "gap": 0, "group_by": rule}
+            text = f"{names} of the {count} groups that the names show"
+            found.append(_Part(settings, text, val_parts[fold]))
+    groups = [original_name(path) for path in images]
+    count = len(set(groups))
     gap = ", with a gap before it" if len(images) >= 50 else ""
-    settings = {"folds": min(10, count), "fold": min(10, count) - 1, "gap": count // 50}
-    return settings, f"{note} the last tenth by name{gap}"
+    parts = min(10, count)
+    settings = {"folds": parts, "fold": parts - 1, "gap": count // 50}
+    indices = folds(groups, parts, parts - 1, count // 50)[1] if parts > 1 else []
+    return [*found, _Part(settings, f"the last tenth by name{gap}", indices)]
 
 
 def rows_by_lists(folder: Folder, rows: list[Row]) -> tuple[list[str], list[Row]]:
@@ -159,7 +146,7 @@ def rows_by_lists(folder: Folder, rows: list[Row]) -> tuple[list[str], list[Row]
             readings.append((lists, named, unmatched))
         else:
             fault = "which do not name images of train and of val"
-            folder.notes.append(f"not used: {few(lists)}, {fault}")
+            folder.note(f"not used: {few(lists)}, {fault}")
     if len(readings) > 1:
         shown = " and ".join(few(lists) for lists, *_ in readings)
         remedy = "remove the lists that do not count"
@@ -169,7 +156,7 @@ def rows_by_lists(folder: Folder, rows: list[Row]) -> tuple[list[str], list[Row]
     lists, named, unmatched = readings[0]
     if unmatched > 0:
         fault = "without an image that has labels, or named twice"
-        folder.notes.append(f"not used: {plural(unmatched, 'line')} of {few(lists)}, {fault}")
+        folder.note(f"not used: {plural(unmatched, 'line')} of {few(lists)}, {fault}")
     return lists, named
 
 

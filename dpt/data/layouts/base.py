@@ -1,0 +1,66 @@
+"""What layouts receive and return."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from dpt.files import few, plural
+from dpt.validation import Plain, PlainMapping
+
+_LONGEST_NAME = 40
+
+
+@dataclass
+class Folder:
+    """A folder whose layout is to be found."""
+
+    root: Path
+    paths: list[str]  # of its files, below root
+    given: PlainMapping  # keys of data that the user has set
+    say: Callable[[str], None] = lambda text: None  # prints a note at once
+    notes: list[str] = field(default_factory=list)  # what was assumed and what is not used
+    used: set[str] = field(default_factory=set)  # paths that are read or were named
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+        self.say(text)
+
+    def leave_out(self, paths: Iterable[str], reason: str = "") -> None:
+        """Notes files that are not used, if there are any."""
+        names = list(paths)
+        self.used.update(names)
+        if names:
+            self.note(f"not used: {plural(len(names), 'file')}{reason} ({shown(names)})")
+
+
+class Row(NamedTuple):
+    """The files of a sample, below the root, as ``pairs.csv`` lists them; "" for one it lacks."""
+
+    image: str
+    labels: str = ""
+    depth: str = ""
+    split: str = ""
+
+
+@dataclass
+class Detected:
+    """What a folder holds."""
+
+    task: str
+    data: str  # folder or coco
+    image: str  # path of one image, whose size the training images follow
+    settings: Plain  # keys of data
+    notes: list[str]  # what was recognised or assumed
+    rows: list[Row] = field(default_factory=list)  # the samples of data=folder
+    class_weights: list[float] | None = None  # for the loss
+
+
+Layout = Callable[[Folder], Detected | None]
+"""Returns the settings of a folder, with a note of what was recognised; None for other folders."""
+
+
+def shown(names: list[str], count: int = 3) -> str:
+    """Returns the first names for a message, long ones without their middle."""
+    half = _LONGEST_NAME // 2 - 1
+    return few([n if len(n) <= _LONGEST_NAME else f"{n[:half]}…{n[-half:]}" for n in names], count)

@@ -1,0 +1,92 @@
+"""Images that are the same, or look the same: copies of files, and near copies by a hash."""
+
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from dpt.data.formats.pictures import read_size, read_thumbnail
+from dpt.data.layouts.base import Folder
+from dpt.data.splits import original_name
+from dpt.files import DataError, open_file
+
+_MAX_PIXELS = 500_000_000  # of all images that are compared: some seconds
+_MAX_IMAGES = 20_000
+_MAX_BITS = 3  # of 64 in which the hashes of near copies differ
+_MAX_LEVELS = 6.0  # by which their thumbnails differ on average, of 255
+_WORKERS = 4
+
+
+def copies_of(root: Path, images: Sequence[str]) -> dict[str, str]:
+    """Returns the original of each image file whose bytes are those of an earlier one."""
+    sizes = [os.path.getsize(root / path) for path in images]
+    counts = Counter(sizes)
+    originals: dict[bytes, str] = {}
+    copies = {}
+    for path, size in zip(images, sizes, strict=True):
+        if counts[size] > 1:
+            with open_file(root / path) as file:
+                digest = hashlib.file_digest(file, "sha256").digest()
+            original = originals.setdefault(digest, path)
+            if original != path:
+                copies[path] = original
+    return copies
+
+
+class Looks:
+    """Finds images that look like others: with nearly the same difference hash and thumbnail.
+
+    Large sets are not compared, which is noted.
+    """
+
+    def __init__(self, folder: Folder, images: Sequence[str]) -> None:
+        self._folder = folder
+        self._images = images
+
+    @cached_property
+    def _thumbnails(self) -> np.ndarray | None:
+        """Returns grey thumbnails, float32 (N, 8, 9), NaN where an image cannot be read; None if
+        this would take too long."""
+        paths = [self._folder.root / name for name in self._images]
+        pixels = 0
+        with suppress(DataError):
+            height, width = read_size(paths[0])
+            is_fast = paths[0].suffix.lower() in (".jpg", ".jpeg")  # decoded at an eighth
+            pixels = height * width * len(paths) // (16 if is_fast else 1)
+        if pixels > _MAX_PIXELS or len(paths) > _MAX_IMAGES:
+            self._folder.note(f"near copies: not searched for, as the {len(paths)} images are many")
+            return None
+        with ThreadPoolExecutor(_WORKERS) as pool:
+            return np.stack([*pool.map(_thumbnail, paths)])
+
+    def kin_of(self, indices: Sequence[int]) -> list[int]:
+        """Returns the other images that look like one of ``indices``."""
+        names = {original_name(self._images[k]) for k in indices}
+        others = {*range(len(self._images))}.difference(indices)
+        kin = {k for k in others if original_name(self._images[k]) in names}
+        thumbnails = self._thumbnails
+        if thumbnails is None:
+            return sorted(kin)
+        bits = thumbnails[:, :, 1:] > thumbnails[:, :, :-1]
+        codes = np.packbits(bits.reshape(len(bits), -1), axis=1).view(np.uint64)[:, 0]
+        chosen = np.array(indices)
+        chosen = chosen[codes[chosen] != 0]  # 0: of one colour, or not read
+        for k in others - kin:
+            near = chosen[np.bitwise_count(codes[chosen] ^ codes[k]) <= _MAX_BITS]
+            levels = np.abs(thumbnails[near] - thumbnails[k]).mean(axis=(1, 2))
+            if len(near) and levels.min() <= _MAX_LEVELS:
+                kin.add(k)
+        return sorted(kin)
+
+
+def _thumbnail(path: Path) -> np.ndarray:
+    try:
+        return read_thumbnail(path, (8, 9)).astype(np.float32)
+    except DataError:
+        return np.full((8, 9), np.nan, np.float32)

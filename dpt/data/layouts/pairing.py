@@ -1,0 +1,176 @@
+"""Pairs labels with images: by whole names, then by what remains of names without a constant
+beginning and end of each side."""
+
+import os
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+
+from dpt.data.layouts.kinds import WORDS, Kind
+from dpt.data.layouts.unused import spaced
+from dpt.data.splits import SPLITS
+from dpt.files import DataError, plain_name
+
+_MAX_TRIALS = 50  # folders of images that are compared with a folder of labels
+
+
+def pair(images: Sequence[str], labels: Sequence[str], kind: Kind) -> dict[str, str]:
+    """Returns the image of each label file that has one.
+
+    Raises:
+        DataError: two images fit a label file equally well.
+    """
+    image_of: dict[str, str] = {}
+    for key in (_whole_key, _key_without_kind):
+        keys = _unique(images, partial(key, kind="image"))
+        for path in labels:
+            image = keys.get(key(path, kind))
+            if image is not None:
+                image_of.setdefault(path, image)
+    folders = _by_folder(images)
+    for directory, members in _by_folder(p for p in labels if p not in image_of).items():
+        ranked = sorted(folders, key=lambda other: -_likeness(other, directory))[:_MAX_TRIALS]
+        for are_free in (True, False):  # images without labels, then all
+            for other in ranked:
+                _pair_folders(folders[other], members, image_of, are_free=are_free)
+        if members[0] in image_of:
+            rank = _likeness(os.path.dirname(image_of[members[0]]), directory)
+            equal = [folders[other] for other in ranked if _likeness(other, directory) == rank]
+            _refuse_two_images(equal, members, image_of)
+    return image_of
+
+
+def _unique(paths: Iterable[str], key: Callable[[str], str]) -> dict[str, str]:
+    """Returns the paths by keys, without those whose key another one has."""
+    paths_of: dict[str, list[str]] = defaultdict(list)
+    for path in paths:
+        paths_of[key(path)].append(path)
+    return {name: found[0] for name, found in paths_of.items() if len(found) == 1}
+
+
+def _whole_key(path: str, kind: Kind) -> str:
+    """Returns the path without suffix and without the words for its kind in folders' names."""
+    *folders, stem = os.path.splitext(plain_name(path))[0].split("/")
+    kept = [WORDS[kind].sub("", spaced(name)).strip("-_. ") for name in folders]
+    return "/".join([*(SPLITS.get(name.lower(), name) for name in kept if name), stem])
+
+
+def _key_without_kind(path: str, kind: Kind) -> str:
+    """Returns the whole key with the word for the kind in the file's name as ``*``."""
+    folders, _, stem = _whole_key(path, kind).rpartition("/")
+    return f"{folders}/{WORDS[kind].sub('*', spaced(stem))}"
+
+
+def _by_folder(paths: Iterable[str]) -> dict[str, list[str]]:
+    groups: dict[str, list[str]] = defaultdict(list)
+    for path in paths:
+        groups[os.path.dirname(path)].append(path)
+    return groups
+
+
+def _likeness(first: str, second: str) -> int:
+    """Returns how many folders at the beginning and at the end of two paths are the same."""
+    parts, others = first.split("/"), second.split("/")
+    return common_start(parts, others) + common_start(parts[::-1], others[::-1])
+
+
+def _pair_folders(
+    images: Sequence[str], labels: Sequence[str], image_of: dict[str, str], *, are_free: bool
+) -> None:
+    """Adds the pairs of the images and of the label files of two folders.
+
+    Args:
+        are_free: only images without labels count; otherwise most images must pair once more.
+    """
+    while left := [path for path in labels if path not in image_of]:
+        labelled = {*image_of.values()} if are_free else set()
+        candidates = [path for path in images if path not in labelled]
+        found = _by_affixes(candidates, left)
+        fewest = min(len(candidates), len(left) if are_free else len(images))
+        if not found or 2 * len(found) < fewest:
+            return
+        image_of.update(found)
+
+
+def _refuse_two_images(
+    folders: Sequence[Sequence[str]], labels: Sequence[str], image_of: Mapping[str, str]
+) -> None:
+    """Raises DataError if images of two folders fit the same label files."""
+    for images in folders if len(folders) > 1 else ():
+        for label, image in _by_affixes(images, labels).items():
+            if image_of.get(label, image) != image:
+                names = f"{image_of[label]} and {image}"
+                remedy = "set data.images to the folder of one"
+                raise DataError(f"{names} are both images of {label}: {remedy}")
+
+
+def _by_affixes(images: Sequence[str], labels: Sequence[str]) -> dict[str, str]:
+    """Returns the pairs of the best constant beginnings and ends that are left out of the names of
+    images and of labels: of most pairs, and then those that leave out least."""
+    stems = _unique(images, _stem)
+    before, after = _common_affixes([*stems])
+    cores = [name[len(before) : len(name) - len(after)] for name in stems]
+    best: tuple[int, int, dict[str, str]] = 0, 0, {}
+    for example in {labels[0], labels[len(labels) // 2], labels[-1]}:
+        name = _stem(example)
+        for core in sorted((core for core in cores if core and core in name), key=len)[-3:]:
+            for start in {name.find(core), name.rfind(core)}:
+                affixes = name[:start], name[start + len(core) :]
+                kept, found = _match(stems, labels, (before, after), affixes, core)
+                best = max(best, (len(found), kept, found), key=lambda trial: trial[:2])
+    return best[2]
+
+
+def _match(
+    stems: dict[str, str],
+    labels: Sequence[str],
+    of_image: tuple[str, str],
+    of_label: tuple[str, str],
+    core: str,
+) -> tuple[int, dict[str, str]]:
+    """Returns the pairs whose names are equal without a beginning and an end, and before them the
+    length of what remains of one name.
+
+    Args:
+        of_image, of_label: the beginning and the end; what they have in common is no part of them.
+        core: what remains of one name.
+    """
+    head = common_start(of_image[0][::-1], of_label[0][::-1])
+    tail = common_start(of_image[1], of_label[1])
+    kept = of_image[0][len(of_image[0]) - head :] + core + of_image[1][:tail]
+    starts = [text[: len(text) - head] for text in (of_image[0], of_label[0])]
+    ends = [text[tail:] for text in (of_image[1], of_label[1])]
+    if any(text[-1:].isdigit() for text in starts) and kept[:1].isdigit():
+        return 0, {}  # a number would be cut
+    if any(text[:1].isdigit() for text in ends) and kept[-1:].isdigit():
+        return 0, {}
+    pairs = {}
+    for path in labels:
+        name = _stem(path)
+        if name.startswith(starts[1]) and name.endswith(ends[1]):
+            middle = name[len(starts[1]) : len(name) - len(ends[1])]
+            image = stems.get(starts[0] + middle + ends[0])
+            if image is not None:
+                pairs[path] = image
+    counts = Counter(pairs.values())
+    return len(kept), {path: image for path, image in pairs.items() if counts[image] == 1}
+
+
+def _stem(path: str) -> str:
+    return os.path.splitext(plain_name(os.path.basename(path)))[0]
+
+
+def _common_affixes(names: Sequence[str]) -> tuple[str, str]:
+    """Returns the beginning and the end that all names share; none of a single name."""
+    if len(names) < 2:
+        return "", ""
+    head = common_start(min(names), max(names))
+    ends = [name[head:][::-1] for name in names]
+    tail = common_start(min(ends), max(ends))
+    return names[0][:head], ends[0][:tail][::-1]
+
+
+def common_start(first: Sequence[str], second: Sequence[str]) -> int:
+    """Returns how many items at the beginning of two texts or lists are the same."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(first), len(second)))

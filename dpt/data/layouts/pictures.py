@@ -1,0 +1,132 @@
+"""Images beside masks or depth maps, in folders of their own or with other names.
+
+``match_voc`` recognises the folders of Pascal VOC, ``match_names`` words for images and labels in
+the names of folders and files, ``match_values`` files of few values beside others of many.
+"""
+
+import os
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from dpt.data.layouts.base import Detected, Folder, Row, shown
+from dpt.data.layouts.choices import one_for_each_image
+from dpt.data.layouts.kinds import (
+    SUFFIXES,
+    Kind,
+    kinds_by_names,
+    kinds_by_values,
+    with_choice,
+)
+from dpt.data.layouts.pairing import pair
+from dpt.data.layouts.samples import samples_of
+from dpt.data.splits import SPLITS
+from dpt.files import DataError
+
+
+def match_voc(folder: Folder) -> Detected | None:
+    """Recognises JPEGImages, SegmentationClass and ImageSets, in which the lists of Segmentation
+    count; copies of the masks as PNG are left out."""
+    names = {part for path in folder.paths for part in path.split("/")[:-1]}
+    if not {"JPEGImages", "SegmentationClass"} <= names or "labels" in folder.given:
+        return None
+    has_lists = any("/ImageSets/Segmentation/" in f"/{path}" for path in folder.paths)
+    copies = r"(^|/)SegmentationClass(PNG|Raw)/"
+    others = copies + (r"|(^|/)ImageSets/(?!Segmentation/)" if has_lists else "")
+    kept = [path for path in folder.paths if not re.search(others, path)]
+    left_out = [path for path in folder.paths if re.search(copies, path)]
+    trial = replace(folder, paths=kept)
+    rows = _rows(trial, kinds_by_names(trial, _pictures(kept)))
+    if not _are_paired(rows):
+        return None
+    folder.leave_out(left_out, ", as SegmentationClass holds the same masks")
+    return _samples(trial, rows, "Pascal VOC")
+
+
+def match_names(folder: Folder) -> Detected | None:
+    """Recognises images and labels by words in the names of folders and files."""
+    rows = _rows(folder, kinds_by_names(folder, _pictures(folder.paths)))
+    return _samples(folder, rows, "pairs by names") if _are_paired(rows) else None
+
+
+def match_values(folder: Folder) -> Detected | None:
+    """Recognises labels by their values, where no word tells: few, or depth of 16 bits."""
+    pictures = _pictures(folder.paths)
+    kinds = kinds_by_names(folder, pictures)
+    images = [path for path in pictures if kinds.get(path, "image") == "image"]
+    read = kinds_by_values(folder, images)
+    if "image" not in read.values():  # images of 16 bits
+        read = {path: "image" if kind == "depth" else kind for path, kind in read.items()}
+    rows = _rows(folder, with_choice(folder, kinds | read))
+    return _samples(folder, rows, "pairs by values") if _are_paired(rows) else None
+
+
+def has_masks(folder: Folder) -> bool:
+    """Returns whether images pair with masks by their names."""
+    trial = replace(folder, given={}, notes=[], used=set(), say=lambda text: None)
+    try:
+        rows = _rows(trial, kinds_by_names(trial, _pictures(trial.paths)))
+    except DataError:
+        return False
+    return any(row.labels for row in rows)
+
+
+def what_is_seen(folder: Folder) -> str:
+    """Returns how many files of which suffix lie in which folders, for a refusal."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for path in folder.paths:
+        suffix = os.path.splitext(path)[1].lower()
+        places[os.path.join(os.path.dirname(path), f"*{suffix}")].append(path)
+    lines = [
+        f"{len(paths)} {paths[0] if len(paths) == 1 else name}"
+        for name, paths in sorted(places.items(), key=lambda item: -len(item[1]))
+    ]
+    return shown(lines, 6)
+
+
+def _pictures(paths: Sequence[str]) -> list[str]:
+    return [path for path in paths if os.path.splitext(path)[1].lower() in SUFFIXES]
+
+
+def _are_paired(rows: Sequence[Row]) -> bool:
+    return any(row.labels or row.depth for row in rows)
+
+
+def _rows(folder: Folder, kinds: Mapping[str, Kind]) -> list[Row]:
+    """Returns a row for each image, with its labels if they pair."""
+    files: dict[Kind, list[str]] = {"image": [], "labels": [], "depth": []}
+    for path, kind in kinds.items():
+        files[kind].append(path)
+    images, maps = files["image"], dict[Kind, dict[str, str]]()
+    for kind in ("labels", "depth"):
+        image_of = pair(images, files[kind], kind)
+        maps[kind] = one_for_each_image(folder, image_of, kind)
+    rows = []
+    for image in images:
+        row = Row(image, maps["labels"].get(image, ""), maps["depth"].get(image, ""))
+        named = [split for split in map(_split_of, filter(None, row)) if split]
+        rows.append(row._replace(split=named[0] if named else ""))
+    return rows
+
+
+def _split_of(path: str) -> str:
+    """Returns the split that the deepest folder names."""
+    words = [word.lower() for part in path.split("/")[:-1] for word in re.split("[-_. ]+", part)]
+    return next((SPLITS[word] for word in reversed(words) if word in SPLITS), "")
+
+
+def _samples(folder: Folder, rows: Sequence[Row], layout: str) -> Detected:
+    """Notes what was recognised, and what does not pair, and returns the settings."""
+    paired = [row for row in rows if row.labels or row.depth]
+    places = []
+    for title, index in (("images", 0), ("masks", 1), ("depth maps", 2)):
+        folders = Counter(os.path.dirname(row[index]) or "." for row in paired if row[index])
+        if folders:
+            places.append(f"{folders.total()} {title} in {shown([*folders])}")
+    example = " with ".join(path for path in paired[0][:3] if path)
+    folder.note(f"layout: {layout}: {'; '.join(places)}; such as {example}")
+    used = {path for row in rows for path in row[:3]}
+    stray = [path for path in _pictures(folder.paths) if path not in used | folder.used]
+    folder.leave_out(stray, ", label files without an image or of no use here")
+    return samples_of(folder, rows)

@@ -1,0 +1,60 @@
+"""From pairs of files to what is trained: splits, classes, units, sizes."""
+
+from collections.abc import Sequence
+
+from dpt.data.layouts.base import Detected, Folder, Row, shown
+from dpt.data.layouts.class_file import read_class_file
+from dpt.data.layouts.depth import depth_settings
+from dpt.data.layouts.masks import class_weights, mask_settings
+from dpt.data.layouts.sizes import compare_sizes
+from dpt.data.layouts.splits import divide, rows_by_lists
+from dpt.files import DataError, few, plural
+
+
+def samples_of(folder: Folder, rows: Sequence[Row]) -> Detected:
+    """Returns the settings of images with masks, depth maps or both.
+
+    Raises:
+        DataError: no image has labels, sizes differ, or the values can be read in two ways.
+    """
+    labelled = [row for row in rows if row.labels or row.depth]
+    bare = [row.image for row in rows if not (row.labels or row.depth)]
+    lists, used = rows_by_lists(folder, labelled)
+    if not used:
+        remedy = "add some, for training and for validation"
+        raise DataError(f"{folder.root}: no image has labels: {remedy}")
+    folder.used.update(lists, *rows)
+    if bare:
+        without = f"{plural(len(bare), 'image')} without labels ({shown(bare)})"
+        remedy = "data.unlabelled=DIR trains on those of a folder"
+        folder.note(f"not used: {without}; {remedy}")
+    unlisted = len(labelled) - len(used)
+    if lists and unlisted:
+        folder.note(f"not used: {plural(unlisted, 'image')} that {few(lists)} do not name")
+    is_resized = "resize_labels" not in folder.given and compare_sizes(folder, used)
+    masks = [folder.root / row.labels for row in used if row.labels]
+    maps = [folder.root / row.depth for row in used if row.depth]
+    task = "joint" if masks and maps else "segmentation" if masks else "depth"
+    detected = Detected(task, "folder", used[0].image, {}, folder.notes)
+    if is_resized:
+        detected.settings["resize_labels"] = True
+    if masks:
+        try:
+            class_file = read_class_file(folder)
+            settings = mask_settings(masks, class_file, folder.given)
+        except DataError as error:  # the masks may be those of valid depth
+            remedy = "; data.labels=null leaves all masks out" if maps else ""
+            raise DataError(f"{error}{remedy}") from None
+        folder.used.add(class_file.path)
+        detected.settings |= {"labels": "labels", **settings.settings}
+        detected.class_weights = class_weights(settings.counts)
+        for note in settings.notes:
+            folder.note(note)
+    if maps:
+        settings_of_depth, notes = depth_settings(maps, folder.given)
+        detected.settings |= {"depth": "depth", **settings_of_depth}
+        for note in notes:
+            folder.note(note)
+    detected.rows, held_out = divide(folder, used, lists)
+    detected.settings |= held_out
+    return detected

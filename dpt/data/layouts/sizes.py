@@ -1,0 +1,50 @@
+"""Compares the sizes of images and labels by the headers of their files."""
+
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from dpt.data.formats import io
+from dpt.data.formats.pictures import exif_orientation, read_size
+from dpt.data.layouts.base import Folder, Row
+from dpt.files import DataError, few
+from dpt.geometry import aspects_agree
+
+_PICTURES = {*io.IMAGE_SUFFIXES, ".gif", ".pgm", ".pbm"}
+Size = tuple[int, int]
+
+
+def compare_sizes(folder: Folder, rows: Iterable[Row]) -> bool:
+    """Returns whether some labels have another size than their image, in its proportions.
+
+    Raises:
+        DataError: the proportions differ.
+    """
+    resized: list[str] = []
+    wrong: list[str] = []
+    for row in rows:
+        size = _size(folder.root / row.image)
+        for path in (row.labels, row.depth):
+            other = _size(folder.root / path) if path else None
+            if size is None or other is None or size == other:
+                continue
+            if size == other[::-1] and exif_orientation(folder.root / row.image) > 4:
+                continue
+            text = f"{path} {other[1]}x{other[0]} of {row.image} {size[1]}x{size[0]}"
+            (resized if aspects_agree(other, size) else wrong).append(text)
+    if wrong:
+        fault = f"{len(wrong)} label files have other proportions than their image"
+        remedy = "replace them, or take them out"
+        raise DataError(f"{folder.root}: {fault} ({few(wrong)}): {remedy}")
+    if resized:
+        reason = f"{len(resized)} label files are not as large as their image ({few(resized)})"
+        folder.note(f"sizes: data.resize_labels=true, as {reason}")
+    return bool(resized)
+
+
+def _size(path: Path) -> Size | None:
+    """Returns (H, W) of a picture; None of others, and of what cannot be read."""
+    if path.suffix.lower() in _PICTURES:
+        with suppress(DataError):
+            return read_size(path)
+    return None

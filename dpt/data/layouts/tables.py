@@ -1,0 +1,123 @@
+"""Images and labels that a CSV table lists."""
+
+import csv
+import os
+import re
+from collections.abc import Sequence
+from io import StringIO
+from pathlib import Path
+
+from dpt.data.layouts.base import Detected, Folder, Row
+from dpt.data.layouts.class_file import CLASS_FILE
+from dpt.data.layouts.kinds import kind_of_word
+from dpt.data.layouts.samples import samples_of
+from dpt.data.splits import SPLITS, split_word
+from dpt.files import DataError, few, path_below, plural, read_text
+
+_Line = dict[str, str]  # cells by column
+
+
+def match_tables(folder: Folder) -> Detected | None:
+    """Recognises a CSV file with columns of images and of labels, or one such file for each
+    split."""
+    tables = _read_tables(folder)
+    rows = [row for rows in tables.values() for row in rows]
+    if not rows:
+        return None
+    folder.used.update(tables)
+    folder.note(f"layout: {plural(len(rows), 'row')} of {few([*tables])}, such as {rows[0].image}")
+    return samples_of(folder, rows)
+
+
+def _read_tables(folder: Folder) -> dict[str, list[Row]]:
+    """Returns the rows of each table of images and labels."""
+    tables: dict[str, list[Row]] = {}
+    for path in folder.paths:
+        if not path.lower().endswith(".csv"):
+            continue
+        try:
+            lines = _read_csv(folder.root / path)
+        except DataError as error:
+            folder.note(f"not used: {error}")
+            folder.used.add(path)
+            continue
+        rows = _rows_of_table(folder.root, path, lines)
+        if rows:
+            tables[path] = rows
+        elif not re.fullmatch(CLASS_FILE, path):
+            folder.leave_out([path], ", without paths of images and labels")
+    if len(tables) < 2:
+        return tables
+    splits = {path: split_word(path)[0] for path in tables}
+    if not all(splits.values()) or len(set(splits.values())) < len(splits):
+        remedy = "keep one, or name them after their splits, such as train.csv and val.csv"
+        raise DataError(f"{folder.root}: {few(list(tables))} list images and labels: {remedy}")
+    return {
+        path: [row._replace(split=splits[path]) for row in rows] for path, rows in tables.items()
+    }
+
+
+def _read_csv(path: Path) -> list[_Line]:
+    """Returns the lines of a table whose cells are separated by commas, semicolons or tabs."""
+    text = read_text(path).replace("\\", "/")
+    separator = max(",;\t", key=text.partition("\n")[0].count)
+    source = StringIO(text, newline="")
+    reader = csv.DictReader(source, delimiter=separator, skipinitialspace=True, restval="")
+    try:
+        return [{name: cell.strip() for name, cell in line.items() if name} for line in reader]
+    except csv.Error as error:
+        raise DataError(f"{path}: not a CSV table ({error})") from None
+
+
+def _rows_of_table(root: Path, path: str, lines: Sequence[_Line]) -> list[Row]:
+    """Returns the samples of a table; none if no column holds paths of images, or none of labels.
+
+    Raises:
+        DataError: the table names splits without images, an unknown split, or missing files.
+    """
+    base, source = Path(path).parent, root / path
+    columns = _columns(root, base, lines)
+    split_column = columns.pop("split", "")
+    if "image" not in columns or not {"labels", "depth"} & columns.keys():
+        if split_column:
+            remedy = "add their paths from its folder, or move it elsewhere"
+            raise DataError(f"{source}: names splits, but no images and labels: {remedy}")
+        return []
+    rows = []
+    for line in lines:
+        word = line.get(split_column, "").lower()
+        if word and word not in SPLITS:
+            raise DataError(f"{source}: {split_column} is {word}: write {', '.join(SPLITS)}")
+        files = {
+            kind: path_below(root, str(base / line[column]), source).relative_to(root).as_posix()
+            for kind, column in columns.items()
+            if line[column]
+        }
+        if "image" in files:
+            rows.append(Row(**files, split=SPLITS.get(word, "")))
+    files_of_rows = [file for row in rows for file in (row.image, row.labels, row.depth) if file]
+    missing = [file for file in files_of_rows if not os.path.isfile(root / file)]
+    if missing:
+        fault = f"{len(missing)} of its files do not exist ({few(missing)})"
+        raise DataError(f"{source}: {fault}: add them, or remove their rows")
+    return rows
+
+
+def _columns(root: Path, base: Path, lines: Sequence[_Line]) -> dict[str, str]:
+    """Returns the columns that hold splits and files, by ``split``, ``image``, ``labels`` and
+    ``depth``."""
+    columns: dict[str, str] = {}
+    for name in lines[0] if lines else ():
+        cells = [line[name] for line in lines if line[name]]
+        if 2 * sum(cell.lower() in SPLITS for cell in cells) > len(cells):
+            columns["split"] = name
+        elif any(_is_file(root, base / cell) for cell in cells):
+            columns.setdefault(kind_of_word(name) or "image", name)
+    return columns
+
+
+def _is_file(root: Path, name: Path) -> bool:
+    try:
+        return os.path.isfile(path_below(root, str(name), root))
+    except DataError:  # the table's rows are refused later
+        return os.path.isfile(root / name)
