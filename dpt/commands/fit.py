@@ -82,6 +82,7 @@ class Plan:
     deadline: float  # of the time limit, as time.monotonic() counts
     checked_samples: int = _CHECKED_PIXELS // (480 * 640)  # of each split
     arguments: list[str] = field(default_factory=list)  # of train.py
+    is_only_shown: bool = False  # --plan
 
 
 def run(arguments: list[str]) -> None:
@@ -91,9 +92,11 @@ def run(arguments: list[str]) -> None:
     from dpt.config.compose import run_configured
     from dpt.data.layouts import detect
 
-    detected = detect(plan.root, _checked_data(plan))
-    say("\n".join(detected.notes))
+    detected = detect(plan.root, _checked_data(plan), say)
     _complete(plan, detected)
+    if plan.is_only_shown:
+        _show(plan, detected)
+        return
     with redirect_stdout(io.StringIO()):  # refuses unknown keys before images are read
         run_configured("train", "", ["--cfg=job", *plan.arguments])
     data_arguments = [o for o in plan.arguments if re.match(r"data[.=]", o)]
@@ -104,8 +107,7 @@ def run(arguments: list[str]) -> None:
     for name in ("evaluation", "model.onnx", "model.pt2"):  # of a run that overwrite=true replaces
         path = plan.folder / name
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    command = shlex.join(o for o in plan.arguments if not o.startswith("run_dir="))
-    say(f"training: python train.py {command}")
+    say(f"training: {_command(plan)}")
     say(f"then: evaluation and export of {plan.folder} (dpt evaluate, dpt export)")
     run_configured("train", "dpt.training.fit:fit", plan.arguments)
     checkpoint = [f"checkpoint={as_text(str(plan.folder))}"]
@@ -113,6 +115,20 @@ def run(arguments: list[str]) -> None:
     _run_in(plan, "evaluate", "dpt.evaluation.evaluate:evaluate", "evaluation", checkpoint)
     has_onnx = all(map(importlib.util.find_spec, ("onnx", "onnxruntime", "onnxscript")))
     export.run([str(plan.folder), str(plan.folder / ("model.onnx" if has_onnx else "model.pt2"))])
+
+
+def _command(plan: Plan) -> str:
+    arguments = shlex.join(o for o in plan.arguments if not o.startswith("run_dir="))
+    return f"python train.py {arguments}"
+
+
+def _show(plan: Plan, detected: Detected) -> None:
+    """Prints pairs, the settings that follow from the folder, and the command."""
+    for row in detected.rows[:3]:
+        say(f"pair: {', '.join(filter(None, row))}")
+    for key, value in detected.settings.items():
+        say(f"setting: data.{key}={as_text(value)}")
+    say(f"training: {_command(plan)}")
 
 
 def _checked_data(plan: Plan) -> Plain:
@@ -139,6 +155,7 @@ def _parse(arguments: list[str]) -> Plan:
     )
     parser.add_argument("folder", metavar="DIR", type=Path, help="images, and masks or depth maps")
     parser.add_argument("--time", default="15m", help="for everything: 90s, 15m, 2h (default: 15m)")
+    parser.add_argument("--plan", action="store_true", help="print what is found, and stop")
     parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="as for train.py")
     options = parser.parse_intermixed_args(arguments)
 
@@ -155,11 +172,12 @@ def _parse(arguments: list[str]) -> Plan:
     root = real_path(options.folder)
     now = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     folder = Path(str(given.get("run_dir") or f"runs/fit/{root.name}_{now}")).absolute()
-    if folder.is_dir() and any(folder.iterdir()) and not given.get("overwrite"):
+    is_used = folder.is_dir() and any(path.name != "pairs.csv" for path in folder.iterdir())
+    if is_used and not given.get("overwrite"):
         remedy = "give another, or overwrite=true, which replaces evaluation and model.*"
         resume = f"python train.py {as_argument('resume', folder)} continues a run"
         raise ValueError(f"run_dir={folder} holds files already: {remedy}; {resume}")
-    return Plan(root, folder, options.overrides, given, deadline)
+    return Plan(root, folder, options.overrides, given, deadline, is_only_shown=options.plan)
 
 
 def _complete(plan: Plan, detected: Detected) -> None:

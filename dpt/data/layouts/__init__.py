@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dpt.data.formats import io
+from dpt.data.layouts.annotated import match_annotations
 from dpt.data.layouts.base import Detected, Folder, Layout, Row
 from dpt.data.layouts.coco import match_coco
 from dpt.data.layouts.kinds import SUFFIXES, chosen_kinds
@@ -22,7 +23,14 @@ from dpt.validation import PlainMapping
 
 __all__ = ["LAYOUTS", "Detected", "Folder", "Layout", "Row", "detect"]
 
-LAYOUTS: tuple[Layout, ...] = (match_coco, match_tables, match_voc, match_names, match_values)
+LAYOUTS: tuple[Layout, ...] = (
+    match_annotations,
+    match_coco,
+    match_tables,
+    match_voc,
+    match_names,
+    match_values,
+)
 _MAX_FILES = 500_000
 
 

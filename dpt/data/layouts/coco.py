@@ -40,7 +40,7 @@ def match_coco(folder: Folder) -> Detected | None:
         raise DataError(f"{source}: {image_names[0]} is not below {folder.root}: add the images")
     if not is_panoptic and not has_outlines:
         raise DataError(f"{source}: boxes, but no masks: add polygons or RLE to the objects")
-    if not is_panoptic and "annotations" not in folder.given and has_masks(folder):
+    if not is_panoptic and "annotations" not in folder.given and has_masks(folder, folder.paths):
         remedy = f"set data.labels to the folder of the masks, or data.annotations={path}"
         raise DataError(f"{folder.root}: holds masks and objects ({path}): {remedy}")
     kind = "panoptic" if is_panoptic else "instance"

@@ -62,11 +62,11 @@ def match_values(folder: Folder) -> Detected | None:
     return _samples(folder, rows, "pairs by values") if _are_paired(rows) else None
 
 
-def has_masks(folder: Folder) -> bool:
+def has_masks(folder: Folder, paths: Sequence[str]) -> bool:
     """Returns whether images pair with masks by their names."""
-    trial = replace(folder, given={}, notes=[], used=set(), say=lambda text: None)
+    trial = Folder(folder.root, [*paths], {})
     try:
-        rows = _rows(trial, kinds_by_names(trial, _pictures(trial.paths)))
+        rows = _rows(trial, kinds_by_names(trial, _pictures(paths)))
     except DataError:
         return False
     return any(row.labels for row in rows)

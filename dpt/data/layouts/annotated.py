@@ -1,0 +1,70 @@
+"""Images with the files of a label tool."""
+
+from collections import Counter
+
+from dpt.data.annotations import FORMATS
+from dpt.data.datasets.annotated import read_annotations
+from dpt.data.layouts.base import Detected, Folder, Row
+from dpt.data.layouts.pictures import has_masks
+from dpt.data.layouts.splits import divide
+from dpt.files import DataError, few, plural
+
+
+def match_annotations(folder: Folder) -> Detected | None:
+    """Recognises the files of a label tool other than those in COCO's format, which have a layout
+    of their own.
+
+    Raises:
+        DataError: files of several tools, or masks beside objects: a question to the user.
+    """
+    given = folder.given.get("annotations")
+    if {"labels", "depth"} & folder.given.keys() or (given and given not in FORMATS):
+        return None
+    names = [str(given)] if given else [*FORMATS]
+    sources = {name: FORMATS[name].find(folder.root, folder.paths) for name in names}
+    sources = {name: paths for name, paths in sources.items() if paths}
+    if not sources or (not given and [*sources] == ["coco"]):
+        return None
+    if len(sources) > 1:
+        choices = [f"data.annotations={name} ({paths[0]})" for name, paths in sources.items()]
+        raise DataError(f"{folder.root}: files of several label tools: set {' or '.join(choices)}")
+    ((name, paths),) = sources.items()
+    others = {*folder.paths}.difference(paths)
+    if not given and has_masks(folder, [path for path in folder.paths if path in others]):
+        remedy = f"set data.annotations={name}, or data.labels to the folder of the masks"
+        raise DataError(f"{folder.root}: holds masks and objects ({few(paths)}): {remedy}")
+    return _samples(folder, name, paths)
+
+
+def _samples(folder: Folder, name: str, sources: list[str]) -> Detected:
+    """Returns the settings of images with objects."""
+    files, images = folder.given.get("annotation_files"), folder.given.get("images")
+    annotations, bare = read_annotations(
+        folder.root,
+        name,
+        chosen=folder.root / files if files else None,
+        images=folder.root / images if images else folder.root,
+    )
+    rows = [
+        Row(item.image.relative_to(folder.root).as_posix(), split=item.split)
+        for item in annotations.images
+    ]
+    objects = Counter(item.class_name for image in annotations.images for item in image.objects)
+    folder.note(
+        f"layout: {FORMATS[name].title}: {plural(len(sources), 'file')} ({few(sources)}) with "
+        f"{plural(objects.total(), 'object')} in {plural(len(rows), 'image')}"
+    )
+    folder.note("objects: " + few([f"{name} ({n})" for name, n in objects.most_common()], 40))
+    for note in annotations.notes:
+        folder.note(f"not used: {note}")
+    unlabelled = [path.relative_to(folder.root).as_posix() for path in bare]
+    folder.used.update(sources, *rows)
+    folder.leave_out(unlabelled, ", images without a label file")
+    is_instance = any(row.is_thing for row in annotations.classes) or not annotations.classes
+    detected = Detected(
+        "instance" if is_instance else "segmentation", "folder", rows[0].image, {}, folder.notes
+    )
+    detected.settings["annotations"] = name
+    detected.rows, held_out = divide(folder, rows, [])
+    detected.settings |= held_out
+    return detected
