@@ -232,10 +232,9 @@ CASES = {
     "tiles": Case(made.tiles, has_objects=False),
     "membranes": Case(made.membranes, shown="binary", has_objects=False),
     "roboflow_masks": Case(made.roboflow_masks, states_splits=True, has_objects=False),
-    "cut_outs": Case(made.cut_outs, shown="binary", answer="resize_labels=true", has_objects=False),
+    "cut_outs": Case(made.cut_outs, shown="binary", has_objects=False),
 }
-WAITING = {*CASES} - {"coco", "coco_rle", "roboflow_coco", "labelme2voc", "tiles", "roboflow_masks"}
-WAITING -= {"membranes"}
+WAITING: set[str] = set()
 
 
 def open_folder(root: Path, answer: str = "") -> dict[str, Dataset]:
@@ -362,10 +361,8 @@ def test_fit_finds_depth_in_pairs(tmp_path):
     require_depth(tmp_path / "a", made.depth_pairs(tmp_path / "a", PICTURES))
 
 
-@pytest.mark.skip(reason="not there yet")
-def test_fit_asks_before_small_depth_is_resized(tmp_path):
-    written = made.small_depth(tmp_path / "a", PICTURES)
-    require_depth(tmp_path / "a", written, "resize_labels=true")
+def test_fit_resizes_small_depth(tmp_path):
+    require_depth(tmp_path / "a", made.small_depth(tmp_path / "a", PICTURES))
 
 
 @pytest.mark.slow

@@ -336,6 +336,6 @@ def length_of(remaining: float, *, step: float, validation: float) -> tuple[int,
 def table_text(rows: Sequence[Row]) -> str:
     """Returns the rows as a CSV table that ``data.split_files`` reads."""
     target = io.StringIO()
-    table = [(row.split, row.image, row.labels, row.depth) for row in rows]
-    csv.writer(target).writerows([("split", "image", "mask", "depth"), *table])
+    table = [(row.split, row.image, row.labels, row.depth, row.objects) for row in rows]
+    csv.writer(target).writerows([("split", "image", "mask", "depth", "objects"), *table])
     return target.getvalue()

@@ -274,7 +274,7 @@ def off_by_one(seed):
 def test_colours_that_are_mixed_are_no_classes(tmp_path, make):
     root = folder(tmp_path / "set", make=make)
     read, detected = samples(root)
-    assert detected.settings["class_names"] == ["#000000", "#0ac80a", "#c80a0a"]
+    assert detected.settings["class_names"] == ["color_000000", "color_0ac80a", "color_c80a0a"]
     assert any("data.color_distance=32" in note for note in detected.notes)
     order = np.array([0, 2, 1])[mask(3)]
     labels = labels_of(read, "train/003")
@@ -296,7 +296,7 @@ def test_colours_between_others_may_be_classes(tmp_path, reds):
     colours = np.pad(np.array(reds, np.uint8)[:, None], ((0, 0), (0, 2)))
     make = of_ids(*range(len(reds)))
     read, detected = samples(folder(tmp_path / "set", make=lambda seed: colours[make(seed)]))
-    assert detected.settings["class_names"] == [f"#{red:02x}0000" for red in reds]
+    assert detected.settings["class_names"] == [f"color_{red:02x}0000" for red in reds]
     np.testing.assert_array_equal(labels_of(read), make(9))
 
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from dpt.data.formats import io
 from dpt.data.layouts.annotated import match_annotations
-from dpt.data.layouts.base import Detected, Folder, Layout, Row
+from dpt.data.layouts.base import Detected, Folder, Layout, Row, pictures_of
 from dpt.data.layouts.coco import match_coco
-from dpt.data.layouts.kinds import SUFFIXES, chosen_kinds
+from dpt.data.layouts.kinds import chosen_kinds
 from dpt.data.layouts.pictures import match_names, match_values, match_voc, what_is_seen
 from dpt.data.layouts.tables import match_tables
-from dpt.data.layouts.unused import note_unused, split_unused
+from dpt.data.layouts.unused import may_be_data, note_unused, split_unused
 from dpt.files import DataError, few, files_below, printable
 from dpt.validation import PlainMapping
 
@@ -51,16 +51,14 @@ def detect(
         fault = "is a file, not a folder" if root.exists() else "does not exist"
         raise DataError(f"{root}: {fault}: give the folder that holds the images")
     folder = Folder(root, _paths_of_data(root), given, say)
-    pictures = [path for path in folder.paths if os.path.splitext(path)[1].lower() in SUFFIXES]
-    kept, unused = split_unused(folder, {*chosen_kinds(folder, pictures)})
-    all_paths = folder.paths
-    for paths in [kept, all_paths] if unused else [all_paths]:
+    kept, unused = split_unused(folder, {*chosen_kinds(folder, pictures_of(folder.paths))})
+    others = may_be_data(unused)
+    for paths in [kept, sorted([*kept, *others])] if others else [kept]:
         folder.paths = paths
         for match in LAYOUTS:
             detected = match(folder)
             if detected is not None:
-                if paths is kept:
-                    note_unused(folder, unused)
+                note_unused(folder, unused, {*paths})
                 _note_others(folder)
                 return detected
     raise _refusal(folder)

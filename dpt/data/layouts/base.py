@@ -1,14 +1,19 @@
 """What layouts receive and return."""
 
+import os
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from dpt.data.formats import io
 from dpt.files import few, plural
 from dpt.validation import Plain, PlainMapping
 
+SUFFIXES = {*io.IMAGE_SUFFIXES, *io.LABEL_SUFFIXES, *io.DEPTH_SUFFIXES}
 _LONGEST_NAME = 40
+_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 @dataclass
@@ -41,6 +46,7 @@ class Row(NamedTuple):
     labels: str = ""
     depth: str = ""
     split: str = ""
+    objects: str = ""
 
 
 @dataclass
@@ -64,3 +70,13 @@ def shown(names: list[str], count: int = 3) -> str:
     """Returns the first names for a message, long ones without their middle."""
     half = _LONGEST_NAME // 2 - 1
     return few([n if len(n) <= _LONGEST_NAME else f"{n[:half]}…{n[-half:]}" for n in names], count)
+
+
+def spaced(name: str) -> str:
+    """Returns ``Ground_Truth`` for ``GroundTruth``."""
+    return _CAMEL.sub("_", name)
+
+
+def pictures_of(paths: Iterable[str]) -> list[str]:
+    """Returns the files that may be images, labels or depth maps."""
+    return [path for path in paths if os.path.splitext(path)[1].lower() in SUFFIXES]

@@ -87,12 +87,12 @@ def _template(image: str, label: str) -> str:
 
 
 def _is_field_of_view(folder: Folder, labels: Sequence[str]) -> bool:
-    """Returns whether masks hold two values each, at nearly the same pixels."""
+    """Returns whether masks hold one value or two, at nearly the same pixels."""
     maps = []
     for path in (labels[0], labels[len(labels) // 2], labels[-1]):
         with suppress(DataError):
             ids = io.read_labels(folder.root / path)
-            if len(np.unique(ids)) == 2:
+            if len(np.unique(ids)) <= 2:
                 maps.append(ids == ids.max())
     return (
         len(maps) == 3

@@ -11,17 +11,21 @@ from typing import Literal
 import numpy as np
 
 from dpt.data.formats import io
-from dpt.data.layouts.base import Folder
-from dpt.data.layouts.unused import spaced
+from dpt.data.layouts.base import Folder, spaced
 from dpt.files import DataError, missing_path
 
-Kind = Literal["depth", "labels", "image"]
-KINDS: tuple[Kind, ...] = ("depth", "labels", "image")
-OPTIONS: dict[Kind, str] = {"image": "images", "labels": "labels", "depth": "depth"}
+Kind = Literal["objects", "depth", "labels", "image"]
+KINDS: tuple[Kind, ...] = ("objects", "depth", "labels", "image")
+OPTIONS: dict[Kind, str] = {
+    "image": "images",
+    "labels": "labels",
+    "depth": "depth",
+    "objects": "objects",
+}
 """Keys of ``data``."""
-SUFFIXES = {*io.IMAGE_SUFFIXES, *io.LABEL_SUFFIXES, *io.DEPTH_SUFFIXES}
 
 _WORDS: dict[Kind, str] = {
+    "objects": "segmentation_objects?",
     "depth": "depths?|depthmaps?|disps?|disparit(?:y|ies)",
     "labels": "masks?|msks?|labels?(?:tr|ts)?|labell?ed|annot(?:ation)?s?|anns?|segs?|"
     "segment(?:ed|ations?)|semantics?|trimaps?|targets?|gts?|gtfine|ground[-_. ]?truths?|ids|"

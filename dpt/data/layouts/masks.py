@@ -204,7 +204,7 @@ def mask_settings(paths: Sequence[Path], file: ClassFile, given: PlainMapping) -
         key = "data.label_map" if has_colors else "data.ignore_index"
         notes.append(f"{why}each value is a class; if one means unlabelled, set {key}")
         if has_colors:
-            settings["class_names"] = [_name_of(value) for (value,) in used]
+            settings["class_names"] = [f"color_{_name_of(value)[1:]}" for (value,) in used]
     return MaskSettings(settings, notes, counts)
 
 

@@ -6,8 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
+from dpt.data.layouts.base import spaced
 from dpt.data.layouts.kinds import WORDS, Kind
-from dpt.data.layouts.unused import spaced
 from dpt.data.splits import SPLITS
 from dpt.files import DataError, plain_name
 

@@ -10,10 +10,10 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from dpt.data.layouts.base import Detected, Folder, Row, shown
+from dpt.data.layouts.base import Detected, Folder, Row, pictures_of, shown
 from dpt.data.layouts.choices import one_for_each_image
 from dpt.data.layouts.kinds import (
-    SUFFIXES,
+    KINDS,
     Kind,
     kinds_by_names,
     kinds_by_values,
@@ -32,12 +32,12 @@ def match_voc(folder: Folder) -> Detected | None:
     if not {"JPEGImages", "SegmentationClass"} <= names or "labels" in folder.given:
         return None
     has_lists = any("/ImageSets/Segmentation/" in f"/{path}" for path in folder.paths)
-    copies = r"(^|/)SegmentationClass(PNG|Raw)/"
+    copies = r"(^|/)Segmentation(Class|Object)(PNG|Raw)/"
     others = copies + (r"|(^|/)ImageSets/(?!Segmentation/)" if has_lists else "")
     kept = [path for path in folder.paths if not re.search(others, path)]
     left_out = [path for path in folder.paths if re.search(copies, path)]
     trial = replace(folder, paths=kept)
-    rows = _rows(trial, kinds_by_names(trial, _pictures(kept)))
+    rows = _rows(trial, kinds_by_names(trial, pictures_of(kept)))
     if not _are_paired(rows):
         return None
     folder.leave_out(left_out, ", as SegmentationClass holds the same masks")
@@ -46,13 +46,13 @@ def match_voc(folder: Folder) -> Detected | None:
 
 def match_names(folder: Folder) -> Detected | None:
     """Recognises images and labels by words in the names of folders and files."""
-    rows = _rows(folder, kinds_by_names(folder, _pictures(folder.paths)))
+    rows = _rows(folder, kinds_by_names(folder, pictures_of(folder.paths)))
     return _samples(folder, rows, "pairs by names") if _are_paired(rows) else None
 
 
 def match_values(folder: Folder) -> Detected | None:
     """Recognises labels by their values, where no word tells: few, or depth of 16 bits."""
-    pictures = _pictures(folder.paths)
+    pictures = pictures_of(folder.paths)
     kinds = kinds_by_names(folder, pictures)
     images = [path for path in pictures if kinds.get(path, "image") == "image"]
     read = kinds_by_values(folder, images)
@@ -66,7 +66,7 @@ def has_masks(folder: Folder, paths: Sequence[str]) -> bool:
     """Returns whether images pair with masks by their names."""
     trial = Folder(folder.root, [*paths], {})
     try:
-        rows = _rows(trial, kinds_by_names(trial, _pictures(paths)))
+        rows = _rows(trial, kinds_by_names(trial, pictures_of(paths)))
     except DataError:
         return False
     return any(row.labels for row in rows)
@@ -85,26 +85,27 @@ def what_is_seen(folder: Folder) -> str:
     return shown(lines, 6)
 
 
-def _pictures(paths: Sequence[str]) -> list[str]:
-    return [path for path in paths if os.path.splitext(path)[1].lower() in SUFFIXES]
-
-
 def _are_paired(rows: Sequence[Row]) -> bool:
     return any(row.labels or row.depth for row in rows)
 
 
 def _rows(folder: Folder, kinds: Mapping[str, Kind]) -> list[Row]:
     """Returns a row for each image, with its labels if they pair."""
-    files: dict[Kind, list[str]] = {"image": [], "labels": [], "depth": []}
+    files: dict[Kind, list[str]] = {kind: [] for kind in KINDS}
     for path, kind in kinds.items():
         files[kind].append(path)
     images, maps = files["image"], dict[Kind, dict[str, str]]()
-    for kind in ("labels", "depth"):
+    for kind in ("labels", "depth", "objects"):
         image_of = pair(images, files[kind], kind)
         maps[kind] = one_for_each_image(folder, image_of, kind)
     rows = []
     for image in images:
-        row = Row(image, maps["labels"].get(image, ""), maps["depth"].get(image, ""))
+        row = Row(
+            image,
+            labels=maps["labels"].get(image, ""),
+            depth=maps["depth"].get(image, ""),
+            objects=maps["objects"].get(image, ""),
+        )
         named = [split for split in map(_split_of, filter(None, row)) if split]
         rows.append(row._replace(split=named[0] if named else ""))
     return rows
@@ -126,7 +127,7 @@ def _samples(folder: Folder, rows: Sequence[Row], layout: str) -> Detected:
             places.append(f"{folders.total()} {title} in {shown([*folders])}")
     example = " with ".join(path for path in paired[0][:3] if path)
     folder.note(f"layout: {layout}: {'; '.join(places)}; such as {example}")
-    used = {path for row in rows for path in row[:3]}
-    stray = [path for path in _pictures(folder.paths) if path not in used | folder.used]
+    used = {path for row in rows for path in row}
+    stray = [path for path in pictures_of(folder.paths) if path not in used | folder.used]
     folder.leave_out(stray, ", label files without an image or of no use here")
     return samples_of(folder, rows)

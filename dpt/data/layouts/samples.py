@@ -1,5 +1,6 @@
 """From pairs of files to what is trained: splits, classes, units, sizes."""
 
+import re
 from collections.abc import Sequence
 
 from dpt.data.layouts.base import Detected, Folder, Row, shown
@@ -9,6 +10,9 @@ from dpt.data.layouts.masks import class_weights, mask_settings
 from dpt.data.layouts.sizes import compare_sizes
 from dpt.data.layouts.splits import divide, rows_by_lists
 from dpt.files import DataError, few, plural
+from dpt.validation import Plain
+
+_BACKGROUND = r"(?i)_*background_*|0|color_000000"
 
 
 def samples_of(folder: Folder, rows: Sequence[Row]) -> Detected:
@@ -50,6 +54,9 @@ def samples_of(folder: Folder, rows: Sequence[Row]) -> Detected:
         detected.class_weights = class_weights(settings.counts)
         for note in settings.notes:
             folder.note(note)
+    if masks and all(row.objects for row in used):
+        detected.settings |= {"objects": "objects", "things": _things(detected.settings)}
+        folder.note("objects: of the masks' classes, for task=instance and task=panoptic")
     if maps:
         settings_of_depth, notes = depth_settings(maps, folder.given)
         detected.settings |= {"depth": "depth", **settings_of_depth}
@@ -58,3 +65,10 @@ def samples_of(folder: Folder, rows: Sequence[Row]) -> Detected:
     detected.rows, held_out = divide(folder, used, lists)
     detected.settings |= held_out
     return detected
+
+
+def _things(settings: Plain) -> list[int]:
+    """Returns the classes of objects: all but the background."""
+    label_map = settings.get("label_map", range(settings.get("num_classes", 0)))
+    names = settings.get("class_names") or [str(label) for label in label_map]
+    return [k for k, name in enumerate(names) if not re.fullmatch(_BACKGROUND, name)]

@@ -4,7 +4,7 @@ import os
 import re
 from collections import defaultdict
 
-from dpt.data.layouts.base import Folder
+from dpt.data.layouts.base import SUFFIXES, Folder, spaced
 
 _WORDS = {
     "augmented copies": "aug(ment(ed|ations?)?)?",
@@ -12,19 +12,12 @@ _WORDS = {
     "pictures for people": "overlays?|vi[sz]|visuali[sz](ed|ations?)|colou?rmaps?",
     "thumbnails": "thumb(nail)?s?",
     "copies by the system": "@eadir|__macosx",
-    "object ids": "segmentationobject(png|raw|aug)?",
 }
-_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _REASONS = {
     reason: re.compile(rf"(?i)(^|[-_. ])({words})([-_. \d]*$)|^({words})([-_. \d]|$)")
     for reason, words in _WORDS.items()
 }
 """A word at the beginning or the end of a name."""
-
-
-def spaced(name: str) -> str:
-    """Returns ``Ground_Truth`` for ``GroundTruth``."""
-    return _CAMEL.sub("_", name)
 
 
 def split_unused(folder: Folder, chosen: set[str]) -> tuple[list[str], dict[str, list[str]]]:
@@ -42,17 +35,26 @@ def split_unused(folder: Folder, chosen: set[str]) -> tuple[list[str], dict[str,
 
 
 def _reason(path: str) -> str:
-    *folders, name = path.split("/")
-    for part in (*folders, os.path.splitext(name)[0]):
+    """Returns why a file is no data: by its folders' names, or a picture's own name."""
+    folder, name = os.path.split(path)
+    stem, suffix = os.path.splitext(name)
+    for part in [*folder.split("/"), *([stem] if suffix.lower() in SUFFIXES else ())]:
         for reason, pattern in _REASONS.items():
             if pattern.search(part) or pattern.search(spaced(part)):
                 return reason
     return ""
 
 
-def note_unused(folder: Folder, unused: dict[str, list[str]]) -> None:
-    """Notes how many files lie in which folder, by reason."""
-    for reason, paths in unused.items():
+def may_be_data(unused: dict[str, list[str]]) -> list[str]:
+    """Returns the copies and results in folders of their own, which may be all that there is."""
+    paths = unused.get("augmented copies", []) + unused.get("predictions", [])
+    return [path for path in paths if _reason(f"{os.path.dirname(path)}/")]
+
+
+def note_unused(folder: Folder, unused: dict[str, list[str]], used: set[str]) -> None:
+    """Notes how many files lie in which folder, by reason, without those in ``used``."""
+    for reason, every_path in unused.items():
+        paths = [path for path in every_path if path not in used]
         places = sorted({os.path.dirname(path) for path in paths})
         where = f" in {places[0]}" if len(places) == 1 and places[0] else ""
         folder.leave_out(paths, f"{where}, {reason}")
