@@ -234,7 +234,7 @@ CASES = {
     "roboflow_masks": Case(made.roboflow_masks, states_splits=True, has_objects=False),
     "cut_outs": Case(made.cut_outs, shown="binary", has_objects=False),
 }
-WAITING: set[str] = set()
+MAPS_OF_OBJECTS = {"voc", "cvat_masks"}
 
 
 def open_folder(root: Path, answer: str = "") -> dict[str, Dataset]:
@@ -304,6 +304,7 @@ def require_labels(
         np.testing.assert_array_equal(labels, expected)
         if case.has_objects:
             assert same_objects(sample["objects"], picture)
+        if case.has_objects and name not in MAPS_OF_OBJECTS:
             masks = {packed(coco.decode(mask_code(mask, picture))) for mask in sample["masks"]}
             assert masks == {packed(thing.mask) for thing in picture.things}
 
@@ -311,8 +312,6 @@ def require_labels(
 def require_found(root: Path, name: str, pictures: Sequence[made.Picture]) -> None:
     """Checks that ``dpt fit`` finds the labels of the case."""
     case = CASES[name]
-    if name in WAITING:
-        pytest.skip("not there yet")
     written = case.make(root, pictures)
     require_labels(open_folder(root, case.answer), root, written, case)
 
