@@ -40,16 +40,15 @@ _HOLDING_OUT = {"folds", "fold", "gap", "group_by"}
 def run(arguments: list[str]) -> None:
     """Runs the command."""
     options = _parse(arguments)
-    from dpt.data.annotations.conversion import BACKGROUND, Conversion, names_of
-    from dpt.data.annotations.writers import WRITERS
+    from dpt.data.annotations.conversion import Conversion, names_of
+    from dpt.data.annotations.writers import make_writer
     from dpt.run_log import start_log, tracked
 
     start_log(None)
     with tempfile.TemporaryDirectory() as folder:
         datasets = _datasets(options, Path(folder))
     classes = _classes(next(iter(datasets.values())))
-    kind = WRITERS[options.to]
-    writer = kind([row for row in classes if kind.has_background or row.name not in BACKGROUND])
+    writer = make_writer(options.to, classes)
     conversion = Conversion(writer, classes, options.out)
     for split, names in names_of(datasets, writer).items():
         dataset = datasets[split]

@@ -12,6 +12,9 @@ segments, json for segments and npy for other maps)
   overlay   overlay/NAME.png, HEAD_overlay/NAME.png: classes or segments over the image, with their
             names below the picture
   json      HEAD_json/NAME.json: the segments with class, score, box, area and mask (COCO's RLE)
+  coco, yolo, labelme, voc
+            labels_coco/, HEAD_coco/, ...: classes and segments as a label tool opens them, with
+            copies of the images, see dpt data convert. COCO's and labelme's objects have scores
 Videos are written as MP4 files in the formats that are pictures (color, overlay and pictures of
 other maps). Their colour range changes slowly.
 
@@ -56,6 +59,7 @@ def run(arguments: list[str]) -> None:
         start = time.monotonic()
         with _writing(options.out):
             done, failed = _predict(pipeline, waiting)
+            pipeline.folder.write_common_files(pipeline.products)
         seconds = max(time.monotonic() - start, 1e-9)
         count = len(inputs) - len(waiting)
         skipped = f", {count} were done before" if count else ""

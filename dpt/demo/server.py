@@ -13,6 +13,7 @@ from collections import OrderedDict
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
 import numpy as np
@@ -21,6 +22,7 @@ from dpt.data.formats.io import read_image
 from dpt.html import data_uri, render_page
 from dpt.predict import Prediction, Predictor
 from dpt.predict.encoding import depth_coding
+from dpt.predict.inputs import InputFile
 from dpt.predict.painting import Style, paint, paint_legend
 from dpt.predict.products import all_products, image_lines
 from dpt.validation import Plain
@@ -97,7 +99,8 @@ class Demo:
         with self._lock:
             if key not in self._results:
                 raise RefusedError(404, "this result is no longer kept: upload the image again")
-            return self.downloads[name].encode(self._results[key], None, Style())
+            source = InputFile(Path(), name)
+            return self.downloads[name].encode(self._results[key], source, None, Style())
 
 
 def note(prediction: Prediction) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 from dpt.atomic import replacing, write_bytes
 from dpt.files import DataError, file_identity, real_path
 from dpt.predict.inputs import InputFile
-from dpt.predict.products import Product
+from dpt.predict.product import Product
 from dpt.predict.records import RECORDS_FILE, SETTINGS_FILE, InputRecord, PredictionSettings
 from dpt.validation import PlainMapping
 
@@ -120,8 +120,22 @@ class OutputFolder:
         with self._lock, self._journal.open("a", encoding="utf-8") as journal:
             journal.write(record.to_json())
 
+    def write_common_files(self, products: Sequence[Product]) -> None:
+        """Writes the files for all inputs that are finished."""
+        records = sorted(InputRecord.read_all(self.path).items())
+        for product in products:
+            names = [
+                name
+                for name, record in records
+                if product.path(InputFile(Path(record.source), name)) in record.files
+            ]
+            for name, content in product.common_files(self.path, names).items():
+                if not self._may_replace(self.path / name):
+                    raise _refusal(self.path / name, "is an input, or in a folder that is a link")
+                write_bytes(self.path / name, content)
+
     def _file(self, input_file: InputFile, product: Product) -> Path:
-        return self.path / product.folder / f"{input_file.name}{product.suffix}"
+        return self.path / product.path(input_file)
 
     def _may_replace(self, file: Path) -> bool:
         """Whether no link leads to the file's folder, and the file is no input."""

@@ -19,7 +19,8 @@ from dpt.predict.inputs import InputFile
 from dpt.predict.painting import Style, paint_with_legend
 from dpt.predict.prediction import Prediction
 from dpt.predict.predictor import Predictor, PreparedImage, batches
-from dpt.predict.products import Product, facts_of, videos_of
+from dpt.predict.product import Product
+from dpt.predict.products import facts_of, videos_of
 
 S = TypeVar("S")
 Finished = Generator[tuple[S, ValueError | None], None, None]
@@ -51,7 +52,7 @@ class Pipeline:
 
     def images(self, inputs: Iterable[InputFile]) -> Finished[InputFile]:
         """Predicts images; yields each at its end, with the error if it failed."""
-        keep_image = any(product.encoder is None for product in self.products)
+        keep_image = any(product.is_picture for product in self.products)
 
         def prepare(input_file: InputFile) -> PreparedImage:
             return self.predictor.prepare(input_file.path, keep_image=keep_image)
@@ -60,7 +61,8 @@ class Pipeline:
             prediction.require_finite()
             with self.folder.files(input_file, self.products, facts_of(prediction)) as paths:
                 for product, path in paths.items():
-                    path.write_bytes(product.encode(prediction, image.image, self.style))
+                    content = product.encode(prediction, input_file, image.image, self.style)
+                    path.write_bytes(content)
 
         for _, group in groupby(inputs, _if_large):
             yield from _Stages(self.predictor, prepare, write, self.workers).run(group)

@@ -4,38 +4,22 @@ The table is in ``dpt predict --help``. The files of a second output of kind dep
 folders that begin with its head's name.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from dpt.files import few
 from dpt.predict import encoding
-from dpt.predict.painting import Style, paint_with_legend
+from dpt.predict.label_tools import label_products
 from dpt.predict.prediction import Prediction, depth_unit
-from dpt.types import OutputSpec
+from dpt.predict.product import Product
+from dpt.types import IGNORE_INDEX, OutputSpec
 from dpt.validation import Plain
-from dpt.viz import encode_png
 
-FORMATS = ("png", "npy", "color", "overlay", "json")
+LABEL_TOOLS = ("coco", "yolo", "labelme", "voc")
+FORMATS = ("png", "npy", "color", "overlay", "json", *LABEL_TOOLS)
 Outputs = Mapping[str, OutputSpec]
-
-
-@dataclass(frozen=True)
-class Product:
-    """One kind of file."""
-
-    name: str  # of the output
-    folder: str  # in the output folder; the files have the names of the inputs
-    suffix: str = ".png"  # of the files
-    encoder: Callable[[str, Prediction], bytes] | None = None
-    """See :mod:`dpt.predict.encoding`; None for pictures, which can be frames of a video."""
-
-    def encode(self, prediction: Prediction, image: np.ndarray | None, style: Style) -> bytes:
-        """Returns the content of the file."""
-        if self.encoder is None:
-            return encode_png(paint_with_legend(self.name, prediction, image, style))
-        return self.encoder(self.name, prediction)
 
 
 def folder_names(outputs: Outputs) -> dict[str, str]:
@@ -83,12 +67,16 @@ def all_products(outputs: Outputs) -> dict[str, list[Product]]:
             products["json"].append(
                 Product(name, f"{folder}_json", ".json", encoding.encode_objects)
             )
+        if kind in ("logits", "masks") and (outputs[name].num_classes or 0) <= IGNORE_INDEX:
+            for tool in LABEL_TOOLS:
+                products[tool] += label_products(outputs[name], f"{folder}_{tool}", tool)
     return products
 
 
 def folders_of(outputs: Outputs) -> list[str]:
     """Returns the sub-folders of all files that can be made of these outputs."""
-    return [product.folder for group in all_products(outputs).values() for product in group]
+    every_product = [product for group in all_products(outputs).values() for product in group]
+    return [*dict.fromkeys(product.folder for product in every_product)]
 
 
 def products_of(formats: Sequence[str], outputs: Outputs) -> list[Product]:
@@ -110,7 +98,7 @@ def products_of(formats: Sequence[str], outputs: Outputs) -> list[Product]:
 
 def videos_of(products: Iterable[Product]) -> list[Product]:
     """Returns the files for each video: the chosen products that are pictures."""
-    return [replace(product, suffix=".mp4") for product in products if product.encoder is None]
+    return [replace(product, suffix=".mp4") for product in products if product.is_picture]
 
 
 def facts_of(prediction: Prediction) -> Plain:

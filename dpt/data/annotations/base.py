@@ -223,9 +223,9 @@ class ImageFinder:
     def find(self, name: str, source: str) -> Path | None:
         """Returns the image that ``source``, a path below the root, names.
 
-        The name counts from the folder of ``source``, or from the root; otherwise its last part
-        counts, if one image alone has it, or one alone in the split that the path of ``source``
-        names. None if there is no such image.
+        The name counts from the folder of ``source``, from the root, or from another folder;
+        otherwise its last part counts. If several images have it, the one counts that is alone in
+        the split that the path of ``source`` names. None if there is no such image.
         """
         name = local_name(name)
         for folder in (PurePosixPath(source).parent, PurePosixPath()):
@@ -233,6 +233,10 @@ class ImageFinder:
             if path is not None:
                 return self._root / path
         candidates = self._by_ending[_ending(name)]
+        below = [
+            path for path in candidates if f"/{plain_name(path)}".endswith(f"/{plain_name(name)}")
+        ]
+        candidates = below or candidates
         if len(candidates) > 1:
             split = split_word(source)[0]
             candidates = [path for path in candidates if split_word(path)[0] == split]

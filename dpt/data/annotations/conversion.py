@@ -15,9 +15,6 @@ from dpt.data.base import Dataset
 from dpt.files import DataError, few, plural
 from dpt.types import IGNORE_INDEX, Sample
 
-BACKGROUND = ("background", "_background_")
-"""Names of the class that formats of objects leave out."""
-
 
 def names_of(datasets: Mapping[str, Dataset], writer: Writer) -> dict[str, dict[Path, str]]:
     """Returns the names of the images of each split: paths from their deepest common folder."""

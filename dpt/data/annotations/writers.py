@@ -280,3 +280,12 @@ WRITERS: dict[str, type[Writer]] = {
     for writer in (CocoWriter, YoloWriter, LabelmeWriter, VocWriter, FolderWriter)
 }
 """By the names of ``dpt data convert --to``."""
+
+BACKGROUND = ("background", "_background_")
+"""Names of the class whose pixels have no object, where a format has objects alone."""
+
+
+def make_writer(name: str, classes: Sequence[AnnotatedClass]) -> Writer:
+    """Returns the writer of a format, for those of the classes that the format has."""
+    kind = WRITERS[name]
+    return kind([row for row in classes if kind.has_background or row.name not in BACKGROUND])

@@ -1,0 +1,48 @@
+"""``Product``: one kind of file that ``dpt predict`` writes."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from dpt.predict.inputs import InputFile
+from dpt.predict.painting import Style, paint_with_legend
+from dpt.predict.prediction import Prediction
+from dpt.viz import encode_png
+
+
+@dataclass(frozen=True)
+class Product:
+    """One kind of file."""
+
+    name: str  # of the output
+    folder: str  # in the output folder; the files have the names of the inputs
+    suffix: str = ".png"  # of the files
+    encoder: Callable[[str, Prediction], bytes] | None = None
+    """See :mod:`dpt.predict.encoding`; None for pictures, which can be frames of a video."""
+
+    @property
+    def is_picture(self) -> bool:
+        """Whether :func:`paint_with_legend` makes it."""
+        return self.encoder is None
+
+    def path(self, source: InputFile) -> str:
+        """Returns the path of the file of an input in the output folder."""
+        return f"{self.folder}/{source.name}{self.suffix}"
+
+    def encode(
+        self, prediction: Prediction, source: InputFile, image: np.ndarray | None, style: Style
+    ) -> bytes:
+        """Returns the content of the file; ``image`` is needed for pictures."""
+        if self.encoder is None:
+            return encode_png(paint_with_legend(self.name, prediction, image, style))
+        return self.encoder(self.name, prediction)
+
+    def common_files(self, root: Path, names: Sequence[str]) -> dict[str, bytes]:
+        """Returns files for all inputs by their paths in the output folder, which is ``root``.
+
+        Args:
+            names: of the finished inputs with a file of this kind.
+        """
+        return {}
