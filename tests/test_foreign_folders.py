@@ -205,6 +205,7 @@ class Case:
     shown: Literal["names", "ids", "binary"] = "names"
     states_splits: bool = False
     has_objects: bool = True
+    has_maps_of_objects: bool = False
     answer: str = ""
 
 
@@ -218,13 +219,13 @@ CASES = {
     "via_project": Case(made.via_project, "solid"),
     "yolo": Case(made.yolo, "parts", states_splits=True),
     "cvat": Case(made.cvat),
-    "cvat_masks": Case(made.cvat_masks, states_splits=True),
+    "cvat_masks": Case(made.cvat_masks, states_splits=True, has_maps_of_objects=True),
     "label_studio": Case(made.label_studio, "solid"),
     "label_studio_brush": Case(made.label_studio_brush),
     "supervisely": Case(made.supervisely, states_splits=True),
     "mask_per_object": Case(made.mask_per_object, shown="binary"),
     "mask_per_class": Case(made.mask_per_class, has_objects=False),
-    "voc": Case(made.voc, shown="ids", states_splits=True),
+    "voc": Case(made.voc, shown="ids", states_splits=True, has_maps_of_objects=True),
     "labelme2voc": Case(made.labelme2voc, has_objects=False),
     "two_annotators": Case(
         made.two_annotators, shown="binary", answer="labels=1st_manual", has_objects=False
@@ -234,7 +235,6 @@ CASES = {
     "roboflow_masks": Case(made.roboflow_masks, states_splits=True, has_objects=False),
     "cut_outs": Case(made.cut_outs, shown="binary", has_objects=False),
 }
-MAPS_OF_OBJECTS = {"voc", "cvat_masks"}
 
 
 def open_folder(root: Path, answer: str = "") -> dict[str, Dataset]:
@@ -304,7 +304,7 @@ def require_labels(
         np.testing.assert_array_equal(labels, expected)
         if case.has_objects:
             assert same_objects(sample["objects"], picture)
-        if case.has_objects and name not in MAPS_OF_OBJECTS:
+        if case.has_objects and not case.has_maps_of_objects:
             masks = {packed(coco.decode(mask_code(mask, picture))) for mask in sample["masks"]}
             assert masks == {packed(thing.mask) for thing in picture.things}
 
