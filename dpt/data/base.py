@@ -125,6 +125,11 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
     def adopt_classes(self, names: Sequence[str]) -> None:
         """Numbers the classes as another split or a model does, if the files name them."""
 
+    def unknown_class(self, names: Sequence[str]) -> str:
+        """Returns which label is of a class that is not among ``names``; empty if none is, or if
+        the files hold no names."""
+        return ""
+
     def object_faults(self, index: int) -> Sequence[str]:
         """Returns faults of the objects of a sample that can be used nevertheless."""
         return ()
@@ -221,6 +226,9 @@ def require_same_classes(first: Dataset, other: Dataset) -> None:
     names, other_names = first.info.class_names, other.info.class_names
     if not names or not other_names:
         return
+    if fault := other.unknown_class(names):
+        remedy = f"rename it to one of {few(names, 8)}, or label some of it in both"
+        raise DataError(f"{fault}, but the other split has no such class: {remedy}")
     for k, (name, other_name) in enumerate(zip_longest(names, other_names, fillvalue="none")):
         if name != other_name:
             raise DataError(

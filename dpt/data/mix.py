@@ -69,6 +69,7 @@ class MixDataset(Dataset):
         )
         images, maps = zip(*(dataset.unpaired for dataset in self.sets), strict=True)
         self.unpaired = [*dict.fromkeys(chain(*images))], [*dict.fromkeys(chain(*maps))]
+        self.notes = [note for dataset in self.sets for note in dataset.notes]
         faults = [dataset.objects_fault for dataset in self.sets]
         self.objects_fault = faults[0] if all(faults) else ""
         self.is_sharded = any(dataset.is_sharded for dataset in self.sets)

@@ -83,6 +83,12 @@ def files_without_partner(scan: Scan) -> Iterator[Finding]:
         yield scan.finding("warning", "label_without_photo", message, remedy, examples=names)
 
 
+def left_out(scan: Scan) -> Iterator[Finding]:
+    """Finds what the data set does not use of its label files."""
+    for note in scan.dataset.notes:
+        yield scan.finding("warning", "labels_left_out", note)
+
+
 def duplicates(scan: Scan) -> Iterator[Finding]:
     """Finds images whose pixels equal those of another, in this split or an earlier one."""
     copies: dict[bytes, list[Record]] = defaultdict(list)
@@ -505,6 +511,7 @@ def inverse_maps(scan: Scan) -> list[Finding]:
 Check = Callable[[Scan], Iterable[Finding]]
 """Returns the findings of a split; none if it lacks the data to be checked."""
 QUICK_CHECKS: tuple[Check, ...] = (
+    left_out,
     unlabelled,
     ids_outside,
     too_many_classes,

@@ -1,6 +1,6 @@
 """Labels from the objects that a label tool wrote, whatever its format."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -48,10 +48,17 @@ class ObjectLabels:
         background: bool | None = None,
         things: Sequence[str | int] | None = None,
     ) -> None:
-        self._front, self._source = front, annotations.source
-        self._used = {item.class_name for item in _objects(images)} - {UNLABELLED}
+        self._front, self.source = front, annotations.source
+        self._image_of_raw: dict[str, Path] = {}  # the first one with an object of the class
+        for image in images:
+            self._image_of_raw |= {
+                item.class_name: image.image
+                for item in image.objects
+                if item.class_name not in self._image_of_raw
+            }
+        self._image_of_raw.pop(UNLABELLED, None)
         names = {item.class_name for item in _objects(annotations.images)} - {UNLABELLED}
-        self._name_of_raw = {name: name_of_class(name, self._source) for name in names}
+        self._name_of_raw = {name: name_of_class(name, self.source) for name in names}
         rows = _with_unlisted(annotations.classes, self._name_of_raw.values())
         self._background: str | None = None  # the class of pixels without an object
         if annotations.background if background is None else background:
@@ -61,10 +68,10 @@ class ObjectLabels:
             flags = thing_flags(things, [row.name for row in rows])
             rows = [replace(row, is_thing=flag) for row, flag in zip(rows, flags, strict=True)]
         if not rows:
-            raise DataError(f"{self._source}: no object has a class: label some")
+            raise DataError(f"{self.source}: no object has a class: label some")
         self._number(rows)
         fault = self._fault_of_objects(images)
-        self.fault = f"{self._source}: {fault}" if fault else ""
+        self.fault = f"{self.source}: {fault}" if fault else ""
 
     def _number(self, rows: Sequence[AnnotatedClass]) -> None:
         names = [row.name for row in rows]
@@ -92,13 +99,24 @@ class ObjectLabels:
         return tuple(row.is_thing for row in self._rows)
 
     def adopt(self, names: Sequence[str]) -> None:
-        """Numbers the classes as ``names``, unless an object of the split is of another class."""
-        used_names = {self._name_of_raw[raw] for raw in self._used}
-        if self._background is not None:
-            used_names.add(self._background)
-        if names and used_names <= {*names}:
+        """Numbers the classes as ``names``, unless some of the split is none of them."""
+        has_background = self._background is None or self._background in names
+        if names and has_background and not self.unknown_class(names):
             row_of_name = {row.name: row for row in self._rows}
             self._number([row_of_name.get(name, AnnotatedClass(name=name)) for name in names])
+
+    def unknown_class(self, names: Collection[str]) -> str:
+        """Returns which image has an object of none of the classes ``names``; empty if none has."""
+        for raw, image in self._image_of_raw.items():
+            if self._name_of_raw[raw] not in names:
+                what = f"objects of the class {self._name_of_raw[raw]!r}"
+                return f"{self.source}: {image.name} has {what}"
+        return ""
+
+    def names_in(self, images: Iterable[AnnotatedImage]) -> set[str]:
+        """Returns the names of the classes that objects of images have."""
+        raw_names = {item.class_name for item in _objects(images)} - {UNLABELLED}
+        return {self._name_of_raw[raw] for raw in raw_names}
 
     def maps(self, image: AnnotatedImage, size: tuple[int, int]) -> RawMaps:
         """Returns the maps of an image of ``size`` (H, W), and its objects one by one where they
@@ -240,24 +258,23 @@ class AnnotatedDataset(FileDataset):
         *,
         front: Front,
         things: Sequence[str | int] | None = None,
-    ) -> None:
-        """Makes labels of objects.
-
-        Args:
-            images: those of the split.
-        """
-        self.object_labels = ObjectLabels(
+    ) -> ObjectLabels:
+        """Makes labels of objects; the arguments are those of :class:`ObjectLabels`."""
+        labels = ObjectLabels(
             annotations, images, front=front, background=self.background, things=things
         )
-        self.label_rule = self.object_labels.rule
-        self.objects_fault = self.object_labels.fault
-        self.notes = annotations.notes
+        self.object_labels, self.label_rule = labels, labels.rule
+        self.objects_fault, self.notes = labels.fault, annotations.notes
+        return labels
 
     def adopt_classes(self, names: Sequence[str]) -> None:
         if self.object_labels is not None and self.label_rule is not None:
             self.object_labels.adopt(names)
             self.label_rule = self.object_labels.rule
             self.info = self.make_info()
+
+    def unknown_class(self, names: Sequence[str]) -> str:
+        return "" if self.object_labels is None else self.object_labels.unknown_class(names)
 
     def make_info(self) -> DatasetInfo:
         info = super().make_info()

@@ -85,6 +85,7 @@ class FolderDataset(AnnotatedDataset):
     missing: Literal["raise", "skip", "keep"] = "raise"
 
     def __post_init__(self) -> None:
+        self._refuse_options()
         folders, names = _listed(self.images), _listed(self.images_name)
         if 1 < len(folders) != len(names) > 1 or not (folders and names):
             counts = f"data.images has {len(folders)} entries, and data.images_name {len(names)}"
@@ -97,6 +98,29 @@ class FolderDataset(AnnotatedDataset):
         if count > 1 and self.bands is None:
             self.bands = "all"
         super().__post_init__()
+
+    def _refuse_options(self) -> None:
+        """Raises DataError for settings of label files beside those of a label tool's files."""
+        is_set = {
+            "labels": self.labels is not None,
+            "depth": self.depth is not None,
+            "objects": self.objects is not None,
+            "num_classes": self.num_classes is not None,
+            "label_map": self.label_map is not None,
+            "class_names": len(self.class_names) > 0,
+            "label_colors": len(self.label_colors) > 0,
+            "color_distance": self.color_distance is not None,
+        }
+        fault = "cannot be combined with data.annotations, whose files name the classes"
+        if self.annotations is None:
+            is_set = {
+                "background": self.background is not None,
+                "annotation_files": self.annotation_files is not None,
+            }
+            fault = "has no effect without data.annotations"
+        keys = [f"data.{key}" for key, flag in is_set.items() if flag]
+        if keys:
+            raise DataError(f"{few(keys, 8)} {fault}: leave it out")
 
     def make_depth_rule(self) -> DepthRule | None:
         if self.depth is None:
@@ -155,9 +179,6 @@ class FolderDataset(AnnotatedDataset):
             raise DataError(f"data.images={self.images}: {fault}: give one folder, or no table")
         if self.annotations is not None:
             return self._list_annotated(self.annotations)
-        if self.background is not None or self.annotation_files is not None:
-            key = "annotation_files" if self.background is None else "background"
-            raise DataError(f"data.{key} has no effect without data.annotations: leave it out")
         if is_table:
             path = self.list_file()
             files = self._without_unlabelled(self._read_table(path))
@@ -246,7 +267,7 @@ class FolderDataset(AnnotatedDataset):
     def _without_unlabelled(self, files: list[Files], stray: Sequence[Path] = ()) -> list[Files]:
         """Returns ``files``; ``missing=skip`` leaves out those with neither labels nor depth."""
         kinds: list[str] = [kind for kind in self._map_options if kind != "objects"]
-        kinds += [] if self.annotations is None else [FORMATS[self.annotations].title]
+        kinds += [f"labels in {FORMATS[self.annotations].title}"] if self.annotations else []
         unlabelled = [f.image for f in files if not (f.labels or f.depth or f.extra)]
         unlabelled = unlabelled if kinds else []
         if unlabelled and self.missing == "raise":
@@ -264,7 +285,6 @@ class FolderDataset(AnnotatedDataset):
 
     def _list_annotated(self, name: str) -> list[Files]:
         """Returns the records of images whose labels are in the files of a label tool."""
-        self._refuse_options_of_maps()
         template = self.annotation_files
         annotations, unlabelled = read_annotations(
             self.folder,
@@ -280,7 +300,12 @@ class FolderDataset(AnnotatedDataset):
         paths = [path for path in paths if path not in absent]
         image_of_path = {image.image: image for image in annotations.images}
         images = [image_of_path[path] for path in paths if path in image_of_path]
-        self.use(annotations, images, front=FORMATS[name].front, things=self.things)
+        labels = self.use(annotations, images, front=FORMATS[name].front, things=self.things)
+        trained = [image for image in annotations.images if image.split == "train"]
+        unknown = labels.unknown_class(labels.names_in(trained))
+        if trained and unknown and not self._lists:
+            remedy = "rename it, or label some of it in train"
+            self.notes = [*self.notes, f"{unknown}, of which train has none: {remedy}"]
         record_of_path = {image.image: record_of(image) for image in images}
         files = [record_of_path.get(path, Files(path)) for path in paths]
         files = self._without_unlabelled(files, sorted(absent))
@@ -314,23 +339,6 @@ class FolderDataset(AnnotatedDataset):
             note = f"{plural(len(left_out), 'image')} in no split ({few(left_out)}) left out"
             annotations.notes.append(note)
         return chosen
-
-    def _refuse_options_of_maps(self) -> None:
-        """Raises DataError for settings that are for label files with ids, or for depth."""
-        is_set = {
-            "labels": self.labels is not None,
-            "depth": self.depth is not None,
-            "objects": self.objects is not None,
-            "num_classes": self.num_classes is not None,
-            "label_map": self.label_map is not None,
-            "class_names": len(self.class_names) > 0,
-            "label_colors": len(self.label_colors) > 0,
-            "color_distance": self.color_distance is not None,
-        }
-        keys = [f"data.{key}" for key, flag in is_set.items() if flag]
-        if keys:
-            fault = f"{few(keys, 8)} cannot be combined with data.annotations"
-            raise DataError(f"{fault}, whose files name the classes: leave it out")
 
     # --------------------------------------------------------------------- lists and tables
 
