@@ -12,6 +12,7 @@ from label_tool_files import SCENES, SIZE, box, one_ring, save_images
 from PIL import Image
 from pycocotools import mask as coco
 
+from dpt.data import FolderDataset
 from dpt.data.annotations import FORMATS
 from dpt.data.annotations.base import UNLABELLED
 from dpt.data.annotations.labelstudio import unpack_runs
@@ -371,6 +372,15 @@ def test_yolo_entries_of_the_same_folder_are_no_splits(tmp_path):
     annotations = read("yolo", tmp_path)
     assert {image.split for image in annotations.images} == {""}
     assert any("none" in note for note in annotations.notes)
+
+
+@pytest.mark.parametrize("chosen", ["labels", "data.yaml"])
+def test_yolo_files_can_be_chosen(tmp_path, chosen):
+    write_yolo(tmp_path)
+    options = {"fractions": {"train": 1.0}, "annotations": "yolo", "annotation_files": chosen}
+    data = FolderDataset(root=tmp_path, split="train", **options)
+    assert len(data) == 3
+    assert data.info.class_names == ("background", "tree", "car")
 
 
 def test_yolo_boxes_are_counted(tmp_path):

@@ -220,8 +220,8 @@ def read_annotations(
         sources = [path.relative_to(root).as_posix()]
     else:
         folder = chosen or root
-        inside = [path for path in every_file if (root / path).is_relative_to(folder)]
-        sources = FORMATS[name].find(root, inside)
+        sources = FORMATS[name].find(root, every_file)  # also by the images beside label files
+        sources = [path for path in sources if (root / path).is_relative_to(folder)]
     if not sources:
         remedy = "check data.root, data.annotations and data.annotation_files"
         raise DataError(f"{chosen or root}: holds no {FORMATS[name].title}: {remedy}")
