@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -182,12 +182,12 @@ class CocoFile:
         return segments, pictures
 
     @property
-    def used_names(self) -> set[object]:
+    def used_names(self) -> list[object]:
         """Names and supercategories of the categories of objects."""
         rows = [row for row in self._content.categories if row.id in self._used_ids]
-        return {name for row in rows for name in (row.name, row.supercategory)}
+        return [name for row in rows for name in (row.name, row.supercategory)]
 
-    def classes(self, used_names: Collection[object]) -> dict[int, AnnotatedClass]:
+    def classes(self, used_names: Sequence[object]) -> dict[int, AnnotatedClass]:
         """Returns the categories that are classes, in the order of their ids, with unique names."""
         rows = sorted(self._content.categories, key=lambda row: row.id)
         # Roboflow's category 0 has no objects, and the name of the project or of a class
@@ -297,7 +297,7 @@ class CocoFormat(AnnotationFormat):
         suffixes = tuple(io.IMAGE_SUFFIXES)
         finder = ImageFinder(root, [path for path in files if path.lower().endswith(suffixes)])
         contents = {source: CocoFile(root / source) for source in sources}
-        used_names = {name for content in contents.values() for name in content.used_names}
+        used_names = [name for content in contents.values() for name in content.used_names]
         source_of_image: dict[Path, str] = {}
         images: list[AnnotatedImage] = []
         classes: dict[str, AnnotatedClass] = {}

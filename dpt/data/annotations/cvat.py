@@ -24,7 +24,7 @@ from dpt.data.annotations.base import (
     Shape,
     as_ring,
 )
-from dpt.data.annotations.reading import Reading, files_like, join_groups
+from dpt.data.annotations.reading import Reading, as_rgb, files_like, join_groups
 from dpt.data.annotations.shapes import ellipse_ring, placed, rotated
 from dpt.data.formats.rle import Rle, encode_pixels
 from dpt.data.splits import SPLITS
@@ -92,8 +92,7 @@ def _read_file(reading: Reading, source: str, classes: dict[str, AnnotatedClass]
     for label in content.iterfind("meta//label"):
         if label.find("parent") is None:  # no point of a skeleton
             name, color = label.findtext("name", ""), label.findtext("color", "")
-            rgb = tuple(bytes.fromhex(color.removeprefix("#")))
-            classes.setdefault(name, AnnotatedClass(name=name, color=rgb))
+            classes.setdefault(name, AnnotatedClass(name=name, color=as_rgb(color)))
     for image in content.iterfind("image"):
         _read_image(reading, source, image)
 

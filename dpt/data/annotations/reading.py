@@ -54,6 +54,12 @@ def folder_of(path: str) -> str:
     return path.rpartition("/")[0]
 
 
+def as_rgb(text: str) -> tuple[int, ...]:
+    """Returns a colour such as ``#1E90FF`` as RGB, 0..255; empty if it is none."""
+    is_color = re.fullmatch("#?[0-9A-Fa-f]{6}", text) is not None
+    return tuple(bytes.fromhex(text.removeprefix("#"))) if is_color else ()
+
+
 def files_like(root: Path, candidates: Sequence[str], pattern: bytes) -> list[str]:
     """Returns the candidates without those in folders where no file that was looked at matches.
 

@@ -28,6 +28,7 @@ from dpt.data.annotations.reading import (
     MAX_IMAGE_BYTES,
     Points,
     Reading,
+    as_rgb,
     files_like,
     folder_of,
     read_json,
@@ -120,8 +121,8 @@ class SuperviselyFormat(AnnotationFormat):
         metas = {f"{project}/meta.json".lstrip("/") for project in projects}
         for meta in sorted(metas.intersection(files)):
             for row in read_json(_META, root / meta, self.title).classes:
-                color = tuple(bytes.fromhex(row.color.removeprefix("#")))
-                classes.setdefault(row.title, AnnotatedClass(name=row.title, color=color))
+                listed = AnnotatedClass(name=row.title, color=as_rgb(row.color))
+                classes.setdefault(row.title, listed)
         for source in sources:
             content = read_json(_FILE, root / source, self.title, limit=MAX_IMAGE_BYTES)
             folder, name = folder_of(folder_of(source)), Path(source).stem

@@ -7,7 +7,7 @@ height. Lines of a class id and four numbers are boxes.
 import posixpath
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from dpt.data.annotations.base import (
     AnnotatedClass,
@@ -84,16 +84,16 @@ class _Settings:
             raise DataError(f"{root}: {fault}: set data.annotation_files to one of them")
         self.source = sources[0] if sources else ""
         content = read_yaml(root / self.source) if sources else {}
-        content = validate(dict[str, object], content, str(root / self.source))
+        place = str(root / self.source)
+        content = _typed(dict[str, object], content, place)
         if "kpt_shape" in content:
             raise DataError(f"{root / self.source}: keypoints, but no masks: use another data set")
         names = content.get("names") or {}
         names = dict(enumerate(names)) if isinstance(names, list) else names
-        self.names: dict[int, str] = validate(dict[int, Text], names, f"{self.source}: names")
+        self.names: dict[int, str] = _typed(dict[int, Text], names, f"{place}: names")
         entries = {SPLITS[key]: value for key, value in content.items() if key in SPLITS and value}
-        kind = dict[str, list[str]]
         entries = {key: v if isinstance(v, list) else [v] for key, v in entries.items()}
-        self._entries: dict[str, list[str]] = validate(kind, entries, self.source)
+        self._entries: dict[str, list[str]] = _typed(dict[str, list[str]], entries, place)
         self._folder = _parts(str(content.get("path") or ""))
 
     def class_name(self, class_id: int) -> str:
@@ -137,6 +137,13 @@ class _Settings:
                 if path in paths:
                     return path
         return None
+
+
+def _typed(kind: Any, value: object, place: str) -> Any:
+    try:
+        return validate(kind, value, place)
+    except ValueError as error:
+        raise DataError(f"{error}: correct it") from None
 
 
 def _listed(reading: Reading, source: str, finder: ImageFinder) -> Iterator[str]:
