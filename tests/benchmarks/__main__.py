@@ -8,6 +8,11 @@ from pathlib import Path
 
 
 def run(arguments: list[str]) -> None:
+    if arguments[:1] == ["foreign"]:
+        from benchmarks import foreign
+
+        foreign.run(arguments[1:])
+        return
     import torch
     from benchmarks.models import DTYPES, bench
     from benchmarks.originals import table
@@ -24,10 +29,11 @@ def run(arguments: list[str]) -> None:
         "what",
         nargs="?",
         default="model",
-        choices=("model", "data", "metrics", "originals"),
+        choices=("model", "data", "metrics", "originals", "foreign"),
         help="model: forward passes and training steps; data: loading and augmentation on one "
         "core; metrics: updates of the confusion matrix on one core; originals: the largest "
-        "differences of scores from those of the code that defines them",
+        "differences of scores from those of the code that defines them; foreign: dpt fit on label "
+        "sets of several kinds, see foreign --help",
     )
     parser.add_argument("--root", help="data: folder with images and depth (default: made images)")
     parser.add_argument("--model", default="dpt_base", choices=list_models())

@@ -1,0 +1,394 @@
+"""``dpt fit`` on label sets of different kind, beside networks of segmentation_models.pytorch.
+
+Every run is a process of its own with one thread and the same processor time. ``dpt fit`` spends
+it on everything, from the look into the folder to the exported model; the others on their start and
+on training. All are scored on val by the same code, at the size of the masks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+Masks = Callable[[np.ndarray], np.ndarray]
+Predict = Callable[[np.ndarray], np.ndarray]
+"""An image, uint8 RGB (H, W, 3), to class ids (H, W)."""
+
+STREET = 11
+"""Classes of CamVid; the id is that of unlabelled pixels."""
+VOID = 255
+SIZE = 256
+"""Side of the crops, and about that of the resized images, of the other networks."""
+BATCH = 8
+OUTLINES, OUTLINES_VAL = 60, 20
+"""Images of ``outlines``."""
+
+
+def _of(*classes: int) -> Masks:
+    """Returns a function that makes a mask of 0 and 255 of the ids of CamVid."""
+    return lambda ids: np.where(np.isin(ids, classes), 255, 0).astype(np.uint8)
+
+
+STREET_SETS: dict[str, tuple[str, Masks]] = {
+    "poles": ("thin and rare: poles of CamVid, 0/255", _of(2)),
+    "road": ("two classes: road of CamVid, 0/255", _of(3)),
+    "people": ("rare: pedestrians and bicyclists of CamVid, 0/255", _of(9, 10)),
+    "street": ("many classes: the 11 of CamVid", lambda ids: ids),
+}
+SETS = {"outlines": "thin, no upright: outlines of objects in scenes, 0/255"} | {
+    name: text for name, (text, _) in STREET_SETS.items()
+}
+RECIPE = "dpt fit"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One entry of the table."""
+
+    set: str
+    method: str
+    minutes: float
+    seed: int
+    fold: str  # the drive of CamVid's train images that is val; "" for its val
+
+    @property
+    def name(self) -> str:
+        values = (self.set, self.method, f"{self.minutes:g}m", f"seed{self.seed}", self.fold)
+        return "_".join(filter(None, values)).replace(" ", "-")
+
+
+@dataclass
+class Score:
+    """What a run reached, and the processor time that it took."""
+
+    miou: float
+    iou: list[float]
+    seconds: float
+    training: float
+    steps: int
+    baselines: dict[str, float]
+
+
+# --- the sets
+
+
+def make_set(root: Path, name: str, data: Path, fold: str) -> Path:
+    """Writes the images and masks of a set, unless they exist, and returns its folder."""
+    folder = root / "_".join(filter(None, (name, fold)))
+    if (folder / "masks/val").is_dir():
+        return folder
+    if name in STREET_SETS:
+        _make_street(folder, data / "camvid", STREET_SETS[name][1], fold)
+    else:
+        for split, count in (("train", OUTLINES), ("val", OUTLINES_VAL)):
+            _make_outlines(folder, split, count)
+    return folder
+
+
+def _make_street(folder: Path, source: Path, masks: Masks, fold: str) -> None:
+    train = sorted(source.glob("images/train/*.jpg"))
+    if fold:
+        files = {"train": [p for p in train if not p.name.startswith(fold)][::3]}
+        files["val"] = [p for p in train if p.name.startswith(fold)][::4]
+    else:
+        files = {"train": train[::4], "val": sorted(source.glob("images/val/*.jpg"))[::3]}
+    for split, images in files.items():
+        for image in images:
+            of_image = source / "masks" / image.parent.name / f"{image.stem}.png"
+            picture, ids = cv2.imread(str(image)), cv2.imread(str(of_image), cv2.IMREAD_UNCHANGED)
+            _write(folder, split, image.stem, picture, masks(ids))
+    if masks is STREET_SETS["street"][1]:
+        (folder / "classes.json").write_bytes((source / "classes.json").read_bytes())
+
+
+def _make_outlines(folder: Path, split: str, count: int) -> None:
+    """Writes scenes in turned and mirrored views, with lines of 3 pixels between their objects."""
+    from dpt.data import ScenesDataset
+
+    scenes = ScenesDataset(split=split, length=count, size=(384, 384))
+    for index in range(count):
+        sample = scenes[index]
+        regions = sample["objects"].astype(np.int64) * 256 + sample["labels"]
+        edges = np.zeros(regions.shape, np.uint8)
+        edges[:, 1:] |= (regions[:, 1:] != regions[:, :-1]).astype(np.uint8)
+        edges[1:] |= (regions[1:] != regions[:-1]).astype(np.uint8)
+        mask = 255 * cv2.dilate(edges, np.ones((3, 3), np.uint8))
+        turned = [
+            np.rot90(a, index % 4)[:: 1 - 2 * (index // 4 % 2)] for a in (sample["image"], mask)
+        ]
+        _write(folder, split, f"{index:03d}", turned[0][..., ::-1], turned[1])
+
+
+def _write(folder: Path, split: str, stem: str, picture: np.ndarray, mask: np.ndarray) -> None:
+    for kind, array in (("images", picture), ("masks", mask)):
+        path = folder / kind / split / f"{stem}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        assert cv2.imwrite(str(path), array)
+
+
+def read_split(folder: Path, split: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields the images, uint8 RGB, and their class ids, 255 where unlabelled."""
+    is_street = (folder / "classes.json").is_file()
+    for path in sorted((folder / "images" / split).glob("*.png")):
+        image = cv2.imread(str(path))[..., ::-1]
+        mask = cv2.imread(str(folder / "masks" / split / path.name), cv2.IMREAD_UNCHANGED)
+        ids = np.where(mask == STREET, VOID, mask) if is_street else mask // 255
+        yield np.ascontiguousarray(image), ids.astype(np.uint8)
+
+
+def num_classes_of(folder: Path) -> int:
+    return STREET if (folder / "classes.json").is_file() else 2
+
+
+# --- a run
+
+
+def score(folder: Path, predict: Predict) -> list[float]:
+    """Returns the IoU of each class on val."""
+    import torch
+
+    from dpt.metrics import SegmentationMetrics
+
+    metrics = SegmentationMetrics(num_classes_of(folder))
+    for image, ids in read_split(folder, "val"):
+        predicted = torch.from_numpy(predict(image).astype(np.int64))
+        metrics.update(predicted[None], torch.from_numpy(ids)[None])
+    scores = metrics.compute()
+    return [float(value) for name, value in scores.items() if name.startswith("iou/")]
+
+
+def fit(folder: Path, run: Run, scratch: Path, overrides: Sequence[str]) -> Score:
+    """Runs ``dpt fit``, for which the clock is that of the processor, and scores its model."""
+    time.monotonic = time.process_time
+    import dpt.training.fit as training
+    from dpt.cli import main
+    from dpt.predict import Predictor
+
+    spent: list[float] = []
+    original = training.train_and_validate
+    steps: list[int] = []
+
+    def timed(prepared: training.Run) -> training.Scores:
+        begun = time.process_time()
+        scores = original(prepared)
+        spent.append(time.process_time() - begun)
+        steps.append(prepared.trainer.global_step)
+        return scores
+
+    training.train_and_validate = timed
+    target = scratch / run.name
+    arguments = ["--time", f"{60 * run.minutes:g}s", f"run_dir={target}", f"seed={run.seed}"]
+    sys.argv = ["dpt", "fit", str(folder), *arguments, "overwrite=true", *overrides]
+    main()
+    seconds = time.process_time()
+    iou = score(folder, lambda image: Predictor(target)(image).labels)
+    values = json.loads((target / "evaluation/metrics.json").read_text())
+    baselines = {k.split("/")[0]: v for k, v in values.items() if k.endswith("/val/miou")}
+    return Score(float(np.mean(iou)), iou, seconds, spent[0], steps[0], baselines)
+
+
+def network(method: str, num_classes: int):
+    import segmentation_models_pytorch as smp
+
+    if method.startswith("smp unet"):
+        return smp.Unet("resnet34", encoder_weights=None, classes=num_classes)
+    return smp.DPT(
+        "tu-vit_tiny_patch16_224",
+        encoder_weights=None,
+        decoder_intermediate_channels=[24, 48, 96, 192],
+        decoder_fusion_channels=64,
+        classes=num_classes,
+        dynamic_img_size=True,
+        img_size=(SIZE, SIZE),
+    )
+
+
+def train_other(folder: Path, run: Run, scratch: Path, overrides: Sequence[str]) -> Score:
+    """Trains a network as its users do: Adam, cross-entropy, flips, in batches of 8; with bf16 and
+    a cosine schedule over the processor time, which its users may lack."""
+    import torch
+    import torch.nn.functional as F
+
+    from dpt.functional import has_bf16
+
+    torch.manual_seed(run.seed)
+    random = np.random.default_rng(run.seed)
+    is_crop = run.method.endswith("crops")
+    rate = 3e-4 if "dpt" in run.method else 1e-3
+    samples = [_small(*sample, is_crop) for sample in read_split(folder, "train")]
+    net = network(run.method, num_classes_of(folder)).to(memory_format=torch.channels_last)
+    optimizer = torch.optim.Adam(net.parameters(), lr=rate)
+    mean, std = (
+        torch.tensor(v).view(3, 1, 1) for v in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    )
+
+    def logits_of(images: torch.Tensor) -> torch.Tensor:
+        inputs = ((images.float() / 255 - mean) / std).contiguous(memory_format=torch.channels_last)
+        with torch.autocast("cpu", torch.bfloat16, enabled=has_bf16("cpu")):
+            return net(inputs).float()
+
+    end, begun, steps = 60 * run.minutes, time.process_time(), 0
+    while time.process_time() < end:
+        fraction = (time.process_time() - begun) / (end - begun)
+        optimizer.param_groups[0]["lr"] = rate * (1 + np.cos(np.pi * fraction)) / 2
+        chosen = random.integers(len(samples), size=BATCH)
+        crops = [_crop(*samples[i], random, is_crop) for i in chosen]
+        images, ids = (torch.from_numpy(np.stack(a)) for a in zip(*crops, strict=True))
+        loss = F.cross_entropy(logits_of(images.movedim(-1, 1)), ids.long(), ignore_index=VOID)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        steps += 1
+    seconds = time.process_time()
+    net.eval()
+
+    @torch.no_grad()
+    def predict(image: np.ndarray) -> np.ndarray:
+        height, width = image.shape[:2]
+        small, _ = _small(image, np.zeros(image.shape[:2], np.uint8), is_crop)
+        tensor = torch.from_numpy(small).movedim(-1, 0)[None].float()
+        bottom, right = -tensor.shape[-2] % 32, -tensor.shape[-1] % 32
+        logits = logits_of(F.pad(tensor, (0, right, 0, bottom), mode="replicate"))
+        logits = logits[..., : small.shape[0], : small.shape[1]]
+        full = F.interpolate(logits, (height, width), mode="bilinear")
+        return full.argmax(1)[0].numpy()
+
+    iou = score(folder, predict)
+    return Score(float(np.mean(iou)), iou, seconds, seconds - begun, steps, {})
+
+
+def _small(image: np.ndarray, ids: np.ndarray, is_crop: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Returns a sample at the size from which crops are cut, or that images are resized to."""
+    if is_crop:
+        return image, ids
+    height, width = image.shape[:2]
+    scale = SIZE / min(height, width)
+    size = (32 * round(width * scale / 32), 32 * round(height * scale / 32))
+    resized = cv2.resize(image, size, interpolation=cv2.INTER_AREA)
+    return resized, cv2.resize(ids, size, interpolation=cv2.INTER_NEAREST)
+
+
+def _crop(
+    image: np.ndarray, ids: np.ndarray, random: np.random.Generator, is_crop: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    if is_crop:
+        top, left = (int(random.integers(side - SIZE + 1)) for side in ids.shape)
+        window = slice(top, top + SIZE), slice(left, left + SIZE)
+        image, ids = image[window], ids[window]
+    step = -1 if random.random() < 0.5 else 1
+    return image[:, ::step], ids[:, ::step]
+
+
+METHODS: dict[str, Callable[[Path, Run, Path, Sequence[str]], Score]] = {
+    RECIPE: fit,
+    "smp unet": train_other,
+    "smp unet crops": train_other,
+    "smp dpt": train_other,
+}
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Makes one run in this process: a folder, a scratch folder, a ``Run`` as JSON, overrides."""
+    folder, scratch, described, *overrides = arguments
+    run = Run(**json.loads(described))
+    result = METHODS[run.method](Path(folder), run, Path(scratch), overrides)
+    (Path(scratch) / f"{run.name}.json").write_text(json.dumps(asdict(run) | asdict(result)))
+
+
+def bench(
+    *,
+    data: Path,
+    results: Path,
+    sets: Sequence[str],
+    methods: Sequence[str],
+    minutes: Sequence[float],
+    seeds: Sequence[int],
+    fold: str = "",
+    overrides: Sequence[str] = (),
+) -> str:
+    """Makes the runs that ``results`` lacks, and returns the table of all in it."""
+    results.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "WANDB_MODE": "disabled"}
+    for limit in minutes:
+        for name in sets:
+            folder = make_set(results / "sets", name, data, fold)
+            for method in methods:
+                for seed in seeds:
+                    run = Run(name, method, limit, seed, fold)
+                    if (results / f"{run.name}.json").is_file():
+                        continue
+                    print(f"{run.name} ...", file=sys.stderr, flush=True)
+                    command = [sys.executable, __file__, str(folder), str(results)]
+                    command += [json.dumps(asdict(run)), *overrides]
+                    log = results / f"{run.name}.txt"
+                    with log.open("w") as file:
+                        done = subprocess.run(
+                            command, env=environment, stdout=file, stderr=file, check=False
+                        )
+                    if done.returncode:
+                        raise SystemExit(f"{run.name} failed: see {log}")
+    return table(results)
+
+
+def run(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python tests/benchmarks foreign", description=__doc__)
+    add = parser.add_argument
+    add("--data", type=Path, required=True, help="folder that holds camvid")
+    add("--results", type=Path, required=True, help="folder of results; runs that it has are kept")
+    add("--sets", default=",".join(SETS), help=", ".join(f"{k}: {v}" for k, v in SETS.items()))
+    add("--methods", default=",".join(METHODS))
+    add("--minutes", default="4,15", help="of processor time")
+    add("--seeds", default="0,1")
+    add("--fold", default="", help="validate on this drive of the train images, such as 0006R0")
+    add("overrides", nargs="*", help="of dpt fit")
+    options = parser.parse_intermixed_args(arguments)
+    text = bench(
+        data=options.data,
+        results=options.results,
+        sets=options.sets.split(","),
+        methods=options.methods.split(","),
+        minutes=[float(value) for value in options.minutes.split(",")],
+        seeds=[int(value) for value in options.seeds.split(",")],
+        fold=options.fold,
+        overrides=options.overrides,
+    )
+    print(text)
+
+
+def table(results: Path) -> str:
+    """Returns the mIoU of all runs in a folder: a row for each set and time, a column for each
+    method."""
+    from benchmarks.timing import markdown
+
+    runs = [json.loads(path.read_text()) for path in sorted(results.glob("*.json"))]
+    rows = []
+    keys = sorted({(list(SETS).index(r["set"]), r["set"], r["fold"], r["minutes"]) for r in runs})
+    for _, name, fold, limit in keys:
+        group = [r for r in runs if (r["set"], r["fold"], r["minutes"]) == (name, fold, limit)]
+        baselines = [r["baselines"] for r in group if r["baselines"]]
+        cells = [f"{b:.3f}" for b in baselines[0].values()] if baselines else ["", "", ""]
+        for method in METHODS:
+            chosen = sorted((r for r in group if r["method"] == method), key=lambda r: r["seed"])
+            cells.append(", ".join(f"{r['miou']:.3f}" for r in chosen))
+        fits = [r for r in group if r["method"] == RECIPE]
+        shares = [1 - r["training"] / (60 * r["minutes"]) for r in fits]
+        cells.append(f"{statistics.mean(shares):.0%}" if shares else "")
+        rows.append([f"{name} {fold}".strip(), f"{limit:g}", *cells])
+    header = ["set", "minutes", "constant", "per position", "nearest image", *METHODS]
+    return markdown([*header, "not training"], rows)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    main(sys.argv[1:])
