@@ -65,6 +65,15 @@ class View:
         mirror = np.array([[-1.0, 0, self.size[1] - 1], [0, 1, 0]])
         return self.then(View(mirror, self.size))
 
+    def turned(self, quarters: int) -> View:
+        """Returns this view, turned counterclockwise by quarters; odd ones exchange its sides."""
+        view = self
+        for _ in range(quarters % 4):
+            height, width = view.size
+            turn = np.array([[0.0, 1, 0], [-1, 0, width - 1]])
+            view = view.then(View(turn, (width, height)))
+        return view
+
     def rotated(self, degrees: float) -> View:
         """Returns this view, turned counterclockwise about the centre of the result."""
         angle, centre = np.radians(degrees), (np.array(self.size[::-1]) - 1) / 2

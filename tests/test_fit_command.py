@@ -17,8 +17,18 @@ from safetensors.torch import load_file, save_file
 from servers import running
 from tiny import ON_CPU, TINY_DATA, TINY_VIT, call, checkpoint_of
 
-from dpt.commands.fit import ENCODER, length_of, seconds_of, settings_of
+from dpt.commands.fit import (
+    ENCODER,
+    Length,
+    Times,
+    enlargement,
+    label_settings,
+    length_of,
+    seconds_of,
+    settings_of,
+)
 from dpt.data.layouts import detect
+from dpt.data_check.labels import LabelStatistics
 
 REFUSED = [  # arguments, and what the message names
     (["empty"], "empty"),
@@ -83,11 +93,49 @@ def test_seconds_of_units():
 
 
 @pytest.mark.parametrize(
-    ("remaining", "validation", "length"),
-    [(900, 9, (1524, 10)), (180, 2, (280, 3)), (1, 10, (10, 1))],
+    ("remaining", "images", "validation", "length"),
+    [
+        (900, 100, 9, Length(863, 1564, 10)),  # without scoring (27) and export (10)
+        (180, 100, 2, Length(164, 320, 3)),
+        (180, 19, 2, Length(164, 328, 1)),  # the best of three by few images would be chance
+        (1, 100, 10, Length(5, 10, 1)),
+    ],
 )
-def test_length_of_a_run(remaining, validation, length):
-    assert length_of(remaining, step=0.5, validation=validation) == length
+def test_length_of_a_run(remaining, images, validation, length):
+    times = Times(batches=1, step=0.5, images=images, validation=validation)
+    assert length_of(remaining, times, export=10) == length
+
+
+@pytest.mark.parametrize(
+    ("thickness", "image", "expected"),
+    [
+        (3, (384, 512), 2),  # as in the file
+        (8, (384, 512), 1.25),
+        (2, (1536, 2048), 5.524272),  # 1.5 megapixels
+        (2, (96, 128), 1.25),
+    ],
+)
+def test_enlargement_keeps_thin_structures_visible(thickness, image, expected):
+    assert enlargement(thickness, image, (192, 256)) == pytest.approx(expected)
+
+
+def statistics(**values):
+    usual = {"fractions": [0.9, 0.1], "thickness": 50.0, "uprightness": 0.5, "images": 20}
+    return LabelStatistics(**usual | values)
+
+
+def test_label_settings_start_at_the_weighted_classes():
+    key = "task.objectives.segmentation.prior"
+    assert label_settings(statistics(), [1.0, 1.0]) == {key: [0.9, 0.1]}
+    assert label_settings(statistics(), [0.5, 1.5])[key] == [0.75, 0.25]
+    rare = statistics(fractions=[1 - 1e-9, 1e-9])
+    assert min(label_settings(rare, [1.0, 1.0])[key]) > 0  # its logarithm is finite
+
+
+def test_label_settings_turn_images_without_an_up():
+    turned = label_settings(statistics(uprightness=0.05), [1.0, 1.0])
+    assert turned["augment.turn"] == 1.0
+    assert turned["augment.vflip"] == 0.5
 
 
 RUN = (*TINY_VIT, *TINY_DATA, *ON_CPU, "data.eval_size=null")

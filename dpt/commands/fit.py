@@ -19,10 +19,10 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from dpt.atomic import write_bytes
 from dpt.config.overrides import as_argument, as_text, is_below, keys_of, parse
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import lightning as L
 
     from dpt.data.layouts import Detected, Row
+    from dpt.data_check.labels import LabelStatistics
     from dpt.validation import Plain, PlainMapping
 
 DETAILS = """Prints its assumptions and the train.py command. If the files can be interpreted in
@@ -64,10 +65,19 @@ PRETRAINED: Plain = {
 _FIXED = r"data\.(split_files|split_names|fractions|missing|\w+_name|objects|things)\b"
 """Keys that cannot be given, as ``pairs.csv`` defines the samples."""
 _PIXELS = {"cpu": 192 * 256, "cuda": 384 * 512}  # of training images
+_SCALE = 1.25  # of whole images in evaluation, as a multiple of that at which they fit a crop
+_ZOOM = 0.6, 1.6  # of training crops, as multiples of the scale in evaluation
+_EVAL_PIXELS = 1_500_000  # of whole images in evaluation
+_THIN = 4.0  # pixels: structures are enlarged to this width, but not beyond their size in the file
+_UPRIGHT = 0.1  # of LabelStatistics.uprightness: flips and turns are used below
 _CHECKED_PIXELS = 200_000_000  # largest number of pixels per split that the data check reads
+_CHECKED_PIXELS_PER_SECOND = 250_000  # the same, for each second of the time limit
 _CACHE_BYTES = 2 << 30  # largest cache of decoded samples
-_EXPORT_SECONDS = 30.0
+_EXPORT_SECONDS = 12.0  # of a processor that has nothing else to do
+_FEW_IMAGES = 20  # of val, of which the best of several checkpoints would be chance
 _MIN_STEPS = 10
+MEASURED = "measured.json"
+_TIMED_STEPS = 5
 _TIMING_SECONDS = 20.0  # for timing steps; four steps are timed in any case
 
 
@@ -79,15 +89,28 @@ class Plan:
     folder: Path  # run_dir
     overrides: list[str]  # the user's
     given: Plain  # values of the user's overrides
-    deadline: float  # of the time limit, as time.monotonic() counts
+    seconds: float  # the time limit
+    started: float  # as time.monotonic() counts
     checked_samples: int = _CHECKED_PIXELS // (480 * 640)  # of each split
+    model: Plain = field(default_factory=dict)  # settings of the model
     arguments: list[str] = field(default_factory=list)  # of train.py
     is_only_shown: bool = False  # --plan
+
+    @property
+    def remaining(self) -> float:
+        """The seconds until the time limit."""
+        return self.started + self.seconds - time.monotonic()
+
+    @property
+    def slowness(self) -> float:
+        """How much longer this process takes than it computes, on a machine with other work."""
+        return max(1.0, (time.monotonic() - self.started) / time.process_time())
 
 
 def run(arguments: list[str]) -> None:
     """Runs the command."""
     plan = _parse(arguments)
+    say(f"{plan.root}: looking for images and labels; the run will be in {plan.folder}")
     from dpt.commands import export
     from dpt.config.compose import run_configured
     from dpt.data.layouts import detect
@@ -102,6 +125,8 @@ def run(arguments: list[str]) -> None:
     data_arguments = [o for o in plan.arguments if re.match(r"data[.=]", o)]
     data_arguments.append(f"limit={plan.checked_samples}")
     _run_in(plan, "data check", "dpt.data_check:check_data", "data_check", data_arguments)
+    if detected.task in ("segmentation", "joint"):
+        _plan(plan, detected, _measured(plan, "dpt.data_check.labels:measure_labels"))
     if "steps" not in plan.given and not any(key.startswith("trainer.max_") for key in plan.given):
         _choose_steps(plan)
     for name in ("evaluation", "model.onnx", "model.pt2"):  # of a run that overwrite=true replaces
@@ -109,12 +134,12 @@ def run(arguments: list[str]) -> None:
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     say(f"training: {_command(plan)}")
     say(f"then: evaluation and export of {plan.folder} (dpt evaluate, dpt export)")
-    run_configured("train", "dpt.training.fit:fit", plan.arguments)
+    run_configured("train", "dpt.commands.fit:train", plan.arguments)
+    has_onnx = all(map(importlib.util.find_spec, ("onnx", "onnxruntime", "onnxscript")))
+    export.run([str(plan.folder), str(plan.folder / ("model.onnx" if has_onnx else "model.pt2"))])
     checkpoint = [f"checkpoint={as_text(str(plan.folder))}"]
     checkpoint += [o for o in plan.overrides if o.startswith("trainer.accelerator=")]
     _run_in(plan, "evaluate", "dpt.evaluation.evaluate:evaluate", "evaluation", checkpoint)
-    has_onnx = all(map(importlib.util.find_spec, ("onnx", "onnxruntime", "onnxscript")))
-    export.run([str(plan.folder), str(plan.folder / ("model.onnx" if has_onnx else "model.pt2"))])
 
 
 def _command(plan: Plan) -> str:
@@ -159,7 +184,7 @@ def _parse(arguments: list[str]) -> Plan:
     parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="as for train.py")
     options = parser.parse_intermixed_args(arguments)
 
-    deadline = time.monotonic() + seconds_of(options.time)
+    started, seconds = time.monotonic(), seconds_of(options.time)
     given = {override.key: override.value for override in parse(options.overrides)}
     if {"data", "data.root", "task"} & given.keys():
         raise ValueError("data and task follow from DIR: leave out data=, data.root= and task=")
@@ -177,24 +202,39 @@ def _parse(arguments: list[str]) -> Plan:
         remedy = "give another, or overwrite=true, which replaces evaluation and model.*"
         resume = f"python train.py {as_argument('resume', folder)} continues a run"
         raise ValueError(f"run_dir={folder} holds files already: {remedy}; {resume}")
-    return Plan(root, folder, options.overrides, given, deadline, is_only_shown=options.plan)
+    return Plan(
+        root, folder, options.overrides, given, seconds, started, is_only_shown=options.plan
+    )
 
 
 def _complete(plan: Plan, detected: Detected) -> None:
     """Writes ``pairs.csv``, and plans the arguments of ``train.py`` and the size of the check."""
     from dpt.data.formats.pictures import read_size
 
-    table = plan.folder / "pairs.csv"
     if detected.rows:
-        write_bytes(table, table_text(detected.rows).encode())
+        write_bytes(plan.folder / "pairs.csv", table_text(detected.rows).encode())
         height, width = read_size(plan.root / detected.image)
-        plan.checked_samples = max(32, _CHECKED_PIXELS // (height * width))
-    settings = settings_of(detected, plan.root, table, plan.given.get("data.image_size"))
+        pixels = min(_CHECKED_PIXELS, int(plan.seconds * _CHECKED_PIXELS_PER_SECOND))
+        plan.checked_samples = max(32, pixels // (height * width))
+    if not any(re.match(r"model($|[./]encoder|\.weights)", key) for key in plan.given):
+        plan.model = pretrained_settings()
+    _plan(plan, detected)
+
+
+def _plan(plan: Plan, detected: Detected, statistics: PlainMapping | None = None) -> None:
+    """Plans the arguments of ``train.py``.
+
+    Args:
+        statistics: of the labels, those of :class:`dpt.data_check.labels.LabelStatistics`.
+    """
+    from dpt.data_check.labels import LabelStatistics
+
+    labels = None if statistics is None else LabelStatistics(**statistics)
+    table, size = plan.folder / "pairs.csv", plan.given.get("data.image_size")
+    settings = settings_of(detected, plan.root, table, size, labels) | plan.model
     settings |= {"logger": "csv", "run_dir": str(plan.folder)}
     if "model.weights" in plan.given:  # its decoder may have no batch norm
         settings.pop("model.decoder.batch_norm", None)
-    if not any(re.match(r"model($|[./]encoder|\.weights)", key) for key in plan.given):
-        settings |= pretrained_settings()
     keys = keys_of(plan.overrides)
     chosen = [f"{k}={as_text(v)}" for k, v in settings.items() if not is_below(keys, k)]
     plan.arguments = chosen + plan.overrides
@@ -208,22 +248,36 @@ def _run_in(plan: Plan, command: str, job: str, name: str, arguments: Sequence[s
     run_configured(command, job, [*kept, f"run_dir={as_text(str(plan.folder / name))}"])
 
 
-def _choose_steps(plan: Plan) -> None:
-    """Times a few steps, and adds the number of steps and the interval of validations."""
-    folder = Path(tempfile.mkdtemp(prefix="timing-", dir=plan.folder))
-    _run_in(plan, "train", "dpt.commands.fit:time_steps", folder.name, plan.arguments)
-    times = json.loads((folder / "times.json").read_text())
+def _measured(plan: Plan, job: str) -> Plain:
+    """Returns what a job measures with the planned arguments."""
+    folder = Path(tempfile.mkdtemp(prefix="measured-", dir=plan.folder))
+    _run_in(plan, "train", job, folder.name, plan.arguments)
+    values: Plain = json.loads((folder / MEASURED).read_text())
     shutil.rmtree(folder)
-    remaining = plan.deadline - time.monotonic()
-    step = times["step"]
-    steps, validations = length_of(remaining, step=step, validation=times["validation"])
-    print(f"steps: {steps}, as one takes {step:.2f} s")
-    if steps == _MIN_STEPS:
-        print("--time is too short here: this minimum of steps takes longer")
-    plan.arguments.append(f"steps={steps}")
+    return values
+
+
+def _choose_steps(plan: Plan) -> None:
+    """Times a few steps, and adds the time of training, the largest number of steps and the
+    interval of validations."""
+    times = Times(**_measured(plan, "dpt.commands.fit:time_steps"))
+    length = length_of(plan.remaining, times, export=_EXPORT_SECONDS * plan.slowness)
+    say(f"training: {length.seconds:.0f} s, about {length.steps} steps of {times.step:.2f} s")
+    if length.steps == _MIN_STEPS:
+        say("--time is too short here: this minimum of steps takes longer")
+    plan.arguments.append(f"steps={length.steps * 2}")  # if they become faster
+    plan.arguments.append(f"callbacks.deadline.seconds={length.seconds:.0f}")
     if "trainer.val_check_interval" not in plan.given:
-        interval = math.ceil(steps / validations) * times["batches"]
+        interval = math.ceil(length.steps / length.validations) * times.batches
+        interval *= 2 if length.validations == 1 else 1  # the last step is validated in any case
         plan.arguments.append(f"trainer.val_check_interval={interval}")
+
+
+def train(cfg: PlainMapping) -> None:
+    """Trains without scores of baselines, which ``dpt evaluate`` adds."""
+    from dpt.training.fit import fit
+
+    fit(cfg, with_baselines=False)
 
 
 def seconds_of(text: str) -> float:
@@ -234,12 +288,19 @@ def seconds_of(text: str) -> float:
     return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
 
 
-def settings_of(detected: Detected, root: Path, table: Path, image_size: object = None) -> Plain:
+def settings_of(
+    detected: Detected,
+    root: Path,
+    table: Path,
+    image_size: object = None,
+    labels: LabelStatistics | None = None,
+) -> Plain:
     """Returns the arguments of ``train.py`` for the folder and this machine, by key.
 
     Args:
         table: where the samples of ``data=folder`` are listed.
         image_size: the user's ``data.image_size``, [H, W]. None: it follows from the images' size.
+        labels: statistics of the masks; None if they are not known yet.
     """
     import torch
 
@@ -251,7 +312,10 @@ def settings_of(detected: Detected, root: Path, table: Path, image_size: object 
     scale = min(1.0, math.sqrt(_PIXELS[device] / (height * width)))
     sizes = image_size or [max(32, 32 * round(side * scale / 32)) for side in (height, width)]
     size = validate(tuple[int, int], sizes, "data.image_size")
-    cache_size = [side * 3 // 2 for side in size]  # enough for the largest zoom
+    enlarged = _SCALE
+    if labels is not None:
+        enlarged = enlargement(labels.thickness, (height, width), size)
+    cache_size = [round(side * 1.2 * enlarged) for side in size]  # enough for most zooms
     sample_bytes = 9 * max(math.prod(cache_size), height * width // 4)
     is_cached = 0 < sample_bytes * len(detected.rows) < _CACHE_BYTES
     values: Plain = {"task": detected.task, "data": detected.data, "data.root": str(root)}
@@ -269,10 +333,40 @@ def settings_of(detected: Detected, root: Path, table: Path, image_size: object 
     if is_cached:
         values |= {"data.cache": True, "data.cache_size": cache_size}
     if detected.task in ("segmentation", "joint"):
-        values["data.eval_size"] = [side * 5 // 4 for side in size]  # the middle of the zooms
+        values["data.eval_size"] = [round(side * enlarged) for side in size]
+        values["augment.zoom"] = [round(factor * enlarged, 3) for factor in _ZOOM]
     if detected.class_weights:
         values["task.segmentation_loss.class_weights"] = detected.class_weights
+    if labels is not None:
+        weights = detected.class_weights or [1.0] * len(labels.fractions)
+        values |= label_settings(labels, weights)
     return values
+
+
+def enlargement(thickness: float, image: tuple[int, int], crop: tuple[int, int]) -> float:
+    """Returns the scale of whole images in evaluation as a multiple of that at which they cover a
+    training crop: larger where structures would be thinner than ``_THIN`` pixels.
+
+    Args:
+        thickness: of the structures, in pixels of the file.
+        image, crop: sizes (H, W).
+    """
+    covering = max(crop[0] / image[0], crop[1] / image[1])
+    largest = min(1.0, math.sqrt(_EVAL_PIXELS / math.prod(image)))
+    return max(_SCALE, min(largest, _THIN / thickness) / covering)
+
+
+def label_settings(labels: LabelStatistics, weights: Sequence[float]) -> Plain:
+    """Returns the settings of the augmentation and of the head that follow from the masks.
+
+    Args:
+        weights: of the classes in the loss.
+    """
+    products = [f * w for f, w in zip(labels.fractions, weights, strict=True)]
+    settings: Plain = {f"{_HEAD}prior": [round(p / sum(products), 6) or 1e-6 for p in products]}
+    if labels.uprightness < _UPRIGHT:
+        settings |= {"augment.vflip": 0.5, "augment.turn": 1.0}
+    return settings
 
 
 def pretrained_settings() -> Plain:
@@ -294,8 +388,7 @@ def pretrained_settings() -> Plain:
 
 
 def time_steps(cfg: PlainMapping) -> None:
-    """Times a few training steps, and writes ``times.json``: batches per step, seconds per step,
-    and the estimated seconds per validation."""
+    """Times a few training steps, and writes :class:`Times`."""
     import numpy as np
     from lightning.pytorch.callbacks import LambdaCallback
 
@@ -312,25 +405,44 @@ def time_steps(cfg: PlainMapping) -> None:
         trainer.should_stop = len(times) > 3 and times[-1] - times[0] > _TIMING_SECONDS
 
     single_batches = {**cfg, "trainer": {**cfg["trainer"], "accumulate_grad_batches": 1}}
-    short_run(single_batches, LambdaCallback(on_train_batch_end=note_time), steps=10)
-    seconds = float(np.median(np.diff(times[2:])))
+    short_run(single_batches, LambdaCallback(on_train_batch_end=note_time), steps=_TIMED_STEPS)
+    seconds = float(np.median(np.diff(times[1:])))
     images = len(make_dataset(cfg["data"], "val"))
     batches = cfg["trainer"]["accumulate_grad_batches"]
-    results = {
-        "batches": batches,
-        "step": batches * seconds,
-        "validation": validation_cost(settings) * seconds * images / settings.batch_size,
-    }
-    write_json(Path(cfg["run_dir"]) / "times.json", results)
+    validation = validation_cost(settings) * seconds * images / settings.batch_size
+    results = Times(batches, batches * seconds, images, validation)
+    write_json(Path(cfg["run_dir"]) / MEASURED, asdict(results))
 
 
-def length_of(remaining: float, *, step: float, validation: float) -> tuple[int, int]:
-    """Returns the numbers of steps and of validations that fit into ``remaining`` seconds, besides
-    scoring and export."""
+@dataclass(frozen=True)
+class Times:
+    """Seconds of a step and of a validation, with what they consist of."""
+
+    batches: int  # of a step
+    step: float
+    images: int  # of val
+    validation: float
+
+
+class Length(NamedTuple):
+    """The length of a run."""
+
+    seconds: float  # of training with its validations
+    steps: int  # that probably fit
+    validations: int
+
+
+def length_of(remaining: float, times: Times, *, export: float) -> Length:
+    """Returns the length of training that leaves time for scoring and for ``export`` seconds."""
     validations = 10 if remaining > 600 else 3
-    validations = max(1, min(validations, int(0.1 * remaining / validation)))
-    overhead = min((validations + 2) * validation + _EXPORT_SECONDS, 0.5 * remaining)
-    return max(_MIN_STEPS, int((remaining - overhead) / step)), validations
+    if times.images < _FEW_IMAGES:
+        validations = 1
+    validations = max(1, min(validations, int(0.1 * remaining / times.validation)))
+    # the last validation follows training, and dpt evaluate may take twice as long
+    after = min(3 * times.validation + export, 0.5 * remaining)
+    seconds = max(_MIN_STEPS * times.step, remaining - after)
+    training = seconds - (validations - 1) * times.validation
+    return Length(seconds, max(_MIN_STEPS, int(training / times.step)), validations)
 
 
 def table_text(rows: Sequence[Row]) -> str:

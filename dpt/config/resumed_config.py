@@ -24,6 +24,7 @@ RUN_CHOICE = {"resume", "run_dir", "overwrite"}
 """Keys that choose the run, and are no settings of it."""
 TRUSTED = {
     "dpt.evaluation.callbacks.Panels",
+    "dpt.training.callbacks.Deadline",
     "dpt.training.callbacks.Freeze",
     "dpt.training.callbacks.MovingAverage",
     "dpt.training.callbacks.Throughput",

@@ -38,6 +38,8 @@ class TrainTransform:
         zoom: (smallest, largest), drawn log-uniformly. Below 1 the window is larger than the
             image: grey, unlabelled and without depth outside it.
         hflip: probability of a horizontal flip.
+        vflip: probability of a vertical flip.
+        turn: probability of a turn by a random number of quarters, for data without an upright.
         rotate: largest angle, in degrees, to either side.
         color: strength in 0..1 of changes of brightness, contrast, saturation and hue, made with
             probability 0.8; see :func:`dpt.data.color_changes.change_colors`. Images of bands have
@@ -64,6 +66,8 @@ class TrainTransform:
     image_size: tuple[Count, Count]
     zoom: tuple[Positive, Positive] = (1.0, 1.0)
     hflip: Probability = 0.5
+    vflip: Probability = 0.0
+    turn: Probability = 0.0
     rotate: Annotated[float, Field(ge=0, le=180)] = 0.0
     color: Probability = 0.0
     gamma: Probability = 0.0
@@ -129,16 +133,22 @@ class TrainTransform:
     def draw_view(self, source: tuple[int, ...], random: np.random.Generator) -> tuple[View, float]:
         """Draws a view of an image of size ``source`` (H, W), and its zoom."""
         zoom = float(np.exp(random.uniform(*np.log(self.zoom))))
-        scale = max(self.image_size[0] / source[0], self.image_size[1] / source[1]) * zoom
-        rows, columns = (max(1, round(side / scale)) for side in self.image_size)
-        factor = whole_factor((rows, columns), self.image_size)
+        quarters = 0
+        if self.turn and random.random() < self.turn:
+            quarters = int(random.integers(4))
+        size = self.image_size[::-1] if quarters % 2 else self.image_size
+        scale = max(size[0] / source[0], size[1] / source[1]) * zoom
+        rows, columns = (max(1, round(side / scale)) for side in size)
+        factor = whole_factor((rows, columns), size)
         height, width = rows // factor * factor, columns // factor * factor  # are resized faster
         y, x = random.random(2).tolist()
         top, left = _start(y, source[0] - height), _start(x, source[1] - width)
-        view = View.of_window(Window(top, left, height, width), self.image_size)
+        view = View.of_window(Window(top, left, height, width), size).turned(quarters)
         # flip and angle have random generators of their own
         if self.hflip and Random(int(random.integers(2**32))).random() < self.hflip:
             view = view.flipped()
+        if self.vflip and random.random() < self.vflip:
+            view = view.turned(2).flipped()
         if self.rotate:
             angle = Random(int(random.integers(2**32))).uniform(-self.rotate, self.rotate)
             view = view.rotated(angle)

@@ -1,6 +1,8 @@
 """``dpt evaluate``: scores a checkpoint, or predictions on disk, and writes the results."""
 
 import logging
+import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import lightning as L
@@ -15,6 +17,7 @@ from dpt.evaluation.baselines import named, trivial_scores
 from dpt.evaluation.passes import score_checkpoint, score_files
 from dpt.evaluation.report import write_confusion, write_per_image, write_report
 from dpt.evaluation.scoring import DatasetScores, Scorer, blocks_of
+from dpt.files import plural
 from dpt.html import require_free
 from dpt.metrics import Protocol
 from dpt.objectives.batches import nonfinite_summary
@@ -109,8 +112,29 @@ def _write(cfg: PlainMapping, scorer: Scorer, result: DatasetScores, dataset: Da
         lower_is_better=result.lower_is_better,
     )
     log.info("%d images; report: %s", len(result.images), folder / "report.html")
+    log.info("%s", verdict(result, baselines))
     if broken:
         raise ValueError(f"{nonfinite_summary(broken)}: the scores are unreliable")
+
+
+def verdict(result: DatasetScores, baselines: Mapping[str, Mapping[str, float]]) -> str:
+    """Returns a sentence that compares the first score with the best baseline."""
+    name = result.headlines[0]
+    score, interval, count = result.scores[name], result.intervals[name], len(result.images)
+    text = f"{name} {score:.3f} on {plural(count, 'image')}"
+    if not math.isnan(interval.low):
+        text += f" (95 % interval: {interval.low:.3f} to {interval.high:.3f})"
+    sign = -1 if name in result.lower_is_better else 1
+    rows = [(sign * row[name], kind) for kind, row in baselines.items() if name in row]
+    rows = [row for row in rows if not math.isnan(row[0])]
+    if not rows:
+        return text
+    best, kind = max(rows)
+    baseline = f"the baseline {kind} ({sign * best:.3f})"
+    if sign * score > best:
+        return f"{text}: better than {baseline}"
+    remedy = "train longer, add images, or check the labels (dpt data check)"
+    return f"{text}: NO BETTER than {baseline}: {remedy}"
 
 
 def _baselines(cfg: PlainMapping, scorer: Scorer, dataset: Dataset) -> dict[str, dict[str, float]]:

@@ -173,6 +173,8 @@ class SegmentationHeadConfig(QueryConfig):
         kind: ``dpt`` reads the decoder's map, ``linear`` the encoder's tokens; ``masks`` predicts a
             mask and a class for each query and computes class scores from them.
         dropout: before the last convolution.
+        prior: of ``dpt``: the probability of each class at the start of training, above 0; empty:
+            random ones.
         auxiliary: of ``dpt``: a second head on the penultimate fusion output, for training.
         upsample: of ``dpt``: ``image`` interpolates the logits to the image's size; ``double``
             doubles them first, at any patch size (transformers).
@@ -180,8 +182,13 @@ class SegmentationHeadConfig(QueryConfig):
 
     kind: Literal["dpt", "linear", "masks"] = "dpt"
     dropout: float = Field(0.1, ge=0, le=1)
+    prior: tuple[Positive, ...] = ()
     auxiliary: bool = True
     upsample: Upsampling = "image"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_per_class(self.num_classes, prior=self.prior)
 
     @property
     def output(self) -> OutputSpec:
@@ -210,12 +217,18 @@ class SegmentationHead(Head):
         self.output = config.output
 
         def layers() -> nn.Sequential:
+            classify = nn.Conv2d(in_channels, config.num_classes, kernel_size=1)
+            if config.prior:
+                assert classify.bias is not None
+                nn.init.zeros_(classify.weight)
+                with torch.no_grad():
+                    classify.bias.copy_(torch.tensor(config.prior).log())
             return nn.Sequential(
                 nn.Conv2d(in_channels, in_channels, kernel_size=3, padding=1, bias=False),
                 nn.BatchNorm2d(in_channels),
                 nn.ReLU(),
                 nn.Dropout(config.dropout),
-                nn.Conv2d(in_channels, config.num_classes, kernel_size=1),
+                classify,
             )
 
         self.layers = layers()

@@ -18,10 +18,11 @@ from torch import nn
 from dpt.data.loading import seconds_without_batch
 from dpt.objectives.teacher import ema
 from dpt.process import SIGNALS, Stopped, end_now, requeue
-from dpt.training.lightning_internals import ProgressBar, lift_minimum
+from dpt.training.lightning_internals import ProgressBar, end_training_at, lift_minimum
+from dpt.training.optim import StepSchedule
 from dpt.training.task import Task
 from dpt.types import Batch
-from dpt.validation import Share
+from dpt.validation import Plain, PlainMapping, Positive, Share
 
 log = logging.getLogger("dpt")
 
@@ -69,6 +70,52 @@ class Throughput(Callback):
         if trainer.global_step % 10 == 0:
             rate = self.images / (time.monotonic() - self.since)
             cast(Task, pl_module).log("train/images_per_s", rate, batch_size=1)
+
+
+class Deadline(StepCallback):
+    """Ends training by the clock, and the schedule with it.
+
+    After every step the run gets as many steps as fit into the time at its pace so far, but no more
+    than are configured, and the schedule is compressed to them: on a machine that becomes slower
+    the rate still reaches its end. A resumed run has the rest of the time.
+
+    Args:
+        seconds: of training with its validations; None: the configured steps are all made.
+    """
+
+    def __init__(self, *, seconds: Positive | None) -> None:
+        self.seconds = seconds
+        self.spent = 0.0  # before this process resumed the run
+        self.begun: float | None = None
+        self.most_steps = 0
+
+    def elapsed(self) -> float:
+        """Returns the seconds that all processes of the run have trained."""
+        here = 0.0 if self.begun is None else time.monotonic() - self.begun
+        return self.spent + here
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: object) -> None:
+        self.begun, self.most_steps = time.monotonic(), int(trainer.estimated_stepping_batches)
+        if trainer.global_step:
+            self.on_step(trainer, cast(Task, pl_module))
+
+    def on_step(self, trainer: L.Trainer, task: Task) -> None:
+        if self.seconds is None:
+            return
+        step, elapsed = trainer.global_step, max(self.elapsed(), 1e-6)
+        fitting = step + int(step * max(0.0, self.seconds / elapsed - 1))
+        total = trainer.strategy.broadcast(min(fitting, self.most_steps))
+        end_training_at(trainer, total)
+        task.total_steps = float(total)
+        for config in trainer.lr_scheduler_configs:
+            if isinstance(config.scheduler, StepSchedule):
+                config.scheduler.pace = self.most_steps / total
+
+    def state_dict(self) -> Plain:
+        return {"seconds": self.elapsed()}
+
+    def load_state_dict(self, state_dict: PlainMapping) -> None:
+        self.spent = float(state_dict["seconds"])
 
 
 class ProgressLines(StepCallback):

@@ -83,7 +83,7 @@ class Run:
     first_step: int | None
 
 
-def fit(cfg: PlainMapping) -> Scores:
+def fit(cfg: PlainMapping, *, with_baselines: bool = True) -> Scores:
     """Trains, validates, and writes the run's folder.
 
     A run that a signal or a limit ends early is validated too, and writes ``last.ckpt`` and
@@ -91,6 +91,7 @@ def fit(cfg: PlainMapping) -> Scores:
 
     Args:
         cfg: configuration of the run as plain data (``conf/train.yaml``).
+        with_baselines: also score predictors that use no trained model.
 
     Returns:
         The final validation metrics.
@@ -113,7 +114,7 @@ def fit(cfg: PlainMapping) -> Scores:
         if scores:
             write_json(run.folder / "metrics.json", {**scores, **notes})
     if scores:
-        log_scores(run, scores, notes)
+        log_scores(run, scores, notes, with_baselines=with_baselines)
         minutes = (time.monotonic() - started) / 60
         log.info("%d steps in %.1f minutes", run.trainer.global_step, minutes)
         log_folders(run.folder)
@@ -218,11 +219,13 @@ def notes_of(run: Run) -> dict[str, float | str]:
     }
 
 
-def log_scores(run: Run, scores: Scores, notes: Mapping[str, float | str]) -> None:
+def log_scores(
+    run: Run, scores: Scores, notes: Mapping[str, float | str], *, with_baselines: bool
+) -> None:
     """Logs the scores beside those of baselines, which a stopped job may not have the time for."""
     data, trainer = run.data, run.trainer
     baselines: dict[str, dict[str, float]] = {}
-    if run.stop.received is None:
+    if with_baselines and run.stop.received is None:
         count = trainer.num_val_batches[0] * data.settings.batch_size * trainer.world_size
         baselines = trivial_scores(
             data.objectives,

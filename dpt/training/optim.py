@@ -229,16 +229,20 @@ class StepSchedule(LRScheduler):
 
     A resumed run sets the step, so this schedule has no state of its own. (torch's ``LambdaLR``
     stores counts of its calls.)
+
+    Attributes:
+        pace: factor of the step; above 1 the schedule ends earlier than its last step.
     """
 
     def __init__(
         self, optimizer: Optimizer, factor: Callable[[int], float], *, step: int = 0
     ) -> None:
         self.factor = factor
+        self.pace = 1.0
         super().__init__(optimizer, last_epoch=step - 1)  # and makes one step
 
     def get_lr(self) -> list[float | Tensor]:
-        return [rate * self.factor(self.last_epoch) for rate in self.base_lrs]
+        return [rate * self.factor(round(self.pace * self.last_epoch)) for rate in self.base_lrs]
 
     def at(self, step: int) -> "StepSchedule":
         """Returns the same schedule at another step."""

@@ -343,3 +343,28 @@ def test_importing_dpt_data_does_not_import_albumentations():
         "assert 'albumentations' not in sys.modules and 'lightning' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_transform_turns_and_flips_image_labels_and_depth_alike():
+    """Without zoom each result is one of the eight views of a square, all of which occur."""
+    sample = coordinates(H, H)
+    views = [(k, step) for k in range(4) for step in (1, -1)]
+    seen = set()
+    for seed in range(80):
+        out = run(sample, seed, image_size=(H, H), turn=1.0, vflip=0.5)
+        (found,) = [
+            (k, step)
+            for k, step in views
+            if np.array_equal(out["image"], np.rot90(sample["image"], k)[::step])
+        ]
+        seen.add(found)
+        for key in ("labels", "depth", "valid"):
+            np.testing.assert_array_equal(out[key], np.rot90(sample[key], found[0])[:: found[1]])
+    assert seen == {*views}
+
+
+def test_transform_turned_crops_have_the_size_of_others():
+    for seed in range(8):
+        out = run(coordinates(), seed, image_size=(24, 40), turn=1.0, zoom=(0.8, 1.5))
+        assert out["image"].shape == (24, 40, 3)
+        assert out["labels"].shape == (24, 40)

@@ -127,3 +127,15 @@ def test_view_sample_long_image_rotated():
     assert out["valid"][25, 10]
     assert out["depth"][25, 10] == pytest.approx(column, abs=1)
     assert out["image"][25, 10, 0] == round(column) // 200
+
+
+@pytest.mark.parametrize("quarters", range(-1, 5))
+def test_view_turned_moves_whole_pixels(quarters):
+    view = View.of_window(Window(0, 0, H, W), (H, W)).turned(quarters)
+    out = view_sample(coordinates(), view)
+    for name, array in coordinates().items():
+        np.testing.assert_array_equal(out[name], np.rot90(array, quarters))
+    upside_down = View.of_window(Window(0, 0, H, W), (H, W)).turned(2).flipped()
+    np.testing.assert_array_equal(
+        view_sample(coordinates(), upside_down)["image"], coordinates()["image"][::-1]
+    )

@@ -263,3 +263,21 @@ def test_wrong_settings_name_what_is_allowed(name, settings, message):
     with pytest.raises(ValueError, match=message) as caught:
         validate(HEADS[name], settings, "heads")
     assert "\n" not in str(caught.value)
+
+
+def test_segmentation_head_starts_at_its_prior():
+    """Before training, every pixel has the probabilities of the classes: the constant baseline."""
+    prior = (0.2, 0.7, 0.1)
+    config = SegmentationHeadConfig(num_classes=3, prior=prior)
+    head = SegmentationHead(config, 8).eval()
+    logits = head(features(), (48, 80))
+    expected = torch.tensor(prior).view(3, 1, 1).expand(2, 3, 48, 80)
+    torch.testing.assert_close(logits.softmax(1), expected)
+    assert (logits.argmax(1) == 1).all()
+    assert head.auxiliary_layers is not None
+    torch.testing.assert_close(head.auxiliary_layers[-1].bias.exp(), torch.tensor(prior))
+
+
+def test_segmentation_head_refuses_a_prior_of_other_classes():
+    with pytest.raises(ValueError, match="prior"):
+        SegmentationHeadConfig(num_classes=3, prior=(0.5, 0.5))

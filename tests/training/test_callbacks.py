@@ -18,6 +18,7 @@ from dpt.evaluation.callbacks import spread
 from dpt.objectives import DepthObjective, RegressionObjective, SegmentationObjective
 from dpt.training import callbacks
 from dpt.training.callbacks import MovingAverage, StopOnSignal, Throughput
+from dpt.training.optim import warmup_then_decay
 from dpt.types import HeadOutput, OutputSpec
 
 
@@ -322,3 +323,68 @@ def test_an_average_leaves_training_alone_and_has_statistics_of_its_own(train, t
         train(folder, *common, "trainer.max_steps=8", "resume=auto", "+callbacks.ema=null")
     expected, found = (checkpoint_of(folder)["state_dict"] for folder in (plain, averaged))
     assert_equal(found, expected)
+
+
+def deadline_of(seconds, clock, monkeypatch, *, steps=100):
+    """A run's deadline, schedule and trainer, for which ``clock`` is a list of the time."""
+    monkeypatch.setattr(callbacks, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    schedule = warmup_then_decay(optimizer, total_steps=steps, decay="cosine", warmup=0)
+    trainer = fake_trainer(
+        global_step=0,
+        estimated_stepping_batches=steps,
+        strategy=SimpleNamespace(broadcast=lambda value: value),
+        lr_scheduler_configs=[SimpleNamespace(scheduler=schedule)],
+    )
+    return callbacks.Deadline(seconds=seconds), schedule, trainer
+
+
+def test_deadline_ends_training_and_schedule_by_the_clock(monkeypatch):
+    """The machine becomes slower after 10 steps: the run is shorter, its rate still ends at 0."""
+    clock, task = [50.0], SimpleNamespace(total_steps=0.0)
+    deadline, schedule, trainer = deadline_of(20.0, clock, monkeypatch)
+    deadline.on_train_start(trainer, task)
+    loop = trainer.fit_loop.epoch_loop
+    rates = []
+    while trainer.global_step < getattr(loop, "max_steps", 100):
+        trainer.global_step += 1
+        clock[0] += 0.2 if trainer.global_step <= 10 else 1.0
+        schedule.optimizer.step()
+        schedule.step()
+        deadline.on_step(trainer, task)
+        rates.append(schedule.get_lr()[0])
+    assert trainer.global_step == task.total_steps == 10 + 18
+    assert 70 <= clock[0] < 71
+    assert rates == sorted(rates, reverse=True)
+    assert rates[-1] == pytest.approx(0, abs=1e-6)
+
+
+def test_deadline_makes_no_more_than_the_configured_steps(monkeypatch):
+    clock = [0.0]
+    deadline, schedule, trainer = deadline_of(1000.0, clock, monkeypatch)
+    deadline.on_train_start(trainer, SimpleNamespace())
+    trainer.global_step, clock[0] = 5, 1.0
+    deadline.on_step(trainer, SimpleNamespace(total_steps=0.0))
+    assert trainer.fit_loop.epoch_loop.max_steps == 100
+    assert schedule.pace == 1
+
+
+def test_deadline_of_a_resumed_run_counts_the_time_before(monkeypatch):
+    clock = [0.0]
+    deadline, schedule, trainer = deadline_of(10.0, clock, monkeypatch)
+    deadline.load_state_dict({"seconds": 8.0})
+    trainer.global_step = 40
+    deadline.on_train_start(trainer, SimpleNamespace(total_steps=0.0))
+    assert trainer.fit_loop.epoch_loop.max_steps == 50
+    assert schedule.pace == 2
+    clock[0] = 1.5
+    assert deadline.state_dict() == {"seconds": 9.5}
+
+
+def test_deadline_without_a_limit_changes_nothing(monkeypatch):
+    deadline, schedule, trainer = deadline_of(None, [0.0], monkeypatch)
+    deadline.on_train_start(trainer, SimpleNamespace())
+    trainer.global_step = 5
+    deadline.on_step(trainer, SimpleNamespace())
+    assert not hasattr(trainer.fit_loop.epoch_loop, "max_steps")
+    assert schedule.pace == 1

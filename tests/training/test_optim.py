@@ -197,3 +197,18 @@ def test_rates_keep_their_ratio():
     small, large = (group["lr"] for group in optimizer.param_groups)
     assert 0 < small < 0.1
     assert large == pytest.approx(4 * small)
+
+
+def test_schedule_of_another_pace_ends_earlier():
+    parameter = nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    schedule = warmup_then_decay(optimizer, total_steps=20, decay="cosine", warmup=0)
+    schedule.pace = 2.0
+    rates = []
+    for _ in range(10):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    expected = [0.5 * (1 + math.cos(math.pi * k / 10)) for k in range(10)]
+    assert rates == pytest.approx(expected)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0)
