@@ -145,12 +145,15 @@ RUN = (*TINY_VIT, *TINY_DATA, *ON_CPU, "data.eval_size=null")
 def test_fit_trains_scores_and_exports(tmp_path, capsys, monkeypatch):
     root, run = folder(tmp_path / "set"), tmp_path / "run"
     clock = itertools.count(0, 30)  # a slow machine: half a minute between two looks at the clock
-    monkeypatch.setattr("dpt.commands.fit.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    times = SimpleNamespace(monotonic=lambda: next(clock), process_time=lambda: 1.0)
+    monkeypatch.setattr("dpt.commands.fit.time", times)
     call("fit", str(root), "--time", "40s", *RUN, f"run_dir={run}")
     printed = capsys.readouterr().out
     assert "training: python train.py" in printed
-    assert "steps: 10, as one takes 30.00 s\n--time" in printed
-    assert next(clock) == 30 * 6  # four steps were timed, not ten
+    assert "training: 300 s, about 10 steps of 30.00 s\n--time" in printed
+    assert printed.splitlines()[0].startswith(str(root))
+    assert printed.splitlines()[-1].startswith("miou 0.")
+    assert "the baseline" in printed.splitlines()[-1]
     for name in ("data_check/report.html", "evaluation/report.html", "checkpoints/best.ckpt"):
         assert (run / name).is_file()
     assert (run / "metrics.json").is_file()
