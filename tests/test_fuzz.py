@@ -393,7 +393,8 @@ def label_tools(folder):
         write_folder(root, drawn)
         paths = [path.relative_to(root).as_posix() for path in files_below(root)]
         sources = FORMATS[name].find(root, paths)
-        for source in {sources[0], sources[-1]}:
+        metas = [path for path in paths if path.endswith("meta.json")]
+        for source in sorted({sources[0], sources[-1], *metas}):
             found[root / source] = [partial(read, root, name)]
     return found
 

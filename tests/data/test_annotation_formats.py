@@ -572,12 +572,16 @@ def write_label_studio(root, region=studio_polygon):
     write_json(root / "project-1.json", tasks)
 
 
-@pytest.mark.parametrize("region", [studio_polygon, studio_brush])
+def studio_polygon_without_size(label, mask):
+    return studio_polygon(label, mask, original_width=None, original_height=None)
+
+
+@pytest.mark.parametrize("region", [studio_polygon, studio_brush, studio_polygon_without_size])
 def test_label_studio_is_read_exactly(tmp_path, region):
     write_label_studio(tmp_path, region)
     annotations = read("labelstudio", tmp_path)
     assert_equal(annotations)
-    assert annotations.images[0].size == SIZE
+    assert annotations.images[0].size == (None if "without" in region.__name__ else SIZE)
 
 
 @pytest.mark.parametrize(

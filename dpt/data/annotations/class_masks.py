@@ -8,7 +8,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from posixpath import basename, splitext
 from typing import ClassVar, NamedTuple
 
 from dpt.data.annotations.base import (
@@ -96,10 +95,10 @@ def _by_name(files: Sequence[str]) -> list[_Mask]:
     paths = images_of(files)
     stems: dict[str, list[str]] = defaultdict(list)
     for path in paths:
-        stems[splitext(basename(path))[0]].append(path)
+        stems[_stem(path)].append(path)
     masks: list[_Mask] = []
     for path in paths:
-        stem = splitext(basename(path))[0]
+        stem = _stem(path)
         for match in re.finditer("[-_]+", stem):
             images = stems.get(stem[: match.start()], [])
             if len(images) == 1 and stem[match.end() :]:
@@ -113,13 +112,17 @@ def _by_folder(files: Sequence[str]) -> list[_Mask]:
     """Returns the pictures in ``masks/CLASS`` with the name of an image in another folder."""
     paths = images_of(files)
     class_paths = [path for path in paths if _MASK_FOLDERS.fullmatch(_parent_name(path, 2))]
-    images = {splitext(basename(path))[0]: path for path in {*paths} - {*class_paths}}
+    images = {_stem(path): path for path in {*paths} - {*class_paths}}
     masks: list[_Mask] = []
     for path in class_paths:
-        image, name = images.get(splitext(basename(path))[0]), _parent_name(path, 1)
+        image, name = images.get(_stem(path)), _parent_name(path, 1)
         if image is not None and name.lower() not in SPLITS:
             masks.append(_Mask(path, image, name))
     return masks
+
+
+def _stem(path: str) -> str:
+    return path.rpartition("/")[2].rpartition(".")[0]
 
 
 def _parent_name(path: str, level: int) -> str:

@@ -64,7 +64,7 @@ class CvatFormat(AnnotationFormat):
 
     def find(self, root: Path, files: Sequence[str]) -> list[str]:
         candidates = [path for path in files if path.lower().endswith(".xml")]
-        return files_like(root, candidates, rb"<annotations>\s*<(version|meta)>")
+        return files_like(root, candidates, rb"<annotations>\s*<(version|meta|image)\b")
 
     def read(self, root: Path, sources: Sequence[str], files: Sequence[str]) -> Annotations:
         reading = Reading(root, self.title, files)

@@ -27,7 +27,7 @@ from dpt.data.annotations.base import (
     local_name,
 )
 from dpt.data.annotations.reading import Points, Reading, Text, files_like, read_json
-from dpt.data.annotations.shapes import ellipse_ring, rotated
+from dpt.data.annotations.shapes import RelativePolygon, ellipse_ring, rotated
 from dpt.data.formats.io import IMAGE_SUFFIXES
 from dpt.data.formats.rle import Rle, encode_pixels
 
@@ -192,27 +192,28 @@ def _objects(reading: Reading, work: _Work, place: str) -> list[Annotation]:
         if len(names) != 1:
             reading.leave_out("region", f"with {len(names)} labels", place)
             continue
-        if row.size is None or row.image_rotation % 360:
-            reading.leave_out("region", "of an image that is turned, or without a size", place)
+        if row.image_rotation % 360:
+            reading.leave_out("region", "of an image that is turned", place)
             continue
-        shape = _shape(reading, kind, row.value, row.size, place)
+        shape = _shape(reading, kind, row, place)
         if shape is not None:
             objects.append(Annotation(class_name=names[0], shape=shape, name=row.id))
     return objects
 
 
-def _shape(
-    reading: Reading, kind: str, value: _Value, size: tuple[int, int], place: str
-) -> Shape | None:
+def _shape(reading: Reading, kind: str, row: _Result, place: str) -> Shape | None:
     """Returns the pixels of a region; None if it has no area, which ``reading`` counts."""
+    value = row.value
     if kind == "brush":
         return _Brush(bytes(value.rle))
-    percent = np.array([size[1], size[0]]) / 100
+    if kind == "polygon":
+        ring = reading.ring(lambda: as_ring(value.points), kind, place)
+        return None if ring is None else RelativePolygon(ring / 100)
 
     def corners() -> np.ndarray:
-        if kind == "polygon":
-            return as_ring(value.points) * percent
-        (x, y), radii = percent * (value.x, value.y), percent * (value.radiusX, value.radiusY)
+        height, width = row.size or (0, 0)
+        x, y = value.x * width / 100, value.y * height / 100
+        radii = value.radiusX * width / 100, value.radiusY * height / 100
         return rotated(ellipse_ring(x, y, *radii), x, y, math.radians(value.rotation))
 
     ring = reading.ring(corners, kind, place)
