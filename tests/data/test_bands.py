@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tifffile
 import torch
+from band_files import NODATA, SIZE, write_grey, write_multispectral, write_tiff
 
 from dpt.data import DataError, EvalTransform, FolderDataset, TrainTransform
 from dpt.data.formats import io
@@ -15,7 +16,6 @@ from dpt.data.statistics import measure_bands
 from dpt.data.view import view_image
 from dpt.geometry import View, Window
 from dpt.types import IGNORE_INDEX, Preprocessing
-from tests.band_files import NODATA, SIZE, write_grey, write_multispectral, write_tiff
 
 RNG = np.random.default_rng(0)
 ALL = FilePart(bands="all")

@@ -130,7 +130,7 @@ def test_processor_of_a_folder(tmp_path):
         "resample": 2,
     }
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(settings))
-    assert dpt.DPT.from_pretrained(tmp_path).config.to_dict()["preprocessing"] == {
+    expected = {
         "mean": [0.1, 0.2, 0.3],
         "std": [0.4, 0.5, 0.6],
         "image_size": [70, 98],
@@ -139,6 +139,9 @@ def test_processor_of_a_folder(tmp_path):
         "interpolation": "bilinear_antialias",
         "output_interpolation": "bicubic",
     }
+    preprocessing = dpt.DPT.from_pretrained(tmp_path).config.to_dict()["preprocessing"]
+    assert preprocessing | expected == preprocessing
+    assert preprocessing["pixels"] == "rgb"
 
 
 def test_which_version_a_file_is(tmp_path, caplog):
