@@ -448,7 +448,7 @@ def test_two_files_for_one_image_are_a_question(tmp_path):
 
 def test_objects_without_a_mask_are_counted(tmp_path):
     """No mask, a line, a polygon outside, one without a pixel, and one that is partly outside."""
-    shapes = ([], [[1, 2, 3, 4]], box(40, 40, 50, 50), box(3, 3, 3, 9), box(-9, -9, 2, 4))
+    shapes = ([], [[1, 2, 3, 4]], box(1e6, 40, 2e6, 50), box(3, 3, 3, 9), box(-9, -9, 2, 4))
     write_boxes(tmp_path, {"a": [("cup", shape) for shape in shapes]})
     data = folder_data(tmp_path)
     (note,) = data.notes

@@ -437,6 +437,14 @@ def test_long_outlines_are_refused(polygons, size):
         encode_mask(polygons, size)
 
 
+@pytest.mark.parametrize("shift", [(0, 20), (-30, 0), (1e9, 0), (0, -1e9)])
+def test_polygons_outside_have_no_pixel(shift):
+    corners = np.array([[0, 0], [30, 0], [30, 20], [0, 20]], float)
+    outside, inside = ((corners + offset).ravel().tolist() for offset in (shift, (0, 0)))
+    assert not coco.decode(encode_mask([outside], (20, 30))).any()
+    assert coco.decode(encode_mask([outside, inside], (20, 30))).all()
+
+
 @pytest.mark.parametrize("count", [1, 7, 8, 9, 65])
 def test_many_small_polygons_are_one_mask(count):
     random = np.random.default_rng(0)

@@ -108,7 +108,7 @@ class PictureSegment(Shape):
         stored = io.read_objects(self.picture)
         if stored.shape != size:
             raise ValueError(f"{self.picture} has the size {stored.shape}, not {size}")
-        return encode_pixels(stored.astype(str) == self.id)
+        return encode_pixels(stored == int(self.id))
 
 
 class PanopticImage(AnnotatedImage):

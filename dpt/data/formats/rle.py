@@ -30,8 +30,14 @@ def encode_mask(segmentation: object, size: tuple[int, int]) -> Rle:
     """
     height, width = size
     if isinstance(segmentation, list):
-        _check_polygons([np.asarray(polygon, float) for polygon in segmentation], height, width)
-        return merge_masks(coco.frPyObjects(segmentation, height, width))
+        polygons = [np.asarray(polygon, float) for polygon in segmentation]
+        if not polygons or any(p.ndim != 1 or p.size < 6 or p.size % 2 for p in polygons):
+            raise ValueError("a polygon needs x and y of three points or more")
+        inside = [p for p in polygons if not _is_outside(p.reshape(-1, 2), height, width)]
+        if not inside:
+            return coco.frPyObjects({"size": [height, width], "counts": [height * width]}, *size)
+        _check_polygons(inside, height, width)
+        return merge_masks(coco.frPyObjects([p.tolist() for p in inside], height, width))
     code = segmentation if isinstance(segmentation, Mapping) else {}
     if [*map(float, code.get("size", ()))] != [height, width]:
         raise ValueError(f"it is neither polygons nor an RLE of {height}x{width}")
@@ -87,13 +93,16 @@ def pixels_of(code: Rle) -> np.ndarray:
     return np.repeat(starts - before, lengths) + np.arange(lengths.sum())
 
 
+def _is_outside(corners: np.ndarray, height: int, width: int) -> bool:
+    """Returns whether a polygon has no pixel in the image, wherever it is; NaN is not outside."""
+    return bool((corners.max(axis=0) <= 0).any() or (corners.min(axis=0) >= (width, height)).any())
+
+
 def _check_polygons(polygons: Sequence[np.ndarray], height: int, width: int) -> None:
     """Raises ValueError for polygons for which pycocotools would need too much memory or time.
 
     Both grow with the length of the outline, and it does not check that memory is given.
     """
-    if not polygons or any(p.ndim != 1 or p.size < 6 or p.size % 2 for p in polygons):
-        raise ValueError("a polygon needs x and y of three points or more")
     side = max(height, width)
     outline = 0.0
     for polygon in polygons:
