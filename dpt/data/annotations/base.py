@@ -154,7 +154,7 @@ class Annotations:
         classes: in their order; classes of objects that it lacks come after them.
         background: whether pixels without an object belong to none of the classes; otherwise they
             are unlabelled. The default of ``data.background``.
-        notes: what was left out and why, such as "12 boxes without a mask", a sentence each.
+        notes: what was left out, or decided, and why, such as "12 boxes without a mask".
     """
 
     source: Path

@@ -56,7 +56,7 @@ def _samples(folder: Folder, name: str, sources: list[str]) -> Detected:
     )
     folder.note("objects: " + few([f"{name} ({n})" for name, n in objects.most_common()], 40))
     for note in annotations.notes:
-        folder.note(f"not used: {note}")
+        folder.note(f"labels: {note}")
     unlabelled = [path.relative_to(folder.root).as_posix() for path in bare]
     folder.used.update(sources, *rows)
     folder.leave_out(unlabelled, ", images without a label file")
