@@ -241,12 +241,19 @@ class CocoFile:
                 )
                 objects.append(item)
             kind = AnnotatedImage if map_file is None else PanopticImage
-            size = row.height, row.width
             image = kind(
-                image=paths[row.id], size=size, objects=objects, split=split, map_file=map_file
+                image=paths[row.id],
+                size=(row.height, row.width),
+                objects=objects,
+                split=split,
+                map_file=map_file,
             )
             images.append(image)
-        self._note_left_out(left_out, images)
+        if left_out and not any(image.objects for image in images):
+            raise DataError(f"{self.path}: boxes, but no masks: add polygons or RLE to the objects")
+        if left_out:
+            what = f"{plural(len(left_out), 'object')} without a mask (id {few(left_out)})"
+            self.notes.append(f"{what} left out: {self.path}")
         return images
 
     def _refuse_copies(self, paths: Mapping[int | str, Path]) -> None:
@@ -255,14 +262,6 @@ class CocoFile:
             ids = few([str(i) for i, other in paths.items() if other == image])
             fault = f"{image} has several ids, {ids}"
             raise DataError(f"{self.path}: {fault}: give it one, or remove copies")
-
-    def _note_left_out(self, left_out: Sequence[str], images: Sequence[AnnotatedImage]) -> None:
-        if left_out and not any(image.objects for image in images):
-            remedy = "add polygons or RLE to the objects"
-            raise DataError(f"{self.path}: boxes, but no masks: {remedy}")
-        if left_out:
-            what = f"{plural(len(left_out), 'object')} without a mask (id {few(left_out)})"
-            self.notes.append(f"{what} left out: {self.path}")
 
 
 def _shape(segment: _Segment, picture: Path | None) -> Shape | None:

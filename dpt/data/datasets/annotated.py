@@ -49,13 +49,9 @@ class ObjectLabels:
         things: Sequence[str | int] | None = None,
     ) -> None:
         self._front, self.source = front, annotations.source
-        self._image_of_raw: dict[str, Path] = {}  # the first one with an object of the class
-        for image in images:
-            self._image_of_raw |= {
-                item.class_name: image.image
-                for item in image.objects
-                if item.class_name not in self._image_of_raw
-            }
+        self._image_of_raw = {  # the first one with an object of the class
+            item.class_name: image.image for image in reversed(images) for item in image.objects
+        }
         self._image_of_raw.pop(UNLABELLED, None)
         names = {item.class_name for item in _objects(annotations.images)} - {UNLABELLED}
         self._name_of_raw = {name: name_of_class(name, self.source) for name in names}
@@ -136,20 +132,18 @@ class ObjectLabels:
         masks = [_mask(*row) for row in rows if row[0] in self._thing_ids]
         return RawMaps(labels, objects, masks)
 
-    def empty_objects(self, image: AnnotatedImage, size: tuple[int, int]) -> list[str]:
-        """Returns the names of objects without a pixel in an image of ``size`` (H, W)."""
-        codes = image.rasterise(size, self._front).codes or ()
-        areas = areas_of(codes).tolist()
-        return [item.name for item, area in zip(image.objects, areas, strict=False) if not area]
-
-    def count_shared(self, image: AnnotatedImage, size: tuple[int, int]) -> int:
-        """Returns the number of pixels that are in several objects."""
+    def faults(self, image: AnnotatedImage, size: tuple[int, int]) -> tuple[list[str], int]:
+        """Returns the names of objects without a pixel in an image of ``size`` (H, W), and the
+        number of pixels that are in several objects."""
         codes = image.rasterise(size, self._front).codes or ()
         cover = np.zeros(size[0] * size[1], np.uint16)
-        for item, code in zip(image.objects, codes, strict=False):
-            if not item.is_crowd:
-                cover[pixels_of(code)] += 1
-        return int((cover > 1).sum())
+        empty: list[str] = []
+        for number, (item, code) in enumerate(zip(image.objects, codes, strict=False), 1):
+            pixels = pixels_of(code)
+            cover[pixels] += not item.is_crowd
+            if not len(pixels):
+                empty.append(item.name or str(number))
+        return empty, int((cover > 1).sum())
 
 
 def _mask(class_id: int, item: Annotation, code: Rle) -> ObjectMask:
@@ -311,26 +305,21 @@ class AnnotatedDataset(FileDataset):
         raise DataError(f"{path}: {sizes}: {remedy}")
 
     def object_faults(self, index: int) -> list[str]:
-        image: AnnotatedImage | None = self._files[index].extra
-        if self.object_labels is None or image is None:
-            return []
-        size = self._label_size(image)
-        empty = self.object_labels.empty_objects(image, size)
-        shared = self.object_labels.count_shared(image, size)
+        empty, shared = self._faults(index)
         faults = [f"no pixel in the mask of object {few(empty)}"] if empty else []
         return faults + ([f"{shared} pixels are in several masks"] if shared else [])
 
+    def _faults(self, index: int) -> tuple[list[str], int]:
+        image: AnnotatedImage | None = self._files[index].extra
+        if self.object_labels is None or image is None:
+            return [], 0
+        return self.object_labels.faults(image, self._label_size(image))
+
     def validate(self, *, limit: int = 16) -> list[str]:
         warnings = super().validate(limit=limit)
-        if self.object_labels is None:
-            return warnings
-        empty: list[str] = []
-        for index in self.some_indices(limit):
-            image: AnnotatedImage | None = self._files[index].extra
-            if image is not None:
-                names = self.object_labels.empty_objects(image, self._label_size(image))
-                empty += [f"{name} of {image.image}" for name in names]
+        indices = self.some_indices(limit)
+        empty = [f"{item} of {self.name(i)}" for i in indices for item in self._faults(i)[0]]
         if empty:
             fault = f"{plural(len(empty), 'object')} without a pixel, or outside the image"
-            warnings.append(f"{fault}, in {limit} images: {few(empty)}: correct them")
+            warnings.append(f"{fault}, in {len(indices)} images: {few(empty)}: correct them")
         return warnings
