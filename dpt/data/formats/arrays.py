@@ -23,6 +23,7 @@ from dpt.files import (
 )
 
 _NUMBERS = ("double", "single", "logical", "int", "uint")  # as MATLAB names them
+_BSDS = "Segmentation"
 _HDF5_START = b"\x89HDF\r\n\x1a\n"
 
 
@@ -140,15 +141,27 @@ def read_mat(path: str | Path, key: str | None = None, *, index: int | None = No
         data = read_bytes(path)
         check_mat(data)
         content = io.BytesIO(data)
+        variables = scipy.io.whosmat(content)
         shapes = {
             name: shape
-            for name, shape, kind in scipy.io.whosmat(content)
+            for name, shape, kind in variables
             if kind.startswith(_NUMBERS) or (name == key and kind in ("cell", "struct"))
         }
+        structs = [name for name, shape, kind in variables if (shape, kind) == ((1, 1), "struct")]
+        if key not in shapes and len(structs) == 1 and (key is not None or not shapes):
+            (struct,) = scipy.io.loadmat(content, variable_names=structs)[structs[0]].ravel()
+            return _field(path, struct, key)
         key = _choose(path, shapes, key)
         check_bytes(path, shapes[key], 8)
         values = np.asarray(scipy.io.loadmat(content, variable_names=[key])[key])
     return values if index is None else values[..., index]
+
+
+def _field(path: str | Path, struct: np.void, key: str | None) -> np.ndarray:
+    """Returns the map in a struct of MATLAB; of several, ``Segmentation``, as BSDS names it."""
+    fields = {name: np.asarray(struct[name]) for name in struct.dtype.names or ()}
+    shapes = {name: a.shape for name, a in fields.items() if a.ndim == 2 and a.dtype.kind in "uif"}
+    return fields[_choose(path, shapes, _BSDS if key is None and _BSDS in shapes else key)]
 
 
 def _choose(path: str | Path, shapes: Mapping[str, Sequence[int]], key: str | None) -> str:

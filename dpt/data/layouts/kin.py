@@ -13,7 +13,7 @@ import numpy as np
 
 from dpt.data.formats.pictures import read_size, read_thumbnail
 from dpt.data.layouts.base import Folder
-from dpt.data.splits import original_name
+from dpt.data.splits import natural_key, original_name
 from dpt.files import DataError, open_file
 
 _MAX_PIXELS = 500_000_000  # of all images that are compared: some seconds
@@ -25,12 +25,12 @@ _WORKERS = 4
 
 def copies_of(root: Path, images: Sequence[str]) -> dict[str, str]:
     """Returns the original of each image file whose bytes are those of an earlier one."""
-    sizes = [os.path.getsize(root / path) for path in images]
-    counts = Counter(sizes)
+    sizes = {path: os.path.getsize(root / path) for path in images}
+    counts = Counter(sizes.values())
     originals: dict[bytes, str] = {}
     copies = {}
-    for path, size in zip(images, sizes, strict=True):
-        if counts[size] > 1:
+    for path in sorted(images, key=natural_key):
+        if counts[sizes[path]] > 1:
             with open_file(root / path) as file:
                 digest = hashlib.file_digest(file, "sha256").digest()
             original = originals.setdefault(digest, path)

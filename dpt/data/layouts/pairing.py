@@ -28,9 +28,10 @@ def pair(images: Sequence[str], labels: Sequence[str], kind: Kind) -> dict[str, 
             if image is not None:
                 image_of.setdefault(path, image)
     folders = _by_folder(images)
+    are_whole = {os.path.dirname(path) for path in image_of}  # further files there are no labels
     for directory, members in _by_folder(p for p in labels if p not in image_of).items():
         ranked = sorted(folders, key=lambda other: -_likeness(other, directory))[:_MAX_TRIALS]
-        for are_free in (True, False):  # images without labels, then all
+        for are_free in (True,) if directory in are_whole else (True, False):
             for other in ranked:
                 _pair_folders(folders[other], members, image_of, are_free=are_free)
         if members[0] in image_of:

@@ -15,6 +15,7 @@ from dpt.data.layouts.choices import one_for_each_image
 from dpt.data.layouts.kinds import (
     KINDS,
     Kind,
+    chosen_kinds,
     kinds_by_names,
     kinds_by_values,
     with_choice,
@@ -29,13 +30,14 @@ def match_voc(folder: Folder) -> Detected | None:
     """Recognises JPEGImages, SegmentationClass and ImageSets, in which the lists of Segmentation
     count; copies of the masks as PNG are left out."""
     names = {part for path in folder.paths for part in path.split("/")[:-1]}
-    if not {"JPEGImages", "SegmentationClass"} <= names or "labels" in folder.given:
+    if not {"JPEGImages", "SegmentationClass"} <= names:
         return None
     has_lists = any("/ImageSets/Segmentation/" in f"/{path}" for path in folder.paths)
     copies = r"(^|/)Segmentation(Class|Object)(PNG|Raw)/"
     others = copies + (r"|(^|/)ImageSets/(?!Segmentation/)" if has_lists else "")
-    kept = [path for path in folder.paths if not re.search(others, path)]
-    left_out = [path for path in folder.paths if re.search(copies, path)]
+    chosen = chosen_kinds(folder, pictures_of(folder.paths))
+    left_out = [path for path in folder.paths if re.search(copies, path) and path not in chosen]
+    kept = [path for path in folder.paths if path in chosen or not re.search(others, path)]
     trial = replace(folder, paths=kept)
     rows = _rows(trial, kinds_by_names(trial, pictures_of(kept)))
     if not _are_paired(rows):
@@ -127,7 +129,11 @@ def _samples(folder: Folder, rows: Sequence[Row], layout: str) -> Detected:
             places.append(f"{folders.total()} {title} in {shown([*folders])}")
     example = " with ".join(path for path in paired[0][:3] if path)
     folder.note(f"layout: {layout}: {'; '.join(places)}; such as {example}")
-    used = {path for row in rows for path in row}
-    stray = [path for path in pictures_of(folder.paths) if path not in used | folder.used]
-    folder.leave_out(stray, ", label files without an image or of no use here")
+    used = {path for row in rows for path in row} | folder.used
+    stray = [path for path in pictures_of(folder.paths) if path not in used]
+    keys = [
+        f"data.{key}" for key in ("images", "labels", "depth", "labels_name") if key in folder.given
+    ]
+    reason = f", or excluded by {', '.join(keys)}" if keys else ""
+    folder.leave_out(stray, f", without an image of their own{reason}")
     return samples_of(folder, rows)

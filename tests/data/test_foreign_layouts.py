@@ -1,0 +1,216 @@
+"""Folders as they lie in public repositories: what is paired, left out, and asked."""
+
+import json
+
+import numpy as np
+import pytest
+import scipy.io
+import tifffile
+from label_folders import PALETTE, SIZE, mask, metres, save, save_palette
+from photos import photo_of
+from PIL import Image
+
+from dpt.data import DataError
+from dpt.data.layouts import detect
+
+
+def photo(path, seed, size=SIZE):
+    save(path, photo_of(*size, seed=seed))
+
+
+def binary(seed, size=SIZE):
+    return np.kron(mask(seed, (0, 255)), np.ones((size[0] // SIZE[0], size[1] // SIZE[1]), "u1"))
+
+
+def gif(path, ids):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(ids).save(path)
+
+
+def disc(shift):
+    rows, columns = np.mgrid[: SIZE[0], : SIZE[1]]
+    return np.uint8(255) * ((rows - 12) ** 2 + (columns - 16 - shift) ** 2 < 130)
+
+
+def membranes(root):
+    for seed in range(10):
+        photo(root / f"train/image/{seed}.png", seed)
+        save(root / f"train/label/{seed}.png", binary(seed))
+        photo(root / f"test/{seed}.png", 50 + seed)
+        save(root / f"test/{seed}_predict.png", binary(seed))
+        photo(root / f"train/aug/image_{seed}_12.png", 90 + seed)
+        save(root / f"train/aug/mask_{seed}_12.png", binary(90 + seed))
+    return {f"train/image/{seed}.png": f"train/label/{seed}.png" for seed in range(10)}
+
+
+def cracks(root):
+    for seed in range(1, 9):
+        photo(root / f"image/{seed:03d}.jpg", seed)
+        truth = {"Segmentation": mask(seed, (1, 2)).astype(np.uint16), "Boundaries": mask(seed) > 1}
+        (root / "groundTruth").mkdir(exist_ok=True)
+        scipy.io.savemat(root / f"groundTruth/{seed:03d}.mat", {"groundTruth": truth})
+        (root / "seg").mkdir(exist_ok=True)
+        (root / f"seg/{seed:03d}.seg").write_text("format ascii cr\n")
+    return {f"image/{i:03d}.jpg": f"groundTruth/{i:03d}.mat" for i in range(1, 9)}
+
+
+def retina(root):
+    for split, first in (("test", 1), ("training", 21)):
+        for seed in range(first, first + 6):
+            start = root / split
+            photo(start / f"images/{seed:02d}_{split}.tif", seed)
+            gif(start / f"1st_manual/{seed:02d}_manual1.gif", binary(seed))
+            gif(start / f"mask/{seed:02d}_{split}_mask.gif", disc(seed % 2))
+            if split == "test":
+                gif(start / f"2nd_manual/{seed:02d}_manual2.gif", binary(90 + seed))
+    return {
+        f"{s}/images/{i:02d}_{s}.tif": f"{s}/1st_manual/{i:02d}_manual1.gif"
+        for s, first in (("test", 1), ("training", 21))
+        for i in range(first, first + 6)
+    }
+
+
+def eyes(root):
+    names = [f"Image_{k:02d}{side}" for k in range(1, 5) for side in "LR"]
+    for seed, name in enumerate(names):
+        photo(root / f"{name}.jpg", seed)
+        save(root / f"{name}_1stHO.png", binary(seed))
+        save(root / f"{name}_2ndHO.png", binary(90 + seed))
+    return {f"{name}.jpg": f"{name}_1stHO.png" for name in names}
+
+
+TILE_COLORS = PALETTE.copy()
+TILE_CLASSES = ["Water", "Land", "Road"]
+
+
+def tiles(root):
+    for tile in range(1, 5):
+        for k in range(1, 4):
+            seed = 10 * tile + k
+            photo(root / f"Tile {tile}/images/image_part_{k:03d}.jpg", seed)
+            path = root / f"Tile {tile}/masks/image_part_{k:03d}.png"
+            ids = mask(seed, (1, 2, 3))
+            ids[0, 0] = 0  # padding
+            if tile == 2:
+                order = np.array([2, 0, 3, 1])
+                save_palette(path, np.argsort(order)[ids].astype("u1"), PALETTE[order])
+            else:
+                save(path, PALETTE[ids])
+    classes = [
+        {"title": name, "shape": "polygon", "color": "#{:02X}{:02X}{:02X}".format(*color)}
+        for name, color in zip(TILE_CLASSES, PALETTE[1:], strict=True)
+    ]
+    (root / "classes.json").write_text(json.dumps({"classes": classes}))
+    return {
+        f"Tile {t}/images/image_part_{k:03d}.jpg": f"Tile {t}/masks/image_part_{k:03d}.png"
+        for t in range(1, 5)
+        for k in range(1, 4)
+    }
+
+
+def people(root):
+    for seed in range(1, 13):
+        large = (SIZE[0] * 2, SIZE[1] * 2)
+        photo(root / f"Training_Images/{seed}.jpg", seed, large if seed > 4 else SIZE)
+        save(root / f"Ground_Truth/{seed}.png", binary(seed))
+    copy = (root / "Training_Images/5.jpg").read_bytes()
+    (root / "Training_Images/12.jpg").write_bytes(copy)
+    return {f"Training_Images/{i}.jpg": f"Ground_Truth/{i}.png" for i in range(1, 12)}
+
+
+def weeds(root):
+    for seed in range(1, 9):
+        photo(root / f"images/{seed:03d}_image.png", seed)
+        save(root / f"annotations/{seed:03d}_annotation.png", PALETTE[mask(seed)])
+        save(root / f"masks/{seed:03d}_mask.png", binary(seed))
+    (root / "train_test_split.yaml").write_text("train: [1, 2]\ntest: [3]\n")
+    return {f"images/{i:03d}_image.png": f"annotations/{i:03d}_annotation.png" for i in range(1, 9)}
+
+
+def kitchen(root):
+    for seed in range(6):
+        start = root / f"frame-{150 + seed:06d}"
+        photo(start.with_name(f"{start.name}.color.png"), seed)
+        save(start.with_name(f"{start.name}.depth.png"), (1000 * metres(seed)).astype("u2"))
+        start.with_name(f"{start.name}.pose.txt").write_text("1 0 0 0\n")
+    return {f"frame-{150 + i:06d}.color.png": f"frame-{150 + i:06d}.depth.png" for i in range(6)}
+
+
+def desk(root):
+    for seed in range(1, 6):
+        photo(root / f"color/{seed}.png", seed)
+        save(root / f"depth/{seed}.pgm", (1000 * metres(seed)).astype("u2"))
+    (root / "pose.txt").write_text("0 0 0\n")
+    return {f"color/{i}.png": f"depth/{i}.pgm" for i in range(1, 6)}
+
+
+def bridges(root):
+    (root / "ImageSets/Segmentation").mkdir(parents=True)
+    (root / "ImageSets/Main").mkdir(parents=True)
+    for seed in range(8):
+        photo(root / f"JPEGImages/b {seed}.jpg", seed)
+        save_palette(root / f"SegmentationClass/defect/b {seed}.png", mask(seed))
+        save_palette(root / f"SegmentationClass/element/b {seed}.png", mask(90 + seed))
+    for part, (name, numbers) in {
+        ("Segmentation", ("train", range(6))),
+        ("Segmentation", ("val", range(6, 8))),
+        ("Main", ("train", range(1))),
+        ("Main", ("val", range(1, 2))),
+    }:
+        text = "".join(f"b {k}\n" for k in numbers)
+        (root / f"ImageSets/{part}/{name}.txt").write_text(text)
+    return {f"JPEGImages/b {i}.jpg": f"SegmentationClass/defect/b {i}.png" for i in range(8)}
+
+
+def floods(root):
+    for seed in range(8):
+        bands = np.random.default_rng(seed).integers(0, 3000, (12, *SIZE)).astype(np.int16)
+        (root / "images").mkdir(exist_ok=True)
+        tifffile.imwrite(root / f"images/{seed}.tif", bands, planarconfig="separate")
+        save(root / f"labels/{seed}.png", mask(seed, (0, 1)))
+        save(root / f"labels/{seed}_184.png", mask(50 + seed, (0, 1)))
+    return {f"images/{i}.tif": f"labels/{i}.png" for i in range(8)}
+
+
+def meals(root):
+    names = [f"IMG_{k}_jpg.rf.{k:08x}" for k in range(4)]
+    names += [f"{k:03d}_jpg.rf.{k:08x}" for k in range(4)]
+    names += [f"swiss_IMG_{k}_jpg.rf.{k:08x}" for k in range(2)]
+    for seed, name in enumerate(names):
+        photo(root / f"train/{name}.jpg", seed)
+        save(root / f"train/{name}_mask.png", mask(seed))
+    (root / "train/_classes.csv").write_text("Pixel Value, Class\n0, background\n1, a\n2, b\n")
+    return {f"train/{name}.jpg": f"train/{name}_mask.png" for name in names}
+
+
+FOLDERS = {  # how it is made, the setting that answers the question, and what the notes name
+    "membranes": (membranes, "", ["10 images in train/image", "20 files in train/aug", "_predict"]),
+    "cracks": (cracks, "", ["8 files of .seg"]),
+    "retina": (retina, "labels=%split/1st_manual", ["18 files", "data.labels"]),
+    "eyes": (eyes, "labels_name=%stem_1stHO", []),
+    "tiles": (tiles, "", ["Water, Land, Road"]),
+    "people": (people, "", ["12.jpg = Training_Images/5.jpg", "data.resize_labels=true"]),
+    "weeds": (weeds, "labels=annotations", ["train_test_split.yaml"]),
+    "kitchen": (kitchen, "", ["6 files of .txt"]),
+    "desk": (desk, "", ["5 depth maps in depth"]),
+    "bridges": (bridges, "labels=SegmentationClass/defect", ["ImageSets/Segmentation/train.txt"]),
+    "floods": (floods, "", ["8 files, without an image"]),
+    "meals": (meals, "", ["_classes.csv"]),
+}
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_public_folders_are_paired(tmp_path, name):
+    make, answer, named = FOLDERS[name]
+    root = tmp_path / "set"
+    root.mkdir()
+    pairs = make(root)
+    given = {}
+    if answer:
+        with pytest.raises(DataError, match=f"data.{answer}"):
+            detect(root, given)
+        given = dict([answer.split("=")])
+    detected = detect(root, given)
+    assert {row.image: row.labels or row.depth for row in detected.rows} == pairs
+    for text in named:
+        assert any(text in note for note in detected.notes), (text, detected.notes)
