@@ -19,10 +19,10 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import redirect_stdout
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, get_type_hints
 
 from dpt.atomic import write_bytes
 from dpt.config.overrides import as_argument, as_text, is_below, keys_of, parse
@@ -158,13 +158,12 @@ def _show(plan: Plan, detected: Detected) -> None:
 
 def _checked_data(plan: Plan) -> Plain:
     """Returns the user's keys of ``data``; ValueError if a value has not the type of its key."""
-    from dpt.config.objects import check_arguments
     from dpt.data import FolderDataset
+    from dpt.validation import validate
 
     data = {k.removeprefix("data."): v for k, v in plan.given.items() if k.startswith("data.")}
-    keys = {option.name for option in fields(FolderDataset)} & data.keys()
-    check_arguments(FolderDataset, {key: data[key] for key in keys}, "data", is_partial=True)
-    return data
+    types = get_type_hints(FolderDataset, include_extras=True)
+    return {k: validate(types[k], v, f"data.{k}") if k in types else v for k, v in data.items()}
 
 
 def _parse(arguments: list[str]) -> Plan:

@@ -2,10 +2,11 @@
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from dpt.data.formats import io
 from dpt.files import few, plural
@@ -13,6 +14,9 @@ from dpt.validation import Plain, PlainMapping
 
 SUFFIXES = {*io.IMAGE_SUFFIXES, *io.LABEL_SUFFIXES, *io.DEPTH_SUFFIXES}
 _LONGEST_NAME = 40
+_THREADS = 4
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
@@ -70,6 +74,15 @@ def shown(names: list[str], count: int = 3) -> str:
     """Returns the first names for a message, long ones without their middle."""
     half = _LONGEST_NAME // 2 - 1
     return few([n if len(n) <= _LONGEST_NAME else f"{n[:half]}…{n[-half:]}" for n in names], count)
+
+
+def in_threads(function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+    """Yields the results of a function, in order, which some threads compute."""
+    pool = ThreadPoolExecutor(_THREADS)
+    try:
+        yield from pool.map(function, items)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def spaced(name: str) -> str:

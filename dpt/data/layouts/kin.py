@@ -4,7 +4,6 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from dpt.data.formats.pictures import read_size, read_thumbnail
-from dpt.data.layouts.base import Folder
+from dpt.data.layouts.base import Folder, in_threads
 from dpt.data.splits import natural_key, original_name
 from dpt.files import DataError, open_file
 
@@ -20,7 +19,6 @@ _MAX_PIXELS = 500_000_000  # of all images that are compared: some seconds
 _MAX_IMAGES = 20_000
 _MAX_BITS = 3  # of 64 in which the hashes of near copies differ
 _MAX_LEVELS = 6.0  # by which their thumbnails differ on average, of 255
-_WORKERS = 4
 
 
 def copies_of(root: Path, images: Sequence[str]) -> dict[str, str]:
@@ -62,8 +60,7 @@ class Looks:
         if pixels > _MAX_PIXELS or len(paths) > _MAX_IMAGES:
             self._folder.note(f"near copies: not searched for, as the {len(paths)} images are many")
             return None
-        with ThreadPoolExecutor(_WORKERS) as pool:
-            return np.stack([*pool.map(_thumbnail, paths)])
+        return np.stack([*in_threads(_thumbnail, paths)])
 
     def kin_of(self, indices: Sequence[int]) -> list[int]:
         """Returns the other images that look like one of ``indices``."""

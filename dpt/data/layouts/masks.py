@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -14,8 +15,10 @@ import numpy as np
 from dpt.data.formats import io
 from dpt.data.formats.label_rule import LabelMap, LabelRule
 from dpt.data.formats.rgb_labels import MAX_COLORS, MAX_RED_ID
+from dpt.data.layouts.base import in_threads
 from dpt.data.layouts.class_file import LARGEST_VALUES, MAX_VALUES, NO_CLASS, ClassFile, Color
 from dpt.files import DataError, few
+from dpt.run_log import tracked
 from dpt.types import IGNORE_INDEX
 from dpt.validation import Plain, PlainMapping, validate
 
@@ -327,8 +330,10 @@ def _read_masks(
     examples: dict[int, Value] = {}
     for use_palette in (True,) if need_palette else (False, True):
         values = Values()
-        for path in paths:
-            values.update(io.label_values(path, part=part, use_palette=use_palette))
+        count = partial(io.label_values, part=part, use_palette=use_palette)
+        counted = tracked(in_threads(count, paths), len(paths), title="reading masks")
+        for path, counts in zip(paths, counted, strict=True):
+            values.update(counts)
             if len(values) > MAX_COLORS:
                 raise DataError(f"{path}: pictures of more than {MAX_COLORS} colours, not masks")
         if any(len(value) == 3 and value not in table for value in values):

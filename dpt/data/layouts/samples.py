@@ -12,6 +12,7 @@ from dpt.data.layouts.splits import divide, rows_by_lists
 from dpt.files import DataError, few, plural
 from dpt.validation import Plain
 
+_MANY = 100
 _BACKGROUND = r"(?i)_*background_*|0|color_000000"
 
 
@@ -37,6 +38,8 @@ def samples_of(folder: Folder, rows: Sequence[Row]) -> Detected:
         folder.note(f"not used: {plural(unlisted, 'image')} that {few(lists)} do not name")
     is_resized = "resize_labels" not in folder.given and compare_sizes(folder, used)
     masks = [folder.root / row.labels for row in used if row.labels]
+    if len(masks) > _MANY:
+        folder.say(f"reading {len(masks)} masks, for the classes")
     maps = [folder.root / row.depth for row in used if row.depth]
     task = "joint" if masks and maps else "segmentation" if masks else "depth"
     detected = Detected(task, "folder", used[0].image, {}, folder.notes)
