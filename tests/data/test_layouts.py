@@ -27,6 +27,8 @@ from photos import photo_of, save_picture
 from dpt.config.data import make_dataset
 from dpt.data import DataError
 from dpt.data.layouts import detect
+from dpt.data.layouts.splits import number_of_parts
+from dpt.data.splits import folds
 
 
 def write_coco(path, count):
@@ -69,7 +71,7 @@ def test_names_of_kinds_pair(tmp_path, photo, label, given):
     read, detected = samples(root, **given)
     expected = [(f"{photo.format(seed)}.jpg", label.format(seed)) for seed in range(10)]
     assert [(row.image, row.labels) for row in detected.rows] == expected
-    assert sizes(read) == [9, 1]
+    assert sizes(read) == [6, 4]
     assert any("notes.csv" in note for note in detected.notes)
 
 
@@ -207,14 +209,22 @@ def test_split_in_the_names_of_photos(tmp_path):
 def test_split_does_not_hold_out_a_class(tmp_path):
     names = [f"{'cat' if seed < 12 else 'dog'}_{seed:02d}" for seed in range(24)]
     save_pairs(tmp_path / "set", names)
-    assert sizes(samples(tmp_path / "set")[0]) == [21, 3]
+    assert sizes(samples(tmp_path / "set")[0]) == [18, 6]
+
+
+@pytest.mark.parametrize(
+    ("images", "val"), [(3, 1), (14, 5), (16, 6), (20, 5), (30, 6), (49, 10), (50, 5), (200, 20)]
+)
+def test_split_of_few_images_holds_out_more_of_them(images, val):
+    parts = number_of_parts(images)
+    assert len(folds([str(i) for i in range(images)], parts, parts - 1)[1]) == val
 
 
 def test_split_of_copies_by_roboflow(tmp_path):
     names = [f"{i}_jpg.rf.{k}{i:07x}" for i in range(10) for k in "abc"]
     save_pairs(tmp_path / "set", names)
     read, _ = samples(tmp_path / "set")
-    assert sizes(read) == [27, 3]
+    assert sizes(read) == [24, 6]
     sides = [{path.partition("_jpg")[0] for path in part} for part in read.values()]
     assert not sides[0] & sides[1]
 
@@ -231,11 +241,11 @@ def test_split_leaves_out_few_copies_of_a_photo(tmp_path):
 def test_split_that_the_user_chooses(tmp_path):
     root = tmp_path / "set"
     save_pairs(root, [f"s{i:02d}" for i in range(20)])
-    assert [*samples(root)[0]["val"]] == ["images/s18.jpg", "images/s19.jpg"]
+    assert [*samples(root)[0]["val"]] == [f"images/s{i}.jpg" for i in range(15, 20)]
     read, _ = samples(root, folds=4, fold=1)
     assert [path[8:10] for path in read["val"]] == ["05", "06", "07", "08", "09"]
     assert sizes(samples(root, group_by="s([0-9])")[0]) == [10, 10]
-    assert sizes(samples(root, images=f"{root}/images", labels=f"{root}/masks")[0]) == [18, 2]
+    assert sizes(samples(root, images=f"{root}/images", labels=f"{root}/masks")[0]) == [15, 5]
     with pytest.raises(DataError, match=f"data.labels={tmp_path}"):
         detect(root, {"labels": str(tmp_path)})
 
@@ -358,7 +368,7 @@ def test_coco_of_two_splits_and_of_one(tmp_path):
     assert (detected.data, detected.task) == ("coco", "instance")
     assert sizes(read) == [4, 2]
     path.unlink()
-    assert sizes(samples(tmp_path / "set")[0]) == [3, 1]
+    assert sizes(samples(tmp_path / "set")[0]) == [2, 2]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,8 @@ from dpt.validation import Plain
 
 _MAX_HELD_OUT = 0.4  # largest fraction of the images that is used for validation
 _MAX_KIN = 0.1  # largest fraction of the images with near copies in the other split that are moved
+_MANY_IMAGES = 50  # of which a tenth is held out
+_PART_NAMES = {3: "third", 4: "quarter", 5: "fifth", 10: "tenth"}
 _GROUPS = (r"^(.*)/", r"([^/]*?)[-_.]?[0-9]+[^/0-9]*$")  # folder; what precedes the last number
 
 
@@ -62,8 +64,8 @@ def _without_copies(folder: Folder, rows: Sequence[Row]) -> list[Row]:
 
 
 def hold_out(folder: Folder, images: Sequence[str]) -> tuple[Plain, set[int]]:
-    """Chooses what is held out for validation: about a tenth of the images, in whole groups that
-    their names show, if there are any.
+    """Chooses what is held out for validation: about a tenth of the images, of few images up to a
+    third, in whole groups that their names show, if there are any.
 
     Returns:
         The settings, as far as the user has not set them. If near copies of these images would be
@@ -100,17 +102,26 @@ def hold_out(folder: Folder, images: Sequence[str]) -> tuple[Plain, set[int]]:
     raise AssertionError("the last part is always taken")
 
 
+def number_of_parts(images: int) -> int:
+    """Returns the number of parts of which one is held out: five images of few, if that is no more
+    than a third."""
+    return 10 if images >= _MANY_IMAGES else min(5, max(3, images // 5))
+
+
 def _parts(images: Sequence[str]) -> list[_Part]:
     """Returns what may be held out, in the order of preference."""
     found = []
+    wanted = number_of_parts(len(images))
     for rule in _GROUPS:
         matches = [re.search(rule, path) for path in images]
         groups = [match[1] for match in matches if match]
         count = len(set(groups))
         if len(groups) < len(images) or not 1 < count <= len(images) // 3:
             continue
-        val_parts = [folds(groups, min(10, count), k)[1] for k in range(min(10, count))]
-        fold = min(range(len(val_parts)), key=lambda k: abs(len(val_parts[k]) - len(images) / 10))
+        parts = min(10, count)
+        val_parts = [folds(groups, parts, k)[1] for k in range(parts)]
+        size = len(images) / wanted
+        fold = min(range(parts), key=lambda k: abs(len(val_parts[k]) - size))
         if len(val_parts[fold]) <= _MAX_HELD_OUT * len(images):  # larger groups may be classes
             names = shown(sorted({groups[i] for i in val_parts[fold]}))
             settings = {"folds": len(val_parts), "fold": fold, "gap": 0, "group_by": rule}
@@ -118,11 +129,11 @@ def _parts(images: Sequence[str]) -> list[_Part]:
             found.append(_Part(settings, text, val_parts[fold]))
     groups = [original_name(path) for path in images]
     count = len(set(groups))
-    gap = ", with a gap before it" if len(images) >= 50 else ""
-    parts = min(10, count)
+    gap = ", with a gap before it" if len(images) >= _MANY_IMAGES else ""
+    parts = min(wanted, count)
     settings = {"folds": parts, "fold": parts - 1, "gap": count // 50}
     indices = folds(groups, parts, parts - 1, count // 50)[1] if parts > 1 else []
-    return [*found, _Part(settings, f"the last tenth by name{gap}", indices)]
+    return [*found, _Part(settings, f"the last {_PART_NAMES[wanted]} by name{gap}", indices)]
 
 
 def rows_by_lists(folder: Folder, rows: list[Row]) -> tuple[list[str], list[Row]]:
