@@ -1,6 +1,7 @@
 """Folders as they lie in public repositories: what is paired, left out, and asked."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -27,9 +28,9 @@ def gif(path, ids):
     Image.fromarray(ids).save(path)
 
 
-def disc(shift):
+def disc(more):
     rows, columns = np.mgrid[: SIZE[0], : SIZE[1]]
-    return np.uint8(255) * ((rows - 12) ** 2 + (columns - 16 - shift) ** 2 < 130)
+    return np.uint8(255) * ((rows - 12) ** 2 + (columns - 16) ** 2 < 130 + more)
 
 
 def membranes(root):
@@ -188,7 +189,7 @@ FOLDERS = {  # how it is made, the setting that answers the question, and what t
     "cracks": (cracks, "", ["8 files of .seg"]),
     "retina": (retina, "labels=%split/1st_manual", ["18 files", "data.labels"]),
     "eyes": (eyes, "labels_name=%stem_1stHO", []),
-    "tiles": (tiles, "", ["Water, Land, Road"]),
+    "tiles": (tiles, "", ["Water #c80a0a (33.29%)", "#000000 (0.13%)"]),
     "people": (people, "", ["12.jpg = Training_Images/5.jpg", "data.resize_labels=true"]),
     "weeds": (weeds, "labels=annotations", ["train_test_split.yaml"]),
     "kitchen": (kitchen, "", ["6 files of .txt"]),
@@ -207,10 +208,49 @@ def test_public_folders_are_paired(tmp_path, name):
     pairs = make(root)
     given = {}
     if answer:
-        with pytest.raises(DataError, match=f"data.{answer}"):
+        with pytest.raises(DataError, match=f"data.{answer}") as question:
             detect(root, given)
+        assert len(re.findall("data[.]", str(question.value))) == 2
         given = dict([answer.split("=")])
     detected = detect(root, given)
     assert {row.image: row.labels or row.depth for row in detected.rows} == pairs
     for text in named:
         assert any(text in note for note in detected.notes), (text, detected.notes)
+
+
+def test_rare_black_is_padding(tmp_path):
+    tiles(tmp_path)
+    (tmp_path / "classes.json").unlink()
+    detected = detect(tmp_path, {})
+    assert detected.settings["class_names"] == ["color_0a0ac8", "color_0ac80a", "color_c80a0a"]
+    assert any("#000000 (0.13%)" in note for note in detected.notes)
+
+
+def test_copies_are_on_one_side(tmp_path):
+    """The last tenth is held out, with a brighter copy of one of its images."""
+    for seed in range(20):
+        photo(tmp_path / f"images/{seed:02d}.png", seed)
+        save(tmp_path / f"masks/{seed:02d}.png", mask(seed))
+    save(tmp_path / "images/03.png", np.minimum(photo_of(*SIZE, seed=19), 253) + np.uint8(2))
+    detected = detect(tmp_path, {})
+    assert {row.image for row in detected.rows if row.split == "val"} == {
+        f"images/{name}.png" for name in ("03", "18", "19")
+    }
+    assert "folds" not in detected.settings
+    assert any(
+        "validation on 3 of 20 images" in note and "03.png" in note for note in detected.notes
+    )
+
+
+def test_a_folder_of_copies_is_not_held_out(tmp_path):
+    for seed in range(20):
+        photo(tmp_path / f"first/images/{seed:02d}.png", seed)
+        save(tmp_path / f"first/masks/{seed:02d}.png", mask(seed))
+        if seed % 2:
+            save(
+                tmp_path / f"more/images/{seed:02d}.png",
+                np.maximum(photo_of(*SIZE, seed=seed), 2) - np.uint8(2),
+            )
+            save(tmp_path / f"more/masks/{seed:02d}.png", mask(seed))
+    detected = detect(tmp_path, {})
+    assert any("not held out" in note for note in detected.notes)

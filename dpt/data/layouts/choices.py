@@ -17,7 +17,7 @@ from dpt.data.layouts.pairing import common_start
 from dpt.data.splits import SPLITS
 from dpt.files import DataError, plural
 
-_SAME_VIEW = 0.97  # fraction of the pixels that are equal in masks of a camera's field of view
+_SAME_VIEW = 0.95  # fraction of the pixels that are equal in masks of a camera's field of view
 
 
 class _Place(NamedTuple):

@@ -117,7 +117,7 @@ def kinds_by_names(folder: Folder, pictures: Sequence[str]) -> dict[str, Kind]:
     depth = {os.path.splitext(path)[0] for path, kind in kinds.items() if kind == "depth"}
     masks = [path for path, kind in kinds.items() if kind == "labels"]
     for path in masks if depth else ():  # 7_depth_mask beside 7_depth: where depth is valid
-        if _ending(os.path.splitext(path)[0], depth, by_word=False):
+        if ending(os.path.splitext(path)[0], depth, by_word=False):
             del kinds[path]
     return with_choice(folder, kinds)
 
@@ -188,7 +188,7 @@ def kinds_by_values(folder: Folder, paths: Sequence[str]) -> dict[str, Kind]:
     stems = {os.path.splitext(path)[0] for path in paths}
     for path in paths:
         stem, suffix = os.path.splitext(path)
-        groups[os.path.dirname(path), suffix, _ending(stem, stems)].append(path)
+        groups[os.path.dirname(path), suffix, ending(stem, stems)].append(path)
     if len(groups) > _MAX_GROUPS:
         groups.clear()
         for path in paths:
@@ -201,7 +201,7 @@ def kinds_by_values(folder: Folder, paths: Sequence[str]) -> dict[str, Kind]:
     return kinds
 
 
-def _ending(stem: str, stems: set[str], *, by_word: bool = True) -> str:
+def ending(stem: str, stems: set[str], *, by_word: bool = True) -> str:
     """Returns what follows the name of another file, or the last word."""
     for match in reversed([*re.finditer(r"[-_. ]", stem)]):
         if stem[: match.start()] in stems:

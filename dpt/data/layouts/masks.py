@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -27,6 +27,9 @@ Value = tuple[int, ...]
 Values = Counter[Value]
 """Pixels of each value."""
 
+_BLACK = (0, 0, 0)
+_MAX_PADDING = 0.01  # fraction of the pixels
+_MIN_COLORS = 3
 _CHOICES = {"num_classes", "label_map"}  # keys of data that choose the classes of numbers
 _MAX_DISTINCT = 1024  # colours that differ clearly, of masks with mixed colours
 
@@ -193,8 +196,13 @@ def mask_settings(paths: Sequence[Path], file: ClassFile, given: PlainMapping) -
         settings.setdefault("color_distance", given.get("color_distance", 0))
     used = [[numbering.values[k] for k in row if k in numbering.values] for row in classes]
     counts = [sum(masks.values[value] for value in row) for row in used]
-    notes = masks.notes(used)
     names = [numbering.names[row[0]] for row in classes if row[0] in numbering.names]
+    name_of = {
+        numbering.values[row[0]]: numbering.names[row[0]]
+        for row in classes
+        if row[0] in numbering.names and row[0] in numbering.values
+    }
+    notes = masks.notes(used, name_of)
     if "class_names" not in given and len(set(names)) == len(classes):
         settings["class_names"] = names
         notes.append(f"class names: {file.path}, {few(names, 8)}")
@@ -242,8 +250,11 @@ class _Masks:
                 raise self.fault(
                     "data.class_names needs data.label_colors, the colour of each class"
                 )
-            settings, table = class_settings(self.values, self.paths, part_of(self.given))
+            values = self._without_padding()
+            settings, table = class_settings(values, self.paths, part_of(self.given))
             del settings["num_classes"]
+            if len(values) < len(self.values):
+                settings["color_distance"] = 0
         elif unknown and "color_distance" not in self.given:
             if self.given.get("label_colors"):
                 remedy = "add each (and its number to data.ignore_index), or set"
@@ -253,6 +264,12 @@ class _Masks:
         name_of = {row.color: row.name for row in self.file.rows}
         names = {k: name_of[color] for k, color in enumerate(table) if color in name_of}
         return _Numbering(settings, dict(enumerate(table)), names)
+
+    def _without_padding(self) -> Values:
+        """Returns the colours without black, if it is rare and several others are frequent."""
+        fraction = self.values[_BLACK] / self.values.total()
+        is_padding = 0 < fraction < _MAX_PADDING and len(self.values) > _MIN_COLORS
+        return Values({c: n for c, n in self.values.items() if not (is_padding and c == _BLACK)})
 
     def number_ids(self, ignored: Container[int]) -> _Numbering:
         """Numbers the ids that are classes: those of the user, of the file, or all but
@@ -299,25 +316,26 @@ class _Masks:
             keys = [f"data.label_map={choice}".replace(" ", "") for choice in (ids, classes)]
             raise self.fault(f"255 may be a class or mean unlabelled: set {keys[0]} or {keys[1]}")
 
-    def notes(self, used: Sequence[Sequence[Value]]) -> list[str]:
+    def notes(self, used: Sequence[Sequence[Value]], name_of: Mapping[Value, str]) -> list[str]:
         """Returns lines about the values that are classes, and those that are none."""
         classes = dict.fromkeys(chain(*used))
         unused = [value for value, _ in self.values.most_common() if value not in classes]
-        lines = [
-            f"masks: {len(self.paths)} files with the classes {self._fractions([*classes], 40)}"
-        ]
+        shown = self._fractions([*classes], 40, name_of)
+        lines = [f"masks: {len(self.paths)} files with the classes {shown}"]
         if unused:
-            lines.append(f"unlabelled: {self._fractions(unused, 6)} of the pixels")
+            lines.append(f"unlabelled: {self._fractions(unused, 6, {})} of the pixels")
         if unused and _are_colors(self.values):
             distance = self.given.get("color_distance") or 32
             effect = f"gives colours that are no class the nearest one within {distance}"
             lines.append(f"data.color_distance={distance} {effect} in each channel")
         return lines
 
-    def _fractions(self, values: Sequence[Value], count: int) -> str:
+    def _fractions(self, values: Sequence[Value], count: int, name_of: Mapping[Value, str]) -> str:
         """Returns the first values with the fractions of the pixels that have them."""
         total = self.values.total()
-        return few([f"{_name_of(v)} ({self.values[v] / total:.2%})" for v in values], count)
+        names = [f"{name_of[v]} {_name_of(v)}" if v in name_of else _name_of(v) for v in values]
+        pairs = zip(names, values, strict=True)
+        return few([f"{name} ({self.values[v] / total:.2%})" for name, v in pairs], count)
 
 
 def _read_masks(

@@ -16,6 +16,7 @@ from dpt.data.layouts.kinds import (
     KINDS,
     Kind,
     chosen_kinds,
+    ending,
     kinds_by_names,
     kinds_by_values,
     with_choice,
@@ -127,6 +128,12 @@ def _samples(folder: Folder, rows: Sequence[Row], layout: str) -> Detected:
         folders = Counter(os.path.dirname(row[index]) or "." for row in paired if row[index])
         if folders:
             places.append(f"{folders.total()} {title} in {shown([*folders])}")
+    stems = {os.path.splitext(row.image)[0] for row in paired}
+    rows = [  # 7_second.png beside 7.jpg with its labels is no image
+        row
+        for row in rows
+        if row in paired or not ending(os.path.splitext(row.image)[0], stems, by_word=False)
+    ]
     example = " with ".join(path for path in paired[0][:3] if path)
     folder.note(f"layout: {layout}: {'; '.join(places)}; such as {example}")
     used = {path for row in rows for path in row} | folder.used

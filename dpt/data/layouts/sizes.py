@@ -1,5 +1,6 @@
 """Compares the sizes of images and labels by the headers of their files."""
 
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -22,8 +23,10 @@ def compare_sizes(folder: Folder, rows: Iterable[Row]) -> bool:
     """
     resized: list[str] = []
     wrong: list[str] = []
+    sizes: Counter[str] = Counter()
     for row in rows:
         size = _size(folder.root / row.image)
+        sizes[f"{size[1]}x{size[0]}" if size else "unknown"] += 1
         for path in (row.labels, row.depth):
             other = _size(folder.root / path) if path else None
             if size is None or other is None or size == other:
@@ -32,6 +35,7 @@ def compare_sizes(folder: Folder, rows: Iterable[Row]) -> bool:
                 continue
             text = f"{path} {other[1]}x{other[0]} of {row.image} {size[1]}x{size[0]}"
             (resized if aspects_agree(other, size) else wrong).append(text)
+    folder.note("sizes: " + few([f"{name} ({count})" for name, count in sizes.most_common()]))
     if wrong:
         fault = f"{len(wrong)} label files have other proportions than their image"
         remedy = "replace them, or take them out"
