@@ -36,6 +36,7 @@ Usage
   dpt data download data=NAME                      download a data set
   dpt data pack data=NAME out=DIR                  write a data set as shards that can be streamed
   dpt data convert DIR OUT --to FORMAT             write labels as coco, yolo, labelme, voc or masks
+  dpt data rank CKPT DIR [--out FILE.csv]          say which images to label next
   dpt predict CKPT INPUTS ... --out DIR            depth and masks of images, folders, videos
   dpt calibrate CKPT --points FILE --out FOLDER    fit predicted depth to known metres
   dpt export CKPT OUT.onnx|OUT.pt2                 write one file for other programs, and check it
@@ -56,7 +57,7 @@ COMMANDS = {  # on configured data: they take Hydra overrides, see dpt.config.co
     "data check": "dpt.data_check:check_data",
 }
 FILE_COMMANDS = (
-    *("fit", "data convert"),
+    *("fit", "data convert", "data rank"),
     *("predict", "calibrate", "export", "convert", "inspect", "demo"),
 )
 """Commands on files: they take ordinary flags, see :mod:`dpt.commands`."""

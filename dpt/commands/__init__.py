@@ -4,7 +4,12 @@ They take ordinary flags. Most parse them before slow imports: mistakes are repo
 docstring of a module is its help.
 """
 
+import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Sequence
+from pathlib import Path
+
+from dpt.process import visible
 
 
 def command_parser(name: str, help: str | None, *, checkpoint: str = "CKPT") -> ArgumentParser:
@@ -15,3 +20,14 @@ def command_parser(name: str, help: str | None, *, checkpoint: str = "CKPT") -> 
     text = "a run's folder, or a file, folder or hub id of any known format"
     parser.add_argument("checkpoint", metavar=checkpoint, help=text)
     return parser
+
+
+def exit_if_failed(failed: Sequence[tuple[Path, ValueError]]) -> None:
+    """Lists the inputs that failed, and ends the process by exit code 1 if there are any."""
+    if not failed:
+        return
+    print(f"{len(failed)} failed:", file=sys.stderr)
+    for path, fault in failed:
+        name, message = (" ".join(visible(str(text)).split()) for text in (path, fault))
+        print(f"  {message if name in message else f'{name}: {message}'}", file=sys.stderr)
+    raise SystemExit(1)

@@ -29,15 +29,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpt.commands import command_parser
-from dpt.process import Stopped, say, visible
+from dpt.commands import command_parser, exit_if_failed
+from dpt.process import Stopped, say
 
 if TYPE_CHECKING:
     from dpt.predict.inputs import InputFile
@@ -67,12 +66,7 @@ def run(arguments: list[str]) -> None:
         say(f"{rate}{skipped}: {options.out}")
         for line in class_lines(pipeline.products, pipeline.predictor.outputs):
             say(line)
-    if failed:
-        print(f"{len(failed)} failed:", file=sys.stderr)
-        for path, fault in failed:
-            name, message = (" ".join(visible(str(text)).split()) for text in (path, fault))
-            print(f"  {message if name in message else f'{name}: {message}'}", file=sys.stderr)
-        raise SystemExit(1)
+    exit_if_failed(failed)
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
