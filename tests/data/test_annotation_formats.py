@@ -256,7 +256,7 @@ def test_via_check_boxes_name_one_class(tmp_path):
     write_json(tmp_path / "x.json", content)
     annotations = read("via", tmp_path)
     assert [k for k, _ in objects_of(annotations.images[0])] == ["tree"]
-    assert any(note.startswith("2 regions") for note in annotations.notes)
+    assert any(note.startswith("2 polygons") for note in annotations.notes)
 
 
 def test_via_regions_of_the_only_class_need_no_attribute(tmp_path):
@@ -274,7 +274,7 @@ def test_via_project_beside_its_export_is_read_once(tmp_path):
     write_json(tmp_path / "project.json", {"_via_img_metadata": via_images(SCENES)})
     annotations = read("via", tmp_path)
     assert_equal(annotations)
-    assert any(note.startswith("3 images ") for note in annotations.notes)
+    assert any(note.startswith("3 rows ") for note in annotations.notes)
     write_json(tmp_path / "project.json", {"_via_img_metadata": via_images({"a": []})})
     with pytest.raises(DataError, match=r"a\.png"):
         read("via", tmp_path)
@@ -616,7 +616,7 @@ def test_label_studio_regions_without_pixels_are_counted(tmp_path):
     write_json(tmp_path / "x.json", [studio_task("a.png", regions), studio_task("b.png", [])])
     annotations = read("labelstudio", tmp_path)
     notes = " ".join(annotations.notes)
-    assert all(f"1 {kind} " in notes for kind in ("rectangle", "keypoint", "region"))
+    assert all(f"1 {kind} " in notes for kind in ("rectangle", "keypoint", "polygon"))
     _, (_, mask) = objects_of(annotations.images[0])
     assert mask.sum() == pytest.approx(np.pi * 24, rel=0.03)
 
@@ -635,7 +635,7 @@ def test_label_studio_takes_the_annotation_that_is_ground_truth(tmp_path):
     write_json(tmp_path / "x.json", [task])
     annotations = read("labelstudio", tmp_path)
     assert np.array_equal(only_mask(annotations), masks[1])
-    assert any("1 task " in note for note in annotations.notes)
+    assert any("1 annotation " in note for note in annotations.notes)
 
 
 def test_label_studio_runs_are_unpacked():

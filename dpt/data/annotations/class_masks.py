@@ -8,21 +8,14 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
-from dpt.data.annotations.base import (
-    AnnotatedClass,
-    AnnotatedImage,
-    Annotation,
-    AnnotationFormat,
-    Annotations,
-    Front,
-)
-from dpt.data.annotations.reading import Reading, images_of
+from dpt.data.annotations.base import Annotations
+from dpt.data.annotations.reading import Part, Reading, ToolFormat, images_of
 from dpt.data.annotations.shapes import MaskFile
 from dpt.data.formats.io import read_objects
 from dpt.data.splits import SPLITS, natural_key
-from dpt.files import DataError
+from dpt.files import DataError, few
 
 _NO_CLASS = re.compile(
     r"\d*|.*\d(st|nd|rd|th).*|.*(mask|label|gt|truth|depth|disp|overlay|vis|color|colour|pred|inst"
@@ -45,19 +38,18 @@ class _Mask(NamedTuple):
     class_name: str
 
 
-class ClassMasksFormat(AnnotationFormat):
+class ClassMasksFormat(ToolFormat):
     """A mask is an area of a class, not an object; where masks overlap, the later class counts.
 
     Classes are in the natural order of their names.
     """
 
-    name: ClassVar[str] = "class_masks"
-    title: ClassVar[str] = "masks of one class each"
-    front: ClassVar[Front] = "later"
+    name = "class_masks"
+    title = "masks of one class each"
 
     def find(self, root: Path, files: Sequence[str]) -> list[str]:
         for masks in (_by_name(files), _by_folder(files)):
-            names = Counter(mask.class_name for mask in masks)
+            names = {mask.class_name for mask in masks}
             times = Counter(mask.image for mask in masks)
             if not 1 < len(names) <= _MOST_CLASSES or any(map(_NO_CLASS.fullmatch, names)):
                 continue
@@ -67,26 +59,23 @@ class ClassMasksFormat(AnnotationFormat):
                 return [mask.path for mask in masks]
         return []
 
+    def collect(self, reading: Reading, sources: Sequence[str]) -> None:
+        chosen = {*sources}
+        masks = [*_by_folder(reading.files), *_by_name(reading.files)]
+        masks.sort(key=lambda mask: natural_key(mask.class_name))
+        parts_of_image: dict[str, list[Part]] = defaultdict(list)
+        for mask in masks:
+            if mask.path in chosen:
+                reading.add_class(mask.class_name, is_thing=False)
+                part = Part(mask.class_name, MaskFile(reading.root / mask.path), name=mask.path)
+                parts_of_image[mask.image].append(part)
+        for image, parts in sorted(parts_of_image.items()):
+            reading.add_image(reading.root / image, parts)
+
     def read(self, root: Path, sources: Sequence[str], files: Sequence[str]) -> Annotations:
-        reading, chosen = Reading(root, self.title, files), {*sources}
-        masks = {mask.path: mask for mask in (*_by_folder(files), *_by_name(files))}
-        of_image: dict[str, list[_Mask]] = defaultdict(list)
-        for path in sources:
-            if path in masks:
-                of_image[masks[path].image].append(masks[path])
-            else:
-                reading.leave_out("mask", "without its image", path)
-        names = sorted({masks[path].class_name for path in chosen & masks.keys()}, key=natural_key)
-        for image, group in of_image.items():
-            group.sort(key=lambda mask: names.index(mask.class_name))
-            objects = [
-                Annotation(class_name=m.class_name, shape=MaskFile(root / m.path), name=m.path)
-                for m in group
-            ]
-            reading.images.append(AnnotatedImage(image=root / image, objects=objects))
-        classes = [AnnotatedClass(name=name, is_thing=False) for name in names]
-        annotations = reading.result(classes)
-        annotations.notes.append(f"where masks overlap, the later of {', '.join(names)} counts")
+        annotations = super().read(root, sources, files)
+        names = few([row.name for row in annotations.classes], 10)
+        annotations.notes.append(f"where masks overlap, the later of {names} counts")
         return annotations
 
 

@@ -8,24 +8,14 @@ box, row by row, the first run outside the object.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import ClassVar
+from functools import partial
 from xml.etree import ElementTree
 
 import numpy as np
 
-from dpt.data.annotations.base import (
-    AnnotatedClass,
-    AnnotatedImage,
-    AnnotationFormat,
-    Annotations,
-    Front,
-    Polygons,
-    Shape,
-    as_ring,
-)
-from dpt.data.annotations.reading import Reading, as_rgb, files_like, join_groups
-from dpt.data.annotations.shapes import ellipse_ring, placed, rotated
+from dpt.data.annotations.base import Polygons, Shape, as_ring
+from dpt.data.annotations.reading import BOX, Part, Reading, ToolFormat
+from dpt.data.annotations.shapes import ellipse, placed
 from dpt.data.formats.rle import Rle, encode_pixels
 from dpt.data.splits import SPLITS
 from dpt.files import COPY_AGAIN, DataError, read_text
@@ -52,69 +42,53 @@ class _BoxedRuns(Shape):
         return encode_pixels(placed(mask, self.left, self.top, size))
 
 
-class CvatFormat(AnnotationFormat):
+class CvatFormat(ToolFormat):
     """Polygons, ellipses and masks are objects; those of a label in the same group are one.
 
     Boxes are left out. The shape with the larger ``z_order`` is in front, of equal ones the later.
     """
 
-    name: ClassVar[str] = "cvat"
-    title: ClassVar[str] = "CVAT's XML files"
-    front: ClassVar[Front] = "later"
+    name = "cvat"
+    title = "CVAT's XML files"
+    suffixes = (".xml",)
+    pattern = rb"<annotations>\s*<(version|meta|image)\b"
 
-    def find(self, root: Path, files: Sequence[str]) -> list[str]:
-        candidates = [path for path in files if path.lower().endswith(".xml")]
-        return files_like(root, candidates, rb"<annotations>\s*<(version|meta|image)\b")
-
-    def read(self, root: Path, sources: Sequence[str], files: Sequence[str]) -> Annotations:
-        reading = Reading(root, self.title, files)
-        classes: dict[str, AnnotatedClass] = {}
+    def collect(self, reading: Reading, sources: Sequence[str]) -> None:
         for source in sources:
+            text = read_text(reading.root / source, limit=_MAX_XML)
+            if "<!DOCTYPE" in text or "<!ENTITY" in text:  # with which a file can be of any size
+                raise DataError(f"{reading.root / source}: holds a DTD: export it from CVAT again")
             try:
-                _read_file(reading, source, classes)
+                _add_content(reading, source, ElementTree.fromstring(text))
             except (ElementTree.ParseError, KeyError, ValueError, OverflowError) as error:
                 if isinstance(error, DataError):
                     raise
                 fault = f"not usable XML of CVAT ({type(error).__name__}: {str(error)[:200]})"
-                raise DataError(f"{root / source}: {fault}: {COPY_AGAIN}") from None
-        return reading.result([*classes.values()] or None)
+                raise DataError(f"{reading.root / source}: {fault}: {COPY_AGAIN}") from None
 
 
-def _read_file(reading: Reading, source: str, classes: dict[str, AnnotatedClass]) -> None:
-    """Adds the images of a file to ``reading``, and its labels to ``classes``."""
-    text = read_text(reading.root / source, limit=_MAX_XML)
-    if "<!DOCTYPE" in text or "<!ENTITY" in text:  # with which a short file can be of any size
-        raise DataError(f"{reading.root / source}: holds a DTD: export it from CVAT again")
-    content = ElementTree.fromstring(text)
+def _add_content(reading: Reading, source: str, content: ElementTree.Element) -> None:
     if content.find("track") is not None:
         fault, remedy = "tracks of a video, not of images", 'export "CVAT for images 1.1"'
         raise DataError(f"{reading.root / source}: {fault}: {remedy}")
     for label in content.iterfind("meta//label"):
         if label.find("parent") is None:  # no point of a skeleton
-            name, color = label.findtext("name", ""), label.findtext("color", "")
-            classes.setdefault(name, AnnotatedClass(name=name, color=as_rgb(color)))
+            reading.add_class(label.findtext("name", ""), color=label.findtext("color", ""))
     for image in content.iterfind("image"):
-        _read_image(reading, source, image)
+        name = image.attrib["name"]
+        parts: list[Part] = []
+        for row in sorted(image, key=lambda row: int(row.get("z_order", "0"))):
+            noun = {"box": BOX}.get(row.tag, row.tag)
+            shape = reading.shape(partial(_shape, row), noun, name)
+            if shape is not None:
+                parts.append(Part(row.attrib["label"], shape, row.get("group_id", "")))
+        size = int(image.attrib["height"]), int(image.attrib["width"])
+        split = SPLITS.get(image.get("subset", "").lower(), "")
+        reading.add_image(reading.image([name], source), parts, size=size, split=split)
 
 
-def _read_image(reading: Reading, source: str, element: ElementTree.Element) -> None:
-    name = element.attrib["name"]
-    parts: list[tuple[str, str, Shape]] = []
-    for row in sorted(element, key=lambda row: int(row.get("z_order", "0"))):
-        shape = None if row.tag == "tag" else _shape(reading, row, name)
-        if shape is not None:
-            parts.append((row.attrib["label"], row.get("group_id", ""), shape))
-    image = AnnotatedImage(
-        image=reading.image([name], source),
-        size=(int(element.attrib["height"]), int(element.attrib["width"])),
-        objects=join_groups(parts),
-        split=SPLITS.get(element.get("subset", "").lower(), ""),
-    )
-    reading.images.append(image)
-
-
-def _shape(reading: Reading, row: ElementTree.Element, place: str) -> Shape | None:
-    """Returns the pixels of a shape; None if it has no area, which ``reading`` counts."""
+def _shape(row: ElementTree.Element) -> Shape:
+    """Returns the pixels of a shape; ValueError if it has no area."""
 
     def numbers(*keys: str) -> list[float]:
         return [float(row.attrib[key]) for key in keys]
@@ -123,19 +97,9 @@ def _shape(reading: Reading, row: ElementTree.Element, place: str) -> Shape | No
         left, top, height, width = map(int, numbers("left", "top", "height", "width"))
         runs = np.array([int(count) for count in row.attrib["rle"].split(",")], np.int64)
         return _BoxedRuns(runs, left, top, height, width)
-    if row.tag == "box":
-        reading.leave_out_box(place)
-        return None
-    if row.tag not in ("polygon", "ellipse"):
-        reading.leave_out(row.tag, "without an area", place)
-        return None
-
-    def corners() -> np.ndarray:
-        if row.tag == "polygon":
-            return as_ring([pair.split(",") for pair in row.attrib["points"].split(";")])
+    if row.tag == "polygon":
+        return Polygons([as_ring([pair.split(",") for pair in row.attrib["points"].split(";")])])
+    if row.tag == "ellipse":
         x, y, radius_x, radius_y = numbers("cx", "cy", "rx", "ry")
-        angle = math.radians(float(row.get("rotation", "0")))
-        return rotated(ellipse_ring(x, y, radius_x, radius_y), x, y, angle)
-
-    ring = reading.ring(corners, row.tag, place)
-    return None if ring is None else Polygons([ring])
+        return ellipse(x, y, radius_x, radius_y, math.radians(float(row.get("rotation", "0"))))
+    raise ValueError("no mask" if row.tag == "box" else "no area")

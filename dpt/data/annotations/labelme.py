@@ -6,39 +6,29 @@ whole numbers. A bitmap ("mask") begins with the pixel that its first point name
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import dist
-from pathlib import Path, PurePosixPath
-from typing import ClassVar
+from pathlib import PurePosixPath
 
 from pydantic import TypeAdapter
 
-from dpt.data.annotations.base import (
-    UNLABELLED,
-    AnnotatedClass,
-    AnnotatedImage,
-    Annotation,
-    AnnotationFormat,
-    Annotations,
-    Front,
-    Polygons,
-    Shape,
-    as_ring,
-)
+from dpt.data.annotations.base import UNLABELLED, Polygons, Shape, as_ring
 from dpt.data.annotations.reading import (
     MAX_IMAGE_BYTES,
+    Part,
     Points,
     Reading,
     Text,
-    files_like,
-    join_groups,
+    ToolFormat,
     read_json,
     with_suffixes,
 )
-from dpt.data.annotations.shapes import Bitmap, Box, Difference, ellipse_ring
+from dpt.data.annotations.shapes import Bitmap, Box, Difference, ellipse
 from dpt.files import read_text
 
 _BACKGROUND, _IGNORED = "_background_", "__ignore__"
 _CLASS_LISTS = ("labels.txt", "class_names.txt")
+_POLYGONS = ("polygon", "rotation", "oriented_rectangle")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,78 +55,66 @@ class _File:
 _FILE = TypeAdapter(_File)
 
 
-class LabelmeFormat(AnnotationFormat):
+class LabelmeFormat(ToolFormat):
     """A shape is an object; shapes of a label with the same ``group_id`` are one.
 
     A later shape is in front. One with the label ``_background_`` is cut out of the shapes before
     it; the pixels of one with the label ``__ignore__`` are unlabelled.
     """
 
-    name: ClassVar[str] = "labelme"
-    title: ClassVar[str] = "labelme's JSON files"
-    front: ClassVar[Front] = "later"
+    name = "labelme"
+    title = "labelme's JSON files"
+    pattern = rb'"(shapes|imageData)"\s*:.*"(shape_type|image\w+)"'
 
-    def find(self, root: Path, files: Sequence[str]) -> list[str]:
-        candidates = [path for path in files if path.lower().endswith(".json")]
-        return files_like(root, candidates, rb'"(shapes|imageData)"\s*:.*"(shape_type|image\w+)"')
-
-    def read(self, root: Path, sources: Sequence[str], files: Sequence[str]) -> Annotations:
-        reading = Reading(root, self.title, files)
+    def collect(self, reading: Reading, sources: Sequence[str]) -> None:
         for source in sources:
-            content = read_json(_FILE, root / source, self.title, limit=MAX_IMAGE_BYTES)
+            content = read_json(_FILE, reading.root / source, self.title, limit=MAX_IMAGE_BYTES)
             if content.shapes is None:
                 reading.leave_out("file", "of another format", source)
                 continue
-            beside = with_suffixes(PurePosixPath(source).stem)
-            image = reading.image([content.imagePath, *beside], source)
-            objects = _objects(reading, content.shapes, source)
-            reading.images.append(AnnotatedImage(image=image, size=content.size, objects=objects))
-        return reading.result(_classes(reading, files))
+            names = [content.imagePath, *with_suffixes(PurePosixPath(source).stem)]
+            parts = _parts(reading, content.shapes, source)
+            reading.add_image(reading.image(names, source), parts, size=content.size)
+        _add_listed_classes(reading)
 
 
-def _classes(reading: Reading, files: Sequence[str]) -> list[AnnotatedClass] | None:
-    """Returns the classes that ``labels.txt`` lists; None if there is no such file that lists all
-    classes of objects."""
-    names = reading.class_names
-    for path in (path for path in files if PurePosixPath(path).name in _CLASS_LISTS):
+def _add_listed_classes(reading: Reading) -> None:
+    """Adds the classes of ``labels.txt``, if it lists all classes of objects."""
+    for path in (path for path in reading.files if PurePosixPath(path).name in _CLASS_LISTS):
         lines = read_text(reading.root / path, limit=MAX_IMAGE_BYTES).splitlines()
-        listed = [*dict.fromkeys(filter(None, map(str.strip, lines)))]
-        if names and names <= {*listed}:
-            return [AnnotatedClass(name=name) for name in listed if name != _IGNORED]
-    return None
+        names = [line.strip() for line in lines if line.strip() not in ("", _IGNORED)]
+        if reading.class_names <= {*names}:
+            for name in names:
+                reading.add_class(name)
 
 
-def _objects(reading: Reading, rows: Sequence[_Shape], source: str) -> list[Annotation]:
-    parts: list[tuple[str, str, Shape]] = []
+def _parts(reading: Reading, rows: Sequence[_Shape], source: str) -> list[Part]:
+    parts: list[Part] = []
     for row in rows:
-        shape = _shape(reading, row, source)
+        shape = reading.shape(partial(_shape, row), row.shape_type or "polygon", source)
         if shape is None:
             continue
         if row.label == _BACKGROUND:
-            parts = [(label, group, Difference(part, [shape])) for label, group, part in parts]
+            parts = [part._replace(shape=Difference(part.shape, [shape])) for part in parts]
         label = UNLABELLED if row.label == _IGNORED else row.label
-        parts.append((label, row.group_id or "", shape))
-    return join_groups(parts)
+        parts.append(Part(label, shape, row.group_id or ""))
+    return parts
 
 
-def _shape(reading: Reading, row: _Shape, source: str) -> Shape | None:
-    """Returns the pixels of a shape; None if it has no area, which ``reading`` counts."""
+def _shape(row: _Shape) -> Shape:
+    """Returns the pixels of a shape; ValueError if it has no area."""
     kind, points = row.shape_type or "polygon", row.points
+    if kind in _POLYGONS:
+        return Polygons([as_ring(points)])
     if kind == "rectangle" and len(points) == 4:  # of X-AnyLabeling
         return Box([as_ring(points)])
-    if kind in ("mask", "rectangle", "circle") and len(points) != 2:
-        reading.leave_out(kind, f"of {len(points)} points", source)
-        return None
-    if kind == "mask" and row.mask:
-        return Bitmap(row.mask, int(points[0][0]), int(points[0][1]))
-    if kind == "rectangle":
-        return Box.of_corners(*points[0], *points[1])
-    if kind == "circle":  # its centre, and a point on it
-        radius = dist(*points)
-        ring = reading.ring(lambda: ellipse_ring(*points[0], radius, radius), kind, source)
-    elif kind in ("polygon", "rotation", "oriented_rectangle"):
-        ring = reading.ring(lambda: as_ring(points), "polygon", source)
-    else:
-        reading.leave_out(kind, "without an area", source)
-        return None
-    return None if ring is None else Polygons([ring])
+    if kind in ("rectangle", "circle", "mask") and len(points) == 2:
+        (x0, y0), (x1, y1) = points
+        if kind == "rectangle":
+            return Box.of_corners(x0, y0, x1, y1)
+        if kind == "circle":  # its centre, and a point on it
+            radius = dist(*points)
+            return ellipse(x0, y0, radius, radius)
+        if row.mask:
+            return Bitmap(row.mask, int(x0), int(y0))
+    raise ValueError("no area")

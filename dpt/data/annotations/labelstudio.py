@@ -8,30 +8,29 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Annotated, ClassVar
+from functools import partial
+from typing import Annotated
 from urllib.parse import unquote
 
 import numpy as np
 from pydantic import Field, TypeAdapter
 
-from dpt.data.annotations.base import (
-    AnnotatedImage,
-    Annotation,
-    AnnotationFormat,
-    Annotations,
-    Front,
-    Polygons,
-    Shape,
-    as_ring,
-    local_name,
+from dpt.data.annotations.base import Shape, as_ring, local_name
+from dpt.data.annotations.reading import (
+    BOX,
+    Part,
+    Points,
+    Reading,
+    Text,
+    ToolFormat,
+    read_json,
 )
-from dpt.data.annotations.reading import Points, Reading, Text, files_like, read_json
-from dpt.data.annotations.shapes import RelativePolygon, ellipse_ring, rotated
+from dpt.data.annotations.shapes import RelativePolygon, ellipse
 from dpt.data.formats.io import IMAGE_SUFFIXES
 from dpt.data.formats.rle import Rle, encode_pixels
 
 _OPAQUE = 128
+_KINDS = ("polygon", "brush", "ellipse", BOX, "keypoint", "vector")
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,38 +130,30 @@ class _Task:
 _CONTENT = TypeAdapter(list[_Task])
 
 
-class LabelStudioFormat(AnnotationFormat):
+class LabelStudioFormat(ToolFormat):
     """A region is an object; the later one is in front.
 
     Of several annotations of an image, that marked as ground truth counts, or the last one.
     """
 
-    name: ClassVar[str] = "labelstudio"
-    title: ClassVar[str] = "Label Studio's JSON files"
-    front: ClassVar[Front] = "later"
+    name = "labelstudio"
+    title = "Label Studio's JSON files"
+    pattern = rb'\A\s*\[\s*\{.*"(annotations|completions)"\s*:\s*\[.*"(result|completed_by)"'
 
-    def find(self, root: Path, files: Sequence[str]) -> list[str]:
-        candidates = [path for path in files if path.lower().endswith(".json")]
-        pattern = rb'\A\s*\[\s*\{.*"(annotations|completions)"\s*:\s*\[.*"(result|completed_by)"'
-        return files_like(root, candidates, pattern)
-
-    def read(self, root: Path, sources: Sequence[str], files: Sequence[str]) -> Annotations:
-        reading = Reading(root, self.title, files)
+    def collect(self, reading: Reading, sources: Sequence[str]) -> None:
         for source in sources:
-            for number, task in enumerate(read_json(_CONTENT, root / source, self.title)):
+            for number, task in enumerate(read_json(_CONTENT, reading.root / source, self.title)):
                 names, works = _image_names(task), task.works
                 place = names[0] if names else f"{source}.{number}"
                 if not names or not works:
-                    why = "that names no image" if not names else "without an annotation"
-                    reading.leave_out("task", why, place)
+                    reading.leave_out("task", "no annotation" if names else "no image", place)
                     continue
-                if len(works) > 1:
-                    reading.leave_out("task", "with several annotations, the last counts", place)
-                objects = _objects(reading, works[-1], place)
-                size = next(filter(None, (row.size for row in works[-1].result)), None)
-                image = reading.image(names, source)
-                reading.images.append(AnnotatedImage(image=image, size=size, objects=objects))
-        return reading.result()
+                for _ in works[:-1]:
+                    reading.leave_out("annotation", "the image has a later one", place)
+                sizes = (row.size for row in works[-1].result)
+                size = next(filter(None, sizes), None)
+                parts = _parts(reading, works[-1], place)
+                reading.add_image(reading.image(names, source), parts, size=size)
 
 
 def _image_names(task: _Task) -> list[str]:
@@ -177,44 +168,33 @@ def _image_names(task: _Task) -> list[str]:
     return names
 
 
-def _objects(reading: Reading, work: _Work, place: str) -> list[Annotation]:
+def _parts(reading: Reading, work: _Work, place: str) -> list[Part]:
     names_of_region = {row.id: row.value.labels for row in work.result if row.value.labels}
-    objects: list[Annotation] = []
+    parts: list[Part] = []
     for row in work.result:
         kind = row.type.removesuffix("labels")
-        if kind == "rectangle":
-            reading.leave_out_box(place)
-        elif kind in ("keypoint", "vector"):
-            reading.leave_out(kind, "without an area", place)
-        if kind not in ("polygon", "brush", "ellipse"):  # such as a text or a choice
+        if kind not in _KINDS:  # such as a text or a choice
             continue
         names = row.value.class_names or names_of_region.get(row.id, [])
-        if len(names) != 1:
-            reading.leave_out("region", f"with {len(names)} labels", place)
-            continue
-        if row.image_rotation % 360:
-            reading.leave_out("region", "of an image that is turned", place)
-            continue
-        shape = _shape(reading, kind, row, place)
+        shape = reading.shape(partial(_shape, row, kind, names), kind, place)
         if shape is not None:
-            objects.append(Annotation(class_name=names[0], shape=shape, name=row.id))
-    return objects
+            parts.append(Part(names[0], shape, name=row.id))
+    return parts
 
 
-def _shape(reading: Reading, kind: str, row: _Result, place: str) -> Shape | None:
-    """Returns the pixels of a region; None if it has no area, which ``reading`` counts."""
-    value = row.value
+def _shape(row: _Result, kind: str, names: Sequence[str]) -> Shape:
+    """Returns the pixels of a region; ValueError if it has no area, or not one class."""
+    value, size = row.value, row.size
+    if kind == BOX:
+        raise ValueError("no mask")
+    if len(names) != 1 or row.image_rotation % 360:
+        raise ValueError("not of one class" if len(names) != 1 else "its image is turned")
     if kind == "brush":
         return _Brush(bytes(value.rle))
     if kind == "polygon":
-        ring = reading.ring(lambda: as_ring(value.points), kind, place)
-        return None if ring is None else RelativePolygon(ring / 100)
-
-    def corners() -> np.ndarray:
-        height, width = row.size or (0, 0)
-        x, y = value.x * width / 100, value.y * height / 100
-        radii = value.radiusX * width / 100, value.radiusY * height / 100
-        return rotated(ellipse_ring(x, y, *radii), x, y, math.radians(value.rotation))
-
-    ring = reading.ring(corners, kind, place)
-    return None if ring is None else Polygons([ring])
+        return RelativePolygon(as_ring(value.points) / 100)
+    if kind == "ellipse" and size is not None:
+        x, radius_x = value.x * size[1] / 100, value.radiusX * size[1] / 100
+        y, radius_y = value.y * size[0] / 100, value.radiusY * size[0] / 100
+        return ellipse(x, y, radius_x, radius_y, math.radians(value.rotation))
+    raise ValueError("no area" if size is not None else "no size of its image")

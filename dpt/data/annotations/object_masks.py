@@ -4,16 +4,9 @@ Data Science Bowl of 2018. The pixels of the object are those that are not 0."""
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
-from dpt.data.annotations.base import (
-    AnnotatedImage,
-    Annotation,
-    AnnotationFormat,
-    Annotations,
-    Front,
-)
-from dpt.data.annotations.reading import Reading, folder_of, images_of
+from dpt.data.annotations.reading import Part, Reading, ToolFormat, folder_of, images_of
 from dpt.data.annotations.shapes import MaskFile
 
 
@@ -22,12 +15,12 @@ class _Folder(NamedTuple):
     masks: list[str]
 
 
-class ObjectMasksFormat(AnnotationFormat):
+class ObjectMasksFormat(ToolFormat):
     """All objects are of one class, ``object``; the smaller one is in front."""
 
-    name: ClassVar[str] = "object_masks"
-    title: ClassVar[str] = "folders with a mask for each object"
-    front: ClassVar[Front] = "smaller"
+    name = "object_masks"
+    title = "folders with a mask for each object"
+    front = "smaller"
 
     def find(self, root: Path, files: Sequence[str]) -> list[str]:
         folders = [folder for folder in _folders(files).values() if folder.masks]
@@ -36,21 +29,17 @@ class ObjectMasksFormat(AnnotationFormat):
             return []  # masks of several images, or of all objects of an image
         return [path for folder in folders for path in folder.masks]
 
-    def read(self, root: Path, sources: Sequence[str], files: Sequence[str]) -> Annotations:
-        reading, chosen = Reading(root, self.title, files), {*sources}
-        for folder in _folders(files).values():
+    def collect(self, reading: Reading, sources: Sequence[str]) -> None:
+        chosen = {*sources}
+        for folder in _folders(reading.files).values():
             masks = [path for path in folder.masks if path in chosen]
-            if len(folder.images) != 1 or not masks:
-                for image in folder.images:
-                    reading.leave_out("image", "without a folder of its masks", image)
+            if len(folder.images) == 1 and masks:
+                shapes = {path: MaskFile(reading.root / path) for path in masks}
+                parts = [Part("object", shape, name=path) for path, shape in shapes.items()]
+                reading.add_image(reading.root / folder.images[0], parts)
                 continue
-            objects = [
-                Annotation(class_name="object", shape=MaskFile(root / path), name=path)
-                for path in masks
-            ]
-            path = root / folder.images[0]
-            reading.images.append(AnnotatedImage(image=path, objects=objects))
-        return reading.result()
+            for image in folder.images:
+                reading.leave_out("image", "no folder of its masks", image)
 
 
 def _folders(files: Sequence[str]) -> dict[str, _Folder]:

@@ -1,15 +1,15 @@
-"""What the readers of label tools' formats share: looking for files, and what they leave out."""
+"""What the readers of label tools' formats share: finding files, and collecting what they hold."""
 
 import codecs
 import re
-from collections import Counter, defaultdict
+from abc import abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, NamedTuple
 
-import numpy as np
 from pydantic import Field, TypeAdapter
 
 from dpt.data.annotations.base import (
@@ -17,7 +17,9 @@ from dpt.data.annotations.base import (
     AnnotatedClass,
     AnnotatedImage,
     Annotation,
+    AnnotationFormat,
     Annotations,
+    Front,
     ImageFinder,
     Shape,
     local_name,
@@ -28,6 +30,8 @@ from dpt.data.formats.label_rule import name_of_class
 from dpt.data.splits import SPLITS, natural_key
 from dpt.files import MAX_BYTES, DataError, few, open_file, parse_as, plural, read_bytes
 
+BOX = "rectangle"
+"""What messages call the bounding box of an object, whose pixels it does not tell."""
 MAX_IMAGE_BYTES = 64 << 20
 """Largest label file of one image."""
 _MOST_PROBED = 8
@@ -82,10 +86,19 @@ def starts_with(path: Path, pattern: bytes) -> bool:
 
 
 def read_json(kind: TypeAdapter, path: Path, title: str, *, limit: int = MAX_BYTES) -> Any:
-    """Returns the content of a label file as the type of ``kind``."""
+    """Returns the content of a label file as the type of ``kind``; ``title`` is the format's."""
     remedy = "export it again, or set data.annotation_files to the right files"
     what = f"one of {title}"
     return parse_as(kind, read_bytes(path, limit=limit), path, what=what, remedy=remedy)
+
+
+class Part(NamedTuple):
+    """A shape of an object; shapes of a class in the same group are one object."""
+
+    class_name: str
+    shape: Shape
+    group: str = ""
+    name: str = ""  # what messages call it
 
 
 class Reading:
@@ -94,17 +107,14 @@ class Reading:
     Args:
         title: the format's, see :class:`AnnotationFormat`.
         files: all files below ``root``.
-
-    Attributes:
-        images: those of the label files read so far.
     """
 
     def __init__(self, root: Path, title: str, files: Sequence[str]) -> None:
-        self.root, self.title = root, title
-        self.images: list[AnnotatedImage] = []
-        self._finder = ImageFinder(root, images_of(files))
+        self.root, self.title, self.files = root, title, files
+        self.finder = ImageFinder(root, images_of(files))
+        self._images: dict[Path, AnnotatedImage] = {}
         self._missing: list[Path] = []
-        self._has_boxes = False
+        self._classes: dict[str, AnnotatedClass] = {}
         self._left_out: dict[tuple[str, str], list[str]] = defaultdict(list)
 
     def image(self, names: Sequence[str], source: str) -> Path:
@@ -114,7 +124,7 @@ class Reading:
             names: paths from the folder of ``source``, or from the root; the first that is there
                 counts.
         """
-        paths = (self._finder.find(name, source) for name in names if name)
+        paths = (self.finder.find(name, source) for name in names if name)
         path = next(filter(None, paths), None)
         if path is None:
             last = local_name(names[0] or source).rpartition("/")[2]
@@ -122,91 +132,127 @@ class Reading:
             self._missing.append(path)
         return path
 
-    def leave_out(self, noun: str, why: str, place: str) -> None:
-        """Counts one more, such as a "point" that is "without an area"."""
-        self._left_out[noun, why].append(place)
-
-    def leave_out_box(self, place: str) -> None:
-        """Counts the bounding box of an object, whose pixels it does not tell."""
-        self._has_boxes = True
-        self.leave_out("rectangle", "without a mask", place)
-
-    def ring(self, make: Callable[[], np.ndarray], noun: str, place: str) -> np.ndarray | None:
-        """Returns the corners that ``make`` returns; None if they have no area, which counts."""
+    def shape(self, make: Callable[[], Shape], noun: str, place: str) -> Shape | None:
+        """Returns the shape that ``make`` returns; None for a ValueError, which is counted."""
         try:
             return make()
         except ValueError as error:
-            self.leave_out(noun, f"without an area ({error})", place)
+            self.leave_out(noun, str(error), place)
             return None
+
+    def leave_out(self, noun: str, why: str, place: str) -> None:
+        """Counts one more that has no place in the labels, such as a "line" with "no area"."""
+        self._left_out[noun, why].append(place)
+
+    def add_class(self, name: str, *, color: str = "", is_thing: bool = True) -> None:
+        """Adds a class that a file lists, with its colour ``#rrggbb``."""
+        name = name_of_class(name, self.root)
+        row = AnnotatedClass(name=name, color=as_rgb(color), is_thing=is_thing)
+        self._classes.setdefault(name, row)
+
+    def add_image(
+        self,
+        image: Path,
+        parts: Iterable[Part],
+        *,
+        size: tuple[int, int] | None = None,
+        split: str = "",
+    ) -> None:
+        """Adds an image with the shapes of its objects, in their order.
+
+        Raises:
+            DataError: the image is there already.
+        """
+        if image in self._images:
+            fault = f"{self.title} label {image} twice"
+            raise DataError(f"{self.root}: {fault}: set data.annotation_files to one of the files")
+        groups: dict[tuple[str, str, int], list[Part]] = defaultdict(list)
+        for number, part in enumerate(parts):
+            groups[part.class_name, part.group, -1 if part.group else number].append(part)
+        objects = [
+            Annotation(class_name=name, shape=_union(group), name=group[0].name)
+            for (name, _, _), group in groups.items()
+        ]
+        row = AnnotatedImage(image=image, size=size, objects=objects, split=split)
+        self._images[image] = row
 
     @property
     def class_names(self) -> set[str]:
-        return {item.class_name for image in self.images for item in image.objects} - {UNLABELLED}
+        """The classes of objects."""
+        items = (item for image in self._images.values() for item in image.objects)
+        return {item.class_name for item in items} - {UNLABELLED}
 
-    def result(self, classes: Sequence[AnnotatedClass] | None = None) -> Annotations:
-        """Returns the records, after checks that some image has an object.
-
-        Args:
-            classes: as the files state them; None: the names that occur, in natural order.
-        """
-        self._check_images()
-        shapes = [
-            item.shape for i in self.images for item in i.objects if item.class_name != UNLABELLED
-        ]
-        boxes = sum(shape.is_box for shape in shapes)
-        notes = [
-            f"{plural(len(places), noun)} {why}: {few([*dict.fromkeys(places)])}"
-            for (noun, why), places in self._left_out.items()
-        ]
-        if len(shapes) == boxes:
-            fault = "boxes, but no masks" if boxes or self._has_boxes else "no masks"
-            notes += [f"{plural(boxes, 'rectangle')} alone"] if boxes else []
-            counted = "; ".join(notes) or "no object"
-            remedy = "draw polygons or masks, or set data.annotations to another format"
-            raise DataError(f"{self.root}: {fault}: {self.title} hold {counted}: {remedy}")
-        if boxes:
-            notes.append(f"{boxes} of {plural(len(shapes), 'object')} are rectangles")
-        if classes is None:
-            names = sorted(self.class_names, key=natural_key)
-            classes = [AnnotatedClass(name=name) for name in names]
-        rows = [replace(row, name=name_of_class(row.name, self.root)) for row in classes]
-        images = _split_by_folders(self.root, self.images)
-        return Annotations(source=self.root, images=images, classes=rows, notes=notes)
-
-    def _check_images(self) -> None:
-        if len(self._missing) == len(self.images):
+    def result(self) -> Annotations:
+        """Returns the records, after checks that some image has an object with a mask."""
+        images = _split_by_folders(self.root, [*self._images.values()])
+        if len(self._missing) == len(images):
             fault = f"no image of {self.title} is there ({few([*map(str, self._missing)])})"
             raise DataError(f"{self.root}: {fault}: copy the images into the folder")
-        times = Counter(image.image for image in self.images)
-        repeated = [str(path.relative_to(self.root)) for path, count in times.items() if count > 1]
-        if repeated:
-            fault = f"{self.title} label {few(repeated)} more than once"
-            raise DataError(f"{self.root}: {fault}: set data.annotation_files to one of the files")
+        if not self._classes:
+            for name in sorted(self.class_names, key=natural_key):
+                self.add_class(name)
+        return Annotations(
+            source=self.root,
+            images=images,
+            classes=[*self._classes.values()],
+            notes=self._notes(),
+        )
+
+    def _notes(self) -> list[str]:
+        notes = [
+            f"{plural(len(places), noun)} left out ({why}): {few([*dict.fromkeys(places)])}"
+            for (noun, why), places in self._left_out.items()
+        ]
+        objects = [item for image in self._images.values() for item in image.objects]
+        shapes = [item.shape for item in objects if item.class_name != UNLABELLED]
+        boxes = sum(shape.is_box for shape in shapes)
+        if boxes:
+            notes.append(f"{boxes} of {plural(len(shapes), 'object')} are rectangles")
+        if boxes == len(shapes):
+            has_boxes = boxes or any(noun == BOX for noun, _ in self._left_out)
+            fault = f"boxes, but no masks: {self.title}" if has_boxes else f"{self.title}: no masks"
+            remedy = "draw polygons or masks, or set data.annotations to another format"
+            raise DataError(f"{self.root}: {fault} ({'; '.join(notes) or 'empty'}): {remedy}")
+        return notes
 
 
-def _split_by_folders(root: Path, images: Sequence[AnnotatedImage]) -> list[AnnotatedImage]:
+def _union(parts: Sequence[Part]) -> Shape:
+    return parts[0].shape if len(parts) == 1 else Union([part.shape for part in parts])
+
+
+def _split_by_folders(root: Path, images: list[AnnotatedImage]) -> list[AnnotatedImage]:
     """Returns the images with their splits, if all lie in folders named after splits."""
     if any(image.split for image in images):
-        return [*images]
+        return images
     splits = []
     for image in images:
         folders = image.image.relative_to(root).parts[:-1]
         splits.append(next((SPLITS[f.lower()] for f in folders if f.lower() in SPLITS), ""))
     if "train" not in splits or "" in splits or len({*splits}) < 2:
-        return [*images]
+        return images
     return [replace(image, split=split) for image, split in zip(images, splits, strict=True)]
 
 
-def join_groups(parts: Iterable[tuple[str, str, Shape]]) -> list[Annotation]:
-    """Returns objects of shapes, in their order; those of a class with the same group are one.
+class ToolFormat(AnnotationFormat):
+    """A format whose files are recognised by their suffix and their beginning.
 
-    Args:
-        parts: class name, group ("" for a shape that is an object of its own), and shape.
+    Attributes:
+        pattern: regular expression, searched in the beginning of a file.
     """
-    groups: dict[tuple[str, str, int], list[Shape]] = defaultdict(list)
-    for number, (class_name, group, shape) in enumerate(parts):
-        groups[class_name, group, -1 if group else number].append(shape)
-    return [
-        Annotation(class_name=class_name, shape=shapes[0] if len(shapes) == 1 else Union(shapes))
-        for (class_name, _, _), shapes in groups.items()
-    ]
+
+    suffixes: ClassVar[tuple[str, ...]] = (".json",)
+    pattern: ClassVar[bytes] = b""
+    front: ClassVar[Front] = "later"
+
+    def find(self, root: Path, files: Sequence[str]) -> list[str]:
+        candidates = [path for path in files if path.lower().endswith(self.suffixes)]
+        return files_like(root, candidates, self.pattern)
+
+    def read(self, root: Path, sources: Sequence[str], files: Sequence[str]) -> Annotations:
+        reading = Reading(root, self.title, files)
+        self.collect(reading, sources)
+        return reading.result()
+
+    @abstractmethod
+    def collect(self, reading: Reading, sources: Sequence[str]) -> None:
+        """Adds the images, and the classes if the files list them, to ``reading``."""

@@ -125,20 +125,16 @@ def placed(mask: np.ndarray, left: int, top: int, size: tuple[int, int]) -> np.n
     return whole
 
 
-def ellipse_ring(x: float, y: float, radius_x: float, radius_y: float) -> np.ndarray:
-    """Returns corners on an ellipse, float64 (N, 2), so many that they are within 0.05 pixels.
+def ellipse(x: float, y: float, radius_x: float, radius_y: float, radians: float = 0.0) -> Polygons:
+    """Returns an ellipse, turned clockwise, as a polygon that differs by at most 0.05 pixels.
 
     Raises:
         ValueError: a radius is not a number above 0 and below a million.
     """
     if not (0 < radius_x < 1e6 and 0 < radius_y < 1e6):
-        raise ValueError(f"an ellipse has the radii {radius_x:g} and {radius_y:g}")
+        raise ValueError("no area")
     count = 8 + math.ceil(10 * math.sqrt(max(radius_x, radius_y)))
     angles = np.linspace(0, 2 * np.pi, count, endpoint=False)
-    return np.stack([x + radius_x * np.cos(angles), y + radius_y * np.sin(angles)], axis=1)
-
-
-def rotated(ring: np.ndarray, x: float, y: float, radians: float) -> np.ndarray:
-    """Returns corners turned about (x, y), clockwise on the screen."""
+    along, across = radius_x * np.cos(angles), radius_y * np.sin(angles)
     cos, sin = math.cos(radians), math.sin(radians)
-    return (ring - (x, y)) @ np.array([[cos, sin], [-sin, cos]]) + (x, y)
+    return Polygons([np.stack([x + along * cos - across * sin, y + along * sin + across * cos], 1)])

@@ -7,30 +7,21 @@ polygon, those of the outline of a hole to the hole. A bitmap begins with the pi
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import ClassVar
+from functools import partial
+from pathlib import Path, PurePosixPath
 
 import cv2
 import numpy as np
 from pydantic import TypeAdapter
 
-from dpt.data.annotations.base import (
-    AnnotatedClass,
-    AnnotatedImage,
-    Annotation,
-    AnnotationFormat,
-    Annotations,
-    Front,
-    Shape,
-    as_ring,
-)
+from dpt.data.annotations.base import Shape, as_ring
 from dpt.data.annotations.reading import (
     MAX_IMAGE_BYTES,
+    Part,
     Points,
     Reading,
-    as_rgb,
+    ToolFormat,
     files_like,
-    folder_of,
     read_json,
     with_suffixes,
 )
@@ -103,55 +94,44 @@ class _Meta:
 _FILE, _META = TypeAdapter(_File), TypeAdapter(_Meta)
 
 
-class SuperviselyFormat(AnnotationFormat):
+class SuperviselyFormat(ToolFormat):
     """An object of a file is one of the image; the later one is in front."""
 
-    name: ClassVar[str] = "supervisely"
-    title: ClassVar[str] = "Supervisely's JSON files"
-    front: ClassVar[Front] = "later"
+    name = "supervisely"
+    title = "Supervisely's JSON files"
 
     def find(self, root: Path, files: Sequence[str]) -> list[str]:
         candidates = [path for path in files if re.search(r"(^|/)ann/[^/]*\.json$", path, re.I)]
         return files_like(root, candidates, rb'"(objects|size)"\s*:')
 
-    def read(self, root: Path, sources: Sequence[str], files: Sequence[str]) -> Annotations:
-        reading = Reading(root, self.title, files)
-        classes: dict[str, AnnotatedClass] = {}
-        projects = {folder_of(folder_of(folder_of(path))) for path in sources}
-        metas = {f"{project}/meta.json".lstrip("/") for project in projects}
-        for meta in sorted(metas.intersection(files)):
-            for row in read_json(_META, root / meta, self.title).classes:
-                listed = AnnotatedClass(name=row.title, color=as_rgb(row.color))
-                classes.setdefault(row.title, listed)
+    def collect(self, reading: Reading, sources: Sequence[str]) -> None:
+        datasets = {PurePosixPath(source).parent.parent for source in sources}
+        metas = {str(dataset.parent / "meta.json") for dataset in datasets}
+        for meta in sorted(metas.intersection(reading.files)):
+            for row in read_json(_META, reading.root / meta, self.title).classes:
+                reading.add_class(row.title, color=row.color)
         for source in sources:
-            content = read_json(_FILE, root / source, self.title, limit=MAX_IMAGE_BYTES)
-            folder, name = folder_of(folder_of(source)), Path(source).stem
-            stem = f"{folder}/img/{name}".lstrip("/")
-            objects = []
+            content = read_json(_FILE, reading.root / source, self.title, limit=MAX_IMAGE_BYTES)
+            path = PurePosixPath(source)
+            stem = str(path.parent.with_name("img") / path.stem)
+            parts: list[Part] = []
             for row in content.objects:
-                shape = _shape(reading, row, source)
+                shape = reading.shape(partial(_shape, row), row.geometryType or "object", source)
                 if shape is not None:
-                    objects.append(Annotation(class_name=row.classTitle, shape=shape))
-            image = AnnotatedImage(
-                image=reading.image([stem, *with_suffixes(stem)], source),
-                size=(content.size.height, content.size.width),
-                objects=objects,
-            )
-            reading.images.append(image)
-        return reading.result([*classes.values()] or None)
+                    parts.append(Part(row.classTitle, shape))
+            image = reading.image([stem, *with_suffixes(stem)], source)
+            reading.add_image(image, parts, size=(content.size.height, content.size.width))
 
 
-def _shape(reading: Reading, row: _Object, place: str) -> Shape | None:
-    """Returns the pixels of an object; None if it has no area, which ``reading`` counts."""
+def _shape(row: _Object) -> Shape:
+    """Returns the pixels of an object; ValueError if it has no area."""
     outlines = row.points or _Outlines()
     if row.bitmap is not None and row.bitmap.data:
         return Bitmap(row.bitmap.data, *row.bitmap.origin, is_zipped=True)
     if row.geometryType == "rectangle" and len(outlines.exterior) == 2:
         (x0, y0), (x1, y1) = outlines.exterior
         return Box.of_corners(x0, y0, x1 + 1, y1 + 1)
-    if row.geometryType not in ("polygon", ""):
-        reading.leave_out(row.geometryType, "without an area", place)
-        return None
-    holes = [np.array(hole) for hole in outlines.interior if len(hole)]
-    ring = reading.ring(lambda: as_ring(outlines.exterior), "polygon", place)
-    return None if ring is None else _PixelPolygon(ring, holes)
+    if row.geometryType in ("polygon", ""):
+        holes = [np.array(hole) for hole in outlines.interior if len(hole)]
+        return _PixelPolygon(as_ring(outlines.exterior), holes)
+    raise ValueError("no area")

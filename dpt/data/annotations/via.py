@@ -6,34 +6,24 @@ edges lie at whole numbers.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, NamedTuple
 
-import numpy as np
 from pydantic import BeforeValidator, TypeAdapter
 
-from dpt.data.annotations.base import (
-    AnnotatedImage,
-    Annotation,
-    AnnotationFormat,
-    Annotations,
-    Front,
-    Polygons,
-    Shape,
-    as_ring,
-)
-from dpt.data.annotations.reading import Reading, files_like, read_json
-from dpt.data.annotations.shapes import Box, ellipse_ring, rotated
+from dpt.data.annotations.base import Polygons, Shape, as_ring
+from dpt.data.annotations.reading import Part, Reading, ToolFormat, read_json
+from dpt.data.annotations.shapes import Box, ellipse
 from dpt.files import DataError, few
 
 _ONE_CLASS = "object"
 _CLASS_ATTRIBUTE = "class"
-_PATTERN = rb'"_via_img_metadata"|"_via_settings"|"regions"\s*:.*"region_attributes"'
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Shape:
-    name: str = ""
+    name: str = "region"
     x: float = 0.0
     y: float = 0.0
     width: float = 0.0
@@ -83,7 +73,7 @@ def _images_of_project(content: object) -> object:
 _CONTENT = TypeAdapter(Annotated[dict[str, _Image], BeforeValidator(_images_of_project)])
 
 
-class ViaFormat(AnnotationFormat):
+class ViaFormat(ToolFormat):
     """A region is an object; the later one is in front.
 
     Its class is the value of the attribute that regions have, or of that named ``class`` if they
@@ -91,33 +81,33 @@ class ViaFormat(AnnotationFormat):
     one called ``object`` if there are no others.
     """
 
-    name: ClassVar[str] = "via"
-    title: ClassVar[str] = "JSON files of the VGG Image Annotator"
-    front: ClassVar[Front] = "later"
+    name = "via"
+    title = "JSON files of the VGG Image Annotator"
+    pattern = rb'"_via_img_metadata"|"_via_settings"|"regions"\s*:.*"region_attributes"'
 
-    def find(self, root: Path, files: Sequence[str]) -> list[str]:
-        candidates = [path for path in files if path.lower().endswith(".json")]
-        return files_like(root, candidates, _PATTERN)
-
-    def read(self, root: Path, sources: Sequence[str], files: Sequence[str]) -> Annotations:
-        reading = Reading(root, self.title, files)
+    def collect(self, reading: Reading, sources: Sequence[str]) -> None:
         rows: dict[Path, _Image] = {}
         for source in sources:
-            for row in read_json(_CONTENT, root / source, self.title).values():
+            for row in read_json(_CONTENT, reading.root / source, self.title).values():
                 image = reading.image([row.filename], source)
                 if rows.get(image) == row:  # of a project and what was exported from it
-                    reading.leave_out("image", "labelled alike in several files", source)
-                elif image in rows:
-                    fault = f"{image} is labelled in another file or row, too"
+                    reading.leave_out("row", "as in another file", source)
+                    continue
+                if image in rows:
+                    fault = f"{row.filename} is in another file or row, too"
                     remedy = "set data.annotation_files to the right file"
-                    raise DataError(f"{root / source}: {fault}: {remedy}")
-                else:
-                    rows[image] = row
-        attribute = _class_attribute([*rows.values()], root / sources[0])
+                    raise DataError(f"{reading.root / source}: {fault}: {remedy}")
+                rows[image] = row
+        attribute = _class_attribute([*rows.values()], reading.root / sources[0])
         for image, row in rows.items():
-            objects = _objects(reading, row, attribute)
-            reading.images.append(AnnotatedImage(image=image, objects=objects))
-        return reading.result()
+            parts: list[Part] = []
+            for region in row.every_region:
+                name = attribute.class_of(region)
+                make = partial(_shape, region.shape_attributes, name)
+                shape = reading.shape(make, region.shape_attributes.name, row.filename)
+                if shape is not None:
+                    parts.append(Part(name, shape))
+            reading.add_image(image, parts)
 
 
 class _ClassAttribute(NamedTuple):
@@ -151,32 +141,15 @@ def _class_attribute(images: Sequence[_Image], source: Path) -> _ClassAttribute:
     return _ClassAttribute(name, classes.pop() if len(classes) == 1 else "")
 
 
-def _objects(reading: Reading, row: _Image, attribute: _ClassAttribute) -> list[Annotation]:
-    objects: list[Annotation] = []
-    for region in row.every_region:
-        class_name = attribute.class_of(region)
-        if not class_name:
-            reading.leave_out("region", f"without one {attribute.name}", row.filename)
-            continue
-        shape = _shape(reading, region.shape_attributes, row.filename)
-        if shape is not None:
-            objects.append(Annotation(class_name=class_name, shape=shape))
-    return objects
-
-
-def _shape(reading: Reading, row: _Shape, place: str) -> Shape | None:
-    """Returns the pixels of a region; None if it has no area, which ``reading`` counts."""
+def _shape(row: _Shape, class_name: str) -> Shape:
+    """Returns the pixels of a region; ValueError if it has no area or no class."""
+    if not class_name:
+        raise ValueError("not of one class")
     if row.name == "rect":
         return Box.of_corners(row.x, row.y, row.x + row.width, row.y + row.height)
-    if row.name not in ("polygon", "circle", "ellipse"):
-        reading.leave_out(row.name or "region", "without an area", place)
-        return None
-
-    def corners() -> np.ndarray:
-        if row.name == "polygon":
-            return as_ring([*zip(row.all_points_x, row.all_points_y, strict=True)])
+    if row.name == "polygon":
+        return Polygons([as_ring([*zip(row.all_points_x, row.all_points_y, strict=True)])])
+    if row.name in ("circle", "ellipse"):
         radii = (row.r, row.r) if row.name == "circle" else (row.rx, row.ry)
-        return rotated(ellipse_ring(row.cx, row.cy, *radii), row.cx, row.cy, row.theta)
-
-    ring = reading.ring(corners, row.name, place)
-    return None if ring is None else Polygons([ring])
+        return ellipse(row.cx, row.cy, *radii, row.theta)
+    raise ValueError("no area")
