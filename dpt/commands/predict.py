@@ -15,6 +15,10 @@ segments, json for segments and npy for other maps)
   coco, yolo, labelme, voc
             labels_coco/, HEAD_coco/, ...: classes and segments as a label tool opens them, with
             copies of the images, see dpt data convert. COCO's and labelme's objects have scores
+  tif       labels_tif/, depth_tif/, HEAD_tif/: georeferenced TIFF files, and those too large for a
+            picture, in files of the same georeference. They are predicted by windows at their own
+            resolution (--tile N, or the model's image size), by default in this format alone, and
+            in others only if these are named without it. 255 (labels) and NaN are "no data"
 Videos are written as MP4 files in the formats that are pictures (color, overlay and pictures of
 other maps). Their colour range changes slowly.
 
@@ -121,13 +125,22 @@ def _predict(
     pipeline.folder.start()
     done = 0
     failed: list[tuple[Path, ValueError]] = []
-    images = [file for file in inputs if not file.is_video]
+    rasters = {file: None for file in inputs if pipeline.is_raster(file)}
+    images = [file for file in inputs if not file.is_video and file not in rasters]
     with closing(pipeline.images(images)) as finished:
         for file, error in tracked(finished, len(images), title="images"):
             if error is None:
                 done += 1
             else:
                 failed.append((file.path, error))
+    for file in rasters:
+        try:
+            with closing(pipeline.windows(file)) as steps:
+                for _ in tracked(steps, next(steps), title=file.name):
+                    pass
+            done += 1
+        except ValueError as error:
+            failed.append((file.path, error))
     for file in (file for file in inputs if file.is_video):
         try:
             video = VideoReader(file.path)
@@ -159,7 +172,11 @@ def _make_pipeline(options: argparse.Namespace, inputs: Sequence[InputFile]) -> 
     recorded = {"precision": options.precision, "flip": options.flip, "tile": options.tile}
     predictor = Predictor(model, batch_size=options.batch_size, device=options.device, **recorded)
     formats = [name.strip() for name in options.format.split(",") if name.strip()]
-    chosen = products.products_of(formats, predictor.outputs)
+    pictures = [name for name in formats if name != products.RASTER]
+    only_rasters = bool(formats) and not pictures
+    chosen = [] if only_rasters else products.products_of(pictures, predictor.outputs)
+    has_rasters = not formats or len(pictures) < len(formats)
+    rasters = products.raster_products(predictor.outputs) if has_rasters else []
     settings = PredictionSettings(
         weights=fingerprint(model.config.to_dict(), model.state_dict()),
         checkpoint=options.checkpoint,
@@ -177,4 +194,5 @@ def _make_pipeline(options: argparse.Namespace, inputs: Sequence[InputFile]) -> 
             folders=folders,
             overwrite=options.overwrite,
         )
-    return Pipeline(predictor, folder, chosen, style, workers=min(4, os.cpu_count() or 1))
+    workers = min(4, os.cpu_count() or 1)
+    return Pipeline(predictor, folder, chosen, style, workers, rasters, only_rasters)

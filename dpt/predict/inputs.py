@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dpt.data.formats.io import IMAGE_SUFFIXES, UNREAD_SUFFIXES, over_white, read_image
-from dpt.data.formats.part import FilePart
+from dpt.data.formats.part import BandChoice, FilePart
 from dpt.data.formats.video import VIDEO_SUFFIXES
 from dpt.files import DataError, missing_path, reason
 from dpt.predict.records import PredictionSettings
@@ -123,14 +123,12 @@ def as_pixels(image: Image, preprocessing: Preprocessing) -> np.ndarray:
     Files are read as in training. Bands are given as an array (H, W, C), or (H, W) of one band, or
     as a tensor (C, H, W), in the unit of the training files.
     """
-    if preprocessing.is_rgb and isinstance(image, str | Path):
-        part = FilePart(bands=preprocessing.bands, image_max=preprocessing.image_max)
-        return read_image(image, exif=True, part=part)
-    if preprocessing.is_rgb:
+    if preprocessing.is_rgb and not isinstance(image, str | Path):
         return as_rgb(image)
     if isinstance(image, str | Path):
-        part = FilePart(bands=preprocessing.bands or "all", nodata=preprocessing.nodata)
-        pixels, name = read_image(image, exif=True, part=part), str(image)
+        pixels, name = read_image(image, exif=True, part=part_of(preprocessing)), str(image)
+        if preprocessing.is_rgb and pixels.dtype == np.uint8:
+            return pixels
     else:
         array = image.cpu().movedim(0, -1).numpy() if isinstance(image, Tensor) else image
         pixels, name = np.array(array), "an image"
@@ -143,6 +141,15 @@ def as_pixels(image: Image, preprocessing: Preprocessing) -> np.ndarray:
         fault = f"found {pixels.dtype} {pixels.shape}"
         raise DataError(f"{name}: {fault}, must be (H, W, {count}), the bands that the model takes")
     return np.ascontiguousarray(pixels, np.float32)
+
+
+def part_of(preprocessing: Preprocessing) -> FilePart:
+    """Returns what a model reads of an image's file, as in training."""
+    bands: BandChoice | None = preprocessing.bands
+    if bands is None and not preprocessing.is_rgb:
+        bands = "all"
+    image_max, nodata = preprocessing.image_max, preprocessing.nodata
+    return FilePart(bands=bands, image_max=image_max, nodata=nodata)
 
 
 def as_rgb(image: Image) -> np.ndarray:

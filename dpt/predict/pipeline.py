@@ -12,15 +12,17 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
+from dpt.data.formats import raster
 from dpt.data.formats.pictures import read_size
 from dpt.data.formats.video import VideoReader, VideoWriter
 from dpt.predict.folder import OutputFolder
-from dpt.predict.inputs import InputFile
+from dpt.predict.inputs import InputFile, part_of
 from dpt.predict.painting import Style, paint_with_legend
 from dpt.predict.prediction import Prediction
 from dpt.predict.predictor import Predictor, PreparedImage, batches
 from dpt.predict.product import Product
 from dpt.predict.products import facts_of, videos_of
+from dpt.predict.windows import RasterFile, RasterPrediction
 
 S = TypeVar("S")
 Finished = Generator[tuple[S, ValueError | None], None, None]
@@ -44,17 +46,52 @@ class Pipeline:
     products: Sequence[Product]
     style: Style
     workers: int
+    rasters: Sequence[Product] = ()
+    """The files of each TIFF file that is predicted by windows."""
+    only_rasters: bool = False  # whether other files are refused
 
     def is_done(self, input_file: InputFile) -> bool:
         """Whether the files of an input were written since it changed, and exist."""
         products = videos_of(self.products) if input_file.is_video else self.products
+        products = self.rasters if self.is_raster(input_file) else products
         return self.folder.is_done(input_file, products)
+
+    def is_raster(self, input_file: InputFile) -> bool:
+        """Whether a file is predicted by windows.
+
+        These are all TIFF files if that is the only format, and otherwise georeferenced ones and
+        those with too many pixels for a picture.
+        """
+        if not self.rasters or input_file.path.suffix.lower() not in raster.SUFFIXES:
+            return False
+        return self.only_rasters or raster.needs_windows(input_file.path)
+
+    def windows(self, input_file: InputFile) -> Generator[int, None, None]:
+        """Predicts a TIFF file by windows; yields the number of steps first, and after each."""
+        part = part_of(self.predictor.preprocessing)
+        outputs = self.predictor.outputs
+        files = {product: RasterFile(outputs[product.name]) for product in self.rasters}
+        with ExitStack() as stack:
+            source = stack.enter_context(raster.open_raster(input_file.path, part))
+            by_name = {product.name: file for product, file in files.items()}
+            prediction = RasterPrediction(self.predictor, source, by_name)
+            yield len(prediction)
+            paths = stack.enter_context(self.folder.files(input_file, self.rasters, {}))
+            with ExitStack() as written:
+                writers = {
+                    product.name: written.enter_context(files[product].writing(source, path))
+                    for product, path in paths.items()
+                }
+                for _ in prediction.write(writers):
+                    yield len(prediction)
 
     def images(self, inputs: Iterable[InputFile]) -> Finished[InputFile]:
         """Predicts images; yields each at its end, with the error if it failed."""
         keep_image = any(product.is_picture for product in self.products)
 
         def prepare(input_file: InputFile) -> PreparedImage:
+            if self.only_rasters:
+                raise ValueError("--format tif is for TIFF files: name another format, too")
             return self.predictor.prepare(input_file.path, keep_image=keep_image)
 
         def write(input_file: InputFile, image: PreparedImage, prediction: Prediction) -> None:

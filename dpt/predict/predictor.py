@@ -157,7 +157,7 @@ class Predictor:
     def predict(self, images: Sequence[PreparedImage]) -> list[Prediction]:
         """Predicts prepared images of equal input size in one pass of the network."""
         try:
-            outputs = self._run([image.input for image in images])
+            outputs = self.run([image.input for image in images])
             return [self._finish(*pair) for pair in zip(images, outputs, strict=True)]
         except (MemoryError, RuntimeError) as error:
             fault = lack_of_memory(error)
@@ -168,7 +168,7 @@ class Predictor:
         raise ValueError(f"{fault}: {fewer}use precision bf16, smaller images or a smaller model")
 
     @torch.inference_mode()
-    def _run(self, images: Sequence[np.ndarray]) -> list[dict[str, Tensor]]:
+    def run(self, images: Sequence[np.ndarray]) -> list[dict[str, Tensor]]:
         """Returns the tensors for each of the images, (h, w, C) of one size: float32 on the device.
 
         They keep a batch axis of 1 (and so a memory format in which upsampling is fast). Dense ones
@@ -184,11 +184,11 @@ class Predictor:
 
     def _run_tiles(self, tiles: Sequence[np.ndarray]) -> Iterator[dict[str, Tensor]]:
         for start in range(0, len(tiles), self.batch_size):
-            yield from self._run(tiles[start : start + self.batch_size])
+            yield from self.run(tiles[start : start + self.batch_size])
 
     @torch.inference_mode()
     def _finish(self, image: PreparedImage, values: dict[str, Tensor]) -> Prediction:
-        """Returns the prediction at the image's own size from what :meth:`_run` returned."""
+        """Returns the prediction at the image's own size from what :meth:`run` returned."""
         dense = {name: spec for name, spec in self.runtime.outputs.items() if spec.dense}
         if image.large is not None and dense:
             window = self.preprocessing.input_size(*self._tile_of(image.size))
@@ -208,13 +208,21 @@ class Predictor:
             else:
                 result = values[name][0]
                 result = result.softmax(0) if spec.kind == "logits" else result
-            if spec is self._depth and self.calibration is not None:
-                result = self.calibration.to_metres(result)
+            result = self.in_range(name, result)
             array = np.array(result.cpu().numpy(), order="C")  # a copy, not a view of the batch
             is_wide = spec.kind == "logits" and result.dtype == torch.int32
             arrays[name] = array.astype(np.uint16) if is_wide else array
         not_finite = tuple(name for name in arrays if not values[name].isfinite().all())
         return Prediction(arrays, self.outputs, not_finite, scores)
+
+    def in_range(self, name: str, values: Tensor) -> Tensor:
+        """Returns values of an output at its final size, in its range, and depth in metres."""
+        spec = self.runtime.outputs[name]
+        if spec.dense and spec.kind in ("depth", "map") and spec.value_range is not None:
+            values = values.clamp(*spec.value_range)  # bicubic overshoots
+        if spec is self._depth and self.calibration is not None:
+            values = self.calibration.to_metres(values)
+        return values
 
     def _at_image_size(self, values: Tensor, spec: OutputSpec, image: PreparedImage) -> Tensor:
         """Returns class ids (H, W) of logits (1, K, h', w'), or values (H, W) or (H, W, C) of other
@@ -226,8 +234,6 @@ class Predictor:
             dtype = torch.uint8 if values.shape[1] <= 256 else torch.int32
             return chunked_argmax(values, image.size, rule, dtype=dtype)[0]
         values = resize(values, image.size, rule)[0].permute(1, 2, 0)
-        if spec.value_range is not None:  # bicubic overshoots
-            values = values.clamp(*spec.value_range)
         return values[..., 0] if spec.channels is None else values
 
 

@@ -18,6 +18,8 @@ from dpt.types import IGNORE_INDEX, OutputSpec
 from dpt.validation import Plain
 
 LABEL_TOOLS = ("coco", "yolo", "labelme", "voc")
+RASTER = "tif"
+"""The format of images that are predicted by windows."""
 FORMATS = ("png", "npy", "color", "overlay", "json", *LABEL_TOOLS)
 Outputs = Mapping[str, OutputSpec]
 
@@ -73,9 +75,19 @@ def all_products(outputs: Outputs) -> dict[str, list[Product]]:
     return products
 
 
+def raster_products(outputs: Outputs) -> list[Product]:
+    """Returns the files for each image that is predicted as :mod:`dpt.predict.windows` does."""
+    return [
+        Product(name, f"{folder}_{RASTER}", f".{RASTER}")
+        for name, folder in folder_names(outputs).items()
+        if outputs[name].kind != "masks"
+    ]
+
+
 def folders_of(outputs: Outputs) -> list[str]:
     """Returns the sub-folders of all files that can be made of these outputs."""
     every_product = [product for group in all_products(outputs).values() for product in group]
+    every_product += raster_products(outputs)
     return [*dict.fromkeys(product.folder for product in every_product)]
 
 
@@ -85,7 +97,7 @@ def products_of(formats: Sequence[str], outputs: Outputs) -> list[Product]:
     possible = all_products(outputs)
     for name in formats:
         if name not in possible:
-            raise ValueError(f"--format {name}: choose from {', '.join(possible)}")
+            raise ValueError(f"--format {name}: choose from {', '.join((*possible, RASTER))}")
         if not possible[name]:
             kinds = ", ".join(f"{n} ({s.kind})" for n, s in outputs.items())
             raise ValueError(f"--format {name} fits none of this model's outputs: {kinds}")

@@ -95,5 +95,16 @@ def product_folders() -> set[str]:
     """Returns the names of all sub-folders that ``dpt predict`` writes for any model, see
     :func:`dpt.predict.products.all_products`."""
     names = ("depth", "labels", *HEADS)
-    formats = ("", "_npy", "_color", "_overlay", "_json", "_coco", "_yolo", "_labelme", "_voc")
+    formats = (
+        "",
+        "_npy",
+        "_color",
+        "_overlay",
+        "_json",
+        "_tif",
+        "_coco",
+        "_yolo",
+        "_labelme",
+        "_voc",
+    )
     return {"overlay", *(f"{name}{ending}" for name in names for ending in formats)}

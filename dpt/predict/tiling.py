@@ -54,7 +54,7 @@ def predict_tiles(
     """Returns dense outputs (1, C, h', w') for an image by windows, which ``predict`` is given.
 
     Args:
-        image: (H', W', 3) RGB in 0..255, resized so that a tile has the size of ``window``.
+        image: (H', W', C), resized so that a tile has the size of ``window``.
         whole: outputs (1, C, h, w) of a pass over the whole image.
         window: (h, w) of the network's input.
     """
@@ -62,7 +62,7 @@ def predict_tiles(
     windows = [*product(tile_spans(height, window[0]), tile_spans(width, window[1]))]
     depths = [name for name, spec in outputs.items() if spec.kind == "depth"]
     coarse = {name: upsample(whole[name], (height, width)) for name in depths}
-    totals: dict[str, Tensor] = {}
+    blends: dict[str, Blend] = {}
     results = predict([image[position] for position in windows])
     for (rows, columns), result in zip(windows, results, strict=True):
         for name, spec in outputs.items():
@@ -71,15 +71,42 @@ def predict_tiles(
             if name in coarse:
                 reference = upsample(coarse[name][..., rows, columns], (h, w))
                 maps = align_tile(maps, reference, inverse=spec.is_inverse_depth)
-            if name not in totals:  # the sum of weights is the last channel
+            if name not in blends:
                 size = height * h // window[0], width * w // window[1]
-                totals[name] = maps.new_zeros((1, maps.shape[1] + 1, *size))
-            weight = _hann(h).to(maps)[:, None] * _hann(w).to(maps)
+                blends[name] = Blend(maps, size)
             top, left = rows.start * h // window[0], columns.start * w // window[1]
-            total = totals[name][..., top : top + h, left : left + w]
-            total[:, :-1] += maps * weight
-            total[:, -1] += weight
-    return {name: total[:, :-1].div_(total[:, -1:]) for name, total in totals.items()}
+            blends[name].add(maps, top, left)
+    return {name: blend.mean() for name, blend in blends.items()}
+
+
+class Blend:
+    """The weighted mean of overlapping maps (1, C, h, w), whose weights fall to their borders.
+
+    Args:
+        like: one of the maps.
+        size: (H, W) of the mean.
+    """
+
+    def __init__(self, like: Tensor, size: tuple[int, int]) -> None:
+        self._total = like.new_zeros((1, like.shape[1] + 1, *size))  # weights are the last channel
+
+    def add(self, maps: Tensor, top: int, left: int) -> None:
+        """Adds a map whose first pixel is at row ``top`` and column ``left``."""
+        h, w = maps.shape[2], maps.shape[3]
+        weight = _hann(h).to(maps)[:, None] * _hann(w).to(maps)
+        total = self._total[..., top : top + h, left : left + w]
+        total[:, :-1] += maps * weight
+        total[:, -1] += weight
+
+    def mean(self) -> Tensor:
+        """Returns the mean (1, C, H, W); nothing can be added after it."""
+        return self._total[:, :-1].div_(self._total[:, -1:])
+
+    def take_rows(self, count: int) -> Tensor:
+        """Returns the mean of the first ``count`` rows; the others move up into their place."""
+        done, others = self._total.split((count, self._total.shape[2] - count), dim=2)
+        self._total = torch.cat((others, torch.zeros_like(done)), dim=2)
+        return done[:, :-1].div_(done[:, -1:])
 
 
 def _hann(length: int) -> Tensor:

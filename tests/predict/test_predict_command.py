@@ -188,14 +188,14 @@ def test_predict_command_lists_an_image_that_needs_too_much_memory(run, tmp_path
     for name in ("a", "b", "c"):
         save_photo(tmp_path / f"photos/{name}.png")
     Image.new("RGB", (57, 40), "white").save(tmp_path / "photos/large.png")
-    network = dpt.Predictor._run
+    network = dpt.Predictor.run
 
     def full(self, images):
         if any(image.min() == 255 for image in images):
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB.")
         return network(self, images)
 
-    monkeypatch.setattr("dpt.Predictor._run", full)
+    monkeypatch.setattr("dpt.Predictor.run", full)
     code, said, err = run(tmp_path / "photos", "--batch-size", "4")
     assert code == 1
     assert "3 images" in said

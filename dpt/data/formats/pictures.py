@@ -47,6 +47,8 @@ _ALPHA = ((1,), (2,))
 """Values of a TIFF's ExtraSamples."""
 _COLORS = {2: 3, 5: 4, 6: 3, 8: 3}
 """Number of colours by a TIFF's photometric interpretation; 1 for all others."""
+_GEO_TAGS = (33550, 33922, 34264, 34735)
+"""GeoTIFF's pixel scale, tie points, transformation and key directory."""
 _LOSSLESS = (1, 2, 3, 4, 5, 8, 32773, 32946, 34925, 50000)
 """Compressions of TIFF files that keep ids: none, fax, LZW, Deflate, PackBits, LZMA, Zstandard."""
 _AS_STORED: dict[int, Callable[[np.ndarray], np.ndarray]] = {
@@ -133,7 +135,7 @@ def _png_chunks(data: bytes) -> set[bytes]:
     return types
 
 
-class _TiffPage:
+class TiffPage:
     """Position and tags of a page of a TIFF file, with the defaults of the format."""
 
     def __init__(self, position: int, tags: ImageFileDirectory_v2) -> None:
@@ -148,9 +150,11 @@ class _TiffPage:
         self.is_planar = tags.get(284, 1) == 2  # bands are stored one after the other
         self.extra_samples: tuple[int, ...] = tags.get(338, ())
         self.is_unsigned = tags.get(339, (1,))[0] == 1
+        self.count = self.height * self.width  # of pixels
+        self.is_georeferenced = any(tag in tags for tag in _GEO_TAGS)
 
 
-def _tiff_pages(file: BinaryIO, most: int = _MAX_PAGES) -> list[_TiffPage]:
+def _tiff_pages(file: BinaryIO, most: int = _MAX_PAGES) -> list[TiffPage]:
     """Returns the pages of a TIFF file, also those that Pillow does not open.
 
     The smaller copies of a page are left out.
@@ -158,13 +162,13 @@ def _tiff_pages(file: BinaryIO, most: int = _MAX_PAGES) -> list[_TiffPage]:
     file.seek(0)
     start = file.read(16)
     start = start[: 16 if start[2] == 43 else 8]
-    pages: dict[int, _TiffPage] = {}
+    pages: dict[int, TiffPage] = {}
     position = ImageFileDirectory_v2(start).next
     while position and position not in pages and len(pages) < most:
         tags = ImageFileDirectory_v2(start)
         file.seek(position)
         tags.load(file)
-        pages[position] = _TiffPage(position, tags)
+        pages[position] = TiffPage(position, tags)
         position = tags.next
     full = [page for page in pages.values() if not page.is_smaller_copy]
     return full or [*pages.values()]
@@ -206,6 +210,13 @@ def read_size(path: str | Path) -> tuple[int, int]:
     """Returns (H, W) of an image as it is stored, without decoding pixels."""
     with open_file(path) as file:
         return _stored_size(path, file)
+
+
+def tiff_header(path: str | Path) -> TiffPage | None:
+    """Returns the tags of the first page of a TIFF file; None for other and damaged files."""
+    with suppress(Exception), open_file(path) as file:
+        return _tiff_pages(file, 1)[0] if file.read(2) in _TIFF_STARTS else None
+    return None
 
 
 def palette_of(path: str | Path) -> bytes:
@@ -289,7 +300,7 @@ def decode_picture(path: str | Path, data: bytes) -> Picture:
 
 
 def _decode_pixels(
-    path: str | Path, data: bytes, opened: Image.Image, page: _TiffPage | None
+    path: str | Path, data: bytes, opened: Image.Image, page: TiffPage | None
 ) -> tuple[np.ndarray, int | None]:
     """Decodes pixels by Pillow or OpenCV, whichever keeps them as they are stored.
 
@@ -340,7 +351,7 @@ def _without_alpha(
     return pixels, np.where(is_clear, 0, np.iinfo(pixels.dtype).max).astype(pixels.dtype)
 
 
-def _lossy(data: bytes, page: _TiffPage | None) -> str:
+def _lossy(data: bytes, page: TiffPage | None) -> str:
     """Returns the name of a picture's compression, if that changes ids."""
     compression = page.compression if page else 1
     if data.startswith(_JPEG_START) or compression in (6, 7):
@@ -350,7 +361,7 @@ def _lossy(data: bytes, page: _TiffPage | None) -> str:
     return "" if compression in _LOSSLESS else f"TIFF's method {compression}"
 
 
-def _check_bands(path: str | Path, page: _TiffPage) -> None:
+def _check_bands(path: str | Path, page: TiffPage) -> None:
     """Raises DataError for a TIFF of other bands than grey or colours and an alpha.
 
     OpenCV misreads bands of many bits with an unusual alpha, or stored one after the other.

@@ -1,0 +1,122 @@
+"""TIFF files of any size, with or without a georeference, read and written window by window.
+
+rasterio (GDAL) does it; it is an extra. Other packages use these classes.
+"""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpt.data.formats.bands import Bands
+from dpt.data.formats.part import FilePart
+from dpt.data.formats.pictures import tiff_header
+from dpt.files import MAX_PIXELS, DataError, decoding, open_file, require
+from dpt.geometry import Window
+
+SUFFIXES = (".tif", ".tiff")
+_CACHE = 64 << 20  # bytes of decoded blocks that GDAL keeps; its own default grows with the machine
+_BLOCK = 256  # side of the squares in which files are written
+
+
+def needs_windows(path: Path) -> bool:
+    """Whether a TIFF file has a georeference, or too many pixels to be read as a whole."""
+    header = tiff_header(path)
+    return header is not None and (header.is_georeferenced or header.count > MAX_PIXELS)
+
+
+class Raster:
+    """A TIFF file that is read window by window, of which ``part`` says what is read.
+
+    Attributes:
+        size: (H, W).
+    """
+
+    def __init__(self, path: Path, part: FilePart, source: Any) -> None:
+        self.path, self.part, self._source = path, part, source
+        self.size: tuple[int, int] = source.height, source.width
+        alpha = _rasterio(path).enums.ColorInterp.alpha
+        if part.bands is None:  # RGB, as other pictures
+            pairs = zip(source.indexes, source.colorinterp, strict=True)
+            self._indexes = [index for index, meaning in pairs if meaning != alpha]
+        elif part.bands == "all":
+            self._indexes = [*source.indexes]
+        else:
+            self._indexes = [int(band) + 1 for band in part.bands]
+        if max(self._indexes) > source.count:
+            fault = (
+                f"holds {source.count} bands, and the model takes {[i - 1 for i in self._indexes]}"
+            )
+            raise DataError(f"{path}: {fault}, from 0: give it files as in training")
+        self._nodata = {source.nodata, part.nodata} - {None}
+
+    def read(self, rows: slice, columns: slice) -> Bands:
+        """Returns the bands of a window, which lies within the file."""
+        window = ((rows.start, rows.stop), (columns.start, columns.stop))
+        with decoding(self.path, "a TIFF file"):
+            values = np.moveaxis(self._source.read(self._indexes, window=window), 0, -1)
+            if self.part.bands is None:  # alpha counts, too
+                masks = self._source.read_masks(self._indexes, window=window)
+                return Bands(self.path, values, np.moveaxis(masks == 0, 0, -1))
+        return Bands(self.path, values, np.isin(values, [*self._nodata]))
+
+    @contextmanager
+    def writing(
+        self, path: Path, *, count: int, dtype: str, nodata: float
+    ) -> Iterator["RasterWriter"]:
+        """Opens a compressed TIFF file of this size, with the same georeference."""
+        profile = {
+            "driver": "GTiff",
+            "height": self.size[0],
+            "width": self.size[1],
+            "count": count,
+            "dtype": dtype,
+            "nodata": nodata,
+            "crs": self._source.crs,
+            "transform": self._source.transform,
+            "compress": "deflate",
+            "tiled": True,
+            "blockxsize": _BLOCK,
+            "blockysize": _BLOCK,
+            "BIGTIFF": "IF_SAFER",
+        }
+        with _rasterio(path).open(path, "w", **profile) as target:
+            yield RasterWriter(target)
+
+
+class RasterWriter:
+    """A TIFF file that is written window by window."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+
+    def write(self, values: np.ndarray, window: Window) -> None:
+        """Writes (H, W), or (C, H, W)."""
+        rows = (window.top, window.top + window.height)
+        columns = (window.left, window.left + window.width)
+        bands = values if values.ndim == 3 else values[None]
+        self._target.write(bands, window=(rows, columns))
+
+    def set_colors(self, palette: np.ndarray) -> None:
+        """Stores the colours of class ids, uint8 (K, 3), that maps show."""
+        colors = {k: (*row, 255) for k, row in enumerate(palette.tolist())}
+        self._target.write_colormap(1, colors)
+
+
+def _rasterio(path: Path) -> Any:
+    return require("rasterio", f"{path}: reading it window by window", extra="geo")
+
+
+@contextmanager
+def open_raster(path: Path, part: FilePart) -> Iterator[Raster]:
+    """Opens a TIFF file of any size for reading; DataError if that fails."""
+    library = _rasterio(path)
+    with open_file(path), library.Env(GDAL_CACHEMAX=_CACHE), warnings.catch_warnings():
+        warnings.simplefilter("ignore", library.errors.NotGeoreferencedWarning)
+        with decoding(path, "a TIFF file"):
+            source = library.open(path, driver="GTiff")
+        with source:
+            yield Raster(path, part, source)

@@ -1,0 +1,208 @@
+"""TIFF files of any size, predicted by windows: seams, georeference, "no data" and memory."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from tiny import call, small_model
+
+import dpt
+from dpt.data.formats import raster
+from dpt.data.formats.part import FilePart
+from dpt.predict.inputs import part_of
+from dpt.predict.windows import RasterFile, RasterPrediction
+from dpt.types import OutputSpec, Preprocessing
+
+rasterio = pytest.importorskip("rasterio")
+CRS, TRANSFORM = "EPSG:32633", rasterio.transform.from_origin(500_000, 5_000_000, 10, 10)
+NODATA = -9999
+BANDS = Preprocessing(mean=(0.0,) * 2, std=(1.0,) * 2, pixels="bands", image_size=(32, 48))
+
+
+def write(path, bands, *, nodata=NODATA, georeferenced=True):
+    """Writes bands (H, W, C)."""
+    place = {"crs": CRS, "transform": TRANSFORM} if georeferenced else {}
+    profile = {"driver": "GTiff", "height": bands.shape[0], "width": bands.shape[1], **place}
+    count, dtype = bands.shape[2], bands.dtype
+    with rasterio.open(path, "w", **profile, count=count, dtype=dtype, nodata=nodata) as file:
+        file.write(np.moveaxis(bands, 2, 0))
+    return path
+
+
+class PixelRuntime:
+    """Outputs that depend on each pixel alone, so that every way to cut an image gives the same."""
+
+    device = torch.device("cpu")
+    calibration = None
+
+    def __init__(self, preprocessing=BANDS):
+        self.preprocessing = preprocessing
+        self.outputs = {
+            "segmentation": OutputSpec("segmentation", "logits", channels=2),
+            "depth": OutputSpec("depth", "depth", unit="m", value_range=(0.0, 1000.0)),
+        }
+
+    def __call__(self, images):
+        return {"segmentation": images[:, :2], "depth": images[:, 0]}
+
+
+def predict(path, out, predictor):
+    """Writes the outputs of a raster into ``out``."""
+    files = {name: RasterFile(spec) for name, spec in predictor.outputs.items()}
+    with raster.open_raster(path, part_of(predictor.preprocessing)) as source:
+        prediction = RasterPrediction(predictor, source, files)
+        with (
+            files["segmentation"].writing(source, out / "labels.tif") as labels,
+            files["depth"].writing(source, out / "depth.tif") as depth,
+        ):
+            steps = list(prediction.write({"segmentation": labels, "depth": depth}))
+    assert len(steps) == len(prediction)
+    with rasterio.open(out / "labels.tif") as a, rasterio.open(out / "depth.tif") as b:
+        return a.read(1), b.read(1), a.profile
+
+
+@pytest.mark.parametrize("size", [(20, 30), (32, 48), (33, 49), (100, 45), (75, 201)])
+@pytest.mark.parametrize("panel", [64, 2048])
+def test_windows_leave_no_seams(tmp_path, monkeypatch, size, panel):
+    monkeypatch.setattr("dpt.predict.windows.PANEL", panel)
+    bands = np.random.default_rng(0).integers(0, 900, (*size, 2)).astype(np.int16)
+    path = write(tmp_path / "a.tif", bands)
+    labels, depth, _ = predict(path, tmp_path, dpt.Predictor(PixelRuntime(), batch_size=3))
+    assert np.array_equal(labels, bands.argmax(axis=2))
+    assert np.allclose(depth, bands[..., 0], atol=0.01)
+
+
+def test_pixels_without_data_and_georeference_are_kept(tmp_path):
+    bands = np.random.default_rng(0).integers(0, 900, (75, 101, 2)).astype(np.int16)
+    bands[:10, :20] = NODATA
+    bands[70:, :, 0] = NODATA  # one band alone counts as its mean
+    path = write(tmp_path / "a.tif", bands)
+    labels, depth, profile = predict(path, tmp_path, dpt.Predictor(PixelRuntime()))
+    assert (labels[:10, :20] == 255).all()
+    assert (labels == 255).sum() == 200
+    assert np.isnan(depth[:10, :20]).all()
+    assert np.isfinite(depth[70:]).all()
+    assert (profile["crs"], profile["transform"]) == (rasterio.CRS.from_string(CRS), TRANSFORM)
+    assert (profile["dtype"], profile["nodata"]) == ("uint8", 255)
+
+
+def test_rgb_with_alpha_and_nodata(tmp_path):
+    """8-bit pictures, as a model of RGB takes them; transparent pixels have no data."""
+    rgba = np.random.default_rng(0).integers(0, 256, (40, 60, 4)).astype(np.uint8)
+    rgba[..., 3] = 255
+    rgba[:5, :, 3] = 0
+    path = write(tmp_path / "a.tif", rgba, nodata=None)
+    preprocessing = Preprocessing(image_size=(32, 48), mean=(0, 0, 0), std=(1, 1, 1))
+    labels, _, _ = predict(path, tmp_path, dpt.Predictor(PixelRuntime(preprocessing)))
+    assert (labels[:5] == 255).all()
+    assert np.array_equal(labels[5:], rgba[5:, :, :2].argmax(axis=2))
+
+
+def test_raster_of_one_tile_equals_the_predictor(tmp_path):
+    model = small_model(heads={"segmentation": {"num_classes": 5}}, in_channels=2).eval()
+    model.preprocessing = BANDS
+    predictor = dpt.Predictor(model)
+    bands = np.random.default_rng(0).normal(0, 1, (32, 48, 2)).astype(np.float32)
+    path = write(tmp_path / "a.tif", bands)
+    file = RasterFile(predictor.outputs["segmentation"])
+    with raster.open_raster(path, FilePart(bands="all")) as source:
+        prediction = RasterPrediction(predictor, source, {"segmentation": file})
+        with file.writing(source, tmp_path / "b.tif") as writer:
+            list(prediction.write({"segmentation": writer}))
+    with rasterio.open(tmp_path / "b.tif") as written:
+        assert np.array_equal(written.read(1), predictor(bands).labels)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    heads = {"depth": {"kind": "metric", "max_depth": 10.0}, "segmentation": {"num_classes": 5}}
+    model = small_model(heads=heads, in_channels=2)
+    model.preprocessing = BANDS
+    folder = tmp_path_factory.mktemp("model")
+    model.save_pretrained(folder)
+    return folder
+
+
+def test_command_writes_rasters_and_pictures(checkpoint, tmp_path, capsys):
+    images = tmp_path / "in"
+    images.mkdir()
+    bands = np.random.default_rng(0).normal(0, 1, (50, 70, 2)).astype(np.float32)
+    write(images / "map.tif", bands)
+    write(images / "plain.tif", bands, georeferenced=False)
+    call("predict", str(checkpoint), str(images), "--out", str(tmp_path / "out"))
+    written = {str(p.relative_to(tmp_path / "out")) for p in (tmp_path / "out").rglob("*.*")}
+    assert {"labels_tif/map.tif", "depth_tif/map.tif", "labels/plain.png"} <= written
+    assert not {"labels/map.png", "labels_tif/plain.tif"} & written
+    capsys.readouterr()
+    call("predict", str(checkpoint), str(images), "--out", str(tmp_path / "out"))
+    assert "2 were done before" in capsys.readouterr().out
+    call("predict", str(checkpoint), str(images), "--out", str(tmp_path / "b"), "--format", "tif")
+    assert (tmp_path / "b/labels_tif/plain.tif").is_file()
+    call("predict", str(checkpoint), str(images), "--out", str(tmp_path / "c"), "--format", "png")
+    assert (tmp_path / "c/labels/map.png").is_file()
+
+
+def test_mistakes_are_answered_in_one_line(checkpoint, tmp_path, monkeypatch, capsys):
+    bands = np.zeros((50, 70, 5), np.int16)
+    path, out = write(tmp_path / "a.tif", bands), str(tmp_path / "out")
+    with pytest.raises(SystemExit):
+        call("predict", str(checkpoint), str(path), "--out", out)
+    assert "a.tif: holds 5 bands of int16, and the model takes 2 bands" in capsys.readouterr().err
+    path.write_bytes(path.read_bytes()[:2000])
+    with pytest.raises(SystemExit):
+        call("predict", str(checkpoint), str(path), "--out", out)
+    assert "a.tif: cannot be read" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "rasterio", None)
+    with pytest.raises(SystemExit):
+        call("predict", str(checkpoint), str(path), "--out", out)
+    assert "[geo]" in capsys.readouterr().err
+    assert not list((tmp_path / "out").rglob("*.tif"))
+
+
+def test_relative_depth_has_no_common_scale(tmp_path):
+    path = write(tmp_path / "a.tif", np.zeros((50, 70, 2), np.int16))
+    runtime = PixelRuntime()
+    spec = OutputSpec("depth", "depth", unit="relative inverse depth")
+    runtime.outputs = {"depth": spec}
+    with (
+        raster.open_raster(path, FilePart(bands="all")) as source,
+        pytest.raises(ValueError, match=r"a\.tif: relative depth.*dpt calibrate"),
+    ):
+        RasterPrediction(dpt.Predictor(runtime), source, {"depth": RasterFile(spec)})
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_file(tmp_path):
+    """8,000 x 8,000 x 12 int16 is 1.5 GB, and takes as much memory as 2,000 x 2,000."""
+    heads = {"segmentation": {"num_classes": 3}}
+    model = small_model(heads=heads, in_channels=12, embed_dim=16, num_blocks=4)
+    model.preprocessing = Preprocessing(
+        mean=(0.0,) * 12, std=(500.0,) * 12, pixels="bands", image_size=(384, 384)
+    )
+    model.save_pretrained(tmp_path / "model")
+    peaks = []
+    for side in (2000, 8000):
+        path, out = tmp_path / f"{side}.tif", tmp_path / f"out{side}"
+        profile = {"driver": "GTiff", "height": side, "width": side, "count": 12, "tiled": True}
+        place = {"crs": CRS, "transform": TRANSFORM, "nodata": NODATA}
+        random = np.random.default_rng(0)
+        with rasterio.open(path, "w", **profile, **place, dtype="int16", compress="lzw") as file:
+            for top in range(0, side, 256):
+                rows = (top, min(top + 256, side))
+                block = random.integers(0, 9, (12, rows[1] - top, 1)).repeat(side, axis=2)
+                file.write(block.astype(np.int16), window=(rows, (0, side)))
+        code = (
+            "import resource, sys; from dpt.cli import main; main(sys.argv[1:]);"
+            "print('peak', resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+        )
+        arguments = ["predict", str(tmp_path / "model"), str(path), "--out", str(out)]
+        done = subprocess.run(
+            [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True
+        )
+        peaks.append(int(done.stdout.rsplit("peak", 1)[1]) / 1024)
+        with rasterio.open(path) as source, rasterio.open(out / f"labels_tif/{side}.tif") as labels:
+            assert (labels.crs, labels.transform) == (source.crs, source.transform)
+            assert labels.shape == (side, side)
+    assert peaks[1] < peaks[0] + 150, peaks
