@@ -136,6 +136,29 @@ def test_masks_are_exact(tmp_path):
         np.testing.assert_array_equal(sample["objects"], expected)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "http://host:80/x%20y/a.png?raw=1",
+        ".\\sub\\a.png",
+        "C:\\data\\a.png",
+        "/data/local-files/?d=x/a.png",
+        "../images/a.png",
+    ],
+)
+def test_names_and_numbers_as_tools_write_them(tmp_path, name):
+    write_boxes(tmp_path, {"a": [("cup", box(*SMALL))]})
+    content = json.loads((tmp_path / "a.json").read_text())
+    content["images"][0].update(file_name=name, height=20.0, width="30")
+    content["annotations"][0].update(category_id="5", iscrowd=None, area=None)
+    (tmp_path / "a.json").rename(tmp_path / "b.JSON")
+    (tmp_path / "images").mkdir()
+    (tmp_path / "a.png").rename(tmp_path / "images/a.png")
+    (tmp_path / "b.JSON").write_bytes(b"\xef\xbb\xbf" + json.dumps(content).encode())
+    sample = folder_data(tmp_path)[0]
+    np.testing.assert_array_equal(sample["labels"], drawn((20, 30), (1, SMALL)))
+
+
 LARGE, SMALL = (0, 0, 20, 15), (5, 5, 9, 9)
 
 
