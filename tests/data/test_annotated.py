@@ -314,6 +314,14 @@ def test_splits_are_those_of_the_format(three_splits):
         folder_data(three_splits, fractions={"train": 1.0})
 
 
+def test_background_of_a_checkpoint_is_stuff(tmp_path):
+    write_boxes(tmp_path, {"a": CUP})
+    data = folder_data(tmp_path, background=False)
+    data.adopt_classes(("background", "plate", "cup"))
+    assert data.info.things == (False, True, True)
+    assert set(np.unique(data[0]["labels"])) == {2, 255}
+
+
 def test_class_of_val_alone_is_named(three_splits):
     (note,) = folder_data(three_splits, "val", fractions=None).notes
     assert "'plate'" in note
@@ -437,7 +445,7 @@ def boxes_alone(content):
 
 
 def truncated(content):
-    return json.dumps(content)[:-20]
+    return json.dumps(content)[:-90]
 
 
 @pytest.mark.parametrize(
@@ -459,6 +467,19 @@ def test_damaged_files_are_named(tmp_path, change, key):
     (tmp_path / "a.json").write_text(text)
     with pytest.raises(DataError, match=key):
         folder_data(tmp_path, annotation_files="a.json")[0]
+    if change is truncated:
+        with pytest.raises(DataError, match=key):
+            folder_data(tmp_path)
+
+
+def test_other_json_files_are_not_read(tmp_path):
+    """COCO's captions, which have no categories, and a file that is no JSON."""
+    write_boxes(tmp_path, {"a": CUP})
+    captions = json.loads((tmp_path / "a.json").read_text())
+    captions.pop("categories")
+    (tmp_path / "captions.json").write_text(json.dumps(captions))
+    (tmp_path / "package.json").write_text('{"name": [')
+    assert len(folder_data(tmp_path)) == 1
 
 
 def test_two_files_for_one_image_are_a_question(tmp_path):

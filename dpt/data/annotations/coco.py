@@ -327,7 +327,7 @@ class CocoFormat(AnnotationFormat):
 
 
 def _is_coco(path: Path) -> bool:
-    """Returns whether a file seems to have COCO's three lists."""
+    """Returns whether a file seems to have COCO's three lists, or is cut before their end."""
     try:
         with open_file(path) as file:
             if not _LISTS.search(file.read(_HEAD_BYTES)):
@@ -335,8 +335,5 @@ def _is_coco(path: Path) -> bool:
         text = read_bytes(path)
     except DataError:
         return False
-    return {match[1] for match in _LISTS.finditer(text)} == {
-        b"images",
-        b"annotations",
-        b"categories",
-    }
+    names = {match[1] for match in _LISTS.finditer(text)}
+    return len(names) == 3 or not text.rstrip().endswith(b"}")

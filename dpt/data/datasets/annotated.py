@@ -99,7 +99,7 @@ class ObjectLabels:
         has_background = self._background is None or self._background in names
         if names and has_background and not self.unknown_class(names):
             row_of_name = {row.name: row for row in self._rows}
-            self._number([row_of_name.get(name, AnnotatedClass(name=name)) for name in names])
+            self._number([row_of_name.get(name) or _class_of_name(name) for name in names])
 
     def unknown_class(self, names: Collection[str]) -> str:
         """Returns which image has an object of none of the classes ``names``; empty if none has."""
@@ -177,18 +177,23 @@ def _is_background(row: AnnotatedClass) -> bool:
     return row.name.strip("_").lower() == "background"
 
 
+def _class_of_name(name: str) -> AnnotatedClass:
+    row = AnnotatedClass(name=name)
+    return replace(row, is_thing=not _is_background(row))
+
+
 def _with_unlisted(rows: Sequence[AnnotatedClass], names: Iterable[str]) -> list[AnnotatedClass]:
     """Returns the classes that a format lists, and after them those of objects alone."""
     unlisted = {*names} - {row.name for row in rows}
-    rows = [*rows, *(AnnotatedClass(name=name) for name in sorted(unlisted))]
-    return [replace(row, is_thing=False) if _is_background(row) else row for row in rows]
+    rows = [replace(row, is_thing=False) if _is_background(row) else row for row in rows]
+    return [*rows, *map(_class_of_name, sorted(unlisted))]
 
 
 def _with_background(rows: Sequence[AnnotatedClass]) -> list[AnnotatedClass]:
     """Returns the classes with that of pixels without an object first."""
     rows = sorted(rows, key=lambda row: not _is_background(row))
     if rows and _is_background(rows[0]):
-        return [replace(rows[0], is_thing=False), *rows[1:]]
+        return rows
     return [AnnotatedClass(name="background", is_thing=False, color=(0, 0, 0)), *rows]
 
 
