@@ -50,6 +50,7 @@ SETS = {"outlines": "thin, no upright: outlines of objects in scenes, 0/255"} | 
     name: text for name, (text, _) in STREET_SETS.items()
 }
 RECIPE = "dpt fit"
+BASELINES = "constant", "per_position", "nearest_photo"
 
 
 @dataclass(frozen=True)
@@ -377,7 +378,9 @@ def table(results: Path) -> str:
     for _, name, fold, limit in keys:
         group = [r for r in runs if (r["set"], r["fold"], r["minutes"]) == (name, fold, limit)]
         baselines = [r["baselines"] for r in group if r["baselines"]]
-        cells = [f"{b:.3f}" for b in baselines[0].values()] if baselines else ["", "", ""]
+        kinds = BASELINES if baselines else ()
+        cells = [f"{baselines[0][k]:.3f}" if k in baselines[0] else "" for k in kinds]
+        cells += [""] * (len(BASELINES) - len(cells))
         for method in METHODS:
             chosen = sorted((r for r in group if r["method"] == method), key=lambda r: r["seed"])
             cells.append(", ".join(f"{r['miou']:.3f}" for r in chosen))
@@ -385,8 +388,8 @@ def table(results: Path) -> str:
         shares = [1 - r["training"] / (60 * r["minutes"]) for r in fits]
         cells.append(f"{statistics.mean(shares):.0%}" if shares else "")
         rows.append([f"{name} {fold}".strip(), f"{limit:g}", *cells])
-    header = ["set", "minutes", "constant", "per position", "nearest image", *METHODS]
-    return markdown([*header, "not training"], rows)
+    columns = [kind.replace("_", " ") for kind in BASELINES]
+    return markdown(["set", "minutes", *columns, *METHODS, "not training"], rows)
 
 
 if __name__ == "__main__":
