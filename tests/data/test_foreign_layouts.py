@@ -228,17 +228,17 @@ def test_rare_black_is_padding(tmp_path):
 
 def test_copies_are_on_one_side(tmp_path):
     """The last tenth is held out, with a brighter copy of one of its images."""
-    for seed in range(20):
+    for seed in range(60):
         photo(tmp_path / f"images/{seed:02d}.png", seed)
         save(tmp_path / f"masks/{seed:02d}.png", mask(seed))
-    save(tmp_path / "images/03.png", np.minimum(photo_of(*SIZE, seed=19), 253) + np.uint8(2))
+    save(tmp_path / "images/03.png", np.minimum(photo_of(*SIZE, seed=59), 253) + np.uint8(2))
     detected = detect(tmp_path, {})
     assert {row.image for row in detected.rows if row.split == "val"} == {
-        f"images/{name}.png" for name in ("03", "18", "19")
+        f"images/{name}.png" for name in ("03", "54", "55", "56", "57", "58", "59")
     }
     assert "folds" not in detected.settings
     assert any(
-        "validation on 3 of 20 images" in note and "03.png" in note for note in detected.notes
+        "validation on 7 of 60 images" in note and "03.png" in note for note in detected.notes
     )
 
 

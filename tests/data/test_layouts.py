@@ -416,7 +416,7 @@ def test_coco_beside_masks_is_a_question(tmp_path):
     root = tmp_path / "set"
     write_coco(root / "a1.json", 4)
     save_pairs(root, range(4))
-    with pytest.raises(DataError, match=r"data.labels .* data.annotations=a1.json"):
+    with pytest.raises(DataError, match=r"data.labels=masks or data.annotations=a1.json"):
         detect(root, {})
     assert detect(root, {"labels": "masks"}).task == "segmentation"
     assert detect(root, {"annotations": "a1.json"}).task == "instance"

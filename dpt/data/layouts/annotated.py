@@ -5,7 +5,7 @@ from collections import Counter
 from dpt.data.annotations import FORMATS
 from dpt.data.datasets.annotated import read_annotations
 from dpt.data.layouts.base import Detected, Folder, Row
-from dpt.data.layouts.pictures import has_masks
+from dpt.data.layouts.pictures import refuse_masks
 from dpt.data.layouts.splits import divide
 from dpt.files import DataError, few, plural
 
@@ -29,10 +29,9 @@ def match_annotations(folder: Folder) -> Detected | None:
         choices = [f"data.annotations={name} ({paths[0]})" for name, paths in sources.items()]
         raise DataError(f"{folder.root}: files of several label tools: set {' or '.join(choices)}")
     ((name, paths),) = sources.items()
-    others = {*folder.paths}.difference(paths)
-    if not given and has_masks(folder, [path for path in folder.paths if path in others]):
-        remedy = f"set data.annotations={name}, or data.labels to the folder of the masks"
-        raise DataError(f"{folder.root}: holds masks and objects ({few(paths)}): {remedy}")
+    if not given:
+        others = sorted({*folder.paths}.difference(paths))
+        refuse_masks(folder, others, few(paths), f"data.annotations={name}")
     return _samples(folder, name, paths)
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpt.data.formats import io
-from dpt.data.layouts.base import Folder, shown
+from dpt.data.layouts.base import Folder, Row, shown
 from dpt.data.layouts.kinds import OPTIONS, Kind
 from dpt.data.layouts.pairing import common_start
 from dpt.data.splits import SPLITS
@@ -36,9 +36,8 @@ def one_for_each_image(folder: Folder, image_of: Mapping[str, str], kind: Kind) 
     labels_of: dict[str, list[str]] = defaultdict(list)
     for label, image in image_of.items():
         labels_of[image].append(label)
-    contested = {image for image, labels in labels_of.items() if len(labels) > 1}
-    if contested:
-        places = _places(labels_of, contested)
+    if len(labels_of) < len(image_of):
+        places = _places(labels_of)
         for place, labels in [*places.items()]:
             is_mask = re.search(r"(?i)mask|fov", f"{place.folder}/{place.name}")
             if len(places) > 1 and is_mask and _is_field_of_view(folder, labels):
@@ -51,7 +50,7 @@ def one_for_each_image(folder: Folder, image_of: Mapping[str, str], kind: Kind) 
     return {image: labels[0] for image, labels in labels_of.items() if labels}
 
 
-def _places(labels_of: Mapping[str, Sequence[str]], contested: set[str]) -> dict[_Place, list[str]]:
+def _places(labels_of: Mapping[str, Sequence[str]]) -> dict[_Place, list[str]]:
     """Returns the label files by their place; with ``%split`` for folders that differ."""
     heads: dict[tuple[str, str], set[str]] = defaultdict(set)
     members: dict[tuple[str, str], list[str]] = defaultdict(list)
@@ -67,6 +66,12 @@ def _places(labels_of: Mapping[str, Sequence[str]], contested: set[str]) -> dict
         start = next(iter(starts)) if len(starts) == 1 else "%split"
         places[_Place("/".join(filter(None, (start, middle))), name)] += labels
     return places
+
+
+def folder_of_labels(rows: Sequence[Row]) -> str:
+    """Returns the folder of the labels of all rows, as ``data.labels`` names it."""
+    labels_of = {row.image: [row.labels] for row in rows if row.labels}
+    return next(iter(_places(labels_of))).folder or "."
 
 
 def _folders(image: str, label: str) -> tuple[str, str]:

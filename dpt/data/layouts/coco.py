@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dpt.data.annotations.base import local_name
 from dpt.data.layouts.base import Detected, Folder
-from dpt.data.layouts.pictures import has_masks
+from dpt.data.layouts.pictures import refuse_masks
 from dpt.data.layouts.splits import hold_out
 from dpt.data.splits import split_word
 from dpt.files import DataError, parse_json, plain_name, read_bytes
@@ -40,9 +40,8 @@ def match_coco(folder: Folder) -> Detected | None:
         raise DataError(f"{source}: {image_names[0]} is not below {folder.root}: add the images")
     if not is_panoptic and not has_outlines:
         raise DataError(f"{source}: boxes, but no masks: add polygons or RLE to the objects")
-    if not is_panoptic and "annotations" not in folder.given and has_masks(folder, folder.paths):
-        remedy = f"set data.labels to the folder of the masks, or data.annotations={path}"
-        raise DataError(f"{folder.root}: holds masks and objects ({path}): {remedy}")
+    if not is_panoptic and "annotations" not in folder.given:
+        refuse_masks(folder, folder.paths, path, f"data.annotations={path}")
     kind = "panoptic" if is_panoptic else "instance"
     split_tag = split_word(path)[1]
     image = min(files, key=lambda file: split_tag not in file)

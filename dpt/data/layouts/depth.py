@@ -19,7 +19,7 @@ _NEAR_ROOM = 2.5  # metres: rooms mostly reach farther, so that the unit may be 
 _SPARSE = 0.3  # fraction of measured pixels: laser scanners measure fewer
 _NOT_MEASURED = (65.535, 65535.0, 65504.0, 1e10)
 """What means "not measured" in floats: the end of 16 bits, also of halves, and Blender's sky."""
-_DISPARITY = r"(?i)(^|[-_. /])disp(s|arity|arities)?([-_. /]|$)"
+_DISPARITY = r"(?i)(^|[-_. /])disp(s|arity|arities)?([-_. /0-9]|$)"
 
 
 def depth_settings(paths: Sequence[Path], given: PlainMapping) -> tuple[Plain, list[str]]:

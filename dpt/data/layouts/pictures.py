@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from dpt.data.layouts.base import Detected, Folder, Row, pictures_of, shown
-from dpt.data.layouts.choices import one_for_each_image
+from dpt.data.layouts.choices import folder_of_labels, one_for_each_image
 from dpt.data.layouts.kinds import (
     KINDS,
     Kind,
@@ -65,14 +65,20 @@ def match_values(folder: Folder) -> Detected | None:
     return _samples(folder, rows, "pairs by values") if _are_paired(rows) else None
 
 
-def has_masks(folder: Folder, paths: Sequence[str]) -> bool:
-    """Returns whether images pair with masks by their names."""
+def refuse_masks(folder: Folder, paths: Sequence[str], objects: str, setting: str) -> None:
+    """Raises DataError if images pair with masks by their names, beside a file of objects.
+
+    Args:
+        setting: what chooses the objects.
+    """
     trial = Folder(folder.root, [*paths], {})
     try:
         rows = _rows(trial, kinds_by_names(trial, pictures_of(paths)))
     except DataError:
-        return False
-    return any(row.labels for row in rows)
+        return
+    if any(row.labels for row in rows):
+        remedy = f"set data.labels={folder_of_labels(rows)} or {setting}"
+        raise DataError(f"{folder.root}: holds masks and objects ({objects}): {remedy}")
 
 
 def what_is_seen(folder: Folder) -> str:
