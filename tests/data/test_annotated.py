@@ -1,6 +1,7 @@
 """Objects of label tools as labels of a data set: masks, overlaps, classes and splits."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from PIL import Image
 from pycocotools import mask as coco
 
 from dpt.data import CocoDataset, FolderDataset
+from dpt.data.annotations import FORMATS
 from dpt.data.annotations.base import (
     UNLABELLED,
     AnnotatedImage,
@@ -30,6 +32,7 @@ from dpt.objectives.segmentation import SegmentationObjective
 from dpt.segments import segments_of
 from dpt.types import HeadOutput, Masks
 
+ROOT = Path(__file__).parents[2]
 SIZE = (48, 64)
 
 
@@ -64,6 +67,13 @@ def test_folder_finds_files_and_splits(tmp_path, kind):
         expected = CocoDataset(root=tmp_path, split=split, annotations=path)
         assert data.info == expected.info
         same_samples(data, expected)
+
+
+def test_every_format_that_is_read_is_documented():
+    guide = (ROOT / ".github/guide/data.md").read_text()
+    comment = (ROOT / "conf/data/folder.yaml").read_text()
+    names = {name for name in FORMATS if name not in ("labelbox", "datumaro", "superannotate")}
+    assert all(f"| `{name}` |" in guide and re.search(rf"\b{name}\b", comment) for name in names)
 
 
 # ---------------------------------------------------------------- a folder of boxes on the pixels
