@@ -203,6 +203,9 @@ class Reading:
             f"{plural(len(places), noun)} left out ({why}): {few([*dict.fromkeys(places)])}"
             for (noun, why), places in self._left_out.items()
         ]
+        bare = [str(p.relative_to(self.root)) for p, row in self._images.items() if not row.objects]
+        if bare:
+            notes.append(f"{plural(len(bare), 'image')} without an object: {few(bare)}")
         objects = [item for image in self._images.values() for item in image.objects]
         shapes = [item.shape for item in objects if item.class_name != UNLABELLED]
         boxes = sum(shape.is_box for shape in shapes)
