@@ -52,6 +52,16 @@ def test_ids_become_classes(tmp_path, ids):
     np.testing.assert_array_equal(labels_of(read), np.searchsorted(ids, mask(9, ids)))
 
 
+def test_class_file_of_other_colours_is_not_used(tmp_path):
+    root = folder(tmp_path / "set", make=rgb)
+    (root / "classes.csv").write_text("name,r,g,b\nwater,80,227,194\nroad,222,89,127\n")
+    read, detected = samples(root)
+    assert detected.settings["label_colors"] == sorted(PALETTE[:3].tolist())
+    assert detected.settings["class_names"] == ["color_000000", "color_0ac80a", "color_c80a0a"]
+    assert any("not used: classes.csv" in note for note in detected.notes)
+    assert len(np.unique(labels_of(read))) == 3
+
+
 def test_ids_below_0_are_unlabelled(tmp_path):
     root = folder(tmp_path / "set", make=lambda seed: mask(seed).astype(int) - 1, suffix=".npy")
     for names in ("", "sky\nroad\n"):

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -172,10 +172,8 @@ def mask_settings(paths: Sequence[Path], file: ClassFile, given: PlainMapping) -
     is_chosen = bool(_CHOICES & given.keys())
     if not is_chosen and len({row.name for row in file.rows}) < len(file.rows):
         raise DataError(f"{file.path}: two classes have one name: give each its own")
-    colors = validate(list[Color], given.get("label_colors", []), "data.label_colors")
-    colors = colors or [row.color for row in file.rows if row.color]
-    masks = _read_masks(paths, file, given, colors)
-    has_colors = _are_colors(masks.values)
+    masks, colors, foreign = _with_own_colors(paths, file, given)
+    file, has_colors = masks.file, _are_colors(masks.values)
     # colours have rows in a table, not the ids of the file
     has_ids = has_colors and any(row.id is not None for row in file.rows)
     ignored_ids = given.get("ignore_index", [] if has_ids else file.ignored)
@@ -202,7 +200,7 @@ def mask_settings(paths: Sequence[Path], file: ClassFile, given: PlainMapping) -
         for row in classes
         if row[0] in numbering.names and row[0] in numbering.values
     }
-    notes = masks.notes(used, name_of)
+    notes = foreign + masks.notes(used, name_of)
     if "class_names" not in given and len(set(names)) == len(classes):
         settings["class_names"] = names
         notes.append(f"class names: {file.path}, {few(names, 8)}")
@@ -365,6 +363,25 @@ def _read_masks(
             return _Masks(paths, values, use_palette, file, given)
     both = f"some masks hold ids, such as {examples[1][0]}, others colours, such as {examples[3]}"
     raise DataError(f"{paths[0].parent}: {both}: save all as ids, or all as colours")
+
+
+def _with_own_colors(
+    paths: Sequence[Path], file: ClassFile, given: PlainMapping
+) -> tuple[_Masks, list[Color], list[str]]:
+    """Reads the values of all masks; returns them with the table of colours, from the user or a
+    file, and a note if the file is not used: if most pixels of the masks have other colours, and
+    most of its colours do not occur."""
+    colors = validate(list[Color], given.get("label_colors", []), "data.label_colors")
+    if colors:
+        return _read_masks(paths, file, given, colors), colors, []
+    colors = [row.color for row in file.rows if row.color]
+    masks = _read_masks(paths, file, given, colors)
+    counts = [masks.values[color] for color in colors]
+    occur = 2 * sum(count > 0 for count in counts) >= len(colors)
+    if not _are_colors(masks.values) or occur or 2 * sum(counts) >= masks.values.total():
+        return masks, colors, []
+    note = f"not used: {file.path}, whose colours are not those of the masks"
+    return replace(masks, file=ClassFile()), [], [note]
 
 
 def _name_of(value: Value) -> str:
