@@ -407,6 +407,17 @@ def test_images_without_labels_and_labels_without_images(tmp_path, missing, coun
     assert len(data) == count
 
 
+@pytest.mark.parametrize("root", ["data", "./data/../data", "../{name}/data"])
+def test_roots_may_be_relative(tmp_path, monkeypatch, root):
+    (tmp_path / "data").mkdir()
+    write_boxes(tmp_path / "data", {"a": CUP, "b": CUP})
+    (tmp_path / "data/b.png").unlink()
+    monkeypatch.chdir(tmp_path)
+    data = folder_data(root.format(name=tmp_path.name), annotation_files="a.json", missing="skip")
+    assert names_of(data) == ["a"]
+    assert [path.name for path in data.unpaired[1]] == ["b.png"]
+
+
 def test_images_setting_chooses_among_copies(tmp_path):
     (tmp_path / "photos").mkdir()
     write_boxes(tmp_path, {"a": CUP, "b": CUP}, file="photos/a.json")

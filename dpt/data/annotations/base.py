@@ -5,6 +5,7 @@ at whole numbers, so that the first pixel covers 0..1. A polygon with corners at
 exactly the pixels that it encloses.
 """
 
+import os
 import posixpath
 from abc import ABC, abstractmethod
 from collections import defaultdict
@@ -248,9 +249,12 @@ class ImageFinder:
         Raises:
             DataError: that path is not below the root.
         """
-        parent = PurePosixPath(source).parent
         image = self.find(name, source)
-        return image or path_below(self._root, (parent / local_name(name)).as_posix(), source)
+        if image is not None:
+            return image
+        parent = PurePosixPath(source).parent
+        path = path_below(self._root, (parent / local_name(name)).as_posix(), source)
+        return self._root / os.path.relpath(path, self._root)
 
 
 def _ending(path: str) -> str:

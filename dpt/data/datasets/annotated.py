@@ -1,5 +1,6 @@
 """Labels from the objects that a label tool wrote, whatever its format."""
 
+import os
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -215,8 +216,8 @@ def read_annotations(
         raise DataError(f"data.annotations={name}: choose from {', '.join(FORMATS)}")
     every_file = [path.relative_to(root).as_posix() for path in files_below(root)]
     if chosen is not None and chosen.is_file():
-        path = path_below(root, str(chosen.absolute()), "data.annotation_files")
-        sources = [path.relative_to(root).as_posix()]
+        path = path_below(root, os.path.relpath(chosen, root), "data.annotation_files")
+        sources = [Path(os.path.relpath(path, root)).as_posix()]
     else:
         folder = chosen or root
         sources = FORMATS[name].find(root, every_file)  # also by the images beside label files
