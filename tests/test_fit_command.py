@@ -43,6 +43,8 @@ REFUSED = [  # arguments, and what the message names
     (["good", "--time", "soon"], "--time soon"),
     (["good", "--time", "0m"], "--time 0m"),
     (["good", "data=camvid"], "data="),
+    (["good", "task=depth"], "task=depth"),
+    (["good", "--plan", "data.labels=gone"], "data.labels"),
     (["good", "data.split_files.train=train.txt"], "data.split_files.train"),
     (["good", "data.fractions.train=0.5"], "data.fractions.train"),
     (["good", "data.labels_name=%stem_L"], "data.labels_name"),
@@ -79,6 +81,17 @@ def test_fit_does_not_overwrite_a_run(tmp_path, refused):
     assert not (run / "data_check").exists()
     (tmp_path / "mine/evaluation").mkdir(parents=True)
     assert "run_dir" in refused(call, "fit", root, f"run_dir={tmp_path / 'mine'}")
+
+
+def test_fit_shows_its_plan(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    root = folder(tmp_path / "set")
+    call("fit", str(root), "--plan", "data.image_size=[32,32]", "run_dir=run")
+    out = capsys.readouterr().out
+    assert "11 images in images/train, images/val; 11 masks in masks/train, masks/val" in out
+    assert "images/train/000.jpg, masks/train/000.png" in out
+    assert "data.image_size=[32,32]" in out.split("python train.py")[1]
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["pairs.csv"]
 
 
 def test_settings_follow_a_given_image_size(tmp_path):

@@ -116,6 +116,10 @@ def run(arguments: list[str]) -> None:
     from dpt.data.layouts import detect
 
     detected = detect(plan.root, _checked_data(plan), say)
+    if "task" in plan.given:
+        detected.choose_task(str(plan.given["task"]))
+    elif detected.other_tasks:
+        say(f"task: {detected.task}; or task={' or task='.join(detected.other_tasks)}")
     _complete(plan, detected)
     if plan.is_only_shown:
         _show(plan, detected)
@@ -185,8 +189,8 @@ def _parse(arguments: list[str]) -> Plan:
 
     started, seconds = time.monotonic(), seconds_of(options.time)
     given = {override.key: override.value for override in parse(options.overrides)}
-    if {"data", "data.root", "task"} & given.keys():
-        raise ValueError("data and task follow from DIR: leave out data=, data.root= and task=")
+    if {"data", "data.root"} & given.keys():
+        raise ValueError("data follows from DIR: leave out data= and data.root=")
     if "resume" in given:
         raise ValueError("a run is continued by python train.py resume=RUN: leave out resume=")
     fixed = [key for key in given if re.match(_FIXED, key)]

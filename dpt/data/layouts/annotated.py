@@ -59,10 +59,11 @@ def _samples(folder: Folder, name: str, sources: list[str]) -> Detected:
     unlabelled = [path.relative_to(folder.root).as_posix() for path in bare]
     folder.used.update(sources, *rows)
     folder.leave_out(unlabelled, ", images without a label file")
-    is_instance = any(row.is_thing for row in annotations.classes) or not annotations.classes
-    detected = Detected(
-        "instance" if is_instance else "segmentation", "folder", rows[0].image, {}, folder.notes
-    )
+    tasks = ["instance", "segmentation", "panoptic"]
+    if annotations.classes and not any(row.is_thing for row in annotations.classes):
+        tasks = ["segmentation"]
+    detected = Detected(tasks[0], "folder", rows[0].image, {}, folder.notes)
+    detected.other_tasks = (*tasks[1:],)
     detected.settings["annotations"] = name
     detected.rows, held_out = divide(folder, rows, [])
     detected.settings |= held_out

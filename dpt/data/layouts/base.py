@@ -64,6 +64,14 @@ class Detected:
     notes: list[str]  # what was recognised or assumed
     rows: list[Row] = field(default_factory=list)  # the samples of data=folder
     class_weights: list[float] | None = None  # for the loss
+    other_tasks: tuple[str, ...] = ()  # that the labels allow
+
+    def choose_task(self, task: str) -> None:
+        """Changes the task; ValueError if the labels do not allow it."""
+        tasks = (self.task, *self.other_tasks)
+        if task not in tasks:
+            raise ValueError(f"task={task}: the labels of DIR allow {', '.join(tasks)}")
+        self.task = task
 
 
 Layout = Callable[[Folder], Detected | None]

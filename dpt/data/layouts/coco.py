@@ -55,7 +55,9 @@ def match_coco(folder: Folder) -> Detected | None:
         settings |= {"split_names.train": split_tag, "split_names.val": val_tag}
     else:
         settings |= hold_out(folder, [f"{images}/{name}" for name in image_names])[0]
-    return Detected(kind, "coco", image, settings, folder.notes)
+    detected = Detected(kind, "coco", image, settings, folder.notes)
+    detected.other_tasks = ("segmentation",) if is_panoptic else ("segmentation", "panoptic")
+    return detected
 
 
 def _annotations(folder: Folder) -> tuple[str, Plain | None]:

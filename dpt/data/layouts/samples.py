@@ -59,7 +59,7 @@ def samples_of(folder: Folder, rows: Sequence[Row]) -> Detected:
             folder.note(note)
     if masks and all(row.objects for row in used):
         detected.settings |= {"objects": "objects", "things": _things(detected.settings)}
-        folder.note("objects: of the masks' classes, for task=instance and task=panoptic")
+        detected.other_tasks = ("panoptic", "instance")
     if maps:
         settings_of_depth, notes = depth_settings(maps, folder.given)
         detected.settings |= {"depth": "depth", **settings_of_depth}
