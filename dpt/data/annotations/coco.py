@@ -1,5 +1,6 @@
 """COCO's JSON files: instances (polygons and RLE), and panoptic (PNG files of segment ids)."""
 
+import codecs
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -330,8 +331,11 @@ def _is_coco(path: Path) -> bool:
     """Returns whether a file seems to have COCO's three lists, or is cut before their end."""
     try:
         with open_file(path) as file:
-            if not _LISTS.search(file.read(_HEAD_BYTES)):
-                return False
+            head = file.read(_HEAD_BYTES)
+        if not head.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"{"):
+            return False
+        if not _LISTS.search(head):
+            return False
         text = read_bytes(path)
     except DataError:
         return False
