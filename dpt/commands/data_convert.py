@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from dpt.validation import Plain
 
 FORMATS = ("coco", "yolo", "labelme", "voc", "folder")
-_HOLDING_OUT = {"folds", "fold", "gap", "group_by"}
-"""Keys by which ``dpt fit`` holds images out, if nothing on disk states the splits."""
 
 
 def run(arguments: list[str]) -> None:
@@ -142,10 +140,8 @@ def _settings(options: argparse.Namespace, scratch: Path) -> tuple[str, Plain, l
         raise ValueError(f"{fault}: give DIR, data=folder or data=coco, and keys data.KEY=VALUE")
     if name is not None:
         return str(name), data, ["train", "val", "test"]
-    detected = detect(options.folder, data)
-    say("\n".join(detected.notes))
-    settings = {k: v for k, v in detected.settings.items() if k not in _HOLDING_OUT}
-    settings |= data
+    detected = detect(options.folder, data, say, holds_out=False)
+    settings = detected.settings | data
     splits = [key.partition(".")[2] for key in settings if key.startswith("split_names.")]
     if detected.rows:
         table = scratch / "pairs.csv"
@@ -153,6 +149,4 @@ def _settings(options: argparse.Namespace, scratch: Path) -> tuple[str, Plain, l
         present = {row.split for row in detected.rows}
         splits = [split for split in ("train", "val", "test") if split in present]
         settings |= {f"split_files.{split}": str(table) for split in splits}
-    if not splits:
-        say("no split is stated: all images are written as train")
     return detected.data, settings, splits or ["train"]

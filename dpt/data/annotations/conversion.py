@@ -97,9 +97,11 @@ class Conversion:
             lines.append(f"each connected part is an object: of {few(stuff)}")
         if skipped:
             lines.append(f"{skipped[0]}: not written; read the files with data.background=true")
-        if skipped and self.unlabelled:
+        if self.unlabelled and not self.writer.has_background:
             shown = f"{plural(len(self.unlabelled), 'image')} ({few(self.unlabelled)})"
-            lines.append(f"unlabelled pixels become {skipped[0]}: in {shown}")
+            remedy = "read the files with data.background=false"
+            become = f"become {skipped[0]}" if skipped else f"have no object; {remedy}"
+            lines.append(f"unlabelled pixels, in {shown}, {become}")
         if self.crowds and not self.writer.has_crowds:
             lines.append(f"{plural(self.crowds, 'crowd')}: written as an object each")
         if self.overlapping and not self.writer.has_overlaps:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 import PIL.Image
@@ -20,6 +20,8 @@ from dpt.data.formats.rle import Rle, areas_of
 from dpt.files import DataError, parse_json, read_bytes
 from dpt.types import IGNORE_INDEX
 from dpt.validation import Plain
+
+Item = TypeVar("Item")
 
 _VOID = (224, 224, 192)  # colour of unlabelled pixels in VOC's pictures
 _DEFAULT = "default"  # what CVAT calls the split of images without one
@@ -201,18 +203,22 @@ class FolderWriter(Writer):
     """Class ids and object ids in pictures, as ``data=folder`` reads them."""
 
     name = "folder"
+    folders = ("masks", "objects")
     has_background = True
     has_overlaps = False
     has_crowds = True
 
     def label_paths(self, name: str, split: str) -> tuple[str, ...]:
-        folders = ("masks", "objects") if any(row.is_thing for row in self.classes) else ("masks",)
-        return tuple(_path(folder, split, f"{name}.png") for folder in folders)
+        return self._with_objects(*(_path(kind, split, f"{name}.png") for kind in self.folders))
+
+    def _with_objects(self, labels: Item, objects: Item) -> tuple[Item, ...]:
+        """Returns what belongs to the labels and, if there are things, to the objects."""
+        has_things = any(row.is_thing for row in self.classes)
+        return (labels, objects) if has_things else (labels,)
 
     def encode(self, entry: Entry) -> tuple[bytes, ...]:
         labels, objects = maps_of(entry.image, entry.size, self.classes)
-        contents = _picture(labels), _picture(objects)
-        return contents[: len(self.label_paths("", ""))]
+        return self._with_objects(_picture(labels), _picture(objects))
 
     def common_files(self, root: Path, names: Mapping[str, Sequence[str]]) -> dict[str, bytes]:
         return {"classes.txt": _lines(row.name for row in self.classes)}
@@ -222,13 +228,14 @@ class VocWriter(FolderWriter):
     """Class ids and object ids in pictures with a palette; 255 is unlabelled."""
 
     name = "voc"
+    folders = ("SegmentationClass", "SegmentationObject")
     has_split_folders = False
 
     def image_path(self, name: str, split: str) -> str:
         return _path("JPEGImages", name)
 
     def label_paths(self, name: str, split: str) -> tuple[str, ...]:
-        return f"SegmentationClass/{name}.png", f"SegmentationObject/{name}.png"
+        return super().label_paths(name, "")
 
     def encode(self, entry: Entry) -> tuple[bytes, ...]:
         labels, objects = maps_of(entry.image, entry.size, self.classes)
@@ -239,7 +246,8 @@ class VocWriter(FolderWriter):
             raise DataError(f"{entry.image.image}: {fault}: choose another format")
         numbers[labels == IGNORE_INDEX] = IGNORE_INDEX
         colors = [row.color for row in self.classes]
-        return _picture(labels, colors), _picture(numbers.astype(np.uint8), _VOC_COLORS)
+        pictures = _picture(labels, colors), _picture(numbers.astype(np.uint8), _VOC_COLORS)
+        return self._with_objects(*pictures)
 
     def common_files(self, root: Path, names: Mapping[str, Sequence[str]]) -> dict[str, bytes]:
         rows = [f"{row.name}:{','.join(map(str, row.color))}::" for row in self.classes]

@@ -35,13 +35,18 @@ _MAX_FILES = 500_000
 
 
 def detect(
-    root: Path, given: PlainMapping, say: Callable[[str], None] = lambda text: None
+    root: Path,
+    given: PlainMapping,
+    say: Callable[[str], None] = lambda text: None,
+    *,
+    holds_out: bool = True,
 ) -> Detected:
     """Finds out what the folder holds.
 
     Args:
         given: keys of ``data`` that are set already.
         say: prints a note, at once.
+        holds_out: whether images are held out, and copies left out, if there is no val on disk.
 
     Raises:
         DataError: no image, labels without images, a file that cannot be read, or two readings that
@@ -50,7 +55,7 @@ def detect(
     if not root.is_dir():
         fault = "is a file, not a folder" if root.exists() else "does not exist"
         raise DataError(f"{root}: {fault}: give the folder that holds the images")
-    folder = Folder(root, _paths_of_data(root), given, say)
+    folder = Folder(root, _paths_of_data(root), given, say, holds_out)
     kept, unused = split_unused(folder, {*chosen_kinds(folder, pictures_of(folder.paths))})
     others = may_be_data(unused)
     for paths in [kept, sorted([*kept, *others])] if others else [kept]:

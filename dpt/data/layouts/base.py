@@ -28,6 +28,7 @@ class Folder:
     paths: list[str]  # of its files, below root
     given: PlainMapping  # keys of data that the user has set
     say: Callable[[str], None] = lambda text: None  # prints a note at once
+    holds_out: bool = True  # whether images are held out if there is no val on disk
     notes: list[str] = field(default_factory=list)  # what was assumed and what is not used
     used: set[str] = field(default_factory=set)  # paths that are read or were named
 

@@ -42,12 +42,13 @@ def match_coco(folder: Folder) -> Detected | None:
         raise DataError(f"{source}: boxes, but no masks: add polygons or RLE to the objects")
     if not is_panoptic and "annotations" not in folder.given:
         refuse_masks(folder, folder.paths, path, f"data.annotations={path}")
-    kind = "panoptic" if is_panoptic else "instance"
+    has_things = any(_is_thing(row) for row in content["categories"])
+    kind = "panoptic" if is_panoptic else "instance" if has_things else "segmentation"
     split_tag = split_word(path)[1]
     image = min(files, key=lambda file: split_tag not in file)
     images = "/".join(image.split("/")[: -1 - name.count("/")]) or "."
     settings: Plain = {"images": images, "annotations": path}
-    folder.note(f"objects: {path}, in COCO's {kind} format")
+    folder.note(f"objects: {path}, in COCO's {'panoptic' if is_panoptic else 'instance'} format")
     whole_tag = rf"(?<![^-_. /]){split_tag}(?![^-_. /])"
     val_tag = _val_tag(folder.paths, path, whole_tag) if split_tag else ""
     if val_tag:
@@ -58,6 +59,11 @@ def match_coco(folder: Folder) -> Detected | None:
     detected = Detected(kind, "coco", image, settings, folder.notes)
     detected.other_tasks = ("segmentation",) if is_panoptic else ("segmentation", "panoptic")
     return detected
+
+
+def _is_thing(category: object) -> bool:
+    """Whether objects of a category are told apart, as in files that do not say it."""
+    return not isinstance(category, dict) or category.get("isthing") not in (0, False)
 
 
 def _annotations(folder: Folder) -> tuple[str, Plain | None]:

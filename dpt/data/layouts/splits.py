@@ -42,7 +42,7 @@ def divide(folder: Folder, rows: list[Row], lists: Sequence[str]) -> tuple[list[
     else:
         kept = {"test"} if len(sizes) > 1 else set()  # a folder named test may hold all of them
         rows = [row._replace(split=row.split if row.split in kept else "train") for row in rows]
-        rows = _without_copies(folder, rows)
+        rows = _without_copies(folder, rows) if folder.holds_out else rows
         train = [k for k, row in enumerate(rows) if row.split == "train"]
         settings, kin = hold_out(folder, [rows[k].image for k in train])
         for k, index in enumerate(train if kin else ()):
@@ -71,6 +71,9 @@ def hold_out(folder: Folder, images: Sequence[str]) -> tuple[Plain, set[int]]:
         The settings, as far as the user has not set them. If near copies of these images would be
         trained on, there are no settings, but the indices of the images for validation.
     """
+    if not folder.holds_out:
+        folder.note("splits: no val on disk")
+        return {}, set()
     if len(images) < 2:
         fault = f"{plural(len(images), 'image')} with labels"
         raise DataError(f"{folder.root}: {fault}: add some, for training and for validation")
