@@ -769,6 +769,7 @@ def write_class_masks(root, template="masks/{stem}_{name}.png", level=255):
     [
         "masks/{stem}_{name}.png",
         "masks/{stem}_class-{name}.png",
+        "masks/{stem}_{name}_mask.png",
         "images/{stem}-{name}.png",
         "masks/{name}/{stem}.png",
     ],
@@ -786,7 +787,15 @@ def test_class_masks_are_read_exactly(tmp_path, template, level):
 
 
 @pytest.mark.parametrize(
-    "names", [("1stHO", "2ndHO"), ("mask", "overlay"), ("0", "1"), ("smith", "jones"), ("tree",)]
+    "names",
+    [
+        ("1stHO", "2ndHO"),
+        ("mask", "tree"),
+        ("car_mask", "car_depth"),
+        ("0", "1"),
+        ("smith", "jones"),
+        ("tree",),
+    ],
 )
 def test_class_masks_are_not_other_pictures(tmp_path, names):
     save_images(tmp_path)
@@ -845,6 +854,22 @@ WRITERS = {
     "object_masks": write_object_masks,
     "class_masks": write_class_masks,
 }
+
+
+def test_file_of_a_whole_set_is_found_among_many_others(tmp_path):
+    write_cvat(tmp_path)
+    for k in range(200):
+        write_text(tmp_path / f"voc/{k}.xml", "<annotation><object/></annotation>")
+    assert_equal(read("cvat", tmp_path))
+
+
+def test_images_outside_the_folder_are_not_read(tmp_path):
+    save_images(tmp_path)
+    shape = labelme_shape("tree", one_ring(box(1, 1, 5, 5)))
+    for name in ("../a.png", str(tmp_path / "a.png"), "x/../../a.png"):
+        write_json(tmp_path / "data/a.json", labelme_file([shape], name))
+        with pytest.raises(DataError, match=r"data/a\.png"):
+            read("labelme", tmp_path / "data")
 
 
 @pytest.mark.parametrize("name", WRITERS)

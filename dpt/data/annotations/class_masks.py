@@ -17,12 +17,15 @@ from dpt.data.formats.io import read_objects
 from dpt.data.splits import SPLITS, natural_key
 from dpt.files import DataError, few
 
-_NO_CLASS = re.compile(
-    r"\d*|.*\d(st|nd|rd|th).*|.*(mask|label|gt|truth|depth|disp|overlay|vis|color|colour|pred|inst"
-    r"|object|manual|annotator|rater|thumb|copy|ids|image|img|photo|rgb).*",
-    re.IGNORECASE,
+_NO_CLASS = (
+    "annotation|class|colou?rs?|copy|depth|disp(arity)?|gt|ground|truth|ids?|image|img|inst(ance)?s?"
+    "|(gtfine|label|instance|labeltrain)(ids?)?|labels?|manual|masks?|objects?|overlay|photo"
+    "|pred(iction)?s?|predict|rgb|segm?(entation)?|thumb(nail)?|vis(uali[sz]ation)?|[0-9]+"
 )
-"""Words after an image's name that do not name a class, such as "mask", or a number."""
+"""Words after an image's name that do not name a class."""
+_NO_CLASS_WORDS = re.compile(rf"(^|[-_ ]+)({_NO_CLASS})(?=$|[-_ ])", re.IGNORECASE)
+_ORDINAL = re.compile(r"\d(st|nd|rd|th)", re.IGNORECASE)
+"""A part of the names of masks by several people."""
 _MASK_FOLDERS = re.compile(
     r"(.*[-_ ])?(masks?|labels?|annotations?|gt|ground.?truth|segmentations?)", re.IGNORECASE
 )
@@ -51,7 +54,7 @@ class ClassMasksFormat(ToolFormat):
         for masks in (_by_name(files), _by_folder(files)):
             names = {mask.class_name for mask in masks}
             times = Counter(mask.image for mask in masks)
-            if not 1 < len(names) <= _MOST_CLASSES or any(map(_NO_CLASS.fullmatch, names)):
+            if not 1 < len(names) <= _MOST_CLASSES or "" in names:
                 continue
             several = [image for image, count in times.items() if count > 1][:_MOST_PROBED]
             groups = [[mask.path for mask in masks if mask.image == image] for image in several]
@@ -82,17 +85,15 @@ class ClassMasksFormat(ToolFormat):
 def _by_name(files: Sequence[str]) -> list[_Mask]:
     """Returns the pictures whose name is that of an image, ``_`` or ``-``, and a class."""
     paths = images_of(files)
-    stems: dict[str, list[str]] = defaultdict(list)
-    for path in paths:
-        stems[_stem(path)].append(path)
+    image_of_stem = _by_stem(paths)
     masks: list[_Mask] = []
     for path in paths:
         stem = _stem(path)
         for match in re.finditer("[-_]+", stem):
-            images = stems.get(stem[: match.start()], [])
-            if len(images) == 1 and stem[match.end() :]:
-                name = stem[match.end() :].removeprefix("class-")
-                masks.append(_Mask(path, images[0], name))
+            image, name = image_of_stem.get(stem[: match.start()]), stem[match.end() :]
+            if image is not None and name:
+                name = "" if _ORDINAL.search(name) else _NO_CLASS_WORDS.sub("", name).strip("-_ ")
+                masks.append(_Mask(path, image, name))
                 break
     return masks
 
@@ -101,13 +102,19 @@ def _by_folder(files: Sequence[str]) -> list[_Mask]:
     """Returns the pictures in ``masks/CLASS`` with the name of an image in another folder."""
     paths = images_of(files)
     class_paths = [path for path in paths if _MASK_FOLDERS.fullmatch(_parent_name(path, 2))]
-    images = {_stem(path): path for path in {*paths} - {*class_paths}}
+    image_of_stem = _by_stem({*paths} - {*class_paths})
     masks: list[_Mask] = []
     for path in class_paths:
-        image, name = images.get(_stem(path)), _parent_name(path, 1)
+        image, name = image_of_stem.get(_stem(path)), _parent_name(path, 1)
         if image is not None and name.lower() not in SPLITS:
             masks.append(_Mask(path, image, name))
     return masks
+
+
+def _by_stem(paths: Iterable[str]) -> dict[str, str]:
+    """Returns the paths by their names without suffix, where one alone has the name."""
+    times = Counter(map(_stem, paths))
+    return {_stem(path): path for path in paths if times[_stem(path)] == 1}
 
 
 def _stem(path: str) -> str:
@@ -125,7 +132,7 @@ def _are_classes(root: Path, paths: Iterable[str]) -> bool:
         ids = [read_objects(root / path) for path in paths]
     except DataError:
         return False
-    masks = [values != values.min() for values in ids]
+    masks = [values != 0 for values in ids]
     if any(len({*values[mask].tolist()}) > 1 for values, mask in zip(ids, masks, strict=True)):
         return False
     if len({mask.shape for mask in masks}) > 1:

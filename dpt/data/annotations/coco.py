@@ -340,4 +340,5 @@ def _is_coco(path: Path) -> bool:
     except DataError:
         return False
     names = {match[1] for match in _LISTS.finditer(text)}
-    return len(names) == 3 or not text.rstrip().endswith(b"}")
+    is_object = text.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"{")  # not a list of tasks
+    return len(names) == 3 or (is_object and not text.rstrip().endswith(b"}"))

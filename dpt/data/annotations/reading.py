@@ -55,6 +55,7 @@ def with_suffixes(stem: str) -> list[str]:
 
 
 def folder_of(path: str) -> str:
+    """Returns the folder of a path with ``/``; empty for the root."""
     return path.rpartition("/")[0]
 
 
@@ -68,13 +69,19 @@ def files_like(root: Path, candidates: Sequence[str], pattern: bytes) -> list[st
     """Returns the candidates without those in folders where no file that was looked at matches.
 
     Args:
-        pattern: regular expression, searched in the beginning of at most 8 candidates.
+        pattern: regular expression, searched in the beginning of at most 16 candidates: some of
+            all, and the first of some folders.
     """
-    step = max(1, len(candidates) / _MOST_PROBED)
-    probed = {candidates[int(k * step)] for k in range(min(_MOST_PROBED, len(candidates)))}
+    first_of_folder = {folder_of(path): path for path in reversed(candidates)}
+    probed = {*_evenly(candidates), *_evenly([*first_of_folder.values()])}
     matching = {folder_of(path) for path in probed if starts_with(root / path, pattern)}
     others = {folder_of(path) for path in probed} - matching
     return [path for path in candidates if folder_of(path) not in others] if matching else []
+
+
+def _evenly(paths: Sequence[str]) -> list[str]:
+    step = max(1, len(paths) / _MOST_PROBED)
+    return [paths[int(k * step)] for k in range(min(_MOST_PROBED, len(paths)))]
 
 
 def starts_with(path: Path, pattern: bytes) -> bool:
