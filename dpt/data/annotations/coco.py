@@ -150,7 +150,7 @@ class CocoFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         data = read_bytes(path)
-        if data[:_HEAD_BYTES].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
+        if data[:_HEAD_BYTES].removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
             remedy = "give the file of the labels, which has images and categories too"
             raise DataError(f"{path}: a list, such as COCO's results, not labels: {remedy}")
         content = parse_as(_CONTENT, data, path, what="in COCO's format", remedy="correct it")
@@ -331,14 +331,11 @@ def _is_coco(path: Path) -> bool:
     """Returns whether a file seems to have COCO's three lists, or is cut before their end."""
     try:
         with open_file(path) as file:
-            head = file.read(_HEAD_BYTES)
-        if not head.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"{"):
-            return False
-        if not _LISTS.search(head):
+            head = file.read(_HEAD_BYTES).removeprefix(codecs.BOM_UTF8).lstrip()
+        if not head.startswith(b"{") or not _LISTS.search(head):
             return False
         text = read_bytes(path)
     except DataError:
         return False
     names = {match[1] for match in _LISTS.finditer(text)}
-    is_object = text.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"{")  # not a list of tasks
-    return len(names) == 3 or (is_object and not text.rstrip().endswith(b"}"))
+    return len(names) == 3 or not text.rstrip().endswith(b"}")
