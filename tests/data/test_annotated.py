@@ -213,6 +213,16 @@ def test_background_of_panoptic_files_is_unlabelled(tmp_path):
     assert "background" not in data.info.class_names
 
 
+def test_segments_of_a_picture_are_masks_too(tmp_path):
+    write(tmp_path, lengths=[("train", 1)], size=SIZE)
+    source = "annotations/panoptic_train.json"
+    (image,) = CocoFormat().read(tmp_path, [source], ["train/000000.jpg"]).images
+    positions = image.rasterise(SIZE, "smaller").positions
+    for position, item in enumerate(image.objects, 1):
+        mask = coco.decode(item.shape.encode(SIZE))
+        np.testing.assert_array_equal(mask, positions == position)
+
+
 def test_pixels_to_ignore_have_no_label_and_no_object(tmp_path):
     write_boxes(tmp_path, {"a": [("cup", box(*LARGE))]})
     cup = CocoShape(box(*LARGE))
@@ -509,6 +519,16 @@ def test_two_files_for_one_image_are_a_question(tmp_path):
     with pytest.raises(DataError, match=r"a\.json and b\.json .*data\.annotation_files=b\.json"):
         folder_data(tmp_path)
     assert len(folder_data(tmp_path, annotation_files="b.json")) == 1
+
+
+def test_file_of_many_parts_is_not_parsed(tmp_path, monkeypatch):
+    write_boxes(tmp_path, {"a": CUP})
+    text = (tmp_path / "a.json").read_text()
+    monkeypatch.setattr("dpt.data.annotations.coco._MAX_PARTS", text.count("[") + text.count("{"))
+    assert len(folder_data(tmp_path)) == 1
+    (tmp_path / "a.json").write_text(text[:-1] + ', "info": []}')
+    with pytest.raises(DataError, match=r"a\.json: "):
+        folder_data(tmp_path)
 
 
 def test_objects_without_a_mask_are_counted(tmp_path):

@@ -33,6 +33,7 @@ from dpt.files import DataError, few, open_file, parse_as, path_below, plural, r
 
 _HEAD_BYTES = 1 << 16
 _LISTS = re.compile(rb'"(images|annotations|categories)"\s*:\s*\[')
+_MAX_PARTS = 30_000_000  # lists and objects of a file: ten gigabytes in memory
 _MOST_BESIDE = 30  # JSON files in a folder; where there are more, each belongs to an image
 
 
@@ -153,6 +154,8 @@ class CocoFile:
         if data[:_HEAD_BYTES].removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
             remedy = "give the file of the labels, which has images and categories too"
             raise DataError(f"{path}: a list, such as COCO's results, not labels: {remedy}")
+        if data.count(b"[") + data.count(b"{") > _MAX_PARTS:
+            raise DataError(f"{path}: more than {_MAX_PARTS} lists and objects: divide it")
         content = parse_as(_CONTENT, data, path, what="in COCO's format", remedy="correct it")
         for name, rows in (("images", content.images), ("categories", content.categories)):
             if len({row.id for row in rows}) < len(rows):
