@@ -6,8 +6,9 @@ import shutil
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import foreign_folders as made
 import numpy as np
@@ -16,11 +17,11 @@ import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from pycocotools import mask as coco
+from tiny import slow_after
 
 from dpt.commands.fit import table_text
 from dpt.config.compose import config_dir
 from dpt.config.data import make_dataset
-from dpt.config.overrides import as_text
 from dpt.data import FolderDataset
 from dpt.data.annotations import FORMATS
 from dpt.data.annotations.base import AnnotatedImage, AnnotationFormat
@@ -196,13 +197,13 @@ class Case:
     """A folder, and what is read of it.
 
     Attributes:
-        shown: what masks say: names of classes, ids alone, or object or not ("binary").
+        shown: what masks say: classes, or object or not ("binary").
         answer: the setting that decides, if there is a question.
     """
 
     make: Callable[[Path, Sequence[made.Picture]], made.Folder]
     kind: str = "any"
-    shown: Literal["names", "ids", "binary"] = "names"
+    shown: Literal["names", "binary"] = "names"
     states_splits: bool = False
     has_objects: bool = True
     has_maps_of_objects: bool = False
@@ -225,7 +226,7 @@ CASES = {
     "supervisely": Case(made.supervisely, states_splits=True),
     "mask_per_object": Case(made.mask_per_object, shown="binary"),
     "mask_per_class": Case(made.mask_per_class, has_objects=False),
-    "voc": Case(made.voc, shown="ids", states_splits=True, has_maps_of_objects=True),
+    "voc": Case(made.voc, states_splits=True, has_maps_of_objects=True),
     "labelme2voc": Case(made.labelme2voc, has_objects=False),
     "two_annotators": Case(
         made.two_annotators, shown="binary", answer="labels=1st_manual", has_objects=False
@@ -237,24 +238,31 @@ CASES = {
 }
 
 
-def open_folder(root: Path, answer: str = "") -> dict[str, Dataset]:
+@cache
+def configured(data: str) -> dict[str, Any]:
+    """Returns the configuration ``data=...`` of train.py."""
+    with initialize_config_dir(str(config_dir()), version_base="1.3"):
+        cfg = compose("train", overrides=[f"data={data}", "data.root=x"])
+    return OmegaConf.to_container(cfg.data, resolve=True)
+
+
+def open_folder(root: Path, answer: str = "", **given: object) -> dict[str, Dataset]:
     """Returns the data sets of train and val, as ``dpt fit`` finds them."""
-    given: dict[str, object] = {}
     if answer:
         with pytest.raises(DataError, match=re.escape(f"data.{answer}")):
             detect(root, given)
         key, value = answer.split("=")
         given[key] = yaml.safe_load(value)
     detected = detect(root, given)
-    values = {"data": detected.data, "data.root": str(root)}
-    values |= {f"data.{key}": value for key, value in {**detected.settings, **given}.items()}
+    node = {**configured(detected.data), "root": str(root)}
+    values = {**detected.settings, **given}
     if detected.rows:
         table = root.with_suffix(".csv")
         table.write_text(table_text(detected.rows))
-        values |= {f"data.split_files.{split}": str(table) for split in ("train", "val")}
-    with initialize_config_dir(str(config_dir()), version_base="1.3"):
-        cfg = compose("train", overrides=[f"{k}={as_text(v)}" for k, v in values.items()])
-    node = OmegaConf.to_container(cfg.data, resolve=True)
+        values |= {f"split_files.{split}": str(table) for split in ("train", "val")}
+    for key, value in values.items():
+        head, _, tail = key.partition(".")
+        node[head] = {**node[head], tail: value} if tail else value
     train, val = make_dataset(node, "train"), make_dataset(node, "val")
     val.adopt_classes(train.info.class_names)
     require_same_classes(train, val)
@@ -264,6 +272,7 @@ def open_folder(root: Path, answer: str = "") -> dict[str, Dataset]:
 def names_of_pixels(labels: np.ndarray, names: Sequence[str]) -> np.ndarray:
     """Returns ids in the order of ``CLASSES`` from 1, and 0 for the background."""
     known = {name: k for k, name in enumerate(made.CLASSES, 1)}
+    known |= {f"class_{k}": k for k in known.values()}  # of masks of ids
     table = np.zeros(256, np.uint8)
     for k, name in enumerate(names):
         assert name in known or name in ("background", "_background_")
@@ -299,8 +308,10 @@ def require_labels(
         expected, labels = picture.labels, sample["labels"]
         if case.shown == "names":
             labels = names_of_pixels(labels, class_names)
-        elif case.shown == "binary":
-            expected, labels = expected > 0, labels % 255 == len(class_names) - 1
+        else:
+            expected, labels = expected > 0, labels == len(class_names) - 1
+        scale = len(labels) // len(expected)
+        expected = expected.repeat(scale, 0).repeat(scale, 1)
         np.testing.assert_array_equal(labels, expected)
         if case.has_objects:
             assert same_objects(sample["objects"], picture)
@@ -411,3 +422,34 @@ def test_cut_off_file_is_named(tmp_path, case):
     with pytest.raises(DataError, match=re.escape(str(cut))) as error:
         tool.read(tmp_path, sources, files)
     assert "\n" not in str(error.value)
+
+
+# --------------------------------------------------------------------------------- round trips
+
+
+def convert(dpt_command: Callable, root: Path, name: str, to: str) -> tuple[Path, made.Folder]:
+    """Returns the folder that ``dpt data convert`` writes of the case, and its pictures."""
+    case, out = CASES[name], root.with_name("out")
+    written = case.make(root, KINDS[case.kind])
+    picture_of = {(root / path).read_bytes(): picture for path, picture in written.items()}
+    answer = [f"data.{case.answer}"] if case.answer else []
+    code, _, err = dpt_command("data", "convert", root, out, "--to", to, *answer)
+    assert code == 0, err
+    images = [path for path in files_below(out) if path.read_bytes() in picture_of]
+    return out, {p.relative_to(out).as_posix(): picture_of[p.read_bytes()] for p in images}
+
+
+TO = ("coco", "yolo", "labelme", "voc", "folder")
+ROUNDS = [(name, TO[(k + shift) % 5]) for shift in range(5) for k, name in enumerate(CASES)]
+
+
+@pytest.mark.parametrize(("name", "to"), slow_after(len(CASES), ROUNDS))
+def test_conversion_and_back(dpt_command, tmp_path, name, to):
+    out, written = convert(dpt_command, tmp_path / "things", name, to)
+    case = CASES[name]
+    has_maps = case.has_maps_of_objects or to in ("voc", "folder")
+    case = replace(case, has_maps_of_objects=has_maps)
+    # each pixel has a class, of which the first has no name
+    is_full = case.shown == "binary" and not case.has_objects and to in ("yolo", "labelme")
+    given = {"background": False} if is_full else {}
+    require_labels(open_folder(out, **given), out, written, case)

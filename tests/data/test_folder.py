@@ -410,6 +410,17 @@ def test_objects_are_numbered(tmp_path):
     assert data[0]["objects"][0].tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
+def test_unlabelled_value_is_no_object(tmp_path):
+    """Pascal VOC has 255 at borders, in both maps."""
+    labels, ids = np.zeros(SIZE, np.uint8), np.zeros(SIZE, np.uint8)
+    labels[:, 2:5], ids[:, 2:5] = 255, 255
+    labels[2:4, 3], ids[2:4, 3] = 1, 255  # an object with that number
+    write(tmp_path, "images/train", "a")
+    save_picture(tmp_path / "masks/train/a.png", labels)
+    save_picture(tmp_path / "ids/train/a.png", ids)
+    np.testing.assert_array_equal(segmentation(tmp_path, objects="ids")[0]["objects"], labels == 1)
+
+
 def test_number_of_objects_is_bounded():
     with pytest.raises(DataError, match=r"a\.png: 90000 objects"):
         numbered(np.arange(90000).reshape(300, 300), "a.png")

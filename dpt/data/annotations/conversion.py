@@ -7,11 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pycocotools import mask as coco
+
 from dpt.atomic import replacing, write_bytes
 from dpt.data.annotations.base import AnnotatedClass, AnnotatedImage
 from dpt.data.annotations.maps import objects_of
 from dpt.data.annotations.writers import Entry, Writer
 from dpt.data.base import Dataset
+from dpt.data.formats.rle import Rle, encode_pixels
+from dpt.data.resize import resize_map
 from dpt.files import DataError, few, plural
 from dpt.types import IGNORE_INDEX, Sample
 
@@ -38,6 +42,25 @@ def names_of(datasets: Mapping[str, Dataset], writer: Writer) -> dict[str, dict[
     return names
 
 
+def _at_size_of_image(sample: Sample) -> Sample:
+    """Returns a sample whose labels have the size of its image (``data.resize_labels``)."""
+    stored, size = sample["labels"].shape, sample["image"].shape[:2]
+    if stored == size:
+        return sample
+    out = sample.copy()
+    out["labels"] = resize_map(sample["labels"], size)
+    if "objects" in sample:
+        out["objects"] = resize_map(sample["objects"], size)
+    if "masks" in sample:
+        growth = size[0] * size[1] / (stored[0] * stored[1])
+        out["masks"] = []
+        for item in sample["masks"]:
+            mask = coco.decode(Rle(size=[*stored], counts=item.counts.encode()))
+            counts = encode_pixels(resize_map(mask, size) > 0)["counts"].decode()
+            out["masks"].append(item._replace(counts=counts, area=item.area * growth))
+    return out
+
+
 @dataclass
 class Conversion:
     """Writes the images and labels of a data set, and counts what the format does not hold."""
@@ -60,6 +83,7 @@ class Conversion:
         if "labels" not in sample:
             self.without_labels.append(str(path))
             return
+        sample = _at_size_of_image(sample)
         found = objects_of(sample, self.classes)
         objects = [item for item in found.annotations if item.class_name in self.writer.class_ids]
         height, width = sample["labels"].shape
@@ -97,6 +121,8 @@ class Conversion:
             lines.append(f"each connected part is an object: of {few(stuff)}")
         if skipped:
             lines.append(f"{skipped[0]}: not written; read the files with data.background=true")
+        if not skipped and not self.writer.has_background and not self.unlabelled:
+            lines.append("every pixel has a class: read the files with data.background=false")
         if self.unlabelled and not self.writer.has_background:
             shown = f"{plural(len(self.unlabelled), 'image')} ({few(self.unlabelled)})"
             remedy = "read the files with data.background=false"

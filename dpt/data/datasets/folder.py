@@ -158,9 +158,14 @@ class FolderDataset(AnnotatedDataset):
 
     def read_raw_maps(self, index: int) -> RawMaps:
         maps = super().read_raw_maps(index)
-        if maps.objects is None or self.first_object == 1:
+        if maps.labels is None or maps.objects is None or self.label_rule is None:
             return maps
-        return maps._replace(objects=np.where(maps.objects < self.first_object, 0, maps.objects))
+        is_object = maps.objects >= self.first_object
+        if maps.labels.shape == maps.objects.shape:  # otherwise the sample is refused
+            is_unlabelled = np.isin(maps.labels, self.label_rule.ignore_index)
+            # Pascal VOC has one value in both maps where nothing is labelled
+            is_object &= ~(is_unlabelled & (maps.objects == maps.labels))
+        return maps._replace(objects=np.where(is_object, maps.objects, 0))
 
     @property
     def _map_options(self) -> dict[_Kind, tuple[str, str]]:

@@ -25,7 +25,7 @@ OPTIONS: dict[Kind, str] = {
 """Keys of ``data``."""
 
 _WORDS: dict[Kind, str] = {
-    "objects": "segmentation_objects?",
+    "objects": "(?:segmentation_)?objects?",
     "depth": "depths?|depthmaps?|disps?|disparit(?:y|ies)",
     "labels": "masks?|msks?|labels?(?:tr|ts)?|labell?ed|annot(?:ation)?s?|anns?|segs?|"
     "segment(?:ed|ations?)|semantics?|trimaps?|targets?|gts?|gtfine|ground[-_. ]?truths?|ids|"

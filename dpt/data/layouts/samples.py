@@ -58,7 +58,7 @@ def samples_of(folder: Folder, rows: Sequence[Row]) -> Detected:
         for note in settings.notes:
             folder.note(note)
     if masks and all(row.objects for row in used):
-        detected.settings |= {"objects": "objects", "things": _things(detected.settings)}
+        detected.settings |= _object_settings({**folder.given, **detected.settings})
         detected.other_tasks = ("panoptic", "instance")
     if maps:
         settings_of_depth, notes = depth_settings(maps, folder.given)
@@ -70,8 +70,14 @@ def samples_of(folder: Folder, rows: Sequence[Row]) -> Detected:
     return detected
 
 
-def _things(settings: Plain) -> list[int]:
-    """Returns the classes of objects: all but the background."""
+def _object_settings(settings: Plain) -> Plain:
+    """Returns the settings of maps of objects; all classes but the background have objects."""
     label_map = settings.get("label_map", range(settings.get("num_classes", 0)))
     names = settings.get("class_names") or [str(label) for label in label_map]
-    return [k for k, name in enumerate(names) if not re.fullmatch(_BACKGROUND, name)]
+    things = [k for k, name in enumerate(names) if not re.fullmatch(_BACKGROUND, name)]
+    found: Plain = {"objects": "objects", "things": things}
+    if not settings.get("class_names") and len(things) < len(names):
+        found["class_names"] = [
+            f"class_{k}" if k in things else "background" for k in range(len(names))
+        ]
+    return found
