@@ -1,9 +1,10 @@
 """Writes a data set in another format of labels, for label tools and other programs.
 
-DIR is read as dpt fit reads it; KEY=VALUE are keys of data, as for train.py. With data=folder or
-data=coco, the keys alone say how DIR is read. Images are copied. Masks become polygons along the
-edges of pixels, which have exactly the pixels of the masks. A class that is not a thing has an
-object for each of its connected parts. What a format cannot hold is printed.
+DIR is read as dpt fit reads it, and all of it is written; KEY=VALUE are keys of data, such as
+data.annotations=coco, or data.objects=FOLDER and data.things=[cow] for maps of object ids. Images
+are copied. Masks become polygons along the edges of pixels, which have exactly the pixels of the
+masks. A class that is not a thing has an object for each of its connected parts. What a format
+cannot hold is printed.
 
 Formats (--to)
   coco      annotations/instances_SPLIT.json (polygons; RLE for objects with holes), images/SPLIT/
@@ -18,7 +19,6 @@ from __future__ import annotations
 import argparse
 import tempfile
 from argparse import RawDescriptionHelpFormatter
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -93,60 +93,39 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def _datasets(options: argparse.Namespace, scratch: Path) -> dict[str, Dataset]:
-    """Returns the data set of each split; prints what was recognised, and what is left out."""
-    from dpt.config.data import DIVIDING, make_dataset
-    from dpt.data.base import require_same_classes
+    """Returns the data set of each split; prints what was recognised, and what is left out.
 
-    name, data, splits = _settings(options, scratch)
-    target = read_yaml(config_dir() / f"data/{name}.yaml")["_target_"]
-    node: Plain = {"_target_": target, "root": str(options.folder)}
-    for key, value in data.items():
-        head, _, tail = key.partition(".")
-        node |= {head: {**node.get(head, {}), tail: value}} if tail else {head: value}
-    if name == "folder" and not DIVIDING & node.keys():
-        with suppress(DataError):  # folders or the files of labels state the splits
-            whole = make_dataset(node | {"fractions": {"train": 1.0}}, "train")
-            say("no split is stated: all images are written as train")
-            return {"train": whole}
-    first = make_dataset(node, splits[0])
-    datasets, names = {splits[0]: first}, {first.name(k) for k in range(len(first))}
-    for split in splits[1:]:
-        try:
-            dataset = make_dataset(node, split)
-        except DataError as error:
-            if split != "test":
-                raise
-            say(f"not written: split {split} ({error})")
-            continue
-        if {dataset.name(k) for k in range(len(dataset))} <= names:
-            continue  # one file states the objects of all splits
-        dataset.adopt_classes(first.info.class_names)
-        require_same_classes(first, dataset)
-        datasets[split] = dataset
-    return datasets
-
-
-def _settings(options: argparse.Namespace, scratch: Path) -> tuple[str, Plain, list[str]]:
-    """Returns the name of the kind of data, its keys, and the splits."""
+    Args:
+        scratch: folder for a table of the files.
+    """
     from dpt.commands.fit import table_text
+    from dpt.config.data import make_dataset
+    from dpt.data.base import require_same_classes
     from dpt.data.layouts import detect
 
     given = {override.key: override.value for override in parse(options.overrides)}
+    unknown = [key for key in given if not key.startswith("data.") or key == "data.root"]
+    if unknown:
+        raise ValueError(f"{unknown[0]}: give DIR, and keys data.KEY=VALUE")
     data = {key.removeprefix("data."): value for key, value in given.items()}
-    name = data.pop("data", None)
-    unknown = [key for key in given if key != "data" and not key.startswith("data.")]
-    if unknown or name not in (None, "folder", "coco") or "root" in data:
-        fault = unknown[0] if unknown else "data.root" if "root" in data else f"data={name}"
-        raise ValueError(f"{fault}: give DIR, data=folder or data=coco, and keys data.KEY=VALUE")
-    if name is not None:
-        return str(name), data, ["train", "val", "test"]
     detected = detect(options.folder, data, say, holds_out=False)
     settings = detected.settings | data
-    splits = [key.partition(".")[2] for key in settings if key.startswith("split_names.")]
+    splits = {row.split for row in detected.rows} - {""}
+    splits |= {key.partition(".")[2] for key in settings if key.startswith("split_names.")}
     if detected.rows:
-        table = scratch / "pairs.csv"
-        write_bytes(table, table_text(detected.rows).encode())
-        present = {row.split for row in detected.rows}
-        splits = [split for split in ("train", "val", "test") if split in present]
-        settings |= {f"split_files.{split}": str(table) for split in splits}
-    return detected.data, settings, splits or ["train"]
+        write_bytes(scratch / "pairs.csv", table_text(detected.rows).encode())
+        settings |= {f"split_files.{split}": str(scratch / "pairs.csv") for split in splits}
+    target = read_yaml(config_dir() / f"data/{detected.data}.yaml")["_target_"]
+    node: Plain = {"_target_": target, "root": str(options.folder)}
+    for key, value in settings.items():
+        head, _, tail = key.partition(".")
+        node |= {head: {**node.get(head, {}), tail: value}} if tail else {head: value}
+    splits = splits or {"train"}
+    datasets: dict[str, Dataset] = {
+        split: make_dataset(node, split) for split in ("train", "val", "test") if split in splits
+    }
+    first = next(iter(datasets.values()))
+    for dataset in datasets.values():
+        dataset.adopt_classes(first.info.class_names)
+        require_same_classes(first, dataset)
+    return datasets

@@ -3,7 +3,7 @@
 import io
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, TypeVar
@@ -193,7 +193,7 @@ class LabelmeWriter(Writer):
         content: Plain = {"version": "5.5.0", "flags": {}, "shapes": shapes}
         content["imagePath"] = entry.name.rpartition("/")[2] + entry.image.image.suffix
         content |= {"imageData": None, "imageHeight": entry.size[0], "imageWidth": entry.size[1]}
-        return (json.dumps(content, ensure_ascii=False).encode(),)
+        return (json.dumps(content).encode(),)
 
     def common_files(self, root: Path, names: Mapping[str, Sequence[str]]) -> dict[str, bytes]:
         return {"labels.txt": _lines(row.name for row in self.classes)}
@@ -238,6 +238,9 @@ class VocWriter(FolderWriter):
         return super().label_paths(name, "")
 
     def encode(self, entry: Entry) -> tuple[bytes, ...]:
+        unfit = [row.name for row in self.classes if ":" in row.name]
+        if unfit:
+            raise DataError(f"class {unfit[0]}: labelmap.txt cannot hold the colon: rename it")
         labels, objects = maps_of(entry.image, entry.size, self.classes)
         numbers = np.unique(objects, return_inverse=True)[1].reshape(objects.shape)
         numbers += objects.min() > 0
@@ -279,8 +282,8 @@ def _picture(ids: np.ndarray, colors: Sequence[Sequence[int]] = ()) -> bytes:
     return file.getvalue()
 
 
-def _lines(lines) -> bytes:
-    return "".join(f"{line}\n" for line in lines).encode()
+def _lines(lines: Iterable[str]) -> bytes:
+    return "".join(f"{line}\n" for line in lines).encode(errors="surrogateescape")
 
 
 WRITERS: dict[str, type[Writer]] = {
