@@ -62,7 +62,7 @@ PRETRAINED: Plain = {
     "model.preprocessing.std": [0.229, 0.224, 0.225],
     "optim.encoder_lr": 0.0001,
 }
-_FIXED = r"data\.(split_files|split_names|fractions|missing|\w+_name|objects|things)\b"
+_FIXED = r"data\.(split_files|split_names|fractions|missing|(?!labels_)\w+_name|objects|things)\b"
 """Keys that cannot be given, as ``pairs.csv`` defines the samples."""
 _PIXELS = {"cpu": 192 * 256, "cuda": 384 * 512}  # of training images
 _SCALE = 1.25  # of whole images in evaluation, as a multiple of that at which they fit a crop
