@@ -385,7 +385,7 @@ def objects(scan: Scan) -> Iterator[Finding]:
     faulty = [record for record, _ in scan.objects if record.object_faults]
     if faulty:
         message = f"{len(faulty)} of {len(scan.objects)} samples have empty or overlapping objects"
-        remedy = "empty ones are left out; where masks overlap, the smaller one is in front"
+        remedy = "empty ones are left out; where masks overlap, the format says which is in front"
         examples = [f"{record.name}: {text}" for record in faulty for text in record.object_faults]
         yield scan.finding("warning", "object_faults", message, remedy, faulty, examples)
 

@@ -345,6 +345,15 @@ def test_yolo_names_of_classes(tmp_path, settings, names):
     assert [row.name for row in read("yolo", tmp_path).classes] == names
 
 
+def test_yolo_classes_can_be_in_a_text_file(tmp_path):
+    write_yolo(tmp_path, settings="")
+    (tmp_path / "classes.txt").write_text("fir tree\ncar\n\n")
+    assert [row.name for row in read("yolo", tmp_path).classes] == ["fir tree", "car"]
+    (tmp_path / "classes.txt").write_text("fir tree\n")
+    with pytest.raises(DataError, match=r"a\.txt: line 2"):
+        read("yolo", tmp_path)
+
+
 @pytest.mark.parametrize(
     "settings",
     [

@@ -34,6 +34,7 @@ _NUMBER = rb"-?\d?(\.\d*)?(e-?\d+)?"
 _FIRST_LINE = rb"\A\s*(\Z|\d+(\.0+)?([ \t]+" + _NUMBER + rb"){4,}[ \t]*\r?$)"
 _YAML = (".yaml", ".yml")
 _MOST_YAML = 8
+_NAME_LISTS = ("classes.txt", "obj.names")
 
 
 def _as_list(value: object) -> object:
@@ -71,9 +72,9 @@ class YoloFormat(ToolFormat):
     """The smaller of two objects is in front, as for Ultralytics.
 
     Label files lie beside their images, or in ``labels`` where the images lie in ``images``; an
-    empty one belongs to an image without objects. Without ``data.yaml``, classes are named by their
-    ids. Its entries ``train``, ``val`` and ``test`` are folders, or lists of images, of which the
-    longest part of the path that is there counts.
+    empty one belongs to an image without objects. Without ``data.yaml``, ``classes.txt`` names the
+    classes, otherwise their ids do. The entries ``train``, ``val`` and ``test`` are folders, or
+    lists of images, of which the longest end of the path that is there counts.
     """
 
     name = "yolo"
@@ -95,11 +96,12 @@ class YoloFormat(ToolFormat):
         if yaml_files:
             settings = _read_settings(root / yaml_files[0])
             splits = _splits(reading, settings, folder_of(yaml_files[0]))
-        for _, name in sorted(settings.names.items()):
+        names = settings.names or _listed_names(reading)
+        for _, name in sorted(names.items()):
             reading.add_class(name)
         for source in [path for path in sources if path in labels] or labels:
             image = labels[source]
-            parts = _parts(reading, source, settings.names)
+            parts = _parts(reading, source, names)
             reading.add_image(root / image, parts, split=splits.get(image, ""))
 
 
@@ -116,6 +118,15 @@ def _read_settings(path: Path) -> _Settings:
     if settings.kpt_shape is not None:
         raise DataError(f"{path}: keypoints, but no masks: use another data set")
     return settings
+
+
+def _listed_names(reading: Reading) -> dict[int, str]:
+    """Returns the classes in the only list of names, which Label Studio and others write."""
+    lists = [path for path in reading.files if path.rpartition("/")[2] in _NAME_LISTS]
+    if len(lists) != 1:
+        return {}
+    lines = read_text(reading.root / lists[0], limit=MAX_IMAGE_BYTES).splitlines()
+    return dict(enumerate(line.strip() for line in lines if line.strip()))
 
 
 def _splits(reading: Reading, settings: _Settings, folder: str) -> dict[str, str]:
@@ -187,5 +198,5 @@ def _parts(reading: Reading, source: str, names: dict[int, str]) -> Iterator[Par
             elif values:
                 raise ValueError(f"{len(values)} numbers")
         except (KeyError, ValueError, OverflowError) as error:
-            fault = f"line {number} is not a class of data.yaml, and x, y of three corners or more"
+            fault = f"line {number} is not a known class, and x, y of three corners or more"
             raise DataError(f"{path}: {fault} ({error}): correct it") from None
