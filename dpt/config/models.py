@@ -15,7 +15,8 @@ from dpt.data.statistics import measure_bands
 from dpt.model import DPT
 from dpt.model_config import ModelConfig, model_dict
 from dpt.objectives import Objective
-from dpt.validation import Count, Plain, PlainMapping, to_plain, validate
+from dpt.process import is_first_rank
+from dpt.validation import Count, Plain, PlainMapping, validate
 from dpt.weights import load_encoder_weights, load_model_weights
 from dpt.weights.formats import read
 
@@ -33,22 +34,25 @@ def image_settings(model: PlainMapping, dataset: Dataset) -> Plain:
     These are number and statistics of bands, unless ``model.preprocessing.mean`` gives them, and
     how files are read; nothing for 8-bit RGB.
     """
-    part, given = dataset.part, validate(Plain | None, model.get("preprocessing"), "") or {}
-    if given.get("pixels") == "bands" and "mean" in given:  # of a run that is resumed
-        return {}
+    given = validate(Plain | None, model.get("preprocessing"), "model.preprocessing") or {}
+    part = dataset.part
+    settings: Plain = {"image_max": part.image_max, "nodata": part.nodata}
+    if part.bands is not None and part.bands != "all":
+        settings["bands"] = [*part.bands]
+    settings = {key: value for key, value in settings.items() if value is not None}
+    if given.get("pixels") == "bands" and "mean" in given:  # such as those of a resumed run
+        return {**settings, **given}
     measured = measure_bands(dataset)
     count = 3 if measured is None else len(measured.mean)
     channels = validate(Count | None, model.get("in_channels"), "model.in_channels")
     if channels not in (None, count):
         raise ValueError(f"model.in_channels={channels}: the images have {count}: leave it out")
-    if measured is not None:
-        if "mean" not in given:
-            log.info("%d bands: mean %s, std %s", count, [*measured.mean], [*measured.std])
-        keys = ("pixels", "mean", "std", "bands", "nodata")
-        return {key: value for key, value in to_plain(measured).items() if key in keys}
-    if isinstance(part.bands, Sequence) and part.bands != "all":
-        return {"bands": [*part.bands], "image_max": part.image_max}
-    return {} if part.image_max is None else {"image_max": part.image_max}
+    if measured is None:
+        return settings
+    if is_first_rank():
+        log.info("%d bands: mean %s, std %s", count, [*measured.mean], [*measured.std])
+    statistics = {"pixels": "bands", "mean": [*measured.mean], "std": [*measured.std]}
+    return {**settings, **statistics, **{k: given[k] for k in ("mean", "std") if k in given}}
 
 
 def make_model(

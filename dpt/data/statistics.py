@@ -37,9 +37,7 @@ def measure_bands(dataset: Dataset, *, images: int = IMAGES) -> Preprocessing | 
         raise DataError(f"images have {counts} bands: train on images of one kind")
     pairs = [_robust(values, k) for k, values in enumerate(np.concatenate(rows).T)]
     mean, std = zip(*pairs, strict=True)
-    part = dataset.part
-    bands = None if part.bands in (None, "all") else tuple(map(int, part.bands or ()))
-    return Preprocessing(mean=mean, std=std, pixels="bands", bands=bands, nodata=part.nodata)
+    return Preprocessing(mean=mean, std=std, pixels="bands")
 
 
 def _robust(values: np.ndarray, band: int) -> tuple[float, float]:

@@ -279,7 +279,7 @@ def unlabelled(scan: Scan) -> Iterator[Finding]:
         for value, fraction in (labels.unlabelled or {IGNORE_INDEX: ignored}).items():
             fractions[value] += fraction / len(scan.masks)
     frequent = sorted(fractions, key=lambda value: -fractions[value])
-    names = {io.TRANSPARENT: "transparent pixels"}
+    names = {io.TRANSPARENT: "transparent pixels", io.WITHOUT_DATA: "no data in the image"}
     shown = [f"{names.get(i, i)} ({fractions[i]:.2%})" for i in frequent if fractions[i]]
     if shown:
         message = f"unlabelled in the masks: {few(shown, 12)} of the pixels"
@@ -510,6 +510,19 @@ def inverse_maps(scan: Scan) -> list[Finding]:
 
 Check = Callable[[Scan], Iterable[Finding]]
 """Returns the findings of a split; none if it lacks the data to be checked."""
+
+
+def bands(scan: Scan) -> Iterator[Finding]:
+    """Notes the statistics of images of bands, as settings."""
+    if scan.bands is not None and scan is scan.first:
+        values = {"pixels": "bands", "mean": [*scan.bands.mean], "std": [*scan.bands.std]}
+        pairs = (f"model.preprocessing.{key}={value}" for key, value in values.items())
+        settings = " ".join(pairs).replace(", ", ",")
+        message = f"the images have {plural(len(scan.bands.mean), 'band')} in their own values"
+        remedy = f"training measures these settings, or set {settings}"
+        yield scan.finding("note", "bands", message, remedy)
+
+
 QUICK_CHECKS: tuple[Check, ...] = (
     left_out,
     unlabelled,
@@ -526,6 +539,7 @@ QUICK_CHECKS: tuple[Check, ...] = (
 """Also run at the start of every training, on a few samples and without images."""
 CHECKS: tuple[Check, ...] = (
     refused_samples,
+    bands,
     damaged_files,
     files_without_partner,
     duplicates,

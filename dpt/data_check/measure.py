@@ -9,7 +9,7 @@ import numpy as np
 
 from dpt.data.formats.depth_rule import DepthRule
 from dpt.data.formats.depth_units import top_of
-from dpt.types import IGNORE_INDEX
+from dpt.types import IGNORE_INDEX, Preprocessing
 
 _QUANTILE_PIXELS = 20_000  # approximate number of pixels from which quantiles are computed
 _FEW_TRIPLES = 200  # with fewer, the check is skipped
@@ -75,11 +75,22 @@ class DepthStats:
 
 
 def measure_image(image: np.ndarray, *, orientation: int = 1) -> ImageStats:
-    """Measures a uint8 (H, W, 3) RGB picture."""
-    mean, std = cv2.meanStdDev(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY))
+    """Measures an image, uint8 RGB (H, W, 3) or float32 (H, W, C)."""
+    mean, std = cv2.meanStdDev(cv2.cvtColor(shown(image), cv2.COLOR_RGB2GRAY))
     is_empty = mean.item() < 8 or mean.item() > 247 or std.item() < 3
     digest = hashlib.blake2b(repr(image.shape).encode() + image.tobytes(), digest_size=16).digest()
     return ImageStats(image.shape[:2], is_empty, digest, orientation)
+
+
+def shown(image: np.ndarray) -> np.ndarray:
+    """Returns an image as uint8 RGB; bands are stretched by their statistics in this image."""
+    if image.dtype == np.uint8:
+        return image
+    values = np.nan_to_num(image.reshape(-1, image.shape[2]))
+    mean, std = values.mean(axis=0), values.std(axis=0)
+    scale = tuple(np.where(std > 0, std, 1.0).tolist())
+    preprocessing = Preprocessing(mean=tuple(mean.tolist()), std=scale, pixels="bands")
+    return preprocessing.picture(image.transpose(2, 0, 1))
 
 
 def measure_labels(

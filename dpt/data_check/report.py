@@ -100,7 +100,7 @@ def _tables(scans: Sequence[Scan]) -> list[Table]:
     names = dict(enumerate(dataset.info.class_names)) | {IGNORE_INDEX: "(ignored)"}
     tables = [_overview(scans), _sizes(scans), _classes("pixels", pixels, names)]
     tables.append(_classes("images", images, dict(enumerate(dataset.class_id_names))))
-    tables += [_objects(scans), _depth(scans)]
+    tables += [_objects(scans), _depth(scans), _bands(scans[0])]
     return [table for table in tables if table.rows]
 
 
@@ -160,6 +160,16 @@ def _depth(scans: Sequence[Scan]) -> Table:
     return Table(heading, ["split", "maps", "invalid, %", "1 %", "median", "99 %"], rows)
 
 
+def _bands(scan: Scan) -> Table:
+    """Returns the statistics by which training normalises images of bands."""
+    rows: list[list[html.Cell]] = []
+    if scan.bands is not None:
+        pairs = zip(scan.bands.mean, scan.bands.std, strict=True)
+        rows = [[k, mean, std] for k, (mean, std) in enumerate(pairs)]
+    heading = "Bands (of values between the 1st and the 99th percentile, in the files' unit)"
+    return Table(heading, ["band", "mean", "standard deviation"], rows)
+
+
 def _sample_rows(scan: Scan, indices: Iterable[int]) -> list[Picture]:
     """Returns image, labels and depth of samples as they are on disk."""
     samples = [read_sample(scan.dataset, index).sample for index in indices]
@@ -176,10 +186,11 @@ def _augmented_rows(augmented: Augmented, scan: Scan, indices: Iterable[int]) ->
         images = [shown["image"] for shown in layers]
         if "labels" in original:
             images = [overlay(shown["image"], shown["labels"], 0.55) for shown in layers]
-        yield _name(scan, original), _row([original["image"], *images])
+        picture = scan.picture(original["image"])
+        yield _name(scan, original), _row([picture, *images])
         if "depth" in original:
             maps = [shown["depth"] for shown in layers]
-            yield _name(scan, original), _row([original["image"], *maps])
+            yield _name(scan, original), _row([picture, *maps])
 
 
 def _name(scan: Scan, sample: Sample) -> str:
@@ -191,7 +202,7 @@ def _layers(sample: Sample, scan: Scan) -> dict[str, np.ndarray]:
     info = scan.dataset.info
     pictures: dict[str, np.ndarray] = {}
     if "image" in sample:
-        pictures["image"] = sample["image"]
+        pictures["image"] = scan.picture(sample["image"])
     if "labels" in sample:
         pictures["labels"] = colorize_labels(sample["labels"], info.palette or None)
     if "objects" in sample:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -19,10 +19,11 @@ from dpt.data.formats import io, pictures
 from dpt.data.formats.depth_rule import DepthRule
 from dpt.data.formats.label_rule import LabelRule
 from dpt.data.loading import read_in_order
+from dpt.data.statistics import measure_bands
 from dpt.data_check import measure, registration
 from dpt.files import DataError, printable
 from dpt.run_log import tracked
-from dpt.types import IGNORE_INDEX, Sample
+from dpt.types import IGNORE_INDEX, Preprocessing, Sample
 
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
@@ -97,6 +98,15 @@ class Scan:
     def first(self) -> Scan:
         """The split that was read first, usually train."""
         return self.earlier[0] if self.earlier else self
+
+    @cached_property
+    def bands(self) -> Preprocessing | None:
+        """The statistics of the bands in the first split; None for RGB images."""
+        return self.earlier[0].bands if self.earlier else measure_bands(self.dataset)
+
+    def picture(self, image: np.ndarray) -> np.ndarray:
+        """Returns an image as uint8 RGB (H, W, 3)."""
+        return image if self.bands is None else self.bands.picture(image.transpose(2, 0, 1))
 
     @property
     def images(self) -> list[tuple[Record, measure.ImageStats]]:
@@ -220,12 +230,13 @@ def record_of(
             sample["depth"], sample["valid"], raw=reading.raw_depth, rule=dataset.depth_rule
         )
     if complete and not reading.faults and (index in compared or index in aligned):
+        picture = measure.shown(sample["image"])
         for kind in registration.MAP_KINDS:
             edges = registration.edge_map(sample, kind)
             if edges is not None and index in compared:
-                record.edges[kind] = registration.edge_densities(sample["image"], edges)
+                record.edges[kind] = registration.edge_densities(picture, edges)
             if edges is not None and index in aligned:
-                record.edge_scores[kind] = registration.edge_scores(sample["image"], edges)
+                record.edge_scores[kind] = registration.edge_scores(picture, edges)
     return record
 
 
@@ -271,10 +282,13 @@ def _ignored_values(dataset: Dataset, files: Files, sample: Sample) -> dict[int,
         raw = rule.read(files.labels, dataset.part)
     except DataError:  # a file that holds more than the map of this sample
         return {}
-    values, counts = np.unique(raw[rule(raw, source="") == IGNORE_INDEX], return_counts=True)
+    is_ignored = rule(raw, source="") == IGNORE_INDEX
+    values, counts = np.unique(raw[is_ignored], return_counts=True)
     frequent = np.argsort(-counts)[:_MAX_IGNORED]
     fractions = (counts[frequent] / raw.size).tolist()
-    return dict(zip(values[frequent].tolist(), fractions, strict=True))
+    unlabelled = dict(zip(values[frequent].tolist(), fractions, strict=True))
+    rest = np.count_nonzero(labels == IGNORE_INDEX) - np.count_nonzero(is_ignored)
+    return unlabelled | ({io.WITHOUT_DATA: float(rest / raw.size)} if rest > 0 else {})
 
 
 def _read_files(dataset: Dataset, files: Files, sample: Sample, refusal: Fault) -> Reading:

@@ -40,6 +40,9 @@ DEPTH_SUFFIXES = (*_MAP_SUFFIXES, ".pfm", ".exr")
 TRANSPARENT = -(2**31)
 """The id of transparent pixels of label files, which are unlabelled."""
 
+WITHOUT_DATA = TRANSPARENT + 1
+"""Stands for pixels that are unlabelled as their image has no data, in counts of label files."""
+
 _FEW_BITS = 14
 """Images of 16 bits with smaller values only were probably made by a camera of fewer bits."""
 
