@@ -24,17 +24,15 @@ def run(arguments: list[str]) -> None:
         raise ValueError(f"--out {out}: the sheet is a PNG, so name it {out.stem}.png")
     refuse_inputs(out, [options.image, options.checkpoint])
 
-    from dpt.data import read_image
     from dpt.inspect import inspection_sheet
     from dpt.model import DPT
     from dpt.predict.runtime import pick_device
     from dpt.viz import save_png
     from dpt.weights.files import writing
 
-    image = read_image(options.image, exif=True)
     device = pick_device(options.device)
     model = DPT.from_pretrained(options.checkpoint).to(device)
-    sheet = inspection_sheet(model, image, patch=options.patch and tuple(options.patch))
+    sheet = inspection_sheet(model, options.image, patch=options.patch and tuple(options.patch))
     with writing(out):
         save_png(out, sheet)
     say(f"{out}: {sheet.shape[1]} x {sheet.shape[0]} pixels")

@@ -22,7 +22,7 @@ from dpt.data.formats.io import read_image
 from dpt.html import data_uri, render_page
 from dpt.predict import Prediction, Predictor
 from dpt.predict.encoding import depth_coding
-from dpt.predict.inputs import InputFile
+from dpt.predict.inputs import InputFile, part_of
 from dpt.predict.painting import Style, paint, paint_legend
 from dpt.predict.products import all_products, image_lines
 from dpt.validation import Plain
@@ -49,7 +49,7 @@ class Demo:
 
     def __init__(self, predictor: Predictor, *, name: str) -> None:
         self.predictor = predictor
-        self.outputs = predictor.outputs
+        self.preprocessing, self.outputs = predictor.preprocessing, predictor.outputs
         products = all_products(self.outputs)
         self.downloads = {f"{p.folder}{p.suffix}": p for p in products["png"] + products["npy"]}
         self._results: OrderedDict[str, Prediction] = OrderedDict()
@@ -67,13 +67,15 @@ class Demo:
         if not data:
             raise ValueError("image: the file is empty")
         with self._lock:  # one image at a time, which bounds the memory
-            image = read_image("image", exif=True, data=data)
-            height, width, _ = image.shape
+            part = part_of(self.preprocessing)
+            pixels = read_image("image", exif=True, data=data, part=part)
+            height, width, _ = pixels.shape
             if height * width > MAX_PIXELS:
                 fault = f"more than {MAX_PIXELS:,} pixels: shrink it"
                 raise ValueError(f"image: {width} x {height}: {fault}")
-            prediction = self.predictor(image)
+            prediction = self.predictor(pixels)
             prediction.require_finite()
+            image = self.preprocessing.picture(pixels.transpose(2, 0, 1))
             key = secrets.token_urlsafe(16)
             self._results[key] = prediction
             while len(self._results) > KEPT_RESULTS:

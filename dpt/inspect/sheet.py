@@ -11,7 +11,7 @@ from dpt.inspect.attention import cls_attention, patch_attention, patch_grid
 from dpt.inspect.tokens import feature_norms, readout_contribution, token_pca
 from dpt.model import DPT
 from dpt.nn import VisionTransformer
-from dpt.predict.inputs import Image, as_rgb
+from dpt.predict.inputs import Image, as_pixels
 from dpt.predict.painting import Style, paint, paint_legend
 from dpt.predict.prediction import Prediction
 from dpt.predict.predictor import Predictor
@@ -27,7 +27,7 @@ def inspection_sheet(
     """Draws image and outputs, tokens and readout of each level, attention of each block.
 
     Args:
-        image: a path, uint8 (H, W, 3) RGB, a PIL image or a tensor, see :class:`dpt.Predictor`.
+        image: a path, an array, a PIL image or a tensor, see :meth:`dpt.Predictor.__call__`.
         patch: (row, column) of the patch whose attention is shown, from 0; None takes the middle.
 
     Returns:
@@ -37,11 +37,13 @@ def inspection_sheet(
         ValueError: ``patch`` is outside the grid, or given for an encoder without attention maps,
             or an output is NaN or infinite.
     """
-    device, rgb = next(model.parameters()).device, as_rgb(image)
+    device, preprocessing = next(model.parameters()).device, model.preprocessing
+    pixels = as_pixels(image, preprocessing)
+    rgb = preprocessing.picture(pixels.transpose(2, 0, 1))
     predictor = Predictor(model, device=device)
-    pixels = torch.from_numpy(predictor.prepare(rgb).input).permute(2, 0, 1)[None]
-    images = model.pad(model.preprocessing.normalize(pixels.to(device)))[0]
-    prediction, shape = predictor(rgb), images.shape[-2:]
+    inputs = torch.from_numpy(predictor.prepare(pixels).input).permute(2, 0, 1)[None]
+    images = model.pad(preprocessing.normalize(inputs.to(device)))[0]
+    prediction, shape = predictor(pixels), images.shape[-2:]
     prediction.require_finite()
     attention, caption = [], "image"
     if isinstance(model.encoder, VisionTransformer) or patch is not None:
