@@ -12,6 +12,7 @@ from dpt.data.formats import io
 from dpt.data.formats.part import FilePart
 from dpt.data.loading import collate_eval, collate_train
 from dpt.data.resize import resize_image
+from dpt.data.shards.samples import decode_sample, encode_sample
 from dpt.data.statistics import measure_bands
 from dpt.data.view import view_image
 from dpt.geometry import View, Window
@@ -241,6 +242,13 @@ def test_cached_bands_are_shrunk(multispectral):
     assert dataset[0]["image"].shape == (36, 48, 12)
     evaluated = EvalTransform(Preprocessing(image_size=(32, 32)))(dataset[0])
     assert collate_eval([evaluated])["image"].shape == (1, 12, 32, 48)
+
+
+def test_packed_bands_are_the_same(multispectral):
+    sample = folder(multispectral, bands="all")[0]
+    decoded = decode_sample(encode_sample(sample), source="a")
+    assert decoded["image"].dtype == np.float32
+    assert np.array_equal(decoded["image"], sample["image"], equal_nan=True)
 
 
 # ----------------------------------------------------------------------------------- statistics

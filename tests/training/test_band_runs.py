@@ -115,6 +115,24 @@ def test_exported_file_takes_the_bands(case, tmp_path):
     assert np.abs(logits - expected.numpy()).max() < 1e-3
 
 
+def test_data_check_gives_the_statistics_as_settings(case, data_check, tmp_path):
+    count, root, run = case
+    options = (*SEGMENTATION[1:], f"data.root={root}", "data.bands=all", "data.num_workers=0")
+    assert data_check(tmp_path, *options) == 0
+    findings = {f["code"]: f for f in json.loads((tmp_path / "report.json").read_text())}
+    mean = ",".join(str(value) for value in config_of(run)["model"]["preprocessing"]["mean"])
+    assert f"model.preprocessing.mean=[{mean}]" in findings["bands"]["remedy"]
+    if count == 12:
+        assert "no data in the image (8.33%)" in findings["unlabelled"]["message"]
+
+
+def test_inspection_shows_the_bands(case, tmp_path):
+    _, root, run = case
+    path = sorted((root / "images").iterdir())[0]
+    call("inspect", str(run / "checkpoints/last.ckpt"), str(path), "--out", str(tmp_path / "a.png"))
+    assert cv2.imread(str(tmp_path / "a.png")).std() > 20
+
+
 def test_other_formats_refuse_bands(case, tmp_path, capsys):
     count, _, run = case
     with pytest.raises(SystemExit):

@@ -1,6 +1,6 @@
 """Lossless conversion of a sample to the files that a shard stores of it, and back.
 
-The image keeps the bytes of its own file. Class ids become an 8-bit PNG, object ids a 16-bit one,
+The image keeps the bytes of its own file; bands are a compressed float32 array. Class ids become an 8-bit PNG, object ids a 16-bit one,
 depth a compressed float32 array with 0 where it is invalid. Scalars and the run lengths of masks
 are stored as JSON.
 """
@@ -35,6 +35,7 @@ class _Scalars:
 
 
 _SCALARS = TypeAdapter(_Scalars)
+_BANDS = "image.npz"
 _NO_IMAGES = ("labels.png", "objects.png", "depth.npz", "json")
 
 
@@ -47,7 +48,9 @@ def encode_sample(sample: Sample) -> dict[str, bytes]:
     path = Path(sample.get("name", ""))
     suffix = path.suffix.lower()
     files = {}
-    if suffix in io.IMAGE_SUFFIXES and path.is_file():
+    if sample["image"].dtype != np.uint8:
+        files[_BANDS] = _npz(image=sample["image"])
+    elif suffix in io.IMAGE_SUFFIXES and path.is_file():
         data = read_bytes(path)
         with suppress(DataError):  # of files that are read with settings, such as data.bands
             if np.array_equal(io.read_image(path, data=data), sample["image"]):
@@ -60,13 +63,17 @@ def encode_sample(sample: Sample) -> dict[str, bytes]:
     if "objects" in sample:
         files["objects.png"] = _png(sample["objects"])
     if "depth" in sample:
-        file = BytesIO()
         depth = np.where(sample["valid"], sample["depth"], np.float32(0))
-        np.savez_compressed(file, depth=depth)
-        files["depth.npz"] = file.getvalue()
+        files["depth.npz"] = _npz(depth=depth)
     scalars = {k: value for k, value in sample.items() if k in _Scalars.__annotations__}
     text = json.dumps(scalars, default=lambda number: number.item())
     return {**files, "json": text.encode()}
+
+
+def _npz(**values: np.ndarray) -> bytes:
+    file = BytesIO()
+    np.savez_compressed(file, allow_pickle=False, **values)
+    return file.getvalue()
 
 
 def decode_sample(files: Mapping[str, bytes], *, source: str) -> Sample:
@@ -74,7 +81,10 @@ def decode_sample(files: Mapping[str, bytes], *, source: str) -> Sample:
     images = [name for name in files if name not in _NO_IMAGES]
     if len(images) != 1:
         raise DataError(f"{source}: has {len(images)} images, expected one: pack the data again")
-    sample = Sample(image=io.read_image(f"{source}.{images[0]}", data=files[images[0]]))
+    path, data = f"{source}.{images[0]}", files[images[0]]
+    has_bands = images[0] == _BANDS
+    image = arrays.read_numpy(path, data=data) if has_bands else io.read_image(path, data=data)
+    sample = Sample(image=image)
     if "labels.png" in files:
         sample["labels"] = _read_png(f"{source}.labels.png", files["labels.png"])
     height, width = sample.get("labels", sample["image"]).shape[:2]
