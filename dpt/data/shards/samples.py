@@ -1,8 +1,8 @@
 """Lossless conversion of a sample to the files that a shard stores of it, and back.
 
-The image keeps the bytes of its own file; bands are a compressed float32 array. Class ids become an 8-bit PNG, object ids a 16-bit one,
-depth a compressed float32 array with 0 where it is invalid. Scalars and the run lengths of masks
-are stored as JSON.
+The image keeps the bytes of its own file; bands are a compressed float32 array. Class ids become an
+8-bit PNG, object ids a 16-bit one, depth a compressed float32 array with 0 where it is invalid.
+Scalars and the run lengths of masks are stored as JSON.
 """
 
 import json
