@@ -614,12 +614,12 @@ def fuzz(folder, seed, count, seconds):
 
 
 def test_changed_files_end_in_one_line(tmp_path):
-    fuzz(tmp_path, 0, 2, 60)
+    fuzz(tmp_path, 0, 2, 120)
 
 
 @pytest.mark.slow
 def test_many_changed_files_end_in_one_line(tmp_path):
-    fuzz(tmp_path, 1, 60, 120)
+    fuzz(tmp_path, 1, 60, 300)
 
 
 if __name__ == "__main__":
