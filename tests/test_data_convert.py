@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import pytest
 import yaml
-from photos import save_photo
+from photos import photo_of, save_photo, save_picture
 from PIL import Image
 from pycocotools.coco import COCO
 
@@ -258,3 +258,19 @@ def test_convert_refuses_what_it_would_destroy_or_cannot_write(dpt_command, sour
     (source / "masks/val/drive/0.png").write_bytes(b"broken")
     assert "val/drive/0.png" in refusal(source, tmp_path / "new", "--to", "coco", *OBJECTS)
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(("size", "is_named"), [(SIZE, True), (SIZE[::-1], False)])
+def test_convert_names_images_that_label_tools_turn(convert, tmp_path, size, is_named):
+    """The labels fit the pixels as stored, or the upright image."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    for k in range(2):
+        path = tmp_path / f"source/images/{k}.jpg"
+        save_picture(path, photo_of(*SIZE, seed=k), exif=exif)
+        labels = maps(k)[0] if size == SIZE else maps(k)[0].T
+        save(tmp_path / f"source/masks/{k}.png", labels)
+    out, said = convert(tmp_path / "source", "coco", "data.class_names=[a,b,c]")
+    assert ("EXIF" in said) == is_named
+    rows = json.loads((out / "annotations/instances_train.json").read_text())["images"]
+    assert [(row["height"], row["width"]) for row in rows] == [size, size]

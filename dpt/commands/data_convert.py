@@ -53,7 +53,7 @@ def run(arguments: list[str]) -> None:
         for index, path in enumerate(tracked([*names], len(names), title=split)):
             sample = dataset[index]
             dataset.check(sample)
-            conversion.add(path, names[path], split, sample)
+            conversion.add(path, names[path], split, sample, exif=dataset.exif)
     conversion.finish()
     say("\n".join(conversion.report()))
 

@@ -14,6 +14,7 @@ from dpt.data.annotations.base import AnnotatedClass, AnnotatedImage
 from dpt.data.annotations.maps import objects_of
 from dpt.data.annotations.writers import Entry, Writer
 from dpt.data.base import Dataset
+from dpt.data.formats.pictures import exif_orientation, read_size
 from dpt.data.formats.rle import Rle, encode_pixels
 from dpt.data.resize import resize_map
 from dpt.files import DataError, few, plural
@@ -76,9 +77,16 @@ class Conversion:
     overlapping: list[str] = field(default_factory=list)  # images with objects that overlap
     without_labels: list[str] = field(default_factory=list)  # images that are left out
     unlabelled: list[str] = field(default_factory=list)  # images with unlabelled pixels
+    turned: list[str] = field(default_factory=list)  # images whose labels do not fit upright pixels
 
-    def add(self, path: Path, name: str, split: str, sample: Sample) -> None:
-        """Writes the files of an image."""
+    def add(
+        self, path: Path, name: str, split: str, sample: Sample, *, exif: str | None = None
+    ) -> None:
+        """Writes the files of an image.
+
+        Args:
+            exif: the data set's setting.
+        """
         names = self.names.setdefault(split, [])
         if "labels" not in sample:
             self.without_labels.append(str(path))
@@ -104,6 +112,10 @@ class Conversion:
             self.unlabelled.append(str(path))
         if entry.has_overlaps:
             self.overlapping.append(str(path))
+        turn = exif_orientation(path)
+        is_stored = exif is None and turn >= 5 and read_size(path) == entry.size
+        if turn > 1 and (exif == "ignore" or is_stored):
+            self.turned.append(str(path))
 
     def finish(self) -> None:
         """Writes the files for all images."""
@@ -133,6 +145,9 @@ class Conversion:
         if self.overlapping and not self.writer.has_overlaps:
             shown = f"{plural(len(self.overlapping), 'image')} ({few(self.overlapping)})"
             lines.append(f"objects that overlap are cut: in {shown}")
+        if self.turned:
+            shown = f"{plural(len(self.turned), 'image')} ({few(self.turned)})"
+            lines.append(f"label tools turn {shown} upright by EXIF, and labels fit them as stored")
         if self.cut:
             lines.append(f"{plural(self.cut, 'object')}: written without the pixels behind others")
         if self.empty:
