@@ -134,7 +134,7 @@ def verdict(result: DatasetScores, baselines: Mapping[str, Mapping[str, float]])
     if sign * score > best:
         return f"{text}: better than {baseline}"
     remedy = "train longer, add images, or check the labels (dpt data check)"
-    return f"{text}: NO BETTER than {baseline}: {remedy}"
+    return f"{text}: no better than {baseline}: {remedy}"
 
 
 def _baselines(cfg: PlainMapping, scorer: Scorer, dataset: Dataset) -> dict[str, dict[str, float]]:

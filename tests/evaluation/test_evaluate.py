@@ -2,6 +2,8 @@
 
 import re
 import shutil
+from math import nan
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +12,8 @@ from omegaconf import OmegaConf
 from tiny import ON_CPU, call
 
 import dpt
+from dpt.evaluation.evaluate import verdict
+from dpt.metrics import Interval
 from dpt.types import Calibration
 
 
@@ -160,3 +164,37 @@ def test_damaged_configuration_of_a_run_of_any_name_is_named(tmp_path, refused, 
     (tmp_path / name / "config.yaml").write_text(text)
     message = refused(call, "evaluate", tmp_path / name, f"run_dir={tmp_path / 'scores'}")
     assert f"{name}/config.yaml: " in message
+
+
+@pytest.mark.parametrize(
+    ("name", "score", "baselines", "ending"),
+    [
+        (
+            "miou",
+            0.5,
+            {"constant": 0.3, "per position": 0.4},
+            "better than the baseline per position",
+        ),
+        ("miou", 0.3, {"constant": 0.3, "per position": nan}, "(dpt data check)"),
+        (
+            "abs_rel",
+            0.1,
+            {"constant": 0.3, "per position": 0.2},
+            "the baseline per position (0.200)",
+        ),
+        ("abs_rel", 0.25, {"constant": 0.3, "per position": 0.2}, "(dpt data check)"),
+        ("miou", 0.5, {}, "(95 % interval: 0.400 to 0.600)"),
+    ],
+)
+def test_verdict_compares_with_the_best_baseline(name, score, baselines, ending):
+    result = SimpleNamespace(
+        headlines=[name],
+        scores={name: score},
+        intervals={name: Interval(0.4, 0.6)},
+        images=[None] * 5,
+        lower_is_better={"abs_rel"},
+    )
+    text = verdict(result, {kind: {name: value} for kind, value in baselines.items()})
+    assert text.startswith(f"{name} {score:.3f} on 5 images")
+    assert ending in text
+    assert ("no better" in text) == ("dpt data check" in ending)
