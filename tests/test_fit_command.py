@@ -133,20 +133,25 @@ def test_enlargement_keeps_thin_structures_visible(thickness, image, expected):
 
 
 def statistics(**values):
-    usual = {"fractions": [0.9, 0.1], "thickness": 50.0, "uprightness": 0.5, "images": 20}
+    usual = {"counts": [900, 100], "thickness": 50.0, "uprightness": 0.5, "images": 20}
     return LabelStatistics(**usual | values)
 
 
 def test_label_settings_start_at_the_weighted_classes():
-    key = "task.objectives.segmentation.prior"
-    assert label_settings(statistics(), [1.0, 1.0]) == {key: [0.9, 0.1]}
-    assert label_settings(statistics(), [0.5, 1.5])[key] == [0.75, 0.25]
-    rare = statistics(fractions=[1 - 1e-9, 1e-9])
-    assert min(label_settings(rare, [1.0, 1.0])[key]) > 0  # its logarithm is finite
+    settings = label_settings(statistics())
+    assert settings == {
+        "task.segmentation_loss.class_weights": [0.5, 1.5],
+        "task.objectives.segmentation.prior": [0.75, 0.25],
+    }
+    rare = label_settings(statistics(counts=[10**9, 1]))
+    assert rare["task.segmentation_loss.class_weights"] == [0.06, 1.94]
+    absent = label_settings(statistics(counts=[10**9, 0]))
+    assert absent["task.segmentation_loss.class_weights"] == [1, 1]
+    assert min(absent["task.objectives.segmentation.prior"]) > 0  # its logarithm is finite
 
 
 def test_label_settings_turn_images_without_an_up():
-    turned = label_settings(statistics(uprightness=0.05), [1.0, 1.0])
+    turned = label_settings(statistics(uprightness=0.05))
     assert turned["augment.turn"] == 1.0
     assert turned["augment.vflip"] == 0.5
 

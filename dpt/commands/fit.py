@@ -69,6 +69,7 @@ _SCALE = 1.25  # of whole images in evaluation, as a multiple of that at which t
 _ZOOM = 0.6, 1.6  # of training crops, as multiples of the scale in evaluation
 _EVAL_PIXELS = 1_500_000  # of whole images in evaluation
 _THIN = 4.0  # pixels: structures are enlarged to this width, but not beyond their size in the file
+_WEIGHT_POWER = 0.5  # of class weights
 _UPRIGHT = 0.1  # of LabelStatistics.uprightness: flips and turns are used below
 _CHECKED_PIXELS = 200_000_000  # largest number of pixels per split that the data check reads
 _CHECKED_PIXELS_PER_SECOND = 250_000  # the same, for each second of the time limit
@@ -338,12 +339,7 @@ def settings_of(
     if detected.task in ("segmentation", "joint"):
         values["data.eval_size"] = [round(side * enlarged) for side in size]
         values["augment.zoom"] = [round(factor * enlarged, 3) for factor in _ZOOM]
-    if detected.class_weights:
-        values["task.segmentation_loss.class_weights"] = detected.class_weights
-    if labels is not None:
-        weights = detected.class_weights or [1.0] * len(labels.fractions)
-        values |= label_settings(labels, weights)
-    return values
+    return values | (label_settings(labels) if labels else {})
 
 
 def enlargement(thickness: float, image: tuple[int, int], crop: tuple[int, int]) -> float:
@@ -359,14 +355,20 @@ def enlargement(thickness: float, image: tuple[int, int], crop: tuple[int, int])
     return max(_SCALE, min(largest, _THIN / thickness) / covering)
 
 
-def label_settings(labels: LabelStatistics, weights: Sequence[float]) -> Plain:
-    """Returns the settings of the augmentation and of the head that follow from the masks.
+def label_settings(labels: LabelStatistics) -> Plain:
+    """Returns the settings of the loss, of the head and of the augmentation that follow from the
+    masks. The head starts at the constant prediction with the smallest loss."""
+    from dpt.data.layouts.masks import class_weights
 
-    Args:
-        weights: of the classes in the loss.
-    """
-    products = [f * w for f, w in zip(labels.fractions, weights, strict=True)]
-    settings: Plain = {f"{_HEAD}prior": [round(p / sum(products), 6) or 1e-6 for p in products]}
+    # a class of fewer than a thousandth of the pixels would leave no weight for the others
+    least = sum(labels.counts) // 1000
+    counts = [max(count, least) if count else 0 for count in labels.counts]
+    weights = class_weights(counts, _WEIGHT_POWER)
+    products = [max(1, n) * weight for n, weight in zip(labels.counts, weights, strict=True)]
+    settings: Plain = {
+        "task.segmentation_loss.class_weights": weights,
+        f"{_HEAD}prior": [round(p / sum(products), 6) or 1e-6 for p in products],
+    }
     if labels.uprightness < _UPRIGHT:
         settings |= {"augment.vflip": 0.5, "augment.turn": 1.0}
     return settings

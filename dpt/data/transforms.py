@@ -22,7 +22,6 @@ from dpt.data.resize import resize_image, whole_factor
 from dpt.data.view import GREY, view_image, view_map, view_sample
 from dpt.geometry import View, Window
 from dpt.types import (
-    IGNORE_INDEX,
     PasteSource,
     PasteTarget,
     Preprocessing,
@@ -47,8 +46,6 @@ class TrainTransform:
         hflip: probability of a horizontal flip.
         vflip: probability of a vertical flip.
         turn: probability of a turn by a random number of quarters, for data without an upright.
-        balance: probability that the window is placed around a pixel of a class that is drawn from
-            those of the image, each with equal probability; else it is placed anywhere.
         rotate: largest angle, in degrees, to either side.
         color: strength in 0..1 of changes of brightness, contrast, saturation and hue, made with
             probability 0.8; see :func:`dpt.data.color_changes.change_colors`. Images of bands have
@@ -77,7 +74,6 @@ class TrainTransform:
     hflip: Probability = 0.5
     vflip: Probability = 0.0
     turn: Probability = 0.0
-    balance: Probability = 0.0
     rotate: Annotated[float, Field(ge=0, le=180)] = 0.0
     color: Probability = 0.0
     gamma: Probability = 0.0
@@ -111,7 +107,7 @@ class TrainTransform:
         source = sample["image"]
         if is_unlabelled:
             sample = Sample(image=source) | ({"name": sample["name"]} if "name" in sample else {})
-        view, zoom = self.draw_view(source.shape[:2], random, sample.get("labels"))
+        view, zoom = self.draw_view(source.shape[:2], random)
         out = view_sample(sample, view)
         out.pop("masks", None)  # of the whole image
         if "depth" in out:
@@ -140,14 +136,8 @@ class TrainTransform:
             image = change_colors(image, **draw_colors(random, self.color))
         return apply_color_steps(self._color_steps, image, random)
 
-    def draw_view(
-        self,
-        source: tuple[int, ...],
-        random: np.random.Generator,
-        labels: np.ndarray | None = None,
-    ) -> tuple[View, float]:
-        """Draws a view of an image of size ``source`` (H, W) with ``labels`` (H, W), and its
-        zoom."""
+    def draw_view(self, source: tuple[int, ...], random: np.random.Generator) -> tuple[View, float]:
+        """Draws a view of an image of size ``source`` (H, W), and its zoom."""
         zoom = float(np.exp(random.uniform(*np.log(self.zoom))))
         quarters = 0
         if self.turn and random.random() < self.turn:
@@ -159,11 +149,6 @@ class TrainTransform:
         height, width = rows // factor * factor, columns // factor * factor  # are resized faster
         y, x = random.random(2).tolist()
         top, left = _start(y, source[0] - height), _start(x, source[1] - width)
-        if self.balance and labels is not None and random.random() < self.balance:
-            pixel = draw_labelled_pixel(labels, random)
-            if pixel is not None:
-                top = _start_around(pixel[0], y, height, source[0])
-                left = _start_around(pixel[1], x, width, source[1])
         view = View.of_window(Window(top, left, height, width), size).turned(quarters)
         # flip and angle have random generators of their own
         if self.hflip and Random(int(random.integers(2**32))).random() < self.hflip:
@@ -192,30 +177,6 @@ def _start(position: float, slack: int) -> int:
         slack: below 0 if the window is longer than the image.
     """
     return int(position * (abs(slack) + 1)) + min(slack, 0)
-
-
-def _start_around(pixel: int, position: float, side: int, length: int) -> int:
-    """Returns where a window begins that shows a pixel, but no more beyond the image than it must.
-
-    Args:
-        pixel: its row or column.
-        position: in [0, 1); of the pixel in the window, if that does not leave the image.
-        side, length: of the window and of the image.
-    """
-    slack = length - side
-    return min(max(pixel - int(position * side), min(slack, 0)), max(slack, 0))
-
-
-def draw_labelled_pixel(labels: np.ndarray, random: np.random.Generator) -> tuple[int, int] | None:
-    """Returns row and column of a pixel of a class, each class of ``labels`` (H, W) with equal
-    probability; None without a labelled pixel."""
-    counts = np.bincount(labels.ravel(), minlength=IGNORE_INDEX + 1)[:IGNORE_INDEX]
-    classes = np.flatnonzero(counts)
-    if not len(classes):
-        return None
-    class_id = random.choice(classes)
-    place = np.flatnonzero(labels == class_id)[random.integers(counts[class_id])]
-    return divmod(int(place), labels.shape[1])
 
 
 @dataclass(eq=False)

@@ -25,8 +25,7 @@ class LabelStatistics:
     """Measures of the masks of training images.
 
     Attributes:
-        fractions: of each class among the labelled pixels; a class that does not occur counts as a
-            pixel.
+        counts: number of pixels of each class.
         thickness: median over the classes, without the most frequent one, of the width of their
             parts, in pixels of the files; the longest side of the images if there is none.
         uprightness: how far the classes move under flips and quarter turns of the mean mask, from 0
@@ -34,7 +33,7 @@ class LabelStatistics:
         images: number of masks that were measured.
     """
 
-    fractions: list[float]
+    counts: list[int]
     thickness: float
     uprightness: float
     images: int
@@ -80,7 +79,7 @@ def statistics_of(maps: Iterable[np.ndarray], num_classes: int) -> LabelStatisti
     can_compare = len(coarse) > 1 and len(present) > 0
     of_classes = [float(np.median(widths[k])) for k in present] or [float(longest)]
     return LabelStatistics(
-        fractions=(counts.clip(1) / counts.clip(1).sum()).tolist(),
+        counts=counts.tolist(),
         thickness=float(np.median(of_classes)),
         uprightness=uprightness_of(np.array(coarse)[:, present]) if can_compare else 1.0,
         images=len(coarse),

@@ -9,7 +9,6 @@ from dpt.config.objects import check_arguments
 from dpt.data import Augmented, Dataset, EvalTransform, TrainTransform
 from dpt.data.color_changes import LUMA
 from dpt.data.resize import resize_image, resize_map
-from dpt.data.transforms import draw_labelled_pixel
 from dpt.geometry import View
 from dpt.types import IGNORE_INDEX, DatasetInfo, Preprocessing, Sample
 
@@ -369,34 +368,3 @@ def test_transform_turned_crops_have_the_size_of_others():
         out = run(coordinates(), seed, image_size=(24, 40), turn=1.0, zoom=(0.8, 1.5))
         assert out["image"].shape == (24, 40, 3)
         assert out["labels"].shape == (24, 40)
-
-
-def test_transform_balance_shows_rare_classes_as_often_as_others():
-    sample = coordinates()
-    sample["labels"][:] = 0
-    sample["labels"][3, 5] = 1  # near a corner
-    sample["labels"][-1] = IGNORE_INDEX
-    options = {"image_size": (12, 16), "zoom": (1.0, 6.0)}
-    seeds = range(200)
-    rare = [(run(sample, seed, balance=1.0, **options)["labels"] == 1).any() for seed in seeds]
-    usual = [(run(sample, seed, **options)["labels"] == 1).any() for seed in seeds]
-    assert np.mean(rare) > np.mean(usual) + 0.2
-    unlabelled = sample | {"labels": np.full((H, W), IGNORE_INDEX, np.uint8)}
-    assert (run(unlabelled, 0, balance=1.0, **options)["labels"] == IGNORE_INDEX).all()
-
-
-@pytest.mark.parametrize("balance", [0.0, 1.0])
-def test_transform_windows_stay_inside_the_image(balance):
-    for seed in range(50):
-        out = run(coordinates(), seed, image_size=(24, 32), zoom=(1.0, 3.0), balance=balance)
-        assert out["valid"].all()
-
-
-def test_draw_labelled_pixel_takes_each_class_alike():
-    labels = np.zeros((20, 30), np.uint8)
-    labels[4, 7], labels[9:12, 1:4], labels[0] = 1, 5, IGNORE_INDEX
-    random = np.random.default_rng(0)
-    pixels = [draw_labelled_pixel(labels, random) for _ in range(600)]
-    counts = np.bincount([labels[pixel] for pixel in pixels], minlength=6)
-    assert counts[[2, 3, 4]].sum() == 0
-    assert counts[[0, 1, 5]].min() > 150

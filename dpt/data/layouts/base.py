@@ -64,7 +64,6 @@ class Detected:
     settings: Plain  # keys of data
     notes: list[str]  # what was recognised or assumed
     rows: list[Row] = field(default_factory=list)  # the samples of data=folder
-    class_weights: list[float] | None = None  # for the loss
     other_tasks: tuple[str, ...] = ()  # that the labels allow
 
     def choose_task(self, task: str) -> None:

@@ -39,9 +39,9 @@ def part_of(data: PlainMapping) -> io.FilePart:
     return io.FilePart(key=data.get("array_key"), page=data.get("page"))
 
 
-def class_weights(counts: Sequence[int]) -> list[float]:
-    """Returns (fraction of the pixels)^-0.25 divided by the mean; 1 for classes without a pixel."""
-    weights = np.array([count or np.nan for count in counts], float) ** -0.25
+def class_weights(counts: Sequence[int], power: float = 0.25) -> list[float]:
+    """Returns (fraction of the pixels)^-power divided by the mean; 1 for classes without pixels."""
+    weights = np.array([count or np.nan for count in counts], float) ** -power
     return np.nan_to_num(weights / np.nanmean(weights), nan=1.0).round(2).tolist()
 
 
@@ -148,7 +148,6 @@ class MaskSettings:
 
     settings: Plain
     notes: list[str] = field(default_factory=list)
-    counts: list[int] = field(default_factory=list)  # pixels of each class
 
 
 class _Numbering(NamedTuple):
@@ -193,7 +192,6 @@ def mask_settings(paths: Sequence[Path], file: ClassFile, given: PlainMapping) -
     if masks.use_palette:
         settings.setdefault("color_distance", given.get("color_distance", 0))
     used = [[numbering.values[k] for k in row if k in numbering.values] for row in classes]
-    counts = [sum(masks.values[value] for value in row) for row in used]
     names = [numbering.names[row[0]] for row in classes if row[0] in numbering.names]
     name_of = {
         numbering.values[row[0]]: numbering.names[row[0]]
@@ -214,7 +212,7 @@ def mask_settings(paths: Sequence[Path], file: ClassFile, given: PlainMapping) -
         notes.append(f"{why}each value is a class; if one means unlabelled, set {key}")
         if has_colors:
             settings["class_names"] = [f"color_{_name_of(value)[1:]}" for (value,) in used]
-    return MaskSettings(settings, notes, counts)
+    return MaskSettings(settings, notes)
 
 
 @dataclass(frozen=True)

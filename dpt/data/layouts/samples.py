@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dpt.data.layouts.base import Detected, Folder, Row, shown
 from dpt.data.layouts.class_file import read_class_file
 from dpt.data.layouts.depth import depth_settings
-from dpt.data.layouts.masks import class_weights, mask_settings
+from dpt.data.layouts.masks import mask_settings
 from dpt.data.layouts.sizes import compare_sizes
 from dpt.data.layouts.splits import divide, rows_by_lists
 from dpt.files import DataError, few, plural
@@ -54,7 +54,6 @@ def samples_of(folder: Folder, rows: Sequence[Row]) -> Detected:
             raise DataError(f"{error}{remedy}") from None
         folder.used.add(class_file.path)
         detected.settings |= {"labels": "labels", **settings.settings}
-        detected.class_weights = class_weights(settings.counts)
         for note in settings.notes:
             folder.note(note)
     if masks and all(row.objects for row in used):
