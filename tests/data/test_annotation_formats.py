@@ -652,6 +652,8 @@ def test_label_studio_takes_the_annotation_that_is_ground_truth(tmp_path):
 
 
 def test_label_studio_runs_are_unpacked():
+    begins = [57, 27, 255, 255, 255, 0, 255, 255, 224, 31]  # as files of Label Studio do
+    assert label_studio_rle(np.zeros(1 << 18, np.uint8))[4:14] == begins
     values = np.random.default_rng(0).integers(0, 2, 3000).astype(np.uint8)
     values[100:2900] = 5
     packed = bytes(label_studio_rle(values))
@@ -870,6 +872,16 @@ def test_file_of_a_whole_set_is_found_among_many_others(tmp_path):
     for k in range(200):
         write_text(tmp_path / f"voc/{k}.xml", "<annotation><object/></annotation>")
     assert_equal(read("cvat", tmp_path))
+
+
+@pytest.mark.parametrize("name", ["labelme", "via", "yolo", "cvat", "labelstudio", "supervisely"])
+def test_labels_without_their_images_are_named(tmp_path, name):
+    WRITERS[name](tmp_path)
+    files = [path.relative_to(tmp_path).as_posix() for path in files_below(tmp_path)]
+    sources = FORMATS[name].find(tmp_path, files)
+    left = [path for path in files if not path.endswith(".png")]
+    with pytest.raises(DataError, match=str(tmp_path)):
+        FORMATS[name].read(tmp_path, sources, left)
 
 
 def test_images_outside_the_folder_are_not_read(tmp_path):

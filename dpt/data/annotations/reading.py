@@ -172,7 +172,7 @@ class Reading:
         """
         if image in self._images:
             fault = f"{self.title} label {image} twice"
-            raise DataError(f"{self.root}: {fault}: set data.annotation_files to one of the files")
+            raise DataError(f"{self.root}: {fault}: set data.annotation_files to a file or folder")
         groups: dict[tuple[str, str, int], list[Part]] = defaultdict(list)
         for number, part in enumerate(parts):
             groups[part.class_name, part.group, -1 if part.group else number].append(part)
@@ -192,7 +192,7 @@ class Reading:
     def result(self) -> Annotations:
         """Returns the records, after checks that some image has an object with a mask."""
         images = _split_by_folders(self.root, [*self._images.values()])
-        if len(self._missing) == len(images):
+        if images and len(self._missing) == len(images):
             fault = f"no image of {self.title} is there ({few([*map(str, self._missing)])})"
             raise DataError(f"{self.root}: {fault}: copy the images into the folder")
         if not self._classes:
