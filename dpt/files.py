@@ -272,8 +272,8 @@ def parse_as(kind: Any, text: bytes, source: str | Path, *, what: str, remedy: s
         return kind.validate_json(text.removeprefix(codecs.BOM_UTF8))
     except ValidationError as error:
         first = error.errors(include_input=False)[0]
-        key = ".".join(map(str, first["loc"]))
-        raise DataError(f"{source}: not {what} ({key}: {first['msg']}): {remedy}") from None
+        fault = ": ".join(filter(None, [".".join(map(str, first["loc"])), first["msg"]]))
+        raise DataError(f"{source}: not {what} ({fault}): {remedy}") from None
 
 
 def read_yaml(path: str | Path) -> Any:

@@ -192,8 +192,9 @@ class Reading:
     def result(self) -> Annotations:
         """Returns the records, after checks that some image has an object with a mask."""
         images = _split_by_folders(self.root, [*self._images.values()])
-        if images and len(self._missing) == len(images):
-            fault = f"no image of {self.title} is there ({few([*map(str, self._missing)])})"
+        if len(self._missing) == len(images) and (images or not self._left_out):
+            shown = f" ({few([*map(str, self._missing)])})" if images else ""
+            fault = f"no image of {self.title} is there{shown}"
             raise DataError(f"{self.root}: {fault}: copy the images into the folder")
         if not self._classes:
             for name in sorted(self.class_names, key=natural_key):
