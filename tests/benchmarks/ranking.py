@@ -1,5 +1,6 @@
 """``python tests/benchmarks/ranking.py RUN``: whether ``dpt data rank`` finds the images of val on
-which the model of a run is wrong: Spearman's correlation of scores and errors.
+which the model of a run is wrong: Spearman's correlation of scores and errors,
+of classes or metric depth.
 """
 
 import sys
@@ -14,21 +15,32 @@ from dpt.files import read_yaml
 from dpt.predict.ranking import Ranker
 
 
+def errors_of(prediction, sample):
+    """Returns what is wrong with a prediction, by the name of the measure."""
+    if prediction.labels is not None:
+        labels, predicted = sample["labels"], prediction.labels
+        known = labels != 255
+        pairs = [(predicted == k, (labels == k) & known) for k in np.unique(labels[known])]
+        ious = [(one & other).sum() / ((one & known) | other).sum() for one, other in pairs]
+        return {"wrong pixels": (predicted != labels)[known].mean(), "1 - mIoU": 1 - np.mean(ious)}
+    depth, predicted = sample["depth"][sample["valid"]], prediction.depth[sample["valid"]]
+    aligned = predicted * np.median(depth) / np.median(predicted)
+    pairs = {"abs_rel": predicted, "abs_rel, aligned": aligned}
+    return {name: np.mean(np.abs(values - depth) / depth) for name, values in pairs.items()}
+
+
 def main(run):
     data = make_dataset(read_yaml(run / "config.yaml")["data"], "val")
     model = dpt.DPT.from_pretrained(run)
     predictor, ranker = dpt.Predictor(model), Ranker(model)
-    scores, errors, losses = [], [], []
+    scores, errors = [], []
     for index in range(len(data)):
-        path, labels = data.files(index).image, data[index]["labels"]
-        known, predicted = labels != 255, predictor(path).labels
-        pairs = [(predicted == k, (labels == k) & known) for k in np.unique(labels[known])]
-        ious = [(one & other).sum() / ((one & known) | other).sum() for one, other in pairs]
+        path = data.files(index).image
         scores += ranker.scores(path)
-        errors.append((predicted != labels)[known].mean())
-        losses.append(1 - np.mean(ious))
-    for name, values in (("wrong pixels", errors), ("1 - mIoU", losses)):
-        print(f"{name}: {spearmanr(scores, values).statistic:.3f} ({len(scores)} images)")
+        errors.append(errors_of(predictor(path), data[index]))
+    for name in errors[0]:
+        correlation = spearmanr(scores, [row[name] for row in errors]).statistic
+        print(f"{name}: {correlation:.3f} ({len(scores)} images)")
 
 
 if __name__ == "__main__":
