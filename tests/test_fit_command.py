@@ -26,8 +26,9 @@ from dpt.commands.fit import (
     length_of,
     seconds_of,
     settings_of,
+    val_images,
 )
-from dpt.data.layouts import detect
+from dpt.data.layouts import Detected, Row, detect
 from dpt.data_check.labels import LabelStatistics
 
 REFUSED = [  # arguments, and what the message names
@@ -130,6 +131,20 @@ def test_length_of_a_run(remaining, images, validation, length):
 )
 def test_enlargement_keeps_thin_structures_visible(thickness, image, expected):
     assert enlargement(thickness, image, (192, 256)) == pytest.approx(expected)
+
+
+def test_enlargement_is_limited_by_the_time_of_evaluation():
+    assert enlargement(3, (384, 512), (192, 256), limit=96 * 512 * 2) == pytest.approx(2**0.5)
+    assert enlargement(3, (384, 512), (192, 256), limit=100) == 1.25
+
+
+@pytest.mark.parametrize(
+    ("splits", "settings", "count"),
+    [(["train"] * 8 + ["val"] * 3, {}, 3), (["train"] * 20, {"folds": 4}, 5), ([], {}, 0)],
+)
+def test_val_images_are_listed_or_a_fold(splits, settings, count):
+    rows = [Row("image.png", split=split) for split in splits]
+    assert val_images(Detected("segmentation", "folder", "", settings, [], rows)) == count
 
 
 def statistics(**values):

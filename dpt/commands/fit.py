@@ -67,7 +67,8 @@ _FIXED = r"data\.(split_files|split_names|fractions|missing|(?!labels_)\w+_name|
 _PIXELS = {"cpu": 192 * 256, "cuda": 384 * 512}  # of training images
 _SCALE = 1.25  # of whole images in evaluation, as a multiple of that at which they fit a crop
 _ZOOM = 0.6, 1.6  # of training crops, as multiples of the scale in evaluation
-_EVAL_PIXELS = 1_500_000  # of whole images in evaluation
+_EVAL_PIXELS = 1_500_000  # of a whole image in evaluation
+_EVAL_PIXELS_PER_SECOND = {"cpu": 150_000, "cuda": 15_000_000}  # of all, by the time limit
 _THIN = 4.0  # pixels: structures are enlarged to this width, but not beyond their size in the file
 _WEIGHT_POWER = 0.5  # of class weights
 _UPRIGHT = 0.1  # of LabelStatistics.uprightness: flips and turns are used below
@@ -235,7 +236,7 @@ def _plan(plan: Plan, detected: Detected, statistics: PlainMapping | None = None
 
     labels = None if statistics is None else LabelStatistics(**statistics)
     table, size = plan.folder / "pairs.csv", plan.given.get("data.image_size")
-    settings = settings_of(detected, plan.root, table, size, labels) | plan.model
+    settings = settings_of(detected, plan.root, table, size, labels, plan.seconds) | plan.model
     settings |= {"logger": "csv", "run_dir": str(plan.folder)}
     if "model.weights" in plan.given:  # its decoder may have no batch norm
         settings.pop("model.decoder.batch_norm", None)
@@ -298,6 +299,7 @@ def settings_of(
     table: Path,
     image_size: object = None,
     labels: LabelStatistics | None = None,
+    seconds: float = math.inf,
 ) -> Plain:
     """Returns the arguments of ``train.py`` for the folder and this machine, by key.
 
@@ -305,6 +307,7 @@ def settings_of(
         table: where the samples of ``data=folder`` are listed.
         image_size: the user's ``data.image_size``, [H, W]. None: it follows from the images' size.
         labels: statistics of the masks; None if they are not known yet.
+        seconds: the time limit.
     """
     import torch
 
@@ -318,7 +321,8 @@ def settings_of(
     size = validate(tuple[int, int], sizes, "data.image_size")
     enlarged = _SCALE
     if labels is not None:
-        enlarged = enlargement(labels.thickness, (height, width), size)
+        limit = seconds * _EVAL_PIXELS_PER_SECOND[device] / max(1, val_images(detected))
+        enlarged = enlargement(labels.thickness, (height, width), size, limit)
     cache_size = [round(side * 1.2 * enlarged) for side in size]  # enough for most zooms
     sample_bytes = 9 * max(math.prod(cache_size), height * width // 4)
     is_cached = 0 < sample_bytes * len(detected.rows) < _CACHE_BYTES
@@ -342,16 +346,25 @@ def settings_of(
     return values | (label_settings(labels) if labels else {})
 
 
-def enlargement(thickness: float, image: tuple[int, int], crop: tuple[int, int]) -> float:
+def val_images(detected: Detected) -> int:
+    """Returns about how many images are held out, 0 if that is not known yet."""
+    listed = sum(row.split == "val" for row in detected.rows)
+    return listed or len(detected.rows) // detected.settings.get("folds", 10)
+
+
+def enlargement(
+    thickness: float, image: tuple[int, int], crop: tuple[int, int], limit: float = math.inf
+) -> float:
     """Returns the scale of whole images in evaluation as a multiple of that at which they cover a
     training crop: larger where structures would be thinner than ``_THIN`` pixels.
 
     Args:
         thickness: of the structures, in pixels of the file.
         image, crop: sizes (H, W).
+        limit: of the pixels of an image in evaluation.
     """
     covering = max(crop[0] / image[0], crop[1] / image[1])
-    largest = min(1.0, math.sqrt(_EVAL_PIXELS / math.prod(image)))
+    largest = min(1.0, math.sqrt(min(_EVAL_PIXELS, limit) / math.prod(image)))
     return max(_SCALE, min(largest, _THIN / thickness) / covering)
 
 
