@@ -168,7 +168,8 @@ class Annotations:
 class AnnotationFormat(ABC):
     """A format of a label tool.
 
-    To add one, derive from this class in a module of its own, and add it to
+    To add one, derive from this class in a module of its own, or from
+    :class:`dpt.data.annotations.reading.ToolFormat`, which counts what is left out, and add it to
     :data:`dpt.data.annotations.FORMATS`; ``data.annotations=NAME`` and ``dpt fit`` then find it.
     """
 

@@ -207,6 +207,7 @@ class Reading:
         )
 
     def _notes(self) -> list[str]:
+        """Returns what was left out; DataError if no object is left but rectangles."""
         notes = [
             f"{plural(len(places), noun)} left out ({why}): {few([*dict.fromkeys(places)])}"
             for (noun, why), places in self._left_out.items()
