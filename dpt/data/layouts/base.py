@@ -32,9 +32,11 @@ class Folder:
     notes: list[str] = field(default_factory=list)  # what was assumed and what is not used
     used: set[str] = field(default_factory=set)  # paths that are read or were named
 
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-        self.say(text)
+    def note(self, *texts: str) -> None:
+        """Keeps and prints what was assumed, or is not used."""
+        for text in texts:
+            self.notes.append(text)
+            self.say(text)
 
     def leave_out(self, paths: Iterable[str], reason: str = "") -> None:
         """Notes files that are not used, if there are any."""

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from dpt.data.formats import io
 from dpt.data.formats.bands import read_bands
@@ -25,6 +26,32 @@ def samples_of(folder: Folder, rows: Sequence[Row]) -> Detected:
     Raises:
         DataError: no image has labels, sizes differ, or the values can be read in two ways.
     """
+    lists, used = _labelled_rows(folder, rows)
+    masks = [folder.root / row.labels for row in used if row.labels]
+    maps = [folder.root / row.depth for row in used if row.depth]
+    task = "joint" if masks and maps else "segmentation" if masks else "depth"
+    detected = Detected(task, "folder", used[0].image, {}, folder.notes)
+    given = folder.given.keys()
+    if not {"bands", "image_max"} & given and _has_other_bands(folder, detected.image):
+        detected.settings["bands"] = "all"
+    if "resize_labels" not in given and compare_sizes(folder, used):
+        detected.settings["resize_labels"] = True
+    if masks:
+        detected.settings |= _mask_settings(folder, masks, has_depth=bool(maps))
+        if all(row.objects for row in used):
+            detected.settings |= _object_settings({**folder.given, **detected.settings})
+            detected.other_tasks = ("panoptic", "instance")
+    if maps:
+        settings, notes = depth_settings(maps, folder.given)
+        detected.settings |= {"depth": "depth", **settings}
+        folder.note(*notes)
+    detected.rows, held_out = divide(folder, used, lists)
+    detected.settings |= held_out
+    return detected
+
+
+def _labelled_rows(folder: Folder, rows: Sequence[Row]) -> tuple[list[str], list[Row]]:
+    """Returns the lists that define the splits, and the rows with labels that they name."""
     labelled = [row for row in rows if row.labels or row.depth]
     bare = [row.image for row in rows if not (row.labels or row.depth)]
     lists, used = rows_by_lists(folder, labelled)
@@ -39,39 +66,22 @@ def samples_of(folder: Folder, rows: Sequence[Row]) -> Detected:
     unlisted = len(labelled) - len(used)
     if lists and unlisted:
         folder.note(f"not used: {plural(unlisted, 'image')} that {few(lists)} do not name")
-    is_resized = "resize_labels" not in folder.given and compare_sizes(folder, used)
-    masks = [folder.root / row.labels for row in used if row.labels]
+    return lists, used
+
+
+def _mask_settings(folder: Folder, masks: Sequence[Path], *, has_depth: bool) -> Plain:
+    """Returns the settings of the classes of masks, and notes them."""
     if len(masks) > _MANY:
         folder.say(f"reading {len(masks)} masks, for the classes")
-    maps = [folder.root / row.depth for row in used if row.depth]
-    task = "joint" if masks and maps else "segmentation" if masks else "depth"
-    detected = Detected(task, "folder", used[0].image, {}, folder.notes)
-    if not {"bands", "image_max"} & folder.given.keys() and _has_other_bands(folder, used[0].image):
-        detected.settings["bands"] = "all"
-    if is_resized:
-        detected.settings["resize_labels"] = True
-    if masks:
-        try:
-            class_file = read_class_file(folder)
-            settings = mask_settings(masks, class_file, folder.given)
-        except DataError as error:  # the masks may be those of valid depth
-            remedy = "; data.labels=null leaves all masks out" if maps else ""
-            raise DataError(f"{error}{remedy}") from None
-        folder.used.add(class_file.path)
-        detected.settings |= {"labels": "labels", **settings.settings}
-        for note in settings.notes:
-            folder.note(note)
-    if masks and all(row.objects for row in used):
-        detected.settings |= _object_settings({**folder.given, **detected.settings})
-        detected.other_tasks = ("panoptic", "instance")
-    if maps:
-        settings_of_depth, notes = depth_settings(maps, folder.given)
-        detected.settings |= {"depth": "depth", **settings_of_depth}
-        for note in notes:
-            folder.note(note)
-    detected.rows, held_out = divide(folder, used, lists)
-    detected.settings |= held_out
-    return detected
+    try:
+        class_file = read_class_file(folder)
+        found = mask_settings(masks, class_file, folder.given)
+    except DataError as error:  # the masks may be those of valid depth
+        remedy = "; data.labels=null leaves all masks out" if has_depth else ""
+        raise DataError(f"{error}{remedy}") from None
+    folder.used.add(class_file.path)
+    folder.note(*found.notes)
+    return {"labels": "labels", **found.settings}
 
 
 def _object_settings(settings: Plain) -> Plain:
