@@ -10,6 +10,7 @@ from band_files import NODATA, SIZE, write_grey, write_multispectral, write_tiff
 from dpt.data import DataError, EvalTransform, FolderDataset, TrainTransform
 from dpt.data.formats import io
 from dpt.data.formats.part import FilePart
+from dpt.data.layouts import detect
 from dpt.data.loading import collate_eval, collate_train
 from dpt.data.resize import resize_image
 from dpt.data.shards.samples import decode_sample, encode_sample
@@ -249,6 +250,17 @@ def test_packed_bands_are_the_same(multispectral):
     decoded = decode_sample(encode_sample(sample), source="a")
     assert decoded["image"].dtype == np.float32
     assert np.array_equal(decoded["image"], sample["image"], equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("write", "form"),
+    [(write_multispectral, "12 bands of int16"), (write_grey, "1 band of uint16")],
+)
+def test_unknown_folder_of_bands_is_recognised(tmp_path, write, form):
+    detected = detect(write(tmp_path), {})
+    assert detected.settings["bands"] == "all"
+    assert any(form in note for note in detected.notes)
+    assert "bands" not in detect(tmp_path, {"image_max": 4095.0}).settings
 
 
 # ----------------------------------------------------------------------------------- statistics

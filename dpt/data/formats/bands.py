@@ -14,7 +14,7 @@ import numpy as np
 from dpt.data.formats.arrays import ARRAY_READERS
 from dpt.data.formats.part import FilePart
 from dpt.data.formats.pictures import read_stored_bands
-from dpt.files import DataError, check_pixels, read_bytes
+from dpt.files import DataError, check_pixels, plural, read_bytes
 
 MAX_BANDS = 512  # of an image; OpenCV resizes no more
 
@@ -36,7 +36,8 @@ class Bands:
     @property
     def form(self) -> str:
         """What all images of a data set must have in common."""
-        return f"{self.values.shape[2]} bands of {self.values.dtype.newbyteorder('=')}"
+        count = plural(self.values.shape[2], "band")
+        return f"{count} of {self.values.dtype.newbyteorder('=')}"
 
     @property
     def is_rgb(self) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from dpt.data.formats import io
 from dpt.data.layouts.annotated import match_annotations
+from dpt.data.layouts.bands import band_settings
 from dpt.data.layouts.base import Detected, Folder, Layout, Row, pictures_of
 from dpt.data.layouts.coco import match_coco
 from dpt.data.layouts.kinds import chosen_kinds
@@ -63,6 +64,7 @@ def detect(
         for match in LAYOUTS:
             detected = match(folder)
             if detected is not None:
+                detected.settings |= band_settings(folder, detected.image)
                 note_unused(folder, unused, {*paths})
                 _note_others(folder)
                 return detected
