@@ -23,7 +23,7 @@ from dpt.files import DataError, path_below, plain_name
 
 Front = Literal["smaller", "later"]
 """Which of two objects that overlap is in front: the smaller one, or the later one in the file."""
-UNLABELLED = ""
+UNLABELLED = "\0"  # no class of a file has this name
 """The class name of objects whose pixels are to be ignored, such as those of ``__ignore__``."""
 
 

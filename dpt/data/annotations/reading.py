@@ -168,13 +168,15 @@ class Reading:
         """Adds an image with the shapes of its objects, in their order.
 
         Raises:
-            DataError: the image is there already.
+            DataError: the image is there already, or a name cannot be that of a class.
         """
         if image in self._images:
             fault = f"{self.title} label {image} twice"
             raise DataError(f"{self.root}: {fault}: set data.annotation_files to a file or folder")
         groups: dict[tuple[str, str, int], list[Part]] = defaultdict(list)
         for number, part in enumerate(parts):
+            if part.class_name != UNLABELLED:
+                name_of_class(part.class_name, image)
             groups[part.class_name, part.group, -1 if part.group else number].append(part)
         objects = [
             Annotation(class_name=name, shape=_union(group), name=group[0].name)

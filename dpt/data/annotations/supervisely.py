@@ -102,15 +102,15 @@ class SuperviselyFormat(ToolFormat):
 
     def find(self, root: Path, files: Sequence[str]) -> list[str]:
         candidates = [path for path in files if re.search(r"(^|/)ann/[^/]*\.json$", path, re.I)]
-        return files_like(root, candidates, rb'"(objects|size)"\s*:')
+        sources = files_like(root, candidates, rb'"(objects|size)"\s*:')
+        return [*_metas(sources, files), *sources]
 
     def collect(self, reading: Reading, sources: Sequence[str]) -> None:
-        datasets = {PurePosixPath(source).parent.parent for source in sources}
-        metas = {str(dataset.parent / "meta.json") for dataset in datasets}
-        for meta in sorted(metas.intersection(reading.files)):
+        metas = _metas(sources, reading.files)
+        for meta in metas:
             for row in read_json(_META, reading.root / meta, self.title).classes:
                 reading.add_class(row.title, color=row.color)
-        for source in sources:
+        for source in sorted({*sources}.difference(metas)):
             content = read_json(_FILE, reading.root / source, self.title, limit=MAX_IMAGE_BYTES)
             path = PurePosixPath(source)
             stem = str(path.parent.with_name("img") / path.stem)
@@ -121,6 +121,12 @@ class SuperviselyFormat(ToolFormat):
                     parts.append(Part(row.classTitle, shape))
             image = reading.image([stem, *with_suffixes(stem)], source)
             reading.add_image(image, parts, size=(content.size.height, content.size.width))
+
+
+def _metas(sources: Sequence[str], files: Sequence[str]) -> list[str]:
+    """Returns the files of classes of the projects of label files."""
+    datasets = {PurePosixPath(source).parent.parent for source in sources}
+    return sorted({str(dataset.parent / "meta.json") for dataset in datasets}.intersection(files))
 
 
 def _shape(row: _Object) -> Shape:

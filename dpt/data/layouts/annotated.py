@@ -48,6 +48,9 @@ def _samples(folder: Folder, name: str, sources: list[str]) -> Detected:
         Row(item.image.relative_to(folder.root).as_posix(), split=item.split)
         for item in annotations.images
     ]
+    present = {*folder.paths}
+    absent = [row.image for row in rows if row.image not in present]
+    rows = [row for row in rows if row.image in present]
     objects = Counter(item.class_name for image in annotations.images for item in image.objects)
     folder.note(
         f"layout: {FORMATS[name].title}: {plural(len(sources), 'file')} ({few(sources)}) with "
@@ -56,6 +59,8 @@ def _samples(folder: Folder, name: str, sources: list[str]) -> Detected:
     folder.note("objects: " + few([f"{name} ({n})" for name, n in objects.most_common()], 40))
     for note in annotations.notes:
         folder.note(f"labels: {note}")
+    if absent:
+        folder.note(f"not used: {plural(len(absent), 'image')} not there ({few(absent)})")
     unlabelled = [path.relative_to(folder.root).as_posix() for path in bare]
     folder.used.update(sources, *rows)
     folder.leave_out(unlabelled, ", images without a label file")

@@ -4,12 +4,14 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 
+from dpt.data.annotations import FORMATS
 from dpt.data.annotations.base import local_name
-from dpt.data.layouts.base import Detected, Folder
+from dpt.data.annotations.coco import CocoFile
+from dpt.data.layouts.base import Detected, Folder, pictures_of
 from dpt.data.layouts.pictures import refuse_masks
 from dpt.data.layouts.splits import hold_out
 from dpt.data.splits import split_word
-from dpt.files import DataError, parse_json, plain_name, read_bytes
+from dpt.files import DataError, few, parse_json, plain_name, plural, read_bytes
 from dpt.validation import Plain
 
 _MAX_BYTES = 1 << 29
@@ -27,6 +29,8 @@ def match_coco(folder: Folder) -> Detected | None:
         return None
     path, content = _annotations(folder)
     if content is None:
+        for cut_off in FORMATS["coco"].find(folder.root, folder.paths):
+            CocoFile(folder.root / cut_off)  # says what is wrong with a file that is cut off
         return None
     source = folder.root / path
     try:
@@ -56,9 +60,30 @@ def match_coco(folder: Folder) -> Detected | None:
         settings |= {"split_names.train": split_tag, "split_names.val": val_tag}
     else:
         settings |= hold_out(folder, [f"{images}/{name}" for name in image_names])[0]
+    absent = _without(folder.paths, [f"{images}/{name}".removeprefix("./") for name in image_names])
+    if absent:
+        settings["missing"] = "skip"
+        folder.note(f"not used: {plural(len(absent), 'image')} of {path} not there ({few(absent)})")
+    _note_used(folder, settings, {split_tag, val_tag})
     detected = Detected(kind, "coco", image, settings, folder.notes)
     detected.other_tasks = ("segmentation",) if is_panoptic else ("segmentation", "panoptic")
     return detected
+
+
+def _without(paths: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Returns the names that are not among the paths."""
+    present = {plain_name(path) for path in paths}
+    return [name for name in names if plain_name(name) not in present]
+
+
+def _note_used(folder: Folder, settings: Plain, split_tags: set[str]) -> None:
+    """Notes which files the settings name."""
+    images, annotations = settings["images"], settings["annotations"]
+    for split_tag in split_tags:
+        places = [str(place).replace("%split", split_tag) for place in (images, annotations)]
+        start = "" if places[0] == "." else f"{places[0]}/"
+        folder.used.update(path for path in pictures_of(folder.paths) if path.startswith(start))
+        folder.used.add(places[1])
 
 
 def _is_thing(category: object) -> bool:

@@ -1,0 +1,177 @@
+"""Label files of tools with faults: one line that names the file and the remedy, or a note."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import foreign_folders as made
+import numpy as np
+import pytest
+from test_foreign_folders import CASES, KINDS, open_folder, read_all, require_labels
+from tiny import slow_after
+
+from dpt.data import FolderDataset
+from dpt.data.layouts import detect
+from dpt.files import DataError, files_below
+
+TOOLS = ("coco", "coco_rle", "roboflow_coco", "labelme", "labelme_in_folders", "via", "via_project")
+TOOLS += ("yolo", "cvat", "label_studio", "label_studio_brush", "supervisely")
+
+
+def make(root: Path, name: str) -> made.Folder:
+    return CASES[name].make(root, KINDS[CASES[name].kind])
+
+
+def rewrite(root: Path, change: Callable[[object], object]) -> None:
+    """Replaces the innermost mappings in all JSON files, the values first."""
+
+    def changed(value: object) -> object:
+        if isinstance(value, dict):
+            return change({key: changed(inner) for key, inner in value.items()})
+        return [changed(inner) for inner in value] if isinstance(value, list) else value
+
+    for path in files_below(root, (".json",)):
+        content = json.loads(path.read_text("utf-8-sig"))
+        path.write_text(json.dumps(changed(content)), encoding="utf-8")
+
+
+def as_box(row: dict) -> dict:
+    """Returns the box of an object, as its tool writes it; other mappings as they are."""
+    if "segmentation" in row:
+        return row | {"segmentation": [], "bbox": [1, 2, 5, 6]}
+    if "shape_type" in row:
+        return row | {"shape_type": "rectangle", "points": [[1, 1], [9, 9]]}
+    if "shape_attributes" in row:
+        box = {"name": "rect", "x": 1, "y": 2, "width": 5, "height": 6}
+        return row | {"shape_attributes": box}
+    if "geometryType" in row:
+        points = {"exterior": [[1, 1], [7, 7]], "interior": []}
+        return row | {"geometryType": "rectangle", "points": points, "bitmap": None}
+    if row.get("to_name") == "image":
+        value = {"x": 1, "y": 1, "width": 9, "height": 9, "rectanglelabels": ["box"]}
+        return row | {"type": "rectanglelabels", "value": value}
+    return row
+
+
+def draw_boxes(root: Path) -> None:
+    rewrite(root, as_box)
+    for path in files_below(root, (".txt",)):
+        lines = path.read_text().splitlines()
+        path.write_text(
+            "".join(f"{line.split()[0]} .5 .5 .2 .2\n" for line in lines if line[0].isdigit())
+        )
+    for path in files_below(root, (".xml",)):
+        box = r'<box label="\1" xtl="1" ytl="1" xbr="5" ybr="6" z_order="0" />'
+        text = re.sub(r'<(?:polygon|mask) label="([^"]*)"[^>]*/>', box, path.read_text())
+        path.write_text(text)
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_boxes_without_masks(tmp_path, name):
+    make(tmp_path, name)
+    draw_boxes(tmp_path)
+    with pytest.raises(DataError, match=re.escape(str(tmp_path)) + ".*boxes") as error:
+        detect(tmp_path, {})
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", [name for name in TOOLS if name != "yolo"])
+def test_cut_off_file(tmp_path, name):
+    make(tmp_path, name)
+    sources = [path for path in files_below(tmp_path, (".json", ".xml")) if path.stem != "meta"]
+    cut = sources[0]
+    cut.write_bytes(cut.read_bytes()[: cut.stat().st_size // 2])
+    with pytest.raises(DataError, match=re.escape(str(cut))) as error:
+        open_folder(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", slow_after(5, TOOLS))
+def test_missing_image_is_named(tmp_path, name):
+    written = dict(make(tmp_path / "a", name))
+    lost, *_ = written
+    (tmp_path / "a" / lost).unlink()
+    notes = "\n".join(detect(tmp_path / "a", {}).notes)
+    assert Path(lost).stem in notes
+    del written[lost]
+    require_labels(open_folder(tmp_path / "a"), tmp_path / "a", written, CASES[name])
+
+
+@pytest.mark.parametrize("size", [0, 500])
+@pytest.mark.parametrize("name", ["coco", "labelme", "via"])
+def test_damaged_image_is_named(tmp_path, name, size):
+    written = make(tmp_path / "a", name)
+    damaged = tmp_path / "a" / next(iter(written))
+    damaged.write_bytes(damaged.read_bytes()[:size])
+    with pytest.raises(DataError, match=re.escape(str(damaged))):
+        read_all(open_folder(tmp_path / "a"), tmp_path / "a")
+
+
+@pytest.mark.parametrize("name", ["", *slow_after(0, [" ", "=1+1", "x" * 300])])
+@pytest.mark.parametrize("tool", [tool for tool in TOOLS if not tool.startswith("via")])
+def test_name_that_no_class_can_have(tmp_path, tool, name):
+    make(tmp_path, tool)
+    rename(tmp_path, name)
+    with pytest.raises(DataError, match=re.escape(str(tmp_path))):
+        open_folder(tmp_path)
+
+
+def rename(root: Path, name: str) -> None:
+    """Gives another name to fir trees."""
+    for path in files_below(root, (".json", ".xml", ".yaml")):
+        path.write_text(path.read_text("utf-8-sig").replace("fir tree", name), encoding="utf-8")
+
+
+@pytest.mark.parametrize("tool", ["via", "via_project"])
+def test_regions_without_a_class_are_counted(tmp_path, tool):
+    written = make(tmp_path, tool)
+    rename(tmp_path, "")
+    trees = sum(thing.name == "fir tree" for p in written.values() for thing in p.things)
+    assert any(f"{trees} polygons left out" in note for note in detect(tmp_path, {}).notes)
+
+
+@pytest.mark.parametrize("tool", slow_after(5, TOOLS))
+def test_class_with_a_number_as_name(tmp_path, tool):
+    make(tmp_path / "a", tool)
+    rename(tmp_path / "a", "7")
+    assert "7" in open_folder(tmp_path / "a")["train"].info.class_names
+
+
+def test_class_of_val_alone(tmp_path):
+    """COCO's files of both splits are read together; with data=coco train lacks the class."""
+    made.coco_instances(tmp_path, KINDS["any"])
+    path = tmp_path / "annotations/instances_val2017.json"
+    path.write_text(path.read_text().replace("fir tree", "palm"))
+    with pytest.raises(DataError, match=r"palm"):
+        open_folder(tmp_path)
+    settings = {"root": tmp_path, "annotations": "coco"}
+    names = {s: FolderDataset(split=s, **settings).info.class_names for s in ("train", "val")}
+    assert names["train"] == names["val"]
+    assert {"palm", "fir tree"} < {*names["train"]}
+
+
+def test_id_without_a_name(tmp_path):
+    made.yolo(tmp_path, KINDS["parts"])
+    path = tmp_path / "labels/val/v00.txt"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([lines[0], lines[1].replace(lines[1][0], "17", 1)]))
+    with pytest.raises(DataError, match=r"labels/val/v00\.txt: line 2.*17"):
+        open_folder(tmp_path)
+
+
+def test_a_thousand_objects(tmp_path):
+    size, stride = (320, 500), 12
+    things = []
+    for y, x in np.ndindex(26, 41):
+        mask = np.zeros(size, bool)
+        mask[y * stride : y * stride + 9, x * stride : x * stride + 8] = True
+        things.append(made.Thing(len(things) % 5, mask))
+    image = np.zeros((*size, 3), np.uint8)
+    picture = made.Picture("a", "train", image, tuple(things), np.zeros(size, np.uint16))
+    written = made.labelme(tmp_path, [picture])
+    fractions = {"fractions": {"train": 1.0}}
+    dataset = FolderDataset(root=tmp_path, split="train", annotations="labelme", **fractions)
+    sample = dataset[0]
+    assert sample["objects"].max() == len(things) == 1066
+    np.testing.assert_array_equal(sample["labels"] > 0, written["a.jpg"].labels > 0)
