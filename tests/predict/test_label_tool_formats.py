@@ -116,6 +116,8 @@ def test_a_stopped_run_continues_to_complete_files(predict, run, models, photos,
     assert files_of(out) == files_of(whole)
     for name in files_of(out) - {"predictions.jsonl"}:
         assert (out / name).read_bytes() == (whole / name).read_bytes(), name
+    (out / "labels_yolo/data.yaml").unlink()  # as if the run was killed before its end
+    assert "6 were done before" in predict(some, *options, model=models / "labels")
     settings = yaml.safe_load((out / "labels_yolo/data.yaml").read_text())
     assert settings == {"train": "images", "names": dict(enumerate(CLASSES))}
     lines = (out / "labels_voc/ImageSets/Segmentation/default.txt").read_text().splitlines()

@@ -110,7 +110,7 @@ class Conversion:
         self.empty += found.num_empty
         if (sample["labels"] == IGNORE_INDEX).any():
             self.unlabelled.append(str(path))
-        if entry.has_overlaps:
+        if not self.writer.has_overlaps and entry.has_overlaps:
             self.overlapping.append(str(path))
         turn = exif_orientation(path)
         is_stored = exif is None and turn >= 5 and read_size(path) == entry.size
@@ -142,7 +142,7 @@ class Conversion:
             lines.append(f"unlabelled pixels, in {shown}, {become}")
         if self.crowds and not self.writer.has_crowds:
             lines.append(f"{plural(self.crowds, 'crowd')}: written as an object each")
-        if self.overlapping and not self.writer.has_overlaps:
+        if self.overlapping:
             shown = f"{plural(len(self.overlapping), 'image')} ({few(self.overlapping)})"
             lines.append(f"objects that overlap are cut: in {shown}")
         if self.turned:

@@ -60,7 +60,7 @@ def objects_of(sample: Sample, classes: Sequence[AnnotatedClass]) -> Objects:
     masks = sample.get("masks", ())
     whole = _whole_objects(masks, labels.shape, classes)
     num_empty = len(masks) - len(whole)
-    if whole and _give(stuff + whole, sample, classes):
+    if whole and _make_maps_of(stuff + whole, sample, classes):
         return Objects(stuff + whole, num_empty=num_empty)
     visible = _visible_objects(labels, sample["objects"], classes)
     return Objects(stuff + visible, num_cut=len(whole), num_empty=num_empty)
@@ -86,7 +86,7 @@ def _whole_objects(
     ]
 
 
-def _give(objects: Sequence[Annotation], sample: Sample, classes: Sequence[AnnotatedClass]) -> bool:
+def _make_maps_of(objects: Sequence[Annotation], sample: Sample, classes: Sequence[AnnotatedClass]) -> bool:
     """Returns whether the maps of the objects are those of the sample, but for the objects' ids."""
     image = AnnotatedImage(image=Path(sample.get("name", "")), objects=objects)
     size = sample["labels"].shape

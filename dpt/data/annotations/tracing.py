@@ -99,6 +99,8 @@ def one_ring(parts: Sequence[Polygons]) -> np.ndarray:
 def _join(rings: Sequence[np.ndarray]) -> np.ndarray:
     """Returns one ring: the longest of the rings, with a bridge to each of the others."""
     longest, *others = sorted(rings, key=len, reverse=True)
+    if not others:
+        return longest
     tree = cKDTree(longest)
     bridges: list[tuple[int, np.ndarray]] = []  # from a corner of the longest ring to a closed ring
     for ring in others:

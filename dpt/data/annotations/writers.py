@@ -5,6 +5,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
@@ -35,7 +36,7 @@ class Entry:
     image: AnnotatedImage
     size: tuple[int, int]  # (H, W)
 
-    @property
+    @cached_property
     def codes(self) -> list[Rle]:
         """The masks of its objects."""
         return [item.shape.encode(self.size) for item in self.image.objects]
