@@ -86,7 +86,9 @@ def _whole_objects(
     ]
 
 
-def _make_maps_of(objects: Sequence[Annotation], sample: Sample, classes: Sequence[AnnotatedClass]) -> bool:
+def _make_maps_of(
+    objects: Sequence[Annotation], sample: Sample, classes: Sequence[AnnotatedClass]
+) -> bool:
     """Returns whether the maps of the objects are those of the sample, but for the objects' ids."""
     image = AnnotatedImage(image=Path(sample.get("name", "")), objects=objects)
     size = sample["labels"].shape
