@@ -236,6 +236,7 @@ def test_copies_are_on_one_side(tmp_path):
     assert {row.image for row in detected.rows if row.split == "val"} == {
         f"images/{name}.png" for name in ("03", "54", "55", "56", "57", "58", "59")
     }
+    assert [row.image for row in detected.rows if not row.split] == ["images/53.png"]  # the gap
     assert "folds" not in detected.settings
     assert any(
         "validation on 7 of 60 images" in note and "03.png" in note for note in detected.notes

@@ -72,7 +72,8 @@ def _missing_values(maps: Sequence[np.ndarray]) -> list[float]:
     dtype = maps[0].dtype
     largest = [] if dtype.kind == "f" else [np.iinfo(dtype).max]
     candidates = dict.fromkeys([*largest, *_NOT_MEASURED])
-    return [value for value in candidates if any((values == value).any() for values in maps)]
+    with np.errstate(over="ignore"):  # in 16-bit floats
+        return [value for value in candidates if any((values == value).any() for values in maps)]
 
 
 def _scale(folder: Path, dtype: np.dtype, typical: float, high: float, fraction: float) -> float:

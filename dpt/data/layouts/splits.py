@@ -25,7 +25,8 @@ class _Part(NamedTuple):
 
     settings: Plain
     text: str
-    indices: list[int]
+    train: list[int]  # without the gap
+    val: list[int]
 
 
 def divide(folder: Folder, rows: list[Row], lists: Sequence[str]) -> tuple[list[Row], Plain]:
@@ -44,9 +45,10 @@ def divide(folder: Folder, rows: list[Row], lists: Sequence[str]) -> tuple[list[
         rows = [row._replace(split=row.split if row.split in kept else "train") for row in rows]
         rows = _without_copies(folder, rows) if folder.holds_out else rows
         train = [k for k, row in enumerate(rows) if row.split == "train"]
-        settings, kin = hold_out(folder, [rows[k].image for k in train])
-        for k, index in enumerate(train if kin else ()):
-            rows[index] = rows[index]._replace(split="val" if k in kin else "train")
+        images = [rows[k].image for k in train]
+        settings, chosen = hold_out(folder, images, may_move=True)
+        for index, split in zip(train, chosen, strict=False):
+            rows[index] = rows[index]._replace(split=split)
     for split, name in (("test", "of the split test"), ("", "of no split")):
         unused = [row.image for row in rows if row.split == split]
         if unused:
@@ -63,17 +65,22 @@ def _without_copies(folder: Folder, rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row.image not in copies]
 
 
-def hold_out(folder: Folder, images: Sequence[str]) -> tuple[Plain, set[int]]:
+def hold_out(
+    folder: Folder, images: Sequence[str], *, may_move: bool = False
+) -> tuple[Plain, list[str]]:
     """Chooses what is held out for validation: about a tenth of the images, of few images up to a
     third, in whole groups that their names show, if there are any.
 
+    Args:
+        may_move: whether near copies of these images, which would be trained on, are held out, too.
+
     Returns:
-        The settings, as far as the user has not set them. If near copies of these images would be
-        trained on, there are no settings, but the indices of the images for validation.
+        The settings, as far as the user has not set them. If near copies are moved, there are no
+        settings, but the split of each image.
     """
     if not folder.holds_out:
         folder.note("splits: no val on disk")
-        return {}, set()
+        return {}, []
     if len(images) < 2:
         fault = f"{plural(len(images), 'image')} with labels"
         raise DataError(f"{folder.root}: {fault}: add some, for training and for validation")
@@ -85,23 +92,25 @@ def hold_out(folder: Folder, images: Sequence[str]) -> tuple[Plain, set[int]]:
         fold = given.get("fold", count - 1)
         keys = "data.folds, data.fold and data.group_by"
         folder.note(f"{start} part {fold} of {count}, as {keys} say")
-        return {"folds": count, "fold": fold}, set()
+        return {"folds": count, "fold": fold}, []
     looks = Looks(folder, images)
     *grouped, last = _parts(images)
     for part in (*grouped, last):
-        kin = looks.kin_of(part.indices)
-        is_moved = 0 < len(kin) <= _MAX_KIN * len(images)
-        if part is not last and len(kin) > _MAX_KIN * len(part.indices):
+        kin = looks.kin_of(part.val)
+        if part is not last and len(kin) > _MAX_KIN * len(part.val):
             folder.note(f"{part.text}: not held out, since others look alike")
             continue
-        held_out = {*part.indices, *kin} if is_moved else set()
-        count = len(held_out or part.indices)
-        note = f"{start} {count} of {plural(len(images), 'image')}: {part.text}"
+        is_moved = may_move and 0 < len(kin) <= _MAX_KIN * len(images)
+        val = {*part.val, *kin} if is_moved else {*part.val}
+        note = f"{start} {len(val)} of {plural(len(images), 'image')}: {part.text}"
         if kin:
-            names = f"{plural(len(kin), 'near copy')} ({shown([images[k] for k in kin])})"
-            note += f", and {names}" if is_moved else f"; {names} of them are in train"
-        folder.note(note.replace("copys", "copies"))
-        return ({}, held_out) if is_moved else (part.settings, set())
+            names = f"{len(kin)} that look like them ({shown([images[k] for k in kin])})"
+            note += f", and {names}" if is_moved else f"; {names} are in train"
+        folder.note(note)
+        if not is_moved:
+            return part.settings, []
+        train = {*part.train}
+        return {}, ["val" if k in val else "train" * (k in train) for k in range(len(images))]
     raise AssertionError("the last part is always taken")
 
 
@@ -122,21 +131,22 @@ def _parts(images: Sequence[str]) -> list[_Part]:
         if len(groups) < len(images) or not 1 < count <= len(images) // 3:
             continue
         parts = min(10, count)
-        val_parts = [folds(groups, parts, k)[1] for k in range(parts)]
+        divisions = [folds(groups, parts, k) for k in range(parts)]
         size = len(images) / wanted
-        fold = min(range(parts), key=lambda k: abs(len(val_parts[k]) - size))
-        if len(val_parts[fold]) <= _MAX_HELD_OUT * len(images):  # larger groups may be classes
-            names = shown(sorted({groups[i] for i in val_parts[fold]}))
-            settings = {"folds": len(val_parts), "fold": fold, "gap": 0, "group_by": rule}
+        fold = min(range(parts), key=lambda k: abs(len(divisions[k][1]) - size))
+        train, val = divisions[fold]
+        if len(val) <= _MAX_HELD_OUT * len(images):  # larger groups may be classes
+            names = shown(sorted({groups[i] for i in val}))
+            settings = {"folds": parts, "fold": fold, "gap": 0, "group_by": rule}
             text = f"{names} of the {count} groups that the names show"
-            found.append(_Part(settings, text, val_parts[fold]))
+            found.append(_Part(settings, text, train, val))
     groups = [original_name(path) for path in images]
     count = len(set(groups))
     gap = ", with a gap before it" if len(images) >= _MANY_IMAGES else ""
     parts = min(wanted, count)
     settings = {"folds": parts, "fold": parts - 1, "gap": count // 50}
-    indices = folds(groups, parts, parts - 1, count // 50)[1] if parts > 1 else []
-    return [*found, _Part(settings, f"the last {_PART_NAMES[wanted]} by name{gap}", indices)]
+    train, val = folds(groups, parts, parts - 1, count // 50) if parts > 1 else ([], [])
+    return [*found, _Part(settings, f"the last {_PART_NAMES[wanted]} by name{gap}", train, val)]
 
 
 def rows_by_lists(folder: Folder, rows: list[Row]) -> tuple[list[str], list[Row]]:
