@@ -12,6 +12,10 @@ from photos import photo_of, save_photo, save_picture
 from PIL import Image
 from pycocotools.coco import COCO
 
+from dpt.commands.data_convert import FORMATS
+from dpt.data.annotations.writers import WRITERS
+from dpt.predict.products import LABEL_TOOLS
+
 SIZE = (24, 36)
 NAMES = ("a field", "b cow", "c dog")  # in the order of the alphabet, as labelme has no list
 SPLITS = {"train": 3, "val": 2}
@@ -229,6 +233,18 @@ def test_convert_keeps_objects_that_overlap_whole(convert, tmp_path):
     objects = cv2.imread(str(out / "objects/train/a.png"), cv2.IMREAD_UNCHANGED)
     assert (labels == 0).sum() == 10 + 64 + 15 - 9
     assert sorted(np.unique(objects, return_counts=True)[1]) == [15, 50, 55]
+
+
+def test_formats_of_commands_are_those_of_writers():
+    assert FORMATS == tuple(WRITERS) == (*LABEL_TOOLS, "folder")
+
+
+def test_convert_says_that_depth_is_not_written(convert, source):
+    for path in (source / "masks").rglob("*.png"):
+        depth = np.full(SIZE, 1500, np.uint16) + np.arange(SIZE[1], dtype=np.uint16) * 10
+        save(Path(str(path).replace("/masks/", "/depth/")), depth)
+    _, said = convert(source, "yolo", *OBJECTS, "data.depth_scale=0.001")
+    assert "not written: depth" in said
 
 
 def test_convert_masks_of_a_detected_folder(convert, source):

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from dpt.atomic import write_bytes
 from dpt.config.overrides import parse
-from dpt.files import DataError, config_dir, read_yaml, real_path
+from dpt.files import DataError, config_dir, few, read_yaml, real_path
 from dpt.process import say
 
 if TYPE_CHECKING:
@@ -65,7 +65,10 @@ def _classes(dataset: Dataset) -> list[AnnotatedClass]:
 
     info = dataset.info
     if "labels" not in info.targets:
-        raise DataError(f"{dataset.root}: no labels of pixels, which alone are written")
+        raise DataError(f"{dataset.root}: no masks and no objects, which alone are written")
+    others = [target for target in info.targets if target not in ("labels", "objects")]
+    if others:
+        say(f"not written: {few(others)}")
     things = info.things or (False,) * info.num_classes
     colors = as_palette(info.palette, info.num_classes).tolist()
     return [

@@ -79,7 +79,7 @@ def hold_out(
         settings, but the split of each image.
     """
     if not folder.holds_out:
-        folder.note("splits: no val on disk")
+        folder.note("splits: no val on disk; no image is held out")
         return {}, []
     if len(images) < 2:
         fault = f"{plural(len(images), 'image')} with labels"
