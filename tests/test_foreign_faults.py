@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -175,3 +177,23 @@ def test_a_thousand_objects(tmp_path):
     sample = dataset[0]
     assert sample["objects"].max() == len(things) == 1066
     np.testing.assert_array_equal(sample["labels"] > 0, written["a.jpg"].labels > 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", ["fit", "train"])
+def test_program_ends_with_one_line(tmp_path, program):
+    made.labelme(tmp_path / "a", KINDS["any"])
+    path = tmp_path / "a/t02.json"
+    path.write_bytes(path.read_bytes()[:700])
+    command = {
+        "fit": ["-m", "dpt", "fit", str(path.parent)],
+        "train": ["train.py", "task=instance", "data=folder", "data.annotations=labelme"],
+    }[program]
+    command += [f"run_dir={tmp_path}/run"]
+    command += [f"data.root={path.parent}"] if program == "train" else []
+    root = Path(__file__).resolve().parents[1]
+    done = subprocess.run([sys.executable, *command], cwd=root, capture_output=True, text=True)
+    assert done.returncode == 1
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert str(path) in line
+    assert "Traceback" not in done.stderr
