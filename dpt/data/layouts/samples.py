@@ -2,11 +2,8 @@
 
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
-from dpt.data.formats import io
-from dpt.data.formats.bands import read_bands
 from dpt.data.layouts.base import Detected, Folder, Row, shown
 from dpt.data.layouts.class_file import read_class_file
 from dpt.data.layouts.depth import depth_settings
@@ -31,10 +28,7 @@ def samples_of(folder: Folder, rows: Sequence[Row]) -> Detected:
     maps = [folder.root / row.depth for row in used if row.depth]
     task = "joint" if masks and maps else "segmentation" if masks else "depth"
     detected = Detected(task, "folder", used[0].image, {}, folder.notes)
-    given = folder.given.keys()
-    if not {"bands", "image_max"} & given and _has_other_bands(folder, detected.image):
-        detected.settings["bands"] = "all"
-    if "resize_labels" not in given and compare_sizes(folder, used):
+    if "resize_labels" not in folder.given and compare_sizes(folder, used):
         detected.settings["resize_labels"] = True
     if masks:
         detected.settings |= _mask_settings(folder, masks, has_depth=bool(maps))
@@ -95,17 +89,3 @@ def _object_settings(settings: Plain) -> Plain:
             f"class_{k}" if k in things else "background" for k in range(len(names))
         ]
     return found
-
-
-def _has_other_bands(folder: Folder, image: str) -> bool:
-    """Returns whether an image can be read by its bands alone, and notes them."""
-    path = folder.root / image
-    try:
-        io.read_image(path)
-    except DataError:
-        with suppress(DataError):
-            bands = read_bands([path], io.FilePart(bands="all"))
-            count, dtype = bands.values.shape[2], bands.values.dtype
-            folder.note(f"bands: data.bands=all, as {image} has {plural(count, 'band')} of {dtype}")
-            return True
-    return False
