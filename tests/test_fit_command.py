@@ -27,6 +27,7 @@ from dpt.commands.fit import (
     seconds_of,
     settings_of,
     val_images,
+    with_rate,
 )
 from dpt.data.layouts import Detected, Row, detect
 from dpt.data_check.labels import LabelStatistics
@@ -145,6 +146,23 @@ def test_enlargement_is_limited_by_the_time_of_evaluation():
 def test_val_images_are_listed_or_a_fold(splits, settings, count):
     rows = [Row("image.png", split=split) for split in splits]
     assert val_images(Detected("segmentation", "folder", "", settings, [], rows)) == count
+
+
+SEGMENTATION = ["task=segmentation", "optim.lr=0.001"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "given", "steps", "expected"),
+    [
+        (SEGMENTATION, {}, 299, ["task=segmentation", "optim.lr=0.002"]),
+        (SEGMENTATION, {}, 300, SEGMENTATION),
+        (SEGMENTATION, {"optim.lr": 0.001}, 50, SEGMENTATION),
+        (SEGMENTATION, {"model": "dpt_small", "model.encoder.weights": "x"}, 50, SEGMENTATION),
+        (["task=depth", "optim.lr=0.001"], {}, 50, ["task=depth", "optim.lr=0.001"]),
+    ],
+)
+def test_rate_of_short_runs_is_larger(arguments, given, steps, expected):
+    assert with_rate(arguments, given, steps) == expected
 
 
 def statistics(**values):

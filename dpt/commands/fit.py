@@ -78,6 +78,8 @@ _CACHE_BYTES = 2 << 30  # largest cache of decoded samples
 _EXPORT_SECONDS = 12.0  # of a processor that has nothing else to do
 _FEW_IMAGES = 20  # of val, of which the best of several checkpoints would be chance
 _MIN_STEPS = 10
+_SHORT_RUN = 300  # steps, below which the learning rate is larger
+_SHORT_RUN_RATE = 0.002
 MEASURED = "measured.json"
 _TIMED_STEPS = 5
 _TIMING_SECONDS = 20.0  # for timing steps; four steps are timed in any case
@@ -270,12 +272,27 @@ def _choose_steps(plan: Plan) -> None:
     say(f"training: {length.seconds:.0f} s, about {length.steps} steps of {times.step:.2f} s")
     if length.steps == _MIN_STEPS:
         say("--time is too short here: this minimum of steps takes longer")
+    plan.arguments = with_rate(plan.arguments, plan.given | plan.model, length.steps)
     plan.arguments.append(f"steps={length.steps * 2}")  # if they become faster
     plan.arguments.append(f"callbacks.deadline.seconds={length.seconds:.0f}")
     if "trainer.val_check_interval" not in plan.given:
         interval = math.ceil(length.steps / length.validations) * times.batches
         interval *= 2 if length.validations == 1 else 1  # the last step is validated in any case
         plan.arguments.append(f"trainer.val_check_interval={interval}")
+
+
+def with_rate(arguments: Sequence[str], given: PlainMapping, steps: int) -> list[str]:
+    """Returns the arguments with a larger learning rate for a short run of segmentation from random
+    weights.
+
+    Args:
+        given: keys that the user or a pretrained encoder decides.
+    """
+    is_chosen = any(re.match(r"optim|model[./]?(encoder|weights|$)|steps", key) for key in given)
+    if is_chosen or steps >= _SHORT_RUN or "task=segmentation" not in arguments:
+        return list(arguments)
+    kept = [argument for argument in arguments if not argument.startswith("optim.lr=")]
+    return [*kept, f"optim.lr={_SHORT_RUN_RATE}"]
 
 
 def train(cfg: PlainMapping) -> None:
