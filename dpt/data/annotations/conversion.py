@@ -126,37 +126,30 @@ class Conversion:
 
     def report(self) -> list[str]:
         """Returns a line for each thing that the format does not hold, and one for the result."""
-        name, lines = self.writer.name, []
-        skipped = [row.name for row in self.classes if row.name not in self.writer.class_ids]
-        stuff = [row.name for row in self.writer.classes if not row.is_thing]
-        if stuff and not self.writer.has_background:
-            lines.append(f"each connected part is an object: of {few(stuff)}")
-        if skipped:
-            lines.append(f"{skipped[0]}: not written; read the files with data.background=true")
-        if not skipped and not self.writer.has_background and not self.unlabelled:
-            lines.append("every pixel has a class: read the files with data.background=false")
-        if self.unlabelled and not self.writer.has_background:
-            shown = f"{plural(len(self.unlabelled), 'image')} ({few(self.unlabelled)})"
-            remedy = "read the files with data.background=false"
-            become = f"become {skipped[0]}" if skipped else f"have no object; {remedy}"
-            lines.append(f"unlabelled pixels, in {shown}, {become}")
-        if self.crowds and not self.writer.has_crowds:
-            lines.append(f"{plural(self.crowds, 'crowd')}: written as an object each")
-        if self.overlapping:
-            shown = f"{plural(len(self.overlapping), 'image')} ({few(self.overlapping)})"
-            lines.append(f"objects that overlap are cut: in {shown}")
-        if self.turned:
-            shown = f"{plural(len(self.turned), 'image')} ({few(self.turned)})"
-            lines.append(f"label tools turn {shown} upright by EXIF, and labels fit them as stored")
-        if self.cut:
-            lines.append(f"{plural(self.cut, 'object')}: written without the pixels behind others")
-        if self.empty:
-            lines.append(f"{plural(self.empty, 'object')} without a pixel: left out")
-        if self.without_labels:
-            shown = few(self.without_labels)
-            count = plural(len(self.without_labels), "image")
-            lines.append(f"{count} without labels: left out ({shown})")
+        writer = self.writer
+        skipped = [row.name for row in self.classes if row.name not in writer.class_ids]
+        stuff = [] if writer.has_background else [r.name for r in writer.classes if not r.is_thing]
+        crowds = 0 if writer.has_crowds else self.crowds
+        unlabelled = [] if writer.has_background else self.unlabelled
+        become = f"become {few(skipped)}" if skipped else "have no object"
+        is_full = not (writer.has_background or skipped or unlabelled)
+        lines = {
+            f"each connected part is an object: of {few(stuff)}": stuff,
+            f"{few(skipped)}: not written; read the files with data.background=true": skipped,
+            "read the files with data.background=false": is_full or (unlabelled and not skipped),
+            f"unlabelled pixels {become}: in {_shown(unlabelled)}": unlabelled,
+            f"{plural(crowds, 'crowd')}: written as an object each": crowds,
+            f"objects that overlap are cut: in {_shown(self.overlapping)}": self.overlapping,
+            f"labels fit pixels that programs turn by EXIF: in {_shown(self.turned)}": self.turned,
+            f"{plural(self.cut, 'object')}: written without the pixels behind others": self.cut,
+            f"{plural(self.empty, 'object')} without a pixel: left out": self.empty,
+            f"without labels, left out: {_shown(self.without_labels)}": self.without_labels,
+        }
         sizes = ", ".join(f"{split} {len(names)}" for split, names in self.names.items())
-        written = f"{plural(self.objects, 'object')}, {len(self.writer.classes)} classes"
-        lines.append(f"{self.out}: {name}, images: {sizes}, {written}")
-        return lines
+        written = f"{plural(self.objects, 'object')}, {len(writer.classes)} classes"
+        result = f"{self.out}: {writer.name}, images: {sizes}, {written}"
+        return [*(line for line, is_said in lines.items() if is_said), result]
+
+
+def _shown(paths: Sequence[str]) -> str:
+    return f"{plural(len(paths), 'image')} ({few(paths)})"
