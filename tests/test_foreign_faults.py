@@ -100,6 +100,16 @@ def test_missing_image_is_named(tmp_path, name):
     require_labels(open_folder(tmp_path / "a"), tmp_path / "a", written, CASES[name])
 
 
+@pytest.mark.parametrize("name", TOOLS)
+def test_labels_without_any_image(tmp_path, name):
+    for path in make(tmp_path, name):
+        (tmp_path / path).unlink()
+    made.save(tmp_path / "pictures/other.png", KINDS["any"][0].image)
+    with pytest.raises(DataError, match=re.escape(str(tmp_path))) as error:
+        detect(tmp_path, {})
+    assert "\n" not in str(error.value)
+
+
 @pytest.mark.parametrize("size", [0, 500])
 @pytest.mark.parametrize("name", ["coco", "labelme", "via"])
 def test_damaged_image_is_named(tmp_path, name, size):

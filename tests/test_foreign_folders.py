@@ -424,6 +424,31 @@ def test_cut_off_file_is_named(tmp_path, case):
     assert "\n" not in str(error.value)
 
 
+def test_fit_finds_images_that_were_uploaded(tmp_path):
+    """Label Studio's export in COCO's format names images where its server has them."""
+    written = made.coco_rle(tmp_path / "a", PICTURES)
+    path = tmp_path / "a/result.json"
+    uploaded = "../../label-studio/data/media/upload/1/"
+    path.write_text(path.read_text("utf-8-sig").replace("images\\\\", uploaded))
+    require_labels(open_folder(tmp_path / "a"), tmp_path / "a", written, CASES["coco_rle"])
+
+
+def test_fit_finds_a_folder_for_each_split(tmp_path):
+    """Roboflow's export for YOLO, whose data.yaml leads to its own parent folder."""
+    root, written = tmp_path / "a", {}
+    for path, picture in made.yolo(tmp_path / "yolo", KINDS["parts"]).items():
+        split = {"train": "train", "val": "valid"}[picture.split]
+        label = path.replace("images/", "labels/").replace(".jpg", ".txt")
+        for kind, source in (("images", path), ("labels", label)):
+            target = root / split / kind / Path(source).name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / "yolo" / source).rename(target)
+        written[f"{split}/images/{Path(path).name}"] = picture
+    entries = "train: ../train/images\nval: ../valid/images\ntest: ../test/images\n"
+    (root / "data.yaml").write_text(f"{entries}nc: 6\nnames: {[*made.CLASSES]}\n")
+    require_labels(open_folder(root), root, written, CASES["yolo"])
+
+
 # --------------------------------------------------------------------------------- round trips
 
 

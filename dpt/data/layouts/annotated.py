@@ -32,10 +32,10 @@ def match_annotations(folder: Folder) -> Detected | None:
     if not given:
         others = sorted({*folder.paths}.difference(paths))
         refuse_masks(folder, others, few(paths), f"data.annotations={name}")
-    return _samples(folder, name, paths)
+    return samples_of_tool(folder, name, paths)
 
 
-def _samples(folder: Folder, name: str, sources: list[str]) -> Detected:
+def samples_of_tool(folder: Folder, name: str, sources: list[str]) -> Detected:
     """Returns the settings of images with objects."""
     files, images = folder.given.get("annotation_files"), folder.given.get("images")
     annotations, bare = read_annotations(
@@ -51,6 +51,9 @@ def _samples(folder: Folder, name: str, sources: list[str]) -> Detected:
     present = {*folder.paths}
     absent = [row.image for row in rows if row.image not in present]
     rows = [row for row in rows if row.image in present]
+    if not rows:
+        fault = f"no image of {FORMATS[name].title} is there ({few(absent)})"
+        raise DataError(f"{folder.root}: {fault}: copy the images into the folder")
     objects = Counter(item.class_name for image in annotations.images for item in image.objects)
     folder.note(
         f"layout: {FORMATS[name].title}: {plural(len(sources), 'file')} ({few(sources)}) with "

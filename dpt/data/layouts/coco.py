@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dpt.data.annotations import FORMATS
 from dpt.data.annotations.base import local_name
 from dpt.data.annotations.coco import CocoFile
+from dpt.data.layouts.annotated import samples_of_tool
 from dpt.data.layouts.base import Detected, Folder, pictures_of
 from dpt.data.layouts.pictures import refuse_masks
 from dpt.data.layouts.splits import hold_out
@@ -40,8 +41,9 @@ def match_coco(folder: Folder) -> Detected | None:
     except (LookupError, TypeError, AttributeError):
         raise DataError(f"{source}: no images or annotations in COCO's format") from None
     name, files = _first_image(folder, image_names)
-    if not files:
-        raise DataError(f"{source}: {image_names[0]} is not below {folder.root}: add the images")
+    if not files:  # the label tool names them as they were uploaded
+        sources = FORMATS["coco"].find(folder.root, folder.paths)
+        return samples_of_tool(folder, "coco", sources)
     if not is_panoptic and not has_outlines:
         raise DataError(f"{source}: boxes, but no masks: add polygons or RLE to the objects")
     if not is_panoptic and "annotations" not in folder.given:
