@@ -27,7 +27,7 @@ OPTIONS: dict[Kind, str] = {
 _WORDS: dict[Kind, str] = {
     "objects": "(?:segmentation_)?objects?",
     "depth": "depths?|depthmaps?|disps?|disparit(?:y|ies)",
-    "labels": "masks?|msks?|labels?(?:tr|ts)?|labell?ed|annot(?:ation)?s?|anns?|segs?|"
+    "labels": "masks?|msks?|lbls?|labels?(?:tr|ts)?|labell?ed|annot(?:ation)?s?|anns?|segs?|"
     "segment(?:ed|ations?)|semantics?|trimaps?|targets?|gts?|gtfine|ground[-_. ]?truths?|ids|"
     "class|classes|alphas?|mattes?|manual",
     "image": "rgb|colou?rs?|(?:jpe?g)?images?(?:tr|ts)?|jpe?gs?|imgs?|im|leftimg8bit|photos?|"

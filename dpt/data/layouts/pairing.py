@@ -3,7 +3,7 @@ beginning and end of each side."""
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from dpt.data.layouts.base import spaced
@@ -30,14 +30,14 @@ def pair(images: Sequence[str], labels: Sequence[str], kind: Kind) -> dict[str, 
     folders = _by_folder(images)
     are_whole = {os.path.dirname(path) for path in image_of}  # further files there are no labels
     for directory, members in _by_folder(p for p in labels if p not in image_of).items():
-        ranked = sorted(folders, key=lambda other: -_likeness(other, directory))[:_MAX_TRIALS]
-        for are_free in (True,) if directory in are_whole else (True, False):
-            for other in ranked:
-                _pair_folders(folders[other], members, image_of, are_free=are_free)
-        if members[0] in image_of:
-            rank = _likeness(os.path.dirname(image_of[members[0]]), directory)
-            equal = [folders[other] for other in ranked if _likeness(other, directory) == rank]
-            _refuse_two_images(equal, members, image_of)
+        place = os.path.dirname(_whole_key(members[0], kind))
+        levels: dict[int, list[list[str]]] = defaultdict(list)
+        for paths in folders.values():
+            levels[_likeness(os.path.dirname(_whole_key(paths[0], "image")), place)].append(paths)
+        for level in sorted(levels, reverse=True):
+            _pair_folder(
+                levels[level][:_MAX_TRIALS], members, image_of, once=directory in are_whole
+            )
     return image_of
 
 
@@ -52,8 +52,16 @@ def _unique(paths: Iterable[str], key: Callable[[str], str]) -> dict[str, str]:
 def _whole_key(path: str, kind: Kind) -> str:
     """Returns the path without suffix and without the words for its kind in folders' names."""
     *folders, stem = os.path.splitext(plain_name(path))[0].split("/")
-    kept = [WORDS[kind].sub("", spaced(name)).strip("-_. ") for name in folders]
+    kept = [_without_words(spaced(name), kind).strip("-_. ") for name in folders]
     return "/".join([*(SPLITS.get(name.lower(), name) for name in kept if name), stem])
+
+
+def _without_words(name: str, kind: Kind) -> str:
+    """Returns the name of a folder without words for the kind; ``GT_color`` and ``label_images``
+    lose both words."""
+    if kind != "image" and WORDS[kind].search(name):
+        name = WORDS["image"].sub("", name)
+    return WORDS[kind].sub("", name)
 
 
 def _key_without_kind(path: str, kind: Kind) -> str:
@@ -75,39 +83,47 @@ def _likeness(first: str, second: str) -> int:
     return common_start(parts, others) + common_start(parts[::-1], others[::-1])
 
 
-def _pair_folders(
-    images: Sequence[str], labels: Sequence[str], image_of: dict[str, str], *, are_free: bool
+def _pair_folder(
+    folders: Sequence[Sequence[str]], labels: Sequence[str], image_of: dict[str, str], *, once: bool
 ) -> None:
-    """Adds the pairs of the images and of the label files of two folders.
+    """Adds the pairs of the label files of a folder with the images of folders, those first whose
+    names have most in common.
 
     Args:
-        are_free: only images without labels count; otherwise most images must pair once more.
+        once: images that have labels get no second ones.
+
+    Raises:
+        DataError: images of two folders fit the same label files equally well.
     """
     while left := [path for path in labels if path not in image_of]:
-        labelled = {*image_of.values()} if are_free else set()
-        candidates = [path for path in images if path not in labelled]
-        found = _by_affixes(candidates, left)
-        fewest = min(len(candidates), len(left) if are_free else len(images))
-        if not found or 2 * len(found) < fewest:
+        labelled = {*image_of.values()}
+        trials = []
+        for images in folders:
+            free = [path for path in images if path not in labelled]
+            kept, found = _by_affixes(free, left) if free else (0, {})
+            if 2 * len(found) >= min(len(free), len(left)):
+                trials.append((kept, True, found))
+            if len(free) < len(images) and not once:
+                kept, found = _by_affixes(images, left)
+                if 2 * len(found) >= len(images):
+                    trials.append((kept, False, found))
+        trials.sort(key=lambda trial: trial[:2], reverse=True)
+        if not trials or not trials[0][2]:
             return
-        image_of.update(found)
-
-
-def _refuse_two_images(
-    folders: Sequence[Sequence[str]], labels: Sequence[str], image_of: Mapping[str, str]
-) -> None:
-    """Raises DataError if images of two folders fit the same label files."""
-    for images in folders if len(folders) > 1 else ():
-        for label, image in _by_affixes(images, labels).items():
-            if image_of.get(label, image) != image:
-                names = f"{image_of[label]} and {image}"
+        pairs = trials[0][2]
+        for kept, is_free, others in trials[1:]:
+            shared = [path for path in pairs if others.get(path, pairs[path]) != pairs[path]]
+            if (kept, is_free) == trials[0][:2] and 2 * len(shared) >= len(pairs):
+                names = f"{pairs[shared[0]]} and {others[shared[0]]}"
                 remedy = "set data.images to the folder of one"
-                raise DataError(f"{names} are both images of {label}: {remedy}")
+                raise DataError(f"{names} are both images of {shared[0]}: {remedy}")
+        image_of.update(pairs)
 
 
-def _by_affixes(images: Sequence[str], labels: Sequence[str]) -> dict[str, str]:
+def _by_affixes(images: Sequence[str], labels: Sequence[str]) -> tuple[int, dict[str, str]]:
     """Returns the pairs of the best constant beginnings and ends that are left out of the names of
-    images and of labels: of most pairs, and then those that leave out least."""
+    images and of labels (of most pairs, and then those that leave out least), and before them the
+    length of what remains of one name."""
     stems = _unique(images, _stem)
     before, after = _common_affixes([*stems])
     cores = [name[len(before) : len(name) - len(after)] for name in stems]
@@ -119,7 +135,7 @@ def _by_affixes(images: Sequence[str], labels: Sequence[str]) -> dict[str, str]:
                 affixes = name[:start], name[start + len(core) :]
                 kept, found = _match(stems, labels, (before, after), affixes, core)
                 best = max(best, (len(found), kept, found), key=lambda trial: trial[:2])
-    return best[2]
+    return best[1:]
 
 
 def _match(

@@ -40,7 +40,7 @@ def match_voc(folder: Folder) -> Detected | None:
     left_out = [path for path in folder.paths if re.search(copies, path) and path not in chosen]
     kept = [path for path in folder.paths if path in chosen or not re.search(others, path)]
     trial = replace(folder, paths=kept)
-    rows = _rows(trial, kinds_by_names(trial, pictures_of(kept)))
+    rows = rows_by_names(trial)
     if not _are_paired(rows):
         return None
     folder.leave_out(left_out, ", as SegmentationClass holds the same masks")
@@ -49,7 +49,7 @@ def match_voc(folder: Folder) -> Detected | None:
 
 def match_names(folder: Folder) -> Detected | None:
     """Recognises images and labels by words in the names of folders and files."""
-    rows = _rows(folder, kinds_by_names(folder, pictures_of(folder.paths)))
+    rows = rows_by_names(folder)
     return _samples(folder, rows, "pairs by names") if _are_paired(rows) else None
 
 
@@ -65,6 +65,15 @@ def match_values(folder: Folder) -> Detected | None:
     return _samples(folder, rows, "pairs by values") if _are_paired(rows) else None
 
 
+def rows_by_names(folder: Folder) -> list[Row]:
+    """Returns a row for each image, with the labels that words and equal names tell.
+
+    Raises:
+        DataError: an image has several labels.
+    """
+    return _rows(folder, kinds_by_names(folder, pictures_of(folder.paths)))
+
+
 def refuse_masks(folder: Folder, paths: Sequence[str], objects: str, setting: str) -> None:
     """Raises DataError if images pair with masks by their names, beside a file of objects.
 
@@ -73,7 +82,7 @@ def refuse_masks(folder: Folder, paths: Sequence[str], objects: str, setting: st
     """
     trial = Folder(folder.root, [*paths], {})
     try:
-        rows = _rows(trial, kinds_by_names(trial, pictures_of(paths)))
+        rows = rows_by_names(trial)
     except DataError:
         return
     if any(row.labels for row in rows):
