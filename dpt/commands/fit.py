@@ -352,7 +352,7 @@ def settings_of(
         "data.image_size": size,
         "trainer.precision": "auto",
         "optim.weight_decay": 0.05,
-        "optim.lr": 0.0005 if detected.data == "coco" else 0.001,
+        "optim.lr": 0.0005 if detected.task in ("instance", "panoptic") else 0.001,
         "data.num_workers": 0 if is_cached or device == "cpu" else 4,
     }
     if is_cached:
