@@ -22,6 +22,7 @@ from dpt.data.formats.tables import parse_number, read_table
 from dpt.files import DataError, path_below
 from dpt.model import DPT
 from dpt.predict import Predictor
+from dpt.predict.inputs import part_of
 from dpt.types import Calibration, CalibrationSpace
 
 COLUMNS = ("image", "x", "y", "depth_m")
@@ -78,7 +79,9 @@ def read_points(path: str | Path, *, images: str | Path | None = None) -> list[K
     known_depths = []
     for name, rows in points.items():
         image = path_below(folder, name, path)
-        height, width = io.read_image(image, exif=True).shape[:2]
+        height, width = pictures.read_size(image)
+        if pictures.exif_orientation(image) > 4:  # turned by 90 degrees
+            height, width = width, height
         x, y, depth = np.array(rows).T
         is_inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
         if not is_inside.all():
@@ -229,9 +232,9 @@ def _predict(model: DPT, known: Sequence[KnownDepths]) -> np.ndarray:
     """Returns the prediction, without a calibration, at every known depth: float64 (N,)."""
     predictor = Predictor(model)
     predictor.calibration = None
-    values = []
+    values, part = [], part_of(model.preprocessing)
     for points in known:
-        prediction = predictor(io.read_image(points.image, exif=points.exif))
+        prediction = predictor(io.read_image(points.image, exif=points.exif, part=part))
         prediction.require_finite()
         assert prediction.depth is not None
         values.append(points.sample(prediction.depth))

@@ -19,13 +19,13 @@ from dpt.data.formats.io import image_of_bands
 from dpt.data.formats.raster import Raster, RasterWriter
 from dpt.data.resize import resize_image
 from dpt.data.view import GREY
-from dpt.files import DataError
+from dpt.files import DataError, plural
 from dpt.functional import resize
 from dpt.geometry import Window
 from dpt.predict.prediction import Prediction
 from dpt.predict.predictor import Predictor, batches
 from dpt.predict.tiling import Blend, tile_spans
-from dpt.types import IGNORE_INDEX, OutputSpec
+from dpt.types import IGNORE_INDEX, OutputSpec, Preprocessing
 from dpt.viz import output_palette
 
 PANEL = 2048  # columns that are predicted from top to bottom
@@ -75,6 +75,7 @@ class RasterPrediction:
         self, predictor: Predictor, raster: Raster, files: Mapping[str, RasterFile]
     ) -> None:
         self.predictor, self.raster, self.files = predictor, raster, files
+        _check_bands(raster, predictor.preprocessing)
         size = predictor.preprocessing.image_size
         self.tile = size if predictor.tile is None else (predictor.tile, predictor.tile)
         self.input_size = predictor.preprocessing.input_size(*self.tile)
@@ -128,20 +129,10 @@ class RasterPrediction:
         )
         preprocessing = self.predictor.preprocessing
         bands = self.raster.read(*inside)
+        image = bands.own_values()
         if preprocessing.is_rgb:
             image = image_of_bands(bands, self.raster.part)
-            missing = (
-                np.zeros(image.shape[:2], bool)
-                if bands.missing is None
-                else bands.missing.all(axis=2)
-            )
-        else:
-            image = bands.own_values()
-            missing = np.isnan(image).all(axis=2)
-        dtype = np.uint8 if preprocessing.is_rgb else np.float32
-        if image.dtype != dtype or image.shape[2] != len(preprocessing.mean):
-            expected = "8-bit RGB" if preprocessing.is_rgb else f"{len(preprocessing.mean)} bands"
-            raise DataError(f"{bands.path}: holds {bands.form}, and the model takes {expected}")
+        missing = bands.is_empty()
         margins = (0, rows.stop - inside[0].stop), (0, columns.stop - inside[1].stop)
         fill = GREY if preprocessing.is_rgb else np.nan
         return np.pad(image, (*margins, (0, 0)), constant_values=fill), np.pad(missing, margins)
@@ -163,3 +154,16 @@ class RasterPrediction:
                     if name not in blends:
                         blends[name] = Blend(values, pixels.shape[:2])
                     blends[name].add(self.predictor.in_range(name, values), 0, start)
+
+
+def _check_bands(raster: Raster, preprocessing: Preprocessing) -> None:
+    """Raises DataError if a file has not the bands that a model takes."""
+    count = len(preprocessing.mean)
+    fits = raster.count == count
+    if preprocessing.is_rgb:
+        is_scaled = raster.dtype == "uint8" or preprocessing.image_max is not None
+        fits = raster.count in (1, 3) and is_scaled
+    if not fits:
+        form = f"{plural(raster.count, 'band')} of {raster.dtype}"
+        expected = "8-bit RGB" if preprocessing.is_rgb else plural(count, "band")
+        raise DataError(f"{raster.path}: holds {form}, and the model takes {expected}")

@@ -150,10 +150,11 @@ def test_mistakes_are_answered_in_one_line(checkpoint, tmp_path, monkeypatch, ca
     with pytest.raises(SystemExit):
         call("predict", str(checkpoint), str(path), "--out", out)
     assert "a.tif: holds 5 bands of int16, and the model takes 2 bands" in capsys.readouterr().err
+    path = write(tmp_path / "b.tif", bands[..., :2])
     path.write_bytes(path.read_bytes()[:2000])
     with pytest.raises(SystemExit):
         call("predict", str(checkpoint), str(path), "--out", out)
-    assert "a.tif: cannot be read" in capsys.readouterr().err
+    assert "b.tif: cannot be read" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "rasterio", None)
     with pytest.raises(SystemExit):
         call("predict", str(checkpoint), str(path), "--out", out)

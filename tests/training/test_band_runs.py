@@ -46,6 +46,8 @@ def test_statistics_of_the_training_images_are_kept(case):
     stored = config_of(run)["model"]["preprocessing"]
     assert tuple(stored["mean"]) == measured.mean
     assert "val/miou" in json.loads((run / "metrics.json").read_text())
+    log = (run / "log.txt").read_text()
+    assert log.count("augment: gamma, grayscale are for RGB") == 1
     assert cv2.imread(str(next((run / "panels").iterdir()))).std() > 20
 
 

@@ -44,6 +44,13 @@ class Bands:
         """Whether the bands are those of an 8-bit picture."""
         return self.values.dtype == np.uint8 and self.values.shape[2] in (1, 3)
 
+    def is_empty(self) -> np.ndarray:
+        """Returns where no band has data, bool (H, W)."""
+        missing = np.zeros(self.values.shape, bool) if self.missing is None else self.missing
+        if self.values.dtype.kind == "f":
+            missing = missing | ~np.isfinite(self.values)
+        return missing.all(axis=2)
+
     def own_values(self) -> np.ndarray:
         """Returns float32 (H, W, C) in the files' own values, NaN where there is no data."""
         image = self.values.astype(np.float32)

@@ -43,6 +43,7 @@ _FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "PPM", "GIF", "TIFF")
 _BY_PILLOW = ("1", "P", "LA", "PA", "RGBA")
 """Pillow's modes of 8 bits or fewer that OpenCV turns into colours, or multiplies by alpha."""
 _MAX_PAGES = 1 << 16
+_MAX_BAND_PAGES = 1024  # with smaller copies
 _ALPHA = ((1,), (2,))
 """Values of a TIFF's ExtraSamples."""
 _COLORS = {2: 3, 5: 4, 6: 3, 8: 3}
@@ -390,6 +391,9 @@ def read_stored_bands(
     _stored_size(path, io.BytesIO(data))
     library = require("tifffile", f"{path}: data.bands", extra="bands")
     with decoding(path, "a TIFF file"), library.TiffFile(io.BytesIO(data)) as file:
+        if len(file.pages) > _MAX_BAND_PAGES:
+            fault = f"holds {len(file.pages)} pages, at most {_MAX_BAND_PAGES} are read"
+            raise DataError(f"{path}: {fault}: cut it into parts")
         pages = [p for p in file.pages if not (p.is_reduced or p.is_mask)] or [file.pages[0]]
         if page is not None or len({p.shape for p in pages}) > 1:
             pages = [pages[_choose_page(path, len(pages), page)]]

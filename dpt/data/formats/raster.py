@@ -33,6 +33,8 @@ class Raster:
 
     Attributes:
         size: (H, W).
+        count: number of the bands that are read.
+        dtype: their type.
     """
 
     def __init__(self, path: Path, part: FilePart, source: Any) -> None:
@@ -52,6 +54,7 @@ class Raster:
             )
             raise DataError(f"{path}: {fault}, from 0: give it files as in training")
         self._nodata = {source.nodata, part.nodata} - {None}
+        self.count, self.dtype = len(self._indexes), source.dtypes[self._indexes[0] - 1]
 
     def read(self, rows: slice, columns: slice) -> Bands:
         """Returns the bands of a window, which lies within the file."""
