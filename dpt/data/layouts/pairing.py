@@ -27,17 +27,19 @@ def pair(images: Sequence[str], labels: Sequence[str], kind: Kind) -> dict[str, 
             image = keys.get(key(path, kind))
             if image is not None:
                 image_of.setdefault(path, image)
-    folders = _by_folder(images)
+    folders = [
+        (os.path.dirname(_whole_key(paths[0], "image")), paths)
+        for paths in _by_folder(images).values()
+    ]
     are_whole = {os.path.dirname(path) for path in image_of}  # further files there are no labels
     for directory, members in _by_folder(p for p in labels if p not in image_of).items():
         place = os.path.dirname(_whole_key(members[0], kind))
         levels: dict[int, list[list[str]]] = defaultdict(list)
-        for paths in folders.values():
-            levels[_likeness(os.path.dirname(_whole_key(paths[0], "image")), place)].append(paths)
+        for other, paths in folders:
+            levels[_likeness(other, place)].append(paths)
         for level in sorted(levels, reverse=True):
-            _pair_folder(
-                levels[level][:_MAX_TRIALS], members, image_of, once=directory in are_whole
-            )
+            alike = levels[level][:_MAX_TRIALS]
+            _pair_folder(alike, members, image_of, once=directory in are_whole)
     return image_of
 
 
