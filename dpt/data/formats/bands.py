@@ -49,7 +49,7 @@ class Bands:
         missing = np.zeros(self.values.shape, bool) if self.missing is None else self.missing
         if self.values.dtype.kind == "f":
             missing = missing | ~np.isfinite(self.values)
-        return missing.all(axis=2)
+        return np.asarray(missing.all(axis=2))
 
     def own_values(self) -> np.ndarray:
         """Returns float32 (H, W, C) in the files' own values, NaN where there is no data."""
