@@ -110,6 +110,19 @@ def test_labels_without_any_image(tmp_path, name):
     assert "\n" not in str(error.value)
 
 
+def test_label_is_not_given_to_an_image_elsewhere(tmp_path):
+    """A tile lacks an image, and another one the mask of that name."""
+    written = dict(make(tmp_path / "a", "tiles"))
+    (tmp_path / "a/Tile 1/images/image_part_001.jpg").unlink()
+    (tmp_path / "a/Tile 3/masks/image_part_001.png").unlink()
+    notes = "\n".join(detect(tmp_path / "a", {}).notes)
+    for path in ("Tile 1/images/image_part_001.jpg", "Tile 3/images/image_part_001.jpg"):
+        del written[path]
+    for path in ("Tile 1/masks/image_part_001.png", "Tile 3/images/image_part_001.jpg"):
+        assert path in notes
+    require_labels(open_folder(tmp_path / "a"), tmp_path / "a", written, CASES["tiles"])
+
+
 @pytest.mark.parametrize("size", [0, 500])
 @pytest.mark.parametrize("name", ["coco", "labelme", "via"])
 def test_damaged_image_is_named(tmp_path, name, size):

@@ -27,19 +27,23 @@ def pair(images: Sequence[str], labels: Sequence[str], kind: Kind) -> dict[str, 
             image = keys.get(key(path, kind))
             if image is not None:
                 image_of.setdefault(path, image)
-    folders = [
-        (os.path.dirname(_whole_key(paths[0], "image")), paths)
-        for paths in _by_folder(images).values()
-    ]
-    are_whole = {os.path.dirname(path) for path in image_of}  # further files there are no labels
+    folders = {
+        directory: (os.path.dirname(_whole_key(paths[0], "image")), paths)
+        for directory, paths in _by_folder(images).items()
+    }
+    partners: dict[str, set[str]] = defaultdict(set)  # folders of images by those of labels
+    for path, image in image_of.items():
+        partners[os.path.dirname(path)].add(os.path.dirname(image))
     for directory, members in _by_folder(p for p in labels if p not in image_of).items():
         place = os.path.dirname(_whole_key(members[0], kind))
         levels: dict[int, list[list[str]]] = defaultdict(list)
-        for other, paths in folders:
+        # further files in a folder that has pairs are no labels of images elsewhere
+        for near in partners.get(directory, folders):
+            other, paths = folders[near]
             levels[_likeness(other, place)].append(paths)
         for level in sorted(levels, reverse=True):
             alike = levels[level][:_MAX_TRIALS]
-            _pair_folder(alike, members, image_of, once=directory in are_whole)
+            _pair_folder(alike, members, image_of, once=directory in partners)
     return image_of
 
 
