@@ -167,7 +167,7 @@ def test_predictions_and_objects_are_no_photos(tmp_path):
         save(tmp_path / f"SegmentationObject/{seed}.png", mask(seed + 9))
         save(tmp_path / f"x/{seed}_predict.png", mask(seed))
         save(tmp_path / f"JPEGImages/@eaDir/{seed}/thumb.jpg", photo_of(*SIZE, seed=seed))
-    with pytest.raises(DataError):
+    with pytest.raises(DataError, match=r"6 files in x, predictions .*@eaDir"):
         detect(tmp_path, {})
     save_photos(tmp_path / "JPEGImages", range(6))
     assert {Path(row.image).parent.name for row in detect(tmp_path, {}).rows} == {"JPEGImages"}

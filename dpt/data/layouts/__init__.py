@@ -68,6 +68,7 @@ def detect(
                 note_unused(folder, unused, {*paths})
                 _note_others(folder)
                 return detected
+    note_unused(folder, unused, {*folder.paths})
     raise _refusal(folder)
 
 

@@ -9,7 +9,7 @@ from dpt.data.layouts.base import SUFFIXES, Folder, spaced
 _WORDS = {
     "augmented copies": "aug(ment(ed|ations?)?)?",
     "predictions": "pred(s|ict(ed|ions?)?)?|results?|outputs?",
-    "pictures for people": "overlays?|vi[sz]|visuali[sz](ed|ations?)|colou?rmaps?",
+    "pictures for people": "overlays?|viz|visuali[sz](ed|ations?)|colou?rmaps?",
     "thumbnails": "thumb(nail)?s?",
     "copies by the system": "@eadir|__macosx",
 }
