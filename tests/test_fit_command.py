@@ -154,8 +154,9 @@ SEGMENTATION = ["task=segmentation", "optim.lr=0.001"]
 @pytest.mark.parametrize(
     ("arguments", "given", "steps", "expected"),
     [
-        (SEGMENTATION, {}, 299, ["task=segmentation", "optim.lr=0.002"]),
-        (SEGMENTATION, {}, 300, SEGMENTATION),
+        (SEGMENTATION, {}, 10, ["task=segmentation", "optim.lr=0.004"]),
+        (SEGMENTATION, {}, 250, ["task=segmentation", "optim.lr=0.002"]),
+        (SEGMENTATION, {}, 1000, SEGMENTATION),
         (SEGMENTATION, {"optim.lr": 0.001}, 50, SEGMENTATION),
         (SEGMENTATION, {"model": "dpt_small", "model.encoder.weights": "x"}, 50, SEGMENTATION),
         (["task=depth", "optim.lr=0.001"], {}, 50, ["task=depth", "optim.lr=0.001"]),

@@ -78,8 +78,8 @@ _CACHE_BYTES = 2 << 30  # largest cache of decoded samples
 _EXPORT_SECONDS = 12.0  # of a processor that has nothing else to do
 _FEW_IMAGES = 20  # of val, of which the best of several checkpoints would be chance
 _MIN_STEPS = 10
-_SHORT_RUN = 300  # steps, below which the learning rate is larger
-_SHORT_RUN_RATE = 0.002
+_RATE = 0.001  # of learning
+_LONG_RUN = 1000  # steps, below which the rate is larger
 MEASURED = "measured.json"
 _TIMED_STEPS = 5
 _TIMING_SECONDS = 20.0  # for timing steps; four steps are timed in any case
@@ -282,17 +282,18 @@ def _choose_steps(plan: Plan) -> None:
 
 
 def with_rate(arguments: Sequence[str], given: PlainMapping, steps: int) -> list[str]:
-    """Returns the arguments with a larger learning rate for a short run of segmentation from random
-    weights.
+    """Returns the arguments with a larger learning rate, if a run of segmentation from random
+    weights is short.
 
     Args:
         given: keys that the user or a pretrained encoder decides.
     """
     is_chosen = any(re.match(r"optim|model[./]?(encoder|weights|$)|steps", key) for key in given)
-    if is_chosen or steps >= _SHORT_RUN or "task=segmentation" not in arguments:
+    if is_chosen or steps >= _LONG_RUN or "task=segmentation" not in arguments:
         return list(arguments)
     kept = [argument for argument in arguments if not argument.startswith("optim.lr=")]
-    return [*kept, f"optim.lr={_SHORT_RUN_RATE}"]
+    rate = _RATE * min(4.0, math.sqrt(_LONG_RUN / steps))
+    return [*kept, f"optim.lr={rate:.2g}"]
 
 
 def train(cfg: PlainMapping) -> None:
@@ -352,7 +353,7 @@ def settings_of(
         "data.image_size": size,
         "trainer.precision": "auto",
         "optim.weight_decay": 0.05,
-        "optim.lr": 0.0005 if detected.task in ("instance", "panoptic") else 0.001,
+        "optim.lr": 0.0005 if detected.task in ("instance", "panoptic") else _RATE,
         "data.num_workers": 0 if is_cached or device == "cpu" else 4,
     }
     if is_cached:
