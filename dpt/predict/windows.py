@@ -86,7 +86,8 @@ class RasterPrediction:
         is_relative = any(file.spec.is_inverse_depth for file in files.values())
         if is_relative and len(self._rows) * len(self._columns) > 1:
             fault = "relative depth has another scale in every window"
-            raise DataError(f"{raster.path}: {fault}: calibrate the model (dpt calibrate)")
+            remedy = "name --format png, or calibrate the model (dpt calibrate)"
+            raise DataError(f"{raster.path}: {fault}: {remedy}")
 
     def __len__(self) -> int:
         return len(self._panels) * len(self._rows)

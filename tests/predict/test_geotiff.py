@@ -195,7 +195,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
                 block = random.integers(0, 9, (12, rows[1] - top, 1)).repeat(side, axis=2)
                 file.write(block.astype(np.int16), window=(rows, (0, side)))
         code = (
-            "import resource, sys; from dpt.cli import main; main(sys.argv[1:]);"
+            "import resource; from dpt.cli import main; main();"
             "print('peak', resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
         )
         arguments = ["predict", str(tmp_path / "model"), str(path), "--out", str(out)]
