@@ -130,10 +130,9 @@ class RasterPrediction:
         )
         preprocessing = self.predictor.preprocessing
         bands = self.raster.read(*inside)
-        image = bands.own_values()
-        if preprocessing.is_rgb:
-            image = image_of_bands(bands, self.raster.part)
-        missing = bands.is_empty()
+        own_values = bands.own_values()
+        image = image_of_bands(bands, self.raster.part) if preprocessing.is_rgb else own_values
+        missing = np.isnan(own_values).all(axis=2)
         margins = (0, rows.stop - inside[0].stop), (0, columns.stop - inside[1].stop)
         fill = GREY if preprocessing.is_rgb else np.nan
         return np.pad(image, (*margins, (0, 0)), constant_values=fill), np.pad(missing, margins)

@@ -162,6 +162,14 @@ def test_mistakes_are_answered_in_one_line(checkpoint, tmp_path, monkeypatch, ca
     assert not list((tmp_path / "out").rglob("*.tif"))
 
 
+def test_large_files_need_windows(tmp_path, monkeypatch):
+    path = write(tmp_path / "a.tif", np.zeros((50, 70, 2), np.int16), georeferenced=False)
+    assert not raster.needs_windows(path)
+    monkeypatch.setattr(raster, "MAX_BYTES", 50 * 70 * 2 * 2 - 1)
+    assert raster.needs_windows(path)
+    assert not raster.needs_windows(tmp_path / "none.tif")
+
+
 def test_relative_depth_has_no_common_scale(tmp_path):
     path = write(tmp_path / "a.tif", np.zeros((50, 70, 2), np.int16))
     runtime = PixelRuntime()

@@ -26,12 +26,12 @@ class Bands:
     Attributes:
         path: of the first file, for messages.
         values: (H, W, C), as stored.
-        missing: bool (H, W, C), where there is no data; None if there is data everywhere.
+        missing: bool (H, W, C), where the value means "no data".
     """
 
     path: str | Path
     values: np.ndarray
-    missing: np.ndarray | None = None
+    missing: np.ndarray
 
     @property
     def form(self) -> str:
@@ -44,20 +44,10 @@ class Bands:
         """Whether the bands are those of an 8-bit picture."""
         return self.values.dtype == np.uint8 and self.values.shape[2] in (1, 3)
 
-    def is_empty(self) -> np.ndarray:
-        """Returns where no band has data, bool (H, W)."""
-        missing = np.zeros(self.values.shape, bool) if self.missing is None else self.missing
-        if self.values.dtype.kind == "f":
-            missing = missing | ~np.isfinite(self.values)
-        return np.asarray(missing.all(axis=2))
-
     def own_values(self) -> np.ndarray:
         """Returns float32 (H, W, C) in the files' own values, NaN where there is no data."""
         image = self.values.astype(np.float32)
-        if self.missing is not None:
-            image[self.missing] = np.nan
-        if self.values.dtype.kind == "f":
-            image[np.isinf(image)] = np.nan
+        image[self.missing | ~np.isfinite(image)] = np.nan
         return image
 
 
@@ -78,18 +68,14 @@ def _chosen(stack: Sequence[Bands], part: FilePart) -> Bands:
             fault = f"is {columns}x{rows}, but {path} is {width}x{height}"
             raise DataError(f"{bands.path}: {fault}: save all files of an image in one size")
     values = np.concatenate([bands.values for bands in stack], axis=2)
-    missing = None
-    if any(bands.missing is not None for bands in stack):
-        masks = [np.zeros(b.values.shape, bool) if b.missing is None else b.missing for b in stack]
-        missing = np.concatenate(masks, axis=2)
+    missing = np.concatenate([bands.missing for bands in stack], axis=2)
     if part.bands is None or part.bands == "all":
         return Bands(path, values, missing)
     chosen = [int(band) for band in part.bands]
     if max(chosen) >= values.shape[2]:
         fault = f"holds {values.shape[2]} bands, from 0, not data.bands={chosen}"
         raise DataError(f"{path}: {fault}: choose others, or data.bands=all")
-    values = np.ascontiguousarray(values[..., chosen])
-    return Bands(path, values, None if missing is None else missing[..., chosen])
+    return Bands(path, np.ascontiguousarray(values[..., chosen]), missing[..., chosen])
 
 
 def _read_all(path: str | Path, part: FilePart, data: bytes | None) -> Bands:
@@ -105,8 +91,7 @@ def _read_all(path: str | Path, part: FilePart, data: bytes | None) -> Bands:
         fault = f"{values.shape[2]} bands of {values.dtype}, not numbers of at most {MAX_BANDS}"
         raise DataError(f"{path}: holds {fault}: save it with fewer bands, as int16 or float32")
     check_pixels(path, *values.shape[:2])
-    missing = np.isin(values, [*nodata]) if nodata else None
-    return Bands(path, values, missing if missing is not None and missing.any() else None)
+    return Bands(path, values, np.isin(values, [*nodata]))
 
 
 def _bands_last(path: str | Path, array: np.ndarray) -> np.ndarray:

@@ -151,8 +151,8 @@ class TiffPage:
         self.is_planar = tags.get(284, 1) == 2  # bands are stored one after the other
         self.extra_samples: tuple[int, ...] = tags.get(338, ())
         self.is_unsigned = tags.get(339, (1,))[0] == 1
-        self.count = self.height * self.width  # of pixels
         self.is_georeferenced = any(tag in tags for tag in _GEO_TAGS)
+        self.row_bytes = math.ceil(self.width * self.bands * self.bits / 8)
 
 
 def _tiff_pages(file: BinaryIO, most: int = _MAX_PAGES) -> list[TiffPage]:

@@ -14,7 +14,7 @@ import numpy as np
 from dpt.data.formats.bands import Bands
 from dpt.data.formats.part import FilePart
 from dpt.data.formats.pictures import tiff_header
-from dpt.files import MAX_PIXELS, DataError, decoding, open_file, require
+from dpt.files import MAX_BYTES, MAX_PIXELS, DataError, decoding, open_file, require
 from dpt.geometry import Window
 
 SUFFIXES = (".tif", ".tiff")
@@ -23,9 +23,12 @@ _BLOCK = 256  # side of the squares in which files are written
 
 
 def needs_windows(path: Path) -> bool:
-    """Whether a TIFF file has a georeference, or too many pixels to be read as a whole."""
+    """Whether a TIFF file has a georeference, or is too large to be read as a whole."""
     header = tiff_header(path)
-    return header is not None and (header.is_georeferenced or header.count > MAX_PIXELS)
+    if header is None or header.is_georeferenced:
+        return header is not None
+    pixels, size = header.height * header.width, header.height * header.row_bytes
+    return pixels > MAX_PIXELS or size > MAX_BYTES
 
 
 class Raster:
@@ -49,10 +52,8 @@ class Raster:
         else:
             self._indexes = [int(band) + 1 for band in part.bands]
         if max(self._indexes) > source.count:
-            fault = (
-                f"holds {source.count} bands, and the model takes {[i - 1 for i in self._indexes]}"
-            )
-            raise DataError(f"{path}: {fault}, from 0: give it files as in training")
+            fault = f"holds {source.count} bands, from 0, not {max(self._indexes) - 1}"
+            raise DataError(f"{path}: {fault}: give it files as in training")
         self._nodata = {source.nodata, part.nodata} - {None}
         self.count, self.dtype = len(self._indexes), source.dtypes[self._indexes[0] - 1]
 
