@@ -220,3 +220,34 @@ def test_program_ends_with_one_line(tmp_path, program):
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert str(path) in line
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("shift", [80, 5000])
+@pytest.mark.parametrize("tool", ["coco_rle", "labelme", "yolo"])
+def test_polygon_outside_the_image_is_named(tmp_path, tool, shift):
+    """It counts as an object without a pixel; the others are read."""
+    square = np.array([[20, 0], [40, 0], [40, 10], [20, 10]]) + shift
+    whole = made.Thing(0, np.pad(np.ones((20, 20), bool), ((10, 42), (10, 66))))
+    picture = made.Picture("a", "train", KINDS["any"][0].image, (whole,), np.zeros((72, 96), "u2"))
+    CASES[tool].make(tmp_path, [picture])
+    if tool == "yolo":
+        path = tmp_path / "labels/train/a.txt"
+        corners = " ".join(map(str, (square / (96, 72)).ravel().tolist()))
+        path.write_text(f"{path.read_text()}0 {corners}\n")
+    else:
+        rewrite(tmp_path, lambda row: with_square(row, square.tolist()))
+    settings = {"annotations": tool.removesuffix("_rle"), "fractions": {"train": 1.0}}
+    dataset = FolderDataset(root=tmp_path, split="train", **settings)
+    (warning,) = dataset.validate()
+    assert "a.png" in warning or "a.jpg" in warning
+    assert (dataset[0]["objects"] > 0).sum() == 400
+
+
+def with_square(row: dict, square: list) -> dict:
+    """Returns lists of objects with another one; other mappings as they are."""
+    if "annotations" in row:
+        other = {"id": 9, "segmentation": [np.ravel(square).tolist()]}
+        return row | {"annotations": [*row["annotations"], row["annotations"][0] | other]}
+    if "shapes" in row:
+        return row | {"shapes": [*row["shapes"], row["shapes"][0] | {"points": square}]}
+    return row
