@@ -45,7 +45,7 @@ def find_inputs(inputs: Sequence[str | Path], *, out: Path) -> list[InputFile]:
     earlier. Names are paths relative to the deepest folder that contains all input folders, so that
     sub-folders are kept; an input file elsewhere has its own name. If two files then have one name,
     all are relative to the deepest folder that contains all inputs. Files that differ only in their
-    suffix keep it.
+    suffix keep it. Arrays (``.npy``) are images of bands in folders without pictures.
     """
     files: dict[Path, None] = {}
     unread: set[Path] = set()
@@ -58,9 +58,12 @@ def find_inputs(inputs: Sequence[str | Path], *, out: Path) -> list[InputFile]:
         if not path.is_dir():
             files[path] = None
             continue
-        pictures = list(_walk(path, out))
+        walked = list(_walk(path, out))
+        arrays = [file for file in walked if file.suffix.lower() == ".npy"]
+        pictures = [file for file in walked if file.suffix.lower() != ".npy"]
         readable = [file for file in pictures if file.suffix.lower() in SUFFIXES]
         unread.update(set(pictures).difference(readable))
+        readable = readable or arrays
         if not readable:
             fault = f"{path}: no image or video in this folder or below ({', '.join(SUFFIXES)})"
             exception = ", except what dpt predict wrote" if PredictionSettings.read(path) else ""
@@ -103,7 +106,7 @@ def _left_out(files: Iterable[Path]) -> str:
 
 
 def _walk(folder: Path, out: Path) -> Iterator[Path]:
-    """Yields images and videos, and pictures in formats that are not read."""
+    """Yields images, videos and arrays, and pictures in formats that are not read."""
     for parent, folders, files in os.walk(folder):
         settings = PredictionSettings.read(Path(parent))
         skipped = settings.written if settings else ()
@@ -113,7 +116,7 @@ def _walk(folder: Path, out: Path) -> Iterator[Path]:
             if name[0] != "." and name not in skipped and Path(parent, name) != out
         )
         for name in sorted(files):
-            if name[0] != "." and name.lower().endswith((*SUFFIXES, *UNREAD_SUFFIXES)):
+            if name[0] != "." and name.lower().endswith((*SUFFIXES, *UNREAD_SUFFIXES, ".npy")):
                 yield Path(parent, name)
 
 

@@ -95,6 +95,14 @@ def test_evaluation_reads_the_bands(case, evaluate, tmp_path):
     )
 
 
+def test_folder_of_arrays_is_predicted(case, tmp_path):
+    count, _, run = case
+    (tmp_path / "in").mkdir()
+    np.save(tmp_path / "in/a.npy", np.ones((*SIZE, count), np.int16))
+    call("predict", str(run), str(tmp_path / "in"), "--out", str(tmp_path / "out"))
+    assert (tmp_path / "out/labels/a.png").is_file()
+
+
 @pytest.mark.parametrize("case", [12], indirect=True)
 def test_exported_file_takes_the_bands(case, tmp_path):
     _, root, run = case
