@@ -474,7 +474,8 @@ class Preprocessing:
         """
         if images.shape[-3] != len(self.mean):
             found, expected = images.shape[-3], len(self.mean)
-            raise ValueError(f"images have {found} channels, and the model takes {expected}")
+            fault = f"images have {found} channels, and the model takes {expected}"
+            raise ValueError(f"{fault}: choose them by data.bands, or another model")
         mean, std = (
             (255 if self.is_rgb else 1) * torch.tensor(values, device=images.device).view(-1, 1, 1)
             for values in (self.mean, self.std)
