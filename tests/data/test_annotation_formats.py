@@ -348,7 +348,9 @@ def test_yolo_names_of_classes(tmp_path, settings, names):
 def test_yolo_classes_can_be_in_a_text_file(tmp_path):
     write_yolo(tmp_path, settings="")
     (tmp_path / "classes.txt").write_text("fir tree\ncar\n\n")
-    assert [row.name for row in read("yolo", tmp_path).classes] == ["fir tree", "car"]
+    annotations = read("yolo", tmp_path)
+    assert [row.name for row in annotations.classes] == ["fir tree", "car"]
+    assert annotations.lists == ["classes.txt"]
     (tmp_path / "classes.txt").write_text("fir tree\n")
     with pytest.raises(DataError, match=r"a\.txt: line 2"):
         read("yolo", tmp_path)
@@ -378,6 +380,7 @@ def test_yolo_splits_are_those_of_data_yaml(tmp_path, settings):
         "c": "val",
     }
     assert annotations.notes == []
+    assert annotations.lists == (["train.txt", "val.txt"] if "train.txt" in settings else [])
 
 
 def test_yolo_entries_of_the_same_folder_are_no_splits(tmp_path):

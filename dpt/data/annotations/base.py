@@ -156,6 +156,7 @@ class Annotations:
         background: whether pixels without an object belong to none of the classes; otherwise they
             are unlabelled. The default of ``data.background``.
         notes: what was left out, or decided, and why, such as "12 boxes without a mask".
+        lists: paths below the folder of the lists of classes or images that were read, too.
     """
 
     source: Path
@@ -163,6 +164,7 @@ class Annotations:
     classes: list[AnnotatedClass]
     background: bool = True
     notes: list[str] = field(default_factory=list)
+    lists: list[str] = field(default_factory=list)
 
 
 class AnnotationFormat(ABC):

@@ -28,7 +28,7 @@ from dpt.data.annotations.shapes import Union
 from dpt.data.formats.io import IMAGE_SUFFIXES
 from dpt.data.formats.label_rule import name_of_class
 from dpt.data.splits import SPLITS, natural_key
-from dpt.files import MAX_BYTES, DataError, few, open_file, parse_as, plural, read_bytes
+from dpt.files import MAX_BYTES, DataError, few, open_file, parse_as, plural, read_bytes, read_text
 
 BOX = "rectangle"
 """What messages call the bounding box of an object, whose pixels it does not tell."""
@@ -123,6 +123,13 @@ class Reading:
         self._missing: list[Path] = []
         self._classes: dict[str, AnnotatedClass] = {}
         self._left_out: dict[tuple[str, str], list[str]] = defaultdict(list)
+        self._lists: list[str] = []
+
+    def lines(self, source: str) -> list[str]:
+        """Returns the lines with text of a list beside the label files."""
+        self._lists.append(source)
+        lines = read_text(self.root / source, limit=MAX_IMAGE_BYTES).splitlines()
+        return [line.strip() for line in lines if line.strip()]
 
     def image(self, names: Sequence[str], source: str) -> Path:
         """Returns the image that a label file names; if it is missing, a path in its folder.
@@ -206,6 +213,7 @@ class Reading:
             images=images,
             classes=[*self._classes.values()],
             notes=self._notes(),
+            lists=self._lists,
         )
 
     def _notes(self) -> list[str]:

@@ -125,8 +125,7 @@ def _listed_names(reading: Reading) -> dict[int, str]:
     lists = [path for path in reading.files if path.rpartition("/")[2] in _NAME_LISTS]
     if len(lists) != 1:
         return {}
-    lines = read_text(reading.root / lists[0], limit=MAX_IMAGE_BYTES).splitlines()
-    return dict(enumerate(line.strip() for line in lines if line.strip()))
+    return dict(enumerate(reading.lines(lists[0])))
 
 
 def _splits(reading: Reading, settings: _Settings, folder: str) -> dict[str, str]:
@@ -160,8 +159,7 @@ def _images_at(reading: Reading, path: str, folder: str) -> list[str]:
 
 def _listed(reading: Reading, source: str) -> list[str]:
     """Returns the images that a text file lists, a path in each line."""
-    lines = read_text(reading.root / source, limit=MAX_IMAGE_BYTES).splitlines()
-    found = {name: reading.finder.find(name, source) for name in map(str.strip, lines) if name}
+    found = {name: reading.finder.find(name, source) for name in reading.lines(source)}
     for name in (name for name, path in found.items() if path is None):
         reading.leave_out("line", "its image is not there", f"{source}: {name}")
     return [path.relative_to(reading.root).as_posix() for path in found.values() if path]

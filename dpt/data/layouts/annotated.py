@@ -65,7 +65,7 @@ def samples_of_tool(folder: Folder, name: str, sources: list[str]) -> Detected:
     if absent:
         folder.note(f"not used: {plural(len(absent), 'image')} not there ({few(absent)})")
     unlabelled = [path.relative_to(folder.root).as_posix() for path in bare]
-    folder.used.update(sources, *rows)
+    folder.used.update(sources, annotations.lists, *rows)
     folder.leave_out(unlabelled, ", images without a label file")
     tasks = ["instance", "segmentation", "panoptic"]
     if annotations.classes and not any(row.is_thing for row in annotations.classes):
