@@ -217,19 +217,16 @@ class SegmentationHead(Head):
         self.output = config.output
 
         def layers() -> nn.Sequential:
+            # in the order in which they compute: it decides the random initial weights
+            conv = nn.Conv2d(in_channels, in_channels, kernel_size=3, padding=1, bias=False)
             classify = nn.Conv2d(in_channels, config.num_classes, kernel_size=1)
             if config.prior:
                 assert classify.bias is not None
                 nn.init.zeros_(classify.weight)
                 with torch.no_grad():
                     classify.bias.copy_(torch.tensor(config.prior).log())
-            return nn.Sequential(
-                nn.Conv2d(in_channels, in_channels, kernel_size=3, padding=1, bias=False),
-                nn.BatchNorm2d(in_channels),
-                nn.ReLU(),
-                nn.Dropout(config.dropout),
-                classify,
-            )
+            norm = nn.BatchNorm2d(in_channels)
+            return nn.Sequential(conv, norm, nn.ReLU(), nn.Dropout(config.dropout), classify)
 
         self.layers = layers()
         self.auxiliary_layers = layers() if config.auxiliary else None

@@ -281,3 +281,13 @@ def test_segmentation_head_starts_at_its_prior():
 def test_segmentation_head_refuses_a_prior_of_other_classes():
     with pytest.raises(ValueError, match="prior"):
         SegmentationHeadConfig(num_classes=3, prior=(0.5, 0.5))
+
+
+def test_segmentation_head_draws_its_weights_in_the_order_of_its_layers():
+    """Another order would change every seeded run."""
+    torch.manual_seed(0)
+    head = SegmentationHead(SegmentationHeadConfig(num_classes=3, auxiliary=False), 8)
+    torch.manual_seed(0)
+    layers = torch.nn.Conv2d(8, 8, 3, padding=1, bias=False), torch.nn.Conv2d(8, 3, 1)
+    assert torch.equal(head.layers[0].weight, layers[0].weight)
+    assert torch.equal(head.layers[-1].weight, layers[1].weight)
