@@ -47,6 +47,7 @@ REFUSED = [  # arguments, and what the message names
     (["good", "data=camvid"], "data="),
     (["good", "task=depth"], "task=depth"),
     (["good", "--plan", "data.labels=gone"], "data.labels"),
+    (["good", "--plan", "data.anotations=coco", "run_dir=run"], "data.anotations"),
     (["good", "data.split_files.train=train.txt"], "data.split_files.train"),
     (["good", "data.fractions.train=0.5"], "data.fractions.train"),
     (["good", "data.labels_name=%stem_L"], "data.labels_name"),

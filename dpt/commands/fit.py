@@ -125,11 +125,11 @@ def run(arguments: list[str]) -> None:
     elif detected.other_tasks:
         say(f"task: {detected.task}; or task={' or task='.join(detected.other_tasks)}")
     _complete(plan, detected)
+    with redirect_stdout(io.StringIO()):  # refuses unknown keys before images are read
+        run_configured("train", "", ["--cfg=job", *plan.arguments])
     if plan.is_only_shown:
         _show(plan, detected)
         return
-    with redirect_stdout(io.StringIO()):  # refuses unknown keys before images are read
-        run_configured("train", "", ["--cfg=job", *plan.arguments])
     data_arguments = [o for o in plan.arguments if re.match(r"data[.=]", o)]
     data_arguments.append(f"limit={plan.checked_samples}")
     _run_in(plan, "data check", "dpt.data_check:check_data", "data_check", data_arguments)
