@@ -1,7 +1,8 @@
-"""The geometry of crops: affine maps between the pixels of an image and of a view of it."""
+"""The geometry of images: cameras, and crops as affine maps between pixels."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -81,6 +82,30 @@ class View:
         shift = centre - turn @ centre
         return self.then(View(np.column_stack([turn, shift]), self.size))
 
+    def map_camera(self, K: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Maps the camera matrix of the source to that of the result.
+
+        A mirrored or turned image is that of a camera whose x and y axes are mirrored or turned:
+        a point (x, y, z) of the source's camera has the coordinates (turn @ (x, y), z) in the
+        result's. Depth stays as it is.
+
+        Args:
+            K: float64 (3, 3), see :class:`Camera`.
+
+        Returns:
+            K of the result, with positive focal lengths, and ``turn``, orthogonal (2, 2).
+        """
+        product = self.matrix[:, :2] @ K[:2, :2]  # = upper triangle @ turn (an RQ decomposition)
+        y_axis = product[1] / np.linalg.norm(product[1])
+        x_axis = np.array([y_axis[1], -y_axis[0]])
+        x_axis *= np.sign(product[0] @ x_axis)
+        turn = np.stack([x_axis, y_axis]) + 0.0  # no -0
+        result = np.eye(3)
+        result[:2, :2] = product @ turn.T
+        result[1, 0] = 0.0
+        result[:2, 2] = self.map_points(K[None, :2, 2])[0]
+        return result, turn
+
     def map_points(self, points: np.ndarray) -> np.ndarray:
         """Maps points (N, 2), x and y in source pixels, to result pixels."""
         return points @ self.matrix[:, :2].T + self.matrix[:, 2]
@@ -109,3 +134,46 @@ class View:
             return None
         (left, top), (right, bottom) = edges.round().astype(int).tolist()
         return Window(top, left, bottom - top, right - left)
+
+
+@dataclass(frozen=True, eq=False)
+class Camera:
+    """A pinhole camera without distortion (Hartley and Zisserman 2004, section 6.1).
+
+    A point (x, y, z) in metres, x to the right, y down and z along the optical axis, is seen at
+    the pixel (u, v) with (u, v, 1) = K @ (x, y, z) / z. Pixel centres are at whole numbers.
+
+    Attributes:
+        K: float64 (3, 3), [[fx, skew, cx], [0, fy, cy], [0, 0, 1]] in pixels.
+        size: (H, W) of the image to which K belongs.
+    """
+
+    K: np.ndarray
+    size: tuple[int, int]
+
+    @classmethod
+    def from_focal(cls, focal: float, size: tuple[int, int]) -> Camera:
+        """Returns the camera of a focal length in pixels that looks at the image's centre."""
+        height, width = size
+        centre_x, centre_y = (width - 1) / 2, (height - 1) / 2
+        return cls(np.array([[focal, 0, centre_x], [0, focal, centre_y], [0, 0, 1.0]]), size)
+
+    @classmethod
+    def from_fov(cls, fov: float, size: tuple[int, int]) -> Camera:
+        """Returns the camera of a horizontal field of view in degrees, above 0 and below 180."""
+        return cls.from_focal(size[1] / (2 * math.tan(math.radians(fov) / 2)), size)
+
+    @property
+    def focal(self) -> float:
+        """The focal length in pixels, the mean of fx and fy."""
+        return float(self.K[0, 0] + self.K[1, 1]) / 2
+
+    @property
+    def fov(self) -> float:
+        """The horizontal field of view in degrees, of a camera that looks at the centre."""
+        return math.degrees(2 * math.atan(self.size[1] / (2 * float(self.K[0, 0]))))
+
+    def resized(self, size: tuple[int, int]) -> Camera:
+        """Returns the camera of the image at another size (H, W)."""
+        view = View.of_window(Window(0, 0, *self.size), size)
+        return Camera(view.map_camera(self.K)[0], size)

@@ -79,6 +79,7 @@ class Sample(TypedDict, total=False):
     labels: np.ndarray  # uint8 (H, W), class ids; IGNORE_INDEX where unlabelled
     objects: np.ndarray  # uint16 (H, W), tells objects of one class apart; 0 where there is none
     masks: list[ObjectMask]  # the objects, where they can overlap; absent in training
+    K: np.ndarray  # float64 (3, 3), the camera of the image, see dpt.geometry.Camera
     class_id: int  # image-level class
     value: float  # image-level number
     caption: str  # what the image shows, never empty
@@ -106,6 +107,7 @@ class Batch(TypedDict, total=False):
     labels: Tensor  # uint8 (B, H, W)
     objects: Tensor  # int32 (B, H, W), -1 in images that lack them
     masks: list[list[ObjectMask] | None]  # in evaluation, if a sample has them
+    K: Tensor  # float32 (B, 3, 3), cameras of ``image``, NaN where unknown; absent if all are
     class_id: Tensor  # int64 (B,), NO_CLASS where missing
     value: Tensor  # float32 (B,), NaN where missing
     caption: list[str]  # empty where missing

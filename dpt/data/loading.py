@@ -100,6 +100,9 @@ def _collate(samples: Sequence[Sample], targets: Collection[str], combine: Combi
     if "depth" in targets:
         batch["depth"] = maps("depth", 0, np.float32)
         batch["valid"] = maps("valid", False, bool)
+    if any("K" in s for s in samples):
+        cameras = np.stack([s.get("K", np.full((3, 3), np.nan)) for s in samples])
+        batch["K"] = torch.from_numpy(cameras).float()
     if "class_id" in targets:
         batch["class_id"] = torch.tensor([s.get("class_id", NO_CLASS) for s in samples])
     if "value" in targets:

@@ -20,7 +20,7 @@ from dpt.data.color_changes import (
 from dpt.data.pasting import draw_part
 from dpt.data.resize import resize_image, whole_factor
 from dpt.data.view import GREY, view_image, view_map, view_sample
-from dpt.geometry import View, Window
+from dpt.geometry import Camera, View, Window
 from dpt.types import (
     PasteSource,
     PasteTarget,
@@ -114,6 +114,8 @@ class TrainTransform:
             factor = np.float32(1 / zoom if self.zoom_scales_depth else 1.0)
             out["depth"] = np.where(out["valid"], out["depth"] * factor, np.float32(0))
             out["valid"] = out["depth"] > 0
+            if "K" in out:  # of the unchanged camera, which depth now belongs to
+                out["K"] = out["K"] * np.array([[factor, factor, 1], [1, factor, 1], [1, 1, 1]])
         image = self._change_colors(out["image"], random)
         if is_unlabelled:
             padding = view_map(np.zeros(source.shape[:2], bool), view, fill=True)
@@ -190,6 +192,8 @@ class EvalTransform:
         size = self.preprocessing.bounded_size(height, width, sample.get("name", "an image"))
         out = sample.copy()
         out["image"] = resize_image(sample["image"], size, rule=self.preprocessing.interpolation)
+        if "K" in sample:
+            out["K"] = Camera(sample["K"], (height, width)).resized(size).K
         return out
 
 

@@ -19,7 +19,7 @@ _MAX_SIDE = 2**15 - 2
 
 
 def view_sample(sample: Sample, view: View) -> Sample:
-    """Returns a copy of a sample with a view of its image and of every map that it has.
+    """Returns a copy of a sample with a view of its image, its camera and every map that it has.
 
     A map of another size is first resized to that of the image, by nearest neighbour.
     """
@@ -29,6 +29,8 @@ def view_sample(sample: Sample, view: View) -> Sample:
     for name, fill in MAP_FILLS.items():
         if name in sample:
             out[name] = view_map(resize_map(sample[name], (height, width)), view, fill)
+    if "K" in sample:
+        out["K"], _ = view.map_camera(sample["K"])
     return out
 
 
