@@ -165,13 +165,18 @@ class Tokens(NamedTuple):
     grids: list[tuple[int, int]]  # (h, w) of each level's patch tokens
 
 
-HeadPrediction = Tensor | tuple[Tensor, ...]
-"""What a head predicts: a tensor, or a NamedTuple of several, as its OutputSpec declares."""
+HeadPrediction = Tensor | tuple[Tensor | None, ...]
+"""What a head predicts: a tensor, or a NamedTuple of several, as its OutputSpec declares.
+
+Fields with the default None are those that not every head of the kind predicts.
+"""
 
 
 def tensors_in(prediction: HeadPrediction) -> tuple[Tensor, ...]:
     """Returns the tensors of a prediction."""
-    return (prediction,) if isinstance(prediction, Tensor) else prediction
+    if isinstance(prediction, Tensor):
+        return (prediction,)
+    return tuple(tensor for tensor in prediction if tensor is not None)
 
 
 class Masks(NamedTuple):
@@ -182,6 +187,14 @@ class Masks(NamedTuple):
 
     masks: Tensor  # (B, Q, H, W), logits
     classes: Tensor  # (B, Q, K + 1), logits; the last class is "no object"
+
+
+class DepthMaps(NamedTuple):
+    """The prediction of a depth head that predicts more than depth; each (B, H, W)."""
+
+    depth: Tensor  # in the unit of the output
+    sky: Tensor | None = None  # larger in the sky, as the head's threshold says
+    log_variance: Tensor | None = None  # of the logarithm of depth
 
 
 @dataclass
@@ -223,8 +236,11 @@ class HeadOutput:
 
 
 def _rows(prediction: HeadPrediction, k: int) -> HeadPrediction:
-    rows = [tensor[k : k + 1] for tensor in tensors_in(prediction)]
-    return rows[0] if isinstance(prediction, Tensor) else type(prediction)(*rows)
+    if isinstance(prediction, Tensor):
+        return prediction[k : k + 1]
+    rows = (None if tensor is None else tensor[k : k + 1] for tensor in prediction)
+    record: Callable[..., HeadPrediction] = type(prediction)
+    return record(*rows)
 
 
 @dataclass
@@ -291,8 +307,8 @@ class OutputSpec:
         threshold, overlap: of ``masks``, see :func:`dpt.segments.panoptic_segments`.
         record: the NamedTuple of a prediction of several tensors. This declaration is that of its
             first tensor.
-        extra: declarations of the further tensors of ``record``. Where each tensor has a name, as
-            in files, it is ``<name>_<name of the extra>``.
+        extra: declarations of the further tensors of ``record``, by the names of its fields. Where
+            each tensor has a name, as in files, it is ``<name>_<name of the extra>``.
     """
 
     name: str
@@ -307,7 +323,7 @@ class OutputSpec:
     things: tuple[bool, ...] = ()
     threshold: float = 0.8
     overlap: float = 0.8
-    record: Callable[..., tuple[Tensor, ...]] | None = None
+    record: Callable[..., tuple[Tensor | None, ...]] | None = None
     extra: tuple["OutputSpec", ...] = ()
 
     @property
@@ -334,7 +350,10 @@ class OutputSpec:
 
     def join(self, tensors: Sequence[Tensor]) -> HeadPrediction:
         """Returns the prediction that consists of ``tensors``."""
-        return tensors[0] if self.record is None else self.record(*tensors)
+        if self.record is None:
+            return tensors[0]
+        further = {spec.name: t for spec, t in zip(self.extra, tensors[1:], strict=True)}
+        return self.record(tensors[0], **further)
 
 
 def array_specs(outputs: Mapping[str, OutputSpec]) -> dict[str, OutputSpec]:

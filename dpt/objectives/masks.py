@@ -27,7 +27,7 @@ from dpt.segments import (
     panoptic_segments,
     segments_of,
 )
-from dpt.types import Batch, HeadOutput, HeadPrediction, OutputSpec, Palette
+from dpt.types import Batch, HeadOutput, HeadPrediction, OutputSpec, Palette, tensors_in
 from dpt.validation import Plain, PlainMapping
 from dpt.viz import output_panel
 
@@ -125,7 +125,7 @@ class MaskObjective(PixelClassObjective):
         """
         if isinstance(prediction, Tensor):
             return SegmentMap.from_codes(nearest(prediction, size)[0].long())
-        masks, classes = (logits[0].float() for logits in prediction)
+        masks, classes = (logits[0].float() for logits in tensors_in(prediction))
         return panoptic_segments(
             masks,
             classes,
@@ -210,7 +210,7 @@ class InstanceObjective(MaskObjective):
             masks = baseline.ids == numbers[:, None, None]
             predicted = masks, baseline.classes, baseline.scores
         else:
-            masks, classes = (logits.float() for logits in prediction)
+            masks, classes = (logits.float() for logits in tensors_in(prediction))
             predicted = instances(resize(masks, size)[0], classes[0], self.things)
         (stored,) = labels.get("masks", [None])
         expected = objects_of(segments) if stored is None else stored
