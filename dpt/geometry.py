@@ -1,10 +1,14 @@
-"""The geometry of images: cameras, and crops as affine maps between pixels."""
+"""The geometry of images: cameras, crops as affine maps between pixels, and points of depth maps.
+
+Everything is NumPy, as samples and predictions are: no gradient passes through it.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -177,3 +181,163 @@ class Camera:
         """Returns the camera of the image at another size (H, W)."""
         view = View.of_window(Window(0, 0, *self.size), size)
         return Camera(view.map_camera(self.K)[0], size)
+
+
+# --- points and surfaces -------------------------------------------------------------------------
+
+
+def unproject(depth: np.ndarray, K: np.ndarray) -> np.ndarray:
+    """Returns the point that each pixel of a depth map sees (Hartley and Zisserman 2004, eq. 6.14).
+
+    Args:
+        depth: float (H, W), distance along the optical axis, in any unit. NaN gives NaN.
+        K: float64 (3, 3) of the depth map, see :class:`Camera`.
+
+    Returns:
+        (H, W, 3), x to the right, y down and z forward, in the unit and type of ``depth``.
+    """
+    height, width = depth.shape
+    y = (np.arange(height)[:, None] - K[1, 2]) / K[1, 1]
+    x = (np.arange(width) - K[0, 2] - K[0, 1] * y) / K[0, 0]
+    rays = (x, np.broadcast_to(y, depth.shape), np.ones(depth.shape, depth.dtype))
+    return np.stack([depth * ray.astype(depth.dtype) for ray in rays], axis=2)
+
+
+def project(points: np.ndarray, K: np.ndarray) -> np.ndarray:
+    """Returns the pixels (..., 2) of x and y at which a camera sees points (..., 3), z not 0."""
+    pixels = points @ K.T
+    return pixels[..., :2] / pixels[..., 2:]
+
+
+GRAZING = 3.0
+"""Degrees. Neighbouring pixels whose points would lie on a surface that is seen at a smaller angle
+are taken for two surfaces, one behind the other."""
+
+
+def depth_edges(
+    depth: np.ndarray, K: np.ndarray, valid: np.ndarray, *, angle: float = GRAZING
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns between which neighbouring pixels depth is discontinuous.
+
+    A surface seen at ``angle`` degrees gets farther by z / (focal · tan(angle)) from one pixel to
+    the next; a larger step is a discontinuity. The rule therefore does not depend on the resolution
+    of the map, and it also finds the steep ramps by which networks blur discontinuities.
+
+    Args:
+        depth: float (H, W), positive where valid.
+        K: float64 (3, 3) of the depth map.
+        valid: bool (H, W); there is no edge to or between invalid pixels.
+
+    Returns:
+        bool (H, W - 1) between columns, and bool (H - 1, W) between rows.
+    """
+    slope = math.tan(math.radians(angle))
+
+    def steps(before: tuple[slice, ...], after: tuple[slice, ...], focal: float) -> np.ndarray:
+        first, second = depth[before], depth[after]
+        with np.errstate(invalid="ignore"):  # NaN where invalid
+            is_step = np.abs(second - first) * (slope * focal) > (first + second) / 2
+        return is_step & valid[before] & valid[after]
+
+    return steps(np.s_[:, :-1], np.s_[:, 1:], K[0, 0]), steps(np.s_[:-1, :], np.s_[1:, :], K[1, 1])
+
+
+_ROUGHNESS = 0.02  # largest residual of a plane's fit, relative to the inverse depth
+_PIXELS_AT_ONCE = 2**19  # of which the sums of a fit are in memory
+
+
+def normals_of_depth(
+    depth: np.ndarray, K: np.ndarray, valid: np.ndarray, *, radius: int = 2
+) -> np.ndarray:
+    """Returns the unit normals of the surfaces that a depth map sees.
+
+    The inverse depth of a plane is an affine function of the pixel, whose coefficients give the
+    normal: 1 / z = (a, b, c) · (x, y, 1), and the normal is parallel to Kᵀ (a, b, c). It is fitted
+    by least squares to each window, exactly for planes. So that no fit crosses a discontinuity or a
+    crease, a pixel takes the window around it or one of the eight windows that reach it with their
+    edge or corner, if that fits at least twice as well (Nagao and Matsuyama 1979).
+
+    Args:
+        depth: float (H, W), positive where valid; exact values, not resized ones.
+        K: float64 (3, 3) of the depth map, see :class:`Camera`.
+        valid: bool (H, W).
+        radius: of the windows in pixels, which have 2 · radius + 1 pixels on a side. At least half
+            of a window must be valid, so that sparse depth has no normals.
+
+    Returns:
+        float32 (H, W, 3), in the camera's frame and facing the camera: (0, 0, -1) for a
+        wall ahead; zeros where unknown.
+    """
+    normals = np.zeros((*depth.shape, 3), np.float32)
+    count = max(4 * radius, _PIXELS_AT_ONCE // depth.shape[1])
+    for start in range(0, len(depth), count):
+        top = max(0, start - 2 * radius)
+        rows = slice(top, start + count + 2 * radius)
+        shifted = K - [[0, 0, 0], [0, 0, top], [0, 0, 0]]
+        part = _normals(depth[rows], shifted, valid[rows], radius)
+        normals[start : start + count] = part[start - top :][:count]
+    return normals
+
+
+def _normals(depth: np.ndarray, K: np.ndarray, valid: np.ndarray, radius: int) -> np.ndarray:
+    planes, misfit = _fitted_planes(depth, K, valid, radius)
+    height, width = depth.shape
+    padding = ((0, 0), (radius, radius), (radius, radius))
+    planes = np.pad(planes, padding)
+    misfit = np.pad(misfit, padding[1:], constant_values=np.inf)
+    best = planes[:, radius : radius + height, radius : radius + width]
+    best_misfit = misfit[radius : radius + height, radius : radius + width]
+    for top, left in product((0, radius, 2 * radius), repeat=2):
+        here = np.s_[top : top + height, left : left + width]
+        is_better = 2 * misfit[here] < best_misfit
+        best_misfit = np.where(is_better, 2 * misfit[here], best_misfit)
+        best = np.where(is_better, planes[:, *here], best)
+    a, b, c = best
+    facing = -np.stack([K[0, 0] * a, K[0, 1] * a + K[1, 1] * b, c], axis=2)
+    length = np.linalg.norm(facing, axis=2, keepdims=True)
+    is_known = valid & (best_misfit < _ROUGHNESS) & (length[..., 0] > 0)
+    return np.where(is_known[..., None], facing / np.where(length > 0, length, 1), 0)
+
+
+def _fitted_planes(
+    depth: np.ndarray, K: np.ndarray, valid: np.ndarray, radius: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Fits a x + b y + c to the inverse depth of each window, x and y from the principal point.
+
+    Returns:
+        (a, b, c), float64 (3, H, W); and the standard deviation of the inverse depth from the fit,
+        relative to its mean, (H, W), inf where fewer than half of a window's pixels are valid.
+    """
+    height, width = depth.shape
+    one = valid.astype(np.float64)
+    w = np.divide(1.0, depth, out=np.zeros(depth.shape), where=valid)
+    x = np.broadcast_to(np.arange(width) - K[0, 2], depth.shape) * one
+    y = np.broadcast_to((np.arange(height) - K[1, 2])[:, None], depth.shape) * one
+    count, sum_x, sum_y, sum_w = (_window_sums(term, radius) for term in (one, x, y, w))
+    divisor = np.maximum(count, 1)
+    mean_x, mean_y, mean_w = sum_x / divisor, sum_y / divisor, sum_w / divisor
+
+    def covariance(term: np.ndarray, total: np.ndarray, mean: np.ndarray) -> np.ndarray:
+        return _window_sums(term, radius) - total * mean
+
+    xx, yy = covariance(x * x, sum_x, mean_x), covariance(y * y, sum_y, mean_y)
+    xy = covariance(x * y, sum_x, mean_y)
+    xw, yw = covariance(x * w, sum_x, mean_w), covariance(y * w, sum_y, mean_w)
+    ww = covariance(w * w, sum_w, mean_w)
+    determinant = xx * yy - xy**2
+    is_fitted = (2 * count >= (2 * radius + 1) ** 2) & (determinant > 1e-6)
+    determinant = np.where(is_fitted, determinant, 1)
+    a = (xw * yy - yw * xy) / determinant
+    b = (yw * xx - xw * xy) / determinant
+    deviation = np.sqrt(np.maximum(ww - a * xw - b * yw, 0) / np.maximum(count - 3, 1))
+    misfit = np.where(is_fitted, deviation / np.where(is_fitted, mean_w, 1), np.inf)
+    return np.stack([a, b, mean_w - a * mean_x - b * mean_y]), misfit
+
+
+def _window_sums(values: np.ndarray, radius: int) -> np.ndarray:
+    """Returns the sums over windows of 2 · radius + 1 pixels on a side, without values outside."""
+    height, width = values.shape
+    offsets = range(2 * radius + 1)
+    padded = np.pad(values, radius)
+    rows = sum((padded[k : k + height] for k in offsets), np.zeros(()))
+    return sum((rows[:, k : k + width] for k in offsets), np.zeros(()))
