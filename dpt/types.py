@@ -23,7 +23,7 @@ NO_CLASS = -1  # class_id of an image without one (a missing ``value`` is NaN)
 
 Palette = Sequence[tuple[int, int, int]]
 """An RGB row (0..255) for each class; empty for the default colours."""
-Target = Literal["depth", "labels", "objects", "class_id", "value", "caption"]
+Target = Literal["depth", "normals", "labels", "objects", "class_id", "value", "caption"]
 
 
 class ObjectMask(NamedTuple):
@@ -76,6 +76,8 @@ class Sample(TypedDict, total=False):
     image: np.ndarray  # uint8 (H, W, 3), RGB; or float32 (H, W, C), bands, NaN without data
     depth: np.ndarray  # float32 (H, W), metres; 0 where invalid
     valid: np.ndarray  # bool (H, W), True where depth was measured
+    normals: np.ndarray  # float32 (H, W, 3), unit vectors in the camera's frame (x right, y down,
+    # z forward) that face the camera, so that a wall ahead has (0, 0, -1); zeros where unknown
     labels: np.ndarray  # uint8 (H, W), class ids; IGNORE_INDEX where unlabelled
     objects: np.ndarray  # uint16 (H, W), tells objects of one class apart; 0 where there is none
     masks: list[ObjectMask]  # the objects, where they can overlap; absent in training
@@ -94,9 +96,9 @@ class Sample(TypedDict, total=False):
 class Batch(TypedDict, total=False):
     """Samples of one size, stacked. A sample without a label is wholly ignored, never missing.
 
-    In training every map has the image's size. In evaluation ``depth``, ``valid``, ``labels`` and
-    ``objects`` are lists, one tensor an image at the label's own resolution, and so may ``image``
-    be.
+    In training every map has the image's size. In evaluation ``depth``, ``valid``, ``normals``,
+    ``labels`` and ``objects`` are lists, one tensor an image at the label's own resolution, and so
+    may ``image`` be.
     """
 
     image: Tensor  # uint8 (B, 3, H, W), RGB, or float32 (B, C, H, W), bands; channels-last in
@@ -104,6 +106,7 @@ class Batch(TypedDict, total=False):
     # RGB is float32 in evaluation if the model's images are resized by ``cubic_float``
     depth: Tensor  # float32 (B, H, W), metres
     valid: Tensor  # bool (B, H, W)
+    normals: Tensor  # float32 (B, 3, H, W), unit vectors, zeros where unknown
     labels: Tensor  # uint8 (B, H, W)
     objects: Tensor  # int32 (B, H, W), -1 in images that lack them
     masks: list[list[ObjectMask] | None]  # in evaluation, if a sample has them

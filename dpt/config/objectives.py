@@ -15,6 +15,7 @@ from dpt.validation import Plain, PlainMapping, validate
 
 LABEL_NAMES = {
     "depth": "depth maps",
+    "normals": "surface normals",
     "labels": "class masks",
     "objects": "object masks",
     "class_id": "a class for each image",

@@ -198,15 +198,20 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
         """
         if len(self) == 0:
             raise DataError("the data set is empty")
-        counts = {"depth": 0, "labels": 0}
-        warnings: dict[str, list[str]] = {"depth": [], "labels": []}
+        counts = {"depth": 0, "normals": 0, "labels": 0}
+        warnings: dict[str, list[str]] = {key: [] for key in counts}
         for index in self.some_indices(limit) if self.reads_files else ():
             sample = self[index]
             self.check(sample)
-            counts["depth"] += "depth" in sample
-            counts["labels"] += "labels" in sample
+            for key in counts:
+                counts[key] += key in sample
             if "depth" in sample and not sample["valid"].any():
                 warnings["depth"].append(self.explain_invalid_depth(index))
+            if "normals" in sample and not sample["normals"].any():
+                warnings["normals"].append(
+                    f"no pixel of {self.name(index)} has a normal: its depth is too sparse, or "
+                    "too noisy, for which a larger data.normals_from_depth helps"
+                )
             is_ignored = "labels" in sample and (sample["labels"] == IGNORE_INDEX).all()
             if is_ignored and not self.info.has_only_things:
                 warnings["labels"].append(
@@ -218,7 +223,7 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
             if 2 * len(lines) > count:
                 more = f" (so are {len(lines)} of {count} {key} files read)" if count > 1 else ""
                 raise DataError(lines[0] + more)
-        return warnings["depth"] + warnings["labels"]
+        return [line for lines in warnings.values() for line in lines]
 
 
 def require_same_classes(first: Dataset, other: Dataset) -> None:
@@ -301,6 +306,7 @@ _DTYPES: dict[str, np.dtype] = {
     "objects": np.dtype(np.uint16),
     "depth": np.dtype(np.float32),
     "valid": np.dtype(bool),
+    "normals": np.dtype(np.float32),
 }
 
 
@@ -318,9 +324,11 @@ def _check_arrays(sample: Sample, dataset: Dataset) -> None:
         if key not in values:
             continue
         array = np.asarray(values[key])
-        if array.dtype != dtype or array.ndim != 2:
+        dimensions = "(H, W, 3)" if key == "normals" else "(H, W)"
+        is_right = array.shape[2:] == (3,) if key == "normals" else array.ndim == 2
+        if array.dtype != dtype or not is_right:
             raise DataError(
-                f"{name}: {key} is {array.dtype} {array.shape}, must be {dtype} of 2 dimensions"
+                f"{name}: {key} is {array.dtype} {array.shape}, must be {dtype} {dimensions}"
             )
         if not dataset.fits(array.shape, (height, width)):
             files = dataset.files(sample["index"]) if "index" in sample else None

@@ -100,6 +100,10 @@ def _collate(samples: Sequence[Sample], targets: Collection[str], combine: Combi
     if "depth" in targets:
         batch["depth"] = maps("depth", 0, np.float32)
         batch["valid"] = maps("valid", False, bool)
+    if "normals" in targets:
+        unknown = [np.zeros((*s["image"].shape[:2], 3), np.float32) for s in samples]
+        normals = [s.get("normals", zeros) for s, zeros in zip(samples, unknown, strict=True)]
+        batch["normals"] = combine([as_tensor(array).permute(2, 0, 1) for array in normals])
     if any("K" in s for s in samples):
         cameras = np.stack([s.get("K", np.full((3, 3), np.nan)) for s in samples])
         batch["K"] = torch.from_numpy(cameras).float()

@@ -8,8 +8,8 @@ import torch
 
 from dpt.types import IGNORE_INDEX, Batch, Mixed, PasteSource, PasteTarget, Sample
 
-_PASTED: tuple[Literal["image", "labels", "depth", "valid"], ...]
-_PASTED = ("image", "labels", "depth", "valid")
+_PASTED: tuple[Literal["image", "labels", "depth", "valid", "normals"], ...]
+_PASTED = ("image", "labels", "depth", "valid", "normals")
 
 
 def draw_part(sample: Sample, random: np.random.Generator) -> np.ndarray:

@@ -66,8 +66,9 @@ def by_four_bands(image: np.ndarray, change: Callable[[np.ndarray], np.ndarray])
 
 
 def resize_map(values: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Resizes labels, depth or bool (H, W) to ``size`` [h, w] by nearest neighbour."""
-    if values.shape == tuple(size):
+    """Resizes labels, depth or bool (H, W), or normals (H, W, 3), to ``size`` [h, w] by nearest
+    neighbour."""
+    if values.shape[:2] == tuple(size):
         return values
     plain = values.view(np.uint8) if values.dtype == bool else values
     out = cv2.resize(plain, (size[1], size[0]), interpolation=cv2.INTER_NEAREST_EXACT)

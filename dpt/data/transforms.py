@@ -66,7 +66,8 @@ class TrainTransform:
             crops); only with ``views``.
         crop_size: [h, w] of the crops; None is half of ``image_size``.
         zoom_scales_depth: divide depth by the zoom: an unchanged camera would see an object z times
-            larger at a z times shorter distance (Eigen et al. 2014, section 3.4).
+            larger at a z times shorter distance (Eigen et al. 2014, section 3.4). Normals stay
+            those of the depth before the division.
     """
 
     image_size: tuple[Count, Count]
@@ -107,6 +108,9 @@ class TrainTransform:
         source = sample["image"]
         if is_unlabelled:
             sample = Sample(image=source) | ({"name": sample["name"]} if "name" in sample else {})
+        if "normals" in sample and "normals" not in self.targets:  # saves time
+            sample = sample.copy()
+            del sample["normals"]
         view, zoom = self.draw_view(source.shape[:2], random)
         out = view_sample(sample, view)
         out.pop("masks", None)  # of the whole image

@@ -1,5 +1,6 @@
 """Applies the geometry of a crop (:class:`dpt.geometry.View`) to images, maps and whole samples."""
 
+from collections.abc import Callable
 from typing import Literal
 
 import cv2
@@ -11,9 +12,16 @@ from dpt.types import IGNORE_INDEX, Sample
 
 GREY = 128
 """The value of RGB pixels of a view that lie outside the image; there, bands have no data (NaN)."""
-MapName = Literal["labels", "objects", "depth", "valid"]
-MAP_FILLS: dict[MapName, float] = {"labels": IGNORE_INDEX, "objects": 0, "depth": 0, "valid": False}
+MapName = Literal["labels", "objects", "depth", "valid", "normals"]
+MAP_FILLS: dict[MapName, float] = {
+    "labels": IGNORE_INDEX,
+    "objects": 0,
+    "depth": 0,
+    "valid": False,
+    "normals": 0,
+}
 """The values of the maps outside the image."""
+Resize = Callable[[np.ndarray, tuple[int, int]], np.ndarray]
 _MAX_SIDE = 2**15 - 2
 """Longest side of an array that OpenCV 4 warps, in pixels."""
 
@@ -29,8 +37,11 @@ def view_sample(sample: Sample, view: View) -> Sample:
     for name, fill in MAP_FILLS.items():
         if name in sample:
             out[name] = view_map(resize_map(sample[name], (height, width)), view, fill)
+    camera, turn = view.map_camera(sample.get("K", np.eye(3)))
     if "K" in sample:
-        out["K"], _ = view.map_camera(sample["K"])
+        out["K"] = camera
+    if "normals" in out:
+        out["normals"][..., :2] = out["normals"][..., :2] @ turn.T
     return out
 
 
@@ -41,21 +52,22 @@ def view_image(image: np.ndarray, view: View) -> np.ndarray:
     """
     fill = GREY if image.dtype == np.uint8 else np.nan
     if view.window is not None:
-        return _resized_window(image, view, view.window, fill)
+        return _resized_window(image, view, view.window, fill, resize_image)
     if view.shrinks_by >= 2 or max(image.shape) > _MAX_SIDE:
         image, view = _reduced(image, view, factor=max(1, int(view.shrinks_by)))
     return by_four_bands(image, lambda bands: _warp(bands, view, fill, cv2.INTER_LINEAR))
 
 
 def view_map(values: np.ndarray, view: View, fill: float) -> np.ndarray:
-    """Returns a view of labels, objects, depth or a mask (H, W), by nearest neighbour.
+    """Returns a view of labels, objects, depth or a mask (H, W), or of normals (H, W, 3) whose
+    vectors stay as they are, by nearest neighbour.
 
     Args:
         fill: the value outside the map.
     """
     plain = values.view(np.uint8) if values.dtype == bool else values
     if view.window is not None:
-        out = _resized_window(plain, view, view.window, fill)
+        out = _resized_window(plain, view, view.window, fill, resize_map)
     else:
         if max(plain.shape) > _MAX_SIDE:
             plain, view = _reduced(plain, view, factor=1)
@@ -97,7 +109,9 @@ def _reduced(image: np.ndarray, view: View, factor: int) -> tuple[np.ndarray, Vi
     return small, reducing.inverse(image.shape[:2]).then(view)
 
 
-def _resized_window(array: np.ndarray, view: View, window: Window, fill: float) -> np.ndarray:
+def _resized_window(
+    array: np.ndarray, view: View, window: Window, fill: float, resize: Resize
+) -> np.ndarray:
     """Cuts the window of a view, resizes it and mirrors it: the same as a warp, but faster."""
     inside: list[slice] = []
     target: list[slice] = []
@@ -113,15 +127,11 @@ def _resized_window(array: np.ndarray, view: View, window: Window, fill: float) 
     part = array[*inside]
     shape = (target[0].stop - target[0].start, target[1].stop - target[1].start)
     if part.size and shape == view.size:
-        out = _resized(part, shape)
+        out = resize(part, shape)
     else:
         out = np.full((*view.size, *array.shape[2:]), fill, array.dtype)
         if part.size:
-            out[*target] = _resized(part, shape)
+            out[*target] = resize(part, shape)
     if view.matrix[0, 0] < 0:
         return cv2.flip(out, 1).reshape(out.shape)
     return out.copy() if np.may_share_memory(out, array) else out
-
-
-def _resized(array: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    return resize_image(array, size) if array.ndim == 3 else resize_map(array, size)

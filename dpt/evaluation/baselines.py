@@ -14,6 +14,7 @@ from torch import Tensor
 from dpt.data import DataError, Dataset, read_in_order
 from dpt.data.loading import collate_eval
 from dpt.data.resize import by_four_bands, resize_map
+from dpt.data.view import MAP_FILLS
 from dpt.objectives import Objective
 from dpt.run_log import tracked
 from dpt.types import Batch, HeadOutput
@@ -130,7 +131,7 @@ def _sample(dataset: Dataset, size: tuple[int, int] | None, index: int) -> Batch
     with suppress(DataError):
         sample = dataset[index].copy()
         arrays = cast(dict[str, np.ndarray], sample)
-        for key in ("labels", "objects", "depth", "valid"):
+        for key in MAP_FILLS:
             if key in sample and size is not None:
                 arrays[key] = resize_map(arrays[key], size)
         image = by_four_bands(

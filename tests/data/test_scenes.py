@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from dpt import geometry
 from dpt.config.objects import check_arguments
 from dpt.data.scenes import shading
 from dpt.data.scenes.dataset import CLASSES, MAX_DEPTH, ScenesDataset
@@ -73,6 +74,30 @@ def test_scenes_samples_are_as_promised(train):
     assert np.mean([sample["valid"].mean() for sample in train]) > 0.7
 
 
+def test_scenes_normals_are_those_of_their_depth():
+    size = (240, 320)
+    found = []
+    for index in range(6):
+        sample = ScenesDataset(split="val", size=size)[index]
+        scene = LAYOUTS[ScenesDataset.class_id_names[sample["class_id"]]]
+        rng = np.random.default_rng((0, 1, index))
+        rng.integers(len(LAYOUTS))
+        K = geometry.Camera.from_focal(scene(rng).camera.focal * size[1], size).K
+        exact, depth, valid = sample["normals"], sample["depth"], sample["valid"]
+        fitted = geometry.normals_of_depth(depth, K, valid, radius=1)
+        length = np.linalg.norm(exact, axis=2)
+        np.testing.assert_allclose(length[length > 0], 1, atol=1e-5)
+        assert np.array_equal(length == 0, sample["labels"] == shading.SKY)
+        points = geometry.unproject(depth, K)
+        is_facing = (points * exact).sum(2)[valid] < 1e-3
+        assert is_facing.mean() > 0.9999  # all but a few at the rims of cones
+        cosine = (fitted * exact).sum(2)[valid & fitted.any(axis=2)]
+        found.append(np.degrees(np.arccos(cosine.clip(-1, 1))))
+    errors = np.concatenate(found)
+    assert np.median(errors) < 0.1
+    assert np.mean(errors < 2) > 0.95  # all but the edges of solids
+
+
 def test_scenes_every_class_and_every_kind_of_scene_occurs(train):
     ids = np.unique(np.concatenate([sample["labels"].ravel() for sample in train]))
     assert ids.tolist() == list(range(len(CLASSES)))
@@ -90,7 +115,7 @@ def test_scenes_value_is_the_free_distance_ahead(train):
 @pytest.mark.parametrize("kind", LAYOUTS)
 def test_render_depth_back_projects_to_floors_and_ceilings(kind):
     scene = LAYOUTS[kind](np.random.default_rng(list(LAYOUTS).index(kind)))
-    _, depth, labels, _ = shading.render(scene, SMALL, np.random.default_rng(0))
+    _, depth, labels, _, _ = shading.render(scene, SMALL, np.random.default_rng(0))
     rows, columns = np.indices(SMALL) + 0.5
     focal = scene.camera.focal * SMALL[1]
     local = np.stack([(columns - SMALL[1] / 2) / focal, (rows - SMALL[0] / 2) / focal])

@@ -22,6 +22,7 @@ from dpt.data.formats.part import FilePart
 from dpt.data.resize import resize_image, resize_map
 from dpt.data.view import MAP_FILLS
 from dpt.files import DataError, data_root, few, files_below, path_below, printable, read_bytes
+from dpt.geometry import Camera, normals_of_depth
 from dpt.types import DatasetInfo, ObjectMask, Sample
 
 MAX_OBJECTS = 65535
@@ -82,6 +83,9 @@ class FileDataset(Dataset):
 
     Args:
         min_depth, max_depth: limits of valid depth, in metres.
+        normals_from_depth: radius in pixels of the windows of depth by which samples get normals,
+            see :func:`dpt.geometry.normals_of_depth`; None: they get none. They are computed at the
+            size of the depth files, before anything is resized.
         cache: keep decoded samples in memory.
         cache_size: [H, W]; with ``cache``, the train split keeps images scaled down to the
             smallest size that covers this. Other splits are kept at their own size.
@@ -117,6 +121,7 @@ class FileDataset(Dataset):
     split: str
     min_depth: float = 1e-3
     max_depth: float | None = None
+    normals_from_depth: Annotated[int, Field(ge=1, le=100)] | None = None
     cache: bool = False
     cache_size: tuple[_Side, _Side] | None = None
     fractions: Mapping[str, float] | None = None
@@ -281,6 +286,10 @@ class FileDataset(Dataset):
         info = DatasetInfo(targets=())
         if depth := self.depth_rule:
             info = DatasetInfo(("depth",), min_depth=depth.min_depth, max_depth=depth.max_depth)
+        if self.normals_from_depth is not None:
+            if self.depth_rule is None:
+                raise DataError("data.normals_from_depth has no effect without depth: leave it out")
+            info = replace(info, targets=(*info.targets, "normals"))
         if labels := self.label_rule:
             targets, names = (*info.targets, "labels"), labels.class_names
             info = replace(info, targets=targets, class_names=names, palette=labels.palette)
@@ -300,9 +309,9 @@ class FileDataset(Dataset):
     def __getitem__(self, index: int) -> Sample:
         """Returns the sample as it is on disk. A cached sample's arrays are read-only."""
         if not self.cache:
-            return self.read_sample(index)
+            return self._read_with_normals(index)
         if index not in self._cache:
-            sample = self.read_sample(index)
+            sample = self._read_with_normals(index)
             if self.cache_size is not None and self.is_train:
                 self.check(sample)
                 _shrink(sample, self.cache_size)
@@ -311,6 +320,19 @@ class FileDataset(Dataset):
                     value.setflags(write=False)
             self._cache[index] = sample
         return self._cache[index].copy()
+
+    def _read_with_normals(self, index: int) -> Sample:
+        sample = self.read_sample(index)
+        if self.normals_from_depth is None or "depth" not in sample:
+            return sample
+        if "K" not in sample:
+            fault = "normals need the camera, which is unknown"
+            raise DataError(f"{sample['name']}: {fault}: leave data.normals_from_depth out")
+        depth, valid = sample["depth"], sample["valid"]
+        height, width = sample["image"].shape[:2]
+        K = Camera(sample["K"], (height, width)).resized(depth.shape).K
+        sample["normals"] = normals_of_depth(depth, K, valid, radius=self.normals_from_depth)
+        return sample
 
     def preload(self) -> None:
         if self.cache:
@@ -486,7 +508,7 @@ def _shrink(sample: Sample, cover: Sequence[int]) -> None:
     scale = min(1.0, max(cover[0] / height, cover[1] / width))
     size = (round(height * scale), round(width * scale))
     sample["image"] = resize_image(sample["image"], size)
-    for key in ("labels", "objects", "depth", "valid"):
+    for key in MAP_FILLS:
         if key in sample:
             sample[key] = resize_map(sample[key], size)
     sample.pop("masks", None)

@@ -36,7 +36,8 @@ MIN_PIXELS = 16
 
 @dataclass(kw_only=True, eq=False)
 class ScenesDataset(Dataset):
-    """Rendered scenes. ``depth`` is exact at the pixel centres, invalid in the sky and beyond 20 m.
+    """Rendered scenes. ``depth`` is exact at the pixel centres, invalid in the sky and beyond 20 m;
+    ``normals`` are exact, unknown in the sky alone.
 
     ``class_id`` is the kind of scene; ``value`` is the smallest depth in the middle third of the
     image (in both directions), at most 20. ``caption`` names the kind and the visible objects.
@@ -48,7 +49,7 @@ class ScenesDataset(Dataset):
     """
 
     info = DatasetInfo(
-        targets=("depth", "labels", "objects", "class_id", "value", "caption"),
+        targets=("depth", "normals", "labels", "objects", "class_id", "value", "caption"),
         class_names=tuple(CLASSES),
         palette=tuple(CLASSES.values()),
         max_depth=MAX_DEPTH,
@@ -79,13 +80,14 @@ class ScenesDataset(Dataset):
         rng = np.random.default_rng((self.seed, SPLITS[self.split], int(index)))
         class_id = int(rng.integers(len(LAYOUTS)))
         scene = LAYOUTS[self.class_id_names[class_id]](rng)
-        image, depth, labels, objects = render(scene, self.size, rng)
+        image, depth, labels, objects, normals = render(scene, self.size, rng)
         valid = depth <= MAX_DEPTH
         height, width = self.size[0] // 3, self.size[1] // 3
         return Sample(
             image=image,
             depth=np.where(valid, depth, np.float32(0)),
             valid=valid,
+            normals=normals,
             labels=labels,
             objects=objects,
             class_id=class_id,

@@ -7,6 +7,7 @@ float32.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -80,15 +81,19 @@ class Scene:
     blur: float  # sigma of a Gaussian, pixels
 
 
-@np.errstate(all="ignore")  # misses are NaN, the sky is inf
-def render(
-    scene: Scene, size: tuple[int, int], rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Returns an image, its depth, labels and objects.
+class Rendering(NamedTuple):
+    """What the camera of a scene sees at each pixel centre."""
 
-    The image is uint8 RGB (H, W, 3); the z-depth at the pixel centres is float32 (H, W), in metres,
-    inf in the sky; labels are uint8 (H, W); objects are uint16 (H, W), 0 where there is none.
-    """
+    image: np.ndarray  # uint8 RGB (H, W, 3)
+    depth: np.ndarray  # float32 (H, W), z-depth in metres, inf in the sky
+    labels: np.ndarray  # uint8 (H, W)
+    objects: np.ndarray  # uint16 (H, W), 0 where there is none
+    normals: np.ndarray  # float32 (H, W, 3), see dpt.types.Sample; zeros in the sky
+
+
+@np.errstate(all="ignore")  # misses are NaN, the sky is inf
+def render(scene: Scene, size: tuple[int, int], rng: np.random.Generator) -> Rendering:
+    """Returns an image of ``size`` (H, W) of a scene, and its maps."""
     rays, depth, surface = first_hits(scene.camera, scene.shell, scene.solids, size)
     count = len(scene.solids)
     shaded_depth = np.minimum(depth, _FAR)
@@ -129,7 +134,9 @@ def render(
         color[:, above] = _sky_color(scene.sky, scene.light, rays.take(above, axis=1))
     image = np.ascontiguousarray(color.T).reshape(*size, 3)
     picture = _photograph(image, scene, rng)
-    return picture, depth.reshape(size), labels.reshape(size), objects.reshape(size)
+    maps = (depth.reshape(size), labels.reshape(size), objects.reshape(size))
+    in_camera = np.ascontiguousarray((scene.camera.rotation @ normals).T)
+    return Rendering(picture, *maps, in_camera.reshape(*size, 3))
 
 
 def _unwrap(solid: Solid, local: np.ndarray) -> np.ndarray:

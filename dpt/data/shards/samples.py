@@ -1,8 +1,8 @@
 """Lossless conversion of a sample to the files that a shard stores of it, and back.
 
 The image keeps the bytes of its own file; bands are a compressed float32 array. Class ids become an
-8-bit PNG, object ids a 16-bit one, depth a compressed float32 array with 0 where it is invalid.
-Scalars and the run lengths of masks are stored as JSON.
+8-bit PNG, object ids a 16-bit one, depth a compressed float32 array with 0 where it is invalid,
+normals another one. Scalars and the run lengths of masks are stored as JSON.
 """
 
 import json
@@ -36,7 +36,7 @@ class _Scalars:
 
 _SCALARS = TypeAdapter(_Scalars)
 _BANDS = "image.npz"
-_NO_IMAGES = ("labels.png", "objects.png", "depth.npz", "json")
+_NO_IMAGES = ("labels.png", "objects.png", "depth.npz", "normals.npz", "json")
 
 
 def encode_sample(sample: Sample) -> dict[str, bytes]:
@@ -65,6 +65,8 @@ def encode_sample(sample: Sample) -> dict[str, bytes]:
     if "depth" in sample:
         depth = np.where(sample["valid"], sample["depth"], np.float32(0))
         files["depth.npz"] = _npz(depth=depth)
+    if "normals" in sample:
+        files["normals.npz"] = _npz(normals=sample["normals"])
     scalars = {k: value for k, value in sample.items() if k in _Scalars.__annotations__}
     text = json.dumps(scalars, default=lambda number: number.item())
     return {**files, "json": text.encode()}
@@ -104,6 +106,9 @@ def decode_sample(files: Mapping[str, bytes], *, source: str) -> Sample:
         if depth.dtype != np.float32:
             raise DataError(f"{path}: depth is {depth.dtype}, not float32: pack the data again")
         sample["depth"], sample["valid"] = depth, (depth > 0) & (depth < np.inf)
+    if "normals.npz" in files:
+        path = f"{source}.normals.npz"
+        sample["normals"] = arrays.read_numpy(path, data=files["normals.npz"])
     return sample
 
 
