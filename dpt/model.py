@@ -31,7 +31,12 @@ class DPT(Network):
     def __init__(self, config: ModelConfig, network: Network | None = None) -> None:
         config = deepcopy(config)
         network = config.build() if network is None else network
-        super().__init__(encoder=network.encoder, decoder=network.decoder, heads=network.heads)
+        super().__init__(
+            encoder=network.encoder,
+            decoder=network.decoder,
+            heads=network.heads,
+            decoders=network.decoders,
+        )
         self.config = config
         self.calibration = config.calibration
 

@@ -38,7 +38,7 @@ class ModelConfig:
     Attributes:
         name: of the model in logs and tables.
         encoder: its class is chosen by ``kind``.
-        decoder: present even if no head uses it.
+        decoder: of heads without one of their own; present even if there is no such head.
         heads: by name, one of ``dpt.nn.HEADS``.
         preprocessing: how images become inputs of the network.
         calibration: how predicted depth becomes metres for :class:`dpt.Predictor`, or None.
@@ -86,9 +86,7 @@ class ModelConfig:
             encoder=validate(encoder_config, encoder, f"{where}.encoder"),
             decoder=validate(DecoderConfig, values.get("decoder") or {}, f"{where}.decoder"),
             heads={
-                name: validate(
-                    _choose(HEADS, name, f"{where}.heads"), options, f"{where}.heads.{name}"
-                )
+                name: _head_config(name, options, values.get("decoder") or {}, f"{where}.heads")
                 for name, options in heads.items()
             },
             preprocessing=validate(Preprocessing, preprocessing, f"{where}.preprocessing"),
@@ -143,22 +141,44 @@ class ModelConfig:
 
     def _build(self) -> Network:
         encoder = self.encoder.build()
-        has_norm = any(head.batch_norm for head in self.heads.values())
-        self.decoder.resolve(encoder, batch_norm=has_norm)
+        sharing = [head for head in self.heads.values() if head.decoder is None]
+        self.decoder.resolve(encoder, batch_norm=any(head.batch_norm for head in sharing))
+        own = {name: head.decoder for name, head in self.heads.items() if head.decoder is not None}
+        for name, decoder in own.items():
+            decoder.resolve(encoder, batch_norm=self.heads[name].batch_norm)
         if self.multiple_from_encoder:
             self.preprocessing = replace(self.preprocessing, multiple_of=encoder.pad_multiple)
             self.multiple_from_encoder = False
-        width = self.decoder.fusion_channels
-        heads = {name: head.build(encoder, width) for name, head in self.heads.items()}
+        heads = {
+            name: head.build(encoder, (head.decoder or self.decoder).fusion_channels)
+            for name, head in self.heads.items()
+        }
         for name, head in heads.items():
             if head.output.name != name:
                 raise ValueError(
                     f"model.heads.{name}: its OutputSpec has the name {head.output.name!r}, where "
                     f"register_head has {name!r}: use the same one"
                 )
-        uses_decoder = any(head.uses_decoder for head in heads.values())
-        decoder = Decoder(self.decoder, encoder) if uses_decoder else None
-        return Network(encoder=encoder, decoder=decoder, heads=heads)
+            if name in own and not head.uses_decoder:
+                fault = "this head reads the encoder's tokens, and no decoder"
+                raise ValueError(f"model.heads.{name}.decoder: {fault}: leave it out")
+        is_shared = any(head.uses_decoder and name not in own for name, head in heads.items())
+        return Network(
+            encoder=encoder,
+            decoder=Decoder(self.decoder, encoder) if is_shared else None,
+            heads=heads,
+            decoders={name: Decoder(config, encoder) for name, config in own.items()},
+        )
+
+
+def _head_config(name: str, options: object, shared: PlainMapping, where: str) -> HeadConfig:
+    """Returns a head's typed settings; settings that its own decoder lacks are the shared one's."""
+    config = _choose(HEADS, name, where)
+    own = options.get("decoder") if isinstance(options, Mapping) else None
+    if isinstance(options, Mapping) and isinstance(own, Mapping):
+        settings = validate(DecoderConfig, {**shared, **own}, f"{where}.{name}.decoder")
+        options = {**options, "decoder": settings}
+    return validate(config, options, f"{where}.{name}")
 
 
 def _as_they_are(channels: object) -> Plain:

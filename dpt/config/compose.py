@@ -34,7 +34,10 @@ SWEEP = {"-m", "--multirun"}
 HELP = {"-h", "--help"}
 USER_FILES = {"-cd", "--config-dir"}
 PRINTING = {"-c", "--cfg", "--resolve", "-p", "--package", "-i", "--info", "-sc"}
-DATACLASS_SETTINGS = ("augment.", "model.encoder.", "model.decoder.", "model.preprocessing.")
+DATACLASS_SETTINGS = (
+    "augment.",
+    *(f"model.{part}." for part in ("encoder", "decoder", "heads", "preprocessing")),
+)
 """Settings of training that dataclasses check and give defaults to; the files name few of them."""
 TRAINING = {"train", "find-lr", "data check"}
 FLAGS = SWEEP | HELP | USER_FILES | PRINTING | {"--shell-completion"}

@@ -16,7 +16,7 @@ from dpt.model import DPT
 from dpt.model_config import ModelConfig, model_dict
 from dpt.objectives import Objective
 from dpt.process import is_first_rank
-from dpt.validation import Count, Plain, PlainMapping, validate
+from dpt.validation import Count, Plain, PlainMapping, unknown_key, validate
 from dpt.weights import load_encoder_weights, load_model_weights
 from dpt.weights.formats import read
 
@@ -72,9 +72,12 @@ def make_model(
             differ from the named model, replace the settings of the file.
         images: see :func:`image_settings`.
     """
-    complete_heads = model.get("heads") or {}  # of a run that is resumed
+    given_heads = validate(Plain | None, model.get("heads"), "model.heads") or {}
+    trained = [objective.head for objective in objectives.values()]
+    for name in given_heads.keys() - {*trained}:
+        raise ValueError(unknown_key(f"model.heads.{name}", name, trained))
     heads = {
-        o.head: _like(o.head_settings, complete_heads.get(o.head, {})) for o in objectives.values()
+        o.head: _like(o.head_settings, given_heads.get(o.head) or {}) for o in objectives.values()
     }
     configured = {p: dict(validate(Plain | None, model.get(p), f"model.{p}") or {}) for p in PARTS}
     configured["preprocessing"]["image_size"] = list(settings.eval_size)

@@ -90,11 +90,13 @@ def _levels(model: DPT, images: Tensor, shape: Sequence[int]) -> list[np.ndarray
     rows = _section("Tokens: principal components as red, green, blue", pca, names, shape)
     title = "Tokens: norm; single bright patches are outliers"
     rows += _section(title, [heatmap(n) for n in norms], captions, shape)
-    if model.decoder is not None:
-        changes = [level[0] for level in readout_contribution(model, images)]
+    for name, decoder in model.named_decoders().items():
+        changes = [level[0] for level in readout_contribution(model, images, decoder=decoder)]
         captions = [f"{n}: median {np.median(c):.2f}" for n, c in zip(names, changes, strict=True)]
         high = max(*(float(np.quantile(c, 0.99)) for c in changes), 1e-6)
-        title = f"Readout: relative change of each patch by the CLS token, 0 to {high:.2f}"
+        title = (
+            f"Readout of {name}: relative change of each patch by the CLS token, 0 to {high:.2f}"
+        )
         rows += _section(title, [heatmap(c, high=high) for c in changes], captions, shape)
     return rows
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpt.nn import Network, Read
+from dpt.nn import Decoder, Network, Read
 
 
 def token_pca(model: Network, images: Tensor) -> list[np.ndarray]:
@@ -30,19 +30,23 @@ def feature_norms(model: Network, images: Tensor) -> list[np.ndarray]:
 
 
 @torch.no_grad()
-def readout_contribution(model: Network, images: Tensor) -> list[np.ndarray]:
+def readout_contribution(
+    model: Network, images: Tensor, *, decoder: Decoder | None = None
+) -> list[np.ndarray]:
     """Measures how the CLS token changes the readout of each patch: (B, h, w) of each level.
 
     With r(p, c) the output of :class:`dpt.nn.reassemble.Read` for patch token p and CLS token c,
     this is ‖r(p, c) - r(p, 0)‖ / ‖r(p, 0)‖: for readout ``add`` ‖c‖ / ‖p‖, for ``ignore`` 0.
+    ``decoder`` is one of ``model.named_decoders()``; None takes the first.
 
     Raises:
         ValueError: the model has no decoder.
     """
-    if model.decoder is None:
+    decoder = decoder or next(iter(model.named_decoders().values()), None)
+    if decoder is None:
         raise ValueError("this model has no readout: it has no dense head")
     tokens = model.encoder(model.pad(images)[0])
-    reads = [module for module in model.decoder.reassemble.modules() if isinstance(module, Read)]
+    reads = [module for module in decoder.reassemble.modules() if isinstance(module, Read)]
     changes = []
     for read, level, grid in zip(reads, tokens.levels, tokens.grids, strict=True):
         without_cls = level.clone()

@@ -6,6 +6,7 @@ from pkgutil import iter_modules
 from dpt.nn.base import (
     ENCODERS,
     HEADS,
+    DecoderConfig,
     Encoder,
     EncoderConfig,
     Features,
@@ -24,7 +25,7 @@ from dpt.nn.encoders import (
     TimmConfig,
     TimmEncoder,
 )
-from dpt.nn.fusion import Decoder, DecoderConfig, Fusion, ResidualConvUnit
+from dpt.nn.fusion import Decoder, Fusion, ResidualConvUnit
 from dpt.nn.heads import (
     ClassificationHeadConfig,
     DepthHead,

@@ -6,10 +6,12 @@ from dataclasses import dataclass, replace
 from types import EllipsisType
 from typing import ClassVar, Literal, NamedTuple, TypeVar
 
-from pydantic import ConfigDict
+import pydantic.dataclasses
+from pydantic import ConfigDict, Field, PositiveInt
 from torch import Tensor, nn
 
 from dpt.functional import upsample
+from dpt.nn.reassemble import ReadoutMode
 from dpt.types import HeadOutput, HeadPrediction, OutputSpec, Tokens, tensors_in
 
 Padding = Literal["bottom_right", "center"]
@@ -182,16 +184,65 @@ class EncoderConfig(ABC):
         """Returns the encoder, randomly initialised."""
 
 
+@pydantic.dataclasses.dataclass(kw_only=True, config=STRICT)
+class DecoderConfig:
+    """Settings of :class:`dpt.nn.Decoder`.
+
+    Attributes:
+        reassemble_channels: channels of each level's map, shallow to deep; None keeps D and omits
+            the Project step.
+        fusion_channels: of the 3×3 convolution after Reassemble and of all layers after it.
+        readout: mode of :class:`dpt.nn.reassemble.Read` on levels with a CLS token.
+        scales: ratio of each map's size to its token grid; each map is twice as large as the next.
+            ``auto`` derives them from the encoder's strides (4, 2, 1, 1/2 for a plain ViT).
+        batch_norm: BN in the residual units. ``auto``: only in models with a head for classes of
+            pixels, as in official DPT.
+        unit_bias: bias in the residual units' convolutions. ``auto``: where no BN follows
+            (official DPT); MiDaS and Depth Anything always have one, DINOv2's heads never.
+        align: how a fused map is matched to the next level's map (the lateral) on odd grids:
+            ``to_lateral`` resizes the fused map to the lateral's size; ``resize_lateral`` doubles
+            the fused map and resizes the lateral to it (DINOv2's heads, transformers).
+        output_project: a 3×3 convolution and ReLU after the last fusion (DINOv2's heads).
+        deepest_unit: a residual unit on the deepest lateral too (segmentation_models.pytorch);
+            official DPT has none.
+    """
+
+    reassemble_channels: tuple[PositiveInt | None, ...] = (96, 192, 384, 768)
+    fusion_channels: int = Field(256, ge=2)
+    readout: ReadoutMode = "project"
+    scales: tuple[float, ...] | Literal["auto"] = "auto"
+    batch_norm: bool | Literal["auto"] = "auto"
+    unit_bias: bool | Literal["auto"] = "auto"
+    align: Literal["to_lateral", "resize_lateral"] = "to_lateral"
+    output_project: bool = False
+    deepest_unit: bool = False
+
+    def resolve(self, encoder: Encoder, *, batch_norm: bool) -> None:
+        """Replaces every ``auto`` by its value."""
+        strides = encoder.strides
+        if self.scales == "auto":
+            base = min(strides[0], strides[-1] / 4)
+            self.scales = tuple(s / (base * 2**i) for i, s in enumerate(strides))
+        if self.batch_norm == "auto":
+            self.batch_norm = batch_norm
+        if self.unit_bias == "auto":
+            self.unit_bias = not self.batch_norm
+
+
+@dataclass(kw_only=True)
 class HeadConfig(ABC):
     """Settings of a head: a dataclass.
 
     Attributes:
+        decoder: settings of a decoder that this head alone reads; None: the model's decoder, which
+            all such heads share.
         batch_norm: whether the decoder has BN by default.
         meanings: by layer, the settings that decide what its output means: weights of a head with
             other values of them are not loaded into it.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    decoder: DecoderConfig | None = None
     batch_norm: ClassVar[bool] = False
     meanings: ClassVar[dict[str, tuple[str, ...]]] = {}
 

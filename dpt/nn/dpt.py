@@ -1,6 +1,7 @@
 """The Dense Prediction Transformer (Ranftl et al. 2021): encoder, decoder, heads."""
 
 from collections.abc import Mapping, MutableMapping
+from types import MappingProxyType
 from typing import Literal, cast, overload
 
 import torch
@@ -14,32 +15,55 @@ from dpt.types import HeadOutput, HeadPrediction, OutputSpec
 
 
 class Network(nn.Module):
-    """One encoder, one decoder, any set of heads.
+    """One encoder, any set of heads, and the decoders that they read.
 
     Args:
         encoder: images to tokens.
-        decoder: tokens to a feature map; None if every head reads the encoder's tokens.
+        decoder: tokens to the feature map of every head without a decoder of its own; None if there
+            is no such head, or if such heads read the encoder's tokens.
         heads: by the name under which their output is returned.
+        decoders: of heads that share no decoder, by the head's name.
     """
 
     encoder: Encoder
     decoder: Decoder | None
     heads: MutableMapping[str, Head]
+    decoders: MutableMapping[str, Decoder]
     predicts_only = False
     """Whether this is a copy for prediction only, see :mod:`dpt.nn.inference`."""
 
     def __init__(
-        self, *, encoder: Encoder, decoder: Decoder | None, heads: Mapping[str, Head]
+        self,
+        *,
+        encoder: Encoder,
+        decoder: Decoder | None,
+        heads: Mapping[str, Head],
+        decoders: Mapping[str, Decoder] = MappingProxyType({}),
     ) -> None:
         super().__init__()
         self.encoder = encoder
         self.decoder = decoder
         self.heads = cast(MutableMapping[str, Head], nn.ModuleDict(heads))
+        self.decoders = cast(MutableMapping[str, Decoder], nn.ModuleDict(decoders))
 
     @property
     def outputs(self) -> dict[str, OutputSpec]:
         """The declaration of each head's prediction, by the head's name."""
         return {name: head.output for name, head in self.heads.items()}
+
+    def named_decoders(self) -> dict[str, Decoder]:
+        """Returns every decoder by its module's name, ``decoder`` or ``decoders.HEAD``."""
+        shared = {} if self.decoder is None else {"decoder": self.decoder}
+        return shared | {f"decoders.{name}": decoder for name, decoder in self.decoders.items()}
+
+    def features(self, images: Tensor) -> dict[str, Features]:
+        """Returns what each head reads of padded images, from one pass of the encoder."""
+        tokens = self.encoder(images)
+        maps = [] if self.decoder is None else self.decoder.fuse(tokens)
+        own_maps = {name: decoder.fuse(tokens) for name, decoder in self.decoders.items()}
+        return {
+            name: Features(self.encoder, tokens, own_maps.get(name, maps)) for name in self.heads
+        }
 
     def pad(self, images: Tensor) -> tuple[Tensor, Window]:
         """Pads images (B, C, H, W) to multiples of the encoder's ``pad_multiple``.
@@ -101,15 +125,13 @@ class Network(nn.Module):
         self._check(images)
         padded, window = self.pad(images)
         size = (padded.shape[-2], padded.shape[-1])
-        tokens = self.encoder(padded)
-        maps = [] if self.decoder is None else self.decoder.fuse(tokens)
-        features = Features(self.encoder, tokens, maps)
+        features = self.features(padded)
         if not raw:
             return {
-                name: head.crop(head(features, size), size, window)
+                name: head.crop(head(features[name], size), size, window)
                 for name, head in self.heads.items()
             }
-        outputs = {name: head.raw(features, size) for name, head in self.heads.items()}
+        outputs = {name: head.raw(features[name], size) for name, head in self.heads.items()}
         if padded is images:
             return outputs
         return {

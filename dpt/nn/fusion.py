@@ -1,63 +1,15 @@
 """Fusion (Ranftl et al. 2021, section 3.2 and figure 1, right) and the decoder built from it."""
 
 from functools import partial
-from typing import Literal
 
 import torch.nn.functional as F
-from pydantic import Field, PositiveInt
-from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn.utils import fuse_conv_bn_eval
 
 from dpt.functional import norm_relu_conv2d, resize, upsample, upsample_conv2d
-from dpt.nn.base import STRICT, Encoder, FusedMap
-from dpt.nn.reassemble import ReadoutMode, Reassemble
+from dpt.nn.base import DecoderConfig, Encoder, FusedMap
+from dpt.nn.reassemble import Reassemble
 from dpt.types import Tokens
-
-
-@dataclass(kw_only=True, config=STRICT)
-class DecoderConfig:
-    """Settings of :class:`Decoder`.
-
-    Attributes:
-        reassemble_channels: channels of each level's map, shallow to deep; None keeps D and omits
-            the Project step.
-        fusion_channels: of the 3×3 convolution after Reassemble and of all layers after it.
-        readout: mode of :class:`dpt.nn.reassemble.Read` on levels with a CLS token.
-        scales: ratio of each map's size to its token grid; each map is twice as large as the next.
-            ``auto`` derives them from the encoder's strides (4, 2, 1, 1/2 for a plain ViT).
-        batch_norm: BN in the residual units. ``auto``: only in models with a head for classes of
-            pixels, as in official DPT.
-        unit_bias: bias in the residual units' convolutions. ``auto``: where no BN follows
-            (official DPT); MiDaS and Depth Anything always have one, DINOv2's heads never.
-        align: how a fused map is matched to the next level's map (the lateral) on odd grids:
-            ``to_lateral`` resizes the fused map to the lateral's size; ``resize_lateral`` doubles
-            the fused map and resizes the lateral to it (DINOv2's heads, transformers).
-        output_project: a 3×3 convolution and ReLU after the last fusion (DINOv2's heads).
-        deepest_unit: a residual unit on the deepest lateral too (segmentation_models.pytorch);
-            official DPT has none.
-    """
-
-    reassemble_channels: tuple[PositiveInt | None, ...] = (96, 192, 384, 768)
-    fusion_channels: int = Field(256, ge=2)
-    readout: ReadoutMode = "project"
-    scales: tuple[float, ...] | Literal["auto"] = "auto"
-    batch_norm: bool | Literal["auto"] = "auto"
-    unit_bias: bool | Literal["auto"] = "auto"
-    align: Literal["to_lateral", "resize_lateral"] = "to_lateral"
-    output_project: bool = False
-    deepest_unit: bool = False
-
-    def resolve(self, encoder: Encoder, *, batch_norm: bool) -> None:
-        """Replaces every ``auto`` by its value."""
-        strides = encoder.strides
-        if self.scales == "auto":
-            base = min(strides[0], strides[-1] / 4)
-            self.scales = tuple(s / (base * 2**i) for i, s in enumerate(strides))
-        if self.batch_norm == "auto":
-            self.batch_norm = batch_norm
-        if self.unit_bias == "auto":
-            self.unit_bias = not self.batch_norm
 
 
 class ResidualConvUnit(nn.Module):

@@ -5,6 +5,7 @@ Tensors of a file are renamed, moved and resized to fit the encoder; a report li
 
 import math
 import re
+from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -33,7 +34,7 @@ EMBED = "patch_embed.proj.weight"
 PREFIX_TOKENS = ("cls_token", "dist_token", "reg_token")  # in the order of timm and ours
 EMBEDDINGS = (*PREFIX_TOKENS, "pos_embed", EMBED)  # they fit many encoders of the same width
 BIAS_TABLE = ".relative_position_bias_table"
-PART = re.compile(r"heads\.\w+\.auxiliary_layers|heads\.\w+|decoder")
+PART = re.compile(r"heads\.\w+\.auxiliary_layers|heads\.\w+|decoders\.\w+|decoder")
 RENAMED = [
     (re.compile(r"^blocks\.\d+\.(\d+\.)"), r"blocks.\1"),  # DINOv2 trained in chunks of blocks
     (re.compile(r"^(?:register|storage)_tokens$"), "reg_token"),  # DINOv2, DINOv3
@@ -97,7 +98,8 @@ def load_model_weights(
     """Loads the encoder, the decoder and the heads that ``model`` shares with a checkpoint's.
 
     A head's layer is left as it is if only its number of outputs differs (other classes) or their
-    meaning, as :class:`dpt.nn.HeadConfig` declares it (depth in metres after relative depth).
+    meaning, as :class:`dpt.nn.HeadConfig` declares it (depth in metres after relative depth). A
+    head that gets or loses a decoder of its own keeps the decoder's weights where they fit.
 
     Args:
         model: the model to load into.
@@ -110,6 +112,7 @@ def load_model_weights(
             shape; ``model`` is then unchanged.
     """
     by_part, stored_by_part = _by_part(model.state_dict()), _by_part(checkpoint.tensors)
+    moved = _move_decoders(by_part, stored_by_part, model, checkpoint.network)
     shared = [part for part in by_part if part in stored_by_part]
     expected = {k: v for part in shared for k, v in by_part[part].items()}
     fitting = {k: v for part in shared for k, v in stored_by_part[part].items()}
@@ -128,10 +131,39 @@ def load_model_weights(
     with naming(source):
         report = _fit(model.encoder, *_encoder_of(checkpoint), source)
     model.load_state_dict(fitting, strict=False)
-    report.kept, report.outputs = shared, list(outputs.values())
+    report.kept = [f"{part} (from {moved[part]})" if part in moved else part for part in shared]
+    report.outputs = list(outputs.values())
     report.missing += [part for part in by_part if part not in stored_by_part]
-    report.unused += [part for part in stored_by_part if part not in by_part]
+    read = {*by_part, *moved.values()}
+    report.unused += [part for part in stored_by_part if part not in read]
     return report
+
+
+def _move_decoders(
+    by_part: Mapping[str, State], stored: dict[str, State], model: Network, source: Network
+) -> dict[str, str]:
+    """Adds decoders to ``stored`` for heads that read another decoder in the model than there.
+
+    Returns:
+        The name of the stored decoder, by the name of the model's decoder that it was added for.
+    """
+    moved: dict[str, str] = {}
+    for name, head in model.heads.items():
+        ours, theirs = (_decoder_of(name, network) for network in (model, source))
+        if not head.uses_decoder or name not in source.heads or ours in stored:
+            continue
+        tensors = {ours + k.removeprefix(theirs): v for k, v in stored.get(theirs, {}).items()}
+        if _shapes(tensors) == _shapes(by_part[ours]):
+            stored[ours], moved[ours] = tensors, theirs
+    return moved
+
+
+def _decoder_of(head: str, network: Network) -> str:
+    return f"decoders.{head}" if head in network.decoders else "decoder"
+
+
+def _shapes(tensors: Tensors) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in tensors.items()}
 
 
 def _changed_meanings(old: ModelConfig, new: ModelConfig) -> dict[str, str]:

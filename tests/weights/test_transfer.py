@@ -126,3 +126,59 @@ def test_another_architecture_is_refused_and_nothing_is_loaded(change, says):
     with pytest.raises(ValueError, match=rf"^old\.ckpt: another architecture.*{says}"):
         transfer(target, model_of(0))
     assert_equal(target.state_dict(), before)
+
+
+def dense_model(seed, *own, **settings):
+    """A model of two dense heads, of which ``own`` have a decoder of their own."""
+    heads = {"depth": {}, "segmentation": {"num_classes": 5}}
+    return model_of(
+        seed,
+        heads={k: v | ({"decoder": {}} if k in own else {}) for k, v in heads.items()},
+        **settings,
+    )
+
+
+def decoder_tensors(model, name):
+    return model.named_decoders()[name].state_dict()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "moves"),
+    [
+        ((), ("depth",), {"decoder": "decoder", "decoders.depth": "decoder"}),
+        (("depth",), (), {"decoder": "decoder"}),
+        (("depth", "segmentation"), (), {"decoder": "decoders.depth"}),
+        (("depth",), ("depth",), {"decoder": "decoder", "decoders.depth": "decoders.depth"}),
+    ],
+    ids=["gets_its_own", "shares_an_existing_one", "shares_its_own", "keeps_its_own"],
+)
+def test_a_head_takes_its_decoder_along(old, new, moves):
+    norms = {"batch_norm": True}
+    source, target = dense_model(0, *old, **norms), dense_model(1, *new, **norms)
+    report = transfer(target, source)
+    assert [*target.named_decoders()] == [*moves]
+    for name, origin in moves.items():
+        assert_equal(decoder_tensors(target, name), decoder_tensors(source, origin))
+        note = "" if name == origin else f" (from {origin})"
+        assert f"{name}{note}" in report.kept
+    unused = source.named_decoders().keys() - moves.values()
+    assert report.unused == sorted(unused)
+    assert report.missing == []
+
+
+def test_a_decoder_of_another_size_stays_random():
+    source = dense_model(0)
+    heads = {"depth": {"decoder": {"readout": "add"}}}
+    target = model_of(1, heads=heads, batch_norm=True)
+    before = copy(target)
+    report = transfer(target, source)
+    assert_equal(
+        decoder_tensors(target, "decoders.depth"),
+        {
+            k.removeprefix("decoders.depth."): v
+            for k, v in before.items()
+            if k.startswith("decoders")
+        },
+    )
+    assert report.missing == ["decoders.depth"]
+    assert "decoder" in report.unused
