@@ -17,20 +17,18 @@ from safetensors.torch import load_file, save_file
 from servers import running
 from tiny import ON_CPU, TINY_DATA, TINY_VIT, call, checkpoint_of
 
-from dpt.commands.fit import (
+from dpt.commands.fit import seconds_of
+from dpt.data.layouts import Detected, Row, detect
+from dpt.data_check.labels import LabelStatistics
+from dpt.training.recipe import (
     ENCODER,
-    Length,
-    Times,
     enlargement,
     label_settings,
-    length_of,
-    seconds_of,
     settings_of,
     val_images,
     with_rate,
 )
-from dpt.data.layouts import Detected, Row, detect
-from dpt.data_check.labels import LabelStatistics
+from dpt.training.timing import Length, Times, length_of
 
 REFUSED = [  # arguments, and what the message names
     (["empty"], "empty"),
@@ -199,7 +197,8 @@ def test_fit_trains_scores_and_exports(tmp_path, capsys, monkeypatch):
     root, run = folder(tmp_path / "set"), tmp_path / "run"
     clock = itertools.count(0, 30)  # a slow machine: half a minute between two looks at the clock
     times = SimpleNamespace(monotonic=lambda: next(clock), process_time=lambda: 1.0)
-    monkeypatch.setattr("dpt.commands.fit.time", times)
+    for module in ("dpt.commands.fit", "dpt.training.timing"):
+        monkeypatch.setattr(f"{module}.time", times)
     call("fit", str(root), "--time", "40s", *RUN, f"run_dir={run}")
     printed = capsys.readouterr().out
     assert "training: python train.py" in printed

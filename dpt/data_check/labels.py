@@ -15,6 +15,8 @@ from dpt.run_log import write_json
 from dpt.types import IGNORE_INDEX
 from dpt.validation import PlainMapping
 
+MEASURED = "measured.json"
+"""The file that a job writes into its folder for ``dpt fit``."""
 _SAMPLES = 64
 _PIXELS = 40_000_000  # of all samples that are measured together
 _GRID = 4  # cells along a side, in which the fractions of classes are compared
@@ -40,10 +42,10 @@ class LabelStatistics:
 
 
 def measure_labels(cfg: PlainMapping) -> None:
-    """Writes ``measured.json``, the statistics of the training images of a configuration."""
+    """Writes the statistics of the training images of a configuration, :class:`LabelStatistics`."""
     dataset = make_dataset({**cfg["data"], "cache": False}, "train")
     statistics = statistics_of(_label_maps(dataset), dataset.info.num_classes)
-    write_json(Path(cfg["run_dir"]) / "measured.json", asdict(statistics))
+    write_json(Path(cfg["run_dir"]) / MEASURED, asdict(statistics))
 
 
 def _label_maps(dataset: Dataset) -> Iterable[np.ndarray]:
