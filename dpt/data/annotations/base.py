@@ -9,7 +9,7 @@ import os
 import posixpath
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import ClassVar, Literal, NamedTuple
@@ -135,6 +135,24 @@ class AnnotatedImage:
         for k in order:
             positions[pixels_of(codes[k])] = k + 1
         return Raster(np.ascontiguousarray(positions.reshape(size[::-1]).T), codes)
+
+    def maps(
+        self, raster: Raster, class_ids: Mapping[str, int], things: Collection[int], outside: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Returns class ids and object ids, int32 (H, W) each; object ids are 0 outside of things.
+
+        Args:
+            class_ids: by the names of classes.
+            things: class ids whose objects are told apart.
+            outside: class id of pixels without an object.
+        """
+        ids = [(outside, 0)]
+        for number, item in enumerate(self.objects, 1):
+            class_id = class_ids[item.class_name]
+            is_object = class_id in things and not item.is_crowd
+            ids.append((class_id, number if is_object else 0))
+        labels, objects = np.array(ids, np.int32).T[:, raster.positions]
+        return labels, objects
 
 
 @dataclass(frozen=True, kw_only=True)

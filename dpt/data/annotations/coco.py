@@ -4,6 +4,7 @@ import codecs
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,11 +26,12 @@ from dpt.data.annotations.base import (
     Shape,
     local_name,
 )
+from dpt.data.annotations.reading import folder_of, images_of, starts_with
+from dpt.data.annotations.shapes import MaskFile
 from dpt.data.formats import io
 from dpt.data.formats.label_rule import name_of_class
-from dpt.data.formats.rle import Rle, encode_pixels
 from dpt.data.splits import split_word
-from dpt.files import DataError, few, open_file, parse_as, path_below, plural, read_bytes
+from dpt.files import DataError, few, parse_as, path_below, plural, read_bytes
 
 _HEAD_BYTES = 1 << 16
 _LISTS = re.compile(rb'"(images|annotations|categories)"\s*:\s*\[')
@@ -97,20 +99,6 @@ _CONTENT = TypeAdapter(_Content)
 
 
 # ------------------------------------------------------------------------- panoptic pictures
-
-
-@dataclass(frozen=True, eq=False)
-class PictureSegment(Shape):
-    """The pixels of an id in a picture of ids."""
-
-    picture: Path
-    id: str
-
-    def encode(self, size: tuple[int, int]) -> Rle:
-        stored = io.read_objects(self.picture)
-        if stored.shape != size:
-            raise ValueError(f"{self.picture} has the size {stored.shape}, not {size}")
-        return encode_pixels(stored == int(self.id))
 
 
 class PanopticImage(AnnotatedImage):
@@ -271,7 +259,7 @@ class CocoFile:
 def _shape(segment: _Segment, picture: Path | None) -> Shape | None:
     """Returns the shape of a segment; None if it has neither an RLE nor a ring of three points."""
     if picture is not None:
-        return PictureSegment(picture, str(segment.id))
+        return MaskFile(picture, str(segment.id))
     outlines = segment.segmentation
     if isinstance(outlines, list) and any(map(_is_line, outlines)):
         outlines = [ring for ring in outlines if not _is_line(ring)]
@@ -292,13 +280,12 @@ class CocoFormat(AnnotationFormat):
 
     def find(self, root: Path, files: Sequence[str]) -> list[str]:
         paths = [path for path in files if path.lower().endswith(".json")]
-        count = Counter(path.rpartition("/")[0] for path in paths)
-        few_beside = [path for path in paths if count[path.rpartition("/")[0]] <= _MOST_BESIDE]
+        count = Counter(map(folder_of, paths))
+        few_beside = [path for path in paths if count[folder_of(path)] <= _MOST_BESIDE]
         return [path for path in few_beside if _is_coco(root / path)]
 
     def read(self, root: Path, sources: Sequence[str], files: Sequence[str]) -> Annotations:
-        suffixes = tuple(io.IMAGE_SUFFIXES)
-        finder = ImageFinder(root, [path for path in files if path.lower().endswith(suffixes)])
+        finder = ImageFinder(root, images_of(files))
         contents = {source: CocoFile(root / source) for source in sources}
         used_names = [name for content in contents.values() for name in content.used_names]
         source_of_image: dict[Path, str] = {}
@@ -332,13 +319,10 @@ class CocoFormat(AnnotationFormat):
 
 def _is_coco(path: Path) -> bool:
     """Returns whether a file seems to have COCO's three lists, or is cut before their end."""
-    try:
-        with open_file(path) as file:
-            head = file.read(_HEAD_BYTES).removeprefix(codecs.BOM_UTF8).lstrip()
-        if not head.startswith(b"{") or not _LISTS.search(head):
-            return False
-        text = read_bytes(path)
-    except DataError:
+    if not starts_with(path, rb"\A\s*\{.*" + _LISTS.pattern):
         return False
-    names = {match[1] for match in _LISTS.finditer(text)}
-    return len(names) == 3 or not text.rstrip().endswith(b"}")
+    with suppress(DataError):
+        text = read_bytes(path)
+        names = {match[1] for match in _LISTS.finditer(text)}
+        return len(names) == 3 or not text.rstrip().endswith(b"}")
+    return False

@@ -30,7 +30,7 @@ def names_of(datasets: Mapping[str, Dataset], writer: Writer) -> dict[str, dict[
         common = os.path.commonpath([path.parent for path in paths])
         names[split] = {path: path.relative_to(common).with_suffix("").as_posix() for path in paths}
     every_name = [name for of_split in names.values() for name in of_split.values()]
-    if not writer.has_split_folders and len({*every_name}) < len(every_name):
+    if "{split}" not in writer.image_file and len({*every_name}) < len(every_name):
         names = {
             split: {path: f"{split}/{name}" for path, name in of_split.items()}
             for split, of_split in names.items()

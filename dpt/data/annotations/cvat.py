@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import numpy as np
 
 from dpt.data.annotations.base import Polygons, Shape, as_ring
-from dpt.data.annotations.reading import BOX, Part, Reading, ToolFormat
+from dpt.data.annotations.reading import BOX, Reading, Region, ToolFormat
 from dpt.data.annotations.shapes import ellipse, placed
 from dpt.data.formats.rle import Rle, encode_pixels
 from dpt.data.splits import SPLITS
@@ -76,15 +76,16 @@ def _add_content(reading: Reading, source: str, content: ElementTree.Element) ->
             reading.add_class(label.findtext("name", ""), color=label.findtext("color", ""))
     for image in content.iterfind("image"):
         name = image.attrib["name"]
-        parts: list[Part] = []
-        for row in sorted(image, key=lambda row: int(row.get("z_order", "0"))):
-            noun = {"box": BOX}.get(row.tag, row.tag)
-            shape = reading.shape(partial(_shape, row), noun, name)
-            if shape is not None:
-                parts.append(Part(row.attrib["label"], shape, row.get("group_id", "")))
+        rows = sorted(image, key=lambda row: int(row.get("z_order", "0")))
+        parts = reading.parts(map(_region, rows), name)
         size = int(image.attrib["height"]), int(image.attrib["width"])
         split = SPLITS.get(image.get("subset", "").lower(), "")
         reading.add_image(reading.image([name], source), parts, size=size, split=split)
+
+
+def _region(row: ElementTree.Element) -> Region:
+    noun = {"box": BOX}.get(row.tag, row.tag)
+    return Region(row.get("label"), noun, partial(_shape, row), row.get("group_id", ""))
 
 
 def _shape(row: ElementTree.Element) -> Shape:

@@ -6,7 +6,6 @@ whole numbers. A bitmap ("mask") begins with the pixel that its first point name
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import dist
 from pathlib import PurePosixPath
 
@@ -15,9 +14,9 @@ from pydantic import TypeAdapter
 from dpt.data.annotations.base import UNLABELLED, Polygons, Shape, as_ring
 from dpt.data.annotations.reading import (
     MAX_IMAGE_BYTES,
-    Part,
     Points,
     Reading,
+    Region,
     Text,
     ToolFormat,
     read_json,
@@ -38,6 +37,33 @@ class _Shape:
     shape_type: str | None = None
     group_id: Text | None = None
     mask: str | None = None
+
+    @property
+    def region(self) -> Region:
+        label = UNLABELLED if self.label == _IGNORED else self.label
+        return Region(label, self.kind, self.shape, self.group_id or "")
+
+    @property
+    def kind(self) -> str:
+        return self.shape_type or "polygon"
+
+    def shape(self) -> Shape:
+        """Returns its pixels; ValueError if it has no area."""
+        points = self.points
+        if self.kind in _POLYGONS:
+            return Polygons([as_ring(points)])
+        if self.kind == "rectangle" and len(points) == 4:  # of X-AnyLabeling
+            return Box([as_ring(points)])
+        if self.kind in ("rectangle", "circle", "mask") and len(points) == 2:
+            (x0, y0), (x1, y1) = points
+            if self.kind == "rectangle":
+                return Box.of_corners(x0, y0, x1, y1)
+            if self.kind == "circle":  # its centre, and a point on it
+                radius = dist(*points)
+                return ellipse(x0, y0, radius, radius)
+            if self.mask:
+                return Bitmap(self.mask, int(x0), int(y0))
+        raise ValueError("no area")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +99,10 @@ class LabelmeFormat(ToolFormat):
                 reading.leave_out("file", "of another format", source)
                 continue
             names = [content.imagePath, *with_suffixes(PurePosixPath(source).stem)]
-            parts = _parts(reading, content.shapes, source)
+            parts = reading.parts([row.region for row in content.shapes], source)
+            for k, (label, shape, *_) in enumerate(parts):
+                if label == _BACKGROUND:
+                    parts[:k] = [p._replace(shape=Difference(p.shape, [shape])) for p in parts[:k]]
             reading.add_image(reading.image(names, source), parts, size=content.size)
         _add_listed_classes(reading)
 
@@ -86,35 +115,3 @@ def _add_listed_classes(reading: Reading) -> None:
         if reading.class_names <= {*names}:
             for name in names:
                 reading.add_class(name)
-
-
-def _parts(reading: Reading, rows: Sequence[_Shape], source: str) -> list[Part]:
-    parts: list[Part] = []
-    for row in rows:
-        shape = reading.shape(partial(_shape, row), row.shape_type or "polygon", source)
-        if shape is None:
-            continue
-        if row.label == _BACKGROUND:
-            parts = [part._replace(shape=Difference(part.shape, [shape])) for part in parts]
-        label = UNLABELLED if row.label == _IGNORED else row.label
-        parts.append(Part(label, shape, row.group_id or ""))
-    return parts
-
-
-def _shape(row: _Shape) -> Shape:
-    """Returns the pixels of a shape; ValueError if it has no area."""
-    kind, points = row.shape_type or "polygon", row.points
-    if kind in _POLYGONS:
-        return Polygons([as_ring(points)])
-    if kind == "rectangle" and len(points) == 4:  # of X-AnyLabeling
-        return Box([as_ring(points)])
-    if kind in ("rectangle", "circle", "mask") and len(points) == 2:
-        (x0, y0), (x1, y1) = points
-        if kind == "rectangle":
-            return Box.of_corners(x0, y0, x1, y1)
-        if kind == "circle":  # its centre, and a point on it
-            radius = dist(*points)
-            return ellipse(x0, y0, radius, radius)
-        if row.mask:
-            return Bitmap(row.mask, int(x0), int(y0))
-    raise ValueError("no area")

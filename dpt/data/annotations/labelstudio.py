@@ -6,7 +6,7 @@ picture of a region, of which alpha counts, compressed by runs (rle-pack of @thi
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated
@@ -18,9 +18,9 @@ from pydantic import Field, TypeAdapter
 from dpt.data.annotations.base import Shape, as_ring, local_name
 from dpt.data.annotations.reading import (
     BOX,
-    Part,
     Points,
     Reading,
+    Region,
     Text,
     ToolFormat,
     read_json,
@@ -152,7 +152,7 @@ class LabelStudioFormat(ToolFormat):
                     reading.leave_out("annotation", "the image has a later one", place)
                 sizes = (row.size for row in works[-1].result)
                 size = next(filter(None, sizes), None)
-                parts = _parts(reading, works[-1], place)
+                parts = reading.parts(_regions(works[-1]), place)
                 reading.add_image(reading.image(names, source), parts, size=size)
 
 
@@ -168,27 +168,23 @@ def _image_names(task: _Task) -> list[str]:
     return names
 
 
-def _parts(reading: Reading, work: _Work, place: str) -> list[Part]:
+def _regions(work: _Work) -> Iterator[Region]:
     names_of_region = {row.id: row.value.labels for row in work.result if row.value.labels}
-    parts: list[Part] = []
     for row in work.result:
         kind = row.type.removesuffix("labels")
-        if kind not in _KINDS:  # such as a text or a choice
-            continue
-        names = row.value.class_names or names_of_region.get(row.id, [])
-        shape = reading.shape(partial(_shape, row, kind, names), kind, place)
-        if shape is not None:
-            parts.append(Part(names[0], shape, name=row.id))
-    return parts
+        if kind in _KINDS:  # others are such as a text or a choice
+            names = row.value.class_names or names_of_region.get(row.id, [])
+            class_name = names[0] if len(names) == 1 else None
+            yield Region(class_name, kind, partial(_shape, row, kind), name=row.id)
 
 
-def _shape(row: _Result, kind: str, names: Sequence[str]) -> Shape:
-    """Returns the pixels of a region; ValueError if it has no area, or not one class."""
+def _shape(row: _Result, kind: str) -> Shape:
+    """Returns the pixels of a region; ValueError if it has no area."""
     value, size = row.value, row.size
     if kind == BOX:
         raise ValueError("no mask")
-    if len(names) != 1 or row.image_rotation % 360:
-        raise ValueError("not of one class" if len(names) != 1 else "its image is turned")
+    if row.image_rotation % 360:
+        raise ValueError("its image is turned")
     if kind == "brush":
         return _Brush(bytes(value.rle))
     if kind == "polygon":

@@ -30,15 +30,10 @@ def maps_of(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns class ids, uint8 (H, W), and object ids, uint16; later objects are in front."""
     class_ids = {row.name: k for k, row in enumerate(classes)}
-    class_of_position, number_of_position = [IGNORE_INDEX], [0]
-    for number, item in enumerate(image.objects, 1):
-        class_id = class_ids[item.class_name]
-        is_object = classes[class_id].is_thing and not item.is_crowd
-        class_of_position.append(class_id)
-        number_of_position.append(number if is_object else 0)
-    positions = image.rasterise(size, "later").positions
-    labels = np.array(class_of_position, np.uint8)[positions]
-    return labels, np.array(number_of_position, np.uint16)[positions]
+    things = [k for k, row in enumerate(classes) if row.is_thing]
+    raster = image.rasterise(size, "later")
+    labels, objects = image.maps(raster, class_ids, things, IGNORE_INDEX)
+    return labels.astype(np.uint8), objects.astype(np.uint16)
 
 
 def objects_of(sample: Sample, classes: Sequence[AnnotatedClass]) -> Objects:

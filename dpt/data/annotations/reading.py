@@ -108,6 +108,16 @@ class Part(NamedTuple):
     name: str = ""  # what messages call it
 
 
+class Region(NamedTuple):
+    """A shape in a file, before it is known whether it has an area."""
+
+    class_name: str | None  # None if it is not known, or not one
+    noun: str  # what messages call its kind, such as polygon
+    make: Callable[[], Shape]  # returns its pixels; ValueError if it has no area
+    group: str = ""
+    name: str = ""
+
+
 class Reading:
     """Collects what a reader finds, and counts what it leaves out.
 
@@ -146,13 +156,22 @@ class Reading:
             self._missing.append(path)
         return path
 
-    def shape(self, make: Callable[[], Shape], noun: str, place: str) -> Shape | None:
-        """Returns the shape that ``make`` returns; None for a ValueError, which is counted."""
-        try:
-            return make()
-        except ValueError as error:
-            self.leave_out(noun, str(error), place)
-            return None
+    def parts(self, regions: Iterable[Region], place: str) -> list[Part]:
+        """Returns the regions with a class and an area, and counts the others.
+
+        Args:
+            place: what messages call the image.
+        """
+        parts: list[Part] = []
+        for class_name, noun, make, group, name in regions:
+            try:
+                shape = make()
+                if class_name is None:
+                    raise ValueError("not of one class")
+                parts.append(Part(class_name, shape, group, name))
+            except ValueError as error:
+                self.leave_out(noun, str(error), place)
+        return parts
 
     def leave_out(self, noun: str, why: str, place: str) -> None:
         """Counts one more that has no place in the labels, such as a "line" with "no area"."""

@@ -90,16 +90,17 @@ class RelativePolygon(Shape):
 
 @dataclass(frozen=True, eq=False)
 class MaskFile(Shape):
-    """The pixels of a picture that are not 0."""
+    """The pixels of a picture that are not 0, or those with one id."""
 
     path: Path
+    id: str = ""
 
     def encode(self, size: tuple[int, int]) -> Rle:
         ids = read_objects(self.path)
         if ids.shape != size:
             sizes = f"{ids.shape[1]}x{ids.shape[0]} pixels, but its image {size[1]}x{size[0]}"
             raise DataError(f"{self.path}: {sizes}: use masks of the image's size")
-        return encode_pixels(ids != 0)
+        return encode_pixels(ids == int(self.id) if self.id else ids != 0)
 
 
 def mask_of(picture: Picture) -> np.ndarray:

@@ -7,7 +7,6 @@ polygon, those of the outline of a hole to the hole. A bitmap begins with the pi
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path, PurePosixPath
 
 import cv2
@@ -17,9 +16,9 @@ from pydantic import TypeAdapter
 from dpt.data.annotations.base import Shape, as_ring
 from dpt.data.annotations.reading import (
     MAX_IMAGE_BYTES,
-    Part,
     Points,
     Reading,
+    Region,
     ToolFormat,
     files_like,
     read_json,
@@ -66,6 +65,23 @@ class _Object:
     geometryType: str = ""  # noqa: N815 - absent in old exports
     points: _Outlines | None = None
     bitmap: _BitmapRow | None = None
+
+    @property
+    def region(self) -> Region:
+        return Region(self.classTitle, self.geometryType or "object", self.shape)
+
+    def shape(self) -> Shape:
+        """Returns its pixels; ValueError if it has no area."""
+        outlines = self.points or _Outlines()
+        if self.bitmap is not None and self.bitmap.data:
+            return Bitmap(self.bitmap.data, *self.bitmap.origin, is_zipped=True)
+        if self.geometryType == "rectangle" and len(outlines.exterior) == 2:
+            (x0, y0), (x1, y1) = outlines.exterior
+            return Box.of_corners(x0, y0, x1 + 1, y1 + 1)
+        if self.geometryType in ("polygon", ""):
+            holes = [np.array(hole) for hole in outlines.interior if len(hole)]
+            return _PixelPolygon(as_ring(outlines.exterior), holes)
+        raise ValueError("no area")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,11 +130,7 @@ class SuperviselyFormat(ToolFormat):
             content = read_json(_FILE, reading.root / source, self.title, limit=MAX_IMAGE_BYTES)
             path = PurePosixPath(source)
             stem = str(path.parent.with_name("img") / path.stem)
-            parts: list[Part] = []
-            for row in content.objects:
-                shape = reading.shape(partial(_shape, row), row.geometryType or "object", source)
-                if shape is not None:
-                    parts.append(Part(row.classTitle, shape))
+            parts = reading.parts([row.region for row in content.objects], source)
             image = reading.image([stem, *with_suffixes(stem)], source)
             reading.add_image(image, parts, size=(content.size.height, content.size.width))
 
@@ -127,17 +139,3 @@ def _metas(sources: Sequence[str], files: Sequence[str]) -> list[str]:
     """Returns the files of classes of the projects of label files."""
     datasets = {PurePosixPath(source).parent.parent for source in sources}
     return sorted({str(dataset.parent / "meta.json") for dataset in datasets}.intersection(files))
-
-
-def _shape(row: _Object) -> Shape:
-    """Returns the pixels of an object; ValueError if it has no area."""
-    outlines = row.points or _Outlines()
-    if row.bitmap is not None and row.bitmap.data:
-        return Bitmap(row.bitmap.data, *row.bitmap.origin, is_zipped=True)
-    if row.geometryType == "rectangle" and len(outlines.exterior) == 2:
-        (x0, y0), (x1, y1) = outlines.exterior
-        return Box.of_corners(x0, y0, x1 + 1, y1 + 1)
-    if row.geometryType in ("polygon", ""):
-        holes = [np.array(hole) for hole in outlines.interior if len(hole)]
-        return _PixelPolygon(as_ring(outlines.exterior), holes)
-    raise ValueError("no area")

@@ -6,14 +6,13 @@ edges lie at whole numbers.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
 from pydantic import BeforeValidator, TypeAdapter
 
 from dpt.data.annotations.base import Polygons, Shape, as_ring
-from dpt.data.annotations.reading import Part, Reading, ToolFormat, read_json
+from dpt.data.annotations.reading import Reading, Region, ToolFormat, read_json
 from dpt.data.annotations.shapes import Box, ellipse
 from dpt.files import DataError, few
 
@@ -36,6 +35,19 @@ class _Shape:
     theta: float = 0.0  # radians
     all_points_x: list[float] = field(default_factory=list)
     all_points_y: list[float] = field(default_factory=list)
+
+    def shape(self) -> Shape:
+        """Returns its pixels; ValueError if it has no area."""
+        if self.name == "rect":
+            return Box.of_corners(self.x, self.y, self.x + self.width, self.y + self.height)
+        if self.name == "polygon":
+            points = zip(self.all_points_x, self.all_points_y, strict=True)
+            return Polygons([as_ring([*points])])
+        if self.name == "circle":
+            return ellipse(self.cx, self.cy, self.r, self.r)
+        if self.name == "ellipse":
+            return ellipse(self.cx, self.cy, self.rx, self.ry, self.theta)
+        raise ValueError("no area")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,26 +112,20 @@ class ViaFormat(ToolFormat):
                 rows[image] = row
         attribute = _class_attribute([*rows.values()], reading.root / sources[0])
         for image, row in rows.items():
-            parts: list[Part] = []
-            for region in row.every_region:
-                name = attribute.class_of(region)
-                make = partial(_shape, region.shape_attributes, name)
-                shape = reading.shape(make, region.shape_attributes.name, row.filename)
-                if shape is not None:
-                    parts.append(Part(name, shape))
-            reading.add_image(image, parts)
+            regions = map(attribute.region, row.every_region)
+            reading.add_image(image, reading.parts(regions, row.filename))
 
 
 class _ClassAttribute(NamedTuple):
     """The attribute that is the class, and the class of regions without any attribute."""
 
     name: str
-    default: str
+    default: str | None
 
-    def class_of(self, region: _Region) -> str:
-        """Returns the class of a region; empty if it is not known, or not one."""
-        names = region.values.get(self.name, [self.default])
-        return names[0] if len(names) == 1 else ""
+    def region(self, row: _Region) -> Region:
+        names = row.values.get(self.name, [self.default])
+        shape = row.shape_attributes
+        return Region(names[0] if len(names) == 1 else None, shape.name, shape.shape)
 
 
 def _class_attribute(images: Sequence[_Image], source: Path) -> _ClassAttribute:
@@ -138,18 +144,4 @@ def _class_attribute(images: Sequence[_Image], source: Path) -> _ClassAttribute:
         return _ClassAttribute("", _ONE_CLASS)
     name = _CLASS_ATTRIBUTE if len(names) > 1 else names[0]
     classes = {text for values in values_of_name[name] for text in values or ()}
-    return _ClassAttribute(name, classes.pop() if len(classes) == 1 else "")
-
-
-def _shape(row: _Shape, class_name: str) -> Shape:
-    """Returns the pixels of a region; ValueError if it has no area or no class."""
-    if not class_name:
-        raise ValueError("not of one class")
-    if row.name == "rect":
-        return Box.of_corners(row.x, row.y, row.x + row.width, row.y + row.height)
-    if row.name == "polygon":
-        return Polygons([as_ring([*zip(row.all_points_x, row.all_points_y, strict=True)])])
-    if row.name in ("circle", "ellipse"):
-        radii = (row.r, row.r) if row.name == "circle" else (row.rx, row.ry)
-        return ellipse(row.cx, row.cy, *radii, row.theta)
-    raise ValueError("no area")
+    return _ClassAttribute(name, classes.pop() if len(classes) == 1 else None)

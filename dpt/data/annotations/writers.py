@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 import numpy as np
 import PIL.Image
@@ -21,8 +21,6 @@ from dpt.data.formats.rle import Rle, areas_of
 from dpt.files import DataError, parse_json, read_bytes
 from dpt.types import IGNORE_INDEX
 from dpt.validation import Plain
-
-Item = TypeVar("Item")
 
 _VOID = (224, 224, 192)  # colour of unlabelled pixels in VOC's pictures
 _DEFAULT = "default"  # what CVAT calls the split of images without one
@@ -56,10 +54,12 @@ class Writer(ABC):
     """
 
     name: ClassVar[str]
+    image_file: ClassVar[str] = "images/{split}/{name}"  # without its suffix
+    label_files: tuple[str, ...]
+    class_list: ClassVar[str] = ""  # path of a list of the classes
     has_background: ClassVar[bool] = False  # whether pixels can have a class without an object
     has_overlaps: ClassVar[bool] = True
     has_crowds: ClassVar[bool] = False
-    has_split_folders: ClassVar[bool] = True
     scratch: ClassVar[str] = ""  # folder of files that :meth:`common_files` alone needs
 
     def __init__(self, classes: Sequence[AnnotatedClass]) -> None:
@@ -68,17 +68,16 @@ class Writer(ABC):
 
     def image_path(self, name: str, split: str) -> str:
         """Returns the path of an image without its suffix."""
-        return _path("images", split, name)
+        return _filled(self.image_file, name, split)
 
-    @abstractmethod
     def label_paths(self, name: str, split: str) -> tuple[str, ...]:
         """Returns the paths of the label files of an image."""
+        return tuple(_filled(path, name, split) for path in self.label_files)
 
     @abstractmethod
     def encode(self, entry: Entry) -> tuple[bytes, ...]:
         """Returns the content of the label files of an image."""
 
-    @abstractmethod
     def common_files(self, root: Path, names: Mapping[str, Sequence[str]]) -> dict[str, bytes]:
         """Returns the files for all images by their paths.
 
@@ -86,21 +85,22 @@ class Writer(ABC):
             root: the folder that holds the label files.
             names: of the images of each split.
         """
+        return {self.class_list: _lines(row.name for row in self.classes)}
 
 
-def _path(*parts: str) -> str:
-    return "/".join(part for part in parts if part)
+def _filled(template: str, name: str, split: str) -> str:
+    """Returns a path; an image without a split lies in no folder of one."""
+    path = template.format(name=name, split=split)
+    return "/".join(part for part in path.split("/") if part)
 
 
 class CocoWriter(Writer):
     """Instances: polygons where an object has no hole, otherwise RLE."""
 
     name = "coco"
-    has_crowds = True
+    label_files = ("parts/{split}/{name}.json",)
     scratch = "parts"
-
-    def label_paths(self, name: str, split: str) -> tuple[str, ...]:
-        return (_path(self.scratch, split, f"{name}.json"),)
+    has_crowds = True
 
     def encode(self, entry: Entry) -> tuple[bytes, ...]:
         height, width = entry.size
@@ -151,9 +151,7 @@ class YoloWriter(Writer):
     """A line for each object, with one ring that bridges join to holes and further parts."""
 
     name = "yolo"
-
-    def label_paths(self, name: str, split: str) -> tuple[str, ...]:
-        return (_path("labels", split, f"{name}.txt"),)
+    label_files = ("labels/{split}/{name}.txt",)
 
     def encode(self, entry: Entry) -> tuple[bytes, ...]:
         lines = []
@@ -164,7 +162,7 @@ class YoloWriter(Writer):
         return ("".join(lines).encode(),)
 
     def common_files(self, root: Path, names: Mapping[str, Sequence[str]]) -> dict[str, bytes]:
-        content: Plain = {split or "train": _path("images", split) for split in names}
+        content: Plain = {split or "train": f"images/{split}".rstrip("/") for split in names}
         content["names"] = {k: row.name for k, row in enumerate(self.classes)}
         text = yaml.safe_dump(content, allow_unicode=True, sort_keys=False)
         return {"data.yaml": text.encode()}
@@ -175,12 +173,9 @@ class LabelmeWriter(Writer):
     holes; ``group_id`` joins the parts."""
 
     name = "labelme"
-
-    def image_path(self, name: str, split: str) -> str:
-        return _path(split, name)
-
-    def label_paths(self, name: str, split: str) -> tuple[str, ...]:
-        return (f"{_path(split, name)}.json",)
+    image_file = "{split}/{name}"
+    label_files = ("{split}/{name}.json",)
+    class_list = "labels.txt"
 
     def encode(self, entry: Entry) -> tuple[bytes, ...]:
         shapes = []
@@ -196,47 +191,33 @@ class LabelmeWriter(Writer):
         content |= {"imageData": None, "imageHeight": entry.size[0], "imageWidth": entry.size[1]}
         return (json.dumps(content).encode(),)
 
-    def common_files(self, root: Path, names: Mapping[str, Sequence[str]]) -> dict[str, bytes]:
-        return {"labels.txt": _lines(row.name for row in self.classes)}
-
 
 class FolderWriter(Writer):
     """Class ids and object ids in pictures, as ``data=folder`` reads them."""
 
     name = "folder"
-    folders = ("masks", "objects")
+    label_files: tuple[str, ...] = ("masks/{split}/{name}.png", "objects/{split}/{name}.png")
+    class_list = "classes.txt"
     has_background = True
     has_overlaps = False
     has_crowds = True
 
-    def label_paths(self, name: str, split: str) -> tuple[str, ...]:
-        return self._with_objects(*(_path(kind, split, f"{name}.png") for kind in self.folders))
-
-    def _with_objects(self, labels: Item, objects: Item) -> tuple[Item, ...]:
-        """Returns what belongs to the labels and, if there are things, to the objects."""
-        has_things = any(row.is_thing for row in self.classes)
-        return (labels, objects) if has_things else (labels,)
+    def __init__(self, classes: Sequence[AnnotatedClass]) -> None:
+        super().__init__(classes)
+        if not any(row.is_thing for row in classes):
+            self.label_files = self.label_files[:1]
 
     def encode(self, entry: Entry) -> tuple[bytes, ...]:
         labels, objects = maps_of(entry.image, entry.size, self.classes)
-        return self._with_objects(_picture(labels), _picture(objects))
-
-    def common_files(self, root: Path, names: Mapping[str, Sequence[str]]) -> dict[str, bytes]:
-        return {"classes.txt": _lines(row.name for row in self.classes)}
+        return (_picture(labels), _picture(objects))[: len(self.label_files)]
 
 
 class VocWriter(FolderWriter):
     """Class ids and object ids in pictures with a palette; 255 is unlabelled."""
 
     name = "voc"
-    folders = ("SegmentationClass", "SegmentationObject")
-    has_split_folders = False
-
-    def image_path(self, name: str, split: str) -> str:
-        return _path("JPEGImages", name)
-
-    def label_paths(self, name: str, split: str) -> tuple[str, ...]:
-        return super().label_paths(name, "")
+    image_file = "JPEGImages/{name}"
+    label_files = ("SegmentationClass/{name}.png", "SegmentationObject/{name}.png")
 
     def encode(self, entry: Entry) -> tuple[bytes, ...]:
         unfit = [row.name for row in self.classes if ":" in row.name]
@@ -251,7 +232,7 @@ class VocWriter(FolderWriter):
         numbers[labels == IGNORE_INDEX] = IGNORE_INDEX
         colors = [row.color for row in self.classes]
         pictures = _picture(labels, colors), _picture(numbers.astype(np.uint8), _VOC_COLORS)
-        return self._with_objects(*pictures)
+        return pictures[: len(self.label_files)]
 
     def common_files(self, root: Path, names: Mapping[str, Sequence[str]]) -> dict[str, bytes]:
         rows = [f"{row.name}:{','.join(map(str, row.color))}::" for row in self.classes]

@@ -50,14 +50,16 @@ class ObjectLabels:
         things: Sequence[str | int] | None = None,
     ) -> None:
         self._front, self.source = front, annotations.source
-        self._image_of_raw = {  # the first one with an object of the class
-            item.class_name: image.image for image in reversed(images) for item in image.objects
+        self._name_of_raw = {
+            name: name_of_class(name, self.source) for name in _raw_names(annotations.images)
         }
-        self._image_of_raw.pop(UNLABELLED, None)
-        names = {item.class_name for item in _objects(annotations.images)} - {UNLABELLED}
-        self._name_of_raw = {name: name_of_class(name, self.source) for name in names}
+        self._image_of_class = {  # the first one with an object of the class
+            name: image.image
+            for image in reversed(images)
+            for name in sorted(self.names_in([image]))
+        }
         rows = _with_unlisted(annotations.classes, self._name_of_raw.values())
-        self._background: str | None = None  # the class of pixels without an object
+        self._background = ""  # the class of pixels without an object
         if annotations.background if background is None else background:
             rows = _with_background(rows)
             self._background = rows[0].name
@@ -77,6 +79,8 @@ class ObjectLabels:
             raw: names.index(name) for raw, name in self._name_of_raw.items() if name in names
         }
         self._id_of_raw[UNLABELLED] = IGNORE_INDEX
+        has_background = self._background in names
+        self._outside = names.index(self._background) if has_background else IGNORE_INDEX
         self._thing_ids = {class_id for class_id, row in enumerate(rows) if row.is_thing}
         colors = [row.color for row in rows] if all(len(row.color) == 3 for row in rows) else ()
         self.rule = LabelRule(num_classes=len(rows), class_names=names, colors=colors)
@@ -97,40 +101,34 @@ class ObjectLabels:
 
     def adopt(self, names: Sequence[str]) -> None:
         """Numbers the classes as ``names``, unless some of the split is none of them."""
-        has_background = self._background is None or self._background in names
+        has_background = not self._background or self._background in names
         if names and has_background and not self.unknown_class(names):
             row_of_name = {row.name: row for row in self._rows}
             self._number([row_of_name.get(name) or _class_of_name(name) for name in names])
 
     def unknown_class(self, names: Collection[str]) -> str:
         """Returns which image has an object of none of the classes ``names``; empty if none has."""
-        for raw, image in self._image_of_raw.items():
-            if self._name_of_raw[raw] not in names:
-                what = f"objects of the class {self._name_of_raw[raw]!r}"
-                return f"{self.source}: {image.name} has {what}"
+        for name, image in self._image_of_class.items():
+            if name not in names:
+                return f"{self.source}: {image.name} has objects of the class {name!r}"
         return ""
 
     def names_in(self, images: Iterable[AnnotatedImage]) -> set[str]:
         """Returns the names of the classes that objects of images have."""
-        raw_names = {item.class_name for item in _objects(images)} - {UNLABELLED}
-        return {self._name_of_raw[raw] for raw in raw_names}
+        return {self._name_of_raw[raw] for raw in _raw_names(images)}
 
     def maps(self, image: AnnotatedImage, size: tuple[int, int]) -> RawMaps:
         """Returns the maps of an image of ``size`` (H, W), and its objects one by one where they
         can overlap."""
         raster = image.rasterise(size, self._front)
-        class_ids = [self._id_of_raw[item.class_name] for item in image.objects]
-        names = self.rule.class_names
-        ids = np.zeros((len(class_ids) + 1, 2), np.int32)
-        ids[0, 0] = IGNORE_INDEX if self._background is None else names.index(self._background)
-        for position, (class_id, item) in enumerate(zip(class_ids, image.objects, strict=True), 1):
-            is_object = class_id in self._thing_ids and not item.is_crowd
-            ids[position] = class_id, position if is_object else 0
-        labels, objects = ids.T[:, raster.positions]
+        labels, objects = image.maps(raster, self._id_of_raw, self._thing_ids, self._outside)
         if raster.codes is None:
             return RawMaps(labels, objects)
-        rows = zip(class_ids, image.objects, raster.codes, strict=True)
-        masks = [_mask(*row) for row in rows if row[0] in self._thing_ids]
+        masks = []
+        for item, code in zip(image.objects, raster.codes, strict=True):
+            class_id = self._id_of_raw[item.class_name]
+            if class_id in self._thing_ids:
+                masks.append(_mask(class_id, item, code))
         return RawMaps(labels, objects, masks)
 
     def faults(self, image: AnnotatedImage, size: tuple[int, int]) -> tuple[list[str], int]:
@@ -172,6 +170,11 @@ def thing_flags(things: Sequence[str | int], names: Sequence[str]) -> tuple[bool
 
 def _objects(images: Iterable[AnnotatedImage]) -> Iterable[Annotation]:
     return chain.from_iterable(image.objects for image in images)
+
+
+def _raw_names(images: Iterable[AnnotatedImage]) -> set[str]:
+    """Returns the names of classes as they stand in files."""
+    return {item.class_name for item in _objects(images)} - {UNLABELLED}
 
 
 def _is_background(row: AnnotatedClass) -> bool:
