@@ -277,16 +277,21 @@ def parse_as(kind: Any, text: bytes, source: str | Path, *, what: str, remedy: s
 
 
 def read_yaml(path: str | Path) -> Any:
-    """Returns the plain data of a YAML file: mappings, lists, texts, numbers, booleans and null.
+    """Returns the plain data of a YAML file, see :func:`parse_yaml`; it is at most a megabyte."""
+    return parse_yaml(read_text(path, limit=_MAX_YAML), path)
+
+
+def parse_yaml(text: str, path: str | Path) -> Any:
+    """Returns the plain data of YAML: mappings, lists, texts, numbers, booleans and null.
 
     Raises:
-        DataError: it is not YAML, is larger than a megabyte, is nested too deep, has too many
-            values, a key twice, tags or dates, or holds aliases, with which a short file can
-            describe data of any size.
+        DataError: it is not YAML, is nested too deep, has too many values, a key twice, tags or
+            dates, or holds aliases, with which a short text can describe data of any size; ``path``
+            names its file.
     """
     import yaml  # not needed by most users of this module
 
-    text, level, count = read_text(path, limit=_MAX_YAML), 0, 0
+    level, count = 0, 0
     try:
         for event in yaml.parse(text, yaml.SafeLoader):
             count += 1

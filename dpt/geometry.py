@@ -9,9 +9,12 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+
+from dpt.files import DataError
 
 _TOLERANCE = 1e-6  # pixels, far above the error of float64 and far below what can be seen
 
@@ -181,6 +184,23 @@ class Camera:
         """Returns the camera of the image at another size (H, W)."""
         view = View.of_window(Window(0, 0, *self.size), size)
         return Camera(view.map_camera(self.K)[0], size)
+
+    def require_plausible(self, source: str | Path) -> None:
+        """Raises DataError, which names ``source``, if K is not the matrix of such a camera, or its
+        principal point is farther outside the image than the image is large."""
+        height, width = self.size
+        K, fault = self.K, ""
+        if K.shape != (3, 3) or not np.isfinite(K).all():
+            fault = "must be 3x3 finite numbers"
+        elif K[1:].ravel()[[0, 3, 4, 5]].tolist() != [0, 0, 0, 1]:
+            fault = "must have the rows fx s cx, 0 fy cy, 0 0 1"
+        elif min(K[0, 0], K[1, 1]) <= 0:
+            fault = "its focal lengths must be above 0"
+        elif not (-width < K[0, 2] < 2 * width and -height < K[1, 2] < 2 * height):
+            fault = f"its principal point is far outside the image of {width}x{height} pixels"
+        if fault:
+            rows = "; ".join(" ".join(f"{value:g}" for value in row) for row in np.atleast_2d(K))
+            raise DataError(f"{source}: K = [{rows[:120]}]: {fault}: correct the camera")
 
 
 # --- points and surfaces -------------------------------------------------------------------------

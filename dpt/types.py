@@ -23,7 +23,7 @@ NO_CLASS = -1  # class_id of an image without one (a missing ``value`` is NaN)
 
 Palette = Sequence[tuple[int, int, int]]
 """An RGB row (0..255) for each class; empty for the default colours."""
-Target = Literal["depth", "normals", "labels", "objects", "class_id", "value", "caption"]
+Target = Literal["depth", "normals", "labels", "objects", "class_id", "value", "caption", "K"]
 
 
 class ObjectMask(NamedTuple):

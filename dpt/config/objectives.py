@@ -21,6 +21,7 @@ LABEL_NAMES = {
     "class_id": "a class for each image",
     "value": "a number for each image",
     "caption": "a caption for each image",
+    "K": "cameras",
 }
 
 
@@ -43,6 +44,8 @@ def make_objectives(task: PlainMapping, data: Dataset) -> dict[str, Objective]:
             remedy = "data=scenes has all; data=folder: set data.labels, depth or objects"
             if cls.target == "caption":
                 remedy = "data=imagetable data.caption_column=NAME reads them from a CSV"
+            if cls.target == "K":
+                remedy = "data=folder: set data.intrinsics or data.fov"
             if cls.target == "labels":
                 remedy = data.labels_remedy or remedy
             given = ", ".join(LABEL_NAMES[t] for t in info.targets) or "pictures"

@@ -17,7 +17,7 @@ from dpt.data.formats.depth_rule import DepthRule
 from dpt.data.formats.label_rule import LabelRule
 from dpt.data.formats.part import FilePart
 from dpt.files import DataError, few
-from dpt.geometry import aspects_agree
+from dpt.geometry import Camera, aspects_agree
 from dpt.types import IGNORE_INDEX, NO_CLASS, DatasetInfo, Sample
 
 
@@ -166,6 +166,9 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
                 "valid or neither"
             )
         _check_arrays(sample, self)
+        if "K" in sample:
+            height, width = sample["image"].shape[:2]
+            Camera(sample["K"], (height, width)).require_plausible(name)
         class_id, ids = sample.get("class_id", NO_CLASS), len(self.class_id_names)
         if ids and class_id >= ids:
             raise DataError(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Annotated
+from typing import Annotated, cast
 
 import numpy as np
 from pydantic import Field
@@ -107,7 +107,7 @@ class TrainTransform:
         is_unlabelled = self.strong > 0 and not {*self.targets} & sample.keys()
         source = sample["image"]
         if is_unlabelled:
-            sample = Sample(image=source) | ({"name": sample["name"]} if "name" in sample else {})
+            sample = cast(Sample, {k: v for k, v in sample.items() if k in ("image", "name", "K")})
         if "normals" in sample and "normals" not in self.targets:  # saves time
             sample = sample.copy()
             del sample["normals"]

@@ -41,7 +41,7 @@ def test_nyuv2_frames_of_the_official_split(tmp_path):
         assert np.array_equal(sample["image"], arrays["images"][..., number - 1])
         assert np.array_equal(sample["depth"], arrays["depths"][..., number - 1])
         assert sample["name"].endswith(f"nyu_depth_v2_labeled.mat#{number:04}")
-    assert train.info.targets == ("depth",)
+    assert train.info.targets == ("depth", "K")
     assert train.validate() == []
     raw = NYUv2Dataset(root=tmp_path, split="train", depth="raw")[0]
     assert np.array_equal(raw["valid"], arrays["rawDepths"][..., 4] > 0)
@@ -51,7 +51,7 @@ def test_nyuv2_forty_classes(tmp_path):
     arrays = trees.nyuv2(tmp_path)
     class_of_id = trees.nyu40_mapping(tmp_path)
     dataset = trees.configured("nyuv2", tmp_path, "data.cache=true")
-    assert dataset.info.targets == ("depth", "labels")
+    assert dataset.info.targets == ("depth", "labels", "K")
     assert dataset.info.class_names[::13] == ("wall", "desk", "towel", "other prop")
     raw = arrays["labels"][..., 4]
     expected = np.where(raw == 0, IGNORE_INDEX, class_of_id[raw.astype(int) - 1] - 1)
@@ -258,10 +258,10 @@ def test_hypersim(tmp_path):
     sample = train[1]
     assert sample["name"].endswith("scene_cam_00_final_preview/frame.0002.tonemap.jpg")
     valid = sample["valid"]
-    assert np.array_equal(sample["depth"][valid], along_axis(distance)[valid])
+    assert np.array_equal(sample["depth"][valid], along_axis(distance, sample["K"])[valid])
     assert not valid[0, 0]
     assert valid.sum() == valid.size - 1
-    assert train.info.targets == ("depth",)
+    assert train.info.targets == ("depth", "K")
 
 
 def test_hypersim_labels(tmp_path):

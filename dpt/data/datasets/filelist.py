@@ -1,14 +1,19 @@
 """Images and depth maps paired by text files, as BTS and its successors list NYUv2 and KITTI."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
+
+import numpy as np
 
 from dpt.data.base import Files
 from dpt.data.datasets.files import require_files
 from dpt.data.datasets.folder import FolderDataset
+from dpt.data.formats.cameras import CameraSource, StatedCamera
 from dpt.data.formats.tables import read_list
-from dpt.files import DataError
+from dpt.files import DataError, decoding
+from dpt.geometry import View, Window
 from dpt.types import Sample
 
 _CROP = (352, 1216)
@@ -58,7 +63,8 @@ class KittiDataset(FileListDataset):
     """KITTI with the split of Eigen et al. 2014 and the ground truth of Uhrig et al. 2017.
 
     Images may be JPEG copies of the PNGs. Depth maps may be in the folders ``train`` and ``val`` in
-    which they are published; Eigen's split mixes the two.
+    which they are published; Eigen's split mixes the two. The cameras are those of the rectified
+    images (``P_rect``) in ``DATE/calib_cam_to_cam.txt`` of the raw data, if it is there.
 
     Args:
         crop: ``kb`` keeps the 352×1216 pixels at the bottom and in the middle, as the depth
@@ -71,6 +77,14 @@ class KittiDataset(FileListDataset):
         image = super().find_image(name, source)
         paths = (image, image.with_suffix(".jpg"))
         return next((path for path in paths if path.is_file()), image)
+
+    def camera_source(self, index: int) -> CameraSource | None:
+        chosen = super().camera_source(index)
+        image = self._files[index].image
+        path = image.parents[3] / "calib_cam_to_cam.txt"
+        if chosen is not None or not path.is_file():
+            return chosen
+        return _rectified_camera(path, image.parents[1].name[-2:])
 
     def find_depth(self, name: str, source: Path) -> Path:
         folder = self.path_of(self.depth)
@@ -94,4 +108,20 @@ class KittiDataset(FileListDataset):
         for key in ("image", "depth", "valid"):
             if key in sample:
                 sample[key] = sample[key][top:, left : left + _CROP[1]]
+        if "K" in sample:
+            sample["K"], _ = View.of_window(Window(top, left, *_CROP), _CROP).map_camera(
+                sample["K"]
+            )
         return sample
+
+
+@lru_cache(maxsize=64)
+def _rectified_camera(path: Path, number: str) -> StatedCamera:
+    """Returns the camera of the rectified images of a KITTI camera, ``02`` (left) or ``03``."""
+    values = dict(line.split(":", 1) for line in read_list(path))
+    with decoding(path, "a calibration of KITTI"):
+        projection = np.array(values[f"P_rect_{number}"].split(), float).reshape(3, 4)
+        width, height = map(float, values[f"S_rect_{number}"].split())
+    return StatedCamera(
+        tuple(projection[:, :3].ravel().tolist()), str(path), (int(height), int(width))
+    )

@@ -16,6 +16,7 @@ from dpt.data import splits
 from dpt.data.base import Dataset, Files
 from dpt.data.formats import io, pictures
 from dpt.data.formats.bands import Bands, read_bands
+from dpt.data.formats.cameras import CameraSource
 from dpt.data.formats.depth_rule import DepthRule
 from dpt.data.formats.label_rule import LabelRule
 from dpt.data.formats.part import FilePart
@@ -29,7 +30,7 @@ MAX_OBJECTS = 65535
 """Largest number of objects in an image."""
 
 
-_Side = Annotated[int, Field(ge=1)]
+Side = Annotated[int, Field(ge=1)]
 _Band = Annotated[int, Field(ge=0)]
 
 
@@ -79,7 +80,7 @@ class FileDataset(Dataset):
     A subclass is a dataclass whose fields are its options. It writes :meth:`list_files`, sets
     ``depth_format`` if it has depth, and writes :meth:`make_label_rule` if it has labels. Where
     several samples share a file, it overrides :meth:`read_image`, :meth:`read_raw_maps` or
-    :meth:`read_raw_depth`.
+    :meth:`read_raw_depth`. Where cameras are known, it overrides :meth:`camera_source`.
 
     Args:
         min_depth, max_depth: limits of valid depth, in metres.
@@ -123,7 +124,7 @@ class FileDataset(Dataset):
     max_depth: float | None = None
     normals_from_depth: Annotated[int, Field(ge=1, le=100)] | None = None
     cache: bool = False
-    cache_size: tuple[_Side, _Side] | None = None
+    cache_size: tuple[Side, Side] | None = None
     fractions: Mapping[str, float] | None = None
     folds: Annotated[int, Field(ge=2)] | None = None
     fold: Annotated[int, Field(ge=0)] = 0
@@ -293,6 +294,8 @@ class FileDataset(Dataset):
         if labels := self.label_rule:
             targets, names = (*info.targets, "labels"), labels.class_names
             info = replace(info, targets=targets, class_names=names, palette=labels.palette)
+        if any(self.camera_source(index) is not None for index in self.some_indices(16)):
+            info = replace(info, targets=(*info.targets, "K"))
         return info
 
     def __len__(self) -> int:
@@ -359,6 +362,9 @@ class FileDataset(Dataset):
             sample["depth"], sample["valid"] = self.depth_rule(depth)
         if image.dtype != np.uint8:
             _invalidate(sample, np.isnan(image).all(axis=2))
+        camera_source = self.camera_source(index)
+        if camera_source is not None:
+            sample["K"] = camera_source.camera(files.image, image.shape[:2]).K
         if files.class_id is not None:
             sample["class_id"] = files.class_id
         if files.value is not None:
@@ -427,6 +433,10 @@ class FileDataset(Dataset):
         if files.objects is None or not self.info.things:
             return RawMaps(labels)
         return RawMaps(labels, io.read_objects(files.objects, part=self.part))
+
+    def camera_source(self, index: int) -> CameraSource | None:
+        """Returns what states the camera of a sample; None if nothing does."""
+        return None
 
     def read_raw_depth(self, index: int) -> np.ndarray | None:
         """Returns depth values as stored, (H, W); None if the sample has no depth."""
@@ -508,6 +518,8 @@ def _shrink(sample: Sample, cover: Sequence[int]) -> None:
     scale = min(1.0, max(cover[0] / height, cover[1] / width))
     size = (round(height * scale), round(width * scale))
     sample["image"] = resize_image(sample["image"], size)
+    if "K" in sample:
+        sample["K"] = Camera(sample["K"], (height, width)).resized(size).K
     for key in MAP_FILLS:
         if key in sample:
             sample[key] = resize_map(sample[key], size)

@@ -20,7 +20,8 @@ from dpt.data.datasets.annotated import (
     record_of,
     thing_flags,
 )
-from dpt.data.datasets.files import RawMaps, require_files
+from dpt.data.datasets.files import RawMaps, Side, require_files
+from dpt.data.formats.cameras import CameraFile, CameraSource, FieldOfView, StatedCamera
 from dpt.data.formats.depth_rule import DepthRule
 from dpt.data.formats.io import BAND_SUFFIXES, DEPTH_SUFFIXES, IMAGE_SUFFIXES, LABEL_SUFFIXES
 from dpt.data.formats.label_rule import LabelMap, LabelRule
@@ -40,6 +41,8 @@ from dpt.types import IGNORE_INDEX, DatasetInfo
 _SPLIT_FOLDERS = ("train", "training", "val", "valid", "validation", "test", "testing", "dev")
 _TABLE_COLUMNS = {"labels": "mask", "depth": "depth", "objects": "objects"}
 _Kind = Literal["labels", "depth", "objects"]
+_Intrinsics = tuple[float, float, float, float, Side, Side]
+"""fx, fy, cx and cy, and H and W of the image to which they belong."""
 
 
 class _Maps(NamedTuple):
@@ -79,6 +82,8 @@ class FolderDataset(AnnotatedDataset):
     images_name: str | Sequence[str] = "%stem"
     labels_name: str = "%stem"
     depth_name: str = "%stem"
+    intrinsics: str | _Intrinsics | None = None
+    fov: Annotated[float, Field(gt=0, lt=180)] | None = None
     objects_name: str = "%stem"
     split_names: Mapping[str, str] | None = None
     split_files: Mapping[str, str | None] | None = None
@@ -97,6 +102,8 @@ class FolderDataset(AnnotatedDataset):
         self.image_names = names if len(names) == count else names * count
         if count > 1 and self.bands is None:
             self.bands = "all"
+        if self.intrinsics is not None and self.fov is not None:
+            raise DataError("data.fov cannot be combined with data.intrinsics: leave one out")
         super().__post_init__()
 
     def _refuse_options(self) -> None:
@@ -145,6 +152,27 @@ class FolderDataset(AnnotatedDataset):
             colors=self.label_colors,
             color_distance=self.color_distance,
         )
+
+    def camera_source(self, index: int) -> CameraSource | None:
+        if self.fov is not None:
+            return FieldOfView(self.fov)
+        if self.intrinsics is None:
+            return None
+        if not isinstance(self.intrinsics, str):
+            height, width = map(int, self.intrinsics[4:])
+            return StatedCamera.pinhole(self.intrinsics[:4], "data.intrinsics", (height, width))
+        stem = self._stem(self._files[index].image) if "%stem" in self.intrinsics else ""
+        return CameraFile(self.path_of(self.intrinsics.replace("%stem", stem)))
+
+    def _stem(self, image: Path) -> str:
+        """Returns what ``%stem`` of ``images_name`` stands for in the path of an image below its
+        folder."""
+        images = self.path_of(self.image_folders[0])
+        folders = (images / self.split_on_disk, images, self.folder)
+        folder = next(path for path in folders if image.is_relative_to(path))
+        before, after = self.image_names[0].split("%stem")
+        name = image.stem.removeprefix(before).removesuffix(after)
+        return (image.parent.relative_to(folder) / name).as_posix()
 
     def make_info(self) -> DatasetInfo:
         info = super().make_info()

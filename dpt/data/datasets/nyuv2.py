@@ -10,12 +10,19 @@ import numpy as np
 from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset, RawMaps, official_split
 from dpt.data.formats import arrays
+from dpt.data.formats.cameras import StatedCamera
 from dpt.data.formats.depth_rule import DepthRule
 from dpt.data.formats.label_rule import LabelRule
 from dpt.files import decoding, required_file
 
 _MAT = "nyu_depth_v2_labeled.mat"
 _MAPPING = "classMapping40.mat"
+_INTRINSICS = (518.85790117450188, 519.46961112127485, 325.58244941119034, 253.73616633400465)
+_CAMERA = StatedCamera.pinhole(
+    (*_INTRINSICS[:2], _INTRINSICS[2] - 1, _INTRINSICS[3] - 1), "NYUv2", (480, 640)
+)
+"""The colour camera of the toolbox's ``camera_params.m``, whose ``rgb_plane2rgb_world.m`` counts
+pixels from 1."""
 _SOURCE = "https://cs.nyu.edu/~fergus/datasets/nyu_depth_v2.html"
 
 
@@ -23,7 +30,8 @@ _SOURCE = "https://cs.nyu.edu/~fergus/datasets/nyu_depth_v2.html"
 class NYUv2Dataset(FileDataset):
     """Reads ``nyu_depth_v2_labeled.mat`` frame by frame, as it was downloaded.
 
-    The official split (795 for training, 654 for testing) is read from ``splits.mat``.
+    The official split (795 for training, 654 for testing) is read from ``splits.mat``. The camera
+    is the published one of the colour images.
 
     Args:
         split: ``train``; ``val`` or ``test`` for the test frames.
@@ -57,6 +65,9 @@ class NYUv2Dataset(FileDataset):
         with decoding(splits, "a list of frames"):  # which may hold NaN
             numbers = [int(n) for n in arrays.read_mat(splits, variable).ravel()]
         return [Files(Path(f"{self._mat}#{n:04}"), extra=n) for n in numbers]
+
+    def camera_source(self, index: int) -> StatedCamera:
+        return _CAMERA
 
     def files(self, index: int) -> None:
         return None

@@ -9,6 +9,7 @@ import numpy as np
 from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset, RawMaps, official_split
 from dpt.data.formats import arrays
+from dpt.data.formats.cameras import CameraFile
 from dpt.data.formats.depth_rule import DepthRule
 from dpt.data.formats.label_rule import LabelRule
 from dpt.files import DataError, decoding, few, path_below, required_file
@@ -30,7 +31,9 @@ class SunRgbdDataset(FileDataset):
     """The frames of the official split: 5285 for training, 5050 for testing.
 
     The split is read from the toolbox's ``allsplit.mat``. The class masks of all frames are in its
-    ``SUNRGBD2Dseg.mat``, in the order of ``SUNRGBDMeta.mat``; one is read at a time.
+    ``SUNRGBD2Dseg.mat``, in the order of ``SUNRGBDMeta.mat``; one is read at a time. The camera is
+    in ``intrinsics.txt`` of each frame's folder, which counts pixels from 0: its centre for frames
+    of NYUv2 is that of the toolbox less 41 × 45 pixels, of which the crop cuts 40 × 44.
 
     Args:
         split: ``train``; ``val`` or ``test`` for the official test frames.
@@ -83,6 +86,10 @@ class SunRgbdDataset(FileDataset):
             fault = f"{len(images)} images in image/ and {len(maps)} maps in {self.depth}/"
             raise DataError(f"{folder}: holds {fault}, must be one each: unpack it again")
         return Files(images[0], depth=maps[0], extra=mask)
+
+    def camera_source(self, index: int) -> CameraFile | None:
+        path = self._files[index].image.parents[1] / "intrinsics.txt"
+        return CameraFile(path) if path.is_file() else None
 
     def read_raw_maps(self, index: int) -> RawMaps:
         masks = self.folder / _MASKS

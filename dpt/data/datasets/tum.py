@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset, require_files
+from dpt.data.formats.cameras import StatedCamera
 from dpt.data.formats.depth_rule import DepthRule
 from dpt.data.formats.tables import read_list
 from dpt.data.splits import DEFAULT_FRACTIONS
@@ -15,11 +16,22 @@ from dpt.files import DataError, few
 
 MAX_DIFFERENCE = 0.02
 """Seconds by which an image and its map may differ, as in the benchmark's ``associate.py``."""
+_CAMERAS = {
+    f"freiburg{number}": StatedCamera.pinhole(intrinsics, "TUM RGB-D", (480, 640))
+    for number, intrinsics in (
+        (1, (517.3, 516.5, 318.6, 255.3)),
+        (2, (520.9, 521.0, 325.1, 249.7)),
+        (3, (535.4, 539.2, 320.1, 247.6)),
+    )
+}
+"""The calibrated colour cameras of the benchmark's page. Images of the first two are distorted."""
 
 
 @dataclass(kw_only=True, eq=False)
 class TumDataset(FileDataset):
     """Every folder below ``root`` with ``rgb.txt`` and ``depth.txt`` is a sequence.
+
+    Cameras are known for folders with ``freiburg1``, ``freiburg2`` or ``freiburg3`` in their names.
 
     Args:
         sequences: the sequences of each split. Those that no split names are divided by
@@ -42,6 +54,10 @@ class TumDataset(FileDataset):
                 raise DataError(f"{folder}: {fault}: check rgb.txt and depth.txt")
             files += [Files(folder / images[i], depth=folder / maps[j]) for i, j in pairs]
         return require_files(files, source=self.folder, remedy="unpack the sequences again")
+
+    def camera_source(self, index: int) -> StatedCamera | None:
+        sequence = self._files[index].image.relative_to(self.folder).parts[0]
+        return next((camera for name, camera in _CAMERAS.items() if name in sequence), None)
 
     def _sequences_of_split(self) -> Sequence[str]:
         on_disk = sorted(path.parent.name for path in self.folder.glob("*/rgb.txt"))

@@ -2,20 +2,27 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
+from pathlib import Path
 
 from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset, require_files
+from dpt.data.formats.cameras import StatedCamera
 from dpt.data.formats.depth_rule import DepthRule
 from dpt.data.formats.label_rule import LabelRule
-from dpt.files import DataError, few
+from dpt.data.formats.tables import read_list
+from dpt.files import DataError, decoding, few
 
 _MASKS = "classSegmentation"
+_SIZE = (375, 1242)
 
 
 @dataclass(kw_only=True, eq=False)
 class VirtualKitti2Dataset(FileDataset):
     """``SceneXX/VARIATION/frames/{rgb,depth,classSegmentation}/Camera_N/`` as in the archives.
+
+    The cameras are in ``SceneXX/VARIATION/intrinsic.txt``, if that archive was unpacked.
 
     Args:
         variations: ``clone``, ``fog``, ``15-deg-left``, ...; None for all.
@@ -44,6 +51,15 @@ class VirtualKitti2Dataset(FileDataset):
             ignore_index=len(self.class_names),
         )
 
+    def camera_source(self, index: int) -> StatedCamera | None:
+        image = self._files[index].image
+        path = image.parents[3] / "intrinsic.txt"
+        if not path.is_file():
+            return None
+        row = image.stem.removeprefix("rgb_").lstrip("0") or "0", image.parent.name[-1]
+        with decoding(path, "intrinsics of Virtual KITTI 2"):
+            return _read_intrinsics(path)[row]
+
     def list_files(self) -> list[Files]:
         files: list[Files] = []
         for scene in self.scenes.get(self.split, ()):
@@ -63,3 +79,13 @@ class VirtualKitti2Dataset(FileDataset):
                     files.append(Files(image, mask if self.label_rule else None, depth))
         remedy = f"unpack the rgb, depth and {_MASKS} archives, or set data.labels=false"
         return require_files(files, source=self.folder, remedy=remedy)
+
+
+@lru_cache(maxsize=64)
+def _read_intrinsics(path: Path) -> dict[tuple[str, str], StatedCamera]:
+    """Returns the cameras by the texts of frame and camera."""
+    rows = (line.split() for line in read_list(path)[1:])
+    return {
+        (row[0], row[1]): StatedCamera.pinhole([*map(float, row[2:6])], str(path), _SIZE)
+        for row in rows
+    }

@@ -2,7 +2,7 @@
 
 The image keeps the bytes of its own file; bands are a compressed float32 array. Class ids become an
 8-bit PNG, object ids a 16-bit one, depth a compressed float32 array with 0 where it is invalid,
-normals another one. Scalars and the run lengths of masks are stored as JSON.
+normals another one. Scalars, the run lengths of masks and the camera are stored as JSON.
 """
 
 import json
@@ -22,6 +22,8 @@ from dpt.data.formats.rle import encode_mask
 from dpt.files import DataError, read_bytes
 from dpt.types import ObjectMask, Sample
 
+_Row = tuple[FiniteFloat, FiniteFloat, FiniteFloat]
+
 
 @dataclass(frozen=True)
 class _Scalars:
@@ -32,6 +34,7 @@ class _Scalars:
     value: FiniteFloat | None = None
     caption: Annotated[str, Field(min_length=1)] | None = None
     masks: list[ObjectMask] | None = None
+    K: tuple[_Row, _Row, _Row] | None = None
 
 
 _SCALARS = TypeAdapter(_Scalars)
@@ -68,7 +71,7 @@ def encode_sample(sample: Sample) -> dict[str, bytes]:
     if "normals" in sample:
         files["normals.npz"] = _npz(normals=sample["normals"])
     scalars = {k: value for k, value in sample.items() if k in _Scalars.__annotations__}
-    text = json.dumps(scalars, default=lambda number: number.item())
+    text = json.dumps(scalars, default=lambda array: array.tolist())
     return {**files, "json": text.encode()}
 
 
@@ -98,6 +101,8 @@ def decode_sample(files: Mapping[str, bytes], *, source: str) -> Sample:
     except (KeyError, ValueError):
         raise DataError(f"{source}.json: missing or damaged: pack the data again") from None
     sample.update(cast(Sample, {k: v for k, v in scalars.items() if v is not None}))
+    if "K" in sample:
+        sample["K"] = np.array(sample["K"], np.float64)
     if "objects.png" in files:
         sample["objects"] = _read_png(f"{source}.objects.png", files["objects.png"])
     if "depth.npz" in files:

@@ -1,0 +1,142 @@
+"""Files of intrinsics in all formats, and what is wrong with some."""
+
+import json
+import logging
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dpt.data import DataError
+from dpt.data.formats.cameras import CameraFile
+
+SIZE = (48, 64)
+K = np.array([[60.5, 0, 31], [0, 61.5, 23], [0, 0, 1]])
+ROWS = K.tolist()
+OPENCV = """%YAML:1.0
+---
+camera_matrix: !!opencv-matrix
+   rows: 3
+   cols: 3
+   dt: d
+   data: [ 60.5, 0., 31., 0., 61.5, 23., 0., 0., 1. ]
+"""
+DISTORTION = """distortion_coefficients: !!opencv-matrix
+   rows: 1
+   cols: 5
+   dt: d
+   data: [ 0.1, 0., 0., 0., 0. ]
+"""
+ROS = """image_width: 64
+image_height: 48
+camera_matrix: {rows: 3, cols: 3, data: [60.5, 0, 31, 0, 61.5, 23, 0, 0, 1]}
+"""
+FILES = {
+    "K.txt": "60.5 0 31\n0 61.5 23\n0 0 1\n",
+    "comment.txt": "# by hand\n60.5,0,31\n0,61.5,23\n0,0,1\n",
+    "homogeneous.txt": "60.5 0 31 0\n0 61.5 23 0\n0 0 1 0\n0 0 0 1\n",
+    "K.json": json.dumps({"K": ROWS}),
+    "bare.json": json.dumps(ROWS),
+    "four.json": json.dumps({"intrinsics": [60.5, 61.5, 31, 23]}),
+    "camera_matrix.json": json.dumps({"camera_matrix": K.ravel().tolist()}),
+    "named.json": json.dumps({"fx": 60.5, "fy": 61.5, "cx": 31, "cy": 23, "w": 64, "h": 48}),
+    "nested.json": json.dumps({"intrinsics": {"fx": 60.5, "fy": 61.5, "cx": 31, "cy": 23}}),
+    "open3d.json": json.dumps(
+        {"width": 64, "height": 48, "intrinsic_matrix": K.T.ravel().tolist()}
+    ),
+    "opencv.yaml": OPENCV,
+    "ros.yml": ROS,
+    "cameras.txt": "# CAMERA_ID, MODEL, ...\n1 PINHOLE 64 48 60.5 61.5 31.5 23.5\n",
+    "table.csv": "image,fx,fy,cx,cy\nphoto,60.5,61.5,31,23\nother,1,1,1,1\n",
+}
+
+
+def write(folder: Path, name: str, text: str) -> CameraFile:
+    (folder / name).write_text(text)
+    return CameraFile(folder / name)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_camera_file_formats(tmp_path, caplog, name):
+    camera = write(tmp_path, name, FILES[name]).camera(tmp_path / "photo.jpg", SIZE)
+    np.testing.assert_array_equal(camera.K, K)
+    assert camera.size == SIZE
+    assert not caplog.records
+
+
+def test_colmap_camera_of_one_focal_length_has_its_centre_at_half_pixels(tmp_path):
+    file = write(tmp_path, "cameras.txt", "1 SIMPLE_PINHOLE 64 48 60 32 24\n")
+    np.testing.assert_array_equal(
+        file.camera("photo", SIZE).K, [[60, 0, 31.5], [0, 60, 23.5], [0, 0, 1]]
+    )
+
+
+def test_camera_file_of_another_size_is_scaled_and_says_so(tmp_path, caplog):
+    caplog.set_level(logging.INFO, "dpt")
+    file = write(tmp_path, "ros.yml", ROS)
+    camera = file.camera("photo", (96, 128))
+    np.testing.assert_allclose(camera.K, [[121, 0, 62.5], [0, 123, 46.5], [0, 0, 1]])
+    point = np.array([0.3, -0.2, 2.0])  # is seen at the same place of either image
+    x, y, _ = K @ point / point[2]
+    np.testing.assert_allclose((camera.K @ point / 2)[:2], [2 * x + 0.5, 2 * y + 0.5])
+    assert "64x48 to 128x96" in caplog.text
+    with pytest.raises(DataError, match=r"ros\.yml: .*64x48.*photo has 64x64"):
+        file.camera("photo", (64, 64))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("opencv.yaml", OPENCV + DISTORTION),
+        ("cameras.txt", "1 OPENCV 64 48 60.5 61.5 31.5 23.5 0.1 0 0 0\n"),
+        ("K.json", json.dumps({"K": ROWS, "distortion": [0.1]})),
+    ],
+)
+def test_camera_file_with_distortion_warns(tmp_path, caplog, name, text):
+    np.testing.assert_array_equal(write(tmp_path, name, text).camera("photo", SIZE).K, K)
+    assert name in caplog.text
+    assert "distortion" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.txt", ""),
+        ("b.txt", "60 0 31 0 61"),
+        ("c.txt", "60 0 31 0 61 23 0 0 x"),
+        ("d.txt", "60 0 31 0 nan 23 0 0 1"),
+        ("e.txt", "0 0 31 0 61 23 0 0 1"),
+        ("f.txt", "60 0 31 0 -61 23 0 0 1"),
+        ("g.txt", "60 0 1e9 0 61 23 0 0 1"),
+        ("a.json", "{"),
+        ("b.json", json.dumps({"fx": 60})),
+        ("c.json", json.dumps({"K": {"a": 1}})),
+        ("d.json", "[" * 100_000),
+        ("a.yaml", "camera_matrix: !!python/object/apply:os.system [ls]"),
+        ("b.yaml", "a: &a [1]\nb: *a"),
+        ("a.csv", "image,fx\nphoto,1\n"),
+        ("b.csv", "image,fx,fy,cx,cy\nphoto,1,1,1,\n"),
+        ("c.csv", "image,fx,fy,cx,cy\nother,60,60,31,23\n"),
+        ("d.csv", "image,fx,fy,cx,cy\nphoto,60,60,31,23\nphoto,61,60,31,23\n"),
+        ("cameras.txt", "1 OPENCV_FISHEYE 64 48 60 61 31 23 0 0 0 0\n"),
+        ("two/cameras.txt", "1 PINHOLE 64 48 60 61 31 23\n2 PINHOLE 64 48 60 61 31 23\n"),
+        ("none.txt", None),
+    ],
+)
+def test_camera_file_faults_name_the_file(tmp_path, name, text):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(DataError, match=rf"{name}") as error:
+        CameraFile(path).camera("photo", SIZE)
+    assert "\n" not in str(error.value)
+
+
+def test_camera_file_is_read_again_when_it_changes(tmp_path):
+    file = write(tmp_path, "K.txt", FILES["K.txt"])
+    file.camera("photo", SIZE)
+    file.path.write_text("70 0 31\n0 61.5 23\n0 0 1\n")
+    os.utime(file.path, ns=(1, 1))
+    assert file.camera("photo", SIZE).K[0, 0] == 70
