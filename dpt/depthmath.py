@@ -1,6 +1,6 @@
-"""Arithmetic on depth maps with holes: inverse depth, masked statistics, alignment.
+"""Arithmetic on depth maps with holes: inverse depth, masked statistics, alignment; and angles.
 
-Every function takes ``valid``, bool, and reads nothing outside it: invalid pixels may hold 0, NaN
+Every function with ``valid``, bool, reads nothing outside it: invalid pixels may hold 0, NaN
 or infinity without reaching a value or a gradient. Maps are (B, H, W), statistics, (B,), are per
 image, and no shape depends on the data. Half precision is computed in float32, float64 stays
 float64.
@@ -98,3 +98,17 @@ def align_median(prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
     median_p, median_t = masked_median(prediction, valid), masked_median(target, valid)
     determined = (median_p.abs() > torch.finfo(median_p.dtype).tiny) & valid.flatten(1).any(1)
     return torch.where(determined, median_t / torch.where(determined, median_p, 1.0), 1.0)
+
+
+def angle_between(vectors: Tensor, directions: Tensor) -> Tensor:
+    """Returns the angles between vectors (B, 3, ...) and unit vectors of the same shape.
+
+    The arctangent of |a × b| and a · b is exact, and has a gradient, where the arccosine has none:
+    at small angles.
+
+    Returns:
+        float32 at least (B, ...), radians in 0..π.
+    """
+    a, b = at_least_float32(vectors), at_least_float32(directions)
+    across = torch.linalg.vector_norm(torch.linalg.cross(a, b, dim=1), dim=1)
+    return torch.atan2(across, (a * b).sum(dim=1))

@@ -304,6 +304,9 @@ class OutputSpec:
         value_range: smallest and largest possible value; None if unbounded.
         flip_signs: factor of each channel when the image is mirrored, such as (-1, 1, 1) for
             surface normals; None if mirroring only mirrors the map.
+        is_direction: whether the three channels of a ``map`` are unit vectors in the camera's
+            frame, whose length is restored after resizing and averaging, and which are drawn as
+            RGB with x to the right, y up and z towards the viewer.
         class_names: names of the classes of ``logits``; empty if unknown.
         palette: an RGB row (0..255) for each class; empty for the default colours.
         things: of ``masks``, for each class, whether it is a thing; the others are stuff.
@@ -321,6 +324,7 @@ class OutputSpec:
     unit: str = ""
     value_range: tuple[float, float] | None = None
     flip_signs: tuple[float, ...] | None = None
+    is_direction: bool = False
     class_names: tuple[str, ...] = ()
     palette: tuple[tuple[int, int, int], ...] = ()
     things: tuple[bool, ...] = ()

@@ -27,6 +27,8 @@ _TEXT_SIZE = 0.42
 _GAP = 4
 _PAPER = 24  # gray level behind captions and between cells
 
+_AXES = "red: right, green: up, blue: to the viewer"
+
 Limits = tuple[float, float]
 """The values of the first and the last colour."""
 
@@ -221,6 +223,8 @@ def colorize_output(
     if output.kind == "depth":
         inverse, usable = _inverse_depth(values, inverse=not output.is_inverse_depth)
         return colorize(inverse, usable, colormap=colormap, low=low, high=high)
+    if output.is_direction:
+        values = values * np.array([1, -1, -1], values.dtype)[:, None, None]
     if values.ndim == 3 and len(values) == 3:
         return _to_uint8(values, low, high).transpose(1, 2, 0)
     first = values if values.ndim == 2 else values[0]
@@ -273,6 +277,8 @@ def legend(
     elif output.kind == "depth":
         inverse = not output.is_inverse_depth
         strip = color_bar(colormap, *limits, width=width, unit=output.unit, inverse=inverse)
+    elif output.is_direction:
+        strip = _write(np.full((_CAPTION_HEIGHT, width, 3), _PAPER, np.uint8), _AXES, (4, 14))
     elif output.channels == 3:  # red, green and blue are the values
         return np.zeros((0, 0, 3), np.uint8)
     else:

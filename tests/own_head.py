@@ -18,7 +18,7 @@ class Normals(NamedTuple):
 
 class NormalsHead(Head):
     output = OutputSpec(
-        "normals",
+        "surface",
         "map",
         channels=3,
         value_range=(-1.0, 1.0),

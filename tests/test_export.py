@@ -46,8 +46,8 @@ def tiny(heads=JOINT, **overrides):
 def model():
     """Depth, classes and a user's own head."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(HEADS, "normals", NormalsConfig)
-        made = tiny({**JOINT, "normals": {}})
+        patch.setitem(HEADS, "surface", NormalsConfig)
+        made = tiny({**JOINT, "surface": {}})
     for module in made.modules():  # statistics that a BN left out would show
         if isinstance(module, torch.nn.BatchNorm2d):
             torch.nn.init.uniform_(module.running_mean, -1, 1)
@@ -87,7 +87,7 @@ def test_onnx_agrees_at_sizes_not_seen_and_holds_only_standard_operations(model,
         images = torch.randn(batch, 3, *size)
         with torch.no_grad():
             expected = tensors_of(model(images), model.outputs)
-        assert list(expected) == ["depth", "segmentation", "normals", "normals_confidence"]
+        assert list(expected) == ["depth", "segmentation", "surface", "surface_confidence"]
         assert_agrees(run_onnx(report.path, images), expected)
     stored = onnx.load(report.path)
     onnx.checker.check_model(stored)
@@ -184,7 +184,7 @@ def test_metadata_say_what_a_user_must_know(model):
     facts = describe(model, graph, size=None)
     assert facts["dpt_version"] == dpt.__version__
     outputs = json.loads(facts["outputs"])
-    assert list(outputs) == ["depth", "segmentation", "normals"]
+    assert list(outputs) == ["depth", "segmentation", "surface"]
     assert (outputs["depth"]["unit"], outputs["depth"]["value_range"]) == ("m", [0, 10.0])
     assert outputs["segmentation"]["class_names"] == ["wall", "floor", "sofa"]
     assert json.loads(facts["mean"]) == [0.4, 0.5, 0.6]
@@ -314,7 +314,7 @@ def test_the_command_prints_what_it_did(tmp_path, run):
         ("folder.onnx", (), "is a folder"),
         ("/proc/a.onnx", (), "/proc/a.onnx: cannot be written"),
         ("a.pt2", ("--opset", 20), "opset is an option of ONNX"),
-        ("a.onnx", ("--task", "normals"), "no head normals: this model has"),
+        ("a.onnx", ("--task", "surface"), "no head surface: this model has"),
         ("a.onnx", ("--size", 0, 64), "at least one pixel"),
     ],
 )

@@ -130,7 +130,7 @@ def test_settings_of_another_kind_of_depth_head_are_dropped():
     [
         ({"name": "dpt_huge"}, r"no model 'dpt_huge'.*dpt_base.*dpt_large"),
         ({"heads": {}}, r"model\.heads=.*depth, .*segmentation, classification, regression"),
-        ({"heads": {"normals": {}}}, r"model\.heads='normals': choose from depth.*DPT_PLUGINS"),
+        ({"heads": {"surface": {}}}, r"model\.heads='surface': choose from depth.*DPT_PLUGINS"),
         ({"heads": ["depth"]}, r"model\.heads=\['depth'\]"),
         ({"heads": {"depth": "metric"}}, r"model\.heads\.depth='metric': must be a dictionary"),
         ({"heads": {"depth": {"kind": "log"}}}, r"heads\.depth\.kind='log': .*relative.*metric"),

@@ -37,8 +37,8 @@ def _plugin():
 
 @pytest.fixture(scope="module")
 def finished(train, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("normals") / "run"
-    return train(folder, f"--config-dir={FOLDER}", "task=normals")
+    folder = tmp_path_factory.mktemp("surface") / "run"
+    return train(folder, f"--config-dir={FOLDER}", "task=surface")
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_it_is_trained_scored_and_shown(finished, metrics):
 
 
 def test_it_is_resumed(finished, scores, train, tmp_path):
-    arguments = (f"--config-dir={FOLDER}", "task=normals")
+    arguments = (f"--config-dir={FOLDER}", "task=surface")
     folder = train(tmp_path / "run", *arguments, "trainer.max_steps=1")
     train(folder, *arguments[:1], f"resume={folder}", "trainer.max_steps=2")
     assert scores(folder) == scores(finished)
@@ -79,20 +79,20 @@ def test_it_is_evaluated(checkpoint, finished, evaluate, metrics, tmp_path):
 def test_predict_with_flip_negates_x_of_the_mirrored_prediction(checkpoint, model, tmp_path):
     photo = save_photo(tmp_path / "photo.png", 32, 48)
     call("predict", str(checkpoint), str(photo), "--out", str(tmp_path / "out"), "--flip")
-    found = np.load(tmp_path / "out/normals_npy/photo.npy")
-    confidence = np.load(tmp_path / "out/normals_confidence_npy/photo.npy")
+    found = np.load(tmp_path / "out/surface_npy/photo.npy")
+    confidence = np.load(tmp_path / "out/surface_confidence_npy/photo.npy")
     image = torch.from_numpy(photo_of(32, 48)).permute(2, 0, 1)[None]
     inputs = model.preprocessing.normalize(image)
     assert model.preprocessing.input_size(32, 48) == (32, 48)
     with torch.no_grad():
         (one, plain), (mirrored, other) = (
-            model(images)["normals"] for images in (inputs, inputs.flip(-1))
+            model(images)["surface"] for images in (inputs, inputs.flip(-1))
         )
     np.testing.assert_allclose(confidence, (plain + other.flip(-1))[0] / 2, atol=1e-5)
     wanted = (one + mirrored.flip(-1) * SIGNS) / 2
     np.testing.assert_allclose(found, wanted[0].permute(1, 2, 0), atol=1e-5)
     assert (one - wanted).abs().max() > 0.01
-    picture = cv2.imread(str(tmp_path / "out/normals/photo.png"), cv2.IMREAD_COLOR_RGB)
+    picture = cv2.imread(str(tmp_path / "out/surface/photo.png"), cv2.IMREAD_COLOR_RGB)
     np.testing.assert_allclose(picture, (found + 1) / 2 * 255, atol=0.51)
 
 
@@ -111,9 +111,9 @@ def test_predict_with_flip_and_tiles_treats_mirror_images_alike(checkpoint, tmp_
         "--tile",
         "64",
     )
-    one, other = (np.load(out / f"normals_npy/{name}.npy") for name in ("one", "other"))
+    one, other = (np.load(out / f"surface_npy/{name}.npy") for name in ("one", "other"))
     assert one.shape == (80, 96, 3)
-    assert np.load(out / "normals_confidence_npy/one.npy").shape == (80, 96)
+    assert np.load(out / "surface_confidence_npy/one.npy").shape == (80, 96)
     np.testing.assert_allclose(other[:, ::-1] * np.float32((-1, 1, 1)), one, atol=1e-4)
 
 
@@ -121,21 +121,21 @@ def test_predict_with_flip_and_tiles_treats_mirror_images_alike(checkpoint, tmp_
 def test_export(checkpoint, model, tmp_path, capsys):
     onnxruntime = pytest.importorskip("onnxruntime")
     call("export", str(checkpoint), str(tmp_path / "model.onnx"))
-    assert "normals" in capsys.readouterr().out
+    assert "surface" in capsys.readouterr().out
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
     images = torch.randn(2, 3, 64, 80)
-    names = ["normals", "normals_confidence"]
+    names = ["surface", "surface_confidence"]
     found = session.run(names, {session.get_inputs()[0].name: images.numpy()})
     with torch.no_grad():
-        for values, tensor in zip(found, model(images)["normals"], strict=True):
+        for values, tensor in zip(found, model(images)["surface"], strict=True):
             np.testing.assert_allclose(values, tensor, atol=1e-4)
     facts = session.get_modelmeta().custom_metadata_map
-    assert json.loads(facts["outputs"])["normals"]["flip_signs"] == [-1, 1, 1]
+    assert json.loads(facts["outputs"])["surface"]["flip_signs"] == [-1, 1, 1]
 
 
 def test_the_demo_serves_it(checkpoint, tmp_path):
     predictor = dpt.Predictor(checkpoint)
-    demo = Demo(predictor, name="normals")
+    demo = Demo(predictor, name="surface")
     server = make_server(demo, host="127.0.0.1", port=0)
     with running(server):
         address = "http://{}:{}".format(*server.server_address)
@@ -143,8 +143,8 @@ def test_the_demo_serves_it(checkpoint, tmp_path):
         with urlopen(Request(f"{address}/predict", data=photo)) as answer:
             content = json.load(answer)
     assert [output["name"] for output in content["outputs"]] == [
-        "normals",
-        "normals_confidence",
+        "surface",
+        "surface_confidence",
     ]
     files = {file["name"] for file in content["files"]}
-    assert {"normals.png", "normals_confidence.png"} <= files
+    assert {"surface.png", "surface_confidence.png"} <= files

@@ -8,4 +8,5 @@ from dpt.losses.combined import CombinedLoss
 from dpt.losses.contrastive import dino_loss, ibot_loss, nt_xent
 from dpt.losses.depth import GradientMatchingLoss, ScaleShiftInvariantLoss, SILogLoss
 from dpt.losses.masks import SetLoss
+from dpt.losses.normals import AngularLoss
 from dpt.losses.segmentation import CrossEntropyLoss, DiceLoss, FocalLoss, LovaszSoftmaxLoss

@@ -4,5 +4,6 @@ from dpt.metrics.base import Confusion, Interval, SumMetric, confidence_interval
 from dpt.metrics.depth import DEPTH_ERRORS, DepthMetrics, depth_errors
 from dpt.metrics.embeddings import EmbeddingMetrics, RetrievalMetrics
 from dpt.metrics.image import ClassificationMetrics, RegressionMetrics
+from dpt.metrics.normals import NormalMetrics
 from dpt.metrics.protocols import Protocol
 from dpt.metrics.segmentation import SegmentationMetrics, class_iou, confusion_matrix

@@ -118,6 +118,51 @@ class DepthHead(Head):
         return torch.relu(x) + config.min_depth if config.min_depth else torch.relu(x)
 
 
+@register_head("normals")
+@dataclass(kw_only=True)
+class NormalsHeadConfig(HeadConfig):
+    """Settings of a :class:`NormalsHead`.
+
+    Attributes:
+        hidden_channels: output channels of the second convolution.
+    """
+
+    hidden_channels: int = Field(32, ge=1)
+
+    def build(self, encoder: Encoder, fusion_channels: int) -> Head:
+        return NormalsHead(fusion_channels, self.hidden_channels)
+
+
+class NormalsHead(Head):
+    """Predicts the unit normal of each pixel, (B, 3, H, W), from the feature map (B, F, h, w).
+
+    The layers are those of :class:`DepthHead`. At first all normals face the camera.
+    """
+
+    output = OutputSpec(
+        "normals",
+        "map",
+        channels=3,
+        value_range=(-1.0, 1.0),
+        flip_signs=(-1.0, 1.0, 1.0),
+        is_direction=True,
+    )
+
+    def __init__(self, in_channels: int, hidden_channels: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(in_channels, in_channels // 2, kernel_size=3, padding=1)
+        self.conv2 = nn.Conv2d(in_channels // 2, hidden_channels, kernel_size=3, padding=1)
+        self.conv3 = nn.Conv2d(hidden_channels, 3, kernel_size=1)
+        assert self.conv3.bias is not None
+        with torch.no_grad():
+            self.conv3.bias.copy_(torch.tensor([0.0, 0.0, -1.0]))
+
+    def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
+        x = upsample_conv2d(*features.maps[-1], self.conv1)
+        x = upsample_conv2d(x, size, self.conv2)
+        return F.normalize(at_least_float32(self.conv3(torch.relu(x))), dim=1)
+
+
 @register_head("panoptic")
 @dataclass(kw_only=True)
 class PanopticHeadConfig(QueryConfig):

@@ -9,6 +9,7 @@ from dpt.objectives.depth import DepthObjective
 from dpt.objectives.image import ClassificationObjective, RegressionObjective
 from dpt.objectives.inpainting import InpaintingObjective
 from dpt.objectives.masks import InstanceObjective, PanopticObjective
+from dpt.objectives.normals import NormalsObjective
 from dpt.objectives.segmentation import SegmentationObjective
 from dpt.objectives.selfsupervised import ContrastiveObjective, DinoObjective
 

@@ -233,7 +233,9 @@ class Predictor:
                 values = upsample(values, image.input.shape[:2])
             dtype = torch.uint8 if values.shape[1] <= 256 else torch.int32
             return chunked_argmax(values, image.size, rule, dtype=dtype)[0]
-        values = resize(values, image.size, rule)[0].permute(1, 2, 0)
+        values = resize(values, image.size, rule)
+        values = F.normalize(values, dim=1) if spec.is_direction else values
+        values = values[0].permute(1, 2, 0)
         return values[..., 0] if spec.channels is None else values
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from dpt.data.formats.io import image_of_bands
@@ -107,6 +108,8 @@ class RasterPrediction:
                 count, width = stop - rows.start, panel.stop - panel.start
                 for name, writer in writers.items():
                     mean = blends[name].take_rows(count)[..., inside]
+                    if self.files[name].spec.is_direction:
+                        mean = F.normalize(mean, dim=1)
                     is_missing = missing[:count, inside]
                     self._require_finite(name, mean, is_missing)
                     values = self.files[name].encode(mean, is_missing)

@@ -8,7 +8,7 @@ from dpt.metrics import SumMetric
 from dpt.nn import register_head
 from dpt.objectives import Objective
 
-register_head("normals")(NormalsConfig)
+register_head("surface")(NormalsConfig)
 
 
 def normals_of(depth):
@@ -41,7 +41,7 @@ class AngularError(SumMetric):
 
 
 class NormalsObjective(Objective):
-    head, target = "normals", "depth"
+    head, target = "surface", "depth"
 
     def __init__(self, *, weight: float = 1.0) -> None:
         super().__init__(weight=weight)

@@ -1,0 +1,167 @@
+"""The task of surface normals: head, loss, metrics, and what every command makes of them."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from tiny import call, losses_of, small_model
+
+from dpt import viz
+from dpt.data import ScenesDataset
+from dpt.data.loading import collate_eval, collate_train
+from dpt.depthmath import angle_between
+from dpt.losses import AngularLoss
+from dpt.metrics import NormalMetrics
+from dpt.nn.tta import augmented
+from dpt.objectives import NormalsObjective
+from dpt.predict import Predictor
+from dpt.training.task import Task
+from dpt.types import HeadOutput
+
+SIGNS = torch.tensor([-1.0, 1, 1]).view(3, 1, 1)
+
+
+def at(*degrees):
+    """Unit vectors (1, 3, 1, N) at angles to (0, 0, -1)."""
+    angle = torch.tensor(degrees, dtype=torch.float64).deg2rad()
+    return torch.stack([angle.sin(), 0 * angle, -angle.cos()])[None, :, None]
+
+
+AHEAD = torch.tensor([0, 0, -1.0]).double().view(1, 3, 1, 1)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return small_model(heads={"normals": {}}).eval()
+
+
+def test_angle_between_is_exact_at_small_and_large_angles():
+    degrees = [0.0, 1e-4, 30, 90, 179.999, 180]
+    angles = angle_between(at(*degrees), AHEAD.expand(1, 3, 1, 6))[0, 0].rad2deg()
+    np.testing.assert_allclose(angles, degrees, rtol=1e-7, atol=1e-9)
+    doubled = angle_between(2 * at(30), AHEAD)
+    assert doubled.item() == pytest.approx(np.pi / 6)
+
+
+def test_angular_loss_is_the_mean_angle_of_each_image():
+    prediction = torch.cat([at(10, 50, 90), at(0, 20, 70)]).requires_grad_()
+    target = AHEAD.expand(2, 3, 1, 3)
+    valid = torch.tensor([[[True, True, False]], [[False, False, False]]])
+    loss = AngularLoss()(prediction, target, valid)
+    assert loss.item() == pytest.approx(np.radians(30) / 2)
+    loss.backward()
+    assert prediction.grad.isfinite().all()
+    assert not prediction.grad[1].any()
+    exact = at(0).requires_grad_()
+    AngularLoss()(exact, AHEAD, torch.ones(1, 1, 1, dtype=torch.bool)).backward()
+    assert exact.grad.isfinite().all()
+    with pytest.raises(ValueError, match="normals must be"):
+        AngularLoss()(prediction, target, valid[:1])
+
+
+def test_metrics_golden_values():
+    metrics = NormalMetrics()
+    target = AHEAD.expand(1, 3, 1, 5)
+    valid = torch.tensor([[[True, True, True, True, False]]])
+    metrics.update(at(5, 11.2, 22.6, 60, 170), target, valid)
+    metrics.update(at(11.3), AHEAD, torch.ones(1, 1, 1, dtype=torch.bool))
+    scores = {name: float(value) for name, value in metrics.compute().items()}
+    angles = np.array([5, 11.2, 11.3, 22.6, 60])
+    assert scores["angle"] == pytest.approx(angles.mean())
+    assert scores["angle_rmse"] == pytest.approx(np.sqrt((angles**2).mean()))
+    assert scores["angle_median"] == pytest.approx(11.3, abs=0.05)
+    assert [scores[f"within_{k}"] for k in ("11_25", "22_5", "30")] == pytest.approx(
+        [0.4, 0.6, 0.8]
+    )
+    assert np.isnan(float(NormalMetrics().compute()["angle"]))
+    assert set(metrics.lower_is_better) < set(scores)
+
+
+def test_head_gives_unit_vectors_that_face_the_camera_at_first(model):
+    spec = model.outputs["normals"]
+    assert (spec.flip_signs, spec.is_direction) == ((-1, 1, 1), True)
+    with torch.no_grad():
+        normals = model(torch.randn(2, 3, 64, 80))["normals"]
+    assert normals.shape == (2, 3, 64, 80)
+    torch.testing.assert_close(normals.norm(dim=1), torch.ones(2, 64, 80))
+    assert normals[:, 2].max() < 0
+
+
+def test_flip_averages_normals_with_the_mirrored_x(model):
+    images = torch.randn(1, 3, 64, 64)
+    with torch.no_grad():
+        plain = model(images)["normals"]
+        mirrored = model(images.flip(-1))["normals"].flip(-1) * SIGNS
+        found = augmented(model, model.outputs, flip=True)(images)["normals"]
+    torch.testing.assert_close(found, (plain + mirrored) / 2)
+
+
+@pytest.mark.parametrize("options", [{}, {"flip": True}, {"tile": 64}], ids=str)
+def test_predictor_restores_the_length_of_resized_normals(model, options):
+    image = np.random.default_rng(0).integers(0, 256, (90, 150, 3), np.uint8)
+    normals = Predictor(model, device="cpu", **options)(image).arrays["normals"]
+    assert normals.shape == (90, 150, 3)
+    np.testing.assert_allclose(np.linalg.norm(normals, axis=2), 1, atol=1e-5)
+
+
+def test_objective_scores_at_the_size_of_the_truth_and_panels_show_it(model):
+    samples = [ScenesDataset(split="val", size=(48, 64))[k] for k in range(2)]
+    objective = NormalsObjective()
+    batch = collate_eval(samples, ["normals"])
+    exact = torch.stack(batch["normals"])
+    objective.update(HeadOutput(exact), batch)
+    assert objective.compute()["angle"] < 1e-3
+    small = F.avg_pool2d(exact, 2)
+    assert objective.predict(small[:1], (48, 64)).norm(dim=1).max() < 1.0001
+    known = [sample["normals"].any(axis=2).sum() for sample in samples]
+    assert int(objective.metrics.pixels) == sum(known)
+    labels = collate_eval(samples[:1], ["normals"])
+    panel = objective.panel(
+        samples[0]["image"], HeadOutput(exact[:1]), labels, model.outputs["normals"]
+    )
+    assert panel.shape[1] > 3 * 64
+    means = list(objective.baselines([labels], (12, 16)).values())
+    assert [mean.shape for mean in means] == [(1, 3, 12, 16)] * 2
+
+
+def test_colors_of_normals_are_the_usual_ones(model):
+    spec = model.outputs["normals"]
+    ahead, floor, right = (
+        np.float32(v).reshape(3, 1, 1) for v in ((0, 0, -1), (0, -1, 0), (1, 0, 0))
+    )
+    colors = [viz.colorize_output(values, spec)[0, 0].tolist() for values in (ahead, floor, right)]
+    assert colors == [[128, 128, 255], [128, 255, 128], [255, 128, 128]]
+    assert viz.legend(ahead, spec, width=300, limits=(-1, 1)).any()
+
+
+def test_task_learns_normals_of_one_batch():
+    torch.manual_seed(0)
+    samples = [ScenesDataset(size=(64, 64))[k] for k in range(2)]
+    task = Task(
+        model=small_model(heads={"normals": {}}), objectives={"normals": NormalsObjective()}
+    )
+    batch = collate_train(samples, ["normals"])
+    losses = losses_of(task, batch, steps=25, lr=3e-3)
+    assert losses[-1] < 0.7 * losses[0]
+
+
+@pytest.mark.slow
+def test_normals_are_trained_evaluated_and_predicted(train, metrics, evaluate, tmp_path):
+    folder = train(tmp_path / "run", "task=normals")
+    scores = metrics(folder)
+    assert 0 < scores["val/angle"] < 90
+    assert scores["constant/val/angle"] > 0
+    found = metrics(evaluate(tmp_path / "scores", folder / "checkpoints/last.ckpt"))
+    assert found["val/angle"] == pytest.approx(scores["val/angle"], rel=1e-5)
+    from photos import save_photo
+
+    photo = save_photo(tmp_path / "photo.png", 40, 60)
+    call("predict", str(folder), str(photo), "--out", str(tmp_path / "out"))
+    normals = np.load(tmp_path / "out/normals_npy/photo.npy")
+    np.testing.assert_allclose(np.linalg.norm(normals, axis=2), 1, atol=1e-5)
+    assert (tmp_path / "out/normals/photo.png").is_file()
+    call("export", str(folder), str(tmp_path / "model.pt2"))
+    facts = json.loads((tmp_path / "out/predictions.json").read_text())
+    assert "normals_npy" in facts["written"]
