@@ -5,7 +5,6 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -40,61 +39,46 @@ _FEW_VALUES = 64  # of a mask that are classes; other pictures have more
 _MAX_GROUPS = 200  # of files, of which some are read
 
 
-@dataclass(frozen=True)
-class _Choice:
-    """Files that the user has declared to be of a kind."""
-
-    kind: Kind
-    folder: re.Pattern[str]  # the start of their paths
-    name: re.Pattern[str]  # of their names without suffix
-
-    def rank(self, path: str) -> int:
-        """Returns the length of the folder that the user has named; -1 for other files."""
-        match = self.folder.match(path)
-        stem = os.path.splitext(os.path.basename(path))[0]
-        return len(match[0]) if match and self.name.fullmatch(stem) else -1
-
-
 def chosen_kinds(folder: Folder, pictures: Sequence[str]) -> dict[str, Kind]:
-    """Returns the kinds of files that keys of ``data`` name.
+    """Returns the kinds of files that keys of ``data`` name; the longest folder decides.
 
     Such keys are ``images``, ``labels`` and ``depth`` with a folder, in whose path ``%split``
     stands for any folders, and ``labels_name`` etc. with a name that holds ``%stem``.
     """
-    choices = []
-    for kind, option in OPTIONS.items():
-        name, template = folder.given.get(option), folder.given.get(f"{option}_name")
-        if not name and not template:
-            continue
-        start, _, end = str(template or "%stem").partition("%stem")
-        stem = re.compile(f"{re.escape(start)}.*{re.escape(end)}", re.DOTALL)
-        choices.append(_Choice(kind, _folder_pattern(folder, option, str(name or ".")), stem))
-        if all(choices[-1].rank(path) < 0 for path in pictures):
-            given = [
-                f"data.{k}={folder.given[k]}"
-                for k in (option, f"{option}_name")
-                if folder.given.get(k)
-            ]
-            raise DataError(f"{' '.join(given)}: no such file below {folder.root}: correct it")
     kinds: dict[str, Kind] = {}
-    for path in pictures if choices else ():
-        best = max(choices, key=lambda choice: choice.rank(path))
-        if best.rank(path) >= 0:
-            kinds[path] = best.kind
+    length_of: dict[str, int] = {}  # of the folders that name them
+    for kind, option in OPTIONS.items():
+        keys = [key for key in (option, f"{option}_name") if folder.given.get(key)]
+        if not keys:
+            continue
+        pattern = _pattern(folder, option)
+        matches = {path: match for path in pictures if (match := pattern.fullmatch(path))}
+        if not matches:
+            given = " ".join(f"data.{key}={folder.given[key]}" for key in keys)
+            raise DataError(f"{given}: no such file below {folder.root}: correct it")
+        for path, match in matches.items():
+            if len(match["folder"]) > length_of.get(path, -1):
+                kinds[path], length_of[path] = kind, len(match["folder"])
     return kinds
 
 
-def _folder_pattern(folder: Folder, option: str, name: str) -> re.Pattern[str]:
+def _pattern(folder: Folder, option: str) -> re.Pattern[str]:
+    """Returns what the paths of the files match that a key of ``data``, and its name, choose."""
+    name = str(folder.given.get(option) or ".")
+    start, _, end = str(folder.given.get(f"{option}_name") or "%stem").partition("%stem")
     if "%split" in name:
-        return re.compile(re.escape(name.strip("/")).replace("%split", ".+") + "/")
-    path = folder.root / name
-    if not path.is_dir():
-        raise missing_path(path, what="folder", remedy=f"check data.{option}")
-    below = os.path.relpath(path, folder.root)
-    if below.startswith(".."):
-        remedy = "give the folder that holds images and labels"
-        raise DataError(f"data.{option}={name} is not below {folder.root}: {remedy}")
-    return re.compile("" if below == "." else re.escape(below) + "/")
+        place = re.escape(name.strip("/")).replace("%split", ".+") + "/"
+    else:
+        path = folder.root / name
+        if not path.is_dir():
+            raise missing_path(path, what="folder", remedy=f"check data.{option}")
+        place = os.path.relpath(path, folder.root)
+        if place.startswith(".."):
+            remedy = "give the folder that holds images and labels"
+            raise DataError(f"data.{option}={name} is not below {folder.root}: {remedy}")
+        place = "" if place == "." else re.escape(place) + "/"
+    stem = f"{re.escape(start)}[^/]*{re.escape(end)}"
+    return re.compile(rf"(?P<folder>{place})(.*/)?{stem}\.[^./]*", re.DOTALL)
 
 
 def kinds_by_names(folder: Folder, pictures: Sequence[str]) -> dict[str, Kind]:
