@@ -1,20 +1,17 @@
 """Images and labels that a CSV table lists."""
 
-import csv
 import os
 import re
 from collections.abc import Sequence
-from io import StringIO
 from pathlib import Path
 
+from dpt.data.formats.tables import read_cells
 from dpt.data.layouts.base import Detected, Folder, Row
 from dpt.data.layouts.class_file import CLASS_FILE
 from dpt.data.layouts.kinds import kind_of_word
 from dpt.data.layouts.samples import samples_of
 from dpt.data.splits import SPLITS, split_word
-from dpt.files import DataError, few, path_below, plural, read_text
-
-_Line = dict[str, str]  # cells by column
+from dpt.files import DataError, few, path_below, plural
 
 
 def match_tables(folder: Folder) -> Detected | None:
@@ -36,7 +33,7 @@ def _read_tables(folder: Folder) -> dict[str, list[Row]]:
         if not path.lower().endswith(".csv"):
             continue
         try:
-            lines = _read_csv(folder.root / path)
+            lines = [cells for _, cells in read_cells(folder.root / path)]
         except DataError as error:
             folder.note(f"not used: {error}")
             folder.used.add(path)
@@ -57,37 +54,28 @@ def _read_tables(folder: Folder) -> dict[str, list[Row]]:
     }
 
 
-def _read_csv(path: Path) -> list[_Line]:
-    """Returns the lines of a table whose cells are separated by commas, semicolons or tabs."""
-    text = read_text(path).replace("\\", "/")
-    separator = max(",;\t", key=text.partition("\n")[0].count)
-    source = StringIO(text, newline="")
-    reader = csv.DictReader(source, delimiter=separator, skipinitialspace=True, restval="")
-    try:
-        return [{name: cell.strip() for name, cell in line.items() if name} for line in reader]
-    except csv.Error as error:
-        raise DataError(f"{path}: not a CSV table ({error})") from None
-
-
-def _rows_of_table(root: Path, path: str, lines: Sequence[_Line]) -> list[Row]:
+def _rows_of_table(root: Path, path: str, lines: Sequence[Sequence[str]]) -> list[Row]:
     """Returns the samples of a table; none if no column holds paths of images, or none of labels.
+
+    Args:
+        lines: the cells of the header, and of each row.
 
     Raises:
         DataError: the table names splits without images, an unknown split, or missing files.
     """
     base, source = Path(path).parent, root / path
     columns = _columns(root, base, lines)
-    split_column = columns.pop("split", "")
+    split_column = columns.pop("split", None)
     if "image" not in columns or not {"labels", "depth"} & columns.keys():
-        if split_column:
+        if split_column is not None:
             remedy = "add their paths from its folder, or move it elsewhere"
             raise DataError(f"{source}: names splits, but no images and labels: {remedy}")
         return []
     rows = []
-    for line in lines:
-        word = line.get(split_column, "").lower()
+    for line in lines[1:]:
+        word = "" if split_column is None else line[split_column].lower()
         if word and word not in SPLITS:
-            raise DataError(f"{source}: {split_column} is {word}: write {', '.join(SPLITS)}")
+            raise DataError(f"{source}: the split {word}: write {', '.join(SPLITS)}")
         files = {
             kind: path_below(root, str(base / line[column]), source).relative_to(root).as_posix()
             for kind, column in columns.items()
@@ -103,16 +91,16 @@ def _rows_of_table(root: Path, path: str, lines: Sequence[_Line]) -> list[Row]:
     return rows
 
 
-def _columns(root: Path, base: Path, lines: Sequence[_Line]) -> dict[str, str]:
-    """Returns the columns that hold splits and files, by ``split``, ``image``, ``labels`` and
-    ``depth``."""
-    columns: dict[str, str] = {}
-    for name in lines[0] if lines else ():
-        cells = [line[name] for line in lines if line[name]]
+def _columns(root: Path, base: Path, lines: Sequence[Sequence[str]]) -> dict[str, int]:
+    """Returns the positions of the columns of splits and of files, by ``split``, ``image``,
+    ``labels`` and ``depth``."""
+    columns: dict[str, int] = {}
+    for number, (name, *every_cell) in enumerate(zip(*lines, strict=True)):
+        cells = [cell for cell in every_cell if cell]
         if 2 * sum(cell.lower() in SPLITS for cell in cells) > len(cells):
-            columns["split"] = name
+            columns["split"] = number
         elif any(_is_file(root, base / cell) for cell in cells):
-            columns.setdefault(kind_of_word(name) or "image", name)
+            columns.setdefault(kind_of_word(name) or "image", number)
     return columns
 
 
