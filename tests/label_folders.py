@@ -14,7 +14,6 @@ from dpt.data.layouts import detect
 SIZE = (24, 32)
 PALETTE = np.array([[0, 0, 0], [200, 10, 10], [10, 200, 10], [10, 10, 200]], np.uint8)
 NAMES = [f"{split}/{i:03d}" for split, n in (("train", 8), ("val", 3)) for i in range(n)]
-CLASSES = {"folder": "dpt.data.FolderDataset", "coco": "dpt.data.CocoDataset"}
 
 
 def mask(seed, ids=(0, 1, 2)):
@@ -72,14 +71,13 @@ def folder(root, write=save, kind="masks", make=mask, suffix=".png"):
 def samples(root, **given):
     """Returns the samples of train and val as training reads them, by the image's path."""
     detected = detect(root, given)
-    node = {"_target_": CLASSES[detected.data], "root": str(root)}
+    node = {"_target_": "dpt.data.FolderDataset", "root": str(root)}
     for key, value in {**detected.settings, **given}.items():
         head, _, tail = key.partition(".")
         node |= {head: {**node.get(head, {}), tail: value}} if tail else {head: value}
-    if detected.rows:
-        table = root.parent / f"{root.name}.csv"
-        table.write_text(table_text(detected.rows))
-        node["split_files"] = {"train": str(table), "val": str(table)}
+    table = root.parent / f"{root.name}.csv"
+    table.write_text(table_text(detected.rows))
+    node["split_files"] = {"train": str(table), "val": str(table)}
     read = {}
     for split in ("train", "val"):
         data = make_dataset(node, split)

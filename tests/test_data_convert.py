@@ -230,7 +230,7 @@ def test_convert_keeps_objects_that_overlap_whole(convert, tmp_path):
     assert "a.png" in said
     labels = cv2.imread(str(out / "masks/train/a.png"), cv2.IMREAD_UNCHANGED)
     objects = cv2.imread(str(out / "objects/train/a.png"), cv2.IMREAD_UNCHANGED)
-    assert (labels == 0).sum() == 10 + 64 + 15 - 9
+    assert (labels == 1).sum() == 10 + 64 + 15 - 9
     assert sorted(np.unique(objects, return_counts=True)[1]) == [15, 50, 55]
 
 

@@ -144,7 +144,7 @@ def test_enlargement_is_limited_by_the_time_of_evaluation():
 )
 def test_val_images_are_listed_or_a_fold(splits, settings, count):
     rows = [Row("image.png", split=split) for split in splits]
-    assert val_images(Detected("segmentation", "folder", "", settings, [], rows)) == count
+    assert val_images(Detected("segmentation", rows, settings, [])) == count
 
 
 SEGMENTATION = ["task=segmentation", "optim.lr=0.001"]

@@ -239,10 +239,10 @@ CASES = {
 
 
 @cache
-def configured(data: str) -> dict[str, Any]:
-    """Returns the configuration ``data=...`` of train.py."""
+def configured_folder() -> dict[str, Any]:
+    """Returns the configuration ``data=folder`` of train.py."""
     with initialize_config_dir(str(config_dir()), version_base="1.3"):
-        cfg = compose("train", overrides=[f"data={data}", "data.root=x"])
+        cfg = compose("train", overrides=["data=folder", "data.root=x"])
     return OmegaConf.to_container(cfg.data, resolve=True)
 
 
@@ -254,12 +254,11 @@ def open_folder(root: Path, answer: str = "", **given: object) -> dict[str, Data
         key, value = answer.split("=")
         given[key] = yaml.safe_load(value)
     detected = detect(root, given)
-    node = {**configured(detected.data), "root": str(root)}
+    node = {**configured_folder(), "root": str(root)}
     values = {**detected.settings, **given}
-    if detected.rows:
-        table = root.with_suffix(".csv")
-        table.write_text(table_text(detected.rows))
-        values |= {f"split_files.{split}": str(table) for split in ("train", "val")}
+    table = root.with_suffix(".csv")
+    table.write_text(table_text(detected.rows))
+    values |= {f"split_files.{split}": str(table) for split in ("train", "val")}
     for key, value in values.items():
         head, _, tail = key.partition(".")
         node[head] = {**node[head], tail: value} if tail else value

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from dpt.atomic import write_bytes
 from dpt.config.overrides import parse
-from dpt.files import DataError, config_dir, few, read_yaml, real_path
+from dpt.files import DataError, few, real_path
 from dpt.process import say
 
 if TYPE_CHECKING:
@@ -114,16 +114,12 @@ def _datasets(options: argparse.Namespace, scratch: Path) -> dict[str, Dataset]:
     detected = detect(options.folder, data, say, holds_out=False)
     settings = detected.settings | data
     splits = {row.split for row in detected.rows} - {""}
-    splits |= {key.partition(".")[2] for key in settings if key.startswith("split_names.")}
-    if detected.rows:
-        write_bytes(scratch / "pairs.csv", table_text(detected.rows).encode())
-        settings |= {f"split_files.{split}": str(scratch / "pairs.csv") for split in splits}
-    target = read_yaml(config_dir() / f"data/{detected.data}.yaml")["_target_"]
-    node: Plain = {"_target_": target, "root": str(options.folder)}
+    write_bytes(scratch / "pairs.csv", table_text(detected.rows).encode())
+    settings |= {f"split_files.{split}": str(scratch / "pairs.csv") for split in splits}
+    node: Plain = {"_target_": "dpt.data.FolderDataset", "root": str(options.folder)}
     for key, value in settings.items():
         head, _, tail = key.partition(".")
         node |= {head: {**node.get(head, {}), tail: value}} if tail else {head: value}
-    splits = splits or {"train"}
     datasets: dict[str, Dataset] = {
         split: make_dataset(node, split) for split in ("train", "val", "test") if split in splits
     }

@@ -56,7 +56,7 @@ class Plan:
     given: Plain  # values of the user's overrides
     seconds: float  # the time limit
     started: float  # as time.monotonic() counts
-    checked_samples: int = _CHECKED_PIXELS // (480 * 640)  # of each split
+    checked_samples: int = 0  # of each split
     model: Plain = field(default_factory=dict)  # settings of the model
     arguments: list[str] = field(default_factory=list)  # of train.py
     is_only_shown: bool = False  # --plan
@@ -182,11 +182,10 @@ def _complete(plan: Plan, detected: Detected) -> None:
     from dpt.data.formats.pictures import read_size
     from dpt.training.recipe import pretrained_settings
 
-    if detected.rows:
-        write_bytes(plan.folder / "pairs.csv", table_text(detected.rows).encode())
-        height, width = read_size(plan.root / detected.image)
-        pixels = min(_CHECKED_PIXELS, int(plan.seconds * _CHECKED_PIXELS_PER_SECOND))
-        plan.checked_samples = max(32, pixels // (height * width))
+    write_bytes(plan.folder / "pairs.csv", table_text(detected.rows).encode())
+    height, width = read_size(plan.root / detected.image)
+    pixels = min(_CHECKED_PIXELS, int(plan.seconds * _CHECKED_PIXELS_PER_SECOND))
+    plan.checked_samples = max(32, pixels // (height * width))
     if not any(re.match(r"model($|[./]encoder|\.weights)", key) for key in plan.given):
         plan.model = pretrained_settings()
     _plan(plan, detected)

@@ -61,7 +61,7 @@ def settings_of(
     """Returns the arguments of ``train.py`` for the folder and this machine, by key.
 
     Args:
-        table: where the samples of ``data=folder`` are listed.
+        table: where the samples are listed.
         image_size: the user's ``data.image_size``, [H, W]. None: it follows from the images' size.
         labels: statistics of the masks; None if they are not known yet.
         seconds: the time limit.
@@ -77,12 +77,11 @@ def settings_of(
         enlarged = enlargement(labels.thickness, (height, width), size, limit)
     cache_size = [round(side * 1.2 * enlarged) for side in size]  # enough for most zooms
     sample_bytes = 9 * max(math.prod(cache_size), height * width // 4)
-    is_cached = 0 < sample_bytes * len(detected.rows) < _CACHE_BYTES
-    values: Plain = {"task": detected.task, "data": detected.data, "data.root": str(root)}
+    is_cached = sample_bytes * len(detected.rows) < _CACHE_BYTES
+    values: Plain = {"task": detected.task, "data": "folder", "data.root": str(root)}
     values |= RECIPES.get(detected.task, {})
     values |= {f"data.{key}": value for key, value in detected.settings.items()}
-    if detected.rows:
-        values |= {f"data.split_files.{split}": str(table) for split in ("train", "val", "test")}
+    values |= {f"data.split_files.{split}": str(table) for split in ("train", "val", "test")}
     values |= {
         "data.image_size": size,
         "trainer.precision": "auto",

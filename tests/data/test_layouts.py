@@ -6,9 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from coco_files import write_objects
+from coco_files import write, write_objects
 from label_folders import (
-    CLASSES,
     NAMES,
     PALETTE,
     SIZE,
@@ -25,7 +24,7 @@ from label_folders import (
 from photos import photo_of, save_picture
 
 from dpt.config.data import make_dataset
-from dpt.data import DataError
+from dpt.data import CocoDataset, DataError
 from dpt.data.layouts import detect
 from dpt.data.layouts.splits import number_of_parts
 from dpt.data.splits import folds
@@ -137,7 +136,7 @@ def test_names_in_both_forms_of_unicode(tmp_path):
         save(tmp_path / f"a/masks/{name}.png", mask(seed))
     assert sum(sizes(samples(tmp_path / "a")[0])) == 4
     (tmp_path / "a/list.txt").write_text("\n".join(split))
-    node = {"_target_": CLASSES["folder"], "root": str(tmp_path / "a"), "labels": "masks"}
+    node = {"_target_": "dpt.data.FolderDataset", "root": str(tmp_path / "a"), "labels": "masks"}
     node |= {"num_classes": 3, "split_files": {"train": "list.txt"}}
     assert len(make_dataset(node, "train")) == 4
     save_photos(tmp_path / "b/images", split)
@@ -271,7 +270,7 @@ def test_split_by_lists_with_other_folders(tmp_path):
     save_pairs(tmp_path, names)
     lines = [f"/SegNet/photos/{name}.png /SegNet/annot/{name}.png\n" for name in names]
     (tmp_path / "train.txt").write_text("".join(lines[:9]))
-    assert "not used: train.txt" in notes(tmp_path)
+    assert any("not used" in note and "train.txt" in note for note in detect(tmp_path, {}).notes)
     (tmp_path / "val.txt").write_text("".join([*lines[9:], "gone\n"]))
     assert sizes(samples(tmp_path)[0]) == [9, 3]
     assert "not used: 1 line of train.txt, val.txt" in notes(tmp_path)
@@ -365,10 +364,44 @@ def test_coco_of_two_splits_and_of_one(tmp_path):
         write_coco(path, count)
         save_photos(tmp_path / "set" / split, range(count))
     read, detected = samples(tmp_path / "set")
-    assert (detected.data, detected.task) == ("coco", "instance")
+    assert detected.task == "instance"
+    assert detected.settings == {
+        "annotations": "coco",
+        "annotation_files": "annotations/instances_%split.json",
+        "split_names.train": "train2017",
+        "split_names.val": "val2017",
+    }
     assert sizes(read) == [4, 2]
     path.unlink()
     assert sizes(samples(tmp_path / "set")[0]) == [2, 2]
+
+
+def test_coco_files_of_other_objects_in_the_same_images(tmp_path):
+    root = tmp_path / "set"
+    for split, count in (("train", 4), ("val", 2)):
+        for kind in ("person_keypoints", "instances"):
+            write_coco(root / f"annotations/{kind}_{split}.json", count)
+        save_photos(root / split, range(count))
+    read, detected = samples(root)
+    assert detected.settings["annotation_files"] == "annotations/instances_%split.json"
+    assert any("person_keypoints_train.json" in note for note in detected.notes)
+    chosen = "annotations/person_keypoints_%split.json"
+    again, detected = samples(root, annotation_files=chosen)
+    assert sizes(again) == sizes(read) == [4, 2]
+    assert any("instances_train.json" in note for note in detected.notes)
+
+
+def test_coco_with_pictures_of_segments(tmp_path):
+    """They are not taken for masks, and pixels without a segment are not taken for a class."""
+    write(tmp_path / "set", lengths=[("train", 3), ("val", 1)])
+    read, detected = samples(tmp_path / "set")
+    assert (detected.task, detected.other_tasks) == ("panoptic", ("segmentation",))
+    assert sizes(read) == [3, 1]
+    assert not any("png" in note for note in detected.notes)
+    expected = CocoDataset(root=tmp_path / "set", split="train")
+    for sample, other in zip(read["train"].values(), expected, strict=True):
+        for key in ("labels", "objects"):
+            np.testing.assert_array_equal(sample[key], other[key])
 
 
 @pytest.mark.parametrize(
@@ -384,7 +417,8 @@ def test_coco_as_tools_write_it(tmp_path, name):
     save_photos(root / "images", range(1, 5))
     read, detected = samples(root)
     assert sum(sizes(read)) == 4
-    assert any("a.JSON" in note and "images/0.jpg" in note for note in detected.notes)
+    assert any("a.JSON" in note for note in detected.notes)
+    assert any("not used" in note and "0.jpg" in note for note in detected.notes)
     save_photos(root / "images", range(5))
     assert sum(sizes(samples(root)[0])) == 5
 
@@ -399,7 +433,7 @@ def test_coco_in_a_folder_for_each_split(tmp_path):
     assert [*read["val"]] == [f"valid/{i}.jpg" for i in range(2)]
     assert detected.settings["split_names.val"] == "valid"
     (root / "train/_annotations.coco.json").unlink()
-    with pytest.raises(DataError):  # not on the test images
+    with pytest.raises(DataError, match=r"0 images"):  # valid has copies of test's
         detect(root, {})
 
 
@@ -407,20 +441,20 @@ def test_coco_below_a_folder_called_training_set(tmp_path):
     for split in ("train", "val"):
         save_photos(tmp_path / f"training_set/{split}", ["a"])
         path = tmp_path / f"training_set/instances_{split}.json"
-        write_objects(path, ["a.jpg"], {1: "thing"})
+        write_objects(path, ["a.jpg"], {1: "thing"}, size=SIZE)
     detected = settings(tmp_path)
-    assert detected["annotations"] == "training_set/instances_%split.json"
-    assert (detected["images"], detected["split_names.val"]) == ("training_set/%split", "val")
+    assert detected["annotation_files"] == "training_set/instances_%split.json"
+    assert [*samples(tmp_path)[0]["val"]] == ["training_set/val/a.jpg"]
 
 
 def test_coco_beside_masks_is_a_question(tmp_path):
     root = tmp_path / "set"
     write_coco(root / "a1.json", 4)
     save_pairs(root, range(4))
-    with pytest.raises(DataError, match=r"data.labels=masks or data.annotations=a1.json"):
+    with pytest.raises(DataError, match=r"a1.json.*data.labels=masks or data.annotations=coco"):
         detect(root, {})
     assert detect(root, {"labels": "masks"}).task == "segmentation"
-    assert detect(root, {"annotations": "a1.json"}).task == "instance"
+    assert detect(root, {"annotations": "coco"}).task == "instance"
     write_coco(root / "a2.json", 4)
     with pytest.raises(DataError, match=r"a1.json and a2.json"):
         detect(root, {})
@@ -438,18 +472,18 @@ def test_coco_without_objects_is_refused(tmp_path, rows):
 
 def test_coco_of_many_parts_is_not_parsed(tmp_path, monkeypatch):
     root = folder(tmp_path / "set")
-    monkeypatch.setattr("dpt.data.layouts.coco._MAX_PARTS", 5000)
+    monkeypatch.setattr("dpt.data.annotations.coco._MAX_PARTS", 5000)
     (root / "other.json").write_text("[" + '{"a":[]},' * 1000 + "{}]")
     write_coco(root / "hostile.JSON", 4)
     text = (root / "hostile.JSON").read_text()
     (root / "hostile.JSON").write_text(text[:-1] + ', "x": [' + "[]," * 6000 + "[]]}")
-    parsed = []
-    monkeypatch.setattr("dpt.data.layouts.coco.parse_json", lambda text, path: parsed.append(path))
-    assert "hostile.JSON" in notes(root)
-    assert not parsed
+    with monkeypatch.context() as patch:
+        patch.setattr("dpt.data.annotations.coco.parse_as", None)
+        with pytest.raises(DataError, match=r"hostile\.JSON.* 5000 "):
+            detect(root, {})
     (root / "hostile.JSON").write_text("\ufeff" + text)
-    detect(root, {})
-    assert parsed == [root / "hostile.JSON"]
+    with pytest.raises(DataError, match=r"data\.labels=masks"):
+        detect(root, {})
 
 
 # ----------------------------------------------------------------------------------- questions

@@ -6,7 +6,6 @@ import cv2
 import numpy as np
 import pytest
 from label_folders import (
-    CLASSES,
     NAMES,
     PALETTE,
     SIZE,
@@ -381,7 +380,12 @@ def test_palettes_of_other_order_than_a_table(tmp_path, order, count):
 
 def disagreements(root, **options):
     """The number of findings about palettes when a run starts."""
-    node = {"_target_": CLASSES["folder"], "root": str(root), "labels": "masks", "num_classes": 3}
+    node = {
+        "_target_": "dpt.data.FolderDataset",
+        "root": str(root),
+        "labels": "masks",
+        "num_classes": 3,
+    }
     lines = quick_findings(make_dataset({**node, **options}, "train"), 8)
     return sum("data.color_distance" in line for line in lines)
 

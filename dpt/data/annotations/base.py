@@ -196,6 +196,8 @@ class AnnotationFormat(ABC):
     name: ClassVar[str]  # as in data.annotations=NAME
     title: ClassVar[str]  # for messages, as in "labelme's JSON files"
     front: ClassVar[Front]
+    lists_classes: ClassVar[bool] = False
+    """Whether each file lists all classes, so that the files of a split are read alone."""
 
     @abstractmethod
     def find(self, root: Path, files: Sequence[str]) -> list[str]:

@@ -277,6 +277,7 @@ class CocoFormat(AnnotationFormat):
     name = "coco"
     title = "COCO's JSON files"
     front = "smaller"
+    lists_classes = True
 
     def find(self, root: Path, files: Sequence[str]) -> list[str]:
         paths = [path for path in files if path.lower().endswith(".json")]

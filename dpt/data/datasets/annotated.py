@@ -14,6 +14,7 @@ from dpt.data.annotations.base import (
     AnnotatedClass,
     AnnotatedImage,
     Annotation,
+    AnnotationFormat,
     Annotations,
     Front,
 )
@@ -201,37 +202,44 @@ def _with_background(rows: Sequence[AnnotatedClass]) -> list[AnnotatedClass]:
     return [AnnotatedClass(name="background", is_thing=False, color=(0, 0, 0)), *rows]
 
 
+def format_named(name: str) -> AnnotationFormat:
+    """Returns the format of that name; DataError if there is none."""
+    if name not in FORMATS:
+        raise DataError(f"data.annotations={name}: choose from {', '.join(FORMATS)}")
+    return FORMATS[name]
+
+
 def read_annotations(
-    root: Path, name: str, *, chosen: Path | None, images: Path
+    root: Path, name: str, *, chosen: Sequence[Path], images: Path
 ) -> tuple[Annotations, list[Path]]:
     """Returns the objects in the files of a label tool, and the images beside theirs without any.
 
     Args:
         root: folder of images and files.
         name: of the format, see :data:`dpt.data.annotations.FORMATS`.
-        chosen: the file, or the folder of files, that counts; None: all are searched.
+        chosen: the files, or the folders of files, that count; none: all are searched.
         images: folder of the images.
 
     Raises:
         DataError: there is no such format or file, or a file cannot be read.
     """
-    if name not in FORMATS:
-        raise DataError(f"data.annotations={name}: choose from {', '.join(FORMATS)}")
+    form = format_named(name)
     every_file = [path.relative_to(root).as_posix() for path in files_below(root)]
-    if chosen is not None and chosen.is_file():
-        path = path_below(root, os.path.relpath(chosen, root), "data.annotation_files")
-        sources = [Path(os.path.relpath(path, root)).as_posix()]
+    if chosen and all(path.is_file() for path in chosen):
+        names = [os.path.relpath(path, root) for path in chosen]
+        below = [path_below(root, name, "data.annotation_files") for name in names]
+        sources = [Path(os.path.relpath(path, root)).as_posix() for path in below]
     else:
-        folder = chosen or root
-        sources = FORMATS[name].find(root, every_file)  # also by the images beside label files
-        sources = [path for path in sources if (root / path).is_relative_to(folder)]
+        sources = form.find(root, every_file)  # also by the images beside label files
+        within = chosen or [root]
+        sources = [p for p in sources if any((root / p).is_relative_to(f) for f in within)]
     if not sources:
         remedy = "check data.root, data.annotations and data.annotation_files"
-        raise DataError(f"{chosen or root}: holds no {FORMATS[name].title}: {remedy}")
+        raise DataError(f"{[*chosen, root][0]}: holds no {form.title}: {remedy}")
     pictures = {path for path in every_file if path.lower().endswith(IMAGE_SUFFIXES)} - {*sources}
     left_out = {path for path in pictures if not (root / path).is_relative_to(images)}
     files = [path for path in every_file if path not in left_out]
-    annotations = FORMATS[name].read(root, sources, files)
+    annotations = form.read(root, sources, files)
     paths = {image.image for image in annotations.images}
     folders = {path.parent for path in paths}
     others = {root / path for path in pictures - left_out} - paths

@@ -322,10 +322,10 @@ class FolderDataset(AnnotatedDataset):
         annotations, unlabelled = read_annotations(
             self.folder,
             name,
-            chosen=None if template is None else self.path_of(template),
+            chosen=[] if template is None else [self.path_of(template)],
             images=self.folder if self.images == "images" else self.path_of(self.image_folders[0]),
         )
-        if template is not None and "%split" in template:
+        if template is not None and "%split" in template and not self._lists:
             paths = [image.image for image in annotations.images]
         else:
             paths = self._paths_of_split(annotations, unlabelled)

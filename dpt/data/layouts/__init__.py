@@ -14,7 +14,6 @@ from dpt.data.formats import io
 from dpt.data.layouts.annotated import match_annotations
 from dpt.data.layouts.bands import band_settings
 from dpt.data.layouts.base import Detected, Folder, Layout, Row, pictures_of
-from dpt.data.layouts.coco import match_coco
 from dpt.data.layouts.kinds import chosen_kinds
 from dpt.data.layouts.pictures import match_names, match_values, match_voc, what_is_seen
 from dpt.data.layouts.tables import match_tables
@@ -26,7 +25,6 @@ __all__ = ["LAYOUTS", "Detected", "Folder", "Layout", "Row", "detect"]
 
 LAYOUTS: tuple[Layout, ...] = (
     match_annotations,
-    match_coco,
     match_tables,
     match_voc,
     match_names,

@@ -1,78 +1,111 @@
 """Images with the files of a label tool."""
 
-from collections import Counter
+import re
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from pathlib import Path
 
 from dpt.data.annotations import FORMATS
-from dpt.data.datasets.annotated import read_annotations
+from dpt.data.annotations.base import AnnotationFormat
+from dpt.data.datasets.annotated import format_named, read_annotations
 from dpt.data.layouts.base import Detected, Folder, Row
 from dpt.data.layouts.pictures import refuse_masks
 from dpt.data.layouts.splits import divide
+from dpt.data.splits import split_word
 from dpt.files import DataError, few, plural
+from dpt.validation import Plain
 
 
 def match_annotations(folder: Folder) -> Detected | None:
-    """Recognises the files of a label tool other than those in COCO's format, which have a layout
-    of their own.
+    """Recognises the files of a label tool.
 
     Raises:
         DataError: files of several tools, or masks beside objects: a question to the user.
     """
+    if {"labels", "depth"} & folder.given.keys():
+        return None
     given = folder.given.get("annotations")
-    if {"labels", "depth"} & folder.given.keys() or (given and given not in FORMATS):
+    formats = [format_named(str(given))] if given else [*FORMATS.values()]
+    found = [(item, item.find(folder.root, folder.paths)) for item in formats]
+    found = [(item, sources) for item, sources in found if sources or given]
+    if not found:
         return None
-    names = [str(given)] if given else [*FORMATS]
-    sources = {name: FORMATS[name].find(folder.root, folder.paths) for name in names}
-    sources = {name: paths for name, paths in sources.items() if paths}
-    if not sources or (not given and [*sources] == ["coco"]):
-        return None
-    if len(sources) > 1:
-        choices = [f"data.annotations={name} ({paths[0]})" for name, paths in sources.items()]
+    if len(found) > 1:
+        choices = [f"data.annotations={item.name} ({sources[0]})" for item, sources in found]
         raise DataError(f"{folder.root}: files of several label tools: set {' or '.join(choices)}")
-    ((name, paths),) = sources.items()
-    if not given:
-        others = sorted({*folder.paths}.difference(paths))
-        refuse_masks(folder, others, few(paths), f"data.annotations={name}")
-    return samples_of_tool(folder, name, paths)
+    return _samples(folder, *found[0])
 
 
-def samples_of_tool(folder: Folder, name: str, sources: list[str]) -> Detected:
+def _samples(folder: Folder, tool: AnnotationFormat, sources: list[str]) -> Detected:
     """Returns the settings of images with objects."""
+    settings: Plain = {"annotations": tool.name}
     files, images = folder.given.get("annotation_files"), folder.given.get("images")
+    chosen = [str(files)] if files else []
+    template, words = _files_of_splits(sources, chosen) if tool.lists_classes else ("", {})
+    if words:
+        settings |= {"annotation_files": template}
+        settings |= {f"split_names.{split}": word for split, word in words.items()}
+        chosen = [template.replace("%split", word) for word in words.values()]
+        others = [path for path in sources if path not in chosen]
+        folder.leave_out(others, f", as data.annotation_files={template}")
+        sources = chosen
     annotations, bare = read_annotations(
         folder.root,
-        name,
-        chosen=folder.root / files if files else None,
+        tool.name,
+        chosen=[folder.root / path for path in chosen],
         images=folder.root / images if images else folder.root,
     )
-    rows = [
-        Row(item.image.relative_to(folder.root).as_posix(), split=item.split)
-        for item in annotations.images
-    ]
+    maps = [image.map_file for image in annotations.images if image.map_file]
+    used = {*sources, *annotations.lists, *(_below(folder, path) for path in maps)}
+    if not folder.given.get("annotations"):
+        others = [path for path in folder.paths if path not in used]
+        refuse_masks(folder, others, few(sources), f"data.annotations={tool.name}")
+    rows = [Row(_below(folder, item.image), split=item.split) for item in annotations.images]
     present = {*folder.paths}
     absent = [row.image for row in rows if row.image not in present]
     rows = [row for row in rows if row.image in present]
     if not rows:
-        fault = f"no image of {FORMATS[name].title} is there ({few(absent)})"
+        fault = f"no image of {tool.title} is there ({few(absent)})"
         raise DataError(f"{folder.root}: {fault}: copy the images into the folder")
     objects = Counter(item.class_name for image in annotations.images for item in image.objects)
     folder.note(
-        f"layout: {FORMATS[name].title}: {plural(len(sources), 'file')} ({few(sources)}) with "
-        f"{plural(objects.total(), 'object')} in {plural(len(rows), 'image')}"
+        f"layout: {tool.title}: {plural(len(sources), 'file')} ({few(sources)}) with "
+        f"{plural(objects.total(), 'object')} in {plural(len(rows), 'image')}",
+        "objects: " + few([f"{name} ({n})" for name, n in objects.most_common()], 40),
+        *(f"labels: {note}" for note in annotations.notes),
     )
-    folder.note("objects: " + few([f"{name} ({n})" for name, n in objects.most_common()], 40))
-    for note in annotations.notes:
-        folder.note(f"labels: {note}")
     if absent:
         folder.note(f"not used: {plural(len(absent), 'image')} not there ({few(absent)})")
-    unlabelled = [path.relative_to(folder.root).as_posix() for path in bare]
-    folder.used.update(sources, annotations.lists, *rows)
-    folder.leave_out(unlabelled, ", images without a label file")
+    folder.used.update(used, *rows)
+    folder.leave_out([_below(folder, path) for path in bare], ", images without a label file")
     tasks = ["instance", "segmentation", "panoptic"]
+    if not annotations.background:
+        tasks = ["panoptic", "segmentation"]
     if annotations.classes and not any(row.is_thing for row in annotations.classes):
         tasks = ["segmentation"]
-    detected = Detected(tasks[0], "folder", rows[0].image, {}, folder.notes)
-    detected.other_tasks = (*tasks[1:],)
-    detected.settings["annotations"] = name
-    detected.rows, held_out = divide(folder, rows, [])
-    detected.settings |= held_out
-    return detected
+    rows, held_out = divide(folder, rows, [])
+    settings |= held_out
+    return Detected(tasks[0], rows, settings, folder.notes, (*tasks[1:],))
+
+
+def _below(folder: Folder, path: Path) -> str:
+    return path.relative_to(folder.root).as_posix()
+
+
+def _files_of_splits(sources: Sequence[str], chosen: Sequence[str]) -> tuple[str, dict[str, str]]:
+    """Returns the path of the files of train and val with ``%split`` in place of the words for the
+    splits, and these words by split; none if there are no such files.
+
+    Args:
+        chosen: the path that the user has given, or none.
+    """
+    words_of: dict[str, dict[str, str]] = defaultdict(dict)
+    for path in sources:
+        split, word = split_word(path)
+        if split:
+            template = re.sub(rf"(?<![^-_. /]){word}(?![^-_. /])", "%split", path)
+            words_of[template].setdefault(split, word)
+    for template, words in words_of.items():
+        if template in (chosen or [template]) and {"train", "val"} <= words.keys():
+            return template, words
+    return "", {}

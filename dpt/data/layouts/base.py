@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -38,12 +39,12 @@ class Folder:
             self.notes.append(text)
             self.say(text)
 
-    def leave_out(self, paths: Iterable[str], reason: str = "") -> None:
+    def leave_out(self, paths: Iterable[str], reason: str = "", noun: str = "file") -> None:
         """Notes files that are not used, if there are any."""
         names = list(paths)
         self.used.update(names)
         if names:
-            self.note(f"not used: {plural(len(names), 'file')}{reason} ({shown(names)})")
+            self.note(f"not used: {plural(len(names), noun)}{reason} ({shown(names)})")
 
 
 class Row(NamedTuple):
@@ -61,12 +62,15 @@ class Detected:
     """What a folder holds."""
 
     task: str
-    data: str  # folder or coco
-    image: str  # path of one image, whose size the training images follow
-    settings: Plain  # keys of data
+    rows: list[Row]
+    settings: Plain  # keys of data=folder
     notes: list[str]  # what was recognised or assumed
-    rows: list[Row] = field(default_factory=list)  # the samples of data=folder
     other_tasks: tuple[str, ...] = ()  # that the labels allow
+
+    @property
+    def image(self) -> str:
+        """The path of an image, whose size the training images follow."""
+        return min(self.rows, key=lambda row: row.split != "train").image
 
     def choose_task(self, task: str) -> None:
         """Changes the task; ValueError if the labels do not allow it."""
@@ -98,6 +102,14 @@ def in_threads(function: Callable[[Item], Result], items: Sequence[Item]) -> Ite
 def spaced(name: str) -> str:
     """Returns ``Ground_Truth`` for ``GroundTruth``."""
     return _CAMEL.sub("_", name)
+
+
+def by_folder(paths: Iterable[str]) -> dict[str, list[str]]:
+    """Returns the files in each folder."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for path in paths:
+        groups[os.path.dirname(path)].append(path)
+    return groups
 
 
 def pictures_of(paths: Iterable[str]) -> list[str]:

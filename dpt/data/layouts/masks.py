@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -58,17 +58,28 @@ def class_settings(
         colors = _colors_of_classes(values, paths, part or io.FilePart())
         settings = {"num_classes": len(colors), "label_colors": [list(color) for color in colors]}
         return settings | ({"color_distance": 0} if len(colors) < len(values) else {}), colors
-    stored = sorted(i for (i,) in values)
-    ids = [i for i in stored if i >= 0]  # below 0: unlabelled
+    classes = _ids_of_classes(values)
+    settings = _numbers(classes)
+    others = sorted({i for (i,) in values}.difference(classes))
+    if "num_classes" in settings and not {*others} <= {IGNORE_INDEX}:
+        settings["ignore_index"] = others
+    return settings, [(i,) for i in classes]
+
+
+def _ids_of_classes(values: Values) -> list[int]:
+    """Returns the ids that are classes, with rare gaps filled."""
+    ids = sorted(i for (i,) in values if i >= 0)  # below 0: unlabelled
     classes = [i for i in ids if i not in LARGEST_VALUES]
     if len(classes) < 2:  # the largest value is a class, too, where only one other id occurs
         classes = ids
-    if stored[:1] != [0] or classes[-1] >= 2 * len(classes):
-        return {"label_map": classes}, [(i,) for i in classes]
-    settings = {"num_classes": classes[-1] + 1}
-    if not {*ids} <= {*classes, IGNORE_INDEX}:
-        settings["ignore_index"] = [i for i in ids if i in LARGEST_VALUES]
-    return settings, [(i,) for i in range(classes[-1] + 1)]
+    has_few_gaps = classes[0] == 0 and classes[-1] < 2 * len(classes)
+    return [*range(classes[-1] + 1)] if has_few_gaps else classes
+
+
+def _numbers(numbers: list[int]) -> Plain:
+    """Returns the setting that makes these ids, or rows of ``label_colors``, the classes."""
+    is_range = numbers == list(range(len(numbers)))
+    return {"num_classes": len(numbers)} if is_range else {"label_map": numbers}
 
 
 def _are_colors(values: Values) -> bool:
@@ -142,24 +153,21 @@ def _is_between(color: np.ndarray, colors: np.ndarray) -> bool:
     return bool(((position > 0) & (position < 1) & (distance <= 4)).any())
 
 
-@dataclass
-class MaskSettings:
-    """Keys of ``data`` for masks, and what was recognised or assumed."""
+class _Entry(NamedTuple):
+    """What may be a class: an id, or a row of ``label_colors``."""
 
-    settings: Plain
-    notes: list[str] = field(default_factory=list)
+    value: Value
+    name: str = ""  # as a file says
 
-
-class _Numbering(NamedTuple):
-    """The numbers that may be classes: ids, or rows of ``label_colors``."""
-
-    settings: Plain
-    values: dict[int, Value]  # of the numbers
-    names: dict[int, str]  # of the numbers that have one
+    @property
+    def code(self) -> str:
+        return ("#{:02x}{:02x}{:02x}" if len(self.value) == 3 else "{}").format(*self.value)
 
 
-def mask_settings(paths: Sequence[Path], file: ClassFile, given: PlainMapping) -> MaskSettings:
-    """Returns the settings of masks, from all their values.
+def mask_settings(
+    paths: Sequence[Path], file: ClassFile, given: PlainMapping
+) -> tuple[Plain, list[str]]:
+    """Returns the settings of masks, from all their values, and what was recognised or assumed.
 
     Args:
         file: names of the classes.
@@ -177,28 +185,21 @@ def mask_settings(paths: Sequence[Path], file: ClassFile, given: PlainMapping) -
     has_ids = has_colors and any(row.id is not None for row in file.rows)
     ignored_ids = given.get("ignore_index", [] if has_ids else file.ignored)
     ignored = {ignored_ids} if isinstance(ignored_ids, int) else {*(ignored_ids or ())}
-    numbering = masks.number_colors(colors) if has_colors else masks.number_ids(ignored)
-    classes = masks.chosen_classes() or [(k,) for k in numbering.values if k not in ignored]
-    settings = dict(numbering.settings)
+    entries = masks.number_colors(colors) if has_colors else masks.number_ids(ignored)
+    classes = masks.chosen_classes() or [(k,) for k in entries if k not in ignored]
+    settings = masks.color_settings(entries) if has_colors else {}
     if not is_chosen:
-        numbers = [row[0] for row in classes]
-        is_range = numbers == list(range(len(numbers)))
-        settings |= {"num_classes": len(numbers)} if is_range else {"label_map": numbers}
+        settings |= _numbers([row[0] for row in classes])
     if colors and has_colors:
-        ignored |= numbering.values.keys() - set(chain(*classes))
+        ignored |= entries.keys() - set(chain(*classes))
     ids = {value[0] for value in masks.values if len(value) == 1}
     ignored |= {i for i in ids if i < 0 or i in LARGEST_VALUES} | {IGNORE_INDEX}
     settings["ignore_index"] = sorted(ignored)
     if masks.use_palette:
         settings.setdefault("color_distance", given.get("color_distance", 0))
-    used = [[numbering.values[k] for k in row if k in numbering.values] for row in classes]
-    names = [numbering.names[row[0]] for row in classes if row[0] in numbering.names]
-    name_of = {
-        numbering.values[row[0]]: numbering.names[row[0]]
-        for row in classes
-        if row[0] in numbering.names and row[0] in numbering.values
-    }
-    notes = foreign + masks.notes(used, name_of)
+    used = [[entries[k] for k in row if k in entries] for row in classes]
+    names = [row[0].name for row in used if row and row[0].name]
+    notes = foreign + masks.notes([*chain(*used)])
     if "class_names" not in given and len(set(names)) == len(classes):
         settings["class_names"] = names
         notes.append(f"class names: {file.path}, {few(names, 8)}")
@@ -211,8 +212,8 @@ def mask_settings(paths: Sequence[Path], file: ClassFile, given: PlainMapping) -
         key = "data.label_map" if has_colors else "data.ignore_index"
         notes.append(f"{why}each value is a class; if one means unlabelled, set {key}")
         if has_colors:
-            settings["class_names"] = [f"color_{_name_of(value)[1:]}" for (value,) in used]
-    return MaskSettings(settings, notes)
+            settings["class_names"] = [f"color_{entry.code[1:]}" for (entry,) in used]
+    return settings, notes
 
 
 @dataclass(frozen=True)
@@ -237,29 +238,27 @@ class _Masks:
         rule = LabelRule(label_map=label_map, num_classes=count)
         return list(rule.ids_of_class or [(k,) for k in range(rule.num_classes)])
 
-    def number_colors(self, table: Sequence[Value]) -> _Numbering:
+    def number_colors(self, table: Sequence[Value]) -> dict[int, _Entry]:
         """Numbers colours as ``table`` does, which the user or a file gives, or all of them."""
+        if not table and "class_names" in self.given:
+            raise self.fault("data.class_names needs data.label_colors, the colour of each class")
+        if not table:
+            table = _colors_of_classes(self._without_padding(), self.paths, part_of(self.given))
+        name_of: dict[Value | None, str] = {row.color: row.name for row in self.file.rows}
+        return {k: _Entry(color, name_of.get(color, "")) for k, color in enumerate(table)}
+
+    def color_settings(self, entries: Mapping[int, _Entry]) -> Plain:
+        """Returns the settings of colours; DataError if the user's table lacks some."""
+        table = [entry.value for entry in entries.values()]
         settings: Plain = {"label_colors": [list(color) for color in table]}
         unknown = [str(color) for color in self.values if color not in table]
-        if not table:
-            if "class_names" in self.given:
-                raise self.fault(
-                    "data.class_names needs data.label_colors, the colour of each class"
-                )
-            values = self._without_padding()
-            settings, table = class_settings(values, self.paths, part_of(self.given))
-            del settings["num_classes"]
-            if len(values) < len(self.values):
-                settings["color_distance"] = 0
-        elif unknown and "color_distance" not in self.given:
+        if unknown and "color_distance" not in self.given:
             if self.given.get("label_colors"):
                 remedy = "add each (and its number to data.ignore_index), or set"
                 fault = f"the masks hold {few(unknown)}, which data.label_colors lacks"
                 raise self.fault(f"{fault}: {remedy} data.color_distance")
             settings["color_distance"] = 0
-        name_of = {row.color: row.name for row in self.file.rows}
-        names = {k: name_of[color] for k, color in enumerate(table) if color in name_of}
-        return _Numbering(settings, dict(enumerate(table)), names)
+        return settings
 
     def _without_padding(self) -> Values:
         """Returns the colours without black, if it is rare and several others are frequent."""
@@ -267,7 +266,7 @@ class _Masks:
         is_padding = 0 < fraction < _MAX_PADDING and len(self.values) > _MIN_COLORS
         return Values({c: n for c, n in self.values.items() if not (is_padding and c == _BLACK)})
 
-    def number_ids(self, ignored: Container[int]) -> _Numbering:
+    def number_ids(self, ignored: Container[int]) -> dict[int, _Entry]:
         """Numbers the ids that are classes: those of the user, of the file, or all but
         ``ignored``."""
         if len(self.values) > MAX_VALUES:
@@ -287,10 +286,10 @@ class _Masks:
         else:
             values = Values({(i,): self.values[(i,)] for i in ids})
             self._refuse_doubtful(values, ids)
-            classes = [i for (i,) in class_settings(values)[1]]
+            classes = _ids_of_classes(values)
         is_named = len(numbers) == len(rows)
         names = {i: row.name for i, row in zip(numbers, rows, strict=True)} if is_named else {}
-        return _Numbering({}, {i: (i,) for i in classes}, names)
+        return {i: _Entry((i,), names.get(i, "")) for i in classes}
 
     def _refuse_one_class(self, ids: Sequence[int]) -> None:
         """Raises DataError if 255 is the only id besides another one, unless both are mapped."""
@@ -312,26 +311,26 @@ class _Masks:
             keys = [f"data.label_map={choice}".replace(" ", "") for choice in (ids, classes)]
             raise self.fault(f"255 may be a class or mean unlabelled: set {keys[0]} or {keys[1]}")
 
-    def notes(self, used: Sequence[Sequence[Value]], name_of: Mapping[Value, str]) -> list[str]:
+    def notes(self, used: Sequence[_Entry]) -> list[str]:
         """Returns lines about the values that are classes, and those that are none."""
-        classes = dict.fromkeys(chain(*used))
-        unused = [value for value, _ in self.values.most_common() if value not in classes]
-        shown = self._fractions([*classes], 40, name_of)
+        classes = {entry.value for entry in used}
+        unused = [_Entry(value) for value, _ in self.values.most_common() if value not in classes]
+        shown = self._fractions(used, 40)
         lines = [f"masks: {len(self.paths)} files with the classes {shown}"]
         if unused:
-            lines.append(f"unlabelled: {self._fractions(unused, 6, {})} of the pixels")
+            lines.append(f"unlabelled: {self._fractions(unused, 6)} of the pixels")
         if unused and _are_colors(self.values):
             distance = self.given.get("color_distance") or 32
             effect = f"gives colours that are no class the nearest one within {distance}"
             lines.append(f"data.color_distance={distance} {effect} in each channel")
         return lines
 
-    def _fractions(self, values: Sequence[Value], count: int, name_of: Mapping[Value, str]) -> str:
-        """Returns the first values with the fractions of the pixels that have them."""
+    def _fractions(self, entries: Sequence[_Entry], count: int) -> str:
+        """Returns the first entries with the fractions of the pixels that have them."""
         total = self.values.total()
-        names = [f"{name_of[v]} {_name_of(v)}" if v in name_of else _name_of(v) for v in values]
-        pairs = zip(names, values, strict=True)
-        return few([f"{name} ({self.values[v] / total:.2%})" for name, v in pairs], count)
+        names = [f"{entry.name} {entry.code}".strip() for entry in entries]
+        pairs = zip(names, entries, strict=True)
+        return few([f"{name} ({self.values[e.value] / total:.2%})" for name, e in pairs], count)
 
 
 def _read_masks(
@@ -380,10 +379,6 @@ def _with_own_colors(
         return masks, colors, []
     note = f"not used: {file.path}, whose colours are not those of the masks"
     return replace(masks, file=ClassFile()), [], [note]
-
-
-def _name_of(value: Value) -> str:
-    return str(value[0]) if len(value) == 1 else "#{:02x}{:02x}{:02x}".format(*value)
 
 
 def _ids_of_names(file: ClassFile, ids: Sequence[int]) -> list[int]:

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from dpt.data.layouts.base import spaced
+from dpt.data.layouts.base import by_folder, spaced
 from dpt.data.layouts.kinds import WORDS, Kind
 from dpt.data.splits import SPLITS
 from dpt.files import DataError, plain_name
@@ -29,12 +29,12 @@ def pair(images: Sequence[str], labels: Sequence[str], kind: Kind) -> dict[str, 
                 image_of.setdefault(path, image)
     folders = {
         directory: (os.path.dirname(_whole_key(paths[0], "image")), paths)
-        for directory, paths in _by_folder(images).items()
+        for directory, paths in by_folder(images).items()
     }
     partners: dict[str, set[str]] = defaultdict(set)  # folders of images by those of labels
     for path, image in image_of.items():
         partners[os.path.dirname(path)].add(os.path.dirname(image))
-    for directory, members in _by_folder(p for p in labels if p not in image_of).items():
+    for directory, members in by_folder(p for p in labels if p not in image_of).items():
         place = os.path.dirname(_whole_key(members[0], kind))
         levels: dict[int, list[list[str]]] = defaultdict(list)
         # further files in a folder that has pairs are no labels of images elsewhere
@@ -74,13 +74,6 @@ def _key_without_kind(path: str, kind: Kind) -> str:
     """Returns the whole key with the word for the kind in the file's name as ``*``."""
     folders, _, stem = _whole_key(path, kind).rpartition("/")
     return f"{folders}/{WORDS[kind].sub('*', spaced(stem))}"
-
-
-def _by_folder(paths: Iterable[str]) -> dict[str, list[str]]:
-    groups: dict[str, list[str]] = defaultdict(list)
-    for path in paths:
-        groups[os.path.dirname(path)].append(path)
-    return groups
 
 
 def _likeness(first: str, second: str) -> int:

@@ -4,13 +4,13 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from dpt.data.layouts.base import Detected, Folder, Row, shown
+from dpt.data.layouts.base import Detected, Folder, Row
 from dpt.data.layouts.class_file import read_class_file
 from dpt.data.layouts.depth import depth_settings
 from dpt.data.layouts.masks import mask_settings
 from dpt.data.layouts.sizes import compare_sizes
 from dpt.data.layouts.splits import divide, rows_by_lists
-from dpt.files import DataError, few, plural
+from dpt.files import DataError, few
 from dpt.validation import Plain
 
 _MANY = 100
@@ -27,7 +27,7 @@ def samples_of(folder: Folder, rows: Sequence[Row]) -> Detected:
     masks = [folder.root / row.labels for row in used if row.labels]
     maps = [folder.root / row.depth for row in used if row.depth]
     task = "joint" if masks and maps else "segmentation" if masks else "depth"
-    detected = Detected(task, "folder", used[0].image, {}, folder.notes)
+    detected = Detected(task, used, {}, folder.notes)
     if "resize_labels" not in folder.given and compare_sizes(folder, used):
         detected.settings["resize_labels"] = True
     if masks:
@@ -53,13 +53,10 @@ def _labelled_rows(folder: Folder, rows: Sequence[Row]) -> tuple[list[str], list
         remedy = "add some, for training and for validation"
         raise DataError(f"{folder.root}: no image has labels: {remedy}")
     folder.used.update(lists, *rows)
-    if bare:
-        without = f"{plural(len(bare), 'image')} without labels ({shown(bare)})"
-        remedy = "data.unlabelled=DIR trains on those of a folder"
-        folder.note(f"not used: {without}; {remedy}")
-    unlisted = len(labelled) - len(used)
-    if lists and unlisted:
-        folder.note(f"not used: {plural(unlisted, 'image')} that {few(lists)} do not name")
+    remedy = "data.unlabelled=DIR trains on those of a folder"
+    folder.leave_out(bare, f" without labels; {remedy}", "image")
+    unlisted = {row.image for row in labelled}.difference(row.image for row in used)
+    folder.leave_out(sorted(unlisted), f" that {few(lists)} do not name", "image")
     return lists, used
 
 
@@ -69,13 +66,13 @@ def _mask_settings(folder: Folder, masks: Sequence[Path], *, has_depth: bool) ->
         folder.say(f"reading {len(masks)} masks, for the classes")
     try:
         class_file = read_class_file(folder)
-        found = mask_settings(masks, class_file, folder.given)
+        settings, notes = mask_settings(masks, class_file, folder.given)
     except DataError as error:  # the masks may be those of valid depth
         remedy = "; data.labels=null leaves all masks out" if has_depth else ""
         raise DataError(f"{error}{remedy}") from None
     folder.used.add(class_file.path)
-    folder.note(*found.notes)
-    return {"labels": "labels", **found.settings}
+    folder.note(*notes)
+    return {"labels": "labels", **settings}
 
 
 def _object_settings(settings: Plain) -> Plain:

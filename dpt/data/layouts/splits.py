@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from dpt.data.layouts.base import Folder, Row, shown
+from dpt.data.layouts.base import Folder, Row, by_folder, shown
 from dpt.data.layouts.kin import Looks, copies_of
 from dpt.data.splits import SPLITS, folds, group_names, original_name, split_word
 from dpt.files import DataError, few, plural, read_text
@@ -46,13 +46,11 @@ def divide(folder: Folder, rows: list[Row], lists: Sequence[str]) -> tuple[list[
         rows = _without_copies(folder, rows) if folder.holds_out else rows
         train = [k for k, row in enumerate(rows) if row.split == "train"]
         images = [rows[k].image for k in train]
-        settings, chosen = hold_out(folder, images, may_move=True)
+        settings, chosen = _hold_out(folder, images)
         for index, split in zip(train, chosen, strict=False):
             rows[index] = rows[index]._replace(split=split)
-    for split, name in (("test", "of the split test"), ("", "of no split")):
-        unused = [row.image for row in rows if row.split == split]
-        if unused:
-            folder.note(f"not used: {plural(len(unused), 'image')} {name} ({shown(unused)})")
+    for split, name in (("test", " of the split test"), ("", " of no split")):
+        folder.leave_out([row.image for row in rows if row.split == split], name, "image")
     return rows, settings
 
 
@@ -61,18 +59,14 @@ def _without_copies(folder: Folder, rows: Sequence[Row]) -> list[Row]:
     copies = copies_of(folder.root, [row.image for row in rows])
     if copies:
         pairs = [f"{copy} = {original}" for copy, original in copies.items()]
-        folder.note(f"not used: {plural(len(copies), 'copy of an image')} ({few(pairs)})")
+        folder.note(f"not used: {plural(len(copies), 'image')}, copied from others ({few(pairs)})")
     return [row for row in rows if row.image not in copies]
 
 
-def hold_out(
-    folder: Folder, images: Sequence[str], *, may_move: bool = False
-) -> tuple[Plain, list[str]]:
+def _hold_out(folder: Folder, images: Sequence[str]) -> tuple[Plain, list[str]]:
     """Chooses what is held out for validation: about a tenth of the images, of few images up to a
-    third, in whole groups that their names show, if there are any.
-
-    Args:
-        may_move: whether near copies of these images, which would be trained on, are held out, too.
+    third, in whole groups that their names show, if there are any. Few near copies of these images,
+    which would be trained on, are held out, too.
 
     Returns:
         The settings, as far as the user has not set them. If near copies are moved, there are no
@@ -100,7 +94,7 @@ def hold_out(
         if part is not last and len(kin) > _MAX_KIN * len(part.val):
             folder.note(f"{part.text}: not held out, since others look alike")
             continue
-        is_moved = may_move and 0 < len(kin) <= _MAX_KIN * len(images)
+        is_moved = 0 < len(kin) <= _MAX_KIN * len(images)
         val = {*part.val, *kin} if is_moved else {*part.val}
         note = f"{start} {len(val)} of {plural(len(images), 'image')}: {part.text}"
         if kin:
@@ -163,14 +157,12 @@ def rows_by_lists(folder: Folder, rows: list[Row]) -> tuple[list[str], list[Row]
     texts = [path for path in folder.paths if path.endswith(".txt")]
     texts = [path for path in texts if Path(path).stem.lower() in SPLITS]
     readings = []
-    for parent in sorted({os.path.dirname(path) for path in texts}):
-        lists = [path for path in texts if os.path.dirname(path) == parent]
+    for lists in by_folder(texts).values():
         named, unmatched = _read_lists(folder, lists, rows)
         if {"train", "val"} <= {row.split for row in named}:
             readings.append((lists, named, unmatched))
         else:
-            fault = "which do not name images of train and of val"
-            folder.note(f"not used: {few(lists)}, {fault}")
+            folder.leave_out(lists, ", which do not name images of train and of val")
     if len(readings) > 1:
         shown = " and ".join(few(lists) for lists, *_ in readings)
         remedy = "remove the lists that do not count"
