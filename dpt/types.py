@@ -285,7 +285,7 @@ class ClipOutput(HeadOutput):
     classes: Tensor | None = None
 
 
-OutputKind = Literal["logits", "depth", "map", "vector", "masks"]
+OutputKind = Literal["logits", "depth", "map", "vector", "masks", "fov"]
 
 
 @dataclass(frozen=True)
@@ -296,7 +296,8 @@ class OutputSpec:
         name: key of the output in the dictionary that the model returns.
         kind: ``logits`` are class scores, averaged as probabilities; ``depth`` is one value for
             each pixel, depth or inverse depth as ``unit`` says; ``map`` and ``vector`` are real
-            values, averaged as they are; ``masks`` are :class:`Masks`.
+            values, averaged as they are; ``masks`` are :class:`Masks`; ``fov`` is the horizontal
+            field of view of each image in degrees.
         channels: length of the channel axis; None if the output has none.
         dense: True if there is a value for each pixel, (B, [channels], H, W); False if for each
             image, (B, [channels]).

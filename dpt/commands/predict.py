@@ -23,8 +23,9 @@ Videos are written as MP4 files in the formats that are pictures (color, overlay
 other maps). Their colour range changes slowly.
 
 Also written: predictions.json (checkpoint, unit, settings) and predictions.jsonl (a line for each
-input, with the scale and offset of its 16-bit PNG, depth = value * scale + offset, and with outputs
-for the whole image). Sub-folders are kept. Files that dpt predict wrote earlier inside an input
+input, with the scale and offset of its 16-bit PNG, depth = value * scale + offset, with its camera
+(K, and whether it was given, of the EXIF tags, predicted or a guess) and with outputs for the whole
+image). Sub-folders are kept. Files that dpt predict wrote earlier inside an input
 folder are left out. The same command again skips finished inputs. Exit codes: 0 success, 1 some
 inputs failed (listed at the end), 130 stopped by Ctrl-C, 143 by SIGTERM.
 """
@@ -87,6 +88,13 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     add("--tile", type=int, metavar="N", help="predict larger images by tiles of N x N pixels")
     add("--flip", action="store_true", help="average with the mirrored image")
     add("--precision", default="fp32", choices=("fp32", "bf16", "fp16"))
+    cameras = parser.add_mutually_exclusive_group()
+    text = "horizontal field of view of the images in degrees (default: by the EXIF tags of each)"
+    cameras.add_argument("--fov", type=float, metavar="DEG", help=text)
+    text = "focal length in pixels of the images; guess: 60 degrees where nothing is known"
+    cameras.add_argument("--focal", metavar="PIXELS|guess", help=text)
+    text = "text, JSON, YAML, COLMAP's cameras.txt or a CSV table (image, fx, fy, cx, cy)"
+    cameras.add_argument("--intrinsics", type=Path, metavar="FILE", help=text)
     add("--device", metavar="NAME", help="cpu, cuda, cuda:1 (default: a GPU if there is one)")
     text = "predict finished inputs again, also with other settings; files of others are kept"
     add("--overwrite", action="store_true", help=text)
@@ -158,6 +166,7 @@ def _make_pipeline(options: argparse.Namespace, inputs: Sequence[InputFile]) -> 
 
     from dpt.model import DPT
     from dpt.predict import products
+    from dpt.predict.cameras import GUESS, chosen_camera
     from dpt.predict.folder import OutputFolder
     from dpt.predict.painting import Style
     from dpt.predict.pipeline import Pipeline
@@ -168,9 +177,13 @@ def _make_pipeline(options: argparse.Namespace, inputs: Sequence[InputFile]) -> 
 
     style = Style(options.colormap)
     cv2.setNumThreads(1)  # the pipeline has threads of its own
+    cameras = chosen_camera(options.fov, options.focal, options.intrinsics)
     model = DPT.from_pretrained(options.checkpoint)
     recorded = {"precision": options.precision, "flip": options.flip, "tile": options.tile}
     predictor = Predictor(model, batch_size=options.batch_size, device=options.device, **recorded)
+    if options.focal == "guess":
+        predictor.guess = GUESS
+        say(f"cameras that are not known get a field of view of {GUESS.degrees:g} degrees, a guess")
     formats = [name.strip() for name in options.format.split(",") if name.strip()]
     pictures = [name for name in formats if name != products.RASTER]
     only_rasters = bool(formats) and not pictures
@@ -181,6 +194,7 @@ def _make_pipeline(options: argparse.Namespace, inputs: Sequence[InputFile]) -> 
         weights=fingerprint(model.config.to_dict(), model.state_dict()),
         checkpoint=options.checkpoint,
         colormap=options.colormap,
+        camera=_camera_option(options),
         **recorded,
         unit=depth_unit(first_output(predictor.outputs, "depth")),
         classes=products.class_names_by_folder(predictor.outputs),
@@ -195,4 +209,10 @@ def _make_pipeline(options: argparse.Namespace, inputs: Sequence[InputFile]) -> 
             overwrite=options.overwrite,
         )
     workers = min(4, os.cpu_count() or 1)
-    return Pipeline(predictor, folder, chosen, style, workers, rasters, only_rasters)
+    return Pipeline(predictor, folder, chosen, style, workers, rasters, only_rasters, cameras)
+
+
+def _camera_option(options: argparse.Namespace) -> str:
+    """Returns the option that states the cameras, for the record; empty if there is none."""
+    values = {"fov": options.fov, "focal": options.focal, "intrinsics": options.intrinsics}
+    return "".join(f"--{key} {value}" for key, value in values.items() if value is not None)

@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from dpt.data.formats import raster
+from dpt.data.formats.cameras import CameraSource
 from dpt.data.formats.pictures import read_size
 from dpt.data.formats.video import VideoReader, VideoWriter
 from dpt.predict.folder import OutputFolder
@@ -23,6 +24,7 @@ from dpt.predict.predictor import Predictor, PreparedImage, batches
 from dpt.predict.product import Product
 from dpt.predict.products import facts_of, videos_of
 from dpt.predict.windows import RasterFile, RasterPrediction
+from dpt.validation import Plain
 
 S = TypeVar("S")
 Finished = Generator[tuple[S, ValueError | None], None, None]
@@ -49,6 +51,7 @@ class Pipeline:
     rasters: Sequence[Product] = ()
     """The files of each TIFF file that is predicted by windows."""
     only_rasters: bool = False  # whether other files are refused
+    cameras: CameraSource | None = None  # of all images and videos; None: of their EXIF tags
 
     def is_done(self, input_file: InputFile) -> bool:
         """Whether the files of an input were written since it changed, and exist."""
@@ -92,7 +95,9 @@ class Pipeline:
         def prepare(input_file: InputFile) -> PreparedImage:
             if self.only_rasters:
                 raise ValueError("--format tif is for TIFF files: name another format, too")
-            return self.predictor.prepare(input_file.path, keep_image=keep_image)
+            return self.predictor.prepare(
+                input_file.path, keep_image=keep_image, camera=self.cameras
+            )
 
         def write(input_file: InputFile, image: PreparedImage, prediction: Prediction) -> None:
             prediction.require_finite()
@@ -112,7 +117,7 @@ class Pipeline:
                 "a video needs pictures: add color or overlay to --format, or predict its frames "
                 "as images"
             )
-        facts = {"frames": 0, "fps": video.fps}
+        facts: Plain = {"frames": 0, "fps": video.fps}
         with self.folder.files(input_file, products, facts) as paths:
             writers = {product: VideoWriter(path, fps=video.fps) for product, path in paths.items()}
 
@@ -120,10 +125,12 @@ class Pipeline:
                 nonlocal style
                 prediction.require_finite()
                 style = next_style(style, prediction)
+                if prediction.known_camera is not None:
+                    facts.update(prediction.known_camera.facts)
                 for product, writer in writers.items():
                     writer.write(paint_with_legend(product.name, prediction, frame.image, style))
 
-            prepare = partial(self.predictor.prepare, keep_image=True)
+            prepare = partial(self.predictor.prepare, keep_image=True, camera=self.cameras)
             for _, error in _Stages(self.predictor, prepare, write, workers=1).run(video):
                 if error is not None:
                     raise error

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 import cv2
 import numpy as np
 
+from dpt.geometry import Camera
+from dpt.predict.cameras import KnownCamera
 from dpt.segments import OBJECT_IDS
 from dpt.types import OutputKind, OutputSpec
 
@@ -46,6 +48,12 @@ class Prediction:
     outputs: Mapping[str, OutputSpec]
     not_finite: tuple[str, ...] = ()  # outputs for which the network gave NaN or infinity
     scores: Mapping[str, np.ndarray] = field(default_factory=dict)  # (N,), of segments 1, 2, ...
+    known_camera: KnownCamera | None = None  # with how it is known
+
+    @property
+    def camera(self) -> Camera | None:
+        """The image's camera, at its own size; None if unknown."""
+        return None if self.known_camera is None else self.known_camera.camera
 
     def require_finite(self) -> None:
         """Raises ValueError if the network gave NaN or infinity."""

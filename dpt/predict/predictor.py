@@ -15,11 +15,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dpt.data.formats.cameras import CameraSource
 from dpt.data.resize import resize_image
 from dpt.depthmath import at_least_float32
 from dpt.functional import chunked_argmax, resize, upsample
+from dpt.geometry import Camera
 from dpt.model import DPT
 from dpt.nn.tta import flipped_mean, refuse_masks
+from dpt.predict.cameras import KnownCamera, as_sources, known_camera
 from dpt.predict.inputs import Image, as_pixels
 from dpt.predict.prediction import Prediction, first_output
 from dpt.predict.runtime import Precision, Runtime, TorchRuntime
@@ -42,6 +45,7 @@ class PreparedImage:
     input: np.ndarray  # the image resized to (h, w, C)
     large: np.ndarray | None  # resized so that each tile is one network input; None without tiles
     image: np.ndarray | None  # a picture of the image, uint8 RGB (H, W, 3), if it was to be kept
+    camera: KnownCamera | None = None
 
 
 class Predictor:
@@ -64,6 +68,7 @@ class Predictor:
     Attributes:
         outputs: declaration of each output; a calibrated depth is declared in metres.
         calibration: converts the first depth output to metres; None leaves it as it is.
+        guess: the camera of images of which none is known or predicted.
     """
 
     def __init__(
@@ -90,6 +95,7 @@ class Predictor:
         self.runtime: Runtime = model
         self.preprocessing = self.runtime.preprocessing
         self.calibration = self.runtime.calibration
+        self.guess: CameraSource | None = None
         self._depth = first_output(self.runtime.outputs, "depth")
         self._forward: Callable[[Tensor], Mapping[str, Tensor]] = self.runtime
         if flip:
@@ -104,11 +110,17 @@ class Predictor:
         return outputs
 
     @overload
-    def __call__(self, images: Image) -> Prediction: ...
+    def __call__(self, images: Image, cameras: Camera | None = None) -> Prediction: ...
     @overload
-    def __call__(self, images: list[Image] | tuple[Image, ...]) -> list[Prediction]: ...
     def __call__(
-        self, images: Image | list[Image] | tuple[Image, ...]
+        self,
+        images: list[Image] | tuple[Image, ...],
+        cameras: Camera | list[Camera | None] | None = None,
+    ) -> list[Prediction]: ...
+    def __call__(
+        self,
+        images: Image | list[Image] | tuple[Image, ...],
+        cameras: Camera | list[Camera | None] | None = None,
     ) -> Prediction | list[Prediction]:
         """Predicts one image, or a list of images in order.
 
@@ -116,18 +128,29 @@ class Predictor:
         in 0..1); for a model of bands a path, an array (H, W, C) or a tensor (C, H, W) of numbers
         in the unit of the training files.
 
+        Args:
+            cameras: that of all images, or of each; images of another size are taken for scaled
+                ones. Without one it is that of the EXIF tags of a file, or the predicted one, see
+                :attr:`Prediction.camera`.
+
         Raises:
-            ValueError: a file cannot be read, or an image is none of these.
+            ValueError: a file cannot be read, an image is none of these, or a camera does not fit.
         """
         if not isinstance(images, list | tuple):
-            return self.predict([self.prepare(images)])[0]
-        prepared = batches(map(self.prepare, images), self.batch_size, key=lambda p: p.input.shape)
+            (camera,) = as_sources(cameras, 1)
+            return self.predict([self.prepare(images, camera=camera)])[0]
+        sources = as_sources(cameras, len(images))
+        pairs = zip(images, sources, strict=True)
+        each = (self.prepare(image, camera=camera) for image, camera in pairs)
+        prepared = batches(each, self.batch_size, key=lambda p: p.input.shape)
         return [prediction for batch in prepared for prediction in self.predict(batch)]
 
-    def prepare(self, image: Image, *, keep_image: bool = False) -> PreparedImage:
+    def prepare(
+        self, image: Image, *, keep_image: bool = False, camera: CameraSource | None = None
+    ) -> PreparedImage:
         """Reads and resizes an image; several threads may call it at once.
 
-        With ``keep_image`` the image at its own size is kept too.
+        With ``keep_image`` the image at its own size is kept too. ``camera`` states its camera.
         """
         pixels = as_pixels(image, self.preprocessing)
         height, width = pixels.shape[:2]
@@ -139,7 +162,8 @@ class Predictor:
             large = resize_image(pixels, self._tiled_size((height, width)), rule=rule)
         resized = resize_image(pixels, size, rule=rule)
         shown = self.preprocessing.picture(pixels.transpose(2, 0, 1)) if keep_image else None
-        return PreparedImage((height, width), resized, large, shown)
+        known = known_camera(image, (height, width), camera)
+        return PreparedImage((height, width), resized, large, shown, known)
 
     def _tile_of(self, size: tuple[int, int]) -> tuple[int, int]:
         """Returns (H, W) of the tiles of an image."""
@@ -213,7 +237,18 @@ class Predictor:
             is_wide = spec.kind == "logits" and result.dtype == torch.int32
             arrays[name] = array.astype(np.uint16) if is_wide else array
         not_finite = tuple(name for name in arrays if not values[name].isfinite().all())
-        return Prediction(arrays, self.outputs, not_finite, scores)
+        known = image.camera or self._camera(values, image.size)
+        return Prediction(arrays, self.outputs, not_finite, scores, known)
+
+    def _camera(self, values: Mapping[str, Tensor], size: tuple[int, int]) -> KnownCamera | None:
+        """Returns the predicted camera, or the guess, for an image of ``size`` without another."""
+        fov = first_output(self.runtime.outputs, "fov", dense=False)
+        if fov is not None:
+            degrees = float(values[fov.name].item())
+            return KnownCamera(Camera.from_fov(degrees, size), "predicted")
+        if self.guess is None:
+            return None
+        return KnownCamera(self.guess.camera("an image", size), "guess")
 
     def in_range(self, name: str, values: Tensor) -> Tensor:
         """Returns values of an output at its final size, in its range, and depth in metres."""

@@ -114,9 +114,10 @@ def videos_of(products: Iterable[Product]) -> list[Product]:
 
 
 def facts_of(prediction: Prediction) -> Plain:
-    """Returns how to read an image's depth files, by folder, and the outputs for the whole
-    image."""
-    facts: Plain = {}
+    """Returns how to read an image's depth files, by folder, its camera, and the outputs for the
+    whole image."""
+    known = prediction.known_camera
+    facts: Plain = {} if known is None else known.facts
     for name, folder in folder_names(prediction.outputs).items():
         if prediction.outputs[name].kind == "depth":
             scale, offset = encoding.depth_coding(name, prediction)

@@ -28,6 +28,7 @@ class PredictionSettings:
     precision: str = ""
     flip: bool = False
     tile: int | None = None
+    camera: str = ""  # the option that states it
     unit: str | None = None  # of depth
     classes: Mapping[str, list[str]] = field(default_factory=dict)  # names by folder of the files
     written: tuple[str, ...] = ()  # names in the output folder that may be replaced
@@ -37,7 +38,8 @@ class PredictionSettings:
         if self.weights != earlier.weights:
             return f"another checkpoint ({earlier.checkpoint})"
         old, new = asdict(earlier), asdict(self)
-        changed = [k for k in ("colormap", "precision", "flip", "tile", "unit") if old[k] != new[k]]
+        names = ("colormap", "precision", "flip", "tile", "camera", "unit")
+        changed = [name for name in names if old[name] != new[name]]
         return f"{changed[0]}={old[changed[0]]}, and now it is {new[changed[0]]}" if changed else ""
 
     def to_json(self) -> bytes:
@@ -67,7 +69,7 @@ class InputRecord:
     name: str
     source: str  # path of the input
     modified: object  # the input's time and size, see :func:`dpt.predict.folder.modified`
-    facts: PlainMapping  # how to read 16-bit depth, by folder, and outputs for the whole image
+    facts: PlainMapping  # how to read 16-bit depth, by folder, camera, outputs for the whole image
     files: list[str]  # below the output folder
 
     def to_json(self) -> str:

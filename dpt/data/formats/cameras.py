@@ -59,6 +59,11 @@ class StatedCamera:
         fx, fy, cx, cy = intrinsics
         return cls((fx, 0.0, cx, 0.0, fy, cy, 0.0, 0.0, 1.0), source, size)
 
+    @classmethod
+    def of(cls, camera: Camera, source: str) -> "StatedCamera":
+        """Returns a camera of images of one size."""
+        return cls(tuple(np.ravel(camera.K).tolist()), source, camera.size)
+
     def camera(self, image: str | Path, size: tuple[int, int]) -> Camera:
         stated = self.size or size
         if not aspects_agree(stated, size):
@@ -80,6 +85,16 @@ class FieldOfView:
 
 
 @dataclass(frozen=True)
+class FocalLength:
+    """A focal length in pixels of each image; the camera looks at the image's centre."""
+
+    pixels: float
+
+    def camera(self, image: str | Path, size: tuple[int, int]) -> Camera:
+        return Camera.from_focal(self.pixels, size)
+
+
+@dataclass(frozen=True)
 class CameraFile:
     """A file of intrinsics, for all images or with a row for each.
 
@@ -97,12 +112,16 @@ class CameraFile:
     path: Path
 
     def camera(self, image: str | Path, size: tuple[int, int]) -> Camera:
-        state = os.stat(self.path).st_mtime_ns if self.path.is_file() else 0
-        stated = self._of_image(_read_cameras(self.path, state), PurePath(image))
+        stated = self._of_image(self.read(), PurePath(image))
         camera = stated.camera(image, size)
         if stated.size not in (None, size):
             _say_scaled(self.path, stated.size, size)
         return camera
+
+    def read(self) -> Mapping[str, StatedCamera]:
+        """Returns the cameras by the names of images; "" is for all others."""
+        state = os.stat(self.path).st_mtime_ns if self.path.is_file() else 0
+        return _read_cameras(self.path, state)
 
     def _of_image(self, cameras: Mapping[str, StatedCamera], image: PurePath) -> StatedCamera:
         ends = [PurePath(*image.parts[i:]) for i in range(len(image.parts))]
@@ -123,11 +142,7 @@ def _say_scaled(path: Path, stated: tuple[int, int] | None, size: tuple[int, int
 
 @lru_cache(maxsize=64)
 def _read_cameras(path: Path, state: int) -> Mapping[str, StatedCamera]:
-    """Returns the cameras in a file by the names of images; "" is for all others.
-
-    Args:
-        state: the time of the file's last change.
-    """
+    """Reads a file; ``state`` is the time of its last change."""
     suffix = path.suffix.lower()
     if suffix == ".csv":
         return dict(_table_rows(path))

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 import cv2
 import numpy as np
-from PIL import Image, PngImagePlugin
+from PIL import ExifTags, Image, PngImagePlugin
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
 from dpt.data.formats.pnm import is_pnm, read_pnm
@@ -38,6 +38,9 @@ PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY  # a long comment
 _JPEG_START, _JPEG_SCAN, _JPEG_END = b"\xff\xd8\xff", b"\xff\xda", b"\xff\xd9"
 _PNG_START, _PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
 _TIFF_STARTS, _ORIENTATION = (b"II", b"MM"), 0x0112
+_FILM = math.hypot(36, 24)  # mm
+_MILLIMETRES = {2: 25.4, 3: 10.0, 4: 1.0, 5: 0.001}
+"""Of EXIF's FocalPlaneResolutionUnit."""
 _FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "PPM", "GIF", "TIFF")
 """Pillow's names; some of its other formats start external programs."""
 _BY_PILLOW = ("1", "P", "LA", "PA", "RGBA")
@@ -108,21 +111,48 @@ def exif_orientation(path: str | Path) -> int:
         return 1
 
 
+def exif_focal(path: str | Path) -> float | None:
+    """Returns the focal length in pixels that the EXIF tags of a picture state; None if they do
+    not.
+
+    FocalLengthIn35mmFilm belongs to a picture whose diagonal is that of 36 mm × 24 mm. Without it,
+    FocalLength times FocalPlaneXResolution belongs to a picture of PixelXDimension pixels.
+    """
+    with suppress(Exception):  # damaged tags raise many kinds
+        data = read_bytes(path)
+        picture = Image.open(io.BytesIO(data), formats=_FORMATS)
+        tags = picture.getexif().get_ifd(ExifTags.IFD.Exif) if _may_have_exif(data) else {}
+        diagonal = math.hypot(*picture.size)
+        focal = float(tags.get(ExifTags.Base.FocalLengthIn35mmFilm, 0)) / _FILM * diagonal
+        if not focal and ExifTags.Base.FocalPlaneXResolution in tags:
+            unit = _MILLIMETRES[tags.get(ExifTags.Base.FocalPlaneResolutionUnit, 2)]
+            density = float(tags[ExifTags.Base.FocalPlaneXResolution]) / unit
+            names = (ExifTags.Base.ExifImageWidth, ExifTags.Base.ExifImageHeight)
+            scale = diagonal / (math.hypot(*(tags.get(name, 0) for name in names)) or diagonal)
+            focal = float(tags[ExifTags.Base.FocalLength]) * density * scale
+        return focal if 0 < focal < math.inf else None
+    return None
+
+
 def orientation_of(data: bytes) -> int:
     """Returns the EXIF orientation, 1 to 8, of a picture's content."""
-    chunks = _png_chunks(data)
-    if chunks:  # without any of these Pillow would decode all pixels
-        may_be_turned = not chunks.isdisjoint((b"eXIf", b"tEXt", b"zTXt", b"iTXt"))
-    else:  # to open a JPEG takes as long as to decode a small one
-        header = data[: data.find(_JPEG_SCAN)] if data.startswith(_JPEG_START) else b"Exif"
-        may_be_turned = b"Exif" in header or b"tiff:Orientation" in header
-    if not may_be_turned:
+    if not _may_have_exif(data):
         return 1
     try:
         exif = Image.open(io.BytesIO(data), formats=_FORMATS).getexif()
         return next((turn for turn in _AS_STORED if turn == exif.get(_ORIENTATION)), 1)
     except Exception:  # damaged tags raise many kinds
         return 1
+
+
+def _may_have_exif(data: bytes) -> bool:
+    """Whether a picture's content may have EXIF tags, without the time to open it."""
+    chunks = _png_chunks(data)
+    if chunks:  # without any of these Pillow would decode all pixels
+        return not chunks.isdisjoint((b"eXIf", b"tEXt", b"zTXt", b"iTXt"))
+    # to open a JPEG takes as long as to decode a small one
+    header = data[: data.find(_JPEG_SCAN)] if data.startswith(_JPEG_START) else b"Exif"
+    return b"Exif" in header or b"tiff:Orientation" in header
 
 
 def _png_chunks(data: bytes) -> set[bytes]:

@@ -1,0 +1,77 @@
+"""Which camera an image to be predicted has: stated, of its EXIF tags, predicted or guessed."""
+
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from dpt.data.formats.cameras import (
+    CameraFile,
+    CameraSource,
+    FieldOfView,
+    FocalLength,
+    StatedCamera,
+)
+from dpt.data.formats.pictures import exif_focal
+from dpt.geometry import Camera
+from dpt.predict.inputs import Image
+from dpt.validation import Plain
+
+GUESS = FieldOfView(60.0)
+"""The camera of ``dpt predict --focal guess`` where nothing else is known."""
+
+
+class KnownCamera(NamedTuple):
+    """The camera of an image, at the image's own size, and how it is known."""
+
+    camera: Camera
+    source: Literal["given", "EXIF", "predicted", "guess"]
+
+    @property
+    def facts(self) -> Plain:
+        """What records hold."""
+        size = [*self.camera.size]
+        return {"camera": {"K": self.camera.K.tolist(), "size": size, "source": self.source}}
+
+
+def known_camera(
+    image: Image, size: tuple[int, int], stated: CameraSource | None
+) -> KnownCamera | None:
+    """Returns the camera that ``stated`` gives to an image of ``size`` (H, W), upright, or that of
+    its file's EXIF tags; None without any."""
+    if stated is not None:
+        name = image if isinstance(image, str | Path) else "an image"
+        return KnownCamera(stated.camera(name, size), "given")
+    focal = exif_focal(image) if isinstance(image, str | Path) else None
+    return None if focal is None else KnownCamera(Camera.from_focal(focal, size), "EXIF")
+
+
+def as_sources(
+    cameras: Camera | list[Camera | None] | None, count: int
+) -> list[CameraSource | None]:
+    """Returns what states the camera of each of ``count`` images: one for all, or one for each."""
+    each = cameras if isinstance(cameras, list) else [cameras] * count
+    if len(each) != count:
+        raise ValueError(f"{len(each)} cameras for {count} images: give one, or one for each")
+    return [None if camera is None else StatedCamera.of(camera, "cameras") for camera in each]
+
+
+def chosen_camera(
+    fov: float | None, focal: str | None, intrinsics: Path | None
+) -> CameraSource | None:
+    """Returns the camera that the options of ``dpt predict`` state; None if none does."""
+    if fov is not None:
+        if not 0 < fov < 180:
+            raise ValueError(f"--fov {fov:g}: must be above 0 and below 180 degrees")
+        return FieldOfView(fov)
+    if intrinsics is not None:
+        file = CameraFile(intrinsics)
+        file.read()  # faults are told before any image is read
+        return file
+    if focal in (None, "guess"):
+        return None
+    try:
+        pixels = float(focal or "")
+    except ValueError:
+        pixels = 0.0
+    if not 0 < pixels < float("inf"):
+        raise ValueError(f"--focal {focal}: must be above 0, in pixels of the images, or guess")
+    return FocalLength(pixels)

@@ -1,0 +1,142 @@
+"""The cameras of predicted images: given, by EXIF tags, predicted or guessed; and their records."""
+
+import json
+
+import numpy as np
+import pytest
+from photos import photo_of, save_photo
+from PIL import Image
+from PIL.ExifTags import IFD, Base
+from prediction_files import records_of, save_video
+
+import dpt
+from dpt.geometry import Camera
+
+SIZE = (40, 57)
+
+
+def save_exif_photo(path, *, film=28, orientation=1):
+    exif = Image.Exif()
+    exif[Base.Orientation] = orientation
+    exif.get_ifd(IFD.Exif)[Base.FocalLengthIn35mmFilm] = film
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(photo_of(*SIZE)).save(path, exif=exif)
+    return path
+
+
+def test_predictor_camera_is_the_given_one_at_the_images_size(metric):
+    predictor = dpt.Predictor(metric)
+    camera = Camera.from_fov(70, SIZE)
+    prediction = predictor(photo_of(*SIZE), camera)
+    np.testing.assert_array_equal(prediction.camera.K, camera.K)
+    assert prediction.known_camera.source == "given"
+    double = Camera.from_fov(70, (2 * SIZE[0], 2 * SIZE[1]))
+    np.testing.assert_allclose(predictor(photo_of(*SIZE), double).camera.K, camera.K)
+    assert predictor(photo_of(*SIZE)).camera is None
+    with pytest.raises(ValueError, match=r"cameras: .*57x57"):
+        predictor(photo_of(*SIZE), Camera.from_fov(70, (57, 57)))
+
+
+def test_predictor_takes_a_camera_for_each_image(metric):
+    predictor = dpt.Predictor(metric, batch_size=2)
+    images = [photo_of(*SIZE, seed=k) for k in range(3)]
+    given = [Camera.from_fov(70, SIZE), None, Camera.from_focal(44, SIZE)]
+    cameras = [prediction.camera for prediction in predictor(images, given)]
+    assert [camera and round(camera.focal, 6) for camera in cameras] == [
+        round(given[0].focal, 6),
+        None,
+        44,
+    ]
+    assert [p.camera.fov for p in predictor(images, given[0])] == pytest.approx([70] * 3)
+    with pytest.raises(ValueError, match="2 cameras for 3 images"):
+        predictor(images, given[:2])
+
+
+def test_predictor_camera_by_exif_is_that_of_the_upright_image(metric, tmp_path):
+    path = save_exif_photo(tmp_path / "photo.jpg", orientation=6)
+    prediction = dpt.Predictor(metric)(path)
+    focal = 28 / np.hypot(36, 24) * np.hypot(*SIZE)
+    expected = Camera.from_focal(focal, SIZE[::-1])
+    np.testing.assert_allclose(prediction.camera.K, expected.K)
+    assert prediction.camera.size == prediction.depth.shape == SIZE[::-1]
+    given = dpt.Predictor(metric)(path, Camera.from_focal(9, SIZE[::-1]))
+    assert (given.camera.focal, given.known_camera.source) == (9, "given")
+
+
+def cameras_of(out) -> dict[str, tuple[float, str]]:
+    facts = {name: record.get("camera") for name, record in records_of(out).items()}
+    return {k: v and (round(v["K"][0][0], 3), v["source"]) for k, v in facts.items()}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    save_exif_photo(tmp_path / "in/exif.jpg")
+    save_photo(tmp_path / "in/plain.png", *SIZE)
+    return tmp_path / "in"
+
+
+BY_EXIF = (round(float(28 / np.hypot(36, 24) * np.hypot(*SIZE)), 3), "EXIF")
+FOV_90 = (28.5, "given")
+GUESS = (round(28.5 * 3**0.5, 3), "guess")
+
+
+@pytest.mark.parametrize(
+    ("options", "exif", "plain"),
+    [
+        ((), BY_EXIF, None),
+        (("--fov", "90"), FOV_90, FOV_90),
+        (("--focal", "28.5"), FOV_90, FOV_90),
+        (("--focal", "guess"), BY_EXIF, GUESS),
+    ],
+)
+def test_predict_command_records_cameras(predict, folder, out, options, exif, plain):
+    said = predict(folder, "--format", "npy", *options)
+    assert cameras_of(out) == {"exif": exif, "plain": plain}
+    assert ("60 degrees" in said) == ("guess" in options)
+    record = records_of(out)["exif"]["camera"]
+    assert record["size"] == [*SIZE]
+    assert record["K"][1][2] == (SIZE[0] - 1) / 2
+
+
+def test_predict_command_reads_intrinsics_and_refuses_to_mix_cameras(
+    predict, run, refusal, folder, out, tmp_path
+):
+    file = tmp_path / "K.json"
+    file.write_text(json.dumps({"fx": 50, "fy": 51, "cx": 28, "cy": 20, "width": 57, "height": 40}))
+    predict(folder, "--format", "npy", "--intrinsics", file)
+    assert cameras_of(out) == dict.fromkeys(("exif", "plain"), (50, "given"))
+    assert "--intrinsics" in json.loads((out / "predictions.json").read_text())["camera"]
+    assert "0 images" in predict(folder, "--format", "npy", "--intrinsics", file)
+    assert "camera=" in refusal(folder, "--format", "npy", "--fov", "90")
+    other = save_photo(tmp_path / "other.png", 57, 57)
+    code, _, err = run(other, "--intrinsics", file, to=tmp_path / "2")
+    assert code == 1
+    assert "K.json: is for 57x40 pixels" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (("--fov", "0"), "--fov 0"),
+        (("--fov", "180"), "--fov 180"),
+        (("--fov", "nan"), "--fov nan"),
+        (("--focal", "0"), "--focal 0"),
+        (("--focal", "-3"), "--focal -3"),
+        (("--focal", "wide"), "--focal wide"),
+        (("--intrinsics", "none.json"), "none.json"),
+    ],
+)
+def test_predict_command_refuses_impossible_cameras(refusal, folder, options, named):
+    assert named in refusal(folder, *options)
+
+
+def test_predict_command_takes_one_camera_option(run, folder):
+    code, _, err = run(folder, "--fov", "60", "--focal", "guess")
+    assert code == 2
+    assert "--fov" in err
+
+
+def test_predict_command_records_the_camera_of_a_video(predict, tmp_path, out):
+    save_video(tmp_path / "clip.mp4", frames=3)
+    predict(tmp_path / "clip.mp4", "--format", "color", "--fov", "60")
+    assert cameras_of(out)["clip"][1] == "given"
