@@ -155,6 +155,14 @@ def test_pictures_made_of_others_are_left_out(tmp_path, extra):
     assert any(f"{extra}/" in note for note in detected.notes)
 
 
+@pytest.mark.parametrize("name", ["aug_2020", "Aug2021", "drone aug-14-2020"])
+def test_a_folder_of_august_holds_data(tmp_path, name):
+    months = (name, "jul_2020", "aug_3")
+    save_pairs(tmp_path, [f"{month}/{k}" for month in months for k in range(10)])
+    images = {Path(row.image).parent.name for row in detect(tmp_path, {}).rows}
+    assert images == {name, "jul_2020"}
+
+
 def test_a_folder_of_results_alone_is_read(tmp_path):
     folder(tmp_path / "results/aug")
     assert len(detect(tmp_path / "results", {}).rows) == 11

@@ -18,6 +18,8 @@ _REASONS = {
     for reason, words in _WORDS.items()
 }
 """A word at the beginning or the end of a name."""
+_AUGUST = re.compile(r"(?i)aug[-_. ]*(\d\d?[-_. ]+)?(19|20)\d\d(?!\d)")
+"""The month with its year, in the name of a folder; files may be numbered copies."""
 
 
 def split_unused(folder: Folder, chosen: set[str]) -> tuple[list[str], dict[str, list[str]]]:
@@ -38,7 +40,8 @@ def _reason(path: str) -> str:
     """Returns why a file is no data: by its folders' names, or a picture's own name."""
     folder, name = os.path.split(path)
     stem, suffix = os.path.splitext(name)
-    for part in [*folder.split("/"), *([stem] if suffix.lower() in SUFFIXES else ())]:
+    folders = _AUGUST.sub("", folder).split("/")
+    for part in [*folders, *([stem] if suffix.lower() in SUFFIXES else ())]:
         for reason, pattern in _REASONS.items():
             if pattern.search(part) or pattern.search(spaced(part)):
                 return reason
