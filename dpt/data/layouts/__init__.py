@@ -72,13 +72,8 @@ def detect(
 
 def _refusal(folder: Folder) -> DataError:
     """Returns the error of a folder that no layout matches: what was seen, and the remedy."""
-    unread = sorted(
-        {
-            end
-            for path in folder.paths
-            if (end := os.path.splitext(path)[1].lower()) in io.UNREAD_SUFFIXES
-        }
-    )
+    suffixes = {os.path.splitext(path)[1].lower() for path in folder.paths}
+    unread = sorted(suffixes.intersection(io.UNREAD_SUFFIXES))
     hint = f"; images of {few(unread)} are not read: convert them to JPEG or PNG" if unread else ""
     remedy = (
         "give an image and its labels one name in folders such as images and masks (or depth), or "
@@ -86,14 +81,8 @@ def _refusal(folder: Folder) -> DataError:
         "use python train.py task=classification data=imagefolder data.root=DIR"
     )
     seen = what_is_seen(folder) or "no files"
-    return DataError(
-        "; ".join(
-            [
-                f"{folder.root}: no image with labels was found ({seen}){hint}: {remedy}",
-                *folder.notes,
-            ]
-        )
-    )
+    message = f"{folder.root}: no image with labels was found ({seen}){hint}: {remedy}"
+    return DataError("; ".join([message, *folder.notes]))
 
 
 def _note_others(folder: Folder) -> None:

@@ -52,19 +52,16 @@ def one_for_each_image(folder: Folder, image_of: Mapping[str, str], kind: Kind) 
 
 def _places(labels_of: Mapping[str, Sequence[str]]) -> dict[_Place, list[str]]:
     """Returns the label files by their place; with ``%split`` for folders that differ."""
-    heads: dict[tuple[str, str], set[str]] = defaultdict(set)
-    members: dict[tuple[str, str], list[str]] = defaultdict(list)
+    by_place: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
     for image, labels in labels_of.items():
         for label in labels:
-            head, middle = _folders(image, label)
-            names = _template(image, label)
-            heads[middle, names].add(head)
-            members[middle, names].append(label)
+            shared, own = _folders(image, label)
+            by_place[own, _template(image, label)][label] = shared
     places: dict[_Place, list[str]] = defaultdict(list)
-    for (middle, name), labels in members.items():
-        starts = heads[middle, name]
-        start = next(iter(starts)) if len(starts) == 1 else "%split"
-        places[_Place("/".join(filter(None, (start, middle))), name)] += labels
+    for (own, name), shared_of in by_place.items():
+        every_shared = {*shared_of.values()}
+        start = every_shared.pop() if len(every_shared) == 1 else "%split"
+        places[_Place("/".join(filter(None, (start, own))), name)] += shared_of
     return places
 
 

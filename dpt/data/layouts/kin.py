@@ -5,7 +5,6 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -37,49 +36,41 @@ def copies_of(root: Path, images: Sequence[str]) -> dict[str, str]:
     return copies
 
 
-class Looks:
-    """Finds images that look like others: with nearly the same difference hash and thumbnail.
+def thumbnails_of(folder: Folder, images: Sequence[str]) -> np.ndarray | None:
+    """Returns grey thumbnails, float32 (N, 8, 9), NaN where an image cannot be read; None for large
+    sets, which is noted."""
+    paths = [folder.root / name for name in images]
+    pixels = 0
+    with suppress(DataError):
+        height, width = read_size(paths[0])
+        is_fast = paths[0].suffix.lower() in (".jpg", ".jpeg")  # decoded at an eighth
+        pixels = height * width * len(paths) // (16 if is_fast else 1)
+    if pixels > _MAX_PIXELS or len(paths) > _MAX_IMAGES:
+        folder.note(f"near copies: not searched for, as the {len(paths)} images are many")
+        return None
+    return np.stack([*in_threads(_thumbnail, paths)])
 
-    Large sets are not compared, which is noted.
-    """
 
-    def __init__(self, folder: Folder, images: Sequence[str]) -> None:
-        self._folder = folder
-        self._images = images
-
-    @cached_property
-    def _thumbnails(self) -> np.ndarray | None:
-        """Returns grey thumbnails, float32 (N, 8, 9), NaN where an image cannot be read; None if
-        this would take too long."""
-        paths = [self._folder.root / name for name in self._images]
-        pixels = 0
-        with suppress(DataError):
-            height, width = read_size(paths[0])
-            is_fast = paths[0].suffix.lower() in (".jpg", ".jpeg")  # decoded at an eighth
-            pixels = height * width * len(paths) // (16 if is_fast else 1)
-        if pixels > _MAX_PIXELS or len(paths) > _MAX_IMAGES:
-            self._folder.note(f"near copies: not searched for, as the {len(paths)} images are many")
-            return None
-        return np.stack([*in_threads(_thumbnail, paths)])
-
-    def kin_of(self, indices: Sequence[int]) -> list[int]:
-        """Returns the other images that look like one of ``indices``."""
-        names = {original_name(self._images[k]) for k in indices}
-        others = {*range(len(self._images))}.difference(indices)
-        kin = {k for k in others if original_name(self._images[k]) in names}
-        thumbnails = self._thumbnails
-        if thumbnails is None:
-            return sorted(kin)
-        bits = thumbnails[:, :, 1:] > thumbnails[:, :, :-1]
-        codes = np.packbits(bits.reshape(len(bits), -1), axis=1).view(np.uint64)[:, 0]
-        chosen = np.array(indices)
-        chosen = chosen[codes[chosen] != 0]  # 0: of one colour, or not read
-        for k in others - kin:
-            near = chosen[np.bitwise_count(codes[chosen] ^ codes[k]) <= _MAX_BITS]
-            levels = np.abs(thumbnails[near] - thumbnails[k]).mean(axis=(1, 2))
-            if len(near) and levels.min() <= _MAX_LEVELS:
-                kin.add(k)
+def kin_of(
+    images: Sequence[str], thumbnails: np.ndarray | None, indices: Sequence[int]
+) -> list[int]:
+    """Returns the other images that look like one of ``indices``: with the same original, or nearly
+    the same difference hash and thumbnail."""
+    names = {original_name(images[k]) for k in indices}
+    others = {*range(len(images))}.difference(indices)
+    kin = {k for k in others if original_name(images[k]) in names}
+    if thumbnails is None:
         return sorted(kin)
+    bits = thumbnails[:, :, 1:] > thumbnails[:, :, :-1]
+    codes = np.packbits(bits.reshape(len(bits), -1), axis=1).view(np.uint64)[:, 0]
+    chosen = np.array(indices)
+    chosen = chosen[codes[chosen] != 0]  # 0: of one colour, or not read
+    for k in others - kin:
+        near = chosen[np.bitwise_count(codes[chosen] ^ codes[k]) <= _MAX_BITS]
+        levels = np.abs(thumbnails[near] - thumbnails[k]).mean(axis=(1, 2))
+        if len(near) and levels.min() <= _MAX_LEVELS:
+            kin.add(k)
+    return sorted(kin)
 
 
 def _thumbnail(path: Path) -> np.ndarray:

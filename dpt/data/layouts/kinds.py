@@ -168,15 +168,15 @@ def _beside_jpegs(images: Sequence[str]) -> list[str]:
 def kinds_by_values(folder: Folder, paths: Sequence[str]) -> dict[str, Kind]:
     """Returns the kinds of files by the values in some of each folder, suffix and word at the end
     of the name: few values are labels, many of more than 8 bits are depth."""
-    groups: dict[tuple[str, ...], list[str]] = defaultdict(list)
     stems = {os.path.splitext(path)[0] for path in paths}
-    for path in paths:
-        stem, suffix = os.path.splitext(path)
-        groups[os.path.dirname(path), suffix, ending(stem, stems)].append(path)
-    if len(groups) > _MAX_GROUPS:
-        groups.clear()
+    for by_ending in (True, False):
+        groups: dict[tuple[str, ...], list[str]] = defaultdict(list)
         for path in paths:
-            groups[os.path.dirname(path), os.path.splitext(path)[1]].append(path)
+            stem, suffix = os.path.splitext(path)
+            end = ending(stem, stems) if by_ending else ""
+            groups[os.path.dirname(path), suffix, end].append(path)
+        if len(groups) <= _MAX_GROUPS:
+            break
     kinds: dict[str, Kind] = {}
     for members in [*groups.values()][:_MAX_GROUPS]:
         some = dict.fromkeys([members[0], members[len(members) // 2], members[-1]])

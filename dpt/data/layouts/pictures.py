@@ -118,14 +118,9 @@ def _rows(folder: Folder, kinds: Mapping[str, Kind]) -> list[Row]:
         maps[kind] = one_for_each_image(folder, image_of, kind)
     rows = []
     for image in images:
-        row = Row(
-            image,
-            labels=maps["labels"].get(image, ""),
-            depth=maps["depth"].get(image, ""),
-            objects=maps["objects"].get(image, ""),
-        )
-        named = [split for split in map(_split_of, filter(None, row)) if split]
-        rows.append(row._replace(split=named[0] if named else ""))
+        row = Row(image, **{kind: paths.get(image, "") for kind, paths in maps.items()})
+        named = filter(None, map(_split_of, row))
+        rows.append(row._replace(split=next(named, "")))
     return rows
 
 

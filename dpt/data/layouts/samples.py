@@ -53,8 +53,7 @@ def _labelled_rows(folder: Folder, rows: Sequence[Row]) -> tuple[list[str], list
         remedy = "add some, for training and for validation"
         raise DataError(f"{folder.root}: no image has labels: {remedy}")
     folder.used.update(lists, *rows)
-    remedy = "data.unlabelled=DIR trains on those of a folder"
-    folder.leave_out(bare, f" without labels; {remedy}", "image")
+    folder.leave_out(bare, " without labels, which data.unlabelled=DIR trains on", "image")
     unlisted = {row.image for row in labelled}.difference(row.image for row in used)
     folder.leave_out(sorted(unlisted), f" that {few(lists)} do not name", "image")
     return lists, used

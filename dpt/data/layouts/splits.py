@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dpt.data.layouts.base import Folder, Row, by_folder, shown
-from dpt.data.layouts.kin import Looks, copies_of
+from dpt.data.layouts.kin import copies_of, kin_of, thumbnails_of
 from dpt.data.splits import SPLITS, folds, group_names, original_name, split_word
 from dpt.files import DataError, few, plural, read_text
 from dpt.validation import Plain
@@ -23,14 +23,14 @@ _GROUPS = (r"^(.*)/", r"([^/]*?)[-_.]?[0-9]+[^/0-9]*$")  # folder; what precedes
 class _Part(NamedTuple):
     """A part of the images that may be held out."""
 
-    settings: Plain
     text: str
     train: list[int]  # without the gap
     val: list[int]
 
 
 def divide(folder: Folder, rows: list[Row], lists: Sequence[str]) -> tuple[list[Row], Plain]:
-    """Returns the rows with their splits, and the settings that hold images out if there is no val.
+    """Returns the rows with their splits, in which images are held out if there is no val, and the
+    settings of the user's folds.
 
     Args:
         lists: the text files that define the splits.
@@ -43,69 +43,60 @@ def divide(folder: Folder, rows: list[Row], lists: Sequence[str]) -> tuple[list[
     else:
         kept = {"test"} if len(sizes) > 1 else set()  # a folder named test may hold all of them
         rows = [row._replace(split=row.split if row.split in kept else "train") for row in rows]
-        rows = _without_copies(folder, rows) if folder.holds_out else rows
-        train = [k for k, row in enumerate(rows) if row.split == "train"]
-        images = [rows[k].image for k in train]
-        settings, chosen = _hold_out(folder, images)
-        for index, split in zip(train, chosen, strict=False):
-            rows[index] = rows[index]._replace(split=split)
-    for split, name in (("test", " of the split test"), ("", " of no split")):
+        if folder.holds_out:
+            rows, settings = _hold_out(folder, rows)
+        else:
+            folder.note("splits: no val on disk; no image is held out")
+    for split, name in (("test", " of the split test"), ("", " in no split")):
         folder.leave_out([row.image for row in rows if row.split == split], name, "image")
     return rows, settings
 
 
-def _without_copies(folder: Folder, rows: Sequence[Row]) -> list[Row]:
-    """Returns the rows without copies of images, which may come to lie in both splits."""
+def _hold_out(folder: Folder, rows: Sequence[Row]) -> tuple[list[Row], Plain]:
+    """Returns the rows without copies of images, which may come to lie in both splits, some of
+    train as val; or none as val, and the settings of the user's folds."""
     copies = copies_of(folder.root, [row.image for row in rows])
     if copies:
         pairs = [f"{copy} = {original}" for copy, original in copies.items()]
         folder.note(f"not used: {plural(len(copies), 'image')}, copied from others ({few(pairs)})")
-    return [row for row in rows if row.image not in copies]
-
-
-def _hold_out(folder: Folder, images: Sequence[str]) -> tuple[Plain, list[str]]:
-    """Chooses what is held out for validation: about a tenth of the images, of few images up to a
-    third, in whole groups that their names show, if there are any. Few near copies of these images,
-    which would be trained on, are held out, too.
-
-    Returns:
-        The settings, as far as the user has not set them. If near copies are moved, there are no
-        settings, but the split of each image.
-    """
-    if not folder.holds_out:
-        folder.note("splits: no val on disk; no image is held out")
-        return {}, []
-    if len(images) < 2:
+    rows = [row for row in rows if row.image not in copies]
+    images = [row.image for row in rows if row.split == "train"]
+    if len({*map(original_name, images)}) < 2:
         fault = f"{plural(len(images), 'image')} with labels"
         raise DataError(f"{folder.root}: {fault}: add some, for training and for validation")
-    start = "splits: no val on disk; validation on"
-    given = folder.given
-    if {"folds", "fold", "group_by"} & given.keys():
-        groups = group_names(images, given.get("group_by"))
-        count = given.get("folds") or min(10, len(set(groups)))
-        fold = given.get("fold", count - 1)
-        keys = "data.folds, data.fold and data.group_by"
-        folder.note(f"{start} part {fold} of {count}, as {keys} say")
-        return {"folds": count, "fold": fold}, []
-    looks = Looks(folder, images)
-    *grouped, last = _parts(images)
-    for part in (*grouped, last):
-        kin = looks.kin_of(part.val)
-        if part is not last and len(kin) > _MAX_KIN * len(part.val):
-            folder.note(f"{part.text}: not held out, since others look alike")
-            continue
-        is_moved = 0 < len(kin) <= _MAX_KIN * len(images)
-        val = {*part.val, *kin} if is_moved else {*part.val}
-        note = f"{start} {len(val)} of {plural(len(images), 'image')}: {part.text}"
-        if kin:
-            names = f"{len(kin)} that look like them ({shown([images[k] for k in kin])})"
-            note += f", and {names}" if is_moved else f"; {names} are in train"
-        folder.note(note)
-        if not is_moved:
-            return part.settings, []
-        train = {*part.train}
-        return {}, ["val" if k in val else "train" * (k in train) for k in range(len(images))]
-    raise AssertionError("the last part is always taken")
+    start, given = "splits: no val on disk; validation on", folder.given
+    if not {"folds", "fold", "group_by"} & given.keys():
+        splits, text = _splits_of(folder, images)
+        folder.note(f"{start} {text}")
+        return [row._replace(split=splits.get(row.image, row.split)) for row in rows], {}
+    groups = group_names(images, given.get("group_by"))
+    count = given.get("folds") or min(10, len({*groups}))
+    fold = given.get("fold", count - 1)
+    keys = "data.folds, data.fold and data.group_by"
+    folder.note(f"{start} part {fold} of {count}, as {keys} say")
+    return rows, {"folds": count, "fold": fold}
+
+
+def _splits_of(folder: Folder, images: Sequence[str]) -> tuple[dict[str, str], str]:
+    """Returns the split of each image, and a text: val for about a tenth of them, of few images for
+    up to a third, in whole groups that their names show, if there are any. Few near copies of these
+    images, which would be trained on, are val, too. Those of a gap have no split."""
+    thumbnails = thumbnails_of(folder, images)
+    parts = _parts(images)
+    for part in parts:
+        kin = kin_of(images, thumbnails, part.val)
+        if part is parts[-1] or len(kin) <= _MAX_KIN * len(part.val):
+            break
+        folder.note(f"{part.text}: not held out, since others look alike")
+    is_moved = len(kin) <= _MAX_KIN * len(images)
+    val = [*part.val, *kin] if is_moved else part.val
+    text = f"{len(val)} of {plural(len(images), 'image')}: {part.text}"
+    if kin:
+        names = f"{len(kin)} that look like them ({shown([images[k] for k in kin])})"
+        text += f", and {names}" if is_moved else f"; {names} are in train"
+    splits = dict.fromkeys(images, "")
+    splits |= {images[k]: "train" for k in part.train} | {images[k]: "val" for k in val}
+    return splits, text
 
 
 def number_of_parts(images: int) -> int:
@@ -131,16 +122,13 @@ def _parts(images: Sequence[str]) -> list[_Part]:
         train, val = divisions[fold]
         if len(val) <= _MAX_HELD_OUT * len(images):  # larger groups may be classes
             names = shown(sorted({groups[i] for i in val}))
-            settings = {"folds": parts, "fold": fold, "gap": 0, "group_by": rule}
-            text = f"{names} of the {count} groups that the names show"
-            found.append(_Part(settings, text, train, val))
+            found.append(_Part(f"{names} of the {count} groups that the names show", train, val))
     groups = [original_name(path) for path in images]
     count = len(set(groups))
     gap = ", with a gap before it" if len(images) >= _MANY_IMAGES else ""
     parts = min(wanted, count)
-    settings = {"folds": parts, "fold": parts - 1, "gap": count // 50}
-    train, val = folds(groups, parts, parts - 1, count // 50) if parts > 1 else ([], [])
-    return [*found, _Part(settings, f"the last {_PART_NAMES[wanted]} by name{gap}", train, val)]
+    train, val = folds(groups, parts, parts - 1, count // 50)
+    return [*found, _Part(f"the last {_PART_NAMES[wanted]} by name{gap}", train, val)]
 
 
 def rows_by_lists(folder: Folder, rows: list[Row]) -> tuple[list[str], list[Row]]:
