@@ -110,7 +110,9 @@ class Batch(TypedDict, total=False):
     labels: Tensor  # uint8 (B, H, W)
     objects: Tensor  # int32 (B, H, W), -1 in images that lack them
     masks: list[list[ObjectMask] | None]  # in evaluation, if a sample has them
-    K: Tensor  # float32 (B, 3, 3), cameras of ``image``, NaN where unknown; absent if all are
+    K: Tensor  # float32 (B, 3, 3), cameras of ``image``, NaN where unknown; absent if all are and
+    # the task does not need them
+    fov: Tensor  # float32 (B,), their horizontal fields of view in degrees; absent without K
     class_id: Tensor  # int64 (B,), NO_CLASS where missing
     value: Tensor  # float32 (B,), NaN where missing
     caption: list[str]  # empty where missing

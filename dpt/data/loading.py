@@ -24,6 +24,7 @@ from dpt.data.pasting import paste_parts
 from dpt.data.samplers import EpochSampler
 from dpt.data.view import MapName
 from dpt.files import DataError
+from dpt.geometry import Camera
 from dpt.process import end_with_parent
 from dpt.types import IGNORE_INDEX, NO_CLASS, Batch, RandomViews, Sample, Target
 
@@ -104,9 +105,11 @@ def _collate(samples: Sequence[Sample], targets: Collection[str], combine: Combi
         unknown = [np.zeros((*s["image"].shape[:2], 3), np.float32) for s in samples]
         normals = [s.get("normals", zeros) for s, zeros in zip(samples, unknown, strict=True)]
         batch["normals"] = combine([as_tensor(array).permute(2, 0, 1) for array in normals])
-    if any("K" in s for s in samples):
-        cameras = np.stack([s.get("K", np.full((3, 3), np.nan)) for s in samples])
-        batch["K"] = torch.from_numpy(cameras).float()
+    if "K" in targets or any("K" in s for s in samples):
+        no_camera = np.full((3, 3), np.nan)
+        cameras = [Camera(s.get("K", no_camera), s["image"].shape[:2]) for s in samples]
+        batch["K"] = torch.from_numpy(np.stack([camera.K for camera in cameras])).float()
+        batch["fov"] = torch.tensor([camera.fov for camera in cameras])
     if "class_id" in targets:
         batch["class_id"] = torch.tensor([s.get("class_id", NO_CLASS) for s in samples])
     if "value" in targets:

@@ -67,7 +67,8 @@ class TrainTransform:
         crop_size: [h, w] of the crops; None is half of ``image_size``.
         zoom_scales_depth: divide depth by the zoom: an unchanged camera would see an object z times
             larger at a z times shorter distance (Eigen et al. 2014, section 3.4). Normals stay
-            those of the depth before the division.
+            those of the depth before the division. Where cameras are trained, depth is left as it
+            is: they are those of the zoomed images.
     """
 
     image_size: tuple[Count, Count]
@@ -115,7 +116,8 @@ class TrainTransform:
         out = view_sample(sample, view)
         out.pop("masks", None)  # of the whole image
         if "depth" in out:
-            factor = np.float32(1 / zoom if self.zoom_scales_depth else 1.0)
+            is_scaled = self.zoom_scales_depth and "K" not in self.targets
+            factor = np.float32(1 / zoom if is_scaled else 1.0)
             out["depth"] = np.where(out["valid"], out["depth"] * factor, np.float32(0))
             out["valid"] = out["depth"] > 0
             if "K" in out:  # of the unchanged camera, which depth now belongs to

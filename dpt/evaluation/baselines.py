@@ -15,6 +15,7 @@ from dpt.data import DataError, Dataset, read_in_order
 from dpt.data.loading import collate_eval
 from dpt.data.resize import by_four_bands, resize_map
 from dpt.data.view import MAP_FILLS
+from dpt.geometry import Camera
 from dpt.objectives import Objective
 from dpt.run_log import tracked
 from dpt.types import Batch, HeadOutput
@@ -137,6 +138,9 @@ def _sample(dataset: Dataset, size: tuple[int, int] | None, index: int) -> Batch
         image = by_four_bands(
             sample["image"], lambda x: cv2.resize(x, THUMBNAIL, interpolation=cv2.INTER_AREA)
         )
+        if "K" in sample:
+            height, width = sample["image"].shape[:2]
+            sample["K"] = Camera(sample["K"], (height, width)).resized(THUMBNAIL).K
         sample["image"] = image if image.dtype == np.uint8 else np.nan_to_num(image)
         return collate_eval([sample])
     return None

@@ -74,3 +74,13 @@ class RegressionMetrics(SumMetric):
             "rmse": (squared / count).sqrt(),
             "r2": 1 - squared / torch.where(spread > rounding, spread, torch.nan),
         }
+
+
+class FieldOfViewMetrics(RegressionMetrics):
+    """``fov_error``: mean absolute error of angles, in their unit; NaN targets do not count."""
+
+    lower_is_better = frozenset({"fov_error"})
+
+    def compute(self) -> dict[str, Tensor]:
+        """Returns scalars; NaN without a target."""
+        return {"fov_error": super().compute()["mae"]}

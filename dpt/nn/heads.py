@@ -3,6 +3,7 @@
 Shapes: F fusion channels, (h, w) a map, (H, W) the image, K classes, D embedding, P prefix tokens.
 """
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import ClassVar, Literal
@@ -399,6 +400,33 @@ class RegressionHead(TokenHead):
 
     def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
         return self.mean + self.std * at_least_float32(super().forward(features, size))
+
+
+@register_head("fov")
+@dataclass(kw_only=True)
+class FieldOfViewHeadConfig(HeadConfig):
+    """Settings of a :class:`FieldOfViewHead`; ``dropout`` comes before the linear map."""
+
+    dropout: float = Field(0.0, ge=0, le=1)
+
+    def build(self, encoder: Encoder, fusion_channels: int) -> Head:
+        output = OutputSpec("fov", "fov", dense=False, unit="degrees", value_range=(0.0, 180.0))
+        return FieldOfViewHead(encoder, output, dropout=self.dropout)
+
+
+class FieldOfViewHead(TokenHead):
+    """Predicts the horizontal field of view of images (B,) in degrees, above 0 and below 180.
+
+    It is 180 · sigmoid(x) for the value x of a :class:`TokenHead`, at first about 60. It does not
+    depend on the size or aspect ratio to which a whole image is resized.
+    """
+
+    def __init__(self, encoder: Encoder, output: OutputSpec, *, dropout: float) -> None:
+        super().__init__(encoder, output, dropout=dropout)
+        nn.init.constant_(self.linear.bias, -math.log(2))
+
+    def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
+        return 180 * torch.sigmoid(at_least_float32(super().forward(features, size)))
 
 
 @register_head("contrastive")

@@ -6,7 +6,11 @@ from pkgutil import iter_modules
 from dpt.objectives.base import OBJECTIVES, Objective
 from dpt.objectives.clip import ClipObjective
 from dpt.objectives.depth import DepthObjective
-from dpt.objectives.image import ClassificationObjective, RegressionObjective
+from dpt.objectives.image import (
+    ClassificationObjective,
+    FieldOfViewObjective,
+    RegressionObjective,
+)
 from dpt.objectives.inpainting import InpaintingObjective
 from dpt.objectives.masks import InstanceObjective, PanopticObjective
 from dpt.objectives.normals import NormalsObjective

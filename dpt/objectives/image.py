@@ -1,4 +1,4 @@
-"""Image-level tasks, read from the CLS token: classification and regression."""
+"""Image-level tasks, read from the CLS token: classification, regression and field of view."""
 
 from collections.abc import Iterable, Sequence
 from typing import Self
@@ -11,7 +11,11 @@ from torch import Tensor
 from dpt.data.base import Dataset
 from dpt.depthmath import at_least_float32
 from dpt.files import few
-from dpt.metrics.image import ClassificationMetrics, RegressionMetrics
+from dpt.metrics.image import (
+    ClassificationMetrics,
+    FieldOfViewMetrics,
+    RegressionMetrics,
+)
 from dpt.metrics.protocols import Protocol
 from dpt.objectives.base import ClassObjective, Objective, mean_predictions
 from dpt.types import NO_CLASS, Batch, HeadOutput, OutputSpec
@@ -112,3 +116,33 @@ class RegressionObjective(Objective):
         error = (output.tensor.float() - torch.where(has_value, value, 0.0)) / self.std
         loss = torch.where(has_value, error, 0.0).square().mean()
         return {"loss_regression": self.weight * loss}
+
+
+class FieldOfViewObjective(Objective):
+    """Trains the horizontal field of view (B,) by the absolute error of the angle in radians.
+
+    The ground truth is that of :class:`dpt.geometry.Camera`: 2 · atan(W / (2 · fx)), for a crop of
+    an image too.
+    """
+
+    head = "fov"
+    target = "K"
+    dense = False
+
+    def __init__(self, *, weight: float = 1.0) -> None:
+        super().__init__(weight=weight)
+        self.metrics = FieldOfViewMetrics()
+
+    def losses(self, output: HeadOutput, batch: Batch) -> dict[str, Tensor]:
+        fov = batch["fov"]
+        is_known = fov.isfinite()
+        error = torch.deg2rad(output.tensor.float() - torch.where(is_known, fov, 0.0))
+        # divided by all images, so that processes can be averaged
+        loss = torch.where(is_known, error, 0.0).abs().mean()
+        return {"loss_fov": self.weight * loss}
+
+    def ground_truth(self, batch: Batch, k: int) -> tuple[Tensor, ...]:
+        return (batch["fov"][k : k + 1],)
+
+    def update(self, output: HeadOutput, batch: Batch) -> None:
+        self.metrics.update(output.tensor, batch["fov"])

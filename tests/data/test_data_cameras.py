@@ -17,8 +17,9 @@ from dpt.data.datasets.tum import TumDataset
 from dpt.data.datasets.vkitti2 import VirtualKitti2Dataset
 from dpt.data.mix import MixDataset
 from dpt.data.shards.samples import decode_sample, encode_sample
-from dpt.data.transforms import TrainTransform
-from dpt.geometry import Camera
+from dpt.data.transforms import EvalTransform, TrainTransform
+from dpt.geometry import Camera, project, unproject
+from dpt.types import Preprocessing
 
 H, W = trees.SIZE  # of the trees' images, 20 times smaller than those of three of the sets
 TILTED = [1.3670867251207173, 0, 0, 0, 0, 2.274878134015949, 0, 0, 0, -0.5905442914530703]
@@ -257,3 +258,38 @@ def test_check_refuses_a_camera_that_does_not_fit(root, K):
     sample = {**dataset[0], "K": K}
     with pytest.raises(DataError, match=r"a/0_rgb\.png: K = \["):
         dataset.check(sample)
+
+
+# ----------------------------------------------------------------- depth smaller than its image
+
+
+def test_depth_smaller_than_its_image_is_enlarged_for_training_and_keeps_its_camera(tmp_path):
+    """As ARKit's, of 256 × 192 pixels beside images of 1920 × 1440."""
+    trees.photo(tmp_path / "images/a.png")
+    metres = np.arange(1, 13, dtype=np.float32).reshape(3, 4)
+    (tmp_path / "depth").mkdir()
+    np.save(tmp_path / "depth/a.npy", metres)
+    options = {"depth": "depth", "max_depth": 20, "depth_scale": 1.0, "fov": 60}
+    options |= {"root": tmp_path, "split": "train", "fractions": {"train": 1.0}}
+    with pytest.raises(DataError, match=r"data\.resize_labels=true"):
+        FolderDataset(**options).validate()
+    dataset = FolderDataset(**options, resize_labels=True)
+    sample = dataset[0]
+    dataset.check(sample)
+    assert sample["depth"].shape == (3, 4)
+    # the point of a pixel of the map, seen by the image, lies in the middle of its 8 × 8 pixels
+    small = Camera(sample["K"], (H, W)).resized((3, 4))
+    np.testing.assert_allclose(small.K, Camera.from_fov(60, (3, 4)).K)
+    points = unproject(sample["depth"], small.K)
+    rows, columns = np.mgrid[:3, :4]
+    expected = np.stack([8 * columns + 3.5, 8 * rows + 3.5], axis=-1)
+    np.testing.assert_allclose(project(points, sample["K"]), expected, atol=1e-4)
+    # nearest neighbour in training, with the image's camera
+    train = TrainTransform(image_size=(H, W), hflip=0)(sample, seed=0)
+    np.testing.assert_array_equal(train["depth"], metres.repeat(8, 0).repeat(8, 1))
+    np.testing.assert_allclose(train["K"], sample["K"])
+    # its own size in scores
+    preprocessing = Preprocessing(image_size=(48, 64), resize="stretch", multiple_of=1)
+    scored = EvalTransform(preprocessing)(sample)
+    np.testing.assert_array_equal(scored["depth"], metres)
+    np.testing.assert_allclose(scored["K"], Camera.from_fov(60, (48, 64)).K)
