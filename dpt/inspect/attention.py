@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from dpt.nn import Network, VisionTransformer
+from dpt.nn.positions import Rotation
 from dpt.nn.vit import Attention
 from dpt.validation import PlainMapping
 
@@ -90,10 +91,11 @@ def attention_rows(
     queries: Sequence[int] | None = None,
     norm: nn.Module | None = None,
     bias: Tensor | None = None,
+    rotation: Rotation | None = None,
 ) -> Tensor:
     """Computes the weights of ``attention(tokens, ...)`` for ``queries``: (B, heads, Q or T, T)."""
     rows = slice(None) if queries is None else list(queries)
-    q, k, _ = attention.split_heads(attention.project_qkv(tokens, norm))
+    q, k, _ = attention.split_heads(attention.project_qkv(tokens, norm), rotation)
     scores = q[:, :, rows] @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
     if bias is not None:
         scores = scores + bias[:, :, rows]

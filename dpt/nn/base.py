@@ -195,6 +195,7 @@ class DecoderConfig:
         readout: mode of :class:`dpt.nn.reassemble.Read` on levels with a CLS token.
         scales: ratio of each map's size to its token grid; each map is twice as large as the next.
             ``auto`` derives them from the encoder's strides (4, 2, 1, 1/2 for a plain ViT).
+        reassemble_norm: BN before the Project step (DINOv3's depthers).
         batch_norm: BN in the residual units. ``auto``: only in models with a head for classes of
             pixels, as in official DPT.
         unit_bias: bias in the residual units' convolutions. ``auto``: where no BN follows
@@ -211,6 +212,7 @@ class DecoderConfig:
     fusion_channels: int = Field(256, ge=2)
     readout: ReadoutMode = "project"
     scales: tuple[float, ...] | Literal["auto"] = "auto"
+    reassemble_norm: bool = False
     batch_norm: bool | Literal["auto"] = "auto"
     unit_bias: bool | Literal["auto"] = "auto"
     align: Literal["to_lateral", "resize_lateral"] = "to_lateral"

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from typing import cast
 
 import torch
-import torch.nn.functional as F
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
@@ -62,19 +61,10 @@ class BeitAttention(Attention):
     """
 
     def __init__(self, dim: int, *, num_heads: int, qkv_bias: bool, grid: Grid) -> None:
-        super().__init__(dim, num_heads=num_heads, qkv_bias=False)
+        super().__init__(dim, num_heads=num_heads, qkv_bias=qkv_bias, key_bias=False)
         self.grid = grid
-        self.q_bias = nn.Parameter(torch.zeros(dim)) if qkv_bias else None
-        self.v_bias = nn.Parameter(torch.zeros(dim)) if qkv_bias else None
         count = offsets(grid)[0] * offsets(grid)[1] + 3
         self.relative_position_bias_table = nn.Parameter(torch.zeros(count, num_heads))
-
-    def project_qkv(self, tokens_BTD: Tensor, norm: nn.Module | None) -> Tensor:
-        if self.q_bias is None or self.v_bias is None:
-            return super().project_qkv(tokens_BTD, norm)
-        bias = torch.cat((self.q_bias, torch.zeros_like(self.q_bias), self.v_bias))
-        normed = tokens_BTD if norm is None else norm(tokens_BTD)
-        return F.linear(normed, self.qkv.weight, bias)
 
     def position_bias(self, grid: Grid, index: Tensor, *, policy: ResizePolicy) -> Tensor:
         """Returns biases (1, heads, T, T); ``index`` is the :func:`offset_index` of ``grid``."""
@@ -87,6 +77,8 @@ class BeitAttention(Attention):
 @dataclass(kw_only=True)
 class BeitConfig(ViTConfig):
     """Settings of :class:`Beit`: those of a ViT without position embeddings and registers.
+
+    Keys have no bias, whatever ``key_bias`` is.
 
     ``position_resize`` resizes each bias table: ``bilinear`` in MiDaS 3.1 and transformers.
     """

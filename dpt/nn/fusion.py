@@ -90,6 +90,7 @@ class Decoder(nn.Module):
                 readout=config.readout if prefix else "ignore",
                 channels=c,
                 scale=s,
+                norm=config.reassemble_norm,
             )
             for dim, prefix, c, s in zip(
                 embed_dims, encoder.num_prefix_tokens, channels, scales, strict=True

@@ -24,6 +24,7 @@ from dpt.functional import (
     without_autocast,
 )
 from dpt.nn.base import Encoder, Features, FusedMap, Head, HeadConfig, register_head
+from dpt.nn.bins import DepthBins
 from dpt.nn.masks import QueryConfig, require_per_class
 from dpt.types import EmbeddingOutput, HeadOutput, Masks, OutputSpec
 from dpt.validation import MAX_METRES, NonNegative, Positive
@@ -46,6 +47,8 @@ class DepthHeadConfig(HeadConfig):
         hidden_channels: output channels of the second convolution.
         scale, shift: of ``inverse``, from relative inverse depth to 1/metres.
         min_depth: of ``relu``, in metres.
+        bins: of ``metric``: depth is a weighted mean of these depths; ``activation`` and
+            ``max_depth`` are then not used.
         upsample: ``image`` interpolates the first convolution's map to the image's size (a factor
             of 2 at patch size 16); ``double`` doubles it at any patch size and resizes the
             output (transformers, DINOv2's heads).
@@ -59,10 +62,13 @@ class DepthHeadConfig(HeadConfig):
     shift: NonNegative = 0.0
     min_depth: float = Field(0.0, ge=0, le=MAX_METRES)
     upsample: Upsampling = "image"
-    meanings: ClassVar[dict[str, tuple[str, ...]]] = {"conv3": ("kind", "activation")}
+    bins: DepthBins | None = None
+    meanings: ClassVar[dict[str, tuple[str, ...]]] = {"conv3": ("kind", "activation", "bins")}
 
     def __post_init__(self) -> None:
         if self.kind == "relative":
+            self.activation, self.min_depth, self.bins = "relu", 0.0, None
+        if self.bins is not None:
             self.activation, self.min_depth = "relu", 0.0
         if self.activation != "sigmoid":
             self.max_depth = None
@@ -89,11 +95,14 @@ class DepthHead(Head):
         unit = "m" if config.kind == "metric" else "relative inverse depth"
         bound = 1 / config.shift if config.shift else config.max_depth
         value_range = None if bound is None else (0.0, bound)
+        if config.bins is not None:
+            value_range = (config.bins.min_depth, config.bins.max_depth)
         self.output = OutputSpec("depth", "depth", unit=unit, value_range=value_range)
         hidden = config.hidden_channels
         self.conv1 = nn.Conv2d(in_channels, in_channels // 2, kernel_size=3, padding=1)
         self.conv2 = nn.Conv2d(in_channels // 2, hidden, kernel_size=3, padding=1)
-        self.conv3 = nn.Conv2d(hidden, 1, kernel_size=1)
+        outputs = 1 if config.bins is None else config.bins.count
+        self.conv3 = nn.Conv2d(hidden, outputs, kernel_size=1)
         if config.activation != "sigmoid":
             # a ReLU whose input starts below zero at every pixel would have no gradient
             assert self.conv3.bias is not None
@@ -111,6 +120,8 @@ class DepthHead(Head):
 
     def _activate(self, x: Tensor) -> Tensor:
         config = self.config
+        if config.bins is not None:
+            return config.bins.to_depth(x)
         if config.activation == "sigmoid":
             assert config.max_depth is not None
             return torch.sigmoid(x) * config.max_depth

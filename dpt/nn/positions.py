@@ -1,6 +1,7 @@
-"""Position embeddings: sinusoidal ones, and interpolation of learned ones to another grid."""
+"""Position embeddings: sinusoidal and rotary ones, and learned ones at another grid."""
 
-from typing import Literal
+import math
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -8,8 +9,8 @@ from torch import Tensor
 
 from dpt.functional import exporting, same_size
 
-PositionKind = Literal["learned", "sincos_1d", "sincos_2d", "concat", "none"]
-ResizePolicy = Literal["bilinear", "bicubic", "bicubic_antialias", "dinov2"]
+PositionKind = Literal["learned", "sincos_1d", "sincos_2d", "concat", "rope", "none"]
+ResizePolicy = Literal["bilinear", "bilinear_antialias", "bicubic", "bicubic_antialias", "dinov2"]
 
 
 def sincos_1d(positions: Tensor, dim: int) -> Tensor:
@@ -42,15 +43,57 @@ def sincos_2d(height: int, width: int, dim: int, *, like: Tensor | None = None) 
     return torch.cat((rows, columns), dim=-1).reshape(height * width, dim)
 
 
+class Rotation(NamedTuple):
+    """The rotary position embeddings of a grid: cosine and sine of each angle, (N, d/2)."""
+
+    cos: Tensor
+    sin: Tensor
+
+
+def axial_rotation(height: int, width: int, dim: int, *, theta: float, like: Tensor) -> Rotation:
+    """Returns the rotary position embeddings of a grid for heads of ``dim`` = d channels.
+
+    Those of DINOv3 (Siméoni et al. 2025, section 3.2): the coordinates are those of the centres of
+    the patches, in -1..1 on each side of the image. The angles are 2π · coordinate /
+    theta^(4i/d), 0 <= i < d/4, first those of the row, then those of the column. ``dim`` must be a
+    multiple of 4. ``like`` gives the device and the dtype, which is at least float32.
+    """
+    dtype = torch.promote_types(like.dtype, torch.float32)
+
+    def numbers(count: int) -> Tensor:
+        return torch.arange(count, device=like.device, dtype=dtype)
+
+    frequencies = 2 * math.pi * theta ** (-4 / dim * numbers(dim // 4))
+    rows = (2 * numbers(height) + 1) / height - 1
+    columns = (2 * numbers(width) + 1) / width - 1
+    coordinates = torch.stack(torch.meshgrid(rows, columns, indexing="ij"), dim=-1)
+    angles = (coordinates[..., None] * frequencies).flatten(2).flatten(0, 1)
+    return Rotation(angles.cos(), angles.sin())
+
+
+def rotate(tokens: Tensor, rotation: Rotation) -> Tensor:
+    """Rotates the last N of queries or keys (B, heads, T, d); those before have no position.
+
+    Channels i and i + d/2 are the coordinates of a point in a plane, which is turned about the
+    origin by angle i (Su et al. 2021, RoFormer, section 3.2).
+    """
+    cos, sin = rotation
+    first_patch = tokens.shape[-2] - cos.shape[0]
+    x, y = tokens[..., first_patch:, :].to(cos.dtype).chunk(2, dim=-1)
+    turned = torch.cat((x * cos - y * sin, y * cos + x * sin), dim=-1)
+    return torch.cat((tokens[..., :first_patch, :], turned.to(tokens.dtype)), dim=-2)
+
+
 def resize_positions(
     codes: Tensor, old: tuple[int, int], new: tuple[int, int], *, policy: ResizePolicy
 ) -> Tensor:
     """Interpolates learned position embeddings of an ``old`` grid to a ``new`` one.
 
-    Four policies are in use. Mixing them changes results, so a checkpoint stores its own:
+    Five policies are in use. Mixing them changes results, so a checkpoint stores its own:
 
     - ``bilinear``: official DPT and MiDaS, and the DPT ViT of transformers
     - ``bicubic_antialias``: timm
+    - ``bilinear_antialias``: TIPSv2
     - ``dinov2``: bicubic by the scale factor (g + 0.1) / g0, as DINOv2 and Depth Anything
     - ``bicubic``: by size, as the DINOv2 backbones of transformers
 

@@ -82,7 +82,7 @@ class Reassemble(nn.Module):
     """One level: Read, Assemble, Project, Resample.
 
     ``channels=None`` leaves Project out (official hybrid, levels 1 and 2). ``scale`` is the size of
-    the map over that of the token grid.
+    the map over that of the token grid. With ``norm``, BN comes before Project.
     """
 
     def __init__(
@@ -93,13 +93,16 @@ class Reassemble(nn.Module):
         readout: ReadoutMode,
         channels: int | None,
         scale: float,
+        norm: bool = False,
     ) -> None:
         super().__init__()
         self.read = Read(dim=dim, num_prefix_tokens=num_prefix_tokens, mode=readout)
         self.assemble = Assemble()
+        self.norm = nn.BatchNorm2d(dim) if norm else nn.Identity()
         self.project = nn.Identity() if channels is None else Project(dim, channels)
         self.resample = Resample(channels=channels or dim, scale=scale)
 
     def forward(self, tokens: Tensor, grid: tuple[int, int]) -> Tensor:
         """Maps (B, P + h·w, D) to (B, C, scale·h, scale·w)."""
-        return self.resample(self.project(self.assemble(self.read(tokens), grid)))
+        assembled = self.norm(self.assemble(self.read(tokens), grid))
+        return self.resample(self.project(assembled))

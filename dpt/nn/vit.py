@@ -19,7 +19,16 @@ from torch.utils.checkpoint import checkpoint
 
 from dpt.functional import act_linear, norm_linear
 from dpt.nn.base import Encoder, EncoderConfig, Padding, register_encoder
-from dpt.nn.positions import PositionKind, ResizePolicy, resize_positions, sincos_1d, sincos_2d
+from dpt.nn.positions import (
+    PositionKind,
+    ResizePolicy,
+    Rotation,
+    axial_rotation,
+    resize_positions,
+    rotate,
+    sincos_1d,
+    sincos_2d,
+)
 from dpt.types import Tokens
 from dpt.validation import NonNegative, Positive
 
@@ -64,34 +73,52 @@ class PatchEmbed(nn.Module):
 
 
 class Attention(nn.Module):
-    """Computes multi-head self-attention softmax(Q Kᵀ / √d_head) V; Q, K, V by one product."""
+    """Computes multi-head self-attention softmax(Q Kᵀ / √d_head) V; Q, K, V by one product.
 
-    def __init__(self, dim: int, *, num_heads: int, qkv_bias: bool) -> None:
+    Without ``key_bias``, a ``qkv_bias`` is one of queries and values alone.
+    """
+
+    def __init__(self, dim: int, *, num_heads: int, qkv_bias: bool, key_bias: bool = True) -> None:
         super().__init__()
         self.num_heads = num_heads
-        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
+        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias and key_bias)
         self.proj = nn.Linear(dim, dim)
+        separate = qkv_bias and not key_bias
+        self.q_bias = nn.Parameter(torch.zeros(dim)) if separate else None
+        self.v_bias = nn.Parameter(torch.zeros(dim)) if separate else None
 
     def project_qkv(self, tokens_BTD: Tensor, norm: nn.Module | None) -> Tensor:
         """Computes Q, K and V side by side, (B, T, 3 D), from ``norm(tokens)``."""
-        return norm_linear(norm, self.qkv, tokens_BTD)
+        if self.q_bias is None or self.v_bias is None:
+            return norm_linear(norm, self.qkv, tokens_BTD)
+        bias = torch.cat((self.q_bias, torch.zeros_like(self.q_bias), self.v_bias))
+        normed = tokens_BTD if norm is None else norm(tokens_BTD)
+        return F.linear(normed, self.qkv.weight, bias)
 
-    def split_heads(self, qkv_BT3D: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def split_heads(
+        self, qkv_BT3D: Tensor, rotation: Rotation | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Splits (B, T, 3 D) into Q, K and V of each head, (B, heads, T, D / heads)."""
         B, T, width = qkv_BT3D.shape
         qkv = qkv_BT3D.view(B, T, 3, self.num_heads, width // (3 * self.num_heads))
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
-        return q, k, v
+        return (q, k, v) if rotation is None else (rotate(q, rotation), rotate(k, rotation), v)
 
     def forward(
-        self, tokens_BTD: Tensor, *, norm: nn.Module | None = None, bias: Tensor | None = None
+        self,
+        tokens_BTD: Tensor,
+        *,
+        norm: nn.Module | None = None,
+        bias: Tensor | None = None,
+        rotation: Rotation | None = None,
     ) -> Tensor:
         """Maps (B, T, D) to (B, T, D).
 
         ``norm`` is applied to the tokens first. ``bias``, (1, heads, T, T), is added to the scaled
-        scores; or it is bool, False where a token must not attend.
+        scores; or it is bool, False where a token must not attend. ``rotation`` turns queries and
+        keys of the patch tokens, which come last.
         """
-        q, k, v = self.split_heads(self.project_qkv(tokens_BTD, norm))
+        q, k, v = self.split_heads(self.project_qkv(tokens_BTD, norm), rotation)
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
         return self.proj(mixed.transpose(1, 2).reshape(tokens_BTD.shape))
 
@@ -128,18 +155,26 @@ class Block(nn.Module):
         dim, scale = config.embed_dim, config.layer_scale
         self.pre_norm = config.norm_order == "pre"
         self.norm1 = nn.LayerNorm(dim, eps=config.norm_eps)
-        self.attn = Attention(dim, num_heads=config.num_heads, qkv_bias=config.qkv_bias)
+        self.attn = Attention(
+            dim,
+            num_heads=config.num_heads,
+            qkv_bias=config.qkv_bias,
+            key_bias=config.key_bias,
+        )
         self.ls1 = nn.Identity() if scale is None else LayerScale(dim, scale)
         self.norm2 = nn.LayerNorm(dim, eps=config.norm_eps)
         self.mlp = MLP(dim, hidden=int(dim * config.mlp_ratio), gated=config.swiglu)
         self.ls2 = nn.Identity() if scale is None else LayerScale(dim, scale)
         self.drop_path = DropPath(drop_path)
 
-    def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, bias: Tensor | None = None, rotation: Rotation | None = None
+    ) -> Tensor:
         if self.pre_norm:
-            x = x + self.drop_path(self.ls1(self.attn(x, norm=self.norm1, bias=bias)))
+            attended = self.attn(x, norm=self.norm1, bias=bias, rotation=rotation)
+            x = x + self.drop_path(self.ls1(attended))
             return x + self.drop_path(self.ls2(self.mlp(x, norm=self.norm2)))
-        x = self.norm1(x + self.drop_path(self.ls1(self.attn(x, bias=bias))))
+        x = self.norm1(x + self.drop_path(self.ls1(self.attn(x, bias=bias, rotation=rotation))))
         return self.norm2(x + self.drop_path(self.ls2(self.mlp(x))))
 
 
@@ -154,10 +189,14 @@ class ViTConfig(EncoderConfig):
         embed_dim: D.
         num_blocks: of the architecture; only blocks up to the last of ``out_indices`` are built.
         mlp_ratio: hidden width of the MLP divided by ``embed_dim``.
+        qkv_bias, key_bias: whether queries, keys and values have biases; without ``key_bias``,
+            queries and values alone (DINOv3).
         num_register_tokens: tokens after CLS that the decoder ignores (Darcet et al. 2024).
         position: ``learned`` adds a parameter for each grid cell, ``sincos_1d`` and ``sincos_2d``
             add fixed embeddings, ``concat`` concatenates a learned one of ``position_dim`` channels
-            to a patch embedding of ``embed_dim - position_dim``, ``none`` adds nothing.
+            to a patch embedding of ``embed_dim - position_dim``, ``rope`` turns queries and keys
+            (DINOv3, see :func:`dpt.nn.positions.axial_rotation`), ``none`` adds nothing.
+        rope_theta: of ``rope``: base of the frequencies.
         cls_position: whether learned embeddings have an entry for CLS, as in ViT and timm.
         position_resize: see :func:`dpt.nn.positions.resize_positions`.
         norm_order: see :class:`Block`.
@@ -180,9 +219,11 @@ class ViTConfig(EncoderConfig):
     num_heads: int = Field(12, ge=1)
     mlp_ratio: float = Field(4.0, gt=0, le=100)
     qkv_bias: bool = True
+    key_bias: bool = True
     num_register_tokens: int = Field(0, ge=0)
     position: PositionKind = "learned"
     position_dim: int = 64
+    rope_theta: Positive = 100.0
     position_resize: ResizePolicy = "bilinear"
     cls_position: bool = True
     norm_order: Literal["pre", "post"] = "pre"
@@ -203,7 +244,7 @@ class ViTConfig(EncoderConfig):
             raise ValueError(
                 f"position_dim={self.position_dim}: must lie between 0 and embed_dim={dim}"
             )
-        divisor = {"sincos_1d": 2, "sincos_2d": 4}.get(self.position, 1)
+        divisor = {"sincos_1d": 2, "sincos_2d": 4, "rope": 4 * self.num_heads}.get(self.position, 1)
         if dim % divisor:
             raise ValueError(f"embed_dim={dim}: {self.position} needs a multiple of {divisor}")
         check_out_indices(self.out_indices, self.num_blocks, self.num_later_blocks)
@@ -311,6 +352,14 @@ class VisionTransformer(Encoder):
             return sincos_1d(positions, self.config.embed_dim).to(like.dtype).unsqueeze(0)
         return None
 
+    def rotation(self, grid: tuple[int, int]) -> Rotation | None:
+        """Returns the rotary position embeddings of the patch tokens at ``grid``, if it has any."""
+        config = self.config
+        if config.position != "rope":
+            return None
+        dim = config.embed_dim // config.num_heads
+        return axial_rotation(*grid, dim, theta=config.rope_theta, like=self.cls_token)
+
     def embed(self, map_BDhw: Tensor) -> Tensor:
         """Maps patch embeddings (B, D, h, w) to the input (B, T, D) of the first block."""
         B, _, *grid = map_BDhw.shape
@@ -333,24 +382,28 @@ class VisionTransformer(Encoder):
     def encode(self, map_BDhw: Tensor) -> list[Tensor]:
         """Maps patch embeddings to the outputs (B, T, D) of the blocks in ``out_indices``."""
         tokens = self.embed(map_BDhw)
-        biases = self.attention_biases((map_BDhw.shape[-2], map_BDhw.shape[-1]))
+        grid = (map_BDhw.shape[-2], map_BDhw.shape[-1])
+        biases, rotation = self.attention_biases(grid), self.rotation(grid)
         levels = []
         for i, bias in zip(range(self.config.out_indices[-1] + 1), biases, strict=False):
-            tokens = self.run_block(i, tokens, bias)
+            tokens = self.run_block(i, tokens, bias, rotation)
             if i in self.config.out_indices:
                 levels.append(tokens if self.num_later_blocks else self.norm(tokens))
         return levels
 
-    def run_block(self, index: int, tokens: Tensor, bias: Tensor | None) -> Tensor:
+    def run_block(
+        self, index: int, tokens: Tensor, bias: Tensor | None, rotation: Rotation | None
+    ) -> Tensor:
         block = self.blocks[index]
         if self.checkpoints_activations and self.training and torch.is_grad_enabled():
-            return checkpoint(block, tokens, bias, use_reentrant=False)
-        return block(tokens, bias)
+            return checkpoint(block, tokens, bias, rotation, use_reentrant=False)
+        return block(tokens, bias, rotation)
 
     def later_block(
         self, index: int, tokens: Tensor, *, attn_mask: Tensor | None, grid: tuple[int, int]
     ) -> Tensor:
-        return self.run_block(self.config.out_indices[-1] + 1 + index, tokens, attn_mask)
+        index += self.config.out_indices[-1] + 1
+        return self.run_block(index, tokens, attn_mask, self.rotation(grid))
 
     def later_norm(self, tokens: Tensor) -> Tensor:
         return self.norm(tokens)

@@ -19,20 +19,29 @@ IMAGENET: Plain = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
 SCALES = [4, 2, 1, 0.5]
 HEAD_FILE = re.compile(r"(dinov2_vit[sblg]14(?:_reg4)?)_\w+_dpt_head\.pth$")
 BLOCKS = "decode_head.reassemble_blocks."
-FUSION = "decode_head.fusion_blocks.{3-n}"
+
+
+def decoder_table(theirs: str) -> Table:
+    """Returns the rows of decoder and head of DINOv2 and v3; ``theirs`` is a prefix of names."""
+    blocks, fusion = f"{theirs}reassemble_blocks", f"{theirs}fusion_blocks.{{3-n}}"
+    return [
+        ("decoder.reassemble.{n}.read.linear.*", f"{blocks}.readout_projects.{{n}}.0.*"),
+        ("decoder.reassemble.{n}.project.*", f"{blocks}.projects.{{n}}.conv.*"),
+        ("decoder.reassemble.{n}.resample.conv.*", f"{blocks}.resize_layers.{{n}}.*"),
+        ("decoder.layer_rn.{n}.*", f"{theirs}convs.{{n}}.conv.*"),
+        ("decoder.fusion.{n}.project.*", f"{fusion}.project.conv.*"),
+        ("decoder.fusion.{n}.rcu{k}.conv{j}.*", f"{fusion}.res_conv_unit{{k}}.conv{{j}}.conv.*"),
+        ("decoder.output_project.*", f"{theirs}project.conv.*"),
+        ("heads.depth.conv1.*", f"{theirs}conv_depth.head.0.*"),
+        ("heads.depth.conv2.*", f"{theirs}conv_depth.head.2.*"),
+        ("heads.depth.conv3.*", f"{theirs}conv_depth.head.4.*"),
+    ]
+
+
 TABLE = [
     ("encoder.reg_token", "backbone.register_tokens"),
     ("encoder.*", "backbone.*"),
-    ("decoder.reassemble.{n}.read.linear.*", BLOCKS + "readout_projects.{n}.0.*"),
-    ("decoder.reassemble.{n}.project.*", BLOCKS + "projects.{n}.conv.*"),
-    ("decoder.reassemble.{n}.resample.conv.*", BLOCKS + "resize_layers.{n}.*"),
-    ("decoder.layer_rn.{n}.*", "decode_head.convs.{n}.conv.*"),
-    ("decoder.fusion.{n}.project.*", FUSION + ".project.conv.*"),
-    ("decoder.fusion.{n}.rcu{k}.conv{j}.*", FUSION + ".res_conv_unit{k}.conv{j}.conv.*"),
-    ("decoder.output_project.*", "decode_head.project.conv.*"),
-    ("heads.depth.conv1.*", "decode_head.conv_depth.head.0.*"),
-    ("heads.depth.conv2.*", "decode_head.conv_depth.head.2.*"),
-    ("heads.depth.conv3.*", "decode_head.conv_depth.head.4.*"),
+    *decoder_table("decode_head."),
 ]
 
 

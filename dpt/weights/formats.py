@@ -11,8 +11,10 @@ import torch
 from dpt.files import few, real_path
 from dpt.validation import Plain
 from dpt.weights.base import Checkpoint, Format, naming
+from dpt.weights.chmv2 import Chmv2
 from dpt.weights.depth_anything import DepthAnything
 from dpt.weights.dinov2 import Dinov2
+from dpt.weights.dinov3 import Dinov3
 from dpt.weights.eomt import Eomt
 from dpt.weights.files import CONFIG_FILE, WEIGHTS_FILE, CheckpointFiles, open_checkpoint
 from dpt.weights.hub import locate
@@ -27,8 +29,10 @@ FORMATS: tuple[Format, ...] = (
     Official(),
     Transformers(),
     Eomt(),
+    Chmv2(),
     DepthAnything(),
     Dinov2(),
+    Dinov3(),
     Smp(),
 )
 """Every format. A new one is a module with its class, and an entry here."""

@@ -16,16 +16,18 @@ import torch
 from torch import Tensor, nn
 
 from dpt.files import few, plural, reason
-from dpt.model_config import ModelConfig
+from dpt.model_config import ModelConfig, model_dict
 from dpt.nn import Beit, Encoder, Network, TimmEncoder, VisionTransformer
 from dpt.nn.beit import offsets, offsets_side, resize_table
 from dpt.nn.positions import ResizePolicy, resize_positions
-from dpt.weights.base import Checkpoint, list_faults, naming
-from dpt.weights.files import open_checkpoint
+from dpt.weights.base import Checkpoint, StoredModel, list_faults, naming
+from dpt.weights.dinov3 import split_biases
+from dpt.weights.files import CheckpointFiles, open_checkpoint
 from dpt.weights.formats import find_format
 from dpt.weights.hub import from_hub, locate
 from dpt.weights.names import Tensors
 from dpt.weights.native import Native
+from dpt.weights.transformers_encoders import BACKBONES, encoder_table, read_backbone
 
 Grid = tuple[int, int]
 State = dict[str, Tensor]
@@ -218,10 +220,19 @@ def _read_file(source: str) -> tuple[State, Grid | None]:
         prefix = min(prefixes, key=lambda p: (p != "", "teacher" not in p, len(p)))
         return _below(prefix, tensors), None
     source_format = find_format(files)
-    if source_format is None:
+    if source_format is None and files.config.get("model_type") not in BACKBONES:
         return tensors, None
     with naming(files.path):
-        return _encoder_of(Checkpoint(source_format.read(files)))
+        stored = source_format.read(files) if source_format else _read_backbone(files)
+        return _encoder_of(Checkpoint(stored))
+
+
+def _read_backbone(files: CheckpointFiles) -> StoredModel:
+    """Returns an encoder alone of transformers, with a head whose tensors are missing."""
+    encoder = read_backbone(files.config, *BACKBONES)
+    config = model_dict("dpt_base", heads={"regression": {}}, encoder=encoder)
+    tensors = {f"backbone.{name}": tensor for name, tensor in files.tensors.items()}
+    return StoredModel(config, tensors, encoder_table(config["encoder"]))
 
 
 def _encoder_of(checkpoint: Checkpoint) -> tuple[State, Grid | None]:
@@ -263,6 +274,7 @@ def _fit(encoder: Encoder, state: State, grid: Grid | None, source: str) -> Load
     _fit_bands(state, expected, report)
     _resize_patches(state, expected, report)
     state = _rename(state, target)
+    _fit_biases(state, expected, report)
     _resize_bias_tables(target, state, grid, report)
     if "dist_token" in state and _count_registers(expected) == 1:
         state["reg_token"] = state.pop("dist_token")  # DeiT's, as the only register
@@ -296,14 +308,17 @@ def _rename(state: State, target: nn.Module) -> State:
     if merged in state and merged not in expected:
         state = {MERGING.sub(lambda m: f"layers.{int(m[1]) + 1}", k): v for k, v in state.items()}
     if isinstance(target, VisionTransformer):
-        of_beit = () if isinstance(target, Beit) else (".gamma_1", BIAS_TABLE)
-        of_dinov3 = ("storage_tokens", "rope_embed.", "rope.")
+        is_rotary = target.config.position == "rope"
+        of_beit = () if isinstance(target, Beit) or is_rotary else (".gamma_1", BIAS_TABLE)
+        of_dinov3 = () if is_rotary else ("storage_tokens", "rope_embed.", "rope.")
         foreign = [k for k in state if k.startswith(of_dinov3) or k.endswith(of_beit)]
         if foreign:
             raise ValueError(
-                f"holds {foreign[0]}, so it is of DINOv3, EVA or BEiT: use encoder kind "
-                "'timm' and their name, such as vit_small_patch16_dinov3, or 'beit'"
+                f"holds {foreign[0]}, so it is of DINOv3, EVA or BEiT: use encoder dinov3_small "
+                "or another dinov3, kind 'timm' with their name there, or kind 'beit'"
             )
+        if is_rotary:
+            state = _join_gates(split_biases(state))
     elif "storage_tokens" in state and getattr(target, "rope", None) is not None:  # DINOv3
         # by timm's own rules, which follow its options (biases of queries, names of gains)
         rules = import_module(type(target).__module__).checkpoint_filter_fn
@@ -312,6 +327,26 @@ def _rename(state: State, target: nn.Module) -> State:
     for pattern, new in RENAMED:
         state = {k if k in expected else pattern.sub(new, k): v for k, v in state.items()}
     return state
+
+
+def _join_gates(state: State) -> State:
+    """Returns tensors of DINOv3, with the two halves of gated MLPs of the hub and timm joined."""
+    joined = dict(state)
+    for gate, value in (("w1", "w2"), ("fc1_g", "fc1_x")):
+        for name in [name for name in state if f".mlp.{gate}." in name]:
+            rows = [joined.pop(name), joined.pop(name.replace(gate, value))]
+            joined[name.replace(gate, "fc1")] = torch.cat(rows)
+    return joined
+
+
+def _fit_biases(state: State, expected: Tensors, report: LoadReport) -> None:
+    """Gives the keys biases of zero if the encoder has them and the file has not (DINOv3)."""
+    for q_bias in [name for name in state if name.endswith(".attn.q_bias")]:
+        name = q_bias.replace("q_bias", "qkv.bias")
+        if name in expected:
+            rows = state.pop(q_bias), state.pop(q_bias.replace("q_bias", "v_bias"))
+            state[name] = torch.cat((rows[0], torch.zeros_like(rows[0]), rows[1]))
+            report.moved.append(f"{name}, zero for the keys")
 
 
 def _fit_bands(state: State, expected: Tensors, report: LoadReport) -> None:

@@ -144,7 +144,7 @@ def _read_encoder_and_decoder(config: Plain) -> tuple[Plain, Plain]:
         encoder["out_indices"] = encoder["out_indices"][2:]
         decoder["reassemble_channels"] = [None, None, *decoder["reassemble_channels"][2:]]
     elif config.get("backbone_config") is not None:
-        encoder = encoders.read_backbone(config["backbone_config"], *encoders.BACKBONES)
+        encoder = encoders.read_backbone(config["backbone_config"], *encoders.DPT_BACKBONES)
     else:
         encoder = encoders.read_encoder(encoders.VIT, config)
     if config.get("head_in_index", -1) not in (-1, levels - 1):

@@ -1,7 +1,7 @@
 """Encoders of transformers' dense models: tensor names and config keys, for reading and writing.
 
-DINOv2, BEiT and SwinV2 are backbones, given by ``backbone_config``; a ViT and a hybrid belong to
-``dpt`` itself. Tensor names are those on disk, which are stable; those in memory change.
+DINOv2, DINOv3, BEiT and SwinV2 are backbones, given by ``backbone_config``; a ViT and a hybrid
+belong to ``dpt`` itself. Tensor names are those on disk, which are stable; those in memory change.
 """
 
 from typing import NamedTuple
@@ -47,6 +47,25 @@ def _rows(
     ]
 
 
+def dinov3_rows(theirs: str, layer: str, norm: str) -> Table:
+    """Returns the rows of DINOv3's ViT but for its MLPs; ``theirs`` is a prefix of all names."""
+    layer = f"{theirs}{layer}"
+    return [
+        ("encoder.cls_token", f"{theirs}embeddings.cls_token"),
+        ("encoder.reg_token", f"{theirs}embeddings.register_tokens"),
+        ("encoder.patch_embed.proj.*", f"{theirs}embeddings.patch_embeddings.*"),
+        ("encoder.norm.*", f"{theirs}{norm}.*"),
+        (f"{BLOCK}.norm{{k}}.*", f"{layer}.norm{{k}}.*"),
+        (f"{BLOCK}.attn.q_bias", f"{layer}.attention.q_proj.bias"),
+        (f"{BLOCK}.attn.v_bias", f"{layer}.attention.v_proj.bias"),
+        (f"{BLOCK}.attn.qkv.*", f"{layer}.attention.{{q,k,v}}_proj.*"),
+        (f"{BLOCK}.attn.proj.*", f"{layer}.attention.o_proj.*"),
+        (f"{BLOCK}.ls{{k}}.gamma", f"{layer}.layer_scale{{k}}.lambda1"),
+        (f"{BLOCK}.mlp.fc1.*", f"{layer}.mlp.up_proj.*"),
+        (f"{BLOCK}.mlp.fc2.*", f"{layer}.mlp.down_proj.*"),
+    ]
+
+
 class Family(NamedTuple):
     """An encoder of transformers, and how it becomes ours.
 
@@ -56,12 +75,14 @@ class Family(NamedTuple):
         fixed: our other options.
         needed: the only supported values of its config; a missing key counts as having them,
             unless the value is True.
+        gated: names of the two layers of a gated MLP.
     """
 
     table: Table
     keys: Keys
     fixed: Plain
     needed: Plain
+    gated: tuple[str, str] = (f"{LAYER}.mlp.weights_in.*", f"{LAYER}.mlp.weights_out.*")
 
 
 KEYS: Keys = {
@@ -109,6 +130,21 @@ DINOV2_KEYS: Keys = {
     "swiglu": ("use_swiglu_ffn", False),
     "final_norm": ("apply_layernorm", True),
 }
+DINOV3_KEYS: Keys = {
+    **KEYS,
+    "embed_dim": ("hidden_size", 384),
+    "num_heads": ("num_attention_heads", 6),
+    "mlp_ratio": ("intermediate_size", 1536),
+    "norm_eps": ("layer_norm_eps", 1e-5),
+    "qkv_bias": ("query_bias", True),
+    "key_bias": ("key_bias", False),
+    "rope_theta": ("rope_theta", 100.0),
+    "layer_scale": ("layerscale_value", 1.0),
+    "swiglu": ("use_gated_mlp", False),
+    "num_register_tokens": ("num_register_tokens", 0),
+}
+DPT_BACKBONES = ("dinov2", "dinov2_with_registers", "beit", "swinv2")
+"""Those of transformers' ``dpt``."""
 BACKBONES = {
     # transformers' dpt takes register tokens for patches and fails: none are written
     "dinov2": Family(
@@ -122,6 +158,13 @@ BACKBONES = {
         {**DINOV2_KEYS, "num_register_tokens": ("num_register_tokens", 4)},
         {"position_resize": "bicubic_antialias"},
         {},
+    ),
+    "dinov3_vit": Family(
+        dinov3_rows("backbone.", "layer.{i}", "norm"),
+        {**DINOV3_KEYS, "final_norm": ("apply_layernorm", True)},
+        {"position": "rope"},
+        {},
+        ("backbone.layer.{i}.mlp.{gate,up}_proj.*", "backbone.layer.{i}.mlp.down_proj.*"),
     ),
     "beit": Family(
         _rows(
@@ -184,15 +227,17 @@ def find_family(encoder: Plain) -> tuple[str | None, Family]:
     if kind == "vit" and encoder.get("layer_scale") is None:
         return None, VIT
     registers = encoder.get("position_resize") == "bicubic_antialias"
-    dinov2 = "dinov2_with_registers" if registers else "dinov2"
-    model_type = {"vit": dinov2, "timm": "swinv2"}.get(kind, kind)
+    of_vit = "dinov2_with_registers" if registers else "dinov2"
+    if encoder.get("position") == "rope":
+        of_vit = "dinov3_vit"
+    model_type = {"vit": of_vit, "timm": "swinv2"}.get(kind, kind)
     return model_type, BACKBONES[model_type]
 
 
 def encoder_table(encoder: Plain) -> Table:
     """Returns the rows of our encoder's tensors."""
-    gated = gated_rows(encoder, f"{LAYER}.mlp.weights_in.*", f"{LAYER}.mlp.weights_out.*")
-    return [*gated, *find_family(encoder)[1].table]
+    family = find_family(encoder)[1]
+    return [*gated_rows(encoder, *family.gated), *family.table]
 
 
 def read_encoder(family: Family, config: Plain) -> Plain:
@@ -201,14 +246,18 @@ def read_encoder(family: Family, config: Plain) -> Plain:
     Raises:
         ValueError: it is not supported.
     """
-    for key, value in {"hidden_act": "gelu", **family.needed}.items():
+    # of DINOv3's gated MLPs too; the others' are silu whatever the key holds
+    activation = "silu" if config.get("use_gated_mlp") else "gelu"
+    for key, value in {"hidden_act": activation, **family.needed}.items():
         actual = config.get(key, None if value is True else value)
         if actual != value:
             raise ValueError(f"an encoder with {key}={actual!r}, not supported (only {value!r})")
     encoder = {**family.fixed, **read_keys(family.keys, config)}
     encoder["image_size"] = size = square(encoder["image_size"])
     if family.keys["mlp_ratio"][0] == "intermediate_size":
-        encoder["mlp_ratio"] /= encoder["embed_dim"]  # the key holds the hidden width
+        # the key holds the hidden width, which is two thirds of ours in gated MLPs
+        encoder["mlp_ratio"] *= 1.5 if encoder.get("swiglu") else 1
+        encoder["mlp_ratio"] /= encoder["embed_dim"]
     if encoder.get("kind") == "beit":
         encoder["layer_scale"] = encoder["layer_scale"] or None
     if "kind" in encoder:
@@ -220,7 +269,7 @@ def read_encoder(family: Family, config: Plain) -> Plain:
     if "out_indices" not in encoder:  # a backbone counts from 1; 0 is the "stem"
         names = [f.removeprefix("stage") for f in config.get("out_features") or ()]
         stages = config.get("out_indices") or [0 if n == "stem" else int(n) for n in names]
-        encoder["out_indices"] = [s - 1 for s in stages]
+        encoder["out_indices"] = [s - 1 for s in stages or [encoder.get("num_blocks", 4)]]
     return encoder
 
 
@@ -240,7 +289,15 @@ def write_encoder(family: Family, encoder: Plain) -> Plain:
     if "mlp_ratio" in config:
         config["mlp_ratio"] = int(encoder["mlp_ratio"])
     else:
-        config["intermediate_size"] = round(encoder["embed_dim"] * encoder["mlp_ratio"])
+        width = encoder["embed_dim"] * encoder["mlp_ratio"]
+        config["intermediate_size"] = round(width * 2 / 3 if encoder.get("swiglu") else width)
+    if "query_bias" in config:
+        config |= {
+            "value_bias": encoder["qkv_bias"],
+            "key_bias": encoder["qkv_bias"] and encoder["key_bias"],
+        }
+    if config.get("use_gated_mlp"):
+        config["hidden_act"] = "silu"
     if "layer_scale_init_value" in config:
         config["layer_scale_init_value"] = encoder["layer_scale"] or 0.0
     return config

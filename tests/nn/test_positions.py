@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dpt.nn import VisionTransformer, ViTConfig, resize_positions, sincos_1d, sincos_2d
-from dpt.nn.positions import resize_dinov2
+from dpt.nn.positions import axial_rotation, resize_dinov2, rotate
 
 POLICIES = ("bilinear", "bicubic", "bicubic_antialias", "dinov2")
 
@@ -146,3 +146,23 @@ def test_the_exported_form_of_dinov2_interpolates_as_torch_does(old):
         found = resize_dinov2(maps, new).flatten(2).mT
         wanted = resize_positions(x, old, new, policy="dinov2")
         torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
+
+
+def test_axial_rotation_of_a_grid_of_two_by_one():
+    """Rows -1/2 and 1/2, column 0; frequencies 2π and 2π / 100^(1/2)."""
+    cos, sin = axial_rotation(2, 1, 8, theta=100.0, like=torch.zeros(0, dtype=torch.float64))
+    angles = torch.tensor([[-math.pi, -math.pi / 10, 0, 0], [math.pi, math.pi / 10, 0, 0]])
+    torch.testing.assert_close(cos, angles.double().cos(), atol=1e-7, rtol=0)
+    torch.testing.assert_close(sin, angles.double().sin(), atol=1e-7, rtol=0)
+
+
+def test_rotated_scores_depend_on_the_offset_alone():
+    """Scores of one query and one key at every place of a grid: equal for equal offsets."""
+    rotation = axial_rotation(3, 4, 8, theta=100.0, like=torch.zeros(0, dtype=torch.float64))
+    q, k = torch.randn(2, 1, 1, 1, 8, dtype=torch.float64).expand(-1, -1, -1, 14, -1)
+    q, k = rotate(q, rotation), rotate(k, rotation)
+    assert torch.equal(q[..., :2, :], q[..., :1, :].expand(-1, -1, 2, -1))  # before the patches
+    scores = (q @ k.mT)[0, 0, 2:, 2:].unflatten(0, (3, 4)).unflatten(2, (3, 4))
+    torch.testing.assert_close(scores[0, 1, 1, 3], scores[1, 0, 2, 2])
+    torch.testing.assert_close(scores[2, 3, 0, 2], scores[2, 1, 0, 0])
+    assert (scores[0, 1, 1, 3] - scores[0, 1, 1, 2]).abs() > 1e-3

@@ -204,7 +204,7 @@ def test_initial_weights():
         ({"embed_dims": 16}, r"no model\.encoder\.embed_dims\. Did you mean embed_dim\?"),
         ({"num_blocks": "x"}, r"^model\.encoder\.num_blocks='x': .*integer"),
         ({"out_indices": ()}, "name at least one"),
-        ({"position": "rope"}, r"position='rope'.*sincos_2d"),
+        ({"position": "alibi"}, r"position='alibi'.*sincos_2d"),
         ({"num_heads": 3}, "embed_dim=16 is not a multiple of num_heads=3"),
         ({"image_size": 32}, r"^model\.encoder\.image_size=32: .*list"),
         ({"image_size": (4, 32)}, "image_size=.*patch_size=8"),

@@ -21,21 +21,21 @@ class ConvModule(nn.Module):
 
 
 class PreActUnit(nn.Module):
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels: int, *, bias: bool) -> None:
         super().__init__()
-        self.conv1 = ConvModule(channels, channels, 3, bias=False)
-        self.conv2 = ConvModule(channels, channels, 3, bias=False)
+        self.conv1 = ConvModule(channels, channels, 3, bias=bias)
+        self.conv2 = ConvModule(channels, channels, 3, bias=bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x + self.conv2(F.relu(self.conv1(F.relu(x))))
 
 
 class FusionBlock(nn.Module):
-    def __init__(self, channels: int, *, deepest: bool) -> None:
+    def __init__(self, channels: int, *, deepest: bool, bias: bool = False) -> None:
         super().__init__()
         self.project = ConvModule(channels, channels, 1)
-        self.res_conv_unit1 = None if deepest else PreActUnit(channels)
-        self.res_conv_unit2 = PreActUnit(channels)
+        self.res_conv_unit1 = None if deepest else PreActUnit(channels, bias=bias)
+        self.res_conv_unit2 = PreActUnit(channels, bias=bias)
 
     def forward(self, x: torch.Tensor, *lateral: torch.Tensor) -> torch.Tensor:
         if lateral:

@@ -12,11 +12,13 @@ from dpt.types import tensors_in
 
 pytestmark = pytest.mark.peers
 DEFAULT = (
+    "chmv2, depth, mixed bins",
     "MiDaS 3.1, depth, BEiT",
     "MiDaS 3.1, depth, Swin",
     "depth_anything, depth, transformers",
     "depth_anything, depth, v2 .pth",
     "dinov2, depth, hub, DPT head",
+    "dinov3, depth, hub, SYNTHMIX",
     "official, depth, hybrid",
     "official, segmentation, ViT",
     "smp, segmentation, ViT",

@@ -22,7 +22,8 @@ BEIT, SWIN, SWINV2 = (f"MiDaS 3.1, depth, {name}" for name in ("BEiT", "Swin", "
 VIT, HF_BEIT, HF_SWINV2 = (f"transformers, depth, {n}" for n in ("ViT, project", "BEiT", "SwinV2"))
 HUB, FOLDER = "depth_anything, depth, v2 .pth", "depth_anything, depth, transformers"
 SMP, DEIT = "smp, segmentation, ViT", "smp, segmentation, DeiT, distilled"
-DEPTHER = "dinov2, depth, hub, DPT head"
+DEPTHER, DEPTHER_3 = "dinov2, depth, hub, DPT head", "dinov3, depth, hub, SYNTHMIX"
+CHMV2 = "chmv2, depth, mixed bins"
 TABLE = "pretrained.model.blocks.{}.attn.relative_position_bias_table"
 
 
@@ -123,6 +124,20 @@ def edited(original, folder, edit):
         (DEPTHER, drop("reassemble_blocks"), "a linear DINOv2 head"),
         (DEPTHER, drop("norm1"), "missing encoder.blocks"),
         (DEPTHER, drop("convs.0"), "decode_head.convs.0.conv.weight is missing"),
+        (DEPTHER_3, drop("encoder."), "encoder.backbone.patch_embed.proj.weight is missing"),
+        (
+            DEPTHER_3,
+            put("decoder.conv_depth.head.4.weight", 9, 32, 1, 1),
+            "has 9 outputs.*256 bins",
+        ),
+        (DEPTHER_3, drop("batchnorm_layers.1"), "missing decoder.reassemble.1.norm.bias"),
+        (DEPTHER_3, put("encoder.backbone.cls_norm.weight", 64), "unexpected .*cls_norm"),
+        (CHMV2, {"number_output_channels": 9}, r"heads.depth.conv3.bias is \(20,\), not \(9,\)"),
+        (CHMV2, {"norm_strategy": "softmax"}, "bins_strategy='chmv2_mixlog'.*'softmax'"),
+        (CHMV2, {"min_depth": 13}, "heads.depth: min_depth=104 must be below max_depth=96"),
+        (CHMV2, {"backbone": {"apply_layernorm": False}}, "apply_layernorm=False"),
+        (CHMV2, {"backbone": {"key_bias": False}}, "unexpected backbone.layer.0.attention.k_proj"),
+        (CHMV2, {"backbone": {"use_gated_mlp": True}}, "hidden_act='gelu'"),
     ],
 )
 def test_read_names_the_fault_of_an_edited_checkpoint(case, edit, message, originals, tmp_path):
@@ -141,6 +156,9 @@ SEGMENTATION = {"segmentation": {"num_classes": 3, "upsample": "double"}}
 DINOV2 = {"patch_size": 14, "image_size": [70, 70], "layer_scale": 0.1}
 REGISTERS = {"position_resize": "bicubic_antialias", "num_register_tokens": 4}
 DEPTH_ANYTHING = {**DINOV2, "final_norm": True, "readout": "ignore", "unit_bias": True}
+ROPE = {"position": "rope", "layer_scale": 1.0, "final_norm": True}
+BINS = {"depth": {"kind": "metric", "bins": {"max_depth": 10.0}}}
+EPS = {"max_depth": 10.0, "eps": 0.2}
 OTHER_LEVELS = {"num_blocks": 8, "out_indices": [0, 3, 5, 7]}
 BEIT_ENCODER = {"kind": "beit", "out_indices": [0, 1, 2, 3], "num_blocks": 4}
 
@@ -148,6 +166,12 @@ BEIT_ENCODER = {"kind": "beit", "out_indices": [0, 1, 2, 3], "num_blocks": 4}
 @pytest.mark.parametrize(
     ("target", "heads", "options", "message"),
     [
+        ("chmv2", BINS, {}, "encoder.position='learned': only 'rope'"),
+        ("chmv2", BINS, {**ROPE, "final_norm": False}, "apply_layernorm=False"),
+        ("chmv2", METRIC, ROPE, "activation='sigmoid'"),
+        ("chmv2", {"depth": {**BINS["depth"], "bins": EPS}}, ROPE, r"depth.bins=.*'eps': 0.2"),
+        ("chmv2", BINS, {**ROPE, "output_project": True}, "output_project=True"),
+        ("transformers", {}, ROPE, "over a 'dinov3_vit' backbone"),
         ("official", TWO_HEADS, {}, "one head"),
         ("official", METRIC, {}, r"kind='metric' \(only 'relative'\).*nyu"),
         ("official", {"classification": {"num_classes": 3}}, {}, "no classification"),

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.peers
 WRITTEN = [
     case
     for case in all_cases()
-    if case.format in ("official", "transformers", "depth_anything")
+    if case.format in ("official", "transformers", "depth_anything", "chmv2")
     and "SwinV2" not in case.model
     and "with registers" not in case.model
     and "stored" not in case.model
@@ -41,6 +41,7 @@ def assert_opens(folder, task):
         "transformers, depth, BEiT",
         "depth_anything, depth, v2 .pth",
         "depth_anything, depth, transformers, metric",
+        "chmv2, depth, mixed bins",
     ),
 )
 def test_round_trip_is_exact_for_what_runs(case, tmp_path):
@@ -77,6 +78,7 @@ def test_round_trip_is_exact_for_what_runs(case, tmp_path):
         ),
         ("transformers, depth, ViT, project", None, "dpt.layernorm.weight"),
         ("dinov2, depth, hub, DPT head", 3, "backbone.mask_token"),
+        ("dinov3, depth, hub, CHMv2", 2, "encoder.backbone.rope_embed.periods"),
     ],
 )
 def test_read_lists_tensors_that_never_run(name, count, unused, tmp_path):

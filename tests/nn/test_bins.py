@@ -1,0 +1,114 @@
+"""Depth as a weighted mean of bins: their depths, weights, range and training."""
+
+import math
+
+import pytest
+import torch
+from tiny import small_model
+
+import dpt
+from dpt.losses.depth import SILogLoss
+from dpt.nn.bins import DepthBins
+from dpt.validation import validate
+from dpt.weights import load_model_weights
+from dpt.weights.formats import read
+
+ENDS = {"count": 3, "min_depth": 1.0, "max_depth": 9.0}
+
+
+def bins(**settings):
+    return {"depth": {"kind": "metric", "bins": {"count": 8, "max_depth": 10.0, **settings}}}
+
+
+@pytest.mark.parametrize(("spacing", "middle"), [("linear", 5.0), ("log", 3.0), ("mixed", 4.0)])
+def test_depths_of_three_bins(spacing, middle):
+    depths = DepthBins(**ENDS, spacing=spacing).depths(torch.zeros(0, dtype=torch.float64))
+    torch.testing.assert_close(depths, torch.tensor([1.0, middle, 9.0], dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("weights", "expected"),
+    [
+        ({"eps": 0.1}, (0.1 * 1 + 0.1 * 5 + 2.1 * 9) / 2.3),
+        ({"eps": 1e-8}, 9.0),
+        (
+            {"weights": "softmax"},
+            (math.exp(-1) * 1 + 5 + math.exp(2) * 9) / (math.exp(-1) + 1 + math.exp(2)),
+        ),
+        ({"weights": "sigmoid"}, (0.26894142 * 1 + 0.5 * 5 + 0.88079708 * 9) / 1.6497385),
+    ],
+)
+def test_depth_of_one_pixel(weights, expected):
+    logits = torch.tensor([-1.0, 0.0, 2.0])[None, :, None, None]
+    depth = DepthBins(**ENDS, **weights).to_depth(logits)
+    assert depth.shape == (1, 1, 1, 1)
+    assert depth.item() == pytest.approx(expected, abs=1e-5)
+
+
+def test_depth_of_a_pixel_without_a_positive_logit_is_the_mean_of_the_bins():
+    logits = torch.full((1, 3, 1, 1), -1.0, requires_grad=True)
+    depth = DepthBins(**ENDS, spacing="mixed", eps=1e-8).to_depth(logits)
+    assert depth.item() == pytest.approx((1 + 4 + 9) / 3, abs=1e-5)
+    depth.sum().backward()
+    assert logits.grad.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"min_depth": 9.0}, "min_depth=9 must be below max_depth=9"),
+        ({"eps": 0.0}, "eps=0: must be above 0"),
+        ({"count": 1}, "bins.count=1"),
+        ({"max_depth": 1e7}, "bins.max_depth"),
+        ({"spacing": "cubic"}, "bins.spacing='cubic'.*linear"),
+    ],
+)
+def test_wrong_bins_name_the_setting(settings, message):
+    with pytest.raises(ValueError, match=message):
+        validate(DepthBins, {**ENDS, **settings}, "model.heads.depth.bins")
+
+
+def test_a_head_with_bins_has_their_range_and_is_saved_with_them(tmp_path):
+    model = small_model(heads=bins(spacing="log", min_depth=0.5)).eval()
+    assert model.outputs["depth"].value_range == (0.5, 10.0)
+    images = 100 * torch.randn(1, 3, 64, 96)
+    with torch.no_grad():
+        depth = model(images)["depth"]
+    assert depth.shape == (1, 64, 96)
+    assert depth.dtype == torch.float32
+    assert 0.5 <= depth.min() < depth.max() <= 10.0
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        assert model(images)["depth"].dtype == torch.float32
+    model.save_pretrained(tmp_path)
+    again = dpt.DPT.from_pretrained(tmp_path)
+    assert again.config == model.config
+    with torch.no_grad():
+        assert torch.equal(again(images)["depth"], depth)
+
+
+@pytest.mark.parametrize("weights", ["relu", "softmax", "sigmoid"])
+def test_existing_losses_train_a_head_with_bins(weights):
+    torch.manual_seed(0)
+    model, loss = small_model(heads=bins(weights=weights)), SILogLoss()
+    images = torch.randn(2, 3, 64, 64)
+    depth = 3 + images[:, 0].sign()
+    optimizer = torch.optim.Adam(model.parameters(), 5e-3)
+    losses = []
+    for _ in range(12):
+        value = loss(model(images)["depth"], depth, torch.ones_like(depth, dtype=torch.bool))
+        optimizer.zero_grad()
+        value.backward()
+        optimizer.step()
+        losses.append(value.item())
+    assert losses[-1] < 0.9 * losses[0]
+
+
+def test_weights_for_other_bins_leave_the_last_layer_out_and_say_so(tmp_path):
+    source, target = (small_model(heads=bins(max_depth=m)) for m in (10.0, 80.0))
+    source.save_pretrained(tmp_path)
+    before = target.heads["depth"].conv3.weight.clone()
+    report = load_model_weights(target, target.config, read(tmp_path), source="x")
+    assert torch.equal(target.heads["depth"].conv3.weight, before)
+    assert torch.equal(target.heads["depth"].conv2.weight, source.heads["depth"].conv2.weight)
+    assert "heads.depth.conv3 (bins:" in str(report)
+    assert "max_depth=80.0" in str(report)

@@ -1,0 +1,171 @@
+"""DINOv3: our ViT with rotary embeddings against transformers', and depthers in their own files."""
+
+import json
+
+import pytest
+import torch
+from peer_cases import jolt
+from peers_dinov3 import BACKBONE, CASES, DIM, GATED, HubDepther, InOneDtype, exact_rotation
+from tiny import assert_equal
+
+import dpt
+from dpt.nn import VisionTransformer, ViTConfig
+from dpt.weights import load_encoder_weights
+from dpt.weights.chmv2 import Chmv2
+from dpt.weights.formats import convert
+
+pytestmark = pytest.mark.peers
+CASES = {case.model: case for case in CASES}
+OURS = {
+    "embed_dim": DIM,
+    "num_blocks": 6,
+    "num_heads": 2,
+    "mlp_ratio": 1.5,
+    "num_register_tokens": 4,
+    "position": "rope",
+    "norm_eps": 1e-6,
+    "layer_scale": 1.0,
+    "final_norm": True,
+    "out_indices": (5,),
+}
+KINDS = {
+    "biases": ({}, {}),
+    "no key bias": ({"key_bias": False, "rope_theta": 50.0}, {"key_bias": False, "rope_theta": 50}),
+    "gated": ({**GATED, "key_bias": False}, {"swiglu": True, "qkv_bias": False, "mlp_ratio": 2.25}),
+}
+
+
+@pytest.fixture(params=KINDS)
+def models(request, tmp_path):
+    """transformers' DINOv3ViTModel, and our ViT with its weights."""
+    from transformers import DINOv3ViTConfig, DINOv3ViTModel
+
+    theirs_options, options = KINDS[request.param]
+    torch.manual_seed(0)
+    theirs = jolt(DINOv3ViTModel(DINOv3ViTConfig(**{**BACKBONE, **theirs_options})))
+    theirs.save_pretrained(tmp_path)
+    ours = VisionTransformer(ViTConfig(**{**OURS, **options})).eval()
+    report = load_encoder_weights(ours, tmp_path)
+    assert (report.missing, report.unused, report.moved) == ([], [], [])
+    theirs.rope_embeddings.register_forward_hook(exact_rotation)
+    return theirs, ours
+
+
+def test_tokens_and_gradients_equal_those_of_transformers(models):
+    for size in ((64, 64), (16, 48), (80, 32)):
+        images = torch.randn(2, 3, *size)
+        for dtype, tolerance in ((torch.float32, 1e-5), (torch.float64, 1e-12)):
+            theirs, ours = (model.to(dtype) for model in models)
+            with torch.no_grad():
+                expected = theirs(images.to(dtype)).last_hidden_state
+                (actual,), grids = ours(images.to(dtype))
+            assert grids == [(size[0] // 16, size[1] // 16)]
+            assert (actual - expected).abs().max() <= tolerance * expected.abs().max()
+    (images,) = (torch.randn(1, 3, 64, 48).double() for _ in range(1))
+    weights = torch.randn(1, 17, DIM).double()
+    (theirs(images).last_hidden_state * weights).sum().backward()
+    (ours(images).levels[0] * weights).sum().backward()
+    last = ours.blocks[2].attn.qkv.weight.grad.chunk(3)
+    for name, actual in zip("qkv", last, strict=True):
+        expected = getattr(theirs.model.layer[2].attention, f"{name}_proj").weight.grad
+        assert (actual - expected).abs().max() <= 1e-9 * expected.abs().max()
+
+
+def test_an_encoder_of_the_hub_loads_with_and_without_biases_of_keys(tmp_path):
+    torch.manual_seed(0)
+    case = CASES["hub, CHMv2"]
+    theirs = case.make().encoder.backbone
+    torch.save(theirs.state_dict(), tmp_path / "dinov3_vits16_pretrain.pth")
+    options = {**OURS, "num_blocks": 8, "norm_eps": 1e-5, "out_indices": (1, 3, 5, 7)}
+    images = torch.randn(1, 3, 32, 64)
+    for key_bias in (False, True):
+        ours = VisionTransformer(ViTConfig(**options, key_bias=key_bias)).eval()
+        report = load_encoder_weights(ours, tmp_path / "dinov3_vits16_pretrain.pth")
+        assert (report.missing, len(report.moved)) == ([], 8 * key_bias)
+        assert report.unused == ["mask_token", "rope_embed.periods"]
+        with torch.no_grad():
+            for level, (patches, cls_token) in zip(
+                ours(images).levels, theirs(images), strict=True
+            ):
+                torch.testing.assert_close(level[:, 5:].mT.unflatten(2, (2, 4)), patches)
+                torch.testing.assert_close(level[:, 0], cls_token)
+
+
+def test_gated_layers_of_the_hub_and_of_timm_are_joined(tmp_path):
+    import timm
+
+    sizes = {"embed_dim": DIM, "depth": 2, "num_heads": 2}
+    theirs = timm.create_model("vit_small_plus_patch16_dinov3_qkvb", num_classes=0, **sizes).eval()
+    jolt(theirs)
+    torch.save(theirs.state_dict(), tmp_path / "timm.pth")
+    options = {**OURS, "num_blocks": 2, "out_indices": (1,), "mlp_ratio": 6.0, "swiglu": True}
+    ours = VisionTransformer(ViTConfig(**options | {"norm_eps": 1e-5}, key_bias=False)).eval()
+    report = load_encoder_weights(ours, tmp_path / "timm.pth")
+    assert (report.missing, report.unused) == ([], [])
+    images = torch.randn(1, 3, 48, 32)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            ours(images).levels[0], theirs.forward_features(images), rtol=1e-4, atol=1e-4
+        )
+
+
+@pytest.mark.parametrize(
+    ("canopy", "head", "backbone", "mean"),
+    [
+        (False, "vitl16_synthmix_dpt_head-0", "vitl16_pretrain_lvd1689m-8aa4cbdd", 0.485),
+        (True, "vitl16_chmv2_dpt_head", "vitl16_pretrain_sat493m-eadcf0ff", 0.42),
+    ],
+)
+def test_a_decoder_finds_its_backbone_beside_it(canopy, head, backbone, mean, tmp_path):
+    torch.manual_seed(0)
+    theirs = CASES["hub, CHMv2" if canopy else "hub, SYNTHMIX"].make()
+    torch.save(theirs.state_dict(), tmp_path / "whole.pth")
+    alone = tmp_path / f"dinov3_{head}.pth"
+    torch.save(theirs.decoder.state_dict(), alone)
+    with pytest.raises(ValueError, match=rf"dinov3_{backbone[:-9]}\*\.pth, found none"):
+        dpt.DPT.from_pretrained(alone)
+    torch.save(theirs.encoder.backbone.state_dict(), tmp_path / f"dinov3_{backbone}.pth")
+    actual, expected = (dpt.DPT.from_pretrained(path) for path in (alone, tmp_path / "whole.pth"))
+    assert actual.config == expected.config
+    assert_equal(actual.state_dict(), expected.state_dict())
+    output, preprocessing = actual.outputs["depth"], actual.preprocessing
+    assert (output.unit, output.value_range) == ("m", (0.008, 96.0) if canopy else (0.001, 100.0))
+    assert (preprocessing.mean[0], actual.encoder.padding) == (mean, "center")
+    assert actual.config.encoder.num_heads == 2
+
+
+def test_the_depther_of_the_hub_is_refused_elsewhere(tmp_path):
+    torch.save(HubDepther().state_dict(), tmp_path / "depther.pth")
+    with pytest.raises(ValueError, match=r"the chmv2 .* decoder[.]reassemble_norm=True"):
+        convert(tmp_path / "depther.pth", tmp_path / "folder", to="chmv2")
+    with pytest.raises(ValueError, match="cannot write the format 'dinov3'"):
+        convert(tmp_path / "depther.pth", tmp_path / "folder", to="dinov3")
+
+
+def test_a_written_chmv2_opens_in_transformers_as_the_same_function(tmp_path):
+    from transformers import AutoImageProcessor, CHMv2ForDepthEstimation
+
+    _, ours = CASES["log bins, softmax"].build(tmp_path / "theirs")
+    assert not Chmv2().write(ours.config.to_dict(), ours.state_dict(), tmp_path / "written")
+    theirs, loading = CHMv2ForDepthEstimation.from_pretrained(
+        tmp_path / "written", output_loading_info=True
+    )
+    assert not any(loading.values()), loading
+    processor = AutoImageProcessor.from_pretrained(tmp_path / "written")
+    image = torch.randint(256, (3, 64, 96), dtype=torch.uint8)
+    pixels = processor(image, return_tensors="pt").pixel_values
+    torch.testing.assert_close(ours.preprocessing.normalize(image[None]), pixels)
+    with torch.no_grad():
+        expected = InOneDtype(theirs.eval())(pixels)
+        torch.testing.assert_close(ours(pixels)["depth"], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_chmv2_takes_whole_tiles_and_pads_them(tmp_path):
+    _, ours = CASES["mixed bins"].build(tmp_path)
+    assert not (tmp_path / "preprocessor_config.json").is_file()
+    assert (ours.preprocessing.resize, ours.preprocessing.multiple_of) == ("none", 1)
+    assert (ours.encoder.padding, ours.preprocessing.mean) == ("center", (0.42, 0.411, 0.296))
+    assert ours.outputs["depth"].value_range == (0.008, 96.0)
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({"do_resize": True, "size": 384}))
+    read = dpt.DPT.from_pretrained(tmp_path).preprocessing
+    assert (read.resize, read.image_size, read.multiple_of) == ("minimal", (384, 384), 16)
