@@ -71,10 +71,11 @@ def test_demo_answers_with_pictures_and_files_of_the_images_size(demo, photo, tm
     assert [output["name"] for output in answer["outputs"]] == ["depth", "segmentation"]
     for picture in (answer["image"], *(output["picture"] for output in answer["outputs"])):
         assert decoded(picture).shape == (60, 90, 3)
-    assert answer["note"] == "depth as 16-bit PNG: depth = value × 0.001 + 0"
+    assert "depth as 16-bit PNG: depth = value × 0.001 + 0" in answer["note"].splitlines()
     assert all(decoded(output["legend"]).std() > 20 for output in answer["outputs"])
 
     expected = demo.predictor(photo)
+    assert "in space: the camera is unknown" in answer["note"]
     names = [file["name"] for file in answer["files"]]
     assert names == ["depth.png", "labels.png", "depth_npy.npy", "labels_npy.npy"]
     for file in answer["files"]:
@@ -86,12 +87,29 @@ def test_demo_answers_with_pictures_and_files_of_the_images_size(demo, photo, tm
     assert np.array_equal(read_labels(tmp_path / "labels.png"), expected.labels)
 
 
+def test_demo_shows_the_surface_of_depth_in_space(client, photo):
+    pytest.importorskip("trimesh", reason="needs the extra 'points'")
+    answer = json.loads(client.request("POST", "/predict", photo.read_bytes())[1])
+    status, page = client.request("GET", f"/{answer['points']}")
+    assert status == 200
+    assert page.startswith(b"<!DOCTYPE html>")
+    assert b"GLTFLoader" in page
+    assert client.request("GET", "/points?key=x")[0] == 404
+
+
+def test_demo_shows_no_surface_of_relative_inverse_depth(photo):
+    demo = Demo(Predictor(tiny({"depth": {"kind": "relative"}}), device="cpu"), name="relative")
+    answer = demo.predict(photo.read_bytes())
+    assert answer["points"] is None
+    assert "in space" not in answer["note"]
+
+
 def test_demo_shows_no_legend_of_three_channels(demo, photo, monkeypatch):
     normals = OutputSpec("normals", "map", channels=3, value_range=(-1.0, 1.0))
     array = np.zeros((60, 90, 3), np.float32)
     prediction = Prediction({"normals": array}, {"normals": normals})
     monkeypatch.setattr(demo, "outputs", prediction.outputs)
-    monkeypatch.setattr(demo, "predictor", lambda image: prediction)
+    monkeypatch.setattr(demo, "predictor", lambda image, camera: prediction)
     (output,) = demo.predict(photo.read_bytes())["outputs"]
     assert output["legend"] == ""
     assert decoded(output["picture"]).shape == (60, 90, 3)

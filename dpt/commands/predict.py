@@ -15,6 +15,11 @@ segments, json for segments and npy for other maps)
   coco, yolo, labelme, voc
             labels_coco/, HEAD_coco/, ...: classes and segments as a label tool opens them, with
             copies of the images, see dpt data convert. COCO's and labelme's objects have scores
+  ply, glb  depth_ply/, depth_glb/: the points that depth shows in the image's colours, and the
+            surfaces through them with the image as texture, for metric depth and images with a
+            camera (--fov, --focal, --intrinsics, EXIF). Points beside a discontinuity and triangles
+            across one are left out: there, a surface would be seen at less than 3 degrees. Of
+            images with more than a million pixels every second or third pixel is a point
   tif       labels_tif/, depth_tif/, HEAD_tif/: georeferenced TIFF files, and those too large for a
             picture, in files of the same georeference. They are predicted by windows at their own
             resolution (--tile N, or the model's image size), by default in this format alone, and

@@ -1,6 +1,6 @@
 """The demo: a page that predicts uploaded images, served by Python's own HTTP server.
 
-The server answers three fixed addresses and opens no file that a visitor names: uploads and results
+The server answers four fixed addresses and opens no file that a visitor names: uploads and results
 are kept in memory. Requests for other hosts and from other sites are refused, slow ones end after a
 minute.
 """
@@ -11,9 +11,12 @@ import socket
 import threading
 from collections import OrderedDict
 from contextlib import suppress
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
 import numpy as np
@@ -21,9 +24,12 @@ import numpy as np
 from dpt.data.formats.io import read_image
 from dpt.html import data_uri, render_page
 from dpt.predict import Prediction, Predictor
+from dpt.predict.cameras import GUESS, KnownCamera, known_camera
 from dpt.predict.encoding import depth_coding
 from dpt.predict.inputs import InputFile, part_of
 from dpt.predict.painting import Style, paint, paint_legend
+from dpt.predict.points import viewer_page
+from dpt.predict.prediction import first_output
 from dpt.predict.products import all_products, image_lines
 from dpt.validation import Plain
 from dpt.viz import shrink
@@ -34,14 +40,26 @@ MAX_PIXELS = 50_000_000  # of an image that is predicted; dpt.files limits what 
 MAX_BYTES = 30_000_000  # of an uploaded file
 MAX_SECONDS = 60  # for a visitor to send a request, and again to take the answer
 MAX_CONNECTIONS = 16
-POLICY = (
-    "default-src 'none'; connect-src 'self'; img-src data:; style-src 'unsafe-inline'; "
-    "script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; "
+    "form-action 'none'; "
 )
+PAGE_POLICY = (
+    f"{_POLICY}connect-src 'self'; img-src data:; frame-src 'self'; frame-ancestors 'none'"
+)
+VIEWER_POLICY = f"{_POLICY}connect-src data: blob:; img-src data: blob:; frame-ancestors 'self'"
+VIEWER_POINTS = 2**18  # largest number in the browser
 
 
 class RefusedError(Exception):
     """A request that is not served: its HTTP status and the reason."""
+
+
+class Shown(NamedTuple):
+    """What is kept of an uploaded image."""
+
+    prediction: Prediction
+    picture: np.ndarray  # of the image, uint8 (h, w, 3), as it is shown
 
 
 class Demo:
@@ -52,7 +70,7 @@ class Demo:
         self.preprocessing, self.outputs = predictor.preprocessing, predictor.outputs
         products = all_products(self.outputs)
         self.downloads = {f"{p.folder}{p.suffix}": p for p in products["png"] + products["npy"]}
-        self._results: OrderedDict[str, Prediction] = OrderedDict()
+        self._results: OrderedDict[str, Shown] = OrderedDict()
         self._lock = threading.Lock()
         self.page = render_page(
             "demo.html",
@@ -73,17 +91,22 @@ class Demo:
             if height * width > MAX_PIXELS:
                 fault = f"more than {MAX_PIXELS:,} pixels: shrink it"
                 raise ValueError(f"image: {width} x {height}: {fault}")
-            prediction = self.predictor(pixels)
+            known = known_camera("image", (height, width), None, data=data)
+            prediction = self.predictor(pixels, None if known is None else known.camera)
             prediction.require_finite()
+            if prediction.known_camera is None:
+                guess = KnownCamera(GUESS.camera("image", (height, width)), "guess")
+                prediction = replace(prediction, known_camera=guess)
             image = self.preprocessing.picture(pixels.transpose(2, 0, 1))
             key = secrets.token_urlsafe(16)
-            self._results[key] = prediction
+            self._results[key] = Shown(prediction, shrink(image, VIEW_WIDTH))
             while len(self._results) > KEPT_RESULTS:
                 self._results.popitem(last=False)
             names = [name for name, spec in self.outputs.items() if spec.dense]
             return {
                 "image": _picture_uri(image),
                 "note": note(prediction),
+                "points": f"points?key={key}" if has_points(prediction) else None,
                 "outputs": [self._output(name, prediction, image) for name in names],
                 "files": [{"name": n, "url": f"file?key={key}&name={n}"} for n in self.downloads],
             }
@@ -99,10 +122,20 @@ class Demo:
         if name not in self.downloads:
             raise RefusedError(404, f"there is no file {name}")
         with self._lock:
-            if key not in self._results:
-                raise RefusedError(404, "this result is no longer kept: upload the image again")
+            prediction = self._result(key).prediction
             source = InputFile(Path(), name)
-            return self.downloads[name].encode(self._results[key], source, None, Style())
+            return self.downloads[name].encode(prediction, source, None, Style())
+
+    def points(self, key: str) -> bytes:
+        """Returns a page with the surface that an image shows, to be turned."""
+        with self._lock:
+            shown = self._result(key)
+            return viewer_page(shown.prediction, shown.picture, limit=VIEWER_POINTS)
+
+    def _result(self, key: str) -> Shown:
+        if key not in self._results:
+            raise RefusedError(404, "this result is no longer kept: upload the image again")
+        return self._results[key]
 
 
 def note(prediction: Prediction) -> str:
@@ -112,7 +145,18 @@ def note(prediction: Prediction) -> str:
     for name in (n for n, spec in prediction.outputs.items() if spec.kind == "depth"):
         scale, offset = depth_coding(name, prediction)
         lines.append(f"{name} as 16-bit PNG: depth = value × {scale:.6g} + {offset:.6g}")
+    known = prediction.known_camera
+    if has_points(prediction) and known is not None and known.source == "guess":
+        degrees = f"{known.camera.fov:.0f} degrees"
+        lines.append(f"in space: the camera is unknown, its field of view is taken as {degrees}")
     return "\n".join(lines)
+
+
+def has_points(prediction: Prediction) -> bool:
+    """Whether a prediction can be shown in space, and the library for it is installed."""
+    spec = first_output(prediction.outputs, "depth")
+    is_depth = spec is not None and not spec.is_inverse_depth
+    return is_depth and find_spec("trimesh") is not None
 
 
 def _picture_uri(picture: np.ndarray) -> str:
@@ -152,6 +196,8 @@ class Handler(BaseHTTPRequestHandler):
         self._check_site()
         if address == "GET /":
             return self.demo.page
+        if address == "GET /points":
+            return self.demo.points(query.get("key", ""))
         if address == "GET /file":
             return self.demo.file(query.get("key", ""), query.get("name", ""))
         if address != "POST /predict":
@@ -172,13 +218,15 @@ class Handler(BaseHTTPRequestHandler):
             status, body = error.args[0], {"error": error.args[1]}
         except ValueError as error:
             status, body = 400, {"error": str(error)}
-        kind = "text/html; charset=utf-8" if path == "/" else "application/octet-stream"
+        is_page = path in ("/", "/points")
+        kind = "text/html; charset=utf-8" if is_page else "application/octet-stream"
         if not isinstance(body, bytes):
             kind, body = "application/json", json.dumps(body).encode()
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
-        self.send_header("Content-Security-Policy", POLICY)
+        policy = VIEWER_POLICY if path == "/points" else PAGE_POLICY
+        self.send_header("Content-Security-Policy", policy)
         self.send_header("X-Content-Type-Options", "nosniff")
         self.end_headers()
         self.wfile.write(body)

@@ -33,14 +33,14 @@ class KnownCamera(NamedTuple):
 
 
 def known_camera(
-    image: Image, size: tuple[int, int], stated: CameraSource | None
+    image: Image, size: tuple[int, int], stated: CameraSource | None, *, data: bytes | None = None
 ) -> KnownCamera | None:
     """Returns the camera that ``stated`` gives to an image of ``size`` (H, W), upright, or that of
-    its file's EXIF tags; None without any."""
+    its file's EXIF tags; None without any. ``data`` is the content of the file, if it was read."""
     if stated is not None:
         name = image if isinstance(image, str | Path) else "an image"
         return KnownCamera(stated.camera(name, size), "given")
-    focal = exif_focal(image) if isinstance(image, str | Path) else None
+    focal = exif_focal(image, data=data) if isinstance(image, str | Path) else None
     return None if focal is None else KnownCamera(Camera.from_focal(focal, size), "EXIF")
 
 

@@ -90,7 +90,7 @@ class Pipeline:
 
     def images(self, inputs: Iterable[InputFile]) -> Finished[InputFile]:
         """Predicts images; yields each at its end, with the error if it failed."""
-        keep_image = any(product.is_picture for product in self.products)
+        keep_image = any(product.needs_image for product in self.products)
 
         def prepare(input_file: InputFile) -> PreparedImage:
             if self.only_rasters:
@@ -101,7 +101,10 @@ class Pipeline:
 
         def write(input_file: InputFile, image: PreparedImage, prediction: Prediction) -> None:
             prediction.require_finite()
-            with self.folder.files(input_file, self.products, facts_of(prediction)) as paths:
+            facts = facts_of(prediction)
+            for product in self.products:
+                facts |= product.facts(prediction)
+            with self.folder.files(input_file, self.products, facts) as paths:
                 for product, path in paths.items():
                     content = product.encode(prediction, input_file, image.image, self.style)
                     path.write_bytes(content)

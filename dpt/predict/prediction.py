@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import cv2
 import numpy as np
 
-from dpt.geometry import Camera
+from dpt.geometry import Camera, unproject
 from dpt.predict.cameras import KnownCamera
 from dpt.segments import OBJECT_IDS
 from dpt.types import OutputKind, OutputSpec
@@ -84,6 +84,32 @@ class Prediction:
         return None if spec is None else spec.value_range or (0.0, float("inf"))
 
     @property
+    def points(self) -> np.ndarray:
+        """float32 (H, W, 3), the point that each pixel sees in the camera's frame, in ``unit``: x
+        to the right, y down, z forward; NaN where depth is invalid.
+
+        Raises:
+            ValueError: depth is relative inverse depth or absent, or the camera is unknown.
+        """
+        return unproject(self.valid_depth(), self.require_camera().K)
+
+    def valid_depth(self) -> np.ndarray:
+        """Returns ``depth`` with NaN where it is invalid; ValueError if it gives no points."""
+        spec = require_points(first_output(self.outputs, "depth"))
+        depth = self.arrays[spec.name]
+        low, high = spec.value_range or (0.0, np.inf)
+        return np.where((depth > 0) & (depth >= low) & (depth <= high), depth, np.float32(np.nan))
+
+    def require_camera(self) -> Camera:
+        """Returns the camera; ValueError if it is unknown."""
+        if self.camera is None:
+            raise ValueError(
+                "points need the image's camera, which is unknown: give --fov, --focal or "
+                "--intrinsics (cameras=... in Python), or --focal guess"
+            )
+        return self.camera
+
+    @property
     def labels(self) -> np.ndarray | None:
         """Class ids (H, W)."""
         return self._first("logits")
@@ -143,6 +169,18 @@ def first_output(
 ) -> OutputSpec | None:
     """Returns the first output of a kind; None if there is none."""
     return next((s for s in outputs.values() if (s.kind, s.dense) == (kind, dense)), None)
+
+
+def require_points(spec: OutputSpec | None) -> OutputSpec:
+    """Returns the declaration of a depth that gives points; ValueError if there is none."""
+    if spec is None:
+        raise ValueError("points need depth, which this model does not predict")
+    if spec.is_inverse_depth:
+        raise ValueError(
+            "points need depth: relative inverse depth has an unknown shift, which would bend "
+            "surfaces: calibrate the model (dpt calibrate), or take one for metric depth"
+        )
+    return spec
 
 
 def depth_unit(spec: OutputSpec | None) -> str | None:

@@ -9,6 +9,7 @@ import numpy as np
 from dpt.predict.inputs import InputFile
 from dpt.predict.painting import Style, paint_with_legend
 from dpt.predict.prediction import Prediction
+from dpt.validation import Plain
 from dpt.viz import encode_png
 
 
@@ -27,6 +28,15 @@ class Product:
         """Whether :func:`paint_with_legend` makes it."""
         return self.encoder is None
 
+    @property
+    def needs_image(self) -> bool:
+        """Whether :meth:`encode` needs the image."""
+        return self.is_picture
+
+    def facts(self, prediction: Prediction) -> Plain:
+        """Returns facts about the file for the record of its input."""
+        return {}
+
     def path(self, source: InputFile) -> str:
         """Returns the path of the file of an input in the output folder."""
         return f"{self.folder}/{source.name}{self.suffix}"
@@ -34,7 +44,7 @@ class Product:
     def encode(
         self, prediction: Prediction, source: InputFile, image: np.ndarray | None, style: Style
     ) -> bytes:
-        """Returns the content of the file; ``image`` is needed for pictures."""
+        """Returns the content of the file; ``image`` is given if it is needed."""
         if self.encoder is None:
             return encode_png(paint_with_legend(self.name, prediction, image, style))
         return self.encoder(self.name, prediction)

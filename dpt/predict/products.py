@@ -9,10 +9,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from dpt.files import few
+from dpt.files import few, require
 from dpt.predict import encoding
 from dpt.predict.label_tools import label_products
-from dpt.predict.prediction import Prediction, depth_unit
+from dpt.predict.points import POINT_FORMATS, PointsProduct
+from dpt.predict.prediction import Prediction, depth_unit, first_output, require_points
 from dpt.predict.product import Product
 from dpt.types import IGNORE_INDEX, OutputSpec
 from dpt.validation import Plain
@@ -20,7 +21,7 @@ from dpt.validation import Plain
 LABEL_TOOLS = ("coco", "yolo", "labelme", "voc")
 RASTER = "tif"
 """The format of images that are predicted by windows."""
-FORMATS = ("png", "npy", "color", "overlay", "json", *LABEL_TOOLS)
+FORMATS = ("png", "npy", "color", "overlay", "json", *LABEL_TOOLS, *POINT_FORMATS)
 Outputs = Mapping[str, OutputSpec]
 
 
@@ -62,6 +63,9 @@ def all_products(outputs: Outputs) -> dict[str, list[Product]]:
         products["png"].append(Product(name, folder, encoder=encoders.get(kind)))
         if kind == "depth":
             products["color"].append(Product(name, f"{folder}_color"))
+        if kind == "depth" and folder == "depth" and not outputs[name].is_inverse_depth:
+            for suffix in POINT_FORMATS:
+                products[suffix].append(PointsProduct(name, f"{folder}_{suffix}", f".{suffix}"))
         if kind in ("logits", "masks"):
             overlay = "overlay" if folder == "labels" else f"{folder}_overlay"
             products["overlay"].append(Product(name, overlay))
@@ -98,6 +102,9 @@ def products_of(formats: Sequence[str], outputs: Outputs) -> list[Product]:
     for name in formats:
         if name not in possible:
             raise ValueError(f"--format {name}: choose from {', '.join((*possible, RASTER))}")
+        if name in POINT_FORMATS:
+            require_points(first_output(outputs, "depth"))
+            require("trimesh", f"--format {name}", extra="points")
         if not possible[name]:
             kinds = ", ".join(f"{n} ({s.kind})" for n, s in outputs.items())
             raise ValueError(f"--format {name} fits none of this model's outputs: {kinds}")

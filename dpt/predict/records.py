@@ -108,5 +108,7 @@ def product_folders() -> set[str]:
         "_yolo",
         "_labelme",
         "_voc",
+        "_ply",
+        "_glb",
     )
     return {"overlay", *(f"{name}{ending}" for name in names for ending in formats)}

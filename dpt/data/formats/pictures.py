@@ -111,7 +111,7 @@ def exif_orientation(path: str | Path) -> int:
         return 1
 
 
-def exif_focal(path: str | Path) -> float | None:
+def exif_focal(path: str | Path, *, data: bytes | None = None) -> float | None:
     """Returns the focal length in pixels that the EXIF tags of a picture state; None if they do
     not.
 
@@ -119,7 +119,7 @@ def exif_focal(path: str | Path) -> float | None:
     FocalLength times FocalPlaneXResolution belongs to a picture of PixelXDimension pixels.
     """
     with suppress(Exception):  # damaged tags raise many kinds
-        data = read_bytes(path)
+        data = data or read_bytes(path)
         picture = Image.open(io.BytesIO(data), formats=_FORMATS)
         tags = picture.getexif().get_ifd(ExifTags.IFD.Exif) if _may_have_exif(data) else {}
         diagonal = math.hypot(*picture.size)
