@@ -26,7 +26,7 @@ from dpt.data.formats.depth_rule import DepthRule
 from dpt.data.formats.io import BAND_SUFFIXES, DEPTH_SUFFIXES, IMAGE_SUFFIXES, LABEL_SUFFIXES
 from dpt.data.formats.label_rule import LabelMap, LabelRule
 from dpt.data.formats.tables import read_list, read_table
-from dpt.data.splits import split_word
+from dpt.data.splits import SPLITS, split_word
 from dpt.files import (
     DataError,
     few,
@@ -38,7 +38,8 @@ from dpt.files import (
 )
 from dpt.types import IGNORE_INDEX, DatasetInfo
 
-_SPLIT_FOLDERS = ("train", "training", "val", "valid", "validation", "test", "testing", "dev")
+_OF_MASKS = "labels depth objects num_classes label_map class_names label_colors color_distance"
+_OF_TOOLS = "background annotation_files"
 _TABLE_COLUMNS = {"labels": "mask", "depth": "depth", "objects": "objects"}
 _Kind = Literal["labels", "depth", "objects"]
 _Intrinsics = tuple[float, float, float, float, Side, Side]
@@ -108,24 +109,12 @@ class FolderDataset(AnnotatedDataset):
 
     def _refuse_options(self) -> None:
         """Raises DataError for settings of label files beside those of a label tool's files."""
-        is_set = {
-            "labels": self.labels is not None,
-            "depth": self.depth is not None,
-            "objects": self.objects is not None,
-            "num_classes": self.num_classes is not None,
-            "label_map": self.label_map is not None,
-            "class_names": len(self.class_names) > 0,
-            "label_colors": len(self.label_colors) > 0,
-            "color_distance": self.color_distance is not None,
-        }
-        fault = "cannot be combined with data.annotations, whose files name the classes"
         if self.annotations is None:
-            is_set = {
-                "background": self.background is not None,
-                "annotation_files": self.annotation_files is not None,
-            }
-            fault = "has no effect without data.annotations"
-        keys = [f"data.{key}" for key, flag in is_set.items() if flag]
+            names, fault = _OF_TOOLS, "has no effect without data.annotations"
+        else:
+            names = _OF_MASKS
+            fault = "cannot be combined with data.annotations, whose files name the classes"
+        keys = [f"data.{name}" for name in names.split() if vars(self)[name] not in (None, (), [])]
         if keys:
             raise DataError(f"{few(keys, 8)} {fault}: leave it out")
 
@@ -286,7 +275,7 @@ class FolderDataset(AnnotatedDataset):
         images_folder = self.image_folders[0]
         template = images_folder if "%split" in images_folder else f"{images_folder}/%split"
         folder_of_split = self.path_of(template)
-        for name in {*_SPLIT_FOLDERS, *(self.split_names or {}).values()}:
+        for name in {*SPLITS, *(self.split_names or {}).values()}:
             folder = self.folder / template.replace("%split", name)
             if folder == folder_of_split or not folder.is_dir():
                 continue
@@ -452,7 +441,7 @@ class FolderDataset(AnnotatedDataset):
         of_split = folder / self.split_on_disk
         if of_split.is_dir():
             return of_split, True
-        siblings = [name for name in _SPLIT_FOLDERS if (folder / name).is_dir()]
+        siblings = [name for name in SPLITS if (folder / name).is_dir()]
         if siblings:  # using the folder for all splits would mix their files
             plus = "" if self.split in (self.split_names or {}) else "+"
             remedy = (

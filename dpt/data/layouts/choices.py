@@ -12,7 +12,7 @@ import numpy as np
 
 from dpt.data.formats import io
 from dpt.data.layouts.base import Folder, Row, shown
-from dpt.data.layouts.kinds import OPTIONS, Kind
+from dpt.data.layouts.kinds import Kind
 from dpt.data.layouts.pairing import common_start
 from dpt.data.splits import SPLITS
 from dpt.files import DataError, plural
@@ -110,18 +110,17 @@ def _question(
     kind: Kind,
 ) -> DataError:
     """Returns the question which label files count."""
-    option = OPTIONS[kind]
     image, labels = next((i, x) for i, x in labels_of.items() if len(x) > 1)
     contested = {place for place, members in places.items() if {*labels} & {*members}}
     are_folders = len({place.folder for place in contested}) == len(contested)
     settings = [
-        f"data.{option}={p.folder}" if are_folders else f"data.{option}_name={p.name}"
+        f"data.{kind}={p.folder}" if are_folders else f"data.{kind}_name={p.name}"
         for p in contested
     ]
     choices = [
         f"{text} ({len(places[p])} files)" for text, p in zip(settings, contested, strict=True)
     ]
     count = sum(len(labels) > 1 for labels in labels_of.values())
-    fault = f"{plural(count, 'image')} with several {option}, such as {image}"
+    fault = f"{plural(count, 'image')} with several {kind}, such as {image}"
     remedy = f"set {' or '.join(sorted(choices))}"
     return DataError(f"{folder.root}: {fault} with {shown(sorted(labels), 4)}: {remedy}")

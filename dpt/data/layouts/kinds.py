@@ -13,15 +13,9 @@ from dpt.data.formats import io
 from dpt.data.layouts.base import Folder, spaced
 from dpt.files import DataError, missing_path
 
-Kind = Literal["objects", "depth", "labels", "image"]
-KINDS: tuple[Kind, ...] = ("objects", "depth", "labels", "image")
-OPTIONS: dict[Kind, str] = {
-    "image": "images",
-    "labels": "labels",
-    "depth": "depth",
-    "objects": "objects",
-}
-"""Keys of ``data``."""
+Kind = Literal["objects", "depth", "labels", "images"]
+KINDS: tuple[Kind, ...] = ("objects", "depth", "labels", "images")
+"""Also keys of ``data``; a word that may mean several kinds means the first."""
 
 _WORDS: dict[Kind, str] = {
     "objects": "(?:segmentation_)?objects?",
@@ -29,7 +23,7 @@ _WORDS: dict[Kind, str] = {
     "labels": "masks?|msks?|lbls?|labels?(?:tr|ts)?|labell?ed|annot(?:ation)?s?|anns?|segs?|"
     "segment(?:ed|ations?)|semantics?|trimaps?|targets?|gts?|gtfine|ground[-_. ]?truths?|ids|"
     "class|classes|alphas?|mattes?|manual",
-    "image": "rgb|colou?rs?|(?:jpe?g)?images?(?:tr|ts)?|jpe?gs?|imgs?|im|leftimg8bit|photos?|"
+    "images": "rgb|colou?rs?|(?:jpe?g)?images?(?:tr|ts)?|jpe?gs?|imgs?|im|leftimg8bit|photos?|"
     "pictures?|frames?|inputs?",
 }
 WORDS: dict[Kind, re.Pattern[str]] = {
@@ -47,11 +41,11 @@ def chosen_kinds(folder: Folder, pictures: Sequence[str]) -> dict[str, Kind]:
     """
     kinds: dict[str, Kind] = {}
     length_of: dict[str, int] = {}  # of the folders that name them
-    for kind, option in OPTIONS.items():
-        keys = [key for key in (option, f"{option}_name") if folder.given.get(key)]
+    for kind in reversed(KINDS):
+        keys = [key for key in (kind, f"{kind}_name") if folder.given.get(key)]
         if not keys:
             continue
-        pattern = _pattern(folder, option)
+        pattern = _pattern(folder, kind)
         matches = {path: match for path in pictures if (match := pattern.fullmatch(path))}
         if not matches:
             given = " ".join(f"data.{key}={folder.given[key]}" for key in keys)
@@ -62,20 +56,20 @@ def chosen_kinds(folder: Folder, pictures: Sequence[str]) -> dict[str, Kind]:
     return kinds
 
 
-def _pattern(folder: Folder, option: str) -> re.Pattern[str]:
-    """Returns what the paths of the files match that a key of ``data``, and its name, choose."""
-    name = str(folder.given.get(option) or ".")
-    start, _, end = str(folder.given.get(f"{option}_name") or "%stem").partition("%stem")
+def _pattern(folder: Folder, kind: Kind) -> re.Pattern[str]:
+    """Returns what the paths of the files match that the user has chosen."""
+    name = str(folder.given.get(kind) or ".")
+    start, _, end = str(folder.given.get(f"{kind}_name") or "%stem").partition("%stem")
     if "%split" in name:
         place = re.escape(name.strip("/")).replace("%split", ".+") + "/"
     else:
         path = folder.root / name
         if not path.is_dir():
-            raise missing_path(path, what="folder", remedy=f"check data.{option}")
+            raise missing_path(path, what="folder", remedy=f"check data.{kind}")
         place = os.path.relpath(path, folder.root)
         if place.startswith(".."):
             remedy = "give the folder that holds images and labels"
-            raise DataError(f"data.{option}={name} is not below {folder.root}: {remedy}")
+            raise DataError(f"data.{kind}={name} is not below {folder.root}: {remedy}")
         place = "" if place == "." else re.escape(place) + "/"
     stem = f"{re.escape(start)}[^/]*{re.escape(end)}"
     return re.compile(rf"(?P<folder>{place})(.*/)?{stem}\.[^./]*", re.DOTALL)
@@ -93,10 +87,10 @@ def kinds_by_names(folder: Folder, pictures: Sequence[str]) -> dict[str, Kind]:
         directory = os.path.dirname(path)
         kind, name_kind = by_folder[directory], name_kinds[path]
         counts = not kind or name_kind not in present
-        if name_kind and counts and not (kind == "image" and directory not in some_differ):
+        if name_kind and counts and not (kind == "images" and directory not in some_differ):
             kind = name_kind
-        kinds[path] = kind or "image"
-    twins = _beside_jpegs([path for path, kind in kinds.items() if kind == "image"])
+        kinds[path] = kind or "images"
+    twins = _beside_jpegs([path for path, kind in kinds.items() if kind == "images"])
     kinds |= kinds_by_values(folder, twins) if twins else {}
     depth = {os.path.splitext(path)[0] for path, kind in kinds.items() if kind == "depth"}
     masks = [path for path, kind in kinds.items() if kind == "labels"]
@@ -109,15 +103,9 @@ def kinds_by_names(folder: Folder, pictures: Sequence[str]) -> dict[str, Kind]:
 def with_choice(folder: Folder, kinds: dict[str, Kind]) -> dict[str, Kind]:
     """Returns the kinds after the user's choice, which excludes other files of a chosen kind."""
     chosen = chosen_kinds(folder, [*kinds])
-    is_given = {
-        kind: option in folder.given or f"{option}_name" in folder.given
-        for kind, option in OPTIONS.items()
-    }  # data.labels=null leaves labels out
-    return {
-        path: chosen.get(path, kind)
-        for path, kind in kinds.items()
-        if path in chosen or not is_given[kind]
-    }
+    given = {kind for kind in KINDS if {kind, f"{kind}_name"} & folder.given.keys()}
+    kept = (path for path, kind in kinds.items() if path in chosen or kind not in given)
+    return {path: chosen.get(path, kinds[path]) for path in kept}  # data.labels=null: no labels
 
 
 def _kinds_of_folders(directories: set[str]) -> dict[str, Kind | Literal[""]]:
@@ -135,9 +123,9 @@ def _kinds_of_folders(directories: set[str]) -> dict[str, Kind | Literal[""]]:
         kind: Kind | Literal[""] = ""
         for i, part in enumerate(parts):
             below = inner["/".join(parts[: i + 1])]
-            is_container = "image" in below and not below.isdisjoint(("labels", "depth"))
+            is_container = "images" in below and not below.isdisjoint(("labels", "depth"))
             part_kind = kind_of_word(part)
-            if part_kind and not is_container and not (kind and part_kind == "image"):
+            if part_kind and not is_container and not (kind and part_kind == "images"):
                 kind = part_kind
         kinds[directory] = kind
     return kinds
@@ -181,7 +169,7 @@ def kinds_by_values(folder: Folder, paths: Sequence[str]) -> dict[str, Kind]:
     for members in [*groups.values()][:_MAX_GROUPS]:
         some = dict.fromkeys([members[0], members[len(members) // 2], members[-1]])
         read = {_kind_of_values(folder, path) for path in some}
-        kinds |= dict.fromkeys(members, next(iter(read)) if len(read) == 1 else "image")
+        kinds |= dict.fromkeys(members, next(iter(read)) if len(read) == 1 else "images")
     return kinds
 
 
@@ -201,4 +189,4 @@ def _kind_of_values(folder: Folder, path: str) -> Kind:
     with suppress(DataError):
         if io.read_raw_depth(folder.root / path).dtype != np.uint8:
             return "depth"
-    return "image"
+    return "images"

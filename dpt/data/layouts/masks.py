@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -179,18 +179,20 @@ def mask_settings(
     is_chosen = bool(_CHOICES & given.keys())
     if not is_chosen and len({row.name for row in file.rows}) < len(file.rows):
         raise DataError(f"{file.path}: two classes have one name: give each its own")
-    masks, colors, foreign = _with_own_colors(paths, file, given)
+    masks = _read_masks(paths, file, given)
+    is_foreign = masks.file is not file
+    notes = [f"not used: {file.path}, whose colours are not those of the masks"] * is_foreign
     file, has_colors = masks.file, _are_colors(masks.values)
     # colours have rows in a table, not the ids of the file
     has_ids = has_colors and any(row.id is not None for row in file.rows)
     ignored_ids = given.get("ignore_index", [] if has_ids else file.ignored)
     ignored = {ignored_ids} if isinstance(ignored_ids, int) else {*(ignored_ids or ())}
-    entries = masks.number_colors(colors) if has_colors else masks.number_ids(ignored)
+    entries = masks.number_colors() if has_colors else masks.number_ids(ignored)
     classes = masks.chosen_classes() or [(k,) for k in entries if k not in ignored]
     settings = masks.color_settings(entries) if has_colors else {}
     if not is_chosen:
         settings |= _numbers([row[0] for row in classes])
-    if colors and has_colors:
+    if masks.table and has_colors:
         ignored |= entries.keys() - set(chain(*classes))
     ids = {value[0] for value in masks.values if len(value) == 1}
     ignored |= {i for i in ids if i < 0 or i in LARGEST_VALUES} | {IGNORE_INDEX}
@@ -199,7 +201,7 @@ def mask_settings(
         settings.setdefault("color_distance", given.get("color_distance", 0))
     used = [[entries[k] for k in row if k in entries] for row in classes]
     names = [row[0].name for row in used if row and row[0].name]
-    notes = foreign + masks.notes([*chain(*used)])
+    notes += masks.notes([*chain(*used)])
     if "class_names" not in given and len(set(names)) == len(classes):
         settings["class_names"] = names
         notes.append(f"class names: {file.path}, {few(names, 8)}")
@@ -225,6 +227,7 @@ class _Masks:
     use_palette: bool  # whether colours of palettes count, not their indices
     file: ClassFile
     given: PlainMapping
+    table: Sequence[Color]  # colours of the user or of the file
 
     def fault(self, text: str) -> DataError:
         return DataError(f"{self.paths[0].parent}: {text}")
@@ -238,8 +241,9 @@ class _Masks:
         rule = LabelRule(label_map=label_map, num_classes=count)
         return list(rule.ids_of_class or [(k,) for k in range(rule.num_classes)])
 
-    def number_colors(self, table: Sequence[Value]) -> dict[int, _Entry]:
-        """Numbers colours as ``table`` does, which the user or a file gives, or all of them."""
+    def number_colors(self) -> dict[int, _Entry]:
+        """Numbers colours as the table does, or all of them if there is none."""
+        table: Sequence[Value] = self.table
         if not table and "class_names" in self.given:
             raise self.fault("data.class_names needs data.label_colors, the colour of each class")
         if not table:
@@ -328,16 +332,28 @@ class _Masks:
     def _fractions(self, entries: Sequence[_Entry], count: int) -> str:
         """Returns the first entries with the fractions of the pixels that have them."""
         total = self.values.total()
-        names = [f"{entry.name} {entry.code}".strip() for entry in entries]
-        pairs = zip(names, entries, strict=True)
-        return few([f"{name} ({self.values[e.value] / total:.2%})" for name, e in pairs], count)
+        texts = [f"{e.name} {e.code} ({self.values[e.value] / total:.2%})" for e in entries]
+        return few([text.strip() for text in texts], count)
 
 
-def _read_masks(
-    paths: Sequence[Path], file: ClassFile, given: PlainMapping, table: Sequence[Value]
-) -> _Masks:
-    """Reads the values of all masks: all ids, or all colours, also those of palettes where other
-    masks are pictures of colours or the palettes disagree."""
+def _read_masks(paths: Sequence[Path], file: ClassFile, given: PlainMapping) -> _Masks:
+    """Reads the values of all masks, without the file if most pixels have other colours, and most
+    of its colours do not occur."""
+    colors = validate(list[Color], given.get("label_colors", []), "data.label_colors")
+    table = colors or [row.color for row in file.rows if row.color]
+    values, use_palette = _read_values(paths, given, table)
+    counts = [values[color] for color in table]
+    occur = 2 * sum(count > 0 for count in counts) >= len(table)
+    if colors or not _are_colors(values) or occur or 2 * sum(counts) >= values.total():
+        return _Masks(paths, values, use_palette, file, given, table)
+    return _Masks(paths, values, use_palette, ClassFile(), given, ())
+
+
+def _read_values(
+    paths: Sequence[Path], given: PlainMapping, table: Sequence[Value]
+) -> tuple[Values, bool]:
+    """Returns the values of all masks: all ids, or all colours; and whether these are also those of
+    palettes, where other masks are pictures of colours or the palettes disagree."""
     part = part_of(given)
     need_palette = not _CHOICES & given.keys() and io.palettes_disagree(paths, part)
     examples: dict[int, Value] = {}
@@ -357,28 +373,9 @@ def _read_masks(
             remedy = "save each class as an id or an opaque colour"
             raise DataError(f"{paths[0].parent}: {fault}: {remedy}")
         if len(examples) == 1:
-            return _Masks(paths, values, use_palette, file, given)
+            return values, use_palette
     both = f"some masks hold ids, such as {examples[1][0]}, others colours, such as {examples[3]}"
     raise DataError(f"{paths[0].parent}: {both}: save all as ids, or all as colours")
-
-
-def _with_own_colors(
-    paths: Sequence[Path], file: ClassFile, given: PlainMapping
-) -> tuple[_Masks, list[Color], list[str]]:
-    """Reads the values of all masks; returns them with the table of colours, from the user or a
-    file, and a note if the file is not used: if most pixels of the masks have other colours, and
-    most of its colours do not occur."""
-    colors = validate(list[Color], given.get("label_colors", []), "data.label_colors")
-    if colors:
-        return _read_masks(paths, file, given, colors), colors, []
-    colors = [row.color for row in file.rows if row.color]
-    masks = _read_masks(paths, file, given, colors)
-    counts = [masks.values[color] for color in colors]
-    occur = 2 * sum(count > 0 for count in counts) >= len(colors)
-    if not _are_colors(masks.values) or occur or 2 * sum(counts) >= masks.values.total():
-        return masks, colors, []
-    note = f"not used: {file.path}, whose colours are not those of the masks"
-    return replace(masks, file=ClassFile()), [], [note]
 
 
 def _ids_of_names(file: ClassFile, ids: Sequence[int]) -> list[int]:

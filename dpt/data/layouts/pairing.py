@@ -22,13 +22,13 @@ def pair(images: Sequence[str], labels: Sequence[str], kind: Kind) -> dict[str, 
     """
     image_of: dict[str, str] = {}
     for key in (_whole_key, _key_without_kind):
-        keys = _unique(images, partial(key, kind="image"))
+        keys = _unique(images, partial(key, kind="images"))
         for path in labels:
             image = keys.get(key(path, kind))
             if image is not None:
                 image_of.setdefault(path, image)
     folders = {
-        directory: (os.path.dirname(_whole_key(paths[0], "image")), paths)
+        directory: (os.path.dirname(_whole_key(paths[0], "images")), paths)
         for directory, paths in by_folder(images).items()
     }
     partners: dict[str, set[str]] = defaultdict(set)  # folders of images by those of labels
@@ -65,8 +65,8 @@ def _whole_key(path: str, kind: Kind) -> str:
 def _without_words(name: str, kind: Kind) -> str:
     """Returns the name of a folder without words for the kind; ``GT_color`` and ``label_images``
     lose both words."""
-    if kind != "image" and WORDS[kind].search(name):
-        name = WORDS["image"].sub("", name)
+    if kind != "images" and WORDS[kind].search(name):
+        name = WORDS["images"].sub("", name)
     return WORDS[kind].sub("", name)
 
 

@@ -57,10 +57,10 @@ def match_values(folder: Folder) -> Detected | None:
     """Recognises labels by their values, where no word tells: few, or depth of 16 bits."""
     pictures = pictures_of(folder.paths)
     kinds = kinds_by_names(folder, pictures)
-    images = [path for path in pictures if kinds.get(path, "image") == "image"]
+    images = [path for path in pictures if kinds.get(path, "images") == "images"]
     read = kinds_by_values(folder, images)
-    if "image" not in read.values():  # images of 16 bits
-        read = {path: "image" if kind == "depth" else kind for path, kind in read.items()}
+    if "images" not in read.values():  # images of 16 bits
+        read = {path: "images" if kind == "depth" else kind for path, kind in read.items()}
     rows = _rows(folder, with_choice(folder, kinds | read))
     return _samples(folder, rows, "pairs by values") if _are_paired(rows) else None
 
@@ -112,7 +112,7 @@ def _rows(folder: Folder, kinds: Mapping[str, Kind]) -> list[Row]:
     files: dict[Kind, list[str]] = {kind: [] for kind in KINDS}
     for path, kind in kinds.items():
         files[kind].append(path)
-    images, maps = files["image"], dict[Kind, dict[str, str]]()
+    images, maps = files["images"], dict[Kind, dict[str, str]]()
     for kind in ("labels", "depth", "objects"):
         image_of = pair(images, files[kind], kind)
         maps[kind] = one_for_each_image(folder, image_of, kind)

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from dpt.data.formats.tables import read_list
 from dpt.data.layouts.base import Folder, Row, by_folder, shown
 from dpt.data.layouts.kin import copies_of, kin_of, thumbnails_of
 from dpt.data.splits import SPLITS, folds, group_names, original_name, split_word
-from dpt.files import DataError, few, plural, read_text
+from dpt.files import DataError, few, plural
 from dpt.validation import Plain
 
 _MAX_HELD_OUT = 0.4  # largest fraction of the images that is used for validation
@@ -170,21 +171,17 @@ def _read_lists(folder: Folder, lists: list[str], rows: Sequence[Row]) -> tuple[
     stems = {os.path.splitext(row.image)[0]: row for row in rows}
     counts = Counter(os.path.basename(stem) for stem in stems)
     splits: dict[str, str] = {}
-    count = 0
-    for path in lists:
-        split = SPLITS[Path(path).stem.lower()]
-        for line in read_text(folder.root / path).splitlines():
-            line = line.strip()
-            count += bool(line)
-            for name in {line, re.split(r"[,\s]", line)[0]} - {""}:
-                name = os.path.normpath(name)
-                stem = os.path.splitext(name)[0]
-                splits[stem] = splits[name] = split
-                if counts[os.path.basename(stem)] == 1:  # in whatever folder
-                    splits[os.path.basename(stem)] = split
-    named = []
-    for stem, row in stems.items():
-        split = splits.get(stem) or splits.get(os.path.basename(stem), "")
-        if split:
-            named.append(row._replace(split=split))
-    return named, count - len(named)
+    lines = [(path, line) for path in lists for line in read_list(folder.root / path)]
+    for path, line in lines:
+        for name in map(os.path.normpath, {line, re.split(r"[,\s]", line)[0]}):
+            stem = os.path.splitext(name)[0]
+            names = {name, stem}
+            if counts[os.path.basename(stem)] == 1:  # in whatever folder
+                names.add(os.path.basename(stem))
+            splits |= dict.fromkeys(names, SPLITS[Path(path).stem.lower()])
+    named = [
+        row._replace(split=splits.get(stem) or splits.get(os.path.basename(stem), ""))
+        for stem, row in stems.items()
+    ]
+    named = [row for row in named if row.split]
+    return named, len(lines) - len(named)

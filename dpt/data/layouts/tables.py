@@ -66,7 +66,7 @@ def _rows_of_table(root: Path, path: str, lines: Sequence[Sequence[str]]) -> lis
     base, source = Path(path).parent, root / path
     columns = _columns(root, base, lines)
     split_column = columns.pop("split", None)
-    if "image" not in columns or not {"labels", "depth"} & columns.keys():
+    if "images" not in columns or not {"labels", "depth"} & columns.keys():
         if split_column is not None:
             remedy = "add their paths from its folder, or move it elsewhere"
             raise DataError(f"{source}: names splits, but no images and labels: {remedy}")
@@ -81,8 +81,9 @@ def _rows_of_table(root: Path, path: str, lines: Sequence[Sequence[str]]) -> lis
             for kind, column in columns.items()
             if line[column]
         }
-        if "image" in files:
-            rows.append(Row(**files, split=SPLITS.get(word, "")))
+        image = files.pop("images", "")
+        if image:
+            rows.append(Row(image, **files, split=SPLITS.get(word, "")))
     files_of_rows = [file for row in rows for file in (row.image, row.labels, row.depth) if file]
     missing = [file for file in files_of_rows if not os.path.isfile(root / file)]
     if missing:
@@ -92,7 +93,7 @@ def _rows_of_table(root: Path, path: str, lines: Sequence[Sequence[str]]) -> lis
 
 
 def _columns(root: Path, base: Path, lines: Sequence[Sequence[str]]) -> dict[str, int]:
-    """Returns the positions of the columns of splits and of files, by ``split``, ``image``,
+    """Returns the positions of the columns of splits and of files, by ``split``, ``images``,
     ``labels`` and ``depth``."""
     columns: dict[str, int] = {}
     for number, (name, *every_cell) in enumerate(zip(*lines, strict=True)):
@@ -100,7 +101,7 @@ def _columns(root: Path, base: Path, lines: Sequence[Sequence[str]]) -> dict[str
         if 2 * sum(cell.lower() in SPLITS for cell in cells) > len(cells):
             columns["split"] = number
         elif any(_is_file(root, base / cell) for cell in cells):
-            columns.setdefault(kind_of_word(name) or "image", number)
+            columns.setdefault(kind_of_word(name) or "images", number)
     return columns
 
 
