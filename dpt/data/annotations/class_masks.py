@@ -7,6 +7,7 @@ or lie in a folder for each class, ``masks/tree/a.png``.
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
 
@@ -133,12 +134,10 @@ def _are_classes(root: Path, paths: Iterable[str]) -> bool:
     except DataError:
         return False
     masks = [values != 0 for values in ids]
-    if any(len({*values[mask].tolist()}) > 1 for values, mask in zip(ids, masks, strict=True)):
+    have_two_values = all((values[values != 0] == values.max()).all() for values in ids)
+    if len({mask.shape for mask in masks}) > 1 or not have_two_values:
         return False
-    if len({mask.shape for mask in masks}) > 1:
-        return False
-    for k, mask in enumerate(masks):
-        for other in masks[:k]:
-            if (mask & other).sum() > _RATERS * max((mask | other).sum(), 1):
-                return False
-    return True
+    return all(
+        (mask & other).sum() <= _RATERS * max((mask | other).sum(), 1)
+        for mask, other in combinations(masks, 2)
+    )

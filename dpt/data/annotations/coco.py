@@ -78,6 +78,14 @@ class _Segment:
     area: float | None = None
     segmentation: object = None
 
+    @property
+    def outlines(self) -> object:
+        """Returns an RLE, or the rings of three points and more; lines have no pixel."""
+        rings = self.segmentation
+        if not isinstance(rings, list):
+            return rings
+        return [ring for ring in rings if not isinstance(ring, list) or len(ring) >= 6]
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Annotation(_Segment):
@@ -86,6 +94,10 @@ class _Annotation(_Segment):
     image_id: CocoId
     file_name: str = ""
     segments_info: list[Annotated[_Segment, _Row]] | None = None
+
+    @property
+    def segments(self) -> Sequence[_Segment]:
+        return [self] if self.segments_info is None else self.segments_info
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,27 +163,18 @@ class CocoFile:
         self._content: _Content = content
         self.image_names = {row.id: local_name(row.file_name) for row in content.images}
         self.is_panoptic = any(row.segments_info is not None for row in content.annotations)
-        self._segments, self._pictures = self._by_image()
-        self._used_ids = {item.category_id for rows in self._segments.values() for item in rows}
         self.notes: list[str] = []
-
-    def _by_image(self) -> tuple[dict[int | str, list[_Segment]], dict[int | str, str]]:
-        """Returns the segments of each image and, of the panoptic format, its PNG file, by id."""
-        segments: dict[int | str, list[_Segment]] = {row.id: [] for row in self._content.images}
-        pictures: dict[int | str, str] = {}
-        category_ids = {row.id for row in self._content.categories}
-        for row in self._content.annotations:
-            if row.image_id not in segments:
+        self._rows: dict[int | str, list[_Annotation]] = {row.id: [] for row in content.images}
+        for row in content.annotations:
+            if row.image_id not in self._rows:
                 fault = f"image_id {row.image_id!r} of an annotation is not among the images"
-                raise DataError(f"{self.path}: {fault}: correct it")
-            if row.segments_info is not None:
-                pictures[row.image_id] = local_name(row.file_name)
-            for segment in [row] if row.segments_info is None else row.segments_info:
-                if segment.category_id not in category_ids:
-                    fault = f"category_id {segment.category_id} is not among the categories"
-                    raise DataError(f"{self.path}: {fault}: correct it")
-                segments[row.image_id].append(segment)
-        return segments, pictures
+                raise DataError(f"{path}: {fault}: correct it")
+            self._rows[row.image_id].append(row)
+        self._used_ids = {item.category_id for row in content.annotations for item in row.segments}
+        unknown = self._used_ids.difference(row.id for row in content.categories)
+        if unknown:
+            fault = f"category_id {unknown.pop()} is not among the categories"
+            raise DataError(f"{path}: {fault}: correct it")
 
     @property
     def used_names(self) -> list[object]:
@@ -179,7 +182,7 @@ class CocoFile:
         rows = [row for row in self._content.categories if row.id in self._used_ids]
         return [name for row in rows for name in (row.name, row.supercategory)]
 
-    def classes(self, used_names: Sequence[object]) -> dict[int, AnnotatedClass]:
+    def classes(self, used_names: Sequence[object]) -> dict[int | None, AnnotatedClass]:
         """Returns the categories that are classes, in the order of their ids, with unique names."""
         rows = sorted(self._content.categories, key=lambda row: row.id)
         # Roboflow's category 0 has no objects, and the name of the project or of a class
@@ -200,7 +203,7 @@ class CocoFile:
     def images(
         self,
         paths: Mapping[int | str, Path],
-        classes: Mapping[int, AnnotatedClass],
+        classes: Mapping[int | None, AnnotatedClass],
         picture_path: Callable[[str], Path],
         split: str = "",
     ) -> list[AnnotatedImage]:
@@ -215,30 +218,27 @@ class CocoFile:
         images: list[AnnotatedImage] = []
         left_out: list[str] = []
         for row in self._content.images:
-            objects: list[Annotation] = []
-            picture = self._pictures.get(row.id)
-            map_file = None if picture is None else picture_path(picture)
-            for segment in self._segments[row.id]:
-                shape = _shape(segment, map_file)
-                if shape is None:
-                    left_out.append(str(segment.id))
-                    continue
-                assert segment.category_id is not None
-                item = Annotation(
+            rows = self._rows[row.id]
+            pictures = [item.file_name for item in rows if item.segments_info is not None]
+            map_file = picture_path(local_name(pictures[-1])) if pictures else None
+            segments = [segment for item in rows for segment in item.segments]
+            if map_file is None:
+                left_out += [str(segment.id) for segment in segments if not segment.outlines]
+                segments = [segment for segment in segments if segment.outlines]
+            objects = [
+                Annotation(
                     class_name=classes[segment.category_id].name,
-                    shape=shape,
+                    shape=_shape(segment, map_file),
                     is_crowd=segment.iscrowd,
                     area=segment.area,
                     name=str(segment.id),
                 )
-                objects.append(item)
+                for segment in segments
+            ]
             kind = AnnotatedImage if map_file is None else PanopticImage
+            size = (row.height, row.width)
             image = kind(
-                image=paths[row.id],
-                size=(row.height, row.width),
-                objects=objects,
-                split=split,
-                map_file=map_file,
+                image=paths[row.id], size=size, objects=objects, split=split, map_file=map_file
             )
             images.append(image)
         if left_out and not any(image.objects for image in images):
@@ -256,19 +256,10 @@ class CocoFile:
             raise DataError(f"{self.path}: {fault}: give it one, or remove copies")
 
 
-def _shape(segment: _Segment, picture: Path | None) -> Shape | None:
-    """Returns the shape of a segment; None if it has neither an RLE nor a ring of three points."""
-    if picture is not None:
-        return MaskFile(picture, str(segment.id))
-    outlines = segment.segmentation
-    if isinstance(outlines, list) and any(map(_is_line, outlines)):
-        outlines = [ring for ring in outlines if not _is_line(ring)]
-    return CocoShape(outlines) if outlines else None
-
-
-def _is_line(ring: object) -> bool:
-    """Returns whether a ring has one or two points, and so no pixel."""
-    return isinstance(ring, list) and len(ring) < 6
+def _shape(segment: _Segment, picture: Path | None) -> Shape:
+    if picture is None:
+        return CocoShape(segment.outlines)
+    return MaskFile(picture, str(segment.id))
 
 
 class CocoFormat(AnnotationFormat):
