@@ -9,8 +9,8 @@ import json
 
 import numpy as np
 import PIL.Image
-from pycocotools import mask as coco
 
+from dpt.data.formats.rle import encode_pixels
 from dpt.predict.prediction import Prediction
 from dpt.segments import OBJECT_IDS
 from dpt.viz import encode_png, output_palette
@@ -94,7 +94,7 @@ def encode_objects(name: str, prediction: Prediction) -> bytes:
     """Returns a JSON list of the segments like COCO's results, with masks as RLE."""
     entries = []
     for segment in prediction.segments_of(name):
-        rle = coco.encode(np.asfortranarray(segment.mask.astype(np.uint8)))
+        rle = encode_pixels(segment.mask)
         entry = {
             "id": segment.id,
             "category_id": segment.class_id,

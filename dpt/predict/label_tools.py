@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from pycocotools import mask as coco
 
 from dpt.data.annotations.base import AnnotatedClass, AnnotatedImage, Annotation, Mask
 from dpt.data.annotations.tracing import trace
 from dpt.data.annotations.writers import Entry, Writer, make_writer
+from dpt.data.formats.rle import encode_pixels
 from dpt.files import read_bytes
 from dpt.predict.inputs import InputFile
 from dpt.predict.painting import Style
@@ -102,7 +102,7 @@ def _objects(name: str, prediction: Prediction) -> list[Annotation]:
         ]
     objects = []
     for segment in prediction.segments_of(name):
-        shape = Mask(coco.encode(np.asfortranarray(segment.mask.astype(np.uint8))))
+        shape = Mask(encode_pixels(segment.mask))
         for part in [shape] if segment.is_thing else trace(segment.mask):
             score = round(segment.score, 6)
             objects.append(Annotation(class_name=segment.class_name, shape=part, score=score))

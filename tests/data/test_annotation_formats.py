@@ -193,6 +193,15 @@ def test_labelme_classes_have_the_order_of_labels_txt(tmp_path):
     assert names == ["_background_", "tree", "bus", "car"]
 
 
+def test_labelme_list_without_a_class_of_objects_is_left_out(tmp_path):
+    write_labelme(tmp_path)
+    (tmp_path / "labels.txt").write_text("tree\nbus\n")
+    annotations = read("labelme", tmp_path)
+    assert [row.name for row in annotations.classes] == ["car", "tree"]
+    assert annotations.lists == ["labels.txt"]
+    assert any("labels.txt" in note for note in annotations.notes)
+
+
 # ---------------------------------------------------------------------------------------- VIA
 
 

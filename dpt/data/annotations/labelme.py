@@ -23,7 +23,6 @@ from dpt.data.annotations.reading import (
     with_suffixes,
 )
 from dpt.data.annotations.shapes import Bitmap, Box, Difference, ellipse
-from dpt.files import read_text
 
 _BACKGROUND, _IGNORED = "_background_", "__ignore__"
 _CLASS_LISTS = ("labels.txt", "class_names.txt")
@@ -110,8 +109,9 @@ class LabelmeFormat(ToolFormat):
 def _add_listed_classes(reading: Reading) -> None:
     """Adds the classes of ``labels.txt``, if it lists all classes of objects."""
     for path in (path for path in reading.files if PurePosixPath(path).name in _CLASS_LISTS):
-        lines = read_text(reading.root / path, limit=MAX_IMAGE_BYTES).splitlines()
-        names = [line.strip() for line in lines if line.strip() not in ("", _IGNORED)]
-        if reading.class_names <= {*names}:
-            for name in names:
-                reading.add_class(name)
+        names = [line for line in reading.lines(path) if line != _IGNORED]
+        if not reading.class_names <= {*names}:
+            reading.leave_out("list", "it lacks classes of objects", path)
+            continue
+        for name in names:
+            reading.add_class(name)
