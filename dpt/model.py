@@ -9,6 +9,7 @@ from typing import Any
 from dpt.model_config import HeadSettings, ModelConfig, make_config
 from dpt.nn import Network
 from dpt.nn.inference import optimized
+from dpt.nn.lora import merged_state
 from dpt.types import Calibration, Preprocessing
 from dpt.validation import validate
 from dpt.weights.formats import read
@@ -98,7 +99,8 @@ class DPT(Network):
         """
         if self.predicts_only:
             raise ValueError("an optimised copy only predicts: save the model it was made of")
-        Native().write(self.config.to_dict(), self.state_dict(), Path(folder).expanduser())
+        state = merged_state(self.state_dict())
+        Native().write(self.config.to_dict(), state, Path(folder).expanduser())
 
 
 def create_model(name: str, *, heads: HeadSettings, **overrides: Any) -> DPT:

@@ -94,6 +94,7 @@ USES = {
     "evaluate": ("evaluate", "PATH", *SCENES, *ON_TINY, "run_dir=scores"),
     "export": ("export", "PATH", "model.pt2", "--size", "48", "64"),
     "convert": ("convert", "PATH", "converted", "--to", "dpt"),
+    "merge": ("merge", "PATH", "PATH", "--out", "merged"),
     "inspect": ("inspect", "PATH", "photos/a.png"),
     "calibrate": ("calibrate", "PATH", "--points", "points.csv", "--out", "calibrated"),
     "demo": ("demo", "PATH", "--port", "-1"),

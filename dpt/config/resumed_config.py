@@ -26,6 +26,7 @@ TRUSTED = {
     "dpt.evaluation.callbacks.Panels",
     "dpt.training.callbacks.Deadline",
     "dpt.training.callbacks.Freeze",
+    "dpt.training.callbacks.Lora",
     "dpt.training.callbacks.MovingAverage",
     "dpt.training.callbacks.Throughput",
     "dpt.training.callbacks.make_progress",

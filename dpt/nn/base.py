@@ -68,6 +68,11 @@ class Encoder(nn.Module):
         """Recomputes activations in the backward pass, to save memory."""
         raise ValueError(f"model.checkpoint_activations=true: {type(self).__name__} cannot do it")
 
+    def lora_layers(self) -> dict[str, nn.Linear]:
+        """Returns the layers that ``callbacks.lora`` adapts, by name: here all linear ones."""
+        layers = self.named_modules()
+        return {name: layer for name, layer in layers if isinstance(layer, nn.Linear)}
+
     def layer_ids(self) -> dict[str, int]:
         """Returns the layer of each parameter by name, from 0 nearest to the image.
 

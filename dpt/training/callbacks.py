@@ -1,4 +1,4 @@
-"""Callbacks of a run: throughput, progress, frozen parts, and a clean stop on a signal."""
+"""Callbacks of a run: throughput, progress, frozen parts, LoRA, a clean stop on a signal."""
 
 import logging
 import signal
@@ -16,13 +16,17 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import nn
 
 from dpt.data.loading import seconds_without_batch
+from dpt.files import plural
+from dpt.nn import Encoder
+from dpt.nn.lora import add_low_rank
 from dpt.objectives.teacher import ema
 from dpt.process import SIGNALS, Stopped, end_now, requeue
+from dpt.training.finite import BATCH_NORMS
 from dpt.training.lightning_internals import ProgressBar, end_training_at, lift_minimum
 from dpt.training.optim import StepSchedule
 from dpt.training.task import Task
 from dpt.types import Batch
-from dpt.validation import Plain, PlainMapping, Positive, Share
+from dpt.validation import Count, Plain, PlainMapping, Positive, Share
 
 log = logging.getLogger("dpt")
 
@@ -184,6 +188,62 @@ class Freeze(Callback):
             module.eval()
         for head in cast(Task, pl_module).model.heads.values():
             head.training = True  # of the head alone: it gives the outputs that the loss needs
+
+
+class Lora(Callback):
+    """Trains updates of low rank to the encoder's linear layers, in place of its own weights and
+    BatchNorm statistics (:mod:`dpt.nn.lora`).
+
+    Checkpoints hold the adapted weights, as of any model, and what a resumed run needs besides.
+
+    Args:
+        rank: of the updates; layers with a side of at most ``rank`` are frozen only. None: the
+            encoder is trained as usual.
+    """
+
+    def __init__(self, *, rank: Count | None) -> None:
+        self.rank = rank
+        self.encoder: Encoder | None = None
+
+    def setup(self, trainer: L.Trainer, pl_module: object, stage: str) -> None:
+        """Runs before the optimiser, averages of the weights and DDP are created."""
+        if stage != "fit" or self.rank is None:
+            return
+        task = cast(Task, pl_module)
+        self.encoder = task.model.encoder.requires_grad_(False)
+        layers = self.encoder.lora_layers().values()
+        adapted = [layer for layer in layers if self.rank < min(layer.weight.shape)]
+        count = plural(len(layers), "linear layer")
+        if not adapted:
+            raise ValueError(
+                f"callbacks.lora.rank={self.rank}: the encoder has {count}, none of which has both "
+                "sides above the rank: set a lower one, or leave callbacks.lora out"
+            )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(torch.initial_seed() + 1)  # the same with any number of ranks
+            for layer in adapted:
+                add_low_rank(layer, self.rank)
+        if task.teacher.needs_whole_weights:  # it averages the model, with these updates
+            task.teacher.setup(task.model, task.objectives)
+        log.info(
+            "LoRA: updates of rank %d to %d of %s of the encoder (%.2f M parameters)",
+            self.rank,
+            len(adapted),
+            count,
+            sum(p.numel() for p in self.encoder.parameters() if p.requires_grad) / 1e6,
+        )
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: object) -> None:
+        if self.encoder is None:
+            return
+        if not any(p.requires_grad for p in self.encoder.parameters()):
+            raise ValueError(
+                "callbacks.freeze.parts: callbacks.lora does not train what is frozen: leave the "
+                "encoder out, LoRA freezes its weights by itself"
+            )
+        for module in self.encoder.modules():
+            if isinstance(module, BATCH_NORMS):
+                module.eval()
 
 
 class StopOnSignal(StepCallback):

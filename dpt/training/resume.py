@@ -187,7 +187,7 @@ def require_same_parameters(saved: PlainMapping, optimizer: Optimizer) -> None:
     if groups[0] != groups[1] or not fits:
         raise ValueError(
             "resume: other parameters are trained, in other groups or by another optimiser: "
-            f"restore optim and callbacks.freeze.parts, {OR_NEW_RUN}"
+            f"restore optim, callbacks.freeze.parts and callbacks.lora.rank, {OR_NEW_RUN}"
         )
 
 

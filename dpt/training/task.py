@@ -19,6 +19,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from dpt.config.objects import make
 from dpt.files import few
 from dpt.model import DPT
+from dpt.nn.lora import low_rank_tensors, merged_state, unmerged_state
 from dpt.objectives.base import Objective
 from dpt.objectives.batches import (
     evaluated,
@@ -249,6 +250,9 @@ class Task(L.LightningModule):
     def on_save_checkpoint(self, checkpoint: Plain) -> None:
         self.guard.fetch(self.trainer)
         checkpoint[CONFIG_KEY] = self.model.config.to_dict()
+        if low_rank := low_rank_tensors(checkpoint["state_dict"]):  # of callbacks.lora
+            checkpoint["lora"] = low_rank
+            checkpoint["state_dict"] = merged_state(checkpoint["state_dict"])
         if teacher := self.teacher.state_dict():
             checkpoint["average"] = teacher  # readers load the key "teacher" as a model
         checkpoint["skipped_steps"] = [self.guard.total, self.guard.in_a_row]
@@ -257,6 +261,8 @@ class Task(L.LightningModule):
         self.guard.total, self.guard.in_a_row = checkpoint["skipped_steps"]
         if isinstance(self.trainer.strategy, FSDPStrategy):  # weights here are sharded
             return
+        low_rank = checkpoint.get("lora", {})
+        checkpoint["state_dict"] = unmerged_state(checkpoint["state_dict"], low_rank)
         weights = checkpoint.get("current_model_state")  # beside an average
         if weights and not self._is_averaged():
             log.info("resume: from the run's weights, not from their average (callbacks=ema)")
@@ -267,8 +273,8 @@ class Task(L.LightningModule):
         if differing:
             raise ValueError(
                 f"resume: the run's model is not the one configured now (tensors that differ: "
-                f"{len(differing)}, such as {differing[0]}): restore the settings of model and "
-                f"task, {OR_NEW_RUN}"
+                f"{len(differing)}, such as {differing[0]}): restore the settings of model, task "
+                f"and callbacks.lora, {OR_NEW_RUN}"
             )
         average = checkpoint.get("average", {})
         if self.teacher.state_dict().keys() - average.keys():

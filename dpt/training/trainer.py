@@ -14,6 +14,7 @@ from dpt.config.objectives import make_objectives
 from dpt.config.objects import make
 from dpt.config.trainer import build_trainer, trainer_arguments
 from dpt.objectives.teacher import Teacher
+from dpt.training.callbacks import Lora
 from dpt.training.checkpoints import AtomicCheckpointIO
 from dpt.training.loggers import ignore_errors
 from dpt.training.task import make_task
@@ -61,8 +62,11 @@ def make_trainer(
     if not loggers:
         nodes.pop("learning_rate", None)  # Lightning's monitor needs a logger
     callbacks = [make(c, f"callbacks.{name}", Callback) for name, c in nodes.items()]
-    if "fsdp" in str(node["strategy"]) and any(isinstance(c, WeightAveraging) for c in callbacks):
-        raise ValueError("callbacks.ema needs whole weights, but trainer.strategy=fsdp shards them")
+    for name, callback in zip(nodes, callbacks, strict=True):
+        adapts = isinstance(callback, Lora) and callback.rank is not None
+        if "fsdp" in str(node["strategy"]) and (adapts or isinstance(callback, WeightAveraging)):
+            fault = "needs whole weights, but trainer.strategy=fsdp shards them"
+            raise ValueError(f"callbacks.{name} {fault}: set trainer.strategy=ddp, or leave it out")
     if node["enable_checkpointing"] is None:  # Lightning would add a callback of its own
         node["enable_checkpointing"] = any(isinstance(c, Checkpoint) for c in callbacks)
     node["plugins"] = [*(node["plugins"] or []), AtomicCheckpointIO()]
@@ -129,7 +133,8 @@ def short_run(
     """Trains a new model for ``steps`` steps, without validations, loggers and checkpoints.
 
     Args:
-        cfg: the run's configuration, plain data; of its callbacks only ``freeze`` is used.
+        cfg: the run's configuration, plain data; of its callbacks only ``lora`` and ``freeze`` are
+            used.
         schedule: in place of the configured one.
     """
     settings = loader_settings(cfg["data"])
@@ -149,7 +154,7 @@ def short_run(
         "limit_val_batches": 0,
         "enable_checkpointing": False,
     }
-    callbacks = {"freeze": cfg["callbacks"].get("freeze")}
+    callbacks = {name: cfg["callbacks"].get(name) for name in ("lora", "freeze")}
     arguments = {**cfg["trainer"], **unlimited, **limits}
     cfg = {**cfg, "trainer": arguments, "logger": {}, "callbacks": callbacks}
     make_trainer(cfg, len(loader), [callback]).fit(task, loader)

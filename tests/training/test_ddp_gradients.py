@@ -34,6 +34,7 @@ TASKS |= {name: (f"task={name}", *NO_DROPOUT, *STILL) for name in ("joint", "seg
 TASKS |= {
     "relative depth": ("task=depth", "task.kind=relative"),
     "segmentation, overlap": (*TASKS["segmentation"], "task/segmentation_loss=cross_entropy_dice"),
+    "lora": (*TASKS["joint"], "callbacks.lora.rank=4"),
     "ibot": ("task=dino", "task.objectives.dino.patch_weight=1"),
 }
 

@@ -122,6 +122,11 @@ CASES = {
     "two ranks, two workers": ("trainer.devices=2", "trainer.strategy=ddp", "data.num_workers=2"),
     "average": ("callbacks=ema", "callbacks.checkpoint.every_n_train_steps=1"),
     "muon": ("optim.kind=muon", "~optim.fused"),
+    "frozen encoder": ("callbacks.freeze.parts=[encoder]",),
+    "lora and average": (
+        "callbacks=ema callbacks.lora.rank=4",
+        "callbacks.checkpoint.every_n_train_steps=1",
+    ),
     "accumulated": ("trainer.accumulate_grad_batches=3",),
     "queries": ("task=panoptic",),
     "average of the model as teacher": (

@@ -1,0 +1,116 @@
+"""Models on one frozen encoder become one: every head predicts as before, to the bit."""
+
+import pytest
+import torch
+from tiny import call, random_norms, small_model
+
+import dpt
+from dpt.types import Calibration
+from dpt.weights.merge import merge
+
+HEADS = {
+    "depth": {"kind": "metric", "max_depth": 10.0},
+    "segmentation": {"num_classes": 5},
+    "classification": {"num_classes": 7},
+}
+IMAGES = torch.randn(2, 3, 50, 64, generator=torch.Generator().manual_seed(0))
+ENCODER = small_model(heads={"classification": {"num_classes": 2}}).encoder.state_dict()
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """saved(name, *heads, **settings): a saved model on ``ENCODER``, and its folder."""
+
+    def save(name, *heads, change=None, **settings):
+        torch.manual_seed(ord(name))
+        options = {head: HEADS[head] for head in heads}
+        model = random_norms(small_model(heads=options, **settings))
+        model.encoder.load_state_dict(ENCODER)
+        if change is not None:
+            change(model)
+        model.eval().save_pretrained(tmp_path / name)
+        return model, str(tmp_path / name)
+
+    return save
+
+
+def merged(folder, *models):
+    call("merge", *(path for _, path in models), f"--out={folder}")
+    return dpt.DPT.from_pretrained(folder)
+
+
+@torch.no_grad()
+def assert_predicts_as(model, *sources):
+    found = model(IMAGES)
+    assert [*found] == [head for source, _ in sources for head in source.heads]
+    for source, _ in sources:
+        for head, expected in source(IMAGES).items():
+            assert torch.equal(found[head], expected), head
+
+
+def test_three_models_with_other_decoders(saved, tmp_path, capsys):
+    models = (
+        saved("a", "depth", fusion_channels=12, readout="add"),
+        saved("b", "segmentation"),
+        saved("c", "classification"),
+    )
+    model = merged(tmp_path / "m", *models)
+    assert_predicts_as(model, *models)
+    assert [*model.named_decoders()] == ["decoders.depth", "decoders.segmentation"]
+    assert "segmentation of " + models[1][1] in capsys.readouterr().out
+
+
+def test_a_decoder_that_several_heads_share_stays_shared(saved, tmp_path):
+    models = (saved("c", "classification"), saved("a", "depth", "segmentation"))
+    model = merged(tmp_path / "m", *models)
+    assert_predicts_as(model, *models)
+    assert [*model.named_decoders()] == ["decoder"]
+
+
+def test_a_merged_model_is_merged_again(saved, tmp_path):
+    a, b, c = saved("a", "depth"), saved("b", "segmentation"), saved("c", "classification")
+    first = merged(tmp_path / "ab", a, b)
+    model = merged(tmp_path / "abc", (first, str(tmp_path / "ab")), c)
+    assert_predicts_as(model, a, b, c)
+
+
+def test_the_calibration_of_depth_is_kept(saved, tmp_path):
+    def calibrate(model):
+        model.calibration = Calibration(space="depth", scale=2.0)
+
+    models = saved("b", "segmentation"), saved("a", "depth", change=calibrate)
+    assert merged(tmp_path / "m", *models).calibration == models[1][0].calibration
+
+
+def change_block(model):
+    with torch.no_grad():
+        model.encoder.blocks[1].mlp.fc2.bias[3] += 1
+        model.encoder.blocks[2].norm1.weight[0] += 1
+
+
+@pytest.mark.parametrize(
+    ("head", "settings", "says"),
+    [
+        ("segmentation", {"change": change_block}, ("encoder.blocks.1.mlp.fc2.bias", "2 of ")),
+        ("depth", {}, ("depth",)),
+        ("segmentation", {"preprocessing": {"mean": [0.4, 0.5, 0.5]}}, ("preprocessing.mean",)),
+        ("segmentation", {"position_resize": "dinov2"}, ("encoder.position_resize",)),
+    ],
+    ids=["encoder", "head", "preprocessing", "settings"],
+)
+def test_what_does_not_fit_is_refused(saved, refused, tmp_path, head, settings, says):
+    (_, a), (_, b) = saved("a", "depth"), saved("b", head, **settings)
+    message = refused(call, "merge", a, b, f"--out={tmp_path / 'm'}")
+    assert all(text in message for text in (a, b, *says))
+    assert not (tmp_path / "m").exists()
+
+
+def test_one_model_or_a_used_folder_is_refused(saved, refused, tmp_path):
+    (_, a), (_, b) = saved("a", "depth"), saved("b", "segmentation")
+    assert a in refused(call, "merge", a, f"--out={tmp_path / 'm'}")
+    assert f"{b}: exists" in refused(call, "merge", a, b, f"--out={b}")
+
+
+def test_settings_of_training_alone_may_differ(saved):
+    (_, a), (_, b) = saved("a", "depth"), saved("b", "segmentation", drop_path=0.1)
+    assert [*merge([a, b]).config.heads] == ["depth", "segmentation"]
