@@ -107,6 +107,7 @@ class Chmv2(Format):
             raise ValueError(f"encoder.position={encoder['position']!r}: only 'rope'")
         if encoder["patch_size"] == 16:  # its head upsamples twofold, here to the image's size
             head["upsample"] = "double"
+        encoder["cls_position"] = True  # it has no position embeddings
         dim = encoder["embed_dim"]
         table = [
             *encoders.encoder_table(encoder),

@@ -1,4 +1,5 @@
-"""Folders of transformers' ``eomt`` (Kerssies et al. 2025): semantic, instance or panoptic.
+"""Folders of transformers' ``eomt`` and ``eomt_dinov3`` (Kerssies et al. 2025), EoMT over DINOv2 or
+DINOv3: semantic, instance or panoptic.
 
 This project adds two keys to the config: ``head``, the head's name here, and ``thing_ids``, the
 classes that are things. Without them, a model whose image processor splits images is semantic; one
@@ -17,14 +18,19 @@ from dpt.weights.dinov2 import IMAGENET
 from dpt.weights.files import CheckpointFiles
 from dpt.weights.names import Table, Tensors, gated_rows, to_theirs
 from dpt.weights.processors import read_names, read_pixels, write_names, write_pixels
-from dpt.weights.shapes import Keys, read_keys, write_keys
-from dpt.weights.transformers_encoders import square
+from dpt.weights.shapes import Keys
+from dpt.weights.transformers_encoders import (
+    DINOV3_KEYS,
+    Family,
+    dinov3_rows,
+    read_encoder,
+    write_encoder,
+)
 
 KEYS: Keys = {  # our argument, their key and its default
     "embed_dim": ("hidden_size", 1024),
     "num_blocks": ("num_hidden_layers", 24),
     "num_heads": ("num_attention_heads", 16),
-    "mlp_ratio": ("mlp_ratio", 4),
     "norm_eps": ("layer_norm_eps", 1e-6),
     "image_size": ("image_size", 640),
     "patch_size": ("patch_size", 16),
@@ -32,30 +38,48 @@ KEYS: Keys = {  # our argument, their key and its default
     "layer_scale": ("layerscale_value", 1.0),
     "drop_path": ("drop_path_rate", 0.0),
     "num_register_tokens": ("num_register_tokens", 4),
-    "swiglu": ("use_swiglu_ffn", False),
     "num_later_blocks": ("num_blocks", 4),
 }
 BLOCK, LAYER = "encoder.blocks.{i}", "layers.{i}"
 COCO_THINGS, COCO_PANOPTIC = 80, 133
 WITHOUT_BATCH = ("query.weight", "embeddings.position_embeddings.weight")
 """Their tensors (N, D) that are (1, N, D) here."""
+GATED = (f"{LAYER}.mlp.{{gate,up}}_proj.*", f"{LAYER}.mlp.down_proj.*")
+FAMILIES = {
+    "eomt": Family(
+        [
+            ("encoder.pos_embed", "embeddings.position_embeddings.weight"),
+            ("encoder.patch_embed.proj.*", "embeddings.patch_embeddings.projection.*"),
+            (f"{BLOCK}.attn.proj.*", f"{LAYER}.attention.out_proj.*"),
+            (f"{BLOCK}.mlp.*", f"{LAYER}.mlp.*"),
+            *dinov3_rows("", LAYER, "layernorm"),
+        ],
+        {**KEYS, "mlp_ratio": ("mlp_ratio", 4), "swiglu": ("use_swiglu_ffn", False)},
+        {"cls_position": False, "position_resize": "bicubic_antialias"},
+        {},
+        GATED,
+    ),
+    "eomt_dinov3": Family(
+        dinov3_rows("", LAYER, "layernorm"),
+        {
+            **KEYS,
+            **{k: DINOV3_KEYS[k] for k in ("qkv_bias", "key_bias", "rope_theta")},
+            "mlp_ratio": ("intermediate_size", 4096),
+        },
+        {"position": "rope"},
+        {"use_gated_mlp": False},
+    ),
+}
+"""The encoders of EoMT, by ``model_type``."""
+CLASSES = {"eomt": "Eomt", "eomt_dinov3": "EomtDinov3"}
 
 
 def eomt_names(name: str, encoder: Plain) -> Table:
     """Returns the rows of a model whose head is called ``name``."""
     head = f"heads.{name}"
     return [
-        *gated_rows(encoder, f"{LAYER}.mlp.{{gate,up}}_proj.*", f"{LAYER}.mlp.down_proj.*"),
-        ("encoder.cls_token", "embeddings.cls_token"),
-        ("encoder.reg_token", "embeddings.register_tokens"),
-        ("encoder.pos_embed", "embeddings.position_embeddings.weight"),
-        ("encoder.patch_embed.proj.*", "embeddings.patch_embeddings.projection.*"),
-        ("encoder.norm.*", "layernorm.*"),
-        (f"{BLOCK}.norm{{k}}.*", f"{LAYER}.norm{{k}}.*"),
-        (f"{BLOCK}.attn.qkv.*", f"{LAYER}.attention.{{q,k,v}}_proj.*"),
-        (f"{BLOCK}.attn.proj.*", f"{LAYER}.attention.out_proj.*"),
-        (f"{BLOCK}.mlp.*", f"{LAYER}.mlp.*"),
-        (f"{BLOCK}.ls{{k}}.gamma", f"{LAYER}.layer_scale{{k}}.lambda1"),
+        *gated_rows(encoder, *GATED),
+        *FAMILIES[_model_type(encoder)].table,
         (f"{head}.queries", "query.weight"),
         (f"{head}.classify.*", "class_predictor.*"),
         (f"{head}.mask_mlp.0.*", "mask_head.fc1.*"),
@@ -68,7 +92,8 @@ def eomt_names(name: str, encoder: Plain) -> Table:
 
 
 class Eomt(Format):
-    """transformers' ``EomtForUniversalSegmentation``, image processor included."""
+    """transformers' ``EomtForUniversalSegmentation`` and its sibling over DINOv3, image processor
+    included."""
 
     name = "eomt"
     encoders = ("vit",)
@@ -84,7 +109,7 @@ class Eomt(Format):
     }
 
     def recognises(self, files: CheckpointFiles) -> bool:
-        return files.config.get("model_type") == "eomt"
+        return files.config.get("model_type") in FAMILIES
 
     def read(self, files: CheckpointFiles) -> StoredModel:
         encoder, (name, head) = _read_encoder(files.config), _read_head(files)
@@ -111,19 +136,23 @@ class Eomt(Format):
         if height != width:
             raise ValueError(f"encoder.image_size={[height, width]}: only squares")
         encoder["num_blocks"] = encoder["out_indices"][-1] + 1 + encoder["num_later_blocks"]
+        model_type = _model_type(encoder)
+        if model_type == "eomt_dinov3":
+            encoder["cls_position"] = False  # it has no position embeddings
         theirs = {
-            "architectures": ["EomtForUniversalSegmentation"],
-            "model_type": "eomt",
+            "architectures": [f"{CLASSES[model_type]}ForUniversalSegmentation"],
+            "model_type": model_type,
             "head": name,
             "hidden_act": "gelu",
-            **write_keys(KEYS, encoder),
-            "image_size": height,
-            "mlp_ratio": int(encoder["mlp_ratio"]),
+            **write_encoder(FAMILIES[model_type], encoder),
             "num_upscale_blocks": len(fnmatch.filter(tensors, f"heads.{name}.upscale.*.norm.bias")),
             "num_queries": head["num_queries"],
             **write_names(head),
             "dtype": str(tensors["encoder.cls_token"].dtype).removeprefix("torch."),
         }
+        if "rope_theta" in theirs:
+            theta = theirs.pop("rope_theta")
+            theirs["rope_parameters"] = {"rope_type": "default", "rope_theta": theta}
         if "things" in head:
             theirs["thing_ids"] = [i for i, is_thing in enumerate(head["things"]) if is_thing]
         is_split, side = name == "segmentation", preprocessing["image_size"][0]
@@ -140,16 +169,15 @@ class Eomt(Format):
         return CheckpointFiles(path, renamed, theirs, processor)
 
 
+def _model_type(encoder: Plain) -> str:
+    return "eomt_dinov3" if encoder.get("position") == "rope" else "eomt"
+
+
 def _read_encoder(config: Plain) -> Plain:
-    if config.get("hidden_act", "gelu") != "gelu":
-        raise ValueError(f"hidden_act={config['hidden_act']!r}: only 'gelu' is supported")
-    encoder = read_keys(KEYS, config)
-    return encoder | {
-        "image_size": square(encoder["image_size"]),
-        "out_indices": [encoder["num_blocks"] - 1 - encoder["num_later_blocks"]],
-        "cls_position": False,
-        "position_resize": "bicubic_antialias",
-    }
+    flat = {**(config.get("rope_parameters") or {}), **config}
+    encoder = read_encoder(FAMILIES[config["model_type"]], flat)
+    last = encoder["num_blocks"] - 1 - encoder["num_later_blocks"]
+    return encoder | {"out_indices": [last]}
 
 
 def _read_head(files: CheckpointFiles) -> tuple[str, Plain]:

@@ -224,12 +224,12 @@ def find_family(encoder: Plain) -> tuple[str | None, Family]:
     kind: str = encoder["kind"]
     if kind == "hybrid":
         return None, HYBRID
+    if encoder.get("position") == "rope":
+        return "dinov3_vit", BACKBONES["dinov3_vit"]
     if kind == "vit" and encoder.get("layer_scale") is None:
         return None, VIT
     registers = encoder.get("position_resize") == "bicubic_antialias"
     of_vit = "dinov2_with_registers" if registers else "dinov2"
-    if encoder.get("position") == "rope":
-        of_vit = "dinov3_vit"
     model_type = {"vit": of_vit, "timm": "swinv2"}.get(kind, kind)
     return model_type, BACKBONES[model_type]
 
@@ -285,6 +285,8 @@ def read_backbone(config: Plain, *allowed: str) -> Plain:
 def write_encoder(family: Family, encoder: Plain) -> Plain:
     """Returns transformers' config of our encoder, whose ``image_size`` must be square."""
     config = write_keys(family.keys, encoder)
+    if config.get("layerscale_value", 0) is None:
+        raise ValueError("encoder.layer_scale=None: its blocks have gains")
     config["image_size"] = encoder["image_size"][0]
     if "mlp_ratio" in config:
         config["mlp_ratio"] = int(encoder["mlp_ratio"])

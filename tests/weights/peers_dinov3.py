@@ -43,7 +43,8 @@ def exact_rotation(module, arguments, output):
         (torch.arange(side // patch).double() + 0.5) / (side // patch) * 2 - 1
         for side in images.shape[-2:]
     )
-    theta = getattr(module.config, "rope_theta", 100.0)
+    rope = getattr(module.config, "rope_parameters", vars(module.config))
+    theta = rope["rope_theta"]
     width = module.config.hidden_size // module.config.num_attention_heads // 4
     inv_freq = 1 / theta ** (torch.arange(width).double() / width)
     coords = torch.cartesian_prod(rows, columns)

@@ -1,8 +1,9 @@
-"""Random models of transformers' ``eomt``, saved by transformers and read by us."""
+"""Random models of transformers' EoMT over DINOv2 and DINOv3, saved by it and read by us."""
 
 import torch
 import torch.nn.functional as F
 from peer_cases import jolt
+from peers_dinov3 import exact_rotation
 from peers_transformers import OfTransformers
 from torch import nn
 
@@ -12,7 +13,6 @@ CONFIG = {
     "hidden_size": 48,
     "num_hidden_layers": 5,
     "num_attention_heads": 4,
-    "mlp_ratio": 4,
     "image_size": 64,
     "patch_size": 16,
     "num_blocks": 2,
@@ -47,15 +47,17 @@ class Output(nn.Module):
 
 class Eomt(OfTransformers):
     def make(self):
-        from transformers import AttentionInterface, EomtConfig, EomtForUniversalSegmentation
+        import transformers
 
         options = dict(self.options)
         masked = options.pop("masked", 0.0)
-        config = EomtConfig(**CONFIG, **options)
-        AttentionInterface.register("exact", exact_attention)
-        theirs = jolt(
-            EomtForUniversalSegmentation._from_config(config, attn_implementation="exact")
-        )
+        kind = "EomtDinov3" if "intermediate_size" in options else "Eomt"
+        config = getattr(transformers, f"{kind}Config")(**CONFIG, **options)
+        transformers.AttentionInterface.register("exact", exact_attention)
+        model = getattr(transformers, f"{kind}ForUniversalSegmentation")
+        theirs = jolt(model._from_config(config, attn_implementation="exact"))
+        if kind == "EomtDinov3":
+            theirs.rope_embeddings.register_forward_hook(exact_rotation)
         theirs.attn_mask_probs.fill_(masked)
         return Output(theirs, semantic=self.task == "segmentation")
 
@@ -66,9 +68,12 @@ class Eomt(OfTransformers):
         return super().save(theirs, folder)
 
 
+DINOV3 = {"intermediate_size": 96}
 CASES = [
     Eomt("eomt", "panoptic", "EoMT", ((64, 64),)),
     Eomt("eomt", "panoptic", "EoMT, masked attention", ((64, 64),), {"masked": 1.0}),
     Eomt("eomt", "panoptic", "EoMT, SwiGLU", ((64, 64),), {"use_swiglu_ffn": True}),
     Eomt("eomt", "segmentation", "EoMT", ((64, 64),)),
+    Eomt("eomt", "panoptic", "DINOv3", ((64, 64),), DINOV3),
+    Eomt("eomt", "panoptic", "DINOv3, masked", ((64, 64),), {**DINOV3, "masked": 1.0}),
 ]

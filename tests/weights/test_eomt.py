@@ -1,4 +1,4 @@
-"""Folders of transformers' ``eomt``: what we write opens there as the same function."""
+"""Folders of transformers' EoMTs: what we write opens there as the same function."""
 
 import pytest
 import torch
@@ -10,9 +10,9 @@ from dpt.weights.eomt import Eomt
 
 
 @pytest.mark.peers
-@pytest.mark.parametrize("case", [CASES[2], CASES[3]], ids=["SwiGLU", "semantic"])
+@pytest.mark.parametrize("case", CASES[2:5], ids=["SwiGLU", "semantic", "DINOv3"])
 def test_written_folders_open_in_transformers(case, tmp_path):
-    from transformers import EomtForUniversalSegmentation
+    from transformers import AutoModelForUniversalSegmentation
 
     _, ours = case.build(tmp_path / "theirs")
     config = ours.config.to_dict()
@@ -22,11 +22,12 @@ def test_written_folders_open_in_transformers(case, tmp_path):
         notes = ["heads.panoptic.threshold=0.4 becomes 0.8"]
     written = Eomt().write(config, ours.state_dict(), tmp_path / "written")
     assert [note.partition(":")[0] for note in written] == notes
-    theirs, loading = EomtForUniversalSegmentation.from_pretrained(
+    theirs, loading = AutoModelForUniversalSegmentation.from_pretrained(
         tmp_path / "written", output_loading_info=True
     )
     assert loading["missing_keys"] <= {"criterion.empty_weight"}
     assert not loading["unexpected_keys"]
+    assert type(theirs) is type(case.make().model)
     images = torch.randn(2, 3, 64, 64)
     with torch.no_grad():
         actual = Output(theirs.eval(), semantic=case.task == "segmentation")(images)

@@ -19,6 +19,7 @@ DEFAULT = (
     "depth_anything, depth, v2 .pth",
     "dinov2, depth, hub, DPT head",
     "dinov3, depth, hub, SYNTHMIX",
+    "eomt, panoptic, DINOv3",
     "official, depth, hybrid",
     "official, segmentation, ViT",
     "smp, segmentation, ViT",

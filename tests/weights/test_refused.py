@@ -23,7 +23,7 @@ VIT, HF_BEIT, HF_SWINV2 = (f"transformers, depth, {n}" for n in ("ViT, project",
 HUB, FOLDER = "depth_anything, depth, v2 .pth", "depth_anything, depth, transformers"
 SMP, DEIT = "smp, segmentation, ViT", "smp, segmentation, DeiT, distilled"
 DEPTHER, DEPTHER_3 = "dinov2, depth, hub, DPT head", "dinov3, depth, hub, SYNTHMIX"
-CHMV2 = "chmv2, depth, mixed bins"
+CHMV2, EOMT = "chmv2, depth, mixed bins", "eomt, panoptic, DINOv3"
 TABLE = "pretrained.model.blocks.{}.attn.relative_position_bias_table"
 
 
@@ -132,6 +132,8 @@ def edited(original, folder, edit):
         ),
         (DEPTHER_3, drop("batchnorm_layers.1"), "missing decoder.reassemble.1.norm.bias"),
         (DEPTHER_3, put("encoder.backbone.cls_norm.weight", 64), "unexpected .*cls_norm"),
+        (EOMT, {"use_gated_mlp": True, "hidden_act": "silu"}, "use_gated_mlp=True"),
+        (EOMT, {"key_bias": True}, "missing encoder.blocks.0.attn.qkv.bias"),
         (CHMV2, {"number_output_channels": 9}, r"heads.depth.conv3.bias is \(20,\), not \(9,\)"),
         (CHMV2, {"norm_strategy": "softmax"}, "bins_strategy='chmv2_mixlog'.*'softmax'"),
         (CHMV2, {"min_depth": 13}, "heads.depth: min_depth=104 must be below max_depth=96"),
@@ -157,6 +159,8 @@ DINOV2 = {"patch_size": 14, "image_size": [70, 70], "layer_scale": 0.1}
 REGISTERS = {"position_resize": "bicubic_antialias", "num_register_tokens": 4}
 DEPTH_ANYTHING = {**DINOV2, "final_norm": True, "readout": "ignore", "unit_bias": True}
 ROPE = {"position": "rope", "layer_scale": 1.0, "final_norm": True}
+EOMT_ROPE = {"position": "rope", "num_blocks": 4, "out_indices": [2], "num_later_blocks": 1}
+PANOPTIC = {"panoptic": {"num_classes": 3, "things": [True] * 3}}
 BINS = {"depth": {"kind": "metric", "bins": {"max_depth": 10.0}}}
 EPS = {"max_depth": 10.0, "eps": 0.2}
 OTHER_LEVELS = {"num_blocks": 8, "out_indices": [0, 3, 5, 7]}
@@ -166,8 +170,16 @@ BEIT_ENCODER = {"kind": "beit", "out_indices": [0, 1, 2, 3], "num_blocks": 4}
 @pytest.mark.parametrize(
     ("target", "heads", "options", "message"),
     [
+        (
+            "eomt",
+            PANOPTIC,
+            {**EOMT_ROPE, "swiglu": True, "layer_scale": 1.0},
+            "encoder.swiglu=True",
+        ),
+        ("eomt", PANOPTIC, EOMT_ROPE, "encoder.layer_scale"),
         ("chmv2", BINS, {}, "encoder.position='learned': only 'rope'"),
         ("chmv2", BINS, {**ROPE, "final_norm": False}, "apply_layernorm=False"),
+        ("chmv2", BINS, {**ROPE, "layer_scale": None}, "encoder.layer_scale=None"),
         ("chmv2", METRIC, ROPE, "activation='sigmoid'"),
         ("chmv2", {"depth": {**BINS["depth"], "bins": EPS}}, ROPE, r"depth.bins=.*'eps': 0.2"),
         ("chmv2", BINS, {**ROPE, "output_project": True}, "output_project=True"),
