@@ -164,6 +164,7 @@ class Report:
     calibration: Calibration
     images: tuple[Residuals, ...]
     overall: Residuals  # of all points
+    was_metric: bool  # whether the model predicts metres without a calibration
 
     def __str__(self) -> str:
         rows = (*sorted(self.images, key=lambda r: -r.abs_rel), self.overall)
@@ -174,7 +175,7 @@ class Report:
             for r in rows
         ]
         c = self.calibration
-        if c.space == "depth" and not 0.2 < c.scale < 5:
+        if self.was_metric and not 0.2 < c.scale < 5:
             lines.append("note:   this model predicts metres already: check the unit of the depths")
         what = "1 / depth" if c.space == "inverse_depth" else "depth"
         lines.append(
@@ -190,7 +191,7 @@ class Report:
 
 
 def calibrate(model: DPT, known: Sequence[KnownDepths]) -> Report:
-    """Fits a scale, and for relative models a shift, from predictions to known depths.
+    """Fits a scale, and for inverse depth a shift, from predictions to known depths.
 
     One calibration serves all images, although scale and shift of relative depth may differ
     between them: it is accurate for one camera in one kind of place. The model is not changed, and
@@ -225,12 +226,13 @@ def calibrate(model: DPT, known: Sequence[KnownDepths]) -> Report:
 
     image_index = np.repeat(np.arange(len(known)), [len(k.depth) for k in known])
     images = [residuals(known[i].image.name, image_index == i) for i in np.unique(image_index)]
-    return Report(calibration, tuple(images), residuals("all images", slice(None)))
+    was_metric = spec.depth_kind == "metric" and spec.canonical_focal is None
+    return Report(calibration, tuple(images), residuals("all images", slice(None)), was_metric)
 
 
 def _predict(model: DPT, known: Sequence[KnownDepths]) -> np.ndarray:
     """Returns the prediction, without a calibration, at every known depth: float64 (N,)."""
-    predictor = Predictor(model)
+    predictor = Predictor(model, sky="keep")
     predictor.calibration = None
     values, part = [], part_of(model.preprocessing)
     for points in known:

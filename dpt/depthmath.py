@@ -15,6 +15,15 @@ def at_least_float32(values: Tensor) -> Tensor:
     return values if values.dtype == torch.float64 else values.float()
 
 
+def focal_ratio(K: Tensor, canonical_focal: float) -> Tensor:
+    """Returns f / ``canonical_focal`` of cameras (B, 3, 3): canonical depth times it is in metres.
+
+    f is the mean of fx and fy, in pixels of the network's input (Yin et al. 2023, Metric3D, section
+    3.1; Depth Anything 3). The result (B,) is NaN where K is.
+    """
+    return (K[:, 0, 0] + K[:, 1, 1]) / (2 * canonical_focal)
+
+
 def valid_range(depth: Tensor, valid: Tensor, *, min_depth: float, max_depth: float) -> Tensor:
     """Narrows ``valid`` to depths strictly between two limits, as in BTS's evaluation code.
 

@@ -224,6 +224,13 @@ class HeadOutput:
         """The prediction, or the first tensor of one that has several."""
         return tensors_in(self.prediction)[0]
 
+    def with_tensor(self, tensor: Tensor) -> Self:
+        """Returns the output with ``tensor`` in place of :attr:`tensor`."""
+        if isinstance(self.prediction, Tensor):
+            return replace(self, prediction=tensor)
+        record: Callable[..., HeadPrediction] = type(self.prediction)
+        return replace(self, prediction=record(tensor, *self.prediction[1:]))
+
     def tensors(self) -> Iterator[Tensor]:
         """Yields every tensor of the output."""
         for value in vars(self).values():
@@ -288,6 +295,14 @@ class ClipOutput(HeadOutput):
 
 
 OutputKind = Literal["logits", "depth", "map", "vector", "masks", "fov"]
+DepthKind = Literal["metric", "relative", "up_to_scale"]
+DEPTH_UNITS: dict[DepthKind, str] = {
+    "metric": "m",
+    "relative": "relative inverse depth",
+    "up_to_scale": "relative depth",
+}
+"""Units by the kind of depth. ``relative`` is 1 / depth up to an unknown scale and shift: larger
+is nearer; ``up_to_scale`` is depth up to an unknown scale: larger is farther."""
 
 
 @dataclass(frozen=True)
@@ -303,7 +318,10 @@ class OutputSpec:
         channels: length of the channel axis; None if the output has none.
         dense: True if there is a value for each pixel, (B, [channels], H, W); False if for each
             image, (B, [channels]).
-        unit: of the values, as shown to people: ``m``, ``relative inverse depth``, or empty.
+        unit: of the values, as shown to people; of ``depth`` one of :data:`DEPTH_UNITS`.
+        canonical_focal: of depth in metres that the network gives for a camera of this focal
+            length: metres = value · f / ``canonical_focal``, f in pixels of the network's input
+            (Yin et al. 2023, Metric3D, section 3.1). None: the values are metres as they are.
         value_range: smallest and largest possible value; None if unbounded.
         flip_signs: factor of each channel when the image is mirrored, such as (-1, 1, 1) for
             surface normals; None if mirroring only mirrors the map.
@@ -313,7 +331,8 @@ class OutputSpec:
         class_names: names of the classes of ``logits``; empty if unknown.
         palette: an RGB row (0..255) for each class; empty for the default colours.
         things: of ``masks``, for each class, whether it is a thing; the others are stuff.
-        threshold, overlap: of ``masks``, see :func:`dpt.segments.panoptic_segments`.
+        threshold, overlap: of ``masks``, see :func:`dpt.segments.panoptic_segments`. Of the map
+            ``sky``, the smallest value of a pixel of the sky.
         record: the NamedTuple of a prediction of several tensors. This declaration is that of its
             first tensor.
         extra: declarations of the further tensors of ``record``, by the names of its fields. Where
@@ -325,6 +344,7 @@ class OutputSpec:
     channels: int | None = None
     dense: bool = True
     unit: str = ""
+    canonical_focal: float | None = None
     value_range: tuple[float, float] | None = None
     flip_signs: tuple[float, ...] | None = None
     is_direction: bool = False
@@ -336,15 +356,25 @@ class OutputSpec:
     record: Callable[..., tuple[Tensor | None, ...]] | None = None
     extra: tuple["OutputSpec", ...] = ()
 
+    def __post_init__(self) -> None:
+        if self.kind == "depth" and self.unit not in DEPTH_UNITS.values():
+            units = ", ".join(map(repr, DEPTH_UNITS.values()))
+            raise ValueError(f"output {self.name!r}: unit={self.unit!r} of depth: one of {units}")
+
     @property
     def num_classes(self) -> int | None:
         """K of ``logits`` and ``masks``; None if there are no classes."""
         return len(self.things) if self.kind == "masks" else self.channels
 
     @property
+    def depth_kind(self) -> DepthKind:
+        """What the values of ``depth`` are."""
+        return next(kind for kind, unit in DEPTH_UNITS.items() if unit == self.unit)
+
+    @property
     def is_inverse_depth(self) -> bool:
         """Whether larger values are nearer."""
-        return self.kind == "depth" and self.unit != "m"
+        return self.kind == "depth" and self.depth_kind == "relative"
 
     def class_name(self, class_id: int) -> str:
         """Returns the name of a class, or its number if it has none."""
@@ -357,6 +387,10 @@ class OutputSpec:
         first = replace(self, record=None, extra=())
         further = [replace(spec, name=f"{self.name}_{spec.name}") for spec in self.extra]
         return {spec.name: spec for spec in (first, *further)}
+
+    def extra_named(self, name: str) -> "OutputSpec":
+        """Returns the declaration of a further tensor by the name of its field."""
+        return next(spec for spec in self.extra if spec.name == name)
 
     def join(self, tensors: Sequence[Tensor]) -> HeadPrediction:
         """Returns the prediction that consists of ``tensors``."""
@@ -392,9 +426,15 @@ def tensors_of(
     return tensors
 
 
-ResizeRule = Literal["lower_bound", "upper_bound", "minimal", "stretch", "none"]
+ResizeRule = Literal["lower_bound", "upper_bound", "longest_side", "minimal", "stretch", "none"]
 Interpolation = Literal[
-    "bilinear", "cubic", "cubic_float", "bilinear_antialias", "cubic_antialias", "area"
+    "bilinear",
+    "cubic",
+    "cubic_float",
+    "cubic_area_twice",
+    "bilinear_antialias",
+    "cubic_antialias",
+    "area",
 ]
 OutputResize = Literal["bilinear_aligned", "bilinear", "bicubic"]
 """How dense outputs get another size. Only the first aligns the corners, as in DPT's decoder."""
@@ -416,8 +456,10 @@ class Preprocessing:
             :class:`dpt.data.formats.part.FilePart`. Without ``bands`` all of them are taken.
         image_size: the [H, W] that ``resize`` aims at.
         resize: ``lower_bound`` scales the image to cover ``image_size`` and ``upper_bound`` to fit
-            into it, both keeping the aspect; ``minimal`` takes whichever of the two side ratios is
-            closer to 1, of equal ones the height's (MiDaS, official DPT); ``stretch`` takes
+            into it, both keeping the aspect; ``longest_side`` is ``upper_bound``, but with sides
+            rounded to whole pixels before they are rounded to ``multiple_of``, where half a
+            multiple goes up (Depth Anything 3); ``minimal`` takes whichever of the two side ratios
+            is closer to 1, of equal ones the height's (MiDaS, official DPT); ``stretch`` takes
             ``image_size`` as it is; ``none`` keeps the image's size, but for ``multiple_of``.
         multiple_of: both sides are rounded to a multiple of this many pixels: to the nearest one,
             but never below ``image_size`` by ``lower_bound`` or above it by ``upper_bound``.
@@ -467,15 +509,18 @@ class Preprocessing:
         scale = {
             "lower_bound": max(scales),
             "upper_bound": min(scales),
+            "longest_side": min(scales),
             "minimal": min(scales, key=lambda s: abs(1 - s)),  # the first of equal ones
             "none": 1.0,
         }.get(self.resize)
 
         def to_multiple(length: float, target: int) -> int:
             count = round(length / self.multiple_of)
+            if self.resize == "longest_side":
+                count = (round(length) + self.multiple_of // 2) // self.multiple_of
             if self.resize == "lower_bound":
                 count = max(count, ceil(target / self.multiple_of))
-            if self.resize == "upper_bound":
+            if self.resize in ("upper_bound", "longest_side"):
                 count = min(count, target // self.multiple_of)
             return max(1, count) * self.multiple_of
 
@@ -538,8 +583,8 @@ class Calibration:
     Attributes:
         scale, shift: ``scale · prediction + shift`` is 1/metres for ``inverse_depth``, metres for
             ``depth``; scale is above 0.
-        space: what was fitted: ``inverse_depth`` for relative models, whose prediction is inverse
-            depth up to scale and shift, ``depth`` for metric ones.
+        space: what was fitted: ``inverse_depth`` for predictions of inverse depth up to scale and
+            shift, ``depth`` for those of depth, in metres or up to scale.
         min_depth, max_depth: limits of the result, in metres.
     """
 

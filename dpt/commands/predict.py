@@ -92,6 +92,8 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     add("--colormap", default="inferno", metavar="NAME", help=text)
     add("--tile", type=int, metavar="N", help="predict larger images by tiles of N x N pixels")
     add("--flip", action="store_true", help="average with the mirrored image")
+    text = "depth in the sky, of models that predict it: invalid (default), far, or keep"
+    add("--sky", default="invalid", choices=("invalid", "far", "keep"), help=text)
     add("--precision", default="fp32", choices=("fp32", "bf16", "fp16"))
     cameras = parser.add_mutually_exclusive_group()
     text = "horizontal field of view of the images in degrees (default: by the EXIF tags of each)"
@@ -184,7 +186,7 @@ def _make_pipeline(options: argparse.Namespace, inputs: Sequence[InputFile]) -> 
     cv2.setNumThreads(1)  # the pipeline has threads of its own
     cameras = chosen_camera(options.fov, options.focal, options.intrinsics)
     model = DPT.from_pretrained(options.checkpoint)
-    recorded = {"precision": options.precision, "flip": options.flip, "tile": options.tile}
+    recorded = {key: vars(options)[key] for key in ("precision", "flip", "tile", "sky")}
     predictor = Predictor(model, batch_size=options.batch_size, device=options.device, **recorded)
     if options.focal == "guess":
         predictor.guess = GUESS

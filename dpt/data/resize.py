@@ -21,13 +21,21 @@ def resize_image(image: np.ndarray, size: tuple[int, int], rule: str = "train") 
         image: returned unchanged if it has that size.
         rule: ``bilinear`` and ``cubic`` (2×2 and 4×4 neighbours, also when shrinking);
             ``cubic_float``, which is ``cubic`` in float32, neither rounded nor clipped to 0..255
-            (official DPT, MiDaS, Depth Anything); ``bilinear_antialias`` and ``cubic_antialias``
-            (when shrinking, of kernels that grow with the factor: Pillow, timm, transformers);
+            (official DPT, MiDaS, Depth Anything); ``cubic_area_twice``, which is ``cubic`` when a
+            side grows and else averages, first to the longest side of ``size`` at the image's
+            aspect ratio, then to ``size`` (Depth Anything 3); ``bilinear_antialias`` and
+            ``cubic_antialias`` (when shrinking, of kernels that grow with the factor: Pillow, timm, transformers);
             ``area`` averages when shrinking and is bilinear otherwise; ``train`` is ``area`` for
             factors of 2 and more (by the whole factor and then bilinear, if it divides both sides)
             and bilinear otherwise.
     """
     height, width = image.shape[:2]
+    if rule == "cubic_area_twice":
+        scale = max(size) / max(height, width)
+        for side in ((max(1, round(height * scale)), max(1, round(width * scale))), size):
+            grows = side[0] > image.shape[0] or side[1] > image.shape[1]
+            image = resize_image(image, side, rule="cubic" if grows else "area")
+        return image
     if rule == "cubic_float":  # a channel at a time: all as floats take four times the memory
         planes = (cv2.extractChannel(image, k).astype(np.float32) for k in range(image.shape[2]))
         resized = [cv2.resize(p, size[::-1], interpolation=cv2.INTER_CUBIC) for p in planes]

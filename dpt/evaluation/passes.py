@@ -19,13 +19,12 @@ from dpt.evaluation.plausibility import DepthCheck, LabelsCheck
 from dpt.evaluation.predictions import PredictedDataset
 from dpt.evaluation.scoring import PICTURE_WIDTH, PanelPicture, Scorer
 from dpt.metrics import Protocol
-from dpt.metrics.protocols import PredictionKind
 from dpt.model import DPT
 from dpt.nn.tta import augmented
 from dpt.objectives import OBJECTIVES, Objective
 from dpt.objectives.batches import evaluated, same_size_groups, take
 from dpt.process import handle_signals
-from dpt.types import Batch, HeadPrediction, OutputSpec, Preprocessing
+from dpt.types import Batch, DepthKind, HeadPrediction, OutputSpec, Preprocessing
 from dpt.validation import PlainMapping, Positive, validate
 from dpt.viz import shrink
 from dpt.weights.base import naming
@@ -161,7 +160,7 @@ def score_files(cfg: PlainMapping, dataset: Dataset, protocol: Protocol) -> Scor
         dataset,
         Path(cfg["predictions"]).expanduser(),
         scale=validate(Positive | None, cfg["predictions_scale"], "predictions_scale"),
-        kind=validate(PredictionKind | None, cfg["predictions_kind"], "predictions_kind"),
+        kind=validate(DepthKind | None, cfg["predictions_kind"], "predictions_kind"),
     )
     objectives = objectives_of(predicted.outputs, dataset, protocol)
     preprocessing = measure_bands(dataset, images=4) or Preprocessing()
@@ -171,7 +170,7 @@ def score_files(cfg: PlainMapping, dataset: Dataset, protocol: Protocol) -> Scor
         checks["segmentation"] = LabelsCheck(dataset.info.num_classes, dataset.label_rule)
     if "depth" in objectives:
         has_unit = scorer.notes["protocol/alignment"] == "none"
-        checks["depth"] = DepthCheck(is_relative=predicted.kind == "relative", has_unit=has_unit)
+        checks["depth"] = DepthCheck(is_inverse=predicted.kind == "relative", has_unit=has_unit)
         scorer.notes["predictions_kind"] = predicted.kind
     workers = loader_settings(cfg["data"]).num_workers
     for outputs, labels in read_in_order(predicted.read, range(len(dataset)), num_workers=workers):

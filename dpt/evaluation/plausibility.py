@@ -82,8 +82,8 @@ class LabelsCheck:
 class DepthCheck:
     """Compares each predicted map with its ground truth, before any alignment."""
 
-    def __init__(self, *, is_relative: bool, has_unit: bool) -> None:
-        self.is_relative, self.has_unit = is_relative, has_unit
+    def __init__(self, *, is_inverse: bool, has_unit: bool) -> None:
+        self.is_inverse, self.has_unit = is_inverse, has_unit
         self.constant: list[str] = []  # names of images with one value in all pixels
         self.measures: list[tuple[float, float, float]] = []
         """Three numbers an image: the fraction of pixels not above 0, the median of prediction /
@@ -113,7 +113,7 @@ class DepthCheck:
         if not self.measures:
             return []
         not_positive, ratios, correlations = np.transpose(self.measures)
-        sign, other_kind = (1, "metric") if self.is_relative else (-1, "relative")
+        sign, other_kind = (1, "metric or up_to_scale") if self.is_inverse else (-1, "relative")
         remarks = []
         if self.constant:
             remarks.append(f"all pixels have one value in {few(self.constant)}")

@@ -16,10 +16,9 @@ from dpt.data import Dataset
 from dpt.data.formats import io, pictures
 from dpt.data.loading import collate_eval
 from dpt.files import DataError, files_below, plain_name
-from dpt.metrics.protocols import PredictionKind
 from dpt.predict.records import RECORDS_FILE, InputRecord, PredictionSettings
 from dpt.segments import OBJECT_IDS
-from dpt.types import Batch, HeadOutput, OutputSpec, Sample, Target
+from dpt.types import DEPTH_UNITS, Batch, DepthKind, HeadOutput, OutputSpec, Sample, Target
 from dpt.validation import Positive, validate
 
 FOLDERS: dict[Target, tuple[str, ...]] = {
@@ -44,8 +43,10 @@ class DepthCoding:
     unit: str
 
     @property
-    def kind(self) -> PredictionKind:
-        return "metric" if self.unit in ("m", "metres") else "relative"
+    def kind(self) -> DepthKind:
+        if self.unit in ("m", "metres"):
+            return "metric"
+        return "up_to_scale" if self.unit == DEPTH_UNITS["up_to_scale"] else "relative"
 
 
 @dataclass(frozen=True)
@@ -208,7 +209,7 @@ class PredictedDataset:
         folder: Path,
         *,
         scale: float | None = None,
-        kind: PredictionKind | None = None,
+        kind: DepthKind | None = None,
     ) -> None:
         self.dataset, self.scale = dataset, scale
         recorded = recorded_files(folder)
@@ -220,15 +221,17 @@ class PredictedDataset:
                 raise ValueError(
                     f"{key}={value}: {folder / RECORDS_FILE} states the unit: leave it out"
                 )
-        stated: PredictionKind = "relative" if "relative" in kinds else "metric"
-        self.kind: PredictionKind = kind or stated
+        if len(kinds) > 1 and "depth" in self.folders:
+            raise DataError(
+                f"{folder / RECORDS_FILE}: holds depth of the kinds {' and '.join(sorted(kinds))}: "
+                "predict again so that all images have one, as with cameras for all or none"
+            )
+        self.kind: DepthKind = kind or ([*kinds, "metric"][0])
         settings = PredictionSettings.read(folder)
         class_names = settings.classes if settings else {}
         labels = tuple(class_names.get("labels", ()))
         declared: dict[Target, OutputSpec] = {
-            "depth": OutputSpec(
-                "depth", "depth", unit="m" if self.kind == "metric" else "relative inverse depth"
-            ),
+            "depth": OutputSpec("depth", "depth", unit=DEPTH_UNITS[self.kind]),
             "labels": OutputSpec(
                 "segmentation",
                 "logits",
@@ -315,6 +318,6 @@ class PredictedDataset:
         values = raw.astype(np.float32)
         if coding is not None:
             values = values * np.float32(coding.scale) + np.float32(coding.offset)
-            if coding.kind == "metric":
-                values[raw == 0] = np.nan  # metres that did not fit into 16 bits
+            if coding.kind != "relative":
+                values[raw == 0] = np.nan  # not finite, or metres that did not fit into 16 bits
         return values

@@ -6,7 +6,12 @@ two ranks with batch size 2 have the same gradient as one with batch size 4.
 
 from dpt.losses.combined import CombinedLoss
 from dpt.losses.contrastive import dino_loss, ibot_loss, nt_xent
-from dpt.losses.depth import GradientMatchingLoss, ScaleShiftInvariantLoss, SILogLoss
+from dpt.losses.depth import (
+    GradientMatchingLoss,
+    ScaleInvariantLoss,
+    ScaleShiftInvariantLoss,
+    SILogLoss,
+)
 from dpt.losses.masks import SetLoss
 from dpt.losses.normals import AngularLoss
 from dpt.losses.segmentation import CrossEntropyLoss, DiceLoss, FocalLoss, LovaszSoftmaxLoss

@@ -1,4 +1,4 @@
-"""Depth losses: scale-invariant log (metric), scale- and shift-invariant (relative), gradients.
+"""Depth losses: scale-invariant log (metric, up to scale), scale- and shift-invariant, gradients.
 
 All take ``prediction``, ``target`` (B, H, W) and ``valid`` bool (B, H, W) and return a scalar: the
 mean over the batch of one number per image, which is 0 for an image without valid pixels. (The
@@ -52,13 +52,8 @@ class SILogLoss(nn.Module):
         """Returns the loss; ``prediction`` and ``target`` are in metres."""
         _check_shapes(prediction, target, valid)
         variance_focus, factor, has_root = _FORMS[self.form]
-        valid = valid_range(target, valid, min_depth=0.0, max_depth=torch.inf)
-        prediction = torch.where(valid, at_least_float32(prediction), 1.0)
-        floored = prediction.clamp(min=self.eps)
-        error = floored.log() + (prediction - floored) / self.eps
-        error = error - torch.where(valid, at_least_float32(target), 1.0).log()
-        mean = masked_mean(error, valid)
-        variance = masked_mean((error - mean[:, None, None]).square(), valid)
+        error, valid = _log_error(prediction, target, valid, self.eps)
+        mean, variance = _mean_and_variance(error, valid)
         loss = variance + (1 - variance_focus) * mean.square()
         return (factor * (_sqrt(loss) if has_root else loss)).mean()
 
@@ -91,6 +86,41 @@ class GradientMatchingLoss(nn.Module):
             total = dx.abs().sum((1, 2)) + dy.abs().sum((1, 2))
             per_image = per_image + total / m.sum((1, 2)).clamp(min=1)
         return per_image.mean()
+
+
+class ScaleInvariantLoss(nn.Module):
+    """Log error of depth up to scale, which a factor of the prediction does not change.
+
+    sqrt(mean e² - (mean e)²) with e = ln(prediction) - ln(target) over an image's valid pixels
+    (Eigen et al. 2014, eq. 3), plus ``gradient_weight`` times gradient matching of e (Ranftl et al.
+    2020, eq. 11, in logarithms as Li and Snavely 2018, MegaDepth, section 4.2).
+
+    Args:
+        gradient_weight: 0 leaves gradient matching out.
+        gradient_scales: number of scales of gradient matching.
+        eps: > 0, where the logarithm is continued by its tangent, see :class:`SILogLoss`.
+    """
+
+    def __init__(
+        self,
+        *,
+        gradient_weight: NonNegative = 0.5,
+        gradient_scales: Count = 4,
+        eps: Positive = 1e-6,
+    ) -> None:
+        super().__init__()
+        self.gradient_weight, self.eps = gradient_weight, eps
+        self.gradient_matching = GradientMatchingLoss(scales=gradient_scales)
+
+    def forward(self, prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
+        """Returns the loss; ``target`` is in metres, ``prediction`` in any unit of depth."""
+        _check_shapes(prediction, target, valid)
+        error, valid = _log_error(prediction, target, valid, self.eps)
+        loss = _sqrt(_mean_and_variance(error, valid)[1]).mean()
+        if self.gradient_weight > 0:
+            gradients = self.gradient_matching(error, torch.zeros_like(error), valid)
+            loss = loss + self.gradient_weight * gradients
+        return loss
 
 
 class ScaleShiftInvariantLoss(nn.Module):
@@ -139,6 +169,25 @@ def _normalize(values: Tensor, valid: Tensor) -> Tensor:
     shift, scale = median_mad(values, valid)
     safe = torch.where(valid, at_least_float32(values), shift[:, None, None])
     return (safe - shift[:, None, None]) / scale[:, None, None]
+
+
+def _log_error(
+    prediction: Tensor, target: Tensor, valid: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    """Returns ln(prediction) - ln(target), and ``valid`` where the target has a logarithm.
+
+    Below ``eps`` the logarithm of the prediction is continued by its tangent.
+    """
+    valid = valid_range(target, valid, min_depth=0.0, max_depth=torch.inf)
+    prediction = torch.where(valid, at_least_float32(prediction), 1.0)
+    floored = prediction.clamp(min=eps)
+    error = floored.log() + (prediction - floored) / eps
+    return error - torch.where(valid, at_least_float32(target), 1.0).log(), valid
+
+
+def _mean_and_variance(values: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+    mean = masked_mean(values, valid)
+    return mean, masked_mean((values - mean[:, None, None]).square(), valid)
 
 
 def _sqrt(values: Tensor) -> Tensor:

@@ -15,12 +15,19 @@ from dpt.depthmath import (
 )
 from dpt.functional import sum_dtype
 from dpt.metrics.base import SumMetric, require_one_shape
-from dpt.metrics.protocols import PredictionKind, Protocol
+from dpt.metrics.protocols import Alignment, Protocol
+from dpt.types import DepthKind
 from dpt.validation import validate
 
 _LOWER_IS_BETTER = ("abs_rel", "sq_rel", "rmse", "rmse_log", "log10", "silog")
 DEPTH_ERRORS = (*_LOWER_IS_BETTER, "delta1", "delta2", "delta3")
 """The columns of :func:`depth_errors`."""
+_ALIGNMENTS: dict[DepthKind, Alignment] = {
+    "metric": "none",
+    "relative": "scale_shift",
+    "up_to_scale": "median",
+}
+"""The fit by default: what is unknown of each kind of prediction."""
 
 
 def depth_errors(prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
@@ -52,7 +59,7 @@ class DepthMetrics(SumMetric):
     Args:
         protocol: how depth is scored.
         prediction_kind: ``metric``: depth in metres. ``relative``: inverse depth up to an unknown
-            scale and shift.
+            scale and shift. ``up_to_scale``: depth up to an unknown scale.
         **settings: of a :class:`Protocol`, in place of those of ``protocol``.
     """
 
@@ -68,19 +75,20 @@ class DepthMetrics(SumMetric):
         self,
         protocol: Protocol | None = None,
         *,
-        prediction_kind: PredictionKind = "metric",
+        prediction_kind: DepthKind = "metric",
         all_pooled: bool = False,
         **settings: object,
     ) -> None:
         super().__init__()
         protocol = validate(Protocol, {**vars(protocol or Protocol()), **settings}, "protocol")
-        validate(PredictionKind, prediction_kind, "prediction_kind")
-        if prediction_kind == "relative" and protocol.alignment == "none":
+        validate(DepthKind, prediction_kind, "prediction_kind")
+        if prediction_kind != "metric" and protocol.alignment == "none":
             raise ValueError(
-                "relative predictions have no unit: set alignment to 'median' or 'scale_shift'"
+                f"{prediction_kind} predictions have no unit: set alignment to 'median' or "
+                "'scale_shift'"
             )
-        default = "none" if prediction_kind == "metric" else "scale_shift"
-        self.protocol: Protocol = replace(protocol, alignment=protocol.alignment or default)
+        alignment = protocol.alignment or _ALIGNMENTS[prediction_kind]
+        self.protocol: Protocol = replace(protocol, alignment=alignment)
         self.range = protocol.min_depth, protocol.max_depth or math.inf
         is_inverse = prediction_kind == "relative" or self.protocol.space == "inverse_depth"
         if is_inverse and self.protocol.alignment != "none" and self.range[1] == math.inf:

@@ -11,7 +11,7 @@ from dpt.validation import Metres
 
 Crop = Literal["none", "eigen_nyu", "eigen_kitti", "garg"]
 Box = tuple[int, int, int, int]
-PredictionKind = Literal["metric", "relative"]
+Alignment = Literal["none", "median", "scale_shift"]
 Note = str | float | bool
 """A fact in ``metrics.json`` about how scores were computed."""
 
@@ -39,10 +39,10 @@ class Protocol:
             480 × 640; or a box [top, bottom, left, right] in pixels of the ground truth, ends
             excluded.
         alignment: fit of each prediction to its ground truth. ``none``; ``median``: a factor that
-            makes the medians equal; ``scale_shift``: least squares. None is ``none`` for metric and
-            ``scale_shift`` for relative predictions.
-        space: of the fit; None for the space of the prediction (depth for metric predictions,
-            inverse depth for relative ones).
+            makes the medians equal; ``scale_shift``: least squares. None is ``none`` for metric
+            predictions, ``scale_shift`` for relative ones and ``median`` for those up to scale.
+        space: of the fit; None for the space of the prediction (inverse depth for relative
+            predictions, depth for others).
         resize: how predictions (of class scores the logits) get the size of their labels, and
             those of several scales the size of the image: papers differ. ``bilinear_aligned`` as in
             AdaBins and Depth Anything V2; ``bilinear``, without aligned corners, as in
@@ -58,7 +58,7 @@ class Protocol:
     min_depth: Metres = 1e-3
     max_depth: Metres | None = None
     crop: Crop | Box = "none"
-    alignment: Literal["none", "median", "scale_shift"] | None = None
+    alignment: Alignment | None = None
     space: Literal["inverse_depth"] | None = None
     resize: OutputResize | None = None
     flip: bool = False

@@ -4,7 +4,7 @@ Shapes: F fusion channels, (h, w) a map, (H, W) the image, K classes, D embeddin
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import ClassVar, Literal
 
@@ -26,7 +26,16 @@ from dpt.functional import (
 from dpt.nn.base import Encoder, Features, FusedMap, Head, HeadConfig, register_head
 from dpt.nn.bins import DepthBins
 from dpt.nn.masks import QueryConfig, require_per_class
-from dpt.types import EmbeddingOutput, HeadOutput, Masks, OutputSpec
+from dpt.types import (
+    DEPTH_UNITS,
+    DepthKind,
+    DepthMaps,
+    EmbeddingOutput,
+    HeadOutput,
+    HeadPrediction,
+    Masks,
+    OutputSpec,
+)
 from dpt.validation import MAX_METRES, NonNegative, Positive
 
 Upsampling = Literal["image", "double"]
@@ -39,11 +48,14 @@ class DepthHeadConfig(HeadConfig):
 
     Attributes:
         kind: ``relative`` gives inverse depth up to scale and shift, >= 0 (official DPT);
-            ``metric`` gives metres.
+            ``metric`` gives metres; ``up_to_scale`` gives depth up to scale, > 0 (Depth Anything
+            3).
         max_depth: largest depth in metres, of ``sigmoid``.
         activation: of ``metric``: ``sigmoid`` is max_depth · sigmoid(x), ``inverse`` is
             1 / max(scale · relu(x) + shift, 1e-8) (official DPT for NYU and KITTI), ``relu`` is
-            relu(x) + min_depth (DINOv2's heads).
+            relu(x) + min_depth (DINOv2's heads), ``exp`` is exp(x) (Depth Anything 3).
+        canonical_focal: of ``metric``: the output is metres for a camera of this focal length, see
+            :class:`dpt.types.OutputSpec`; None: it is metres for every camera.
         hidden_channels: output channels of the second convolution.
         scale, shift: of ``inverse``, from relative inverse depth to 1/metres.
         min_depth: of ``relu``, in metres.
@@ -52,24 +64,35 @@ class DepthHeadConfig(HeadConfig):
         upsample: ``image`` interpolates the first convolution's map to the image's size (a factor
             of 2 at patch size 16); ``double`` doubles it at any patch size and resizes the
             output (transformers, DINOv2's heads).
+        sky: a second branch predicts where the sky is: ``sigmoid`` its probability, ``relu`` a
+            value that is 0.3 and more in the sky (Depth Anything 3).
     """
 
-    kind: Literal["relative", "metric"] = "relative"
+    kind: DepthKind = "relative"
     max_depth: float | None = None
-    activation: Literal["sigmoid", "inverse", "relu"] = "sigmoid"
+    activation: Literal["sigmoid", "inverse", "relu", "exp"] = "sigmoid"
+    canonical_focal: Positive | None = None
     hidden_channels: int = Field(32, ge=1)
     scale: Positive = 1.0
     shift: NonNegative = 0.0
     min_depth: float = Field(0.0, ge=0, le=MAX_METRES)
     upsample: Upsampling = "image"
     bins: DepthBins | None = None
-    meanings: ClassVar[dict[str, tuple[str, ...]]] = {"conv3": ("kind", "activation", "bins")}
+    sky: Literal["none", "sigmoid", "relu"] = "none"
+    meanings: ClassVar[dict[str, tuple[str, ...]]] = {
+        "conv3": ("kind", "activation", "canonical_focal", "bins"),
+        "branches.sky.conv3": ("sky",),
+    }
 
     def __post_init__(self) -> None:
         if self.kind == "relative":
             self.activation, self.min_depth, self.bins = "relu", 0.0, None
+        if self.kind == "up_to_scale":
+            self.activation, self.bins = "exp", None
         if self.bins is not None:
             self.activation, self.min_depth = "relu", 0.0
+        if self.kind != "metric":
+            self.canonical_focal = None
         if self.activation != "sigmoid":
             self.max_depth = None
         elif not 0 < (self.max_depth or 0) <= MAX_METRES:
@@ -82,22 +105,37 @@ class DepthHeadConfig(HeadConfig):
         if self.activation != "relu":
             self.min_depth = 0.0
 
+    @property
+    def output(self) -> OutputSpec:
+        bound = 1 / self.shift if self.shift else self.max_depth
+        value_range = None if bound is None else (0.0, bound)
+        if self.bins is not None:
+            value_range = self.bins.min_depth, self.bins.max_depth
+        threshold = {"sigmoid": 0.5, "relu": 0.3}.get(self.sky)
+        return OutputSpec(
+            "depth",
+            "depth",
+            unit=DEPTH_UNITS[self.kind],
+            canonical_focal=self.canonical_focal,
+            value_range=value_range,
+            record=DepthMaps if threshold else None,
+            extra=(OutputSpec("sky", "map", threshold=threshold),) if threshold else (),
+        )
+
     def build(self, encoder: Encoder, fusion_channels: int) -> Head:
         return DepthHead(self, fusion_channels)
 
 
 class DepthHead(Head):
-    """Predicts the depth of each pixel, (B, H, W), from the feature map (B, F, h, w)."""
+    """Predicts the depth of each pixel, (B, H, W), from the feature map (B, F, h, w).
+
+    With ``sky`` the prediction is a :class:`dpt.types.DepthMaps`.
+    """
 
     def __init__(self, config: DepthHeadConfig, in_channels: int) -> None:
         super().__init__()
         self.config = config
-        unit = "m" if config.kind == "metric" else "relative inverse depth"
-        bound = 1 / config.shift if config.shift else config.max_depth
-        value_range = None if bound is None else (0.0, bound)
-        if config.bins is not None:
-            value_range = (config.bins.min_depth, config.bins.max_depth)
-        self.output = OutputSpec("depth", "depth", unit=unit, value_range=value_range)
+        self.output = config.output
         hidden = config.hidden_channels
         self.conv1 = nn.Conv2d(in_channels, in_channels // 2, kernel_size=3, padding=1)
         self.conv2 = nn.Conv2d(in_channels // 2, hidden, kernel_size=3, padding=1)
@@ -107,27 +145,66 @@ class DepthHead(Head):
             # a ReLU whose input starts below zero at every pixel would have no gradient
             assert self.conv3.bias is not None
             nn.init.constant_(self.conv3.bias, 1.0)
+        self.branches = nn.ModuleDict()
+        if config.sky != "none":
+            activate = torch.sigmoid if config.sky == "sigmoid" else torch.relu
+            self.branches["sky"] = Branch(in_channels // 2, config, activate)
 
-    def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
+    def forward(self, features: Features, size: tuple[int, int]) -> HeadPrediction:
         x = upsample_conv2d(*features.maps[-1], self.conv1)
-        double = (2 * x.shape[-2], 2 * x.shape[-1])
-        x = upsample_conv2d(x, size if self.config.upsample == "image" else double, self.conv2)
-        assert self.conv3.bias is not None
-        with without_autocast(x.device):  # bf16 would round 30 m to 0.125 m
-            x, weight, bias = map(at_least_float32, (x, self.conv3.weight, self.conv3.bias))
-            x = self._activate(F.conv2d(torch.relu(x), weight, bias))
-            return resize(x, size).squeeze(1)
+        layers = self.conv2, self.conv3
+        depth = last_layers(x, size, *layers, self._activate, self.config.upsample)
+        if "sky" not in self.branches:
+            return depth
+        return DepthMaps(depth, sky=self.branches["sky"](x, size))
 
     def _activate(self, x: Tensor) -> Tensor:
         config = self.config
         if config.bins is not None:
             return config.bins.to_depth(x)
+        if config.activation == "exp":
+            return torch.exp(x)
         if config.activation == "sigmoid":
             assert config.max_depth is not None
             return torch.sigmoid(x) * config.max_depth
         if config.activation == "inverse":
             return 1 / (config.scale * torch.relu(x) + config.shift).clamp_min(1e-8)
         return torch.relu(x) + config.min_depth if config.min_depth else torch.relu(x)
+
+
+class Branch(nn.Module):
+    """Predicts a map (B, H, W) beside depth, by two convolutions as those of depth.
+
+    The head holds it in ``branches``: weights without it can be loaded into a head that has it.
+    """
+
+    def __init__(
+        self, in_channels: int, config: DepthHeadConfig, activate: Callable[[Tensor], Tensor]
+    ) -> None:
+        super().__init__()
+        self.activate, self.upsample = activate, config.upsample
+        self.conv2 = nn.Conv2d(in_channels, config.hidden_channels, kernel_size=3, padding=1)
+        self.conv3 = nn.Conv2d(config.hidden_channels, 1, kernel_size=1)
+
+    def forward(self, x: Tensor, size: tuple[int, int]) -> Tensor:
+        return last_layers(x, size, self.conv2, self.conv3, self.activate, self.upsample)
+
+
+def last_layers(
+    x: Tensor,
+    size: tuple[int, int],
+    conv2: nn.Conv2d,
+    conv3: nn.Conv2d,
+    activate: Callable[[Tensor], Tensor],
+    upsample: Upsampling,
+) -> Tensor:
+    """Returns the map (B, H, W) at ``size`` that two convolutions make of (B, C, h, w)."""
+    double = (2 * x.shape[-2], 2 * x.shape[-1])
+    x = upsample_conv2d(x, size if upsample == "image" else double, conv2)
+    assert conv3.bias is not None
+    with without_autocast(x.device):  # bf16 would round 30 m to 0.125 m
+        x, weight, bias = map(at_least_float32, (x, conv3.weight, conv3.bias))
+        return resize(activate(F.conv2d(torch.relu(x), weight, bias)), size).squeeze(1)
 
 
 @register_head("normals")

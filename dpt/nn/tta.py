@@ -141,7 +141,12 @@ def multi_scale(
         scaled = images
         if size != (height, width):
             scaled = F.interpolate(images, size=size, mode="bilinear", antialias=True)
-        return {k: resized(v, specs[k], (height, width), resize) for k, v in model(scaled).items()}
+        zoom = (size[0] / height + size[1] / width) / 2  # of the focal length in pixels
+        return {
+            k: resized(v, specs[k], (height, width), resize)
+            * (1.0 if specs[k].canonical_focal is None else zoom)
+            for k, v in model(scaled).items()
+        }
 
     return _mean((view(scale) for scale in scales), specs)
 

@@ -207,6 +207,7 @@ class ViTConfig(EncoderConfig):
         num_later_blocks: number of blocks after the last of ``out_indices``, run by a head (EoMT);
             the LayerNorm then follows them instead of the returned tokens.
         final_norm: apply one LayerNorm to every output (Depth Anything: True, official DPT: False).
+        final_norm_eps: of that LayerNorm; None for ``norm_eps`` (Depth Anything 3: another one).
         padding: see :class:`dpt.nn.base.Encoder`.
     """
 
@@ -234,6 +235,7 @@ class ViTConfig(EncoderConfig):
     out_indices: tuple[int, ...] = (2, 5, 8, 11)
     num_later_blocks: int = Field(0, ge=0)
     final_norm: bool = False
+    final_norm_eps: Positive | None = None
     padding: Padding = "bottom_right"
 
     def __post_init__(self) -> None:
@@ -309,7 +311,8 @@ class VisionTransformer(Encoder):
         count = config.out_indices[-1] + 1 + config.num_later_blocks
         self.blocks = nn.ModuleList(self.make_block(i) for i in range(count))
         has_norm = config.final_norm or config.num_later_blocks
-        self.norm = nn.LayerNorm(dim, eps=config.norm_eps) if has_norm else nn.Identity()
+        final_eps = config.final_norm_eps or config.norm_eps
+        self.norm = nn.LayerNorm(dim, eps=final_eps) if has_norm else nn.Identity()
         self.init_weights()
 
     def make_block(self, index: int) -> Block:

@@ -50,6 +50,7 @@ class Objective(Student, ABC):
     Attributes:
         head: name of the head and of its output.
         target: the label that the head needs; None if it is trained on images alone.
+        more_targets: labels that the loss reads where they exist, besides ``target``.
         scored_by: a label that ``dpt evaluate`` can score by, besides ``target``.
         dense: whether there is a prediction for each pixel, or one for each image.
         views: smallest number of views (``augment.views``) that the loss compares; 0 if the head is
@@ -68,6 +69,7 @@ class Objective(Student, ABC):
     views: ClassVar[int] = 0
     resize: OutputResize = "bilinear_aligned"
     metrics: SumMetric
+    more_targets: Sequence[Target] = ()
 
     def __init__(self, *, weight: float = 1.0) -> None:
         super().__init__()

@@ -2,34 +2,49 @@
 
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from dpt.data.base import Dataset
-from dpt.depthmath import valid_range
-from dpt.losses.depth import ScaleShiftInvariantLoss, SILogLoss
+from dpt.depthmath import focal_ratio, masked_mean, valid_range
+from dpt.files import few
+from dpt.losses.depth import ScaleInvariantLoss, ScaleShiftInvariantLoss, SILogLoss
 from dpt.metrics.depth import DepthMetrics
-from dpt.metrics.protocols import PredictionKind, Protocol
+from dpt.metrics.protocols import Protocol
 from dpt.objectives.base import Objective, nearest
-from dpt.types import Batch, HeadOutput, OutputSpec
-from dpt.validation import Metres, Plain, PlainMapping
+from dpt.objectives.batches import take
+from dpt.types import (
+    DEPTH_UNITS,
+    IGNORE_INDEX,
+    Batch,
+    DepthKind,
+    DepthMaps,
+    HeadOutput,
+    HeadPrediction,
+    OutputSpec,
+    Sample,
+)
+from dpt.validation import Metres, Plain, PlainMapping, Positive
 from dpt.viz import depth_panel
 
 log = logging.getLogger("dpt")
 
-_LOSSES: dict[PredictionKind, type[nn.Module]] = {
+SKY = "sky"  # the name of a class
+SkySource = Literal["labels", "invalid"]
+_LOSSES: dict[DepthKind, type[nn.Module]] = {
     "metric": SILogLoss,
     "relative": ScaleShiftInvariantLoss,
+    "up_to_scale": ScaleInvariantLoss,
 }
 
 
-def default_loss(*, kind: PredictionKind) -> nn.Module:
-    """Returns SILog for metric depth, the scale-and-shift-invariant loss for relative depth."""
+def default_loss(*, kind: DepthKind) -> nn.Module:
+    """Returns SILog for metric depth, the loss without shift or scale for relative depth."""
     return _LOSSES[kind]()
 
 
@@ -38,11 +53,18 @@ class DepthObjective(Objective):
 
     Args:
         kind: ``metric`` predictions are scored as they are; ``relative`` ones after a least-squares
-            fit of scale and shift to each image's inverse depth.
+            fit of scale and shift to each image's inverse depth; ``up_to_scale`` ones after a fit
+            of their median.
         max_depth: in metres; bounds the head's output. Pixels beyond are not scored, nor trained on
             if the kind is ``metric``.
         min_depth: in metres; likewise for nearer pixels.
         loss: called with prediction, target and valid, each (B, H, W); None for the kind's default.
+        canonical_focal: of metric depth: the network predicts metres for a camera of this focal
+            length in pixels, and ``Batch["K"]`` makes them metres of the image's camera; images
+            without a camera are neither trained on nor scored. None: metres without cameras.
+        sky_from: what the head's sky is trained by: ``labels``, the class ``sky_class``; or
+            ``invalid``, pixels without depth of images that have some. None: it is not trained.
+        sky_class: id of the class; None for the one that the data names "sky".
     """
 
     head = "depth"
@@ -53,16 +75,28 @@ class DepthObjective(Objective):
     def __init__(
         self,
         *,
-        kind: PredictionKind = "metric",
+        kind: DepthKind = "metric",
         max_depth: Metres,
         min_depth: Metres = 1e-3,
         loss: nn.Module | None = None,
         weight: float = 1.0,
+        canonical_focal: Positive | None = None,
+        sky_from: SkySource | None = None,
+        sky_class: int | None = None,
     ) -> None:
         super().__init__(weight=weight)
         self.kind, self.max_depth, self.min_depth = kind, max_depth, min_depth
-        self.head_settings = {"kind": kind}
-        if kind == "metric":
+        self.canonical_focal = canonical_focal
+        self.sky_from, self.sky_class = sky_from, sky_class
+        self.more_targets = ("labels",) if sky_from == "labels" else ()
+        self.has_warned = False
+        self.head_settings = {"kind": kind, "canonical_focal": canonical_focal}
+        if canonical_focal is not None:
+            if kind != "metric":
+                fault = f"canonical_focal={canonical_focal} is for metric depth, not kind={kind}"
+                raise ValueError(f"{fault}: leave it out")
+            self.head_settings["activation"] = "exp"
+        elif kind == "metric":
             self.head_settings |= {"max_depth": max_depth, "activation": "sigmoid"}
         self.loss = loss or default_loss(kind=kind)
         types = [type(module) for module in self.loss.modules()]
@@ -76,11 +110,22 @@ class DepthObjective(Objective):
 
     @classmethod
     def from_data(cls, data: Dataset, settings: PlainMapping) -> Plain:
-        return {"max_depth": data.info.max_depth} if settings.get("max_depth") is None else {}
+        of_data: Plain = {}
+        if settings.get("max_depth") is None:
+            of_data["max_depth"] = data.info.max_depth
+        if settings.get("sky_from") == "labels" and settings.get("sky_class") is None:
+            if SKY not in data.info.class_names:
+                fault = f"sky_from=labels: no class of this data is called {SKY}"
+                raise ValueError(
+                    f"{fault} ({few(data.info.class_names) or 'it has none'}): set "
+                    "task.sky_class=ID, or task.sky_from=invalid"
+                )
+            of_data["sky_class"] = data.info.class_names.index(SKY)
+        return of_data
 
     @classmethod
     def from_output(cls, output: OutputSpec, data: Dataset, protocol: Protocol) -> Self:
-        kind: PredictionKind = "relative" if output.is_inverse_depth else "metric"
+        kind = output.depth_kind
         limit = data.info.max_depth or math.inf
         max_depth = protocol.max_depth or limit
         if max_depth > limit:
@@ -89,7 +134,7 @@ class DepthObjective(Objective):
                 max_depth,
                 limit,
             )
-        objective = cls(kind=kind, max_depth=max_depth)
+        objective = cls(kind=kind, max_depth=max_depth, canonical_focal=output.canonical_focal)
         objective.metrics = DepthMetrics(
             replace(protocol, max_depth=max_depth), prediction_kind=kind, all_pooled=True
         )
@@ -99,16 +144,65 @@ class DepthObjective(Objective):
     def notes(self) -> Plain:
         return self.metrics.protocol.depth_notes()
 
+    def remarks(self, samples: Sequence[Sample]) -> Iterator[str]:
+        trained = [sample for sample in samples if "depth" in sample]
+        missing = [sample.get("name", "") for sample in trained if "K" not in sample]
+        if self.canonical_focal is None or not missing:
+            return
+        fault = f"task.canonical_focal={self.canonical_focal:g}: {len(missing)} of the "
+        fault += f"{len(trained)} training images that were read have no camera, such as "
+        if len(missing) == len(trained):
+            raise ValueError(
+                f"{fault}{missing[0]}: choose data with cameras, or leave canonical_focal out"
+            )
+        yield f"{fault}{few(missing)}: their depth is not trained"
+
+    def add_outputs(self, head: nn.Module, output: HeadOutput, batch: Batch) -> HeadOutput:
+        """Makes canonical depth metres of the cameras; images without one keep their values."""
+        if self.canonical_focal is None:
+            return output
+        ratio = self._focal_ratio(batch).nan_to_num(nan=1.0).to(output.tensor.device)
+        return output.with_tensor(output.tensor * ratio[:, None, None])
+
+    def _focal_ratio(self, batch: Batch) -> Tensor:
+        """Returns by what canonical depth becomes metres (B,); NaN without a camera."""
+        if "K" not in batch:
+            return torch.full((len(batch["index"]),), torch.nan)
+        assert self.canonical_focal is not None
+        return focal_ratio(batch["K"], self.canonical_focal)
+
+    def with_camera(self, valid: Tensor, batch: Batch) -> Tensor:
+        """Returns ``valid`` (B, H, W), all False for an image whose metres need a camera."""
+        if self.canonical_focal is None:
+            return valid
+        return valid & self._focal_ratio(batch).isfinite().to(valid.device)[:, None, None]
+
     def losses(self, output: HeadOutput, batch: Batch) -> dict[str, Tensor]:
         depth, valid = batch["depth"], self.within_range(batch["depth"], batch["valid"])
+        valid = self.with_camera(valid, batch)
         if "mixed" in batch:
             rows, kept = batch["mixed"].unlabelled[:, None, None], batch["mixed"].kept
-            if self.kind == "relative":  # measured depth has another scale than the teacher's
+            if self.kind != "metric":  # measured depth has another scale than the teacher's
                 valid = valid & ~(rows & kept)
             else:
                 is_pseudo = valid & rows & ~kept
                 valid = valid & ~self.worst_pixels(output.tensor, depth, is_pseudo)
-        return {"loss_depth": self.weight * self.loss(output.tensor, depth, valid)}
+        terms = {"loss_depth": self.weight * self.loss(output.tensor, depth, valid)}
+        if self.sky_from is not None:
+            terms["loss_sky"] = self.weight * self._sky_loss(output.prediction, batch)
+        return terms
+
+    def _sky_loss(self, prediction: HeadPrediction, batch: Batch) -> Tensor:
+        """Returns the mean squared error of the sky, which is 1 in the sky and 0 elsewhere."""
+        if not isinstance(prediction, DepthMaps) or prediction.sky is None:
+            raise ValueError(f"sky_from={self.sky_from}: the head has no sky: set task.sky=sigmoid")
+        is_sky = ~batch["valid"]
+        counted = batch["valid"].flatten(1).any(dim=1)[:, None, None].expand_as(is_sky)
+        if self.sky_from == "labels":
+            assert self.sky_class is not None
+            is_sky = batch["labels"] == self.sky_class
+            counted = batch["labels"] != IGNORE_INDEX
+        return masked_mean((prediction.sky - is_sky.float()).square(), counted).mean()
 
     @torch.no_grad()
     def worst_pixels(self, prediction: Tensor, depth: Tensor, is_pseudo: Tensor) -> Tensor:
@@ -129,14 +223,19 @@ class DepthObjective(Objective):
 
     def within_range(self, depth: Tensor, valid: Tensor) -> Tensor:
         """Returns ``valid`` (B, H, W) without depths that a metric head cannot reach."""
-        if self.kind == "relative":
+        if self.kind != "metric":
             return valid_range(depth, valid, min_depth=0.0, max_depth=math.inf)
         return valid_range(depth, valid, min_depth=self.min_depth, max_depth=self.max_depth)
 
     def teacher_mismatch(self, output: OutputSpec) -> str | None:
-        if self.kind == "metric" and output.is_inverse_depth:
-            return "its depth is relative and has no metres: set task.kind=relative"
+        kind = output.depth_kind
+        order: Sequence[DepthKind] = ("metric", "up_to_scale", "relative")  # each knows less
+        if order.index(kind) > order.index(self.kind):
+            return f"its {DEPTH_UNITS[kind]} is not {self.kind}: set task.kind={kind}"
         return None
+
+    def usable(self, teacher: Tensor, batch: Batch) -> Tensor:
+        return torch.where(self.with_camera(teacher > 0, batch), teacher, torch.nan)
 
     def distil(self, output: HeadOutput, teacher: Tensor, temperature: float) -> Tensor:
         """Returns the loss, with the teacher's depth in place of measured depth."""
@@ -144,13 +243,31 @@ class DepthObjective(Objective):
         loss: Tensor = self.loss(output.tensor, teacher, valid)
         return self.weight * loss
 
+    def ground_truth(self, batch: Batch, k: int) -> tuple[Tensor, ...]:
+        depth, valid = super().ground_truth(batch, k)
+        return depth, self.with_camera(valid, take(batch, [k]))
+
+    def update(self, output: HeadOutput, batch: Batch) -> None:
+        if self.canonical_focal is not None and not self.has_warned:
+            is_missing = self._focal_ratio(batch).isnan().tolist()
+            missing = [name for name, gone in zip(batch["name"], is_missing, strict=True) if gone]
+            self.has_warned = bool(missing)
+            if missing:
+                text = "depth of images without a camera, such as %s, is not scored: metres need it"
+                log.warning(text, missing[0])
+        super().update(output, batch)
+
     def panel(
         self, image: np.ndarray, output: HeadOutput, labels: Batch, spec: OutputSpec
     ) -> np.ndarray:
-        """Returns pictures of depth as it is scored, aligned and on the pixels that count."""
+        """Returns pictures of depth as it is scored, aligned and on the pixels that count; what is
+        predicted as sky is black."""
         depth, valid = self.ground_truth(labels, 0)
         prediction = self.predict(output.prediction, depth.shape[-2:])
         metres, counted = self.metrics.in_metres(prediction, depth, valid)
+        if isinstance(output.prediction, DepthMaps) and output.prediction.sky is not None:
+            sky = self.predict(output.prediction.sky, depth.shape[-2:])
+            metres[sky >= spec.extra_named("sky").threshold] = torch.nan
         return depth_panel(
             image,
             depth[0].numpy(force=True),
@@ -163,6 +280,6 @@ class DepthObjective(Objective):
         maps = torch.cat([nearest(self.masked_target(labels), size) for labels in samples])
         overall, per_position = maps.nanmedian(), maps.nanmedian(dim=0, keepdim=True).values
         per_position = torch.where(per_position.isnan(), overall, per_position)
-        if self.kind == "relative":
+        if self.kind == "relative":  # the predictors are nearer where they are larger
             overall, per_position = overall.reciprocal(), per_position.reciprocal()
         return {"constant": overall.expand_as(per_position), "per position": per_position}

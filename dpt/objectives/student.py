@@ -5,7 +5,7 @@ from typing import ClassVar
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dpt.types import HeadOutput, OutputSpec
+from dpt.types import Batch, HeadOutput, OutputSpec
 
 
 class Student(nn.Module):
@@ -22,6 +22,10 @@ class Student(nn.Module):
     def teacher_mismatch(self, output: OutputSpec) -> str | None:
         """Returns why a teacher with this output cannot be used; None if it can."""
         return None
+
+    def usable(self, teacher: Tensor, batch: Batch) -> Tensor:
+        """Returns a teacher's prediction with NaN where the student cannot be compared with it."""
+        return teacher
 
     def distil(self, output: HeadOutput, teacher: Tensor, temperature: float) -> Tensor:
         """Returns the distance from a teacher, a weighted scalar; the mean absolute one by default.

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.optim.swa_utils import AveragedModel
 
-from dpt.depthmath import inverse_depth
+from dpt.depthmath import focal_ratio, inverse_depth
 from dpt.model import DPT
 from dpt.objectives.base import Objective
 from dpt.types import Batch, EmbeddingOutput, HeadOutput
@@ -49,10 +49,10 @@ class Teacher:
         """
         return batch
 
-    def losses(self, outputs: Mapping[str, HeadOutput], images: Tensor) -> dict[str, Tensor]:
+    def losses(self, outputs: Mapping[str, HeadOutput], batch: Batch) -> dict[str, Tensor]:
         """Returns weighted scalar terms by name.
 
-        ``outputs`` are those of the trained model for ``images``, uint8 (B, 3, H, W).
+        ``outputs`` are those of the trained model for the images of ``batch``.
         """
         return {}
 
@@ -99,12 +99,12 @@ class FrozenTeacher(Teacher):
         taught = ", ".join(o.head for o in self.objectives)
         log.info("teacher: %s (%s), for %s", self.path, self.model.config.name, taught)
 
-    def losses(self, outputs: Mapping[str, HeadOutput], images: Tensor) -> dict[str, Tensor]:
-        targets = predict(self.model, images)
+    def losses(self, outputs: Mapping[str, HeadOutput], batch: Batch) -> dict[str, Tensor]:
+        targets = predict(self.model, batch["image"], batch.get("K"))
         terms = {}
         for objective in self.objectives:
             name = objective.head
-            target = targets[name].tensor
+            target = objective.usable(targets[name].tensor, batch)
             distance = objective.distil(outputs[name], target, temperature=self.temperature)
             terms[f"teacher_{name}"] = self.weight * distance
         return terms
@@ -201,7 +201,7 @@ class PseudoLabelTeacher(MovingAverageTeacher):
         if "mixed" not in batch or progress < self.start:
             return batch
         weak, rows, kept = batch["mixed"]
-        outputs = predict(self.model, weak[rows])
+        outputs = predict(self.model, weak[rows], batch["K"][rows] if "K" in batch else None)
         size = (weak.shape[-2], weak.shape[-1])
         labels: dict[str, Tensor] = {}
         for objective in self.objectives:
@@ -215,8 +215,11 @@ class PseudoLabelTeacher(MovingAverageTeacher):
 
 
 @torch.no_grad()
-def predict(model: DPT, images: Tensor) -> dict[str, HeadOutput]:
-    """Returns the outputs for uint8 images (B, 3, H, W); inverse depth is returned as depth."""
+def predict(model: DPT, images: Tensor, K: Tensor | None = None) -> dict[str, HeadOutput]:
+    """Returns the outputs for uint8 images (B, 3, H, W); inverse depth is returned as depth.
+
+    Canonical depth is returned in metres of the cameras ``K`` (B, 3, 3), NaN without a camera.
+    """
     model = model.to(images.device)
     inputs = model.preprocessing.normalize(images).to(next(model.parameters()).dtype)
     outputs: dict[str, HeadOutput] = model(inputs, raw=True)
@@ -224,6 +227,14 @@ def predict(model: DPT, images: Tensor) -> dict[str, HeadOutput]:
         if spec.is_inverse_depth:
             prediction = outputs[name].tensor
             outputs[name].prediction = inverse_depth(prediction, prediction > 0)
+        elif spec.canonical_focal is not None:
+            K = (
+                images.new_full((len(images), 3, 3), torch.nan, dtype=torch.float32)
+                if K is None
+                else K
+            )
+            ratio = focal_ratio(K, spec.canonical_focal)
+            outputs[name].prediction = outputs[name].tensor * ratio[:, None, None]
     return outputs
 
 

@@ -36,11 +36,11 @@ def depth_coding(name: str, prediction: Prediction) -> tuple[float, float]:
     """Returns (scale, offset) of a 16-bit PNG: depth = value × scale + offset.
 
     Metres have one scale for all images: millimetres if the model's depth is at most 65.5 m, 1/256
-    m (KITTI's) if it is larger or unbounded, a coarser one beyond 256 m. Relative depth is
-    stretched from the smallest to the largest value.
+    m (KITTI's) if it is larger or unbounded, a coarser one beyond 256 m. Relative inverse depth is
+    stretched from the smallest to the largest value, depth up to scale from 0 to the largest.
     """
     depth, spec = prediction.arrays[name], prediction.outputs[name]
-    if not spec.is_inverse_depth:
+    if spec.depth_kind == "metric":
         largest = spec.value_range[1] if spec.value_range else _LARGEST * KITTI_SCALE
         if largest <= _LARGEST * MILLIMETRE:
             return MILLIMETRE, 0.0
@@ -48,7 +48,7 @@ def depth_coding(name: str, prediction: Prediction) -> tuple[float, float]:
     finite = depth[np.isfinite(depth)]
     if not finite.size:
         return 1.0, 0.0
-    low, high = float(finite.min()), float(finite.max())
+    low, high = float(finite.min()) if spec.is_inverse_depth else 0.0, float(finite.max())
     return (high - low) / _LARGEST or 1.0, low
 
 
@@ -56,14 +56,14 @@ def depth_to_uint16(name: str, prediction: Prediction) -> np.ndarray:
     """Returns depth as uint16 (H, W), coded as :func:`depth_coding` says.
 
     Values that are not finite are 0, and so are metres that do not fit into 16 bits: clipped, they
-    would be wrong depths. Metres that would be rounded to 0 are 1.
+    would be wrong depths. Depth that would be rounded to 0 is 1.
     """
     scale, offset = depth_coding(name, prediction)
     with np.errstate(invalid="ignore"):
         value = np.rint((prediction.arrays[name] - np.float32(offset)) / np.float32(scale))
-        if prediction.outputs[name].is_inverse_depth:  # the largest may be rounded up
+        if prediction.outputs[name].depth_kind != "metric":  # the largest may be rounded up
             np.minimum(value, _LARGEST, out=value)
-        else:
+        if not prediction.outputs[name].is_inverse_depth:
             value[value == 0] = 1
         value[~((value >= 0) & (value <= _LARGEST))] = 0  # NaN too
     return value.astype(np.uint16)

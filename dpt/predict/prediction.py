@@ -69,7 +69,7 @@ class Prediction:
 
     @property
     def depth(self) -> np.ndarray | None:
-        """float32 (H, W) in ``unit``."""
+        """float32 (H, W) in ``unit``; NaN in the sky, if the model predicts where it is."""
         return self._first("depth")
 
     @property
@@ -184,8 +184,9 @@ def require_points(spec: OutputSpec | None) -> OutputSpec:
 
 
 def depth_unit(spec: OutputSpec | None) -> str | None:
-    """Returns the unit of a depth output: ``metres``, or ``relative inverse depth``, 1 / depth up
-    to an unknown scale and shift (larger is nearer); None without such an output."""
+    """Returns the unit of a depth output: ``metres``; ``relative inverse depth``, 1 / depth up to
+    an unknown scale and shift (larger is nearer); ``relative depth``, depth up to an unknown scale
+    (larger is farther); None without such an output."""
     if spec is None:
         return None
-    return "relative inverse depth" if spec.is_inverse_depth else "metres"
+    return "metres" if spec.depth_kind == "metric" else spec.unit

@@ -3,12 +3,13 @@
 Shapes: (H, W) the image, (h, w) the network's input, C channels or classes.
 """
 
+import logging
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, islice
 from pathlib import Path
-from typing import TypeVar, overload
+from typing import Literal, TypeVar, overload
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from dpt.data.formats.cameras import CameraSource
 from dpt.data.resize import resize_image
-from dpt.depthmath import at_least_float32
+from dpt.depthmath import at_least_float32, focal_ratio
 from dpt.functional import chunked_argmax, resize, upsample
 from dpt.geometry import Camera
 from dpt.model import DPT
@@ -29,11 +30,15 @@ from dpt.predict.runtime import Precision, Runtime, TorchRuntime
 from dpt.predict.tiling import predict_tiles
 from dpt.process import lack_of_memory
 from dpt.segments import SegmentMap, panoptic_segments
-from dpt.types import OutputSpec
+from dpt.types import DEPTH_UNITS, OutputSpec
 from dpt.validation import Count, validate
 
 T = TypeVar("T")
+SkyRule = Literal["invalid", "far", "keep"]
 
+log = logging.getLogger("dpt")
+
+MIN_SKY_PIXELS = 11  # of the sky, and of the rest, for the rule "far"
 SEGMENT_PIXELS = 2**21  # segments of larger images are computed at this number of pixels
 
 
@@ -64,9 +69,12 @@ class Predictor:
         flip: average the predictions (class probabilities) for the image and its mirror image.
         tile: side in pixels of overlapping tiles, by which larger images are predicted: more
             detail, more passes. None: whole images only. See :mod:`dpt.predict.tiling`.
+        sky: what becomes of depth where a depth head predicts sky, see :func:`replace_sky`;
+            ``keep`` leaves it as it is.
 
     Attributes:
-        outputs: declaration of each output; a calibrated depth is declared in metres.
+        outputs: declaration of each output of an image without a camera; a calibrated depth is
+            declared in metres.
         calibration: converts the first depth output to metres; None leaves it as it is.
         guess: the camera of images of which none is known or predicted.
     """
@@ -80,8 +88,11 @@ class Predictor:
         precision: Precision = "fp32",
         flip: bool = False,
         tile: int | None = None,
+        sky: SkyRule = "invalid",
     ) -> None:
         self.batch_size: int = validate(Count, batch_size, "batch_size")
+        self.sky: SkyRule = validate(SkyRule, sky, "sky")
+        self._has_warned = False
         self.tile: int | None = validate(Count | None, tile, "tile")
         if isinstance(model, str | Path):
             model = DPT.from_pretrained(model)
@@ -103,10 +114,25 @@ class Predictor:
 
     @property
     def outputs(self) -> dict[str, OutputSpec]:
-        outputs = dict(self.runtime.outputs)
-        if self.calibration is not None and self._depth is not None:
-            limits = self.calibration.min_depth, self.calibration.max_depth
-            outputs[self._depth.name] = replace(self._depth, unit="m", value_range=limits)
+        return self.outputs_for(None)
+
+    def outputs_for(self, camera: Camera | None) -> dict[str, OutputSpec]:
+        """Returns the declaration of each output for a camera of the network's input.
+
+        Canonical depth is in metres with a camera, and known up to scale without one.
+        """
+        outputs, depth = dict(self.runtime.outputs), self._depth
+        if depth is None:
+            return outputs
+        unit, limits, canonical_focal = depth.unit, depth.value_range, depth.canonical_focal
+        if self.calibration is not None:
+            unit, limits = "m", (self.calibration.min_depth, self.calibration.max_depth)
+        elif canonical_focal is not None and camera is None:
+            unit = DEPTH_UNITS["up_to_scale"]
+        elif canonical_focal is not None and camera is not None and limits is not None:
+            ratio = _ratio(camera, canonical_focal)
+            limits = limits[0] * ratio, limits[1] * ratio
+        outputs[depth.name] = replace(depth, unit=unit, value_range=limits, canonical_focal=None)
         return outputs
 
     @overload
@@ -126,7 +152,8 @@ class Predictor:
 
         An image is a path, uint8 (H, W, 3) RGB, a PIL image or a tensor (uint8 (3, H, W), or float
         in 0..1); for a model of bands a path, an array (H, W, C) or a tensor (C, H, W) of numbers
-        in the unit of the training files.
+        in the unit of the training files. A model with a canonical focal length needs cameras for
+        metres.
 
         Args:
             cameras: that of all images, or of each; images of another size are taken for scaled
@@ -219,6 +246,8 @@ class Predictor:
             values |= predict_tiles(
                 image.large, values, window=window, predict=self._run_tiles, outputs=dense
             )
+        known = image.camera or self._camera(values, image.size)
+        camera = None if known is None else known.camera.resized(image.input.shape[:2])
         arrays: dict[str, np.ndarray] = {}
         scores: dict[str, np.ndarray] = {}
         for name, spec in self.runtime.outputs.items():
@@ -232,13 +261,14 @@ class Predictor:
             else:
                 result = values[name][0]
                 result = result.softmax(0) if spec.kind == "logits" else result
-            result = self.in_range(name, result)
+            result = self.in_range(name, result, camera)
             array = np.array(result.cpu().numpy(), order="C")  # a copy, not a view of the batch
             is_wide = spec.kind == "logits" and result.dtype == torch.int32
             arrays[name] = array.astype(np.uint16) if is_wide else array
         not_finite = tuple(name for name in arrays if not values[name].isfinite().all())
-        known = image.camera or self._camera(values, image.size)
-        return Prediction(arrays, self.outputs, not_finite, scores, known)
+        outputs = self.outputs_for(camera)
+        self._cut_sky(arrays, outputs)
+        return Prediction(arrays, outputs, not_finite, scores, known)
 
     def _camera(self, values: Mapping[str, Tensor], size: tuple[int, int]) -> KnownCamera | None:
         """Returns the predicted camera, or the guess, for an image of ``size`` without another."""
@@ -250,14 +280,33 @@ class Predictor:
             return None
         return KnownCamera(self.guess.camera("an image", size), "guess")
 
-    def in_range(self, name: str, values: Tensor) -> Tensor:
-        """Returns values of an output at its final size, in its range, and depth in metres."""
+    def in_range(self, name: str, values: Tensor, camera: Camera | None = None) -> Tensor:
+        """Returns values of an output at its final size, in its range, and depth as
+        :meth:`outputs_for` declares it; ``camera`` is that of the network's input."""
         spec = self.runtime.outputs[name]
         if spec.dense and spec.kind in ("depth", "map") and spec.value_range is not None:
             values = values.clamp(*spec.value_range)  # bicubic overshoots
         if spec is self._depth and self.calibration is not None:
-            values = self.calibration.to_metres(values)
+            return self.calibration.to_metres(values)
+        if spec is not self._depth or spec.canonical_focal is None:
+            return values
+        if camera is not None:
+            return values * _ratio(camera, spec.canonical_focal)
+        if not self._has_warned:
+            self._has_warned = True
+            log.warning("depth is relative: for metres this model needs the focal length of images")
         return values
+
+    def _cut_sky(self, arrays: dict[str, np.ndarray], outputs: Mapping[str, OutputSpec]) -> None:
+        """Applies the rule of the sky to depth, if the model predicts where the sky is."""
+        sky = None if self._depth is None else self.runtime.outputs.get(f"{self._depth.name}_sky")
+        if self._depth is None or sky is None or self.sky == "keep":
+            return
+        depth, is_sky = arrays[self._depth.name], arrays[sky.name] >= sky.threshold
+        inverse = outputs[self._depth.name].is_inverse_depth
+        arrays[self._depth.name] = replace_sky(
+            depth, is_sky, far=self.sky == "far", inverse=inverse
+        )
 
     def _at_image_size(self, values: Tensor, spec: OutputSpec, image: PreparedImage) -> Tensor:
         """Returns class ids (H, W) of logits (1, K, h', w'), or values (H, W) or (H, W, C) of other
@@ -272,6 +321,26 @@ class Predictor:
         values = F.normalize(values, dim=1) if spec.is_direction else values
         values = values[0].permute(1, 2, 0)
         return values[..., 0] if spec.channels is None else values
+
+
+def replace_sky(depth: np.ndarray, is_sky: np.ndarray, *, far: bool, inverse: bool) -> np.ndarray:
+    """Returns depth, float32 (H, W), with other values where ``is_sky``, bool (H, W).
+
+    They are NaN; or with ``far``, if more than 10 pixels are sky and more than 10 are not, the 0.99
+    quantile of depth elsewhere (0.01 of ``inverse`` depth). Depth Anything 3 takes the quantile of
+    100,000 random pixels at the network's resolution, so that its value varies.
+    """
+    if not far:
+        return np.where(is_sky, np.float32(np.nan), depth)
+    elsewhere = depth[~is_sky]
+    if min(len(elsewhere), depth.size - len(elsewhere)) < MIN_SKY_PIXELS:
+        return depth
+    farthest = np.quantile(elsewhere, 0.01 if inverse else 0.99)
+    return np.where(is_sky, np.float32(farthest), depth)
+
+
+def _ratio(camera: Camera, canonical_focal: float) -> float:
+    return float(focal_ratio(torch.from_numpy(camera.K)[None], canonical_focal))
 
 
 def _segments(

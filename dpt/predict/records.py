@@ -28,6 +28,7 @@ class PredictionSettings:
     precision: str = ""
     flip: bool = False
     tile: int | None = None
+    sky: str = "invalid"
     camera: str = ""  # the option that states it
     unit: str | None = None  # of depth
     classes: Mapping[str, list[str]] = field(default_factory=dict)  # names by folder of the files
@@ -38,7 +39,7 @@ class PredictionSettings:
         if self.weights != earlier.weights:
             return f"another checkpoint ({earlier.checkpoint})"
         old, new = asdict(earlier), asdict(self)
-        names = ("colormap", "precision", "flip", "tile", "camera", "unit")
+        names = ("colormap", "precision", "flip", "tile", "sky", "camera", "unit")
         changed = [name for name in names if old[name] != new[name]]
         return f"{changed[0]}={old[changed[0]]}, and now it is {new[changed[0]]}" if changed else ""
 
@@ -96,7 +97,7 @@ class InputRecord:
 def product_folders() -> set[str]:
     """Returns the names of all sub-folders that ``dpt predict`` writes for any model, see
     :func:`dpt.predict.products.all_products`."""
-    names = ("depth", "labels", *HEADS)
+    names = ("depth", "depth_sky", "labels", *HEADS)
     formats = (
         "",
         "_npy",

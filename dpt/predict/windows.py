@@ -84,7 +84,8 @@ class RasterPrediction:
         self._rows = tile_spans(max(height, self.tile[0]), self.tile[0])
         self._columns = tile_spans(max(width, self.tile[1]), self.tile[1])
         self._panels = [slice(left, min(left + PANEL, width)) for left in range(0, width, PANEL)]
-        is_relative = any(file.spec.is_inverse_depth for file in files.values())
+        specs = [file.spec for file in files.values() if file.spec.kind == "depth"]
+        is_relative = any(spec.depth_kind != "metric" for spec in specs)
         if is_relative and len(self._rows) * len(self._columns) > 1:
             fault = "relative depth has another scale in every window"
             remedy = "name --format png, or calibrate the model (dpt calibrate)"

@@ -63,7 +63,8 @@ class LabelledData:
 
     @property
     def targets(self) -> list[str | None]:
-        return [objective.target for objective in self.objectives.values()]
+        objectives = self.objectives.values()
+        return [target for o in objectives for target in (o.target, *o.more_targets)]
 
 
 @dataclass(frozen=True)

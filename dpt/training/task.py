@@ -113,7 +113,7 @@ class Task(L.LightningModule):
         for head in self.model.heads.values():
             head.set_progress(progress)
         outputs = self._training_outputs(inputs, batch)
-        terms = self._losses(outputs, batch) | self.teacher.losses(outputs, batch["image"])
+        terms = self._losses(outputs, batch) | self.teacher.losses(outputs, batch)
         loss = torch.stack(list(terms.values())).sum()
         loss = self.guard.checked(loss, outputs, batch.get("name", []))
         size = len(batch["image"])

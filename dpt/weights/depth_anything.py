@@ -201,6 +201,8 @@ def _read_folder(files: CheckpointFiles) -> Plain:
             f"patch_size={patch}, not supported"
         )
     head = read_keys(HEAD_KEYS, config)
+    if head["kind"] not in ("relative", "metric"):
+        raise ValueError(f"depth_estimation_type={head['kind']!r}: only 'relative' or 'metric'")
     if head["kind"] == "metric":
         head |= {"activation": "sigmoid", "max_depth": float(config.get("max_depth") or 1)}
     preprocessing = {

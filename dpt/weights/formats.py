@@ -13,6 +13,7 @@ from dpt.validation import Plain
 from dpt.weights.base import Checkpoint, Format, naming
 from dpt.weights.chmv2 import Chmv2
 from dpt.weights.depth_anything import DepthAnything
+from dpt.weights.depth_anything3 import DepthAnything3
 from dpt.weights.dinov2 import Dinov2
 from dpt.weights.dinov3 import Dinov3
 from dpt.weights.eomt import Eomt
@@ -31,6 +32,7 @@ FORMATS: tuple[Format, ...] = (
     Eomt(),
     Chmv2(),
     DepthAnything(),
+    DepthAnything3(),
     Dinov2(),
     Dinov3(),
     Smp(),

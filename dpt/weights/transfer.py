@@ -36,7 +36,9 @@ EMBED = "patch_embed.proj.weight"
 PREFIX_TOKENS = ("cls_token", "dist_token", "reg_token")  # in the order of timm and ours
 EMBEDDINGS = (*PREFIX_TOKENS, "pos_embed", EMBED)  # they fit many encoders of the same width
 BIAS_TABLE = ".relative_position_bias_table"
-PART = re.compile(r"heads\.\w+\.auxiliary_layers|heads\.\w+|decoders\.\w+|decoder")
+PART = re.compile(
+    r"heads\.\w+\.(?:auxiliary_layers|branches\.\w+)|heads\.\w+|decoders\.\w+|decoder"
+)
 RENAMED = [
     (re.compile(r"^blocks\.\d+\.(\d+\.)"), r"blocks.\1"),  # DINOv2 trained in chunks of blocks
     (re.compile(r"^(?:register|storage)_tokens$"), "reg_token"),  # DINOv2, DINOv3

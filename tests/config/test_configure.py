@@ -168,13 +168,17 @@ def test_segmentation_losses_can_be_chosen(task, loss):
         assert isinstance(make(node, "loss", nn.Module), CombinedLoss)
 
 
+KINDS = {"ssi": "relative", "si": "up_to_scale"}
+
+
 @pytest.mark.parametrize("loss", choices("task/depth_loss"))
 @pytest.mark.parametrize("task", slow_after(1, ["depth", "joint"]))
 def test_depth_losses_can_be_chosen(task, loss):
-    kind, other = ("relative", "metric") if loss == "ssi" else ("metric", "relative")
+    kind, other = KINDS.get(loss, "metric"), "relative" if loss != "ssi" else "metric"
     cfg = composed(f"task={task}", f"task/depth_loss={loss}", f"task.kind={kind}")
     node = cfg["task"]["objectives"]["depth"]
-    objective = make(node | {"max_depth": 10.0}, "depth", Objective)
+    arguments, _ = split_settings(DepthObjective, node | {"max_depth": 10.0})
+    objective = make(arguments, "depth", Objective)
     depth = torch.rand(2, 8, 8) + 1
     value = objective.loss(torch.rand(2, 8, 8), depth, depth > 0)
     assert value.ndim == 0
@@ -186,11 +190,11 @@ def test_depth_losses_can_be_chosen(task, loss):
 
 def test_the_default_depth_loss_follows_the_kind():
     losses = {}
-    for kind in ("metric", "relative"):
+    for kind in ("metric", "relative", "up_to_scale"):
         cfg = composed("task=depth", f"task.kind={kind}")
         losses[kind] = make(cfg["task"]["objectives"]["depth"]["loss"], "loss", nn.Module)
     assert isinstance(losses["metric"], SILogLoss)
-    assert type(losses["metric"]) is not type(losses["relative"])
+    assert len({*map(type, losses.values())}) == 3
 
 
 class LinearEncoder(Encoder):

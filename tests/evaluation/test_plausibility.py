@@ -69,7 +69,7 @@ def test_good_and_poor_labels_are_not_doubted():
 
 
 def depth_remarks(prediction, expected=DEPTH, **kind):
-    check = DepthCheck(**{"is_relative": False, "has_unit": True} | kind)
+    check = DepthCheck(**{"is_inverse": False, "has_unit": True} | kind)
     for name in "ab":
         depth = torch.from_numpy(expected.astype(np.float32))
         batch = {"name": [name], "depth": [depth], "valid": [depth > 0]}
@@ -77,7 +77,7 @@ def depth_remarks(prediction, expected=DEPTH, **kind):
     return "; ".join(check.remarks())
 
 
-RELATIVE = {"is_relative": True, "has_unit": False}
+RELATIVE = {"is_inverse": True, "has_unit": False}
 FITTED = {"has_unit": False}
 
 

@@ -244,13 +244,13 @@ def test_inpainting_places_the_pixels_of_each_token():
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("depth", {"kind": "absolute"}, r"^heads\.kind='absolute': .*relative.*metric"),
+        ("depth", {"kind": "absolute"}, r"^heads\.kind='absolute': .*metric.*relative"),
         ("depth", {"kind": "metric"}, "needs max_depth .*, not None"),
         ("depth", {"kind": "metric", "max_depth": 0.0}, "needs max_depth .*, not 0.0"),
         ("depth", {"kind": "metric", "max_depth": 1e308}, r"needs max_depth .*, not 1e\+308"),
         ("depth", {"scale": 1e308}, r"heads\.scale=1e\+308"),
         ("depth", {"kind": "metric", "max_depth": float("nan")}, "max_depth=nan: must be a finite"),
-        ("depth", {"kind": "metric", "activation": "exp"}, r"activation='exp'.*sigmoid.*inverse"),
+        ("depth", {"kind": "metric", "activation": "tanh"}, r"activation='tanh'.*sigmoid.*inverse"),
         ("segmentation", {"num_classes": 0}, r"num_classes=0: .*greater than or equal to 1"),
         ("segmentation", {}, r"heads\.num_classes must be given"),
         ("segmentation", {"num_classes": 2, "class_names": ["a"]}, "1 entries for 2 classes"),

@@ -10,7 +10,7 @@ from dpt.types import OutputSpec
 
 K = 3
 SPECS = {
-    "depth": OutputSpec("depth", "depth"),
+    "depth": OutputSpec("depth", "depth", unit="m"),
     "segmentation": OutputSpec("segmentation", "logits", channels=K),
     "classification": OutputSpec("classification", "logits", channels=K, dense=False),
     "regression": OutputSpec("regression", "vector", dense=False),
