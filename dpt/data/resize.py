@@ -24,10 +24,10 @@ def resize_image(image: np.ndarray, size: tuple[int, int], rule: str = "train") 
             (official DPT, MiDaS, Depth Anything); ``cubic_area_twice``, which is ``cubic`` when a
             side grows and else averages, first to the longest side of ``size`` at the image's
             aspect ratio, then to ``size`` (Depth Anything 3); ``bilinear_antialias`` and
-            ``cubic_antialias`` (when shrinking, of kernels that grow with the factor: Pillow, timm, transformers);
-            ``area`` averages when shrinking and is bilinear otherwise; ``train`` is ``area`` for
-            factors of 2 and more (by the whole factor and then bilinear, if it divides both sides)
-            and bilinear otherwise.
+            ``cubic_antialias`` (when shrinking, of kernels that grow with the factor: Pillow, timm,
+            transformers); ``area`` averages when shrinking and is bilinear otherwise; ``train`` is
+            ``area`` for factors of 2 and more (by the whole factor and then bilinear, if it divides
+            both sides) and bilinear otherwise.
     """
     height, width = image.shape[:2]
     if rule == "cubic_area_twice":

@@ -111,6 +111,7 @@ class DepthObjective(Objective):
     @classmethod
     def from_data(cls, data: Dataset, settings: PlainMapping) -> Plain:
         of_data: Plain = {}
+        _require_cameras(data, settings.get("canonical_focal"))
         if settings.get("max_depth") is None:
             of_data["max_depth"] = data.info.max_depth
         if settings.get("sky_from") == "labels" and settings.get("sky_class") is None:
@@ -134,6 +135,7 @@ class DepthObjective(Objective):
                 max_depth,
                 limit,
             )
+        _require_cameras(data, output.canonical_focal)
         objective = cls(kind=kind, max_depth=max_depth, canonical_focal=output.canonical_focal)
         objective.metrics = DepthMetrics(
             replace(protocol, max_depth=max_depth), prediction_kind=kind, all_pooled=True
@@ -145,17 +147,10 @@ class DepthObjective(Objective):
         return self.metrics.protocol.depth_notes()
 
     def remarks(self, samples: Sequence[Sample]) -> Iterator[str]:
-        trained = [sample for sample in samples if "depth" in sample]
-        missing = [sample.get("name", "") for sample in trained if "K" not in sample]
-        if self.canonical_focal is None or not missing:
-            return
-        fault = f"task.canonical_focal={self.canonical_focal:g}: {len(missing)} of the "
-        fault += f"{len(trained)} training images that were read have no camera, such as "
-        if len(missing) == len(trained):
-            raise ValueError(
-                f"{fault}{missing[0]}: choose data with cameras, or leave canonical_focal out"
-            )
-        yield f"{fault}{few(missing)}: their depth is not trained"
+        missing = [s.get("name", "") for s in samples if "depth" in s and "K" not in s]
+        if self.canonical_focal is not None and missing:
+            count = f"{len(missing)} of the {len(samples)} training images that were read"
+            yield f"{count} have no camera, so that their metres are not trained: {few(missing)}"
 
     def add_outputs(self, head: nn.Module, output: HeadOutput, batch: Batch) -> HeadOutput:
         """Makes canonical depth metres of the cameras; images without one keep their values."""
@@ -283,3 +278,11 @@ class DepthObjective(Objective):
         if self.kind == "relative":  # the predictors are nearer where they are larger
             overall, per_position = overall.reciprocal(), per_position.reciprocal()
         return {"constant": overall.expand_as(per_position), "per position": per_position}
+
+
+def _require_cameras(data: Dataset, canonical_focal: float | None) -> None:
+    if canonical_focal is not None and "K" not in data.info.targets:
+        raise ValueError(
+            f"canonical_focal={canonical_focal:g}: metres need cameras, and this data has none: "
+            "data=folder takes data.fov and data.intrinsics; or leave canonical_focal out"
+        )

@@ -3,7 +3,7 @@
 Every image is a function of (seed, split, index). Neither colour nor position alone gives a label.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import numpy as np
@@ -13,6 +13,7 @@ from dpt.data.base import Dataset
 from dpt.data.scenes.layouts import LAYOUTS
 from dpt.data.scenes.shading import THINGS, render
 from dpt.files import MAX_PIXELS
+from dpt.geometry import Camera
 from dpt.types import DatasetInfo, Sample
 
 CLASSES = {
@@ -46,10 +47,12 @@ class ScenesDataset(Dataset):
         split: ``train``, ``val`` or ``test``; they share no image.
         size: (H, W) of the images in pixels.
         seed: another seed gives other images.
+        fov: range of the horizontal fields of view in degrees; None for 58 to 68. The scenes are
+            the same for every range.
     """
 
     info = DatasetInfo(
-        targets=("depth", "normals", "labels", "objects", "class_id", "value", "caption"),
+        targets=("depth", "normals", "labels", "objects", "class_id", "value", "caption", "K"),
         class_names=tuple(CLASSES),
         palette=tuple(CLASSES.values()),
         max_depth=MAX_DEPTH,
@@ -62,8 +65,11 @@ class ScenesDataset(Dataset):
     length: Annotated[int, Field(ge=1, le=10**8)] = 2000
     size: tuple[int, int] = (96, 128)
     seed: Annotated[int, Field(ge=0)] = 0
+    fov: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
+        if self.fov is not None and not 5 <= self.fov[0] <= self.fov[1] <= 150:
+            raise ValueError(f"data.fov={list(self.fov)}: must ascend within 5 to 150 degrees")
         height, width = self.size
         if min(height, width) < 16 or height * width > MAX_PIXELS:
             raise ValueError(
@@ -77,9 +83,16 @@ class ScenesDataset(Dataset):
     def __getitem__(self, index: int) -> Sample:
         if not 0 <= index < self.length:
             raise IndexError(f"scenes: index {index} is not in 0..{self.length - 1}")
-        rng = np.random.default_rng((self.seed, SPLITS[self.split], int(index)))
+        image_seed = (self.seed, SPLITS[self.split], int(index))
+        rng = np.random.default_rng(image_seed)
         class_id = int(rng.integers(len(LAYOUTS)))
         scene = LAYOUTS[self.class_id_names[class_id]](rng)
+        camera = Camera.from_focal(scene.camera.focal * self.size[1], self.size)
+        if self.fov is not None:
+            fov = np.random.default_rng((*image_seed, 1)).uniform(*self.fov)
+            camera = Camera.from_fov(fov, self.size)
+            lens = replace(scene.camera, focal=camera.focal / self.size[1])
+            scene = replace(scene, camera=lens)
         image, depth, labels, objects, normals = render(scene, self.size, rng)
         valid = depth <= MAX_DEPTH
         height, width = self.size[0] // 3, self.size[1] // 3
@@ -93,6 +106,7 @@ class ScenesDataset(Dataset):
             class_id=class_id,
             value=min(float(depth[height:-height, width:-width].min()), MAX_DEPTH),
             caption=caption_of(self.class_id_names[class_id], labels, objects),
+            K=camera.K,
             index=int(index),
             name=f"scenes/{self.split}/{index:06d}",
         )

@@ -1,0 +1,175 @@
+"""Canonical focal length: metres = output · f / canonical focal length, f in input pixels."""
+
+import json
+import logging
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from tiny import small_model
+
+import dpt
+from dpt.data import ScenesDataset
+from dpt.depthmath import focal_ratio
+from dpt.export.graph import Graph, describe
+from dpt.geometry import Camera
+from dpt.losses import SILogLoss
+from dpt.metrics import Protocol
+from dpt.nn.tta import multi_scale, tensor_specs
+from dpt.objectives import DepthObjective
+from dpt.objectives.teacher import predict
+from dpt.types import Calibration, HeadOutput, OutputSpec
+
+HEADS = {"depth": {"kind": "metric", "activation": "exp", "canonical_focal": 300.0}}
+FOCAL = [[250.0, 350.0], [900.0, 900.0]]  # fx and fy of two cameras
+NAMES = ["a", "b"]
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    return small_model(heads=HEADS).eval()
+
+
+@pytest.fixture
+def objective():
+    return DepthObjective(max_depth=80.0, canonical_focal=300.0, loss=SILogLoss())
+
+
+def cameras(*focal):
+    K = torch.eye(3).repeat(len(focal), 1, 1)
+    K[:, 0, 0], K[:, 1, 1] = torch.tensor(focal).T
+    return K
+
+
+def batch_of(K, **extra):
+    depth = torch.rand(len(NAMES), 8, 10) * 20 + 1
+    entries = {"depth": depth, "valid": depth > 0, "name": NAMES, "index": torch.arange(2)}
+    return entries | ({} if K is None else {"K": K}) | extra
+
+
+def test_focal_ratio_is_of_the_mean_focal_length():
+    assert focal_ratio(cameras(*FOCAL), 300.0).tolist() == [1.0, 3.0]
+    assert focal_ratio(torch.full((1, 3, 3), torch.nan), 300.0).isnan().all()
+
+
+def test_training_is_that_of_labels_of_the_canonical_camera(objective):
+    batch, output = batch_of(cameras(*FOCAL)), torch.rand(2, 8, 10) + 0.5
+    metres = objective.add_outputs(None, HeadOutput(output), batch)
+    canonical = batch["depth"] / torch.tensor([1.0, 3.0])[:, None, None]
+    loss = objective.losses(metres, batch)["loss_depth"]
+    expected = float(SILogLoss()(output, canonical, batch["valid"]))
+    assert float(loss) == pytest.approx(expected, rel=1e-5)
+    assert objective.head_settings == {**HEADS["depth"]}
+
+
+@pytest.mark.parametrize(
+    "K", [None, torch.cat([cameras([600.0, 600.0]), torch.full((1, 3, 3), torch.nan)])]
+)
+def test_images_without_a_camera_are_neither_trained_nor_scored(objective, K, caplog):
+    output = torch.rand(2, 8, 10).requires_grad_()
+    batch = batch_of(K)
+    metres = objective.add_outputs(None, HeadOutput(output), batch)
+    objective.losses(metres, batch)["loss_depth"].backward()
+    assert output.grad.isfinite().all()
+    assert [bool(g.any()) for g in output.grad] == [K is not None, False]
+    lists = {key: [*batch[key]] for key in ("depth", "valid")}
+    with caplog.at_level(logging.WARNING, "dpt"):
+        for _ in range(2):
+            objective.update(metres, batch | lists)
+    assert float(objective.metrics.images) == (0 if K is None else 2)
+    assert len(caplog.records) == 1
+    assert NAMES[0 if K is None else 1] in caplog.text
+
+
+def test_scores_are_of_metres(objective):
+    batch = batch_of(cameras(*FOCAL))
+    exact = batch["depth"] / torch.tensor([1.0, 3.0])[:, None, None]
+    lists = {key: [*batch[key]] for key in ("depth", "valid")}
+    objective.update(objective.add_outputs(None, HeadOutput(exact), batch), batch | lists)
+    assert objective.compute()["abs_rel"] == pytest.approx(0, abs=1e-6)
+
+
+def test_data_without_cameras_is_refused(objective, model):
+    data = ScenesDataset(length=2, size=(32, 48))
+    output = model.outputs["depth"]
+    assert DepthObjective.from_output(output, data, Protocol()).canonical_focal == 300.0
+    data.info = replace(data.info, targets=("depth",))
+    with pytest.raises(ValueError, match=r"canonical_focal=300.*data\.fov"):
+        DepthObjective.from_data(data, {"canonical_focal": 300.0})
+    with pytest.raises(ValueError, match="canonical_focal=300"):
+        DepthObjective.from_output(output, data, Protocol())
+    with pytest.raises(ValueError, match=r"canonical_focal=300.*kind=relative"):
+        DepthObjective(kind="relative", max_depth=9.0, canonical_focal=300.0)
+    samples = [{"depth": None, "K": None, "name": "a"}, {"depth": None, "name": "b"}]
+    assert "1 of the 2" in next(objective.remarks(samples))
+
+
+def test_teacher_gives_metres_where_it_has_a_camera(model):
+    images = torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8)
+    with torch.no_grad():
+        raw = model(model.preprocessing.normalize(images))["depth"]
+    K = torch.cat([cameras([900.0, 900.0]), torch.full((1, 3, 3), torch.nan)])
+    metres = predict(model, images, K)["depth"].tensor
+    assert torch.allclose(metres[0], 3 * raw[0])
+    assert metres[1].isnan().all()
+    assert predict(model, images)["depth"].tensor.isnan().all()
+
+
+def test_scales_change_the_focal_length():
+    """A network that sees objects of one size predicts depth · canonical / f of what it sees."""
+    specs = tensor_specs({"depth": OutputSpec("depth", "depth", unit="m", canonical_focal=300.0)})
+
+    def network(images):
+        focal = 450 * images.shape[-1] / 64  # of 64 pixels
+        return {"depth": torch.full((1, *images.shape[-2:]), 7.0 * 300 / focal)}
+
+    images = torch.zeros(1, 3, 32, 64)
+    depth = multi_scale(network, specs, images, scales=(0.5, 1.0, 2.0))["depth"]
+    assert torch.allclose(depth, torch.tensor(7.0 * 300 / 450), rtol=1e-6)
+
+
+def test_predictor_takes_the_focal_length_of_the_input(model, caplog):
+    image = np.random.default_rng(0).integers(0, 256, (96, 160, 3), dtype=np.uint8)
+    height, width = model.preprocessing.input_size(96, 160)
+    camera = Camera(np.array([[200.0, 0, 80], [0, 180, 48], [0, 0, 1]]), (96, 160))
+    focal = (200 * width / 160 + 180 * height / 96) / 2
+    for options in ({}, {"flip": True}, {"tile": 64}):
+        predictor = dpt.Predictor(model, **options)
+        caplog.clear()
+        relative, metric = predictor(image), predictor(image, camera)
+        assert (relative.unit, metric.unit) == ("relative depth", "metres")
+        assert (relative.camera, metric.camera) == (None, camera)
+        assert len([r for r in caplog.records if "focal length" in r.message]) == 1
+        np.testing.assert_allclose(metric.depth, relative.depth * focal / 300, rtol=1e-5)
+    pair = predictor([image, image], [camera, None])
+    assert [p.unit for p in pair] == ["metres", "relative depth"]
+    with pytest.raises(ValueError, match=r"160x96.*40x30"):
+        predictor(image[:30, :40], camera)
+    with pytest.raises(ValueError, match="1 cameras for 2 images"):
+        predictor([image, image], [camera])
+
+
+def test_calibration_is_of_the_output_as_it_is(model):
+    image = np.zeros((64, 64, 3), np.uint8)
+    plain = dpt.Predictor(model)(image)
+    model.calibration = Calibration(scale=2.0, space="depth")
+    camera = Camera.from_fov(60, (64, 64))
+    calibrated = dpt.Predictor(model)(image, camera)
+    model.calibration = None
+    assert calibrated.unit == "metres"
+    np.testing.assert_allclose(calibrated.depth, 2 * plain.depth, rtol=1e-6)
+
+
+def test_export_states_the_focal_length(model):
+    metadata = describe(model, Graph.of(model, tasks=(), with_preprocessing=False), size=None)
+    assert json.loads(metadata["outputs"])["depth"]["canonical_focal"] == 300.0
+
+
+def test_bounded_head_has_a_range_in_metres():
+    heads = {"depth": {"kind": "metric", "max_depth": 10.0, "canonical_focal": 100.0}}
+    predictor = dpt.Predictor(small_model(heads=heads))
+    camera = Camera.from_focal(250.0, (64, 64))
+    assert predictor.outputs_for(camera)["depth"].value_range == (0.0, 25.0)
+    assert predictor.outputs["depth"].unit == "relative depth"

@@ -1,0 +1,97 @@
+"""Sky: what trains it, and what becomes of depth there."""
+
+import numpy as np
+import pytest
+import torch
+from tiny import small_model
+
+import dpt
+from dpt.data import ScenesDataset
+from dpt.objectives import DepthObjective
+from dpt.types import DepthMaps, HeadOutput
+
+HEADS = {"depth": {"kind": "metric", "max_depth": 10.0, "sky": "sigmoid"}}
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    return small_model(heads=HEADS).eval()
+
+
+def labelled():
+    depth = torch.full((3, 4, 6), 5.0)
+    depth[0, :2] = 0
+    depth[2] = 0  # an image without depth
+    labels = torch.full((3, 4, 6), 255)
+    labels[0, :1], labels[0, 1:] = 7, 2
+    return {"depth": depth, "valid": depth > 0, "labels": labels}
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"), [("invalid", (2, 0, None)), ("labels", (1, None, None))]
+)
+def test_sky_is_learned_from_labels_or_from_invalid_depth(source, expected):
+    """Rows of sky in each image; None where nothing is known."""
+    objective = DepthObjective(max_depth=10.0, sky_from=source, sky_class=7)
+    truth = torch.zeros(3, 4, 6)
+    for image, rows in enumerate(expected):
+        if rows:
+            truth[image, :rows] = 1
+    known = torch.tensor([rows is not None for rows in expected])[:, None, None]
+    batch = labelled()
+
+    def loss(sky):
+        output = HeadOutput(DepthMaps(batch["depth"].clamp(min=1), sky))
+        return objective.losses(output, batch)["loss_sky"]
+
+    assert loss(torch.where(known, truth, 0.5)) == 0
+    assert loss(torch.where(known, 1 - truth, 0.5)) == pytest.approx(float(known.sum()) / 3)
+    with pytest.raises(ValueError, match=r"task\.sky=sigmoid"):
+        objective.losses(HeadOutput(batch["depth"]), batch)
+
+
+def test_sky_class_is_that_of_the_data():
+    data = ScenesDataset(length=2, size=(32, 48))
+    settings = {"sky_from": "labels", "max_depth": 10.0}
+    assert DepthObjective.from_data(data, settings) == {"sky_class": 3}
+    assert DepthObjective(max_depth=9.0, sky_from="labels", sky_class=3).more_targets == ("labels",)
+    data.info = type(data.info)(targets=("depth", "labels"), class_names=("road", "car"))
+    with pytest.raises(ValueError, match=r"road, car.*task\.sky_class"):
+        DepthObjective.from_data(data, settings)
+
+
+def test_sky_of_scenes_is_where_depth_is_infinite():
+    data = ScenesDataset(length=12, size=(32, 48))
+    skies = [sample["labels"] == 3 for sample in (data[k] for k in range(12))]
+    assert any(sky.any() for sky in skies)
+    assert not any(data[k]["valid"][sky].any() for k, sky in enumerate(skies))
+
+
+def test_predictor_applies_the_rule_of_the_sky(model):
+    image = np.random.default_rng(0).integers(0, 256, (64, 96, 3), dtype=np.uint8)
+    with torch.no_grad():  # a threshold that half of the pixels reach
+        sky = dpt.Predictor(model, sky="keep")(image).arrays["depth_sky"]
+        shift = float(np.log(np.median(sky) / (1 - np.median(sky))))
+        model.heads["depth"].branches["sky"].conv3.bias -= shift
+    kept, invalid, far = (dpt.Predictor(model, sky=k)(image) for k in ("keep", "invalid", "far"))
+    is_sky = kept.arrays["depth_sky"] >= 0.5
+    assert 0.2 < is_sky.mean() < 0.8
+    assert not np.isnan(kept.depth).any()
+    assert np.array_equal(np.isnan(invalid.depth), is_sky)
+    assert np.array_equal(invalid.depth[~is_sky], kept.depth[~is_sky])
+    assert set(far.depth[is_sky]) == {np.quantile(kept.depth[~is_sky], 0.99)}
+    invalid.require_finite()
+
+
+def test_panel_is_black_in_the_sky(model):
+    objective = DepthObjective(max_depth=10.0)
+    depth = torch.linspace(2, 8, 96).reshape(1, 8, 12)
+    sky = torch.zeros(1, 8, 12)
+    sky[:, :, :4] = 0.9
+    labels = {"depth": [depth[0]], "valid": [depth[0] > 0]}
+    image, output = np.zeros((8, 12, 3), np.uint8), HeadOutput(DepthMaps(depth, sky))
+    panel = objective.panel(image, output, labels, model.outputs["depth"])
+    prediction = panel[20:180, 488:728].max(axis=2)
+    assert (prediction[:, :80] == 0).all()
+    assert (prediction[:, 80:240] > 0).all()
