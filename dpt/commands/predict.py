@@ -197,13 +197,14 @@ def _make_pipeline(options: argparse.Namespace, inputs: Sequence[InputFile]) -> 
     chosen = [] if only_rasters else products.products_of(pictures, predictor.outputs)
     has_rasters = not formats or len(pictures) < len(formats)
     rasters = products.raster_products(predictor.outputs) if has_rasters else []
+    depth = first_output(predictor.outputs, "depth")
     settings = PredictionSettings(
         weights=fingerprint(model.config.to_dict(), model.state_dict()),
         checkpoint=options.checkpoint,
         colormap=options.colormap,
         camera=_camera_option(options),
         **recorded,
-        unit=depth_unit(first_output(predictor.outputs, "depth")),
+        unit=None if predictor.needs_camera else depth_unit(depth),
         classes=products.class_names_by_folder(predictor.outputs),
     )
     folders = products.folders_of(predictor.outputs)

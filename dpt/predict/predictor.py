@@ -116,6 +116,12 @@ class Predictor:
     def outputs(self) -> dict[str, OutputSpec]:
         return self.outputs_for(None)
 
+    @property
+    def needs_camera(self) -> bool:
+        """Whether the unit of depth depends on whether the camera of an image is known."""
+        is_canonical = self._depth is not None and self._depth.canonical_focal is not None
+        return is_canonical and self.calibration is None
+
     def outputs_for(self, camera: Camera | None) -> dict[str, OutputSpec]:
         """Returns the declaration of each output for a camera of the network's input.
 

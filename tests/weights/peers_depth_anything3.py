@@ -69,7 +69,7 @@ class Folder(Case):
     def make(self):
         theirs = jolt(DepthAnything3(**self.options))
         last = theirs.model.head.scratch.output_conv2[2]
-        last.weight.data /= 10  # a steep exponential would amplify rounding
+        last.weight.data /= 20  # a steep exponential would amplify rounding
         return theirs
 
     def save(self, theirs, folder):
