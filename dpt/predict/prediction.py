@@ -177,8 +177,8 @@ def require_points(spec: OutputSpec | None) -> OutputSpec:
         raise ValueError("points need depth, which this model does not predict")
     if spec.is_inverse_depth:
         raise ValueError(
-            "points need depth: relative inverse depth has an unknown shift, which would bend "
-            "surfaces: calibrate the model (dpt calibrate), or take one for metric depth"
+            "points need depth: relative inverse depth has an unknown shift, which would "
+            "distort every shape: calibrate the model (dpt calibrate), or take one for metric depth"
         )
     return spec
 

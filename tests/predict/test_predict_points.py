@@ -47,6 +47,7 @@ def test_points_project_to_their_pixels_and_are_nan_where_invalid():
     pixels = np.stack([columns, rows], axis=2)
     np.testing.assert_allclose(project(found[2:], CAMERA.K), pixels[2:], atol=1e-4)
     np.testing.assert_array_equal(found[FOLDED][..., 2], 2)
+    np.testing.assert_array_equal(made(unit="relative depth").points, found)
 
 
 @pytest.mark.parametrize(
