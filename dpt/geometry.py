@@ -190,12 +190,11 @@ class Camera:
         principal point is farther outside the image than the image is large."""
         height, width = self.size
         K, fault = self.K, ""
-        if K.shape != (3, 3) or not np.isfinite(K).all():
-            fault = "must be 3x3 finite numbers"
-        elif K[1:].ravel()[[0, 3, 4, 5]].tolist() != [0, 0, 0, 1]:
-            fault = "must have the rows fx s cx, 0 fy cy, 0 0 1"
-        elif min(K[0, 0], K[1, 1]) <= 0:
-            fault = "its focal lengths must be above 0"
+        is_complete = K.shape == (3, 3) and np.isfinite(K).all()
+        if not is_complete or K[1:].ravel()[[0, 3, 4, 5]].tolist() != [0, 0, 0, 1]:
+            fault = "must be 3x3 finite numbers, the rows fx s cx, 0 fy cy, 0 0 1"
+        elif not (0 < K[0, 0] < 1e9 and 0 < K[1, 1] < 1e9):
+            fault = "its focal lengths must be above 0 pixels and below 1e9"
         elif not (-width < K[0, 2] < 2 * width and -height < K[1, 2] < 2 * height):
             fault = f"its principal point is far outside the image of {width}x{height} pixels"
         if fault:

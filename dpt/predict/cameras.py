@@ -51,7 +51,7 @@ def as_sources(
     each = cameras if isinstance(cameras, list) else [cameras] * count
     if len(each) != count:
         raise ValueError(f"{len(each)} cameras for {count} images: give one, or one for each")
-    return [None if camera is None else StatedCamera.of(camera, "cameras") for camera in each]
+    return [None if c is None else StatedCamera.parse(c.K, "cameras", c.size) for c in each]
 
 
 def chosen_camera(
@@ -68,10 +68,7 @@ def chosen_camera(
         return file
     if focal in (None, "guess"):
         return None
-    try:
-        pixels = float(focal or "")
-    except ValueError:
-        pixels = 0.0
-    if not 0 < pixels < float("inf"):
+    pixels = float(focal) if focal.replace(".", "", 1).isdecimal() else 0.0
+    if pixels == 0:
         raise ValueError(f"--focal {focal}: must be above 0, in pixels of the images, or guess")
     return FocalLength(pixels)

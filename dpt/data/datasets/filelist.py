@@ -5,15 +5,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-
 from dpt.data.base import Files
 from dpt.data.datasets.files import require_files
 from dpt.data.datasets.folder import FolderDataset
 from dpt.data.formats.cameras import CameraSource, StatedCamera
 from dpt.data.formats.tables import read_list
 from dpt.files import DataError, decoding
-from dpt.geometry import View, Window
 from dpt.types import Sample
 
 _CROP = (352, 1216)
@@ -109,9 +106,7 @@ class KittiDataset(FileListDataset):
             if key in sample:
                 sample[key] = sample[key][top:, left : left + _CROP[1]]
         if "K" in sample:
-            sample["K"], _ = View.of_window(Window(top, left, *_CROP), _CROP).map_camera(
-                sample["K"]
-            )
+            sample["K"] = sample["K"] - [[0, 0, left], [0, 0, top], [0, 0, 0]]
         return sample
 
 
@@ -120,8 +115,6 @@ def _rectified_camera(path: Path, number: str) -> StatedCamera:
     """Returns the camera of the rectified images of a KITTI camera, ``02`` (left) or ``03``."""
     values = dict(line.split(":", 1) for line in read_list(path))
     with decoding(path, "a calibration of KITTI"):
-        projection = np.array(values[f"P_rect_{number}"].split(), float).reshape(3, 4)
-        width, height = map(float, values[f"S_rect_{number}"].split())
-    return StatedCamera(
-        tuple(projection[:, :3].ravel().tolist()), str(path), (int(height), int(width))
-    )
+        width, height = (int(float(side)) for side in values[f"S_rect_{number}"].split())
+        projection = values[f"P_rect_{number}"].split()
+    return StatedCamera.parse(projection, path, (height, width))

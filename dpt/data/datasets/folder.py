@@ -149,7 +149,7 @@ class FolderDataset(AnnotatedDataset):
             return None
         if not isinstance(self.intrinsics, str):
             height, width = map(int, self.intrinsics[4:])
-            return StatedCamera.pinhole(self.intrinsics[:4], "data.intrinsics", (height, width))
+            return StatedCamera.parse(self.intrinsics[:4], "data.intrinsics", (height, width))
         stem = self._stem(self._files[index].image) if "%stem" in self.intrinsics else ""
         return CameraFile(self.path_of(self.intrinsics.replace("%stem", stem)))
 

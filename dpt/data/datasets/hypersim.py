@@ -17,7 +17,7 @@ from dpt.files import DataError, decoding, required_file
 _TABLE = "metadata_images_split_scene_v1.csv"
 _CAMERAS = "metadata_camera_parameters.csv"
 _SIZE = (768, 1024)
-_NOMINAL = StatedCamera.pinhole((886.81, 886.81, 511.5, 383.5), "Hypersim", _SIZE)
+_NOMINAL = StatedCamera.parse((886.81, 886.81, 511.5, 383.5), "Hypersim", _SIZE)
 _COLUMNS = "scene_name camera_name frame_id included_in_public_release split_partition_name"
 
 
@@ -109,7 +109,7 @@ class HypersimDataset(FileDataset):
         ):
             with decoding(where, "a projection"):
                 K = camera_matrix(np.array(texts, float).reshape(4, 4), _SIZE)
-            cameras[scene] = StatedCamera(tuple(K.ravel().tolist()), where, _SIZE)
+            cameras[scene] = StatedCamera.parse(K, where, _SIZE)
         return cameras
 
     def camera_source(self, index: int) -> StatedCamera:

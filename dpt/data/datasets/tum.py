@@ -17,7 +17,7 @@ from dpt.files import DataError, few
 MAX_DIFFERENCE = 0.02
 """Seconds by which an image and its map may differ, as in the benchmark's ``associate.py``."""
 _CAMERAS = {
-    f"freiburg{number}": StatedCamera.pinhole(intrinsics, "TUM RGB-D", (480, 640))
+    f"freiburg{number}": StatedCamera.parse(intrinsics, "TUM RGB-D", (480, 640))
     for number, intrinsics in (
         (1, (517.3, 516.5, 318.6, 255.3)),
         (2, (520.9, 521.0, 325.1, 249.7)),

@@ -85,7 +85,4 @@ class VirtualKitti2Dataset(FileDataset):
 def _read_intrinsics(path: Path) -> dict[tuple[str, str], StatedCamera]:
     """Returns the cameras by the texts of frame and camera."""
     rows = (line.split() for line in read_list(path)[1:])
-    return {
-        (row[0], row[1]): StatedCamera.pinhole([*map(float, row[2:6])], str(path), _SIZE)
-        for row in rows
-    }
+    return {(row[0], row[1]): StatedCamera.parse(row[2:6], path, _SIZE) for row in rows}

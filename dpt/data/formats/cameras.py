@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dpt.data.formats.tables import parse_number, read_table
+from dpt.data.formats.tables import read_table
 from dpt.files import DataError, parse_json, parse_yaml, plural, read_text
 from dpt.geometry import Camera, aspects_agree
 
@@ -25,7 +25,7 @@ _MAX_BYTES = 1 << 26
 _MATRIX_KEYS = ("K", "intrinsics", "intrinsic_matrix", "camera_matrix")
 _DISTORTION_KEYS = ("distortion_coefficients", "distortion", "D")
 _SIZE_KEYS = (("height", "width"), ("image_height", "image_width"), ("h", "w"))
-_COLMAP_LINE = re.compile(r"\d+ [A-Z_]+ \d+ \d+ ")
+_COLMAP_LINE = re.compile(r"[0-9]+ [A-Z_]+ [0-9]{1,9} [0-9]{1,9} ")
 _COLMAP_MODELS = {"SIMPLE_PINHOLE": 3, "PINHOLE": 4, "SIMPLE_RADIAL": 3, "RADIAL": 3, "OPENCV": 4}
 """Number of parameters without distortion, by model: f cx cy, or fx fy cx cy."""
 
@@ -52,17 +52,26 @@ class StatedCamera:
     size: tuple[int, int] | None = None
 
     @classmethod
-    def pinhole(
-        cls, intrinsics: Sequence[float], source: str, size: tuple[int, int] | None
+    def parse(
+        cls, values: object, source: str | Path, size: tuple[int, int] | None = None
     ) -> "StatedCamera":
-        """Returns the camera without skew of fx, fy, cx and cy."""
-        fx, fy, cx, cy = intrinsics
-        return cls((fx, 0.0, cx, 0.0, fy, cy, 0.0, 0.0, 1.0), source, size)
+        """Returns the camera of nested numbers or texts: K, 3×3, 3×4 or 4×4; or fx, fy, cx, cy.
 
-    @classmethod
-    def of(cls, camera: Camera, source: str) -> "StatedCamera":
-        """Returns a camera of images of one size."""
-        return cls(tuple(np.ravel(camera.K).tolist()), source, camera.size)
+        Raises:
+            DataError: ``values`` hold another count of numbers; the message names ``source``.
+        """
+        numbers = _numbers(values)
+        if numbers.size == 4:
+            fx, fy, cx, cy = numbers
+            numbers = np.array([fx, 0, cx, 0, fy, cy, 0, 0, 1])
+        elif numbers.size in (12, 16):
+            numbers = numbers.reshape(-1, 4)[:3, :3]
+        if numbers.size != 9:
+            fault = f"found {plural(numbers.size, 'number')} in place of a camera matrix"
+            raise DataError(f"{source}: {fault}: write K as 3x3 numbers")
+        K = numbers.reshape(3, 3)
+        is_transposed = (K[:, 2] == (0, 0, 1)).all()  # Open3D stores the columns
+        return cls(tuple((K.T if is_transposed else K).ravel().tolist()), str(source), size)
 
     def camera(self, image: str | Path, size: tuple[int, int]) -> Camera:
         stated = self.size or size
@@ -114,8 +123,9 @@ class CameraFile:
     def camera(self, image: str | Path, size: tuple[int, int]) -> Camera:
         stated = self._of_image(self.read(), PurePath(image))
         camera = stated.camera(image, size)
-        if stated.size not in (None, size):
-            _say_scaled(self.path, stated.size, size)
+        height, width = stated.size or size
+        if (height, width) != size:
+            _say(f"{self.path}: scaled from {width}x{height} to {size[1]}x{size[0]} pixels")
         return camera
 
     def read(self) -> Mapping[str, StatedCamera]:
@@ -133,11 +143,9 @@ class CameraFile:
 
 
 @cache
-def _say_scaled(path: Path, stated: tuple[int, int] | None, size: tuple[int, int]) -> None:
-    """Says once that the intrinsics of a file are scaled."""
-    if stated is not None:
-        sizes = f"{stated[1]}x{stated[0]} to {size[1]}x{size[0]}"
-        log.info("%s: scaled from %s pixels, the size of the images", path, sizes)
+def _say(message: str) -> None:
+    """Logs a message once."""
+    log.info(message)
 
 
 @lru_cache(maxsize=64)
@@ -155,39 +163,18 @@ def _read_cameras(path: Path, state: int) -> Mapping[str, StatedCamera]:
     lines = [line for line in text.splitlines() if line.strip() and line[0] != "#"]
     if lines and _COLMAP_LINE.match(lines[0]):
         return {"": _of_colmap(lines, path)}
-    return {"": _of_matrix(" ".join(lines).replace(",", " ").split(), path)}
+    return {"": StatedCamera.parse(" ".join(lines).replace(",", " ").split(), path)}
 
 
 def _table_rows(path: Path) -> Iterator[tuple[str, StatedCamera]]:
+    columns = ("image", "fx", "fy", "cx", "cy")
     names: set[str] = set()
-    for where, (image, *texts) in read_table(
-        path, ("image", "fx", "fy", "cx", "cy"), remedy="name the columns so"
-    ):
+    for where, (image, *texts) in read_table(path, columns, remedy="name the columns so"):
         name = PurePath(image.replace("\\", "/")).as_posix()
         if name in names:
             raise DataError(f"{where}: {image} is there twice: remove one")
         names.add(name)
-        try:
-            intrinsics = [*map(parse_number, texts)]
-        except ValueError:
-            fault = f"{image} has the camera {', '.join(texts)}"
-            raise DataError(f"{where}: {fault}: must be four numbers") from None
-        yield name, StatedCamera.pinhole(intrinsics, where, None)
-
-
-def _of_matrix(values: object, path: Path, size: tuple[int, int] | None = None) -> StatedCamera:
-    """Returns the camera of nine, sixteen or four numbers, nested in any way."""
-    numbers = _numbers(values)
-    if numbers.size == 4:
-        return StatedCamera.pinhole(numbers.tolist(), str(path), size)
-    if numbers.size == 16:
-        numbers = numbers.reshape(4, 4)[:3, :3]
-    if numbers.size != 9:
-        fault = f"found {plural(numbers.size, 'number')} in place of a camera matrix"
-        raise DataError(f"{path}: {fault}: write K as 3x3 numbers")
-    K = numbers.reshape(3, 3)
-    is_transposed = (K[:, 2] == (0, 0, 1)).all()  # Open3D stores the columns
-    return StatedCamera(tuple((K.T if is_transposed else K).ravel().tolist()), str(path), size)
+        yield name, StatedCamera.parse(texts, where)
 
 
 def _numbers(values: object) -> np.ndarray:
@@ -201,18 +188,18 @@ def _numbers(values: object) -> np.ndarray:
 def _of_mapping(values: Any, path: Path) -> StatedCamera:
     """Returns the camera in the data of a JSON or YAML file."""
     if not isinstance(values, Mapping):
-        return _of_matrix(values, path)
+        return StatedCamera.parse(values, path)
     matrix = next((values[key] for key in _MATRIX_KEYS if key in values), values)
     if isinstance(matrix, Mapping):
         values = {**values, **matrix}
         matrix = matrix.get("data") or [matrix.get(key) for key in ("fx", "fy", "cx", "cy")]
-    sizes = (_numbers([values.get(key) for key in keys]) for keys in _SIZE_KEYS)
-    size = next((size for size in sizes if (size >= 1).all() and size.size), None)
     for key in _DISTORTION_KEYS:
         held = values.get(key)
-        if np.nan_to_num(_numbers(held.get("data") if isinstance(held, Mapping) else held)).any():
+        if _numbers(held.get("data", 0) if isinstance(held, Mapping) else held or 0).any():
             _warn_of_distortion(path)
-    return _of_matrix(matrix, path, None if size is None else (int(size[0]), int(size[1])))
+    sizes = (_numbers([values.get(key) for key in keys]) for keys in _SIZE_KEYS)
+    height, width = next((np.minimum(size, 1e9) for size in sizes if (size >= 1).all()), (0, 0))
+    return StatedCamera.parse(matrix, path, (int(height), int(width)) if height else None)
 
 
 def _of_colmap(lines: Sequence[str], path: Path) -> StatedCamera:
@@ -227,9 +214,9 @@ def _of_colmap(lines: Sequence[str], path: Path) -> StatedCamera:
         raise DataError(f"{path}: model {model} of {plural(len(texts), 'parameter')}: {remedy}")
     if numbers[count:].any():
         _warn_of_distortion(path)
-    *focal, cx, cy = numbers[:count].tolist()
+    *focal, cx, cy = numbers[:count]
     intrinsics = focal[0], focal[-1], cx - 0.5, cy - 0.5
-    return StatedCamera.pinhole(intrinsics, str(path), (int(height), int(width)))
+    return StatedCamera.parse(intrinsics, path, (int(height), int(width)))
 
 
 def _warn_of_distortion(path: Path) -> None:
