@@ -55,7 +55,7 @@ class Writer(ABC):
 
     name: ClassVar[str]
     image_file: ClassVar[str] = "images/{split}/{name}"  # without its suffix
-    label_files: tuple[str, ...]
+    label_files: tuple[str, ...]  # of an image, as image_file
     class_list: ClassVar[str] = ""  # path of a list of the classes
     has_background: ClassVar[bool] = False  # whether pixels can have a class without an object
     has_overlaps: ClassVar[bool] = True
