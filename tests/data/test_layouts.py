@@ -45,6 +45,7 @@ def notes(root, **given):
     ("photo", "label", "given"),
     [
         ("JPEGImages/{}", "SegmentationClass/{}.png", {}),
+        ("JPEGImages/{}", "SegmentationClassPNG/{}.png", {}),
         ("images/{}", "annotations/trimaps/{}.png", {}),
         ("images/man_{}_with_mask", "masks/man_{}_with_mask.png", {}),
         ("test/images/{}", "test/masks/{}.png", {}),

@@ -113,13 +113,10 @@ def _question(
     image, labels = next((i, x) for i, x in labels_of.items() if len(x) > 1)
     contested = {place for place, members in places.items() if {*labels} & {*members}}
     are_folders = len({place.folder for place in contested}) == len(contested)
-    settings = [
-        f"data.{kind}={p.folder}" if are_folders else f"data.{kind}_name={p.name}"
-        for p in contested
-    ]
-    choices = [
-        f"{text} ({len(places[p])} files)" for text, p in zip(settings, contested, strict=True)
-    ]
+    choices = []
+    for place in contested:
+        setting = f"{kind}={place.folder}" if are_folders else f"{kind}_name={place.name}"
+        choices.append(f"data.{setting} ({len(places[place])} files)")
     count = sum(len(labels) > 1 for labels in labels_of.values())
     fault = f"{plural(count, 'image')} with several {kind}, such as {image}"
     remedy = f"set {' or '.join(sorted(choices))}"

@@ -2,6 +2,7 @@
 beginning and end of each side."""
 
 import os
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -161,13 +162,12 @@ def _match(
     if any(text[:1].isdigit() for text in ends) and kept[-1:].isdigit():
         return 0, {}
     pairs = {}
+    pattern = re.compile(f"{re.escape(starts[1])}(.*){re.escape(ends[1])}", re.DOTALL)
     for path in labels:
-        name = _stem(path)
-        if name.startswith(starts[1]) and name.endswith(ends[1]):
-            middle = name[len(starts[1]) : len(name) - len(ends[1])]
-            image = stems.get(starts[0] + middle + ends[0])
-            if image is not None:
-                pairs[path] = image
+        match = pattern.fullmatch(_stem(path))
+        image = stems.get(starts[0] + match[1] + ends[0]) if match else None
+        if image is not None:
+            pairs[path] = image
     counts = Counter(pairs.values())
     return len(kept), {path: image for path, image in pairs.items() if counts[image] == 1}
 

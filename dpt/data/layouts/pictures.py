@@ -1,21 +1,19 @@
 """Images beside masks or depth maps, in folders of their own or with other names.
 
-``match_voc`` recognises the folders of Pascal VOC, ``match_names`` words for images and labels in
-the names of folders and files, ``match_values`` files of few values beside others of many.
+``match_names`` recognises words for images and labels in the names of folders and files,
+``match_values`` files of few values beside others of many.
 """
 
 import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from dpt.data.layouts.base import Detected, Folder, Row, pictures_of, shown
 from dpt.data.layouts.choices import folder_of_labels, one_for_each_image
 from dpt.data.layouts.kinds import (
     KINDS,
     Kind,
-    chosen_kinds,
     ending,
     kinds_by_names,
     kinds_by_values,
@@ -25,26 +23,6 @@ from dpt.data.layouts.pairing import pair
 from dpt.data.layouts.samples import samples_of
 from dpt.data.splits import SPLITS
 from dpt.files import DataError
-
-
-def match_voc(folder: Folder) -> Detected | None:
-    """Recognises JPEGImages, SegmentationClass and ImageSets, in which the lists of Segmentation
-    count; copies of the masks as PNG are left out."""
-    names = {part for path in folder.paths for part in path.split("/")[:-1]}
-    if not {"JPEGImages", "SegmentationClass"} <= names:
-        return None
-    has_lists = any("/ImageSets/Segmentation/" in f"/{path}" for path in folder.paths)
-    copies = r"(^|/)Segmentation(Class|Object)(PNG|Raw)/"
-    others = copies + (r"|(^|/)ImageSets/(?!Segmentation/)" if has_lists else "")
-    chosen = chosen_kinds(folder, pictures_of(folder.paths))
-    left_out = [path for path in folder.paths if re.search(copies, path) and path not in chosen]
-    kept = [path for path in folder.paths if path in chosen or not re.search(others, path)]
-    trial = replace(folder, paths=kept)
-    rows = rows_by_names(trial)
-    if not _are_paired(rows):
-        return None
-    folder.leave_out(left_out, ", as SegmentationClass holds the same masks")
-    return _samples(trial, rows, "Pascal VOC")
 
 
 def match_names(folder: Folder) -> Detected | None:

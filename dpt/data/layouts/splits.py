@@ -145,8 +145,9 @@ def rows_by_lists(folder: Folder, rows: list[Row]) -> tuple[list[str], list[Row]
         return [], by_name
     texts = [path for path in folder.paths if path.endswith(".txt")]
     texts = [path for path in texts if Path(path).stem.lower() in SPLITS]
+    of_voc = [path for path in texts if "/ImageSets/Segmentation/" in f"/{path}"]
     readings = []
-    for lists in by_folder(texts).values():
+    for lists in by_folder(of_voc or texts).values():
         named, unmatched = _read_lists(folder, lists, rows)
         if {"train", "val"} <= {row.split for row in named}:
             readings.append((lists, named, unmatched))
