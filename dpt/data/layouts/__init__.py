@@ -15,7 +15,7 @@ from dpt.data.layouts.annotated import match_annotations
 from dpt.data.layouts.bands import band_settings
 from dpt.data.layouts.base import Detected, Folder, Layout, Row, pictures_of
 from dpt.data.layouts.kinds import chosen_kinds
-from dpt.data.layouts.pictures import match_names, match_values, what_is_seen
+from dpt.data.layouts.pictures import match_pictures, what_is_seen
 from dpt.data.layouts.tables import match_tables
 from dpt.data.layouts.unused import may_be_data, note_unused, split_unused
 from dpt.files import DataError, few, files_below, printable
@@ -23,12 +23,7 @@ from dpt.validation import PlainMapping
 
 __all__ = ["LAYOUTS", "Detected", "Folder", "Layout", "Row", "detect"]
 
-LAYOUTS: tuple[Layout, ...] = (
-    match_annotations,
-    match_tables,
-    match_names,
-    match_values,
-)
+LAYOUTS: tuple[Layout, ...] = (match_annotations, match_tables, match_pictures)
 _MAX_FILES = 500_000
 
 

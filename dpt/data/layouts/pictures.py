@@ -1,8 +1,4 @@
-"""Images beside masks or depth maps, in folders of their own or with other names.
-
-``match_names`` recognises words for images and labels in the names of folders and files,
-``match_values`` files of few values beside others of many.
-"""
+"""Images beside masks or depth maps, in folders of their own or with other names."""
 
 import os
 import re
@@ -25,22 +21,19 @@ from dpt.data.splits import SPLITS
 from dpt.files import DataError
 
 
-def match_names(folder: Folder) -> Detected | None:
-    """Recognises images and labels by words in the names of folders and files."""
-    rows = rows_by_names(folder)
-    return _samples(folder, rows, "pairs by names") if _are_paired(rows) else None
-
-
-def match_values(folder: Folder) -> Detected | None:
-    """Recognises labels by their values, where no word tells: few, or depth of 16 bits."""
+def match_pictures(folder: Folder) -> Detected | None:
+    """Recognises images and labels by words in the names of folders and files; where no word tells,
+    labels by their values: few, or depth of 16 bits."""
     pictures = pictures_of(folder.paths)
     kinds = kinds_by_names(folder, pictures)
-    images = [path for path in pictures if kinds.get(path, "images") == "images"]
-    read = kinds_by_values(folder, images)
-    if "images" not in read.values():  # images of 16 bits
-        read = {path: "images" if kind == "depth" else kind for path, kind in read.items()}
-    rows = _rows(folder, with_choice(folder, kinds | read))
-    return _samples(folder, rows, "pairs by values") if _are_paired(rows) else None
+    rows, layout = _rows(folder, kinds), "pairs by names"
+    if not _are_paired(rows):
+        images = [path for path in pictures if kinds.get(path, "images") == "images"]
+        read = kinds_by_values(folder, images)
+        if "images" not in read.values():  # images of 16 bits
+            read = {path: "images" if kind == "depth" else kind for path, kind in read.items()}
+        rows, layout = _rows(folder, with_choice(folder, kinds | read)), "pairs by values"
+    return _samples(folder, rows, layout) if _are_paired(rows) else None
 
 
 def rows_by_names(folder: Folder) -> list[Row]:
