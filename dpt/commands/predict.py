@@ -3,10 +3,11 @@
 Formats (--format, separated by commas; default: png, with color for depth, overlay for classes and
 segments, json for segments and npy for other maps)
   png       depth/NAME.png, 16 bits: metric depth in millimetres (coarser for models whose
-            depth can exceed 65 m), 0 is invalid; relative depth from the smallest to the largest
-            value of each image. labels/NAME.png: class ids with a palette. panoptic/NAME.png and
-            instance/NAME.png: ids of segments as RGB (R + 256 G + 65536 B). HEAD/NAME.png: a
-            picture of another map: three channels as RGB, else the first channel in colours
+            depth can exceed 65 m), 0 is invalid; relative inverse depth from the smallest to the
+            largest value of each image, relative depth from 0. labels/NAME.png: class ids with a
+            palette. panoptic/NAME.png and instance/NAME.png: ids of segments as RGB (R + 256 G +
+            65536 B). HEAD/NAME.png: a picture of another map: three channels as RGB, else the first
+            channel in colours
   npy       depth_npy/, labels_npy/, HEAD_npy/: the arrays
   color     depth_color/NAME.png: near is bright, with a colour bar below the picture
   overlay   overlay/NAME.png, HEAD_overlay/NAME.png: classes or segments over the image, with their

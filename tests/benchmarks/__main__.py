@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from pathlib import Path
 
 
 def run(arguments: list[str]) -> None:
-    if arguments[:1] == ["foreign"]:
-        from benchmarks import foreign
-
-        foreign.run(arguments[1:])
+    if arguments[:1] in (["foreign"], ["canonical"]):
+        module = importlib.import_module(f"benchmarks.{arguments[0]}")
+        module.run(arguments[1:])
         return
     import torch
     from benchmarks.models import DTYPES, bench
@@ -29,11 +29,12 @@ def run(arguments: list[str]) -> None:
         "what",
         nargs="?",
         default="model",
-        choices=("model", "data", "metrics", "originals", "foreign"),
+        choices=("model", "data", "metrics", "originals", "foreign", "canonical"),
         help="model: forward passes and training steps; data: loading and augmentation on one "
         "core; metrics: updates of the confusion matrix on one core; originals: the largest "
         "differences of scores from those of the code that defines them; foreign: dpt fit on label "
-        "sets of several kinds, see foreign --help",
+        "sets of several kinds, canonical: metres at fields of view that were not trained; see "
+        "foreign --help and canonical --help",
     )
     parser.add_argument("--root", help="data: folder with images and depth (default: made images)")
     parser.add_argument("--model", default="dpt_base", choices=list_models())
