@@ -12,10 +12,10 @@ from pathlib import Path
 
 from dpt.data.formats import io
 from dpt.data.layouts.annotated import match_annotations
-from dpt.data.layouts.bands import band_settings
 from dpt.data.layouts.base import Detected, Folder, Layout, Row, pictures_of
 from dpt.data.layouts.kinds import chosen_kinds
 from dpt.data.layouts.pictures import match_pictures, what_is_seen
+from dpt.data.layouts.sizes import band_settings
 from dpt.data.layouts.tables import match_tables
 from dpt.data.layouts.unused import may_be_data, note_unused, split_unused
 from dpt.files import DataError, few, files_below, printable

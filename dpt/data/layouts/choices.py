@@ -90,17 +90,13 @@ def _template(image: str, label: str) -> str:
 
 def _is_field_of_view(folder: Folder, labels: Sequence[str]) -> bool:
     """Returns whether masks hold one value or two, at nearly the same pixels."""
-    maps = []
-    for path in (labels[0], labels[len(labels) // 2], labels[-1]):
-        with suppress(DataError):
-            ids = io.read_labels(folder.root / path)
-            if len(np.unique(ids)) <= 2:
-                maps.append(ids == ids.max())
-    return (
-        len(maps) == 3
-        and len({ids.shape for ids in maps}) == 1
-        and all((ids == maps[0]).mean() > _SAME_VIEW for ids in maps[1:])
-    )
+    some = (labels[0], labels[len(labels) // 2], labels[-1])
+    with suppress(ValueError):  # of several sizes, or not to be read
+        maps = np.stack([io.read_labels(folder.root / path) for path in some])
+        views = maps == maps.max(axis=(1, 2), keepdims=True)
+        are_binary = all(len(np.unique(ids)) <= 2 for ids in maps)
+        return are_binary and bool((views == views[0]).mean(axis=(1, 2)).min() > _SAME_VIEW)
+    return False
 
 
 def _question(

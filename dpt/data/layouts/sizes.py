@@ -1,4 +1,4 @@
-"""Compares the sizes of images and labels by the headers of their files."""
+"""Sizes and bands of images and labels, as their files say."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -6,10 +6,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from dpt.data.formats import io
+from dpt.data.formats.bands import read_bands
+from dpt.data.formats.part import FilePart
 from dpt.data.formats.pictures import exif_orientation, read_size
 from dpt.data.layouts.base import Folder, Row
 from dpt.files import DataError, few
 from dpt.geometry import aspects_agree
+from dpt.validation import Plain
 
 _PICTURES = {*io.IMAGE_SUFFIXES, ".gif", ".pgm", ".pbm"}
 Size = tuple[int, int]
@@ -52,3 +55,18 @@ def _size(path: Path) -> Size | None:
         with suppress(DataError):
             return read_size(path)
     return None
+
+
+def band_settings(folder: Folder, image: str) -> Plain:
+    """Returns ``bands=all`` if an image can be read so, and not as 8-bit grey or RGB."""
+    path = folder.root / image
+    if not folder.given.keys().isdisjoint(("bands", "image_max", "page")):
+        return {}
+    with suppress(DataError):
+        io.read_image(path)
+        return {}
+    with suppress(DataError):
+        form = read_bands([path], FilePart(bands="all")).form
+        folder.note(f"bands: data.bands=all, as {image} holds {form}; see also data.image_max")
+        return {"bands": "all"}
+    return {}
