@@ -5,8 +5,8 @@ DINOv3) and SwinV2 read the weight of a layer instead of calling the layer: peft
 no effect and get no gradient. peft computes W x + B (A x), but the merged model (W + B A) x, so the
 scores of a validation would not be those of the saved model to the bit. And it renames tensors.
 Here a parametrization of torch computes W + B A wherever the weight is read. A step therefore takes
-as long as one that trains the whole encoder, but neither gradients nor the optimiser's state are
-kept for the encoder's weights.
+as long as one that trains the whole encoder (on a CPU, peft is no faster), but neither gradients
+nor the optimiser's state are kept for the encoder's weights.
 """
 
 import math

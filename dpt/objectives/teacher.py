@@ -250,6 +250,6 @@ def ema(decay: float) -> AverageRule:
 
     def average(mean: Tensor, value: Tensor, updates: Tensor | int) -> Tensor:
         rate = torch.as_tensor((1 + updates) / (10 + updates)).clamp(max=decay)
-        return rate * mean + (1 - rate) * value
+        return mean + (1 - rate) * (value - mean)  # exact for frozen weights
 
     return average

@@ -159,8 +159,8 @@ class Freeze(Callback):
     mode (BatchNorm, dropout).
 
     Args:
-        parts: modules of the model by name: ``encoder``, ``decoder``, ``heads.depth``,
-            ``encoder.blocks.0``, ...
+        parts: modules of the model by name: ``encoder``, ``decoder``, ``decoders.depth``,
+            ``heads.depth``, ``encoder.blocks.0``, ...
     """
 
     def __init__(self, *, parts: Sequence[str]) -> None:
@@ -174,7 +174,8 @@ class Freeze(Callback):
         modules = dict(cast(Task, pl_module).model.named_modules())
         unknown = [name for name in self.parts if not name or name not in modules]
         if unknown:
-            names = [n for n in modules if n != "heads" and "." not in n.removeprefix("heads.")][1:]
+            model = cast(Task, pl_module).model
+            names = ["encoder", *model.named_decoders(), *(f"heads.{name}" for name in model.heads)]
             raise ValueError(
                 f"callbacks.freeze.parts: the model has no {unknown[0]!r}; there are "
                 f"{', '.join(names)}, and modules inside of them"
