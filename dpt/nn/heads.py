@@ -36,7 +36,7 @@ from dpt.types import (
     Masks,
     OutputSpec,
 )
-from dpt.validation import MAX_METRES, NonNegative, Positive
+from dpt.validation import MAX_METRES, Count, NonNegative, Positive
 
 Upsampling = Literal["image", "double"]
 
@@ -56,7 +56,8 @@ class DepthHeadConfig(HeadConfig):
             relu(x) + min_depth (DINOv2's heads), ``exp`` is exp(x) (Depth Anything 3).
         canonical_focal: of ``metric``: the output is metres for a camera of this focal length, see
             :class:`dpt.types.OutputSpec`; None: it is metres for every camera.
-        hidden_channels: output channels of the second convolution.
+        hidden_channels: output channels of the second convolution; None: no such layers, see
+            :class:`MapHead`.
         scale, shift: of ``inverse``, from relative inverse depth to 1/metres.
         min_depth: of ``relu``, in metres.
         bins: of ``metric``: depth is a weighted mean of these depths; ``activation`` and
@@ -72,7 +73,7 @@ class DepthHeadConfig(HeadConfig):
     max_depth: float | None = None
     activation: Literal["sigmoid", "inverse", "relu", "exp"] = "sigmoid"
     canonical_focal: Positive | None = None
-    hidden_channels: int = Field(32, ge=1)
+    hidden_channels: Count | None = 32
     scale: Positive = 1.0
     shift: NonNegative = 0.0
     min_depth: float = Field(0.0, ge=0, le=MAX_METRES)
@@ -104,6 +105,8 @@ class DepthHeadConfig(HeadConfig):
             self.scale, self.shift = 1.0, 0.0
         if self.activation != "relu":
             self.min_depth = 0.0
+        if self.hidden_channels is None and self.sky != "none":
+            raise ValueError(f"sky={self.sky}: needs hidden_channels, which are None")
 
     @property
     def output(self) -> OutputSpec:
@@ -122,7 +125,26 @@ class DepthHeadConfig(HeadConfig):
             extra=(OutputSpec("sky", "map", threshold=threshold),) if threshold else (),
         )
 
+    @property
+    def num_outputs(self) -> int:
+        return 1 if self.bins is None else self.bins.count
+
+    def activate(self, x: Tensor) -> Tensor:
+        """Maps the outputs of the last layer, (B, K, H, W), to depth, (B, 1, H, W)."""
+        if self.bins is not None:
+            return self.bins.to_depth(x)
+        if self.activation == "exp":
+            return torch.exp(x)
+        if self.activation == "sigmoid":
+            assert self.max_depth is not None
+            return torch.sigmoid(x) * self.max_depth
+        if self.activation == "inverse":
+            return 1 / (self.scale * torch.relu(x) + self.shift).clamp_min(1e-8)
+        return torch.relu(x) + self.min_depth if self.min_depth else torch.relu(x)
+
     def build(self, encoder: Encoder, fusion_channels: int) -> Head:
+        if self.hidden_channels is None:
+            return MapHead(self.output, fusion_channels, self.num_outputs, self.activate)
         return DepthHead(self, fusion_channels)
 
 
@@ -137,10 +159,10 @@ class DepthHead(Head):
         self.config = config
         self.output = config.output
         hidden = config.hidden_channels
+        assert hidden is not None
         self.conv1 = nn.Conv2d(in_channels, in_channels // 2, kernel_size=3, padding=1)
         self.conv2 = nn.Conv2d(in_channels // 2, hidden, kernel_size=3, padding=1)
-        outputs = 1 if config.bins is None else config.bins.count
-        self.conv3 = nn.Conv2d(hidden, outputs, kernel_size=1)
+        self.conv3 = nn.Conv2d(hidden, config.num_outputs, kernel_size=1)
         if config.activation != "sigmoid":
             # a ReLU whose input starts below zero at every pixel would have no gradient
             assert self.conv3.bias is not None
@@ -153,23 +175,10 @@ class DepthHead(Head):
     def forward(self, features: Features, size: tuple[int, int]) -> HeadPrediction:
         x = upsample_conv2d(*features.maps[-1], self.conv1)
         layers = self.conv2, self.conv3
-        depth = last_layers(x, size, *layers, self._activate, self.config.upsample)
+        depth = last_layers(x, size, *layers, self.config.activate, self.config.upsample)
         if "sky" not in self.branches:
             return depth
         return DepthMaps(depth, sky=self.branches["sky"](x, size))
-
-    def _activate(self, x: Tensor) -> Tensor:
-        config = self.config
-        if config.bins is not None:
-            return config.bins.to_depth(x)
-        if config.activation == "exp":
-            return torch.exp(x)
-        if config.activation == "sigmoid":
-            assert config.max_depth is not None
-            return torch.sigmoid(x) * config.max_depth
-        if config.activation == "inverse":
-            return 1 / (config.scale * torch.relu(x) + config.shift).clamp_min(1e-8)
-        return torch.relu(x) + config.min_depth if config.min_depth else torch.relu(x)
 
 
 class Branch(nn.Module):
@@ -183,8 +192,10 @@ class Branch(nn.Module):
     ) -> None:
         super().__init__()
         self.activate, self.upsample = activate, config.upsample
-        self.conv2 = nn.Conv2d(in_channels, config.hidden_channels, kernel_size=3, padding=1)
-        self.conv3 = nn.Conv2d(config.hidden_channels, 1, kernel_size=1)
+        hidden = config.hidden_channels
+        assert hidden is not None
+        self.conv2 = nn.Conv2d(in_channels, hidden, kernel_size=3, padding=1)
+        self.conv3 = nn.Conv2d(hidden, 1, kernel_size=1)
 
     def forward(self, x: Tensor, size: tuple[int, int]) -> Tensor:
         return last_layers(x, size, self.conv2, self.conv3, self.activate, self.upsample)
@@ -207,18 +218,49 @@ def last_layers(
         return resize(activate(F.conv2d(torch.relu(x), weight, bias)), size).squeeze(1)
 
 
+class MapHead(Head):
+    """Predicts values of each pixel by one 1×1 convolution of the feature map (TIPSv2's heads).
+
+    ``activate`` maps its outputs to the values before they get the image's size.
+    """
+
+    def __init__(
+        self,
+        output: OutputSpec,
+        in_channels: int,
+        num_outputs: int,
+        activate: Callable[[Tensor], Tensor],
+    ) -> None:
+        super().__init__()
+        self.output, self.activate = output, activate
+        self.conv3 = nn.Conv2d(in_channels, num_outputs, kernel_size=1)
+
+    def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
+        x = upsample(*features.maps[-1])
+        assert self.conv3.bias is not None
+        with without_autocast(x.device):  # see last_layers
+            x, weight, bias = map(at_least_float32, (x, self.conv3.weight, self.conv3.bias))
+            x = resize(self.activate(F.conv2d(x, weight, bias)), size)
+        if self.output.is_direction:
+            return F.normalize(x, dim=1)
+        return x if self.output.channels else x.squeeze(1)
+
+
 @register_head("normals")
 @dataclass(kw_only=True)
 class NormalsHeadConfig(HeadConfig):
     """Settings of a :class:`NormalsHead`.
 
     Attributes:
-        hidden_channels: output channels of the second convolution.
+        hidden_channels: output channels of the second convolution; None: no such layers, see
+            :class:`MapHead`.
     """
 
-    hidden_channels: int = Field(32, ge=1)
+    hidden_channels: Count | None = 32
 
     def build(self, encoder: Encoder, fusion_channels: int) -> Head:
+        if self.hidden_channels is None:
+            return MapHead(NormalsHead.output, fusion_channels, 3, F.normalize)
         return NormalsHead(fusion_channels, self.hidden_channels)
 
 
@@ -304,8 +346,9 @@ class SegmentationHeadConfig(QueryConfig):
     """Settings of :class:`SegmentationHead` and :class:`LinearSegmentationHead`.
 
     Attributes:
-        kind: ``dpt`` reads the decoder's map, ``linear`` the encoder's tokens; ``masks`` predicts a
-            mask and a class for each query and computes class scores from them.
+        kind: ``dpt`` reads the decoder's map, ``map`` too, by one layer (:class:`MapHead`);
+            ``linear`` reads the encoder's tokens; ``masks`` predicts a mask and a class for each
+            query and computes class scores from them.
         dropout: before the last convolution.
         prior: of ``dpt``: the probability of each class at the start of training, above 0; empty:
             random ones.
@@ -314,7 +357,7 @@ class SegmentationHeadConfig(QueryConfig):
             doubles them first, at any patch size (transformers).
     """
 
-    kind: Literal["dpt", "linear", "masks"] = "dpt"
+    kind: Literal["dpt", "map", "linear", "masks"] = "dpt"
     dropout: float = Field(0.1, ge=0, le=1)
     prior: tuple[Positive, ...] = ()
     auxiliary: bool = True
@@ -339,6 +382,8 @@ class SegmentationHeadConfig(QueryConfig):
             return LinearSegmentationHead(self, encoder)
         if self.kind == "masks":
             return self.query_head(encoder, fusion_channels, self.output)
+        if self.kind == "map":
+            return MapHead(self.output, fusion_channels, self.num_classes, nn.Identity())
         return SegmentationHead(self, fusion_channels)
 
 

@@ -108,6 +108,7 @@ class Format(ABC):
             format that is only read.
         free: patterns of options that may change in writing, with a note or None.
         hint: for messages, how the format defines the unit of depth.
+        head_counts: the numbers of heads that a model may have.
     """
 
     name: str
@@ -123,6 +124,7 @@ class Format(ABC):
         "preprocessing.*": "images are resized or normalised in another way",
     }
     hint = ""
+    head_counts: tuple[int, ...] = (1,)
 
     @abstractmethod
     def recognises(self, files: CheckpointFiles) -> bool:
@@ -160,12 +162,13 @@ class Format(ABC):
         if config["preprocessing"]["pixels"] != "rgb":
             count = len(config["preprocessing"]["mean"])
             self.refuse(f"is for RGB images, and this model takes {count} bands")
-        if len(heads) != 1:
-            self.refuse(f"holds one head, and this model has {len(heads)}: {', '.join(heads)}")
-        ((name, head),) = heads.items()
-        if name not in self.heads or head.get("kind") == "linear":
-            linear = "linear " if name in self.heads else ""
-            self.refuse(f"has no {linear}{name} head, only {' or '.join(self.heads)}")
+        if len(heads) not in self.head_counts:
+            counts = " or ".join("one head" if n == 1 else str(n) for n in self.head_counts)
+            self.refuse(f"holds {counts}, and this model has {len(heads)}: {', '.join(heads)}")
+        for name, head in heads.items():
+            if name not in self.heads or head.get("kind") == "linear":
+                linear = "linear " if name in self.heads else ""
+                self.refuse(f"has no {linear}{name} head, only {' or '.join(self.heads)}")
         if kind not in self.encoders:
             self.refuse(f"cannot express encoder.kind={kind!r} (only {' or '.join(self.encoders)})")
 

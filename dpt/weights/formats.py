@@ -23,6 +23,7 @@ from dpt.weights.names import Tensors
 from dpt.weights.native import Native
 from dpt.weights.official import Official
 from dpt.weights.smp import Smp
+from dpt.weights.tipsv2 import Tipsv2Dpt
 from dpt.weights.transformers import Transformers
 
 FORMATS: tuple[Format, ...] = (
@@ -31,6 +32,7 @@ FORMATS: tuple[Format, ...] = (
     Transformers(),
     Eomt(),
     Chmv2(),
+    Tipsv2Dpt(),
     DepthAnything(),
     DepthAnything3(),
     Dinov2(),

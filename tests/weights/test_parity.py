@@ -23,6 +23,7 @@ DEFAULT = (
     "official, depth, hybrid",
     "official, segmentation, ViT",
     "smp, segmentation, ViT",
+    "tipsv2_dpt, normals, three necks",
     "transformers, depth, DINOv2 with registers",
     "transformers, depth, SwinV2",
     "transformers, depth, ViT, project",
