@@ -45,7 +45,7 @@ def make_objectives(task: PlainMapping, data: Dataset) -> dict[str, Objective]:
             if cls.target == "caption":
                 remedy = "data=imagetable data.caption_column=NAME reads them from a CSV"
             if cls.target == "K":
-                remedy = "data=folder: set data.intrinsics or data.fov"
+                remedy = "data=scenes has them; data=folder: set data.intrinsics or data.fov"
             if cls.target == "labels":
                 remedy = data.labels_remedy or remedy
             given = ", ".join(LABEL_NAMES[t] for t in info.targets) or "pictures"

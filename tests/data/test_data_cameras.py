@@ -145,7 +145,9 @@ def test_hypersim_depth_and_camera_give_the_points_of_the_projection(projection)
 
 def test_hypersim_cameras_by_scene(tmp_path):
     trees.hypersim(tmp_path)
-    nominal = HypersimDataset(root=tmp_path, split="train")[0]
+    dataset = HypersimDataset(root=tmp_path, split="train")
+    assert "metadata_camera_parameters.csv" in dataset.notes[0]
+    nominal = dataset[0]
     assert intrinsics(nominal, (768, 1024)) == pytest.approx([886.81, 886.81, 511.5, 383.5])
     names = ["scene_name", *(f"M_proj_{i}{j}" for i in range(4) for j in range(4))]
     with (tmp_path / "metadata_camera_parameters.csv").open("w", newline="") as file:

@@ -79,6 +79,8 @@ class HypersimDataset(FileDataset):
         remedy = "copy it from evermotion_dataset/analysis of github.com/apple/ml-hypersim"
         table = required_file(self.folder / _TABLE, what="table", remedy=remedy)
         self._cameras = self._read_cameras()
+        if not self._cameras:
+            self.notes = [f"{_CAMERAS} is absent: every scene gets the nominal camera"]
         on_disk = {path.parent.name for path in self.folder.glob("*/images")}
         files: list[Files] = []
         rows = read_table(table, _COLUMNS.split(), remedy="download it again")
