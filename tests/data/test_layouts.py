@@ -411,6 +411,10 @@ def test_coco_with_pictures_of_segments(tmp_path):
     for sample, other in zip(read["train"].values(), expected, strict=True):
         for key in ("labels", "objects"):
             np.testing.assert_array_equal(sample[key], other[key])
+    write(tmp_path / "set", panoptic=False, lengths=[("train", 3), ("val", 1)])
+    assert detect(tmp_path / "set", {}).task == "instance"
+    files = {"annotation_files": "annotations/panoptic_%split.json"}
+    assert detect(tmp_path / "set", files).task == "panoptic"
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,13 @@
 """Images with the files of a label tool."""
 
+import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
 from dpt.data.annotations import FORMATS
-from dpt.data.annotations.base import AnnotationFormat
+from dpt.data.annotations.base import AnnotationFormat, Annotations
 from dpt.data.datasets.annotated import format_named, read_annotations
 from dpt.data.layouts.base import Detected, Folder, Row
 from dpt.data.layouts.pictures import refuse_masks
@@ -42,12 +43,13 @@ def _samples(folder: Folder, tool: AnnotationFormat, sources: list[str]) -> Dete
     files, images = folder.given.get("annotation_files"), folder.given.get("images")
     chosen = [str(files)] if files else []
     template, words = _files_of_splits(sources, chosen) if tool.lists_classes else ("", {})
+    unread: list[str] = []
     if words:
         settings |= {"annotation_files": template}
         settings |= {f"split_names.{split}": word for split, word in words.items()}
         chosen = [template.replace("%split", word) for word in words.values()]
-        others = [path for path in sources if path not in chosen]
-        folder.leave_out(others, f", as data.annotation_files={template}")
+        unread = [path for path in sources if path not in chosen]
+        folder.leave_out(unread, f", as data.annotation_files={template}")
         sources = chosen
     annotations, bare = read_annotations(
         folder.root,
@@ -58,15 +60,11 @@ def _samples(folder: Folder, tool: AnnotationFormat, sources: list[str]) -> Dete
     maps = [image.map_file for image in annotations.images if image.map_file]
     used = {*sources, *annotations.lists, *(_below(folder, path) for path in maps)}
     if not folder.given.get("annotations"):
+        of_unread = {os.path.splitext(path)[0] for path in unread}  # folders of their pictures
         others = [path for path in folder.paths if path not in used]
+        others = [path for path in others if os.path.dirname(path) not in of_unread]
         refuse_masks(folder, others, few(sources), f"data.annotations={tool.name}")
-    rows = [Row(_below(folder, item.image), split=item.split) for item in annotations.images]
-    present = {*folder.paths}
-    absent = [row.image for row in rows if row.image not in present]
-    rows = [row for row in rows if row.image in present]
-    if not rows:
-        fault = f"no image of {tool.title} is there ({few(absent)})"
-        raise DataError(f"{folder.root}: {fault}: copy the images into the folder")
+    rows = _present_rows(folder, tool, annotations)
     objects = Counter(item.class_name for image in annotations.images for item in image.objects)
     folder.note(
         f"layout: {tool.title}: {plural(len(sources), 'file')} ({few(sources)}) with "
@@ -74,8 +72,6 @@ def _samples(folder: Folder, tool: AnnotationFormat, sources: list[str]) -> Dete
         "objects: " + few([f"{name} ({n})" for name, n in objects.most_common()], 40),
         *(f"labels: {note}" for note in annotations.notes),
     )
-    if absent:
-        folder.note(f"not used: {plural(len(absent), 'image')} not there ({few(absent)})")
     folder.used.update(used, *rows)
     folder.leave_out([_below(folder, path) for path in bare], ", images without a label file")
     tasks = ["instance", "segmentation", "panoptic"]
@@ -86,6 +82,20 @@ def _samples(folder: Folder, tool: AnnotationFormat, sources: list[str]) -> Dete
     rows, held_out = divide(folder, rows, [])
     settings |= held_out
     return Detected(tasks[0], rows, settings, folder.notes, (*tasks[1:],))
+
+
+def _present_rows(folder: Folder, tool: AnnotationFormat, annotations: Annotations) -> list[Row]:
+    """Returns a row for each image that is there, and notes the others."""
+    rows = [Row(_below(folder, item.image), split=item.split) for item in annotations.images]
+    present = {*folder.paths}
+    absent = [row.image for row in rows if row.image not in present]
+    rows = [row for row in rows if row.image in present]
+    if not rows:
+        fault = f"no image of {tool.title} is there ({few(absent)})"
+        raise DataError(f"{folder.root}: {fault}: copy the images into the folder")
+    if absent:
+        folder.note(f"not used: {plural(len(absent), 'image')} not there ({few(absent)})")
+    return rows
 
 
 def _below(folder: Folder, path: Path) -> str:
