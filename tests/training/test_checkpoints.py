@@ -100,13 +100,15 @@ def test_intervals_are_positive(name):
         check_arguments(RunCheckpoints, {"dirpath": "x", name: 0}, "c", is_partial=True)
 
 
-def test_averages_need_whole_weights():
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("ema", {"_target_": "dpt.training.callbacks.MovingAverage", "decay": 0.9}),
+        ("lora", {"_target_": "dpt.training.callbacks.Lora", "rank": 8}),
+    ],
+)
+def test_what_reads_the_weights_needs_them_whole(name, settings):
     trainer = {"strategy": "fsdp", "max_steps": 1, "precision": "32-true"}
-    target = "dpt.training.callbacks.MovingAverage"
-    cfg = {
-        "trainer": trainer,
-        "logger": {},
-        "callbacks": {"ema": {"_target_": target, "decay": 0.9}},
-    }
-    with pytest.raises(ValueError, match=r"callbacks\.ema needs whole weights"):
+    cfg = {"trainer": trainer, "logger": {}, "callbacks": {name: settings}}
+    with pytest.raises(ValueError, match=rf"callbacks\.{name} needs whole weights"):
         make_trainer(cfg, 1)
