@@ -113,6 +113,7 @@ def test_camera_file_with_distortion_warns(tmp_path, caplog, name, text):
         ("b.json", json.dumps({"fx": 60})),
         ("c.json", json.dumps({"K": {"a": 1}})),
         ("d.json", "[" * 100_000),
+        ("e.json", json.dumps({"K": ROWS, "width": 640, "height": 1})),
         ("a.yaml", "camera_matrix: !!python/object/apply:os.system [ls]"),
         ("b.yaml", "a: &a [1]\nb: *a"),
         ("a.csv", "image,fx\nphoto,1\n"),

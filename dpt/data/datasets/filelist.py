@@ -113,8 +113,8 @@ class KittiDataset(FileListDataset):
 @lru_cache(maxsize=64)
 def _rectified_camera(path: Path, number: str) -> StatedCamera:
     """Returns the camera of the rectified images of a KITTI camera, ``02`` (left) or ``03``."""
-    values = dict(line.split(":", 1) for line in read_list(path))
     with decoding(path, "a calibration of KITTI"):
+        values = dict(line.split(":", 1) for line in read_list(path))
         width, height = (int(float(side)) for side in values[f"S_rect_{number}"].split())
         projection = values[f"P_rect_{number}"].split()
     return StatedCamera.parse(projection, path, (height, width))

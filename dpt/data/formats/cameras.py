@@ -197,9 +197,11 @@ def _of_mapping(values: Any, path: Path) -> StatedCamera:
         held = values.get(key)
         if _numbers(held.get("data", 0) if isinstance(held, Mapping) else held or 0).any():
             _warn_of_distortion(path)
-    sizes = (_numbers([values.get(key) for key in keys]) for keys in _SIZE_KEYS)
-    height, width = next((np.minimum(size, 1e9) for size in sizes if (size >= 1).all()), (0, 0))
-    return StatedCamera.parse(matrix, path, (int(height), int(width)) if height else None)
+    for keys in _SIZE_KEYS:
+        sides = _numbers([values[key] for key in keys if key in values])
+        if sides.size == 2 and ((sides >= 1) & (sides < 1e9)).all():
+            return StatedCamera.parse(matrix, path, (int(sides[0]), int(sides[1])))
+    return StatedCamera.parse(matrix, path)
 
 
 def _of_colmap(lines: Sequence[str], path: Path) -> StatedCamera:
