@@ -16,14 +16,21 @@ from dpt.data_check.scan import SEVERITIES, Finding, Scan, has_errors, read_samp
 from dpt.files import plural
 from dpt.run_log import log_rows
 from dpt.segments import OBJECT_IDS
-from dpt.types import IGNORE_INDEX, Sample
-from dpt.viz import colorize_depth, colorize_labels, colorize_segments, overlay
+from dpt.types import IGNORE_INDEX, OutputSpec, Sample
+from dpt.viz import (
+    colorize_depth,
+    colorize_labels,
+    colorize_output,
+    colorize_segments,
+    overlay,
+)
 
 Picture = tuple[str, np.ndarray]  # a caption and a uint8 RGB picture
 
 _CELL = 256  # width of a cell in a row of pictures, in pixels
 _MAX_ROWS = 40  # of a table in the terminal
 _EPOCHS = 4  # augmented versions that are shown of each sample
+_NORMALS = OutputSpec("normals", "map", channels=3, value_range=(-1.0, 1.0), is_direction=True)
 
 
 class Table(NamedTuple):
@@ -171,15 +178,15 @@ def _bands(scan: Scan) -> Table:
 
 
 def _sample_rows(scan: Scan, indices: Iterable[int]) -> list[Picture]:
-    """Returns image, labels and depth of samples as they are on disk."""
+    """Returns image, labels, depth and normals of samples as they are on disk."""
     samples = [read_sample(scan.dataset, index).sample for index in indices]
     layers = [(_name(scan, sample), list(_layers(sample, scan).values())) for sample in samples]
     return [(name, _row(pictures)) for name, pictures in layers if pictures]
 
 
 def _augmented_rows(augmented: Augmented, scan: Scan, indices: Iterable[int]) -> Iterator[Picture]:
-    """Yields the image and its augmented versions in the first epochs, and depth in a second
-    row."""
+    """Yields the image and its augmented versions in the first epochs, and depth and normals in
+    further rows."""
     for index in indices:
         original = scan.dataset[index]
         layers = [_layers(augmented[epoch, index], scan) for epoch in range(_EPOCHS)]
@@ -188,9 +195,10 @@ def _augmented_rows(augmented: Augmented, scan: Scan, indices: Iterable[int]) ->
             images = [overlay(shown["image"], shown["labels"], 0.55) for shown in layers]
         picture = scan.picture(original["image"])
         yield _name(scan, original), _row([picture, *images])
-        if "depth" in original:
-            maps = [shown["depth"] for shown in layers]
-            yield _name(scan, original), _row([picture, *maps])
+        for key in ("depth", "normals"):
+            if key in layers[0]:
+                maps = [shown[key] for shown in layers]
+                yield _name(scan, original), _row([picture, *maps])
 
 
 def _name(scan: Scan, sample: Sample) -> str:
@@ -198,7 +206,7 @@ def _name(scan: Scan, sample: Sample) -> str:
 
 
 def _layers(sample: Sample, scan: Scan) -> dict[str, np.ndarray]:
-    """Returns image, labels and depth of a sample as pictures, if it has them."""
+    """Returns image, labels, depth and normals of a sample as pictures, if it has them."""
     info = scan.dataset.info
     pictures: dict[str, np.ndarray] = {}
     if "image" in sample:
@@ -211,6 +219,10 @@ def _layers(sample: Sample, scan: Scan) -> dict[str, np.ndarray]:
         pictures["labels"] = colorize_segments(codes, info.palette, info.things)
     if "depth" in sample:
         pictures["depth"] = colorize_depth(sample["depth"], sample["valid"])
+    if "normals" in sample:
+        known = sample["normals"].any(axis=2, keepdims=True)
+        values = np.where(known, sample["normals"], np.nan).transpose(2, 0, 1)
+        pictures["normals"] = colorize_output(values, _NORMALS)
     return pictures
 
 

@@ -555,6 +555,8 @@ def test_examine_reads_labels_of_whole_images(data_check, image_folder, tmp_path
 def test_examine_passes_scenes(data_check, tmp_path):
     assert data_check(tmp_path, "data.train.length=10", "data.val.length=6") == 0
     assert {finding["code"] for finding in report(tmp_path)} <= HARMLESS
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("<img") == 16  # four samples, and what training gets in three rows each
 
 
 @pytest.mark.parametrize(
