@@ -74,6 +74,13 @@ def median_mad(values: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
     return shift, torch.where(scale > 1e-6, scale, 1.0)
 
 
+def normalize(values: Tensor, valid: Tensor) -> Tensor:
+    """Returns (B, H, W) with zero median and unit mean absolute deviation; 0 where invalid."""
+    shift, scale = median_mad(values, valid)
+    safe = torch.where(valid, at_least_float32(values), shift[:, None, None])
+    return (safe - shift[:, None, None]) / scale[:, None, None]
+
+
 def align_scale_shift(prediction: Tensor, target: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
     """Fits (scale, shift) of each image: argmin Σ (scale · prediction + shift - target)².
 

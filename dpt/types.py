@@ -199,7 +199,7 @@ class DepthMaps(NamedTuple):
 
     depth: Tensor  # in the unit of the output
     sky: Tensor | None = None  # larger in the sky, as the head's threshold says
-    log_variance: Tensor | None = None  # of the logarithm of depth
+    log_variance: Tensor | None = None  # of ln(depth), or of relative depth that is normalised
 
 
 @dataclass
@@ -314,7 +314,8 @@ class OutputSpec:
         kind: ``logits`` are class scores, averaged as probabilities; ``depth`` is one value for
             each pixel, depth or inverse depth as ``unit`` says; ``map`` and ``vector`` are real
             values, averaged as they are; ``masks`` are :class:`Masks`; ``fov`` is the horizontal
-            field of view of each image in degrees.
+            field of view of each image in degrees; ``log_variance`` is that of a depth, see
+            :func:`confidence`.
         channels: length of the channel axis; None if the output has none.
         dense: True if there is a value for each pixel, (B, [channels], H, W); False if for each
             image, (B, [channels]).
@@ -382,6 +383,14 @@ class OutputSpec:
         return self.class_names[class_id] if is_named else f"class {class_id}"
 
     @property
+    def array(self) -> "OutputSpec":
+        """What a :class:`dpt.Prediction` holds of a tensor: of a log-variance the confidence."""
+        if self.kind != "log_variance":
+            return self
+        name = self.name.replace("log_variance", "confidence")
+        return replace(self, name=name, kind="map", value_range=(0.0, 1.0))
+
+    @property
     def tensors(self) -> dict[str, "OutputSpec"]:
         """The declaration of each tensor of a prediction, by name."""
         first = replace(self, record=None, extra=())
@@ -403,12 +412,25 @@ class OutputSpec:
 def array_specs(outputs: Mapping[str, OutputSpec]) -> dict[str, OutputSpec]:
     """Returns the declaration of each array of a :class:`dpt.Prediction`, by name.
 
-    They are those of :func:`tensor_specs`, but masks and their classes become one map of segments.
+    They are those of :func:`tensor_specs`, but masks and their classes become one map of segments,
+    and log-variances become confidences.
     """
     maps: dict[str, OutputSpec] = {}
     for name, spec in outputs.items():
-        maps |= {name: spec} if spec.kind == "masks" else spec.tensors
+        tensors = [tensor.array for tensor in spec.tensors.values()]
+        maps |= (
+            {name: spec} if spec.kind == "masks" else {tensor.name: tensor for tensor in tensors}
+        )
     return maps
+
+
+def confidence(log_variance: Tensor) -> Tensor:
+    """Returns exp(-σ), in 0..1, of the logarithm of a variance σ².
+
+    If σ is the standard deviation of ln(depth), the true depth lies between depth · confidence and
+    depth / confidence with a probability of 68 %.
+    """
+    return (0.5 * log_variance).exp().neg().exp()
 
 
 def tensor_specs(outputs: Mapping[str, OutputSpec]) -> dict[str, OutputSpec]:

@@ -20,7 +20,7 @@ from dpt.evaluation.predictions import PredictedDataset
 from dpt.evaluation.scoring import PICTURE_WIDTH, PanelPicture, Scorer
 from dpt.metrics import Protocol
 from dpt.model import DPT
-from dpt.nn.tta import augmented
+from dpt.nn.tta import augmented, mirror
 from dpt.objectives import OBJECTIVES, Objective
 from dpt.objectives.batches import evaluated, same_size_groups, take
 from dpt.process import handle_signals
@@ -75,12 +75,12 @@ class Evaluation(L.LightningModule):
         self.protocol = protocol
         self.scorer = scorer
 
-    def forward(self, images: Tensor) -> dict[str, HeadPrediction]:
+    def forward(self, images: Tensor, *, flip: bool = False) -> dict[str, HeadPrediction]:
         preprocessing = self.model.preprocessing
         predict = augmented(
             self.model,
             self.model.outputs,
-            flip=self.protocol.flip,
+            flip=flip,
             scales=self.protocol.scales,
             window=self.protocol.window,
             stride=self.protocol.stride,
@@ -97,7 +97,13 @@ class Evaluation(L.LightningModule):
         for images, positions in same_size_groups(batch):
             labels = take(batch, positions)
             objectives = [*self.scorer.objectives.values(), *self.scorer.whole.values()]
-            outputs = evaluated(self(images), self.model.heads, objectives, labels)
+            predictions = self(images, flip=self.protocol.flip)
+            outputs = evaluated(predictions, self.model.heads, objectives, labels)
+            if any(objective.compares_mirrored for objective in objectives):
+                mirrored = self(images.flip(-1))
+                compared = evaluated(mirrored, self.model.heads, objectives, labels)
+                for name, spec in self.model.outputs.items():
+                    outputs[name].auxiliary = mirror(compared[name].tensor, spec)
             self.scorer.add(outputs, labels, images)
             groups.append((outputs, labels))
         return {"groups": groups}  # for the pictures

@@ -8,6 +8,7 @@ from dpt.losses.combined import CombinedLoss
 from dpt.losses.contrastive import dino_loss, ibot_loss, nt_xent
 from dpt.losses.depth import (
     GradientMatchingLoss,
+    LogVarianceLoss,
     ScaleInvariantLoss,
     ScaleShiftInvariantLoss,
     SILogLoss,

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from dpt.depthmath import at_least_float32, inverse_depth, masked_mean, median_mad, valid_range
+from dpt.depthmath import at_least_float32, inverse_depth, masked_mean, normalize, valid_range
 from dpt.validation import Count, NonNegative, Positive, Share
 
 SILogForm = Literal["bts", "depth_anything", "eigen"]
@@ -149,8 +149,8 @@ class ScaleShiftInvariantLoss(nn.Module):
         """Returns the loss of relative inverse depth; ``target`` is *depth* in metres."""
         _check_shapes(prediction, target, valid)
         valid = valid_range(target, valid, min_depth=0.0, max_depth=torch.inf)
-        aligned = _normalize(prediction, valid)
-        aligned_target = _normalize(inverse_depth(target, valid), valid)
+        aligned = normalize(prediction, valid)
+        aligned_target = normalize(inverse_depth(target, valid), valid)
         residual = torch.where(valid, (aligned - aligned_target).abs(), torch.inf).flatten(1)
         ordered = residual.sort(dim=1).values  # the valid ones first
         count = valid.flatten(1).sum(1, keepdim=True)
@@ -164,11 +164,34 @@ class ScaleShiftInvariantLoss(nn.Module):
         return loss
 
 
-def _normalize(values: Tensor, valid: Tensor) -> Tensor:
-    """Returns (B, H, W) with zero median and unit mean absolute deviation; 0 where invalid."""
-    shift, scale = median_mad(values, valid)
-    safe = torch.where(valid, at_least_float32(values), shift[:, None, None])
-    return (safe - shift[:, None, None]) / scale[:, None, None]
+class LogVarianceLoss(nn.Module):
+    """Negative log-likelihood of depth whose error has a predicted variance σ².
+
+    The mean over an image's valid pixels of ½ exp(-s) e² + ½ s with s = ln σ² (Kendall and Gal
+    2017, section 3.1, eq. 8), which is smallest at s = ln e². The error e is that of ln(depth) for
+    ``metric`` depth, the same minus its mean for ``up_to_scale``, and for ``relative`` depth that
+    of inverse depth with zero median and unit mean absolute deviation, as in
+    :class:`ScaleShiftInvariantLoss`.
+    """
+
+    def __init__(
+        self, *, kind: Literal["metric", "relative", "up_to_scale"], eps: Positive = 1e-3
+    ) -> None:
+        super().__init__()
+        self.kind, self.eps = kind, eps
+
+    def forward(
+        self, prediction: Tensor, log_variance: Tensor, target: Tensor, valid: Tensor
+    ) -> Tensor:
+        """Returns the loss; ``target`` is depth in metres, ``log_variance`` (B, H, W)."""
+        _check_shapes(prediction, target, valid)
+        error, valid = _log_error(prediction, target, valid, self.eps)
+        if self.kind == "up_to_scale":
+            error = error - masked_mean(error, valid)[:, None, None]
+        elif self.kind == "relative":
+            error = normalize(prediction, valid) - normalize(inverse_depth(target, valid), valid)
+        s = at_least_float32(log_variance)
+        return masked_mean(0.5 * (torch.exp(-s) * error.square() + s), valid).mean()
 
 
 def _log_error(

@@ -1,6 +1,7 @@
 """Errors of depth maps, as in the literature and the BTS evaluation (Lee et al. 2019)."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -50,6 +51,32 @@ def depth_errors(prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
     return _errors_of(_pixel_sums(prediction, target, valid) / count[:, None])
 
 
+def ause(error: Tensor, uncertainty: Tensor) -> Tensor:
+    """Returns the area under the sparsification error of one image, 0 for a perfect order.
+
+    Ilg et al. 2018, section 5: pixels are removed one by one, the most uncertain first. The mean
+    error of the remaining ones, divided by that of all, is a curve over the fraction removed, and
+    another one if the pixels with the largest errors go first (the oracle). The result is the area
+    between the curves, exact and not at some fractions. Pixels of equal uncertainty go in a random
+    order, of which this is the expectation.
+
+    Args:
+        error: float (N,), >= 0.
+        uncertainty: (N,), in any unit.
+    """
+    if error.sum() == 0:
+        return error.new_zeros(())
+    remaining = torch.arange(1, len(error) + 1, dtype=torch.float64, device=error.device)
+
+    def area(order: Tensor) -> Tensor:
+        _, groups, counts = order.unique(return_inverse=True, return_counts=True)
+        sums = remaining.new_zeros(len(counts)).index_add(0, groups, error.double())
+        ordered: Tensor = (sums / counts).repeat_interleave(counts)
+        return (ordered.cumsum(0) / remaining).mean()
+
+    return (area(uncertainty) - area(error)) / error.double().mean()
+
+
 class DepthMetrics(SumMetric):
     """Depth errors, one number for each image, averaged over the images with a valid pixel.
 
@@ -60,14 +87,17 @@ class DepthMetrics(SumMetric):
         protocol: how depth is scored.
         prediction_kind: ``metric``: depth in metres. ``relative``: inverse depth up to an unknown
             scale and shift. ``up_to_scale``: depth up to an unknown scale.
+        uncertainties: names of scores: the :func:`ause` of each uncertainty that :meth:`update` is
+            given, by |p - t| / t; NaN of a prediction without.
         **settings: of a :class:`Protocol`, in place of those of ``protocol``.
     """
 
     lower_is_better = frozenset(
         name + ending for name in _LOWER_IS_BETTER for ending in ("", "_pooled")
-    )
+    ) | {"ause", "ause_flip"}
     errors: Tensor
     pooled: Tensor
+    areas: Tensor
     images: Tensor
     pixels: Tensor
 
@@ -77,6 +107,7 @@ class DepthMetrics(SumMetric):
         *,
         prediction_kind: DepthKind = "metric",
         all_pooled: bool = False,
+        uncertainties: Sequence[str] = (),
         **settings: object,
     ) -> None:
         super().__init__()
@@ -100,16 +131,21 @@ class DepthMetrics(SumMetric):
         self.all_pooled = all_pooled
         self.add_sum("errors", len(DEPTH_ERRORS))
         self.add_sum("pooled", len(DEPTH_ERRORS))
+        self.uncertainties = tuple(uncertainties)
+        self.add_sum("areas", len(self.uncertainties))
         self.add_count("images")
         self.add_count("pixels")
 
-    def update(self, prediction: Tensor, target: Tensor, valid: Tensor) -> None:
+    def update(
+        self, prediction: Tensor, target: Tensor, valid: Tensor, *uncertainties: Tensor
+    ) -> None:
         """Adds images.
 
         Args:
             prediction: float (B, H, W) or (H, W), of the ``prediction_kind``.
             target: the same shape, metres.
             valid: bool, the same shape.
+            *uncertainties: the same shape, in any unit; one for each of ``uncertainties``, or none.
         """
         require_one_shape(prediction=prediction, target=target, valid=valid)
         size = prediction.shape[-2:]
@@ -121,13 +157,23 @@ class DepthMetrics(SumMetric):
         self.pooled = self.pooled + sums.sum(0)
         self.images = self.images + (count > 0).sum()
         self.pixels = self.pixels + count.sum()
+        if len(uncertainties) < len(self.uncertainties):
+            self.areas = self.areas + torch.nan
+            return
+        error = (depth - target).abs() / target
+        for k in torch.nonzero(count).flatten().tolist():
+            maps = (values.reshape(-1, *size)[k][counted[k]] for values in uncertainties)
+            areas = [ause(error[k][counted[k]], values) for values in maps]
+            self.areas = self.areas + torch.stack(areas).to(self.areas) if areas else self.areas
 
     def compute(self) -> dict[str, Tensor]:
         """Returns scalars by name, NaN if no valid pixel was seen."""
         by_image = dict(zip(DEPTH_ERRORS, (self.errors / self.images).unbind(), strict=True))
         over_pixels = _errors_of(self.pooled / self.pixels).unbind()
         pooled = {f"{k}_pooled": v for k, v in zip(DEPTH_ERRORS, over_pixels, strict=True)}
-        return by_image | (pooled if self.all_pooled else {"rmse_pooled": pooled["rmse_pooled"]})
+        areas = dict(zip(self.uncertainties, (self.areas / self.images).unbind(), strict=True))
+        pooled = pooled if self.all_pooled else {"rmse_pooled": pooled["rmse_pooled"]}
+        return by_image | areas | pooled
 
     def in_metres(self, prediction: Tensor, target: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the prediction aligned and clamped, metres (B, H, W), and the pixels that count.

@@ -67,6 +67,8 @@ class DepthHeadConfig(HeadConfig):
             output (transformers, DINOv2's heads).
         sky: a second branch predicts where the sky is: ``sigmoid`` its probability, ``relu`` a
             value that is 0.3 and more in the sky (Depth Anything 3).
+        log_variance: another branch predicts the logarithm of the variance of the error, see
+            :class:`dpt.losses.LogVarianceLoss`.
     """
 
     kind: DepthKind = "relative"
@@ -80,9 +82,11 @@ class DepthHeadConfig(HeadConfig):
     upsample: Upsampling = "image"
     bins: DepthBins | None = None
     sky: Literal["none", "sigmoid", "relu"] = "none"
+    log_variance: bool = False
     meanings: ClassVar[dict[str, tuple[str, ...]]] = {
         "conv3": ("kind", "activation", "canonical_focal", "bins"),
         "branches.sky.conv3": ("sky",),
+        "branches.log_variance.conv3": ("kind",),
     }
 
     def __post_init__(self) -> None:
@@ -105,8 +109,9 @@ class DepthHeadConfig(HeadConfig):
             self.scale, self.shift = 1.0, 0.0
         if self.activation != "relu":
             self.min_depth = 0.0
-        if self.hidden_channels is None and self.sky != "none":
-            raise ValueError(f"sky={self.sky}: needs hidden_channels, which are None")
+        if self.hidden_channels is None and (self.sky != "none" or self.log_variance):
+            settings = f"sky={self.sky}, log_variance={self.log_variance}"
+            raise ValueError(f"{settings}: another map needs hidden_channels, which are None")
 
     @property
     def output(self) -> OutputSpec:
@@ -115,14 +120,16 @@ class DepthHeadConfig(HeadConfig):
         if self.bins is not None:
             value_range = self.bins.min_depth, self.bins.max_depth
         threshold = {"sigmoid": 0.5, "relu": 0.3}.get(self.sky)
+        extra = [OutputSpec("sky", "map", threshold=threshold)] if threshold else []
+        extra += [OutputSpec("log_variance", "log_variance")] if self.log_variance else []
         return OutputSpec(
             "depth",
             "depth",
             unit=DEPTH_UNITS[self.kind],
             canonical_focal=self.canonical_focal,
             value_range=value_range,
-            record=DepthMaps if threshold else None,
-            extra=(OutputSpec("sky", "map", threshold=threshold),) if threshold else (),
+            record=DepthMaps if extra else None,
+            extra=tuple(extra),
         )
 
     @property
@@ -151,7 +158,7 @@ class DepthHeadConfig(HeadConfig):
 class DepthHead(Head):
     """Predicts the depth of each pixel, (B, H, W), from the feature map (B, F, h, w).
 
-    With ``sky`` the prediction is a :class:`dpt.types.DepthMaps`.
+    With ``sky`` or ``log_variance`` the prediction is a :class:`dpt.types.DepthMaps`.
     """
 
     def __init__(self, config: DepthHeadConfig, in_channels: int) -> None:
@@ -171,14 +178,15 @@ class DepthHead(Head):
         if config.sky != "none":
             activate = torch.sigmoid if config.sky == "sigmoid" else torch.relu
             self.branches["sky"] = Branch(in_channels // 2, config, activate)
+        if config.log_variance:
+            self.branches["log_variance"] = Branch(in_channels // 2, config, torch.clone)
 
     def forward(self, features: Features, size: tuple[int, int]) -> HeadPrediction:
         x = upsample_conv2d(*features.maps[-1], self.conv1)
         layers = self.conv2, self.conv3
         depth = last_layers(x, size, *layers, self.config.activate, self.config.upsample)
-        if "sky" not in self.branches:
-            return depth
-        return DepthMaps(depth, sky=self.branches["sky"](x, size))
+        maps = {name: branch(x, size) for name, branch in self.branches.items()}
+        return DepthMaps(depth, **maps) if maps else depth
 
 
 class Branch(nn.Module):

@@ -58,6 +58,8 @@ class Objective(Student, ABC):
         resize: how predictions get the size of their labels, see :class:`dpt.metrics.Protocol`.
         metrics: updated with a prediction and the labels.
         weight: factor of the loss.
+        compares_mirrored: whether ``dpt evaluate`` also predicts the mirrored images, mirrored back
+            as ``HeadOutput.auxiliary``.
         head_settings: settings of the head that the data or other arguments decide. Those of the
             configuration, keys of the head's :class:`dpt.nn.HeadConfig`, are added to them.
     """
@@ -68,6 +70,7 @@ class Objective(Student, ABC):
     dense: ClassVar[bool] = True
     views: ClassVar[int] = 0
     resize: OutputResize = "bilinear_aligned"
+    compares_mirrored: bool = False
     metrics: SumMetric
     more_targets: Sequence[Target] = ()
 
@@ -151,6 +154,10 @@ class Objective(Student, ABC):
         maps = resize(values.float().flatten(0, -3)[None], (size[0], size[1]), self.resize)
         return maps.view(*values.shape[:-2], *size)
 
+    def uncertainties(self, output: HeadOutput, size: Sequence[int]) -> tuple[Tensor, ...]:
+        """Returns how uncertain an image's prediction is by each measure, (1, *size)."""
+        return ()
+
     def update(self, output: HeadOutput, batch: Batch) -> None:
         """Scores an evaluation batch; maps are scored one by one, at the size of their labels."""
         if not self.dense:
@@ -158,8 +165,9 @@ class Objective(Student, ABC):
             return
         for k in range(len(output.tensor)):
             target, *mask = self.ground_truth(batch, k)
-            prediction = self.predict(output.image(k).prediction, target.shape[-2:])
-            self.metrics.update(prediction, target, *mask)
+            size, image = target.shape[-2:], output.image(k)
+            uncertainties = self.uncertainties(image, size)
+            self.metrics.update(self.predict(image.prediction, size), target, *mask, *uncertainties)
 
     def compute(self) -> dict[str, float]:
         """Returns the scores since the last reset, over all processes."""

@@ -11,9 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from dpt.data.base import Dataset
-from dpt.depthmath import focal_ratio, masked_mean, valid_range
+from dpt.depthmath import focal_ratio, masked_mean, masked_median, normalize, valid_range
 from dpt.files import few
-from dpt.losses.depth import ScaleInvariantLoss, ScaleShiftInvariantLoss, SILogLoss
+from dpt.losses.depth import (
+    LogVarianceLoss,
+    ScaleInvariantLoss,
+    ScaleShiftInvariantLoss,
+    SILogLoss,
+)
 from dpt.metrics.depth import DepthMetrics
 from dpt.metrics.protocols import Protocol
 from dpt.objectives.base import Objective, nearest
@@ -65,6 +70,10 @@ class DepthObjective(Objective):
         sky_from: what the head's sky is trained by: ``labels``, the class ``sky_class``; or
             ``invalid``, pixels without depth of images that have some. None: it is not trained.
         sky_class: id of the class; None for the one that the data names "sky".
+        log_variance: the head also predicts how uncertain its depth is. It is trained by
+            :class:`dpt.losses.LogVarianceLoss` beside ``loss``, and scored by its area under the
+            sparsification error (``ause``), in ``dpt evaluate`` beside that of the disagreement
+            with the prediction for the mirrored image (``ause_flip``).
     """
 
     head = "depth"
@@ -79,6 +88,7 @@ class DepthObjective(Objective):
         max_depth: Metres,
         min_depth: Metres = 1e-3,
         loss: nn.Module | None = None,
+        log_variance: bool = False,
         weight: float = 1.0,
         canonical_focal: Positive | None = None,
         sky_from: SkySource | None = None,
@@ -90,7 +100,12 @@ class DepthObjective(Objective):
         self.sky_from, self.sky_class = sky_from, sky_class
         self.more_targets = ("labels",) if sky_from == "labels" else ()
         self.has_warned = False
-        self.head_settings = {"kind": kind, "canonical_focal": canonical_focal}
+        self.head_settings = {
+            "kind": kind,
+            "canonical_focal": canonical_focal,
+            "log_variance": log_variance,
+        }
+        self.variance_loss = LogVarianceLoss(kind=kind) if log_variance else None
         if canonical_focal is not None:
             if kind != "metric":
                 fault = f"canonical_focal={canonical_focal} is for metric depth, not kind={kind}"
@@ -106,7 +121,12 @@ class DepthObjective(Objective):
                     f"{loss_type.__name__} is a loss for {loss_kind} depth: set "
                     f"task.kind={loss_kind} or task/depth_loss=auto"
                 )
-        self.metrics = DepthMetrics(prediction_kind=kind, min_depth=min_depth, max_depth=max_depth)
+        self.metrics = DepthMetrics(
+            prediction_kind=kind,
+            min_depth=min_depth,
+            max_depth=max_depth,
+            uncertainties=["ause"] if log_variance else [],
+        )
 
     @classmethod
     def from_data(cls, data: Dataset, settings: PlainMapping) -> Plain:
@@ -136,9 +156,19 @@ class DepthObjective(Objective):
                 limit,
             )
         _require_cameras(data, output.canonical_focal)
-        objective = cls(kind=kind, max_depth=max_depth, canonical_focal=output.canonical_focal)
+        has_variance = any(spec.kind == "log_variance" for spec in output.extra)
+        objective = cls(
+            kind=kind,
+            max_depth=max_depth,
+            canonical_focal=output.canonical_focal,
+            log_variance=has_variance,
+        )
+        objective.compares_mirrored = has_variance
         objective.metrics = DepthMetrics(
-            replace(protocol, max_depth=max_depth), prediction_kind=kind, all_pooled=True
+            replace(protocol, max_depth=max_depth),
+            prediction_kind=kind,
+            all_pooled=True,
+            uncertainties=["ause", "ause_flip"] if has_variance else [],
         )
         return objective
 
@@ -185,7 +215,31 @@ class DepthObjective(Objective):
         terms = {"loss_depth": self.weight * self.loss(output.tensor, depth, valid)}
         if self.sky_from is not None:
             terms["loss_sky"] = self.weight * self._sky_loss(output.prediction, batch)
+        if self.variance_loss is not None:
+            assert isinstance(output.prediction, DepthMaps)
+            loss = self.variance_loss(output.tensor, output.prediction.log_variance, depth, valid)
+            terms["loss_depth_variance"] = self.weight * loss
         return terms
+
+    def uncertainties(self, output: HeadOutput, size: Sequence[int]) -> tuple[Tensor, ...]:
+        """Returns the log-variance, and the disagreement with the mirrored image if it is known."""
+        prediction = output.prediction
+        if not isinstance(prediction, DepthMaps) or prediction.log_variance is None:
+            return ()  # such as of baselines
+        maps = [prediction.log_variance]
+        if output.auxiliary is not None:
+            maps.append(self._disagreement(output.tensor, output.auxiliary))
+        return tuple(self.predict(values, size) for values in maps)
+
+    def _disagreement(self, first: Tensor, second: Tensor) -> Tensor:
+        """Returns the difference of two predictions (B, H, W) as LogVarianceLoss measures it."""
+        everywhere = torch.ones_like(first, dtype=torch.bool)
+        if self.kind == "relative":
+            return (normalize(first, everywhere) - normalize(second, everywhere)).abs()
+        difference = first.clamp(min=1e-3).log() - second.clamp(min=1e-3).log()
+        if self.kind == "up_to_scale":
+            difference = difference - masked_median(difference, everywhere)[:, None, None]
+        return difference.abs()
 
     def _sky_loss(self, prediction: HeadPrediction, batch: Batch) -> Tensor:
         """Returns the mean squared error of the sky, which is 1 in the sky and 0 elsewhere."""

@@ -73,6 +73,13 @@ class Prediction:
         return self._first("depth")
 
     @property
+    def confidence(self) -> np.ndarray | None:
+        """float32 (H, W) in 0..1, of ``depth``, see :func:`dpt.types.confidence`; None unless the
+        depth head has a ``log_variance``."""
+        spec = first_output(self.outputs, "depth")
+        return None if spec is None else self.arrays.get(f"{spec.name}_confidence")
+
+    @property
     def unit(self) -> str | None:
         """Unit of ``depth``, see :func:`depth_unit`."""
         return depth_unit(first_output(self.outputs, "depth"))

@@ -97,7 +97,7 @@ class InputRecord:
 def product_folders() -> set[str]:
     """Returns the names of all sub-folders that ``dpt predict`` writes for any model, see
     :func:`dpt.predict.products.all_products`."""
-    names = ("depth", "depth_sky", "labels", *HEADS)
+    names = ("depth", "depth_sky", "depth_confidence", "labels", *HEADS)
     formats = (
         "",
         "_npy",

@@ -7,9 +7,18 @@ from typing import Literal, Protocol, get_args
 import torch
 from torch import Tensor
 
+from dpt.depthmath import at_least_float32
 from dpt.functional import EMULATED, has_bf16
 from dpt.model import DPT
-from dpt.types import Calibration, OutputSpec, Preprocessing, array_specs, tensors_of
+from dpt.types import (
+    Calibration,
+    OutputSpec,
+    Preprocessing,
+    array_specs,
+    confidence,
+    tensor_specs,
+    tensors_of,
+)
 
 log = logging.getLogger("dpt")
 
@@ -27,7 +36,8 @@ class Runtime(Protocol):
 
     def __call__(self, images: Tensor) -> Mapping[str, Tensor]:
         """Returns the tensors (B, ...) for normalised images, float32 (B, 3, h, w), by the names of
-        :func:`dpt.types.tensor_specs`. Logits may be smaller than the images."""
+        :func:`dpt.types.tensor_specs`. Logits may be smaller than the images, and confidences are
+        in place of log-variances."""
 
 
 class TorchRuntime:
@@ -62,7 +72,11 @@ class TorchRuntime:
         else:
             outputs = self._model(images, raw=True)
             predictions = {name: output.prediction for name, output in outputs.items()}
-        return tensors_of(predictions, self._model.outputs)
+        tensors = tensors_of(predictions, self._model.outputs)
+        for name, spec in tensor_specs(self._model.outputs).items():
+            if spec.kind == "log_variance":
+                tensors[spec.array.name] = confidence(at_least_float32(tensors.pop(name)))
+        return tensors
 
 
 def pick_device(name: str | torch.device | None) -> torch.device:
