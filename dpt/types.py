@@ -81,6 +81,7 @@ class Sample(TypedDict, total=False):
     labels: np.ndarray  # uint8 (H, W), class ids; IGNORE_INDEX where unlabelled
     objects: np.ndarray  # uint16 (H, W), tells objects of one class apart; 0 where there is none
     masks: list[ObjectMask]  # the objects, where they can overlap; absent in training
+    prompt: np.ndarray  # float32 (H, W), metres at a few pixels, 0 at others; input of the model
     K: np.ndarray  # float64 (3, 3), the camera of the image, see dpt.geometry.Camera
     class_id: int  # image-level class
     value: float  # image-level number
@@ -110,6 +111,7 @@ class Batch(TypedDict, total=False):
     labels: Tensor  # uint8 (B, H, W)
     objects: Tensor  # int32 (B, H, W), -1 in images that lack them
     masks: list[list[ObjectMask] | None]  # in evaluation, if a sample has them
+    prompt: Tensor  # float32 (B, H, W), at the size of ``image``; absent if no sample has one
     K: Tensor  # float32 (B, 3, 3), cameras of ``image``, NaN where unknown; absent if all are and
     # the task does not need them
     fov: Tensor  # float32 (B,), their horizontal fields of view in degrees; absent without K
@@ -294,7 +296,7 @@ class ClipOutput(HeadOutput):
     classes: Tensor | None = None
 
 
-OutputKind = Literal["logits", "depth", "map", "vector", "masks", "fov"]
+OutputKind = Literal["logits", "depth", "map", "vector", "masks", "fov", "log_variance"]
 DepthKind = Literal["metric", "relative", "up_to_scale"]
 DEPTH_UNITS: dict[DepthKind, str] = {
     "metric": "m",

@@ -9,6 +9,7 @@ from photos import photo_of, save_photo, tiny
 from tiny import ON_CPU, call
 
 import dpt
+from dpt.geometry import Camera
 from dpt.losses import LogVarianceLoss
 from dpt.metrics import DepthMetrics
 from dpt.metrics.depth import ause
@@ -125,6 +126,17 @@ def test_predict_command_writes_confidence(uncertain, tmp_path, dpt_command):
     assert (out / "depth_confidence/photo.png").is_file()
     code, _, err = dpt_command("predict", tmp_path / "model", photo, "--out", out)  # its own folder
     assert (code, err) == (0, "")
+
+
+def test_points_of_little_confidence_are_left_out(uncertain):
+    photo, camera = photo_of(48, 64), Camera.from_fov(60, (48, 64))
+    confidence = dpt.Predictor(uncertain)(photo).confidence
+    limit = float(np.median(confidence))
+    points = dpt.Predictor(uncertain, min_confidence=limit)(photo, camera).points
+    assert np.array_equal(np.isfinite(points[..., 2]), confidence >= limit)
+    assert np.isfinite(dpt.Predictor(uncertain)(photo, camera).points).all()
+    with pytest.raises(ValueError, match="min_confidence"):
+        dpt.Predictor(tiny({"depth": HEAD}), min_confidence=0.5)
 
 
 def test_formats_without_a_variance_refuse_it(uncertain, tmp_path):

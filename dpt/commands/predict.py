@@ -92,6 +92,10 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     text = "inferno (default), turbo, spectral, ..."
     add("--colormap", default="inferno", metavar="NAME", help=text)
     add("--tile", type=int, metavar="N", help="predict larger images by tiles of N x N pixels")
+    text = "leave less certain points out of ply and glb, 0 to 1 (models with task.log_variance)"
+    add("--min-confidence", default=0.0, type=float, metavar="C", help=text)
+    text = "measured depth of the image: CSV of x,y,depth_m; PNG in millimetres or NPY in metres"
+    add("--prompt", type=Path, metavar="FILE", help=text)
     add("--flip", action="store_true", help="average with the mirrored image")
     text = "depth in the sky, of models that predict it: invalid (default), far, or keep"
     add("--sky", default="invalid", choices=("invalid", "far", "keep"), help=text)
@@ -187,11 +191,13 @@ def _make_pipeline(options: argparse.Namespace, inputs: Sequence[InputFile]) -> 
     cv2.setNumThreads(1)  # the pipeline has threads of its own
     cameras = chosen_camera(options.fov, options.focal, options.intrinsics)
     model = DPT.from_pretrained(options.checkpoint)
-    recorded = {key: vars(options)[key] for key in ("precision", "flip", "tile", "sky")}
+    keys = ("precision", "flip", "tile", "sky", "min_confidence")
+    recorded = {key: vars(options)[key] for key in keys}
     predictor = Predictor(model, batch_size=options.batch_size, device=options.device, **recorded)
     if options.focal == "guess":
         predictor.guess = GUESS
         say(f"cameras that are not known get a field of view of {GUESS.degrees:g} degrees, a guess")
+    prompt = None if options.prompt is None else _checked_prompt(options.prompt, inputs)
     formats = [name.strip() for name in options.format.split(",") if name.strip()]
     pictures = [name for name in formats if name != products.RASTER]
     only_rasters = bool(formats) and not pictures
@@ -205,6 +211,7 @@ def _make_pipeline(options: argparse.Namespace, inputs: Sequence[InputFile]) -> 
         colormap=options.colormap,
         camera=_camera_option(options),
         **recorded,
+        prompt=prompt,
         unit=None if predictor.needs_camera else depth_unit(depth),
         classes=products.class_names_by_folder(predictor.outputs),
     )
@@ -218,7 +225,21 @@ def _make_pipeline(options: argparse.Namespace, inputs: Sequence[InputFile]) -> 
             overwrite=options.overwrite,
         )
     workers = min(4, os.cpu_count() or 1)
-    return Pipeline(predictor, folder, chosen, style, workers, rasters, only_rasters, cameras)
+    return Pipeline(
+        predictor, folder, chosen, style, workers, rasters, only_rasters, cameras, options.prompt
+    )
+
+
+def _checked_prompt(path: Path, inputs: Sequence[InputFile]) -> str:
+    """Returns the path with a hash of its content; ValueError unless there is one image."""
+    import hashlib
+
+    from dpt.files import read_bytes
+
+    if len(inputs) != 1 or inputs[0].is_video:
+        found = "a video" if len(inputs) == 1 else f"{len(inputs)} inputs"
+        raise ValueError(f"--prompt {path}: is the depth of one image, and there are {found}")
+    return f"{path} ({hashlib.sha256(read_bytes(path)).hexdigest()[:12]})"
 
 
 def _camera_option(options: argparse.Namespace) -> str:

@@ -30,6 +30,7 @@ LOADER_KEYS = (  # of ``data``, that every data set has and none takes as an arg
     "batch_size",
     "num_workers",
     "on_error",
+    "prompt_points",
     "train",
     "val",
     "download",
@@ -46,6 +47,7 @@ class LoaderSettings:
     batch_size: Annotated[int, Field(ge=1, le=10**6)]
     num_workers: Annotated[int, Field(ge=0, le=1000)]
     on_error: Literal["raise", "skip"] = "raise"
+    prompt_points: Annotated[int, Field(ge=1, le=10**6)] = 200
 
 
 def refuse_unused(overrides: Iterable[str]) -> None:
@@ -107,7 +109,8 @@ def make_dataset(data: PlainMapping, split: str, *, where: str = "data") -> Data
 def complete_augment(augment: PlainMapping) -> Plain:
     """Returns the settings of the augmentation with those that stand at their default."""
     defaults = {f.name: f.default for f in fields(TrainTransform) if f.default is not MISSING}
-    del defaults["targets"]  # the task sets it
+    for name in ("targets", "prompts"):  # task and model set them
+        del defaults[name]
     values: Plain = to_plain({**defaults, **augment})
     return values
 
@@ -118,8 +121,11 @@ def make_train_loader(
     augment: PlainMapping,
     seed: int,
     targets: Sequence[str | None],
+    *,
+    prompts: bool = False,
 ) -> DataLoader:
-    given = {"image_size": settings.image_size, "targets": list(targets)}
+    """Returns the loader of training; with ``prompts`` the model takes sparse depth."""
+    given = {"image_size": settings.image_size, "targets": list(targets), "prompts": prompts}
     keys = complete_augment({}).keys() - given.keys()
     for key in augment.keys() - keys:
         raise ValueError(unknown_key(f"augment.{key}", key, sorted(keys)))
@@ -133,9 +139,13 @@ def make_eval_loader(
     settings: LoaderSettings,
     preprocessing: Preprocessing,
     targets: Sequence[str | None],
+    *,
+    prompts: bool = False,
 ) -> DataLoader:
+    """Returns the loader of evaluation; with ``prompts`` the model takes sparse depth."""
     batches = _batches(settings, targets)
-    return make_loader(dataset, EvalTransform(preprocessing), **batches, training=False, seed=0)
+    transform = EvalTransform(preprocessing, settings.prompt_points if prompts else 0)
+    return make_loader(dataset, transform, **batches, training=False, seed=0)
 
 
 def _batches(settings: LoaderSettings, targets: Sequence[str | None]) -> Plain:

@@ -308,6 +308,7 @@ _DTYPES: dict[str, np.dtype] = {
     "labels": np.dtype(np.uint8),
     "objects": np.dtype(np.uint16),
     "depth": np.dtype(np.float32),
+    "prompt": np.dtype(np.float32),
     "valid": np.dtype(bool),
     "normals": np.dtype(np.float32),
 }

@@ -105,11 +105,7 @@ def _collate(samples: Sequence[Sample], targets: Collection[str], combine: Combi
         unknown = [np.zeros((*s["image"].shape[:2], 3), np.float32) for s in samples]
         normals = [s.get("normals", zeros) for s, zeros in zip(samples, unknown, strict=True)]
         batch["normals"] = combine([as_tensor(array).permute(2, 0, 1) for array in normals])
-    if "K" in targets or any("K" in s for s in samples):
-        no_camera = np.full((3, 3), np.nan)
-        cameras = [Camera(s.get("K", no_camera), s["image"].shape[:2]) for s in samples]
-        batch["K"] = torch.from_numpy(np.stack([camera.K for camera in cameras])).float()
-        batch["fov"] = torch.tensor([camera.fov for camera in cameras])
+    batch.update(_measured(samples, targets))
     if "class_id" in targets:
         batch["class_id"] = torch.tensor([s.get("class_id", NO_CLASS) for s in samples])
     if "value" in targets:
@@ -117,6 +113,22 @@ def _collate(samples: Sequence[Sample], targets: Collection[str], combine: Combi
         batch["value"] = torch.tensor(values, dtype=torch.float32)
     if "caption" in targets:
         batch["caption"] = [s.get("caption", "") for s in samples]
+    return batch
+
+
+def _measured(samples: Sequence[Sample], targets: Collection[str]) -> Batch:
+    """Returns what is known of the images besides labels: cameras, and sparse depth."""
+    batch = Batch()
+    if "K" in targets or any("K" in s for s in samples):
+        no_camera = np.full((3, 3), np.nan)
+        cameras = [Camera(s.get("K", no_camera), s["image"].shape[:2]) for s in samples]
+        batch["K"] = torch.from_numpy(np.stack([camera.K for camera in cameras])).float()
+        batch["fov"] = torch.tensor([camera.fov for camera in cameras])
+    if any("prompt" in s for s in samples):
+        sizes = [sample["image"].shape[:2] for sample in samples]
+        pairs = zip(samples, sizes, strict=True)
+        prompts = [as_tensor(s.get("prompt", np.zeros(size, np.float32))) for s, size in pairs]
+        batch["prompt"] = torch.stack(prompts) if len({*sizes}) == 1 else _listed(prompts)
     return batch
 
 

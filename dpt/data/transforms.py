@@ -18,8 +18,9 @@ from dpt.data.color_changes import (
     make_color_steps,
 )
 from dpt.data.pasting import draw_part
+from dpt.data.prompts import draw_points
 from dpt.data.resize import resize_image, whole_factor
-from dpt.data.view import GREY, view_image, view_map, view_sample
+from dpt.data.view import GREY, view_image, view_map, view_points, view_sample
 from dpt.geometry import Camera, View, Window
 from dpt.types import (
     PasteSource,
@@ -29,6 +30,8 @@ from dpt.types import (
     Sample,
 )
 from dpt.validation import Count, PlainMapping, Positive, Probability
+
+Points = Annotated[int, Field(ge=0, le=10**6)]
 
 
 @dataclass(kw_only=True, eq=False)
@@ -65,6 +68,9 @@ class TrainTransform:
         crops: number of smaller random views, of at most a quarter of the image (DINO's local
             crops); only with ``views``.
         crop_size: [h, w] of the crops; None is half of ``image_size``.
+        prompt_points: (fewest, most) pixels, of which a random number is drawn, whose depth becomes
+            the ``prompt`` of a sample that has none.
+        prompts: whether that is done: the model takes prompts.
         zoom_scales_depth: divide depth by the zoom: an unchanged camera would see an object z times
             larger at a z times shorter distance (Eigen et al. 2014, section 3.4). Normals stay
             those of the depth before the division. Where cameras are trained, depth is left as it
@@ -87,11 +93,16 @@ class TrainTransform:
     views: Annotated[int, Field(ge=0, le=64)] = 0
     crops: Annotated[int, Field(ge=0, le=64)] = 0
     crop_size: tuple[Count, Count] | None = None
+    prompt_points: tuple[Points, Points] = (0, 500)
+    prompts: bool = False
     zoom_scales_depth: bool = True
 
     def __post_init__(self) -> None:
         height, width = self.image_size
         self.image_size = (height, width)
+        if self.prompt_points[0] > self.prompt_points[1]:
+            counts = list(self.prompt_points)
+            raise ValueError(f"augment.prompt_points={counts} must be [fewest, most]")
         if self.zoom[0] > self.zoom[1]:
             raise ValueError(f"augment.zoom={list(self.zoom)} must be [smallest, largest]")
         h, w = self._crop_size = self.crop_size or (max(1, height // 2), max(1, width // 2))
@@ -120,6 +131,11 @@ class TrainTransform:
             factor = np.float32(1 / zoom if is_scaled else 1.0)
             out["depth"] = np.where(out["valid"], out["depth"] * factor, np.float32(0))
             out["valid"] = out["depth"] > 0
+            if "prompt" in out:
+                out["prompt"] = out["prompt"] * factor
+            elif self.prompts:
+                count = int(random.integers(self.prompt_points[0], self.prompt_points[1] + 1))
+                out["prompt"] = draw_points(out["depth"], out["valid"], count, random)
             if "K" in out:  # of the unchanged camera, which depth now belongs to
                 out["K"] = out["K"] * np.array([[factor, factor, 1], [1, factor, 1], [1, 1, 1]])
         image = self._change_colors(out["image"], random)
@@ -189,9 +205,14 @@ def _start(position: float, slack: int) -> int:
 
 @dataclass(eq=False)
 class EvalTransform:
-    """Resizes the image as ``preprocessing`` says; labels and depth keep their own resolution."""
+    """Resizes the image as ``preprocessing`` says; labels and depth keep their own resolution.
+
+    The depth of ``prompt_points`` random pixels becomes the ``prompt`` of a sample that has none:
+    these pixels are not scored. They are the same for the same ``seed``.
+    """
 
     preprocessing: Preprocessing
+    prompt_points: int = 0
 
     def __call__(self, sample: Sample, *, seed: int = 0) -> Sample:
         height, width = sample["image"].shape[:2]
@@ -200,6 +221,13 @@ class EvalTransform:
         out["image"] = resize_image(sample["image"], size, rule=self.preprocessing.interpolation)
         if "K" in sample:
             out["K"] = Camera(sample["K"], (height, width)).resized(size).K
+        if self.prompt_points and "depth" in sample and "prompt" not in sample:
+            random = np.random.default_rng(seed)
+            drawn = draw_points(sample["depth"], sample["valid"], self.prompt_points, random)
+            out["prompt"], out["valid"] = drawn, sample["valid"] & (drawn == 0)
+        if "prompt" in out:
+            whole = Window(0, 0, *out["prompt"].shape)
+            out["prompt"] = view_points(out["prompt"], View.of_window(whole, size))
         return out
 
 

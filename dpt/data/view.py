@@ -37,6 +37,9 @@ def view_sample(sample: Sample, view: View) -> Sample:
     for name, fill in MAP_FILLS.items():
         if name in sample:
             out[name] = view_map(resize_map(sample[name], (height, width)), view, fill)
+    if "prompt" in sample:
+        whole = View.of_window(Window(0, 0, *sample["prompt"].shape), (height, width))
+        out["prompt"] = view_points(sample["prompt"], whole.then(view))
     camera, turn = view.map_camera(sample.get("K", np.eye(3)))
     if "K" in sample:
         out["K"] = camera
@@ -73,6 +76,21 @@ def view_map(values: np.ndarray, view: View, fill: float) -> np.ndarray:
             plain, view = _reduced(plain, view, factor=1)
         out = _warp(plain, view, fill, cv2.INTER_NEAREST)
     return out.view(values.dtype)
+
+
+def view_points(prompt: np.ndarray, view: View) -> np.ndarray:
+    """Returns a view of sparse depth (H, W), 0 where unknown, that keeps every point.
+
+    A point moves to the nearest pixel. Of several at one pixel the nearest to the camera stays.
+    """
+    rows, columns = np.nonzero(prompt)
+    x, y = view.map_points(np.column_stack([columns, rows])).round().astype(int).T
+    is_inside = (x >= 0) & (x < view.size[1]) & (y >= 0) & (y < view.size[0])
+    depth = np.where(is_inside, prompt[rows, columns], 0)
+    order = np.argsort(-depth, kind="stable")[: is_inside.sum()]  # a later one replaces
+    out = np.zeros(view.size, np.float32)
+    out[y[order], x[order]] = depth[order]
+    return out
 
 
 def _warp(array: np.ndarray, view: View, fill: float, interpolation: int) -> np.ndarray:

@@ -3,9 +3,11 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import lightning as L
+import torch
 from torch import Tensor, nn
 
 from dpt.config.data import loader_settings, make_eval_loader
@@ -20,9 +22,9 @@ from dpt.evaluation.predictions import PredictedDataset
 from dpt.evaluation.scoring import PICTURE_WIDTH, PanelPicture, Scorer
 from dpt.metrics import Protocol
 from dpt.model import DPT
-from dpt.nn.tta import augmented, mirror
+from dpt.nn.tta import augmented, mirror, prompted
 from dpt.objectives import OBJECTIVES, Objective
-from dpt.objectives.batches import evaluated, same_size_groups, take
+from dpt.objectives.batches import evaluated, prompts_of, same_size_groups, take
 from dpt.process import handle_signals
 from dpt.types import Batch, DepthKind, HeadPrediction, OutputSpec, Preprocessing
 from dpt.validation import PlainMapping, Positive, validate
@@ -75,10 +77,15 @@ class Evaluation(L.LightningModule):
         self.protocol = protocol
         self.scorer = scorer
 
-    def forward(self, images: Tensor, *, flip: bool = False) -> dict[str, HeadPrediction]:
+    def forward(
+        self, images: Tensor, prompts: Tensor | None = None, *, flip: bool = False
+    ) -> dict[str, HeadPrediction]:
         preprocessing = self.model.preprocessing
+        inputs = preprocessing.normalize(images)
+        if prompts is not None:
+            inputs = torch.cat([inputs, prompts[:, None]], dim=1)
         predict = augmented(
-            self.model,
+            partial(prompted, self.model, channels=images.shape[1]),
             self.model.outputs,
             flip=flip,
             scales=self.protocol.scales,
@@ -87,7 +94,7 @@ class Evaluation(L.LightningModule):
             multiple_of=preprocessing.multiple_of,
             resize=self.protocol.resize or preprocessing.output_interpolation,
         )
-        return dict(predict(preprocessing.normalize(images)))
+        return dict(predict(inputs))
 
     def on_validation_start(self) -> None:
         handle_signals()  # Lightning's own handler ignores SIGTERM
@@ -97,13 +104,17 @@ class Evaluation(L.LightningModule):
         for images, positions in same_size_groups(batch):
             labels = take(batch, positions)
             objectives = [*self.scorer.objectives.values(), *self.scorer.whole.values()]
-            predictions = self(images, flip=self.protocol.flip)
+            prompts = prompts_of(labels)
+            predictions = self(images, prompts, flip=self.protocol.flip)
             outputs = evaluated(predictions, self.model.heads, objectives, labels)
-            if any(objective.compares_mirrored for objective in objectives):
-                mirrored = self(images.flip(-1))
-                compared = evaluated(mirrored, self.model.heads, objectives, labels)
-                for name, spec in self.model.outputs.items():
-                    outputs[name].auxiliary = mirror(compared[name].tensor, spec)
+            compared = [o.head for o in objectives if o.compares_mirrored]
+            if compared:
+                points = None if prompts is None else prompts.flip(-1)
+                mirrored = self(images.flip(-1), points)
+                second = evaluated(mirrored, self.model.heads, objectives, labels)
+                for name in compared:
+                    spec = self.model.outputs[name]
+                    outputs[name].auxiliary = mirror(second[name].tensor, spec)
             self.scorer.add(outputs, labels, images)
             groups.append((outputs, labels))
         return {"groups": groups}  # for the pictures
@@ -128,7 +139,12 @@ def score_checkpoint(cfg: PlainMapping, dataset: Dataset, protocol: Protocol) ->
     objectives = objectives_of(model.outputs, dataset, protocol)
     settings = loader_settings(cfg["data"])
     targets = [objective.target for objective in objectives.values()]
-    loader = make_eval_loader(dataset, settings, preprocessing, targets)
+    if model.takes_prompts and tuple(protocol.scales) != (1.0,):
+        raise ValueError(
+            f"protocol.scales={list(protocol.scales)}: no other sizes of sparse depth: leave it out"
+        )
+    prompts = model.takes_prompts
+    loader = make_eval_loader(dataset, settings, preprocessing, targets, prompts=prompts)
     scorer = Scorer(objectives, model.outputs, preprocessing)
     panels = Panels(folder=str(Path(cfg["run_dir"]) / "panels"))
     trainer = build_trainer(

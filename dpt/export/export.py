@@ -3,6 +3,7 @@
 The file holds the model for inference: BatchNorm is fused, auxiliary heads are removed.
 """
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf, isnan
@@ -15,6 +16,8 @@ from dpt.export.graph import Graph, Shape, describe, trace
 from dpt.files import reason
 from dpt.model import DPT
 from dpt.weights.files import writing
+
+log = logging.getLogger("dpt")
 
 TOLERANCE = 1e-4  # the largest error that is accepted, as a fraction of an output's largest value
 
@@ -70,6 +73,8 @@ def export(
     check_target(path, opset=opset)
     if size and min(size) < 1:
         raise ValueError(f"size {size[0]}x{size[1]}: each side must be at least one pixel")
+    if model.takes_prompts:
+        log.warning("%s: the file takes images alone, and no sparse depth", path)
     graph = Graph.of(model, tasks=tasks, with_preprocessing=with_preprocessing)
     metadata = describe(model, graph, size=size)
     compared: tuple[Shape, ...]

@@ -64,17 +64,18 @@ def ause(error: Tensor, uncertainty: Tensor) -> Tensor:
         error: float (N,), >= 0.
         uncertainty: (N,), in any unit.
     """
+    error, uncertainty = error.cpu().double(), uncertainty.cpu()  # some devices lack float64
     if error.sum() == 0:
         return error.new_zeros(())
-    remaining = torch.arange(1, len(error) + 1, dtype=torch.float64, device=error.device)
+    remaining = torch.arange(1, len(error) + 1)
 
     def area(order: Tensor) -> Tensor:
         _, groups, counts = order.unique(return_inverse=True, return_counts=True)
-        sums = remaining.new_zeros(len(counts)).index_add(0, groups, error.double())
+        sums = error.new_zeros(len(counts)).index_add(0, groups, error)
         ordered: Tensor = (sums / counts).repeat_interleave(counts)
         return (ordered.cumsum(0) / remaining).mean()
 
-    return (area(uncertainty) - area(error)) / error.double().mean()
+    return (area(uncertainty) - area(error)) / error.mean()
 
 
 class DepthMetrics(SumMetric):

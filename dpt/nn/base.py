@@ -11,6 +11,7 @@ from pydantic import ConfigDict, Field, PositiveInt
 from torch import Tensor, nn
 
 from dpt.functional import upsample
+from dpt.nn.prompts import corrected
 from dpt.nn.reassemble import Gelu, ReadoutMode
 from dpt.types import HeadOutput, HeadPrediction, OutputSpec, Tokens, tensors_in
 
@@ -96,16 +97,29 @@ class Features:
         encoder: the encoder of the tokens, whose later blocks a head may run.
         tokens: of every level, see :class:`dpt.types.Tokens`.
         maps: of every level, deepest first; empty without a decoder.
+        prompts: sparse depth (B, H, W), if there is any.
+        gate: how much it corrects predicted depth, (B, 1, h, w), see
+            :func:`dpt.nn.prompts.corrected`.
     """
 
     encoder: Encoder
     tokens: Tokens
     maps: Sequence[FusedMap] = ()
+    prompts: Tensor | None = None
+    gate: Tensor | None = None
 
     @property
     def map(self) -> Tensor:
         """The decoder's feature map (B, F, H/2, W/2) at patch size 16."""
         return upsample(*self.maps[-1])
+
+    def corrected(self, prediction: HeadPrediction, spec: OutputSpec) -> HeadPrediction:
+        """Returns a prediction of metres corrected by sparse depth, others as they are."""
+        has_metres = (spec.kind, spec.unit, spec.canonical_focal) == ("depth", "m", None)
+        if self.prompts is None or self.gate is None or not has_metres:
+            return prediction
+        depth, *others = tensors_in(prediction)
+        return spec.join([corrected(depth, self.prompts, self.gate), *others])
 
     def patch_tokens(self) -> Tensor:
         """Returns the deepest level's tokens (B, h·w, D) without its prefix tokens."""
@@ -213,6 +227,8 @@ class DecoderConfig:
         output_relu: whether the ReLU follows ``output_project`` (TIPSv2: for depth alone).
         deepest_unit: a residual unit on the deepest lateral too (segmentation_models.pytorch);
             official DPT has none.
+        prompts: whether a few measured depths of the image are a further input, see
+            :class:`dpt.nn.prompts.PromptLayer`.
     """
 
     reassemble_channels: tuple[PositiveInt | None, ...] = (96, 192, 384, 768)
@@ -227,6 +243,7 @@ class DecoderConfig:
     output_project: bool = False
     output_relu: bool = True
     deepest_unit: bool = False
+    prompts: bool = False
 
     def resolve(self, encoder: Encoder, *, batch_norm: bool) -> None:
         """Replaces every ``auto`` by its value."""

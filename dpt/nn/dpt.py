@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from dpt.functional import same_size
 from dpt.nn.base import Encoder, Features, Head, Window
 from dpt.nn.fusion import Decoder
-from dpt.types import HeadOutput, HeadPrediction, OutputSpec
+from dpt.types import HeadOutput, HeadPrediction, OutputSpec, Tokens
 
 
 class Network(nn.Module):
@@ -56,14 +56,25 @@ class Network(nn.Module):
         shared = {} if self.decoder is None else {"decoder": self.decoder}
         return shared | {f"decoders.{name}": decoder for name, decoder in self.decoders.items()}
 
-    def features(self, images: Tensor) -> dict[str, Features]:
+    @property
+    def takes_prompts(self) -> bool:
+        """Whether sparse depth is a further input."""
+        return any(decoder.config.prompts for decoder in self.named_decoders().values())
+
+    def features(self, images: Tensor, prompts: Tensor | None = None) -> dict[str, Features]:
         """Returns what each head reads of padded images, from one pass of the encoder."""
         tokens = self.encoder(images)
-        maps = [] if self.decoder is None else self.decoder.fuse(tokens)
-        own_maps = {name: decoder.fuse(tokens) for name, decoder in self.decoders.items()}
-        return {
-            name: Features(self.encoder, tokens, own_maps.get(name, maps)) for name in self.heads
-        }
+        shared = self._decoded(self.decoder, tokens, prompts)
+        own = {name: self._decoded(d, tokens, prompts) for name, d in self.decoders.items()}
+        return {name: own.get(name, shared) for name in self.heads}
+
+    def _decoded(self, decoder: Decoder | None, tokens: Tokens, prompts: Tensor | None) -> Features:
+        if decoder is None:
+            return Features(self.encoder, tokens)
+        maps, gate = decoder.fuse(tokens, prompts), None
+        if decoder.prompt_gate is not None and prompts is not None:
+            gate = decoder.prompt_gate(maps[-1].map)
+        return Features(self.encoder, tokens, maps, prompts, gate)
 
     def pad(self, images: Tensor) -> tuple[Tensor, Window]:
         """Pads images (B, C, H, W) to multiples of the encoder's ``pad_multiple``.
@@ -97,14 +108,25 @@ class Network(nn.Module):
                 "give one image as image[None]; dpt.Predictor also takes files and uint8"
             )
 
+    def _check_prompts(self, prompts: Tensor, images: Tensor) -> None:
+        if not self.takes_prompts:
+            raise ValueError(
+                "this model takes no prompts: train it with model.decoder.prompts=true"
+            )
+        expected = (len(images), *images.shape[-2:])
+        if prompts.shape != expected:
+            raise ValueError(f"prompts are {tuple(prompts.shape)}, must be (B, H, W) = {expected}")
+
     @overload
     def forward(
-        self, images: Tensor, *, raw: Literal[False] = False
+        self, images: Tensor, *, raw: Literal[False] = False, prompts: Tensor | None = None
     ) -> dict[str, HeadPrediction]: ...
     @overload
-    def forward(self, images: Tensor, *, raw: Literal[True]) -> dict[str, HeadOutput]: ...
     def forward(
-        self, images: Tensor, *, raw: bool = False
+        self, images: Tensor, *, raw: Literal[True], prompts: Tensor | None = None
+    ) -> dict[str, HeadOutput]: ...
+    def forward(
+        self, images: Tensor, *, raw: bool = False, prompts: Tensor | None = None
     ) -> dict[str, HeadPrediction] | dict[str, HeadOutput]:
         """Predicts for images of any size.
 
@@ -114,6 +136,8 @@ class Network(nn.Module):
             raw: return what objectives need besides the predictions. Dense logits then keep the
                 head's own size if the images need no padding; losses and argmax upsample them in
                 chunks (:mod:`dpt.functional`).
+            prompts: sparse depth, float (B, H, W) in metres, 0 where unknown; None is the same as
+                zeros. Only for models with ``decoder.prompts``.
 
         Returns:
             The prediction of each head, in the shape that ``outputs`` declares, such as ``depth``
@@ -125,13 +149,23 @@ class Network(nn.Module):
         self._check(images)
         padded, window = self.pad(images)
         size = (padded.shape[-2], padded.shape[-1])
-        features = self.features(padded)
+        if prompts is not None:
+            self._check_prompts(prompts, images)
+            given = prompts
+            prompts = prompts.new_zeros((len(given), *size))
+            prompts[window] = given
+        features = self.features(padded, prompts)
         if not raw:
             return {
-                name: head.crop(head(features[name], size), size, window)
+                name: head.crop(
+                    features[name].corrected(head(features[name], size), head.output), size, window
+                )
                 for name, head in self.heads.items()
             }
         outputs = {name: head.raw(features[name], size) for name, head in self.heads.items()}
+        for name, output in outputs.items():
+            spec = self.heads[name].output
+            output.prediction = features[name].corrected(output.prediction, spec)
         if padded is images:
             return outputs
         return {

@@ -8,6 +8,7 @@ from torch.nn.utils import fuse_conv_bn_eval
 
 from dpt.functional import norm_relu_conv2d, resize, upsample, upsample_conv2d
 from dpt.nn.base import DecoderConfig, Encoder, FusedMap
+from dpt.nn.prompts import PromptLayer
 from dpt.nn.reassemble import Reassemble
 from dpt.types import Tokens
 
@@ -56,10 +57,16 @@ class Fusion(nn.Module):
         self.rcu2 = unit()
         self.project = nn.Conv2d(channels, channels, kernel_size=1)
 
-    def forward(self, lateral: Tensor, above: Tensor | None) -> Tensor:
-        """Fuses maps (B, C, h, w); ``above`` is the deeper level's, None in the deepest block."""
+    def forward(
+        self, lateral: Tensor, above: Tensor | None, prompt: Tensor | None = None
+    ) -> Tensor:
+        """Fuses maps (B, C, h, w); ``above`` is the deeper level's, None in the deepest block.
+
+        ``prompt`` are the features of sparse depth, if there is any.
+        """
         x = lateral if self.rcu1 is None else self.rcu1(lateral)
         x = x if above is None else above + x
+        x = x if prompt is None else x + prompt
         return self.project(self.rcu2(x))
 
 
@@ -110,9 +117,19 @@ class Decoder(nn.Module):
             for i in range(count)
         )
         self.output_project = conv(width, bias=True) if config.output_project else None
+        # last: the modules above draw the same initial weights without it
+        layers = range(count if config.prompts else 0)
+        self.prompt_layers = nn.ModuleList(PromptLayer(width) for _ in layers)
+        self.prompt_gate: nn.Conv2d | None = None
+        if config.prompts:
+            self.prompt_gate = nn.Conv2d(width, 1, kernel_size=1, bias=False)
+            nn.init.zeros_(self.prompt_gate.weight)
 
-    def fuse(self, tokens: Tokens) -> list[FusedMap]:
-        """Returns the output of every fusion block, deepest first; the last is the feature map."""
+    def fuse(self, tokens: Tokens, prompts: Tensor | None = None) -> list[FusedMap]:
+        """Returns the output of every fusion block, deepest first; the last is the feature map.
+
+        ``prompts`` are sparse depth (B, H, W) in metres, see :class:`PromptLayer`.
+        """
         levels = zip(self.layer_rn, self.reassemble, tokens.levels, tokens.grids, strict=True)
         laterals = [conv(reassemble(*level)) for conv, reassemble, *level in levels]
         maps: list[FusedMap] = []
@@ -124,7 +141,10 @@ class Decoder(nn.Module):
             size = (2 * lateral.shape[-2], 2 * lateral.shape[-1])
             if i and self.config.align == "to_lateral":  # differs from `size` on odd grids only
                 size = (laterals[i - 1].shape[-2], laterals[i - 1].shape[-1])
-            fused = self.fusion[i](lateral, above)
+            prompt = None
+            if prompts is not None and self.prompt_layers:
+                prompt = self.prompt_layers[i](prompts, (lateral.shape[-2], lateral.shape[-1]))
+            fused = self.fusion[i](lateral, above, prompt)
             maps.append(FusedMap(fused, size))
             above = upsample(fused, size) if i else None
         if self.output_project is not None:

@@ -32,13 +32,13 @@ class Compiled:
         self.function = function
         self.chosen: Forward | None = None
 
-    def __call__(self, images: Tensor, **options: bool) -> object:
+    def __call__(self, images: Tensor, **options: object) -> object:
         with torch.no_grad():
             if self.chosen is None:
                 self.chosen = self._choose(images, options)
             return self.chosen(images, **options)
 
-    def _choose(self, images: Tensor, options: Mapping[str, bool]) -> Forward:
+    def _choose(self, images: Tensor, options: Mapping[str, object]) -> Forward:
         self.function(images, **options)  # raises what is wrong with the images
         compiled = torch.compile(self.function, options={"freezing": True})
         try:
@@ -57,7 +57,7 @@ class Compiled:
         return Compiled(deepcopy(self.function, memo))  # compiled again for the copy's weights
 
 
-def _seconds(function: Forward, images: Tensor, options: Mapping[str, bool]) -> float:
+def _seconds(function: Forward, images: Tensor, options: Mapping[str, object]) -> float:
     from torch.utils.benchmark import Timer  # warns where a CUDA toolkit is found without a GPU
 
     timer = Timer(

@@ -10,6 +10,7 @@ Shapes: images float (B, 3, H, W), normalised; K classes.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +20,7 @@ from dpt.depthmath import at_least_float32
 from dpt.functional import resize
 from dpt.types import HeadPrediction, OutputResize, OutputSpec, tensor_specs, tensors_of
 
+T = TypeVar("T")
 Outputs = dict[str, Tensor]
 Model = Callable[[Tensor], Mapping[str, Tensor]]
 """Normalised images, float (B, 3, H, W), to tensors by name, see :func:`dpt.types.tensors_of`."""
@@ -79,6 +81,15 @@ def _join_predictions(model: Model, outputs: Specs, images: Tensor) -> Mapping[s
     return {
         key: spec.join([tensors[name] for name in spec.tensors]) for key, spec in outputs.items()
     }
+
+
+def prompted(model: Callable[..., T], images: Tensor, *, channels: int, **options: bool) -> T:
+    """Calls a model with images (B, C, H, W), or (B, C + 1, H, W) whose last channel are prompts.
+
+    So joined, both are mirrored and cut in the same way. ``channels`` is C.
+    """
+    prompts = images[:, channels] if images.shape[1] > channels else None
+    return model(images[:, :channels], prompts=prompts, **options)
 
 
 def refuse_masks(specs: Specs) -> None:

@@ -38,6 +38,11 @@ def take(batch: Batch, positions: list[int]) -> Batch:
     return cast(Batch, {k: pick(values) for k, values in entries.items() if k not in skipped})
 
 
+def prompts_of(batch: Batch) -> Tensor | None:
+    """Returns the sparse depth (B, H, W) of images of one size; None if the batch has none."""
+    return torch.stack(list(batch["prompt"])) if "prompt" in batch else None
+
+
 def evaluated(
     predictions: Mapping[str, HeadPrediction],
     heads: Mapping[str, nn.Module],

@@ -8,6 +8,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, islice
+from pathlib import Path
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -52,6 +53,7 @@ class Pipeline:
     """The files of each TIFF file that is predicted by windows."""
     only_rasters: bool = False  # whether other files are refused
     cameras: CameraSource | None = None  # of all images and videos; None: of their EXIF tags
+    prompt: Path | None = None  # sparse depth of the only image
 
     def is_done(self, input_file: InputFile) -> bool:
         """Whether the files of an input were written since it changed, and exist."""
@@ -71,6 +73,8 @@ class Pipeline:
 
     def windows(self, input_file: InputFile) -> Generator[int, None, None]:
         """Predicts a TIFF file by windows; yields the number of steps first, and after each."""
+        if self.prompt is not None:
+            raise ValueError(f"--prompt {self.prompt}: images predicted by windows take none")
         part = part_of(self.predictor.preprocessing)
         outputs = self.predictor.outputs
         files = {product: RasterFile(outputs[product.name]) for product in self.rasters}
@@ -96,7 +100,7 @@ class Pipeline:
             if self.only_rasters:
                 raise ValueError("--format tif is for TIFF files: name another format, too")
             return self.predictor.prepare(
-                input_file.path, keep_image=keep_image, camera=self.cameras
+                input_file.path, keep_image=keep_image, camera=self.cameras, prompt=self.prompt
             )
 
         def write(input_file: InputFile, image: PreparedImage, prediction: Prediction) -> None:

@@ -49,6 +49,7 @@ class Prediction:
     not_finite: tuple[str, ...] = ()  # outputs for which the network gave NaN or infinity
     scores: Mapping[str, np.ndarray] = field(default_factory=dict)  # (N,), of segments 1, 2, ...
     known_camera: KnownCamera | None = None  # with how it is known
+    min_confidence: float = 0.0  # of points, see ``confidence``
 
     @property
     def camera(self) -> Camera | None:
@@ -93,7 +94,8 @@ class Prediction:
     @property
     def points(self) -> np.ndarray:
         """float32 (H, W, 3), the point that each pixel sees in the camera's frame, in ``unit``: x
-        to the right, y down, z forward; NaN where depth is invalid.
+        to the right, y down, z forward; NaN where depth is invalid, or less certain than
+        ``min_confidence``.
 
         Raises:
             ValueError: depth is relative inverse depth or absent, or the camera is unknown.
@@ -101,11 +103,14 @@ class Prediction:
         return unproject(self.valid_depth(), self.require_camera().K)
 
     def valid_depth(self) -> np.ndarray:
-        """Returns ``depth`` with NaN where it is invalid; ValueError if it gives no points."""
+        """Returns ``depth`` with NaN where it gives no point; ValueError if it never does."""
         spec = require_points(first_output(self.outputs, "depth"))
         depth = self.arrays[spec.name]
         low, high = spec.value_range or (0.0, np.inf)
-        return np.where((depth > 0) & (depth >= low) & (depth <= high), depth, np.float32(np.nan))
+        valid = (depth > 0) & (depth >= low) & (depth <= high)
+        if self.confidence is not None:
+            valid &= self.confidence >= self.min_confidence
+        return np.where(valid, depth, np.float32(np.nan))
 
     def require_camera(self) -> Camera:
         """Returns the camera; ValueError if it is unknown."""

@@ -18,20 +18,22 @@ from torch import Tensor
 
 from dpt.data.formats.cameras import CameraSource
 from dpt.data.resize import resize_image
+from dpt.data.view import view_points
 from dpt.depthmath import at_least_float32, focal_ratio
 from dpt.functional import chunked_argmax, resize, upsample
-from dpt.geometry import Camera
+from dpt.geometry import Camera, View, Window
 from dpt.model import DPT
 from dpt.nn.tta import flipped_mean, refuse_masks
 from dpt.predict.cameras import KnownCamera, as_sources, known_camera
 from dpt.predict.inputs import Image, as_pixels
 from dpt.predict.prediction import Prediction, first_output
+from dpt.predict.prompts import Prompt, as_prompt
 from dpt.predict.runtime import Precision, Runtime, TorchRuntime
 from dpt.predict.tiling import predict_tiles
 from dpt.process import lack_of_memory
 from dpt.segments import SegmentMap, panoptic_segments
 from dpt.types import DEPTH_UNITS, OutputSpec
-from dpt.validation import Count, validate
+from dpt.validation import Count, Probability, validate
 
 T = TypeVar("T")
 SkyRule = Literal["invalid", "far", "keep"]
@@ -51,6 +53,7 @@ class PreparedImage:
     large: np.ndarray | None  # resized so that each tile is one network input; None without tiles
     image: np.ndarray | None  # a picture of the image, uint8 RGB (H, W, 3), if it was to be kept
     camera: KnownCamera | None = None
+    prompt: np.ndarray | None = None  # sparse depth at the size of the input, float32 (h, w)
 
 
 class Predictor:
@@ -71,6 +74,8 @@ class Predictor:
             detail, more passes. None: whole images only. See :mod:`dpt.predict.tiling`.
         sky: what becomes of depth where a depth head predicts sky, see :func:`replace_sky`;
             ``keep`` leaves it as it is.
+        min_confidence: of points, 0..1; others are left out. Above 0 for models with a
+            ``log_variance`` alone.
 
     Attributes:
         outputs: declaration of each output of an image without a camera; a calibrated depth is
@@ -89,6 +94,7 @@ class Predictor:
         flip: bool = False,
         tile: int | None = None,
         sky: SkyRule = "invalid",
+        min_confidence: float = 0.0,
     ) -> None:
         self.batch_size: int = validate(Count, batch_size, "batch_size")
         self.sky: SkyRule = validate(SkyRule, sky, "sky")
@@ -107,6 +113,10 @@ class Predictor:
         self.preprocessing = self.runtime.preprocessing
         self.calibration = self.runtime.calibration
         self.guess: CameraSource | None = None
+        self.min_confidence: float = validate(Probability, min_confidence, "min_confidence")
+        if min_confidence and "depth_confidence" not in self.runtime.outputs:
+            fault = "this model predicts no confidence: train it with task.log_variance=true"
+            raise ValueError(f"min_confidence={min_confidence}: {fault}")
         self._depth = first_output(self.runtime.outputs, "depth")
         self._forward: Callable[[Tensor], Mapping[str, Tensor]] = self.runtime
         if flip:
@@ -142,7 +152,9 @@ class Predictor:
         return outputs
 
     @overload
-    def __call__(self, images: Image, cameras: Camera | None = None) -> Prediction: ...
+    def __call__(
+        self, images: Image, cameras: Camera | None = None, *, prompt: Prompt | None = None
+    ) -> Prediction: ...
     @overload
     def __call__(
         self,
@@ -153,6 +165,8 @@ class Predictor:
         self,
         images: Image | list[Image] | tuple[Image, ...],
         cameras: Camera | list[Camera | None] | None = None,
+        *,
+        prompt: Prompt | None = None,
     ) -> Prediction | list[Prediction]:
         """Predicts one image, or a list of images in order.
 
@@ -165,13 +179,17 @@ class Predictor:
             cameras: that of all images, or of each; images of another size are taken for scaled
                 ones. Without one it is that of the EXIF tags of a file, or the predicted one, see
                 :attr:`Prediction.camera`.
+            prompt: measured depth at some pixels of the one image, see
+                :func:`dpt.predict.prompts.as_prompt`, for models with ``decoder.prompts``.
 
         Raises:
             ValueError: a file cannot be read, an image is none of these, or a camera does not fit.
         """
         if not isinstance(images, list | tuple):
             (camera,) = as_sources(cameras, 1)
-            return self.predict([self.prepare(images, camera=camera)])[0]
+            return self.predict([self.prepare(images, camera=camera, prompt=prompt)])[0]
+        if prompt is not None:
+            raise ValueError("prompt: is the depth of one image: predict images one by one")
         sources = as_sources(cameras, len(images))
         pairs = zip(images, sources, strict=True)
         each = (self.prepare(image, camera=camera) for image, camera in pairs)
@@ -179,11 +197,17 @@ class Predictor:
         return [prediction for batch in prepared for prediction in self.predict(batch)]
 
     def prepare(
-        self, image: Image, *, keep_image: bool = False, camera: CameraSource | None = None
+        self,
+        image: Image,
+        *,
+        keep_image: bool = False,
+        camera: CameraSource | None = None,
+        prompt: Prompt | None = None,
     ) -> PreparedImage:
         """Reads and resizes an image; several threads may call it at once.
 
         With ``keep_image`` the image at its own size is kept too. ``camera`` states its camera.
+        ``prompt`` is its sparse depth.
         """
         pixels = as_pixels(image, self.preprocessing)
         height, width = pixels.shape[:2]
@@ -196,7 +220,21 @@ class Predictor:
         resized = resize_image(pixels, size, rule=rule)
         shown = self.preprocessing.picture(pixels.transpose(2, 0, 1)) if keep_image else None
         known = known_camera(image, (height, width), camera)
-        return PreparedImage((height, width), resized, large, shown, known)
+        points = None
+        if prompt is not None:
+            self._require_prompts()
+            whole = View.of_window(Window(0, 0, height, width), size)
+            points = view_points(as_prompt(prompt, (height, width)), whole)
+        return PreparedImage((height, width), resized, large, shown, known, points)
+
+    def _require_prompts(self) -> None:
+        """Raises ValueError if sparse depth would have no effect."""
+        if not self.runtime.takes_prompts:
+            raise ValueError(
+                "prompt: this model takes no sparse depth: train it with model.decoder.prompts=true"
+            )
+        if self.tile is not None:
+            raise ValueError(f"tile={self.tile}: a prompt is for whole images: leave one out")
 
     def _tile_of(self, size: tuple[int, int]) -> tuple[int, int]:
         """Returns (H, W) of the tiles of an image."""
@@ -214,7 +252,8 @@ class Predictor:
     def predict(self, images: Sequence[PreparedImage]) -> list[Prediction]:
         """Predicts prepared images of equal input size in one pass of the network."""
         try:
-            outputs = self.run([image.input for image in images])
+            prompts = [image.prompt for image in images]
+            outputs = self.run([image.input for image in images], prompts)
             return [self._finish(*pair) for pair in zip(images, outputs, strict=True)]
         except (MemoryError, RuntimeError) as error:
             fault = lack_of_memory(error)
@@ -225,14 +264,23 @@ class Predictor:
         raise ValueError(f"{fault}: {fewer}use precision bf16, smaller images or a smaller model")
 
     @torch.inference_mode()
-    def run(self, images: Sequence[np.ndarray]) -> list[dict[str, Tensor]]:
+    def run(
+        self, images: Sequence[np.ndarray], prompts: Sequence[np.ndarray | None] = ()
+    ) -> list[dict[str, Tensor]]:
         """Returns the tensors for each of the images, (h, w, C) of one size: float32 on the device.
+
+        ``prompts`` are sparse depth (h, w) of each image that has some.
 
         They keep a batch axis of 1 (and so a memory format in which upsampling is fast). Dense ones
         have a channel axis, (1, C, h', w'); logits may be smaller than the images.
         """
         stacked = torch.from_numpy(np.stack(images)).to(self.runtime.device).permute(0, 3, 1, 2)
-        computed = self._forward(self.preprocessing.normalize(stacked))
+        inputs = self.preprocessing.normalize(stacked)
+        if any(prompt is not None for prompt in prompts):
+            none = np.zeros(inputs.shape[-2:], np.float32)
+            maps = np.stack([none if prompt is None else prompt for prompt in prompts])
+            inputs = torch.cat([inputs, torch.from_numpy(maps).to(inputs)[:, None]], dim=1)
+        computed = self._forward(inputs)
         tensors = {name: at_least_float32(values) for name, values in computed.items()}
         for name, spec in self.runtime.outputs.items():
             if spec.dense and spec.channels is None:
@@ -274,7 +322,7 @@ class Predictor:
         not_finite = tuple(name for name in arrays if not values[name].isfinite().all())
         outputs = self.outputs_for(camera)
         self._cut_sky(arrays, outputs)
-        return Prediction(arrays, outputs, not_finite, scores, known)
+        return Prediction(arrays, outputs, not_finite, scores, known, self.min_confidence)
 
     def _camera(self, values: Mapping[str, Tensor], size: tuple[int, int]) -> KnownCamera | None:
         """Returns the predicted camera, or the guess, for an image of ``size`` without another."""

@@ -30,6 +30,8 @@ class PredictionSettings:
     tile: int | None = None
     sky: str = "invalid"
     camera: str = ""  # the option that states it
+    min_confidence: float = 0.0  # of points
+    prompt: str | None = None  # the file of sparse depth, and a hash of its content
     unit: str | None = None  # of depth
     classes: Mapping[str, list[str]] = field(default_factory=dict)  # names by folder of the files
     written: tuple[str, ...] = ()  # names in the output folder that may be replaced
@@ -39,7 +41,7 @@ class PredictionSettings:
         if self.weights != earlier.weights:
             return f"another checkpoint ({earlier.checkpoint})"
         old, new = asdict(earlier), asdict(self)
-        names = ("colormap", "precision", "flip", "tile", "sky", "camera", "unit")
+        names = [k for k in new if k not in ("weights", "checkpoint", "classes", "written")]
         changed = [name for name in names if old[name] != new[name]]
         return f"{changed[0]}={old[changed[0]]}, and now it is {new[changed[0]]}" if changed else ""
 

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import Literal, Protocol, get_args
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from dpt.depthmath import at_least_float32
 from dpt.functional import EMULATED, has_bf16
 from dpt.model import DPT
+from dpt.nn.tta import prompted
 from dpt.types import (
     Calibration,
     OutputSpec,
@@ -33,10 +35,12 @@ class Runtime(Protocol):
     calibration: Calibration | None
     outputs: Mapping[str, OutputSpec]
     device: torch.device  # of images and outputs
+    takes_prompts: bool  # whether sparse depth is a further input
 
     def __call__(self, images: Tensor) -> Mapping[str, Tensor]:
         """Returns the tensors (B, ...) for normalised images, float32 (B, 3, h, w), by the names of
-        :func:`dpt.types.tensor_specs`. Logits may be smaller than the images, and confidences are
+        :func:`dpt.types.tensor_specs`. A fourth channel holds prompts, see
+        :func:`dpt.nn.tta.prompted`. Logits may be smaller than the images, and confidences are
         in place of log-variances."""
 
 
@@ -62,15 +66,17 @@ class TorchRuntime:
         self.preprocessing = model.preprocessing
         self.outputs: Mapping[str, OutputSpec] = array_specs(model.outputs)
         self.calibration: Calibration | None = model.calibration
+        self.takes_prompts = model.takes_prompts
         self._upsample_logits = upsample_logits
         self._model = model.optimize_for_inference(compiled=False).to(self.device, self._dtype)
 
     def __call__(self, images: Tensor) -> Mapping[str, Tensor]:
         images = images.to(self._dtype)
+        call = partial(prompted, self._model, images, channels=len(self.preprocessing.mean))
         if self._upsample_logits:
-            predictions = self._model(images)
+            predictions = call()
         else:
-            outputs = self._model(images, raw=True)
+            outputs = call(raw=True)
             predictions = {name: output.prediction for name, output in outputs.items()}
         tensors = tensors_of(predictions, self._model.outputs)
         for name, spec in tensor_specs(self._model.outputs).items():

@@ -150,8 +150,11 @@ def prepare(cfg: PlainMapping, data: LabelledData) -> Run:
     task = make_task(cfg, data.objectives, data.teacher, model)
     if cfg["overwrite"] and is_first_rank():
         (folder / "wandb_id.txt").unlink(missing_ok=True)
-    train_loader = make_train_loader(data.train, settings, cfg["augment"], seed, data.targets)
-    val_loader = make_eval_loader(data.val, settings, model.preprocessing, data.targets)
+    prompts = {"prompts": model.takes_prompts}
+    train_loader = make_train_loader(
+        data.train, settings, cfg["augment"], seed, data.targets, **prompts
+    )
+    val_loader = make_eval_loader(data.val, settings, model.preprocessing, data.targets, **prompts)
     stop = StopOnSignal(resume=f"dpt train {as_argument('resume', folder)}")
     sampler = train_loader.sampler
     assert isinstance(sampler, EpochSampler)

@@ -27,6 +27,7 @@ from dpt.objectives.batches import (
     merged_scores,
     nonfinite_names,
     nonfinite_summary,
+    prompts_of,
     same_size_groups,
     take,
 )
@@ -123,7 +124,8 @@ class Task(L.LightningModule):
         return loss
 
     def _training_outputs(self, inputs: Tensor, batch: Batch) -> dict[str, HeadOutput]:
-        outputs = self.model(inputs, raw=True)  # losses upsample the logits
+        prompts = prompts_of(batch)
+        outputs = self.model(inputs, raw=True, prompts=prompts)  # losses upsample the logits
         small = batch["views"].small if "views" in batch else None
         if small is not None:  # these views have another size
             crops = self.model(self._normalize(small.flatten(0, 1)), raw=True)
@@ -175,7 +177,8 @@ class Task(L.LightningModule):
         objectives = self.objectives.values()
         for images, positions in same_size_groups(batch):
             inputs, labels = self._prepare({**take(batch, positions), "image": images}, step=0)
-            yield evaluated(self.model(inputs), self.model.heads, objectives, labels), labels
+            predictions = self.model(inputs, prompts=prompts_of(labels))
+            yield evaluated(predictions, self.model.heads, objectives, labels), labels
 
     def on_validation_epoch_end(self) -> None:
         scores = merged_scores({name: o.compute() for name, o in self.objectives.items()})

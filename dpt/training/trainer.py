@@ -146,7 +146,8 @@ def short_run(
     task = make_task(cfg, objectives, teacher, model)
     task.schedule_factory = schedule or task.schedule_factory
     targets = [objective.target for objective in objectives.values()]
-    loader = make_train_loader(train, settings, cfg["augment"], int(cfg["seed"]), targets)
+    seed, prompts = int(cfg["seed"]), model.takes_prompts
+    loader = make_train_loader(train, settings, cfg["augment"], seed, targets, prompts=prompts)
     unlimited = dict.fromkeys(("max_epochs", "max_time", "min_epochs", "min_steps", "profiler"))
     limits = {
         "max_steps": steps,

@@ -37,7 +37,8 @@ PREFIX_TOKENS = ("cls_token", "dist_token", "reg_token")  # in the order of timm
 EMBEDDINGS = (*PREFIX_TOKENS, "pos_embed", EMBED)  # they fit many encoders of the same width
 BIAS_TABLE = ".relative_position_bias_table"
 PART = re.compile(
-    r"heads\.\w+\.(?:auxiliary_layers|branches\.\w+)|heads\.\w+|decoders\.\w+|decoder"
+    r"heads\.\w+\.(?:auxiliary_layers|branches\.\w+)|heads\.\w+|"
+    r"(?:decoders\.\w+|decoder)(?:\.prompt_\w+)?"
 )
 RENAMED = [
     (re.compile(r"^blocks\.\d+\.(\d+\.)"), r"blocks.\1"),  # DINOv2 trained in chunks of blocks
