@@ -118,6 +118,11 @@ class Format(ABC):
         "encoder.mlp_ratio": None,  # follows from the shapes
         "encoder.drop_path": None,
         "heads.*.dropout": None,
+        "heads.*.prior": None,  # of the random weights
+        # of the kind `masks`, which formats with other segmentation heads refuse
+        **dict.fromkeys(
+            f"heads.segmentation.{key}" for key in ("num_queries", "num_layers", "masked_attention")
+        ),
         "heads.*.class_names": "the format does not hold them",
         "heads.*.palette": "the format does not hold it",
         "preprocessing.output_interpolation": "outputs are resized to the image in another way",

@@ -13,6 +13,7 @@ from PIL import Image
 
 import dpt
 from dpt.data.resize import resize_image
+from dpt.model_config import ModelConfig, model_dict
 from dpt.weights import transformers_encoders
 from dpt.weights.formats import convert, read
 from dpt.weights.transformers import DECODER, Transformers
@@ -264,3 +265,12 @@ def test_defaults_are_those_of_transformers():
         for key, value in keys:
             actual = getattr(config, key)
             assert (list(actual) if isinstance(actual, tuple) else actual) == value, key
+
+
+def test_settings_that_a_head_does_not_use_do_not_keep_it_from_being_written(tmp_path):
+    """As the task's configuration sets them for a head of any kind."""
+    unused = {"num_queries": 50, "num_layers": 2, "prior": [0.2, 0.3, 0.5]}
+    heads = {"segmentation": {"num_classes": 3, "upsample": "double", **unused}}
+    config = model_dict("dpt_tiny", heads=heads, encoder={"position_resize": "bilinear"})
+    model = dpt.DPT(ModelConfig.from_dict(config))
+    assert Transformers().write(model.config.to_dict(), model.state_dict(), tmp_path) == []
