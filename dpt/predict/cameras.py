@@ -1,5 +1,6 @@
 """Which camera an image to be predicted has: stated, of its EXIF tags, predicted or guessed."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -45,10 +46,10 @@ def known_camera(
 
 
 def as_sources(
-    cameras: Camera | list[Camera | None] | None, count: int
+    cameras: Camera | Sequence[Camera | None] | None, count: int
 ) -> list[CameraSource | None]:
     """Returns what states the camera of each of ``count`` images: one for all, or one for each."""
-    each = cameras if isinstance(cameras, list) else [cameras] * count
+    each = [cameras] * count if cameras is None or isinstance(cameras, Camera) else cameras
     if len(each) != count:
         raise ValueError(f"{len(each)} cameras for {count} images: give one, or one for each")
     return [None if c is None else StatedCamera.parse(c.K, "cameras", c.size) for c in each]

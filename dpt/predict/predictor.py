@@ -159,12 +159,12 @@ class Predictor:
     def __call__(
         self,
         images: list[Image] | tuple[Image, ...],
-        cameras: Camera | list[Camera | None] | None = None,
+        cameras: Camera | Sequence[Camera | None] | None = None,
     ) -> list[Prediction]: ...
     def __call__(
         self,
         images: Image | list[Image] | tuple[Image, ...],
-        cameras: Camera | list[Camera | None] | None = None,
+        cameras: Camera | Sequence[Camera | None] | None = None,
         *,
         prompt: Prompt | None = None,
     ) -> Prediction | list[Prediction]:

@@ -138,7 +138,9 @@ def test_command_writes_rasters_and_pictures(checkpoint, tmp_path, capsys):
     capsys.readouterr()
     call("predict", str(checkpoint), str(images), "--out", str(tmp_path / "out"))
     assert "2 were done before" in capsys.readouterr().out
-    call("predict", str(checkpoint), str(images), "--out", str(tmp_path / "b"), "--format", "tif")
+    options = ("--format", "tif", "--fov", "60")  # which cameras from above do not have
+    call("predict", str(checkpoint), str(images), "--out", str(tmp_path / "b"), *options)
+    assert '"camera"' not in (tmp_path / "b/predictions.jsonl").read_text()
     assert (tmp_path / "b/labels_tif/plain.tif").is_file()
     call("predict", str(checkpoint), str(images), "--out", str(tmp_path / "c"), "--format", "png")
     assert (tmp_path / "c/labels/map.png").is_file()

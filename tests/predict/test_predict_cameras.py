@@ -49,7 +49,7 @@ def test_predictor_takes_a_camera_for_each_image(metric):
     ]
     assert [p.camera.fov for p in predictor(images, given[0])] == pytest.approx([70] * 3)
     with pytest.raises(ValueError, match="2 cameras for 3 images"):
-        predictor(images, given[:2])
+        predictor(images, tuple(given[:2]))
 
 
 def test_predictor_camera_by_exif_is_that_of_the_upright_image(metric, tmp_path):

@@ -17,12 +17,10 @@ from dpt.files import decoding, required_file
 
 _MAT = "nyu_depth_v2_labeled.mat"
 _MAPPING = "classMapping40.mat"
-_INTRINSICS = (518.85790117450188, 519.46961112127485, 325.58244941119034, 253.73616633400465)
-_CAMERA = StatedCamera.parse(
-    (*_INTRINSICS[:2], _INTRINSICS[2] - 1, _INTRINSICS[3] - 1), "NYUv2", (480, 640)
-)
-"""The colour camera of the toolbox's ``camera_params.m``, whose ``rgb_plane2rgb_world.m`` counts
-pixels from 1."""
+_INTRINSICS = (518.85790117450188, 519.46961112127485, 324.58244941119034, 252.73616633400465)
+_CAMERA = StatedCamera.parse(_INTRINSICS, "NYUv2", (480, 640))
+"""The colour camera of the toolbox's ``camera_params.m``. Its centre is less by 1, because
+``rgb_plane2rgb_world.m`` of the toolbox counts pixels from 1."""
 _SOURCE = "https://cs.nyu.edu/~fergus/datasets/nyu_depth_v2.html"
 
 
