@@ -141,3 +141,11 @@ def test_camera_file_is_read_again_when_it_changes(tmp_path):
     file.path.write_text("70 0 31\n0 61.5 23\n0 0 1\n")
     os.utime(file.path, ns=(1, 1))
     assert file.camera("photo", SIZE).K[0, 0] == 70
+
+
+def test_camera_file_of_a_realsense_camera(shared_data):
+    file = CameraFile(shared_data / "formats/exr/camera_intrinsics.yaml")
+    expected = [[921, 0, 642], [0, 921, 359], [0, 0, 1]]
+    np.testing.assert_array_equal(file.camera("photo", (720, 1280)).K, expected)
+    half = file.camera("photo", (360, 640)).K  # its size is stated
+    np.testing.assert_allclose(half, [[460.5, 0, 320.75], [0, 460.5, 179.25], [0, 0, 1]])

@@ -24,7 +24,7 @@ log = logging.getLogger("dpt")
 _MAX_BYTES = 1 << 26
 _MATRIX_KEYS = ("K", "intrinsics", "intrinsic_matrix", "camera_matrix")
 _DISTORTION_KEYS = ("distortion_coefficients", "distortion", "D")
-_SIZE_KEYS = (("height", "width"), ("image_height", "image_width"), ("h", "w"))
+_SIZE_KEYS = (("height", "width"), ("image_height", "image_width"), ("h", "w"), ("yres", "xres"))
 _COLMAP_LINE = re.compile(r"[0-9]+ [A-Z_]+ [0-9]{1,9} [0-9]{1,9} ")
 _COLMAP_MODELS = {"SIMPLE_PINHOLE": 3, "PINHOLE": 4, "SIMPLE_RADIAL": 3, "RADIAL": 3, "OPENCV": 4}
 """Number of parameters without distortion, by model: f cx cy, or fx fy cx cy."""
