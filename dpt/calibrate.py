@@ -24,6 +24,7 @@ from dpt.model import DPT
 from dpt.predict import Predictor
 from dpt.predict.inputs import part_of
 from dpt.types import Calibration, CalibrationSpace
+from dpt.validation import MAX_METRES
 
 COLUMNS = ("image", "x", "y", "depth_m")
 POINTS_PER_IMAGE = 2000  # sampled from a depth map: enough to fit a scale and a shift
@@ -234,6 +235,10 @@ def _predict(model: DPT, known: Sequence[KnownDepths]) -> np.ndarray:
     """Returns the prediction, without a calibration, at every known depth: float64 (N,)."""
     predictor = Predictor(model, sky="keep")
     predictor.calibration = None
+    if predictor.needs_camera:  # the output as it is, which a predicted camera would change
+        predictor.calibration = Calibration(
+            1.0, space="depth", min_depth=1e-6, max_depth=MAX_METRES
+        )
     values, part = [], part_of(model.preprocessing)
     for points in known:
         prediction = predictor(io.read_image(points.image, exif=points.exif, part=part))

@@ -7,9 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from tiny import small_model
 
 import dpt
+from dpt.calibrate import KnownDepths, calibrate
 from dpt.data import ScenesDataset
 from dpt.depthmath import focal_ratio
 from dpt.export.graph import Graph, describe
@@ -157,6 +159,24 @@ def test_calibration_is_of_the_output_as_it_is(model):
     model.calibration = None
     assert calibrated.unit == "metres"
     np.testing.assert_allclose(calibrated.depth, 2 * plain.depth, rtol=1e-6)
+
+
+def test_calibration_does_not_depend_on_a_predicted_camera(tmp_path):
+    torch.manual_seed(0)
+    model = small_model(heads=HEADS | {"fov": {}}).eval()
+    image = np.random.default_rng(0).integers(0, 256, (64, 96, 3), dtype=np.uint8)
+    Image.fromarray(image).save(tmp_path / "a.png")
+    prediction = dpt.Predictor(model)(image)
+    size = model.preprocessing.input_size(64, 96)
+    raw = prediction.depth * 300 / prediction.camera.resized(size).focal
+    assert prediction.unit == "metres"
+    y, x = np.mgrid[0:64:8, 0:96:8].reshape(2, -1)
+    centres = (x + 0.5) / 96, (y + 0.5) / 64
+    known = KnownDepths(tmp_path / "a.png", *centres, 2.0 * raw[y, x], exif=False)
+    report = calibrate(model, [known])
+    assert report.calibration.scale == pytest.approx(2, rel=1e-4)
+    model.calibration = report.calibration
+    np.testing.assert_allclose(dpt.Predictor(model)(image).depth, 2 * raw, rtol=1e-3)
 
 
 def test_export_states_the_focal_length(model):

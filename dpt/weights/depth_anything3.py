@@ -13,6 +13,7 @@ two are told apart. Mono predicts depth up to scale. Metric predicts metres for 
   both; the last layer and exp are always in fp32.
 """
 
+import re
 from pathlib import Path
 
 from dpt.model_config import model_dict
@@ -28,6 +29,7 @@ BACKBONE = "model.backbone.pretrained."
 HEAD = "model.head."
 SCRATCH = f"{HEAD}scratch."
 MONO, METRIC = "da3mono-large", "da3metric-large"
+KIND = re.compile(r"da3[-_]?(mono|metric)")  # also in the path of a copy of the Hub
 FOCAL = 300.0  # of metric models
 TABLE = [
     ("encoder.*", f"{BACKBONE}*"),
@@ -53,18 +55,17 @@ class DepthAnything3(Format):
         return files.has_prefixes(BACKBONE, SCRATCH)
 
     def read(self, files: CheckpointFiles) -> StoredModel:
-        name = str(files.config.get("model_name", files.path.stem)).lower().replace("_", "")
         if f"{BACKBONE}camera_token" in files.tensors or files.has_prefixes("model.cam_dec."):
+            raise ValueError(f"a model of several views, not read: only {MONO} and {METRIC} are")
+        name = str(files.config.get("model_name", "/".join(files.path.parts[-3:])))
+        kind = KIND.search(name.lower())
+        if kind is None:
             raise ValueError(
-                f"{name} is a model of several views, which is not read: only {MONO} and {METRIC}"
+                f"model_name={files.config.get('model_name')!r} in config.json is neither {MONO} "
+                f"nor {METRIC}, and tensors do not tell metres from relative depth: set it"
             )
-        is_metric = "metric" in name
-        if not is_metric and "mono" not in name:
-            raise ValueError(
-                f"its config.json has no model_name ({MONO} or {METRIC}), and its tensors do not "
-                "tell metres from relative depth: add it"
-            )
-        config = _read_config(Shapes(files.tensors, "Depth Anything 3"), is_metric=is_metric)
+        shapes = Shapes(files.tensors, "Depth Anything 3")
+        config = _read_config(shapes, is_metric=kind[1] == "metric")
         return StoredModel(config, files.tensors, _table(config), [f"{BACKBONE}mask_token"])
 
     def _files(self, config: Plain, tensors: Tensors, path: Path) -> CheckpointFiles:
