@@ -5,6 +5,7 @@ import logging
 import os
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 
@@ -149,3 +150,16 @@ def test_camera_file_of_a_realsense_camera(shared_data):
     np.testing.assert_array_equal(file.camera("photo", (720, 1280)).K, expected)
     half = file.camera("photo", (360, 640)).K  # its size is stated
     np.testing.assert_allclose(half, [[460.5, 0, 320.75], [0, 460.5, 179.25], [0, 0, 1]])
+
+
+@pytest.mark.parametrize("suffix", ["yaml", "yml", "json"])
+def test_camera_file_that_opencv_writes(tmp_path, caplog, suffix):
+    path = tmp_path / f"camera.{suffix}"
+    storage = cv2.FileStorage(str(path), cv2.FILE_STORAGE_WRITE)
+    storage.write("image_width", 64)
+    storage.write("image_height", 48)
+    storage.write("camera_matrix", K)
+    storage.write("distortion_coefficients", np.zeros((1, 5)))
+    storage.release()
+    np.testing.assert_array_equal(CameraFile(path).camera("photo", SIZE).K, K)
+    assert not caplog.records
