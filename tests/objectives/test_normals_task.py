@@ -126,6 +126,12 @@ def test_objective_scores_at_the_size_of_the_truth_and_panels_show_it(model):
     assert [mean.shape for mean in means] == [(1, 3, 12, 16)] * 2
 
 
+def test_distillation_is_the_angle_to_the_teacher():
+    objective = NormalsObjective(weight=2.0)
+    loss = objective.distil(HeadOutput(at(10, 50)), AHEAD.expand(1, 3, 1, 2), temperature=1.0)
+    assert loss.item() == pytest.approx(2 * np.radians(30))
+
+
 def test_colors_of_normals_are_the_usual_ones(model):
     spec = model.outputs["normals"]
     ahead, floor, right = (
