@@ -47,6 +47,7 @@ ENCODERS = {
     "sincos_1d": {"position": "sincos_1d"},
     "sincos_2d, post-norm": {"position": "sincos_2d", "norm_order": "post"},
     "concat": {"position": "concat", "position_dim": 16},
+    "rope": {"position": "rope", "key_bias": False, "num_register_tokens": 2},
     "none, swiglu, no bias": {"position": "none", "swiglu": True, "qkv_bias": False},
     "beit": {"encoder": {"kind": "beit"}},
 }

@@ -4,11 +4,13 @@ import json
 
 import pytest
 import torch
+import yaml
 from peer_cases import jolt
 from peers_dinov3 import BACKBONE, CASES, DIM, GATED, HubDepther, InOneDtype, exact_rotation
 from tiny import assert_equal
 
 import dpt
+from dpt.files import config_dir
 from dpt.nn import VisionTransformer, ViTConfig
 from dpt.weights import load_encoder_weights
 from dpt.weights.chmv2 import Chmv2
@@ -169,3 +171,21 @@ def test_chmv2_takes_whole_tiles_and_pads_them(tmp_path):
     (tmp_path / "preprocessor_config.json").write_text(json.dumps({"do_resize": True, "size": 384}))
     read = dpt.DPT.from_pretrained(tmp_path).preprocessing
     assert (read.resize, read.image_size, read.multiple_of) == ("minimal", (384, 384), 16)
+
+
+@pytest.mark.parametrize("size", ["small", "base", "large"])
+def test_encoders_by_name_have_the_tensors_of_timms(size):
+    import timm
+
+    settings = yaml.safe_load((config_dir() / f"model/encoder/dinov3_{size}.yaml").read_text())
+    settings = {k: v for k, v in settings.items() if k != "defaults"}
+    with torch.device("meta"):
+        ours = VisionTransformer(ViTConfig(**settings))
+        theirs = timm.create_model(f"vit_{size}_patch16_dinov3_qkvb", num_classes=0)
+    expected = {
+        name.replace("gamma_1", "ls1.gamma").replace("gamma_2", "ls2.gamma"): tensor.shape
+        for name, tensor in theirs.state_dict().items()
+    }
+    assert {name: tensor.shape for name, tensor in ours.state_dict().items()} == expected
+    assert ours.config.num_heads == theirs.blocks[0].attn.num_heads
+    assert ours.config.norm_eps == theirs.norm.eps
