@@ -133,7 +133,7 @@ def test_settings_of_another_kind_of_depth_head_are_dropped():
         ({"heads": {"surface": {}}}, r"model\.heads='surface': choose from depth.*DPT_PLUGINS"),
         ({"heads": ["depth"]}, r"model\.heads=\['depth'\]"),
         ({"heads": {"depth": "metric"}}, r"model\.heads\.depth='metric': must be a dictionary"),
-        ({"heads": {"depth": {"kind": "log"}}}, r"heads\.depth\.kind='log': .*relative.*metric"),
+        ({"heads": {"depth": {"kind": "log"}}}, r"heads\.depth\.kind='log': .*metric.*relative"),
         ({"heads": {"depth": {"max_dept": 3}}}, r"heads\.depth\.max_dept\. .*mean max_depth"),
         ({"heads": {"depth": {"kind": "metric"}}}, r"model\.heads\.depth: .*max_depth"),
         ({"heads": {"segmentation": {}}}, r"heads\.segmentation\.num_classes must be given"),

@@ -45,8 +45,15 @@ def test_sky_is_learned_from_labels_or_from_invalid_depth(source, expected):
         output = HeadOutput(DepthMaps(batch["depth"].clamp(min=1), sky))
         return objective.losses(output, batch)["loss_sky"]
 
-    assert loss(torch.where(known, truth, 0.5)) == 0
-    assert loss(torch.where(known, 1 - truth, 0.5)) == pytest.approx(float(known.sum()) / 3)
+    right, wrong = torch.where(known, truth, 0.5), torch.where(known, 1 - truth, 0.5)
+    fraction = float(known.sum()) / 3
+    assert loss(right) == pytest.approx(0, abs=1e-6)
+    assert loss(0.5 * right + 0.25) == pytest.approx(-np.log(0.75) * fraction, rel=1e-5)
+    assert loss(wrong) > 10 * fraction
+    objective.head_settings["sky"] = "relu"
+    assert loss(right) == 0
+    assert loss(3 * truth) == pytest.approx(4 * float(truth.mean()), rel=1e-5)
+    assert loss(wrong) == pytest.approx(fraction)
     with pytest.raises(ValueError, match=r"task\.sky=sigmoid"):
         objective.losses(HeadOutput(batch["depth"]), batch)
 

@@ -242,7 +242,8 @@ class DepthObjective(Objective):
         return difference.abs()
 
     def _sky_loss(self, prediction: HeadPrediction, batch: Batch) -> Tensor:
-        """Returns the mean squared error of the sky, which is 1 in the sky and 0 elsewhere."""
+        """Returns the cross-entropy of the sky; of a head with ``sky=relu``, whose values are no
+        probabilities, the squared error."""
         if not isinstance(prediction, DepthMaps) or prediction.sky is None:
             raise ValueError(f"sky_from={self.sky_from}: the head has no sky: set task.sky=sigmoid")
         is_sky = ~batch["valid"]
@@ -251,7 +252,12 @@ class DepthObjective(Objective):
             assert self.sky_class is not None
             is_sky = batch["labels"] == self.sky_class
             counted = batch["labels"] != IGNORE_INDEX
-        return masked_mean((prediction.sky - is_sky.float()).square(), counted).mean()
+        if self.head_settings.get("sky") == "relu":
+            error = (prediction.sky - is_sky.float()).square()
+        else:
+            right = torch.where(is_sky, prediction.sky, 1 - prediction.sky)
+            error = -right.clamp(min=1e-6).log()
+        return masked_mean(error, counted).mean()
 
     @torch.no_grad()
     def worst_pixels(self, prediction: Tensor, depth: Tensor, is_pseudo: Tensor) -> Tensor:
