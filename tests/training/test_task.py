@@ -335,6 +335,6 @@ def test_labels_stay_with_their_images():
 def test_the_checkpoint_holds_what_the_model_is_made_of():
     task = task_of("joint")
     task.trainer = L.Trainer(logger=False, enable_checkpointing=False)
-    checkpoint = {}
+    checkpoint = {"state_dict": task.state_dict()}
     task.on_save_checkpoint(checkpoint)
     assert checkpoint["dpt_config"] == task.model.config.to_dict()
