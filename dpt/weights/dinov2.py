@@ -45,6 +45,22 @@ TABLE = [
 ]
 
 
+def read_decoder(shapes: Shapes, theirs: str) -> Plain:
+    """Returns the options of a decoder of DINOv2 or v3, by the tensors that it has."""
+    blocks = f"{theirs}reassemble_blocks"
+    return {
+        "reassemble_channels": [shapes(f"{blocks}.projects.{i}.conv.weight")[0] for i in range(4)],
+        "fusion_channels": shapes(f"{theirs}convs.0.conv.weight")[0],
+        "readout": "project" if shapes.count(f"{blocks}.readout_projects.") else "ignore",
+        "reassemble_norm": shapes.count(f"{blocks}.batchnorm_layers.") > 0,
+        "batch_norm": False,
+        "unit_bias": f"{theirs}fusion_blocks.0.res_conv_unit2.conv1.conv.bias" in shapes.tensors,
+        "align": "resize_lateral",
+        "output_project": f"{theirs}project.conv.weight" in shapes.tensors,
+        "scales": SCALES,
+    }
+
+
 def gated_table(encoder: Plain, prefix: str) -> Table:
     """Returns the rows of gated MLPs under DINOv2's names."""
     mlp = f"{prefix}blocks.{{i}}.mlp"
@@ -85,7 +101,6 @@ def _read_config(shapes: Shapes) -> Plain:
             "side under their released names, such as dinov2_vits14_pretrain.pth, or in one file"
         )
     encoder = shapes.vit("backbone.")
-    projects = [shapes(f"{BLOCKS}projects.{i}.conv.weight")[0] for i in range(4)]
     return model_dict(
         "dpt_base",
         heads={
@@ -105,15 +120,7 @@ def _read_config(shapes: Shapes) -> Plain:
             "position_resize": "bicubic_antialias" if encoder["num_register_tokens"] else "dinov2",
             "padding": "center",
         },
-        decoder={
-            "reassemble_channels": projects,
-            "fusion_channels": shapes("decode_head.convs.0.conv.weight")[0],
-            "batch_norm": False,
-            "unit_bias": False,
-            "align": "resize_lateral",
-            "output_project": True,
-            "scales": SCALES,
-        },
+        decoder=read_decoder(shapes, "decode_head."),
         # its code takes whole images in 0..255, normalised by ImageNet's mean and deviation
         preprocessing={
             **IMAGENET,

@@ -15,7 +15,7 @@ from dpt.files import few
 from dpt.model_config import model_dict
 from dpt.validation import Plain
 from dpt.weights.base import Format, StoredModel
-from dpt.weights.dinov2 import IMAGENET, SCALES, decoder_table, spread_blocks
+from dpt.weights.dinov2 import IMAGENET, decoder_table, read_decoder, spread_blocks
 from dpt.weights.files import CheckpointFiles, read_tensors, unwrap
 from dpt.weights.names import Tensors, gated_rows
 from dpt.weights.shapes import Shapes, quarter_ends
@@ -25,7 +25,6 @@ BACKBONES = {"synthmix": "lvd1689m", "chmv2": "sat493m"}
 """What the backbone of each depther was trained on, as in the names of files."""
 BACKBONE = "encoder.backbone."
 HEAD = "decoder."
-LAYERS = ("reassemble_blocks.", "conv_depth.head.4.")
 COUNT = 256  # bins of the released depthers
 SYNTHMIX_BINS: Plain = {"count": COUNT, "min_depth": 0.001, "max_depth": 100.0}
 CANOPY: Plain = {"mean": [0.42, 0.411, 0.296], "std": [0.213, 0.156, 0.143]}
@@ -56,10 +55,10 @@ class Dinov3(Format):
     name = "dinov3"
 
     def recognises(self, files: CheckpointFiles) -> bool:
-        prefixes = ("", HEAD)
-        return not files.config and any(
-            files.has_prefixes(*(f"{prefix}{layer}" for layer in LAYERS)) for prefix in prefixes
+        is_head = (
+            files.has_prefixes(f"{p}reassemble_blocks.", f"{p}conv_depth.") for p in ("", HEAD)
         )
+        return not files.config and any(is_head)
 
     def read(self, files: CheckpointFiles) -> StoredModel:
         tensors = files.tensors
@@ -83,27 +82,21 @@ class Dinov3(Format):
 def _find_backbone(path: Path) -> Path:
     """Returns the file of the backbone beside a decoder's."""
     released = HEAD_FILE.match(path.name)
-    if released is None:
-        raise ValueError(
-            "the decoder of a DINOv3 depther, without its backbone: put both side by side under "
-            "their released names, such as dinov3_vitl16_chmv2_dpt_head-3703d643.pth and "
-            "dinov3_vitl16_pretrain_sat493m-eadcf0ff.pth"
-        )
-    pattern = f"{released[1]}_pretrain_{BACKBONES[released[2]]}*.pth"
-    found = sorted(path.parent.glob(pattern))
+    pattern = f"{released[1]}_pretrain_{BACKBONES[released[2]]}*.pth" if released else ""
+    found = sorted(path.parent.glob(pattern)) if pattern else []
     if len(found) != 1:
-        names = few([file.name for file in found], 3) or "none"
         raise ValueError(
-            f"the decoder of a depther, whose backbone must lie beside it: one file {pattern}, "
-            f"found {names}"
+            "the decoder of a depther, whose backbone must lie beside it, both under their "
+            "released names, such as dinov3_vitl16_chmv2_dpt_head-3703d643.pth and "
+            f"dinov3_vitl16_pretrain_sat493m-eadcf0ff.pth: one file {pattern}, found "
+            f"{few([file.name for file in found], 3) or 'none'}"
         )
     return found[0]
 
 
 def _read_config(shapes: Shapes) -> Plain:
-    tensors = shapes.tensors
-    encoder = _read_encoder(shapes)
-    is_canopy = f"{HEAD}reassemble_blocks.readout_projects.0.0.weight" in tensors
+    encoder, decoder = _read_encoder(shapes), read_decoder(shapes, HEAD)
+    is_canopy = decoder["readout"] == "project"
     count = shapes(f"{HEAD}conv_depth.head.4.weight")[0]
     if count != COUNT:
         raise ValueError(
@@ -112,23 +105,11 @@ def _read_config(shapes: Shapes) -> Plain:
         )
     bins = mixed_bins(count, 0.001, 96.0) if is_canopy else SYNTHMIX_BINS
     levels = quarter_ends if is_canopy else spread_blocks
-    projects = [shapes(f"{HEAD}reassemble_blocks.projects.{i}.conv.weight")[0] for i in range(4)]
     head: Plain = {
         "kind": "metric",
         "bins": bins,
         "hidden_channels": shapes(f"{HEAD}conv_depth.head.2.weight")[0],
         "upsample": "double",
-    }
-    decoder: Plain = {
-        "reassemble_channels": projects,
-        "fusion_channels": shapes(f"{HEAD}convs.0.conv.weight")[0],
-        "readout": "project" if is_canopy else "ignore",
-        "reassemble_norm": f"{HEAD}reassemble_blocks.batchnorm_layers.0.weight" in tensors,
-        "batch_norm": False,
-        "unit_bias": f"{HEAD}fusion_blocks.0.res_conv_unit2.conv1.conv.bias" in tensors,
-        "align": "resize_lateral",
-        "output_project": f"{HEAD}project.conv.weight" in tensors,
-        "scales": SCALES,
     }
     # CHMv2's code takes whole tiles; the other's example squeezes images into 1024 × 1024
     images: Plain = {"resize": "none", "multiple_of": 1, **CANOPY}

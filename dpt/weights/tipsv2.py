@@ -16,27 +16,21 @@ from dpt.weights.files import CheckpointFiles
 from dpt.weights.names import Table, Tensors, gated_rows, to_theirs
 from dpt.weights.processors import read_dpt_processor, read_names, write_names, write_pixels
 from dpt.weights.shapes import Keys, Shapes, read_keys, write_keys
-from dpt.weights.transformers_encoders import DINOV2_KEYS, Family, read_encoder, write_encoder
+from dpt.weights.transformers_encoders import TIPSV2, read_backbone, write_backbone
 
 ENCODER = "vision_encoder."
 MASK_TOKEN, REGISTERS = f"{ENCODER}mask_token", f"{ENCODER}register_tokens"
-FAMILY = Family(
-    [],
-    {
-        **DINOV2_KEYS,
-        "image_size": ("image_size", 448),
-        "patch_size": ("patch_size", 14),
-        "num_register_tokens": ("num_register_tokens", 1),
-    },
-    {"position_resize": "bilinear_antialias"},
-    {},
-)
 DECODER: Keys = {
     "scales": ("reassemble_factors", [4, 2, 1, 0.5]),
     "reassemble_channels": ("neck_hidden_sizes", [96, 192, 384, 768]),
     "fusion_channels": ("fusion_hidden_size", 256),
 }
-GELUS = {"gelu_pytorch_tanh": "tanh", "gelu": "none"}
+BINS: Keys = {
+    "count": ("num_depth_bins", 256),
+    "min_depth": ("min_depth", 0.001),
+    "max_depth": ("max_depth", 10.0),
+}
+NEEDED = {"readout_activation": "gelu_pytorch_tanh", "depth_decoder_activation": "relu"}
 CLASSES = {
     "depth": "DepthEstimation",
     "normals": "NormalEstimation",
@@ -90,16 +84,13 @@ class Tipsv2Dpt(Format):
 
     def read(self, files: CheckpointFiles) -> StoredModel:
         config = files.config
-        encoder = read_encoder(FAMILY, config.get("backbone_config") or {})
+        encoder = read_backbone(config.get("backbone_config") or {}, TIPSV2)
         decoder = read_keys(DECODER, config)
-        gelu, relu = (config.get(k) for k in ("readout_activation", "depth_decoder_activation"))
-        if gelu not in (None, *GELUS) or relu not in (None, "relu"):
-            raise ValueError(
-                f"readout_activation={gelu!r}, depth_decoder_activation={relu!r}: only "
-                f"{' or '.join(GELUS)}, and 'relu'"
-            )
+        for key, value in NEEDED.items():
+            if config.get(key, value) != value:
+                raise ValueError(f"{key}={config[key]!r}, not supported (only {value!r})")
         decoder |= {
-            "readout_gelu": GELUS.get(gelu or "", "tanh"),
+            "readout_gelu": "tanh",
             "batch_norm": False,
             "unit_bias": False,
             "align": "resize_lateral",
@@ -130,12 +121,12 @@ class Tipsv2Dpt(Format):
 
     def _files(self, config: Plain, tensors: Tensors, path: Path) -> CheckpointFiles:
         encoder, heads, preprocessing = (config[k] for k in ("encoder", "heads", "preprocessing"))
-        without = [name for name, head in heads.items() if head["decoder"] is None]
-        if without:
-            raise ValueError(f"heads.{without[0]}.decoder=None: its heads have their own decoders")
+        for name, head in heads.items():
+            for key in ("decoder", *(["bins"] if name == "depth" else [])):
+                if head[key] is None:
+                    raise ValueError(f"heads.{name}.{key}=None: its heads have {key} of their own")
         decoder = next(iter(heads.values()))["decoder"]
         encoder["num_blocks"] = encoder["out_indices"][-1] + 1  # later ones are not built
-        stages = [i + 1 for i in encoder["out_indices"]]
         theirs = {
             MASK_TOKEN: torch.zeros(1, encoder["embed_dim"]),
             REGISTERS: torch.zeros(1, 0, encoder["embed_dim"]),
@@ -146,24 +137,18 @@ class Tipsv2Dpt(Format):
             "architectures": [f"Tipsv2DptFor{task}"],
             "model_type": self.name,
             "backbone_config": {
-                "model_type": "tipsv2_vision_model",
-                **write_encoder(FAMILY, encoder),
-                "mlp_ratio": encoder["mlp_ratio"],
-                "reshape_hidden_states": False,
-                "out_indices": stages,
-                "out_features": [f"stage{i}" for i in stages],
+                **write_backbone(TIPSV2, encoder),
+                "mlp_ratio": encoder["mlp_ratio"],  # not whole in the model So400m
             },
             **write_keys(DECODER, decoder),
             "reassemble_factors": [int(s) if s >= 1 else s for s in decoder["scales"]],
-            "readout_activation": {v: k for k, v in GELUS.items()}[decoder["readout_gelu"]],
+            **NEEDED,
             "dtype": str(tensors["encoder.cls_token"].dtype).removeprefix("torch."),
         }
         if "segmentation" in heads:
             theirs_config |= write_names(heads["segmentation"])
-        bins = heads["depth"]["bins"] if "depth" in heads else None
-        if bins is not None:
-            theirs_config |= {"num_depth_bins": bins["count"]}
-            theirs_config |= {key: bins[key] for key in ("min_depth", "max_depth")}
+        if "depth" in heads:
+            theirs_config |= write_keys(BINS, heads["depth"]["bins"])
         height, width = preprocessing["image_size"]
         processor = {
             "image_processor_type": "Tipsv2DptImageProcessor",
@@ -188,11 +173,6 @@ def _read_head(name: str, files: CheckpointFiles) -> Plain:
         return {"kind": "map", "num_classes": classes, "class_names": read_names(config)}
     if name == "normals":
         return {"hidden_channels": None}
-    low = config.get("min_depth", 0.001)
-    bins = {
-        "count": config.get("num_depth_bins", 256),
-        "min_depth": low,
-        "max_depth": config.get("max_depth", 10.0),
-        "eps": low,
-    }
+    bins = read_keys(BINS, config)
+    bins["eps"] = bins["min_depth"]
     return {"kind": "metric", "hidden_channels": None, "bins": bins}

@@ -45,6 +45,8 @@ RENAMED = [
     (re.compile(r"^(?:register|storage)_tokens$"), "reg_token"),  # DINOv2, DINOv3
     (re.compile(r"\.mlp\.w12\."), ".mlp.fc1."),  # DINOv2
     (re.compile(r"\.mlp\.w3\."), ".mlp.fc2."),
+    (re.compile(r"\.mlp\.c_fc\."), ".mlp.fc1."),  # TIPSv2
+    (re.compile(r"\.mlp\.c_proj\."), ".mlp.fc2."),
     (re.compile(r"\.gamma_([12])$"), r".ls\1.gamma"),  # BEiT
 ]
 MERGING = re.compile(r"^layers\.(\d)(?=\.downsample\.)")
@@ -277,7 +279,6 @@ def _fit(encoder: Encoder, state: State, grid: Grid | None, source: str) -> Load
     _fit_bands(state, expected, report)
     _resize_patches(state, expected, report)
     state = _rename(state, target)
-    _fit_biases(state, expected, report)
     _resize_bias_tables(target, state, grid, report)
     if "dist_token" in state and _count_registers(expected) == 1:
         state["reg_token"] = state.pop("dist_token")  # DeiT's, as the only register
@@ -340,16 +341,6 @@ def _join_gates(state: State) -> State:
             rows = [joined.pop(name), joined.pop(name.replace(gate, value))]
             joined[name.replace(gate, "fc1")] = torch.cat(rows)
     return joined
-
-
-def _fit_biases(state: State, expected: Tensors, report: LoadReport) -> None:
-    """Gives the keys biases of zero if the encoder has them and the file has not (DINOv3)."""
-    for q_bias in [name for name in state if name.endswith(".attn.q_bias")]:
-        name = q_bias.replace("q_bias", "qkv.bias")
-        if name in expected:
-            rows = state.pop(q_bias), state.pop(q_bias.replace("q_bias", "v_bias"))
-            state[name] = torch.cat((rows[0], torch.zeros_like(rows[0]), rows[1]))
-            report.moved.append(f"{name}, zero for the keys")
 
 
 def _fit_bands(state: State, expected: Tensors, report: LoadReport) -> None:

@@ -143,6 +143,7 @@ DINOV3_KEYS: Keys = {
     "swiglu": ("use_gated_mlp", False),
     "num_register_tokens": ("num_register_tokens", 0),
 }
+TIPSV2 = "tipsv2_vision_model"
 DPT_BACKBONES = ("dinov2", "dinov2_with_registers", "beit", "swinv2")
 """Those of transformers' ``dpt``."""
 BACKBONES = {
@@ -165,6 +166,16 @@ BACKBONES = {
         {"position": "rope"},
         {},
         ("backbone.layer.{i}.mlp.{gate,up}_proj.*", "backbone.layer.{i}.mlp.down_proj.*"),
+    ),
+    TIPSV2: Family(  # whose tensors have other names on disk, see dpt.weights.tipsv2
+        [],
+        {
+            **DINOV2_KEYS,
+            "patch_size": ("patch_size", 14),
+            "num_register_tokens": ("num_register_tokens", 1),
+        },
+        {"position_resize": "bilinear_antialias"},
+        {},
     ),
     "beit": Family(
         _rows(

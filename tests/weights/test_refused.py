@@ -180,7 +180,7 @@ BEIT_ENCODER = {"kind": "beit", "out_indices": [0, 1, 2, 3], "num_blocks": 4}
         ("chmv2", BINS, {}, "encoder.position='learned': only 'rope'"),
         ("chmv2", BINS, {**ROPE, "final_norm": False}, "apply_layernorm=False"),
         ("chmv2", BINS, {**ROPE, "layer_scale": None}, "encoder.layer_scale=None"),
-        ("chmv2", METRIC, ROPE, "activation='sigmoid'"),
+        ("chmv2", METRIC, ROPE, "heads.depth.bins=None"),
         ("chmv2", {"depth": {**BINS["depth"], "bins": EPS}}, ROPE, r"depth.bins=.*'eps': 0.2"),
         ("chmv2", BINS, {**ROPE, "output_project": True}, "output_project=True"),
         ("transformers", {}, ROPE, "over a 'dinov3_vit' backbone"),

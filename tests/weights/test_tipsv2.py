@@ -6,10 +6,10 @@ import pytest
 import torch
 import transformers
 from peers_tipsv2 import CASES, Output
-from tiny import small_model
+from tiny import assert_equal, small_model
 
 import dpt
-from dpt.weights import load_model_weights
+from dpt.weights import load_encoder_weights, load_model_weights
 from dpt.weights.files import open_checkpoint
 from dpt.weights.formats import read
 from dpt.weights.tipsv2 import Tipsv2Dpt
@@ -84,6 +84,14 @@ def test_all_three_heads_train_at_once_and_are_written(dense, tmp_path):
     assert all(torch.equal(one, other) for one, other in pairs)
 
 
+def test_the_encoder_of_a_folder_is_loaded_alone(dense):
+    folder, ours = dense
+    encoder = dpt.nn.VisionTransformer(ours.config.encoder)
+    report = load_encoder_weights(encoder, folder)
+    assert (report.missing, report.unused, report.moved) == ([], ["mask_token"], [])
+    assert_equal(encoder.state_dict(), ours.encoder.state_dict())
+
+
 def test_other_classes_leave_the_last_layer_out(dense):
     _, ours = dense
     config = ours.config.to_dict()
@@ -103,7 +111,7 @@ def test_other_classes_leave_the_last_layer_out(dense):
         ({"readout_activation": "silu"}, "readout_activation='silu'"),
         ({"num_depth_bins": 9}, r"heads.depth.conv3.bias is \(16,\), not \(9,\)"),
         ({"min_depth": 0.0}, "min_depth"),
-        ({"backbone_config": None}, "out_indices"),
+        ({"backbone_config": None}, "over a None backbone.* tipsv2_vision_model"),
     ],
 )
 def test_read_names_the_fault_of_a_changed_config(dense, change, message, tmp_path):
