@@ -134,6 +134,16 @@ def test_corrected_is_the_prompt_at_points():
     torch.testing.assert_close(corrected(depth, 3 * depth * is_given, gate), 3 * depth)
 
 
+def test_corrected_keeps_errors_on_their_surface():
+    depth = torch.full((1, 6, 8), 2.0)
+    depth[..., 4:] = 4.0
+    prompts = torch.zeros_like(depth)
+    prompts[0, 0, 0], prompts[0, 5, 7] = 2.2, 4.0
+    result = corrected(depth, prompts, torch.ones(1, 1, 6, 8))
+    torch.testing.assert_close(result[..., :4], torch.full((1, 6, 4), 2.2), rtol=0.01, atol=0)
+    torch.testing.assert_close(result[..., 4:], torch.full((1, 6, 4), 4.0), rtol=0.01, atol=0)
+
+
 def random_prompts(*size, count=30):
     prompts = torch.zeros(size).flatten(1)
     for row in prompts:

@@ -73,7 +73,7 @@ class Network(nn.Module):
             return Features(self.encoder, tokens)
         maps, gate = decoder.fuse(tokens, prompts), None
         if decoder.prompt_gate is not None and prompts is not None:
-            gate = decoder.prompt_gate(maps[-1].map)
+            gate = 4 * decoder.prompt_gate(maps[-1].map)  # it learns faster
         return Features(self.encoder, tokens, maps, prompts, gate)
 
     def pad(self, images: Tensor) -> tuple[Tensor, Window]:

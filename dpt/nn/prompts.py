@@ -12,6 +12,8 @@ from dpt.depthmath import at_least_float32, valid_range
 from dpt.functional import upsample
 
 FADING = 1 / 32  # weight of a coarser map, in `_accumulated`
+MAX_POINTS = 500  # whose errors correct the depth of an image
+SURFACE = 0.05  # difference of ln(depth) at which a point has little weight
 
 
 class PromptLayer(nn.Module):
@@ -38,17 +40,36 @@ class PromptLayer(nn.Module):
 
 
 def corrected(depth: Tensor, prompts: Tensor, gate: Tensor) -> Tensor:
-    """Returns depth (B, H, W) in metres times exp(gate · e), with the errors e spread from points.
+    """Returns depth (B, H, W) in metres times exp(gate · e), with the errors e at points spread.
 
-    At a point e is ln(prompt) - ln(depth): with a gate of 1 the result there is the prompt, and
-    with 0 it is ``depth``, bit for bit. ``gate`` is (B, 1, h, w).
+    At a point e is ln(prompt) - ln(depth). Elsewhere it is a mean over the points that falls with
+    the square of the distance and with the difference of ln(depth), so that an error stays on its
+    surface (as in joint bilateral upsampling, Kopf et al. 2007). With a gate of 0, (B, 1, h, w),
+    the result is ``depth``, bit for bit. Of more than ``MAX_POINTS`` points every n-th is used.
     """
     is_valid = _valid(prompts)
-    predicted = at_least_float32(depth).clamp(min=1e-3)
-    measured = torch.where(is_valid, at_least_float32(prompts), predicted)
     size = (depth.shape[-2], depth.shape[-1])
-    error = spread(measured.log() - predicted.log(), is_valid, size)[:, 0]
-    return depth * (upsample(at_least_float32(gate), size)[:, 0] * error).exp()
+    logs = at_least_float32(depth).clamp(min=1e-3).log()
+    errors = torch.zeros_like(logs)
+    for k, points in enumerate(is_valid):
+        places = points.nonzero()
+        if len(places):
+            places = places[:: -(-len(places) // MAX_POINTS)]
+            rows, columns = places.unbind(1)
+            at_points = at_least_float32(prompts[k, rows, columns]).log() - logs[k, rows, columns]
+            errors[k] = (_nearby(logs[k].detach(), places) @ at_points).view(size)
+    return depth * (upsample(at_least_float32(gate), size)[:, 0] * errors).exp()
+
+
+@torch.no_grad()
+def _nearby(logs: Tensor, places: Tensor) -> Tensor:
+    """Returns the weights of points in each pixel of a map of ln(depth) (H, W): (H·W, N)."""
+    pixels = torch.ones_like(logs).nonzero().to(logs)
+    of_points = logs[places[:, 0], places[:, 1]]
+    distance = torch.cdist(pixels, places.to(logs)).square_().add_(0.1)
+    difference = (logs.flatten()[:, None] - of_points).div_(SURFACE)
+    weights = difference.square_().mul_(-0.5).exp_().add_(1e-4).div_(distance)
+    return weights.div_(weights.sum(dim=1, keepdim=True))
 
 
 def spread(values: Tensor, valid: Tensor, size: tuple[int, int]) -> Tensor:

@@ -5,7 +5,6 @@ frames: 200 random pixels of measured depth are given for each image, and all ot
 """
 
 import argparse
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -49,34 +48,36 @@ def run(arguments: list[str]) -> None:
                     *(f"model.decoder.prompts={setting}", f"steps={options.steps}"),
                     *(f"seed={seed}", f"run_dir={folder}"),
                 )
-        prompted = json.loads((folders["prompted"] / "metrics.json").read_text())["val/abs_rel"]
-        columns.append([prompted, *fitted_errors(folders["plain"])])
+        columns.append(errors_of(folders["prompted"], folders["plain"]))
     for row, values in zip(ROWS, zip(*columns, strict=True), strict=True):
         print(f"{row:16}", *(f"{value:8.4f}" for value in values))
 
 
-def fitted_errors(folder: Path) -> list[float]:
-    """The abs_rel of the other rows, means over the images."""
-    data = OmegaConf.to_container(OmegaConf.load(folder / "config.yaml").data)
+def errors_of(*folders: Path) -> list[float]:
+    """The abs_rel of each row, means over the images, of the best checkpoints of two runs."""
+    data = OmegaConf.to_container(OmegaConf.load(folders[0] / "config.yaml").data)
     dataset = make_dataset(data, "val")
-    model = DPT.from_pretrained(folder)
-    samples = Augmented(dataset, EvalTransform(model.preprocessing, POINTS), seed=0)
+    prompted, plain = map(DPT.from_pretrained, folders)
+    preprocessing = plain.preprocessing
+    samples = Augmented(dataset, EvalTransform(preprocessing, POINTS), seed=0)
     errors = []
     for index in range(len(dataset)):
         sample, given = samples[index], dataset[index]["valid"]
         given = given & ~sample["valid"]
-        image = torch.from_numpy(sample["image"]).permute(2, 0, 1)[None]
+        inputs = preprocessing.normalize(torch.tensor(sample["image"]).permute(2, 0, 1)[None])
         with torch.no_grad():
-            depth = model(model.preprocessing.normalize(image))["depth"]
-        rule = model.preprocessing.output_interpolation
-        own = resize(depth[:, None], given.shape, rule)[0, 0].numpy()
-        maps = fits(own, sample["depth"], given)
+            depths = prompted(inputs, prompts=torch.tensor(sample["prompt"])[None]), plain(inputs)
+        rule = preprocessing.output_interpolation
+        first, own = (
+            resize(depth["depth"][:, None], given.shape, rule)[0, 0].numpy() for depth in depths
+        )
+        maps = [first, *fits(own, sample["depth"], given)]
         errors.append([abs_rel(values, sample["depth"], sample["valid"]) for values in maps])
     return np.mean(errors, axis=0).tolist()
 
 
 def fits(own: np.ndarray, depth: np.ndarray, given: np.ndarray) -> list[np.ndarray]:
-    """Depths (H, W) in the order of ``ROWS``, of which each is fitted to the given points."""
+    """Depths (H, W) in the order of ``ROWS`` from the second, each fitted to the given points."""
     y, x = np.indices(depth.shape)
     ones = np.ones(depth.shape)
 
@@ -91,5 +92,5 @@ def fits(own: np.ndarray, depth: np.ndarray, given: np.ndarray) -> list[np.ndarr
 
 
 def abs_rel(prediction: np.ndarray, depth: np.ndarray, valid: np.ndarray) -> float:
-    maps = [torch.from_numpy(np.asarray(array)[None]) for array in (prediction, depth, valid)]
+    maps = [torch.tensor(array)[None] for array in (prediction, depth, valid)]
     return float(depth_errors(maps[0].float().clamp(1e-3, 10.0), *maps[1:])[0, 0])
