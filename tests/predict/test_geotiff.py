@@ -172,10 +172,11 @@ def test_large_files_need_windows(tmp_path, monkeypatch):
     assert not raster.needs_windows(tmp_path / "none.tif")
 
 
-def test_relative_depth_has_no_common_scale(tmp_path):
+@pytest.mark.parametrize("unit", ["relative inverse depth", "relative depth"])
+def test_relative_depth_has_no_common_scale(tmp_path, unit):
     path = write(tmp_path / "a.tif", np.zeros((50, 70, 2), np.int16))
     runtime = PixelRuntime()
-    spec = OutputSpec("depth", "depth", unit="relative inverse depth")
+    spec = OutputSpec("depth", "depth", unit=unit)
     runtime.outputs = {"depth": spec}
     with (
         raster.open_raster(path, FilePart(bands="all")) as source,

@@ -23,6 +23,7 @@ from dpt.types import OutputSpec, Preprocessing
 ROOT = Path(__file__).parents[2]
 METRIC = OutputSpec("depth", "depth", unit="m")
 RELATIVE = OutputSpec("depth", "depth", unit="relative inverse depth")
+UP_TO_SCALE = OutputSpec("depth", "depth", unit="relative depth")
 PIXELS = Preprocessing(
     image_size=(64, 64), resize="none", multiple_of=1, mean=(0, 0, 0), std=(1, 1, 1)
 )
@@ -79,7 +80,9 @@ def zoomed(images):
     return {"depth": x / x.mean((1, 2), keepdim=True)}
 
 
-@pytest.mark.parametrize(("function", "spec"), [(standardised, RELATIVE), (zoomed, METRIC)])
+@pytest.mark.parametrize(
+    ("function", "spec"), [(standardised, RELATIVE), (zoomed, METRIC), (zoomed, UP_TO_SCALE)]
+)
 def test_tiles_have_the_scale_of_the_whole_image(function, spec):
     model, photo = StandIn(function, spec), photo_of(150, 233)
     whole, tiled = dpt.Predictor(model)(photo), dpt.Predictor(model, tile=80)(photo)
