@@ -88,7 +88,7 @@ def _find_backbone(path: Path) -> Path:
         raise ValueError(
             "the decoder of a depther, whose backbone must lie beside it, both under their "
             "released names, such as dinov3_vitl16_chmv2_dpt_head-3703d643.pth and "
-            f"dinov3_vitl16_pretrain_sat493m-eadcf0ff.pth: one file {pattern}, found "
+            f"dinov3_vitl16_pretrain_sat493m-eadcf0ff.pth: {pattern or 'no such name'}, found "
             f"{few([file.name for file in found], 3) or 'none'}"
         )
     return found[0]

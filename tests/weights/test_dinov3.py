@@ -185,3 +185,21 @@ def test_encoders_by_name_have_the_tensors_of_timms(size):
     assert {name: tensor.shape for name, tensor in ours.state_dict().items()} == expected
     assert ours.config.num_heads == theirs.blocks[0].attn.num_heads
     assert ours.config.norm_eps == theirs.norm.eps
+
+
+def test_chmv2_of_the_hub_becomes_the_same_model_of_transformers(tmp_path):
+    from transformers import CHMv2ForDepthEstimation
+
+    theirs, _ = CASES["hub, CHMv2"].build(tmp_path)
+    conversion = convert(tmp_path / "depther.pth", tmp_path / "folder", to="chmv2")
+    assert conversion.unused == [
+        f"encoder.backbone.{n}" for n in ("mask_token", "rope_embed.periods")
+    ]
+    written, loading = CHMv2ForDepthEstimation.from_pretrained(
+        tmp_path / "folder", output_loading_info=True
+    )
+    assert not any(loading.values()), loading
+    images = torch.randn(1, 3, 64, 96)
+    with torch.no_grad():
+        actual, expected = InOneDtype(written.eval())(images), theirs(images)
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-4)
