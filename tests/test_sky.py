@@ -68,6 +68,13 @@ def test_sky_class_is_that_of_the_data():
         DepthObjective.from_data(data, settings)
 
 
+def test_sky_that_nothing_trains_is_told(caplog):
+    data = ScenesDataset(length=2, size=(32, 48))
+    for source, is_told in (("invalid", False), (None, True)):
+        DepthObjective.from_data(data, {"sky": "sigmoid", "sky_from": source})
+        assert ("task.sky_from" in caplog.text) == is_told
+
+
 def test_sky_of_scenes_is_where_depth_is_infinite():
     data = ScenesDataset(length=12, size=(32, 48))
     skies = [sample["labels"] == 3 for sample in (data[k] for k in range(12))]

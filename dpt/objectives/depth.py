@@ -134,6 +134,12 @@ class DepthObjective(Objective):
         _require_cameras(data, settings.get("canonical_focal"))
         if settings.get("max_depth") is None:
             of_data["max_depth"] = data.info.max_depth
+        if settings.get("sky", "none") != "none" and settings.get("sky_from") is None:
+            log.warning(
+                "task.sky=%s: without task.sky_from nothing trains the sky, which stays as in "
+                "model.weights, or random",
+                settings["sky"],
+            )
         if settings.get("sky_from") == "labels" and settings.get("sky_class") is None:
             if SKY not in data.info.class_names:
                 fault = f"sky_from=labels: no class of this data is called {SKY}"
