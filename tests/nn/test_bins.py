@@ -86,7 +86,9 @@ def test_a_head_with_bins_has_their_range_and_is_saved_with_them(tmp_path):
         assert torch.equal(again(images)["depth"], depth)
 
 
-@pytest.mark.parametrize("weights", ["relu", "softmax", "sigmoid"])
+@pytest.mark.parametrize(
+    "weights", ["relu", *(pytest.param(w, marks=pytest.mark.slow) for w in ("softmax", "sigmoid"))]
+)
 def test_existing_losses_train_a_head_with_bins(weights):
     torch.manual_seed(0)
     model, loss = small_model(heads=bins(weights=weights)), SILogLoss()

@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 import transformers
+from peer_cases import default
 from peers_tipsv2 import CASES, Output
 from tiny import assert_equal, small_model
 
@@ -26,7 +27,7 @@ def dense(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "case", [CASES[0], *CASES[4:]], ids=lambda case: f"{case.task} {case.model}"
+    "case", default([CASES[0], *CASES[4:]], str(CASES[0]), "tipsv2_dpt, normals, one neck")
 )
 def test_a_written_folder_holds_the_same_tensors_and_opens_in_transformers(case, tmp_path):
     _, ours = case.build(tmp_path / "theirs")
