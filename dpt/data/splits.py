@@ -41,6 +41,22 @@ def split_word(path: str) -> tuple[str, str]:
     return "", ""
 
 
+_GROUPS = {"folder": r"^(.*)/", "sequence": r"([^/]*?)[-_.]?[0-9]+[^/0-9]*$"}
+"""Folders; what precedes the last number of a name, such as a video's name and its frames."""
+
+
+def groups_shown(names: Sequence[str]) -> dict[str, list[str]]:
+    """Returns the group of each image by the kind of groups that their names show, folders first;
+    without kinds of which an image has none, or of which there is one group."""
+    kinds = {}
+    for kind, rule in _GROUPS.items():
+        matches = [re.search(rule, name) for name in names]
+        groups = [match[1] for match in matches if match]
+        if len(groups) == len(names) and len(set(groups)) > 1:
+            kinds[kind] = groups
+    return kinds
+
+
 def original_name(name: str) -> str:
     """Returns the name that Roboflow's copies share: ``a_jpg`` for ``a_jpg.rf.HASH.jpg``."""
     return re.sub(r"\.rf\.[0-9A-Za-z]{8,}.*", "", name)

@@ -14,9 +14,16 @@ from dpt.config.run_folder import save_config
 from dpt.config.run_keys import Seed
 from dpt.data import Dataset
 from dpt.evaluation.baselines import named, trivial_scores
+from dpt.evaluation.blocks import blocks_of
 from dpt.evaluation.passes import score_checkpoint, score_files
-from dpt.evaluation.report import write_confusion, write_per_image, write_report
-from dpt.evaluation.scoring import DatasetScores, Scorer, blocks_of
+from dpt.evaluation.report import (
+    LEFT_OUT_FILE,
+    write_confusion,
+    write_left_out,
+    write_per_image,
+    write_report,
+)
+from dpt.evaluation.scoring import DatasetScores, Scorer
 from dpt.files import plural
 from dpt.html import require_free
 from dpt.metrics import Protocol
@@ -31,7 +38,8 @@ log = logging.getLogger("dpt")
 def evaluate(cfg: PlainMapping) -> dict[str, float]:
     """Scores ``cfg["checkpoint"]`` or the files in ``cfg["predictions"]`` on one split.
 
-    Writes ``metrics.json``, ``per_image.csv``, ``confusion.csv``, ``report.html`` and pictures.
+    Writes ``metrics.json``, ``per_image.csv``, ``left_out.csv``, ``confusion.csv``, ``report.html``
+    and pictures.
     Each image counts once on any number of processes.
 
     Args:
@@ -51,12 +59,11 @@ def evaluate(cfg: PlainMapping) -> dict[str, float]:
     L.seed_everything(validate(Seed, cfg["seed"], "seed"), verbose=False)
     protocol = Protocol(**check_arguments(Protocol, cfg["protocol"], "protocol"))
     if is_first_rank():
-        written = ("per_image.csv", "confusion.csv", "panels")
+        written = ("per_image.csv", LEFT_OUT_FILE, "confusion.csv", "panels")
         require_free(Path(cfg["run_dir"]), "evaluation.html", written)
     dataset = make_dataset(cfg["data"], cfg["split"]).without_repeats()
-    blocks = validate(str | None, cfg["blocks"], "blocks")
-    if blocks:  # a mistake fails before scoring
-        blocks_of([dataset.name(index) for index in range(len(dataset))], blocks)
+    # a mistake fails before scoring
+    blocks = blocks_of(dataset, validate(str | None, cfg["blocks"], "blocks"))
     score = score_checkpoint if cfg["checkpoint"] else score_files
     scorer = score(cfg, dataset, protocol)
     if not scorer.images:
@@ -83,7 +90,9 @@ def _write(cfg: PlainMapping, scorer: Scorer, result: DatasetScores, dataset: Da
     broken = [image.name for image in result.images if not image.is_finite]
     notes = {
         "images": len(result.images),
-        "blocks": result.num_blocks,
+        "blocks": len(result.blocks.names),
+        "blocks_kind": result.blocks.kind,
+        "lower_is_better": ", ".join(sorted(result.lower_is_better & result.scores.keys())),
         **result.notes,
         "nonfinite_predictions": len(broken),
     }
@@ -93,6 +102,7 @@ def _write(cfg: PlainMapping, scorer: Scorer, result: DatasetScores, dataset: Da
     values = notes | {f"{c}/{k}": v for c, column in columns.items() for k, v in column.items()}
     write_json(folder / "metrics.json", values)  # already here, since baselines are slow
     write_per_image(folder / "per_image.csv", result.images)
+    write_left_out(folder / LEFT_OUT_FILE, result)
     write_confusion(folder / "confusion.csv", result.confusions)
     rows = _baselines(cfg, scorer, dataset)
     write_json(folder / "metrics.json", values | named(rows))
@@ -123,7 +133,9 @@ def verdict(result: DatasetScores, baselines: Mapping[str, Mapping[str, float]])
     score, interval, count = result.scores[name], result.intervals[name], len(result.images)
     text = f"{name} {score:.3f} on {plural(count, 'image')}"
     if not math.isnan(interval.low):
-        text += f" (95 % interval: {interval.low:.3f} to {interval.high:.3f})"
+        text += f" (95 % interval over {result.blocks}: {interval.low:.3f} to {interval.high:.3f})"
+    elif len(result.blocks.names) == 1 < count:
+        text += f" (no interval: they are one {result.blocks.kind})"
     sign = -1 if name in result.lower_is_better else 1
     rows = [(sign * row[name], kind) for kind, row in baselines.items() if name in row]
     rows = [row for row in rows if not math.isnan(row[0])]

@@ -14,6 +14,7 @@ from dpt.metrics import Confusion
 from dpt.run_log import csv_cell
 
 CONFUSIONS = 20
+LEFT_OUT_FILE = "left_out.csv"
 
 
 def write_per_image(path: Path, images: Sequence[ImageScore]) -> None:
@@ -22,6 +23,24 @@ def write_per_image(path: Path, images: Sequence[ImageScore]) -> None:
     for image in images:
         values = ["" if np.isnan(v) else f"{v:.8g}" for v in image.scores.values()]
         rows.append([csv_cell(image.name), *values])
+    _write_csv(path, rows)
+
+
+def write_left_out(path: Path, result: DatasetScores) -> None:
+    """Writes the scores of all images, then a line for each block: those without its images.
+
+    The differences of two evaluations get their intervals from these (``dpt compare``).
+    """
+    left_out = result.left_out
+    if not left_out.scores:
+        return
+    columns = [[left_out.scores[name], *left_out.without[name]] for name in left_out.scores]
+    sizes = [left_out.images.sum(), *left_out.images]
+    names = ["", *result.blocks.joined().names]
+    rows = [["without", "images", *map(csv_cell, left_out.scores)]]
+    for name, size, values in zip(names, sizes, np.transpose(columns).tolist(), strict=True):
+        cells = ["" if np.isnan(v) else f"{v:.12g}" for v in values]
+        rows.append([csv_cell(name), str(size), *cells])
     _write_csv(path, rows)
 
 
@@ -69,6 +88,7 @@ def write_report(
         headlines=headlines,
         columns=["metric", "score", "95 % from", "to", "better", *baselines],
         scores=table,
+        blocks=str(result.blocks),
         classes=[_classes(confusion, result) for confusion in result.confusions],
         galleries=[
             (title, [(picture.caption, picture.rgb) for picture in pictures])

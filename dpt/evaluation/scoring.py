@@ -1,7 +1,6 @@
 """Scores of single images, and the scores, intervals and pictures of a data set."""
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isnan, nan
 from typing import NamedTuple
@@ -10,7 +9,8 @@ import numpy as np
 import torch.distributed as dist
 from torch import Tensor
 
-from dpt.metrics import Confusion, Interval, confidence_intervals
+from dpt.evaluation.blocks import Blocks
+from dpt.metrics import Confusion, Interval, LeftOut, confidence_intervals, left_out
 from dpt.metrics.protocols import Note
 from dpt.objectives import Objective
 from dpt.objectives.batches import lower_is_better, merged_scores, nonfinite_names, take
@@ -52,8 +52,10 @@ class DatasetScores:
     intervals: dict[str, Interval]
     images: list[ImageScore]
     """In the order of the data set."""
-    num_blocks: int
-    """The number of groups of images that the intervals resample."""
+    blocks: Blocks
+    """The groups of images that the intervals are over."""
+    left_out: LeftOut
+    """The scores without each block (:meth:`Blocks.joined`), if single images are scored."""
     confusions: list[Confusion]
     headlines: list[str]
     """The name of the first score of each objective, by which its images are sorted."""
@@ -64,26 +66,6 @@ class DatasetScores:
     """Facts for ``metrics.json`` about how the scores were computed."""
     lower_is_better: set[str]
     """Names of the scores that are better if lower."""
-
-
-def blocks_of(names: Sequence[str], rule: str | None) -> np.ndarray:
-    """Returns the number of each image's block, int (N,), for :meth:`Scorer.result`.
-
-    Args:
-        rule: a regular expression: images in whose names it matches the same text are a block,
-            those without a match are blocks of their own; ``folder``: images of one folder are a
-            block; None: each image is.
-    """
-    if rule is None:
-        return np.arange(len(names))
-    try:
-        matches = [re.search(".*/" if rule == "folder" else rule, name) for name in names]
-    except re.error as error:
-        raise ValueError(f"blocks={rule}: is not a regular expression: {error}") from None
-    if not any(matches):
-        raise ValueError(f"blocks={rule}: matches no image's name, such as {names[0]}")
-    keys = [match[0] if match else name for match, name in zip(matches, names, strict=True)]
-    return np.unique(keys, return_inverse=True)[1]
 
 
 _RGB = Preprocessing()
@@ -189,28 +171,32 @@ class Scorer:
         }
         return merged_scores({**scores, " and ".join(self.whole): self.whole_scores})
 
-    def result(self, blocks: str | None = None) -> DatasetScores:
+    def result(self, blocks: Blocks) -> DatasetScores:
         """Returns the scores of all images, their intervals (which take long) and pictures.
 
         Args:
-            blocks: which images the intervals resample together, see :func:`blocks_of`.
+            blocks: of all images of the data set.
         """
-        images = [self.images[index] for index in sorted(self.images)]
-        block_of_image = blocks_of([image.name for image in images], blocks)
+        indices = sorted(self.images)
+        blocks = blocks.at(indices)
+        joined = blocks.joined().numbers
         intervals: dict[str, Interval] = {}
         firsts: dict[str, str] = {}
+        every_left_out = LeftOut({}, {}, np.bincount(joined))
         confusions = []
         for key, objective in self.objectives.items():
             states = self._states(key)
-            intervals_of_metric = confidence_intervals(objective.metrics, states, block_of_image)
+            intervals_of_metric = confidence_intervals(objective.metrics, states, blocks.numbers)
             intervals |= intervals_of_metric
             firsts[key] = next(iter(intervals_of_metric))
+            every_left_out.update(left_out(objective.metrics, states, joined))
             confusions.append(objective.metrics.confusion_of(states))
         return DatasetScores(
             scores=self.scores(),
             intervals=dict.fromkeys(self.whole_scores, Interval(nan, nan)) | intervals,
-            images=images,
-            num_blocks=int(block_of_image.max()) + 1,
+            images=[self.images[index] for index in indices],
+            blocks=blocks,
+            left_out=every_left_out,
             confusions=[confusion for confusion in confusions if confusion is not None],
             headlines=[*firsts.values(), *self.whole_scores][: len(firsts) + 1],
             worst={firsts[key]: pictures for key, pictures in self.worst.items()},

@@ -1,4 +1,4 @@
-"""The base class of metrics, and confidence intervals of their scores."""
+"""The base class of metrics."""
 
 from collections.abc import Callable, Sequence
 from typing import ClassVar, NamedTuple, cast
@@ -10,17 +10,8 @@ from torch import Tensor
 
 from dpt.metrics.torchmetrics_internals import MovableMetric
 
-RESAMPLES = 1000
-
 Rescore = Callable[[np.ndarray], dict[str, float]]
 """Scores by name, if image k counts ``times[k]`` times; ``times`` is (N,)."""
-
-
-class Interval(NamedTuple):
-    """A 95 % confidence interval."""
-
-    low: float
-    high: float
 
 
 class Confusion(NamedTuple):
@@ -108,40 +99,6 @@ class SumMetric(MovableMetric):
     def confusion_of(self, states: Sequence[csr_array]) -> Confusion | None:
         """Returns the confusion matrix of all images; None for metrics without one."""
         return None
-
-
-def confidence_intervals(
-    metric: SumMetric, states: Sequence[csr_array], blocks: np.ndarray | None = None
-) -> dict[str, Interval]:
-    """Returns intervals of every score, by percentile bootstrap over images (Efron 1979).
-
-    Each resample draws as many blocks as there are, with replacement, and scores their images. The
-    frames of a video are not independent images: let each video be a block (block bootstrap).
-
-    Args:
-        states: :meth:`SumMetric.state` of each image alone.
-        blocks: the number of each image's block, int (N,), from 0; None: each image is one.
-
-    Returns:
-        Intervals by name. NaN with fewer than two blocks, or where most resamples have no score
-        (a class that few images contain).
-    """
-    blocks = np.arange(len(states)) if blocks is None else blocks
-    count = blocks.max() + 1
-    rescore = metric.resampler(states)
-    random = np.random.default_rng(0)
-    resamples = []
-    for _ in range(RESAMPLES):
-        times = np.bincount(random.integers(0, count, count), minlength=count)
-        resamples.append(rescore(times[blocks]))
-    intervals = {}
-    for name in resamples[0]:
-        values = np.array([scores[name] for scores in resamples])
-        finite = values[np.isfinite(values)]
-        has_interval = count > 1 and 2 * len(finite) >= RESAMPLES
-        low, high = np.quantile(finite, [0.025, 0.975]) if has_interval else (np.nan, np.nan)
-        intervals[name] = Interval(float(low), float(high))
-    return intervals
 
 
 def require_one_shape(**tensors: Tensor) -> None:

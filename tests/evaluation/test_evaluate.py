@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 from tiny import ON_CPU, call
 
 import dpt
+from dpt.evaluation.blocks import Blocks
 from dpt.evaluation.evaluate import verdict
 from dpt.metrics import Interval
 from dpt.types import Calibration
@@ -183,7 +184,7 @@ def test_damaged_configuration_of_a_run_of_any_name_is_named(tmp_path, refused, 
             "the baseline per position (0.200)",
         ),
         ("abs_rel", 0.25, {"constant": 0.3, "per position": 0.2}, "(dpt data check)"),
-        ("miou", 0.5, {}, "(95 % interval: 0.400 to 0.600)"),
+        ("miou", 0.5, {}, "(95 % interval over 3 sequences: 0.400 to 0.600)"),
     ],
 )
 def test_verdict_compares_with_the_best_baseline(name, score, baselines, ending):
@@ -192,6 +193,7 @@ def test_verdict_compares_with_the_best_baseline(name, score, baselines, ending)
         scores={name: score},
         intervals={name: Interval(0.4, 0.6)},
         images=[None] * 5,
+        blocks=Blocks("sequence", ("a", "b", "c"), np.array([0, 0, 1, 1, 2])),
         lower_is_better={"abs_rel"},
     )
     text = verdict(result, {kind: {name: value} for kind, value in baselines.items()})

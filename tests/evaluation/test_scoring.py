@@ -7,15 +7,17 @@ import numpy as np
 import pytest
 import torch
 
+from dpt.data import Dataset
+from dpt.evaluation.blocks import Blocks, blocks_of
 from dpt.evaluation.report import write_report
-from dpt.evaluation.scoring import Scorer, blocks_of
+from dpt.evaluation.scoring import Scorer
 from dpt.objectives import (
     ClassificationObjective,
     DepthObjective,
     RegressionObjective,
     SegmentationObjective,
 )
-from dpt.types import IGNORE_INDEX, HeadOutput, OutputSpec
+from dpt.types import IGNORE_INDEX, DatasetInfo, HeadOutput, OutputSpec
 
 
 def test_images_add_up_to_the_data_set(joint_scores, images_table, metrics):
@@ -49,24 +51,80 @@ def test_two_heads_with_a_score_of_one_name_are_refused():
         Scorer(heads, {})
 
 
-def test_intervals_resample_blocks():
-    names = [f"/data/{video}/{video}_{k}.png" for video in "ab" for k in range(50)]
-    right = torch.arange(100) < 50  # one video is easy, the other hard
-    logits = torch.stack([right.float(), 0.5 * torch.ones(100), torch.zeros(100)], 1)
+class Named(Dataset):
+    """Samples that have names alone."""
+
+    groups = ()
+
+    def __init__(self, names, groups=(), targets=("depth",)):
+        self.names, self.groups = names, groups
+        self.info = DatasetInfo(targets=targets)
+
+    def __len__(self):
+        return len(self.names)
+
+    def __getitem__(self, index):
+        raise AssertionError("names need no files")
+
+    def name(self, index):
+        return self.names[index]
+
+
+def single(count):
+    """Blocks of one image each."""
+    return Blocks("image", tuple(map(str, range(count))), np.arange(count))
+
+
+def test_intervals_are_over_blocks():
+    names = [f"/data/{video}/{video}_{k}.png" for video in "abc" for k in range(40)]
+    right = torch.arange(120) < 60  # one video is easy, another hard
+    logits = torch.stack([right.float(), 0.5 * torch.ones(120), torch.zeros(120)], 1)
     objective = ClassificationObjective(num_classes=3)
-    labels = {"class_id": torch.zeros(100).long()}
+    labels = {"class_id": torch.zeros(120).long()}
     scorer = scorer_of(objective, OutputSpec("classification", "logits"), logits, labels, names)
-    low, high = scorer.result().intervals["accuracy"]
+    low, high = scorer.result(single(120)).intervals["accuracy"]
     assert 0.35 < low < 0.45 < 0.55 < high < 0.65
-    for rule in ("folder", "/[ab]_"):
-        assert blocks_of(names, rule).tolist() == [0] * 50 + [1] * 50
-        assert scorer.result(rule).intervals["accuracy"] == (0, 1)  # two videos tell little
-    assert np.isnan(scorer.result("data").intervals["accuracy"]).all()  # one block
+    margin = 4.302653 * 0.5 / np.sqrt(3)  # t with 2 degrees of freedom, accuracies of 1, 0.5 and 0
+    for rule in ("folder", "/[abc]_", None):
+        blocks = blocks_of(Named(names), rule)
+        assert blocks.numbers.tolist() == np.repeat([0, 1, 2], 40).tolist()
+        interval = scorer.result(blocks).intervals["accuracy"]
+        assert interval == pytest.approx((0.5 - margin, 0.5 + margin), abs=1e-6)
+    one = scorer.result(blocks_of(Named(names), "data"))
+    assert np.isnan(one.intervals["accuracy"]).all()
+    without = scorer.result(blocks).left_out.without["accuracy"]
+    assert without.tolist() == [0.25, 0.5, 0.75]
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "expected"),
+    [
+        (["/x/a/1.png", "/x/a/2.png", "/x/b/1.png"], {}, "2 folders"),
+        (["/x/a_1.png", "/x/a_2.png", "/x/b_1.png"], {}, "2 sequences"),
+        (["/x/a_1.png", "/x/b_2.png", "/x/b_1.png"], {"groups": ["r", "r", "s"]}, "2 groups"),
+        (["/x/2007_000033.jpg", "/x/2008_000002.jpg"], {}, "2 images"),  # years, as of VOC
+        (["/x/1305031102.17.png", "/x/1305031103.21.png"], {}, "2 images"),  # seconds, as of TUM
+        (["/x/nyu.mat#0", "/x/nyu.mat#1"], {}, "2 images"),
+        (["/x/cat/1.png", "/x/dog/1.png", "/x/dog/2.png"], {"targets": ("class_id",)}, "3 images"),
+    ],
+)
+def test_blocks_are_what_the_names_show(names, options, expected):
+    assert str(blocks_of(Named(names, **options), None)) == expected
+    assert str(blocks_of(Named(names, **options), "image")) == f"{len(names)} images"
 
 
 def test_names_without_a_match_are_blocks_of_their_own():
-    blocks = blocks_of([f"/data/{k}.png" for k in ("a_1", "a_2", "3", "4")], "[a-z]_")
-    assert len(set(blocks.tolist())) == 3
+    blocks = blocks_of(Named([f"/data/{k}.png" for k in ("a_1", "a_2", "3", "4")]), "[a-z]_")
+    assert len(blocks.names) == 3
+
+
+def test_many_blocks_are_left_out_in_groups():
+    blocks = single(450).joined()
+    assert len(blocks.names) == 200
+    assert np.bincount(blocks.numbers).tolist() == [3] * 50 + [2] * 150
+    assert blocks.names[0] == "0 and 2 more"
+    assert single(200).joined().names == single(200).names
+    assert single(5).at([1, 3]).names == ("1", "3")
 
 
 @pytest.mark.parametrize("rule", ["(", "video_"])
@@ -82,7 +140,7 @@ def test_ids_that_are_no_class_are_shown_as_none():
 
     def picture(ids):
         scorer = scorer_of(objective, spec, torch.tensor([[ids]]), labels, ["a"])
-        return scorer.result().worst["miou"][0].rgb
+        return scorer.result(single(3)).worst["miou"][0].rgb
 
     assert np.array_equal(picture([0, 1, -7, 7]), picture([0, 1, IGNORE_INDEX, IGNORE_INDEX]))
 
@@ -127,7 +185,7 @@ def test_report_of_many_classes(tmp_path, monkeypatch):
     objective = SegmentationObjective(num_classes=60)
     spec, labels = OutputSpec("segmentation", "logits"), {"labels": list(ids)}
     scorer = scorer_of(objective, spec, (ids + 1) % 60, labels, ["<a>", "b", "c"])
-    write_report(tmp_path / "report.html", scorer.result(), baselines={}, settings={})
+    write_report(tmp_path / "report.html", scorer.result(single(3)), baselines={}, settings={})
     page = Page(tmp_path / "report.html")
     assert "Largest confusions" in page.text
     assert page.tags.count("img") == 2
@@ -138,7 +196,7 @@ def test_report_of_a_head_without_maps(tmp_path):
     objective = ClassificationObjective(num_classes=3)
     spec, labels = OutputSpec("classification", "logits"), {"class_id": torch.arange(3)}
     scorer = scorer_of(objective, spec, torch.eye(3), labels, ["a", "b", "c"])
-    write_report(tmp_path / "report.html", scorer.result(), baselines={}, settings={})
+    write_report(tmp_path / "report.html", scorer.result(single(3)), baselines={}, settings={})
     page = Page(tmp_path / "report.html")
     assert "accuracy" in page.text
     assert "img" not in page.tags

@@ -5,14 +5,18 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy import stats
+from scipy.sparse import csr_array
 
 from dpt.metrics import (
     ClassificationMetrics,
     DepthMetrics,
+    LeftOut,
     RegressionMetrics,
     SegmentationMetrics,
     confidence_intervals,
 )
+from dpt.metrics.intervals import FEW_BLOCKS
 from dpt.metrics.panoptic import PanopticMetrics
 from dpt.segments import segments_of
 
@@ -96,16 +100,78 @@ def test_intervals_hold_the_score_and_repeat():
 
 def test_images_of_a_block_are_drawn_together():
     metric = RegressionMetrics()
-    states = states_of(metric, [(torch.tensor([e]), torch.zeros(1)) for e in (0.0, 2.0) * 4])
-    assert confidence_intervals(metric, states, np.repeat(np.arange(4), 2))["mae"] == (1, 1)
-    assert confidence_intervals(metric, states, np.arange(8) % 2)["mae"] == (0, 2)
+    images = [(torch.tensor([e]), torch.zeros(1)) for e in (0.0, 2.0) * FEW_BLOCKS]
+    states = states_of(metric, images)
+    blocks = np.arange(2 * FEW_BLOCKS)
+    assert confidence_intervals(metric, states, blocks // 2)["mae"] == (1, 1)
+    low, high = confidence_intervals(metric, states, blocks % 2)["mae"]
+    margin = 12.7062047  # t with 1 degree of freedom
+    assert (low, high) == pytest.approx((1 - margin, 1 + margin))
+
+
+def test_a_large_block_costs_certainty():
+    """CV2 and its degrees of freedom for a mean, written down from Bell and McCaffrey 2002."""
+    values, sizes = np.array([0.1, 0.4, 0.2]), np.array([20, 12, 8])
+    h = sizes / sizes.sum()
+    mean = h @ values
+    residuals = values - mean
+    variance = (h**2 * residuals**2 / (1 - h)).sum()
+    projection = np.eye(40) - 1 / 40  # onto the residuals of single images
+    columns = []
+    for number, size in enumerate(sizes):
+        is_in = np.repeat(np.arange(3), sizes) == number
+        columns.append(projection[:, is_in].sum(1) / np.sqrt(1 - h[number]) / 40)
+        assert is_in.sum() == size
+    products = np.array(columns) @ np.array(columns).T
+    freedom = np.trace(products) ** 2 / (products**2).sum()
+    without = (mean - h * values) / (1 - h)
+    low, high = LeftOut({"x": mean}, {"x": without}, sizes).interval("x")
+    assert high - mean == pytest.approx(stats.t.ppf(0.975, freedom) * np.sqrt(variance))
+    assert mean - low == pytest.approx(high - mean)
+    assert freedom == pytest.approx(1.75)  # not 2
+
+
+SEQUENCES = {
+    "3": (13, 13, 14),
+    "3-unequal": (20, 12, 8),
+    "3-one-large": (26, 9, 5),
+    "5-two-large": (25, 20, 5, 5, 5),
+    "10-unequal": tuple(range(2, 22, 2)),
+    "11-one-large": (60, *[4] * 10),
+    "60": (5,) * 60,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", SEQUENCES.values(), ids=SEQUENCES)
+def test_intervals_of_correlated_frames_cover_what_they_say(sizes):
+    """Frames are a first-order process of correlation 0.9 about the level of their sequence."""
+    rng = np.random.default_rng(1)
+    blocks = np.repeat(np.arange(len(sizes)), sizes)
+    hits, repeats = 0, 1000 if len(sizes) < FEW_BLOCKS else 300  # a bootstrap takes longer
+    for _ in range(repeats):
+        errors = []
+        for size in sizes:
+            frames = [rng.normal()]
+            for _ in range(size - 1):
+                frames.append(0.9 * frames[-1] + np.sqrt(1 - 0.81) * rng.normal())
+            errors += (9 + rng.normal() + np.array(frames)).tolist()
+        hits += covers(errors, blocks, 9.0)
+    assert hits / repeats == pytest.approx(0.95, abs=0.03)
+
+
+def covers(errors, blocks, expected):
+    metric = RegressionMetrics()
+    states = [csr_array([[1.0, error, error**2, 0.0, 0.0]]) for error in errors]
+    low, high = confidence_intervals(metric, states, blocks)["mae"]
+    return low <= expected <= high
 
 
 def test_pooled_values_resample_images_not_pixels():
     """An image with all the pixels decides the pooled error whether it is drawn or not."""
     metric = DepthMetrics(max_depth=10)
     big, small = torch.full((1, 50, 50), 5.0), torch.full((1, 1, 1), 5.0)
-    images = [(big * 1.5, big, big > 0), *((small, small, small > 0) for _ in range(3))]
+    images = [(big * 1.5, big, big > 0), *[(small, small, small > 0)] * FEW_BLOCKS]
     low, high = confidence_intervals(metric, states_of(metric, images))["rmse_pooled"]
     assert low == 0  # not drawn
     assert high == pytest.approx(2.5, abs=1e-2)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from dpt.data.formats.tables import read_list
 from dpt.data.layouts.base import Folder, Row, by_folder, shown
 from dpt.data.layouts.kin import copies_of, kin_of, thumbnails_of
-from dpt.data.splits import SPLITS, folds, group_names, original_name, split_word
+from dpt.data.splits import SPLITS, folds, group_names, groups_shown, original_name, split_word
 from dpt.files import DataError, few, plural
 from dpt.validation import Plain
 
@@ -18,7 +18,6 @@ _MAX_HELD_OUT = 0.4  # largest fraction of the images that is used for validatio
 _MAX_KIN = 0.1  # largest fraction of the images with near copies in the other split that are moved
 _MANY_IMAGES = 50  # of which a tenth is held out
 _PART_NAMES = {3: "third", 4: "quarter", 5: "fifth", 10: "tenth"}
-_GROUPS = (r"^(.*)/", r"([^/]*?)[-_.]?[0-9]+[^/0-9]*$")  # folder; what precedes the last number
 
 
 class _Part(NamedTuple):
@@ -110,11 +109,9 @@ def _parts(images: Sequence[str]) -> list[_Part]:
     """Returns what may be held out, in the order of preference."""
     found = []
     wanted = number_of_parts(len(images))
-    for rule in _GROUPS:
-        matches = [re.search(rule, path) for path in images]
-        groups = [match[1] for match in matches if match]
+    for groups in groups_shown(images).values():
         count = len(set(groups))
-        if len(groups) < len(images) or not 1 < count <= len(images) // 3:
+        if count > len(images) // 3:
             continue
         parts = min(10, count)
         divisions = [folds(groups, parts, k) for k in range(parts)]
