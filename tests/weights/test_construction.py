@@ -41,7 +41,7 @@ CASES = {
     "official": (None, VIT),
     "transformers": (None, VIT),
     "depth_anything": (None, VIT | DINOV2),
-    "eomt": (QUERIES, VIT | LATER),
+    "eomt": (QUERIES, VIT | LATER | {"layer_scale": 1.0}),
     "dpt, SwinV2": (None, SWIN),
     "dpt, DINOv3": (None, ROPE),
 }
