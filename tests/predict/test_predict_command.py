@@ -190,10 +190,10 @@ def test_predict_command_lists_an_image_that_needs_too_much_memory(run, tmp_path
     Image.new("RGB", (57, 40), "white").save(tmp_path / "photos/large.png")
     network = dpt.Predictor.run
 
-    def full(self, images):
+    def full(self, images, prompts):
         if any(image.min() == 255 for image in images):
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB.")
-        return network(self, images)
+        return network(self, images, prompts)
 
     monkeypatch.setattr("dpt.Predictor.run", full)
     code, said, err = run(tmp_path / "photos", "--batch-size", "4")
