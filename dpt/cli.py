@@ -32,6 +32,7 @@ Usage
   dpt train [GROUP=CHOICE ...] [KEY=VALUE ...]     train; the same as python train.py
   dpt find-lr data=NAME task=NAME [...]            suggest a learning rate
   dpt evaluate RUN [data=NAME] [...]               score a checkpoint, or predictions on disk
+  dpt compare A B [--out DIR]                      say which of two evaluations is better
   dpt data check data=NAME [...]                   look for faults in a data set
   dpt data download data=NAME                      download a data set
   dpt data pack data=NAME out=DIR                  write a data set as shards that can be streamed
@@ -58,7 +59,7 @@ COMMANDS = {  # on configured data: they take Hydra overrides, see dpt.config.co
     "data check": "dpt.data_check:check_data",
 }
 FILE_COMMANDS = (
-    *("fit", "data convert", "data rank"),
+    *("fit", "compare", "data convert", "data rank"),
     *("predict", "calibrate", "export", "convert", "merge", "inspect", "demo"),
 )
 """Commands on files: they take ordinary flags, see :mod:`dpt.commands`."""

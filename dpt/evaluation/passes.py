@@ -1,14 +1,16 @@
 """One pass over a data set that scores a checkpoint, or predictions on disk."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import lightning as L
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from dpt.config.data import loader_settings, make_eval_loader
 from dpt.config.objectives import LABEL_NAMES
@@ -123,8 +125,13 @@ class Evaluation(L.LightningModule):
         self.scorer.gather()
 
 
-def score_checkpoint(cfg: PlainMapping, dataset: Dataset, protocol: Protocol) -> Scorer:
-    """Returns the scores of ``cfg["checkpoint"]`` on a data set."""
+def score_checkpoint(
+    cfg: PlainMapping,
+    dataset: Dataset,
+    protocol: Protocol,
+    indices: Sequence[int] | None = None,
+) -> Scorer:
+    """Returns the scores of ``cfg["checkpoint"]`` on a data set, or on some of its samples."""
     model = DPT.from_pretrained(cfg["checkpoint"])
     if model.calibration is not None:
         log.warning(
@@ -145,6 +152,9 @@ def score_checkpoint(cfg: PlainMapping, dataset: Dataset, protocol: Protocol) ->
         )
     prompts = model.takes_prompts
     loader = make_eval_loader(dataset, settings, preprocessing, targets, prompts=prompts)
+    if indices is not None:
+        samples = [loader.dataset[0, index] for index in indices]
+        loader = DataLoader(cast("Dataset", samples), collate_fn=loader.collate_fn)
     scorer = Scorer(objectives, model.outputs, preprocessing)
     panels = Panels(folder=str(Path(cfg["run_dir"]) / "panels"))
     trainer = build_trainer(
@@ -167,8 +177,13 @@ def score_checkpoint(cfg: PlainMapping, dataset: Dataset, protocol: Protocol) ->
     return scorer
 
 
-def score_files(cfg: PlainMapping, dataset: Dataset, protocol: Protocol) -> Scorer:
-    """Returns the scores of the files in ``cfg["predictions"]`` on a data set."""
+def score_files(
+    cfg: PlainMapping,
+    dataset: Dataset,
+    protocol: Protocol,
+    indices: Sequence[int] | None = None,
+) -> Scorer:
+    """Returns the scores of the files in ``cfg["predictions"]``, or of some samples alone."""
     views = ("flip", "scales", "window", "stride")
     unused = [f"protocol.{k}" for k in views if getattr(protocol, k) != getattr(Protocol(), k)]
     unused += ["image_size"] if cfg["image_size"] is not None else []
@@ -195,7 +210,8 @@ def score_files(cfg: PlainMapping, dataset: Dataset, protocol: Protocol) -> Scor
         checks["depth"] = DepthCheck(is_inverse=predicted.kind == "relative", has_unit=has_unit)
         scorer.notes["predictions_kind"] = predicted.kind
     workers = loader_settings(cfg["data"]).num_workers
-    for outputs, labels in read_in_order(predicted.read, range(len(dataset)), num_workers=workers):
+    indices = range(len(dataset)) if indices is None else indices
+    for outputs, labels in read_in_order(predicted.read, indices, num_workers=workers):
         scorer.add(outputs, labels, labels["image"])
         for name, check in checks.items():
             size = objectives[name].ground_truth(labels, 0)[0].shape[-2:]

@@ -23,7 +23,7 @@ def write_per_image(path: Path, images: Sequence[ImageScore]) -> None:
     for image in images:
         values = ["" if np.isnan(v) else f"{v:.8g}" for v in image.scores.values()]
         rows.append([csv_cell(image.name), *values])
-    _write_csv(path, rows)
+    write_csv(path, rows)
 
 
 def write_left_out(path: Path, result: DatasetScores) -> None:
@@ -41,7 +41,7 @@ def write_left_out(path: Path, result: DatasetScores) -> None:
     for name, size, values in zip(names, sizes, np.transpose(columns).tolist(), strict=True):
         cells = ["" if np.isnan(v) else f"{v:.12g}" for v in values]
         rows.append([csv_cell(name), str(size), *cells])
-    _write_csv(path, rows)
+    write_csv(path, rows)
 
 
 def write_confusion(path: Path, confusions: Sequence[Confusion]) -> None:
@@ -50,7 +50,7 @@ def write_confusion(path: Path, confusions: Sequence[Confusion]) -> None:
         names = [csv_cell(name) for name in confusion.class_names]
         counts = confusion.counts.astype(str).tolist()
         rows = [[name, *row] for name, row in zip(names, counts, strict=True)]
-        _write_csv(path, [["truth", *names, "no class"], *rows])
+        write_csv(path, [["truth", *names, "no class"], *rows])
 
 
 def write_report(
@@ -119,7 +119,8 @@ def _classes(confusion: Confusion, result: DatasetScores) -> dict[str, list[tupl
     return {"rows": rows, "confusions": confusions}
 
 
-def _write_csv(path: Path, rows: Sequence[Sequence[str]]) -> None:
+def write_csv(path: Path, rows: Sequence[Sequence[str]]) -> None:
+    """Writes cells as they are, see :func:`dpt.run_log.csv_cell`."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     write_bytes(path, text.getvalue().encode(errors="backslashreplace"))

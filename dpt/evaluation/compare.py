@@ -1,0 +1,245 @@
+"""``dpt compare``: whether one evaluation is better than another of the same images."""
+
+import csv
+import logging
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isnan, nan
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from dpt import html
+from dpt.config.data import LOADER_KEYS, make_dataset
+from dpt.config.objects import check_arguments
+from dpt.config.resumed_config import refuse_foreign, run_in
+from dpt.evaluation.passes import score_checkpoint, score_files
+from dpt.evaluation.report import LEFT_OUT_FILE, write_csv
+from dpt.evaluation.scoring import PanelPicture
+from dpt.files import DataError, decoding, few, parse_json, plural, read_bytes, read_text
+from dpt.metrics import LeftOut, Protocol
+from dpt.run_log import csv_cell, log_rows, write_json
+from dpt.validation import Plain
+
+log = logging.getLogger("dpt")
+MOST_ROWS = 20
+"""The number of images in the table of those that moved most."""
+PICTURED = 2
+"""The number of images that improved most, and of those that worsened most, that are shown."""
+_VIEWS = {f"protocol/{key}" for key in ("resize", "flip", "scales", "window", "stride")}
+"""Keys of the protocol that predictions from files lack."""
+_OTHER_DATA = {*LOADER_KEYS, "root", "labelled", "unlabelled"}
+"""Keys of ``data`` that do not change what is scored."""
+
+
+_HEADER = ["score", "A", "B", "B - A", "95 % from", "to", "B is"]
+
+
+class Moved(NamedTuple):
+    """An image and its scores."""
+
+    name: str
+    a: float
+    b: float
+    gain: float
+    """How much better b is."""
+
+
+class Difference(NamedTuple):
+    """A row of the table of scores."""
+
+    score: str
+    a: float
+    b: float
+    difference: float
+    ci95_low: float
+    ci95_high: float
+    verdict: str
+
+    def values(self) -> dict[str, float | str]:
+        """Returns the cells by column, without the score's name."""
+        columns: dict[str, float | str] = self._asdict()
+        return {key: value for key, value in columns.items() if key != "score"}
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """What ``dpt evaluate`` wrote into a folder."""
+
+    folder: Path
+    config: Plain
+    facts: dict[str, str | float | None]
+    """``metrics.json``."""
+    images: dict[str, dict[str, float]]
+    """The scores of each image, by name; NaN without a label."""
+    left_out: LeftOut
+    blocks: list[str]
+
+    @classmethod
+    def read(cls, folder: Path) -> "Evaluated":
+        """Reads the files; DataError if ``folder`` holds no evaluation, or a damaged one."""
+        path = folder / LEFT_OUT_FILE
+        if not path.is_file():
+            remedy = f"dpt evaluate {folder} run_dir=SCORES, and compare SCORES"
+            raise DataError(f"{folder}: holds no {path.name} of dpt evaluate: type {remedy}")
+        facts = parse_json(read_bytes(folder / "metrics.json"), folder / "metrics.json")
+        rows, images = _read_table(path), _read_table(folder / "per_image.csv")
+        with decoding(path, "the table of dpt evaluate"):
+            (sizes, scores), *without = [
+                (row["images"], {k: v for k, v in row.items() if k != "images"})
+                for row in rows.values()
+            ]
+            columns = {name: np.array([row[name] for _, row in without]) for name in scores}
+            left_out = LeftOut(scores, columns, np.array([size for size, _ in without]))
+            if left_out.images.sum() != sizes or not isinstance(facts, dict):
+                raise ValueError("it is not whole")
+        config = run_in(folder)
+        refuse_foreign({"data": config["data"], "callbacks": {}, "logger": {}}, folder, ())
+        return cls(folder, config, facts, images, left_out, [*rows][1:])
+
+    @property
+    def lower_is_better(self) -> list[str]:
+        """Names of the scores that are better if lower."""
+        return str(self.facts.get("lower_is_better")).split(", ")
+
+    def by_short_name(self) -> dict[str, dict[str, float]]:
+        """Returns the scores of images by their names below the folder that all share."""
+        start = os.path.commonprefix([*self.images]).rfind("/") + 1  # noqa: RUF071, whole folders
+        return {name[start:]: scores for name, scores in self.images.items()}
+
+
+def _read_table(path: Path) -> dict[str, dict[str, float]]:
+    """Returns the numbers of each row of a CSV file by its first cell; NaN where it is empty."""
+    with decoding(path, "a table of dpt evaluate"):
+        header, *rows = csv.reader(read_text(path).splitlines())
+        return {
+            name: {k: float(v or "nan") for k, v in zip(header[1:], cells, strict=True)}
+            for name, *cells in rows
+        }
+
+
+def require_comparable(a: Evaluated, b: Evaluated) -> None:
+    """Raises DataError unless two evaluations are of the same images, split and protocol."""
+    pairs = [("split", a.config.get("split"), b.config.get("split"))]
+    for key in sorted({*a.config["data"], *b.config["data"]} - _OTHER_DATA):
+        pairs.append((f"data.{key}", a.config["data"].get(key), b.config["data"].get(key)))
+    for key in sorted(k for k in {*a.facts, *b.facts} if k.startswith("protocol")):
+        if key not in _VIEWS or (key in a.facts and key in b.facts):
+            pairs.append((key.replace("/", "."), a.facts.get(key), b.facts.get(key)))
+    differing = [f"{key} ({one} and {two})" for key, one, two in pairs if one != two]
+    names = sorted(a.by_short_name().keys() ^ b.by_short_name().keys())
+    if names:
+        differing.append(f"images, of which only one has {few(names)}")
+    elif a.left_out.images.tolist() != b.left_out.images.tolist():
+        differing.append(f"blocks ({len(a.blocks)} and {len(b.blocks)})")
+    if not {*a.left_out.scores} & {*b.left_out.scores}:
+        differing.append("scores, of which none is in both")
+    if differing:
+        remedy = "evaluate both in the same way"
+        raise DataError(f"{a.folder} and {b.folder} differ in {few(differing)}: {remedy}")
+
+
+def compare(a: Evaluated, b: Evaluated, out: Path) -> str:
+    """Writes ``comparison.json``, ``per_image.csv`` and ``report.html``: scores of b minus a.
+
+    Returns:
+        A sentence about the first score that both have.
+    """
+    require_comparable(a, b)
+    html.require_free(out, "comparison.html", ("comparison.json", "per_image.csv"))
+    rows = _differences(a, b)
+    first, blocks = rows[0], plural(len(a.blocks), str(a.facts.get("blocks_kind")))
+    low, high = first.ci95_low, first.ci95_high
+    summary = (
+        f"{first.score} of A {first.a:.4g}, of B {first.b:.4g}; B - A {first.difference:+.3g} "
+        f"(95 % interval over {blocks}: {low:+.3g} to {high:+.3g}): {first.verdict}"
+    )
+    facts: dict[str, float | str] = {}
+    for row in rows:
+        facts |= {f"{key}/{row.score}": value for key, value in row.values().items()}
+    facts |= {"blocks": len(a.blocks), "images": len(a.images), "summary": summary}
+    write_json(out / "comparison.json", facts)
+    moved = _moved(a, b, first.score)
+    cells = [[csv_cell(name), *(f"{v:.8g}" for v in values)] for name, *values in moved]
+    write_csv(out / "per_image.csv", [["name", "A", "B", "better by"], *cells])
+    shown = [*moved[:PICTURED], *moved[PICTURED:][-PICTURED:]]
+    whole = [row for row in rows if "/" not in row.score]
+    cells = [[n, *(f"{v:.4f}" for v in values), verdict] for n, *values, verdict in whole]
+    log_rows("B against A", _HEADER, cells)
+    html.write_page(
+        out / "report.html",
+        "comparison.html",
+        summary=summary,
+        header=_HEADER,
+        rows=whole,
+        first=first.score,
+        moved=sorted(moved, key=lambda row: -abs(row.gain))[:MOST_ROWS],
+        pictures=_pictures(a, b, [row.name for row in shown]),
+        settings=[("A", str(a.folder)), ("B", str(b.folder)), ("intervals over", blocks)],
+    )
+    return summary
+
+
+def _differences(a: Evaluated, b: Evaluated) -> list[Difference]:
+    """Returns the difference of each score that both have, with an interval over the blocks."""
+    difference = b.left_out.minus(a.left_out)
+    rows = []
+    for name, value in difference.scores.items():
+        low, high = difference.interval(name)
+        verdict = "no difference found" if low <= 0 <= high else "better"
+        if isnan(low):
+            verdict = "unknown"
+        elif not low <= 0 <= high and (value < 0) != (name in a.lower_is_better):
+            verdict = "worse"
+        scores = a.left_out.scores[name], b.left_out.scores[name]
+        rows.append(Difference(name, *scores, value, low, high, verdict))
+    return rows
+
+
+def _moved(a: Evaluated, b: Evaluated, score: str) -> list[Moved]:
+    """Returns the images that have both scores, by falling gain."""
+    sign, images = -1 if score in a.lower_is_better else 1, b.by_short_name()
+    moved = []
+    for name, scores in a.by_short_name().items():
+        one, two = scores.get(score, nan), images[name].get(score, nan)
+        if not isnan(two - one):
+            moved.append(Moved(name, one, two, sign * (two - one)))
+    return sorted(moved, key=lambda row: -row.gain)
+
+
+def _pictures(a: Evaluated, b: Evaluated, names: Sequence[str]) -> list[tuple[str, np.ndarray]]:
+    """Returns pictures of images as A and as B predict them, which are read or predicted again."""
+    pictures: list[tuple[str, np.ndarray]] = []
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            panels = [_panels(evaluated, names, folder) for evaluated in (a, b)]
+    except (ValueError, OSError, KeyError) as error:
+        log.warning("no pictures, which need data and predictions as they were: %s", error)
+        return []
+    for name in names:
+        for letter, of_side in zip("AB", panels, strict=True):
+            pictures += [(f"{letter}: {p.caption}", p.rgb) for p in of_side[name]]
+    return pictures
+
+
+def _panels(
+    evaluated: Evaluated, names: Sequence[str], folder: str
+) -> dict[str, list[PanelPicture]]:
+    """Returns a row of pictures for each dense head and image; ``folder`` is for files."""
+    config = evaluated.config
+    data = config["data"] | {"num_workers": 0}
+    dataset = make_dataset(data, config["split"]).without_repeats()
+    full_names = dict(zip(evaluated.by_short_name(), evaluated.images, strict=True))
+    index_of = {csv_cell(dataset.name(k)): k for k in range(len(dataset))}
+    indices = {index_of[full_names[name]]: name for name in names}
+    protocol = Protocol(**check_arguments(Protocol, config["protocol"], "protocol"))
+    score = score_checkpoint if config["checkpoint"] else score_files
+    scorer = score(config | {"data": data, "run_dir": folder}, dataset, protocol, [*indices])
+    pictures: dict[str, list[PanelPicture]] = {name: [] for name in names}
+    for of_head in scorer.worst.values():
+        for picture in of_head:
+            pictures[indices[picture.rank[1]]].append(picture)
+    return pictures
