@@ -1,0 +1,125 @@
+"""The base classes of rules: how one project computes the scores that it publishes.
+
+Everything is NumPy in float64: originals are met to 1e-6, and many rules score one image.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+
+from dpt.metrics.rules.moments import Floats, Mask, Moments
+from dpt.types import DepthKind, OutputResize
+
+ALL_KINDS: frozenset[DepthKind] = frozenset({"metric", "up_to_scale", "relative"})
+DEPTH_KINDS: frozenset[DepthKind] = frozenset({"metric", "up_to_scale"})
+
+
+@dataclass(frozen=True)
+class DepthImage:
+    """A prediction and the ground truth of one image.
+
+    Attributes:
+        prediction: float64 (H, W), of the ``kind``.
+        depth: float64 (H, W), metres; anything where not ``valid``.
+        valid: bool (H, W), measured pixels inside the protocol's crop.
+        kind: ``metric`` or ``up_to_scale`` depth, or ``relative`` inverse depth.
+        max_depth: the largest depth of the data in metres, or infinity.
+    """
+
+    prediction: Floats
+    depth: Floats
+    valid: Mask
+    kind: DepthKind = "metric"
+    max_depth: float = np.inf
+
+    @cached_property
+    def disparity(self) -> Floats:
+        """The prediction as inverse depth: 1/p, and 0 where p <= 0, of a prediction of depth."""
+        if self.kind == "relative":
+            return self.prediction
+        with np.errstate(divide="ignore"):
+            return np.where(self.prediction <= 0, 0.0, 1 / self.prediction)
+
+
+class Rule(ABC):
+    """How one project computes its scores from all images.
+
+    Each image leaves sums, which are added over images and processes; :meth:`finish` makes scores
+    of the total. By default these are weights and weighted values, so that scores are means.
+
+    Attributes:
+        name: as users type it, and the prefix of its scores.
+        summary: one sentence that says what the rule does to the number.
+        original: the code that defines the rule.
+        scores: names of the scores.
+        fitted: what is fitted to the ground truth of each image; empty for nothing.
+        resize: how the original resizes predictions to the ground truth; None for that of the
+            protocol.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    original: ClassVar[str]
+    scores: ClassVar[tuple[str, ...]]
+    fitted: ClassVar[str] = ""
+    resize: ClassVar[OutputResize | None] = None
+
+    def finish(self, total: Floats) -> Floats:
+        """Returns the scores (S,) from the sums over all images, NaN without any."""
+        return total[1:] / total[0] if total[0] else np.full(len(self.scores), np.nan)
+
+
+RULES: dict[str, "DepthRule"] = {}
+"""Rules by name."""
+
+
+class DepthRule(Rule):
+    """A rule for depth maps; a subclass sets ``errors`` and implements :meth:`predicted`.
+
+    Attributes:
+        errors: the scores by name, each from the means over the pixels of an image.
+        kinds: of predictions that the rule can score.
+        min_depth: metres; pixels count if their depth is larger.
+        min_pixels: images with fewer pixels that count are left out.
+    """
+
+    errors: ClassVar[Mapping[str, Callable[[Moments], float]]]
+    kinds: ClassVar[frozenset[DepthKind]] = frozenset({"metric"})
+    min_depth: ClassVar[float] = 1e-3
+    min_pixels: ClassVar[int] = 1
+
+    def __init_subclass__(cls) -> None:
+        cls.scores = tuple(cls.errors)
+        RULES[cls.name] = cls()
+
+    def counted(self, image: DepthImage) -> Mask:
+        """Returns the pixels that count, bool (H, W): strictly between the limits by default."""
+        return image.valid & (image.depth > self.min_depth) & (image.depth < image.max_depth)
+
+    @abstractmethod
+    def predicted(self, image: DepthImage, counted: Mask) -> Floats:
+        """Returns the depth (N,) in metres that is scored on the pixels that count."""
+
+    def values(self, image: DepthImage, counted: Mask) -> Floats:
+        """Returns the scores (S,) of one image on the pixels that count."""
+        moments = Moments.of(self.predicted(image, counted), image.depth[counted])
+        return np.array([error(moments) for error in self.errors.values()])
+
+    def weight(self, counted: Mask) -> float:
+        """Returns how much an image counts: each the same by default."""
+        return 1.0
+
+    def sums(self, image: DepthImage) -> Floats:
+        """Returns what one image adds to the total of :meth:`finish`, (1 + S,).
+
+        These are its weight and its weighted values: zeros of an image that is left out.
+        """
+        counted = self.counted(image)
+        if np.count_nonzero(counted) < self.min_pixels:
+            return np.zeros(1 + len(self.scores))
+        with np.errstate(all="ignore"):
+            return self.weight(counted) * np.append(1.0, self.values(image, counted))

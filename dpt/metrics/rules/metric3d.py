@@ -1,0 +1,90 @@
+"""Metric3D v2 (Hu et al. 2024): three columns for one prediction."""
+
+import math
+from typing import ClassVar
+
+import numpy as np
+
+from dpt.metrics.rules import fits
+from dpt.metrics.rules.base import DEPTH_KINDS, DepthImage, DepthRule
+from dpt.metrics.rules.errors import COMMON, Errors
+from dpt.metrics.rules.moments import Floats, Mask, Moments
+
+LARGEST = 300.0
+"""Metres; predictions that are not between 0 and this become 0."""
+EPSILON = 1e-10
+"""Added to both depths, so that a ratio of exactly 1.25 is within."""
+
+
+class Metric3D(DepthRule):
+    """The rule of ``MetricAverageMeter``, and of ``postprocess_per_image`` before it: no fit.
+
+    The logarithms of ``silog`` and ``rmse_log`` are to base 10. Invalid pixels are also counted as
+    good where the prediction is not above 0, so that δ can exceed 1.
+    """
+
+    name = "metric3d"
+    summary = (
+        "Sets predictions beyond 300 m to 0, has no largest depth, takes logarithms to base 10, "
+        "and counts invalid pixels with a prediction of 0 as good."
+    )
+    original = "YvanYin/Metric3D mono/utils/avg_meter.py, do_test.py"
+    resize = "bilinear"
+    min_depth = 1e-8
+    errors: ClassVar[Errors] = {
+        **COMMON,  # δ stand last
+        "silog": lambda m: m.silog() / math.log(10),
+        "rmse_log": lambda m: math.sqrt(m.log_square) / math.log(10),
+    }
+
+    def counted(self, image: DepthImage) -> Mask:
+        return image.valid & (image.depth > self.min_depth)
+
+    def predicted(self, image: DepthImage, counted: Mask) -> Floats:
+        return self.aligned(image, counted)[counted]
+
+    def aligned(self, image: DepthImage, counted: Mask) -> Floats:
+        """Returns the whole map (H, W) after the fit of this column."""
+        prediction = image.prediction
+        return (prediction > 0) * (prediction < LARGEST) * prediction
+
+    def values(self, image: DepthImage, counted: Mask) -> Floats:
+        aligned = self.aligned(image, counted)
+        moments = Moments.of(aligned[counted] + EPSILON, image.depth[counted] + EPSILON)
+        values = np.array([error(moments) for error in self.errors.values()])
+        outside = aligned[~counted]
+        values[-3:] += np.count_nonzero(outside < 1.25 * EPSILON) / np.count_nonzero(counted)
+        return values
+
+
+class Metric3DMedian(Metric3D):
+    """The column ``median match``."""
+
+    name = "metric3d_median"
+    summary = "As metric3d, after a fit of the median."
+    fitted = "scale of the median"
+    kinds = DEPTH_KINDS
+
+    def aligned(self, image: DepthImage, counted: Mask) -> Floats:
+        prediction = super().aligned(image, counted)
+        median = fits.lower_median(prediction[counted])
+        return prediction * fits.lower_median(image.depth[counted]) / median
+
+
+class Metric3DGlobal(Metric3D):
+    """The column ``global match``: ``align_scale_shift``, for more than 10 pixels."""
+
+    name = "metric3d_global"
+    summary = "As metric3d, after a fit of scale and shift; of the median if the scale is negative."
+    fitted = "scale and shift in depth"
+    kinds = DEPTH_KINDS
+
+    def aligned(self, image: DepthImage, counted: Mask) -> Floats:
+        prediction = super().aligned(image, counted)
+        values, depth = prediction[counted], image.depth[counted]
+        if len(depth) <= 10:
+            return prediction
+        scale, shift = fits.least_squares(values, depth)
+        if scale >= 0:
+            return prediction * scale + shift
+        return prediction * fits.lower_median(depth) / (fits.lower_median(values) + 1e-8)

@@ -1,0 +1,148 @@
+"""Rules of scoring beside the code that defines them, on the arrays of ``rule_arrays``.
+
+``rule_numbers.json`` holds what the originals computed on them, each by its own code at the commit
+that stands there, with float32 in it replaced by float64; of MiDaS's gist by a copy of it. null is
+NaN, or for a whole image: left out. BTS and the KITTI devkit, which is C++, are written down here
+from their source.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from benchmarks import rule_arrays
+from benchmarks.originals import bts_errors
+from benchmarks.timing import markdown
+
+from dpt.metrics.rules import RULES, DepthImage, DepthRule
+from dpt.types import DepthKind
+
+REASONS = {
+    "moge_affine": "without equal predictions, where the original misses its minimum",
+}
+"""Why a rule is compared on fewer arrays."""
+
+
+class Row(NamedTuple):
+    """A rule beside its original on one image; None: the image is left out."""
+
+    rule: DepthRule
+    original: str
+    case: str
+    ours: np.ndarray | None
+    theirs: np.ndarray | None
+
+    @property
+    def difference(self) -> float:
+        """The largest difference; infinite where only one side has a value."""
+        if self.ours is None or self.theirs is None:
+            return 0.0 if self.ours is self.theirs else np.inf
+        is_equal = (self.ours == self.theirs) | (np.isnan(self.ours) & np.isnan(self.theirs))
+        with np.errstate(invalid="ignore"):
+            differences = np.where(is_equal, 0.0, np.abs(self.ours - self.theirs))
+        return float(np.nan_to_num(differences, nan=np.inf).max())
+
+
+def kitti_filled(depth: np.ndarray) -> np.ndarray:
+    """Returns what ``interpolateBackground`` of the devkit's ``io_depth.h`` does, by its loops."""
+    depth = np.where(depth > 0, depth, -1.0)
+    height, width = depth.shape
+    for row in depth:
+        known = [u for u in range(width) if row[u] >= 0]
+        for first, second in pairwise(known):
+            row[first + 1 : second] = min(row[first], row[second])
+        if known:
+            row[: known[0]] = row[known[0]]
+            row[known[-1] + 1 :] = row[known[-1]]
+    for u in range(width):
+        known = [v for v in range(height) if depth[v, u] >= 0]
+        if known:
+            depth[: known[0], u] = depth[known[0], u]
+            depth[known[-1] + 1 :, u] = depth[known[-1], u]
+    return depth
+
+
+def kitti_errors(image: DepthImage) -> list[float] | None:
+    """Returns what ``depthError`` does, with the root of SILog that the benchmark reports."""
+    counted = image.valid & (image.depth > 0)
+    if not counted.any():
+        return None
+    p, t = kitti_filled(image.prediction)[counted], image.depth[counted]
+    with np.errstate(invalid="ignore"):
+        error = np.log(t) - np.log(p)
+    inverse = np.abs(1 / (t / 1000) - 1 / (p / 1000))
+    squared = (error**2).mean()
+    values = [
+        100 * np.sqrt(squared - error.sum() ** 2 / len(t) ** 2),
+        100 * ((t - p) ** 2 / t**2).mean(),
+        100 * (np.abs(t - p) / t).mean(),
+        np.sqrt((inverse**2).mean()),
+        inverse.mean(),
+        np.abs(t - p).mean(),
+        np.sqrt(((t - p) ** 2).mean()),
+        np.abs(error).mean(),
+        np.sqrt(squared),
+    ]
+    return [float(value) for value in values]
+
+
+def bts_scores(image: DepthImage) -> list[float] | None:
+    """Returns ``bts_errors`` after the clamps of BTS's ``eval``."""
+    low, high = 1e-3, image.max_depth
+    counted = image.valid & (image.depth > low) & (image.depth < high)
+    if not counted.any():
+        return None
+    prediction = np.nan_to_num(image.prediction[counted], nan=low, posinf=high).clip(low, high)
+    scores = bts_errors(image.depth[counted], prediction)
+    return [float(scores[name]) for name in RULES["bts"].scores]
+
+
+WRITTEN_DOWN = {"bts": bts_scores, "kitti_official": kitti_errors}
+
+
+def score(rule: DepthRule, image: DepthImage) -> np.ndarray | None:
+    """Returns the scores of a data set of one image; None if it is left out."""
+    total = rule.sums(image)
+    return rule.finish(total) if total.any() else None
+
+
+def _row(rule: DepthRule, original: str, case: str, kind: DepthKind, theirs: object) -> Row:
+    expected = None if theirs is None else np.array(theirs, dtype=float)
+    return Row(rule, original, case, score(rule, rule_arrays.image(case, kind)), expected)
+
+
+def rows() -> Iterator[Row]:
+    """Yields each rule on each image."""
+    for name, function in WRITTEN_DOWN.items():
+        for case in rule_arrays.CASES:
+            theirs = function(rule_arrays.image(case))
+            yield _row(RULES[name], RULES[name].original, case, "metric", theirs)
+    for entry in json.loads(Path(__file__).with_name("rule_numbers.json").read_text()):
+        rule = RULES[entry["rule"]]
+        assert tuple(entry["scores"]) == rule.scores
+        for case, theirs in entry["images"].items():
+            yield _row(rule, entry["original"], case, entry["kind"], theirs)
+
+
+def run(arguments: list[str]) -> None:
+    """Prints the table of all rules."""
+    if arguments:
+        raise SystemExit("python tests/benchmarks rules: takes no arguments")
+    by_rule: dict[str, list[Row]] = {}
+    for row in rows():
+        by_rule.setdefault(row.rule.name, []).append(row)
+    table = [
+        [
+            name,
+            group[0].original,
+            f"{len(group)}{', ' + REASONS[name] if name in REASONS else ''}",
+            f"{max(row.difference for row in group):.1e}",
+        ]
+        for name, group in by_rule.items()
+    ]
+    print(markdown(["rule", "original code", "arrays", "largest difference"], table))

@@ -1,0 +1,66 @@
+"""Rules of scoring compute what the code that defines them computes."""
+
+import numpy as np
+import pytest
+from benchmarks import rules
+from benchmarks.rule_arrays import arrays, image
+from scipy.optimize import linprog
+
+from dpt.metrics.rules import RULES, fits
+from dpt.metrics.rules.moge import nearest_in_cells
+
+ROWS = list(rules.rows())
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=lambda rule: rule.name)
+def test_rule_equals_its_original(rule):
+    rows = [row for row in ROWS if row.rule is rule]
+    assert {row.case for row in rows} >= {"smooth", "holes", "few", "empty"}
+    assert sum(row.ours is not None for row in rows) >= 4
+    for row in rows:
+        assert row.difference < 1e-6, (row.case, row.ours, row.theirs)
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=lambda rule: rule.name)
+def test_rule_reads_nothing_where_invalid(rule):
+    prediction, depth, valid = arrays("zeros")
+    inside = rule.sums(image("zeros"))
+    depth[~valid] = np.inf
+    changed = rules.DepthImage(prediction, depth, valid, "metric", 10.0)
+    np.testing.assert_array_equal(rule.sums(changed), inside)
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=lambda rule: rule.name)
+def test_rule_adds_over_images(rule):
+    total = sum(rule.sums(image(case)) for case in ("smooth", "holes", "few", "empty"))
+    single = [rules.score(rule, image(case)) for case in ("smooth", "holes", "few")]
+    single = [values for values in single if values is not None]
+    if rule.name == "depth_estimation":  # pools pixels: the largest image decides
+        np.testing.assert_allclose(rule.finish(total), single[0], rtol=0.05)
+    else:
+        np.testing.assert_allclose(rule.finish(total), np.mean(single, axis=0), rtol=1e-12)
+
+
+@pytest.mark.parametrize("case", ["few", "zeros", "holes"])
+def test_line_l1_is_the_minimum_of_a_linear_programme(case):
+    _, depth, valid = arrays(case)
+    cells = nearest_in_cells(valid)[:700]
+    x, y = arrays(case)[0].flat[cells], depth.flat[cells]
+    scale, shift = fits.line_l1(x, y, 1 / y)
+    count = len(x)
+    lines = np.stack([x, np.ones(count)], axis=1)
+    bounds = [(None, None)] * 2 + [(0, None)] * count
+    limits = np.block([[lines, -np.eye(count)], [-lines, -np.eye(count)]])
+    best = linprog(np.r_[0, 0, 1 / y], A_ub=limits, b_ub=np.r_[y, -y], bounds=bounds)
+    assert (np.abs(scale * x + shift - y) / y).sum() == pytest.approx(best.fun, rel=1e-9)
+
+
+def test_line_l1_leaves_a_line_through_many_equal_points():
+    x = np.repeat([1.0, 2.0, 3.0], 5)
+    y = np.tile([1.0, 1.0, 2.0, 2.0, 4.0], 3)  # each x has the same values
+    scale, shift = fits.line_l1(x, y, np.ones(15))
+    assert (scale, shift) == (0.0, 2.0)
+
+
+def test_least_squares_of_a_constant_prediction_is_the_mean():
+    assert fits.least_squares(np.full(9, 0.1), np.arange(9.0)) == (0.0, 4.0)
