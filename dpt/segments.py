@@ -85,6 +85,15 @@ class SegmentMap(NamedTuple):
         classes = present[shift:] // OBJECT_IDS
         return cls(ids - shift, classes, torch.ones_like(classes, dtype=torch.float))
 
+    @classmethod
+    def from_objects(cls, masks: Tensor, classes: Tensor, scores: Tensor) -> SegmentMap:
+        """Returns the objects of a score above 0.5, the better one in front; masks (N, H, W)."""
+        ids = torch.full(masks.shape[1:], NO_SEGMENT)
+        for k in scores.argsort().tolist():
+            if scores[k] > 0.5:
+                ids[masks[k]] = k
+        return cls(ids, classes, scores)
+
 
 def panoptic_segments(
     masks: Tensor,

@@ -196,6 +196,14 @@ class Masks(NamedTuple):
     classes: Tensor  # (B, Q, K + 1), logits; the last class is "no object"
 
 
+class Objects(NamedTuple):
+    """Objects that another program found, which may overlap."""
+
+    masks: Tensor  # bool (B, N, H, W)
+    classes: Tensor  # int64 (B, N), class ids
+    scores: Tensor  # (B, N)
+
+
 class DepthMaps(NamedTuple):
     """The prediction of a depth head that predicts more than depth; each (B, H, W)."""
 

@@ -66,6 +66,7 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
     root: str | Path | None = None  # folder or URL; reports omit it from file names
     objects_fault: str = ""  # why labels of objects, if there are any, train and score nothing
     notes: Sequence[str] = ()  # what label files hold that is left out, a sentence each
+    annotation_file: Path | None = None  # COCO's JSON file, whose ids predictions name
     labels_remedy: str = ""  # how to obtain labels that are absent, for messages
     depth_rule: DepthRule | None = None  # from the values of depth files to metres
     label_rule: LabelRule | None = None  # from the values of label files to classes

@@ -19,6 +19,7 @@ from dpt.config.trainer import build_trainer, require_images, trainer_arguments
 from dpt.data import Dataset, read_in_order
 from dpt.data.statistics import measure_bands
 from dpt.evaluation.callbacks import FailedFiles, Panels
+from dpt.evaluation.coco_results import CocoPredictions, coco_predictions, find_json
 from dpt.evaluation.plausibility import DepthCheck, LabelsCheck
 from dpt.evaluation.predictions import PredictedDataset
 from dpt.evaluation.scoring import PICTURE_WIDTH, PanelPicture, Scorer
@@ -177,6 +178,20 @@ def score_checkpoint(
     return scorer
 
 
+def _predicted(cfg: PlainMapping, dataset: Dataset) -> PredictedDataset | CocoPredictions:
+    """Returns a data set with the predictions that ``cfg`` names."""
+    path = Path(cfg["predictions"]).expanduser()
+    coco = find_json(dataset, path)
+    if coco is not None:
+        return coco_predictions(dataset, coco)
+    return PredictedDataset(
+        dataset,
+        path,
+        scale=validate(Positive | None, cfg["predictions_scale"], "predictions_scale"),
+        kind=validate(DepthKind | None, cfg["predictions_kind"], "predictions_kind"),
+    )
+
+
 def score_files(
     cfg: PlainMapping,
     dataset: Dataset,
@@ -193,12 +208,7 @@ def score_files(
             f"{', '.join(unused)}: no effect on predictions=DIR, which are scored as they are: "
             "leave it out, or choose another protocol, such as whole"
         )
-    predicted = PredictedDataset(
-        dataset,
-        Path(cfg["predictions"]).expanduser(),
-        scale=validate(Positive | None, cfg["predictions_scale"], "predictions_scale"),
-        kind=validate(DepthKind | None, cfg["predictions_kind"], "predictions_kind"),
-    )
+    predicted = _predicted(cfg, dataset)
     objectives = objectives_of(predicted.outputs, dataset, protocol)
     preprocessing = measure_bands(dataset, images=4) or Preprocessing()
     scorer = Scorer(objectives, predicted.outputs, preprocessing)

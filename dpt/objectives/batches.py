@@ -79,7 +79,7 @@ def lower_is_better(objectives: Iterable[Objective]) -> set[str]:
 def nonfinite_names(outputs: Mapping[str, HeadOutput], labels: Batch) -> list[str]:
     """Returns the names of the images for which an output (B, ...) holds NaN or infinity."""
     values = [tensor for output in outputs.values() for tensor in output.tensors()]
-    finite = [v.reshape(len(v), -1).isfinite().all(dim=1) for v in values]
+    finite = [v[:, None].flatten(1).isfinite().all(dim=1) for v in values]  # also of no object
     flags = torch.stack(finite).all(dim=0).tolist()
     return [name for name, flag in zip(labels["name"], flags, strict=True) if not flag]
 

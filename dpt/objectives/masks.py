@@ -27,7 +27,7 @@ from dpt.segments import (
     panoptic_segments,
     segments_of,
 )
-from dpt.types import Batch, HeadOutput, HeadPrediction, OutputSpec, Palette, tensors_in
+from dpt.types import Batch, HeadOutput, HeadPrediction, Objects, OutputSpec, Palette, tensors_in
 from dpt.validation import Plain, PlainMapping
 from dpt.viz import output_panel
 
@@ -120,11 +120,13 @@ class MaskObjective(PixelClassObjective):
     def segment_map(self, prediction: HeadPrediction, size: tuple[int, int]) -> SegmentMap:
         """Returns the predicted segments of one image at ``size``.
 
-        The prediction is :class:`dpt.types.Masks`, or the :attr:`SegmentMap.codes` of a baseline or
-        a file.
+        The prediction is :class:`dpt.types.Masks`, or from a file :class:`dpt.types.Objects` or,
+        also of a baseline, :attr:`SegmentMap.codes`.
         """
         if isinstance(prediction, Tensor):
             return SegmentMap.from_codes(nearest(prediction, size)[0].long())
+        if isinstance(prediction, Objects):
+            return SegmentMap.from_objects(*(tensor[0] for tensor in prediction))
         masks, classes = (logits[0].float() for logits in tensors_in(prediction))
         return panoptic_segments(
             masks,
@@ -209,6 +211,8 @@ class InstanceObjective(MaskObjective):
             numbers = torch.arange(len(baseline.classes), device=prediction.device)
             masks = baseline.ids == numbers[:, None, None]
             predicted = masks, baseline.classes, baseline.scores
+        elif isinstance(prediction, Objects):
+            predicted = prediction.masks[0], prediction.classes[0], prediction.scores[0]
         else:
             masks, classes = (logits.float() for logits in tensors_in(prediction))
             predicted = instances(resize(masks, size)[0], classes[0], self.things)

@@ -40,7 +40,7 @@ class CocoDataset(AnnotatedDataset):
     def list_files(self) -> list[Files]:
         path = self.path_of(self.annotations)
         required_file(path, remedy="check data.root and data.annotations")
-        content = CocoFile(path)
+        content, self.annotation_file = CocoFile(path), path
         classes = content.classes(content.used_names)
         folder = path.with_suffix("") if self.masks is None else self.path_of(self.masks)
         images = content.images(

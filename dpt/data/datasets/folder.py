@@ -320,6 +320,8 @@ class FolderDataset(AnnotatedDataset):
             paths = self._paths_of_split(annotations, unlabelled)
         absent = {path for path in paths if not path.is_file()} if self.missing == "skip" else set()
         paths = [path for path in paths if path not in absent]
+        if name == "coco" and annotations.source.is_file():
+            self.annotation_file = annotations.source
         image_of_path = {image.image: image for image in annotations.images}
         images = [image_of_path[path] for path in paths if path in image_of_path]
         labels = self.use(annotations, images, front=FORMATS[name].front, things=self.things)
