@@ -52,7 +52,7 @@ def evaluate(cfg: PlainMapping) -> dict[str, float]:
         validate(str | None, cfg[key], key)
     if bool(cfg["checkpoint"]) == bool(cfg["predictions"]):
         raise ValueError("give one of the two: checkpoint=FILE, or predictions=DIR to score files")
-    for key in ("predictions_scale", "predictions_kind"):
+    for key in ("predictions_scale", "predictions_kind", "predictions_encoding"):
         if cfg["checkpoint"] and cfg[key] is not None:
             raise ValueError(f"{key} has no effect on checkpoint=FILE: leave it out")
     cfg = {**cfg, "data": data_of_evaluation(cfg)}

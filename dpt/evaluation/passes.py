@@ -21,7 +21,7 @@ from dpt.data.statistics import measure_bands
 from dpt.evaluation.callbacks import FailedFiles, Panels
 from dpt.evaluation.coco_results import CocoPredictions, coco_predictions, find_json
 from dpt.evaluation.plausibility import DepthCheck, LabelsCheck
-from dpt.evaluation.predictions import PredictedDataset
+from dpt.evaluation.predictions import DepthEncoding, PredictedDataset
 from dpt.evaluation.scoring import PICTURE_WIDTH, PanelPicture, Scorer
 from dpt.metrics import Protocol
 from dpt.model import DPT
@@ -189,6 +189,9 @@ def _predicted(cfg: PlainMapping, dataset: Dataset) -> PredictedDataset | CocoPr
         path,
         scale=validate(Positive | None, cfg["predictions_scale"], "predictions_scale"),
         kind=validate(DepthKind | None, cfg["predictions_kind"], "predictions_kind"),
+        encoding=validate(
+            DepthEncoding | None, cfg["predictions_encoding"], "predictions_encoding"
+        ),
     )
 
 

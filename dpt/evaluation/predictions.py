@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
+from typing import Literal
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from dpt.segments import OBJECT_IDS
 from dpt.types import DEPTH_UNITS, Batch, DepthKind, HeadOutput, OutputSpec, Sample, Target
 from dpt.validation import Positive, validate
 
+DepthEncoding = Literal["disparity", "log"]
 FOLDERS: dict[Target, tuple[str, ...]] = {
     "depth": ("depth_npy", "depth"),
     "labels": ("labels_npy", "labels"),
@@ -201,6 +203,9 @@ class PredictedDataset:
         scale: of the depth files, in metres for each unit; None if the files define it.
         kind: of the depth; None for that of the records, or ``metric``. If the records state it,
             both must be None.
+        encoding: of metric depth, if the files hold no depth: ``disparity``, of which ``scale`` is
+            focal length times baseline (pixels · metres): depth = scale / value; or ``log``:
+            depth = scale · exp(value).
     """
 
     def __init__(
@@ -210,13 +215,21 @@ class PredictedDataset:
         *,
         scale: float | None = None,
         kind: DepthKind | None = None,
+        encoding: DepthEncoding | None = None,
     ) -> None:
-        self.dataset, self.scale = dataset, scale
+        self.dataset, self.scale, self.encoding = dataset, scale, encoding
+        if encoding is not None and kind == "relative":
+            raise ValueError(f"predictions_encoding={encoding}: is of metres: leave it out")
+        if encoding == "disparity" and scale is None:
+            remedy = "focal length · baseline (pixels · metres), or leave it out and set "
+            remedy += "predictions_kind=relative"
+            raise ValueError(f"predictions_encoding=disparity: set predictions_scale to {remedy}")
         recorded = recorded_files(folder)
         names = [dataset.name(index) for index in range(len(dataset))]
         self.folders = find_folders(folder, dataset.info.targets, names, recorded)
         kinds = {file.coding.kind for file in (recorded or {}).values() if file.coding}
-        for key, value in (("predictions_kind", kind), ("predictions_scale", scale)):
+        given = {"predictions_kind": kind, "predictions_scale": scale}
+        for key, value in (given | {"predictions_encoding": encoding}).items():
             if value is not None and kinds and "depth" in self.folders:
                 raise ValueError(
                     f"{key}={value}: {folder / RECORDS_FILE} states the unit: leave it out"
@@ -270,7 +283,8 @@ class PredictedDataset:
             values, size = self._read_objects(file), sample["objects"].shape
         else:
             palette = self.dataset.info.palette
-            values = io.read_labels(file.path, colors=palette).astype(np.int64)
+            classes = self.dataset.info.num_classes
+            values = io.read_classes(file.path, classes, colors=palette).astype(np.int64)
             size = sample["labels"].shape
         image_size = sample["image"].shape[:2]
         if values.shape != size and not (self.dataset.resize_labels and values.shape == image_size):
@@ -307,6 +321,8 @@ class PredictedDataset:
 
     def _read_depth(self, file: PredictedFile) -> np.ndarray:
         raw = io.read_raw_depth(file.path)
+        if self.encoding is not None:
+            return self._decoded(raw.astype(np.float32))
         coding = file.coding if file.path.suffix == ".png" else None
         if self.scale is not None:
             coding = DepthCoding(self.scale, 0.0, "")
@@ -321,3 +337,11 @@ class PredictedDataset:
             if coding.kind != "relative":
                 values[raw == 0] = np.nan  # not finite, or metres that did not fit into 16 bits
         return values
+
+    @np.errstate(divide="ignore", over="ignore")
+    def _decoded(self, values: np.ndarray) -> np.ndarray:
+        """Returns metres of disparities, NaN where they are not above 0, or of logarithms."""
+        scale = np.float32(1 if self.scale is None else self.scale)
+        if self.encoding == "log":
+            return scale * np.exp(values)
+        return np.where(values > 0, scale / values, np.float32(np.nan))

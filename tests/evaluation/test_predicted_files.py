@@ -9,6 +9,7 @@ import pytest
 from photos import save_picture
 from PIL import Image
 
+from dpt.data.formats.io import read_labels
 from dpt.evaluation.predictions import PredictionFolder
 
 VAL = ["val/a/1.png", "val/b/1.png"]
@@ -82,6 +83,50 @@ def test_16_bit_depth_is_scored_with_a_scale(score_files, scored_files, files, m
     assert values["val/abs_rel"] == pytest.approx(metrics(scored_files)["val/abs_rel"], rel=1e-2)
     assert "val/miou" not in values  # there are no labels among them
     assert values["predictions_kind"] == "metric"
+
+
+@pytest.mark.parametrize(
+    ("encode", "options"),
+    [
+        (lambda depth: depth * 100, ["scale=0.01"]),
+        (
+            lambda depth: 386.1 / depth,
+            ["encoding=disparity", "scale=386.1"],
+        ),
+        (np.log, ["encoding=log"]),
+        (
+            lambda depth: np.log(depth * 1000),
+            ["encoding=log", "scale=0.001"],
+        ),
+    ],
+)
+def test_depth_is_decoded(score_files, scored_files, files, metrics, tmp_path, encode, options):
+    (tmp_path / "depth").mkdir()
+    for path in (files / "depth").iterdir():
+        np.save(tmp_path / f"depth/{path.name}", encode(np.load(path)).astype(np.float32))
+    keys = [f"predictions_{option}" for option in options]
+    values = metrics(score_files(tmp_path / "run", tmp_path, *keys))
+    expected = metrics(scored_files)["val/abs_rel"]
+    assert values["val/abs_rel"] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("axis", [0, 2])
+def test_logits_are_scored_by_their_largest(
+    score_files, scored_files, files, metrics, mistake, tmp_path, axis
+):
+    (tmp_path / "labels").mkdir()
+    classes = metrics(scored_files)
+    count = sum(name.startswith("val/iou/") for name in classes)
+    for path in (files / "labels").iterdir():
+        labels = read_labels(path)
+        one_hot = np.moveaxis(np.eye(count, dtype=np.float16)[labels], 2, axis)
+        np.save(tmp_path / f"labels/{path.stem}.npy", one_hot * 3 - 1)
+    values = metrics(score_files(tmp_path / "scores", tmp_path))
+    assert values["val/miou"] == classes["val/miou"]
+    first = max((tmp_path / "labels").iterdir())  # some images have no labels
+    for wrong in (one_hot[:, :2, :2], np.full_like(one_hot, np.nan)):
+        np.save(first, wrong)
+        assert first.name in mistake(tmp_path)
 
 
 def test_records_state_the_scale_of_relative_depth(
@@ -247,6 +292,9 @@ def test_mistakes_about_predictions_are_named(
     assert "predictions=DIR" in mistake(files, data=photos)
     assert "predictions_kind" in mistake(files, "predictions_kind=disparity")
     assert "predictions_scale=" in mistake(files, "predictions_scale=0")
+    disparity = "predictions_encoding=disparity"
+    assert "predictions_scale" in mistake(files, disparity)
+    assert disparity in mistake(files, disparity, "predictions_kind=relative")
     assert "checkpoint=FILE" in mistake(files, "checkpoint=some.ckpt")
 
 

@@ -240,6 +240,24 @@ def read_labels(
     return every_id
 
 
+def read_classes(
+    path: Path, num_classes: int, *, colors: Sequence[Sequence[int]] | None = None
+) -> np.ndarray:
+    """Returns predicted class ids (H, W): those of :func:`read_labels`, or of an array (K, H, W) or
+    (H, W, K) of real numbers, logits or probabilities, the class with the largest."""
+    reader = ARRAY_READERS.get(path.suffix.lower())
+    scores = None if reader is None else reader(path, None)
+    if scores is None or scores.ndim != 3 or scores.dtype.kind != "f":
+        return read_labels(path, colors=colors)
+    axes = [axis for axis in (0, 2) if scores.shape[axis] == num_classes]
+    if not axes:
+        fault = f"found {scores.dtype} {scores.shape}, not scores of {num_classes} classes"
+        raise DataError(f"{path}: {fault}: save (K, H, W), or class ids")
+    if np.isnan(scores).any():
+        raise DataError(f"{path}: holds NaN: predict again")
+    return scores.argmax(axes[0])
+
+
 def _read_stored_labels(
     path: str | Path, part: FilePart, *, use_palette: bool = False
 ) -> tuple[np.ndarray, np.ndarray | None]:
