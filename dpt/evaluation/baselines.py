@@ -90,6 +90,7 @@ class _Predictors:
     ) -> None:
         self.objective, self.size = deepcopy(objective).cpu(), size
         self.objective.metrics.reset()
+        self.objective.metrics.drop_rules()
         self.samples = samples
         self.names = [sample["name"] for sample in samples]
         self.thumbnails = torch.cat([sample["image"] for sample in samples]).float()

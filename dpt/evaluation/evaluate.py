@@ -29,7 +29,7 @@ from dpt.html import require_free
 from dpt.metrics import Protocol
 from dpt.objectives.batches import nonfinite_summary
 from dpt.process import is_first_rank
-from dpt.run_log import log_table, write_json
+from dpt.run_log import log_rows, log_table, write_json
 from dpt.validation import PlainMapping, validate
 
 log = logging.getLogger("dpt")
@@ -121,6 +121,8 @@ def _write(cfg: PlainMapping, scorer: Scorer, result: DatasetScores, dataset: Da
         title=f"{source} on {cfg['split']}, protocol {notes['protocol']}",
         lower_is_better=result.lower_is_better,
     )
+    for table in result.rules:
+        log_rows("By the rules of others", table.columns[:-2], [row[:-2] for row in table.texts()])
     log.info("%d images; report: %s", len(result.images), folder / "report.html")
     log.info("%s", verdict(result, baselines))
     if broken:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dpt.evaluation.blocks import Blocks
 from dpt.metrics import Confusion, Interval, LeftOut, confidence_intervals, left_out
+from dpt.metrics.base import RuleTable
 from dpt.metrics.protocols import Note
 from dpt.objectives import Objective
 from dpt.objectives.batches import lower_is_better, merged_scores, nonfinite_names, take
@@ -57,6 +58,8 @@ class DatasetScores:
     left_out: LeftOut
     """The scores without each block (:meth:`Blocks.joined`), if single images are scored."""
     confusions: list[Confusion]
+    rules: list[RuleTable]
+    """Scores by the rules of other projects, if the protocol asks for them."""
     headlines: list[str]
     """The name of the first score of each objective, by which its images are sorted."""
     worst: dict[str, list[PanelPicture]]
@@ -191,13 +194,16 @@ class Scorer:
             firsts[key] = next(iter(intervals_of_metric))
             every_left_out.update(left_out(objective.metrics, states, joined))
             confusions.append(objective.metrics.confusion_of(states))
+        scores = self.scores()
+        tables = [objective.metrics.rule_table(scores) for objective in self.objectives.values()]
         return DatasetScores(
-            scores=self.scores(),
+            scores=scores,
             intervals=dict.fromkeys(self.whole_scores, Interval(nan, nan)) | intervals,
             images=[self.images[index] for index in indices],
             blocks=blocks,
             left_out=every_left_out,
             confusions=[confusion for confusion in confusions if confusion is not None],
+            rules=[table for table in tables if table is not None],
             headlines=[*firsts.values(), *self.whole_scores][: len(firsts) + 1],
             worst={firsts[key]: pictures for key, pictures in self.worst.items()},
             examples=self.examples,

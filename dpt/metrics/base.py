@@ -1,6 +1,6 @@
 """The base class of metrics."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, NamedTuple, cast
 
 import numpy as np
@@ -20,6 +20,18 @@ class Confusion(NamedTuple):
     class_names: tuple[str, ...]
     counts: np.ndarray
     """int64 (K, K + 1): ground truth by row, prediction by column, the last one of no class."""
+
+
+class RuleTable(NamedTuple):
+    """Scores of one prediction by the rules of several projects; the last column explains them."""
+
+    columns: tuple[str, ...]
+    rows: list[tuple[str | float, ...]]
+
+    def texts(self) -> list[list[str]]:
+        """Returns the rows as text, NaN as a hyphen."""
+        texts = [[c if isinstance(c, str) else f"{c:.4g}" for c in row] for row in self.rows]
+        return [["-" if text == "nan" else text for text in row] for row in texts]
 
 
 class SumMetric(MovableMetric):
@@ -95,6 +107,13 @@ class SumMetric(MovableMetric):
     def scores(self) -> dict[str, float]:
         """Returns the result of :meth:`compute` for this process, without synchronisation."""
         return self.resampler([self.state()])(np.ones(1))
+
+    def drop_rules(self) -> None:
+        """Leaves out the scores by rules of other projects, as of baselines."""
+
+    def rule_table(self, scores: Mapping[str, float]) -> RuleTable | None:
+        """Returns the scores by rule, from all scores; None for metrics without rules."""
+        return None
 
     def confusion_of(self, states: Sequence[csr_array]) -> Confusion | None:
         """Returns the confusion matrix of all images; None for metrics without one."""

@@ -21,6 +21,7 @@ from dpt.losses.depth import (
 )
 from dpt.metrics.depth import DepthMetrics
 from dpt.metrics.protocols import Protocol
+from dpt.metrics.rules.metric import RuleMetrics
 from dpt.objectives.base import Objective, nearest
 from dpt.objectives.batches import take
 from dpt.types import (
@@ -170,7 +171,8 @@ class DepthObjective(Objective):
             log_variance=has_variance,
         )
         objective.compares_mirrored = has_variance
-        objective.metrics = DepthMetrics(
+        metrics = RuleMetrics if protocol.rules else DepthMetrics
+        objective.metrics = metrics(
             replace(protocol, max_depth=max_depth),
             prediction_kind=kind,
             all_pooled=True,

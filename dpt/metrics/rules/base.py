@@ -5,7 +5,7 @@ Everything is NumPy in float64: originals are met to 1e-6, and many rules score 
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
 
@@ -35,6 +35,8 @@ class DepthImage:
     valid: Mask
     kind: DepthKind = "metric"
     max_depth: float = np.inf
+    gathered: dict[tuple[int, bytes], Floats] = field(default_factory=dict)
+    """Values of pixels that count, which rules with the same pixels share."""
 
     @cached_property
     def disparity(self) -> Floats:
@@ -43,6 +45,20 @@ class DepthImage:
             return self.prediction
         with np.errstate(divide="ignore"):
             return np.where(self.prediction <= 0, 0.0, 1 / self.prediction)
+
+    def prediction_at(self, counted: Mask) -> Floats:
+        """Returns the prediction (N,) at pixels; not to be changed."""
+        return self._gathered(self.prediction, counted)
+
+    def depth_at(self, counted: Mask) -> Floats:
+        """Returns the ground truth (N,) at pixels; not to be changed."""
+        return self._gathered(self.depth, counted)
+
+    def _gathered(self, values: Floats, counted: Mask) -> Floats:
+        key = id(values), counted.tobytes()
+        if key not in self.gathered:
+            self.gathered[key] = values[counted]
+        return self.gathered[key]
 
 
 class Rule(ABC):
@@ -70,7 +86,7 @@ class Rule(ABC):
 
     def finish(self, total: Floats) -> Floats:
         """Returns the scores (S,) from the sums over all images, NaN without any."""
-        return total[1:] / total[0] if total[0] else np.full(len(self.scores), np.nan)
+        return total[2:] / total[1] if total[1] else np.full(len(self.scores), np.nan)
 
 
 RULES: dict[str, "DepthRule"] = {}
@@ -106,20 +122,23 @@ class DepthRule(Rule):
 
     def values(self, image: DepthImage, counted: Mask) -> Floats:
         """Returns the scores (S,) of one image on the pixels that count."""
-        moments = Moments.of(self.predicted(image, counted), image.depth[counted])
+        moments = Moments.of(self.predicted(image, counted), image.depth_at(counted))
         return np.array([error(moments) for error in self.errors.values()])
 
-    def weight(self, counted: Mask) -> float:
-        """Returns how much an image counts: each the same by default."""
+    def weight(self, pixels: int) -> float:
+        """Returns how much an image with so many pixels counts: each the same by default."""
         return 1.0
 
     def sums(self, image: DepthImage) -> Floats:
-        """Returns what one image adds to the total of :meth:`finish`, (1 + S,).
+        """Returns what one image adds to the total of :meth:`finish`, (2 + S,).
 
-        These are its weight and its weighted values: zeros of an image that is left out.
+        These are the number of its pixels that count, its weight and its weighted values: zeros of
+        an image that is left out.
         """
         counted = self.counted(image)
-        if np.count_nonzero(counted) < self.min_pixels:
-            return np.zeros(1 + len(self.scores))
+        pixels = int(np.count_nonzero(counted))
+        if pixels < self.min_pixels:
+            return np.zeros(2 + len(self.scores))
+        weight = self.weight(pixels)
         with np.errstate(all="ignore"):
-            return self.weight(counted) * np.append(1.0, self.values(image, counted))
+            return np.concatenate([[pixels, weight], weight * self.values(image, counted)])

@@ -19,5 +19,5 @@ class Bts(DepthRule):
 
     def predicted(self, image: DepthImage, counted: Mask) -> Floats:
         low, high = self.min_depth, image.max_depth
-        metres = np.nan_to_num(image.prediction[counted], nan=low, posinf=high, neginf=low)
+        metres = np.nan_to_num(image.prediction_at(counted), nan=low, posinf=high, neginf=low)
         return metres.clip(low, high)

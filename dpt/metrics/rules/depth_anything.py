@@ -25,4 +25,4 @@ class DepthAnythingMetric(DepthRule):
         return image.valid & (depth >= self.min_depth) & (depth <= image.max_depth)
 
     def predicted(self, image: DepthImage, counted: Mask) -> Floats:
-        return image.prediction[counted]
+        return image.prediction_at(counted)

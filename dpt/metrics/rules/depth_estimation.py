@@ -19,7 +19,7 @@ class DepthEstimation(DepthRule):
     name = "depth_estimation"
     summary = "Fits scale and shift in depth, and pools the pixels of all images."
     original = "depth-estimation 0.1.3 evaluation/metrics.py: Evaluator"
-    fitted = "scale and shift in depth"
+    fitted = "scale, shift"
     resize = "bilinear"
     kinds = DEPTH_KINDS
     errors: ClassVar[Errors] = {  # the roots are taken of the means over all images
@@ -31,13 +31,13 @@ class DepthEstimation(DepthRule):
     }
 
     def predicted(self, image: DepthImage, counted: Mask) -> Floats:
-        prediction, depth = image.prediction[counted], image.depth[counted]
+        prediction, depth = image.prediction_at(counted), image.depth_at(counted)
         if len(depth) > 1:
             prediction = fits.in_depth(prediction, depth)
         return prediction.clip(min=LEAST)
 
-    def weight(self, counted: Mask) -> float:
-        return float(np.count_nonzero(counted))
+    def weight(self, pixels: int) -> float:
+        return float(pixels)
 
     def finish(self, total: Floats) -> Floats:
         means = super().finish(total)

@@ -31,7 +31,7 @@ class DinoV3(DepthRule):
         return super().counted(image) & is_inside
 
     def predicted(self, image: DepthImage, counted: Mask) -> Floats:
-        return image.prediction[counted].clip(self.min_depth, image.max_depth)
+        return image.prediction_at(counted).clip(self.min_depth, image.max_depth)
 
 
 class DinoV3Aligned(DinoV3):
@@ -39,9 +39,9 @@ class DinoV3Aligned(DinoV3):
 
     name = "dinov3_aligned"
     summary = "As dinov3, after a fit of scale and shift in depth."
-    fitted = "scale and shift in depth"
+    fitted = "scale, shift"
     kinds = DEPTH_KINDS
 
     def predicted(self, image: DepthImage, counted: Mask) -> Floats:
-        prediction = fits.in_depth(image.prediction[counted], image.depth[counted])
+        prediction = fits.in_depth(image.prediction_at(counted), image.depth_at(counted))
         return prediction.clip(self.min_depth, image.max_depth)

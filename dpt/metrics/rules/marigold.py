@@ -15,10 +15,10 @@ class Marigold(DepthRule):
     name = "marigold"
     summary = "Fits scale and shift in depth, then clamps to the range of the data."
     original = "prs-eth/Marigold src/util/metric.py, src/util/alignment.py"
-    fitted = "scale and shift in depth"
+    fitted = "scale, shift"
     kinds = DEPTH_KINDS
     errors: ClassVar[Errors] = {**EIGEN, "i_rmse": lambda m: math.sqrt(m.inverse_square)}
 
     def predicted(self, image: DepthImage, counted: Mask) -> Floats:
-        prediction = fits.in_depth(image.prediction[counted], image.depth[counted])
+        prediction = fits.in_depth(image.prediction_at(counted), image.depth_at(counted))
         return prediction.clip(self.min_depth, image.max_depth)

@@ -50,7 +50,7 @@ class Metric3D(DepthRule):
 
     def values(self, image: DepthImage, counted: Mask) -> Floats:
         aligned = self.aligned(image, counted)
-        moments = Moments.of(aligned[counted] + EPSILON, image.depth[counted] + EPSILON)
+        moments = Moments.of(aligned[counted] + EPSILON, image.depth_at(counted) + EPSILON)
         values = np.array([error(moments) for error in self.errors.values()])
         outside = aligned[~counted]
         values[-3:] += np.count_nonzero(outside < 1.25 * EPSILON) / np.count_nonzero(counted)
@@ -62,13 +62,13 @@ class Metric3DMedian(Metric3D):
 
     name = "metric3d_median"
     summary = "As metric3d, after a fit of the median."
-    fitted = "scale of the median"
+    fitted = "median"
     kinds = DEPTH_KINDS
 
     def aligned(self, image: DepthImage, counted: Mask) -> Floats:
         prediction = super().aligned(image, counted)
         median = fits.lower_median(prediction[counted])
-        return prediction * fits.lower_median(image.depth[counted]) / median
+        return prediction * fits.lower_median(image.depth_at(counted)) / median
 
 
 class Metric3DGlobal(Metric3D):
@@ -76,12 +76,12 @@ class Metric3DGlobal(Metric3D):
 
     name = "metric3d_global"
     summary = "As metric3d, after a fit of scale and shift; of the median if the scale is negative."
-    fitted = "scale and shift in depth"
+    fitted = "scale, shift"
     kinds = DEPTH_KINDS
 
     def aligned(self, image: DepthImage, counted: Mask) -> Floats:
         prediction = super().aligned(image, counted)
-        values, depth = prediction[counted], image.depth[counted]
+        values, depth = prediction[counted], image.depth_at(counted)
         if len(depth) <= 10:
             return prediction
         scale, shift = fits.least_squares(values, depth)

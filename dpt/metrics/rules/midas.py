@@ -18,14 +18,14 @@ class Midas(DepthRule):
         "Fits scale and shift in inverse depth, caps depth, and reports percent of bad pixels."
     )
     original = "gist ranftlr/a1c7a24e: BadPixelMetric"
-    fitted = "scale and shift in inverse depth"
+    fitted = "scale, shift of 1/d"
     resize = "bilinear"
     kinds = ALL_KINDS
     min_depth = 0.0
     errors: ClassVar[Errors] = {"bad_pixels": lambda m: 100 * (1 - m.at_most)}
 
     def predicted(self, image: DepthImage, counted: Mask) -> Floats:
-        disparity, depth = image.disparity[counted], image.depth[counted]
+        disparity, depth = image.disparity[counted], image.depth_at(counted)
         if np.isfinite(disparity).all():
             disparity = fits.in_depth(disparity, 1 / depth)
         else:  # as the original, whose equations have no solution then

@@ -1,5 +1,6 @@
 """MoGe (Wang et al. 2025): depth as it is, up to scale, up to scale and shift, and disparity."""
 
+from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -14,25 +15,38 @@ SIDE = 64
 """Fits read one pixel of each cell of a grid of 64 x 64."""
 
 
-def nearest_in_cells(valid: Mask) -> NDArray[np.int64]:
+Indices = NDArray[np.int64]
+
+
+@lru_cache(maxsize=4)
+def _by_cell(height: int, width: int) -> tuple[Indices, Indices]:
+    """Returns flat indices of pixels, ordered by cell and distance to its centre, and their cells.
+
+    A pixel on the border of two cells belongs to the upper or left one.
+    """
+    cells, distances = [], []
+    for size in (height, width):
+        centres = np.arange(size) + 0.5
+        cell = np.ceil(centres * SIDE / size).astype(np.int64) - 1
+        cells.append(cell)
+        distances.append((centres - (cell + 0.5) * size / SIDE) ** 2)
+    cell_of_pixel = (cells[0][:, None] * SIDE + cells[1]).ravel()
+    order = np.lexsort((np.add.outer(*distances).ravel(), cell_of_pixel))
+    return order, cell_of_pixel[order]
+
+
+def nearest_in_cells(valid: Mask) -> Indices:
     """Returns the flat index of the valid pixel nearest to the centre of each cell, (N,), N <= 64².
 
-    A pixel on the border of two cells belongs to the upper or left one. Of pixels at the same
-    distance the first one counts; cells without a valid pixel are left out.
+    Of pixels at the same distance the first one counts; cells without a valid pixel are left out.
 
     Args:
         valid: bool (H, W).
     """
-    index = np.flatnonzero(valid)
-    cells, distance = np.zeros_like(index), np.zeros(len(index))
-    for position, size in zip(np.divmod(index, valid.shape[1]), valid.shape, strict=True):
-        centre = position + 0.5
-        cell = np.ceil(centre * SIDE / size) - 1
-        cells = cells * SIDE + cell.astype(np.int64)
-        distance += (centre - (cell + 0.5) * size / SIDE) ** 2
-    order = np.lexsort((distance, cells))  # stable: the first of equal distances stays first
-    is_first = np.diff(cells[order], prepend=-1) > 0
-    return index[order[is_first]]
+    order, cells = _by_cell(*valid.shape)
+    is_valid = valid.ravel()[order]
+    order, cells = order[is_valid], cells[is_valid]
+    return order[np.diff(cells, prepend=-1) > 0]
 
 
 class MogeMetric(DepthRule):
@@ -49,7 +63,7 @@ class MogeMetric(DepthRule):
         return image.valid & (image.depth > 0)
 
     def predicted(self, image: DepthImage, counted: Mask) -> Floats:
-        return image.prediction[counted]
+        return image.prediction_at(counted)
 
 
 class MogeScale(MogeMetric):
@@ -57,13 +71,13 @@ class MogeScale(MogeMetric):
 
     name = "moge_scale"
     summary = "Fits the scale that minimises the sum of |d - g| / g, and has no largest depth."
-    fitted = "scale, by relative error"
+    fitted = "scale (L1)"
     kinds = DEPTH_KINDS
 
     def predicted(self, image: DepthImage, counted: Mask) -> Floats:
         cells = nearest_in_cells(counted)
         prediction, depth = image.prediction.flat[cells], image.depth.flat[cells]
-        return self.fitted_values(image.prediction[counted], prediction, depth)
+        return self.fitted_values(image.prediction_at(counted), prediction, depth)
 
     def fitted_values(self, values: Floats, prediction: Floats, depth: Floats) -> Floats:
         """Returns ``values`` after the fit of ``prediction`` (N,) to ``depth`` (N,)."""
@@ -79,7 +93,7 @@ class MogeAffine(MogeScale):
 
     name = "moge_affine"
     summary = "As moge_scale, with a scale and a shift."
-    fitted = "scale and shift, by relative error"
+    fitted = "scale, shift (L1)"
 
     def fitted_values(self, values: Floats, prediction: Floats, depth: Floats) -> Floats:
         scale, shift = fits.line_l1(prediction, depth, 1 / depth)
@@ -91,11 +105,11 @@ class MogeDisparity(MogeMetric):
 
     name = "moge_disparity"
     summary = "Fits scale and shift in inverse depth, and caps at the largest depth of the image."
-    fitted = "scale and shift in inverse depth"
+    fitted = "scale, shift of 1/d"
     kinds = ALL_KINDS
 
     def predicted(self, image: DepthImage, counted: Mask) -> Floats:
-        depth = image.depth[counted]
+        depth = image.depth_at(counted)
         disparity = fits.in_depth(image.disparity[counted], 1 / depth)
         floor = 1 / float(depth.max())
         return 1 / np.maximum(disparity, floor)

@@ -19,7 +19,7 @@ class Ultralytics(DepthRule):
         "fewer than 10 pixels."
     )
     original = "ultralytics 8.4.190 utils/metrics.py:1908: DepthMetrics"
-    fitted = "scale of the median"
+    fitted = "median"
     resize = "bilinear_aligned"
     kinds = DEPTH_KINDS
     min_pixels = 10
@@ -30,7 +30,7 @@ class Ultralytics(DepthRule):
 
     def predicted(self, image: DepthImage, counted: Mask) -> Floats:
         low, high = self.min_depth, min(image.max_depth, np.finfo(float).max)
-        values, depth = image.prediction[counted], image.depth[counted]
+        values, depth = image.prediction_at(counted), image.depth_at(counted)
         finite = np.isfinite(values)
         if finite.any():
             median = fits.lower_median(values[finite].clip(min=low))

@@ -23,7 +23,7 @@ class UniDepth(DepthRule):
         return image.valid & (image.depth > 0) & (image.depth <= image.max_depth)
 
     def predicted(self, image: DepthImage, counted: Mask) -> Floats:
-        return image.prediction[counted]
+        return image.prediction_at(counted)
 
 
 class UniDepthSsi(UniDepth):
@@ -31,12 +31,12 @@ class UniDepthSsi(UniDepth):
 
     name = "unidepth_ssi"
     summary = "As unidepth, after a fit of scale and shift in depth."
-    fitted = "scale and shift in depth"
+    fitted = "scale, shift"
     kinds = DEPTH_KINDS
     errors: ClassVar[Errors] = {"abs_rel": COMMON["abs_rel"], "delta1": DELTAS["delta1"], **_TAU}
 
     def predicted(self, image: DepthImage, counted: Mask) -> Floats:
-        return fits.in_depth(image.prediction[counted], image.depth[counted])
+        return fits.in_depth(image.prediction_at(counted), image.depth_at(counted))
 
 
 class UniDepthSi(UniDepthSsi):
@@ -44,8 +44,8 @@ class UniDepthSi(UniDepthSsi):
 
     name = "unidepth_si"
     summary = "As unidepth, after a fit of the median."
-    fitted = "scale of the median"
+    fitted = "median"
 
     def predicted(self, image: DepthImage, counted: Mask) -> Floats:
-        values, depth = image.prediction[counted], image.depth[counted]
+        values, depth = image.prediction_at(counted), image.depth_at(counted)
         return values * (fits.lower_median(depth) / fits.lower_median(values))

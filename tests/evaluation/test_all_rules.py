@@ -1,0 +1,84 @@
+"""``protocol=all``: the rules of all projects score one pass."""
+
+import numpy as np
+import pytest
+import torch
+from benchmarks.rule_arrays import MAX_DEPTH, arrays, image
+
+from dpt.metrics import DepthMetrics, Protocol
+from dpt.metrics.rules import RULES
+from dpt.metrics.rules.metric import RuleMetrics
+
+CASES = ("smooth", "holes", "far", "empty")
+
+
+def filled(kind="metric", **settings):
+    metric = RuleMetrics(Protocol(max_depth=MAX_DEPTH, **settings), prediction_kind=kind)
+    for case in CASES:
+        metric.update(*(torch.from_numpy(values) for values in arrays(case, kind)))
+    return metric
+
+
+@pytest.mark.parametrize("kind", ["metric", "up_to_scale", "relative"])
+def test_all_rules_score_what_they_can(kind):
+    scores = filled(kind).scores()
+    rules = {name.partition("/")[0] for name in scores if "/" in name} - {"spread"}
+    assert rules == {name for name, rule in RULES.items() if kind in rule.kinds}
+    for name in rules:
+        rule = RULES[name]
+        expected = rule.finish(sum(rule.sums(image(case, kind)) for case in CASES))
+        for score, value in zip(rule.scores, expected, strict=True):
+            assert scores[f"{name}/{score}"] == value, (name, score)
+
+
+def test_all_rules_leave_the_scores_of_the_protocol_as_they_are():
+    scores = filled().scores()
+    plain = DepthMetrics(max_depth=MAX_DEPTH)
+    for case in CASES:
+        plain.update(*(torch.from_numpy(values) for values in arrays(case)))
+    assert {k: scores[k] for k in plain.scores()} == plain.scores()
+    assert scores["bts/abs_rel"] == pytest.approx(scores["abs_rel"], abs=1e-12)
+
+
+def test_all_rules_count_pixels_that_they_leave_out():
+    scores = filled(crop=(0, 30, 0, 80)).scores()
+    measured = inside = near = 0
+    for case in CASES:
+        _, depth, valid = arrays(case)
+        measured += valid.sum()
+        inside += valid[:30, :80].sum()
+        near += (valid & (depth < MAX_DEPTH))[:30, :80].sum()
+    assert scores["kitti_official/left_out"] == pytest.approx(100 * (1 - inside / measured))
+    assert scores["bts/left_out"] == pytest.approx(100 * (1 - near / measured))
+
+
+def test_all_rules_stand_in_one_table():
+    metric = filled()
+    scores = metric.scores()
+    table = metric.rule_table(scores)
+    rows = {row[0]: dict(zip(table.columns, row, strict=True)) for row in table.rows}
+    assert list(rows)[:-1] == [rule.name for rule in metric.rules]
+    assert rows["marigold"]["abs_rel"] == scores["marigold/abs_rel"]
+    assert rows["marigold"]["fitted"] == "scale, shift"
+    values = np.array([row["delta1"] for name, row in rows.items() if name != "spread"])
+    values = values[np.isfinite(values)]
+    assert scores["spread/delta1"] == pytest.approx(values.max() - values.min())
+    assert rows["spread"]["delta1"] == f"{values.min():.3g}..{values.max():.3g}"
+
+
+def test_all_rules_reach_the_files_of_an_evaluation(
+    tmp_path, files, dense_folder, score_files, metrics, only_depth
+):
+    run = score_files(tmp_path / "run", files, "protocol=all", data=only_depth(dense_folder))
+    values = metrics(run)
+    assert values["protocol"] == "all"
+    assert values["val/bts/abs_rel"] == pytest.approx(values["val/abs_rel"], abs=1e-6)
+    assert values["ci95_low/marigold/delta1"] <= values["val/marigold/delta1"]
+    assert RULES["marigold"].summary in (run / "report.html").read_text()
+    assert "constant/val/abs_rel" in values
+    assert "constant/val/marigold/abs_rel" not in values  # baselines are scored without rules
+
+
+def test_all_rules_are_refused_without_depth(tmp_path, files, score_files, refused):
+    (tmp_path / "labels").symlink_to(files / "labels")
+    assert "protocol=all" in refused(score_files, tmp_path / "run", tmp_path, "protocol=all")
