@@ -1,5 +1,7 @@
 """Rules of scoring compute what the code that defines them computes."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from benchmarks import rules
@@ -64,3 +66,10 @@ def test_line_l1_leaves_a_line_through_many_equal_points():
 
 def test_least_squares_of_a_constant_prediction_is_the_mean():
     assert fits.least_squares(np.full(9, 0.1), np.arange(9.0)) == (0.0, 4.0)
+
+
+def test_rules_stand_in_the_guide():
+    guide = (Path(__file__).parents[2] / ".github/guide/evaluation.md").read_text()
+    for rule in RULES.values():
+        cells = f"| `{rule.name}` | {rule.fitted or '–'} | {rule.summary} | {rule.original} |"
+        assert cells in guide, rule.name
