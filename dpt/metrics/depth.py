@@ -176,6 +176,13 @@ class DepthMetrics(SumMetric):
         pooled = pooled if self.all_pooled else {"rmse_pooled": pooled["rmse_pooled"]}
         return by_image | areas | pooled
 
+    def cropped(self, valid: Tensor) -> Tensor:
+        """Returns ``valid``, bool (B, H, W), inside the crop of the protocol."""
+        top, bottom, left, right = self.protocol.box(valid.shape[-2], valid.shape[-1])
+        is_inside = torch.zeros_like(valid)
+        is_inside[..., top:bottom, left:right] = True
+        return valid & is_inside
+
     def in_metres(self, prediction: Tensor, target: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the prediction aligned and clamped, metres (B, H, W), and the pixels that count.
 
@@ -183,10 +190,7 @@ class DepthMetrics(SumMetric):
         """
         prediction, target = at_least_float32(prediction), at_least_float32(target)
         low, high = self.range
-        top, bottom, left, right = self.protocol.box(target.shape[-2], target.shape[-1])
-        is_inside = torch.zeros_like(valid)
-        is_inside[..., top:bottom, left:right] = True
-        counted = valid_range(target, valid & is_inside, min_depth=low, max_depth=high)
+        counted = valid_range(target, self.cropped(valid), min_depth=low, max_depth=high)
         is_inverse = self.prediction_kind == "relative"
         if self.protocol.alignment != "none":
             fitted = counted & prediction.isfinite()

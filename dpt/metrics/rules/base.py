@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from dpt.metrics.rules.moments import Floats, Mask, Moments
-from dpt.types import DepthKind, OutputResize
+from dpt.types import DepthKind
 
 ALL_KINDS: frozenset[DepthKind] = frozenset({"metric", "up_to_scale", "relative"})
 DEPTH_KINDS: frozenset[DepthKind] = frozenset({"metric", "up_to_scale"})
@@ -73,8 +73,6 @@ class Rule(ABC):
         original: the code that defines the rule.
         scores: names of the scores.
         fitted: what is fitted to the ground truth of each image; empty for nothing.
-        resize: how the original resizes predictions to the ground truth; None for that of the
-            protocol.
     """
 
     name: ClassVar[str]
@@ -82,7 +80,6 @@ class Rule(ABC):
     original: ClassVar[str]
     scores: ClassVar[tuple[str, ...]]
     fitted: ClassVar[str] = ""
-    resize: ClassVar[OutputResize | None] = None
 
     def finish(self, total: Floats) -> Floats:
         """Returns the scores (S,) from the sums over all images, NaN without any."""

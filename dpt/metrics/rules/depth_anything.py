@@ -16,7 +16,6 @@ class DepthAnythingMetric(DepthRule):
         "of silog."
     )
     original = "DepthAnything/Depth-Anything-V2 metric_depth/util/metric.py: eval_depth"
-    resize = "bilinear_aligned"
     min_pixels = 10
     errors: ClassVar[Errors] = {**EIGEN, "silog": lambda m: m.silog(weight=0.5)}
 

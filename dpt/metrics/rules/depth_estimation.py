@@ -20,7 +20,6 @@ class DepthEstimation(DepthRule):
     summary = "Fits scale and shift in depth, and pools the pixels of all images."
     original = "depth-estimation 0.1.3 evaluation/metrics.py: Evaluator"
     fitted = "scale, shift"
-    resize = "bilinear"
     kinds = DEPTH_KINDS
     errors: ClassVar[Errors] = {  # the roots are taken of the means over all images
         "rmse": lambda m: m.square,

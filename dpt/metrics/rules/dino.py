@@ -17,7 +17,6 @@ class DinoV3(DepthRule):
     name = "dinov3"
     summary = "Scores inside Eigen's crop of NYU, scaled to the size of the map, and clamps metres."
     original = "facebookresearch/dinov3 dinov3/eval/depth: metrics.py, eval.py"
-    resize = "bilinear"
     errors: ClassVar[Errors] = {
         **EIGEN,
         "silog": lambda m: 0.0 if math.isnan(m.log) else 100 * m.silog(),  # as the original

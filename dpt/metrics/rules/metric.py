@@ -62,16 +62,13 @@ class RuleMetrics(DepthMetrics):
         if not self.rules:
             return
         size = prediction.shape[-2:]
-        top, bottom, left, right = self.protocol.box(size[0], size[1])
-        is_inside = torch.zeros_like(valid)
-        is_inside[..., top:bottom, left:right] = True
-        maps = (prediction, target, valid, is_inside)
+        maps = (prediction, target, valid, self.cropped(valid))
         arrays = (tensor.reshape(-1, *size).cpu().numpy() for tensor in maps)
-        for values, depth, known, inside in zip(*arrays, strict=True):
+        for values, depth, known, counted in zip(*arrays, strict=True):
             image = DepthImage(
                 values.astype(np.float64),
                 depth.astype(np.float64),
-                known & inside,
+                counted,
                 self.prediction_kind,
                 self.range[1],
             )

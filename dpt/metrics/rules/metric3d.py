@@ -29,7 +29,6 @@ class Metric3D(DepthRule):
         "and counts invalid pixels with a prediction of 0 as good."
     )
     original = "YvanYin/Metric3D mono/utils/avg_meter.py, do_test.py"
-    resize = "bilinear"
     min_depth = 1e-8
     errors: ClassVar[Errors] = {
         **COMMON,  # δ stand last

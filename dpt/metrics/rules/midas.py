@@ -19,7 +19,6 @@ class Midas(DepthRule):
     )
     original = "gist ranftlr/a1c7a24e: BadPixelMetric"
     fitted = "scale, shift of 1/d"
-    resize = "bilinear"
     kinds = ALL_KINDS
     min_depth = 0.0
     errors: ClassVar[Errors] = {"bad_pixels": lambda m: 100 * (1 - m.at_most)}

@@ -55,7 +55,6 @@ class MogeMetric(DepthRule):
     name = "moge_metric"
     summary = "Fits nothing, clamps nothing, and has no largest depth."
     original = "microsoft/MoGe moge/test/metrics.py, moge/utils/alignment.py"
-    resize = "bilinear"
     min_depth = 0.0
     errors: ClassVar[Errors] = {"abs_rel": lambda m: m.moge_rel, "delta1": DELTAS["delta1"]}
 

@@ -20,7 +20,6 @@ class Ultralytics(DepthRule):
     )
     original = "ultralytics 8.4.190 utils/metrics.py:1908: DepthMetrics"
     fitted = "median"
-    resize = "bilinear_aligned"
     kinds = DEPTH_KINDS
     min_pixels = 10
     errors: ClassVar[Errors] = {

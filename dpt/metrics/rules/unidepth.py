@@ -16,7 +16,6 @@ class UniDepth(DepthRule):
     name = "unidepth"
     summary = "Clamps nothing; silog is the unbiased standard deviation, tau a bound of 3 %."
     original = "lpiccinelli-eth/UniDepth unidepth/utils/evaluation_depth.py: eval_depth"
-    resize = "bilinear"
     errors: ClassVar[Errors] = {**EIGEN, "silog": lambda m: 100 * m.silog_unbiased(), **_TAU}
 
     def counted(self, image: DepthImage) -> Mask:
