@@ -152,10 +152,12 @@ def compare(a: Evaluated, b: Evaluated, out: Path) -> str:
     html.require_free(out, "comparison.html", ("comparison.json", "per_image.csv"))
     rows = _differences(a, b)
     first, blocks = rows[0], plural(len(a.blocks), str(a.facts.get("blocks_kind")))
-    low, high = first.ci95_low, first.ci95_high
+    interval = f"95 % interval over {blocks}: {first.ci95_low:+.3g} to {first.ci95_high:+.3g}"
+    if len(a.blocks) == 1:
+        interval = f"no interval over {blocks}: evaluate both with blocks="
     summary = (
         f"{first.score} of A {first.a:.4g}, of B {first.b:.4g}; B - A {first.difference:+.3g} "
-        f"(95 % interval over {blocks}: {low:+.3g} to {high:+.3g}): {first.verdict}"
+        f"({interval}): {first.verdict}"
     )
     facts: dict[str, float | str] = {}
     for row in rows:

@@ -137,7 +137,7 @@ def verdict(result: DatasetScores, baselines: Mapping[str, Mapping[str, float]])
     if not math.isnan(interval.low):
         text += f" (95 % interval over {result.blocks}: {interval.low:.3f} to {interval.high:.3f})"
     elif len(result.blocks.names) == 1 < count:
-        text += f" (no interval: they are one {result.blocks.kind})"
+        text += f" (no interval, as they are one {result.blocks.kind}: set blocks=)"
     sign = -1 if name in result.lower_is_better else 1
     rows = [(sign * row[name], kind) for kind, row in baselines.items() if name in row]
     rows = [row for row in rows if not math.isnan(row[0])]

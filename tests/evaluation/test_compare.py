@@ -136,6 +136,12 @@ def test_other_data_splits_and_protocols_are_refused(scored, a, scenes, refused,
     assert not (tmp_path / "x").exists()
 
 
+def test_one_block_leaves_it_open(scored, tmp_path, capsys):
+    one, two = (scored(errors_of(scale, 0.01, 1), "blocks=val") for scale in (1, 0.9))
+    assert compared(one, two, tmp_path / "out")["verdict/abs_rel"] == "unknown"
+    assert "blocks=" in capsys.readouterr().out.splitlines()[-1]
+
+
 def test_folders_that_are_no_evaluation_are_refused(a, refused, tmp_path, dense_folder):
     assert "left_out.csv" in refused(call, "compare", a, dense_folder)
     broken = shutil.copytree(a, tmp_path / "broken")
