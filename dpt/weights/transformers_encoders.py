@@ -171,6 +171,7 @@ BACKBONES = {
         [],
         {
             **DINOV2_KEYS,
+            "image_size": ("image_size", 448),
             "patch_size": ("patch_size", 14),
             "num_register_tokens": ("num_register_tokens", 1),
         },

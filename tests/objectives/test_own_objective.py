@@ -7,6 +7,7 @@ from listed import Listed
 from torch import nn
 
 from dpt.evaluation.baselines import trivial_scores
+from dpt.evaluation.blocks import Blocks
 from dpt.evaluation.report import write_per_image, write_report
 from dpt.evaluation.scoring import Scorer
 from dpt.metrics import SumMetric
@@ -93,7 +94,7 @@ def test_it_is_scored_drawn_and_reported(objective, tmp_path):
         labels,
         torch.zeros(4, 3, *SIZE, dtype=torch.uint8),
     )
-    result = scorer.result()
+    result = scorer.result(Blocks.of("image", list("abcd")))
     assert result.scores["difference"] == pytest.approx(0.9, rel=0.01)
     captions = [p.caption for p in result.worst["difference"]]  # the first score
     assert captions[:2] == ["b: difference 2", "c: difference 1"]

@@ -190,7 +190,7 @@ HOME = Path.home()
         ("resume=RUN trainer.max_steps=9 data.batch_size=3", "batch_size 4 and now has 3"),
         (
             "resume=RUN trainer.max_steps=9 callbacks.freeze.parts=[encoder]",
-            "optim and callbacks.freeze.parts",
+            "restore optim, callbacks.freeze.parts",
         ),
         (
             "resume=RUN trainer.max_steps=9 optim.kind=sgd ~optim.betas ~optim.fused",

@@ -92,9 +92,9 @@ def test_a_mistake_does_not_overwrite(train, run, refused):
 def test_config_yaml_states_defaults(run):
     """A later change of a default does not change a run that is resumed."""
     config = yaml.safe_load((run / "config.yaml").read_text())
-    names = {f.name for f in fields(TrainTransform)} - {"image_size", "targets"}
+    names = {f.name for f in fields(TrainTransform)} - {"image_size", "targets", "prompts"}
     assert config["augment"].keys() == names
-    assert config["model"]["heads"]["regression"].keys() == {"dropout", "mean", "std"}
+    assert config["model"]["heads"]["regression"].keys() == {"decoder", "dropout", "mean", "std"}
 
 
 def test_a_folder_in_which_nothing_was_trained_is_free(train, tmp_path, refused):

@@ -273,4 +273,5 @@ def test_settings_that_a_head_does_not_use_do_not_keep_it_from_being_written(tmp
     heads = {"segmentation": {"num_classes": 3, "upsample": "double", **unused}}
     config = model_dict("dpt_tiny", heads=heads, encoder={"position_resize": "bilinear"})
     model = dpt.DPT(ModelConfig.from_dict(config))
-    assert Transformers().write(model.config.to_dict(), model.state_dict(), tmp_path) == []
+    notes = Transformers().write(model.config.to_dict(), model.state_dict(), tmp_path)
+    assert not [note for note in notes if note.startswith("heads.")]
