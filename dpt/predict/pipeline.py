@@ -17,6 +17,7 @@ from dpt.data.formats import raster
 from dpt.data.formats.cameras import CameraSource
 from dpt.data.formats.pictures import read_size
 from dpt.data.formats.video import VideoReader, VideoWriter
+from dpt.predict.cameras import known_camera
 from dpt.predict.folder import OutputFolder
 from dpt.predict.inputs import InputFile, part_of
 from dpt.predict.painting import Style, paint_with_legend
@@ -81,9 +82,14 @@ class Pipeline:
         with ExitStack() as stack:
             source = stack.enter_context(raster.open_raster(input_file.path, part))
             by_name = {product.name: file for product, file in files.items()}
-            prediction = RasterPrediction(self.predictor, source, by_name)
+            known = None
+            if self.predictor.needs_camera and self.cameras is not None:
+                known = known_camera(input_file.path, source.size, self.cameras)
+            camera = None if known is None else known.camera
+            prediction = RasterPrediction(self.predictor, source, by_name, camera)
             yield len(prediction)
-            paths = stack.enter_context(self.folder.files(input_file, self.rasters, {}))
+            facts = {} if known is None else known.facts
+            paths = stack.enter_context(self.folder.files(input_file, self.rasters, facts))
             with ExitStack() as written:
                 writers = {
                     product.name: written.enter_context(files[product].writing(source, path))

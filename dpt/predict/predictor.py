@@ -132,6 +132,13 @@ class Predictor:
         is_canonical = self._depth is not None and self._depth.canonical_focal is not None
         return is_canonical and self.calibration is None
 
+    @property
+    def sky_output(self) -> OutputSpec | None:
+        """The map of the sky, which is cut out of depth; None if depth is left as it is."""
+        if self._depth is None or self.sky == "keep":
+            return None
+        return self.runtime.outputs.get(f"{self._depth.name}_sky")
+
     def outputs_for(self, camera: Camera | None) -> dict[str, OutputSpec]:
         """Returns the declaration of each output for a camera of the network's input.
 
@@ -353,8 +360,8 @@ class Predictor:
 
     def _cut_sky(self, arrays: dict[str, np.ndarray], outputs: Mapping[str, OutputSpec]) -> None:
         """Applies the rule of the sky to depth, if the model predicts where the sky is."""
-        sky = None if self._depth is None else self.runtime.outputs.get(f"{self._depth.name}_sky")
-        if self._depth is None or sky is None or self.sky == "keep":
+        sky = self.sky_output
+        if self._depth is None or sky is None:
             return
         depth, is_sky = arrays[self._depth.name], arrays[sky.name] >= sky.threshold
         inverse = outputs[self._depth.name].is_inverse_depth

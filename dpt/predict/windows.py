@@ -22,7 +22,7 @@ from dpt.data.resize import resize_image
 from dpt.data.view import GREY
 from dpt.files import DataError, plural
 from dpt.functional import resize
-from dpt.geometry import Window
+from dpt.geometry import Camera, Window
 from dpt.predict.prediction import Prediction
 from dpt.predict.predictor import Predictor, batches
 from dpt.predict.tiling import Blend, tile_spans
@@ -69,11 +69,17 @@ class RasterPrediction:
     """The prediction of a raster, computed in steps: a row of tiles of a panel each.
 
     Args:
-        files: for each output that is written, its TIFF file.
+        files: for each output that is written, its TIFF file. Depth without sky needs that of the
+            sky, too.
+        camera: of the raster, whose focal length canonical depth needs.
     """
 
     def __init__(
-        self, predictor: Predictor, raster: Raster, files: Mapping[str, RasterFile]
+        self,
+        predictor: Predictor,
+        raster: Raster,
+        files: Mapping[str, RasterFile],
+        camera: Camera | None = None,
     ) -> None:
         self.predictor, self.raster, self.files = predictor, raster, files
         _check_bands(raster, predictor.preprocessing)
@@ -84,12 +90,20 @@ class RasterPrediction:
         self._rows = tile_spans(max(height, self.tile[0]), self.tile[0])
         self._columns = tile_spans(max(width, self.tile[1]), self.tile[1])
         self._panels = [slice(left, min(left + PANEL, width)) for left in range(0, width, PANEL)]
-        specs = [file.spec for file in files.values() if file.spec.kind == "depth"]
+        self._camera = camera and Camera(camera.K, self.tile).resized(self.input_size)
+        outputs = predictor.outputs_for(self._camera)
+        specs = [outputs[name] for name, file in files.items() if file.spec.kind == "depth"]
         is_relative = any(spec.depth_kind != "metric" for spec in specs)
         if is_relative and len(self._rows) * len(self._columns) > 1:
             fault = "relative depth has another scale in every window"
             remedy = "name --format png, or calibrate the model (dpt calibrate)"
+            if predictor.needs_camera:
+                remedy = f"give --fov, --focal or --intrinsics, {remedy}"
             raise DataError(f"{raster.path}: {fault}: {remedy}")
+        self._sky = predictor.sky_output
+        if self._sky is not None and predictor.sky == "far":
+            remedy = "choose invalid or keep, or name --format png"
+            raise DataError(f"{raster.path}: sky=far needs the depth of whole images: {remedy}")
 
     def __len__(self) -> int:
         return len(self._panels) * len(self._rows)
@@ -106,16 +120,28 @@ class RasterPrediction:
                 pixels, missing = self._read(rows, strip)
                 self._add_tiles(blends, pixels, [tile.start - strip.start for tile in tiles])
                 stop = self.raster.size[0] if following is None else following.start
-                count, width = stop - rows.start, panel.stop - panel.start
-                for name, writer in writers.items():
+                count = stop - rows.start
+                window = Window(rows.start, panel.start, count, panel.stop - panel.start)
+                missing_of = dict.fromkeys(blends, missing[:count, inside])
+                for name in sorted(blends, key=lambda name: not self._is_sky(name)):
                     mean = blends[name].take_rows(count)[..., inside]
-                    if self.files[name].spec.is_direction:
-                        mean = F.normalize(mean, dim=1)
-                    is_missing = missing[:count, inside]
-                    self._require_finite(name, mean, is_missing)
-                    values = self.files[name].encode(mean, is_missing)
-                    writer.write(values, Window(rows.start, panel.start, count, width))
+                    if self._is_sky(name):
+                        sky = self.files[name].spec.threshold <= mean[0, 0].cpu().numpy()
+                        missing_of[name.removesuffix("_sky")] = missing[:count, inside] | sky
+                    if name in writers:
+                        writers[name].write(self._encode(name, mean, missing_of[name]), window)
                 yield
+
+    def _is_sky(self, name: str) -> bool:
+        """Whether an output is the map of the sky that is cut out of depth."""
+        return self._sky is not None and self._sky.name == name
+
+    def _encode(self, name: str, mean: Tensor, missing: np.ndarray) -> np.ndarray:
+        """Returns what is stored of an output."""
+        if self.files[name].spec.is_direction:
+            mean = F.normalize(mean, dim=1)
+        self._require_finite(name, mean, missing)
+        return self.files[name].encode(mean, missing)
 
     def _require_finite(self, name: str, mean: Tensor, missing: np.ndarray) -> None:
         is_finite = mean[0].isfinite().all(dim=0).cpu().numpy()
@@ -157,7 +183,8 @@ class RasterPrediction:
                     values = resize(values, self.tile, rule.output_interpolation)
                     if name not in blends:
                         blends[name] = Blend(values, pixels.shape[:2])
-                    blends[name].add(self.predictor.in_range(name, values), 0, start)
+                    values = self.predictor.in_range(name, values, self._camera)
+                    blends[name].add(values, 0, start)
 
 
 def _check_bands(raster: Raster, preprocessing: Preprocessing) -> None:

@@ -11,6 +11,7 @@ from tiny import call, small_model
 import dpt
 from dpt.data.formats import raster
 from dpt.data.formats.part import FilePart
+from dpt.geometry import Camera
 from dpt.predict.inputs import part_of
 from dpt.predict.windows import RasterFile, RasterPrediction
 from dpt.types import OutputSpec, Preprocessing
@@ -218,3 +219,59 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
             assert (labels.crs, labels.transform) == (source.crs, source.transform)
             assert labels.shape == (side, side)
     assert peaks[1] < peaks[0] + 150, peaks
+
+
+class SkyRuntime(PixelRuntime):
+    """Canonical depth and sky, which depend on each pixel alone."""
+
+    def __init__(self):
+        super().__init__()
+        depth = OutputSpec("depth", "depth", unit="m", canonical_focal=100.0)
+        self.outputs = {"depth": depth, "depth_sky": OutputSpec("depth_sky", "map", threshold=0.5)}
+
+    def __call__(self, images):
+        return {"depth": images[:, 0], "depth_sky": images[:, 1]}
+
+
+def predicted_depth(path, predictor, camera=None):
+    files = {name: RasterFile(spec) for name, spec in predictor.outputs.items()}
+    with raster.open_raster(path, part_of(predictor.preprocessing)) as source:
+        prediction = RasterPrediction(predictor, source, files, camera)
+        with files["depth"].writing(source, path.with_name("depth.tif")) as writer:
+            list(prediction.write({"depth": writer}))
+    with rasterio.open(path.with_name("depth.tif")) as written:
+        return written.read(1)
+
+
+def test_windows_cut_the_sky_and_take_the_focal_length(tmp_path):
+    bands = np.random.default_rng(0).random((75, 101, 2), np.float32)
+    bands[..., 0] += 1
+    path = write(tmp_path / "a.tif", bands)
+    metres, is_sky = 2.5 * bands[..., 0], bands[..., 1] >= 0.5
+    camera = Camera.from_focal(250.0, (75, 101))
+    found = predicted_depth(path, dpt.Predictor(SkyRuntime()), camera)
+    assert np.array_equal(np.isnan(found), is_sky)
+    np.testing.assert_allclose(found[~is_sky], metres[~is_sky], rtol=1e-5)
+    found = predicted_depth(path, dpt.Predictor(SkyRuntime(), sky="keep"), camera)
+    np.testing.assert_allclose(found, metres, rtol=1e-5)
+    # tiles of 64 x 64 become inputs of 48 x 48
+    found = predicted_depth(path, dpt.Predictor(SkyRuntime(), sky="keep", tile=64), camera)
+    assert np.median(found / metres) == pytest.approx(48 / 64, rel=0.01)
+    with pytest.raises(ValueError, match=r"a\.tif: sky=far"):
+        predicted_depth(path, dpt.Predictor(SkyRuntime(), sky="far"), camera)
+    with pytest.raises(ValueError, match=r"a\.tif: relative depth.*--focal"):
+        predicted_depth(path, dpt.Predictor(SkyRuntime()))
+
+
+def test_command_gives_the_focal_length_to_canonical_depth(tmp_path):
+    heads = {"depth": {"kind": "metric", "activation": "exp", "canonical_focal": 300.0}}
+    model = small_model(heads=heads, in_channels=2).eval()
+    model.preprocessing = BANDS
+    model.save_pretrained(tmp_path / "model")
+    bands = np.random.default_rng(0).normal(0, 1, (32, 48, 2)).astype(np.float32)
+    path, out = write(tmp_path / "a.tif", bands), tmp_path / "out"
+    call("predict", str(tmp_path / "model"), str(path), "--out", str(out), "--focal", "600")
+    expected = dpt.Predictor(model)(bands, Camera.from_focal(600.0, (32, 48))).depth
+    with rasterio.open(out / "depth_tif/a.tif") as written:
+        np.testing.assert_allclose(written.read(1), expected, rtol=1e-4)
+    assert '"source": "given"' in (out / "predictions.jsonl").read_text()
