@@ -35,6 +35,17 @@ def test_log_variance_loss_is_the_likelihood_of_the_error_of_ln_depth(s, expecte
     assert variance.grad.flatten().tolist() == pytest.approx([slope / 2, slope / 2, 0, 0], abs=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["metric", "relative", "up_to_scale"])
+def test_log_variance_outside_depth_reaches_no_gradient(kind):
+    target = torch.tensor([[[2.0, 4.0, 3.0, 0.0]]])
+    prediction = torch.tensor([[[2.5, 3.0, 3.0, 7.0]]], requires_grad=True)
+    variance = torch.tensor([[[0.0, 0.0, 0.0, -200.0]]], requires_grad=True)  # exp(200) is infinite
+    LogVarianceLoss(kind=kind)(prediction, variance, target, target > 0).backward()
+    assert variance.grad.isfinite().all()
+    assert prediction.grad.isfinite().all()
+    assert variance.grad[0, 0, 3] == prediction.grad[0, 0, 3] == 0
+
+
 def test_log_variance_loss_of_relative_depth_ignores_scale_and_shift():
     random = torch.Generator().manual_seed(0)
     target = 1 + 4 * torch.rand(2, 5, 6, generator=random, dtype=torch.float64)

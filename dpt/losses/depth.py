@@ -190,7 +190,7 @@ class LogVarianceLoss(nn.Module):
             error = error - masked_mean(error, valid)[:, None, None]
         elif self.kind == "relative":
             error = normalize(prediction, valid) - normalize(inverse_depth(target, valid), valid)
-        s = at_least_float32(log_variance)
+        s = torch.where(valid, at_least_float32(log_variance), 0.0)  # exp(-s) may be infinite
         return masked_mean(0.5 * (torch.exp(-s) * error.square() + s), valid).mean()
 
 
