@@ -22,7 +22,7 @@ def draw_part(sample: Sample, random: np.random.Generator) -> np.ndarray:
     if "labels" in sample:
         classes = np.setdiff1d(sample["labels"], [IGNORE_INDEX])
         return np.isin(sample["labels"], random.permutation(classes)[: (len(classes) + 1) // 2])
-    height, width = sample["depth"].shape
+    height, width = sample["image"].shape[:2]
     part = np.zeros((height, width), bool)
     if random.random() < 0.5:
         return part
