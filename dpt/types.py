@@ -76,6 +76,8 @@ class Sample(TypedDict, total=False):
     image: np.ndarray  # uint8 (H, W, 3), RGB; or float32 (H, W, C), bands, NaN without data
     depth: np.ndarray  # float32 (H, W), metres; 0 where invalid
     valid: np.ndarray  # bool (H, W), True where depth was measured
+    inside: np.ndarray  # bool (H, W), in training False where a crop is outside the image; absent
+    # if no pixel is
     normals: np.ndarray  # float32 (H, W, 3), unit vectors in the camera's frame (x right, y down,
     # z forward) that face the camera, so that a wall ahead has (0, 0, -1); zeros where unknown
     labels: np.ndarray  # uint8 (H, W), class ids; IGNORE_INDEX where unlabelled
@@ -107,6 +109,7 @@ class Batch(TypedDict, total=False):
     # RGB is float32 in evaluation if the model's images are resized by ``cubic_float``
     depth: Tensor  # float32 (B, H, W), metres
     valid: Tensor  # bool (B, H, W)
+    inside: Tensor  # bool (B, H, W), in training False outside the image; absent if no pixel is
     normals: Tensor  # float32 (B, 3, H, W), unit vectors, zeros where unknown
     labels: Tensor  # uint8 (B, H, W)
     objects: Tensor  # int32 (B, H, W), -1 in images that lack them

@@ -21,7 +21,7 @@ from dpt.metrics import Protocol
 from dpt.nn.tta import multi_scale, tensor_specs
 from dpt.objectives import DepthObjective
 from dpt.objectives.teacher import predict
-from dpt.types import Calibration, HeadOutput, OutputSpec
+from dpt.types import Calibration, HeadOutput, Mixed, OutputSpec
 
 HEADS = {"depth": {"kind": "metric", "activation": "exp", "canonical_focal": 300.0}}
 FOCAL = [[250.0, 350.0], [900.0, 900.0]]  # fx and fy of two cameras
@@ -64,6 +64,19 @@ def test_training_is_that_of_labels_of_the_canonical_camera(objective):
     expected = float(SILogLoss()(output, canonical, batch["valid"]))
     assert float(loss) == pytest.approx(expected, rel=1e-5)
     assert objective.head_settings.items() >= HEADS["depth"].items()
+
+
+def test_pasted_depth_of_another_camera_is_not_trained(objective):
+    """Pseudo labels are metres of the image's own camera, pasted parts are not."""
+    kept = torch.zeros(2, 8, 10, dtype=torch.bool)
+    kept[:, :, :5] = True
+    mixed = Mixed(torch.zeros(2, 3, 8, 10), torch.tensor([False, True]), kept)
+    output = torch.rand(2, 8, 10).requires_grad_()
+    batch = batch_of(cameras(*FOCAL), mixed=mixed)
+    objective.losses(HeadOutput(output), batch)["loss_depth"].backward()
+    assert output.grad[0].all()
+    assert not output.grad[1, :, :5].any()
+    assert output.grad[1, :, 5:].any()
 
 
 @pytest.mark.parametrize(

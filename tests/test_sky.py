@@ -6,9 +6,9 @@ import torch
 from tiny import small_model
 
 import dpt
-from dpt.data import ScenesDataset
+from dpt.data import ScenesDataset, TrainTransform, collate_train
 from dpt.objectives import DepthObjective
-from dpt.types import DepthMaps, HeadOutput
+from dpt.types import DepthMaps, HeadOutput, Mixed
 
 HEADS = {"depth": {"kind": "metric", "max_depth": 10.0, "sky": "sigmoid"}}
 
@@ -56,6 +56,39 @@ def test_sky_is_learned_from_labels_or_from_invalid_depth(source, expected):
     assert loss(wrong) == pytest.approx(fraction)
     with pytest.raises(ValueError, match=r"task\.sky=sigmoid"):
         objective.losses(HeadOutput(batch["depth"]), batch)
+
+
+def test_sky_is_not_learned_outside_the_image_nor_from_pseudo_labels():
+    batch = {"image": torch.zeros(3, 3, 4, 6, dtype=torch.uint8), **labelled()}
+    batch["inside"] = torch.ones(3, 4, 6, dtype=torch.bool)
+    batch["inside"][0, :2] = False
+    batch["valid"] = batch["valid"].clone()
+    batch["valid"][1, 0] = False
+    unlabelled = torch.tensor([False, True, False])
+    batch["mixed"] = Mixed(batch["image"], unlabelled, torch.zeros(3, 4, 6, dtype=torch.bool))
+    sky = torch.full((3, 4, 6), 0.5, requires_grad=True)
+    objective = DepthObjective(kind="up_to_scale", max_depth=10.0, sky_from="invalid")
+    output = HeadOutput(DepthMaps(batch["depth"].clamp(min=1), sky))
+    objective.losses(output, batch)["loss_sky"].backward()
+    learned = sky.grad != 0
+    assert [float(image.float().mean()) for image in learned] == [0.5, 0, 0]
+    assert not learned[0, :2].any()
+
+
+@pytest.mark.parametrize("zoom", [0.5, 1.0])
+def test_train_batch_tells_what_is_outside_the_image(zoom):
+    depth = np.full((32, 48), 2, np.float32)
+    image = np.full((32, 48, 3), 7, np.uint8)
+    sample = {"image": image, "depth": depth, "valid": depth > 0}
+    samples = [
+        TrainTransform(image_size=(32, 48), zoom=(z, z))(sample, seed=0) for z in (1.0, zoom)
+    ]
+    batch = collate_train(samples, ["depth"])
+    if zoom == 1:
+        assert "inside" not in batch
+    else:
+        assert torch.equal(batch["inside"], (batch["image"] == 7).all(dim=1))
+        assert batch["inside"].float().mean(dim=(1, 2)).tolist() == [1, 0.25]
 
 
 def test_sky_class_is_that_of_the_data():

@@ -48,6 +48,9 @@ def collate_train(samples: Sequence[Sample], targets: Collection[Target]) -> Bat
             fault = f"{_form(sample)}, but {first.get('name')} is {_form(first)}"
             raise DataError(f"{sample.get('name')}: is {fault}: train on images of one kind")
     batch = _collate(samples, targets, torch.stack)
+    if any("inside" in s for s in samples):
+        inside = [s.get("inside", np.ones(s["image"].shape[:2], bool)) for s in samples]
+        batch["inside"] = torch.from_numpy(np.stack(inside))
     if "views" in samples[0]:
         large, small = zip(*(s["views"] for s in samples), strict=True)
         batch["views"] = RandomViews(

@@ -126,6 +126,9 @@ class TrainTransform:
         view, zoom = self.draw_view(source.shape[:2], random)
         out = view_sample(sample, view)
         out.pop("masks", None)  # of the whole image
+        inside = view_map(np.ones(source.shape[:2], bool), view, fill=False)
+        if not inside.all():
+            out["inside"] = inside
         if "depth" in out:
             is_scaled = self.zoom_scales_depth and "K" not in self.targets
             factor = np.float32(1 / zoom if is_scaled else 1.0)
@@ -140,8 +143,7 @@ class TrainTransform:
                 out["K"] = out["K"] * np.array([[factor, factor, 1], [1, factor, 1], [1, 1, 1]])
         image = self._change_colors(out["image"], random)
         if is_unlabelled:
-            padding = view_map(np.zeros(source.shape[:2], bool), view, fill=True)
-            out["mixing"] = PasteTarget(out["image"], padding)
+            out["mixing"] = PasteTarget(out["image"], ~inside)
             image = change_strongly(image, random, self.strong)
         elif self.strong:
             out["mixing"] = PasteSource(draw_part(out, random))

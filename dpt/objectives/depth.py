@@ -69,7 +69,8 @@ class DepthObjective(Objective):
             length in pixels, and ``Batch["K"]`` makes them metres of the image's camera; images
             without a camera are neither trained on nor scored. None: metres without cameras.
         sky_from: what the head's sky is trained by: ``labels``, the class ``sky_class``; or
-            ``invalid``, pixels without depth of images that have some. None: it is not trained.
+            ``invalid``, pixels without depth of images that have some measured. None: it is not
+            trained.
         sky_class: id of the class; None for the one that the data names "sky".
         log_variance: the head also predicts how uncertain its depth is. It is trained by
             :class:`dpt.losses.LogVarianceLoss` beside ``loss``, and scored by its area under the
@@ -215,9 +216,9 @@ class DepthObjective(Objective):
         valid = self.with_camera(valid, batch)
         if "mixed" in batch:
             rows, kept = batch["mixed"].unlabelled[:, None, None], batch["mixed"].kept
-            if self.kind != "metric":  # measured depth has another scale than the teacher's
-                valid = valid & ~(rows & kept)
-            else:
+            if self.kind != "metric" or self.canonical_focal is not None:
+                valid = valid & ~(rows & kept)  # measured, at another scale or by another camera
+            if self.kind == "metric":
                 is_pseudo = valid & rows & ~kept
                 valid = valid & ~self.worst_pixels(output.tensor, depth, is_pseudo)
         terms = {"loss_depth": self.weight * self.loss(output.tensor, depth, valid)}
@@ -256,6 +257,10 @@ class DepthObjective(Objective):
             raise ValueError(f"sky_from={self.sky_from}: the head has no sky: set task.sky=sigmoid")
         is_sky = ~batch["valid"]
         counted = batch["valid"].flatten(1).any(dim=1)[:, None, None].expand_as(is_sky)
+        if "inside" in batch:
+            counted = counted & batch["inside"]
+        if "mixed" in batch:  # depth is pasted, or a teacher's
+            counted = counted & ~batch["mixed"].unlabelled[:, None, None]
         if self.sky_from == "labels":
             assert self.sky_class is not None
             is_sky = batch["labels"] == self.sky_class
