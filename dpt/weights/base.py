@@ -109,6 +109,7 @@ class Format(ABC):
         free: patterns of options that may change in writing, with a note or None.
         hint: for messages, how the format defines the unit of depth.
         head_counts: the numbers of heads that a model may have.
+        has_own_decoders: whether each head has a decoder of its own.
     """
 
     name: str
@@ -130,6 +131,7 @@ class Format(ABC):
     }
     hint = ""
     head_counts: tuple[int, ...] = (1,)
+    has_own_decoders: bool = False
 
     @abstractmethod
     def recognises(self, files: CheckpointFiles) -> bool:
@@ -147,6 +149,8 @@ class Format(ABC):
         """
         config = deepcopy(config)
         self._check_parts(config)
+        if not self.has_own_decoders:
+            tensors = _share_decoder(config, tensors)
         try:
             files = self._files(config, tensors, Path(path))
             checkpoint = Checkpoint(self.read(files))
@@ -199,6 +203,25 @@ class Format(ABC):
 
     def refuse(self, fault: str) -> NoReturn:
         raise ValueError(f"the {self.name} format {fault}")
+
+
+def _share_decoder(config: Plain, tensors: Tensors) -> Tensors:
+    """Makes the decoder of a model's only head, if it is its own, the shared one.
+
+    Returns:
+        The tensors by their new names. ``config`` is changed.
+    """
+    if len(config["heads"]) > 1:
+        return tensors
+    ((name, head),) = config["heads"].items()
+    if head.get("decoder") is None:
+        return tensors
+    config["decoder"], head["decoder"] = head["decoder"], None
+    prefix = f"decoders.{name}."
+    return {
+        f"decoder.{k.removeprefix(prefix)}" if k.startswith(prefix) else k: tensor
+        for k, tensor in tensors.items()
+    }
 
 
 def _dotted(config: Plain) -> Plain:

@@ -74,6 +74,7 @@ class Tipsv2Dpt(Format):
     encoders = ("vit",)
     heads = tuple(CLASSES)
     head_counts = (1, 3)
+    has_own_decoders = True
     free = Format.free | {
         "decoder.*": None,  # no head reads it
         **dict.fromkeys(f"heads.segmentation.{k}" for k in ("auxiliary", "upsample")),

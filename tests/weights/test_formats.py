@@ -95,6 +95,19 @@ def test_a_fingerprint_is_of_weights_and_configuration(saved):
     assert fingerprint(copy.config.to_dict(), copy.state_dict()) != code
 
 
+@pytest.mark.parametrize("heads", [{"depth": {}}, {"segmentation": {"num_classes": 3}}])
+def test_a_decoder_of_the_only_head_is_written_as_the_shared_one(heads, tmp_path):
+    options = {name: {**head, "decoder": {"fusion_channels": 12}} for name, head in heads.items()}
+    model = small(options)
+    model.save_pretrained(tmp_path / "own")
+    convert(tmp_path / "own", tmp_path / "theirs", to="transformers")
+    read = dpt.DPT.from_pretrained(tmp_path / "theirs").eval()
+    assert [*read.named_decoders()] == ["decoder"]
+    images = torch.randn(1, 3, 64, 64)
+    with torch.no_grad():
+        assert_equal(dict(read(images)), dict(model(images)))
+
+
 @pytest.mark.parametrize("name", ["dpt", "official", "transformers"])
 def test_what_each_format_writes_is_recognised_by_it_alone(name, saved, tmp_path):
     model, folder = saved
