@@ -232,17 +232,23 @@ def _make_pipeline(options: argparse.Namespace, inputs: Sequence[InputFile]) -> 
 
 def _checked_prompt(path: Path, inputs: Sequence[InputFile]) -> str:
     """Returns the path with a hash of its content; ValueError unless there is one image."""
+    if len(inputs) != 1 or inputs[0].is_video:
+        found = "a video" if len(inputs) == 1 else f"{len(inputs)} inputs"
+        raise ValueError(f"--prompt {path}: is the depth of one image, and there are {found}")
+    return _with_hash(path)
+
+
+def _with_hash(path: Path) -> str:
+    """Returns the path with a hash of the file's content."""
     import hashlib
 
     from dpt.files import read_bytes
 
-    if len(inputs) != 1 or inputs[0].is_video:
-        found = "a video" if len(inputs) == 1 else f"{len(inputs)} inputs"
-        raise ValueError(f"--prompt {path}: is the depth of one image, and there are {found}")
     return f"{path} ({hashlib.sha256(read_bytes(path)).hexdigest()[:12]})"
 
 
 def _camera_option(options: argparse.Namespace) -> str:
     """Returns the option that states the cameras, for the record; empty if there is none."""
-    values = {"fov": options.fov, "focal": options.focal, "intrinsics": options.intrinsics}
+    file = None if options.intrinsics is None else _with_hash(options.intrinsics)
+    values = {"fov": options.fov, "focal": options.focal, "intrinsics": file}
     return "".join(f"--{key} {value}" for key, value in values.items() if value is not None)

@@ -108,6 +108,9 @@ def test_predict_command_reads_intrinsics_and_refuses_to_mix_cameras(
     assert "--intrinsics" in json.loads((out / "predictions.json").read_text())["camera"]
     assert "0 images" in predict(folder, "--format", "npy", "--intrinsics", file)
     assert "camera=" in refusal(folder, "--format", "npy", "--fov", "90")
+    file.write_text(file.read_text().replace("51", "52"))
+    assert "camera=" in refusal(folder, "--format", "npy", "--intrinsics", file)
+    file.write_text(file.read_text().replace("52", "51"))
     other = save_photo(tmp_path / "other.png", 57, 57)
     code, _, err = run(other, "--intrinsics", file, to=tmp_path / "2")
     assert code == 1
