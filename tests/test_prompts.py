@@ -12,7 +12,7 @@ from dpt.data import EvalTransform, TrainTransform, collate_eval, collate_train
 from dpt.data.view import view_points
 from dpt.geometry import View, Window
 from dpt.nn.prompts import corrected, spread
-from dpt.types import Preprocessing
+from dpt.types import Calibration, Preprocessing
 from dpt.weights import load_model_weights
 from dpt.weights.formats import read
 
@@ -284,6 +284,13 @@ def test_prompts_that_do_not_fit_are_refused(trained, files, options, prompt, na
     with pytest.raises(ValueError, match="prompt") as caught:
         dpt.Predictor(trained, **options)(files / "photo.png", prompt=prompt)
     assert named in str(caught.value)
+
+
+def test_prompts_of_a_calibrated_model_are_refused(trained, files):
+    predictor = dpt.Predictor(trained)
+    predictor.calibration = Calibration(scale=2.0, space="depth")
+    with pytest.raises(ValueError, match=r"prompt.*dpt calibrate"):
+        predictor(files / "photo.png", prompt=files / "points.csv")
 
 
 def test_predict_command_takes_a_prompt(trained, files, dpt_command):

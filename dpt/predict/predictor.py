@@ -240,6 +240,9 @@ class Predictor:
             raise ValueError(
                 "prompt: this model takes no sparse depth: train it with model.decoder.prompts=true"
             )
+        if self.calibration is not None:
+            fault = "this model is calibrated, which would convert the prompt's metres once more"
+            raise ValueError(f"prompt: {fault}: take the checkpoint from before dpt calibrate")
         if self.tile is not None:
             raise ValueError(f"tile={self.tile}: a prompt is for whole images: leave one out")
 
