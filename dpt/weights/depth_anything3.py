@@ -58,14 +58,14 @@ class DepthAnything3(Format):
         if f"{BACKBONE}camera_token" in files.tensors or files.has_prefixes("model.cam_dec."):
             raise ValueError(f"a model of several views, not read: only {MONO} and {METRIC} are")
         name = str(files.config.get("model_name", "/".join(files.path.parts[-3:])))
-        kind = KIND.search(name.lower())
-        if kind is None:
+        kinds = {*KIND.findall(name.lower())}
+        if len(kinds) != 1:
             raise ValueError(
                 f"model_name={files.config.get('model_name')!r} in config.json is neither {MONO} "
                 f"nor {METRIC}, and tensors do not tell metres from relative depth: set it"
             )
         shapes = Shapes(files.tensors, "Depth Anything 3")
-        config = _read_config(shapes, is_metric=kind[1] == "metric")
+        config = _read_config(shapes, is_metric=kinds == {"metric"})
         return StoredModel(config, files.tensors, _table(config), [f"{BACKBONE}mask_token"])
 
     def _files(self, config: Plain, tensors: Tensors, path: Path) -> CheckpointFiles:

@@ -80,6 +80,12 @@ def test_copy_of_the_hub_is_told_by_its_path(tmp_path):
     METRIC.build(snapshot)
     (snapshot / "config.json").write_text("{}")
     assert dpt.DPT.from_pretrained(snapshot).outputs["depth"].unit == "m"
+    of_both = tmp_path / "da3mono-and-more/DA3METRIC-LARGE"
+    snapshot.rename(of_both.parent.with_name("copy"))
+    of_both.parent.mkdir()
+    of_both.parent.with_name("copy").rename(of_both)
+    with pytest.raises(ValueError, match=r"config\.json"):
+        read(of_both)
 
 
 @pytest.mark.parametrize(
