@@ -24,7 +24,7 @@ from dpt.predict.painting import Style, paint_with_legend
 from dpt.predict.prediction import Prediction
 from dpt.predict.predictor import Predictor, PreparedImage, batches
 from dpt.predict.product import Product
-from dpt.predict.products import facts_of, videos_of
+from dpt.predict.products import facts_of, raster_facts, videos_of
 from dpt.predict.windows import RasterFile, RasterPrediction
 from dpt.validation import Plain
 
@@ -88,7 +88,7 @@ class Pipeline:
             camera = None if known is None else known.camera
             prediction = RasterPrediction(self.predictor, source, by_name, camera)
             yield len(prediction)
-            facts = {} if known is None else known.facts
+            facts = raster_facts(prediction.outputs) | ({} if known is None else known.facts)
             paths = stack.enter_context(self.folder.files(input_file, self.rasters, facts))
             with ExitStack() as written:
                 writers = {

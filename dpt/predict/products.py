@@ -133,6 +133,15 @@ def facts_of(prediction: Prediction) -> Plain:
     return facts | image_facts(prediction)
 
 
+def raster_facts(outputs: Outputs) -> Plain:
+    """Returns how to read the depth files of a raster, which hold depth as it is, by folder."""
+    return {
+        folder: {"scale": 1.0, "offset": 0.0, "unit": depth_unit(outputs[name])}
+        for name, folder in folder_names(outputs).items()
+        if outputs[name].kind == "depth"
+    }
+
+
 def image_facts(prediction: Prediction) -> Plain:
     """Returns the outputs for the whole image: class and probability, or values."""
     facts: Plain = {}

@@ -91,8 +91,8 @@ class RasterPrediction:
         self._columns = tile_spans(max(width, self.tile[1]), self.tile[1])
         self._panels = [slice(left, min(left + PANEL, width)) for left in range(0, width, PANEL)]
         self._camera = camera and Camera(camera.K, self.tile).resized(self.input_size)
-        outputs = predictor.outputs_for(self._camera)
-        specs = [outputs[name] for name, file in files.items() if file.spec.kind == "depth"]
+        self.outputs = predictor.outputs_for(self._camera)
+        specs = [self.outputs[name] for name, file in files.items() if file.spec.kind == "depth"]
         is_relative = any(spec.depth_kind != "metric" for spec in specs)
         if is_relative and len(self._rows) * len(self._columns) > 1:
             fault = "relative depth has another scale in every window"

@@ -11,6 +11,7 @@ from tiny import call, small_model
 import dpt
 from dpt.data.formats import raster
 from dpt.data.formats.part import FilePart
+from dpt.evaluation.predictions import recorded_files
 from dpt.geometry import Camera
 from dpt.predict.inputs import part_of
 from dpt.predict.windows import RasterFile, RasterPrediction
@@ -275,3 +276,7 @@ def test_command_gives_the_focal_length_to_canonical_depth(tmp_path):
     with rasterio.open(out / "depth_tif/a.tif") as written:
         np.testing.assert_allclose(written.read(1), expected, rtol=1e-4)
     assert '"source": "given"' in (out / "predictions.jsonl").read_text()
+    assert '"unit": "metres"' in (out / "predictions.jsonl").read_text()
+    call("predict", str(tmp_path / "model"), str(path), "--out", str(tmp_path / "relative"))
+    recorded = recorded_files(tmp_path / "relative")
+    assert [file.coding.kind for file in recorded.values()] == ["up_to_scale"]
