@@ -163,3 +163,12 @@ def test_camera_file_that_opencv_writes(tmp_path, caplog, suffix):
     storage.release()
     np.testing.assert_array_equal(CameraFile(path).camera("photo", SIZE).K, K)
     assert not caplog.records
+
+
+@pytest.mark.parametrize(("cx", "is_told"), [(20, False), (45, True)], ids=["upright", "unturned"])
+def test_camera_file_of_a_photo_before_it_is_turned_warns(tmp_path, caplog, cx, is_told):
+    file = tmp_path / "K.txt"
+    file.write_text(f"50 0 {cx} 0 50 28 0 0 1")
+    for _ in range(2):
+        assert CameraFile(file).camera("a.jpg", (57, 40)).K[0, 2] == cx
+    assert [r.args == (file,) for r in caplog.records] == [True] * is_told

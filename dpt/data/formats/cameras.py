@@ -126,6 +126,9 @@ class CameraFile:
         height, width = stated.size or size
         if (height, width) != size:
             _say(f"{self.path}: scaled from {width}x{height} to {size[1]}x{size[0]} pixels")
+        cx, cy = camera.K[:2, 2]
+        if not (0 <= cx < size[1] and 0 <= cy < size[0]):
+            _warn_of_centre(self.path)
         return camera
 
     def read(self) -> Mapping[str, StatedCamera]:
@@ -219,6 +222,16 @@ def _of_colmap(lines: Sequence[str], path: Path) -> StatedCamera:
     *focal, cx, cy = numbers[:count]
     intrinsics = focal[0], focal[-1], cx - 0.5, cy - 0.5
     return StatedCamera.parse(intrinsics, path, (int(height), int(width)))
+
+
+@cache
+def _warn_of_centre(path: Path) -> None:
+    """Warns once that a principal point is outside its image, which is right for crops alone."""
+    log.warning(
+        "%s: cx, cy is outside the image: is K that of a larger image, or of a photo before its "
+        "EXIF tags turn it?",
+        path,
+    )
 
 
 def _warn_of_distortion(path: Path) -> None:
