@@ -141,6 +141,10 @@ class FieldOfViewObjective(Objective):
         loss = torch.where(is_known, error, 0.0).abs().mean()
         return {"loss_fov": self.weight * loss}
 
+    def distil(self, output: HeadOutput, teacher: Tensor, temperature: float) -> Tensor:
+        """Returns the loss, with the teacher's angle in place of the true one."""
+        return self.weight * torch.deg2rad(output.tensor.float() - teacher).abs().mean()
+
     def ground_truth(self, batch: Batch, k: int) -> tuple[Tensor, ...]:
         return (batch["fov"][k : k + 1],)
 

@@ -41,6 +41,9 @@ def test_fov_loss_and_score_of_known_cameras_alone():
     assert loss.item() == pytest.approx(2 * np.radians(10 + 5) / 3, rel=1e-5)
     loss.backward()
     assert (torch.sign(prediction.grad) == torch.tensor([1.0, 0.0, -1.0])).all()
+    teacher = torch.tensor([70.0, 60.0, 50.0])
+    taught = objective.distil(HeadOutput(prediction), teacher, temperature=1.0)
+    assert taught.item() == pytest.approx(loss.item(), rel=1e-5)
     objective.update(HeadOutput(prediction), batch)
     assert objective.compute() == {"fov_error": pytest.approx(7.5, rel=1e-5)}
 
