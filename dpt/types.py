@@ -386,6 +386,11 @@ class OutputSpec:
         return next(kind for kind, unit in DEPTH_UNITS.items() if unit == self.unit)
 
     @property
+    def has_metres(self) -> bool:
+        """Whether the values are depth in metres, of every camera."""
+        return (self.kind, self.unit, self.canonical_focal) == ("depth", "m", None)
+
+    @property
     def is_inverse_depth(self) -> bool:
         """Whether larger values are nearer."""
         return self.kind == "depth" and self.depth_kind == "relative"

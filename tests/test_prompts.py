@@ -5,7 +5,7 @@ import pytest
 import torch
 from photos import TINY, photo_of, save_photo, tiny
 from PIL import Image
-from tiny import ON_CPU, call
+from tiny import ON_CPU, call, small_model
 
 import dpt
 from dpt.data import EvalTransform, TrainTransform, collate_eval, collate_train
@@ -199,6 +199,24 @@ def test_prompt_layers_learn_from_their_first_step(untrained):
     decoder = untrained.decoder
     weights = [decoder.prompt_gate.weight, *(layer.conv3.weight for layer in decoder.prompt_layers)]
     assert all(weight.grad.abs().sum() > 0 for weight in weights)
+
+
+HEADS_READING_PROMPTS = {
+    "metric": {"kind": "metric", "max_depth": 10.0},
+    "up_to_scale": {"kind": "up_to_scale"},
+    "canonical": {"kind": "metric", "activation": "exp", "canonical_focal": 300.0},
+}
+
+
+@pytest.mark.parametrize("kind", HEADS_READING_PROMPTS)
+def test_every_trained_parameter_gets_a_gradient_without_points(kind):
+    """A process without prompts, too, gives DDP the gradients for which the others wait."""
+    heads = {"depth": HEADS_READING_PROMPTS[kind]}
+    model = small_model(heads=heads, decoder={"prompts": True}).train()
+    model(torch.randn(2, 3, 64, 64), raw=True)["depth"].tensor.sum().backward()
+    trained = {name: p.grad for name, p in model.named_parameters() if p.requires_grad}
+    assert [name for name, gradient in trained.items() if gradient is None] == []
+    assert ("decoder.prompt_gate.weight" in trained) == (kind == "metric")
 
 
 def test_weights_without_prompts_start_a_model_with_prompts(tmp_path):

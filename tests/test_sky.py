@@ -8,6 +8,7 @@ from tiny import small_model
 import dpt
 from dpt.data import ScenesDataset, TrainTransform, collate_train
 from dpt.objectives import DepthObjective
+from dpt.training.task import Task
 from dpt.types import DepthMaps, HeadOutput, Mixed
 
 HEADS = {"depth": {"kind": "metric", "max_depth": 10.0, "sky": "sigmoid"}}
@@ -89,6 +90,17 @@ def test_train_batch_tells_what_is_outside_the_image(zoom):
     else:
         assert torch.equal(batch["inside"], (batch["image"] == 7).all(dim=1))
         assert batch["inside"].float().mean(dim=(1, 2)).tolist() == [1, 0.25]
+
+
+@pytest.mark.parametrize("sky_from", [None, "invalid"])
+def test_sky_that_nothing_trains_is_frozen(sky_from):
+    model = small_model(heads=HEADS)
+    objective = DepthObjective(max_depth=10.0, sky_from=sky_from)
+    Task(model=model, objectives={"depth": objective})
+    frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
+    layers = ("conv2.weight", "conv2.bias", "conv3.weight", "conv3.bias")
+    expected = {f"heads.depth.branches.sky.{layer}" for layer in layers}
+    assert frozen == (set() if sky_from else expected)
 
 
 def test_sky_class_is_that_of_the_data():

@@ -115,8 +115,7 @@ class Features:
 
     def corrected(self, prediction: HeadPrediction, spec: OutputSpec) -> HeadPrediction:
         """Returns a prediction of metres corrected by sparse depth, others as they are."""
-        has_metres = (spec.kind, spec.unit, spec.canonical_focal) == ("depth", "m", None)
-        if self.prompts is None or self.gate is None or not has_metres:
+        if self.prompts is None or self.gate is None or not spec.has_metres:
             return prediction
         depth, *others = tensors_in(prediction)
         return spec.join([corrected(depth, self.prompts, self.gate), *others])

@@ -45,6 +45,13 @@ class Network(nn.Module):
         self.decoder = decoder
         self.heads = cast(MutableMapping[str, Head], nn.ModuleDict(heads))
         self.decoders = cast(MutableMapping[str, Decoder], nn.ModuleDict(decoders))
+        for name, module in self.named_decoders().items():
+            readers = [
+                k for k in heads if (f"decoders.{k}" if k in decoders else "decoder") == name
+            ]
+            if module.prompt_gate is not None:  # DDP waits for gradients of what is not frozen
+                is_used = any(heads[k].output.has_metres for k in readers)
+                module.prompt_gate.requires_grad_(is_used)
 
     @property
     def outputs(self) -> dict[str, OutputSpec]:
@@ -149,6 +156,8 @@ class Network(nn.Module):
         self._check(images)
         padded, window = self.pad(images)
         size = (padded.shape[-2], padded.shape[-1])
+        if prompts is None and self.training and self.takes_prompts:
+            prompts = images.new_zeros((len(images), *images.shape[-2:]))  # all ranks train alike
         if prompts is not None:
             self._check_prompts(prompts, images)
             given = prompts

@@ -120,6 +120,9 @@ class Objective(Student, ABC):
         """Changes normalised images (B, 3, H, W), or adds labels; ``step`` is 0 in evaluation."""
         return inputs, batch
 
+    def freeze_untrained(self, head: nn.Module) -> None:
+        """Freezes layers of the head that no loss trains: DDP waits for gradients of others."""
+
     def add_outputs(self, head: nn.Module, output: HeadOutput, batch: Batch) -> HeadOutput:
         """Adds what the head computes from labels, such as embeddings of captions."""
         return output

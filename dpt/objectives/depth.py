@@ -191,6 +191,12 @@ class DepthObjective(Objective):
             count = f"{len(missing)} of the {len(samples)} training images that were read"
             yield f"{count} have no camera, so that their metres are not trained: {few(missing)}"
 
+    def freeze_untrained(self, head: nn.Module) -> None:
+        is_trained = {"sky": self.sky_from, "log_variance": self.variance_loss}
+        for name, parameter in head.named_parameters():
+            if any(m is None and name.startswith(f"branches.{k}.") for k, m in is_trained.items()):
+                parameter.requires_grad_(False)
+
     def add_outputs(self, head: nn.Module, output: HeadOutput, batch: Batch) -> HeadOutput:
         """Makes canonical depth metres of the cameras; images without one keep their values."""
         if self.canonical_focal is None:

@@ -74,6 +74,7 @@ class Task(L.LightningModule):
         self.objectives = cast(MutableMapping[str, Objective], nn.ModuleDict(objectives))
         for objective in objectives.values():
             objective.resize = model.preprocessing.output_interpolation
+            objective.freeze_untrained(model.heads[objective.head])
         self.teacher = teacher or Teacher()
         self.teacher.setup(model, objectives)
         self.optimizer_factory = optimizer
