@@ -197,6 +197,13 @@ def test_export_states_the_focal_length(model):
     assert json.loads(metadata["outputs"])["depth"]["canonical_focal"] == 300.0
 
 
+def test_export_of_a_calibrated_model_states_no_focal_length(model, monkeypatch):
+    monkeypatch.setattr(model, "calibration", Calibration(scale=2.0, space="depth"))
+    graph = Graph.of(model, tasks=(), with_preprocessing=False)
+    stated = json.loads(describe(model, graph, size=None)["outputs"])["depth"]
+    assert (stated["canonical_focal"], stated["unit"]) == (None, "relative depth")
+
+
 def test_bounded_head_has_a_range_in_metres():
     heads = {"depth": {"kind": "metric", "max_depth": 10.0, "canonical_focal": 100.0}}
     predictor = dpt.Predictor(small_model(heads=heads))

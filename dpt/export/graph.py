@@ -17,7 +17,7 @@ from dpt.model import DPT
 from dpt.nn import Network
 from dpt.nn.inference import optimized
 from dpt.torch_internals import drop_guards, oblivious_sizes
-from dpt.types import Preprocessing, tensor_specs, tensors_of
+from dpt.types import DEPTH_UNITS, Preprocessing, tensor_specs, tensors_of
 from dpt.validation import Plain, to_plain
 
 Shape = tuple[int, int, int]  # of an input: number of images, height, width
@@ -110,12 +110,16 @@ def describe(model: DPT, graph: Graph, *, size: tuple[int, int] | None) -> dict[
         form = "uint8 (batch, height, width, 3): RGB, normalised inside"
     else:
         form = f"float32 (batch, height, width, {count}): bands, normalised inside"
+    outputs = {name: replace(spec, record=None) for name, spec in graph.model.outputs.items()}
+    for name, spec in outputs.items():
+        if spec.canonical_focal is not None and model.calibration is not None:
+            # the calibration is of the output as it is, and takes the place of the focal length
+            unit = DEPTH_UNITS["up_to_scale"]
+            outputs[name] = replace(spec, canonical_focal=None, unit=unit)
     metadata: Plain = {
         "dpt_version": dpt.__version__,
         "model": model.config.name,
-        "outputs": {
-            name: asdict(replace(spec, record=None)) for name, spec in graph.model.outputs.items()
-        },
+        "outputs": {name: asdict(spec) for name, spec in outputs.items()},
         "input": form,
         "input_size": list(size) if size else "any",
         "resize": f"before the input: {rule.resize} image_size, {rule.interpolation}",
