@@ -9,6 +9,7 @@ from tiny import ON_CPU, call, small_model
 
 import dpt
 from dpt.data import EvalTransform, TrainTransform, collate_eval, collate_train
+from dpt.data.shards.samples import decode_sample, encode_sample
 from dpt.data.view import view_points
 from dpt.geometry import View, Window
 from dpt.nn.prompts import corrected, spread
@@ -199,6 +200,14 @@ def test_prompt_layers_learn_from_their_first_step(untrained):
     decoder = untrained.decoder
     weights = [decoder.prompt_gate.weight, *(layer.conv3.weight for layer in decoder.prompt_layers)]
     assert all(weight.grad.abs().sum() > 0 for weight in weights)
+
+
+def test_prompt_is_packed_with_its_sample():
+    prompt = np.zeros((8, 12), np.float32)
+    prompt[2, 3] = 1.7
+    sample = {"image": np.zeros((16, 24, 3), np.uint8), "prompt": prompt}
+    decoded = decode_sample(encode_sample(sample), source="shard")
+    np.testing.assert_array_equal(decoded["prompt"], prompt)
 
 
 HEADS_READING_PROMPTS = {

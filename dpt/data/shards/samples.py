@@ -2,7 +2,7 @@
 
 The image keeps the bytes of its own file; bands are a compressed float32 array. Class ids become an
 8-bit PNG, object ids a 16-bit one, depth a compressed float32 array with 0 where it is invalid,
-normals another one. Scalars, the run lengths of masks and the camera are stored as JSON.
+normals and sparse depth others. Scalars, run lengths of masks and the camera are stored as JSON.
 """
 
 import json
@@ -39,7 +39,7 @@ class _Scalars:
 
 _SCALARS = TypeAdapter(_Scalars)
 _BANDS = "image.npz"
-_NO_IMAGES = ("labels.png", "objects.png", "depth.npz", "normals.npz", "json")
+_NO_IMAGES = ("labels.png", "objects.png", "depth.npz", "normals.npz", "prompt.npz", "json")
 
 
 def encode_sample(sample: Sample) -> dict[str, bytes]:
@@ -70,6 +70,8 @@ def encode_sample(sample: Sample) -> dict[str, bytes]:
         files["depth.npz"] = _npz(depth=depth)
     if "normals" in sample:
         files["normals.npz"] = _npz(normals=sample["normals"])
+    if "prompt" in sample:
+        files["prompt.npz"] = _npz(prompt=sample["prompt"])
     scalars = {k: value for k, value in sample.items() if k in _Scalars.__annotations__}
     text = json.dumps(scalars, default=lambda array: array.tolist())
     return {**files, "json": text.encode()}
@@ -114,6 +116,9 @@ def decode_sample(files: Mapping[str, bytes], *, source: str) -> Sample:
     if "normals.npz" in files:
         path = f"{source}.normals.npz"
         sample["normals"] = arrays.read_numpy(path, data=files["normals.npz"])
+    if "prompt.npz" in files:
+        path = f"{source}.prompt.npz"
+        sample["prompt"] = arrays.read_numpy(path, data=files["prompt.npz"])
     return sample
 
 
