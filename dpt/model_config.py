@@ -159,6 +159,13 @@ class ModelConfig:
                     f"model.heads.{name}: its OutputSpec has the name {head.output.name!r}, where "
                     f"register_head has {name!r}: use the same one"
                 )
+            takes_prompts = own.get(name, self.decoder).prompts
+            if takes_prompts and head.output.canonical_focal is not None:
+                raise ValueError(
+                    f"model.heads.{name}.canonical_focal cannot be combined with "
+                    "model.decoder.prompts, which are metres of the image's own camera: leave one "
+                    "out"
+                )
             if name in own and not head.uses_decoder:
                 fault = "this head reads the encoder's tokens, and no decoder"
                 raise ValueError(f"model.heads.{name}.decoder: {fault}: leave it out")

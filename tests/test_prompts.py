@@ -348,3 +348,9 @@ def test_run_with_prompts_is_scored_on_other_pixels(train, tmp_path, metrics, re
     call("evaluate", run, folder, "protocol.flip=true", "protocol.window=[16,16]", *ON_CPU)
     scales = ("protocol.scales=[0.5,1]", f"run_dir={tmp_path / 'scales'}")
     assert "protocol.scales" in refused(call, "evaluate", run, *scales, *ON_CPU)
+
+
+def test_prompts_of_canonical_depth_are_refused():
+    head = {"kind": "metric", "activation": "exp", "canonical_focal": 300.0}
+    with pytest.raises(ValueError, match=r"canonical_focal.*decoder\.prompts"):
+        dpt.create_model("dpt_tiny", heads={"depth": head}, prompts=True)
