@@ -213,7 +213,6 @@ def test_prompt_is_packed_with_its_sample():
 HEADS_READING_PROMPTS = {
     "metric": {"kind": "metric", "max_depth": 10.0},
     "up_to_scale": {"kind": "up_to_scale"},
-    "canonical": {"kind": "metric", "activation": "exp", "canonical_focal": 300.0},
 }
 
 
