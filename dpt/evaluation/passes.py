@@ -61,7 +61,12 @@ def objectives_of(
             f"nothing to score: the checkpoint predicts {', '.join(outputs)}, "
             f"the data gives {given}{hint}"
         )
-    is_for_depth = protocol.rules or protocol.depth_notes() != Protocol().depth_notes()
+    if protocol.rules and not any(objective.has_rules for objective in objectives.values()):
+        raise ValueError(
+            f"protocol={protocol.name} scores depth and segmentation by rules of other projects, "
+            f"but only {', '.join(objectives)} is scored: choose another protocol, such as whole"
+        )
+    is_for_depth = protocol.depth_notes() != Protocol().depth_notes()
     if is_for_depth and all(objective.target != "depth" for objective in objectives.values()):
         raise ValueError(
             f"protocol={protocol.name} says how depth is scored, but only {', '.join(objectives)} "

@@ -55,6 +55,7 @@ class Objective(Student, ABC):
         dense: whether there is a prediction for each pixel, or one for each image.
         views: smallest number of views (``augment.views``) that the loss compares; 0 if the head is
             trained on the images themselves.
+        has_rules: whether rules of other projects can score it (``protocol=all``).
         resize: how predictions get the size of their labels, see :class:`dpt.metrics.Protocol`.
         metrics: updated with a prediction and the labels.
         weight: factor of the loss.
@@ -71,6 +72,7 @@ class Objective(Student, ABC):
     views: ClassVar[int] = 0
     resize: OutputResize = "bilinear_aligned"
     compares_mirrored: bool = False
+    has_rules: ClassVar[bool] = False
     metrics: SumMetric
     more_targets: Sequence[Target] = ()
 

@@ -81,6 +81,7 @@ class DepthObjective(Objective):
     head = "depth"
     target = "depth"
     takes_pseudo_labels = True
+    has_rules = True
     metrics: DepthMetrics
 
     def __init__(

@@ -1,16 +1,19 @@
 """Semantic segmentation."""
 
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dpt.data.base import Dataset
 from dpt.functional import chunked_argmax, upsample
 from dpt.losses.masks import SetLoss
 from dpt.losses.segmentation import CrossEntropyLoss, softened_divergence
+from dpt.metrics.protocols import Protocol
+from dpt.metrics.rules.metric import SegmentationRuleMetrics
 from dpt.metrics.segmentation import SegmentationMetrics
 from dpt.objectives.base import PixelClassObjective, mean_predictions, nearest
 from dpt.segments import segments_of
@@ -44,6 +47,7 @@ class SegmentationObjective(PixelClassObjective):
     head = "segmentation"
     target = "labels"
     takes_pseudo_labels = True
+    has_rules = True
     metrics: SegmentationMetrics
 
     def __init__(
@@ -75,6 +79,14 @@ class SegmentationObjective(PixelClassObjective):
         if kind == "masks":
             self.set_loss = set_loss or SetLoss()
             self.set_loss.pixel_loss = self.loss
+
+    @classmethod
+    def from_output(cls, output: OutputSpec, data: Dataset, protocol: Protocol) -> Self:
+        objective = super().from_output(output, data, protocol)
+        if protocol.rules:
+            names = objective.metrics.class_names
+            objective.metrics = SegmentationRuleMetrics(len(names), names)
+        return objective
 
     def losses(self, output: HeadOutput, batch: Batch) -> dict[str, Tensor]:
         labels = batch["labels"]

@@ -3,7 +3,8 @@
 ``rule_numbers.json`` holds what the originals computed on them, each by its own code at the commit
 that stands there, with float32 in it replaced by float64; of MiDaS's gist by a copy of it. null is
 NaN, or for a whole image: left out. BTS and the KITTI devkit, which is C++, are written down here
-from their source.
+from their source. Rules for segmentation are compared on the arrays of ``class_arrays`` in the same
+way, with ``class_rule_numbers.json``; torchmetrics runs itself.
 """
 
 from __future__ import annotations
@@ -15,23 +16,28 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from benchmarks import rule_arrays
+from benchmarks.class_arrays import CASES as CLASS_CASES
+from benchmarks.class_arrays import K, class_arrays, class_counts
 from benchmarks.originals import bts_errors
 from benchmarks.timing import markdown
+from torchmetrics.classification import MulticlassJaccardIndex
 
-from dpt.metrics.rules import RULES, DepthImage, DepthRule
+from dpt.metrics.rules import RULES, SEGMENTATION_RULES, DepthImage, DepthRule, Rule
 from dpt.types import DepthKind
 
 REASONS = {
+    "pytorch_encoding": "without predictions of no class, which it cannot read",
     "moge_affine": "without equal predictions, where the original misses its minimum",
 }
 """Why a rule is compared on fewer arrays."""
 
 
 class Row(NamedTuple):
-    """A rule beside its original on one image; None: the image is left out."""
+    """A rule beside its original on one image, or data set; None: the image is left out."""
 
-    rule: DepthRule
+    rule: Rule
     original: str
     case: str
     ours: np.ndarray | None
@@ -129,12 +135,38 @@ def rows() -> Iterator[Row]:
             yield _row(rule, entry["original"], case, entry["kind"], theirs)
 
 
+def torchmetrics_miou(case: str) -> float:
+    """Returns the mIoU of torchmetrics; NaN if it raises, as for predictions of no class."""
+    metric = MulticlassJaccardIndex(K, average="macro", ignore_index=255)
+    try:
+        for prediction, labels in class_arrays(case):
+            metric.update(torch.from_numpy(prediction).long(), torch.from_numpy(labels).long())
+    except RuntimeError:
+        return np.nan
+    return metric.compute().item()
+
+
+def class_rows() -> Iterator[Row]:
+    """Yields each rule for segmentation on each data set."""
+    totals = {case: class_counts(case) for case in CLASS_CASES}
+    rule: Rule = SEGMENTATION_RULES["torchmetrics"]
+    for case, total in totals.items():
+        theirs = np.array([torchmetrics_miou(case)])
+        yield Row(rule, rule.original, case, rule.finish(total), theirs)
+    for entry in json.loads(Path(__file__).with_name("class_rule_numbers.json").read_text()):
+        rule = SEGMENTATION_RULES[entry["rule"]]
+        assert tuple(entry["scores"]) == rule.scores
+        for case, values in entry["images"].items():
+            ours, theirs = rule.finish(totals[case]), np.array(values, dtype=float)
+            yield Row(rule, entry["original"], case, ours, theirs)
+
+
 def run(arguments: list[str]) -> None:
     """Prints the table of all rules."""
     if arguments:
         raise SystemExit("python tests/benchmarks rules: takes no arguments")
     by_rule: dict[str, list[Row]] = {}
-    for row in rows():
+    for row in [*rows(), *class_rows()]:
         by_rule.setdefault(row.rule.name, []).append(row)
     table = [
         [

@@ -6,8 +6,9 @@ import torch
 from benchmarks.rule_arrays import MAX_DEPTH, arrays, image
 
 from dpt.metrics import DepthMetrics, Protocol
-from dpt.metrics.rules import RULES
-from dpt.metrics.rules.metric import RuleMetrics
+from dpt.metrics.rules import RULES, SEGMENTATION_RULES
+from dpt.metrics.rules.metric import RuleMetrics, SegmentationRuleMetrics
+from dpt.objectives import SegmentationObjective
 
 CASES = ("smooth", "holes", "far", "empty")
 
@@ -79,6 +80,52 @@ def test_all_rules_reach_the_files_of_an_evaluation(
     assert "constant/val/marigold/abs_rel" not in values  # baselines are scored without rules
 
 
-def test_all_rules_are_refused_without_depth(tmp_path, files, score_files, refused):
-    (tmp_path / "labels").symlink_to(files / "labels")
-    assert "protocol=all" in refused(score_files, tmp_path / "run", tmp_path, "protocol=all")
+@pytest.fixture
+def label_files(tmp_path, files):
+    (tmp_path / "predictions").mkdir()
+    (tmp_path / "predictions/labels").symlink_to(files / "labels")
+    return tmp_path / "predictions"
+
+
+def test_all_rules_score_labels_alone(tmp_path, label_files, score_files, metrics):
+    run = score_files(tmp_path / "run", label_files, "protocol=all")
+    values = metrics(run)
+    assert values["val/mmsegmentation/miou"] == values["val/miou"]
+    assert values["val/mmsegmentation/mean_accuracy"] == values["val/mean_accuracy"]
+    assert values["val/pytorch_encoding/pixel_accuracy"] == values["val/pixel_accuracy"]
+    assert values["val/spread/miou"] == 0  # all three classes occur
+    assert values["ci95_low/cityscapes/miou"] <= values["val/cityscapes/miou"]
+    assert "constant/val/cityscapes/miou" not in values
+    assert SEGMENTATION_RULES["torchmetrics"].summary in (run / "report.html").read_text()
+
+
+def test_all_rules_score_depth_and_labels_in_two_tables(tmp_path, files, score_files, metrics):
+    run = score_files(tmp_path / "run", files, "protocol=all")
+    values = metrics(run)
+    assert values["val/bts/abs_rel"] == pytest.approx(values["val/abs_rel"], abs=1e-6)
+    assert values["val/evaluate/miou"] == values["val/miou"]
+    report = (run / "report.html").read_text()
+    assert RULES["marigold"].summary in report
+    assert SEGMENTATION_RULES["cityscapes"].summary in report
+
+
+def test_all_rules_of_classes_show_their_spread_and_no_predictions_of_no_class():
+    metric = SegmentationRuleMetrics(3)
+    metric.update(torch.tensor([[0, 0, 1, 255]]), torch.tensor([[0, 0, 1, 1]]))
+    scores = metric.scores()
+    table = metric.rule_table(scores)
+    rows = {row[0]: dict(zip(table.columns, row, strict=True)) for row in table.rows}
+    assert rows["mmsegmentation"]["miou"] == scores["miou"] == 0.75
+    assert rows["pytorch_encoding"]["miou"] == 0.5
+    assert rows["pytorch_encoding"]["absent class"] == "0"
+    assert np.isnan(rows["torchmetrics"]["miou"])
+    assert rows["torchmetrics"]["no class predicted"] == "refused"
+    assert rows["spread"]["miou"] == "0.5..0.75"
+    assert scores["spread/miou"] == 0.25
+
+
+def test_all_rules_are_refused_where_none_applies(
+    tmp_path, label_files, score_files, refused, monkeypatch
+):
+    monkeypatch.setattr(SegmentationObjective, "has_rules", False)
+    assert "protocol=all" in refused(score_files, tmp_path / "run", label_files, "protocol=all")

@@ -5,13 +5,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from benchmarks import rules
+from benchmarks.class_arrays import K, class_counts
 from benchmarks.rule_arrays import arrays, image
 from scipy.optimize import linprog
 
-from dpt.metrics.rules import RULES, fits
+from dpt.metrics.rules import RULES, SEGMENTATION_RULES, fits
 from dpt.metrics.rules.moge import nearest_in_cells
 
 ROWS = list(rules.rows())
+CLASS_ROWS = list(rules.class_rows())
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=lambda rule: rule.name)
@@ -66,6 +68,35 @@ def test_line_l1_leaves_a_line_through_many_equal_points():
 
 def test_least_squares_of_a_constant_prediction_is_the_mean():
     assert fits.least_squares(np.full(9, 0.1), np.arange(9.0)) == (0.0, 4.0)
+
+
+@pytest.mark.parametrize("rule", SEGMENTATION_RULES.values(), ids=lambda rule: rule.name)
+def test_segmentation_rule_equals_its_original(rule):
+    rows = [row for row in CLASS_ROWS if row.rule is rule]
+    assert {row.case for row in rows} >= {"absent", "only_predicted", "holes", "empty"}
+    for row in rows:
+        assert row.difference < 1e-6, (row.case, row.ours, row.theirs)
+
+
+@pytest.mark.parametrize("rule", SEGMENTATION_RULES.values(), ids=lambda rule: rule.name)
+def test_segmentation_rule_does_with_pixels_what_it_says(rule):
+    def miou(counts):
+        return rule.finish(counts)[rule.scores.index("miou")]
+
+    absent = np.pad(class_counts("all"), ((0, 1), (0, 0)))
+    absent = np.insert(absent, K, 0, axis=1)  # one more class that never occurs
+    factor = {"left out": 1, "0": K / (K + 1)}[rule.absent]
+    assert miou(absent) == pytest.approx(factor * miou(class_counts("all")))
+    one_missed = np.array([[3.0, 0, 1], [0, 4, 0]])
+    expected = {"wrong": (3 / 4 + 1) / 2, "refused": np.nan}[rule.no_class]
+    assert miou(one_missed) == pytest.approx(expected, nan_ok=True)
+
+
+def test_segmentation_rules_stand_in_the_guide():
+    guide = (Path(__file__).parents[2] / ".github/guide/evaluation.md").read_text()
+    for rule in SEGMENTATION_RULES.values():
+        cells = [f"`{rule.name}`", rule.absent, rule.no_class, rule.summary, rule.original]
+        assert f"| {' | '.join(cells)} |" in guide, rule.name
 
 
 def test_rules_stand_in_the_guide():

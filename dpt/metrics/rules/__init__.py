@@ -5,17 +5,30 @@ A file for each project; a class with a ``name`` is added to ``RULES``, outside 
 
 from dpt.metrics.rules import (
     bts,
+    cityscapes,
     depth_anything,
     depth_estimation,
     dino,
+    huggingface,
     kitti,
     marigold,
     metric3d,
     midas,
+    mmsegmentation,
     moge,
+    pytorch_encoding,
+    torchmetrics,
     ultralytics,
     unidepth,
 )
 from dpt.metrics.rules.base import RULES, DepthImage, DepthRule, Rule
+from dpt.metrics.rules.classes import SEGMENTATION_RULES, SegmentationRule
 
-__all__ = ["RULES", "DepthImage", "DepthRule", "Rule"]
+__all__ = [
+    "RULES",
+    "SEGMENTATION_RULES",
+    "DepthImage",
+    "DepthRule",
+    "Rule",
+    "SegmentationRule",
+]

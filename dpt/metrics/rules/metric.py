@@ -11,9 +11,13 @@ from dpt.metrics.base import RuleTable
 from dpt.metrics.depth import DepthMetrics
 from dpt.metrics.protocols import Protocol
 from dpt.metrics.rules.base import RULES, DepthImage
+from dpt.metrics.rules.classes import SEGMENTATION_RULES
+from dpt.metrics.rules.table import scores_by_rule, spreads, table_of
+from dpt.metrics.segmentation import SegmentationMetrics
 from dpt.types import DepthKind
 
 SHARED = ("abs_rel", "rmse", "silog", "delta1")
+SHARED_BY_CLASSES = ("miou", "mean_accuracy", "pixel_accuracy")
 """Scores that have a column of their own in the table of rules."""
 
 
@@ -83,40 +87,53 @@ class RuleMetrics(DepthMetrics):
         ends = np.cumsum([2 + len(rule.scores) for rule in self.rules])
         totals = np.split(self.sums.cpu().numpy(), ends[:-1])
         measured = int(self.measured)
-        scores: dict[str, float] = {}
+        scores = scores_by_rule(self.rules, totals)
         for rule, total in zip(self.rules, totals, strict=True):
-            with np.errstate(all="ignore"):
-                values = rule.finish(total).tolist()
-            scores |= {f"{rule.name}/{k}": v for k, v in zip(rule.scores, values, strict=True)}
             left_out = 100 * (1 - total[0] / measured) if measured else math.nan
             scores[f"{rule.name}/left_out"] = left_out
-        for name in SHARED:
-            finite = self._finite(name, scores)
-            scores[f"spread/{name}"] = max(finite) - min(finite) if finite else math.nan
+        scores |= spreads(self.rules, SHARED, scores)
         tensors = torch.tensor(list(scores.values()), dtype=torch.float64).unbind()
         return super().compute() | dict(zip(scores, tensors, strict=True))
 
     def drop_rules(self) -> None:
         self.rules = []
 
-    def _finite(self, score: str, scores: Mapping[str, float]) -> list[float]:
-        """Returns the finite values of a score by all rules that report it."""
-        values = [scores.get(f"{rule.name}/{score}", math.nan) for rule in self.rules]
-        return [value for value in values if math.isfinite(value)]
+    def rule_table(self, scores: Mapping[str, float]) -> RuleTable:
+        facts: dict[str, list[str | float]] = {
+            "fitted": [rule.fitted or "nothing" for rule in self.rules],
+            "left out, %": [scores[f"{rule.name}/left_out"] for rule in self.rules],
+        }
+        return table_of(self.rules, SHARED, scores, facts)
+
+
+class SegmentationRuleMetrics(SegmentationMetrics):
+    """The scores of :class:`SegmentationMetrics`, and ``<rule>/<score>`` of every rule.
+
+    ``spread/<score>`` is the largest value of a score minus the smallest.
+
+    Args:
+        num_classes, class_names: see :class:`SegmentationMetrics`.
+    """
+
+    def __init__(self, num_classes: int, class_names: Sequence[str] = ()) -> None:
+        super().__init__(num_classes, class_names)
+        self.rules = list(SEGMENTATION_RULES.values())
+
+    def compute(self) -> dict[str, Tensor]:
+        """Returns scalars by name, NaN if nothing was counted."""
+        counts = self.confusion.cpu().numpy().astype(np.float64)
+        scores = scores_by_rule(self.rules, [counts] * len(self.rules))
+        if self.rules:
+            scores |= spreads(self.rules, SHARED_BY_CLASSES, scores)
+        tensors = torch.tensor(list(scores.values()), dtype=torch.float64).unbind()
+        return super().compute() | dict(zip(scores, tensors, strict=True))
+
+    def drop_rules(self) -> None:
+        self.rules = []
 
     def rule_table(self, scores: Mapping[str, float]) -> RuleTable:
-        rows: list[tuple[str | float, ...]] = []
-        for rule in self.rules:
-            values = {name: scores[f"{rule.name}/{name}"] for name in rule.scores}
-            more = [f"{name} {value:.4g}" for name, value in values.items() if name not in SHARED]
-            shared = [values.get(name, math.nan) for name in SHARED]
-            left_out = scores[f"{rule.name}/left_out"]
-            fitted = rule.fitted or "nothing"
-            rows.append((rule.name, fitted, left_out, *shared, ", ".join(more), rule.summary))
-        spreads = []
-        for name in SHARED:
-            finite = self._finite(name, scores)
-            spreads.append(f"{min(finite):.3g}..{max(finite):.3g}" if finite else "-")
-        rows.append(("spread", "", math.nan, *spreads, "", ""))
-        columns = ("rule", "fitted", "left out, %", *SHARED)
-        return RuleTable((*columns, "further scores", "what it does"), rows)
+        facts = {
+            "absent class": [rule.absent for rule in self.rules],
+            "no class predicted": [rule.no_class for rule in self.rules],
+        }
+        return table_of(self.rules, SHARED_BY_CLASSES, scores, facts)
