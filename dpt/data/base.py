@@ -108,7 +108,10 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
         """Fills the caches, if there are any, before worker processes are forked."""
 
     def name(self, index: int) -> str:
-        """Returns what messages call a sample, usually its image's path."""
+        """Returns what messages call a sample, usually its image's path.
+
+        By default the whole sample is read for it; evaluation asks for the names of all samples.
+        """
         return self[index].get("name", f"sample {index}")
 
     def files(self, index: int) -> Files | None:

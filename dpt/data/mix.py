@@ -89,6 +89,10 @@ class MixDataset(Dataset):
         sample["index"] = index
         return sample
 
+    def name(self, index: int) -> str:
+        number, _, index_in_set = self.locate(0, index)
+        return self.sets[number].name(index_in_set)
+
     def check(self, sample: Sample) -> None:
         """Does nothing: :meth:`draw` lets the sample's own set check it."""
 

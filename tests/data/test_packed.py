@@ -19,6 +19,7 @@ from dpt.data import (
     ImageTableDataset,
     MixDataset,
     PackedDataset,
+    ScenesDataset,
 )
 from dpt.data.shards.pack import pack_split
 from dpt.data.shards.samples import decode_sample, encode_sample
@@ -184,6 +185,20 @@ def shards(tree, tmp_path_factory):
     folder = tmp_path_factory.mktemp("shards")
     pack(folder_set(tree), folder)
     return folder
+
+
+def test_names_are_those_of_the_samples_and_read_none(tmp_path, monkeypatch):
+    def refuse(*args):
+        raise AssertionError("the sample was read")
+
+    scenes = ScenesDataset(length=3, split="val")
+    pack(scenes, tmp_path)
+    sets = {"shards": lambda split: packed(tmp_path), "scenes": lambda split: scenes}
+    mix = MixDataset(sets=sets, split="val")
+    expected = [mix[index]["name"] for index in range(len(mix))]
+    monkeypatch.setattr(ScenesDataset, "__getitem__", refuse)
+    monkeypatch.setattr("dpt.data.shards.packed.decode_sample", refuse)
+    assert [mix.name(index) for index in range(len(mix))] == expected
 
 
 def test_packed_sets_in_a_mix(shards, tree):

@@ -148,7 +148,7 @@ def test_instances_score_as_pycocotools_scores_them(folder, train, scores, tmp_p
             results.append(
                 {
                     "image_id": index + 1,
-                    "category_id": val.categories[int(k)].id,
+                    "category_id": truth.getCatIds()[int(k)],
                     "segmentation": code,
                     "score": float(value),
                 }

@@ -55,8 +55,8 @@ def trees(tmp_path_factory) -> Path:
             )
             photo(f"camvid/images/{name}/{i}.png")
             save(f"camvid/masks/{name}/{i}.png", random.integers(0, 12, (40, 48)).astype(np.uint8))
-            photo(f"rgbd/images/{name}/{i}.png")
-            depth = random.integers(500, 9000, (40, 48)).astype(np.uint16)
+            photo(f"rgbd/images/{name}/{i}.png", (36, 48))  # the aspect of its intrinsics
+            depth = random.integers(500, 9000, (36, 48)).astype(np.uint16)
             save(f"rgbd/depth/{name}/{i}.png", depth)
     return root
 

@@ -108,8 +108,11 @@ class ScenesDataset(Dataset):
             caption=caption_of(self.class_id_names[class_id], labels, objects),
             K=camera.K,
             index=int(index),
-            name=f"scenes/{self.split}/{index:06d}",
+            name=self.name(index),
         )
+
+    def name(self, index: int) -> str:
+        return f"scenes/{self.split}/{index:06d}"
 
 
 def caption_of(kind: str, labels: np.ndarray, objects: np.ndarray) -> str:

@@ -20,7 +20,7 @@ from pydantic import Field, TypeAdapter
 from dpt.data.base import Dataset
 from dpt.data.datasets.download import fetch, verify
 from dpt.data.samplers import nearby_permutation
-from dpt.data.shards.samples import decode_sample
+from dpt.data.shards.samples import decode_name, decode_sample
 from dpt.files import MAX_BYTES, DataError, data_root, parse_as, read_bytes, required_file
 from dpt.types import DatasetInfo, Sample
 from dpt.validation import Count
@@ -95,6 +95,17 @@ class PackedDataset(Dataset):
         return self._ends[-1]
 
     def __getitem__(self, index: int) -> Sample:
+        files, source = self._read(index)
+        sample = decode_sample(files, source=source)
+        sample["index"] = index
+        return sample
+
+    def name(self, index: int) -> str:
+        files, source = self._read(index, only="json")
+        return decode_name(files, source=source) or f"sample {index}"
+
+    def _read(self, index: int, only: str | None = None) -> tuple[dict[str, bytes], str]:
+        """Returns the files of a sample, or one of them, and what messages call the sample."""
         if not 0 <= index < len(self):
             raise IndexError(f"index {index} is not in 0..{len(self) - 1}")
         number = bisect_right(self._ends, index)
@@ -104,11 +115,10 @@ class PackedDataset(Dataset):
             key, members = self._table(number, file)[position]
             files = {}
             for name, (start, length) in members.items():
-                file.seek(start)
-                files[name] = file.read(length)
-        sample = decode_sample(files, source=f"{self.root}/{shard.name}#{key}")
-        sample["index"] = index
-        return sample
+                if only in (None, name):
+                    file.seek(start)
+                    files[name] = file.read(length)
+        return files, f"{self.root}/{shard.name}#{key}"
 
     @property
     def available_indices(self) -> range:

@@ -95,14 +95,14 @@ def decode_sample(files: Mapping[str, bytes], *, source: str) -> Sample:
     if "labels.png" in files:
         sample["labels"] = _read_png(f"{source}.labels.png", files["labels.png"])
     height, width = sample.get("labels", sample["image"]).shape[:2]
+    scalars = _read_scalars(files, source)
     try:
-        scalars = vars(_SCALARS.validate_json(files["json"]))
-        for mask in scalars["masks"] or ():
+        for mask in scalars.masks or ():
             code = {"size": [height, width], "counts": mask.counts}
             encode_mask(code, (height, width))
     except (KeyError, ValueError):
-        raise DataError(f"{source}.json: missing or damaged: pack the data again") from None
-    sample.update(cast(Sample, {k: v for k, v in scalars.items() if v is not None}))
+        raise DataError(f"{source}.json: damaged masks: pack the data again") from None
+    sample.update(cast(Sample, {k: v for k, v in vars(scalars).items() if v is not None}))
     if "K" in sample:
         sample["K"] = np.array(sample["K"], np.float64)
     if "objects.png" in files:
@@ -120,6 +120,18 @@ def decode_sample(files: Mapping[str, bytes], *, source: str) -> Sample:
         path = f"{source}.prompt.npz"
         sample["prompt"] = arrays.read_numpy(path, data=files["prompt.npz"])
     return sample
+
+
+def decode_name(files: Mapping[str, bytes], *, source: str) -> str | None:
+    """Returns the name of a sample, if it has one; of its files only ``json`` is needed."""
+    return _read_scalars(files, source).name
+
+
+def _read_scalars(files: Mapping[str, bytes], source: str) -> _Scalars:
+    try:
+        return _SCALARS.validate_json(files["json"])
+    except (KeyError, ValueError):
+        raise DataError(f"{source}.json: missing or damaged: pack the data again") from None
 
 
 def _png(pixels: np.ndarray) -> bytes:
