@@ -7,12 +7,6 @@ class Cityscapes(SegmentationRule):
     """The class average of the benchmark's script; not its scores of categories and instances."""
 
     name = "cityscapes"
-    summary = (
-        "Averages IoU over the classes in ground truth or prediction; predictions on void pixels "
-        "do not count, void predictions are wrong."
-    )
-    original = (
-        "mcordts/cityscapesScripts cityscapesscripts/evaluation/evalPixelLevelSemanticLabeling.py"
-        ":228, 285"
-    )
+    summary = "As mmsegmentation: predictions on void pixels do not count, void ones are wrong."
+    original = "mcordts/cityscapesScripts evaluation/evalPixelLevelSemanticLabeling.py:228, 285"
     measures = IOU

@@ -10,10 +10,7 @@ class TorchMetrics(SegmentationRule):
     """The rule of ``MulticlassJaccardIndex(K, average="macro", ignore_index=255)``."""
 
     name = "torchmetrics"
-    summary = (
-        "Averages IoU over the classes in ground truth or prediction, and has no score if a "
-        "labelled pixel is predicted as no class."
-    )
+    summary = "As mmsegmentation, without a score if a labelled pixel is predicted as no class."
     original = "torchmetrics 1.9.0 functional/classification/jaccard.py:38: _jaccard_index_reduce"
     measures = IOU
     no_class = "refused"
