@@ -1,10 +1,14 @@
-"""Hugging Face's evaluate, by which examples of transformers score."""
+"""Hugging Face's evaluate, whose ``mean_iou`` users of transformers score by."""
 
 from dpt.metrics.rules.classes import IOU_AND_ACCURACIES, SegmentationRule
 
 
 class Evaluate(SegmentationRule):
-    """The rule of ``mean_iou`` with ``ignore_index=255`` and without ``nan_to_num``."""
+    """The rule of ``mean_iou`` with ``ignore_index=255``.
+
+    The example of transformers (``run_semantic_segmentation.py``) passes 0 instead: pixels of class
+    0 do not count, and predictions on pixels without a label (255) enlarge the unions.
+    """
 
     name = "evaluate"
     summary = "As mmsegmentation: nan_to_num changes the scores of single classes, not their mean."
