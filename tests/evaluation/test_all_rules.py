@@ -6,8 +6,9 @@ import torch
 from benchmarks.rule_arrays import MAX_DEPTH, arrays, image
 
 from dpt.metrics import DepthMetrics, Protocol
-from dpt.metrics.rules import RULES, SEGMENTATION_RULES
+from dpt.metrics.rules import RULES, SEGMENTATION_RULES, DepthImage
 from dpt.metrics.rules.metric import RuleMetrics, SegmentationRuleMetrics
+from dpt.metrics.rules.table import scores_by_rule, spreads
 from dpt.objectives import SegmentationObjective
 
 CASES = ("smooth", "holes", "far", "empty")
@@ -65,6 +66,35 @@ def test_all_rules_stand_in_one_table():
     values = values[np.isfinite(values)]
     assert scores["spread/delta1"] == pytest.approx(values.max() - values.min())
     assert rows["spread"]["delta1"] == f"{values.min():.3g}..{values.max():.3g}"
+
+
+def test_all_rules_are_compared_in_one_unit():
+    metric = filled()
+    scores = metric.scores()
+    stated = {rule.name: scores.get(f"{rule.name}/silog", np.nan) for rule in metric.rules}
+    percent = stated | {"depth_anything_metric": 100 * stated["depth_anything_metric"]}
+    for name in ("metric3d", "metric3d_median", "metric3d_global"):  # to base 10
+        percent[name] = 100 * np.log(10) * stated[name]
+    table = metric.rule_table(scores)
+    rows = {row[0]: dict(zip(table.columns, row, strict=True)) for row in table.rows}
+    for name, value in percent.items():
+        assert rows[name]["silog"] == pytest.approx(value, nan_ok=True), name
+    values = np.array(list(percent.values()))
+    values = values[np.isfinite(values)]
+    assert scores["spread/silog"] == pytest.approx(values.max() - values.min())
+    assert rows["spread"]["silog"] == f"{values.min():.3g}..{values.max():.3g}"
+    assert f"silog as stated {stated['metric3d']:.4g}" in rows["metric3d"]["further scores"]
+
+
+def test_spread_of_an_equal_error_is_zero_in_any_unit():
+    rules = [RULES[name] for name in ("bts", "metric3d")]
+    depth = np.full((20, 20), 2.0)
+    prediction = np.where(np.arange(20) % 2, 2.2, 1.8) * np.ones((20, 1))
+    maps = DepthImage(prediction, depth, np.ones((20, 20), dtype=bool))
+    scores = scores_by_rule(rules, [rule.sums(maps) for rule in rules])
+    assert scores["bts/silog"] == pytest.approx(100 * np.log(2.2 / 1.8) / 2)
+    assert scores["metric3d/silog"] == pytest.approx(np.log10(2.2 / 1.8) / 2)
+    assert spreads(rules, ["silog"], scores)["spread/silog"] == pytest.approx(0, abs=1e-6)
 
 
 def test_all_rules_reach_the_files_of_an_evaluation(

@@ -73,6 +73,8 @@ class Rule(ABC):
         original: the code that defines the rule.
         scores: names of the scores.
         fitted: what is fitted to the ground truth of each image; empty for nothing.
+        factors: by score, what turns it into the unit in which the table compares it with other
+            rules; scores that are not named are in that unit (silog: percent, natural logarithm).
     """
 
     name: ClassVar[str]
@@ -80,6 +82,7 @@ class Rule(ABC):
     original: ClassVar[str]
     scores: ClassVar[tuple[str, ...]]
     fitted: ClassVar[str] = ""
+    factors: ClassVar[Mapping[str, float]] = {}
 
     def finish(self, total: Floats) -> Floats:
         """Returns the scores (S,) from the sums over all images, NaN without any."""

@@ -1,5 +1,6 @@
 """Depth Anything V2, metric (Yang et al. 2024)."""
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from dpt.metrics.rules.base import DepthImage, DepthRule
@@ -18,6 +19,7 @@ class DepthAnythingMetric(DepthRule):
     original = "DepthAnything/Depth-Anything-V2 metric_depth/util/metric.py: eval_depth"
     min_pixels = 10
     errors: ClassVar[Errors] = {**EIGEN, "silog": lambda m: m.silog(weight=0.5)}
+    factors: ClassVar[Mapping[str, float]] = {"silog": 100.0}
 
     def counted(self, image: DepthImage) -> Mask:
         depth = image.depth

@@ -26,7 +26,7 @@ class RuleMetrics(DepthMetrics):
 
     The rules' scores are ``<rule>/<score>`` over the pixels inside the protocol's crop.
     ``<rule>/left_out`` is the percentage of measured pixels that do not count, and
-    ``spread/<score>`` the largest value of a score minus the smallest.
+    ``spread/<score>`` the largest value of a score minus the smallest, in one unit.
 
     Args:
         protocol, prediction_kind, all_pooled, uncertainties: see :class:`DepthMetrics`.

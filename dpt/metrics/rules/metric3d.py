@@ -1,6 +1,7 @@
 """Metric3D v2 (Hu et al. 2024): three columns for one prediction."""
 
 import math
+from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -35,6 +36,7 @@ class Metric3D(DepthRule):
         "silog": lambda m: m.silog() / math.log(10),
         "rmse_log": lambda m: math.sqrt(m.log_square) / math.log(10),
     }
+    factors: ClassVar[Mapping[str, float]] = {"silog": 100 * math.log(10)}
 
     def counted(self, image: DepthImage) -> Mask:
         return image.valid & (image.depth > self.min_depth)

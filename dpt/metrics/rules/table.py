@@ -20,16 +20,21 @@ def scores_by_rule(rules: Sequence[Rule], totals: Sequence[Floats]) -> dict[str,
     return scores
 
 
+def comparable(rule: Rule, score: str, scores: Mapping[str, float]) -> float:
+    """Returns a score in the unit that all rules share, NaN if the rule does not report it."""
+    return rule.factors.get(score, 1.0) * scores.get(f"{rule.name}/{score}", math.nan)
+
+
 def finite_scores(rules: Sequence[Rule], score: str, scores: Mapping[str, float]) -> list[float]:
-    """Returns the finite values of a score by all rules that report it."""
-    values = [scores.get(f"{rule.name}/{score}", math.nan) for rule in rules]
+    """Returns the finite values of a score by all rules that report it, in one unit."""
+    values = [comparable(rule, score, scores) for rule in rules]
     return [value for value in values if math.isfinite(value)]
 
 
 def spreads(
     rules: Sequence[Rule], shared: Sequence[str], scores: Mapping[str, float]
 ) -> dict[str, float]:
-    """Returns the largest minus the smallest value of each score, as ``spread/<score>``."""
+    """Returns the largest minus the smallest value, in one unit, as ``spread/<score>``."""
     by_score = {f"spread/{name}": finite_scores(rules, name, scores) for name in shared}
     return {key: max(v) - min(v) if v else math.nan for key, v in by_score.items()}
 
@@ -42,6 +47,9 @@ def table_of(
 ) -> RuleTable:
     """Returns a row for each rule, and one of the spread.
 
+    Columns of scores are in one unit; a score that its project states in another one stands among
+    the further scores as well.
+
     Args:
         shared: scores that have a column of their own.
         scores: ``<rule>/<score>``.
@@ -51,7 +59,8 @@ def table_of(
     for rule, *beside in zip(rules, *facts.values(), strict=True):
         values = {name: scores[f"{rule.name}/{name}"] for name in rule.scores}
         more = [f"{name} {value:.4g}" for name, value in values.items() if name not in shared]
-        columns = [values.get(name, math.nan) for name in shared]
+        more += [f"{name} as stated {values[name]:.4g}" for name in rule.factors]
+        columns = [comparable(rule, name, scores) for name in shared]
         rows.append((rule.name, *beside, *columns, ", ".join(more), rule.summary))
     ends = []
     for name in shared:
