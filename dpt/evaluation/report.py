@@ -88,7 +88,7 @@ def write_report(
         headlines=headlines,
         columns=["metric", "score", "95 % from", "to", "better", *baselines],
         scores=table,
-        rules=[(rules.columns, rules.texts()) for rules in result.rules],
+        rules=[(rules.columns, rules.texts(), rules.note) for rules in result.rules],
         blocks=str(result.blocks),
         classes=[_classes(confusion, result) for confusion in result.confusions],
         galleries=[

@@ -27,6 +27,8 @@ class RuleTable(NamedTuple):
 
     columns: tuple[str, ...]
     rows: list[tuple[str | float, ...]]
+    note: str
+    """What the columns mean, for the report."""
 
     def texts(self) -> list[list[str]]:
         """Returns the rows as text, NaN as a hyphen."""

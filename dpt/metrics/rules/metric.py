@@ -20,6 +20,16 @@ SHARED = ("abs_rel", "rmse", "silog", "delta1")
 SHARED_BY_CLASSES = ("miou", "mean_accuracy", "pixel_accuracy")
 """Scores that have a column of their own in the table of rules."""
 
+DEPTH_NOTE = (
+    "A score says nothing about what its rule fits to the ground truth of each image, nor about "
+    "the measured pixels that it leaves out. The largest depth and the crop are those of the "
+    "protocol."
+)
+CLASSES_NOTE = (
+    "An absent class is in neither ground truth nor prediction. No class is predicted by a 255 in "
+    "a file. Pixels without a label count in no rule."
+)
+
 
 class RuleMetrics(DepthMetrics):
     """Depth errors of a protocol, and those of every rule that can score this kind of prediction.
@@ -103,7 +113,7 @@ class RuleMetrics(DepthMetrics):
             "fitted": [rule.fitted or "nothing" for rule in self.rules],
             "left out, %": [scores[f"{rule.name}/left_out"] for rule in self.rules],
         }
-        return table_of(self.rules, SHARED, scores, facts)
+        return table_of(self.rules, SHARED, scores, facts, DEPTH_NOTE)
 
 
 class SegmentationRuleMetrics(SegmentationMetrics):
@@ -136,4 +146,4 @@ class SegmentationRuleMetrics(SegmentationMetrics):
             "absent class": [rule.absent for rule in self.rules],
             "no class predicted": [rule.no_class for rule in self.rules],
         }
-        return table_of(self.rules, SHARED_BY_CLASSES, scores, facts)
+        return table_of(self.rules, SHARED_BY_CLASSES, scores, facts, CLASSES_NOTE)

@@ -44,6 +44,7 @@ def table_of(
     shared: Sequence[str],
     scores: Mapping[str, float],
     facts: Mapping[str, Sequence[str | float]],
+    note: str,
 ) -> RuleTable:
     """Returns a row for each rule, and one of the spread.
 
@@ -54,6 +55,7 @@ def table_of(
         shared: scores that have a column of their own.
         scores: ``<rule>/<score>``.
         facts: a value for each rule, by column, in front of the scores.
+        note: what the columns mean.
     """
     rows: list[tuple[str | float, ...]] = []
     for rule, *beside in zip(rules, *facts.values(), strict=True):
@@ -67,4 +69,4 @@ def table_of(
         finite = finite_scores(rules, name, scores)
         ends.append(f"{min(finite):.3g}..{max(finite):.3g}" if finite else "-")
     rows.append(("spread", *[""] * len(facts), *ends, "", ""))
-    return RuleTable(("rule", *facts, *shared, "further scores", "what it does"), rows)
+    return RuleTable(("rule", *facts, *shared, "further scores", "what it does"), rows, note)
