@@ -1,0 +1,35 @@
+"""The documentation site: the guide, the pages it links to, and the API."""
+
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not all(map(find_spec, ["mkdocs", "material", "mkdocstrings"])),
+    reason='the site needs the extra "docs"',
+)
+def test_site_builds_without_warnings_and_every_link_has_a_target(tmp_path):
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", ".github/mkdocs.yml"]
+    done = subprocess.run([*command, "-d", tmp_path], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    pages = {p: p.read_text() for p in tmp_path.rglob("*.html") if p.name != "404.html"}
+    missing = set()
+    for page, text in pages.items():
+        for link in re.findall(r'(?:href|src)="(?![a-z]+:|//|#)([^"#]+)', text):
+            target = Path(os.path.normpath(page.parent / link))
+            if not target.exists():
+                missing.add((page.relative_to(tmp_path).as_posix(), link))
+    assert not missing
+    guide = {p.stem for p in (ROOT / ".github/guide").glob("*.md")}
+    assert guide <= {page.parent.name for page in pages}
+    assert 'id="dpt.losses.SILogLoss"' in pages[tmp_path / "api/dpt.losses/index.html"]
+    assert (tmp_path / "files/github/images/scenes.jpg").is_file()
