@@ -70,6 +70,29 @@ def test_least_squares_of_a_constant_prediction_is_the_mean():
     assert fits.least_squares(np.full(9, 0.1), np.arange(9.0)) == (0.0, 4.0)
 
 
+def test_boundary_rules_of_one_step():
+    depth = np.ones((8, 12))
+    depth[:, 6:] = 1.15  # above five of ten thresholds
+    prediction = np.where(np.arange(12) < 6, 3.0, 6.0) * np.ones((8, 1))
+    maps = rules.DepthImage(prediction, depth, np.ones((8, 12), dtype=bool))
+    thresholds = np.linspace(1.05, 1.25, 10)
+    weight = thresholds[thresholds < 1.15].sum() / thresholds.sum()
+    recall = weight / 4  # three of four directions have no edge
+    assert rules.score(RULES["depth_pro_boundary"], maps) == pytest.approx([recall] * 3)
+    steps = thresholds - 1
+    weight = steps[steps < 0.15].sum() / steps.sum()
+    assert rules.score(RULES["moge_boundary"], maps) == pytest.approx([weight] * 3)
+
+
+@pytest.mark.parametrize("name", ["depth_pro_boundary", "moge_boundary"])
+def test_boundary_rules_ignore_scale_and_read_tiny_images(name):
+    prediction, depth, valid = arrays("holes")
+    scaled = rules.DepthImage(4 * prediction, depth, valid, "up_to_scale", 10.0)
+    np.testing.assert_array_equal(RULES[name].sums(scaled), RULES[name].sums(image("holes")))
+    tiny = rules.DepthImage(*(values[:1, :5] for values in arrays("smooth")))
+    assert RULES[name].sums(tiny)[:2].tolist() == [5, 1]
+
+
 @pytest.mark.parametrize("rule", SEGMENTATION_RULES.values(), ids=lambda rule: rule.name)
 def test_segmentation_rule_equals_its_original(rule):
     rows = [row for row in CLASS_ROWS if row.rule is rule]

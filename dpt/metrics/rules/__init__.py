@@ -4,6 +4,7 @@ A file for each project; a class with a ``name`` is added to ``RULES``, outside 
 """
 
 from dpt.metrics.rules import (
+    boundary,
     bts,
     cityscapes,
     depth_anything,

@@ -97,7 +97,8 @@ class DepthRule(Rule):
     """A rule for depth maps; a subclass sets ``errors`` and implements :meth:`predicted`.
 
     Attributes:
-        errors: the scores by name, each from the means over the pixels of an image.
+        errors: the scores by name, each from the means over the pixels of an image; a rule that
+            reads the whole map sets ``scores`` and implements :meth:`values` instead.
         kinds: of predictions that the rule can score.
         min_depth: metres; pixels count if their depth is larger.
         min_pixels: images with fewer pixels that count are left out.
@@ -109,7 +110,8 @@ class DepthRule(Rule):
     min_pixels: ClassVar[int] = 1
 
     def __init_subclass__(cls) -> None:
-        cls.scores = tuple(cls.errors)
+        if "scores" not in vars(cls):
+            cls.scores = tuple(cls.errors)
         RULES[cls.name] = cls()
 
     def counted(self, image: DepthImage) -> Mask:

@@ -46,7 +46,7 @@ class RuleMetrics(DepthMetrics):
         f"{rule.name}/{score}"
         for rule in RULES.values()
         for score in rule.scores
-        if not score.startswith(("delta", "tau"))
+        if not score.startswith(("delta", "tau", "boundary"))
     }
     sums: Tensor
     measured: Tensor
