@@ -20,6 +20,7 @@ PAGES = {
 }
 """Path in the repository -> page of the site, beside those of the guide."""
 API = ["dpt", "dpt.types", "dpt.geometry", "dpt.losses", "dpt.metrics", "dpt.nn", "dpt.data"]
+ROLE = re.compile(r":[a-z]+:<code>~?")
 LINK = re.compile(r"\]\((?![a-z]+:|#)([^)\s#]+)(#[^)\s]*)?\)")
 
 
@@ -57,6 +58,27 @@ def api_page(module: str) -> str:
     return f"::: {module}\n{options}"
 
 
+def indent_lists(markdown: str) -> str:
+    """Lays out lists as mkdocs needs them; GitHub is content with less.
+
+    What belongs to an item is indented by four spaces, and blank lines stand around its code.
+    """
+    lines, extra, in_code = [], 0, False
+    for line in markdown.split("\n"):
+        marker = None if in_code else re.match(r"(-|\d+\.) ", line)
+        if line[:1].strip():
+            extra = max(4 - len(marker[0]), 0) if marker else 0
+        is_fence = line.lstrip().startswith("```")
+        in_code ^= is_fence
+        if not (extra and line.startswith(" ")):
+            lines.append(line)
+        elif not is_fence:
+            lines.append(" " * extra + line)
+        else:
+            lines += ["", " " * extra + line] if in_code else [" " * extra + line, "", ""]
+    return re.sub(r"(?m)^(    \S.*)\n(?=\d+\. )", r"\1\n\n", "\n".join(lines))
+
+
 def on_files(files, config):
     for module in API:
         files.append(File.generated(config, f"api/{module}.md", content=api_page(module)))
@@ -80,4 +102,8 @@ def on_page_markdown(markdown, page, config, files):
         path = posixpath.normpath(posixpath.join(folder, match[1]))
         return f"]({site_path(path)}{match[2] or ''})"
 
-    return LINK.sub(to_site, markdown)
+    return LINK.sub(to_site, indent_lists(markdown))
+
+
+def on_page_content(html, page, config, files):
+    return ROLE.sub("<code>", html)  # docstrings name classes as Sphinx does: :class:`dpt.DPT`
