@@ -23,7 +23,7 @@ from dpt.data.view import GREY
 from dpt.files import DataError, plural
 from dpt.functional import resize
 from dpt.geometry import Camera, Window
-from dpt.predict.prediction import Prediction
+from dpt.predict.prediction import Prediction, first_output
 from dpt.predict.predictor import Predictor, batches
 from dpt.predict.tiling import Blend, tile_spans
 from dpt.types import IGNORE_INDEX, OutputSpec, Preprocessing
@@ -101,6 +101,8 @@ class RasterPrediction:
                 remedy = f"give --fov, --focal or --intrinsics, {remedy}"
             raise DataError(f"{raster.path}: {fault}: {remedy}")
         self._sky = predictor.sky_output
+        depth = first_output(self.outputs, "depth")
+        self._depth_name = "" if depth is None else depth.name
         if self._sky is not None and predictor.sky == "far":
             remedy = "choose invalid or keep, or name --format png"
             raise DataError(f"{raster.path}: sky=far needs the depth of whole images: {remedy}")
@@ -127,7 +129,7 @@ class RasterPrediction:
                     mean = blends[name].take_rows(count)[..., inside]
                     if self._is_sky(name):
                         sky = self.files[name].spec.threshold <= mean[0, 0].cpu().numpy()
-                        missing_of[name.removesuffix("_sky")] = missing[:count, inside] | sky
+                        missing_of[self._depth_name] = missing[:count, inside] | sky
                     if name in writers:
                         writers[name].write(self._encode(name, mean, missing_of[name]), window)
                 yield

@@ -8,8 +8,8 @@ from benchmarks.rule_arrays import MAX_DEPTH, arrays, image
 from dpt.metrics import DepthMetrics, Protocol
 from dpt.metrics.rules import RULES, SEGMENTATION_RULES, DepthImage
 from dpt.metrics.rules.metric import (
-    CLASSES_NOTE,
     DEPTH_NOTE,
+    SEGMENTATION_NOTE,
     RuleMetrics,
     SegmentationRuleMetrics,
 )
@@ -140,7 +140,7 @@ def test_all_rules_score_depth_and_labels_in_two_tables(tmp_path, files, score_f
     assert values["val/bts/abs_rel"] == pytest.approx(values["val/abs_rel"], abs=1e-6)
     assert values["val/evaluate/miou"] == values["val/miou"]
     report = (run / "report.html").read_text()
-    assert report.count(DEPTH_NOTE) == report.count(CLASSES_NOTE) == 1
+    assert report.count(DEPTH_NOTE) == report.count(SEGMENTATION_NOTE) == 1
     assert RULES["marigold"].summary in report
     assert SEGMENTATION_RULES["cityscapes"].summary in report
 

@@ -100,7 +100,7 @@ def decode_sample(files: Mapping[str, bytes], *, source: str) -> Sample:
         for mask in scalars.masks or ():
             code = {"size": [height, width], "counts": mask.counts}
             encode_mask(code, (height, width))
-    except (KeyError, ValueError):
+    except ValueError:
         raise DataError(f"{source}.json: damaged masks: pack the data again") from None
     sample.update(cast(Sample, {k: v for k, v in vars(scalars).items() if v is not None}))
     if "K" in sample:

@@ -91,7 +91,7 @@ class DepthProBoundary(DepthRule):
 
 
 class MogeBoundary(DepthProBoundary):
-    """The scores ``boundary``: F1 in 0..1 of edges to neighbours within 1, 2 and 3 pixels."""
+    """The F1 scores ``boundary``, in 0..1, of edges to neighbours within 1, 2 and 3 pixels."""
 
     name = "moge_boundary"
     summary = (

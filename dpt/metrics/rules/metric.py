@@ -16,16 +16,17 @@ from dpt.metrics.rules.table import scores_by_rule, spreads, table_of
 from dpt.metrics.segmentation import SegmentationMetrics
 from dpt.types import DepthKind
 
-SHARED = ("abs_rel", "rmse", "silog", "delta1")
-SHARED_BY_CLASSES = ("miou", "mean_accuracy", "pixel_accuracy")
-"""Scores that have a column of their own in the table of rules."""
+DEPTH_COLUMNS = ("abs_rel", "rmse", "silog", "delta1")
+"""Scores of depth that have a column of their own in the table of rules."""
+SEGMENTATION_COLUMNS = ("miou", "mean_accuracy", "pixel_accuracy")
+"""Scores of segmentation that have one."""
 
 DEPTH_NOTE = (
     "A score says nothing about what its rule fits to the ground truth of each image, nor about "
     "the measured pixels that it leaves out. The largest depth and the crop are those of the "
     "protocol."
 )
-CLASSES_NOTE = (
+SEGMENTATION_NOTE = (
     "An absent class is in neither ground truth nor prediction. No class is predicted by a 255 in "
     "a file. Pixels without a label count in no rule."
 )
@@ -101,9 +102,8 @@ class RuleMetrics(DepthMetrics):
         for rule, total in zip(self.rules, totals, strict=True):
             left_out = 100 * (1 - total[0] / measured) if measured else math.nan
             scores[f"{rule.name}/left_out"] = left_out
-        scores |= spreads(self.rules, SHARED, scores)
-        tensors = torch.tensor(list(scores.values()), dtype=torch.float64).unbind()
-        return super().compute() | dict(zip(scores, tensors, strict=True))
+        scores |= spreads(self.rules, DEPTH_COLUMNS, scores)
+        return super().compute() | _as_tensors(scores)
 
     def drop_rules(self) -> None:
         self.rules = []
@@ -113,7 +113,7 @@ class RuleMetrics(DepthMetrics):
             "fitted": [rule.fitted or "nothing" for rule in self.rules],
             "left out, %": [scores[f"{rule.name}/left_out"] for rule in self.rules],
         }
-        return table_of(self.rules, SHARED, scores, facts, DEPTH_NOTE)
+        return table_of(self.rules, DEPTH_COLUMNS, scores, facts, DEPTH_NOTE)
 
 
 class SegmentationRuleMetrics(SegmentationMetrics):
@@ -134,9 +134,8 @@ class SegmentationRuleMetrics(SegmentationMetrics):
         counts = self.confusion.cpu().numpy().astype(np.float64)
         scores = scores_by_rule(self.rules, [counts] * len(self.rules))
         if self.rules:
-            scores |= spreads(self.rules, SHARED_BY_CLASSES, scores)
-        tensors = torch.tensor(list(scores.values()), dtype=torch.float64).unbind()
-        return super().compute() | dict(zip(scores, tensors, strict=True))
+            scores |= spreads(self.rules, SEGMENTATION_COLUMNS, scores)
+        return super().compute() | _as_tensors(scores)
 
     def drop_rules(self) -> None:
         self.rules = []
@@ -146,4 +145,8 @@ class SegmentationRuleMetrics(SegmentationMetrics):
             "absent class": [rule.absent for rule in self.rules],
             "no class predicted": [rule.no_class for rule in self.rules],
         }
-        return table_of(self.rules, SHARED_BY_CLASSES, scores, facts, CLASSES_NOTE)
+        return table_of(self.rules, SEGMENTATION_COLUMNS, scores, facts, SEGMENTATION_NOTE)
+
+
+def _as_tensors(scores: Mapping[str, float]) -> dict[str, Tensor]:
+    return {name: torch.tensor(value, dtype=torch.float64) for name, value in scores.items()}
