@@ -43,6 +43,7 @@ Usage
   dpt export CKPT OUT.onnx|OUT.pt2                 write one file for other programs, and check it
   dpt convert SRC DST --to FORMAT                  write a checkpoint in another project's format
   dpt merge A B ... --out FOLDER                   join models trained on one frozen encoder
+  dpt push RUN USER/NAME --license NAME            publish a model on the Hugging Face hub
   dpt inspect CKPT IMAGE [--out sheet.png]         show attention, tokens and readout of an image
   dpt demo CKPT                                    serve a web page that predicts uploaded images
   dpt --version
@@ -60,7 +61,7 @@ COMMANDS = {  # on configured data: they take Hydra overrides, see dpt.config.co
 }
 FILE_COMMANDS = (
     *("fit", "compare", "data convert", "data rank"),
-    *("predict", "calibrate", "export", "convert", "merge", "inspect", "demo"),
+    *("predict", "calibrate", "export", "convert", "merge", "push", "inspect", "demo"),
 )
 """Commands on files: they take ordinary flags, see :mod:`dpt.commands`."""
 

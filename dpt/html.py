@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import math
 import os
+import re
 from collections.abc import Sequence
 from functools import cache
 from numbers import Integral
@@ -20,6 +21,7 @@ import numpy as np
 
 from dpt.atomic import write_bytes
 from dpt.files import DataError
+from dpt.process import visible
 
 if TYPE_CHECKING:
     import jinja2
@@ -36,6 +38,11 @@ def render_page(template: str, **values: object) -> bytes:
     text = _environment().get_template(template).render(values)
     text = text.replace(_FIRST_LINE, _beginning(template), 1)
     return text.encode(errors="backslashreplace")  # paths that are not UTF-8
+
+
+def render_markdown(template: str, **values: object) -> str:
+    """Returns a text from a template such as ``model_card.md``; its filter ``plain`` escapes."""
+    return _environment().get_template(template).render(values)
 
 
 def write_page(path: Path, template: str, **values: object) -> None:
@@ -88,17 +95,22 @@ def number(value: Cell) -> str:
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:#.3g}".removesuffix(".")
 
 
+def plain(text: str) -> str:
+    """Returns a text for one line of Markdown, in which none of its characters is markup."""
+    return re.sub(r"([\\`*_\[\]|<>#])", r"\\\1", visible(" ".join(text.split())))
+
+
 @cache
 def _environment() -> jinja2.Environment:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
     environment = Environment(
         loader=PackageLoader("dpt"),
-        autoescape=True,
+        autoescape=select_autoescape(),  # files in HTML
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"number": number, "data_uri": data_uri}
+    environment.filters |= {"number": number, "data_uri": data_uri, "plain": plain}
     environment.tests["finite"] = math.isfinite
     return environment

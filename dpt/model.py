@@ -12,6 +12,7 @@ from dpt.nn.inference import optimized
 from dpt.nn.lora import merged_state
 from dpt.types import Calibration, Preprocessing
 from dpt.validation import validate
+from dpt.weights.card import Card, write_card
 from dpt.weights.formats import read
 from dpt.weights.native import Native
 
@@ -92,15 +93,19 @@ class DPT(Network):
         return optimized(self, compiled=compiled)
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Writes ``config.json`` and ``model.safetensors`` into ``folder``.
+        """Writes ``config.json``, ``model.safetensors`` and a model card into ``folder``.
+
+        The card is ``README.md``. It states outputs, units, classes and preprocessing. One that a
+        person wrote or edited is kept, with a warning.
 
         Raises:
             ValueError: this is an optimised copy, or it no longer fits its configuration.
         """
         if self.predicts_only:
             raise ValueError("an optimised copy only predicts: save the model it was made of")
-        state = merged_state(self.state_dict())
-        Native().write(self.config.to_dict(), state, Path(folder).expanduser())
+        state, folder = merged_state(self.state_dict()), Path(folder).expanduser()
+        Native().write(self.config.to_dict(), state, folder)
+        write_card(folder, Card(folder.absolute().name).text(self, self.config))
 
 
 def create_model(name: str, *, heads: HeadSettings, **overrides: Any) -> DPT:

@@ -33,8 +33,12 @@ from dpt.types import Batch, DepthKind, HeadPrediction, OutputSpec, Preprocessin
 from dpt.validation import PlainMapping, Positive, validate
 from dpt.viz import shrink
 from dpt.weights.base import naming
+from dpt.weights.formats import fingerprint
 
 log = logging.getLogger("dpt")
+
+WEIGHTS_NOTE = "weights"
+"""Fact in ``metrics.json``: the fingerprint of the model that was scored."""
 
 
 def objectives_of(
@@ -139,6 +143,7 @@ def score_checkpoint(
 ) -> Scorer:
     """Returns the scores of ``cfg["checkpoint"]`` on a data set, or on some of its samples."""
     model = DPT.from_pretrained(cfg["checkpoint"])
+    weights = fingerprint(model.config.to_dict(), model.state_dict())
     if model.calibration is not None:
         log.warning(
             "the calibration of the model is not used: to score its metres, use dpt predict, then "
@@ -175,6 +180,7 @@ def score_checkpoint(
     scorer.notes = {
         "image_size": f"{height}x{width} (height x width), {rule}",
         "precision": str(trainer.precision),
+        WEIGHTS_NOTE: weights,
         **protocol.view_notes(),
         **scorer.notes,
     }

@@ -83,10 +83,7 @@ def open_checkpoint(path: str | Path) -> CheckpointFiles:
     Raises:
         ValueError: a file is missing, damaged, or would execute code.
     """
-    path = Path(path)
-    if not (path / CONFIG_FILE).is_file():
-        run_files = [path / name for name in RUN_FILES if (path / name).is_file()]
-        path = run_files[0] if run_files else path
+    path = checkpoint_of(Path(path))
     if not path.is_dir():
         return CheckpointFiles(path, read_tensors(path))
     if not (path / CONFIG_FILE).is_file():
@@ -105,6 +102,13 @@ def open_checkpoint(path: str | Path) -> CheckpointFiles:
         if index.is_file():
             return CheckpointFiles(path, _read_shards(index), config, processor)
     raise ValueError(f"{path}: no {WEIGHTS_FILE} in this folder; a saved model has one")
+
+
+def checkpoint_of(path: Path) -> Path:
+    """Returns the checkpoint of a run's folder that is loaded; any other path as it is."""
+    if (path / CONFIG_FILE).is_file():
+        return path
+    return next((path / name for name in RUN_FILES if (path / name).is_file()), path)
 
 
 def _read_shards(index: Path) -> Plain:

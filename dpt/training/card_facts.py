@@ -1,0 +1,163 @@
+"""What a run's folder and an evaluation tell a model card."""
+
+import math
+import re
+import shlex
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from dpt.config.overrides import keys_of
+from dpt.config.resumed_config import run_in
+from dpt.evaluation.passes import WEIGHTS_NOTE
+from dpt.files import DataError, parse_json, read_bytes, run_folder
+from dpt.model import DPT
+from dpt.training.checkpoints import RunCheckpoints, read_checkpoint
+from dpt.validation import Plain, PlainMapping
+from dpt.weights.card import InitialWeights, Score, Scores, Training, license_in, read_card
+from dpt.weights.files import checkpoint_of
+from dpt.weights.formats import fingerprint
+from dpt.weights.hub import license_of
+
+_OF_MACHINE = {"run_dir", "resume", "overwrite", "logger", "paths"}
+"""Keys of a run that say nothing about its result."""
+_FOLDERS = re.compile(r"""((?<=[=,'" ])|(?<==\[))~?/([^/,\]}'"]*/)*(?=[^/,\]}'"])""")
+"""All but the last part of an absolute path in an override."""
+_NOTES = ("image_size", "precision", "images")
+_MAX_METRICS = 1 << 24  # bytes of metrics.json
+
+
+def training_of(path: Path) -> Training | None:
+    """Returns how a run was trained, ``path`` being its folder or a checkpoint in it; None for
+    other models."""
+    folder = run_folder(path)
+    if not (folder / "config.yaml").is_file():
+        return None
+    config = run_in(folder)
+    data, model = config["data"], config["model"]
+    weights = model.get("weights") or model["encoder"].get("weights")
+    download = data.get("download") or {}
+    return Training(
+        task=str(config["task"]["name"]),
+        data=data_name(data),
+        page=str(download.get("page") or ""),
+        terms=str(download.get("terms") or ""),
+        command=shlex.join(["dpt", "train", *shared_overrides(config["overrides"])]),
+        weights=initial_weights(str(weights)) if weights else None,
+    )
+
+
+def data_name(data: PlainMapping) -> str:
+    """Returns the name of a configured data set: that of its folder, of its sets, or its class."""
+    if data.get("root"):
+        return Path(data["root"]).name
+    if data.get("sets"):
+        return ", ".join(data["sets"])
+    return str(data["_target_"]).rpartition(".")[2].removesuffix("Dataset").lower()
+
+
+def shared_overrides(overrides: Iterable[str]) -> Iterator[str]:
+    """Yields what others can type too: without the folders of this machine and of the run."""
+    for override in overrides:
+        if not {key.partition(".")[0] for key in keys_of([override])} <= _OF_MACHINE:
+            yield _FOLDERS.sub("", override)
+
+
+def initial_weights(text: str) -> InitialWeights:
+    """Returns what is known of ``FILE``, ``timm:NAME``, ``hf:USER/NAME`` or ``USER/NAME``."""
+    path = Path(text).expanduser()
+    if text.startswith("timm:"):
+        from timm import get_pretrained_cfg
+
+        config = get_pretrained_cfg(text.removeprefix("timm:"))
+        if config is None:
+            return InitialWeights(text, None, None)
+        return InitialWeights(text, config.hf_hub_id, config.license)
+    if path.exists():
+        return InitialWeights(path.name, None, license_in(read_card(path)))
+    name = text.removeprefix("hf:")
+    is_there, license = license_of(name)
+    is_of_hub = is_there or name != text
+    return InitialWeights(name if is_of_hub else path.name, name if is_there else None, license)
+
+
+def scores_of(path: Path, model: DPT, folder: Path | None) -> Scores | None:
+    """Returns the scores of a model; None if none are known.
+
+    Args:
+        path: the run's folder or a checkpoint in it, or another model.
+        model: loaded from ``path``.
+        folder: of an evaluation of this model; None for the evaluation that ``dpt fit`` writes into
+            the run's folder, or else for the run's validation.
+
+    Raises:
+        DataError: ``folder`` has the scores of other weights.
+    """
+    own = run_folder(path) / "evaluation"
+    weights = fingerprint(model.config.to_dict(), model.state_dict())
+    if folder is None and (own / "metrics.json").is_file():
+        folder = own if _read_facts(own).get(WEIGHTS_NOTE) == weights else None
+    if folder is None:
+        return _scores_of_validation(path)
+    facts, config = _read_facts(folder), run_in(folder)
+    if facts.get(WEIGHTS_NOTE) != weights:
+        raise DataError(
+            f"{folder / 'metrics.json'}: not the scores of {path}: give the folder that dpt "
+            f"evaluate {path} run_dir=FOLDER writes"
+        )
+    notes = _notes(facts, path) | {"intervals over": f"{facts['blocks']} {facts['blocks_kind']}s"}
+    return Scores(data_name(config["data"]), str(config["split"]), _rows(facts), notes)
+
+
+def _scores_of_validation(path: Path) -> Scores | None:
+    """Returns the scores of a run's validation.
+
+    ``metrics.json`` has those of the last step. Of an earlier ``best.ckpt`` only the score by which
+    it was chosen is known.
+    """
+    folder, checkpoint = run_folder(path), read_checkpoint(checkpoint_of(path))
+    last = read_checkpoint(folder / "checkpoints/last.ckpt")
+    if checkpoint is None or not (folder / "config.yaml").is_file():
+        return None
+    facts: Plain = {}
+    if (folder / "metrics.json").is_file():
+        facts = _read_facts(folder)
+    if last is None or last["global_step"] != checkpoint["global_step"]:
+        state = checkpoint["callbacks"].get(RunCheckpoints.__qualname__, {})
+        facts = {key: value for key, value in facts.items() if not key.startswith("val/")}
+        facts |= {state.get("monitor", ""): state.get("best_score")}
+    rows, data = _rows(facts), run_in(folder)["data"]
+    return Scores(data_name(data), "val", rows, _notes(facts, path)) if rows else None
+
+
+def _read_facts(folder: Path) -> Plain:
+    path = folder / "metrics.json"
+    facts = parse_json(read_bytes(path, limit=_MAX_METRICS), path)
+    if not isinstance(facts, dict):
+        raise DataError(f"{path}: not the scores that dpt evaluate or a run writes")
+    return facts
+
+
+def _rows(facts: PlainMapping) -> list[Score]:
+    """Returns the finite scores of ``metrics.json`` with their intervals."""
+    rows = []
+    for key, value in facts.items():
+        group, _, name = key.partition("/")
+        if group == "val" and isinstance(value, float) and math.isfinite(value):
+            ends = (facts.get(f"ci95_{end}/{name}") for end in ("low", "high"))
+            rows.append(Score(name, value, *(math.nan if end is None else end for end in ends)))
+    return rows
+
+
+def _notes(facts: PlainMapping, path: Path) -> dict[str, str]:
+    """Returns how scores were computed, and how the weights of a run were chosen."""
+    notes = {
+        key.removeprefix("protocol/"): str(value)
+        for key, value in facts.items()
+        if key in _NOTES or key.startswith("protocol")
+    }
+    checkpoint = checkpoint_of(path)
+    content = read_checkpoint(checkpoint) if checkpoint.name == "best.ckpt" else None
+    state = content["callbacks"].get(RunCheckpoints.__qualname__, {}) if content else {}
+    if state.get("monitor"):
+        notes["weights chosen by"] = f"the run's best {state['monitor']}"
+    return notes
