@@ -7,16 +7,17 @@ from pathlib import Path
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, *, writer: str = "") -> Iterator[Path]:
     """Yields a temporary file name next to ``path``; after the block the file replaces ``path``.
 
-    The temporary name is ``.part.`` + ``path.name``. It keeps the suffix, because some writers
+    The temporary name is ``.part.`` + ``writer`` + ``path.name``; processes that may write one file
+    at the same time need different writers. It keeps the suffix, because some writers
     derive the format from it. A temporary file of a killed process is removed first. If the block
     raises, the temporary file is removed. Missing folders are created. Symbolic links are
     replaced, never followed. Permissions are those of the umask, whatever the writer sets.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".part.{path.name}")
+    temporary = path.with_name(f".part.{writer}{path.name}")
     temporary.unlink(missing_ok=True)
     try:
         temporary.touch()
@@ -32,7 +33,7 @@ def replacing(path: Path) -> Iterator[Path]:
         raise
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Writes ``data`` to ``path`` atomically."""
-    with replacing(path) as temporary:
+def write_bytes(path: Path, data: bytes, *, writer: str = "") -> None:
+    """Writes ``data`` to ``path`` atomically, see :func:`replacing`."""
+    with replacing(path, writer=writer) as temporary:
         temporary.write_bytes(data)

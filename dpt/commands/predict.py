@@ -34,6 +34,11 @@ input, with the scale and offset of its 16-bit PNG, depth = value * scale + offs
 image). Sub-folders are kept. Files that dpt predict wrote earlier inside an input
 folder are left out. The same command again skips finished inputs. Exit codes: 0 success, 1 some
 inputs failed (listed at the end), 130 stopped by Ctrl-C, 143 by SIGTERM.
+
+Many workers: the same command with --shard 1/16 to --shard 16/16 on any machines, each again until
+it has ended well, and once with --merge. The files are then those of one run. --shard slurm takes
+the numbers of an array job, torchrun RANK and WORLD_SIZE, kubernetes JOB_COMPLETION_INDEX and
+JOB_COMPLETIONS (set it in the manifest), auto those of the only launcher whose variables are set.
 """
 
 from __future__ import annotations
@@ -52,6 +57,10 @@ from dpt.process import Stopped, say
 if TYPE_CHECKING:
     from dpt.predict.inputs import InputFile
     from dpt.predict.pipeline import Pipeline
+    from dpt.predict.shards import Shard
+
+    Failed = list[tuple[Path, ValueError]]
+    """Inputs with the reason why each failed."""
 
 
 def run(arguments: list[str]) -> None:
@@ -63,21 +72,82 @@ def run(arguments: list[str]) -> None:
         from dpt.run_log import start_log
 
         start_log(None)
+        shard = _chosen_shard(options)
         inputs = find_inputs(options.inputs, out=options.out)
-        pipeline = _make_pipeline(options, inputs)
-        waiting = [file for file in inputs if not pipeline.is_done(file)]
-        start = time.monotonic()
-        with _writing(options.out):
-            done, failed = _predict(pipeline, waiting)
-            pipeline.folder.write_common_files(pipeline.products)
-        seconds = max(time.monotonic() - start, 1e-9)
-        count = len(inputs) - len(waiting)
-        skipped = f", {count} were done before" if count else ""
-        rate = f"{done} images in {seconds:.1f} s ({done / seconds:.3g} images/s)"
-        say(f"{rate}{skipped}: {options.out}")
+        pipeline = _make_pipeline(options, inputs, shard)
+        with _writing(options.out), pipeline.folder.held():
+            if options.merge:
+                failed = _merge(pipeline, inputs, arguments)
+            else:
+                failed = _predict_part(pipeline, inputs)
         for line in class_lines(pipeline.products, pipeline.predictor.outputs):
             say(line)
     exit_if_failed(failed)
+
+
+def _predict_part(pipeline: Pipeline, inputs: Sequence[InputFile]) -> Failed:
+    """Predicts the inputs of this process that are not finished; returns those that failed."""
+    folder = pipeline.folder
+    part = inputs if folder.shard is None else folder.shard.part(inputs)
+    waiting = [file for file in part if not pipeline.is_done(file)]
+    start = time.monotonic()
+    done, failed = _predict(pipeline, waiting)
+    if folder.shard is None:
+        folder.finish(pipeline.products)
+    seconds = max(time.monotonic() - start, 1e-9)
+    count = len(part) - len(waiting)
+    skipped = f", {count} were done before" if count else ""
+    rate = f"{done} images in {seconds:.1f} s ({done / seconds:.3g} images/s)"
+    shard = "" if folder.shard is None else f"shard {folder.shard}: "
+    say(f"{shard}{rate}{skipped}: {folder.path}")
+    return failed
+
+
+def _merge(pipeline: Pipeline, inputs: Sequence[InputFile], arguments: Sequence[str]) -> Failed:
+    """Joins what the shards wrote; returns the inputs that failed.
+
+    Raises:
+        DataError: a shard is not finished; the message has the command that goes on with it.
+    """
+    import shlex
+
+    from dpt.files import DataError, few
+    from dpt.predict.shards import shards_of
+
+    folder = pipeline.folder
+    missing = {file: k for k, file in enumerate(inputs) if not pipeline.is_done(file)}
+    failures = folder.failures(missing)
+    waiting = {file.name: k for file, k in missing.items() if file not in failures}
+    if waiting:
+        shards = shards_of(folder.path)
+        count = shards[-1].count if shards else 1
+        numbers = sorted({k % count + 1 for k in waiting.values()})
+        commands = [f"--shard {number}/{count}" for number in numbers]
+        command = shlex.join(["dpt", "predict", *(a for a in arguments if a != "--merge")])
+        raise DataError(
+            f"{folder.path}: {len(waiting)} of {len(inputs)} inputs are not finished "
+            f"({few(list(waiting))}): run {command} {few(commands, 8)}"
+        )
+    folder.start()
+    folder.finish(pipeline.products)
+    say(f"{len(inputs) - len(failures)} inputs are complete: {folder.path}")
+    return [(file.path, error) for file, error in failures.items()]
+
+
+def _chosen_shard(options: argparse.Namespace) -> Shard | None:
+    """Returns the part of the inputs that ``--shard`` names."""
+    from dpt.predict.shards import Shard
+
+    if options.overwrite and (options.shard or options.merge):
+        fault = "a worker that starts again could not tell what is finished"
+        raise ValueError(f"--overwrite: {fault}: leave it out and choose another --out")
+    if options.shard is None:
+        return None
+    if options.merge:
+        raise ValueError(f"--shard {options.shard}: --merge is for all shards: leave one out")
+    shard = Shard.chosen(options.shard)
+    say(f"shard {shard}")
+    return shard
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
@@ -110,6 +180,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     add("--device", metavar="NAME", help="cpu, cuda, cuda:1 (default: a GPU if there is one)")
     text = "predict finished inputs again, also with other settings; files of others are kept"
     add("--overwrite", action="store_true", help=text)
+    text = "predict part K of N, beside other workers; or take K and N from the environment"
+    add("--shard", metavar="K/N|slurm|torchrun|kubernetes|auto", help=text)
+    add("--merge", action="store_true", help="check and join what all shards wrote")
     return parser.parse_intermixed_args(arguments)
 
 
@@ -135,16 +208,19 @@ def _writing(out: Path) -> Iterator[None]:
         ) from error
 
 
-def _predict(
-    pipeline: Pipeline, inputs: Sequence[InputFile]
-) -> tuple[int, list[tuple[Path, ValueError]]]:
+def _predict(pipeline: Pipeline, inputs: Sequence[InputFile]) -> tuple[int, Failed]:
     """Writes the files; returns the number of images and frames, and the inputs that failed."""
     from dpt.data.formats.video import VideoReader
     from dpt.run_log import tracked
 
     pipeline.folder.start()
     done = 0
-    failed: list[tuple[Path, ValueError]] = []
+    failed: Failed = []
+
+    def fail(file: InputFile, error: ValueError) -> None:
+        failed.append((file.path, error))
+        pipeline.folder.add_failure(file, error)
+
     rasters = {file: None for file in inputs if pipeline.is_raster(file)}
     images = [file for file in inputs if not file.is_video and file not in rasters]
     with closing(pipeline.images(images)) as finished:
@@ -152,7 +228,7 @@ def _predict(
             if error is None:
                 done += 1
             else:
-                failed.append((file.path, error))
+                fail(file, error)
     for file in rasters:
         try:
             with closing(pipeline.windows(file)) as steps:
@@ -160,7 +236,7 @@ def _predict(
                     pass
             done += 1
         except ValueError as error:
-            failed.append((file.path, error))
+            fail(file, error)
     for file in (file for file in inputs if file.is_video):
         try:
             video = VideoReader(file.path)
@@ -168,11 +244,13 @@ def _predict(
                 for _ in tracked(frames, max(1, video.announced), title=file.name):
                     done += 1
         except ValueError as error:
-            failed.append((file.path, error))
+            fail(file, error)
     return done, failed
 
 
-def _make_pipeline(options: argparse.Namespace, inputs: Sequence[InputFile]) -> Pipeline:
+def _make_pipeline(
+    options: argparse.Namespace, inputs: Sequence[InputFile], shard: Shard | None
+) -> Pipeline:
     """Returns the pipeline that the options describe; mistakes in them are ValueErrors."""
     import cv2
 
@@ -223,6 +301,7 @@ def _make_pipeline(options: argparse.Namespace, inputs: Sequence[InputFile]) -> 
             settings=settings,
             folders=folders,
             overwrite=options.overwrite,
+            shard=shard,
         )
     workers = min(4, os.cpu_count() or 1)
     return Pipeline(

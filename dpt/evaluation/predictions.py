@@ -17,7 +17,7 @@ from dpt.data import Dataset
 from dpt.data.formats import io, pictures
 from dpt.data.loading import collate_eval
 from dpt.files import DataError, files_below, plain_name
-from dpt.predict.records import RECORDS_FILE, InputRecord, PredictionSettings
+from dpt.predict.records import JOURNALS, RECORDS_FILE, InputRecord, PredictionSettings
 from dpt.segments import OBJECT_IDS
 from dpt.types import DEPTH_UNITS, Batch, DepthKind, HeadOutput, OutputSpec, Sample, Target
 from dpt.validation import Positive, validate
@@ -64,7 +64,7 @@ class PredictedFile:
 
 def recorded_files(folder: Path) -> dict[Path, PredictedFile] | None:
     """Returns the files that ``dpt predict`` wrote last for each image; None without records."""
-    if not (folder / RECORDS_FILE).is_file():
+    if not (folder / RECORDS_FILE).is_file() and not (folder / JOURNALS).is_dir():
         return None
     files: dict[Path, PredictedFile] = {}
     for record in InputRecord.read_all(folder).values():

@@ -1,8 +1,8 @@
 """The output folder: which inputs are finished, and writing of their files.
 
 Files are replaced only in sub-folders that were empty at first, whose names predictions.json keeps.
-predictions.jsonl gets a line for each finished input after its files are written. A killed run may
-leave files without a line; the next run writes them again.
+predictions.jsonl, or the journal of a shard, gets a line for each finished input after its files
+are written. A killed run may leave files without a line; the next run writes them again.
 
 A file is written or removed only if its real path is below such a sub-folder, the sub-folder has a
 name of :func:`dpt.predict.records.product_folders`, and the file is no input.
@@ -20,7 +20,14 @@ from dpt.atomic import replacing, write_bytes
 from dpt.files import DataError, file_identity, real_path
 from dpt.predict.inputs import InputFile
 from dpt.predict.product import Product
-from dpt.predict.records import RECORDS_FILE, SETTINGS_FILE, InputRecord, PredictionSettings
+from dpt.predict.records import (
+    JOURNALS,
+    RECORDS_FILE,
+    SETTINGS_FILE,
+    InputRecord,
+    PredictionSettings,
+)
+from dpt.predict.shards import Shard, held, shards_of
 from dpt.validation import PlainMapping
 
 
@@ -32,6 +39,7 @@ class OutputFolder:
         settings: what determines the files' contents.
         folders: names of the sub-folders that can be written.
         overwrite: predict finished inputs again, whatever the earlier settings.
+        shard: the part of the inputs that this process predicts, beside others; None: all.
     """
 
     def __init__(
@@ -42,34 +50,56 @@ class OutputFolder:
         settings: PredictionSettings,
         folders: Iterable[str],
         overwrite: bool = False,
+        shard: Shard | None = None,
     ) -> None:
-        self.path = path
-        self._journal = path / RECORDS_FILE
+        self.path, self.shard = path, shard
+        own = RECORDS_FILE if shard is None else f"{JOURNALS}/{shard.file_name}.jsonl"
+        self._journal = path / own
         self._lock = threading.Lock()
         if path.exists() and not path.is_dir():
             raise _refusal(path, "is a file, not a folder")
-        for file in (path / SETTINGS_FILE, self._journal):
+        for file in (path / SETTINGS_FILE, path / JOURNALS, path / RECORDS_FILE, self._journal):
             if file.is_symlink():
                 raise _refusal(file, "is a link")
-        self._earlier: dict[str, InputRecord] = {}
-        written: set[str] = set()
-        if os.path.lexists(path / SETTINGS_FILE):
-            written = _written_before(path, settings, overwrite=overwrite)
-            self._earlier = InputRecord.read_all(path)
-        self._records = {} if overwrite else self._earlier  # of the inputs that are finished
         names = {*folders, RECORDS_FILE}
-        for file in (path / name for name in sorted(names - written)):  # e.g. a data set's labels
-            if any(file.iterdir()) if file.is_dir() else os.path.lexists(file):
-                raise _refusal(file, "exists and was not written by dpt predict")
+        # before the settings, which another worker writes before its first file
+        occupied = [name for name in sorted(names) if _is_occupied(path / name)]
+        is_new = not os.path.lexists(path / SETTINGS_FILE)
+        written = set() if is_new else _written_before(path, settings, overwrite=overwrite)
+        for name in occupied:
+            if name not in written:  # e.g. a data set's labels
+                raise _refusal(path / name, "exists and was not written by dpt predict")
         self._settings = replace(settings, written=tuple(sorted(written | names)))
+        self._overwrite = overwrite
+        self._earlier: dict[str, InputRecord] = {}
+        self._records: dict[str, InputRecord] = {}  # of the inputs that are finished
         self._root = real_path(path)
         self._inputs = {file_identity(input_file.path) for input_file in inputs} - {None}
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keeps other processes from the inputs of this one, and reads what is finished."""
+        with held(self.path, self.shard):
+            if os.path.lexists(self.path / SETTINGS_FILE):
+                self._earlier = InputRecord.read_all(self.path)
+                self._records = {} if self._overwrite else self._earlier
+            yield
+
     def start(self) -> None:
         """Writes the settings, and the records of the inputs that are finished."""
-        write_bytes(self.path / SETTINGS_FILE, self._settings.to_json())
-        lines = [record.to_json() for record in self._records.values()]
-        write_bytes(self._journal, "".join(lines).encode())
+        writer = "" if self.shard is None else f"{self.shard.file_name}."
+        path, content = self.path / SETTINGS_FILE, self._settings.to_json()
+        if self.shard is None or not path.is_file() or path.read_bytes() != content:
+            write_bytes(path, content, writer=writer)
+        records: Iterable[InputRecord] = self._records.values()
+        if self.shard is not None:
+            latest = {record.name: record for record in InputRecord.read_journal(self._journal)}
+            records = [record for record in latest.values() if record.error is None]
+        self._rewrite_journal(records)
+
+    def _rewrite_journal(self, records: Iterable[InputRecord]) -> None:
+        content = "".join(record.to_json() for record in records)
+        write_bytes(self._journal, content.encode())
 
     def is_done(self, input_file: InputFile, products: Sequence[Product]) -> bool:
         """Whether all files of an input were written since it changed, and exist."""
@@ -116,13 +146,44 @@ class OutputFolder:
                 names += remaining
             else:
                 self._remove(remaining)
-        record = InputRecord(input_file.name, str(input_file.path), state, facts, names)
+        self._add(InputRecord(input_file.name, str(input_file.path), state, facts, names))
+
+    def _add(self, record: InputRecord) -> None:
         with self._lock, self._journal.open("a", encoding="utf-8") as journal:
             journal.write(record.to_json())
 
-    def write_common_files(self, products: Sequence[Product]) -> None:
-        """Writes the files for all inputs that are finished."""
+    def add_failure(self, input_file: InputFile, error: ValueError) -> None:
+        """Records why an input of a shard has no files, so that the others can be merged."""
+        if self.shard is not None:
+            state = modified(input_file.path)
+            source = str(input_file.path)
+            self._add(InputRecord(input_file.name, source, state, {}, [], str(error)))
+
+    def failures(self, inputs: Iterable[InputFile]) -> dict[InputFile, ValueError]:
+        """Returns the error of each of the inputs that failed in a shard."""
+        journals = [
+            self.path / JOURNALS / f"{shard.file_name}.jsonl" for shard in shards_of(self.path)
+        ]
+        records = [record for path in journals for record in InputRecord.read_journal(path)]
+        errors = {record.name: record for record in records if record.error is not None}
+        return {
+            file: ValueError(errors[file.name].error)
+            for file in inputs
+            if file.name in errors and errors[file.name].modified == modified(file.path)
+        }
+
+    def finish(self, products: Sequence[Product]) -> None:
+        """Writes the records in the order of their names, and the files for all finished inputs.
+
+        The journals of shards are joined and removed.
+        """
         records = sorted(InputRecord.read_all(self.path).items())
+        self._rewrite_journal(record for _, record in records)
+        for shard in shards_of(self.path):
+            for suffix in (".jsonl", ".lock"):
+                (self.path / JOURNALS / f"{shard.file_name}{suffix}").unlink(missing_ok=True)
+        with suppress(OSError):  # of others that hold something else
+            (self.path / JOURNALS).rmdir()
         for product in products:
             names = [
                 name
@@ -152,6 +213,10 @@ class OutputFolder:
         for file in (self.path / name for name in names if name.startswith(folders)):
             if os.path.isfile(file) and self._may_replace(file):
                 file.unlink()
+
+
+def _is_occupied(path: Path) -> bool:
+    return any(path.iterdir()) if path.is_dir() else os.path.lexists(path)
 
 
 def _refusal(path: Path, fault: str) -> ValueError:

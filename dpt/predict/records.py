@@ -15,6 +15,7 @@ from dpt.validation import Plain, PlainMapping, validate
 
 SETTINGS_FILE = "predictions.json"
 RECORDS_FILE = "predictions.jsonl"
+JOURNALS = "shards"  # folder of the journals of workers, see dpt.predict.shards
 _MAX_SETTINGS = 1 << 20  # bytes; class names take the most
 
 
@@ -74,17 +75,29 @@ class InputRecord:
     modified: object  # the input's time and size, see :func:`dpt.predict.folder.modified`
     facts: PlainMapping  # how to read 16-bit depth, by folder, camera, outputs for the whole image
     files: list[str]  # below the output folder
+    error: str | None = None  # why it has no files; in journals of shards alone
 
     def to_json(self) -> str:
         """Returns the line."""
         entry = {"name": self.name, "source": self.source, "modified": self.modified}
-        return json.dumps({**entry, **self.facts, "files": self.files}) + "\n"
+        error = {} if self.error is None else {"error": self.error}
+        return json.dumps({**entry, **self.facts, **error, "files": self.files}) + "\n"
 
     @classmethod
     def read_all(cls, folder: Path) -> dict[str, "InputRecord"]:
-        """Returns the folder's records by name, without lines that a crash cut short."""
-        records: dict[str, InputRecord] = {}
-        path = folder / RECORDS_FILE
+        """Returns the folder's records of finished inputs by name, also those of shards."""
+        paths = [folder / RECORDS_FILE, *sorted((folder / JOURNALS).glob("*.jsonl"))]
+        return {
+            record.name: record
+            for path in paths
+            for record in cls.read_journal(path)
+            if record.error is None
+        }
+
+    @classmethod
+    def read_journal(cls, path: Path) -> list["InputRecord"]:
+        """Returns the records of one file, without lines that a crash cut short."""
+        records: list[InputRecord] = []
         for line in read_bytes(path).splitlines() if path.is_file() else ():
             try:
                 facts: Plain = dict(parse_json(line, path))
@@ -92,7 +105,8 @@ class InputRecord:
                 files = [str(file) for file in facts.pop("files")]
             except (ValueError, KeyError, TypeError):
                 continue
-            records[name] = cls(name, source, facts.pop("modified", None), facts, files)
+            error = None if files else facts.pop("error", None)
+            records.append(cls(name, source, facts.pop("modified", None), facts, files, error))
         return records
 
 

@@ -1,0 +1,143 @@
+"""``dpt predict`` by several workers: parts, restarts, and joining of what they wrote."""
+
+import filelock
+import pytest
+from photos import save_photo
+from prediction_files import files_of, records_of
+
+from dpt.predict.shards import LAUNCHERS, Shard
+
+COUNT = 3
+
+
+@pytest.fixture
+def whole(predict, photos, tmp_path):
+    """The folder of one undisturbed run."""
+    folder = tmp_path / "whole"
+    predict(photos, "--format", "png,coco", model="joint", to=folder)
+    return folder
+
+
+@pytest.fixture
+def shard(run, photos):
+    """shard(number): (exit code, stdout, stderr) of one worker."""
+    return lambda number, *more: run(
+        photos, "--format", "png,coco", "--shard", f"{number}/{COUNT}", *more, model="joint"
+    )
+
+
+def contents_of(folder):
+    return {name: (folder / name).read_bytes() for name in files_of(folder)}
+
+
+def test_predict_merge_equals_one_run(shard, run, photos, whole, out):
+    for number in (2, 1, 3):
+        code, said, _ = shard(number)
+        assert (code, f"shard {number}/3: 2 images" in said) == (0, True)
+    assert not (out / "predictions.jsonl").exists()
+    code, said, err = run(photos, "--format", "png,coco", "--merge", model="joint")
+    assert (code, err) == (0, "")
+    assert contents_of(out) == contents_of(whole)
+    code, said, _ = shard(1)  # a worker that the cluster starts once more
+    assert "0 images" in said
+    assert "2 were done before" in said
+
+
+def test_predict_merge_names_the_command_of_a_missing_shard(shard, run, photos, out):
+    shard(1)
+    shard(3)
+    (out / "depth/a/0.png").unlink()
+    before = contents_of(out)
+    code, _, err = run(photos, "--format", "png,coco", "--merge", model="joint")
+    assert code == 1
+    assert "3 of 6 inputs" in err
+    assert "a/0" in err
+    assert err.rstrip().endswith("--shard 1/3, --shard 2/3")
+    assert contents_of(out) == before
+
+
+def test_predict_merge_lists_inputs_that_failed(shard, run, predict, photos, tmp_path, out):
+    (photos / "a/0.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    assert [shard(number)[0] for number in (1, 2, 3)] == [1, 0, 0]
+    merge = photos, "--format", "png,coco", "--merge"
+    code, said, err = run(*merge, model="joint")
+    assert (code, "5 inputs" in said) == (1, True)
+    assert f"{photos}/a/0.png" in err
+    assert len(records_of(out)) == 5
+    assert not (out / "shards").exists()
+    save_photo(photos / "a/0.png")
+    shard(1)
+    assert "6 inputs" in predict(*merge, model="joint")
+
+
+def test_predict_shards_of_another_number_go_on(shard, run, predict, photos, whole, out):
+    shard(1)
+    for number in (1, 2):
+        run(photos, "--format", "png,coco", "--shard", f"{number}/2", model="joint")
+    predict(photos, "--format", "png,coco", "--merge", model="joint")
+    assert contents_of(out) == contents_of(whole)
+
+
+@pytest.mark.parametrize(
+    "options", [("--shard", "1/3"), ("--shard", "1/2"), ("--merge",), ()], ids=" ".join
+)
+def test_predict_refuses_inputs_of_a_live_worker(shard, refusal, photos, out, options):
+    shard(1)
+    with filelock.FileLock(out / "shards/1-of-3.lock"):
+        before = contents_of(out)
+        said = refusal(photos, "--format", "png,coco", *options, model="joint")
+        assert str(out / "shards/1-of-3.lock") in said
+        assert contents_of(out) == before
+        assert shard(2)[0] == 0
+
+
+@pytest.mark.parametrize("options", [("--shard", "1/3", "--merge"), ("--merge", "--overwrite")])
+def test_predict_refuses_options_that_exclude_one_another(refusal, photos, options):
+    assert options[-1] in refusal(photos, *options)
+
+
+@pytest.mark.parametrize(
+    ("text", "environment", "expected"),
+    [
+        ("3/16", {}, Shard(3, 16)),
+        ("slurm", {"SLURM_ARRAY_TASK_ID": "0", "SLURM_ARRAY_TASK_COUNT": "4"}, Shard(1, 4)),
+        (
+            "auto",
+            {
+                "SLURM_ARRAY_TASK_ID": "4",
+                "SLURM_ARRAY_TASK_COUNT": "4",
+                "SLURM_ARRAY_TASK_MIN": "1",
+            },
+            Shard(4, 4),
+        ),
+        ("torchrun", {"RANK": "7", "WORLD_SIZE": "8"}, Shard(8, 8)),
+        ("auto", {"JOB_COMPLETION_INDEX": "0", "JOB_COMPLETIONS": "2"}, Shard(1, 2)),
+    ],
+)
+def test_shard_chosen_reads_the_variables_of_launchers(text, environment, expected):
+    assert Shard.chosen(text, environment) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "environment", "named"),
+    [
+        ("0/4", {}, "0/4"),
+        ("5/4", {}, "5/4"),
+        ("auto", {}, "auto"),
+        ("auto", {"RANK": "0", "JOB_COMPLETION_INDEX": "0"}, "RANK and JOB_COMPLETION_INDEX"),
+        ("kubernetes", {"JOB_COMPLETION_INDEX": "1"}, "JOB_COMPLETIONS=nothing"),
+        ("slurm", {"SLURM_ARRAY_TASK_ID": "9", "SLURM_ARRAY_TASK_COUNT": "4"}, "TASK_ID=9"),
+    ],
+)
+def test_shard_chosen_refuses_to_guess(text, environment, named):
+    with pytest.raises(ValueError) as error:
+        Shard.chosen(text, environment)
+    assert named in str(error.value)
+
+
+def test_shard_part_takes_every_item_once():
+    items = list(range(10))
+    parts = [Shard(number, 4).part(items) for number in range(1, 5)]
+    assert sorted(item for part in parts for item in part) == items
+    assert {len(part) for part in parts} == {2, 3}
+    assert set(LAUNCHERS) == {"slurm", "torchrun", "kubernetes"}
