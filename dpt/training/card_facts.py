@@ -23,6 +23,7 @@ _OF_MACHINE = {"run_dir", "resume", "overwrite", "logger", "paths"}
 _FOLDERS = re.compile(r"""((?<=[=,'" ])|(?<==\[))~?/([^/,\]}'"]*/)*(?=[^/,\]}'"])""")
 """All but the last part of an absolute path in an override."""
 _NOTES = ("image_size", "precision", "images")
+METRICS_FILE = "metrics.json"
 _MAX_METRICS = 1 << 24  # bytes of metrics.json
 
 
@@ -94,17 +95,18 @@ def scores_of(path: Path, model: DPT, folder: Path | None) -> Scores | None:
     """
     own = run_folder(path) / "evaluation"
     weights = fingerprint(model.config.to_dict(), model.state_dict())
-    if folder is None and (own / "metrics.json").is_file():
-        folder = own if _read_facts(own).get(WEIGHTS_NOTE) == weights else None
+    if folder is None and _read_facts(own).get(WEIGHTS_NOTE) == weights:
+        folder = own
     if folder is None:
         return _scores_of_validation(path)
     facts, config = _read_facts(folder), run_in(folder)
     if facts.get(WEIGHTS_NOTE) != weights:
         raise DataError(
-            f"{folder / 'metrics.json'}: not the scores of {path}: give the folder that dpt "
+            f"{folder / METRICS_FILE}: not the scores of {path}: give the folder that dpt "
             f"evaluate {path} run_dir=FOLDER writes"
         )
-    notes = _notes(facts, path) | {"intervals over": f"{facts['blocks']} {facts['blocks_kind']}s"}
+    notes = _notes(facts, checkpoint_of(path))
+    notes["intervals over"] = f"{facts['blocks']} {facts['blocks_kind']}s"
     return Scores(data_name(config["data"]), str(config["split"]), _rows(facts), notes)
 
 
@@ -114,24 +116,21 @@ def _scores_of_validation(path: Path) -> Scores | None:
     ``metrics.json`` has those of the last step. Of an earlier ``best.ckpt`` only the score by which
     it was chosen is known.
     """
-    folder, checkpoint = run_folder(path), read_checkpoint(checkpoint_of(path))
-    last = read_checkpoint(folder / "checkpoints/last.ckpt")
-    if checkpoint is None or not (folder / "config.yaml").is_file():
+    folder, checkpoint = run_folder(path), checkpoint_of(path)
+    content, last = map(read_checkpoint, (checkpoint, folder / "checkpoints/last.ckpt"))
+    if content is None or not (folder / "config.yaml").is_file():
         return None
-    facts: Plain = {}
-    if (folder / "metrics.json").is_file():
-        facts = _read_facts(folder)
-    if last is None or last["global_step"] != checkpoint["global_step"]:
-        state = checkpoint["callbacks"].get(RunCheckpoints.__qualname__, {})
-        facts = {key: value for key, value in facts.items() if not key.startswith("val/")}
-        facts |= {state.get("monitor", ""): state.get("best_score")}
+    facts = _read_facts(folder)
+    if last is None or last["global_step"] != content["global_step"]:
+        facts = dict([_choice(content)])
     rows, data = _rows(facts), run_in(folder)["data"]
-    return Scores(data_name(data), "val", rows, _notes(facts, path)) if rows else None
+    return Scores(data_name(data), "val", rows, _notes(facts, checkpoint)) if rows else None
 
 
 def _read_facts(folder: Path) -> Plain:
-    path = folder / "metrics.json"
-    facts = parse_json(read_bytes(path, limit=_MAX_METRICS), path)
+    """Returns ``metrics.json``; empty without this file."""
+    path = folder / METRICS_FILE
+    facts = parse_json(read_bytes(path, limit=_MAX_METRICS), path) if path.is_file() else {}
     if not isinstance(facts, dict):
         raise DataError(f"{path}: not the scores that dpt evaluate or a run writes")
     return facts
@@ -143,21 +142,24 @@ def _rows(facts: PlainMapping) -> list[Score]:
     for key, value in facts.items():
         group, _, name = key.partition("/")
         if group == "val" and isinstance(value, float) and math.isfinite(value):
-            ends = (facts.get(f"ci95_{end}/{name}") for end in ("low", "high"))
-            rows.append(Score(name, value, *(math.nan if end is None else end for end in ends)))
+            low, high = (facts.get(f"ci95_{end}/{name}") for end in ("low", "high"))
+            rows.append(Score(name, value, low, high))
     return rows
 
 
-def _notes(facts: PlainMapping, path: Path) -> dict[str, str]:
+def _notes(facts: PlainMapping, checkpoint: Path) -> dict[str, str]:
     """Returns how scores were computed, and how the weights of a run were chosen."""
     notes = {
         key.removeprefix("protocol/"): str(value)
         for key, value in facts.items()
         if key in _NOTES or key.startswith("protocol")
     }
-    checkpoint = checkpoint_of(path)
     content = read_checkpoint(checkpoint) if checkpoint.name == "best.ckpt" else None
-    state = content["callbacks"].get(RunCheckpoints.__qualname__, {}) if content else {}
-    if state.get("monitor"):
-        notes["weights chosen by"] = f"the run's best {state['monitor']}"
-    return notes
+    monitor = _choice(content)[0] if content else None
+    return notes | ({"weights chosen by": f"the run's best {monitor}"} if monitor else {})
+
+
+def _choice(content: PlainMapping) -> tuple[str, float | None]:
+    """Returns the score by which ``best.ckpt`` was chosen; its name is empty if unknown."""
+    state = content["callbacks"].get(RunCheckpoints.__qualname__, {})
+    return str(state.get("monitor", "")), state.get("best_score")

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import math
 import os
 import re
 import shlex
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,7 +21,7 @@ from dpt.files import DataError, parse_yaml, read_text
 from dpt.html import render_markdown
 from dpt.model_config import ModelConfig
 from dpt.nn import Network
-from dpt.types import OutputKind, OutputSpec, tensor_specs
+from dpt.types import OutputSpec, tensor_specs
 from dpt.weights.files import writing
 
 if TYPE_CHECKING:
@@ -34,34 +32,17 @@ log = logging.getLogger("dpt")
 CARD_FILE = "README.md"
 LIBRARY = "dense-prediction-transformers"
 _MAX_CARD = 1 << 20  # bytes
-_SEGMENTATION = "image-segmentation"
 _LABELLING = {"miou", "pixel_accuracy", "mean_accuracy", "pq", "sq", "rq", "ap"}
-"""Scores of segmentation: a model may also have others."""
-_MEANINGS: dict[OutputKind, str] = {
-    "logits": "scores of classes",
-    "depth": "depth",
-    "map": "values",
-    "vector": "values",
-    "masks": "masks of segments, and scores of their classes",
-    "fov": "horizontal field of view",
-    "log_variance": "logarithm of the variance",
-}
-_METRIC_TYPES = {"miou": "mean_iou", "pixel_accuracy": "accuracy"}
-"""Names of the hub for scores that it has under another name."""
+"""Scores of segmentation, which a model with depth may have too."""
 
 
 class Score(NamedTuple):
-    """A score and its 95 % interval, whose ends are NaN if unknown."""
+    """A score and the ends of its 95 % interval, if they are known."""
 
     name: str
     value: float
-    low: float = math.nan
-    high: float = math.nan
-
-    @property
-    def is_of_class(self) -> bool:
-        """Whether it is of one class, such as ``iou/road``."""
-        return "/" in self.name
+    low: float | None = None
+    high: float | None = None
 
 
 @dataclass(frozen=True)
@@ -69,47 +50,34 @@ class Scores:
     """Scores of a model.
 
     Attributes:
-        data: name of the data set.
-        split: of the data set.
-        rows: finite scores.
+        data, split: the name of the data set, and of the part that was scored.
+        rows: finite scores. Those of one class have a slash in the name, as ``iou/road``.
         notes: how they were computed, by name.
     """
 
     data: str
     split: str
     rows: list[Score]
-    notes: Mapping[str, str | float]
-
-    @property
-    def has_intervals(self) -> bool:
-        return any(math.isfinite(score.low) for score in self.rows)
+    notes: dict[str, str]
 
     def results(self, tasks: list[str]) -> list[EvalResult]:
-        """Returns the scores that are not of single classes, as the hub stores them.
+        """Returns the scores of all classes together, as the hub stores them.
 
-        ``tasks`` are those of the model by the hub's names.
+        ``tasks`` are those of the model, by the hub's names.
         """
         from huggingface_hub import EvalResult
 
         results = []
-        for score in self.rows:
-            if not score.is_of_class:
-                is_labelling = score.name in _LABELLING and _SEGMENTATION in tasks
-                result = EvalResult(
-                    task_type=_SEGMENTATION if is_labelling else (tasks or ["other"])[0],
-                    dataset_type=self.data,
-                    dataset_name=self.data,
-                    dataset_split=self.split,
-                    metric_type=_METRIC_TYPES.get(score.name, score.name),
-                    metric_name=score.name,
-                    metric_value=score.value,
-                )
-                results.append(result)
+        for name, value, *_ in self.rows:
+            is_labelling = name in _LABELLING and "image-segmentation" in tasks
+            task = "image-segmentation" if is_labelling else (tasks or ["other"])[0]
+            result = EvalResult(task, self.data, self.data, name, value, dataset_split=self.split)
+            results += [] if "/" in name else [replace(result, metric_name=name)]
         return results
 
 
 class InitialWeights(NamedTuple):
-    """Where training started: a file or model, its name on the hub and its licence, if known."""
+    """From what training started, and what is known of it: its name on the hub, its licence."""
 
     name: str
     hub_name: str | None
@@ -159,8 +127,6 @@ class Card:
             argument=shlex.quote(self.name),
             config=config,
             specs=list(tensor_specs(model.outputs).values()),
-            meanings=_MEANINGS,
-            limits=_limits(list(specs), config, self),
             parameters=sum(p.numel() for p in model.parameters()),
             library=LIBRARY,
             version=__version__,
@@ -189,29 +155,8 @@ class Card:
 def pipeline_tag(spec: OutputSpec) -> str | None:
     """Returns the hub's name of the task that an output belongs to; None if it has none."""
     if spec.kind == "logits":
-        return _SEGMENTATION if spec.dense else "image-classification"
-    return {"depth": "depth-estimation", "masks": _SEGMENTATION}.get(spec.kind)
-
-
-def _limits(specs: list[OutputSpec], config: ModelConfig, card: Card) -> list[str]:
-    """Returns a sentence for each limit that follows from what the model predicts."""
-    limits = []
-    for spec in specs:
-        if spec.kind == "depth" and config.calibration is not None:
-            limits.append(
-                "Metres come from a calibration, which holds for its own camera and scene."
-            )
-        elif spec.kind == "depth" and spec.canonical_focal is not None:
-            limits.append("Depth is in metres only if the focal length of the camera is given.")
-        elif spec.has_metres:
-            limits.append("Metres hold for cameras like those of the training images.")
-        elif spec.kind == "depth":
-            limits.append(f"Depth is not in metres: it is {spec.unit}.")
-        elif spec.kind in ("logits", "masks"):
-            limits.append(f"`{spec.name}` knows the classes above alone.")
-    if card.scores:
-        limits.append("The scores hold for images like those of the data set that they name.")
-    return [*limits, "Test it on your own images before you rely on it."]
+        return "image-segmentation" if spec.dense else "image-classification"
+    return {"depth": "depth-estimation", "masks": "image-segmentation"}.get(spec.kind)
 
 
 def write_card(folder: Path, text: str) -> None:
