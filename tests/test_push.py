@@ -107,6 +107,7 @@ def test_scores_of_an_earlier_best_checkpoint_are_those_it_was_chosen_by(joint_r
 
 
 def test_existing_repository_gets_a_commit_and_keeps_a_card_that_a_person_wrote(saved, hub, caplog):
+    hub.files["me/rooms"] = {"README.md": b"---\nlicense: mit\n---\n"}  # as the hub's page makes it
     call("push", saved[1], "me/rooms", *LICENSE)
     first = hub.files["me/rooms"]["README.md"]
     call("push", saved[1], "me/rooms", "--license", "mit")

@@ -144,7 +144,7 @@ class Card:
             library_name=LIBRARY,
             pipeline_tag=tasks[0] if tasks else None,
             tags=["dpt", *tasks[1:]],
-            datasets=[training.data] if training else None,
+            datasets=training.data.split(", ") if training else None,
             base_model=training.weights.hub_name if training and training.weights else None,
             model_name=self.name if results else None,
             eval_results=results,

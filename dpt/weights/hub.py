@@ -125,7 +125,7 @@ def upload(folder: Path, name: str, *, private: bool) -> str:
         if not exists:
             api.create_repo(name, private=private or None)
         elif _has_own_card(api, name):
-            log.warning("%s: keeps its README.md, which dpt did not write", name)
+            log.warning("%s: keeps its README.md, which dpt did not write; remove it there", name)
             kept.append(CARD_FILE)
         commit = api.upload_folder(
             repo_id=name,
@@ -137,9 +137,11 @@ def upload(folder: Path, name: str, *, private: bool) -> str:
 
 
 def _has_own_card(api: HfApi, name: str) -> bool:
-    """Returns whether a repository has a card that dpt did not write."""
+    """Returns whether a repository has a card with a text that dpt did not write."""
     if not api.file_exists(name, CARD_FILE):
         return False
     with TemporaryDirectory(prefix="dpt-push-") as temporary:
-        path = api.hf_hub_download(name, CARD_FILE, local_dir=temporary)
-        return not is_generated(read_card(Path(path).parent))
+        api.hf_hub_download(name, CARD_FILE, local_dir=temporary)
+        card = read_card(Path(temporary))
+    text = re.sub(r"\A---\n.*?\n---\s*", "", card, flags=re.DOTALL)
+    return bool(text) and not is_generated(card)
