@@ -13,7 +13,8 @@ from tiny import call
 
 import dpt
 from dpt.export import export
-from dpt.export.graph import Graph, describe
+from dpt.export.description import describe
+from dpt.export.graph import Graph
 from dpt.nn import HEADS, DepthHead
 from dpt.types import Calibration, tensors_of
 

@@ -55,6 +55,7 @@ from dpt.commands import command_parser, exit_if_failed
 from dpt.process import Stopped, say
 
 if TYPE_CHECKING:
+    from dpt.model import DPT
     from dpt.predict.inputs import InputFile
     from dpt.predict.pipeline import Pipeline
     from dpt.predict.shards import Shard
@@ -170,6 +171,8 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     text = "depth in the sky, of models that predict it: invalid (default), far, or keep"
     add("--sky", default="invalid", choices=("invalid", "far", "keep"), help=text)
     add("--precision", default="fp32", choices=("fp32", "bf16", "fp16"))
+    text = "torch (default), onnx, openvino, or auto: the fastest for the first image"
+    add("--runtime", metavar="NAME", help=text)
     cameras = parser.add_mutually_exclusive_group()
     text = "horizontal field of view of the images in degrees (default: by the EXIF tags of each)"
     cameras.add_argument("--fov", type=float, metavar="DEG", help=text)
@@ -254,7 +257,6 @@ def _make_pipeline(
     """Returns the pipeline that the options describe; mistakes in them are ValueErrors."""
     import cv2
 
-    from dpt.model import DPT
     from dpt.predict import products
     from dpt.predict.cameras import GUESS, chosen_camera
     from dpt.predict.folder import OutputFolder
@@ -263,14 +265,13 @@ def _make_pipeline(
     from dpt.predict.prediction import depth_unit, first_output
     from dpt.predict.predictor import Predictor
     from dpt.predict.records import PredictionSettings
-    from dpt.weights.formats import fingerprint
 
     style = Style(options.colormap)
     cv2.setNumThreads(1)  # the pipeline has threads of its own
     cameras = chosen_camera(options.fov, options.focal, options.intrinsics)
-    model = DPT.from_pretrained(options.checkpoint)
-    keys = ("precision", "flip", "tile", "sky", "min_confidence")
+    keys = ("precision", "runtime", "flip", "tile", "sky", "min_confidence")
     recorded = {key: vars(options)[key] for key in keys}
+    model, weights = _load(options.checkpoint)
     predictor = Predictor(model, batch_size=options.batch_size, device=options.device, **recorded)
     if options.focal == "guess":
         predictor.guess = GUESS
@@ -284,7 +285,7 @@ def _make_pipeline(
     rasters = products.raster_products(predictor.outputs) if has_rasters else []
     depth = first_output(predictor.outputs, "depth")
     settings = PredictionSettings(
-        weights=fingerprint(model.config.to_dict(), model.state_dict()),
+        weights=weights,
         checkpoint=options.checkpoint,
         colormap=options.colormap,
         camera=_camera_option(options),
@@ -307,6 +308,19 @@ def _make_pipeline(
     return Pipeline(
         predictor, folder, chosen, style, workers, rasters, only_rasters, cameras, options.prompt
     )
+
+
+def _load(checkpoint: str) -> tuple[DPT | Path, str]:
+    """Returns the model, or the path of an exported file, with a code of its weights."""
+    from dpt.export.files import fingerprint_of
+    from dpt.model import DPT
+    from dpt.predict.runtimes import is_exported
+    from dpt.weights.formats import fingerprint
+
+    if is_exported(checkpoint):
+        return Path(checkpoint), fingerprint_of(Path(checkpoint))
+    model = DPT.from_pretrained(checkpoint)
+    return model, fingerprint(model.config.to_dict(), model.state_dict())
 
 
 def _checked_prompt(path: Path, inputs: Sequence[InputFile]) -> str:

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import torch
 
-from dpt.export.files import Run, check_target, folder_beside, run_of, write
-from dpt.export.graph import Graph, Shape, describe, trace
+from dpt.export.description import describe
+from dpt.export.files import check_target, folder_beside, parts_of, write
+from dpt.export.graph import Graph, Shape, trace
+from dpt.export.sessions import Run, run_of
 from dpt.files import reason
 from dpt.model import DPT
 from dpt.weights.files import writing
@@ -32,8 +34,7 @@ class Export:
     compared: tuple[Shape, ...]  # (images, height, width) of the inputs of the comparison
 
     def __str__(self) -> str:
-        files = [self.path, self.path.with_name(f"{self.path.name}.data")]
-        size = sum(file.stat().st_size for file in files if file.is_file()) / 1e6
+        size = sum(file.stat().st_size for file in parts_of(self.path)) / 1e6
         errors = ", ".join(f"{error:.1e} ({name})" for name, error in self.errors.items())
         return (
             f"{self.path}: {size:.1f} MB, largest error {errors} of the largest value\n"

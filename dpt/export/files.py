@@ -1,27 +1,27 @@
-"""Writing a traced graph to a file, and running the file."""
+"""Writing a traced graph to a file."""
 
+import hashlib
 import io
 import json
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 from torch.export import ExportedProgram
 
-from dpt.files import reason
+from dpt.files import open_file, reason
 from dpt.weights.files import writing
 
 if TYPE_CHECKING:  # of the extra `onnx`
     from onnx_ir import Value
 
-Run = Callable[[Tensor], dict[str, Tensor]]  # the graph's input to its outputs by name
 SUFFIXES = ".onnx", ".pt2"
 
 
@@ -42,6 +42,22 @@ def check_target(path: Path, *, opset: int | None) -> None:
             f"{path}: ONNX needs {', '.join(absent)}: "
             'pip install "dense-prediction-transformers[onnx]"'
         )
+
+
+def parts_of(path: Path) -> list[Path]:
+    """Returns an exported file and those beside it that hold its weights."""
+    beside = path.with_suffix(".bin") if path.suffix == ".xml" else Path(f"{path}.data")
+    return [path, beside] if beside.is_file() else [path]
+
+
+def fingerprint_of(path: Path) -> str:
+    """Returns a short code of an exported file with its weights; DataError if there is none."""
+    code = hashlib.blake2b(digest_size=8)
+    for part in parts_of(path):
+        with open_file(part) as file:
+            for chunk in iter(partial(file.read, 2**24), b""):
+                code.update(chunk)
+    return code.hexdigest()
 
 
 @contextmanager
@@ -103,31 +119,6 @@ def write(
     for value, is_dense in zip(made.model.graph.outputs, outputs.values(), strict=True):
         _name_axes(value, {0: "batch", **({-2: "height", -1: "width"} if is_dense else {})})
     made.save(path)  # weights beyond 1.5 GB go to NAME.onnx.data
-
-
-def run_of(path: Path) -> Run:
-    """Returns the file as a function, run by ONNX Runtime with torch's threads or by torch."""
-    if path.suffix == ".pt2":
-        return torch.export.load(path).module()
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
-    options.log_severity_level = 3
-    # spinning threads would slow down other timings
-    options.add_session_config_entry("session.force_spinning_stop", "1")
-    try:
-        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime's own types
-        fault = f"ONNX Runtime refuses the file, try another --opset: {reason(error)}"
-        raise ValueError(fault) from error
-    names = [output.name for output in session.get_outputs()]
-
-    def run(images: Tensor) -> dict[str, Tensor]:
-        values = session.run(None, {"images": images.numpy()})
-        return {name: torch.from_numpy(value) for name, value in zip(names, values, strict=True)}
-
-    return run
 
 
 def _name_axes(value: "Value", names: Mapping[int, str]) -> None:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import asdict, replace
 
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-import dpt
 from dpt.files import reason
 from dpt.model import DPT
 from dpt.nn import Network
 from dpt.nn.inference import optimized
 from dpt.torch_internals import drop_guards, oblivious_sizes
-from dpt.types import DEPTH_UNITS, Preprocessing, tensor_specs, tensors_of
-from dpt.validation import Plain, to_plain
+from dpt.types import Preprocessing, tensor_specs, tensors_of
 
 Shape = tuple[int, int, int]  # of an input: number of images, height, width
 
@@ -97,34 +93,3 @@ def trace(graph: Graph, shape: Shape, *, free_size: bool) -> ExportedProgram:
         raise ValueError(f"this model cannot be traced: {reason(error)}{remedy}") from error
     drop_guards(program)  # in their place, the file is compared with the model at several sizes
     return program
-
-
-def describe(model: DPT, graph: Graph, *, size: tuple[int, int] | None) -> dict[str, str]:
-    """Returns the file's metadata, what a user must know by name; lists and objects are JSON."""
-    rule = model.preprocessing
-    count = len(rule.mean)
-    if graph.preprocessing is None:
-        content = "RGB / 255" if rule.is_rgb else "bands"
-        form = f"float32 (batch, {count}, height, width): {content}, minus mean, divided by std"
-    elif rule.is_rgb:
-        form = "uint8 (batch, height, width, 3): RGB, normalised inside"
-    else:
-        form = f"float32 (batch, height, width, {count}): bands, normalised inside"
-    outputs = {name: replace(spec, record=None) for name, spec in graph.model.outputs.items()}
-    for name, spec in outputs.items():
-        if spec.canonical_focal is not None and model.calibration is not None:
-            # the calibration is of the output as it is, and takes the place of the focal length
-            unit = DEPTH_UNITS["up_to_scale"]
-            outputs[name] = replace(spec, canonical_focal=None, unit=unit)
-    metadata: Plain = {
-        "dpt_version": dpt.__version__,
-        "model": model.config.name,
-        "outputs": {name: asdict(spec) for name, spec in outputs.items()},
-        "input": form,
-        "input_size": list(size) if size else "any",
-        "resize": f"before the input: {rule.resize} image_size, {rule.interpolation}",
-        **{k: v for k, v in to_plain(rule).items() if k not in ("resize", "interpolation")},
-    }
-    if model.calibration is not None:
-        metadata["calibration"] = to_plain(model.calibration)
-    return {k: v if isinstance(v, str) else json.dumps(v) for k, v in metadata.items()}

@@ -28,7 +28,8 @@ from dpt.predict.cameras import KnownCamera, as_sources, known_camera
 from dpt.predict.inputs import Image, as_pixels
 from dpt.predict.prediction import Prediction, first_output
 from dpt.predict.prompts import Prompt, as_prompt
-from dpt.predict.runtime import Precision, Runtime, TorchRuntime
+from dpt.predict.runtime import Precision, Runtime
+from dpt.predict.runtimes import is_exported, make_runtime
 from dpt.predict.tiling import predict_tiles
 from dpt.process import lack_of_memory
 from dpt.segments import SegmentMap, panoptic_segments
@@ -64,11 +65,14 @@ class Predictor:
 
     Args:
         model: a model, or where to load one from (see :meth:`dpt.DPT.from_pretrained`). It is
-            copied: later changes of its weights have no effect. Or another runtime, which has its
-            own device and precision.
+            copied: later changes of its weights have no effect. Or a file of :func:`dpt.export`
+            (``.onnx``, ``.xml``), or a runtime, which has its own device and precision.
         batch_size: number of images in one pass, if their network inputs have one size.
         device: ``cpu``, ``cuda``, ``cuda:1``, ...; None uses a GPU if there is one.
         precision: ``fp32``, ``bf16``, or ``fp16`` (GPUs). Outputs are float32.
+        runtime: ``torch``, ``onnx`` or ``openvino`` (on a CPU; the model is exported once), or
+            ``auto``: the fastest of those installed at the size of the first images. None:
+            ``torch``, or what the suffix of an exported file names.
         flip: average the predictions (class probabilities) for the image and its mirror image.
         tile: side in pixels of overlapping tiles, by which larger images are predicted: more
             detail, more passes. None: whole images only. See :mod:`dpt.predict.tiling`.
@@ -91,6 +95,7 @@ class Predictor:
         batch_size: int = 1,
         device: str | torch.device | None = None,
         precision: Precision = "fp32",
+        runtime: str | None = None,
         flip: bool = False,
         tile: int | None = None,
         sky: SkyRule = "invalid",
@@ -100,15 +105,18 @@ class Predictor:
         self.sky: SkyRule = validate(SkyRule, sky, "sky")
         self._has_warned = False
         self.tile: int | None = validate(Count | None, tile, "tile")
+        make = partial(
+            make_runtime, runtime, device=device, precision=precision, upsample_logits=flip
+        )
         if isinstance(model, str | Path):
-            model = DPT.from_pretrained(model)
+            model = make(Path(model)) if is_exported(model) else DPT.from_pretrained(model)
         least = max(model.preprocessing.image_size)
         if tile is not None and tile < least:
             raise ValueError(f"tile={tile}: must be at least {least}, the network's input size")
         if flip or tile is not None:
             refuse_masks(model.outputs)
         if isinstance(model, DPT):
-            model = TorchRuntime(model, device=device, precision=precision, upsample_logits=flip)
+            model = make(model)
         self.runtime: Runtime = model
         self.preprocessing = self.runtime.preprocessing
         self.calibration = self.runtime.calibration

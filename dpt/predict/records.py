@@ -27,6 +27,7 @@ class PredictionSettings:
     checkpoint: str = ""  # as it was named
     colormap: str = ""
     precision: str = ""
+    runtime: str | None = None  # as it was named
     flip: bool = False
     tile: int | None = None
     sky: str = "invalid"

@@ -37,11 +37,13 @@ class Runtime(Protocol):
     device: torch.device  # of images and outputs
     takes_prompts: bool  # whether sparse depth is a further input
 
-    def __call__(self, images: Tensor) -> Mapping[str, Tensor]:
+    def tensors(self, images: Tensor) -> dict[str, Tensor]:
         """Returns the tensors (B, ...) for normalised images, float32 (B, 3, h, w), by the names of
         :func:`dpt.types.tensor_specs`. A fourth channel holds prompts, see
-        :func:`dpt.nn.tta.prompted`. Logits may be smaller than the images, and confidences are
-        in place of log-variances."""
+        :func:`dpt.nn.tta.prompted`. Logits may be smaller than the images."""
+
+    def __call__(self, images: Tensor) -> Mapping[str, Tensor]:
+        """Returns :meth:`tensors` with confidences in place of log-variances."""
 
 
 class TorchRuntime:
@@ -70,7 +72,7 @@ class TorchRuntime:
         self._upsample_logits = upsample_logits
         self._model = model.optimize_for_inference(compiled=False).to(self.device, self._dtype)
 
-    def __call__(self, images: Tensor) -> Mapping[str, Tensor]:
+    def tensors(self, images: Tensor) -> dict[str, Tensor]:
         images = images.to(self._dtype)
         call = partial(prompted, self._model, images, channels=len(self.preprocessing.mean))
         if self._upsample_logits:
@@ -78,11 +80,20 @@ class TorchRuntime:
         else:
             outputs = call(raw=True)
             predictions = {name: output.prediction for name, output in outputs.items()}
-        tensors = tensors_of(predictions, self._model.outputs)
-        for name, spec in tensor_specs(self._model.outputs).items():
-            if spec.kind == "log_variance":
-                tensors[spec.array.name] = confidence(at_least_float32(tensors.pop(name)))
-        return tensors
+        return tensors_of(predictions, self._model.outputs)
+
+    def __call__(self, images: Tensor) -> Mapping[str, Tensor]:
+        return with_confidences(self.tensors(images), self._model.outputs)
+
+
+def with_confidences(
+    tensors: dict[str, Tensor], outputs: Mapping[str, OutputSpec]
+) -> dict[str, Tensor]:
+    """Returns tensors of a model's predictions with confidences in place of log-variances."""
+    for name, spec in tensor_specs(outputs).items():
+        if spec.kind == "log_variance":
+            tensors[spec.array.name] = confidence(at_least_float32(tensors.pop(name)))
+    return tensors
 
 
 def pick_device(name: str | torch.device | None) -> torch.device:

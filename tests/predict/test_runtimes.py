@@ -1,0 +1,146 @@
+"""Runtimes: each gives what PyTorch gives, from a checkpoint or from an exported file."""
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+from photos import TINY, photo_of, save_photo, tiny
+
+import dpt
+from dpt.export import export
+from dpt.export.cache import cached_export
+from dpt.predict.runtimes import AutoRuntime, make_runtime
+from dpt.types import Calibration
+
+pytest.importorskip("onnxruntime")
+LIBRARIES = ["onnx", "openvino"]
+TOLERANCE = 2e-5  # of the largest value
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def model():
+    made = tiny(
+        {"depth": {"kind": "relative", "log_variance": True}, "segmentation": {"num_classes": 5}}
+    )
+    made.calibration = Calibration(scale=2.0, shift=0.5)
+    return made
+
+
+@pytest.fixture(scope="module")
+def file(model):
+    """An exported file of the model."""
+    return cached_export(model)
+
+
+def assert_same(actual, expected):
+    assert actual.outputs == expected.outputs
+    for name in ("depth", "depth_confidence"):
+        limit = TOLERANCE * np.abs(expected.arrays[name]).max()
+        np.testing.assert_allclose(actual.arrays[name], expected.arrays[name], rtol=0, atol=limit)
+    assert (actual.labels == expected.labels).mean() > 0.999  # ties fall either way
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_runtime_gives_what_torch_gives(model, file, name):
+    pytest.importorskip({"onnx": "onnxruntime"}.get(name, name))
+    photo = photo_of(70, 97)
+    expected = dpt.Predictor(model)(photo)
+    assert expected.unit == "metres"  # the calibration is of the file too
+    for source in (model, file, str(file)):
+        assert_same(dpt.Predictor(source, runtime=name)(photo), expected)
+    flipped = dpt.Predictor(model, flip=True)(photo)
+    assert_same(dpt.Predictor(model, flip=True, runtime=name)(photo), flipped)
+
+
+@pytest.mark.slow
+def test_a_file_that_normalises_is_given_pixels(model, tmp_path):
+    path = export(model, tmp_path / "a.onnx", with_preprocessing=True).path
+    photo = photo_of(70, 97)
+    assert_same(dpt.Predictor(path)(photo), dpt.Predictor(model)(photo))
+
+
+def test_openvino_in_bf16_is_close(model):
+    pytest.importorskip("openvino")
+    images = torch.randn(1, 3, 64, 64)
+    expected = make_runtime(None, model).tensors(images)["depth"]
+    actual = make_runtime("openvino", model, precision="bf16").tensors(images)["depth"]
+    assert (actual - expected).abs().max() < 0.05 * expected.abs().max()
+
+
+@pytest.mark.slow
+def test_masks_are_predicted_by_every_runtime():
+    heads = {"panoptic": {"num_classes": 2, "things": [1, 0], "num_queries": 4}}
+    sizes = {"embed_dim": 32, "num_heads": 2, "num_blocks": 6, "out_indices": [3]}
+    sizes |= {"num_later_blocks": 2, "image_size": [64, 64]}
+    model = dpt.create_model("eomt_small", heads=heads, **sizes).eval()
+    images = torch.ones(1, 3, 64, 64)
+    expected = make_runtime(None, model, upsample_logits=True).tensors(images)
+    actual = make_runtime("onnx", model).tensors(images)
+    assert actual.keys() == expected.keys()
+    for key, value in expected.items():
+        torch.testing.assert_close(actual[key], value, atol=1e-4, rtol=0)
+
+
+def test_auto_says_which_runtime_it_takes(model, caplog):
+    caplog.set_level(logging.INFO)
+    images = torch.zeros(1, 3, 64, 80)
+    runtime = make_runtime("auto", model)
+    assert isinstance(runtime, AutoRuntime)
+    assert runtime(images).keys() == runtime(images).keys() == runtime.outputs.keys()
+    lines = [line for line in caplog.messages if "for 1x3x64x80" in line]
+    assert len(lines) == 1  # timed once
+    assert "torch" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"name": "tensorrt"}, "tensorrt: choose from torch, onnx, openvino or auto"),
+        ({"name": "onnx", "precision": "bf16"}, "runtime=onnx: has no precision=bf16"),
+        ({"name": "onnx", "device": "meta"}, "device="),
+    ],
+)
+def test_make_runtime_refuses(model, options, message):
+    with pytest.raises(ValueError, match=message):
+        make_runtime(options.pop("name"), model, **options)
+
+
+def test_a_model_of_prompts_needs_torch():
+    heads = {"depth": {"kind": "metric", "max_depth": 9.0}}
+    model = dpt.create_model("dpt_tiny", heads=heads, prompts=True, **TINY)
+    with pytest.raises(ValueError, match="runtime=onnx: takes no sparse depth"):
+        make_runtime("onnx", model)
+
+
+@pytest.mark.slow
+def test_a_file_of_a_fixed_size_names_it(model, tmp_path):
+    path = export(model, tmp_path / "a.onnx", size=(64, 64)).path
+    predictor = dpt.Predictor(path)
+    assert predictor(photo_of(64, 64)).depth.shape == (64, 64)
+    with pytest.raises(ValueError, match="inputs of 64x64 pixels alone, not"):
+        predictor(photo_of(64, 128))
+
+
+def test_a_foreign_file_is_not_guessed_about(file, tmp_path):
+    onnx = pytest.importorskip("onnx")
+    stored = onnx.load(file)
+    del stored.metadata_props[:]
+    onnx.save(stored, tmp_path / "foreign.onnx")
+    with pytest.raises(ValueError, match=r"foreign\.onnx: its metadata do not state"):
+        dpt.Predictor(tmp_path / "foreign.onnx")
+
+
+def test_command_predicts_by_an_exported_file(file, predict, refusal, tmp_path, out):
+    photo = save_photo(tmp_path / "a.png", 40, 57)
+    predict(photo, "--format", "npy", model=file)
+    assert np.load(out / "depth_npy/a.npy").shape == (40, 57)
+    assert "runtime" in refusal(photo, "--runtime", "openvino", model=file)
+    assert "b.onnx" in refusal(photo, model=tmp_path / "b.onnx")
