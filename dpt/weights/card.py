@@ -21,7 +21,7 @@ from dpt.files import DataError, parse_yaml, read_text
 from dpt.html import render_markdown
 from dpt.model_config import ModelConfig
 from dpt.nn import Network
-from dpt.types import OutputSpec, tensor_specs
+from dpt.types import OutputSpec
 from dpt.weights.files import writing
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class Card:
             card=self,
             argument=shlex.quote(self.name),
             config=config,
-            specs=list(tensor_specs(model.outputs).values()),
+            specs=list(specs),
             parameters=sum(p.numel() for p in model.parameters()),
             library=LIBRARY,
             version=__version__,
