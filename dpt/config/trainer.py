@@ -10,6 +10,7 @@ import lightning as L
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Timer
+from lightning.pytorch.strategies import FSDPStrategy
 
 from dpt.config.objects import check_arguments
 from dpt.functional import EMULATED, has_bf16
@@ -99,6 +100,14 @@ def build_trainer(**arguments: Any) -> L.Trainer:
     except (MisconfigurationException, ImportError, OverflowError, TypeError, ValueError) as error:
         remedy = " Set trainer.accelerator=auto" if "backend found" in str(error) else ""
         raise ValueError(f"trainer: {error}{remedy}") from error
+
+
+def takes_bf16_weights(trainer: L.Trainer) -> bool:
+    """Whether images are scored by a copy of the model with bf16 weights, which is faster than
+    autocast: with ``bf16-mixed`` on devices that have bf16 instructions, unless FSDP shards the
+    weights."""
+    is_mixed = trainer.precision == "bf16-mixed" and not isinstance(trainer.strategy, FSDPStrategy)
+    return is_mixed and has_bf16(trainer.strategy.root_device.type)
 
 
 def require_images(trainer: L.Trainer, count: int) -> None:

@@ -15,7 +15,12 @@ from torch.utils.data import DataLoader
 from dpt.config.data import loader_settings, make_eval_loader
 from dpt.config.objectives import LABEL_NAMES
 from dpt.config.overrides import keys_of
-from dpt.config.trainer import build_trainer, require_images, trainer_arguments
+from dpt.config.trainer import (
+    build_trainer,
+    require_images,
+    takes_bf16_weights,
+    trainer_arguments,
+)
 from dpt.data import Dataset, read_in_order
 from dpt.data.statistics import measure_bands
 from dpt.evaluation.callbacks import FailedFiles, Panels
@@ -25,9 +30,11 @@ from dpt.evaluation.predictions import DepthEncoding, PredictedDataset
 from dpt.evaluation.scoring import PICTURE_WIDTH, PanelPicture, Scorer
 from dpt.metrics import Protocol
 from dpt.model import DPT
-from dpt.nn.tta import augmented, mirror, prompted
+from dpt.nn.tta import Model, Predictions, augmented, joined, mirror, prompted
 from dpt.objectives import OBJECTIVES, Objective
 from dpt.objectives.batches import evaluated, prompts_of, same_size_groups, take
+from dpt.predict.runtime import Precision, Runtime, with_bf16_weights
+from dpt.predict.runtimes import make_runtime
 from dpt.process import handle_signals
 from dpt.types import Batch, DepthKind, HeadPrediction, OutputSpec, Preprocessing
 from dpt.validation import PlainMapping, Positive, validate
@@ -36,6 +43,9 @@ from dpt.weights.base import naming
 from dpt.weights.formats import fingerprint
 
 log = logging.getLogger("dpt")
+
+_PRECISIONS: dict[str, Precision] = {"32-true": "fp32", "bf16-mixed": "bf16"}
+"""Of a runtime, by Lightning's name."""
 
 WEIGHTS_NOTE = "weights"
 """Fact in ``metrics.json``: the fingerprint of the model that was scored."""
@@ -80,11 +90,21 @@ def objectives_of(
 
 
 class Evaluation(L.LightningModule):
-    """Scores a model image by image, with the test-time augmentation of a protocol."""
+    """Scores a model image by image, with the test-time augmentation of a protocol.
 
-    def __init__(self, model: DPT, protocol: Protocol, scorer: Scorer) -> None:
+    Args:
+        predict: computes the tensors of the predictions in place of the model, see
+            :meth:`dpt.predict.runtime.Runtime.tensors`; None for the model itself.
+    """
+
+    def __init__(
+        self, model: DPT, protocol: Protocol, scorer: Scorer, predict: Model | None = None
+    ) -> None:
         super().__init__()
         self.model = model
+        self.predict: Predictions = partial(prompted, model, channels=len(model.preprocessing.mean))
+        if predict is not None:
+            self.predict = partial(joined, predict, model.outputs)
         self.objectives = nn.ModuleDict({**scorer.objectives, **scorer.whole})
         self.protocol = protocol
         self.scorer = scorer
@@ -97,7 +117,7 @@ class Evaluation(L.LightningModule):
         if prompts is not None:
             inputs = torch.cat([inputs, prompts[:, None]], dim=1)
         predict = augmented(
-            partial(prompted, self.model, channels=images.shape[1]),
+            self.predict,
             self.model.outputs,
             flip=flip,
             scales=self.protocol.scales,
@@ -174,12 +194,15 @@ def score_checkpoint(
         callbacks=[FailedFiles(), panels],
     )
     require_images(trainer, len(dataset))
-    trainer.validate(Evaluation(model, protocol, scorer), loader, verbose=False)
+    runtime = _runtime(cfg, model, trainer)
+    predict = None if runtime is None else runtime.tensors
+    trainer.validate(Evaluation(model, protocol, scorer, predict), loader, verbose=False)
     height, width = preprocessing.image_size
     rule = preprocessing.resize.replace("_", " ")
     scorer.notes = {
         "image_size": f"{height}x{width} (height x width), {rule}",
-        "precision": str(trainer.precision),
+        "precision": str(trainer.precision) if runtime is None else _PRECISIONS[trainer.precision],
+        **({} if cfg["runtime"] is None else {"runtime": cfg["runtime"]}),
         WEIGHTS_NOTE: weights,
         **protocol.view_notes(),
         **scorer.notes,
@@ -187,6 +210,20 @@ def score_checkpoint(
     for picture in panels.sorted_pictures():
         scorer.examples.append(PanelPicture(picture.caption, shrink(picture.rgb, PICTURE_WIDTH)))
     return scorer
+
+
+def _runtime(cfg: PlainMapping, model: DPT, trainer: L.Trainer) -> Runtime | None:
+    """Returns what predicts in place of the model as it is: the runtime of ``cfg``, or PyTorch with
+    bf16 weights in place of autocast; None if the model itself predicts."""
+    name, device = validate(str | None, cfg["runtime"], "runtime"), trainer.strategy.root_device
+    if name in (None, "torch"):
+        return with_bf16_weights(model, device) if takes_bf16_weights(trainer) else None
+    if trainer.precision not in _PRECISIONS:
+        allowed = " or ".join(_PRECISIONS)
+        fault = f"trainer.precision={trainer.precision}: runtime={name} takes {allowed}"
+        raise ValueError(fault)
+    precision = _PRECISIONS[trainer.precision]
+    return make_runtime(name, model, device=device, precision=precision)
 
 
 def _predicted(cfg: PlainMapping, dataset: Dataset) -> PredictedDataset | CocoPredictions:
@@ -215,7 +252,7 @@ def score_files(
     """Returns the scores of the files in ``cfg["predictions"]``, or of some samples alone."""
     views = ("flip", "scales", "window", "stride")
     unused = [f"protocol.{k}" for k in views if getattr(protocol, k) != getattr(Protocol(), k)]
-    unused += ["image_size"] if cfg["image_size"] is not None else []
+    unused += [key for key in ("image_size", "runtime") if cfg[key] is not None]
     unused += sorted(k for k in keys_of(cfg["overrides"]) if k.partition(".")[0] == "trainer")
     if unused:
         raise ValueError(

@@ -17,6 +17,7 @@ from dpt.nn.base import Head
 from dpt.nn.dpt import Network
 from dpt.nn.encoders import HybridEmbed
 from dpt.nn.fusion import ResidualConvUnit
+from dpt.nn.lora import merge_low_rank
 
 log = logging.getLogger("dpt")
 
@@ -79,6 +80,7 @@ def optimized(model: M, *, compiled: bool) -> M:
     if copy.predicts_only:
         return copy
     copy.predicts_only = True
+    merge_low_rank(copy)  # the sum is exact in the weights' own precision
     for module in list(copy.modules()):
         if type(module) is nn.Sequential:
             fuse_norms(module)

@@ -69,14 +69,15 @@ def augmented(
         )
     if flip:  # last, so that all logits are resized before any are averaged
         augmented_model = partial(flipped_mean, augmented_model, specs)
-    return partial(_join_predictions, augmented_model, outputs)
+    return partial(joined, augmented_model, outputs)
 
 
 def _split_predictions(model: Predictions, outputs: Specs, images: Tensor) -> Outputs:
     return tensors_of(model(images), outputs)
 
 
-def _join_predictions(model: Model, outputs: Specs, images: Tensor) -> Mapping[str, HeadPrediction]:
+def joined(model: Model, outputs: Specs, images: Tensor) -> Mapping[str, HeadPrediction]:
+    """Returns the prediction of each head, of the tensors by name that ``model`` returns."""
     tensors = model(images)
     return {
         key: spec.join([tensors[name] for name in spec.tensors]) for key, spec in outputs.items()

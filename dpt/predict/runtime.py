@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from dpt.depthmath import at_least_float32
-from dpt.functional import EMULATED, has_bf16
+from dpt.files import reason
+from dpt.functional import EMULATED, has_bf16, without_autocast
 from dpt.model import DPT
 from dpt.nn.tta import prompted
 from dpt.types import (
@@ -75,15 +76,29 @@ class TorchRuntime:
     def tensors(self, images: Tensor) -> dict[str, Tensor]:
         images = images.to(self._dtype)
         call = partial(prompted, self._model, images, channels=len(self.preprocessing.mean))
-        if self._upsample_logits:
-            predictions = call()
-        else:
-            outputs = call(raw=True)
-            predictions = {name: output.prediction for name, output in outputs.items()}
+        with without_autocast(self.device):  # the weights have the precision
+            if self._upsample_logits:
+                predictions = call()
+            else:
+                outputs = call(raw=True)
+                predictions = {name: output.prediction for name, output in outputs.items()}
         return tensors_of(predictions, self._model.outputs)
 
     def __call__(self, images: Tensor) -> Mapping[str, Tensor]:
         return with_confidences(self.tensors(images), self._model.outputs)
+
+
+def with_bf16_weights(model: DPT, device: torch.device) -> TorchRuntime | None:
+    """Returns a copy of a model that predicts in bf16, at the images' size; None, with a warning,
+    for a model of a user's own parts that cannot, as it mixes types that autocast would convert."""
+    runtime = TorchRuntime(model, device=device, precision="bf16", upsample_logits=True)
+    rule = model.preprocessing
+    try:
+        runtime.tensors(torch.zeros(1, len(rule.mean), *rule.image_size, device=device))
+    except RuntimeError as error:
+        log.warning("validation in autocast, not with bf16 weights: %s", reason(error))
+        return None
+    return runtime
 
 
 def with_confidences(

@@ -17,9 +17,11 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from dpt.config.objects import make
+from dpt.config.trainer import takes_bf16_weights
 from dpt.files import few
 from dpt.model import DPT
 from dpt.nn.lora import low_rank_tensors, merged_state, unmerged_state
+from dpt.nn.tta import joined
 from dpt.objectives.base import Objective
 from dpt.objectives.batches import (
     evaluated,
@@ -32,6 +34,7 @@ from dpt.objectives.batches import (
     take,
 )
 from dpt.objectives.teacher import Teacher
+from dpt.predict.runtime import TorchRuntime, with_bf16_weights
 from dpt.process import is_first_rank
 from dpt.training.finite import StepGuard
 from dpt.types import Batch, HeadOutput, HeadPrediction
@@ -84,6 +87,7 @@ class Task(L.LightningModule):
         self.scores: dict[str, float] = {}  # of the last validation
         self.nonfinite: list[str] = []  # images whose prediction there is not finite
         self.scored_step = -1  # step of the last validation
+        self.scored_copy: TorchRuntime | None = None  # predicts in validation, in the model's place
         self.optimizer_settings: list[Plain] = []  # of each group, as configured
         self.total_steps = math.inf
 
@@ -164,6 +168,8 @@ class Task(L.LightningModule):
         for objective in self.objectives.values():
             objective.metrics.reset()
         self.nonfinite = []
+        if takes_bf16_weights(self.trainer):  # after callbacks, which may set averaged weights
+            self.scored_copy = with_bf16_weights(self.model, self.device)
 
     def validation_step(self, batch: Batch, batch_index: int) -> dict[str, list[Evaluated]]:
         groups = list(self.evaluate_batch(batch))
@@ -178,10 +184,18 @@ class Task(L.LightningModule):
         objectives = self.objectives.values()
         for images, positions in same_size_groups(batch):
             inputs, labels = self._prepare({**take(batch, positions), "image": images}, step=0)
-            predictions = self.model(inputs, prompts=prompts_of(labels))
+            predictions = self._predictions(inputs, prompts_of(labels))
             yield evaluated(predictions, self.model.heads, objectives, labels), labels
 
+    def _predictions(self, inputs: Tensor, prompts: Tensor | None) -> Mapping[str, HeadPrediction]:
+        if self.scored_copy is None:
+            return self.model(inputs, prompts=prompts)
+        if prompts is not None:
+            inputs = torch.cat([inputs, prompts[:, None]], dim=1)
+        return joined(self.scored_copy.tensors, self.model.outputs, inputs)
+
     def on_validation_epoch_end(self) -> None:
+        self.scored_copy = None
         scores = merged_scores({name: o.compute() for name, o in self.objectives.items()})
         self.scores = {f"val/{k}": v for k, v in scores.items()}
         if self.trainer.sanity_checking:  # one batch before the first step

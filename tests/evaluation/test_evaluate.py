@@ -45,6 +45,30 @@ def test_image_size_is_the_checkpoints_unless_it_is_given(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("runtime", ["onnx", "openvino", "auto"])
+def test_runtimes_give_the_scores_of_torch(
+    evaluate, checkpoint, scores, metrics, joint_run, tmp_path, runtime, monkeypatch
+):
+    pytest.importorskip({"onnx": "onnxruntime", "auto": "onnxruntime"}.get(runtime, runtime))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = evaluate(tmp_path / "run", checkpoint, f"runtime={runtime}", "protocol=slide")
+    plain = evaluate(tmp_path / "plain", checkpoint, "protocol=slide")
+    assert scores(folder) == pytest.approx(scores(plain), rel=1e-3, abs=1e-4, nan_ok=True)
+    assert metrics(folder)["runtime"] == runtime
+
+
+def test_mixed_precision_is_scored_with_bf16_weights(
+    evaluate, checkpoint, scores, metrics, joint_run, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("dpt.config.trainer.has_bf16", lambda _: True)  # or it is emulated
+    folder = evaluate(tmp_path, checkpoint, "trainer.precision=bf16-mixed")
+    assert metrics(folder)["precision"] == "bf16"
+    actual, expected = (scores(run)["val/abs_rel"] for run in (folder, joint_run))
+    assert actual == pytest.approx(expected, rel=0.02)
+    assert actual != expected
+
+
+@pytest.mark.slow
 def test_another_split_is_scored(evaluate, checkpoint, scores, joint_run, tmp_path):
     run = evaluate(tmp_path, checkpoint, "split=train")
     assert scores(run)["val/abs_rel"] != scores(joint_run)["val/abs_rel"]
@@ -76,6 +100,7 @@ def test_mistakes_in_what_is_evaluated(joint_run, checkpoint, tmp_path, refused,
         "checkpoint=5": "error: checkpoint=5: ",
         "predictions={a:1}": "error: predictions={'a': 1}: ",
         f"checkpoint={checkpoint} seed=-1": "error: seed=-1: ",
+        f"checkpoint={checkpoint} runtime=x data=scenes": "error: runtime=x: choose from torch, ",
     }.items():
         assert message in refused(call, "evaluate", *source.split(), f"run_dir={tmp_path / 'run'}")
 
