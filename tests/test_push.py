@@ -89,6 +89,9 @@ def test_scores_of_an_evaluation_have_intervals_and_those_of_others_are_refused(
     assert scores.notes["intervals over"] == "3 images"
     text = Card("me/rooms", scores=scores).text(model, model.config)
     assert f"| rmse | {rmse.value:.4g} | {rmse.low:.4g} | {rmse.high:.4g} |" in text
+    run = shutil.copytree(joint_run, tmp_path / "run")
+    shutil.copytree(folder, run / "evaluation")  # as dpt fit leaves it
+    assert scores_of(run, model, None) == scores
     message = refused(call, "push", saved[1], "me/rooms", *LICENSE, "--scores", folder)
     assert f"{folder}/metrics.json" in message
     assert hub.files == {}

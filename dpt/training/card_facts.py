@@ -22,7 +22,7 @@ _OF_MACHINE = {"run_dir", "resume", "overwrite", "logger", "paths"}
 """Keys of a run that say nothing about its result."""
 _FOLDERS = re.compile(r"""((?<=[=,'" ])|(?<==\[))~?/([^/,\]}'"]*/)*(?=[^/,\]}'"])""")
 """All but the last part of an absolute path in an override."""
-_NOTES = ("image_size", "precision", "images")
+_NOTES = ("image_size", "precision", "runtime", "images")
 METRICS_FILE = "metrics.json"
 _MAX_METRICS = 1 << 24  # bytes of metrics.json
 
