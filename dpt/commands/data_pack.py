@@ -5,6 +5,7 @@ from pathlib import Path
 
 from dpt.config.data import loader_settings, make_dataset
 from dpt.data.shards.pack import pack_split
+from dpt.files import plural
 from dpt.validation import PlainMapping, validate
 
 log = logging.getLogger("dpt")
@@ -36,6 +37,7 @@ def pack(cfg: PlainMapping) -> None:
             skip_broken=settings.on_error == "skip",
         )
         samples = sum(shard.samples for shard in index.shards)
-        megabytes, shards = sum(s.size for s in index.shards) / MEGABYTE, len(index.shards)
-        log.info("%s: %d samples in %d shards, %.1f MB", split, samples, shards, megabytes)
+        megabytes = sum(s.size for s in index.shards) / MEGABYTE
+        content = f"{plural(samples, 'sample')} in {plural(len(index.shards), 'shard')}"
+        log.info("%s: %s, %.1f MB", split, content, megabytes)
     log.info("train with data=packed data.root=%s", folder)

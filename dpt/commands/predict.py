@@ -52,6 +52,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpt.commands import command_parser, exit_if_failed
+from dpt.files import plural
 from dpt.process import Stopped, say
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def _predict_part(pipeline: Pipeline, inputs: Sequence[InputFile]) -> Failed:
     seconds = max(time.monotonic() - start, 1e-9)
     count = len(part) - len(waiting)
     skipped = f", {count} were done before" if count else ""
-    rate = f"{done} images in {seconds:.1f} s ({done / seconds:.3g} images/s)"
+    rate = f"{plural(done, 'image')} in {seconds:.1f} s ({done / seconds:.3g} images/s)"
     shard = "" if folder.shard is None else f"shard {folder.shard}: "
     say(f"{shard}{rate}{skipped}: {folder.path}")
     return failed
