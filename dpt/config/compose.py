@@ -23,7 +23,7 @@ from omegaconf.errors import (
 )
 
 from dpt.config.job import run_job
-from dpt.config.overrides import as_argument, escaped
+from dpt.config.overrides import escaped, unreadable
 from dpt.config.resumed_config import followers, resumed_config, run_to_resume
 from dpt.config.run_folder import refuse_used, save_config
 from dpt.files import config_dir
@@ -206,8 +206,7 @@ def explained(arguments: Sequence[str] = ()) -> Iterator[None]:
         elif isinstance(error, MissingMandatoryValue):
             message = f"{error.full_key} must be given: {error.full_key}=VALUE"
         elif isinstance(error, OverrideParseException):
-            remedy = f"quote special characters, as in {as_argument('KEY', '^(.*)_')}"
-            message = f"{error.override}: cannot be parsed: {remedy}"
+            message = unreadable(error.override.removeprefix("++"))
         elif isinstance(error, OmegaConfBaseException):
             message = message.split("\n")[0]
         elif removed:  # conf/first_run is chosen by these groups

@@ -58,9 +58,23 @@ def escaped(text: str) -> str:
 
 def as_argument(key: str, value: object) -> str:
     """Returns ``key=value`` as typed in a shell, quoted if Hydra or the shell needs it."""
-    plain = f"{key}={value}"
-    is_plain = re.fullmatch(r"[-\w./:=@+]+", plain, re.ASCII)
-    return plain if is_plain else shlex.quote(f"{key}={as_text(str(value))}")
+    is_plain = re.fullmatch(r"[-\w./:@+]+", f"{key}{value}", re.ASCII)
+    return f"{key}={value}" if is_plain else shlex.quote(f"{key}={as_text(str(value))}")
+
+
+def unreadable(text: str) -> str:
+    """Returns what is wrong with an override that Hydra cannot parse, and how to write it."""
+    key, has_value, value = text.partition("=")
+    if not re.fullmatch(r"[+~]*[\w./@:]+", key, re.ASCII):
+        return f"{text}: {key!r} is not a key: write KEY=VALUE"
+    if not has_value:
+        return f"{text}: has no value: write {text}=VALUE"
+    if value[:1] in ("[", "{"):
+        example = shlex.quote(f'{key}=["A (B)",C]' if value[0] == "[" else f'{key}={{A:"B (C)"}}')
+        remedy = f"close each bracket and quote text with special characters, as in {example}"
+        return f"{key}: cannot read {value}: {remedy}"
+    text_value = value.strip("\"'")
+    return f"{key}: cannot read {value}: for this text write {as_argument(key, text_value)}"
 
 
 def parse(overrides: Sequence[str]) -> list[Override]:
@@ -70,7 +84,7 @@ def parse(overrides: Sequence[str]) -> list[Override]:
         ValueError: an override that cannot be parsed, or that has several values.
     """
     from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
+    from hydra.errors import OverrideParseException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
@@ -90,8 +104,8 @@ def parse(overrides: Sequence[str]) -> list[Override]:
             if override.key_or_group.partition(".")[0] != "hydra":
                 key = override.get_key_element().lstrip("+~")
                 parsed.append(Override(key, typed["value"], form, text))
-    except HydraException as error:
-        raise ValueError(f"{str(error).splitlines()[0][:400]}: write KEY=VALUE") from None
+    except OverrideParseException as error:
+        raise ValueError(unreadable(error.override)) from None
     except OmegaConfBaseException as error:
         raise ValueError(f"{text}: {str(error).splitlines()[0]}") from None
     return parsed

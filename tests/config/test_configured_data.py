@@ -208,9 +208,29 @@ def test_the_data_of_a_run_that_was_moved(tmp_path, caplog, monkeypatch, given):
     assert "data.fold: the run may have been trained on images of this split" in caplog.text
 
 
-@pytest.mark.parametrize("value", ["/runs/a", "/runs/a b, 1", "it's"])
+@pytest.mark.parametrize("value", ["/runs/a", "/runs/a b, 1", "it's", "=3", "a=b"])
 def test_a_typed_value_is_read_back(value):
     assert [o.value for o in parse(shlex.split(as_argument("run_dir", value)))] == [value]
+
+
+@pytest.mark.parametrize("value", ["(", "a b(c", "/a=b", "ü", "~/x", "f(1)", "${x", "(it's)"])
+def test_an_unreadable_value_has_a_remedy_that_is_read(value):
+    with pytest.raises(ValueError, match=r"^blocks: ") as error:
+        parse([f"blocks={value}"])
+    remedy = str(error.value).rpartition(" write ")[2]
+    assert [o.value for o in parse(shlex.split(remedy))] == [value]
+
+
+@pytest.mark.parametrize("text", ["data.class_names=[a,b", "data.class_names=[a b, c#d]"])
+def test_an_unreadable_list_names_its_key(text):
+    with pytest.raises(ValueError, match=r"^data\.class_names: "):
+        parse([text])
+
+
+@pytest.mark.parametrize("text", ["blocks", "a b=3", "-x"])
+def test_an_override_without_key_or_value_is_named(text):
+    with pytest.raises(ValueError, match=rf"^{text}: .* write "):
+        parse([text])
 
 
 def test_several_values_are_no_value():
