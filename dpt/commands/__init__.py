@@ -9,6 +9,7 @@ from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
 
+from dpt.files import few
 from dpt.process import visible
 
 
@@ -23,11 +24,16 @@ def command_parser(name: str, help: str | None, *, checkpoint: str = "CKPT") -> 
 
 
 def exit_if_failed(failed: Sequence[tuple[Path, ValueError]]) -> None:
-    """Lists the inputs that failed, and ends the process by exit code 1 if there are any."""
+    """Lists the inputs that failed, those of one fault in one line, and ends the process by exit
+    code 1 if there are any."""
     if not failed:
         return
     print(f"{len(failed)} failed:", file=sys.stderr)
+    names_of: dict[str, list[str]] = {}
     for path, fault in failed:
         name, message = (" ".join(visible(str(text)).split()) for text in (path, fault))
-        print(f"  {message if name in message else f'{name}: {message}'}", file=sys.stderr)
+        names_of.setdefault(message, []).append(name)
+    for message, names in names_of.items():
+        files = names[0] if len(names) == 1 else f"{len(names)} files ({few(names)})"
+        print(f"  {message if files in message else f'{files}: {message}'}", file=sys.stderr)
     raise SystemExit(1)

@@ -33,7 +33,8 @@ input, with the scale and offset of its 16-bit PNG, depth = value * scale + offs
 (K, and whether it was given, of the EXIF tags, predicted or a guess) and with outputs for the whole
 image). Sub-folders are kept. Files that dpt predict wrote earlier inside an input
 folder are left out. The same command again skips finished inputs. Exit codes: 0 success, 1 some
-inputs failed (listed at the end), 130 stopped by Ctrl-C, 143 by SIGTERM.
+inputs failed, or have no points (listed at the end, those of one fault in one line), 130 stopped by
+Ctrl-C, 143 by SIGTERM.
 
 Many workers: the same command with --shard 1/16 to --shard 16/16 on any machines, each again until
 it has ended well, and once with --merge. The files are then those of one run. --shard slurm takes

@@ -24,7 +24,7 @@ from dpt.predict.painting import Style, paint_with_legend
 from dpt.predict.prediction import Prediction
 from dpt.predict.predictor import Predictor, PreparedImage, batches
 from dpt.predict.product import Product
-from dpt.predict.products import facts_of, raster_facts, videos_of
+from dpt.predict.products import facts_of, raster_facts, unit_facts, videos_of
 from dpt.predict.windows import RasterFile, RasterPrediction
 from dpt.validation import Plain
 
@@ -85,6 +85,8 @@ class Pipeline:
             known = None
             if self.predictor.needs_camera and self.cameras is not None:
                 known = known_camera(input_file.path, source.size, self.cameras)
+            elif self.predictor.needs_camera:
+                known = self.predictor.guessed(source.size)
             camera = None if known is None else known.camera
             prediction = RasterPrediction(self.predictor, source, by_name, camera)
             yield len(prediction)
@@ -109,18 +111,30 @@ class Pipeline:
                 input_file.path, keep_image=keep_image, camera=self.cameras, prompt=self.prompt
             )
 
-        def write(input_file: InputFile, image: PreparedImage, prediction: Prediction) -> None:
-            prediction.require_finite()
-            facts = facts_of(prediction)
-            for product in self.products:
+        for _, group in groupby(inputs, _if_large):
+            yield from _Stages(self.predictor, prepare, self._write, self.workers).run(group)
+
+    def _write(self, input_file: InputFile, image: PreparedImage, prediction: Prediction) -> None:
+        """Writes an image's files; ValueError after that if it has not all of them."""
+        prediction.require_finite()
+        facts = facts_of(prediction)
+        missing: dict[Product, str] = {}  # with the reason
+        for product in self.products:
+            try:
                 facts |= product.facts(prediction)
-            with self.folder.files(input_file, self.products, facts) as paths:
+            except ValueError as error:
+                missing[product] = str(error)
+        products = [product for product in self.products if product not in missing]
+        if products or not missing:
+            with self.folder.files(input_file, products, facts) as paths:
                 for product, path in paths.items():
                     content = product.encode(prediction, input_file, image.image, self.style)
                     path.write_bytes(content)
-
-        for _, group in groupby(inputs, _if_large):
-            yield from _Stages(self.predictor, prepare, write, self.workers).run(group)
+        if missing:
+            folders = ", ".join(product.folder for product in missing)
+            others = ", the other files are written" if products else ""
+            reasons = "; ".join(dict.fromkeys(missing.values()))
+            raise ValueError(f"no {folders}{others}: {reasons}")
 
     def frames(self, input_file: InputFile, video: VideoReader) -> Generator[None, None, None]:
         """Predicts a video; yields after each frame. ValueError if a frame fails."""
@@ -138,6 +152,7 @@ class Pipeline:
                 nonlocal style
                 prediction.require_finite()
                 style = next_style(style, prediction)
+                facts.update(unit_facts(prediction.outputs))
                 if prediction.known_camera is not None:
                     facts.update(prediction.known_camera.facts)
                 for product, writer in writers.items():

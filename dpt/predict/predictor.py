@@ -348,6 +348,10 @@ class Predictor:
         if fov is not None:
             degrees = float(values[fov.name].item())
             return KnownCamera(Camera.from_fov(degrees, size), "predicted")
+        return self.guessed(size)
+
+    def guessed(self, size: tuple[int, int]) -> KnownCamera | None:
+        """Returns the guess for an image of ``size`` (H, W); None without a guess."""
         if self.guess is None:
             return None
         return KnownCamera(self.guess.camera("an image", size), "guess")

@@ -34,7 +34,8 @@ class Product:
         return self.is_picture
 
     def facts(self, prediction: Prediction) -> Plain:
-        """Returns facts about the file for the record of its input."""
+        """Returns facts about the file for the record of its input; ValueError if the prediction
+        has no such file."""
         return {}
 
     def path(self, source: InputFile) -> str:

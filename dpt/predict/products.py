@@ -135,8 +135,14 @@ def facts_of(prediction: Prediction) -> Plain:
 
 def raster_facts(outputs: Outputs) -> Plain:
     """Returns how to read the depth files of a raster, which hold depth as it is, by folder."""
+    units = unit_facts(outputs).items()
+    return {folder: {"scale": 1.0, "offset": 0.0, **facts} for folder, facts in units}
+
+
+def unit_facts(outputs: Outputs) -> Plain:
+    """Returns the unit of each depth, by the folder of its files."""
     return {
-        folder: {"scale": 1.0, "offset": 0.0, "unit": depth_unit(outputs[name])}
+        folder: {"unit": depth_unit(outputs[name])}
         for name, folder in folder_names(outputs).items()
         if outputs[name].kind == "depth"
     }

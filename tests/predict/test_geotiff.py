@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from prediction_files import records_of
 from tiny import call, small_model
 
 import dpt
@@ -264,19 +265,37 @@ def test_windows_cut_the_sky_and_take_the_focal_length(tmp_path):
         predicted_depth(path, dpt.Predictor(SkyRuntime()))
 
 
-def test_command_gives_the_focal_length_to_canonical_depth(tmp_path):
+@pytest.fixture
+def canonical(tmp_path):
+    """A model of two bands, whose depth needs a focal length."""
     heads = {"depth": {"kind": "metric", "activation": "exp", "canonical_focal": 300.0}}
     model = small_model(heads=heads, in_channels=2).eval()
     model.preprocessing = BANDS
     model.save_pretrained(tmp_path / "model")
+    return model
+
+
+@pytest.mark.parametrize(
+    ("option", "focal", "source"),
+    [("600", 600.0, "given"), ("guess", 24 * 3**0.5, "guess")],
+    ids=["given", "guess"],
+)
+def test_command_gives_the_focal_length_to_canonical_depth(
+    canonical, tmp_path, option, focal, source
+):
     bands = np.random.default_rng(0).normal(0, 1, (32, 48, 2)).astype(np.float32)
     path, out = write(tmp_path / "a.tif", bands), tmp_path / "out"
-    call("predict", str(tmp_path / "model"), str(path), "--out", str(out), "--focal", "600")
-    expected = dpt.Predictor(model)(bands, Camera.from_focal(600.0, (32, 48))).depth
+    call("predict", str(tmp_path / "model"), str(path), "--out", str(out), "--focal", option)
+    expected = dpt.Predictor(canonical)(bands, Camera.from_focal(focal, (32, 48))).depth
     with rasterio.open(out / "depth_tif/a.tif") as written:
         np.testing.assert_allclose(written.read(1), expected, rtol=1e-4)
-    assert '"source": "given"' in (out / "predictions.jsonl").read_text()
-    assert '"unit": "metres"' in (out / "predictions.jsonl").read_text()
+    (record,) = records_of(out).values()
+    assert record["camera"]["source"] == source
+    assert record["depth"]["unit"] == "metres"
+
+
+def test_command_without_a_focal_length_gives_relative_depth(canonical, tmp_path):
+    path = write(tmp_path / "a.tif", np.ones((32, 48, 2), np.float32))
     call("predict", str(tmp_path / "model"), str(path), "--out", str(tmp_path / "relative"))
     recorded = recorded_files(tmp_path / "relative")
     assert [file.coding.kind for file in recorded.values()] == ["up_to_scale"]

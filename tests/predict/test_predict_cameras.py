@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from photos import photo_of, save_photo
+from photos import photo_of, save_photo, tiny
 from PIL import Image
 from PIL.ExifTags import IFD, Base
 from prediction_files import records_of, save_video
@@ -139,7 +139,17 @@ def test_predict_command_takes_one_camera_option(run, folder):
     assert "--fov" in err
 
 
-def test_predict_command_records_the_camera_of_a_video(predict, tmp_path, out):
+@pytest.mark.parametrize(
+    ("options", "unit", "camera"),
+    [((), "relative depth", None), (("--fov", "90"), "metres", (32.0, "given"))],
+    ids=["no camera", "given"],
+)
+def test_predict_command_records_camera_and_unit_of_a_video(
+    predict, tmp_path, out, options, unit, camera
+):
+    heads = {"depth": {"kind": "metric", "activation": "exp", "canonical_focal": 300.0}}
+    tiny(heads).save_pretrained(tmp_path / "model")
     save_video(tmp_path / "clip.mp4", frames=3)
-    predict(tmp_path / "clip.mp4", "--format", "color", "--fov", "60")
-    assert cameras_of(out)["clip"][1] == "given"
+    predict(tmp_path / "clip.mp4", "--format", "color", *options, model=tmp_path / "model")
+    assert cameras_of(out)["clip"] == camera
+    assert records_of(out)["clip"]["depth"] == {"unit": unit}

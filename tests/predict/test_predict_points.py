@@ -7,7 +7,7 @@ import struct
 import numpy as np
 import pytest
 from photos import photo_of, save_photo
-from prediction_files import records_of
+from prediction_files import RECORDS, files_of, records_of
 
 from dpt.geometry import Camera, project
 from dpt.predict import Prediction, points
@@ -140,3 +140,27 @@ def test_predict_command_refuses_points_with_the_reason(refusal, run, tmp_path):
     assert code == 1
     assert "photo.png" in said + err
     assert "--intrinsics" in said + err
+
+
+def test_predict_command_writes_the_other_formats_of_images_without_points(run, tmp_path, out):
+    photos = [save_photo(tmp_path / f"{k}.png", *SIZE, seed=k) for k in range(5)]
+    code, said, err = run(*photos, "--format", "ply,png,glb", model="metric")
+    assert code == 1
+    (line,) = (line for line in err.splitlines() if "--intrinsics" in line)
+    assert "5 files" in line
+    assert "depth_ply, depth_glb" in line
+    assert all(str(path) in line for path in photos[:3])
+    assert files_of(out) - RECORDS == {f"depth/{k}.png" for k in range(5)}
+    assert records_of(out)["3"]["files"] == ["depth/3.png"]
+    code, said, err = run(*photos, "--format", "png", model="metric")
+    assert (code, "5 were done before" in said) == (0, True)
+
+
+def test_predict_merge_names_missing_points(run, tmp_path, out):
+    photos = [save_photo(tmp_path / f"{k}.png", *SIZE, seed=k) for k in range(3)]
+    options = (*photos, "--format", "ply,png")
+    assert [run(*options, "--shard", f"{k}/2", model="metric")[0] for k in (1, 2)] == [1, 1]
+    code, _, err = run(*options, "--merge", model="metric")
+    assert (code, "3 files" in err, "depth_ply" in err) == (1, True, True)
+    assert files_of(out) - RECORDS == {f"depth/{k}.png" for k in range(3)}
+    assert {*records_of(out)} == {"0", "1", "2"}
