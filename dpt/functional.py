@@ -232,7 +232,7 @@ def chunked_argmax(
     at_once = max(1, MOST_AT_ONCE // max(1, batch * size[0] * size[1]))  # classes
     is_small = classes <= at_once and not (is_aligned and classes >= FEW_CLASSES)
     if is_small or torch.compiler.is_compiling():  # a compiler fuses by itself
-        return resize(logits, size, rule).argmax(1).to(dtype)
+        return resize(logits, size, rule).max(dim=1).indices.to(dtype)  # argmax is 5 times slower
     ids = logits.new_zeros((batch, *size), dtype=dtype)
     if is_aligned:
         for rows, source, upper, weight in bands(logits, size):

@@ -56,15 +56,19 @@ def colorize(
 ) -> np.ndarray:
     """Returns numbers (H, W) as colours: ``low`` gets the first one, ``high`` the last one, and
     invalid pixels are black."""
-    picture = color_table(colormap)[_to_uint8(values, low, high)]
+    picture = color_table(colormap).take(_to_uint8(values, low, high), axis=0)
     picture[~valid] = 0
     return picture
 
 
 def _to_uint8(values: np.ndarray, low: float, high: float) -> np.ndarray:
     """Returns values from ``low`` to ``high`` as 0 to 255, NaN as 0."""
-    fraction = np.nan_to_num((values - low) / max(high - low, 1e-12))
-    return np.rint(255 * np.clip(fraction, 0, 1)).astype(np.uint8)
+    fraction = np.asarray(values - low)
+    fraction /= max(high - low, 1e-12)  # in place, which takes half the time
+    np.nan_to_num(fraction, copy=False)
+    np.clip(fraction, 0, 1, out=fraction)
+    fraction *= 255
+    return np.rint(fraction, out=fraction).astype(np.uint8)
 
 
 def heatmap(values: np.ndarray, *, high: float | None = None) -> np.ndarray:
@@ -87,7 +91,9 @@ def _inverse_depth(
     if valid is not None:
         usable &= valid
     filled = np.where(usable, depth, 1.0).astype(np.float64)
-    return np.where(usable, 1 / filled if inverse else filled, 0.0), usable
+    values = np.divide(1, filled, out=filled) if inverse else filled
+    values[~usable] = 0
+    return values, usable
 
 
 def _central_range(values: np.ndarray, valid: np.ndarray) -> Limits:
@@ -169,7 +175,7 @@ def colorize_labels(
     if lowest < 0 or highest >= len(rows):
         wrong = lowest if lowest < 0 else highest
         raise ValueError(f"label {wrong} has no colour: the palette has {len(rows)} rows")
-    picture = rows[ids]
+    picture = rows.take(ids, axis=0)
     picture[~labelled] = 0
     return picture
 
@@ -250,7 +256,9 @@ def color_limits(values: np.ndarray, output: OutputSpec) -> Limits:
 def overlay(image: np.ndarray, color: np.ndarray, alpha: float = 0.5) -> np.ndarray:
     """Returns the image mixed with the fraction ``alpha`` of ``color`` where that is not black."""
     mixed = cv2.addWeighted(image, 1 - alpha, color, alpha, 0)
-    return np.where(color.any(axis=2, keepdims=True), mixed, image)
+    is_black = (color[..., 0] | color[..., 1] | color[..., 2]) == 0  # faster than any(axis=2)
+    mixed[is_black] = image[is_black]
+    return mixed
 
 
 # --- legends ------------------------------------------------------------------------------------
