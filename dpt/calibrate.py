@@ -23,7 +23,7 @@ from dpt.files import DataError, path_below
 from dpt.model import DPT
 from dpt.predict import Predictor
 from dpt.predict.inputs import part_of
-from dpt.types import Calibration, CalibrationSpace
+from dpt.types import Calibration, CalibrationSpace, OutputSpec
 from dpt.validation import MAX_METRES
 
 COLUMNS = ("image", "x", "y", "depth_m")
@@ -214,7 +214,7 @@ def calibrate(model: DPT, known: Sequence[KnownDepths]) -> Report:
             f"the median of the known depths is {median:.3g} m, probably not in "
             "metres: check --depth-scale (1: metres, 0.001: millimetres) or the column depth_m"
         )
-    predicted = _predict(model, known)
+    predicted = _predict(model, spec, known)
     space: CalibrationSpace = "inverse_depth" if spec.is_inverse_depth else "depth"
     calibration, is_inlier = fit_calibration(predicted, depth, space=space)
     error = calibration.to_metres(torch.from_numpy(predicted)).numpy() - depth
@@ -231,11 +231,13 @@ def calibrate(model: DPT, known: Sequence[KnownDepths]) -> Report:
     return Report(calibration, tuple(images), residuals("all images", slice(None)), was_metric)
 
 
-def _predict(model: DPT, known: Sequence[KnownDepths]) -> np.ndarray:
-    """Returns the prediction, without a calibration, at every known depth: float64 (N,)."""
+def _predict(model: DPT, spec: OutputSpec, known: Sequence[KnownDepths]) -> np.ndarray:
+    """Returns the first depth, without a calibration, at every known depth: float64 (N,)."""
     predictor = Predictor(model, sky="keep")
     predictor.calibration = None
-    if predictor.needs_camera:  # the output as it is, which a predicted camera would change
+    if (
+        spec.canonical_focal is not None
+    ):  # the output as it is, which a predicted camera would change
         predictor.calibration = Calibration(
             1.0, space="depth", min_depth=1e-6, max_depth=MAX_METRES
         )

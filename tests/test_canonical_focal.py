@@ -14,14 +14,15 @@ import dpt
 from dpt.calibrate import KnownDepths, calibrate
 from dpt.data import ScenesDataset
 from dpt.depthmath import focal_ratio
-from dpt.export.graph import Graph, describe
+from dpt.export.description import describe
+from dpt.export.graph import Graph
 from dpt.geometry import Camera
 from dpt.losses import SILogLoss
 from dpt.metrics import Protocol
 from dpt.nn.tta import multi_scale, tensor_specs
 from dpt.objectives import DepthObjective
 from dpt.objectives.teacher import predict
-from dpt.types import Calibration, HeadOutput, Mixed, OutputSpec
+from dpt.types import DEPTH_UNITS, Calibration, HeadOutput, Mixed, OutputSpec, Preprocessing
 
 HEADS = {"depth": {"kind": "metric", "activation": "exp", "canonical_focal": 300.0}}
 FOCAL = [[250.0, 350.0], [900.0, 900.0]]  # fx and fy of two cameras
@@ -210,3 +211,42 @@ def test_bounded_head_has_a_range_in_metres():
     camera = Camera.from_focal(250.0, (64, 64))
     assert predictor.outputs_for(camera)["depth"].value_range == (0.0, 25.0)
     assert predictor.outputs["depth"].unit == "relative depth"
+
+
+class TwoDepths:
+    """Two depth heads that predict 7 and 2 everywhere, the second for a canonical camera."""
+
+    device = torch.device("cpu")
+    takes_prompts = False
+    preprocessing = Preprocessing(mean=(0.5,) * 3, std=(0.5,) * 3, image_size=(32, 48))
+
+    def __init__(self, unit, *, calibration=None):
+        self.calibration = calibration
+        self.outputs = {
+            "depth": OutputSpec("depth", "depth", unit=unit),
+            "far": OutputSpec(
+                "far", "depth", unit="m", canonical_focal=100.0, value_range=(0.0, 5.0)
+            ),
+        }
+
+    def __call__(self, images):
+        ones = torch.ones(len(images), *images.shape[-2:])
+        return {"depth": 7 * ones, "far": 2 * ones}
+
+
+@pytest.mark.parametrize("unit", DEPTH_UNITS.values())
+@pytest.mark.parametrize("calibration", [None, Calibration(scale=3.0, space="depth")])
+def test_every_depth_output_takes_the_focal_length(unit, calibration):
+    predictor = dpt.Predictor(TwoDepths(unit, calibration=calibration))
+    assert predictor.needs_camera
+    image, camera = np.zeros((64, 96, 3), np.uint8), Camera.from_focal(500.0, (64, 96))
+    metric, relative = predictor(image, camera), predictor(image)
+    size = predictor.preprocessing.input_size(64, 96)
+    metres = 2 * camera.resized(size).focal / 100
+    np.testing.assert_allclose(metric.arrays["far"], metres, rtol=1e-6)
+    assert metric.outputs["far"].value_range == pytest.approx((0.0, 5 * metres / 2))
+    np.testing.assert_array_equal(relative.arrays["far"], 2)
+    assert [p.outputs["far"].depth_kind for p in (metric, relative)] == ["metric", "up_to_scale"]
+    for prediction in (metric, relative):  # the first head is left as it is
+        np.testing.assert_array_equal(prediction.depth, 7 if calibration is None else 21)
+        assert prediction.outputs["depth"].unit == (unit if calibration is None else "m")

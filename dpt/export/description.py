@@ -28,11 +28,11 @@ def describe(model: DPT, graph: Graph, *, size: tuple[int, int] | None) -> dict[
     else:
         form = f"float32 (batch, height, width, {count}): bands, normalised inside"
     outputs = {name: replace(spec, record=None) for name, spec in graph.model.outputs.items()}
-    for name, spec in outputs.items():
-        if spec.canonical_focal is not None and model.calibration is not None:
-            # the calibration is of the output as it is, and takes the place of the focal length
-            unit = DEPTH_UNITS["up_to_scale"]
-            outputs[name] = replace(spec, canonical_focal=None, unit=unit)
+    depth = next((spec for spec in outputs.values() if spec.kind == "depth"), None)
+    if depth is not None and depth.canonical_focal is not None and model.calibration is not None:
+        # the calibration is of the output as it is, and takes the place of the focal length
+        unit = DEPTH_UNITS["up_to_scale"]
+        outputs[depth.name] = replace(depth, canonical_focal=None, unit=unit)
     metadata: Plain = {
         "dpt_version": dpt.__version__,
         "model": model.config.name,

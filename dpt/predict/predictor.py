@@ -33,7 +33,7 @@ from dpt.predict.runtimes import is_exported, make_runtime
 from dpt.predict.tiling import predict_tiles
 from dpt.process import lack_of_memory
 from dpt.segments import SegmentMap, panoptic_segments
-from dpt.types import DEPTH_UNITS, OutputSpec
+from dpt.types import DEPTH_UNITS, Calibration, OutputSpec
 from dpt.validation import Count, Probability, validate
 
 T = TypeVar("T")
@@ -137,8 +137,11 @@ class Predictor:
     @property
     def needs_camera(self) -> bool:
         """Whether the unit of depth depends on whether the camera of an image is known."""
-        is_canonical = self._depth is not None and self._depth.canonical_focal is not None
-        return is_canonical and self.calibration is None
+        canonical = [s for s in self.runtime.outputs.values() if s.canonical_focal is not None]
+        return any(self._calibration_of(spec) is None for spec in canonical)
+
+    def _calibration_of(self, spec: OutputSpec) -> Calibration | None:
+        return self.calibration if spec is self._depth else None
 
     @property
     def sky_output(self) -> OutputSpec | None:
@@ -152,19 +155,20 @@ class Predictor:
 
         Canonical depth is in metres with a camera, and known up to scale without one.
         """
-        outputs, depth = dict(self.runtime.outputs), self._depth
-        if depth is None:
-            return outputs
-        unit, limits, canonical_focal = depth.unit, depth.value_range, depth.canonical_focal
-        if self.calibration is not None:
-            unit, limits = "m", (self.calibration.min_depth, self.calibration.max_depth)
-        elif canonical_focal is not None and camera is None:
-            unit = DEPTH_UNITS["up_to_scale"]
-        elif canonical_focal is not None and camera is not None and limits is not None:
-            ratio = _ratio(camera, canonical_focal)
-            limits = limits[0] * ratio, limits[1] * ratio
-        outputs[depth.name] = replace(depth, unit=unit, value_range=limits, canonical_focal=None)
-        return outputs
+        return {name: self._declared(spec, camera) for name, spec in self.runtime.outputs.items()}
+
+    def _declared(self, spec: OutputSpec, camera: Camera | None) -> OutputSpec:
+        calibration = self._calibration_of(spec)
+        if calibration is not None:
+            metres = calibration.min_depth, calibration.max_depth
+            return replace(spec, unit="m", value_range=metres, canonical_focal=None)
+        if spec.canonical_focal is None:
+            return spec
+        if camera is None:
+            return replace(spec, unit=DEPTH_UNITS["up_to_scale"], canonical_focal=None)
+        ratio = _ratio(camera, spec.canonical_focal)
+        limits = spec.value_range and (spec.value_range[0] * ratio, spec.value_range[1] * ratio)
+        return replace(spec, value_range=limits, canonical_focal=None)
 
     @overload
     def __call__(
@@ -362,9 +366,10 @@ class Predictor:
         spec = self.runtime.outputs[name]
         if spec.dense and spec.kind in ("depth", "map") and spec.value_range is not None:
             values = values.clamp(*spec.value_range)  # bicubic overshoots
-        if spec is self._depth and self.calibration is not None:
-            return self.calibration.to_metres(values)
-        if spec is not self._depth or spec.canonical_focal is None:
+        calibration = self._calibration_of(spec)
+        if calibration is not None:
+            return calibration.to_metres(values)
+        if spec.canonical_focal is None:
             return values
         if camera is not None:
             return values * _ratio(camera, spec.canonical_focal)
