@@ -104,7 +104,7 @@ class FrozenTeacher(Teacher):
         log.info("teacher: %s (%s), for %s", self.path, self.model.config.name, taught)
 
     def losses(self, outputs: Mapping[str, HeadOutput], batch: Batch) -> dict[str, Tensor]:
-        targets = predict(self.model, batch["image"], batch.get("K"))
+        targets = predict(self.model, batch["image"], batch.get("K"), batch.get("prompt"))
         terms = {}
         for objective in self.objectives:
             name = objective.head
@@ -219,14 +219,19 @@ class PseudoLabelTeacher(MovingAverageTeacher):
 
 
 @torch.no_grad()
-def predict(model: DPT, images: Tensor, K: Tensor | None = None) -> dict[str, HeadOutput]:
+def predict(
+    model: DPT, images: Tensor, K: Tensor | None = None, prompts: Tensor | None = None
+) -> dict[str, HeadOutput]:
     """Returns the outputs for uint8 images (B, 3, H, W); inverse depth is returned as depth.
 
     Canonical depth is returned in metres of the cameras ``K`` (B, 3, 3), NaN without a camera.
+    ``prompts`` are sparse depth (B, H, W) in metres, which a model without prompts does not get.
     """
     model = model.to(images.device)
     inputs = model.preprocessing.normalize(images).to(next(model.parameters()).dtype)
-    outputs: dict[str, HeadOutput] = model(inputs, raw=True)
+    outputs: dict[str, HeadOutput] = model(
+        inputs, raw=True, prompts=prompts if model.takes_prompts else None
+    )
     for name, spec in model.outputs.items():
         if spec.is_inverse_depth:
             prediction = outputs[name].tensor

@@ -40,12 +40,14 @@ def objectives_of(name):
     return {o.head: o for o in (made if isinstance(made, tuple) else (made,))}
 
 
-def model_of(objectives, seed=0, **encoder):
+def model_of(objectives, seed=0, *, decoder=None, **encoder):
     torch.manual_seed(seed)
     heads = {head: o.head_settings for head, o in objectives.items()}
     if "segmentation" in heads:
         heads["segmentation"]["dropout"] = 0.0
-    return dpt.create_model("dpt_tiny", heads=heads, encoder={**VIT, **encoder}, decoder=DECODER)
+    return dpt.create_model(
+        "dpt_tiny", heads=heads, encoder={**VIT, **encoder}, decoder={**DECODER, **(decoder or {})}
+    )
 
 
 def task_of(name, *, teacher="", teacher_seed=0):
@@ -55,11 +57,12 @@ def task_of(name, *, teacher="", teacher_seed=0):
     return task_with(taught, objectives)
 
 
-def task_with(taught, objectives):
+def task_with(taught, objectives, student=None):
     with TemporaryDirectory() as folder:
         taught.save_pretrained(Path(folder))
         teacher = FrozenTeacher(path=folder)
-        return Task(model=model_of(objectives), objectives=objectives, teacher=teacher)
+        model = student or model_of(objectives)
+        return Task(model=model, objectives=objectives, teacher=teacher)
 
 
 def unlabelled(count=2):
@@ -87,6 +90,24 @@ def test_images_without_labels_teach_every_part(name):
     assert [n for n, g in gradients.items() if g is None] == []  # DDP looks for no unused one
     for part in ("model.encoder.", "model.heads."):
         assert any(float(g.abs().sum()) > 0 for n, g in gradients.items() if n.startswith(part))
+
+
+@pytest.mark.parametrize("is_prompted", [True, False])
+def test_a_teacher_gets_the_prompts_that_it_takes(is_prompted):
+    objectives = objectives_of("depth")
+
+    def prompted():
+        model = model_of(objectives, decoder={"prompts": True})
+        torch.nn.init.normal_(model.decoder.prompt_gate.weight, std=0.1)
+        return model
+
+    student, batch = prompted(), unlabelled()
+    task = task_with(prompted() if is_prompted else model_of(objectives), objectives, student)
+    student.eval()
+    batch["prompt"] = torch.zeros(2, *batch["image"].shape[-2:])
+    batch["prompt"][:, ::5, ::5] = 3.0
+    loss = float(task.training_step(batch, 0).detach())
+    assert (loss < 2e-5) if is_prompted else (loss > 1e-3)
 
 
 def test_a_relative_student_may_have_a_metric_teacher_but_not_the_reverse():
