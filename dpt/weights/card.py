@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from dpt import __version__
 from dpt.atomic import write_bytes
 from dpt.files import DataError, parse_yaml, read_text
-from dpt.html import render_markdown
 from dpt.model_config import ModelConfig
 from dpt.nn import Network
 from dpt.types import OutputSpec
@@ -119,6 +118,8 @@ class Card:
 
     def text(self, model: Network, config: ModelConfig) -> str:
         """Returns the card of a model, in Markdown."""
+        from dpt.html import render_markdown  # imports OpenCV, which loading a model does not need
+
         specs = model.outputs.values()
         tasks = list(dict.fromkeys(filter(None, map(pipeline_tag, specs))))
         body = render_markdown(
