@@ -1,19 +1,39 @@
-"""Writes a checkpoint as one file for other programs (.onnx: ONNX Runtime, TensorRT, ...; .pt2:
-torch.export), compares it with the model at three sizes, and writes no file if they differ. The
-file takes any number of images of any size (.pt2: of more than two patches a side); its metadata
-state outputs, units, classes and normalisation.
+"""Writes a checkpoint as one file for other programs (.onnx: ONNX Runtime, TensorRT, ...; .xml:
+OpenVINO; .pt2: torch.export), compares it with the model at three sizes, and writes no file if they
+differ. The file takes any number of images of any size (.pt2: of more than two patches a side); its
+metadata state outputs, units, classes and normalisation.
+
+With --int8, layers compute in 8-bit integers, whose ranges are those of the images of --calibrate.
+The file is compared with fp32: its outputs for every fourth image, or with KEY=VALUE, arguments of
+dpt evaluate such as data=camvid, its scores. If the loss is above --max-loss, the noisiest layers
+stay in float, up to half of them; if that is not enough, no file is written.
 """
 
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from dpt.commands import command_parser
 from dpt.process import say
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dpt.model import DPT
+
+MOST_IMAGES = 128  # for calibration, spread over those that are given
 
 
 def run(arguments: list[str]) -> None:
     parser = command_parser("export", __doc__)
     add = parser.add_argument
-    add("out", type=Path, help="the file to write, ending in .onnx or .pt2")
+    add("out", type=Path, help="the file to write, ending in .onnx, .xml or .pt2")
+    text = "with --int8: score the file by dpt evaluate, such as data=camvid"
+    add("overrides", nargs="*", metavar="KEY=VALUE", help=text)
     text = "export this head only (depth, segmentation, ...); can be repeated"
     add("--task", action="append", default=[], help=text)
     text = (
@@ -23,24 +43,112 @@ def run(arguments: list[str]) -> None:
     add("--with-preprocessing", action="store_true", help=text)
     add("--size", nargs=2, type=int, metavar=("H", "W"), help="fix the size of the input")
     add("--opset", type=int, help="of ONNX (default: the exporter's)")
-    options = parser.parse_args(arguments)
+    add("--int8", action="store_true", help="quantise layers, see above; .onnx or .xml")
+    text = "with --int8: a folder of images, of which up to 128 are taken; can be repeated"
+    add("--calibrate", action="append", type=Path, metavar="PHOTOS", help=text)
+    text = "with --int8: largest relative loss (default: 0.01)"
+    add("--max-loss", type=float, default=0.01, metavar="FRACTION", help=text)
+    options = parser.parse_intermixed_args(arguments)
+    if bool(options.calibrate) != options.int8:
+        parser.error("--int8 and --calibrate PHOTOS: give both or none")
+    if options.overrides and not options.int8:
+        parser.error(f"{options.overrides[0]}: is for --int8")
 
     from dpt.export import export
     from dpt.export.files import check_target
+    from dpt.export.int8 import export_int8
     from dpt.files import refuse_inputs
     from dpt.model import DPT
+    from dpt.run_log import start_log
 
     check_target(options.out, opset=options.opset)  # before a large model is read
-    for target in (options.out, Path(f"{options.out}.data")):  # the latter for large weights
+    for target in (
+        options.out,
+        *map(Path, (f"{options.out}.data", options.out.with_suffix(".bin"))),
+    ):
         refuse_inputs(target, [options.checkpoint])
     if options.out.exists():
         say(f"{options.out}: exists; the new file replaces it after the comparison")
-    report = export(
-        DPT.from_pretrained(options.checkpoint),
-        options.out,
-        size=tuple(options.size) if options.size else None,
-        tasks=options.task,
-        with_preprocessing=options.with_preprocessing,
-        opset=options.opset,
+    model = DPT.from_pretrained(options.checkpoint)
+    size = tuple(options.size) if options.size else None
+    settings = {
+        "size": size,
+        "tasks": options.task,
+        "with_preprocessing": options.with_preprocessing,
+        "opset": options.opset,
+    }
+    if not options.int8:
+        say(str(export(model, options.out, **settings)))
+        return
+    start_log(None)
+    images = _images(model, options, size)
+    scores = Scores(options.checkpoint, options.overrides) if options.overrides else None
+    measure = None if scores is None else scores.losses
+    report = export_int8(
+        model, options.out, images, max_loss=options.max_loss, measure=measure, **settings
     )
-    say(str(report))
+    say(str(report) if scores is None else f"{report}\n{scores}")
+
+
+class Scores:
+    """The main scores of a checkpoint and of a file that was exported from it."""
+
+    def __init__(self, checkpoint: str, overrides: list[str]) -> None:
+        self._checkpoint, self._overrides = checkpoint, overrides
+        self._before, self._lower = self._scores("")
+        self._after: Mapping[str, float] = {}
+
+    def losses(self, path: Path) -> dict[str, float]:
+        """Returns the relative loss of each score of a file."""
+        self._after, _ = self._scores(str(path))
+        signs = {name: 1 if name in self._lower else -1 for name in self._before}
+        return {
+            name: signs[name] * (self._after[name] - before) / max(abs(before), 1e-30)
+            for name, before in self._before.items()
+        }
+
+    def __str__(self) -> str:
+        pairs = [f"{k} {v:.4f} -> {self._after[k]:.4f}" for k, v in self._before.items()]
+        return f"  scores, fp32 -> int8  {', '.join(pairs)}"
+
+    def _scores(self, runtime: str) -> tuple[dict[str, float], set[str]]:
+        """Returns the first score of each output, and the names of scores that are better lower."""
+        from dpt.config.compose import run_configured
+        from dpt.config.overrides import as_text
+        from dpt.files import parse_json, read_bytes
+
+        with TemporaryDirectory() as folder:
+            keys = {"checkpoint": self._checkpoint, "run_dir": folder, "runtime": runtime}
+            given = [f"{key}={as_text(value)}" for key, value in keys.items() if value]
+            run_configured(
+                "evaluate", "dpt.evaluation.evaluate:evaluate", [*self._overrides, *given]
+            )
+            path = Path(folder, "metrics.json")
+            metrics = parse_json(read_bytes(path), path)
+        names = metrics["headlines"].split(", ")
+        lower = set(metrics["lower_is_better"].split(", "))
+        return {name: metrics[f"val/{name}"] for name in names}, lower
+
+
+def _images(model: DPT, options: argparse.Namespace, size: tuple[int, int] | None) -> list[Tensor]:
+    """Returns calibration images, spread over those given, as inputs of the file."""
+    import torch
+
+    from dpt.data.resize import resize_image
+    from dpt.predict.inputs import as_pixels, find_inputs
+
+    files = [file.path for file in find_inputs(options.calibrate, out=options.out)]
+    count = min(MOST_IMAGES, len(files))
+    rule = model.preprocessing
+    images = []
+    for path in (files[i * len(files) // count] for i in range(count)):
+        pixels = as_pixels(path, rule)
+        height, width = size or rule.bounded_size(pixels.shape[0], pixels.shape[1], path)
+        resized = resize_image(pixels, (height, width), rule=rule.interpolation)
+        image = torch.from_numpy(resized)[None]
+        if not options.with_preprocessing:
+            image = rule.normalize(image.permute(0, 3, 1, 2)).contiguous()
+        elif rule.is_rgb:
+            image = image.round().to(torch.uint8)
+        images.append(image)
+    return images

@@ -92,6 +92,7 @@ def _write(cfg: PlainMapping, scorer: Scorer, result: DatasetScores, dataset: Da
         "images": len(result.images),
         "blocks": len(result.blocks.names),
         "blocks_kind": result.blocks.kind,
+        "headlines": ", ".join(result.headlines),
         "lower_is_better": ", ".join(sorted(result.lower_is_better & result.scores.keys())),
         **result.notes,
         "nonfinite_predictions": len(broken),

@@ -34,9 +34,16 @@ from dpt.nn.tta import Model, Predictions, augmented, joined, mirror, prompted
 from dpt.objectives import OBJECTIVES, Objective
 from dpt.objectives.batches import evaluated, prompts_of, same_size_groups, take
 from dpt.predict.runtime import Precision, Runtime, with_bf16_weights
-from dpt.predict.runtimes import make_runtime
+from dpt.predict.runtimes import is_exported, make_runtime
 from dpt.process import handle_signals
-from dpt.types import Batch, DepthKind, HeadPrediction, OutputSpec, Preprocessing
+from dpt.types import (
+    Batch,
+    DepthKind,
+    HeadPrediction,
+    OutputSpec,
+    Preprocessing,
+    array_specs,
+)
 from dpt.validation import PlainMapping, Positive, validate
 from dpt.viz import shrink
 from dpt.weights.base import naming
@@ -222,8 +229,14 @@ def _runtime(cfg: PlainMapping, model: DPT, trainer: L.Trainer) -> Runtime | Non
         allowed = " or ".join(_PRECISIONS)
         fault = f"trainer.precision={trainer.precision}: runtime={name} takes {allowed}"
         raise ValueError(fault)
-    precision = _PRECISIONS[trainer.precision]
-    return make_runtime(name, model, device=device, precision=precision)
+    source = Path(name) if is_exported(name) else model
+    chosen = None if is_exported(name) else name
+    runtime = make_runtime(chosen, source, device=device, precision=_PRECISIONS[trainer.precision])
+    if runtime.outputs.keys() != array_specs(model.outputs).keys():
+        raise ValueError(
+            f"runtime={name}: predicts {', '.join(runtime.outputs)}, not as checkpoint"
+        )
+    return runtime
 
 
 def _predicted(cfg: PlainMapping, dataset: Dataset) -> PredictedDataset | CocoPredictions:

@@ -5,12 +5,12 @@ import io
 import json
 import logging
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,7 +22,7 @@ from dpt.weights.files import writing
 if TYPE_CHECKING:  # of the extra `onnx`
     from onnx_ir import Value
 
-SUFFIXES = ".onnx", ".pt2"
+SUFFIXES = ".onnx", ".xml", ".pt2"
 
 
 def check_target(path: Path, *, opset: int | None) -> None:
@@ -36,11 +36,13 @@ def check_target(path: Path, *, opset: int | None) -> None:
         if opset is not None:
             raise ValueError(f"{path}: opset is an option of ONNX: leave it out for .pt2")
         return
-    absent = [name for name in ("onnx", "onnxruntime", "onnxscript") if not find_spec(name)]
+    extra = "onnx" if path.suffix == ".onnx" else "openvino"
+    needed = ("onnx", "onnxruntime", "onnxscript", *(["openvino"] if extra == "openvino" else []))
+    absent = [name for name in needed if not find_spec(name)]
     if absent:
         raise ValueError(
-            f"{path}: ONNX needs {', '.join(absent)}: "
-            'pip install "dense-prediction-transformers[onnx]"'
+            f"{path}: the format needs {', '.join(absent)}: "
+            f'pip install "dense-prediction-transformers[{extra}]"'
         )
 
 
@@ -67,12 +69,28 @@ def folder_beside(path: Path) -> Iterator[Path]:
     A file and its ``.onnx.data`` belong together: both get their names when all went well.
     """
     with writing(path):
-        temporary = tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.stem}-")
+        temporary = TemporaryDirectory(dir=path.parent, prefix=f".{path.stem}-")
     with temporary as name:
         yield Path(name)
         with writing(path):
-            for file in sorted(Path(name).iterdir(), reverse=True):  # .onnx.data before .onnx
+            # those with the weights first
+            for file in sorted(Path(name).iterdir(), key=lambda file: file.name == path.name):
                 os.replace(file, path.parent / file.name)
+
+
+@contextmanager
+def quiet(fault: str) -> Iterator[None]:
+    """Silences the warnings of other libraries; an error of theirs is a ValueError with ``fault``.
+
+    torch.onnx, onnx, onnxruntime, openvino and nncf raise many types.
+    """
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    except Exception as error:
+        raise ValueError(f"{fault}: {reason(error)}") from error
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def write(
@@ -96,8 +114,7 @@ def write(
         torch.export.save(program, buffer, extra_files=extra)
         path.write_bytes(buffer.getbuffer())
         return
-    logging.disable(logging.WARNING)  # the exporter reports every step
-    try:
+    with quiet("ONNX cannot express this model"):  # the exporter reports every step
         made = torch.onnx.export(
             program,
             dynamo=True,
@@ -106,10 +123,6 @@ def write(
             opset_version=opset,
             verbose=False,
         )
-    except Exception as error:  # torch.onnx, onnxscript and onnx_ir raise many types
-        raise ValueError(f"ONNX cannot express this model: {reason(error)}") from error
-    finally:
-        logging.disable(logging.NOTSET)
     assert made is not None  # only the exporter before torch 2.5 returns None
     written_opset = made.model.opset_imports[""]
     if opset not in (None, written_opset):
@@ -118,7 +131,19 @@ def write(
     _name_axes(made.model.graph.inputs[0], axes)
     for value, is_dense in zip(made.model.graph.outputs, outputs.values(), strict=True):
         _name_axes(value, {0: "batch", **({-2: "height", -1: "width"} if is_dense else {})})
+    if path.suffix == ".xml":
+        with TemporaryDirectory(dir=path.parent) as folder:
+            made.save(Path(folder, "model.onnx"))
+            to_openvino(Path(folder, "model.onnx"), path)
+        return
     made.save(path)  # weights beyond 1.5 GB go to NAME.onnx.data
+
+
+def to_openvino(source: Path, target: Path) -> None:
+    """Writes an ONNX file in OpenVINO's format, with the weights in ``.bin`` beside the file."""
+    import openvino
+
+    openvino.save_model(openvino.Core().read_model(source), target, compress_to_fp16=False)
 
 
 def _name_axes(value: "Value", names: Mapping[int, str]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def run(arguments: list[str]) -> None:
-    if arguments[:1] in (["foreign"], ["canonical"], ["prompts"], ["rules"]):
+    if arguments[:1] in (["foreign"], ["canonical"], ["prompts"], ["rules"], ["runtimes"]):
         module = importlib.import_module(f"benchmarks.{arguments[0]}")
         module.run(arguments[1:])
         return
@@ -38,13 +38,15 @@ def run(arguments: list[str]) -> None:
             "canonical",
             "prompts",
             "rules",
+            "runtimes",
         ),
         help="model: forward passes and training steps; data: loading and augmentation on one "
         "core; metrics: updates of the confusion matrix on one core; originals: the largest "
         "differences of scores from those of the code that defines them; foreign: dpt fit on label "
         "sets of several kinds, canonical: metres at fields of view that were not trained; "
         "prompts: sparse depth beside fits to the same points; rules: rules of scoring beside the "
-        "code that defines them; see foreign, canonical and prompts --help",
+        "code that defines them; runtimes: one model in PyTorch, ONNX Runtime and OpenVINO; see "
+        "foreign, canonical, prompts and runtimes --help",
     )
     parser.add_argument("--root", help="data: folder with images and depth (default: made images)")
     parser.add_argument("--model", default="dpt_base", choices=list_models())

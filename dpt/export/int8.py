@@ -1,0 +1,215 @@
+"""Quantisation of an exported file to 8-bit integers, after training.
+
+It is static: the range of each tensor is that of calibration images. Weights have a scale for each
+channel. Layers whose rounding costs too much stay in float:
+
+1. All layers are quantised (:data:`KINDS`), and the loss is measured. It is the relative loss of
+   scores, or else the difference of the outputs for every fourth image, which does not calibrate.
+2. If it is larger than allowed, the layers are sorted by their noise, which is the relative error
+   of their inputs when these are rounded to 8 bits, and the noisiest 2, 4, 8, ..., up to half of
+   all, stay in float, until the loss is small enough.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from torch import Tensor
+
+from dpt.export.export import export
+from dpt.export.files import check_target, folder_beside, parts_of, quiet
+from dpt.export.sessions import OnnxSession, Run, run_of
+from dpt.files import few, require
+from dpt.model import DPT
+from dpt.types import OutputSpec, tensor_specs
+
+log = logging.getLogger("dpt")
+
+KINDS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+CHECKED = 4  # every fourth image measures the loss
+Measure = Callable[[Path], Mapping[str, float]]
+"""An exported file to relative losses by name."""
+
+
+@dataclass(frozen=True)
+class Int8Export:
+    """What was written, and what it costs.
+
+    Attributes:
+        differences: of each output to that in fp32: the fraction of pixels of another class, or the
+            mean difference over the mean value.
+        losses: what was allowed up to the limit: ``differences``, or those of scores.
+        kept: the layers that stay in float, of ``layers``.
+    """
+
+    path: Path
+    differences: Mapping[str, float]
+    losses: Mapping[str, float]
+    kept: tuple[str, ...]
+    layers: int
+
+    def __str__(self) -> str:
+        size = sum(file.stat().st_size for file in parts_of(self.path)) / 1e6
+        differences = ", ".join(f"{loss:.2%} ({name})" for name, loss in self.differences.items())
+        kept = f", {len(self.kept)} in float ({few(self.kept)})" if self.kept else ""
+        return (
+            f"{self.path}: {size:.1f} MB, int8 in {self.layers - len(self.kept)} of {self.layers} "
+            f"layers{kept}\n  difference to fp32  {differences}"
+        )
+
+
+def export_int8(
+    model: DPT,
+    path: Path,
+    images: Sequence[Tensor],
+    *,
+    max_loss: float = 0.01,
+    measure: Measure | None = None,
+    **options: Any,
+) -> Int8Export:
+    """Writes ``model`` to ``path`` in int8, see the module.
+
+    Args:
+        path: ``.onnx`` (by ONNX Runtime) or ``.xml`` (by OpenVINO's NNCF).
+        images: inputs of the file, (1, ...) each, of at least 2 images.
+        max_loss: largest relative loss.
+        measure: gives the losses of scores; None: those of the outputs count.
+        **options: of :func:`dpt.export.export`.
+
+    Raises:
+        ValueError: the loss is larger with half of the layers in float, or as of ``export``.
+    """
+    check_target(path, opset=options.get("opset"))
+    if path.suffix not in (".onnx", ".xml"):
+        raise ValueError(f"{path}: int8 is for files that end in .onnx or .xml")
+    if len(images) < 2:
+        raise ValueError("--calibrate: needs at least 2 images; 50 to 200 are usual")
+    quantize = _quantize_onnx if path.suffix == ".onnx" else _quantize_openvino
+    calibrating = [image for i, image in enumerate(images) if i % CHECKED]
+    with folder_beside(path) as folder, TemporaryDirectory(dir=folder.parent) as scratch:
+        source, target = Path(scratch, "float.onnx"), folder / path.name
+        export(model, source, **options)
+        outputs = OnnxSession(source)
+        expected = [(image, outputs(image)) for image in images[::CHECKED]]
+        specs = tensor_specs(model.outputs)
+        noises = noise_of_layers(source, calibrating[0])
+        for kept in _choices(sorted(noises, key=lambda name: noises[name], reverse=True)):
+            quantize(source, target, calibrating, kept)
+            differences = compare_outputs(run_of(target), expected, specs)
+            losses = differences if measure is None else measure(target)
+            worst = max(losses, key=lambda name: losses[name])
+            log.info("%d layers in float: %s loses %.2f %%", len(kept), worst, 100 * losses[worst])
+            if losses[worst] <= max_loss:
+                return Int8Export(path, differences, losses, kept, len(noises))
+        raise ValueError(
+            f"{path} was not written: in int8, {worst} loses {losses[worst]:.1%} even with "
+            f"{len(kept)} of {len(noises)} layers in float, more than {max_loss:.1%}: allow it by "
+            "--max-loss, or give more images to --calibrate"
+        )
+
+
+def _choices(by_noise: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Yields which layers stay in float: none, then the noisiest, up to half of all."""
+    count = 0
+    while 2 * count <= len(by_noise):
+        yield tuple(by_noise[:count])
+        count = 2 * count or 2
+
+
+def compare_outputs(
+    run: Run,
+    expected: Sequence[tuple[Tensor, Mapping[str, Tensor]]],
+    specs: Mapping[str, OutputSpec],
+) -> dict[str, float]:
+    """Returns the differences of outputs as :class:`Int8Export` has them, means over images."""
+    totals: dict[str, float] = {}
+    for image, outputs in expected:
+        actual = run(image)
+        for name, value in outputs.items():
+            if specs[name].kind == "logits":
+                off = (actual[name].argmax(1) != value.argmax(1)).float().mean()
+            else:
+                off = (actual[name] - value).abs().mean() / value.abs().mean().clamp(min=1e-30)
+            totals[name] = totals.get(name, 0.0) + float(off) / len(expected)
+    return totals
+
+
+def noise_of_layers(path: Path, image: Tensor) -> dict[str, float]:
+    """Returns the noise of each layer of an ONNX file for an image, by the name of its node."""
+    onnx = require("onnx", "int8", extra="onnx")
+    model = onnx.load(path)
+    weights = {tensor.name for tensor in model.graph.initializer}
+    layers = {
+        node.name: [name for name in node.input[:2] if name not in weights]
+        for node in model.graph.node
+        if node.op_type in KINDS
+    }
+    given = {value.name for value in (*model.graph.input, *model.graph.output)}
+    inner = {name for names in layers.values() for name in names} - given
+    model.graph.output.extend(map(onnx.helper.make_empty_tensor_value_info, sorted(inner)))
+    with TemporaryDirectory(dir=path.parent) as folder:
+        onnx.save(model, Path(folder, "all.onnx"), save_as_external_data=True)
+        values = {"images": image, **OnnxSession(Path(folder, "all.onnx"))(image)}
+    noises = {name: _noise(values[name].float()) for names in layers.values() for name in names}
+    return {layer: max(noises[name] for name in names) for layer, names in layers.items()}
+
+
+def _noise(values: Tensor) -> float:
+    """Returns the relative error of values that are rounded to 256 steps over their range."""
+    step = (values.max().clamp(min=0) - values.min().clamp(max=0)) / 255
+    if step == 0:
+        return 0.0
+    error = values - step * (values / step).round()
+    return float(error.norm() / values.norm())
+
+
+class _Reader:
+    """Calibration images as ONNX Runtime reads them."""
+
+    def __init__(self, images: Sequence[Tensor]) -> None:
+        self._images = iter(images)
+
+    def get_next(self) -> dict[str, Any] | None:
+        image = next(self._images, None)
+        return None if image is None else {"images": image.numpy()}
+
+
+def _quantize_onnx(
+    source: Path, target: Path, images: Sequence[Tensor], kept: Sequence[str]
+) -> None:
+    with quiet(f"{target.name}: ONNX Runtime cannot quantise this model"):
+        tools = require("onnxruntime.quantization", "int8", extra="onnx")
+        tools.quantize_static(
+            source,
+            target,
+            _Reader(images),
+            quant_format=tools.QuantFormat.QDQ,
+            op_types_to_quantize=list(KINDS),
+            per_channel=True,
+            activation_type=tools.QuantType.QUInt8,
+            weight_type=tools.QuantType.QInt8,
+            nodes_to_exclude=list(kept),
+        )
+
+
+def _quantize_openvino(
+    source: Path, target: Path, images: Sequence[Tensor], kept: Sequence[str]
+) -> None:
+    os.environ.setdefault("NNCF_CI", "1")  # otherwise it reports its use to a server
+    with quiet(f"{target.name}: NNCF cannot quantise this model"):
+        openvino = require("openvino", "int8", extra="openvino")
+        nncf = require("nncf", "int8", extra="openvino")
+        quantized = nncf.quantize(
+            openvino.Core().read_model(source),
+            nncf.Dataset([image.numpy() for image in images]),
+            preset=nncf.QuantizationPreset.MIXED,
+            subset_size=len(images),
+            ignored_scope=nncf.IgnoredScope(names=list(kept), validate=False),
+        )
+        openvino.save_model(quantized, target, compress_to_fp16=False)
