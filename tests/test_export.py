@@ -321,7 +321,7 @@ def test_the_command_prints_what_it_did(tmp_path, run):
 @pytest.mark.parametrize(
     ("out", "flags", "message"),
     [
-        ("a.engine", (), "ends in .onnx or .pt2"),
+        ("a.engine", (), "ends in .onnx, .xml or .pt2"),
         ("none/a.onnx", (), "there is no folder"),
         ("folder.onnx", (), "is a folder"),
         ("/proc/a.onnx", (), "/proc/a.onnx: cannot be written"),

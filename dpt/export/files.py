@@ -28,7 +28,9 @@ SUFFIXES = ".onnx", ".xml", ".pt2"
 def check_target(path: Path, *, opset: int | None) -> None:
     """Raises ValueError if ``path`` cannot be written in the format of its suffix."""
     if path.suffix not in SUFFIXES:
-        raise ValueError(f"{path}: the name of an exported file ends in {' or '.join(SUFFIXES)}")
+        raise ValueError(
+            f"{path}: the name of an exported file ends in {', '.join(SUFFIXES[:-1])} or .pt2"
+        )
     if path.is_dir() or not path.parent.is_dir():
         fault = "is a folder" if path.is_dir() else f"there is no folder {path.parent}"
         raise ValueError(f"{path}: {fault}; give a file in a folder that exists")
