@@ -51,7 +51,7 @@ class Pipeline:
     style: Style
     workers: int
     rasters: Sequence[Product] = ()
-    """The files of each TIFF file that is predicted by windows."""
+    """The files of each image that is predicted by windows."""
     only_rasters: bool = False  # whether other files are refused
     cameras: CameraSource | None = None  # of all images and videos; None: of their EXIF tags
     prompt: Path | None = None  # sparse depth of the only image
@@ -65,15 +65,16 @@ class Pipeline:
     def is_raster(self, input_file: InputFile) -> bool:
         """Whether a file is predicted by windows.
 
-        These are all TIFF files if that is the only format, and otherwise georeferenced ones and
-        those with too many pixels for a picture.
+        These are all TIFF files if that is the only format, and otherwise georeferenced ones, and
+        TIFF, PNG and JPEG files with too many pixels for a picture.
         """
-        if not self.rasters or input_file.path.suffix.lower() not in raster.SUFFIXES:
+        if not self.rasters:
             return False
-        return self.only_rasters or raster.needs_windows(input_file.path)
+        is_tiff = raster.is_tiff(input_file.path)
+        return (self.only_rasters and is_tiff) or raster.needs_windows(input_file.path)
 
     def windows(self, input_file: InputFile) -> Generator[int, None, None]:
-        """Predicts a TIFF file by windows; yields the number of steps first, and after each."""
+        """Predicts an image by windows; yields the number of steps first, and after each."""
         if self.prompt is not None:
             raise ValueError(f"--prompt {self.prompt}: images predicted by windows take none")
         part = part_of(self.predictor.preprocessing)

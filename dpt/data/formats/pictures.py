@@ -258,8 +258,23 @@ def palette_of(path: str | Path) -> bytes:
     return b""
 
 
+def has_too_many_pixels(path: str | Path) -> bool:
+    """Whether an image is too large to be decoded as a whole; False for damaged files."""
+    with suppress(ValueError, OSError), open_file(path) as file:
+        height, width = _header_size(path, file)
+        return height * width > MAX_PIXELS
+    return False
+
+
 def _stored_size(path: str | Path, file: BinaryIO) -> tuple[int, int]:
     """Returns (H, W) by a file's header; DataError if it has too many pixels."""
+    height, width = _header_size(path, file)
+    check_pixels(path, height, width)
+    return height, width
+
+
+def _header_size(path: str | Path, file: BinaryIO) -> tuple[int, int]:
+    """Returns (H, W) by a file's header."""
     try:
         start = file.read(24)
         if start.startswith(_PNG_START):
@@ -271,13 +286,12 @@ def _stored_size(path: str | Path, file: BinaryIO) -> tuple[int, int]:
         else:
             with Image.open(file, formats=_FORMATS) as picture:
                 height, width = picture.height, picture.width
-    except Image.DecompressionBombError:  # far above MAX_PIXELS: check_pixels raises
-        height, width = MAX_PIXELS, 2
+    except Image.DecompressionBombError:  # far above MAX_PIXELS
+        return MAX_PIXELS, 2
     except DataError:
         raise
     except Exception:  # damaged files raise many kinds
         raise _undecodable(path) from None
-    check_pixels(path, height, width)
     return height, width
 
 

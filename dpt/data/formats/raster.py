@@ -1,4 +1,4 @@
-"""TIFF files of any size, with or without a georeference, read and written window by window.
+"""TIFF, PNG and JPEG files of any size, read window by window, and TIFF files written so.
 
 rasterio (GDAL) does it; it is an extra. Other packages use these classes.
 """
@@ -13,17 +13,20 @@ import numpy as np
 
 from dpt.data.formats.bands import Bands
 from dpt.data.formats.part import FilePart
-from dpt.data.formats.pictures import tiff_header
+from dpt.data.formats.pictures import has_too_many_pixels, tiff_header
 from dpt.files import MAX_BYTES, MAX_PIXELS, DataError, decoding, open_file, require
 from dpt.geometry import Window
 
-SUFFIXES = (".tif", ".tiff")
+DRIVERS = {".tif": "GTiff", ".tiff": "GTiff", ".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG"}
+"""GDAL's readers by the suffixes of the files."""
 _CACHE = 64 << 20  # bytes of decoded blocks that GDAL keeps; its own default grows with the machine
 _BLOCK = 256  # side of the squares in which files are written
 
 
 def needs_windows(path: Path) -> bool:
-    """Whether a TIFF file has a georeference, or is too large to be read as a whole."""
+    """Whether a file has a georeference, or is too large to be read as a whole."""
+    if not is_tiff(path):
+        return path.suffix.lower() in DRIVERS and has_too_many_pixels(path)
     header = tiff_header(path)
     if header is None or header.is_georeferenced:
         return header is not None
@@ -31,8 +34,13 @@ def needs_windows(path: Path) -> bool:
     return pixels > MAX_PIXELS or size > MAX_BYTES
 
 
+def is_tiff(path: Path) -> bool:
+    """Whether a file's suffix is that of TIFF files."""
+    return DRIVERS.get(path.suffix.lower()) == "GTiff"
+
+
 class Raster:
-    """A TIFF file that is read window by window, of which ``part`` says what is read.
+    """A file that is read window by window, of which ``part`` says what is read.
 
     Attributes:
         size: (H, W).
@@ -60,7 +68,7 @@ class Raster:
     def read(self, rows: slice, columns: slice) -> Bands:
         """Returns the bands of a window, which lies within the file."""
         window = ((rows.start, rows.stop), (columns.start, columns.stop))
-        with decoding(self.path, "a TIFF file"):
+        with decoding(self.path, "an image"):
             values = np.moveaxis(self._source.read(self._indexes, window=window), 0, -1)
             if self.part.bands is None:  # alpha counts, too
                 masks = self._source.read_masks(self._indexes, window=window)
@@ -116,11 +124,15 @@ def _rasterio(path: Path) -> Any:
 
 @contextmanager
 def open_raster(path: Path, part: FilePart) -> Iterator[Raster]:
-    """Opens a TIFF file of any size for reading; DataError if that fails."""
+    """Opens a file of any size for reading; DataError if that fails."""
     library = _rasterio(path)
+    driver = DRIVERS[path.suffix.lower()]
     with open_file(path), library.Env(GDAL_CACHEMAX=_CACHE), warnings.catch_warnings():
         warnings.simplefilter("ignore", library.errors.NotGeoreferencedWarning)
-        with decoding(path, "a TIFF file"):
-            source = library.open(path, driver="GTiff")
+        with decoding(path, f"a {driver} file"):
+            source = library.open(path, driver=driver)
         with source:
+            if driver == "JPEG" and source.tags().get("EXIF_Orientation", "1") != "1":
+                remedy = "save it as it is shown, as a TIFF or PNG file"
+                raise DataError(f"{path}: is stored turned, and too large to be turned: {remedy}")
             yield Raster(path, part, source)
