@@ -24,6 +24,20 @@ def focal_ratio(K: Tensor, canonical_focal: float) -> Tensor:
     return (K[:, 0, 0] + K[:, 1, 1]) / (2 * canonical_focal)
 
 
+def canonical_prompts(prompts: Tensor, K: Tensor | None, canonical_focal: float | None) -> Tensor:
+    """Returns sparse depth (B, H, W) in metres as that of a camera with the canonical focal length.
+
+    It is 0, unknown, for images without a camera ``K`` (B, 3, 3), and as it was without a canonical
+    focal length.
+    """
+    if canonical_focal is None:
+        return prompts
+    if K is None:
+        return torch.zeros_like(prompts)
+    ratio = focal_ratio(K, canonical_focal).to(prompts)[:, None, None]
+    return (prompts / ratio).nan_to_num(nan=0.0)
+
+
 def valid_range(depth: Tensor, valid: Tensor, *, min_depth: float, max_depth: float) -> Tensor:
     """Narrows ``valid`` to depths strictly between two limits, as in BTS's evaluation code.
 

@@ -159,16 +159,15 @@ class ModelConfig:
                     f"model.heads.{name}: its OutputSpec has the name {head.output.name!r}, where "
                     f"register_head has {name!r}: use the same one"
                 )
-            takes_prompts = own.get(name, self.decoder).prompts
-            if takes_prompts and head.output.canonical_focal is not None:
-                raise ValueError(
-                    f"model.heads.{name}.canonical_focal cannot be combined with "
-                    "model.decoder.prompts, which are metres of the image's own camera: leave one "
-                    "out"
-                )
             if name in own and not head.uses_decoder:
                 fault = "this head reads the encoder's tokens, and no decoder"
                 raise ValueError(f"model.heads.{name}.decoder: {fault}: leave it out")
+        focals = {head.output.canonical_focal for head in heads.values() if head.output.has_metres}
+        if len(focals) > 1 and any(d.prompts for d in (self.decoder, *own.values())):
+            raise ValueError(
+                f"model.heads: canonical_focal is {' and '.join(map(str, focals))}, and prompts "
+                "have one: give every metric depth the same, or leave out model.decoder.prompts"
+            )
         is_shared = any(head.uses_decoder and name not in own for name, head in heads.items())
         return Network(
             encoder=encoder,

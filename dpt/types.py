@@ -387,8 +387,8 @@ class OutputSpec:
 
     @property
     def has_metres(self) -> bool:
-        """Whether the values are depth in metres, of every camera."""
-        return (self.kind, self.unit, self.canonical_focal) == ("depth", "m", None)
+        """Whether the values are depth in metres, of every camera or of the canonical one."""
+        return (self.kind, self.unit) == ("depth", "m")
 
     @property
     def is_inverse_depth(self) -> bool:
@@ -440,6 +440,12 @@ def array_specs(outputs: Mapping[str, OutputSpec]) -> dict[str, OutputSpec]:
             {name: spec} if spec.kind == "masks" else {tensor.name: tensor for tensor in tensors}
         )
     return maps
+
+
+def prompt_focal(outputs: Mapping[str, OutputSpec]) -> float | None:
+    """Returns the canonical focal length of depth in metres, to which sparse depth is scaled, too;
+    None if there is none."""
+    return next((spec.canonical_focal for spec in outputs.values() if spec.has_metres), None)
 
 
 def confidence(log_variance: Tensor) -> Tensor:

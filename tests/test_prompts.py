@@ -1,5 +1,7 @@
 """Sparse depth as an input: points under views, in batches, in the model, and from files."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -11,8 +13,12 @@ import dpt
 from dpt.data import EvalTransform, TrainTransform, collate_eval, collate_train
 from dpt.data.shards.samples import decode_sample, encode_sample
 from dpt.data.view import view_points
-from dpt.geometry import View, Window
+from dpt.geometry import Camera, View, Window
+from dpt.nn.heads import DepthHeadConfig
 from dpt.nn.prompts import corrected, spread
+from dpt.objectives.batches import prompts_of
+from dpt.objectives.teacher import predict
+from dpt.predict.cameras import GUESS
 from dpt.types import Calibration, Preprocessing
 from dpt.weights import load_model_weights
 from dpt.weights.formats import read
@@ -336,10 +342,12 @@ def test_predict_command_takes_a_prompt(trained, files, dpt_command):
 # ------------------------------------------------------------------------------ runs
 
 
-def test_run_with_prompts_is_scored_on_other_pixels(train, tmp_path, metrics, refused):
+@pytest.mark.parametrize("focal", ["null", pytest.param("64", marks=pytest.mark.slow)])
+def test_run_with_prompts_is_scored_on_other_pixels(train, tmp_path, metrics, refused, focal):
     """By dpt evaluate as in training, since the points are the same."""
     settings = ("task=depth", "model.decoder.prompts=true", "data.prompt_points=300")
-    run = train(tmp_path / "run", *settings, "augment.prompt_points=[1,50]")
+    settings += (f"task.canonical_focal={focal}", "augment.prompt_points=[1,50]")
+    run = train(tmp_path / "run", *settings)
     call("evaluate", run, f"run_dir={tmp_path / 'scores'}", *ON_CPU)
     trained, scored = metrics(run), metrics(tmp_path / "scores")
     assert scored["val/abs_rel"] == pytest.approx(trained["val/abs_rel"], rel=1e-5)
@@ -349,7 +357,76 @@ def test_run_with_prompts_is_scored_on_other_pixels(train, tmp_path, metrics, re
     assert "protocol.scales" in refused(call, "evaluate", run, *scales, *ON_CPU)
 
 
-def test_prompts_of_canonical_depth_are_refused():
-    head = {"kind": "metric", "activation": "exp", "canonical_focal": 300.0}
+# ------------------------------------------------------------------------------ canonical depth
+
+CANONICAL = {"kind": "metric", "activation": "exp", "canonical_focal": 300.0}
+
+
+@pytest.fixture(scope="module")
+def canonical():
+    torch.manual_seed(6)
+    decoder = {"prompts": True}
+    model = dpt.create_model("dpt_tiny", heads={"depth": CANONICAL}, decoder=decoder, **TINY).eval()
+    for layer in model.decoder.prompt_layers:
+        torch.nn.init.normal_(layer.conv3.weight, std=0.1)
+    torch.nn.init.normal_(model.decoder.prompt_gate.weight, std=0.1)
+    return model
+
+
+def cameras_of(*focals):
+    return torch.from_numpy(np.stack([Camera.from_focal(f, (48, 64)).K for f in focals])).float()
+
+
+def test_prompts_of_batches_are_those_of_the_canonical_camera(canonical, trained):
+    prompt = random_prompts(3, 48, 64)
+    batch = {"prompt": [*prompt], "K": cameras_of(600.0, 150.0, np.nan)}
+    scaled = prompts_of(batch, canonical.outputs)
+    torch.testing.assert_close(scaled, prompt * torch.tensor([0.5, 2, 0])[:, None, None])
+    assert not prompts_of({"prompt": prompt}, canonical.outputs).any()
+    assert torch.equal(prompts_of(batch, trained.outputs), prompt)
+    assert prompts_of({}, canonical.outputs) is None
+
+
+@torch.no_grad()
+def test_points_of_canonical_depth_are_metres(canonical):
+    """Twice the focal length and twice the metres are one input of the network."""
+    image, prompt = photo_of(48, 64), random_prompts(48, 64).numpy()
+    predictor = dpt.Predictor(canonical)
+    once, twice = (
+        predictor(image, Camera.from_focal(f * 200.0, (48, 64)), prompt=f * prompt) for f in (1, 2)
+    )
+    np.testing.assert_allclose(twice.depth, 2 * once.depth, rtol=1e-5)
+    images, K = torch.from_numpy(image).permute(2, 0, 1)[None], cameras_of(200.0)
+    inputs, given = canonical.preprocessing.normalize(images), torch.from_numpy(prompt)[None]
+    expected = canonical(inputs, prompts=given * 1.5)["depth"] / 1.5
+    np.testing.assert_allclose(once.depth, expected[0], rtol=1e-5)
+    taught = predict(canonical, images, K, given)["depth"].tensor
+    torch.testing.assert_close(taught, expected)
+    plain = predictor(image, Camera.from_focal(200.0, (48, 64))).depth
+    assert not np.allclose(plain, once.depth, rtol=0.01)
+
+
+def test_points_of_canonical_depth_need_a_camera(canonical):
+    image, prompt = photo_of(48, 64), random_prompts(48, 64).numpy()
+    predictor = dpt.Predictor(canonical)
+    with pytest.raises(ValueError, match=r"prompt.*--focal"):
+        predictor(image, prompt=prompt)
+    predictor.guess = GUESS
+    guessed = predictor(image, prompt=prompt)
+    stated = predictor(image, Camera.from_fov(GUESS.degrees, (48, 64)), prompt=prompt)
+    assert guessed.known_camera.source == "guess"
+    np.testing.assert_array_equal(guessed.depth, stated.depth)
+
+
+def test_prompts_of_two_canonical_cameras_are_refused(monkeypatch):
+    class NearConfig(DepthHeadConfig):
+        @property
+        def output(self):
+            return replace(super().output, name="near")
+
+    monkeypatch.setitem(dpt.nn.HEADS, "near", NearConfig)
+    heads = {"depth": CANONICAL, "near": CANONICAL}
+    dpt.create_model("dpt_tiny", heads=heads, decoder={"prompts": True}, **TINY)
+    heads["near"] = HEADS["depth"]
     with pytest.raises(ValueError, match=r"canonical_focal.*decoder\.prompts"):
-        dpt.create_model("dpt_tiny", heads={"depth": head}, prompts=True)
+        dpt.create_model("dpt_tiny", heads=heads, decoder={"prompts": True}, **TINY)

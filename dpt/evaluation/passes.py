@@ -143,7 +143,7 @@ class Evaluation(L.LightningModule):
         for images, positions in same_size_groups(batch):
             labels = take(batch, positions)
             objectives = [*self.scorer.objectives.values(), *self.scorer.whole.values()]
-            prompts = prompts_of(labels)
+            prompts = prompts_of(labels, self.model.outputs)
             predictions = self(images, prompts, flip=self.protocol.flip)
             outputs = evaluated(predictions, self.model.heads, objectives, labels)
             compared = [o.head for o in objectives if o.compares_mirrored]

@@ -144,7 +144,8 @@ class Network(nn.Module):
                 head's own size if the images need no padding; losses and argmax upsample them in
                 chunks (:mod:`dpt.functional`).
             prompts: sparse depth, float (B, H, W) in metres, 0 where unknown; None is the same as
-                zeros. Only for models with ``decoder.prompts``.
+                zeros. Only for models with ``decoder.prompts``. For canonical depth see
+                :func:`dpt.depthmath.canonical_prompts`.
 
         Returns:
             The prediction of each head, in the shape that ``outputs`` declares, such as ``depth``

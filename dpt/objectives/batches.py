@@ -6,8 +6,9 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from dpt.depthmath import canonical_prompts
 from dpt.objectives.base import Objective
-from dpt.types import Batch, HeadOutput, HeadPrediction
+from dpt.types import Batch, HeadOutput, HeadPrediction, OutputSpec, prompt_focal
 
 
 def same_size_groups(batch: Batch) -> Iterator[tuple[Tensor, list[int]]]:
@@ -38,9 +39,14 @@ def take(batch: Batch, positions: list[int]) -> Batch:
     return cast(Batch, {k: pick(values) for k, values in entries.items() if k not in skipped})
 
 
-def prompts_of(batch: Batch) -> Tensor | None:
-    """Returns the sparse depth (B, H, W) of images of one size; None if the batch has none."""
-    return torch.stack(list(batch["prompt"])) if "prompt" in batch else None
+def prompts_of(batch: Batch, outputs: Mapping[str, OutputSpec]) -> Tensor | None:
+    """Returns the sparse depth (B, H, W) of images of one size, as the model with these outputs
+    takes it; None if the batch has none."""
+    if "prompt" not in batch:
+        return None
+    return canonical_prompts(
+        torch.stack(list(batch["prompt"])), batch.get("K"), prompt_focal(outputs)
+    )
 
 
 def evaluated(

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.optim.swa_utils import AveragedModel
 
-from dpt.depthmath import focal_ratio, inverse_depth
+from dpt.depthmath import canonical_prompts, focal_ratio, inverse_depth
 from dpt.model import DPT
 from dpt.objectives.base import Objective
-from dpt.types import Batch, EmbeddingOutput, HeadOutput
+from dpt.types import Batch, EmbeddingOutput, HeadOutput, prompt_focal
 from dpt.validation import NonNegative, Positive, Share
 
 log = logging.getLogger("dpt")
@@ -229,9 +229,10 @@ def predict(
     """
     model = model.to(images.device)
     inputs = model.preprocessing.normalize(images).to(next(model.parameters()).dtype)
-    outputs: dict[str, HeadOutput] = model(
-        inputs, raw=True, prompts=prompts if model.takes_prompts else None
-    )
+    if prompts is not None:
+        focal = prompt_focal(model.outputs)
+        prompts = canonical_prompts(prompts, K, focal) if model.takes_prompts else None
+    outputs: dict[str, HeadOutput] = model(inputs, raw=True, prompts=prompts)
     for name, spec in model.outputs.items():
         if spec.is_inverse_depth:
             prediction = outputs[name].tensor

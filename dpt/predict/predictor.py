@@ -33,7 +33,7 @@ from dpt.predict.runtimes import is_exported, make_runtime
 from dpt.predict.tiling import predict_tiles
 from dpt.process import lack_of_memory
 from dpt.segments import SegmentMap, panoptic_segments
-from dpt.types import DEPTH_UNITS, Calibration, OutputSpec
+from dpt.types import DEPTH_UNITS, Calibration, OutputSpec, prompt_focal
 from dpt.validation import Count, Probability, validate
 
 T = TypeVar("T")
@@ -244,6 +244,10 @@ class Predictor:
             self._require_prompts()
             whole = View.of_window(Window(0, 0, height, width), size)
             points = view_points(as_prompt(prompt, (height, width)), whole)
+            focal = prompt_focal(self.runtime.outputs)
+            if focal is not None:
+                known = known or self.guessed((height, width))
+                points = points / _ratio(_camera_for_prompt(known).resized(size), focal)
         return PreparedImage((height, width), resized, large, shown, known, points)
 
     def _require_prompts(self) -> None:
@@ -418,6 +422,15 @@ def replace_sky(depth: np.ndarray, is_sky: np.ndarray, *, far: bool, inverse: bo
         return depth
     farthest = np.quantile(elsewhere, 0.01 if inverse else 0.99)
     return np.where(is_sky, np.float32(farthest), depth)
+
+
+def _camera_for_prompt(known: KnownCamera | None) -> Camera:
+    if known is None:
+        raise ValueError(
+            "prompt: this model needs the image's focal length for metres: give --fov, --focal or "
+            "--intrinsics (cameras=... in Python)"
+        )
+    return known.camera
 
 
 def _ratio(camera: Camera, canonical_focal: float) -> float:

@@ -129,7 +129,7 @@ class Task(L.LightningModule):
         return loss
 
     def _training_outputs(self, inputs: Tensor, batch: Batch) -> dict[str, HeadOutput]:
-        prompts = prompts_of(batch)
+        prompts = prompts_of(batch, self.model.outputs)
         outputs = self.model(inputs, raw=True, prompts=prompts)  # losses upsample the logits
         small = batch["views"].small if "views" in batch else None
         if small is not None:  # these views have another size
@@ -184,7 +184,8 @@ class Task(L.LightningModule):
         objectives = self.objectives.values()
         for images, positions in same_size_groups(batch):
             inputs, labels = self._prepare({**take(batch, positions), "image": images}, step=0)
-            predictions = self._predictions(inputs, prompts_of(labels))
+            prompts = prompts_of(labels, self.model.outputs)
+            predictions = self._predictions(inputs, prompts)
             yield evaluated(predictions, self.model.heads, objectives, labels), labels
 
     def _predictions(self, inputs: Tensor, prompts: Tensor | None) -> Mapping[str, HeadPrediction]:
