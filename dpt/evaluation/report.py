@@ -11,6 +11,7 @@ from dpt import html
 from dpt.atomic import write_bytes
 from dpt.evaluation.scoring import DatasetScores, ImageScore
 from dpt.metrics import Confusion
+from dpt.metrics.base import RuleTable
 from dpt.run_log import csv_cell
 
 CONFUSIONS = 20
@@ -88,7 +89,7 @@ def write_report(
         headlines=headlines,
         columns=["metric", "score", "95 % from", "to", "better", *baselines],
         scores=table,
-        rules=[(rules.columns, rules.texts(), rules.note) for rules in result.rules],
+        rules=[_rules(rules) for rules in result.rules],
         blocks=str(result.blocks),
         classes=[_classes(confusion, result) for confusion in result.confusions],
         galleries=[
@@ -96,6 +97,17 @@ def write_report(
             for title, pictures in galleries.items()
         ],
     )
+
+
+def _rules(table: RuleTable) -> dict[str, Sequence]:
+    """Returns what the report's two tables of rules hold: common scores, and all else."""
+    texts = table.texts()
+    return {
+        "columns": table.columns[:-2],
+        "scores": [row[:-2] for row in texts],
+        "others": [[row[0], *row[:-3:-1]] for row in texts[:-1]],  # without the spread
+        "note": table.note,
+    }
 
 
 def _classes(confusion: Confusion, result: DatasetScores) -> dict[str, list[tuple[html.Cell, ...]]]:
