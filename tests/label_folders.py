@@ -7,7 +7,6 @@ import numpy as np
 from photos import photo_of
 from PIL import Image
 
-from dpt.commands.fit import table_text
 from dpt.config.data import make_dataset
 from dpt.data.layouts import detect
 
@@ -76,7 +75,7 @@ def samples(root, **given):
         head, _, tail = key.partition(".")
         node |= {head: {**node.get(head, {}), tail: value}} if tail else {head: value}
     table = root.parent / f"{root.name}.csv"
-    table.write_text(table_text(detected.rows))
+    table.write_text(detected.table())
     node["split_files"] = {"train": str(table), "val": str(table)}
     read = {}
     for split in ("train", "val"):

@@ -19,7 +19,6 @@ from omegaconf import OmegaConf
 from pycocotools import mask as coco
 from tiny import slow_after
 
-from dpt.commands.fit import table_text
 from dpt.config.compose import config_dir
 from dpt.config.data import make_dataset
 from dpt.data import FolderDataset
@@ -257,7 +256,7 @@ def open_folder(root: Path, answer: str = "", **given: object) -> dict[str, Data
     node = {**configured_folder(), "root": str(root)}
     values = {**detected.settings, **given}
     table = root.with_suffix(".csv")
-    table.write_text(table_text(detected.rows))
+    table.write_text(detected.table())
     values |= {f"split_files.{split}": str(table) for split in ("train", "val")}
     for key, value in values.items():
         head, _, tail = key.partition(".")

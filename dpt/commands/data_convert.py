@@ -101,7 +101,6 @@ def _datasets(options: argparse.Namespace, scratch: Path) -> dict[str, Dataset]:
     Args:
         scratch: folder for a table of the files.
     """
-    from dpt.commands.fit import table_text
     from dpt.config.data import make_dataset
     from dpt.data.base import require_same_classes
     from dpt.data.layouts import detect
@@ -114,7 +113,7 @@ def _datasets(options: argparse.Namespace, scratch: Path) -> dict[str, Dataset]:
     detected = detect(options.folder, data, say, holds_out=False)
     settings = detected.settings | data
     splits = {row.split for row in detected.rows} - {""}
-    write_bytes(scratch / "pairs.csv", table_text(detected.rows).encode())
+    write_bytes(scratch / "pairs.csv", detected.table().encode())
     settings |= {f"split_files.{split}": str(scratch / "pairs.csv") for split in splits}
     node: Plain = {"_target_": "dpt.data.FolderDataset", "root": str(options.folder)}
     for key, value in settings.items():

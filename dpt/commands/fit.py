@@ -8,7 +8,6 @@ those of :mod:`dpt.training.recipe`, the length is that of :mod:`dpt.training.ti
 from __future__ import annotations
 
 import argparse
-import csv
 import importlib.util
 import io
 import json
@@ -31,7 +30,7 @@ from dpt.files import real_path
 from dpt.process import say
 
 if TYPE_CHECKING:
-    from dpt.data.layouts import Detected, Row
+    from dpt.data.layouts import Detected
     from dpt.data_check.labels import LabelStatistics
     from dpt.validation import Plain, PlainMapping
 
@@ -182,7 +181,7 @@ def _complete(plan: Plan, detected: Detected) -> None:
     from dpt.data.formats.pictures import read_size
     from dpt.training.recipe import pretrained_settings
 
-    write_bytes(plan.folder / "pairs.csv", table_text(detected.rows).encode())
+    write_bytes(plan.folder / "pairs.csv", detected.table().encode())
     height, width = read_size(plan.root / detected.image)
     pixels = min(_CHECKED_PIXELS, int(plan.seconds * _CHECKED_PIXELS_PER_SECOND))
     plan.checked_samples = max(32, pixels // (height * width))
@@ -257,11 +256,3 @@ def seconds_of(text: str) -> float:
     if match is None or float(match[1]) == 0:
         raise ValueError(f"--time {text}: must be a number and its unit, as in 90s, 15m or 2h")
     return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
-
-
-def table_text(rows: Sequence[Row]) -> str:
-    """Returns the rows as a CSV table that ``data.split_files`` reads."""
-    target = io.StringIO()
-    table = [(row.split, row.image, row.labels, row.depth, row.objects) for row in rows]
-    csv.writer(target).writerows([("split", "image", "mask", "depth", "objects"), *table])
-    return target.getvalue()

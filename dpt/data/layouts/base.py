@@ -1,11 +1,13 @@
 """What layouts receive and return."""
 
+import csv
 import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from io import StringIO
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -71,6 +73,13 @@ class Detected:
     def image(self) -> str:
         """The path of an image, whose size the training images follow."""
         return min(self.rows, key=lambda row: row.split != "train").image
+
+    def table(self) -> str:
+        """Returns the rows as a CSV table that ``data.split_files`` reads."""
+        target = StringIO()
+        table = [(row.split, row.image, row.labels, row.depth, row.objects) for row in self.rows]
+        csv.writer(target).writerows([("split", "image", "mask", "depth", "objects"), *table])
+        return target.getvalue()
 
     def choose_task(self, task: str) -> None:
         """Changes the task; ValueError if the labels do not allow it."""
