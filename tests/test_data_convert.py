@@ -234,6 +234,26 @@ def test_convert_keeps_objects_that_overlap_whole(convert, tmp_path):
     assert sorted(np.unique(objects, return_counts=True)[1]) == [15, 50, 55]
 
 
+def test_convert_enlarges_labels_to_their_images(convert, source, tmp_path):
+    for path in (source / "images").rglob("*.png"):
+        save_photo(path, 2 * SIZE[0], 2 * SIZE[1])
+    out, _ = convert(source, "folder", *OBJECTS)
+    for kind in ("masks", "objects"):
+        for name, path in pictures(out, kind).items():
+            small = cv2.imread(str(pictures(source, kind)[name]), cv2.IMREAD_UNCHANGED)
+            large = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
+            small, large = (numbered(m) if kind == "objects" else m for m in (small, large))
+            np.testing.assert_array_equal(large, small.repeat(2, axis=0).repeat(2, axis=1))
+    # objects that overlap, each as a whole
+    squares = overlapping(tmp_path / "squares")
+    save_photo(squares / "images/a.png", 20, 24)
+    out, _ = convert(squares, "coco", "data.resize_labels=true")
+    coco = COCO(str(out / "annotations/instances_train.json"))
+    assert [(row["height"], row["width"]) for row in coco.imgs.values()] == [(20, 24)]
+    assert sorted(row["area"] for row in coco.anns.values()) == [4 * 10, 4 * 15, 4 * 64]
+    assert sorted(coco.annToMask(row).sum() for row in coco.anns.values()) == [40, 60, 256]
+
+
 def test_formats_of_commands_are_those_of_writers():
     assert FORMATS == tuple(WRITERS) == (*LABEL_TOOLS, "folder")
 
