@@ -4,8 +4,9 @@ A step from a pixel to a neighbour is an edge where the quotient of their depths
 threshold, so that both rules ignore a scale. Steps from or to a pixel that does not count are none.
 """
 
+import math
 from collections.abc import Iterator
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -13,33 +14,61 @@ from dpt.metrics.rules.base import DEPTH_KINDS, DepthImage, DepthRule
 from dpt.metrics.rules.errors import Errors
 from dpt.metrics.rules.moments import Floats, Mask
 
+RADIUS = 3
+"""The largest radius of MoGe, in pixels."""
 LEAST = 1e-6
 """Metres; smaller depths are clamped by Depth Pro."""
 
 
 class Edges(NamedTuple):
-    """Steps whose quotient is above each of T thresholds, (T,)."""
+    """Steps whose quotient is above each of T thresholds, (M, T).
+
+    Row m counts the steps from pixels that are m pixels and more inside the region.
+    """
 
     both: Floats
     predicted: Floats
     true: Floats
 
-    @classmethod
-    def of(cls, prediction: Floats, depth: Floats, thresholds: Floats) -> Self:
-        """Counts the edges among quotients of one shape; NaN is none."""
-        is_used = (prediction > thresholds[0]) | (depth > thresholds[0])
-        predicted = prediction[is_used][:, None] > thresholds
-        true = depth[is_used][:, None] > thresholds
-        counts = [flags.sum(0, dtype=float) for flags in (predicted & true, predicted, true)]
-        return cls(*counts)
 
+class Maps:
+    """The predicted and the true map of one image, in which edges are counted.
 
-def steps(values: Floats, margin: int, offset: tuple[int, int]) -> Floats:
-    """Returns neighbours at an offset (rows, columns) divided by the pixels inside a margin."""
-    height, width = values.shape
-    row, column = (margin + step for step in offset)
-    inner = values[margin : height - margin, margin : width - margin]
-    return values[row : row + len(inner), column : column + inner.shape[1]] / inner
+    Args:
+        maps: float64 (2, H, W), NaN where pixels do not count.
+        thresholds: (T,), ascending.
+    """
+
+    def __init__(self, maps: Floats, thresholds: Floats) -> None:
+        self.maps, self.thresholds = maps, thresholds
+        # most steps are below all thresholds, which single precision and no division can tell
+        self.sizes = np.abs(maps).astype(np.float32)
+        self.raised = self.sizes * np.float32(0.999 * thresholds[0])
+
+    def edges(self, offset: tuple[int, int], margin: int = 0, rows: int = 1) -> Edges:
+        """Counts the edges to the neighbours at an offset (rows, columns).
+
+        Args:
+            margin: pixels that are nearer to a side are left out.
+            rows: M, the number of rows of the result.
+        """
+        pixels, neighbours = [slice(None)], [slice(None)]
+        for step, length in zip(offset, self.maps.shape[1:], strict=True):
+            start, end = max(margin, -step), length - max(margin, step)
+            pixels.append(slice(start, end))
+            neighbours.append(slice(start + step, end + step))
+        may_be_edges = (self.sizes[*neighbours] > self.raised[*pixels]).any(0)
+        y, x = np.unravel_index(np.flatnonzero(may_be_edges), may_be_edges.shape)
+        quotients = self.maps[*neighbours][:, y, x] / self.maps[*pixels][:, y, x]
+        passed = np.searchsorted(self.thresholds, np.nan_to_num(quotients, posinf=np.inf))
+        height, width = may_be_edges.shape
+        inside = np.minimum.reduce([y, x, height - 1 - y, width - 1 - x]).clip(max=rows - 1)
+        levels = len(self.thresholds) + 1
+        cells = np.ravel_multi_index((inside, *passed), (rows, levels, levels))
+        counts = np.bincount(cells, minlength=rows * levels**2).reshape(rows, levels, levels)
+        above = counts[::-1, ::-1, ::-1].cumsum(0).cumsum(1).cumsum(2)[::-1, ::-1, ::-1]
+        both = above[:, 1:, 1:].diagonal(axis1=1, axis2=2)
+        return Edges(*(a.astype(float) for a in (both, above[:, 1:, 0], above[:, 0, 1:])))
 
 
 def f1_of(precision: Floats, recall: Floats) -> Floats:
@@ -48,9 +77,10 @@ def f1_of(precision: Floats, recall: Floats) -> Floats:
     return 2 * precision * recall / np.where(total == 0, 1.0, total)
 
 
-def measured(image: DepthImage, counted: Mask) -> tuple[Floats, Floats]:
-    """Returns prediction and depth (H, W) that are NaN where pixels do not count."""
-    return np.where(counted, image.prediction, np.nan), np.where(counted, image.depth, np.nan)
+def measured(image: DepthImage, counted: Mask) -> Floats:
+    """Returns prediction and depth (2, H, W) that are NaN where pixels do not count."""
+    maps: Floats = np.where(counted, np.stack([image.prediction, image.depth]), np.nan)
+    return maps
 
 
 class DepthProBoundary(DepthRule):
@@ -76,15 +106,13 @@ class DepthProBoundary(DepthRule):
         return image.prediction_at(counted)
 
     def values(self, image: DepthImage, counted: Mask) -> Floats:
-        prediction, depth = (1 / d.clip(min=LEAST) for d in measured(image, counted))
         thresholds = np.linspace(1.05, 1.25, 10)
+        maps = Maps(1 / measured(image, counted).clip(min=LEAST), thresholds)
         precision, recall = np.zeros(10), np.zeros(10)
-        for axis in (0, 1):
-            maps = [np.moveaxis(d, axis, 0) for d in (prediction, depth)]
-            for p, t in ([d[1:] / d[:-1] for d in maps], [d[:-1] / d[1:] for d in maps]):
-                edges = Edges.of(p, t, thresholds)
-                precision += edges.both / edges.predicted.clip(min=1) / 4
-                recall += edges.both / edges.true.clip(min=1) / 4
+        for offset in ((1, 0), (-1, 0), (0, 1), (0, -1)):
+            edges = maps.edges(offset)
+            precision += edges.both[0] / edges.predicted[0].clip(min=1) / 4
+            recall += edges.both[0] / edges.true[0].clip(min=1) / 4
         scores = np.stack([f1_of(precision, recall), precision, recall])
         weighted: Floats = scores @ thresholds / thresholds.sum()
         return weighted
@@ -102,18 +130,17 @@ class MogeBoundary(DepthProBoundary):
     scores = ("boundary_f1_radius1", "boundary_f1_radius2", "boundary_f1_radius3")
 
     def values(self, image: DepthImage, counted: Mask) -> Floats:
-        prediction, depth = measured(image, counted)
         thresholds = np.linspace(0.05, 0.25, 10)
-        scores = []
-        for radius in (1, 2, 3):
-            total = np.zeros((3, 10))
-            for offset in neighbours(radius) if min(counted.shape) > 2 * radius else ():
-                p, t = (steps(values, radius, offset) for values in (prediction, depth))
-                total += Edges.of(p, t, 1 + thresholds)
-            both, predicted, true = total
-            f1 = f1_of(both / predicted.clip(min=1), both / true.clip(min=1))
-            scores.append(f1 @ thresholds / thresholds.sum())
-        return np.array(scores)
+        maps = Maps(measured(image, counted), 1 + thresholds)
+        total = np.zeros((3, RADIUS, 10))
+        for offset in neighbours(RADIUS):
+            margin = math.ceil(math.hypot(*offset))  # the smallest radius with this neighbour
+            if min(counted.shape) > 2 * margin:
+                total[:, margin - 1 :] += maps.edges(offset, margin, RADIUS + 1 - margin)
+        both, predicted, true = total
+        f1 = f1_of(both / predicted.clip(min=1), both / true.clip(min=1))
+        scores: Floats = f1 @ thresholds / thresholds.sum()
+        return scores
 
 
 def neighbours(radius: int) -> Iterator[tuple[int, int]]:
