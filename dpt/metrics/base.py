@@ -1,6 +1,7 @@
 """The base class of metrics."""
 
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import ClassVar, NamedTuple, cast
 
 import numpy as np
@@ -50,6 +51,8 @@ class SumMetric(MovableMetric):
     Attributes:
         lower_is_better: names of the scores that are better if lower; all others are better if
             higher.
+        has_limits: whether scores that are better if lower are errors from 0 on, and all others
+            fractions in 0..1. See :meth:`limits_of`.
         by_image: whether single images can be scored. If not, states may be lists, and there are
             neither intervals nor :meth:`state`.
     """
@@ -57,6 +60,7 @@ class SumMetric(MovableMetric):
     is_differentiable = False
     full_state_update = False
     lower_is_better: ClassVar[frozenset[str]] = frozenset()
+    has_limits: ClassVar[bool] = False
     by_image: ClassVar[bool] = True
 
     def add_sum(self, name: str, *shape: int) -> None:
@@ -109,6 +113,12 @@ class SumMetric(MovableMetric):
     def scores(self) -> dict[str, float]:
         """Returns the result of :meth:`compute` for this process, without synchronisation."""
         return self.resampler([self.state()])(np.ones(1))
+
+    def limits_of(self, score: str) -> tuple[float, float]:
+        """Returns the smallest and the largest value that a score can have."""
+        if not self.has_limits:
+            return -inf, inf
+        return 0.0, inf if score in self.lower_is_better else 1.0
 
     def drop_rules(self) -> None:
         """Leaves out the scores by rules of other projects, as of baselines."""

@@ -96,6 +96,7 @@ class DepthMetrics(SumMetric):
     lower_is_better = frozenset(
         name + ending for name in _LOWER_IS_BETTER for ending in ("", "_pooled")
     ) | {"ause", "ause_flip"}
+    has_limits = True
     errors: Tensor
     pooled: Tensor
     areas: Tensor

@@ -1,5 +1,7 @@
 """Metrics of one class or one number an image."""
 
+from math import inf
+
 import torch
 from torch import Tensor
 
@@ -11,6 +13,7 @@ _TOP = 5
 class ClassificationMetrics(SumMetric):
     """``accuracy`` (top-1) and, with more than five classes, ``top5_accuracy``."""
 
+    has_limits = True
     counts: Tensor
 
     def __init__(self, num_classes: int) -> None:
@@ -44,6 +47,7 @@ class RegressionMetrics(SumMetric):
     """``mae``, ``rmse`` and ``r2`` of real values of any shape; NaN targets do not count."""
 
     lower_is_better = frozenset({"mae", "rmse"})
+    has_limits = True
     sums: Tensor
 
     def __init__(self) -> None:
@@ -74,6 +78,9 @@ class RegressionMetrics(SumMetric):
             "rmse": (squared / count).sqrt(),
             "r2": 1 - squared / torch.where(spread > rounding, spread, torch.nan),
         }
+
+    def limits_of(self, score: str) -> tuple[float, float]:
+        return (-inf, 1.0) if score == "r2" else super().limits_of(score)
 
 
 class FieldOfViewMetrics(RegressionMetrics):

@@ -44,6 +44,7 @@ class InstanceMetrics(SumMetric):
         class_names: K names for the ``ap/<name>`` scores.
     """
 
+    has_limits = True
     rows: list[Tensor]
     """int64 (N, 5): index of the image, class, bits of the float64 score, and for each of
     ``_LIMITS`` a bit that is 1 for true positives, and one that is 0 if ignored."""

@@ -24,6 +24,10 @@ class Interval(NamedTuple):
     low: float
     high: float
 
+    def within(self, limits: tuple[float, float]) -> "Interval":
+        """Returns the part of the interval between the limits."""
+        return Interval(max(self.low, limits[0]), min(self.high, limits[1]))
+
 
 @dataclass(frozen=True)
 class LeftOut:
@@ -111,7 +115,8 @@ def confidence_intervals(
     count = blocks.max() + 1
     if count < FEW_BLOCKS:
         without = left_out(metric, states, blocks)
-        return {name: without.interval(name) for name in without.scores}
+        # of a rare class, the jackknife can end beyond what its score can be
+        return {n: without.interval(n).within(metric.limits_of(n)) for n in without.scores}
     rescore = metric.resampler(states)
     random = np.random.default_rng(0)
     resamples = []

@@ -20,6 +20,7 @@ class NormalMetrics(SumMetric):
     """
 
     lower_is_better = frozenset({"angle", "angle_median", "angle_rmse"})
+    has_limits = True
     sums: Tensor
     pixels: Tensor
     within: Tensor

@@ -22,6 +22,7 @@ class PanopticMetrics(SumMetric):
         class_names: K names for the ``pq/<name>`` scores; empty for the class ids.
     """
 
+    has_limits = True
     iou: Tensor
     true_positives: Tensor
     false_positives: Tensor

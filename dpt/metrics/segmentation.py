@@ -54,6 +54,7 @@ class SegmentationMetrics(SumMetric):
         class_names: K names for the ``iou/<name>`` scores; empty for the class ids.
     """
 
+    has_limits = True
     confusion: Tensor
 
     def __init__(self, num_classes: int, class_names: Sequence[str] = ()) -> None:

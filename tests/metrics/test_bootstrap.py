@@ -13,10 +13,11 @@ from dpt.metrics import (
     DepthMetrics,
     LeftOut,
     RegressionMetrics,
+    RetrievalMetrics,
     SegmentationMetrics,
     confidence_intervals,
 )
-from dpt.metrics.intervals import FEW_BLOCKS
+from dpt.metrics.intervals import FEW_BLOCKS, left_out
 from dpt.metrics.panoptic import PanopticMetrics
 from dpt.segments import segments_of
 
@@ -106,7 +107,7 @@ def test_images_of_a_block_are_drawn_together():
     assert confidence_intervals(metric, states, blocks // 2)["mae"] == (1, 1)
     low, high = confidence_intervals(metric, states, blocks % 2)["mae"]
     margin = 12.7062047  # t with 1 degree of freedom
-    assert (low, high) == pytest.approx((1 - margin, 1 + margin))
+    assert (low, high) == pytest.approx((0, 1 + margin))  # no error is below 0
 
 
 def test_a_large_block_costs_certainty():
@@ -199,3 +200,23 @@ def test_one_image_and_rare_classes_have_no_interval():
 def test_scores_without_labels_are_nan(metric, unknown):
     metric.update(*unknown)
     assert all(map(math.isnan, metric.scores().values()))
+
+
+def test_intervals_end_at_the_limits_of_a_score():
+    """The IoU of a class that one block in four hits, and that of one that nearly all hit."""
+    rare = SegmentationMetrics(2)
+    images = []
+    for hits in (0, 0, 0, 30):
+        labels = torch.ones(1, 10, 10, dtype=torch.uint8)
+        labels[0, :5] = 0
+        prediction = torch.ones_like(labels)
+        prediction.view(-1)[:hits] = 0
+        images.append((prediction, labels))
+    states = states_of(rare, images)
+    raw = left_out(rare, states, np.arange(4)).interval("iou/0")
+    assert raw.low < 0
+    assert confidence_intervals(rare, states)["iou/0"] == (0.0, raw.high)
+    assert RegressionMetrics().limits_of("r2") == (-math.inf, 1.0)
+    assert DepthMetrics().limits_of("abs_rel") == (0.0, math.inf)
+    assert DepthMetrics().limits_of("delta1") == (0.0, 1.0)
+    assert RetrievalMetrics().limits_of("anything") == (-math.inf, math.inf)

@@ -105,6 +105,9 @@ class RuleMetrics(DepthMetrics):
         scores |= spreads(self.rules, DEPTH_COLUMNS, scores)
         return super().compute() | _as_tensors(scores)
 
+    def limits_of(self, score: str) -> tuple[float, float]:
+        return (0.0, math.inf) if "/" in score else super().limits_of(score)
+
     def drop_rules(self) -> None:
         self.rules = []
 
