@@ -363,8 +363,8 @@ def depth_panel(
     error = np.nan_to_num(relative, nan=_MAX_ERROR, posinf=_MAX_ERROR)
     maps = [colorize_output(depth, output, limits=limits) for depth in (ground_truth, prediction)]
     maps.append(colorize(error, valid, colormap="spectral", low=0.0, high=_MAX_ERROR))
-    mean = f"mean {error[valid].mean():.3f}" if valid.any() else "no truth"
-    captions = ["image", "truth", "prediction", f"|error|/truth, {mean}"]
+    mean = f"mean {error[valid].mean():.3f}" if valid.any() else "no ground truth"
+    captions = ["image", "ground truth", "prediction", f"relative error, {mean}"]
     cells = side_by_side([image, *maps], captions)
     cell = cells.shape[1] // 4
     metres = color_bar("inferno", *limits, unit="m", width=3 * cell, inverse=True)
@@ -393,9 +393,9 @@ def segmentation_panel(
     error = cv2.resize(image, labels.shape[::-1], interpolation=cv2.INTER_AREA) // 3
     error[wrong] = (225, 45, 45)
     error[~labelled] = 0
-    fraction = f"wrong {wrong.sum() / labelled.sum():.1%}" if labelled.any() else "no truth"
+    fraction = f"wrong {wrong.sum() / labelled.sum():.1%}" if labelled.any() else "no ground truth"
     maps = [colorize_labels(ids, rows) for ids in (labels, prediction)]
-    cells = side_by_side([image, *maps, error], ["image", "truth", "prediction", fraction])
+    cells = side_by_side([image, *maps, error], ["image", "ground truth", "prediction", fraction])
     return stack([cells, class_legend(both, rows, names, width=cells.shape[1])])
 
 
@@ -404,7 +404,7 @@ def output_panel(
     ground_truth: np.ndarray,
     prediction: np.ndarray,
     output: OutputSpec,
-    captions: tuple[str, str] = ("truth", "prediction"),
+    captions: tuple[str, str] = ("ground truth", "prediction"),
 ) -> np.ndarray:
     """Returns image | ground truth | prediction of any dense output, with one range of colours.
 

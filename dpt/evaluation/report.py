@@ -51,7 +51,7 @@ def write_confusion(path: Path, confusions: Sequence[Confusion]) -> None:
         names = [csv_cell(name) for name in confusion.class_names]
         counts = confusion.counts.astype(str).tolist()
         rows = [[name, *row] for name, row in zip(names, counts, strict=True)]
-        write_csv(path, [["truth", *names, "no class"], *rows])
+        write_csv(path, [["ground truth", *names, "no class"], *rows])
 
 
 def write_report(

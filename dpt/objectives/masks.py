@@ -154,7 +154,7 @@ class MaskObjective(PixelClassObjective):
             predicted.codes.numpy(force=True),
             spec,
             captions=(
-                f"truth, {len(expected.classes)} segments",
+                f"ground truth, {len(expected.classes)} segments",
                 f"prediction, {len(predicted.classes)} segments",
             ),
         )
