@@ -10,11 +10,11 @@ from photos import TINY, photo_of, save_photo, tiny
 import dpt
 from dpt.export import export
 from dpt.export.cache import cached_export
-from dpt.predict.runtimes import AutoRuntime, make_runtime
+from dpt.predict.runtimes import RUNTIMES, AutoRuntime, make_runtime
 from dpt.types import Calibration
 
 pytest.importorskip("onnxruntime")
-LIBRARIES = ["onnx", "openvino"]
+LIBRARIES = [name for name in RUNTIMES if name != "torch"]
 TOLERANCE = 2e-5  # of the largest value
 
 
