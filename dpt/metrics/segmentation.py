@@ -90,5 +90,6 @@ class SegmentationMetrics(SumMetric):
         }
 
     def confusion_of(self, states: Sequence[csr_array]) -> Confusion:
-        counts = np.asarray(vstack(states).sum(axis=0)).reshape(self.confusion.shape)
+        total = np.asarray(vstack(states).sum(axis=0)).ravel()
+        counts = total[: self.confusion.numel()].reshape(self.confusion.shape)  # its first state
         return Confusion(self.class_names, counts.astype(np.int64))

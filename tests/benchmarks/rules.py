@@ -1,33 +1,40 @@
-"""Rules of scoring beside the code that defines them, on the arrays of ``rule_arrays``.
+"""Rules of scoring beside the code that defines them, on the arrays of :mod:`dpt.metrics.referee`.
 
 ``rule_numbers.json`` holds what the originals computed on them, each by its own code at the commit
 that stands there, with float32 in it replaced by float64; of MiDaS's gist by a copy of it. null is
 NaN, or for a whole image: left out. BTS and the KITTI devkit, which is C++, are written down here
-from their source. Rules for segmentation are compared on the arrays of ``class_arrays`` in the same
-way, with ``class_rule_numbers.json``; torchmetrics runs itself.
+from their source. Rules for segmentation are compared in the same way, with
+``class_rule_numbers.json``; torchmetrics runs itself.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from benchmarks import rule_arrays
-from benchmarks.class_arrays import CASES as CLASS_CASES
-from benchmarks.class_arrays import K, class_arrays, class_counts
 from benchmarks.originals import bts_errors
 from benchmarks.timing import markdown
 from torchmetrics.classification import MulticlassJaccardIndex
 
+from dpt.metrics.referee import (
+    CLASS_CASES,
+    DEPTH_CASES,
+    K,
+    class_arrays,
+    class_scores,
+    depth_image,
+    depth_scores,
+)
 from dpt.metrics.rules import RULES, SEGMENTATION_RULES, DepthImage, DepthRule, Rule
 from dpt.types import DepthKind
 
 REASONS = {
+    "whdr": "a tie or NaN of the prediction, at which the original stops, being wrong",
     "pytorch_encoding": "without predictions of no class, which it cannot read",
     "moge_affine": "without equal predictions, where the original misses its minimum",
 }
@@ -111,22 +118,16 @@ def bts_scores(image: DepthImage) -> list[float] | None:
 WRITTEN_DOWN = {"bts": bts_scores, "kitti_official": kitti_errors}
 
 
-def score(rule: DepthRule, image: DepthImage) -> np.ndarray | None:
-    """Returns the scores of a data set of one image; None if it is left out."""
-    total = rule.sums(image)
-    return rule.finish(total) if total.any() else None
-
-
 def _row(rule: DepthRule, original: str, case: str, kind: DepthKind, theirs: object) -> Row:
     expected = None if theirs is None else np.array(theirs, dtype=float)
-    return Row(rule, original, case, score(rule, rule_arrays.image(case, kind)), expected)
+    return Row(rule, original, case, depth_scores(rule, depth_image(case, kind)), expected)
 
 
 def rows() -> Iterator[Row]:
     """Yields each rule on each image."""
     for name, function in WRITTEN_DOWN.items():
-        for case in rule_arrays.CASES:
-            theirs = function(rule_arrays.image(case))
+        for case in DEPTH_CASES:
+            theirs = function(depth_image(case))
             yield _row(RULES[name], RULES[name].original, case, "metric", theirs)
     for entry in json.loads(Path(__file__).with_name("rule_numbers.json").read_text()):
         rule = RULES[entry["rule"]]
@@ -148,33 +149,51 @@ def torchmetrics_miou(case: str) -> float:
 
 def class_rows() -> Iterator[Row]:
     """Yields each rule for segmentation on each data set."""
-    totals = {case: class_counts(case) for case in CLASS_CASES}
-    rule: Rule = SEGMENTATION_RULES["torchmetrics"]
-    for case, total in totals.items():
+    rule = SEGMENTATION_RULES["torchmetrics"]
+    for case in CLASS_CASES:
         theirs = np.array([torchmetrics_miou(case)])
-        yield Row(rule, rule.original, case, rule.finish(total), theirs)
+        yield Row(rule, rule.original, case, class_scores(rule, case), theirs)
     for entry in json.loads(Path(__file__).with_name("class_rule_numbers.json").read_text()):
         rule = SEGMENTATION_RULES[entry["rule"]]
         assert tuple(entry["scores"]) == rule.scores
         for case, values in entry["images"].items():
-            ours, theirs = rule.finish(totals[case]), np.array(values, dtype=float)
+            ours, theirs = class_scores(rule, case), np.array(values, dtype=float)
             yield Row(rule, entry["original"], case, ours, theirs)
 
 
+def _by_rule(rows: Iterable[Row]) -> Iterator[tuple[Rule, list[str]]]:
+    """Yields each rule, and the cells: what it does, its original, arrays, largest difference."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row.rule.name, []).append(row)
+    for name, group in groups.items():
+        rule = group[0].rule
+        arrays = f"{len(group)}{', ' + REASONS[name] if name in REASONS else ''}"
+        difference = f"{max(row.difference for row in group):.0e}"
+        yield rule, [rule.summary, group[0].original, arrays, difference]
+
+
+COLUMNS = ["what it does", "original code", "arrays", "largest difference"]
+
+
+def depth_table() -> list[list[str]]:
+    """Returns a row for each rule for depth."""
+    return [[f"`{r.name}`", r.fitted or "–", *cells] for r, cells in _by_rule(rows())]
+
+
+def class_table() -> list[list[str]]:
+    """Returns a row for each rule for segmentation."""
+    by_rule = _by_rule(class_rows())
+    rule_of = SEGMENTATION_RULES
+    return [
+        [f"`{r.name}`", rule_of[r.name].absent, rule_of[r.name].no_class, *cells]
+        for r, cells in by_rule
+    ]
+
+
 def run(arguments: list[str]) -> None:
-    """Prints the table of all rules."""
+    """Prints the tables of all rules."""
     if arguments:
         raise SystemExit("python tests/benchmarks rules: takes no arguments")
-    by_rule: dict[str, list[Row]] = {}
-    for row in [*rows(), *class_rows()]:
-        by_rule.setdefault(row.rule.name, []).append(row)
-    table = [
-        [
-            name,
-            group[0].original,
-            f"{len(group)}{', ' + REASONS[name] if name in REASONS else ''}",
-            f"{max(row.difference for row in group):.1e}",
-        ]
-        for name, group in by_rule.items()
-    ]
-    print(markdown(["rule", "original code", "arrays", "largest difference"], table))
+    print(markdown(["rule", "fitted", *COLUMNS], depth_table()), end="\n\n")
+    print(markdown(["rule", "absent class", "no class predicted", *COLUMNS], class_table()))

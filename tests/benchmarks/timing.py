@@ -36,7 +36,8 @@ def median_ratio(seconds: Sequence[float], reference: Sequence[float]) -> float:
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Returns a table in Markdown."""
     cells = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
+    lines = (" | ".join(cell.replace("|", "\\|") for cell in row) for row in cells)
+    return "\n".join(f"| {line} |" for line in lines)
 
 
 def timing_table(seconds: Mapping[str, Sequence[float]], *, unit: str) -> str:

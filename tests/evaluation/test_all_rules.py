@@ -3,9 +3,17 @@
 import numpy as np
 import pytest
 import torch
-from benchmarks.rule_arrays import MAX_DEPTH, arrays, image
 
 from dpt.metrics import DepthMetrics, Protocol
+from dpt.metrics.referee import (
+    MAX_DEPTH,
+    K,
+    class_arrays,
+    class_counts,
+    class_scores,
+    depth_arrays,
+    depth_image,
+)
 from dpt.metrics.rules import RULES, SEGMENTATION_RULES, DepthImage
 from dpt.metrics.rules.metric import (
     DEPTH_NOTE,
@@ -22,7 +30,7 @@ CASES = ("smooth", "holes", "far", "empty")
 def filled(kind="metric", **settings):
     metric = RuleMetrics(Protocol(max_depth=MAX_DEPTH, **settings), prediction_kind=kind)
     for case in CASES:
-        metric.update(*(torch.from_numpy(values) for values in arrays(case, kind)))
+        metric.update(*(torch.from_numpy(values) for values in depth_arrays(case, kind)))
     return metric
 
 
@@ -33,7 +41,7 @@ def test_all_rules_score_what_they_can(kind):
     assert rules == {name for name, rule in RULES.items() if kind in rule.kinds}
     for name in rules:
         rule = RULES[name]
-        expected = rule.finish(sum(rule.sums(image(case, kind)) for case in CASES))
+        expected = rule.finish(sum(rule.sums(depth_image(case, kind)) for case in CASES))
         for score, value in zip(rule.scores, expected, strict=True):
             assert scores[f"{name}/{score}"] == value, (name, score)
 
@@ -42,7 +50,7 @@ def test_all_rules_leave_the_scores_of_the_protocol_as_they_are():
     scores = filled().scores()
     plain = DepthMetrics(max_depth=MAX_DEPTH)
     for case in CASES:
-        plain.update(*(torch.from_numpy(values) for values in arrays(case)))
+        plain.update(*(torch.from_numpy(values) for values in depth_arrays(case)))
     assert {k: scores[k] for k in plain.scores()} == plain.scores()
     assert scores["bts/abs_rel"] == pytest.approx(scores["abs_rel"], abs=1e-12)
 
@@ -51,7 +59,7 @@ def test_all_rules_count_pixels_that_they_leave_out():
     scores = filled(crop=(0, 30, 0, 80)).scores()
     measured = inside = near = 0
     for case in CASES:
-        _, depth, valid = arrays(case)
+        _, depth, valid = depth_arrays(case)
         measured += valid.sum()
         inside += valid[:30, :80].sum()
         near += (valid & (depth < MAX_DEPTH))[:30, :80].sum()
@@ -158,6 +166,22 @@ def test_all_rules_of_classes_show_their_spread_and_no_predictions_of_no_class()
     assert rows["torchmetrics"]["no class predicted"] == "refused"
     assert rows["spread"]["miou"] == "0.5..0.75"
     assert scores["spread/miou"] == 0.25
+
+
+def test_rules_of_label_maps_add_over_images_and_leave_the_confusion_matrix():
+    maps = class_arrays("regions")
+    metric, one = SegmentationRuleMetrics(K), SegmentationRuleMetrics(K)
+    states = []
+    for prediction, labels in maps:
+        metric.update(torch.from_numpy(prediction)[None], torch.from_numpy(labels)[None])
+        one.reset()
+        one.update(torch.from_numpy(prediction), torch.from_numpy(labels))
+        states.append(one.state())
+    rule = SEGMENTATION_RULES["boundary_iou"]
+    expected = class_scores(rule, "regions")
+    assert metric.scores()["boundary_iou/boundary_iou"] == expected
+    assert metric.resampler(states)(np.ones(3))["boundary_iou/boundary_iou"] == expected
+    np.testing.assert_array_equal(metric.confusion_of(states).counts, class_counts("regions"))
 
 
 def test_all_rules_are_refused_where_none_applies(

@@ -5,6 +5,7 @@ A file for each project; a class with a ``name`` is added to ``RULES``, outside 
 
 from dpt.metrics.rules import (
     boundary,
+    boundary_iou,
     bts,
     cityscapes,
     depth_anything,
@@ -21,6 +22,7 @@ from dpt.metrics.rules import (
     torchmetrics,
     ultralytics,
     unidepth,
+    whdr,
 )
 from dpt.metrics.rules.base import RULES, DepthImage, DepthRule, Rule
 from dpt.metrics.rules.classes import SEGMENTATION_RULES, SegmentationRule

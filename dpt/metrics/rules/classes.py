@@ -4,9 +4,12 @@ from collections.abc import Callable, Mapping
 from typing import ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpt.metrics.rules.base import Rule
 from dpt.metrics.rules.moments import Floats
+
+Ids = NDArray[np.integer]
 
 
 class Areas(NamedTuple):
@@ -48,9 +51,11 @@ class SegmentationRule(Rule):
         measures: the scores by name, each from the areas of the classes.
         absent: what becomes of a class in neither ground truth nor prediction.
         no_class: what a labelled pixel is whose prediction is no class.
+        columns: the number of sums of each class that :meth:`sums` leaves.
     """
 
     measures: ClassVar[Measures]
+    columns: ClassVar[int] = 0
     absent: ClassVar[str] = "left out"
     no_class: ClassVar[str] = "wrong"
 
@@ -58,8 +63,21 @@ class SegmentationRule(Rule):
         cls.scores = tuple(cls.measures)
         SEGMENTATION_RULES[cls.name] = cls()
 
+    def sums(self, prediction: Ids, labels: Ids, num_classes: int) -> Floats:
+        """Returns what one image adds to the total beside its confusion matrix, (K, columns).
+
+        Args:
+            prediction, labels: class ids (H, W); ids outside [0, K) are no class.
+            num_classes: K.
+        """
+        return np.zeros((num_classes, self.columns))
+
     def finish(self, total: Floats) -> Floats:
-        """Returns the scores (S,), in 0..1, from a confusion matrix (K, K + 1)."""
+        """Returns the scores (S,), in 0..1.
+
+        Args:
+            total: the confusion matrix (K, K + 1), and after it the columns of :meth:`sums`.
+        """
         inside = total[:, :-1]
         areas = Areas(inside.diagonal(), total.sum(1), inside.sum(0))
         with np.errstate(all="ignore"):

@@ -128,16 +128,33 @@ class SegmentationRuleMetrics(SegmentationMetrics):
         num_classes, class_names: see :class:`SegmentationMetrics`.
     """
 
+    class_sums: Tensor
+
     def __init__(self, num_classes: int, class_names: Sequence[str] = ()) -> None:
         super().__init__(num_classes, class_names)
         self.rules = list(SEGMENTATION_RULES.values())
+        self.add_count("class_sums", num_classes, sum(rule.columns for rule in self.rules))
+
+    def update(self, prediction: Tensor, labels: Tensor) -> None:
+        super().update(prediction, labels)
+        if not any(rule.columns for rule in self.rules):
+            return
+        size, num_classes = prediction.shape[-2:], len(self.class_names)
+        maps = (ids.reshape(-1, *size).cpu().numpy() for ids in (prediction, labels))
+        for predicted, true in zip(*maps, strict=True):
+            sums = np.hstack([rule.sums(predicted, true, num_classes) for rule in self.rules])
+            self.class_sums = self.class_sums + torch.from_numpy(sums).to(self.class_sums)
 
     def compute(self) -> dict[str, Tensor]:
         """Returns scalars by name, NaN if nothing was counted."""
+        if not self.rules:
+            return super().compute()
         counts = self.confusion.cpu().numpy().astype(np.float64)
-        scores = scores_by_rule(self.rules, [counts] * len(self.rules))
-        if self.rules:
-            scores |= spreads(self.rules, SEGMENTATION_COLUMNS, scores)
+        ends = np.cumsum([rule.columns for rule in self.rules])
+        columns = np.split(self.class_sums.cpu().numpy(), ends[:-1], axis=1)
+        totals = [np.hstack([counts, sums]) for sums in columns]
+        scores = scores_by_rule(self.rules, totals)
+        scores |= spreads(self.rules, SEGMENTATION_COLUMNS, scores)
         return super().compute() | _as_tensors(scores)
 
     def drop_rules(self) -> None:
