@@ -37,8 +37,8 @@ class OnnxSession:
         try:
             self._session = onnxruntime.InferenceSession(path, options, providers=providers)
         except Exception as error:  # onnxruntime's own types
-            fault = f"ONNX Runtime refuses the file, try another --opset: {reason(error)}"
-            raise ValueError(fault) from error
+            fault = f"{path.name}: ONNX Runtime refuses the file ({reason(error)})"
+            raise ValueError(f"{fault}: export it with another --opset") from error
         self.metadata: Mapping[str, str] = self._session.get_modelmeta().custom_metadata_map
         self._names = [output.name for output in self._session.get_outputs()]
 
@@ -63,7 +63,8 @@ class OpenVinoSession:
             model = core.read_model(path)
             compiled = core.compile_model(model, "CPU", settings)
         except Exception as error:  # openvino's own types
-            raise ValueError(f"OpenVINO refuses the file: {reason(error)}") from error
+            fault = f"{path.name}: OpenVINO refuses the file ({reason(error)})"
+            raise ValueError(f"{fault}: export it anew") from error
         has_metadata = model.has_rt_info(["framework"])
         stated = model.get_rt_info(["framework"]).value if has_metadata else {}
         self.metadata: Mapping[str, str] = {key: str(v) for key, v in stated.items()}

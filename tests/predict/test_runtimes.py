@@ -138,6 +138,15 @@ def test_a_foreign_file_is_not_guessed_about(file, tmp_path):
         dpt.Predictor(tmp_path / "foreign.onnx")
 
 
+@pytest.mark.parametrize("name", ["a.onnx", "a.xml", "none.onnx"])
+def test_a_damaged_or_missing_file_is_named(tmp_path, name):
+    pytest.importorskip("openvino")
+    (tmp_path / "a.onnx").write_text("damaged")
+    (tmp_path / "a.xml").write_text("<net/>")
+    with pytest.raises(ValueError, match=name):
+        dpt.Predictor(tmp_path / name)
+
+
 def test_command_predicts_by_an_exported_file(file, predict, refusal, tmp_path, out):
     photo = save_photo(tmp_path / "a.png", 40, 57)
     predict(photo, "--format", "npy", model=file)
