@@ -7,9 +7,19 @@ import importlib
 import sys
 from pathlib import Path
 
+MODULES = {
+    "all_rules": "a pass with protocol=all beside one by one rule",
+    "canonical": "metres at fields of view that were not trained",
+    "foreign": "dpt fit on label sets of several kinds",
+    "prompts": "sparse depth beside fits to the same points",
+    "rules": "rules of scoring beside the code that defines them",
+    "runtimes": "one model in PyTorch, ONNX Runtime and OpenVINO",
+}
+"""Benchmarks with options of their own, see NAME --help."""
+
 
 def run(arguments: list[str]) -> None:
-    if arguments[:1] in (["foreign"], ["canonical"], ["prompts"], ["rules"], ["runtimes"]):
+    if arguments and arguments[0] in MODULES:
         module = importlib.import_module(f"benchmarks.{arguments[0]}")
         module.run(arguments[1:])
         return
@@ -29,24 +39,11 @@ def run(arguments: list[str]) -> None:
         "what",
         nargs="?",
         default="model",
-        choices=(
-            "model",
-            "data",
-            "metrics",
-            "originals",
-            "foreign",
-            "canonical",
-            "prompts",
-            "rules",
-            "runtimes",
-        ),
+        choices=("model", "data", "metrics", "originals", *MODULES),
         help="model: forward passes and training steps; data: loading and augmentation on one "
         "core; metrics: updates of the confusion matrix on one core; originals: the largest "
-        "differences of scores from those of the code that defines them; foreign: dpt fit on label "
-        "sets of several kinds, canonical: metres at fields of view that were not trained; "
-        "prompts: sparse depth beside fits to the same points; rules: rules of scoring beside the "
-        "code that defines them; runtimes: one model in PyTorch, ONNX Runtime and OpenVINO; see "
-        "foreign, canonical, prompts and runtimes --help",
+        "differences of scores from those of the code that defines them; "
+        + "; ".join(f"{name}: {text}" for name, text in MODULES.items()),
     )
     parser.add_argument("--root", help="data: folder with images and depth (default: made images)")
     parser.add_argument("--model", default="dpt_base", choices=list_models())
