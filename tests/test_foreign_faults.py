@@ -251,3 +251,44 @@ def with_square(row: dict, square: list) -> dict:
     if "shapes" in row:
         return row | {"shapes": [*row["shapes"], row["shapes"][0] | {"points": square}]}
     return row
+
+
+LABELS_OF_TRAIN = {
+    "roboflow_coco": ("train/_annotations.coco.json", "valid"),
+    "coco": ("annotations/instances_train2017.json", "val2017"),
+    "yolo": ("labels/train/*", "images/val"),
+    "supervisely": ("train/ann/*", "val/img"),
+    "roboflow_masks": ("train/*_mask.png", "valid"),
+}
+"""The files with labels of train, and the folder of the images of val."""
+
+
+@pytest.mark.parametrize("name", LABELS_OF_TRAIN)
+def test_val_is_not_trained_on_unless_that_is_wanted(tmp_path, name):
+    root = tmp_path / "things"
+    make(root, name)
+    labels, images = LABELS_OF_TRAIN[name]
+    for path in root.glob(labels):
+        path.unlink()
+    with pytest.raises(DataError, match=r"train has no labels.*\(.*train.*\.jpg") as refused:
+        detect(root, {})
+    if name == "roboflow_masks":  # which lie beside their images
+        assert f"the folder {root / images} " in str(refused.value)
+        rows = detect(root / images, {}).rows
+    else:
+        assert f"data.images={images} " in str(refused.value)
+        rows = detect(root, {"images": images}).rows
+    assert sorted(row.split for row in rows) == ["train", "val"]
+
+
+def test_lists_of_train_without_labels_are_a_question(tmp_path):
+    make(tmp_path, "voc")
+    for path in tmp_path.glob("SegmentationClass/t*"):
+        path.unlink()
+    lists = [tmp_path / f"ImageSets/Segmentation/{split}.txt" for split in ("train", "val")]
+    with pytest.raises(DataError, match=re.escape(str(lists[0]))) as refused:
+        detect(tmp_path, {})
+    assert "ImageSets/Segmentation/val.txt" in str(refused.value)
+    for path in lists:
+        path.unlink()
+    assert {row.image[:12] for row in detect(tmp_path, {}).rows} == {"JPEGImages/v"}

@@ -446,8 +446,18 @@ def test_coco_in_a_folder_for_each_split(tmp_path):
     assert [*read["val"]] == [f"valid/{i}.jpg" for i in range(2)]
     assert detected.settings["split_names.val"] == "valid"
     (root / "train/_annotations.coco.json").unlink()
-    with pytest.raises(DataError, match=r"0 images"):  # valid has copies of test's
+    with pytest.raises(DataError, match=r"train/0\.jpg.*data\.images=valid"):
         detect(root, {})
+    with pytest.raises(DataError, match=r"0 images"):  # valid has copies of test's
+        detect(root, {"unlabelled": "train"})
+
+
+def test_table_without_labels_of_train_is_a_question(tmp_path):
+    save_pairs(tmp_path, range(6))
+    lines = [f"images/{k}.jpg,{f'masks/{k}.png,val' if k > 2 else ',train'}" for k in range(6)]
+    (tmp_path / "pairs.csv").write_text("\n".join(["image,mask,split", *lines]))
+    with pytest.raises(DataError, match=r"train has no labels.*images/0\.jpg, .*2\.jpg\)"):
+        detect(tmp_path, {})
 
 
 def test_coco_below_a_folder_called_training_set(tmp_path):

@@ -39,7 +39,8 @@ def samples_of(folder: Folder, rows: Sequence[Row]) -> Detected:
         settings, notes = depth_settings(maps, folder.given)
         detected.settings |= {"depth": "depth", **settings}
         folder.note(*notes)
-    detected.rows, held_out = divide(folder, used, lists)
+    bare = [row for row in rows if not (row.labels or row.depth)]
+    detected.rows, held_out = divide(folder, used, lists, bare)
     detected.settings |= held_out
     return detected
 

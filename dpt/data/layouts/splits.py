@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dpt.data.formats.tables import read_list
-from dpt.data.layouts.base import Folder, Row, by_folder, shown
+from dpt.data.layouts.base import Folder, Row, by_folder, pictures_of, shown
 from dpt.data.layouts.kin import copies_of, kin_of, thumbnails_of
 from dpt.data.splits import SPLITS, folds, group_names, groups_shown, original_name, split_word
 from dpt.files import DataError, few, plural
@@ -28,13 +28,20 @@ class _Part(NamedTuple):
     val: list[int]
 
 
-def divide(folder: Folder, rows: list[Row], lists: Sequence[str]) -> tuple[list[Row], Plain]:
+def divide(
+    folder: Folder, rows: list[Row], lists: Sequence[str], bare: Sequence[Row] = ()
+) -> tuple[list[Row], Plain]:
     """Returns the rows with their splits, in which images are held out if there is no val, and the
     settings of the user's folds.
 
     Args:
         lists: the text files that define the splits.
+        bare: images without labels.
+
+    Raises:
+        DataError: train has no labels, and val has some: a question to the user.
     """
+    _require_labels_of_train(folder, rows, bare)
     settings: Plain = {}
     sizes = Counter(row.split for row in rows)
     if sizes["val"] and sizes["train"]:
@@ -50,6 +57,30 @@ def divide(folder: Folder, rows: list[Row], lists: Sequence[str]) -> tuple[list[
     for split, name in (("test", " of the split test"), ("", " in no split")):
         folder.leave_out([row.image for row in rows if row.split == split], name, "image")
     return rows, settings
+
+
+def _require_labels_of_train(folder: Folder, rows: Sequence[Row], bare: Sequence[Row]) -> None:
+    """Raises DataError if pictures of train have no labels, so that val or test would be trained
+    on."""
+    labelled: dict[str, list[Row]] = {"val": [], "test": []}
+    for row in rows:
+        labelled.setdefault(row.split or split_word(row.image)[0], []).append(row)
+    is_chosen = {"images", "annotation_files", "unlabelled"} & folder.given.keys()
+    if len(labelled) > 2 or is_chosen:
+        return
+    paired = {path for row in rows for path in (row.image, row.labels, row.depth, row.objects)}
+    split_of = {path: split_word(path)[0] for path in pictures_of(folder.paths)}
+    split_of |= {row.image: row.split for row in bare if row.split}
+    lacking = [path for path, split in split_of.items() if split == "train" and path not in paired]
+    if not lacking:
+        return
+    split = "val" if labelled["val"] else "test"
+    place = os.path.commonpath([os.path.dirname(row.image) for row in labelled[split]])
+    is_beside = any(os.path.dirname(row.labels or row.depth) == place for row in rows)
+    answer = f"give the folder {folder.root / place}" if is_beside else f"set data.images={place}"
+    remedy = f"add them, or {answer} to train on a part of {split}" if place else "add them"
+    fault = f"train has no labels, as {split} has, for {plural(len(lacking), 'picture')}"
+    raise DataError(f"{folder.root}: {fault} ({shown(lacking)}): {remedy}")
 
 
 def _hold_out(folder: Folder, rows: Sequence[Row]) -> tuple[list[Row], Plain]:
@@ -146,8 +177,14 @@ def rows_by_lists(folder: Folder, rows: list[Row]) -> tuple[list[str], list[Row]
     readings = []
     for lists in by_folder(of_voc or texts).values():
         named, unmatched = _read_lists(folder, lists, rows)
-        if {"train", "val"} <= {row.split for row in named}:
+        found = {row.split for row in named}
+        of_train = [path for path in lists if SPLITS[Path(path).stem.lower()] == "train"]
+        if {"train", "val"} <= found:
             readings.append((lists, named, unmatched))
+        elif found and of_train and "train" not in found:
+            fault = f"none of its images has labels, as those of {' and '.join(sorted(found))} have"
+            remedy = f"add them, or remove {few(lists)} to train on a part of the others"
+            raise DataError(f"{folder.root / of_train[0]}: {fault}: {remedy}")
         else:
             folder.leave_out(lists, ", which do not name images of train and of val")
     if len(readings) > 1:
