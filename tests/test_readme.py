@@ -87,10 +87,11 @@ def test_commands_on_files_are_parsed(command, monkeypatch):
     for name in ("parse_args", "parse_intermixed_args"):
         parse = getattr(argparse.ArgumentParser, name)
         monkeypatch.setattr(argparse.ArgumentParser, name, stopping(parse))
+    module = command.replace(" ", "_").replace("-", "_")
     for _, name, arguments in commands():
         if name == command:
             with pytest.raises(ParsedError):
-                import_module(f"dpt.commands.{command.replace(' ', '_')}").run(list(arguments))
+                import_module(f"dpt.commands.{module}").run(list(arguments))
 
 
 def anchors(document):
