@@ -14,6 +14,7 @@ MODULES = {
     "prompts": "sparse depth beside fits to the same points",
     "rules": "rules of scoring beside the code that defines them",
     "runtimes": "one model in PyTorch, ONNX Runtime and OpenVINO",
+    "shards": "the files of workers that are killed beside those of one run",
 }
 """Benchmarks with options of their own, see NAME --help."""
 

@@ -2,6 +2,7 @@
 
 import filelock
 import pytest
+from benchmarks import shards
 from photos import save_photo
 from prediction_files import files_of, records_of
 
@@ -141,3 +142,8 @@ def test_shard_part_takes_every_item_once():
     assert sorted(item for part in parts for item in part) == items
     assert {len(part) for part in parts} == {2, 3}
     assert set(LAUNCHERS) == {"slurm", "torchrun", "kubernetes"}
+
+
+@pytest.mark.slow
+def test_predict_shards_that_are_killed_equal_one_run(tmp_path):
+    shards.run(["--images", "400", "--kills", "4", "--folder", str(tmp_path)])
