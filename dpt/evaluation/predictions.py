@@ -290,7 +290,7 @@ class PredictedDataset:
         if values.shape != size and not (self.dataset.resize_labels and values.shape == image_size):
             raise DataError(
                 f"{file.path}: {values.shape[1]}x{values.shape[0]} pixels (width x height), but "
-                f"its ground truth has {size[1]}x{size[0]}"
+                f"its ground truth has {size[1]}x{size[0]}: resize it as your project does"
             )
         return values
 
