@@ -216,6 +216,7 @@ def _writing(out: Path) -> Iterator[None]:
 def _predict(pipeline: Pipeline, inputs: Sequence[InputFile]) -> tuple[int, Failed]:
     """Writes the files; returns the number of images and frames, and the inputs that failed."""
     from dpt.data.formats.video import VideoReader
+    from dpt.predict.pipeline import PartlyWrittenError
     from dpt.run_log import tracked
 
     pipeline.folder.start()
@@ -230,9 +231,8 @@ def _predict(pipeline: Pipeline, inputs: Sequence[InputFile]) -> tuple[int, Fail
     images = [file for file in inputs if not file.is_video and file not in rasters]
     with closing(pipeline.images(images)) as finished:
         for file, error in tracked(finished, len(images), title="images"):
-            if error is None:
-                done += 1
-            else:
+            done += error is None or isinstance(error, PartlyWrittenError)
+            if error is not None:
                 fail(file, error)
     for file in rasters:
         try:

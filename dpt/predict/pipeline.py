@@ -37,6 +37,10 @@ LARGE = 2**25  # pixels of an image above which it is predicted alone, which bou
 STEADINESS = 0.9  # weight of the previous colour range in a video, which follows within 20 frames
 
 
+class PartlyWrittenError(ValueError):
+    """Some files of an image are written, and others cannot be."""
+
+
 @dataclass(frozen=True)
 class Pipeline:
     """Predicts many images and videos, and writes the files of each.
@@ -116,7 +120,12 @@ class Pipeline:
             yield from _Stages(self.predictor, prepare, self._write, self.workers).run(group)
 
     def _write(self, input_file: InputFile, image: PreparedImage, prediction: Prediction) -> None:
-        """Writes an image's files; ValueError after that if it has not all of them."""
+        """Writes an image's files.
+
+        Raises:
+            PartlyWrittenError: the image cannot have some of them; the others are written.
+            ValueError: it can have none of them.
+        """
         prediction.require_finite()
         facts = facts_of(prediction)
         missing: dict[Product, str] = {}  # with the reason
@@ -133,9 +142,10 @@ class Pipeline:
                     path.write_bytes(content)
         if missing:
             folders = ", ".join(product.folder for product in missing)
-            others = ", the other files are written" if products else ""
             reasons = "; ".join(dict.fromkeys(missing.values()))
-            raise ValueError(f"no {folders}{others}: {reasons}")
+            if products:
+                raise PartlyWrittenError(f"no {folders}, the other files are written: {reasons}")
+            raise ValueError(f"no {folders}: {reasons}")
 
     def frames(self, input_file: InputFile, video: VideoReader) -> Generator[None, None, None]:
         """Predicts a video; yields after each frame. ValueError if a frame fails."""
