@@ -78,8 +78,10 @@ def run(arguments: list[str]) -> None:
         shard = _chosen_shard(options)
         inputs = find_inputs(options.inputs, out=options.out)
         pipeline = _make_pipeline(options, inputs, shard)
+        if options.engine == "ray":
+            _predict_with_ray(arguments)
         with _writing(options.out), pipeline.folder.held():
-            if options.merge:
+            if options.merge or options.engine == "ray":
                 failed = _merge(pipeline, inputs, arguments)
             else:
                 failed = _predict_part(pipeline, inputs)
@@ -137,11 +139,40 @@ def _merge(pipeline: Pipeline, inputs: Sequence[InputFile], arguments: Sequence[
     return [(file.path, error) for file, error in failures.items()]
 
 
+def _predict_with_ray(arguments: Sequence[str]) -> None:
+    """Predicts a shard on each GPU of a Ray cluster, or on each core if it has no GPUs.
+
+    Ray starts the shard of a killed worker again.
+    """
+    from dpt.files import require
+
+    ray = require("ray", "--engine ray", extra="ray")
+    ray.init()  # the cluster of RAY_ADDRESS, or this machine
+    resources = ray.cluster_resources()
+    gpus, cores = (int(resources.get(name, 0)) for name in ("GPU", "CPU"))
+    task = ray.remote(num_cpus=1, num_gpus=1 if gpus else 0, max_retries=-1)(predict_shard)
+    shards = [f"{number + 1}/{gpus or cores}" for number in range(gpus or cores)]
+    ray.get([task.remote([*arguments, "--engine", "local", "--shard", name]) for name in shards])
+    ray.shutdown()
+
+
+def predict_shard(arguments: list[str]) -> None:
+    """Runs the command in a worker; inputs that fail are in the shard's journal."""
+    from contextlib import suppress
+
+    with suppress(SystemExit):
+        run(arguments)
+
+
 def _chosen_shard(options: argparse.Namespace) -> Shard | None:
     """Returns the part of the inputs that ``--shard`` names."""
     from dpt.predict.shards import Shard
 
-    if options.overwrite and (options.shard or options.merge):
+    if options.engine == "ray" and (options.shard or options.merge):
+        raise ValueError(
+            "--engine ray: divides and merges by itself: leave out --shard and --merge"
+        )
+    if options.overwrite and (options.shard or options.merge or options.engine == "ray"):
         fault = "a worker that starts again could not tell what is finished"
         raise ValueError(f"--overwrite: {fault}: leave it out and choose another --out")
     if options.shard is None:
@@ -188,6 +219,8 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     text = "predict part K of N, beside other workers; or take K and N from the environment"
     add("--shard", metavar="K/N|slurm|torchrun|kubernetes|auto", help=text)
     add("--merge", action="store_true", help="check and join what all shards wrote")
+    text = "ray: a worker on each GPU of a Ray cluster (RAY_ADDRESS, or else this machine)"
+    add("--engine", default="local", choices=("local", "ray"), help=text)
     return parser.parse_intermixed_args(arguments)
 
 

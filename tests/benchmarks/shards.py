@@ -19,6 +19,7 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+import psutil
 import torch
 from photos import TINY
 
@@ -148,18 +149,24 @@ def predict_in_shards(model: Path, photos: Path, out: Path, kills: Kills, count:
 
 def predict_with_ray(model: Path, photos: Path, out: Path, kills: Kills) -> None:
     """Runs ``--engine ray``; Ray starts a killed worker again."""
-    import psutil
-
     driver = start(model, photos, out, "--engine", "ray")
     random = np.random.default_rng(0)
     while driver.poll() is None:
         time.sleep(0.05)
         if kills.is_time():
             below = psutil.Process(driver.pid).children(recursive=True)
-            workers = [process for process in below if "predict_shard" in process.name()]
+            workers = [process for process in below if "ray::predict_shard" in command_of(process)]
             random.choice(workers).send_signal(signal.SIGKILL)
     require_success(driver)
     assert not kills.moments, "the work ended before the last kill"
+
+
+def command_of(process: psutil.Process) -> str:
+    """Returns the command of a process, as Ray names it."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:  # it has ended
+        return ""
 
 
 def digests(folder: Path) -> dict[str, str]:

@@ -1,11 +1,14 @@
 """``dpt predict`` by several workers: parts, restarts, and joining of what they wrote."""
 
 import filelock
+import numpy as np
 import pytest
 from benchmarks import shards
-from photos import save_photo
+from photos import photo_of, save_photo
 from prediction_files import files_of, records_of
 
+import dpt
+from dpt.predict.ray import RayPredictor
 from dpt.predict.shards import LAUNCHERS, Shard
 
 COUNT = 3
@@ -92,9 +95,16 @@ def test_predict_refuses_inputs_of_a_live_worker(shard, refusal, photos, out, op
         assert shard(2)[0] == 0
 
 
-@pytest.mark.parametrize("options", [("--shard", "1/3", "--merge"), ("--merge", "--overwrite")])
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--shard", "1/3", "--merge"),
+        ("--merge", "--overwrite"),
+        ("--shard", "1/3", "--engine", "ray"),
+    ],
+)
 def test_predict_refuses_options_that_exclude_one_another(refusal, photos, options):
-    assert options[-1] in refusal(photos, *options)
+    assert [o for o in options if o[:2] == "--"][-1] in refusal(photos, *options)
 
 
 @pytest.mark.parametrize(
@@ -145,5 +155,25 @@ def test_shard_part_takes_every_item_once():
 
 
 @pytest.mark.slow
-def test_predict_shards_that_are_killed_equal_one_run(tmp_path):
-    shards.run(["--images", "400", "--kills", "4", "--folder", str(tmp_path)])
+@pytest.mark.parametrize("options", [(), ("--ray",)], ids=["shards", "ray"])
+def test_predict_shards_that_are_killed_equal_one_run(tmp_path, options):
+    if options:
+        pytest.importorskip("ray")
+    shards.run(["--images", "400", "--kills", "4", "--folder", str(tmp_path), *options])
+
+
+def test_ray_predictor_adds_a_column_for_each_output(joint):
+    images = np.empty(2, dtype=object)
+    images[0], images[1] = photo_of(40, 57), photo_of(33, 90, seed=1)
+    columns = RayPredictor(joint)({"image": images, "path": np.array(["a", "b"])})
+    assert columns["path"].tolist() == ["a", "b"]
+    for k, image in enumerate(images):
+        expected = dpt.Predictor(joint)(image)
+        for name in ("depth", "segmentation"):
+            assert np.array_equal(columns[name][k], expected.arrays[name])
+
+
+@pytest.mark.parametrize("batch", [{"photo": []}, {"image": [], "depth": []}])
+def test_ray_predictor_names_the_wrong_column(joint, batch):
+    with pytest.raises(ValueError, match=r"column (image|depth)"):
+        RayPredictor(joint)(batch)
