@@ -21,10 +21,11 @@ segments, json for segments and npy for other maps)
             camera (--fov, --focal, --intrinsics, EXIF). Points beside a discontinuity and triangles
             across one are left out: there, a surface would be seen at less than 3 degrees. Of
             images with more than a million pixels every second or third pixel is a point
-  tif       labels_tif/, depth_tif/, HEAD_tif/: georeferenced TIFF files, and those too large for a
-            picture, in files of the same georeference. They are predicted by windows at their own
-            resolution (--tile N, or the model's image size), by default in this format alone, and
-            in others only if these are named without it. 255 (labels) and NaN are "no data"
+  tif       labels_tif/, depth_tif/, HEAD_tif/: georeferenced TIFF files, and TIFF, PNG and JPEG
+            files too large for a picture, in TIFF files of the same georeference. They are
+            predicted by windows at their own resolution (--tile N, or the model's image size), by
+            default in this format alone, and in others only if these are named without it. 255
+            (labels) and NaN are "no data"
 Videos are written as MP4 files in the formats that are pictures (color, overlay and pictures of
 other maps). Their colour range changes slowly.
 

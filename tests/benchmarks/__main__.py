@@ -10,7 +10,9 @@ from pathlib import Path
 MODULES = {
     "all_rules": "a pass with protocol=all beside one by one rule",
     "canonical": "metres at fields of view that were not trained",
+    "folder": "dpt predict on a folder beside the network's passes alone",
     "foreign": "dpt fit on label sets of several kinds",
+    "gpu": "sections of tests/gpu.sh",
     "prompts": "sparse depth beside fits to the same points",
     "rules": "rules of scoring beside the code that defines them",
     "runtimes": "one model in PyTorch, ONNX Runtime and OpenVINO",

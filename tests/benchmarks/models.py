@@ -86,7 +86,7 @@ def race_forward(contenders: Sequence[Contender], images: Tensor, rounds: int) -
         out = c.predict(images)
         if not c.name.startswith("smp"):
             reference = out if reference is None else reference
-            row["difference"] = _difference(out, reference)
+            row["difference"] = difference(out, reference)
         if c.eager:
             row["forward MiB"] = peak_bytes(partial(c.predict, images)) / 2**20
     runs = {c.name: partial(c.predict, images) for c in contenders}
@@ -139,7 +139,7 @@ def _add_times(
         rows[name][f"{prefix} / ours"] = median_ratio(values, first)
 
 
-def _difference(out: Tensor, ours: Tensor) -> float:
+def difference(out: Tensor, ours: Tensor) -> float:
     """Returns the largest difference over the scale; of class ids, the fraction of other pixels."""
     if not out.is_floating_point():
         return float((out != ours).float().mean())

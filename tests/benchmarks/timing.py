@@ -33,6 +33,11 @@ def median_ratio(seconds: Sequence[float], reference: Sequence[float]) -> float:
     return statistics.median(s / r for s, r in zip(seconds, reference, strict=True))
 
 
+def median_rate(seconds: Sequence[float], count: int) -> float:
+    """Returns how many of ``count`` things of a turn are done in a second."""
+    return count / statistics.median(seconds)
+
+
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Returns a table in Markdown."""
     cells = [header, ["---"] * len(header), *rows]
