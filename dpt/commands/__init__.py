@@ -23,7 +23,7 @@ def command_parser(name: str, help: str | None, *, checkpoint: str = "CKPT") -> 
     return parser
 
 
-def exit_if_failed(failed: Sequence[tuple[Path, ValueError]]) -> None:
+def exit_if_failed(failed: Sequence[tuple[str | Path, ValueError]]) -> None:
     """Lists the inputs that failed, those of one fault in one line, and ends the process by exit
     code 1 if there are any."""
     if not failed:

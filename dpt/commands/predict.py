@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from dpt.predict.pipeline import Pipeline
     from dpt.predict.shards import Shard
 
-    Failed = list[tuple[Path, ValueError]]
+    Failed = list[tuple[str, ValueError]]
     """Inputs with the reason why each failed."""
 
 
@@ -73,11 +73,15 @@ def run(arguments: list[str]) -> None:
     with _resumable():
         from dpt.predict.inputs import find_inputs
         from dpt.predict.products import class_lines
+        from dpt.predict.remote import find_remote
         from dpt.run_log import start_log
 
         start_log(None)
         shard = _chosen_shard(options)
-        inputs = find_inputs(options.inputs, out=options.out)
+        if any("://" in name for name in options.inputs):
+            inputs = find_remote(options.inputs)
+        else:
+            inputs = find_inputs(options.inputs, out=options.out)
         pipeline = _make_pipeline(options, inputs, shard)
         if options.engine == "ray":
             _predict_with_ray(arguments)
@@ -137,7 +141,7 @@ def _merge(pipeline: Pipeline, inputs: Sequence[InputFile], arguments: Sequence[
     folder.start()
     folder.finish(pipeline.products)
     say(f"{len(inputs) - len(failures)} inputs are complete: {folder.path}")
-    return [(file.path, error) for file, error in failures.items()]
+    return [(file.source, error) for file, error in failures.items()]
 
 
 def _predict_with_ray(arguments: Sequence[str]) -> None:
@@ -189,7 +193,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     """Returns the options that the command line gives."""
     parser = command_parser("predict", __doc__)
     add = parser.add_argument
-    add("inputs", nargs="+", metavar="INPUTS", help="images, videos, folders")
+    add("inputs", nargs="+", metavar="INPUTS", help="images, videos, folders, s3://BUCKET/...")
     add("--out", required=True, type=Path, metavar="DIR", help="the folder to write to")
     add("--format", default="", metavar="A,B", help="formats to write, see above")
     text = "images in one pass (only consecutive images of one size; default: 1)"
@@ -258,7 +262,7 @@ def _predict(pipeline: Pipeline, inputs: Sequence[InputFile]) -> tuple[int, Fail
     failed: Failed = []
 
     def fail(file: InputFile, error: ValueError) -> None:
-        failed.append((file.path, error))
+        failed.append((file.source, error))
         pipeline.folder.add_failure(file, error)
 
     rasters = {file: None for file in inputs if pipeline.is_raster(file)}
@@ -266,6 +270,7 @@ def _predict(pipeline: Pipeline, inputs: Sequence[InputFile]) -> tuple[int, Fail
     with closing(pipeline.images(images)) as finished:
         for file, error in tracked(finished, len(images), title="images"):
             done += error is None or isinstance(error, PartlyWrittenError)
+            file.release()
             if error is not None:
                 fail(file, error)
     for file in rasters:
@@ -276,14 +281,16 @@ def _predict(pipeline: Pipeline, inputs: Sequence[InputFile]) -> tuple[int, Fail
             done += 1
         except ValueError as error:
             fail(file, error)
+        file.release()
     for file in (file for file in inputs if file.is_video):
         try:
-            video = VideoReader(file.path)
+            video = VideoReader(file.fetch())
             with closing(pipeline.frames(file, video)) as frames:
                 for _ in tracked(frames, max(1, video.announced), title=file.name):
                     done += 1
         except ValueError as error:
             fail(file, error)
+        file.release()
     return done, failed
 
 

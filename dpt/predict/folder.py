@@ -110,13 +110,13 @@ class OutputFolder:
         record = self._records.get(input_file.name)
         if record is None or not all(file.is_file() for file in files):
             return False
-        if record.source != str(input_file.path):
+        if record.source != input_file.source:
             raise DataError(
                 f"{self.path}: {input_file.name} was predicted from {record.source}, not from "
-                f"{input_file.path}: choose another --out, or give --overwrite"
+                f"{input_file.source}: choose another --out, or give --overwrite"
             )
         is_listed = {self._name(file) for file in files} <= {*record.files}
-        return is_listed and record.modified == modified(input_file.path)
+        return is_listed and record.modified == input_file.modified()
 
     @contextmanager
     def files(
@@ -139,14 +139,14 @@ class OutputFolder:
                 raise ValueError(f"{input_file.path}: its name is too long: shorten it") from None
             yield paths
         names = [self._name(file) for file in files.values()]
-        state = modified(input_file.path)
+        state = input_file.modified()
         if earlier := self._earlier.get(input_file.name):
             remaining = [name for name in earlier.files if name not in names]
             if earlier is self._records.get(input_file.name) and earlier.modified == state:
                 names += remaining
             else:
                 self._remove(remaining)
-        self._add(InputRecord(input_file.name, str(input_file.path), state, facts, names))
+        self._add(InputRecord(input_file.name, input_file.source, state, facts, names))
 
     def _add(self, record: InputRecord) -> None:
         with self._lock, self._journal.open("a", encoding="utf-8") as journal:
@@ -155,8 +155,8 @@ class OutputFolder:
     def add_failure(self, input_file: InputFile, error: ValueError) -> None:
         """Records why an input of a shard has no files, so that the others can be merged."""
         if self.shard is not None:
-            state = modified(input_file.path)
-            source = str(input_file.path)
+            state = input_file.modified()
+            source = input_file.source
             self._add(InputRecord(input_file.name, source, state, {}, [], str(error)))
 
     def failures(self, inputs: Iterable[InputFile]) -> dict[InputFile, ValueError]:
@@ -169,7 +169,7 @@ class OutputFolder:
         return {
             file: ValueError(errors[file.name].error)
             for file in inputs
-            if file.name in errors and errors[file.name].modified == modified(file.path)
+            if file.name in errors and errors[file.name].modified == file.modified()
         }
 
     def finish(self, products: Sequence[Product]) -> None:
@@ -221,15 +221,6 @@ def _is_occupied(path: Path) -> bool:
 
 def _refusal(path: Path, fault: str) -> ValueError:
     return ValueError(f"{path}: {fault}: choose another --out")
-
-
-def modified(path: Path) -> list[int]:
-    """Returns time in nanoseconds and size in bytes, which tell a replaced file from the file
-    before it; empty if the file is gone."""
-    with suppress(OSError):  # reading it names the fault
-        status = path.stat()
-        return [status.st_mtime_ns, status.st_size]
-    return []
 
 
 def _written_before(path: Path, settings: PredictionSettings, *, overwrite: bool) -> set[str]:

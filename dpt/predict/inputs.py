@@ -4,6 +4,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +37,31 @@ class InputFile:
     @property
     def is_video(self) -> bool:
         return self.path.suffix.lower() in VIDEO_SUFFIXES
+
+    @property
+    def source(self) -> str:
+        """The path or address in records and messages."""
+        return str(self.path)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether :meth:`fetch` copies the file."""
+        return False
+
+    def modified(self) -> list[object]:
+        """Returns time in nanoseconds and size in bytes, which tell a replaced file from the file
+        before it; empty if the file is gone."""
+        with suppress(OSError):  # reading it names the fault
+            status = self.path.stat()
+            return [status.st_mtime_ns, status.st_size]
+        return []
+
+    def fetch(self) -> Path:
+        """Returns the path of the file on this machine; copies a remote file there."""
+        return self.path
+
+    def release(self) -> None:
+        """Removes the local copy of a remote file."""
 
 
 def find_inputs(inputs: Sequence[str | Path], *, out: Path) -> list[InputFile]:
@@ -71,12 +97,15 @@ def find_inputs(inputs: Sequence[str | Path], *, out: Path) -> list[InputFile]:
         files.update(dict.fromkeys(readable))
     if unread:
         log.warning(_left_out(unread))
-    return [InputFile(path, name.as_posix()) for path, name in _names(list(files), paths).items()]
+    folders = [path for path in paths if path.is_dir()]
+    return [
+        InputFile(path, name.as_posix()) for path, name in names_of(list(files), folders).items()
+    ]
 
 
-def _names(files: Sequence[Path], inputs: Sequence[Path]) -> dict[Path, Path]:
-    """Returns the name of each file, see :func:`find_inputs`."""
-    folders = [path for path in inputs if path.is_dir()]
+def names_of(files: Sequence[Path], folders: Sequence[Path]) -> dict[Path, Path]:
+    """Returns the name of each file, see :func:`find_inputs`; ``folders`` are those that are
+    inputs."""
     root = Path(os.path.commonpath(folders) if folders else "")
     relative = {p: p.relative_to(root) if p.is_relative_to(root) else Path(p.name) for p in files}
     if len(set(relative.values())) < len(relative):

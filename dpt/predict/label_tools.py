@@ -88,7 +88,7 @@ class ImageCopy(_ToolProduct):
     def encode(
         self, prediction: Prediction, source: InputFile, image: np.ndarray | None, style: Style
     ) -> bytes:
-        return read_bytes(source.path)
+        return read_bytes(source.fetch())
 
 
 def _objects(name: str, prediction: Prediction) -> list[Annotation]:

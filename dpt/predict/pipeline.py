@@ -75,6 +75,9 @@ class Pipeline:
         if not self.rasters:
             return False
         is_tiff = raster.is_tiff(input_file.path)
+        if input_file.is_remote and not is_tiff:  # its header would need the whole file
+            return False
+        input_file.fetch()
         return (self.only_rasters and is_tiff) or raster.needs_windows(input_file.path)
 
     def windows(self, input_file: InputFile) -> Generator[int, None, None]:
@@ -85,7 +88,7 @@ class Pipeline:
         outputs = self.predictor.outputs
         files = {product: RasterFile(outputs[product.name]) for product in self.rasters}
         with ExitStack() as stack:
-            source = stack.enter_context(raster.open_raster(input_file.path, part))
+            source = stack.enter_context(raster.open_raster(input_file.fetch(), part))
             by_name = {product.name: file for product, file in files.items()}
             known = None
             if self.predictor.needs_camera and self.cameras is not None:
@@ -113,7 +116,7 @@ class Pipeline:
             if self.only_rasters:
                 raise ValueError("--format tif is for TIFF files: name another format, too")
             return self.predictor.prepare(
-                input_file.path, keep_image=keep_image, camera=self.cameras, prompt=self.prompt
+                input_file.fetch(), keep_image=keep_image, camera=self.cameras, prompt=self.prompt
             )
 
         for _, group in groupby(inputs, _if_large):

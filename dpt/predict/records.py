@@ -73,7 +73,7 @@ class InputRecord:
 
     name: str
     source: str  # path of the input
-    modified: object  # the input's time and size, see :func:`dpt.predict.folder.modified`
+    modified: object  # the input's time and size, see :meth:`dpt.predict.inputs.InputFile.modified`
     facts: PlainMapping  # how to read 16-bit depth, by folder, camera, outputs for the whole image
     files: list[str]  # below the output folder
     error: str | None = None  # why it has no files; in journals of shards alone

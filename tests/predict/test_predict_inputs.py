@@ -3,10 +3,12 @@
 import logging
 import os
 
+import fsspec
 import numpy as np
 import pytest
 from photos import photo_of, save_photo
 from PIL import Image
+from prediction_files import predictions_of, records_of
 
 from dpt.data.formats.io import IMAGE_SUFFIXES
 from dpt.data.formats.video import VIDEO_SUFFIXES
@@ -137,3 +139,45 @@ def test_find_inputs_refuses_what_is_not_there():
         names("a/x.png")
     with pytest.raises(ValueError, match="no image or video in this folder"):
         names("empty")
+
+
+@pytest.fixture
+def bucket(tmp_path, monkeypatch):
+    """A bucket of a local S3 server with three photos, one of which is hidden."""
+    server = pytest.importorskip("moto.server").ThreadedMotoServer(port=0)
+    s3fs = pytest.importorskip("s3fs")
+    server.start()
+    host, port = server.get_host_and_port()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    s3fs.S3FileSystem.clear_instance_cache()
+    system = s3fs.S3FileSystem()
+    system.mkdir("bucket")
+    for number, name in enumerate(("a/0.png", "b/1.png", ".hidden/2.png")):
+        path = save_photo(tmp_path / "s3" / name, 40, 57, seed=number)
+        system.put_file(str(path), f"bucket/photos/{name}")
+    yield tmp_path / "s3"
+    server.stop()
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+@pytest.mark.slow
+def test_predict_reads_images_of_a_bucket(bucket, predict, refusal, tmp_path):
+    local, remote = tmp_path / "local", tmp_path / "remote"
+    predict(bucket, to=local)
+    said = predict("s3://bucket/photos", to=remote)
+    assert "2 images" in said
+    assert "2 were done" in predict("s3://bucket/photos", to=remote)
+    assert records_of(remote)["a/0"]["source"] == "s3://bucket/photos/a/0.png"
+    for name in predictions_of(local):
+        assert (remote / name).read_bytes() == (local / name).read_bytes()
+    assert "s3://bucket/none" in refusal("s3://bucket/none", to=remote)
+
+
+def test_predict_reads_an_image_of_the_memory(predict, tmp_path, out):
+    system = fsspec.filesystem("memory")
+    system.pipe("/photos/x.png", save_photo(tmp_path / "x.png").read_bytes())
+    predict("memory://photos/x.png")
+    assert records_of(out)["x"]["source"] == "memory:///photos/x.png"
+    system.rm("/photos", recursive=True)
