@@ -87,6 +87,7 @@ def _write(cfg: PlainMapping, scorer: Scorer, result: DatasetScores, dataset: Da
     """
     folder = Path(cfg["run_dir"])
     source = cfg["checkpoint"] or cfg["predictions"]
+    remedy = REMEDIES["checkpoint" if cfg["checkpoint"] else "predictions"]
     broken = [image.name for image in result.images if not image.is_finite]
     notes = {
         "images": len(result.images),
@@ -125,12 +126,21 @@ def _write(cfg: PlainMapping, scorer: Scorer, result: DatasetScores, dataset: Da
     for table in result.rules:
         log_rows("By the rules of others", table.columns[:-2], [row[:-2] for row in table.texts()])
     log.info("%d images; report: %s", len(result.images), folder / "report.html")
-    log.info("%s", verdict(result, baselines))
+    log.info("%s", verdict(result, baselines, remedy))
     if broken:
         raise ValueError(f"{nonfinite_summary(broken)}: the scores are unreliable")
 
 
-def verdict(result: DatasetScores, baselines: Mapping[str, Mapping[str, float]]) -> str:
+REMEDIES = {
+    "checkpoint": "train longer, add images, or check the labels (dpt data check)",
+    "predictions": "check unit, kind and encoding of the predictions (dpt evaluate --help)",
+}
+"""What may help if a model, or files of predictions, are no better than a baseline."""
+
+
+def verdict(
+    result: DatasetScores, baselines: Mapping[str, Mapping[str, float]], remedy: str
+) -> str:
     """Returns a sentence that compares the first score with the best baseline."""
     name = result.headlines[0]
     score, interval, count = result.scores[name], result.intervals[name], len(result.images)
@@ -148,7 +158,6 @@ def verdict(result: DatasetScores, baselines: Mapping[str, Mapping[str, float]])
     baseline = f"the baseline {kind} ({sign * best:.3f})"
     if sign * score > best:
         return f"{text}: better than {baseline}"
-    remedy = "train longer, add images, or check the labels (dpt data check)"
     return f"{text}: no better than {baseline}: {remedy}"
 
 

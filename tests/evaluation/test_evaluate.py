@@ -13,7 +13,7 @@ from tiny import ON_CPU, call
 
 import dpt
 from dpt.evaluation.blocks import Blocks
-from dpt.evaluation.evaluate import verdict
+from dpt.evaluation.evaluate import REMEDIES, verdict
 from dpt.metrics import Interval
 from dpt.types import Calibration
 
@@ -221,7 +221,11 @@ def test_verdict_compares_with_the_best_baseline(name, score, baselines, ending)
         blocks=Blocks("sequence", ("a", "b", "c"), np.array([0, 0, 1, 1, 2])),
         lower_is_better={"abs_rel"},
     )
-    text = verdict(result, {kind: {name: value} for kind, value in baselines.items()})
+    rows = {kind: {name: value} for kind, value in baselines.items()}
+    text = verdict(result, rows, REMEDIES["checkpoint"])
     assert text.startswith(f"{name} {score:.3f} on 5 images")
     assert ending in text
     assert ("no better" in text) == ("dpt data check" in ending)
+    of_files = verdict(result, rows, REMEDIES["predictions"])
+    assert ("encoding" in of_files) == ("no better" in text)
+    assert "train longer" not in of_files
