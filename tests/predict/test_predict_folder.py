@@ -32,7 +32,7 @@ def test_only_what_is_missing_is_made_again(predict, photos, out):
     with (out / "predictions.jsonl").open("a") as file:
         file.write('{"name": "b/2", "sou')  # cut short by a crash
     said = predict(photos)
-    assert "1 images in" in said
+    assert "1 image in" in said
     assert "5 were done before" in said
     changed = dict(times_of(out).items() - before.items())
     assert set(changed) == {"depth/a/1.png", "depth_color/a/1.png"}
@@ -122,7 +122,7 @@ def test_a_replaced_image_is_predicted_again(predict, run, tmp_path, out):
     predict(*command)
     assert "1 were done before" in predict(*command)
     save_photo(photo, 30, 20)
-    assert "1 images in" in predict(*command)
+    assert "1 image in" in predict(*command)
     assert np.load(out / "depth_npy/1.npy").shape == (30, 20)
     photo.unlink()
     photo.symlink_to("gone.png")
@@ -140,7 +140,7 @@ def test_files_of_an_earlier_image_or_model_are_removed(predict, tmp_path, out):
     assert predictions_of(out) == {"depth/1.png", "depth/2.png", "depth_npy/2.npy"}
     other.unlink()
     (out / "depth_npy/1.npy").touch()  # as a stopped run may leave it: not finished
-    assert "1 images in" in predict(photo.parent, "--format", "png,npy")
+    assert "1 image in" in predict(photo.parent, "--format", "png,npy")
     record = records_of(out)["1"]
     files = [*record["files"], "../photos/1.png", "depth/../../photos/1.png", str(photo)]
     (out / "predictions.jsonl").write_text(json.dumps(record | {"files": files}))  # forged
