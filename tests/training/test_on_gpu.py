@@ -50,7 +50,9 @@ def test_a_resumed_run_on_a_gpu_is_the_same_bit_for_bit(
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     options = (accelerator, f"trainer.precision={precision}", "trainer.deterministic=true")
     finish(test_resume.start(f"run_dir={tmp_path / 'whole'}", *options))
-    killed = test_resume.killed_and_resumed(tmp_path / "killed", 4, *options)
+    killed = tmp_path / "killed"
+    test_resume.start_and_kill(killed, 4, *options)
+    finish(test_resume.start(f"resume={killed}", *options))
     test_resume.assert_same_run(killed, tmp_path / "whole")
 
 
