@@ -41,7 +41,7 @@ class RemoteFile(InputFile):
         return fetch(self.address, self.path, limit=MAX_BYTES, remedy=remedy, quiet=True)
 
     def release(self) -> None:
-        self.path.unlink(missing_ok=True)
+        shutil.rmtree(self.path.parent, ignore_errors=True)
 
 
 def find_remote(inputs: Sequence[str]) -> list[InputFile]:
@@ -85,7 +85,7 @@ def find_remote(inputs: Sequence[str]) -> list[InputFile]:
     atexit.register(shutil.rmtree, copies, ignore_errors=True)
     return [
         RemoteFile(
-            path=copies / f"{number}{path.suffix}",
+            path=copies / f"{number}" / path.name,  # as files of intrinsics name it
             name=name.as_posix(),
             address=f"{min(systems)}://{path.as_posix()}",
             stamp=_stamp(infos[path]),

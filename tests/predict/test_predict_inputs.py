@@ -178,6 +178,20 @@ def test_predict_reads_images_of_a_bucket(bucket, predict, refusal, tmp_path):
 def test_predict_reads_an_image_of_the_memory(predict, tmp_path, out):
     system = fsspec.filesystem("memory")
     system.pipe("/photos/x.png", save_photo(tmp_path / "x.png").read_bytes())
-    predict("memory://photos/x.png")
+    table = tmp_path / "cameras.csv"
+    table.write_text("image,fx,fy,cx,cy\nx.png,50,50,28,19.5\n")
+    predict("memory://photos/x.png", "--intrinsics", table)
     assert records_of(out)["x"]["source"] == "memory:///photos/x.png"
+    assert records_of(out)["x"]["camera"]["K"][0][0] == 50
+    system.rm("/photos", recursive=True)
+
+
+def test_predict_lists_a_remote_image_that_is_damaged(run, tmp_path, out):
+    system = fsspec.filesystem("memory")
+    system.pipe("/photos/x.png", save_photo(tmp_path / "x.png").read_bytes())
+    system.pipe("/photos/y.png", b"no picture")
+    code, said, err = run("memory://photos")
+    assert (code, "1 image in" in said) == (1, True)
+    assert "memory:///photos/y.png" in err
+    assert list(records_of(out)) == ["x"]
     system.rm("/photos", recursive=True)
