@@ -35,6 +35,13 @@ TASKS |= {
     "relative depth": ("task=depth", "task.kind=relative"),
     "segmentation, overlap": (*TASKS["segmentation"], "task/segmentation_loss=cross_entropy_dice"),
     "lora": (*TASKS["joint"], "callbacks.lora.rank=4"),
+    "sky": ("task=depth", "task.sky=sigmoid"),
+    "frozen sky": (
+        "task=depth",
+        "task.sky=sigmoid",
+        "callbacks.freeze.parts=[heads.depth.branches]",
+    ),
+    "prompts": ("task=depth", "model.decoder.prompts=true"),
     "ibot": ("task=dino", "task.objectives.dino.patch_weight=1"),
 }
 
