@@ -4,7 +4,9 @@ import gc
 import json
 import logging
 import shutil
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,11 @@ from PIL import Image
 from tiny import ON_CPU, TINY_DATA, TINY_RUN, TINY_SCENES, call, words_of
 
 Run = Callable[..., Path]
+with suppress(ImportError):  # other libraries import it, and Hydra closes handlers of others
+    from absl.logging import get_absl_handler
+
+    # it would close pytest's stream, and leaves those of the process alone
+    get_absl_handler().python_handler.stream = sys.__stderr__
 gc.disable()  # while modules are imported: what they make is kept
 
 

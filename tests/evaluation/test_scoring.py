@@ -88,8 +88,10 @@ def test_intervals_are_over_blocks():
     for rule in ("folder", "/[abc]_", None):
         blocks = blocks_of(Named(names), rule)
         assert blocks.numbers.tolist() == np.repeat([0, 1, 2], 40).tolist()
-        interval = scorer.result(blocks).intervals["accuracy"]
+        result = scorer.result(blocks)
+        interval = result.left_out.interval("accuracy")
         assert interval == pytest.approx((0.5 - margin, 0.5 + margin), abs=1e-6)
+        assert result.intervals["accuracy"] == (0, 1)  # the part where an accuracy can be
     one = scorer.result(blocks_of(Named(names), "data"))
     assert np.isnan(one.intervals["accuracy"]).all()
     without = scorer.result(blocks).left_out.without["accuracy"]
