@@ -48,6 +48,7 @@ def assert_same(actual, expected):
     assert (actual.labels == expected.labels).mean() > 0.999  # ties fall either way
 
 
+@pytest.mark.slow  # an export takes 15 s
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_runtime_gives_what_torch_gives(model, file, name):
     pytest.importorskip({"onnx": "onnxruntime"}.get(name, name))
@@ -67,6 +68,7 @@ def test_a_file_that_normalises_is_given_pixels(model, tmp_path):
     assert_same(dpt.Predictor(path)(photo), dpt.Predictor(model)(photo))
 
 
+@pytest.mark.slow
 def test_openvino_in_bf16_is_close(model):
     pytest.importorskip("openvino")
     images = torch.randn(1, 3, 64, 64)
@@ -89,6 +91,7 @@ def test_masks_are_predicted_by_every_runtime():
         torch.testing.assert_close(actual[key], value, atol=1e-4, rtol=0)
 
 
+@pytest.mark.slow
 def test_auto_says_which_runtime_it_takes(model, caplog):
     caplog.set_level(logging.INFO)
     images = torch.zeros(1, 3, 64, 80)
@@ -129,6 +132,7 @@ def test_a_file_of_a_fixed_size_names_it(model, tmp_path):
         predictor(photo_of(64, 128))
 
 
+@pytest.mark.slow
 def test_a_foreign_file_is_not_guessed_about(file, tmp_path):
     onnx = pytest.importorskip("onnx")
     stored = onnx.load(file)
@@ -147,6 +151,7 @@ def test_a_damaged_or_missing_file_is_named(tmp_path, name):
         dpt.Predictor(tmp_path / name)
 
 
+@pytest.mark.slow
 def test_command_predicts_by_an_exported_file(file, predict, refusal, tmp_path, out):
     photo = save_photo(tmp_path / "a.png", 40, 57)
     predict(photo, "--format", "npy", model=file)
