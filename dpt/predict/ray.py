@@ -1,6 +1,7 @@
 """``RayPredictor``: predictions of the images of a Ray data set."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -24,8 +25,8 @@ class RayPredictor:
         settings: further arguments of :class:`dpt.Predictor`, such as ``precision``.
     """
 
-    def __init__(self, model: DPT | str, *, column: str = "image", **settings: object) -> None:
-        self.predictor = Predictor(model, **settings)  # type: ignore[arg-type]
+    def __init__(self, model: DPT | str, *, column: str = "image", **settings: Any) -> None:
+        self.predictor = Predictor(model, **settings)
         self.column = column
 
     def __call__(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
