@@ -235,9 +235,8 @@ def _predict(model: DPT, spec: OutputSpec, known: Sequence[KnownDepths]) -> np.n
     """Returns the first depth, without a calibration, at every known depth: float64 (N,)."""
     predictor = Predictor(model, sky="keep")
     predictor.calibration = None
-    if (
-        spec.canonical_focal is not None
-    ):  # the output as it is, which a predicted camera would change
+    if spec.canonical_focal is not None:
+        # the output as it is, which a predicted camera would change
         predictor.calibration = Calibration(
             1.0, space="depth", min_depth=1e-6, max_depth=MAX_METRES
         )

@@ -105,7 +105,7 @@ def _rules(table: RuleTable) -> dict[str, Sequence]:
     return {
         "columns": table.columns[:-2],
         "scores": [row[:-2] for row in texts],
-        "others": [[row[0], *row[:-3:-1]] for row in texts[:-1]],  # without the spread
+        "others": [[row[0], row[-1], row[-2]] for row in texts[:-1]],  # without the spread
         "note": table.note,
     }
 
