@@ -249,6 +249,7 @@ def make_loader(
     seed: int,
     targets: Sequence[Target],
     skip_broken: bool = False,
+    part: Sequence[int] | None = None,
 ) -> DataLoader[Sample]:
     """Returns a loader whose batches do not depend on ``num_workers``.
 
@@ -262,8 +263,10 @@ def make_loader(
         targets: keys of every batch.
         skip_broken: if a file cannot be read, take the next sample (training) or a blank image
             without labels (evaluation); the batch lists the errors in ``failed``.
+        part: the samples of evaluation; None for all.
     """
-    sampler = EpochSampler(len(dataset), seed=seed, shuffle=training, order=dataset.epoch_order)
+    order = dataset.epoch_order
+    sampler = EpochSampler(len(dataset), seed=seed, shuffle=training, order=order, part=part)
     if num_workers > 0:
         dataset.preload()
     on_error: Literal["next", "blank"] = "next" if training else "blank"

@@ -18,7 +18,8 @@ class EpochSampler(torch.utils.data.Sampler[tuple[int, int]]):
     any number of ranks; always as epoch 0.
 
     Rank and world size are read when iterating: the sampler may be built before the process group.
-    ``order`` draws the permutations, int (length,); None draws plain ones.
+    ``order`` draws the permutations, int (length,); None draws plain ones. ``part`` are the indices
+    that evaluation takes in place of all.
     """
 
     length: int
@@ -26,6 +27,7 @@ class EpochSampler(torch.utils.data.Sampler[tuple[int, int]]):
     seed: int
     shuffle: bool
     order: Callable[[np.random.Generator], np.ndarray] | None = None
+    part: Sequence[int] | None = None
 
     epoch = 0
     start = 0  # entries of this rank already used in this epoch, when resuming inside it
@@ -41,7 +43,7 @@ class EpochSampler(torch.utils.data.Sampler[tuple[int, int]]):
         return len(range(rank, self._total(world), world))
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        order = np.arange(self.length)
+        order = np.arange(self.length) if self.part is None else np.array(self.part)
         if self.shuffle:
             random = np.random.default_rng(np.random.SeedSequence((self.seed, self.epoch)))
             order = random.permutation(self.length) if self.order is None else self.order(random)
@@ -50,7 +52,9 @@ class EpochSampler(torch.utils.data.Sampler[tuple[int, int]]):
             yield self.epoch if self.shuffle else 0, int(index)
 
     def _total(self, world: int) -> int:
-        return -(-self.length // world) * world if self.shuffle else self.length
+        if self.shuffle:
+            return -(-self.length // world) * world
+        return self.length if self.part is None else len(self.part)
 
 
 def nearby_permutation(

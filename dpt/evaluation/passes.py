@@ -5,12 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import cast
 
 import lightning as L
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 
 from dpt.config.data import loader_settings, make_eval_loader
 from dpt.config.objectives import LABEL_NAMES
@@ -162,45 +160,62 @@ class Evaluation(L.LightningModule):
         self.scorer.gather()
 
 
-def score_checkpoint(
-    cfg: PlainMapping,
-    dataset: Dataset,
-    protocol: Protocol,
-    indices: Sequence[int] | None = None,
-) -> Scorer:
-    """Returns the scores of ``cfg["checkpoint"]`` on a data set, or on some of its samples."""
+def load_scorer(cfg: PlainMapping, dataset: Dataset, protocol: Protocol) -> tuple[DPT, Scorer]:
+    """Returns the model of ``cfg["checkpoint"]`` and what scores it on a data set."""
     model = DPT.from_pretrained(cfg["checkpoint"])
-    weights = fingerprint(model.config.to_dict(), model.state_dict())
     if model.calibration is not None:
         log.warning(
             "the calibration of the model is not used: to score its metres, use dpt predict, then "
             "dpt evaluate predictions=DIR"
         )
-    image_size = validate(tuple[int, int] | None, cfg["image_size"], "image_size")
-    if image_size is not None:
-        model.preprocessing = replace(model.preprocessing, image_size=image_size)
-    preprocessing = model.preprocessing
-    protocol = replace(protocol, resize=protocol.resize or preprocessing.output_interpolation)
-    objectives = objectives_of(model.outputs, dataset, protocol)
-    settings = loader_settings(cfg["data"])
-    targets = [objective.target for objective in objectives.values()]
     if model.takes_prompts and tuple(protocol.scales) != (1.0,):
         raise ValueError(
             f"protocol.scales={list(protocol.scales)}: no other sizes of sparse depth: leave it out"
         )
-    prompts = model.takes_prompts
-    loader = make_eval_loader(dataset, settings, preprocessing, targets, prompts=prompts)
-    if indices is not None:
-        samples = [loader.dataset[0, index] for index in indices]
-        loader = DataLoader(cast("Dataset", samples), collate_fn=loader.collate_fn)
-    scorer = Scorer(objectives, model.outputs, preprocessing)
+    weights = fingerprint(model.config.to_dict(), model.state_dict())
+    image_size = validate(tuple[int, int] | None, cfg["image_size"], "image_size")
+    if image_size is not None:
+        model.preprocessing = replace(model.preprocessing, image_size=image_size)
+    protocol = _resizing(protocol, model)
+    scorer = Scorer(
+        objectives_of(model.outputs, dataset, protocol), model.outputs, model.preprocessing
+    )
+    scorer.notes[WEIGHTS_NOTE] = weights
+    return model, scorer
+
+
+def _resizing(protocol: Protocol, model: DPT) -> Protocol:
+    """Returns the protocol with the interpolation of the model unless it names one."""
+    resize = protocol.resize or model.preprocessing.output_interpolation
+    return replace(protocol, resize=resize)
+
+
+def score_images(
+    cfg: PlainMapping,
+    model: DPT,
+    scorer: Scorer,
+    dataset: Dataset,
+    protocol: Protocol,
+    indices: Sequence[int] | None = None,
+) -> None:
+    """Adds the scores of a model on a data set, or on some of its samples."""
+    protocol, preprocessing = _resizing(protocol, model), model.preprocessing
+    objectives = [*scorer.objectives.values(), *scorer.whole.values()]
+    loader = make_eval_loader(
+        dataset,
+        loader_settings(cfg["data"]),
+        preprocessing,
+        [objective.target for objective in objectives],
+        prompts=model.takes_prompts,
+        part=indices,
+    )
     panels = Panels(folder=str(Path(cfg["run_dir"]) / "panels"))
     trainer = build_trainer(
         **trainer_arguments(cfg["trainer"]) | {"enable_checkpointing": False},
         logger=False,
         callbacks=[FailedFiles(), panels],
     )
-    require_images(trainer, len(dataset))
+    require_images(trainer, len(dataset) if indices is None else len(indices))
     runtime = _runtime(cfg, model, trainer)
     predict = None if runtime is None else runtime.tensors
     trainer.validate(Evaluation(model, protocol, scorer, predict), loader, verbose=False)
@@ -210,12 +225,20 @@ def score_checkpoint(
         "image_size": f"{height}x{width} (height x width), {rule}",
         "precision": str(trainer.precision) if runtime is None else _PRECISIONS[trainer.precision],
         **({} if cfg["runtime"] is None else {"runtime": cfg["runtime"]}),
-        WEIGHTS_NOTE: weights,
+        WEIGHTS_NOTE: scorer.notes[WEIGHTS_NOTE],
         **protocol.view_notes(),
         **scorer.notes,
     }
     for picture in panels.sorted_pictures():
         scorer.examples.append(PanelPicture(picture.caption, shrink(picture.rgb, PICTURE_WIDTH)))
+
+
+def score_checkpoint(
+    cfg: PlainMapping, dataset: Dataset, protocol: Protocol, indices: Sequence[int] | None = None
+) -> Scorer:
+    """Returns the scores of ``cfg["checkpoint"]`` on a data set, or on some of its samples."""
+    model, scorer = load_scorer(cfg, dataset, protocol)
+    score_images(cfg, model, scorer, dataset, protocol, indices)
     return scorer
 
 

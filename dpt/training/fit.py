@@ -150,11 +150,12 @@ def prepare(cfg: PlainMapping, data: LabelledData) -> Run:
     task = make_task(cfg, data.objectives, data.teacher, model)
     if cfg["overwrite"] and is_first_rank():
         (folder / "wandb_id.txt").unlink(missing_ok=True)
-    prompts = {"prompts": model.takes_prompts}
     train_loader = make_train_loader(
-        data.train, settings, cfg["augment"], seed, data.targets, **prompts
+        data.train, settings, cfg["augment"], seed, data.targets, prompts=model.takes_prompts
     )
-    val_loader = make_eval_loader(data.val, settings, model.preprocessing, data.targets, **prompts)
+    val_loader = make_eval_loader(
+        data.val, settings, model.preprocessing, data.targets, prompts=model.takes_prompts
+    )
     stop = StopOnSignal(resume=f"dpt train {as_argument('resume', folder)}")
     sampler = train_loader.sampler
     assert isinstance(sampler, EpochSampler)

@@ -1,0 +1,95 @@
+"""dpt evaluate in parts: what merging gives, and parts that do not belong together."""
+
+import shutil
+
+import numpy as np
+import pytest
+from tiny import call
+
+from dpt.metrics.instances import InstanceMetrics
+
+COUNT = 2
+
+
+@pytest.fixture(scope="module")
+def parts(evaluate, checkpoint, tmp_path_factory):
+    """The folder of two finished parts."""
+    folder = tmp_path_factory.mktemp("parts")
+    for number in range(1, COUNT + 1):
+        evaluate(folder / str(number), checkpoint, f"shard={number}/{COUNT}")
+    return folder
+
+
+@pytest.fixture
+def some_parts(parts, tmp_path):
+    """A copy of it."""
+    return shutil.copytree(parts, tmp_path / "parts")
+
+
+def results_of(folder):
+    """The content of all files of an evaluation that do not name the folder or the time."""
+    files = [folder / name for name in ("metrics.json", "per_image.csv", "left_out.csv")]
+    files += [folder / "confusion.csv", *sorted((folder / "panels").glob("*.png"))]
+    return {file.name: file.read_bytes() for file in files}
+
+
+def test_merge_equals_one_evaluation(parts, joint_scores, tmp_path):
+    call("evaluate", f"merge={parts}", f"run_dir={tmp_path}/scores")
+    assert results_of(tmp_path / "scores") == results_of(joint_scores)
+    pages = [folder / "report.html" for folder in (tmp_path / "scores", joint_scores)]
+    one, other = (page.read_text().count("data:image/jpeg") for page in pages)
+    assert one == other > 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["instance", "panoptic"])
+def test_merge_equals_one_evaluation_of_objects(evaluate, train, tmp_path, task):
+    run = train(tmp_path / "run", f"task={task}")
+    whole = evaluate(tmp_path / "whole", run)
+    for number in (1, 2, 3):
+        evaluate(tmp_path / f"parts/{number}", run, f"shard={number}/3", "data.batch_size=1")
+    call("evaluate", f"merge={tmp_path}/parts", f"run_dir={tmp_path}/scores")
+    one, other = results_of(tmp_path / "scores"), results_of(whole)
+    assert one["metrics.json"] == other["metrics.json"]
+
+
+def test_instance_states_are_packed_and_unpacked():
+    metric = InstanceMetrics(class_names=("a", "b"))
+    states = [(np.full((2, 4), k), np.arange(5 * k).reshape(k, 5)) for k in (1, 0, 2)]
+    unpacked = metric.unpack(metric.pack(states))
+    for state, other in zip(states, unpacked, strict=True):
+        assert all(np.array_equal(a, b) for a, b in zip(state, other, strict=True))
+
+
+def test_merge_names_missing_parts(some_parts, refused):
+    shutil.rmtree(some_parts / "2")
+    assert "shard=2/2" in refused(call, "evaluate", f"merge={some_parts}")
+
+
+def test_merge_names_the_setting_that_differs(some_parts, evaluate, checkpoint, refused):
+    shutil.rmtree(some_parts / "2")
+    evaluate(some_parts / "2", checkpoint, "shard=2/2", "image_size=[64,96]")
+    said = refused(call, "evaluate", f"merge={some_parts}")
+    assert "image_size" in said
+
+
+def test_merge_refuses_a_damaged_part(some_parts, refused):
+    file = some_parts / "2/part.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    assert str(file) in refused(call, "evaluate", f"merge={some_parts}")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "named"),
+    [
+        (("shard=9/9",), "shard=9/9"),
+        (("shard=3/2",), "shard=3/2"),
+        (("shard=auto",), "shard=auto"),
+    ],
+)
+def test_evaluate_refuses_a_part(evaluate, checkpoint, refused, tmp_path, overrides, named):
+    assert named in refused(evaluate, tmp_path / "run", checkpoint, *overrides)
+
+
+def test_merge_takes_no_other_settings(parts, refused):
+    assert "data.batch_size" in refused(call, "evaluate", f"merge={parts}", "data.batch_size=3")
