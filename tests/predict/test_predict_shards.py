@@ -1,14 +1,11 @@
 """``dpt predict`` by several workers: parts, restarts, and joining of what they wrote."""
 
 import filelock
-import numpy as np
 import pytest
 from benchmarks import shards
-from photos import photo_of, save_photo
+from photos import save_photo
 from prediction_files import files_of, records_of
 
-import dpt
-from dpt.predict.ray import RayPredictor
 from dpt.predict.shards import LAUNCHERS, Shard
 
 COUNT = 3
@@ -160,20 +157,3 @@ def test_predict_shards_that_are_killed_equal_one_run(tmp_path, options):
     if options:
         pytest.importorskip("ray")
     shards.run(["--images", "400", "--kills", "4", "--folder", str(tmp_path), *options])
-
-
-def test_ray_predictor_adds_a_column_for_each_output(joint):
-    images = np.empty(2, dtype=object)
-    images[0], images[1] = photo_of(40, 57), photo_of(33, 90, seed=1)
-    columns = RayPredictor(joint)({"image": images, "path": np.array(["a", "b"])})
-    assert columns["path"].tolist() == ["a", "b"]
-    for k, image in enumerate(images):
-        expected = dpt.Predictor(joint)(image)
-        for name in ("depth", "segmentation"):
-            assert np.array_equal(columns[name][k], expected.arrays[name])
-
-
-@pytest.mark.parametrize("batch", [{"photo": []}, {"image": [], "depth": []}])
-def test_ray_predictor_names_the_wrong_column(joint, batch):
-    with pytest.raises(ValueError, match=r"column (image|depth)"):
-        RayPredictor(joint)(batch)
