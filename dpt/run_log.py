@@ -113,7 +113,7 @@ def log_rows(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -
     """Logs a table; all columns but the first are aligned to the right."""
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
     for index, name in enumerate(header):
-        table.add_column(name, justify="right" if index else "left")
+        table.add_column(name, justify="right" if index else "left", no_wrap=not index)
     for row in rows:
         table.add_row(*row)
     text, log = StringIO(), logging.getLogger("dpt")

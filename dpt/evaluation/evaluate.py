@@ -20,6 +20,7 @@ from dpt.evaluation.parts import Part, add_parts, find_parts, write_part
 from dpt.evaluation.passes import load_scorer, score_files, score_images
 from dpt.evaluation.report import (
     LEFT_OUT_FILE,
+    log_rules,
     write_confusion,
     write_left_out,
     write_per_image,
@@ -32,7 +33,7 @@ from dpt.metrics import Protocol
 from dpt.objectives.batches import nonfinite_summary
 from dpt.predict.shards import Shard
 from dpt.process import is_first_rank
-from dpt.run_log import log_rows, log_table, write_json
+from dpt.run_log import log_table, write_json
 from dpt.validation import PlainMapping, validate
 
 log = logging.getLogger("dpt")
@@ -187,7 +188,7 @@ def _write(cfg: PlainMapping, scorer: Scorer, result: DatasetScores, dataset: Da
         lower_is_better=result.lower_is_better,
     )
     for table in result.rules:
-        log_rows("By the rules of others", table.columns[:-2], [row[:-2] for row in table.texts()])
+        log_rules(table, result.scores)
     log.info("%d images; report: %s", len(result.images), folder / "report.html")
     log.info("%s", verdict(result, baselines, remedy))
     if broken:

@@ -2,6 +2,8 @@
 
 import csv
 import io
+import logging
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,7 +14,9 @@ from dpt.atomic import write_bytes
 from dpt.evaluation.scoring import DatasetScores, ImageScore
 from dpt.metrics import Confusion
 from dpt.metrics.base import RuleTable
-from dpt.run_log import csv_cell
+from dpt.run_log import csv_cell, log_rows
+
+log = logging.getLogger("dpt")
 
 CONFUSIONS = 20
 LEFT_OUT_FILE = "left_out.csv"
@@ -108,6 +112,29 @@ def _rules(table: RuleTable) -> dict[str, Sequence]:
         "others": [[row[0], row[-1], row[-2]] for row in texts[:-1]],  # without the spread
         "note": table.note,
     }
+
+
+def log_rules(table: RuleTable, scores: Mapping[str, float]) -> None:
+    """Logs the common scores of rules in a table, and then what some rules alone score."""
+    texts = table.texts()
+    header = [column.replace(" ", "\n") for column in table.columns[:-2]]
+    log_rows("By the rules of others", header, [row[:-2] for row in texts])
+    rules = [row[0] for row in texts[:-1]]  # without the spread
+    common = {name for name in scores if "/" not in name} | {"left_out"}
+    own: dict[str, list[str]] = {}
+    for name, value in scores.items():
+        rule, _, score = name.partition("/")
+        if rule in rules and score not in common:
+            own.setdefault(rule, []).append(f"{score}={value:.4g}")
+    width = max(map(len, rules)) + 2
+    lines = [
+        textwrap.fill(
+            ", ".join(cells), 100, initial_indent=f"{rule:{width}}", subsequent_indent=" " * width
+        )
+        for rule, cells in own.items()
+    ]
+    if lines:
+        log.info("Scores that only some of these rules have\n%s", "\n".join(lines))
 
 
 def _classes(confusion: Confusion, result: DatasetScores) -> dict[str, list[tuple[html.Cell, ...]]]:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from dpt.evaluation.report import log_rules
 from dpt.metrics import DepthMetrics, Protocol
 from dpt.metrics.referee import (
     MAX_DEPTH,
@@ -79,6 +80,18 @@ def test_all_rules_stand_in_one_table():
     values = values[np.isfinite(values)]
     assert scores["spread/delta1"] == pytest.approx(values.max() - values.min())
     assert rows["spread"]["delta1"] == f"{values.min():.3g}..{values.max():.3g}"
+
+
+def test_all_rules_are_readable_in_a_terminal(caplog):
+    metric = filled()
+    scores = metric.scores()
+    log_rules(metric.rule_table(scores), scores)
+    common, own = (record.getMessage().splitlines() for record in caplog.records)
+    assert max(map(len, common + own)) <= 100
+    assert {rule.name for rule in metric.rules} <= {line.split(" ")[0] for line in common}
+    assert f"{scores['bts/rmse']:.4g}" in next(line for line in common if line.startswith("bts "))
+    assert f"whdr={scores['whdr/whdr']:.4g}" in own[-1]
+    assert not [line for line in own if line.startswith(("bts ", "spread "))]
 
 
 def test_all_rules_are_compared_in_one_unit():
