@@ -68,6 +68,8 @@ class CocoPredictions(ABC):
     """
 
     kind: DepthKind = "metric"
+    encoding: str | None = None
+    scale_to_change: float | None = None
     head: ClassVar[str]
 
     def __init__(self, dataset: Dataset, path: Path, rows: Sequence[Row]) -> None:

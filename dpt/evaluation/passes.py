@@ -304,7 +304,12 @@ def score_files(
         checks["segmentation"] = LabelsCheck(dataset.info.num_classes, dataset.label_rule)
     if "depth" in objectives:
         has_unit = scorer.notes["protocol/alignment"] == "none"
-        checks["depth"] = DepthCheck(is_inverse=predicted.kind == "relative", has_unit=has_unit)
+        checks["depth"] = DepthCheck(
+            is_inverse=predicted.kind == "relative",
+            has_unit=has_unit,
+            scale=predicted.scale_to_change,
+            holds_depth=predicted.encoding != "disparity",
+        )
         scorer.notes["predictions_kind"] = predicted.kind
     workers = loader_settings(cfg["data"]).num_workers
     indices = range(len(dataset)) if indices is None else indices

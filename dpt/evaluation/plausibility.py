@@ -9,7 +9,8 @@ from dpt.files import few
 from dpt.types import Batch
 
 MAX_ID = 65536  # larger ids count as this one
-UNITS = {
+UNITS = {  # how many of each are a metre
+    "metres": 1,
     "millimetres": 1000,
     "centimetres": 100,
     "feet": 3.28,
@@ -80,10 +81,26 @@ class LabelsCheck:
 
 
 class DepthCheck:
-    """Compares each predicted map with its ground truth, before any alignment."""
+    """Compares each predicted map with its ground truth, before any alignment.
 
-    def __init__(self, *, is_inverse: bool, has_unit: bool) -> None:
+    Args:
+        is_inverse: whether the predictions are relative inverse depth.
+        has_unit: whether predictions are scored in metres.
+        scale: ``predictions_scale``, by which the values were multiplied; None if the files state
+            their unit, so that it cannot be set.
+        holds_depth: whether the files hold depth, and no disparities.
+    """
+
+    def __init__(
+        self,
+        *,
+        is_inverse: bool,
+        has_unit: bool,
+        scale: float | None = 1.0,
+        holds_depth: bool = True,
+    ) -> None:
         self.is_inverse, self.has_unit = is_inverse, has_unit
+        self.scale, self.holds_depth = scale, holds_depth
         self.constant: list[str] = []  # names of images with one value in all pixels
         self.measures: list[tuple[float, float, float]] = []
         """Three numbers an image: the fraction of pixels not above 0, the median of prediction /
@@ -126,14 +143,27 @@ class DepthCheck:
         if not_positive.any():
             fraction = f"{not_positive.mean():.2g} of the pixels"
             remarks.append(f"{fraction} are 0 or negative, which is no depth")
-        ratio = np.median(ratios)
-        factor = max(ratio, 1 / ratio) if ratio > 0 else 1.0
-        if factor > FACTOR:
-            larger = "predictions" if ratio > 1 else "ground truth"
-            units = [unit for unit, size in UNITS.items() if 0.7 < size / factor < 1.4]
-            likely = f"{larger} in {units[0]}?" if units else "another unit?"
-            remarks.append(
-                f"predictions are {ratio:.4g} times the ground truth (median): {likely} check "
-                "predictions_scale and data.depth_scale"
-            )
+        ratio = float(np.median(ratios))
+        if ratio > 0 and max(ratio, 1 / ratio) > FACTOR:
+            fault = f"predictions are {ratio:.4g} times the ground truth (median)"
+            remarks.append(f"{fault}: {self._remedy(ratio)}")
         return remarks
+
+    def _remedy(self, ratio: float) -> str:
+        """Returns which unit is likely for a median of prediction / depth, and what to set."""
+        if self.scale is not None and self.holds_depth:
+            unit = _unit(ratio / self.scale)
+            if unit is not None:
+                scale = f"predictions_scale={1 / UNITS[unit]:.4g}"
+                return f"predictions in {unit}? set {scale}, or check data.depth_scale"
+        unit = _unit(1 / ratio)
+        likely = "another unit?" if unit is None else f"ground truth in {unit}?"
+        remedy = f"{likely} check data.depth_scale"
+        if self.scale is not None:
+            remedy += f", or set predictions_scale={self.scale / ratio:.4g}"
+        return remedy
+
+
+def _unit(per_metre: float) -> str | None:
+    """Returns the unit of which about ``per_metre`` are a metre; None for none of ``UNITS``."""
+    return next((unit for unit, size in UNITS.items() if 0.7 < size / per_metre < 1.4), None)

@@ -206,6 +206,9 @@ class PredictedDataset:
         encoding: of metric depth, if the files hold no depth: ``disparity``, of which ``scale`` is
             focal length times baseline (pixels · metres): depth = scale / value; or ``log``:
             depth = scale · exp(value).
+
+    Attributes:
+        scale_to_change: ``scale``, 1 if there is none; None if the records state the unit.
     """
 
     def __init__(
@@ -240,6 +243,7 @@ class PredictedDataset:
                 "predict again so that all images have one, as with cameras for all or none"
             )
         self.kind: DepthKind = kind or ([*kinds, "metric"][0])
+        self.scale_to_change = None if kinds else 1.0 if scale is None else scale
         settings = PredictionSettings.read(folder)
         class_names = settings.classes if settings else {}
         labels = tuple(class_names.get("labels", ()))

@@ -77,6 +77,7 @@ def depth_remarks(prediction, expected=DEPTH, **kind):
     return "; ".join(check.remarks())
 
 
+IN_UNITS = {unit: size for unit, size in UNITS.items() if size > 1}
 RELATIVE = {"is_inverse": True, "has_unit": False}
 FITTED = {"has_unit": False}
 
@@ -84,7 +85,7 @@ FITTED = {"has_unit": False}
 @pytest.mark.parametrize(
     ("prediction", "kind", "says"),
     [
-        *((GUESS * size, {}, f"predictions in {unit}?") for unit, size in UNITS.items()),
+        *((GUESS * size, {}, f"predictions in {unit}?") for unit, size in IN_UNITS.items()),
         (GUESS / 1000, {}, "ground truth in millimetres?"),
         (GUESS / 10, {}, "times the ground truth (median): another unit?"),
         (1 / GUESS, {}, "predictions_kind=relative"),
@@ -98,6 +99,31 @@ FITTED = {"has_unit": False}
 )
 def test_depth_of_another_kind_or_unit_is_named(prediction, kind, says):
     assert says in depth_remarks(prediction, **kind)
+
+
+@pytest.mark.parametrize(
+    ("in_files", "settings", "says"),
+    [
+        (GUESS * 1000, {}, ["predictions in millimetres?", "predictions_scale=0.001,"]),
+        (GUESS * 1000, {"scale": 1 / 256}, ["in millimetres?", "predictions_scale=0.001,"]),
+        (GUESS * 1000, {"scale": 0.01}, ["in millimetres?", "predictions_scale=0.001,"]),
+        (GUESS * 256, {"scale": 0.001}, ["1/256 m, as KITTI's?", "predictions_scale=0.003906,"]),
+        (GUESS, {"scale": 0.001}, ["predictions in metres?", "predictions_scale=1,"]),
+        (DEPTH * 10, {}, ["another unit?", "predictions_scale=0.1"]),
+        (DEPTH * 20, {"scale": 0.2}, ["another unit?", "predictions_scale=0.05"]),
+        (DEPTH / 1000, {}, ["ground truth in millimetres?", "predictions_scale=1000"]),
+        (DEPTH, {"scale": 0.4 * 1000, "holds_depth": False}, ["predictions_scale=1"]),
+    ],
+)
+def test_depth_of_another_unit_names_the_scale_to_set(in_files, settings, says):
+    remarks = depth_remarks(in_files * settings.get("scale", 1), **settings)
+    assert all(text in remarks for text in says), remarks
+
+
+def test_depth_of_a_stated_unit_has_no_scale_to_set():
+    remarks = depth_remarks(GUESS * 1000, scale=None)
+    assert "data.depth_scale" in remarks
+    assert "predictions_scale" not in remarks
 
 
 def test_depth_that_is_nowhere_above_zero_is_an_error():
@@ -136,9 +162,9 @@ def test_remarks_are_printed_and_reported(score_files, dense_folder, refused, me
     for path in sorted((dense_folder / "depth/val").glob("*.png")):
         (root / "depth").mkdir(exist_ok=True)
         np.save(root / f"depth/{path.stem}.npy", np.asarray(Image.open(path)).astype(np.float32))
-    run = score_files(tmp_path / "run", root)
+    run = score_files(tmp_path / "run", root, "predictions_scale=0.01")
     text, page = (run / "log.txt").read_text(), (run / "report.html").read_text()
-    for name, says in (("segmentation", "one too high"), ("depth", "1000 times the ground truth")):
+    for name, says in (("segmentation", "one too high"), ("depth", "predictions_scale=0.001,")):
         assert says in metrics(run)[f"remarks/{name}"]
         assert says in text
         assert says in page
