@@ -12,7 +12,6 @@ from dpt.nn.inference import optimized
 from dpt.nn.lora import merged_state
 from dpt.types import Calibration, Preprocessing
 from dpt.validation import validate
-from dpt.weights.card import Card, write_card
 from dpt.weights.formats import read
 from dpt.weights.native import Native
 
@@ -105,7 +104,6 @@ class DPT(Network):
             raise ValueError("an optimised copy only predicts: save the model it was made of")
         state, folder = merged_state(self.state_dict()), Path(folder).expanduser()
         Native().write(self.config.to_dict(), state, folder)
-        write_card(folder, Card(folder.absolute().name).text(self, self.config))
 
 
 def create_model(name: str, *, heads: HeadSettings, **overrides: Any) -> DPT:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from dpt.validation import Plain
 from dpt.weights.base import Checkpoint, Format, StoredModel
+from dpt.weights.card import Card, write_card
 from dpt.weights.files import CheckpointFiles
 from dpt.weights.names import Tensors
 
@@ -31,8 +32,11 @@ class Native(Format):
         return StoredModel(files.content[CONFIG_KEY], tensors, [("*", f"{_PREFIX}*")])
 
     def write(self, config: Plain, tensors: Tensors, path: str | Path) -> list[str]:
-        faults = Checkpoint(StoredModel(config, tensors)).list_faults()
+        """Writes a folder with ``config.json``, ``model.safetensors`` and a model card."""
+        checkpoint = Checkpoint(StoredModel(config, tensors))
+        faults, folder = checkpoint.list_faults(), Path(path)
         if faults:
             raise ValueError(f"could not be loaded again: does not fit model.config: {faults}")
-        CheckpointFiles(Path(path), tensors, config).save()
+        CheckpointFiles(folder, tensors, config).save()
+        write_card(folder, Card(folder.absolute().name).text(checkpoint.network, checkpoint.config))
         return []

@@ -58,6 +58,12 @@ def test_three_models_with_other_decoders(saved, tmp_path, capsys):
     assert_predicts_as(model, *models)
     assert [*model.named_decoders()] == ["decoders.depth", "decoders.segmentation"]
     assert "segmentation of " + models[1][1] in capsys.readouterr().out
+    card = (tmp_path / "m/README.md").read_text()
+    assert all(f"\n| `{head}` |" in card for head in HEADS)
+    call("convert", tmp_path / "m", tmp_path / "again/m", "--to", "dpt")
+    assert (tmp_path / "again/m/README.md").read_text() == card
+    model.save_pretrained(tmp_path / "saved/m")
+    assert (tmp_path / "saved/m/README.md").read_text() == card
 
 
 def test_a_decoder_that_several_heads_share_stays_shared(saved, tmp_path):
