@@ -11,7 +11,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from dpt.metrics.rules.moments import Floats, Mask, Moments
+from dpt.metrics.rules.fits import lower_median
+from dpt.metrics.rules.moments import Floats, Mask, Moments, Truth
 from dpt.types import DepthKind
 
 ALL_KINDS: frozenset[DepthKind] = frozenset({"metric", "up_to_scale", "relative"})
@@ -35,10 +36,17 @@ class DepthImage:
     valid: Mask
     kind: DepthKind = "metric"
     max_depth: float = np.inf
-    gathered: dict[tuple[int, bytes], Floats] = field(default_factory=dict)
-    """Values of pixels that count, which rules with the same pixels share."""
-    scored: list[tuple[Floats, Floats, Moments]] = field(default_factory=list)
-    """Predictions and depths with their means, which rules with the same predictions share."""
+    masks: list[Mask] = field(default_factory=list)
+    """Pixels that count by one or several rules."""
+    gathered: dict[tuple[int, int], Floats] = field(default_factory=dict)
+    """Values at such pixels, by the identities of the map and the mask."""
+    medians: dict[int, float] = field(default_factory=dict)
+    """By the identity of the values."""
+    truths: dict[int, Truth] = field(default_factory=dict)
+    """By the identity of the mask."""
+    scored: list[tuple[Floats, Truth, Moments]] = field(default_factory=list)
+    """Predictions and ground truths with their means, which rules with the same predictions
+    share."""
 
     @cached_property
     def disparity(self) -> Floats:
@@ -48,6 +56,14 @@ class DepthImage:
         with np.errstate(divide="ignore"):
             return np.where(self.prediction <= 0, 0.0, 1 / self.prediction)
 
+    def shared(self, counted: Mask) -> Mask:
+        """Returns the mask of an earlier rule if it is the same, so that rules share values."""
+        for mask in self.masks:
+            if mask is counted or np.array_equal(mask, counted):
+                return mask
+        self.masks.append(counted)
+        return counted
+
     def prediction_at(self, counted: Mask) -> Floats:
         """Returns the prediction (N,) at pixels; not to be changed."""
         return self._gathered(self.prediction, counted)
@@ -56,19 +72,28 @@ class DepthImage:
         """Returns the ground truth (N,) at pixels; not to be changed."""
         return self._gathered(self.depth, counted)
 
+    def median(self, values: Floats) -> float:
+        """Returns the :func:`lower_median` of what one of these methods has returned."""
+        if id(values) not in self.medians:
+            self.medians[id(values)] = lower_median(values)
+        return self.medians[id(values)]
+
     def moments(self, prediction: Floats, counted: Mask) -> Moments:
         """Returns the means for a prediction (N,) of the pixels that count."""
-        depth = self.depth_at(counted)
-        for other, other_depth, moments in self.scored:
-            is_like = other_depth is depth and other[0] == prediction[0]
+        counted = self.shared(counted)
+        if id(counted) not in self.truths:
+            self.truths[id(counted)] = Truth.of(self.depth_at(counted))
+        truth = self.truths[id(counted)]
+        for other, other_truth, moments in self.scored:
+            is_like = other_truth is truth and other[0] == prediction[0]
             if is_like and np.array_equal(other, prediction):
                 return moments
-        moments = Moments.of(prediction, depth)
-        self.scored.append((prediction, depth, moments))
+        moments = Moments.of(prediction, truth)
+        self.scored.append((prediction, truth, moments))
         return moments
 
     def _gathered(self, values: Floats, counted: Mask) -> Floats:
-        key = id(values), counted.tobytes()
+        key = id(values), id(self.shared(counted))
         if key not in self.gathered:
             self.gathered[key] = values[counted]
         return self.gathered[key]
@@ -150,7 +175,7 @@ class DepthRule(Rule):
         These are the number of its pixels that count, its weight and its weighted values: zeros of
         an image that is left out.
         """
-        counted = self.counted(image)
+        counted = image.shared(self.counted(image))
         pixels = int(np.count_nonzero(counted))
         if pixels < self.min_pixels:
             return np.zeros(2 + len(self.scores))

@@ -40,29 +40,33 @@ class Maps:
     """
 
     def __init__(self, maps: Floats, thresholds: Floats) -> None:
-        self.maps, self.thresholds = maps, thresholds
+        sides = ((RADIUS, RADIUS), (RADIUS, RADIUS))
+        padded = np.pad(maps, ((0, 0), *sides), constant_values=np.nan)
+        self.maps, self.width = padded.reshape(2, -1), padded.shape[2]
+        self.thresholds = thresholds
+        to_side = [np.minimum(np.arange(n), np.arange(n)[::-1]) for n in maps.shape[1:]]
+        self.inside = np.pad(np.minimum.outer(*to_side), sides).ravel()
         # most steps are below all thresholds, which single precision and no division can tell
-        self.sizes = np.abs(maps).astype(np.float32)
+        self.sizes = np.abs(self.maps).astype(np.float32)
         self.raised = self.sizes * np.float32(0.999 * thresholds[0])
 
     def edges(self, offset: tuple[int, int], margin: int = 0, rows: int = 1) -> Edges:
-        """Counts the edges to the neighbours at an offset (rows, columns).
+        """Counts the edges to the neighbours at an offset (rows, columns), at most ``RADIUS`` each.
 
         Args:
             margin: pixels that are nearer to a side are left out.
             rows: M, the number of rows of the result.
         """
-        pixels, neighbours = [slice(None)], [slice(None)]
-        for step, length in zip(offset, self.maps.shape[1:], strict=True):
-            start, end = max(margin, -step), length - max(margin, step)
-            pixels.append(slice(start, end))
-            neighbours.append(slice(start + step, end + step))
-        may_be_edges = (self.sizes[*neighbours] > self.raised[*pixels]).any(0)
-        y, x = np.unravel_index(np.flatnonzero(may_be_edges), may_be_edges.shape)
-        quotients = self.maps[*neighbours][:, y, x] / self.maps[*pixels][:, y, x]
-        passed = np.searchsorted(self.thresholds, np.nan_to_num(quotients, posinf=np.inf))
-        height, width = may_be_edges.shape
-        inside = np.minimum.reduce([y, x, height - 1 - y, width - 1 - x]).clip(max=rows - 1)
+        step = offset[0] * self.width + offset[1]
+        start = RADIUS * (self.width + 1)
+        end = self.maps.shape[1] - start
+        rises = self.sizes[:, start + step : end + step] > self.raised[:, start:end]
+        pixels = np.flatnonzero(rises[0] | rises[1]) + start
+        inside = self.inside[pixels] - margin
+        pixels, inside = pixels[inside >= 0], inside[inside >= 0].clip(max=rows - 1)
+        quotients = self.maps.take(pixels + step, axis=1) / self.maps.take(pixels, axis=1)
+        quotients[np.isnan(quotients)] = 0.0
+        passed = np.searchsorted(self.thresholds, quotients)
         levels = len(self.thresholds) + 1
         cells = np.ravel_multi_index((inside, *passed), (rows, levels, levels))
         counts = np.bincount(cells, minlength=rows * levels**2).reshape(rows, levels, levels)

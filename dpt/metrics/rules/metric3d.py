@@ -9,7 +9,7 @@ import numpy as np
 from dpt.metrics.rules import fits
 from dpt.metrics.rules.base import DEPTH_KINDS, DepthImage, DepthRule
 from dpt.metrics.rules.errors import COMMON, Errors
-from dpt.metrics.rules.moments import Floats, Mask, Moments
+from dpt.metrics.rules.moments import Floats, Mask, Moments, Truth
 
 LARGEST = 300.0
 """Metres; predictions that are not between 0 and this become 0."""
@@ -51,7 +51,9 @@ class Metric3D(DepthRule):
 
     def values(self, image: DepthImage, counted: Mask) -> Floats:
         aligned = self.aligned(image, counted)
-        moments = Moments.of(aligned[counted] + EPSILON, image.depth_at(counted) + EPSILON)
+        moments = Moments.of(
+            aligned[counted] + EPSILON, Truth.of(image.depth_at(counted) + EPSILON)
+        )
         values = np.array([error(moments) for error in self.errors.values()])
         outside = aligned[~counted]
         values[-3:] += np.count_nonzero(outside < 1.25 * EPSILON) / np.count_nonzero(counted)
@@ -69,7 +71,7 @@ class Metric3DMedian(Metric3D):
     def aligned(self, image: DepthImage, counted: Mask) -> Floats:
         prediction = super().aligned(image, counted)
         median = fits.lower_median(prediction[counted])
-        return prediction * fits.lower_median(image.depth_at(counted)) / median
+        return prediction * image.median(image.depth_at(counted)) / median
 
 
 class Metric3DGlobal(Metric3D):
@@ -88,4 +90,4 @@ class Metric3DGlobal(Metric3D):
         scale, shift = fits.least_squares(values, depth)
         if scale >= 0:
             return prediction * scale + shift
-        return prediction * fits.lower_median(depth) / (fits.lower_median(values) + 1e-8)
+        return prediction * image.median(depth) / (fits.lower_median(values) + 1e-8)

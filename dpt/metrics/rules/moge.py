@@ -20,7 +20,8 @@ Indices = NDArray[np.int64]
 
 @lru_cache(maxsize=4)
 def _by_cell(height: int, width: int) -> tuple[Indices, Indices]:
-    """Returns flat indices of pixels, ordered by cell and distance to its centre, and their cells.
+    """Returns flat indices of pixels, ordered by cell and distance to its centre, and where each
+    cell ends in this order.
 
     A pixel on the border of two cells belongs to the upper or left one.
     """
@@ -32,7 +33,7 @@ def _by_cell(height: int, width: int) -> tuple[Indices, Indices]:
         distances.append((centres - (cell + 0.5) * size / SIDE) ** 2)
     cell_of_pixel = (cells[0][:, None] * SIDE + cells[1]).ravel()
     order = np.lexsort((np.add.outer(*distances).ravel(), cell_of_pixel))
-    return order, cell_of_pixel[order]
+    return order, np.bincount(cell_of_pixel, minlength=SIDE**2).cumsum()
 
 
 def nearest_in_cells(valid: Mask) -> Indices:
@@ -43,10 +44,11 @@ def nearest_in_cells(valid: Mask) -> Indices:
     Args:
         valid: bool (H, W).
     """
-    order, cells = _by_cell(*valid.shape)
-    is_valid = valid.ravel()[order]
-    order, cells = order[is_valid], cells[is_valid]
-    return order[np.diff(cells, prepend=-1) > 0]
+    order, ends = _by_cell(*valid.shape)
+    positions = np.append(np.flatnonzero(valid.ravel()[order]), len(order))
+    first = positions[np.searchsorted(positions, np.append(0, ends[:-1]))]
+    nearest: Indices = order[first[first < ends]]
+    return nearest
 
 
 class MogeMetric(DepthRule):

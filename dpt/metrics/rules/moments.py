@@ -16,6 +16,20 @@ CHUNK = 32768
 """Pixels at a time, so that intermediate results stay in the processor's cache."""
 
 
+class Truth(NamedTuple):
+    """The ground truth (N,) in metres, and what many rules divide by it."""
+
+    depth: Floats
+    inverse: Floats
+    moge_inverse: Floats
+    """1 / (depth + 1e-6)."""
+
+    @classmethod
+    def of(cls, depth: Floats) -> Self:
+        with np.errstate(all="ignore"):
+            return cls(depth, 1 / depth, 1 / (depth + 1e-6))
+
+
 def chunks(*vectors: Floats) -> Iterator[tuple[Floats, ...]]:
     """Yields consecutive parts of vectors of one length."""
     for start in range(0, len(vectors[0]), CHUNK):
@@ -59,21 +73,22 @@ class Moments(NamedTuple):
     """The fraction of pixels with max(p/t, t/p) <= 1.25, or NaN."""
 
     @classmethod
-    def of(cls, prediction: Floats, depth: Floats) -> Self:
+    def of(cls, prediction: Floats, truth: Truth) -> Self:
         """Returns the means over pixels (N,), N > 0."""
-        sums = [cls._sums(p, t) for p, t in chunks(prediction, depth)]
-        return cls(len(depth), *(np.sum(sums, axis=0) / len(depth)).tolist())
+        sums = [cls._sums(p, Truth(*true)) for p, *true in chunks(prediction, *truth)]
+        return cls(len(prediction), *(np.sum(sums, axis=0) / len(prediction)).tolist())
 
     @staticmethod
-    def _sums(p: Floats, t: Floats) -> list[float]:
-        difference, quotient = p - t, p / t
-        absolute, error = np.abs(difference), np.log(quotient)
-        relative = absolute / t
-        inverse = 1 / p - 1 / t
-        ratio = np.maximum(quotient, t / p)
+    def _sums(p: Floats, truth: Truth) -> list[float]:
+        # divisions take the most time
+        quotient, reciprocal = p / truth.depth, truth.depth / p
+        absolute, error = np.abs(p - truth.depth), np.log(quotient)
+        relative = absolute * truth.inverse
+        inverse = (reciprocal - 1) * truth.inverse
+        ratio = np.maximum(quotient, reciprocal)
         return [
             relative.sum(),
-            (absolute / (t + 1e-6)).sum(),
+            absolute @ truth.moge_inverse,
             relative @ absolute,
             relative @ relative,
             absolute.sum(),
@@ -85,7 +100,7 @@ class Moments(NamedTuple):
             error @ error,
             np.count_nonzero(ratio < 1.03),
             *(np.count_nonzero(ratio < 1.25**power) for power in (1, 2, 3)),
-            len(t) - np.count_nonzero(ratio > 1.25),
+            len(p) - np.count_nonzero(ratio > 1.25),
         ]
 
     def silog(self, weight: float = 1.0) -> float:

@@ -31,7 +31,9 @@ class Ultralytics(DepthRule):
         low, high = self.min_depth, min(image.max_depth, np.finfo(float).max)
         values, depth = image.prediction_at(counted), image.depth_at(counted)
         finite = np.isfinite(values)
-        if finite.any():
-            median = fits.lower_median(values[finite].clip(min=low))
+        if finite.all():
+            values = values * (image.median(depth) / max(image.median(values), low))
+        elif finite.any():
+            median = max(fits.lower_median(values[finite]), low)
             values = values * (fits.lower_median(depth[finite]) / median)
         return np.nan_to_num(values, nan=high, posinf=high, neginf=low).clip(low, high)

@@ -47,4 +47,4 @@ class UniDepthSi(UniDepthSsi):
 
     def predicted(self, image: DepthImage, counted: Mask) -> Floats:
         values, depth = image.prediction_at(counted), image.depth_at(counted)
-        return values * (fits.lower_median(depth) / fits.lower_median(values))
+        return values * (image.median(depth) / image.median(values))
