@@ -180,6 +180,8 @@ def _chosen_shard(options: argparse.Namespace) -> Shard | None:
     if options.overwrite and (options.shard or options.merge or options.engine == "ray"):
         fault = "a worker that starts again could not tell what is finished"
         raise ValueError(f"--overwrite: {fault}: leave it out and choose another --out")
+    if options.runtime == "auto" and (options.shard or options.engine == "ray"):
+        raise ValueError("--runtime auto: each worker might choose another: name one of them")
     if options.shard is None:
         return None
     if options.merge:

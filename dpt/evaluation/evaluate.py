@@ -107,6 +107,8 @@ def _shard(cfg: PlainMapping) -> Shard | None:
         return None
     if cfg["predictions"]:
         raise ValueError(f"shard={text}: files of predictions are scored as a whole: leave it out")
+    if cfg["runtime"] == "auto":
+        raise ValueError("runtime=auto: each part might be scored by another: name one of them")
     if text in ("auto", "torchrun"):  # whose processes are ranks of one evaluation
         raise ValueError(f"shard={text}: write K/N, slurm or kubernetes, or use trainer.devices")
     return Shard.chosen(text, option="shard=")

@@ -85,6 +85,7 @@ def test_merge_refuses_a_damaged_part(some_parts, refused):
         (("shard=9/9",), "shard=9/9"),
         (("shard=3/2",), "shard=3/2"),
         (("shard=auto",), "shard=auto"),
+        (("shard=1/2", "runtime=auto"), "runtime=auto"),
     ],
 )
 def test_evaluate_refuses_a_part(evaluate, checkpoint, refused, tmp_path, overrides, named):

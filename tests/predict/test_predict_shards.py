@@ -98,6 +98,8 @@ def test_predict_refuses_inputs_of_a_live_worker(shard, refusal, photos, out, op
         ("--shard", "1/3", "--merge"),
         ("--merge", "--overwrite"),
         ("--shard", "1/3", "--engine", "ray"),
+        ("--shard", "1/3", "--runtime", "auto"),
+        ("--engine", "ray", "--runtime", "auto"),
     ],
 )
 def test_predict_refuses_options_that_exclude_one_another(refusal, photos, options):
