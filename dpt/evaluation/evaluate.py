@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import lightning as L
@@ -16,7 +17,14 @@ from dpt.config.run_keys import Seed
 from dpt.data import Dataset
 from dpt.evaluation.baselines import named, trivial_scores
 from dpt.evaluation.blocks import blocks_of
-from dpt.evaluation.parts import Part, add_parts, find_parts, write_part
+from dpt.evaluation.parts import (
+    PART_FILE,
+    Part,
+    add_parts,
+    find_parts,
+    require_same_images,
+    write_part,
+)
 from dpt.evaluation.passes import load_scorer, score_files, score_images
 from dpt.evaluation.report import (
     LEFT_OUT_FILE,
@@ -27,7 +35,7 @@ from dpt.evaluation.report import (
     write_report,
 )
 from dpt.evaluation.scoring import DatasetScores, Scorer
-from dpt.files import DataError, plural
+from dpt.files import plural
 from dpt.html import require_free
 from dpt.metrics import Protocol
 from dpt.objectives.batches import nonfinite_summary
@@ -65,7 +73,8 @@ def evaluate(cfg: PlainMapping) -> dict[str, float]:
     cfg = {**cfg, "data": cfg["data"] if parts else data_of_evaluation(cfg)}
     L.seed_everything(validate(Seed, cfg["seed"], "seed"), verbose=False)
     protocol = Protocol(**check_arguments(Protocol, cfg["protocol"], "protocol"))
-    if is_first_rank():
+    is_repeated = shard is not None and (Path(cfg["run_dir"]) / PART_FILE).exists()
+    if is_first_rank() and not is_repeated:
         written = ("per_image.csv", LEFT_OUT_FILE, "confusion.csv", "panels")
         require_free(Path(cfg["run_dir"]), "evaluation.html", written)
     dataset = make_dataset(cfg["data"], cfg["split"]).without_repeats()
@@ -121,13 +130,13 @@ def _scored(
     if cfg["predictions"]:
         return score_files(cfg, dataset, protocol)
     model, scorer = load_scorer(cfg, dataset, protocol)
+    indices_of = partial(_batches_of, cfg=cfg, length=len(dataset))
     if parts:
+        skips_broken = loader_settings(cfg["data"]).on_error == "skip"
+        require_same_images(parts, dataset, indices_of, skips_broken=skips_broken)
         add_parts(scorer, parts, Path(cfg["run_dir"]))
-        if scorer.images.keys() != {*range(len(dataset))}:
-            fault = f"the parts have {len(scorer.images)} images, the data has {len(dataset)}"
-            raise DataError(f"{parts[0].folder.parent}: {fault}: score the parts again")
         return scorer
-    indices = None if shard is None else _batches_of(shard, cfg, len(dataset))
+    indices = None if shard is None else indices_of(shard)
     if shard is not None and scorer.whole:
         names = ", ".join(scorer.whole)
         raise ValueError(f"shard={shard}: {names} is scored from all images together: leave it out")

@@ -5,8 +5,9 @@ the scores of its images in ``part.safetensors``.
 """
 
 import json
+import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -17,14 +18,17 @@ from pydantic import TypeAdapter
 
 from dpt.atomic import replacing
 from dpt.config.resumed_config import run_in
+from dpt.data import Dataset
 from dpt.data.formats.io import read_image
 from dpt.evaluation.passes import WEIGHTS_NOTE
 from dpt.evaluation.scoring import PICTURE_WIDTH, ImageScore, PanelPicture, Scorer
-from dpt.files import DataError, decoding, few, parse_as
+from dpt.files import DataError, decoding, few, parse_as, plural
 from dpt.metrics.protocols import Note
 from dpt.predict.shards import Shard
 from dpt.validation import Plain
 from dpt.viz import shrink
+
+log = logging.getLogger("dpt")
 
 PART_FILE = "part.safetensors"
 _KEYS = ("checkpoint", "split", "protocol", "runtime", "image_size", "blocks", "seed")
@@ -153,6 +157,39 @@ def find_parts(folder: Path) -> list[Part]:
     return parts
 
 
+def require_same_images(
+    parts: list[Part],
+    dataset: Dataset,
+    indices_of: Callable[[Shard], list[int]],
+    *,
+    skips_broken: bool,
+) -> None:
+    """Raises DataError unless each part has the images that are its own in the data set now.
+
+    Args:
+        indices_of: gives the samples of a part.
+        skips_broken: whether images that could not be read are left out; they are logged.
+    """
+    left_out: list[str] = []
+    for part in parts:
+        names = {index: dataset.name(index) for index in indices_of(part.shard)}
+        scored = {image.index: image.name for image in part.facts.images}
+        differing = [
+            name
+            for k, name in scored.items()
+            if k not in names or name not in (names[k], str(k))  # or it has no name
+        ]
+        missing = [name for k, name in names.items() if k not in scored]
+        if differing or (missing and not skips_broken):
+            fault = f"has other images than part {part.shard} of the data as it is now"
+            images = few(differing or missing)
+            raise DataError(f"{part.folder}: {fault} ({images}): score this part again")
+        left_out += missing
+    if left_out:
+        images = plural(len(left_out), "image")
+        log.warning("left out: %s that could not be read: %s", images, few(left_out))
+
+
 def add_parts(scorer: Scorer, parts: list[Part], folder: Path) -> None:
     """Adds the scores and pictures of all parts; ``folder`` is for the pictures' files."""
     scorer.notes = parts[0].facts.notes
@@ -166,7 +203,9 @@ def add_parts(scorer: Scorer, parts: list[Part], folder: Path) -> None:
             row = PanelPicture(picture.caption, tensors[f"worst/{k}"], picture.rank)
             worst.setdefault(picture.objective, []).append(row)
         scorer.add_scored(images, worst)
-        panels |= {int(path.stem): path for path in (part.folder / "panels").glob("*.png")}
+        index_of = {f"{index:05d}": index for index in images}
+        paths = [path for path in (part.folder / "panels").glob("*.png") if path.stem in index_of]
+        panels |= {index_of[path.stem]: path for path in paths}
     (folder / "panels").mkdir(parents=True, exist_ok=True)
     for index, path in sorted(panels.items()):
         rgb = shrink(read_image(path), PICTURE_WIDTH)

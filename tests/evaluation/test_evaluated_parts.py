@@ -73,6 +73,50 @@ def test_merge_names_the_setting_that_differs(some_parts, evaluate, checkpoint, 
     assert "image_size" in said
 
 
+def test_finished_part_is_scored_again(some_parts, evaluate, checkpoint):
+    file = some_parts / "2/part.safetensors"
+    before = file.read_bytes()
+    file.write_bytes(before[:-100])
+    evaluate(some_parts / "2", checkpoint, "shard=2/2")
+    assert file.read_bytes() == before
+
+
+@pytest.fixture
+def photos(dense_folder, dense_data, tmp_path):
+    """A copy of the folder of photos, and the overrides that choose it."""
+    root = shutil.copytree(dense_folder, tmp_path / "photos")
+    options = [option.replace(str(dense_folder), str(root)) for option in dense_data]
+    return root, (*options, "data.batch_size=1")
+
+
+def test_merge_refuses_other_images_than_the_data_has_now(
+    evaluate, folder_run, photos, refused, tmp_path
+):
+    root, options = photos
+    evaluate(tmp_path / "parts/1", folder_run, "shard=1/2", *options)
+    for file in [*root.rglob("val/0.png")]:  # the others move up, and there are as many as before
+        file.rename(file.with_name("9.png"))
+    evaluate(tmp_path / "parts/2", folder_run, "shard=2/2", *options)
+    said = refused(call, "evaluate", f"merge={tmp_path}/parts", f"run_dir={tmp_path}/scores")
+    assert f"{tmp_path}/parts/1" in said
+    assert "val/0.png" in said
+
+
+@pytest.mark.slow
+def test_merge_leaves_out_what_one_evaluation_skips(evaluate, folder_run, photos, tmp_path, capsys):
+    root, options = photos
+    damaged = root / "images/val/1.png"
+    damaged.write_bytes(damaged.read_bytes()[:60])
+    options = (*options, "data.on_error=skip")
+    whole = evaluate(tmp_path / "whole", folder_run, *options)
+    for number in (1, 2):
+        evaluate(tmp_path / f"parts/{number}", folder_run, f"shard={number}/2", *options)
+    capsys.readouterr()
+    call("evaluate", f"merge={tmp_path}/parts", f"run_dir={tmp_path}/scores")
+    assert str(damaged) in capsys.readouterr().out
+    assert results_of(tmp_path / "scores") == results_of(whole)
+
+
 def test_merge_refuses_a_damaged_part(some_parts, refused):
     file = some_parts / "2/part.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
