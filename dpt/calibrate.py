@@ -20,6 +20,7 @@ from dpt.data.datasets.folder import scan
 from dpt.data.formats import io, pictures
 from dpt.data.formats.tables import parse_number, read_table
 from dpt.files import DataError, path_below
+from dpt.geometry import aspects_agree
 from dpt.model import DPT
 from dpt.predict import Predictor
 from dpt.predict.inputs import part_of
@@ -99,6 +100,8 @@ def read_maps(
 ) -> list[KnownDepths]:
     """Reads known depths from dense or sparse maps of the image's aspect ratio, by file stem.
 
+    Of an image that its EXIF orientation turns, maps fit the stored or the upright pixels.
+
     Args:
         images, depth: folders; searched with their sub-folders.
         scale: metres = value in the file × scale; 0.001 for millimetres, as in ``data=folder``.
@@ -106,7 +109,7 @@ def read_maps(
 
     Raises:
         DataError: a folder is empty, no names match, a file cannot be read, or a map has another
-            aspect ratio than its image.
+            aspect ratio than its image, or that of its stored and of its upright pixels.
     """
     files = []
     for folder, suffixes, option in (
@@ -129,22 +132,25 @@ def read_maps(
 def _read_map(image: Path, file: Path, *, scale: float, invalid: Sequence[float]) -> KnownDepths:
     """Reads a depth map; more than ``POINTS_PER_IMAGE`` values are sampled."""
     metres, valid = io.read_depth(file, scale=scale, invalid=invalid)
-    (height, width), (rows, columns) = metres.shape, pictures.read_size(image)
-    if abs(height * columns - width * rows) > max(rows, columns):  # more than a pixel
-        orientation = pictures.exif_orientation(image)
-        turned = f" (EXIF orientation {orientation}, which is not applied)"
+    (height, width), stored = metres.shape, pictures.read_size(image)
+    orientation = pictures.exif_orientation(image)
+    fits_stored = aspects_agree(metres.shape, stored)
+    fits_upright = aspects_agree(metres.shape, stored[::-1] if orientation > 4 else stored)
+    if not (fits_stored or fits_upright):
         raise DataError(
             f"{file}: {width}x{height} pixels (width x height) is not the aspect ratio of "
-            f"{image}, {columns}x{rows}{turned if orientation != 1 else ''}: save both in the same "
-            "orientation, uncut"
+            f"{image}, {stored[1]}x{stored[0]}: save both in the same orientation, uncut"
         )
+    if fits_stored and fits_upright and orientation != 1:
+        fault = f"may fit the stored or the upright pixels of {image}, EXIF orientation"
+        raise DataError(f"{file}: {fault} {orientation}: save the image upright")
     indices = np.flatnonzero(valid)
     if len(indices) > POINTS_PER_IMAGE:
         random = np.random.default_rng(zlib.crc32(os.fsencode(image.name)))
         indices = np.sort(random.choice(indices, POINTS_PER_IMAGE, replace=False))
     y, x = np.divmod(indices, width)
     depth = metres.flat[indices].astype(float)
-    return KnownDepths(image, (x + 0.5) / width, (y + 0.5) / height, depth, exif=False)
+    return KnownDepths(image, (x + 0.5) / width, (y + 0.5) / height, depth, exif=fits_upright)
 
 
 @dataclass(frozen=True)

@@ -660,6 +660,6 @@ class Calibration:
         """
         exact = prediction if prediction.dtype == torch.float64 else prediction.float()
         fitted = self.scale * exact + self.shift
-        if self.space == "depth":
-            return fitted.clamp(self.min_depth, self.max_depth)
-        return fitted.clamp(1 / self.max_depth, 1 / self.min_depth).reciprocal()
+        if self.space == "inverse_depth":  # whose rounded reciprocals may be beyond the limits
+            fitted = fitted.clamp(1 / self.max_depth, 1 / self.min_depth).reciprocal()
+        return fitted.clamp(self.min_depth, self.max_depth)

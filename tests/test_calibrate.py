@@ -270,20 +270,50 @@ def test_sparse_maps_of_another_size_in_millimetres(scene):
     assert report.overall.abs_rel < 0.01
 
 
-def test_a_map_of_another_aspect_than_its_photo_is_refused(tmp_path):
-    image, depth = tmp_path / "images" / "a.jpg", tmp_path / "depth" / "a.png"
+def save_pair(folder, orientation, map_size):
+    """Saves a photo of 80x60 stored pixels and a map, in millimetres from 1000 at the upper left;
+    returns the folders."""
+    image, depth = folder / "images" / "a.jpg", folder / "depth" / "a.png"
     for path in (image, depth):
-        path.parent.mkdir()
+        path.parent.mkdir(exist_ok=True)
     exif = Image.Exif()
-    exif[0x0112] = 6  # the image is shown turned, as 60x80
+    exif[0x0112] = orientation
     Image.new("RGB", (80, 60)).save(image, exif=exif)
-    for size in ((80, 60), (41, 30)):
-        Image.new("I;16", size).save(depth)
-        assert len(read_maps(image.parent, depth.parent)) == 1
-    Image.new("I;16", (60, 80)).save(depth)
-    message = f"{depth}: 60x80 .* {image}, 80x60 .EXIF orientation 6"
-    with pytest.raises(ValueError, match=message):
-        read_maps(image.parent, depth.parent)
+    values = 1000 + np.arange(np.prod(map_size), dtype=np.uint16).reshape(map_size[::-1])
+    Image.fromarray(values).save(depth)
+    return image.parent, depth.parent
+
+
+@pytest.mark.parametrize(
+    ("orientation", "map_size", "is_upright"),
+    [(6, (80, 60), False), (6, (41, 30), False), (6, (60, 80), True), (1, (80, 60), True)],
+    ids=["stored", "smaller", "upright", "not_turned"],
+)
+def test_a_map_fits_the_stored_or_the_upright_pixels(tmp_path, orientation, map_size, is_upright):
+    (known,) = read_maps(*save_pair(tmp_path, orientation, map_size))
+    assert known.exif == is_upright
+    first = known.depth.argmin()
+    assert known.depth[first] <= 1.1  # metres
+    assert known.y[first] < 0.1
+
+
+@pytest.mark.parametrize(("orientation", "map_size"), [(6, (70, 70)), (1, (60, 80)), (3, (80, 60))])
+def test_a_map_that_may_not_fit_its_photo_is_refused(tmp_path, orientation, map_size):
+    images, depth = save_pair(tmp_path, orientation, map_size)
+    with pytest.raises(ValueError, match=f"{depth / 'a.png'}: .*{images / 'a.jpg'}"):
+        read_maps(images, depth)
+
+
+@pytest.mark.parametrize("space", ["inverse_depth", "depth"])
+def test_metres_stay_within_their_limits(space):
+    """Pixels at the limits would otherwise be points or not by the rounding of a reciprocal."""
+    extremes = torch.tensor([-1.0, 1e9])
+    for limit in np.linspace(3, 900, 200).astype(np.float32):
+        limits = {"min_depth": float(limit) / 50, "max_depth": float(limit)}
+        metres = Calibration(1.0, space=space, **limits).to_metres(extremes).numpy()
+        assert np.float32(limits["min_depth"]) <= metres.min()
+        assert metres.max() <= limit
+        np.testing.assert_allclose(np.sort(metres), [*limits.values()], rtol=1e-6)
 
 
 def table_beside_images(folder, maps, **options):
