@@ -12,6 +12,7 @@ from tiny import call, small_model
 
 import dpt
 from dpt.data.formats import raster
+from dpt.data.formats.io import image_of_bands, read_image
 from dpt.data.formats.part import FilePart
 from dpt.evaluation.predictions import recorded_files
 from dpt.geometry import Camera
@@ -102,6 +103,50 @@ def test_rgb_with_alpha_and_nodata(tmp_path):
     labels, _, _ = predict(path, tmp_path, dpt.Predictor(PixelRuntime(preprocessing)))
     assert (labels[:5] == 255).all()
     assert np.array_equal(labels[5:], rgba[5:, :, :2].argmax(axis=2))
+
+
+def of_palette(grey):
+    picture = Image.fromarray(grey % 4)
+    picture.putpalette([255, 0, 0, 0, 255, 0, 0, 0, 255, 200, 100, 50])
+    return picture
+
+
+@pytest.mark.parametrize("suffix", ["tif", "png"])
+@pytest.mark.parametrize(
+    "picture_of",
+    [
+        of_palette,
+        lambda grey: Image.fromarray(grey > 99),
+        lambda grey: Image.fromarray(np.dstack([grey] * 2)),
+        lambda grey: Image.fromarray(np.dstack([grey, 255 - grey, grey // 2, grey])),
+    ],
+    ids=["palette", "bits", "grey_alpha", "alpha"],
+)
+def test_windows_see_the_colors_of_a_picture(tmp_path, picture_of, suffix):
+    path = tmp_path / f"a.{suffix}"
+    picture_of(np.random.default_rng(0).integers(0, 256, (9, 13)).astype(np.uint8)).save(path)
+    assert np.array_equal(shown_by_windows(path), read_image(path))
+
+
+def test_windows_see_white_that_is_zero(tmp_path):
+    grey = np.random.default_rng(0).integers(0, 256, (9, 13)).astype(np.uint8)
+    Image.fromarray(grey).save(tmp_path / "a.tif", tiffinfo={262: 0})
+    assert np.array_equal(shown_by_windows(tmp_path / "a.tif"), np.dstack([grey] * 3))
+
+
+def shown_by_windows(path):
+    with raster.open_raster(path, FilePart()) as source:
+        height, width = source.size
+        return image_of_bands(source.read(slice(0, height), slice(0, width)), source.part)
+
+
+def test_a_turned_tiff_file_is_not_predicted_lying_on_its_side(tmp_path):
+    Image.new("RGB", (13, 9)).save(tmp_path / "a.tif", tiffinfo={274: 6})
+    with (
+        pytest.raises(ValueError, match=r"a\.tif: is stored turned"),
+        raster.open_raster(tmp_path / "a.tif", FilePart()),
+    ):
+        pass
 
 
 def test_raster_of_one_tile_equals_the_predictor(tmp_path):

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from dpt.data.formats.bands import Bands
+from dpt.data.formats.io import over_white
 from dpt.data.formats.part import FilePart
 from dpt.data.formats.pictures import has_too_many_pixels, tiff_header
 from dpt.files import MAX_BYTES, MAX_PIXELS, DataError, decoding, open_file, require
@@ -51,10 +52,17 @@ class Raster:
     def __init__(self, path: Path, part: FilePart, source: Any) -> None:
         self.path, self.part, self._source = path, part, source
         self.size: tuple[int, int] = source.height, source.width
-        alpha = _rasterio(path).enums.ColorInterp.alpha
+        self._alpha: int | None = None  # index of the band, of a picture of 8 bits
+        self._table: np.ndarray | None = None
         if part.bands is None:  # RGB, as other pictures
-            pairs = zip(source.indexes, source.colorinterp, strict=True)
-            self._indexes = [index for index, meaning in pairs if meaning != alpha]
+            meanings = _rasterio(path).enums.ColorInterp
+            by_index = dict(zip(source.indexes, source.colorinterp, strict=True))
+            self._indexes = [i for i, meaning in by_index.items() if meaning != meanings.alpha]
+            if {*source.dtypes} == {"uint8"}:
+                alphas = (i for i, meaning in by_index.items() if meaning == meanings.alpha)
+                self._alpha = next(alphas, None)
+                is_palette = by_index[self._indexes[0]] == meanings.palette
+                self._table = _table_of(source, self._indexes[0], is_palette=is_palette)
         elif part.bands == "all":
             self._indexes = [*source.indexes]
         else:
@@ -72,8 +80,22 @@ class Raster:
             values = np.moveaxis(self._source.read(self._indexes, window=window), 0, -1)
             if self.part.bands is None:  # alpha counts, too
                 masks = self._source.read_masks(self._indexes, window=window)
-                return Bands(self.path, values, np.moveaxis(masks == 0, 0, -1))
+                missing = np.moveaxis(masks == 0, 0, -1)
+                rgba = self._rgba(values, window)
+                if rgba is None:
+                    return Bands(self.path, values, missing)
+                is_clear = missing.all(axis=2, keepdims=True) | (rgba[..., 3:] == 0)
+                return Bands(self.path, over_white(rgba), np.repeat(is_clear, 3, axis=2))
         return Bands(self.path, values, np.isin(values, [*self._nodata]))
+
+    def _rgba(self, values: np.ndarray, window: tuple[tuple[int, int], ...]) -> np.ndarray | None:
+        """Returns the colours (h, w, 4) of ``values``; None if they are opaque colours already."""
+        if self._table is not None and values.shape[2] == 1:
+            return self._table[values[..., 0]]
+        if self._alpha is None or values.shape[2] not in (1, 3):
+            return None
+        rgb = np.repeat(values, 3 // values.shape[2], axis=2)
+        return np.dstack([rgb, self._source.read(self._alpha, window=window)])
 
     @contextmanager
     def writing(
@@ -118,6 +140,17 @@ class RasterWriter:
         self._target.write_colormap(1, colors)
 
 
+def _table_of(source: Any, index: int, *, is_palette: bool) -> np.ndarray | None:
+    """Returns the colour of each value of a band, RGBA (256, 4), if it holds indices of a palette,
+    as GDAL also reads white that is 0, or grey of fewer than 8 bits; None otherwise."""
+    if is_palette:
+        colors = source.colormap(index)
+        return np.array([colors.get(k, (0, 0, 0, 255)) for k in range(256)], np.uint8)
+    bits = int(source.tags(index, ns="IMAGE_STRUCTURE").get("NBITS", 8))
+    grey = np.minimum(np.arange(256) * 255 // (2**bits - 1), 255).astype(np.uint8)
+    return None if bits == 8 else np.dstack([grey, grey, grey, np.full_like(grey, 255)])[0]
+
+
 def _rasterio(path: Path) -> Any:
     return require("rasterio", f"{path}: reading it window by window", extra="geo")
 
@@ -132,7 +165,11 @@ def open_raster(path: Path, part: FilePart) -> Iterator[Raster]:
         with decoding(path, f"a {driver} file"):
             source = library.open(path, driver=driver)
         with source:
-            if driver == "JPEG" and source.tags().get("EXIF_Orientation", "1") != "1":
+            header = tiff_header(path)
+            is_turned = source.tags().get("EXIF_Orientation", "1") != "1"
+            if header is not None and not header.is_georeferenced:
+                is_turned = is_turned or header.orientation != 1
+            if is_turned:
                 remedy = "save it as it is shown, as a TIFF or PNG file"
-                raise DataError(f"{path}: is stored turned, and too large to be turned: {remedy}")
+                raise DataError(f"{path}: is stored turned, and windows are not turned: {remedy}")
             yield Raster(path, part, source)
