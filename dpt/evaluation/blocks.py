@@ -13,6 +13,8 @@ from dpt.metrics.intervals import MOST_LEFT_OUT
 
 IMAGES = "image"
 FOLDERS = "folder"
+MATCHES = "block"
+"""The kind of blocks by a regular expression."""
 
 
 class Blocks(NamedTuple):
@@ -68,7 +70,7 @@ def blocks_of(dataset: Dataset, rule: str | None) -> Blocks:
     if not any(matches):
         raise ValueError(f"blocks={rule}: matches no image's name, such as {names[0]}")
     keys = [match[0] if match else name for match, name in zip(matches, names, strict=True)]
-    return Blocks.of(FOLDERS if rule == FOLDERS else "block", keys)
+    return Blocks.of(FOLDERS if rule == FOLDERS else MATCHES, keys)
 
 
 def _natural_blocks(dataset: Dataset, names: Sequence[str]) -> Blocks:

@@ -1,6 +1,7 @@
 """``dpt compare``: whether one evaluation is better than another of the same images."""
 
 import csv
+import io
 import logging
 import os
 import tempfile
@@ -16,6 +17,7 @@ from dpt import html
 from dpt.config.data import LOADER_KEYS, make_dataset
 from dpt.config.objects import check_arguments
 from dpt.config.resumed_config import refuse_foreign, run_in
+from dpt.evaluation.blocks import MATCHES
 from dpt.evaluation.passes import score_checkpoint, score_files
 from dpt.evaluation.report import LEFT_OUT_FILE, write_csv
 from dpt.evaluation.scoring import PanelPicture
@@ -105,6 +107,13 @@ class Evaluated:
         """Names of the scores that are better if lower."""
         return str(self.facts.get("lower_is_better")).split(", ")
 
+    @property
+    def block_rule(self) -> str:
+        """What makes images one block: a kind of blocks, or the regular expression of ``blocks``
+        (that of ``data.group_by`` is compared with the data)."""
+        kind = str(self.facts.get("blocks_kind"))
+        return str(self.config.get("blocks")) if kind == MATCHES else kind
+
     def by_short_name(self) -> dict[str, dict[str, float]]:
         """Returns the scores of images by their names below the folder that all share."""
         start = os.path.commonprefix([*self.images]).rfind("/") + 1  # noqa: RUF071, whole folders
@@ -114,7 +123,8 @@ class Evaluated:
 def _read_table(path: Path) -> dict[str, dict[str, float]]:
     """Returns the numbers of each row of a CSV file by its first cell; NaN where it is empty."""
     with decoding(path, "a table of dpt evaluate"):
-        header, *rows = csv.reader(read_text(path).splitlines())
+        # splitlines would also end a line at characters that names hold
+        header, *rows = csv.reader(io.StringIO(read_text(path), newline=""))
         return {
             name: {k: float(v or "nan") for k, v in zip(header[1:], cells, strict=True)}
             for name, *cells in rows
@@ -130,9 +140,15 @@ def require_comparable(a: Evaluated, b: Evaluated) -> None:
         if key not in _VIEWS or (key in a.facts and key in b.facts):
             pairs.append((key.replace("/", "."), a.facts.get(key), b.facts.get(key)))
     differing = [f"{key} ({one} and {two})" for key, one, two in pairs if one != two]
-    names = sorted(a.by_short_name().keys() ^ b.by_short_name().keys())
-    if names:
-        differing.append(f"images, of which only one has {few(names)}")
+    names = [[*evaluated.by_short_name()] for evaluated in (a, b)]
+    in_one = sorted({*names[0]} ^ {*names[1]})
+    if in_one:
+        differing.append(f"images, of which only one has {few(in_one)}")
+    elif names[0] != names[1]:
+        moved = next(name for name, other in zip(*names, strict=True) if name != other)
+        differing.append(f"the order of the images, first of {moved}")
+    elif a.block_rule != b.block_rule:
+        differing.append(f"blocks ({a.block_rule} and {b.block_rule})")
     elif a.left_out.images.tolist() != b.left_out.images.tolist():
         differing.append(f"blocks ({len(a.blocks)} and {len(b.blocks)})")
     if not {*a.left_out.scores} & {*b.left_out.scores}:

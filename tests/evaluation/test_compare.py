@@ -127,13 +127,46 @@ def test_other_data_splits_and_protocols_are_refused(scored, a, scenes, refused,
     others = {
         "protocol.max_depth (20.0 and 5.0)": ("protocol=depth", "protocol.max_depth=5"),
         "data.max_depth (20 and 7)": ("data.max_depth=7",),
-        "blocks (3 and 40)": ("blocks=image",),
+        "blocks (sequence and image)": ("blocks=image",),
     }
     for says, overrides in others.items():
         message = refused(call, "compare", a, scored(errors, *overrides), "--out", tmp_path / "x")
         assert says in message
         assert str(a) in message
     assert not (tmp_path / "x").exists()
+
+
+@pytest.fixture
+def few_scored(score_files, tmp_path):
+    """few_scored(out, *overrides): an evaluation of four images, which a line separator and a line
+    feed in their names must not divide."""
+    names = [f"{side}{number}\u2028x\ny" for side in "lr" for number in "01"]
+    for k, name in enumerate(names):
+        photo = np.full((*SIZE, 3), 9 * k, np.uint8)
+        save_picture(tmp_path / f"data/images/val/{name}.png", photo)
+        for path, factor in (("data/depth/val", 1), ("predictions", 1.1 + k)):
+            (tmp_path / path).mkdir(parents=True, exist_ok=True)
+            np.save(tmp_path / path / f"{name}.npy", np.float32(factor * depth_of("a_000")))
+    options = {"root": tmp_path / "data", "depth": "depth", "max_depth": 20, "depth_scale": 1}
+    data = ("data=folder", *(f"data.{key}={value}" for key, value in options.items()))
+
+    def run(out, *overrides):
+        return score_files(tmp_path / out, tmp_path / "predictions", *overrides, data=data)
+
+    return run
+
+
+def test_blocks_of_equal_sizes_by_other_rules_are_refused(few_scored, refused, tmp_path):
+    one = few_scored("one", r"blocks='[lr](?=\d)'")
+    two = few_scored("two", r"blocks='(?<=[lr])\d'")
+    assert "blocks" in refused(call, "compare", one, two, "--out", tmp_path / "x")
+
+
+def test_names_with_line_separators_are_compared(few_scored, tmp_path):
+    one = few_scored("one")
+    assert compared(one, one, tmp_path / "out")["images"] == 4
+    with (tmp_path / "out/per_image.csv").open(newline="") as file:
+        assert next(csv.DictReader(file))["name"][-10:] == "l0\u2028x\ny.png"
 
 
 def test_one_block_leaves_it_open(scored, tmp_path, capsys):
