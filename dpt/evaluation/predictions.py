@@ -81,8 +81,8 @@ class PredictionFolder:
 
     A file belongs to the sample whose name ends with the file's path in ``folder``, without
     suffixes: ``7.npy`` or ``val/b/7.npy`` to ``images/val/b/7.png``. Where several samples are
-    called ``7``, their folders are needed too. A sample inside a larger file, ``nyu.mat#12``, has a
-    file of that number: ``12.png``, ``0012.png``.
+    called ``7``, their folders are needed too, below the one that all samples share. A sample
+    inside a larger file, ``nyu.mat#12``, has a file of that number: ``12.png``, ``0012.png``.
 
     Args:
         names: of the samples, usually the paths of their images.
@@ -116,14 +116,13 @@ class PredictionFolder:
         self.count = 1  # the fewest components by which the samples differ
         while len({components[-self.count :] for components in samples}) < len(set(samples)):
             self.count += 1
-        self.files = [
-            [
-                file
-                for n in range(self.count, len(components) + 1)
-                for file in files.get(components[-n:], ())
-            ]
-            for components in samples
-        ]
+        shared = len(os.path.commonprefix(samples))  # noqa: RUF071, of tuples
+        self.files: list[list[PredictedFile]] = []
+        for components in samples:
+            # the path below the folder that all share is enough, such as 7 beside b/7
+            fewest = max(1, min(self.count, len(components) - shared))
+            lengths = range(fewest, len(components) + 1)
+            self.files.append([f for n in lengths for f in files.get(components[-n:], ())])
 
     def __getitem__(self, index: int) -> PredictedFile:
         """Returns the only file of a sample; DataError without one or with several."""

@@ -28,6 +28,7 @@ def prediction_folder(root, names, samples):
         (["a/1.npy", "b/1.npy", "train/a/1.npy"], VAL),
         (["val/a/1.npy", "val/b/1.npy", "train/a/1.npy"], VAL),
         (["images/val/a/1.npy", "images/val/b/1.npy", "train/a/1.npy"], VAL),
+        (["1.npy", "b/1.npy"], ["val/1.png", "val/b/1.png"]),
         (["a_1.npy", "b_1.png.npy"], ["val/a/a_1.png", "val/b/b_1.png"]),
         (["a\u0308/o\u0308.npy"], ["\u00e4/\u00f6.png"]),  # another form in Unicode
         (["0012.npy", "7.npy"], ["nyu.mat#12", "nyu.mat#7"]),
