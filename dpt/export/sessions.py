@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -61,6 +61,8 @@ class OpenVinoSession:
         core = openvino.Core()
         try:
             model = core.read_model(path)
+            if bf16:
+                _end_in_fp32(model)
             compiled = core.compile_model(model, "CPU", settings)
         except Exception as error:  # openvino's own types
             fault = f"{path.name}: OpenVINO refuses the file ({reason(error)})"
@@ -77,6 +79,25 @@ class OpenVinoSession:
         values = self._request.infer([images.contiguous().numpy()]).values()
         pairs = zip(self._names, values, strict=True)
         return {name: torch.from_numpy(value) for name, value in pairs}
+
+
+def _end_in_fp32(model: Any) -> None:
+    """Makes OpenVINO's bf16 leave the outputs of layers in fp32 that an exponential or a quotient
+    turns into depth.
+
+    OpenVINO rounds the output of a layer to bf16 unless it joins the next operation to the layer.
+    These it cannot join, and depth would have steps of 0.4 %. Limits that change no value it can.
+    """
+    opset = require("openvino.opset13", "precision=bf16", extra="openvino")
+    largest = torch.finfo(torch.float32).max
+    for node in model.get_ops():
+        kind = node.get_type_name()
+        if kind in ("Exp", "Einsum"):  # depth of the activation exp, and of bins
+            layer = node.input_value(0) if kind == "Exp" else node.output(0)
+            followers = layer.get_target_inputs()
+            limited = opset.clamp(layer, -largest, largest).output(0)
+            for follower in followers:
+                follower.replace_source_output(limited)
 
 
 def run_of(path: Path) -> Run:

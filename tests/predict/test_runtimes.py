@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from photos import TINY, photo_of, save_photo, tiny
+from tiny import random_norms
 
 import dpt
 from dpt.export import export
@@ -75,6 +76,23 @@ def test_openvino_in_bf16_is_close(model):
     expected = make_runtime(None, model).tensors(images)["depth"]
     actual = make_runtime("openvino", model, precision="bf16").tensors(images)["depth"]
     assert (actual - expected).abs().max() < 0.05 * expected.abs().max()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "head",
+    [{"activation": "exp"}, {"bins": {"max_depth": 10.0, "count": 64}}],
+    ids=["exp", "bins"],
+)
+def test_depth_of_openvino_in_bf16_has_no_steps(head):
+    pytest.importorskip("openvino")
+    model = random_norms(tiny({"depth": {"kind": "metric"} | head}))
+    photo = torch.from_numpy(photo_of(96, 128)).permute(2, 0, 1)[None]
+    images = model.preprocessing.normalize(photo)
+    expected = make_runtime(None, model).tensors(images)["depth"]
+    actual = make_runtime("openvino", model, precision="bf16").tensors(images)["depth"]
+    torch.testing.assert_close(actual, expected, atol=0, rtol=2e-3)
+    assert len(actual.unique()) > 1000  # with steps they are below 20
 
 
 @pytest.mark.slow
