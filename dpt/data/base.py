@@ -114,6 +114,10 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
         """
         return self[index].get("name", f"sample {index}")
 
+    def annotation_id(self, index: int) -> int | str | None:
+        """Returns the id of a sample's image in ``annotation_file``; None if it has none."""
+        return None
+
     def files(self, index: int) -> Files | None:
         """Returns the files of a sample; None if unknown or if one file holds several samples."""
         return None

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -84,12 +84,7 @@ class CocoPredictions(ABC):
         self.outputs = {
             self.head: OutputSpec(self.head, "masks", things=dataset.info.things),
         }
-        id_of_name = {PurePath(name).parts: i for i, name in truth.image_names.items()}
-        self.image_ids: list[CocoId | None] = []  # of the samples
-        for index in range(len(dataset)):
-            parts = PurePath(dataset.name(index)).parts
-            ids = [id_of_name.get(parts[start:]) for start in range(len(parts))]
-            self.image_ids.append(next((i for i in ids if i is not None), None))
+        self.image_ids = [dataset.annotation_id(index) for index in range(len(dataset))]
         self.rows: dict[int | str, list[Row]] = {}
         for row in rows:
             self.rows.setdefault(row.image_id, []).append(row)

@@ -72,6 +72,22 @@ def test_instances_score_as_by_pycocotools(score_coco, truth, metrics, tmp_path,
         assert values["images"] == 5
 
 
+def test_results_are_of_images_that_have_moved(score_files, truth, metrics, tmp_path):
+    """Labels that name folders of another machine, as data=folder reads them."""
+    shutil.copytree(truth / "instances", tmp_path / "data")
+    path = tmp_path / "data/annotations/instances_val.json"
+    content = json.loads(path.read_text())
+    for row in content["images"][1:]:
+        row["file_name"] = f"elsewhere/{row['file_name'].upper()}"
+    path.write_text(json.dumps(content))
+    results = [{**row, "score": 1.0} for row in content["annotations"]]
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    options = (f"data.root={tmp_path}/data", "data.annotations=coco")
+    data = ("data=folder", *options, "data.annotation_files=annotations/instances_%split.json")
+    values = metrics(score_files(tmp_path / "scores", tmp_path / "results.json", data=data))
+    assert values["val/ap"] == 1
+
+
 def test_panoptic_files_score_as_codes(score_coco, truth, metrics, tmp_path):
     """As panoptic_npy of the same segments."""
     source = truth / "panoptic/annotations"

@@ -108,6 +108,7 @@ class AnnotatedImage:
     """
 
     image: Path
+    id: int | str | None = None  # by which COCO's results name it
     size: tuple[int, int] | None = None  # (H, W), if the format states it
     objects: Sequence[Annotation] = ()
     split: str = ""  # train, val or test, if the format states it

@@ -236,9 +236,13 @@ class CocoFile:
                 for segment in segments
             ]
             kind = AnnotatedImage if map_file is None else PanopticImage
-            size = (row.height, row.width)
             image = kind(
-                image=paths[row.id], size=size, objects=objects, split=split, map_file=map_file
+                image=paths[row.id],
+                id=row.id,
+                size=(row.height, row.width),
+                objects=objects,
+                split=split,
+                map_file=map_file,
             )
             images.append(image)
         if left_out and not any(image.objects for image in images):

@@ -278,6 +278,10 @@ class AnnotatedDataset(FileDataset):
         self.objects_fault, self.notes = labels.fault, annotations.notes
         return labels
 
+    def annotation_id(self, index: int) -> int | str | None:
+        image: AnnotatedImage | None = self._files[index].extra
+        return None if image is None else image.id
+
     def adopt_classes(self, names: Sequence[str]) -> None:
         if self.object_labels is not None and self.label_rule is not None:
             self.object_labels.adopt(names)
