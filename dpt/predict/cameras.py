@@ -1,6 +1,7 @@
 """Which camera an image to be predicted has: stated, of its EXIF tags, predicted or guessed."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -31,6 +32,17 @@ class KnownCamera(NamedTuple):
         """What records hold."""
         size = [*self.camera.size]
         return {"camera": {"K": self.camera.K.tolist(), "size": size, "source": self.source}}
+
+
+@dataclass(frozen=True)
+class FrameCamera:
+    """The camera that ``stated`` gives to the frames of a video, by the video's name."""
+
+    stated: CameraSource
+    video: Path
+
+    def camera(self, image: str | Path, size: tuple[int, int]) -> Camera:
+        return self.stated.camera(self.video, size)
 
 
 def known_camera(

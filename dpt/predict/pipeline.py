@@ -17,7 +17,7 @@ from dpt.data.formats import raster
 from dpt.data.formats.cameras import CameraSource
 from dpt.data.formats.pictures import read_size
 from dpt.data.formats.video import VideoReader, VideoWriter
-from dpt.predict.cameras import known_camera
+from dpt.predict.cameras import FrameCamera, known_camera
 from dpt.predict.folder import OutputFolder
 from dpt.predict.inputs import InputFile, part_of
 from dpt.predict.painting import Style, paint_with_legend
@@ -172,7 +172,8 @@ class Pipeline:
                 for product, writer in writers.items():
                     writer.write(paint_with_legend(product.name, prediction, frame.image, style))
 
-            prepare = partial(self.predictor.prepare, keep_image=True, camera=self.cameras)
+            camera = self.cameras and FrameCamera(self.cameras, input_file.path)
+            prepare = partial(self.predictor.prepare, keep_image=True, camera=camera)
             for _, error in _Stages(self.predictor, prepare, write, workers=1).run(video):
                 if error is not None:
                     raise error

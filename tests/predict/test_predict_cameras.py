@@ -1,6 +1,7 @@
 """The cameras of predicted images: given, by EXIF tags, predicted or guessed; and their records."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -141,12 +142,18 @@ def test_predict_command_takes_one_camera_option(run, folder):
 
 @pytest.mark.parametrize(
     ("options", "unit", "camera"),
-    [((), "relative depth", None), (("--fov", "90"), "metres", (32.0, "given"))],
-    ids=["no camera", "given"],
+    [
+        ((), "relative depth", None),
+        (("--fov", "90"), "metres", (32.0, "given")),
+        (("--intrinsics", "cameras.csv"), "metres", (40.0, "given")),
+    ],
+    ids=["no camera", "given", "row"],
 )
 def test_predict_command_records_camera_and_unit_of_a_video(
-    predict, tmp_path, out, options, unit, camera
+    predict, tmp_path, out, monkeypatch, options, unit, camera
 ):
+    monkeypatch.chdir(tmp_path)
+    Path("cameras.csv").write_text("image,fx,fy,cx,cy\nclip.mp4,40,40,31,23\nother,9,9,31,23\n")
     heads = {"depth": {"kind": "metric", "activation": "exp", "canonical_focal": 300.0}}
     tiny(heads).save_pretrained(tmp_path / "model")
     save_video(tmp_path / "clip.mp4", frames=3)
