@@ -34,6 +34,8 @@ image_height: 48
 camera_matrix: {rows: 3, cols: 3, data: [60.5, 0, 31, 0, 61.5, 23, 0, 0, 1]}
 """
 FILES = {
+    "numpy.txt": "[[60.5  0.   31. ]\n [ 0.   61.5 23. ]\n [ 0.    0.    1. ]]\n",
+    "matlab.txt": "60.5, 0, 31; 0, 61.5, 23; 0, 0, 1",
     "K.txt": "60.5 0 31\n0 61.5 23\n0 0 1\n",
     "comment.txt": "# by hand\n60.5,0,31\n0,61.5,23\n0,0,1\n",
     "homogeneous.txt": "60.5 0 31 0\n0 61.5 23 0\n0 0 1 0\n0 0 0 1\n",
@@ -73,16 +75,23 @@ def test_colmap_camera_of_one_focal_length_has_its_centre_at_half_pixels(tmp_pat
     )
 
 
-def test_camera_file_of_another_size_is_scaled_and_says_so(tmp_path, caplog):
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("ros.yml", ROS),
+        ("kalibr.yaml", "intrinsics: [60.5, 61.5, 31, 23]\nresolution: [64, 48]\n"),
+    ],
+)
+def test_camera_file_of_another_size_is_scaled_and_says_so(tmp_path, caplog, name, text):
     caplog.set_level(logging.INFO, "dpt")
-    file = write(tmp_path, "ros.yml", ROS)
+    file = write(tmp_path, name, text)
     camera = file.camera("photo", (96, 128))
     np.testing.assert_allclose(camera.K, [[121, 0, 62.5], [0, 123, 46.5], [0, 0, 1]])
     point = np.array([0.3, -0.2, 2.0])  # is seen at the same place of either image
     x, y, _ = K @ point / point[2]
     np.testing.assert_allclose((camera.K @ point / 2)[:2], [2 * x + 0.5, 2 * y + 0.5])
     assert "64x48 to 128x96" in caplog.text
-    with pytest.raises(DataError, match=r"ros\.yml: .*64x48.*photo has 64x64"):
+    with pytest.raises(DataError, match=rf"{name}: .*64x48.*photo has 64x64"):
         file.camera("photo", (64, 64))
 
 
@@ -92,6 +101,7 @@ def test_camera_file_of_another_size_is_scaled_and_says_so(tmp_path, caplog):
         ("opencv.yaml", OPENCV + DISTORTION),
         ("cameras.txt", "1 OPENCV 64 48 60.5 61.5 31.5 23.5 0.1 0 0 0\n"),
         ("K.json", json.dumps({"K": ROWS, "distortion": [0.1]})),
+        ("kalibr.yaml", "intrinsics: [60.5, 61.5, 31, 23]\ndistortion_coeffs: [0.1]\n"),
     ],
 )
 def test_camera_file_with_distortion_warns(tmp_path, caplog, name, text):
@@ -122,6 +132,7 @@ def test_camera_file_with_distortion_warns(tmp_path, caplog, name, text):
         ("c.csv", "image,fx,fy,cx,cy\nother,60,60,31,23\n"),
         ("d.csv", "image,fx,fy,cx,cy\nphoto,60,60,31,23\nphoto,61,60,31,23\n"),
         ("cameras.txt", "1 OPENCV_FISHEYE 64 48 60 61 31 23 0 0 0 0\n"),
+        ("ros.yaml", f"{ROS}distortion_model: equidistant\n"),
         ("two/cameras.txt", "1 PINHOLE 64 48 60 61 31 23\n2 PINHOLE 64 48 60 61 31 23\n"),
         ("none.txt", None),
     ],

@@ -23,7 +23,15 @@ log = logging.getLogger("dpt")
 
 _MAX_BYTES = 1 << 26
 _MATRIX_KEYS = ("K", "intrinsics", "intrinsic_matrix", "camera_matrix")
-_DISTORTION_KEYS = ("distortion_coefficients", "distortion", "D")
+_DISTORTION_KEYS = (
+    "distortion_coefficients",
+    "distortion_coeffs",
+    "dist_coeffs",
+    "distortion",
+    "D",
+)
+_MODEL_KEYS = ("camera_model", "distortion_model")
+_FISHEYE = re.compile("fisheye|equidistant|kannala|omni|mei", re.IGNORECASE)
 _SIZE_KEYS = (("height", "width"), ("image_height", "image_width"), ("h", "w"), ("yres", "xres"))
 _COLMAP_LINE = re.compile(r"[0-9]+ [A-Z_]+ [0-9]{1,9} [0-9]{1,9} ")
 _COLMAP_MODELS = {"SIMPLE_PINHOLE": 3, "PINHOLE": 4, "SIMPLE_RADIAL": 3, "RADIAL": 3, "OPENCV": 4}
@@ -109,8 +117,8 @@ class CameraFile:
 
     - Text: the 3×3 numbers of K, or 4×4.
     - JSON and YAML: K, intrinsics, intrinsic_matrix or camera_matrix (a matrix, OpenCV's and ROS'
-      form of one, or [fx, fy, cx, cy]), or fx, fy, cx and cy; with width and height K is scaled to
-      images of another size.
+      form of one, or [fx, fy, cx, cy]), or fx, fy, cx and cy; with width and height, or Kalibr's
+      resolution, K is scaled to images of another size.
     - COLMAP's cameras.txt with one camera, whose size is stated.
     - A CSV table with the columns image, fx, fy, cx, cy. An image is the end of a path, with or
       without suffix.
@@ -166,7 +174,7 @@ def _read_cameras(path: Path, state: int) -> Mapping[str, StatedCamera]:
     lines = [line for line in text.splitlines() if line.strip() and line[0] != "#"]
     if lines and _COLMAP_LINE.match(lines[0]):
         return {"": _of_colmap(lines, path)}
-    return {"": StatedCamera.parse(" ".join(lines).replace(",", " ").split(), path)}
+    return {"": StatedCamera.parse(re.sub(r"[\[\],;]", " ", " ".join(lines)).split(), path)}
 
 
 def _table_rows(path: Path) -> Iterator[tuple[str, StatedCamera]]:
@@ -196,12 +204,16 @@ def _of_mapping(values: Any, path: Path) -> StatedCamera:
     if isinstance(matrix, Mapping):
         values = {**values, **matrix}
         matrix = matrix.get("data") or [matrix.get(key) for key in ("fx", "fy", "cx", "cy")]
+    for key in _MODEL_KEYS:
+        if _FISHEYE.search(str(values.get(key))):
+            raise DataError(f"{path}: {key} {values[key]}: undistort the images")
     for key in _DISTORTION_KEYS:
         held = values.get(key)
         if _numbers(held.get("data", 0) if isinstance(held, Mapping) else held or 0).any():
             _warn_of_distortion(path)
-    for keys in _SIZE_KEYS:
-        sides = _numbers([values[key] for key in keys if key in values])
+    sizes = [[values[key] for key in keys if key in values] for keys in _SIZE_KEYS]
+    resolution = _numbers(values.get("resolution")).tolist()  # width and height
+    for sides in map(_numbers, (*sizes, resolution[::-1])):
         if sides.size == 2 and ((sides >= 1) & (sides < 1e9)).all():
             return StatedCamera.parse(matrix, path, (int(sides[0]), int(sides[1])))
     return StatedCamera.parse(matrix, path)
