@@ -69,6 +69,7 @@ from dpt.predict.folder import OutputFolder
 from dpt.predict.inputs import find_inputs
 from dpt.predict.products import all_products
 from dpt.predict.records import PredictionSettings
+from dpt.predict.store import Store
 from dpt.process import lack_of_memory
 from dpt.training.resume import fault_of
 from dpt.training.task import make_task
@@ -477,8 +478,8 @@ def predictions(folder):
         """Writes as ``dpt predict`` does."""
         sources = find_inputs([root / "photos"], out=root / "out")
         folders = ["labels", "overlay"]
-        options = {"inputs": sources, "overwrite": overwrite, "settings": settings}
-        out = OutputFolder(root / "out", folders=folders, **options)
+        options = {"overwrite": overwrite, "settings": settings}
+        out = OutputFolder(Store(root / "out", sources), folders=folders, **options)
         todo = [source for source in sources if not out.is_done(source, [product])]
         out.start()
         for source in todo:

@@ -109,7 +109,7 @@ def _predict_part(pipeline: Pipeline, inputs: Sequence[InputFile]) -> Failed:
     skipped = f", {count} were done before" if count else ""
     rate = f"{plural(done, 'image')} in {seconds:.1f} s ({done / seconds:.3g} images/s)"
     shard = "" if folder.shard is None else f"shard {folder.shard}: "
-    say(f"{shard}{rate}{skipped}: {folder.path}")
+    say(f"{shard}{rate}{skipped}: {folder.place}")
     return failed
 
 
@@ -135,12 +135,12 @@ def _merge(pipeline: Pipeline, inputs: Sequence[InputFile], arguments: Sequence[
         commands = [f"--shard {number}/{count}" for number in numbers]
         command = shlex.join(["dpt", "predict", *(a for a in arguments if a != "--merge")])
         raise DataError(
-            f"{folder.path}: {len(waiting)} of {len(inputs)} inputs are not finished "
+            f"{folder.place}: {len(waiting)} of {len(inputs)} inputs are not finished "
             f"({few(list(waiting))}): run {command} {few(commands, 8)}"
         )
     folder.start()
     folder.finish(pipeline.products)
-    say(f"{len(inputs) - len(failures)} inputs are complete: {folder.path}")
+    say(f"{len(inputs) - len(failures)} inputs are complete: {folder.place}")
     return [(file.source, error) for file, error in failures.items()]
 
 
@@ -310,6 +310,7 @@ def _make_pipeline(
     from dpt.predict.prediction import depth_unit, first_output
     from dpt.predict.predictor import Predictor
     from dpt.predict.records import PredictionSettings
+    from dpt.predict.store import Store
 
     style = Style(options.colormap)
     cv2.setNumThreads(1)  # the pipeline has threads of its own
@@ -342,8 +343,7 @@ def _make_pipeline(
     folders = products.folders_of(predictor.outputs)
     with _writing(options.out):
         folder = OutputFolder(
-            options.out,
-            inputs=inputs,
+            Store(options.out, inputs),
             settings=settings,
             folders=folders,
             overwrite=options.overwrite,

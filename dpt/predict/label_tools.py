@@ -1,14 +1,13 @@
 """Predicted classes and segments in the formats of label tools, with copies of the images."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from dpt.data.annotations.base import AnnotatedClass, AnnotatedImage, Annotation, Mask
 from dpt.data.annotations.tracing import trace
-from dpt.data.annotations.writers import Entry, Writer, make_writer
+from dpt.data.annotations.writers import Entry, Reader, Writer, make_writer
 from dpt.data.formats.rle import encode_pixels
 from dpt.files import read_bytes
 from dpt.predict.inputs import InputFile
@@ -71,10 +70,14 @@ class LabelFile(_ToolProduct):
         entry = Entry(name=source.name, image=record, size=(height, width))
         return self.writer.encode(entry)[self.position]
 
-    def common_files(self, root: Path, names: Sequence[str]) -> dict[str, bytes]:
+    def common_files(self, read: Reader, names: Sequence[str]) -> dict[str, bytes]:
         if self.position:
             return {}
-        files = self.writer.common_files(root / self.folder, {"": names})
+
+        def read_below(paths: Sequence[str]) -> Iterable[bytes]:
+            return read([f"{self.folder}/{path}" for path in paths])
+
+        files = self.writer.common_files(read_below, {"": names})
         return {f"{self.folder}/{path}": content for path, content in files.items()}
 
 

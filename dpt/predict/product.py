@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
+from dpt.data.annotations.writers import Reader
 from dpt.predict.inputs import InputFile
 from dpt.predict.painting import Style, paint_with_legend
 from dpt.predict.prediction import Prediction
@@ -50,10 +50,11 @@ class Product:
             return encode_png(paint_with_legend(self.name, prediction, image, style))
         return self.encoder(self.name, prediction)
 
-    def common_files(self, root: Path, names: Sequence[str]) -> dict[str, bytes]:
-        """Returns files for all inputs by their paths in the output folder, which is ``root``.
+    def common_files(self, read: Reader, names: Sequence[str]) -> dict[str, bytes]:
+        """Returns files for all inputs by their paths in the output folder.
 
         Args:
+            read: returns the contents of files of the output folder by their paths.
             names: of the finished inputs with a file of this kind.
         """
         return {}

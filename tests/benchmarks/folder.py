@@ -31,6 +31,7 @@ from dpt.predict.predictor import Predictor, PreparedImage
 from dpt.predict.product import Product
 from dpt.predict.products import facts_of, folders_of, products_of
 from dpt.predict.records import PredictionSettings
+from dpt.predict.store import Store
 
 
 def make_pipeline(
@@ -39,7 +40,7 @@ def make_pipeline(
     """Returns what ``dpt predict`` makes, with as many workers."""
     settings = PredictionSettings(weights="benchmark")
     folders = folders_of(predictor.outputs)
-    folder = OutputFolder(out, inputs=inputs, settings=settings, folders=folders)
+    folder = OutputFolder(Store(out, inputs), settings=settings, folders=folders)
     products = products_of(formats, predictor.outputs)
     return Pipeline(predictor, folder, products, Style(), workers=min(4, torch.get_num_threads()))
 

@@ -3,7 +3,7 @@
 import os
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from dpt.data.base import Dataset
 from dpt.data.formats.pictures import exif_orientation, read_size
 from dpt.data.formats.rle import Rle, encode_pixels
 from dpt.data.resize import resize_map
-from dpt.files import DataError, few, plural
+from dpt.files import DataError, few, plural, read_bytes
 from dpt.types import IGNORE_INDEX, Sample
 
 
@@ -119,10 +119,14 @@ class Conversion:
 
     def finish(self) -> None:
         """Writes the files for all images."""
-        for path, content in self.writer.common_files(self.out, self.names).items():
+        files = self.writer.common_files(self._read, self.names)
+        for path, content in files.items():
             write_bytes(self.out / path, content)
         if self.writer.scratch:
             shutil.rmtree(self.out / self.writer.scratch)
+
+    def _read(self, paths: Sequence[str]) -> Iterator[bytes]:
+        return (read_bytes(self.out / path) for path in paths)
 
     def report(self) -> list[str]:
         """Returns a line for each thing that the format does not hold, and one for the result."""

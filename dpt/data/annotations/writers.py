@@ -3,10 +3,9 @@
 import io
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -18,9 +17,12 @@ from dpt.data.annotations.base import AnnotatedClass, AnnotatedImage
 from dpt.data.annotations.maps import maps_of
 from dpt.data.annotations.tracing import one_ring, trace_code
 from dpt.data.formats.rle import Rle, areas_of
-from dpt.files import DataError, parse_json, read_bytes
+from dpt.files import DataError, parse_json
 from dpt.types import IGNORE_INDEX
 from dpt.validation import Plain
+
+Reader = Callable[[Sequence[str]], Iterable[bytes]]
+"""Returns the contents of files of the written folder by their paths."""
 
 _VOID = (224, 224, 192)  # colour of unlabelled pixels in VOC's pictures
 _DEFAULT = "default"  # what CVAT calls the split of images without one
@@ -78,11 +80,11 @@ class Writer(ABC):
     def encode(self, entry: Entry) -> tuple[bytes, ...]:
         """Returns the content of the label files of an image."""
 
-    def common_files(self, root: Path, names: Mapping[str, Sequence[str]]) -> dict[str, bytes]:
+    def common_files(self, read: Reader, names: Mapping[str, Sequence[str]]) -> dict[str, bytes]:
         """Returns the files for all images by their paths.
 
         Args:
-            root: the folder that holds the label files.
+            read: returns the contents of label files.
             names: of the images of each split.
         """
         return {self.class_list: _lines(row.name for row in self.classes)}
@@ -116,7 +118,7 @@ class CocoWriter(Writer):
             rows.append(row if item.score is None else row | {"score": item.score})
         return (json.dumps({"image": image, "annotations": rows}).encode(),)
 
-    def common_files(self, root: Path, names: Mapping[str, Sequence[str]]) -> dict[str, bytes]:
+    def common_files(self, read: Reader, names: Mapping[str, Sequence[str]]) -> dict[str, bytes]:
         categories = [
             {"id": k, "name": row.name, "supercategory": "", "isthing": int(row.is_thing)}
             | {"color": row.color}
@@ -126,9 +128,9 @@ class CocoWriter(Writer):
         for split in names:
             images: list[Plain] = []
             annotations: list[Plain] = []
-            for name in names[split]:
-                path = root / self.label_paths(name, split)[0]
-                part = parse_json(read_bytes(path), path)
+            paths = [self.label_paths(name, split)[0] for name in names[split]]
+            for path, text in zip(paths, read(paths), strict=True):
+                part = parse_json(text, path)
                 images.append({"id": 1 + len(images), **part["image"]})
                 for row in part["annotations"]:
                     number = 1 + len(annotations)
@@ -161,7 +163,7 @@ class YoloWriter(Writer):
             lines.append(f"{self.class_ids[item.class_name]} {numbers}\n")
         return ("".join(lines).encode(),)
 
-    def common_files(self, root: Path, names: Mapping[str, Sequence[str]]) -> dict[str, bytes]:
+    def common_files(self, read: Reader, names: Mapping[str, Sequence[str]]) -> dict[str, bytes]:
         content: Plain = {split or "train": f"images/{split}".rstrip("/") for split in names}
         content["names"] = {k: row.name for k, row in enumerate(self.classes)}
         text = yaml.safe_dump(content, allow_unicode=True, sort_keys=False)
@@ -234,7 +236,7 @@ class VocWriter(FolderWriter):
         pictures = _picture(labels, colors), _picture(numbers.astype(np.uint8), _VOC_COLORS)
         return pictures[: len(self.label_files)]
 
-    def common_files(self, root: Path, names: Mapping[str, Sequence[str]]) -> dict[str, bytes]:
+    def common_files(self, read: Reader, names: Mapping[str, Sequence[str]]) -> dict[str, bytes]:
         rows = [f"{row.name}:{','.join(map(str, row.color))}::" for row in self.classes]
         lists = {
             f"ImageSets/Segmentation/{split or _DEFAULT}.txt": _lines(names[split])
