@@ -18,10 +18,10 @@ from dpt.data import Dataset
 from dpt.evaluation.baselines import named, trivial_scores
 from dpt.evaluation.blocks import blocks_of
 from dpt.evaluation.parts import (
-    PART_FILE,
     Part,
     add_parts,
     find_parts,
+    holds_part,
     require_same_images,
     write_part,
 )
@@ -73,7 +73,7 @@ def evaluate(cfg: PlainMapping) -> dict[str, float]:
     cfg = {**cfg, "data": cfg["data"] if parts else data_of_evaluation(cfg)}
     L.seed_everything(validate(Seed, cfg["seed"], "seed"), verbose=False)
     protocol = Protocol(**check_arguments(Protocol, cfg["protocol"], "protocol"))
-    is_repeated = shard is not None and (Path(cfg["run_dir"]) / PART_FILE).exists()
+    is_repeated = shard is not None and holds_part(Path(cfg["run_dir"]), shard)
     if is_first_rank() and not is_repeated:
         written = ("per_image.csv", LEFT_OUT_FILE, "confusion.csv", "panels")
         require_free(Path(cfg["run_dir"]), "evaluation.html", written)

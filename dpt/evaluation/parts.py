@@ -127,6 +127,15 @@ def write_part(folder: Path, scorer: Scorer, shard: Shard) -> Path:
     return folder / PART_FILE
 
 
+def holds_part(folder: Path, shard: Shard) -> bool:
+    """Returns whether a folder holds this part, which may be damaged, to be scored again."""
+    file = folder / PART_FILE
+    try:
+        return file.is_file() and Part.read(file).shard == shard
+    except DataError:
+        return True
+
+
 def find_parts(folder: Path) -> list[Part]:
     """Returns the parts in the sub-folders of ``folder``.
 

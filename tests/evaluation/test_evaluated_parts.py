@@ -73,7 +73,9 @@ def test_merge_names_the_setting_that_differs(some_parts, evaluate, checkpoint, 
     assert "image_size" in said
 
 
-def test_finished_part_is_scored_again(some_parts, evaluate, checkpoint):
+def test_finished_part_is_scored_again(some_parts, evaluate, checkpoint, refused):
+    folder = some_parts / "2"
+    assert str(folder) in refused(evaluate, folder, checkpoint, "shard=1/2")  # is another one
     file = some_parts / "2/part.safetensors"
     before = file.read_bytes()
     file.write_bytes(before[:-100])
