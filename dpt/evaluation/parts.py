@@ -104,6 +104,11 @@ class Part:
         return cls(file.parent, shard, facts)
 
 
+def _unicode(name: str) -> str:
+    """Returns a name of a file for JSON, with escapes in place of bytes that are not UTF-8."""
+    return name.encode(errors="backslashreplace").decode()
+
+
 def write_part(folder: Path, scorer: Scorer, shard: Shard) -> Path:
     """Writes the scores of one part; returns the file."""
     indices = sorted(scorer.images)
@@ -116,8 +121,13 @@ def write_part(folder: Path, scorer: Scorer, shard: Shard) -> Path:
     tensors |= {f"worst/{k}": picture.rgb for k, (_, picture) in enumerate(ranked)}
     facts = PartFacts(
         shard=str(shard),
-        images=[PartImage(k, i.name, i.is_finite) for k, i in zip(indices, images, strict=True)],
-        worst=[WorstPicture(key, picture.caption, picture.rank) for key, picture in ranked],
+        images=[
+            PartImage(index, _unicode(image.name), image.is_finite)
+            for index, image in zip(indices, images, strict=True)
+        ],
+        worst=[
+            WorstPicture(key, _unicode(picture.caption), picture.rank) for key, picture in ranked
+        ],
         notes=scorer.notes,
     )
     contiguous = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
@@ -181,7 +191,7 @@ def require_same_images(
     """
     left_out: list[str] = []
     for part in parts:
-        names = {index: dataset.name(index) for index in indices_of(part.shard)}
+        names = {index: _unicode(dataset.name(index)) for index in indices_of(part.shard)}
         scored = {image.index: image.name for image in part.facts.images}
         differing = [
             name

@@ -1,5 +1,6 @@
 """dpt evaluate in parts: what merging gives, and parts that do not belong together."""
 
+import os
 import shutil
 
 import numpy as np
@@ -85,8 +86,11 @@ def test_finished_part_is_scored_again(some_parts, evaluate, checkpoint, refused
 
 @pytest.fixture
 def photos(dense_folder, dense_data, tmp_path):
-    """A copy of the folder of photos, and the overrides that choose it."""
+    """A copy of the folder of photos, one with a name that is not UTF-8, and the overrides that
+    choose it."""
     root = shutil.copytree(dense_folder, tmp_path / "photos")
+    for file in [*root.rglob("val/2.png")]:
+        os.rename(file, os.fsencode(file.parent) + b"/2\xe9.png")
     options = [option.replace(str(dense_folder), str(root)) for option in dense_data]
     return root, (*options, "data.batch_size=1")
 
