@@ -61,6 +61,13 @@ class FileRuntime:
             path = cached_export(model) if isinstance(model, DPT) else model
             self._session = self._open(required_file(path, remedy="check the path"), precision)
             self._about = Description.read(self._session.metadata, path)
+            if (
+                precision == "bf16"
+                and self._about.normalises
+                and not self._about.preprocessing.is_rgb
+            ):
+                fault = f"precision=bf16 would round the bands that {path} normalises"
+                raise ValueError(f"{fault}: export it without --with-preprocessing, or take fp32")
         except ValueError as error:
             raise ValueError(f"runtime={self.name}: {error}") from error
         self.preprocessing: Preprocessing = self._about.preprocessing

@@ -70,6 +70,22 @@ def test_a_file_that_normalises_is_given_pixels(model, tmp_path):
 
 
 @pytest.mark.slow
+def test_openvino_in_bf16_never_rounds_the_bands_of_files(tmp_path):
+    pytest.importorskip("openvino")
+    rule = {"pixels": "bands", "mean": [290.0, 500.0], "std": [1.0, 100.0], "image_size": [48, 64]}
+    sizes = {k: v for k, v in TINY.items() if k != "image_size"} | {"encoder": {"in_channels": 2}}
+    heads = {"depth": {"kind": "relative"}}
+    model = dpt.create_model("dpt_tiny", heads=heads, preprocessing=rule, **sizes).eval()
+    path = export(model, tmp_path / "a.xml", with_preprocessing=True).path
+    bands = np.random.default_rng(0).normal(size=(48, 64, 2)) * rule["std"] + rule["mean"]
+    expected = dpt.Predictor(model)(bands.astype(np.float32)).depth
+    actual = dpt.Predictor(path)(bands.astype(np.float32)).depth
+    np.testing.assert_allclose(actual, expected, rtol=TOLERANCE)
+    with pytest.raises(ValueError, match=r"bf16.*a\.xml"):
+        dpt.Predictor(path, precision="bf16")
+
+
+@pytest.mark.slow
 def test_openvino_in_bf16_is_close(model):
     pytest.importorskip("openvino")
     images = torch.randn(1, 3, 64, 64)
