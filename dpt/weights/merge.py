@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dpt.files import few
 from dpt.model_config import HeadConfig, ModelConfig
+from dpt.types import prompt_focal
 from dpt.validation import Plain
 from dpt.weights.base import Checkpoint
 from dpt.weights.formats import read
@@ -48,7 +49,8 @@ def merge(paths: Sequence[str | Path]) -> Merged:
         paths: two or more, each as for :meth:`dpt.DPT.from_pretrained`.
 
     Raises:
-        ValueError: encoders or preprocessing differ, or two models have a head of the same name.
+        ValueError: encoders, preprocessing or the cameras of sparse depth differ, or two models
+            have a head of the same name.
     """
     if len(paths) < 2:
         raise ValueError(f"{few([str(path) for path in paths])}: give two or more models to merge")
@@ -62,6 +64,7 @@ def merge(paths: Sequence[str | Path]) -> Merged:
                 fault = f"{model.path}: has a head {name}, as {sources[name]} has"
                 raise ValueError(f"{fault}: merge models of different heads")
             sources[name] = model.path
+    _require_same_prompts(models)
     kept = next((model for model in models if len(model.sharing_heads()) > 1), None)
     config, tensors = deepcopy((kept or first).config), first.encoder_tensors()
     config.heads, config.calibration = {}, None
@@ -70,6 +73,15 @@ def merge(paths: Sequence[str | Path]) -> Merged:
         config.calibration = config.calibration or model.config.calibration
         tensors |= model.other_tensors(shares=model is kept)
     return Merged(config, tensors, sources)
+
+
+def _require_same_prompts(models: Sequence["_Source"]) -> None:
+    """Raises ValueError if models take sparse depth for cameras of different focal lengths."""
+    networks = {m.path: m.checkpoint.network for m in models if m.checkpoint.network.takes_prompts}
+    focals = {path: prompt_focal(network.outputs) for path, network in networks.items()}
+    if len({*focals.values()}) > 1:
+        listed = few([f"{focal} in {path}" for path, focal in focals.items()])
+        raise ValueError(f"prompts are for the canonical_focal {listed}: train both with the same")
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from dpt.weights.merge import merge
 
 HEADS = {
     "depth": {"kind": "metric", "max_depth": 10.0},
+    "canonical": {"kind": "metric", "activation": "exp", "canonical_focal": 300.0},
     "segmentation": {"num_classes": 5},
     "classification": {"num_classes": 7},
 }
@@ -23,7 +24,7 @@ def saved(tmp_path):
 
     def save(name, *heads, change=None, **settings):
         torch.manual_seed(ord(name))
-        options = {head: HEADS[head] for head in heads}
+        options = {"depth" if head == "canonical" else head: HEADS[head] for head in heads}
         model = random_norms(small_model(heads=options, **settings))
         model.encoder.load_state_dict(ENCODER)
         if change is not None:
@@ -59,7 +60,7 @@ def test_three_models_with_other_decoders(saved, tmp_path, capsys):
     assert [*model.named_decoders()] == ["decoders.depth", "decoders.segmentation"]
     assert "segmentation of " + models[1][1] in capsys.readouterr().out
     card = (tmp_path / "m/README.md").read_text()
-    assert all(f"\n| `{head}` |" in card for head in HEADS)
+    assert all(f"\n| `{head}` |" in card for head in model.heads)
     call("convert", tmp_path / "m", tmp_path / "again/m", "--to", "dpt")
     assert (tmp_path / "again/m/README.md").read_text() == card
     model.save_pretrained(tmp_path / "saved/m")
@@ -109,6 +110,18 @@ def test_what_does_not_fit_is_refused(saved, refused, tmp_path, head, settings, 
     message = refused(call, "merge", a, b, f"--out={tmp_path / 'm'}")
     assert all(text in message for text in (a, b, *says))
     assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize("prompts", [True, False])
+def test_prompts_of_other_cameras_are_refused(saved, prompts):
+    """The merged model would scale the prompts of both by the focal length of one."""
+    (_, a) = saved("a", "canonical", decoder={"prompts": True})
+    (_, b) = saved("b", "segmentation", decoder={"prompts": prompts})
+    if not prompts:
+        assert [*merge([a, b]).config.heads] == ["depth", "segmentation"]
+        return
+    with pytest.raises(ValueError, match=f"canonical_focal 300.0 in {a}.*None in {b}"):
+        merge([a, b])
 
 
 def test_one_model_or_a_used_folder_is_refused(saved, refused, tmp_path):
