@@ -295,6 +295,8 @@ class PredictedDataset:
                 f"{file.path}: {values.shape[1]}x{values.shape[0]} pixels (width x height), but "
                 f"its ground truth has {size[1]}x{size[0]}: resize it as your project does"
             )
+        if target == "depth" and values.shape == size:  # of the sky there is none
+            values = np.where(sample["valid"] | np.isfinite(values), values, np.float32(0))
         return values
 
     def _check_source(self, file: PredictedFile, image: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from photos import save_picture
 from PIL import Image
 
-from dpt.data.formats.io import read_labels
+from dpt.data.formats.io import read_labels, read_raw_depth
 from dpt.evaluation.predictions import PredictionFolder
 
 VAL = ["val/a/1.png", "val/b/1.png"]
@@ -191,6 +191,24 @@ def test_zeros_of_metric_files_are_no_depth(mistake, metres, metrics, tmp_path):
     Image.fromarray(value).save(path)
     assert "val/0.png" in mistake(metres)
     assert metrics(tmp_path / "run")["nonfinite_predictions"] == 1
+
+
+def test_depth_may_be_absent_where_none_was_measured(
+    score_files, files, dense_folder, metrics, tmp_path
+):
+    """dpt predict cuts the sky, of which no file holds depth either."""
+    count = 0
+    (tmp_path / "cut").mkdir()
+    for path in (dense_folder / "depth/val").iterdir():
+        values, is_far = np.load(files / f"depth/{path.stem}.npy"), read_raw_depth(path) > 5000
+        np.save(tmp_path / f"cut/{path.stem}.npy", np.where(is_far, np.float32(np.nan), values))
+        count += is_far.sum()
+    assert count > 100
+    options = ("data.max_depth=5", "data.labels=null", "data.num_classes=null", "data.missing=skip")
+    cut = metrics(score_files(tmp_path / "a", tmp_path / "cut", *options))
+    whole = metrics(score_files(tmp_path / "b", files / "depth", *options))
+    assert cut["nonfinite_predictions"] == 0
+    assert cut["val/abs_rel"] == whole["val/abs_rel"]
 
 
 @pytest.mark.parametrize("key", ["predictions_kind=relative", "predictions_scale=0.001"])
