@@ -119,20 +119,14 @@ def log_rules(table: RuleTable, scores: Mapping[str, float]) -> None:
     texts = table.texts()
     header = [column.replace(" ", "\n") for column in table.columns[:-2]]
     log_rows("By the rules of others", header, [row[:-2] for row in texts])
-    rules = [row[0] for row in texts[:-1]]  # without the spread
     common = {name for name in scores if "/" not in name} | {"left_out"}
-    own: dict[str, list[str]] = {}
-    for name, value in scores.items():
-        rule, _, score = name.partition("/")
-        if rule in rules and score not in common:
-            own.setdefault(rule, []).append(f"{score}={value:.4g}")
-    width = max(map(len, rules)) + 2
-    lines = [
-        textwrap.fill(
-            ", ".join(cells), 100, initial_indent=f"{rule:{width}}", subsequent_indent=" " * width
-        )
-        for rule, cells in own.items()
-    ]
+    width = max(len(row[0]) for row in texts) + 2
+    lines = []
+    for rule, *_ in texts[:-1]:  # without the spread
+        names = [n.removeprefix(f"{rule}/") for n in scores if n.startswith(f"{rule}/")]
+        own = [f"{name}={scores[f'{rule}/{name}']:.4g}" for name in names if name not in common]
+        text = f"{rule:{width}}{', '.join(own)}"
+        lines += textwrap.wrap(text, 100, subsequent_indent=" " * width) if own else []
     if lines:
         log.info("Scores that only some of these rules have\n%s", "\n".join(lines))
 
