@@ -609,7 +609,9 @@ def run(folder, seed, count, only="", case=-1):
 def fuzz(folder, seed, count, seconds):
     command = [sys.executable, __file__, folder, str(seed), str(count)]
     environment = {**os.environ, "DPT_SECRET": SECRET}
-    options = {"capture_output": True, "text": True, "timeout": seconds, "env": environment}
+    # libraries print bytes of the changed files
+    options = {"capture_output": True, "text": True, "errors": "backslashreplace"}
+    options |= {"timeout": seconds, "env": environment}
     done = subprocess.run(command, check=False, **options)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-800:]
 

@@ -79,12 +79,13 @@ def run(arguments: list[str]) -> None:
         start_log(None)
         shard = _chosen_shard(options)
         if any("://" in name for name in options.inputs):
-            inputs = find_remote(options.inputs)
+            inputs = find_remote(options.inputs, out=options.out)
         else:
             inputs = find_inputs(options.inputs, out=options.out)
         pipeline = _make_pipeline(options, inputs, shard)
         if options.engine == "ray":
             _predict_with_ray(arguments)
+            pipeline.folder.refresh()
         with _writing(options.out), pipeline.folder.held():
             if options.merge or options.engine == "ray":
                 failed = _merge(pipeline, inputs, arguments)
@@ -195,8 +196,15 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     """Returns the options that the command line gives."""
     parser = command_parser("predict", __doc__)
     add = parser.add_argument
-    add("inputs", nargs="+", metavar="INPUTS", help="images, videos, folders, s3://BUCKET/...")
-    add("--out", required=True, type=Path, metavar="DIR", help="the folder to write to")
+    add(
+        "inputs",
+        nargs="+",
+        type=_plain_path,
+        metavar="INPUTS",
+        help="images, videos, folders, s3://BUCKET/...",
+    )
+    text = "the folder to write to, or s3://BUCKET/..."
+    add("--out", required=True, type=_plain_path, metavar="DIR|ADDRESS", help=text)
     add("--format", default="", metavar="A,B", help="formats to write, see above")
     text = "images in one pass (only consecutive images of one size; default: 1)"
     add("--batch-size", default=1, type=int, metavar="N", help=text)
@@ -231,6 +239,11 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_intermixed_args(arguments)
 
 
+def _plain_path(text: str) -> str:
+    """Returns a path or address; that of a file on this machine becomes its path."""
+    return text.removeprefix("file://")
+
+
 @contextmanager
 def _resumable() -> Iterator[None]:
     """Adds to the message of a stop that the same command continues."""
@@ -242,7 +255,7 @@ def _resumable() -> Iterator[None]:
 
 
 @contextmanager
-def _writing(out: Path) -> Iterator[None]:
+def _writing(out: str) -> Iterator[None]:
     """Raises an error of the output folder, as of a full disk, as a ValueError."""
     try:
         yield
@@ -310,7 +323,7 @@ def _make_pipeline(
     from dpt.predict.prediction import depth_unit, first_output
     from dpt.predict.predictor import Predictor
     from dpt.predict.records import PredictionSettings
-    from dpt.predict.store import Store
+    from dpt.predict.remote_store import open_store
 
     style = Style(options.colormap)
     cv2.setNumThreads(1)  # the pipeline has threads of its own
@@ -343,7 +356,7 @@ def _make_pipeline(
     folders = products.folders_of(predictor.outputs)
     with _writing(options.out):
         folder = OutputFolder(
-            Store(options.out, inputs),
+            open_store(options.out, inputs),
             settings=settings,
             folders=folders,
             overwrite=options.overwrite,

@@ -16,7 +16,7 @@ from dpt.validation import Plain, PlainMapping, validate
 SETTINGS_FILE = "predictions.json"
 RECORDS_FILE = "predictions.jsonl"
 JOURNALS = "shards"  # folder of the journals of workers, see dpt.predict.shards
-_MAX_SETTINGS = 1 << 20  # bytes; class names take the most
+MAX_SETTINGS = 1 << 20  # bytes; class names take the most
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,15 @@ class PredictionSettings:
         if not path.is_file():
             return None
         try:
-            content = parse_json(read_bytes(path, limit=_MAX_SETTINGS), path)
-            settings: PredictionSettings = validate(cls, content, str(path))
+            return cls.parse(read_bytes(path, limit=MAX_SETTINGS), path)
+        except ValueError:
+            return None
+
+    @classmethod
+    def parse(cls, content: bytes, source: str | Path) -> "PredictionSettings | None":
+        """Returns the settings that ``dpt predict`` wrote; None for other contents."""
+        try:
+            settings: PredictionSettings = validate(cls, parse_json(content, source), str(source))
         except ValueError:
             return None
         # the settings of other programs have no ``written``

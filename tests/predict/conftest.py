@@ -71,3 +71,21 @@ def refusal(run):
         return err
 
     return refusal
+
+
+@pytest.fixture
+def s3(monkeypatch):
+    """The file system of a local S3 server, also for other processes, with a bucket."""
+    server = pytest.importorskip("moto.server").ThreadedMotoServer(port=0)
+    s3fs = pytest.importorskip("s3fs")
+    server.start()
+    host, port = server.get_host_and_port()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    s3fs.S3FileSystem.clear_instance_cache()
+    system = s3fs.S3FileSystem()
+    system.mkdir("bucket")
+    yield system
+    server.stop()
+    s3fs.S3FileSystem.clear_instance_cache()

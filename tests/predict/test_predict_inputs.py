@@ -142,24 +142,12 @@ def test_find_inputs_refuses_what_is_not_there():
 
 
 @pytest.fixture
-def bucket(tmp_path, monkeypatch):
-    """A bucket of a local S3 server with three photos, one of which is hidden."""
-    server = pytest.importorskip("moto.server").ThreadedMotoServer(port=0)
-    s3fs = pytest.importorskip("s3fs")
-    server.start()
-    host, port = server.get_host_and_port()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "test")
-    s3fs.S3FileSystem.clear_instance_cache()
-    system = s3fs.S3FileSystem()
-    system.mkdir("bucket")
+def bucket(s3, tmp_path):
+    """A folder with three photos, one of which is hidden, and a bucket with the same files."""
     for number, name in enumerate(("a/0.png", "b/1.png", ".hidden/2.png")):
         path = save_photo(tmp_path / "s3" / name, 40, 57, seed=number)
-        system.put_file(str(path), f"bucket/photos/{name}")
-    yield tmp_path / "s3"
-    server.stop()
-    s3fs.S3FileSystem.clear_instance_cache()
+        s3.put_file(str(path), f"bucket/photos/{name}")
+    return tmp_path / "s3"
 
 
 @pytest.mark.slow
