@@ -63,7 +63,11 @@ def as_argument(key: str, value: object) -> str:
 
 
 def unreadable(text: str) -> str:
-    """Returns what is wrong with an override that Hydra cannot parse, and how to write it."""
+    """Returns what is wrong with an override that Hydra cannot parse, and how to write it.
+
+    Of a longer one the first 1000 characters are shown.
+    """
+    text = text[:1000]
     key, has_value, value = text.partition("=")
     if not re.fullmatch(r"[+~]*[\w./@:]+", key, re.ASCII):
         return f"{text}: {key!r} is not a key: write KEY=VALUE"

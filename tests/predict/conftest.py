@@ -1,6 +1,7 @@
 """Tiny models and photos, and ``dpt predict`` called in this process."""
 
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
 from photos import save_photo, tiny
@@ -80,7 +81,9 @@ def s3(monkeypatch):
     s3fs = pytest.importorskip("s3fs")
     server.start()
     host, port = server.get_host_and_port()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+    address = f"http://{host}:{port}"
+    urlopen(Request(f"{address}/moto-api/reset", method="POST")).close()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", address)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "test")
     s3fs.S3FileSystem.clear_instance_cache()

@@ -181,7 +181,8 @@ def test_predict_workers_of_a_bucket_go_on(s3, predict, checkpoints, tmp_path, s
     first.send_signal(stop)
     _, err = first.communicate()
     assert first.returncode == (-9 if stop is signal.SIGKILL else 143), err
-    assert second.wait() == 0
+    _, err = second.communicate()
+    assert second.returncode == 0, err
     assert len(s3.find("bucket/out/labels")) < 60, "it was stopped too late to tell"
     again = start(checkpoints["joint"], photos, *shards[0])
     said, err = again.communicate()
