@@ -38,7 +38,8 @@ inputs failed, or have no points (listed at the end, those of one fault in one l
 Ctrl-C, 143 by SIGTERM.
 
 Many workers: the same command with --shard 1/16 to --shard 16/16 on any machines, each again until
-it has ended well, and once with --merge. The files are then those of one run. --shard slurm takes
+it has ended well, and once with --merge. The files are then those of one run. INPUTS and --out may
+be addresses, as s3://BUCKET/PHOTOS. --shard slurm takes
 the numbers of an array job, torchrun RANK and WORLD_SIZE, kubernetes JOB_COMPLETION_INDEX and
 JOB_COMPLETIONS (set it in the manifest), auto those of the only launcher whose variables are set.
 """

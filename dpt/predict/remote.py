@@ -106,7 +106,7 @@ def find_remote(inputs: Sequence[str], *, out: str) -> list[InputFile]:
         DataError: an address cannot be listed, holds no image or is ``out``, or some inputs are
             local paths.
     """
-    infos: dict[Path, PlainMapping] = {}
+    infos: dict[str, PlainMapping] = {}  # by paths of the file system
     roots: list[Path] = []
     folders: dict[str, RemoteFolder] = {}  # by file system
     for address in inputs:
@@ -115,7 +115,7 @@ def find_remote(inputs: Sequence[str], *, out: str) -> list[InputFile]:
             raise DataError(f"{address}: {fault}: predict them one after another")
         folder = folders[address.partition("://")[0]] = RemoteFolder(address)
         listed = folder.files()
-        roots += [] if [*listed] == [folder.root] else [Path(folder.root)]
+        roots += [] if [*listed] == [folder.root] else [Path("/", folder.root)]
         images = _images_of(folder, listed, out)
         if not images:
             fault = f"no image ({', '.join(SUFFIXES)}) that dpt predict did not write"
@@ -126,21 +126,25 @@ def find_remote(inputs: Sequence[str], *, out: str) -> list[InputFile]:
         raise DataError(
             f"{', '.join(inputs)}: addresses of {kinds}: predict them one after another"
         )
+    by_path = {Path("/", path): path for path in sorted(infos)}  # absolute, as local ones
+    if len(by_path) < len(infos):
+        names = [path for path in sorted(infos) if by_path[Path("/", path)] != path]
+        raise DataError(f"{names[0]}: another file has this name but for slashes: rename it")
     copies = temporary_folder()
     return [
         RemoteFile(
             path=copies / f"{number}" / path.name,  # as files of intrinsics name it
             name=name.as_posix(),
-            address=folder.address_of(path.as_posix()),
-            stamp=_stamp(infos[path]),
+            address=folder.address_of(by_path[path]),
+            stamp=_stamp(infos[by_path[path]]),
         )
-        for number, (path, name) in enumerate(names_of(sorted(infos), roots).items())
+        for number, (path, name) in enumerate(names_of([*by_path], roots).items())
     ]
 
 
 def _images_of(
     folder: RemoteFolder, listed: Mapping[str, PlainMapping], out: str
-) -> dict[Path, PlainMapping]:
+) -> dict[str, PlainMapping]:
     """Returns the images and videos among files, without what ``dpt predict`` wrote."""
     written: list[str] = []  # folders
     if "://" in out:
@@ -156,7 +160,7 @@ def _images_of(
             settings = PredictionSettings.parse(content, path)
             written += [f"{parent}/{name}/" for name in (settings.written if settings else ())]
     return {
-        Path(path): info
+        path: info
         for path, info in listed.items()
         if path.lower().endswith(SUFFIXES)
         and not path.startswith(tuple(written))

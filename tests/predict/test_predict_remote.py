@@ -12,6 +12,7 @@ import fsspec
 import pytest
 from photos import save_photo
 from prediction_files import files_of, predictions_of
+from servers import served
 
 ROOT = Path(__file__).parents[2]
 FORMATS = ("--format", "png,coco")
@@ -151,6 +152,24 @@ def test_predict_takes_an_address_of_this_machine_as_a_path(refusal, predict, ph
     assert len(predictions_of(out)) == 6
     said = refusal(out / "depth", "--format", "png", "--overwrite", to=f"file://{out}")
     assert "is an input" in said
+
+
+@pytest.mark.parametrize("name", ["1.png", ""], ids=["file", "folder"])
+def test_predict_fetches_images_of_a_web_server(predict, tmp_path, out, name):
+    pytest.importorskip("aiohttp")
+    save_photo(tmp_path / "web/1.png")
+    with served(tmp_path / "web") as address:
+        predict(f"{address}/{name}", "--format", "png")
+    assert predictions_of(out) == {"depth/1.png"}
+
+
+def test_predict_keeps_keys_with_several_slashes_apart(refusal, predict, memory, tmp_path, out):
+    photo = save_photo(tmp_path / "1.png").read_bytes()
+    memory.pipe("/bucket/photos//1.png", photo)
+    predict("memory://bucket/photos", "--format", "png")
+    assert len(predictions_of(out)) == 1
+    memory.pipe("/bucket/photos/1.png", photo)
+    assert "/bucket/photos/" in refusal("memory://bucket/photos")
 
 
 # ------------------------------------------------------------------------------ processes
