@@ -22,9 +22,11 @@ def run(arguments: list[str]) -> None:
     parser.add_argument("--out", type=Path, default=Path("comparison"), metavar="DIR", help=text)
     options = parser.parse_args(arguments)
 
+    from dpt.config.job import quiet_libraries
     from dpt.evaluation.compare import Evaluated, compare
     from dpt.run_log import start_log
 
     start_log(None)
+    quiet_libraries()  # pictures of checkpoints are predicted again
     summary = compare(Evaluated.read(options.a), Evaluated.read(options.b), options.out)
     say(f"{summary}; report: {options.out / 'report.html'}")
