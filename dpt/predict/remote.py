@@ -57,7 +57,7 @@ class RemoteFolder:
         try:
             self.system, root = fsspec.core.url_to_fs(address)
         except ImportError as error:
-            raise DataError(f"{address}: {error}, by pip install") from None
+            raise DataError(f"{address}: {error} (with pip)") from None
         except Exception as error:  # every file system has its own exceptions
             raise DataError(f"{address}: cannot be opened ({reason(error)}): {_REMEDY}") from None
         self.root = str(root).rstrip("/")
