@@ -179,7 +179,8 @@ def slide(
 
     As in mmsegmentation: windows (h, w) start every ``stride`` (h, w) pixels, the last ones are
     moved back inside the image, and an image smaller than the window is predicted whole. Outputs
-    that are not dense are averaged over all windows.
+    that are not dense are averaged over all windows, and fields of view are those of the whole
+    image.
     """
     if min(*window, *stride) < 1 or stride[0] > window[0] or stride[1] > window[1]:
         raise ValueError(
@@ -194,6 +195,8 @@ def slide(
         for columns in spans(width, window[1], stride[1]):
             for name, value in model(images[..., rows, columns]).items():
                 value = at_least_float32(value)
+                if specs[name].kind == "fov":
+                    value = _fov_of_whole(value, columns.stop - columns.start, width)
                 if not specs[name].dense:
                     total[name] = total[name] + value if name in total else value
                     continue
@@ -203,6 +206,13 @@ def slide(
             count[rows, columns] += 1
             windows += 1
     return {k: v / (count if specs[k].dense else windows) for k, v in total.items()}
+
+
+def _fov_of_whole(degrees: Tensor, window: int, width: int) -> Tensor:
+    """Returns fields of view of images of ``width`` pixels by those of windows, which have the same
+    focal length in pixels."""
+    tangent = torch.deg2rad(degrees / 2).tan() * width / window
+    return torch.rad2deg(2 * tangent.atan())
 
 
 def spans(length: int, window: int, stride: int) -> Iterator[slice]:

@@ -1,5 +1,7 @@
 """Test-time augmentation against its definitions, on a model whose answers can be worked out."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -118,6 +120,18 @@ def test_slide_by_definition(images, window, stride):
     torch.testing.assert_close(found["segmentation"], reference_slide(images, window, stride))
     assert found["depth"].shape == (2, 10, 14)
     assert found["classification"].shape == (2, K)
+
+
+def test_slide_gives_the_field_of_view_of_the_whole_image(images):
+    focal = 5.0  # pixels, in every window
+
+    def fov(x):
+        degrees = 2 * math.degrees(math.atan(x.shape[-1] / 2 / focal))
+        return {"fov": torch.full((len(x),), degrees)}
+
+    specs = {"fov": OutputSpec("fov", "fov", dense=False)}
+    found = slide(fov, specs, images, window=(6, 8), stride=(4, 4))
+    torch.testing.assert_close(found["fov"], fov(images)["fov"])
 
 
 def test_all_of_them_are_one_mean_over_flips_and_scales(images):
