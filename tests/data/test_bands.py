@@ -16,6 +16,7 @@ from dpt.data.resize import resize_image
 from dpt.data.shards.samples import decode_sample, encode_sample
 from dpt.data.statistics import measure_bands
 from dpt.data.view import view_image
+from dpt.data_check.scan import read_sample
 from dpt.geometry import View, Window
 from dpt.types import IGNORE_INDEX, Preprocessing
 
@@ -62,6 +63,23 @@ def test_grey_of_12_bits_is_one_band(tmp_path):
     assert np.array_equal(io.read_image(tmp_path / "a.png", part=ALL), grey[..., None])
 
 
+@pytest.mark.parametrize(
+    ("stated", "stored"),
+    [("-3.40282346600000016e+38", -3.4028235e38), ("-3.4028235e+38", -3.4028235e38), ("0.1", 0.1)],
+)
+def test_no_data_is_rounded_as_the_values_are(tmp_path, stated, stored):
+    bands = np.full((10, 12, 2), 5, np.float32)
+    bands[:3] = stored
+    tags = [(42113, "s", 0, stated, True)]
+    contiguous = {"planarconfig": "contig", "photometric": "minisblack"}
+    tifffile.imwrite(tmp_path / "a.tif", bands, **contiguous, extratags=tags)
+    np.save(tmp_path / "a.npy", bands)
+    for name, nodata in (("a.tif", None), ("a.npy", float(stated))):
+        image = io.read_image(tmp_path / name, part=FilePart(bands="all", nodata=nodata))
+        assert np.isnan(image[:3]).all()
+        assert (image[3:] == 5).all()
+
+
 @pytest.mark.parametrize("count", [1, 3])
 def test_bands_of_8_bits_are_rgb(tmp_path, count):
     bands = RNG.integers(0, 256, (10, 12, 5)).astype(np.uint8)
@@ -90,6 +108,10 @@ def test_files_of_an_image_follow_one_another(tmp_path):
     assert np.array_equal(sample["image"][..., 3], depth)
     chosen = folder(tmp_path, **options, bands=[3, 0])[0]["image"]
     assert np.array_equal(chosen, sample["image"][..., [3, 0]])
+    cv2.imwrite(str(tmp_path / "masks/1.png"), np.full(SIZE, 9, np.uint8))
+    reading = read_sample(folder(tmp_path, **options, bands=[3, 0], fractions={"train": 1.0}), 1)
+    assert [fault.code for fault in reading.faults] == ["label_outside"]  # the bands can be read
+    assert reading.sample["image"].shape == (*SIZE, 2)
     (tmp_path / "depth/1_d.png").unlink()
     with pytest.raises(DataError, match=r"depth: no file for 1 of . images \(1\)"):
         folder(tmp_path, **options)

@@ -5,7 +5,7 @@ white, is RGB. Every other image is its bands in the files' own values, float32,
 have no data.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,7 +91,15 @@ def _read_all(path: str | Path, part: FilePart, data: bytes | None) -> Bands:
         fault = f"{values.shape[2]} bands of {values.dtype}, not numbers of at most {MAX_BANDS}"
         raise DataError(f"{path}: holds {fault}: save it with fewer bands, as int16 or float32")
     check_pixels(path, *values.shape[:2])
-    return Bands(path, values, np.isin(values, [*nodata]))
+    return Bands(path, values, is_any_of(values, nodata))
+
+
+def is_any_of(values: np.ndarray, nodata: Iterable[float]) -> np.ndarray:
+    """Returns which values mean "no data", each rounded to the type of ``values`` if that is a
+    float: ArcGIS writes -3.40282346600000016e+38 for the lowest float32."""
+    with np.errstate(over="ignore"):
+        rounded = np.array([*nodata], values.dtype if values.dtype.kind == "f" else np.float64)
+    return np.isin(values, rounded)
 
 
 def _bands_last(path: str | Path, array: np.ndarray) -> np.ndarray:

@@ -72,9 +72,8 @@ def read_image(
     data = data or read_bytes(path)
     if part.bands is not None:
         orientation = orientation_of(data) if exif else 1
-        return turned_upright(
-            image_of_bands(read_bands([path], part, data=data), part), orientation
-        )
+        bands = read_bands([path, *more], part, data=None if more else data)
+        return turned_upright(image_of_bands(bands, part), orientation)
     data = one_page(path, data, part.page)
     orientation = orientation_of(data) if exif else 1
     picture = decode_picture(path, data)

@@ -33,6 +33,7 @@ from dpt.files import (
 cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
 warnings.filterwarnings("ignore", module="PIL")  # about large or damaged pictures
 logging.getLogger("PIL").setLevel(logging.CRITICAL)  # about pictures of many bands
+logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # about ArcGIS' value of no data
 PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY  # a long comment is no fault
 
 _JPEG_START, _JPEG_SCAN, _JPEG_END = b"\xff\xd8\xff", b"\xff\xda", b"\xff\xd9"

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dpt.data.formats.bands import Bands
+from dpt.data.formats.bands import Bands, is_any_of
 from dpt.data.formats.io import over_white
 from dpt.data.formats.part import FilePart
 from dpt.data.formats.pictures import has_too_many_pixels, tiff_header
@@ -86,7 +86,7 @@ class Raster:
                     return Bands(self.path, values, missing)
                 is_clear = missing.all(axis=2, keepdims=True) | (rgba[..., 3:] == 0)
                 return Bands(self.path, over_white(rgba), np.repeat(is_clear, 3, axis=2))
-        return Bands(self.path, values, np.isin(values, [*self._nodata]))
+        return Bands(self.path, values, is_any_of(values, self._nodata))
 
     def _rgba(self, values: np.ndarray, window: tuple[tuple[int, int], ...]) -> np.ndarray | None:
         """Returns the colours (h, w, 4) of ``values``; None if they are opaque colours already."""
