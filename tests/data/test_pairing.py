@@ -4,6 +4,7 @@ import pytest
 
 from dpt.data import DataError
 from dpt.data.layouts import Folder
+from dpt.data.layouts.pairing import pair
 from dpt.data.layouts.pictures import rows_by_names
 
 TIMES = range(12)
@@ -93,3 +94,29 @@ def test_names_of_other_numbers_do_not_pair(tmp_path, images, labels):
     paths = [name.format(i=i) for name in (*images, *labels) for i in TIMES]
     rows = rows_by_names(Folder(tmp_path, sorted({*paths}), {}))
     assert not any(row.labels for row in rows)
+
+
+LACKING = {  # templates of an image and its labels in groups of files with equal names
+    "affixes": ("{g}/images/{i}.jpg", "{g}/masks/{i}_gt.png", "train test"),
+    "folders": ("a/{g}/{i:04d}_x.png", "b/{g}/{i:04d}.png", "Urban Rural"),
+    "beside": ("{g}/{g} ({i}).png", "{g}/{g} ({i})_mask.png", "benign malignant"),
+    "word": ("{g}_img/{i}.jpg", "{g}_lab/{i}.png", "train test"),
+    "tiles": ("{g}/images/t_{i}_256.jpg", "{g}/masks/t_{i}_256-mask.png", "x y"),
+}
+
+
+@pytest.mark.parametrize("name", LACKING)
+def test_labels_without_an_image_are_not_those_of_another(name):
+    image, label, groups = LACKING[name]
+    first, second = groups.split()
+    expected = {
+        label.format(g=g, i=i): image.format(g=g, i=i) for g in (first, second) for i in TIMES
+    }
+    lacking = {image.format(g=first, i=i) for i in (1, 4, 7)}
+    lacking |= {label.format(g=second, i=i) for i in (1, 4, 9)}
+    lacking |= {image.format(g=second, i=i) for i in (5, 6)}
+    images = [path for path in expected.values() if path not in lacking]
+    labels = [path for path in expected if path not in lacking]
+    labels.append(label.format(g=first, i=3).replace(".png", "_1.png"))
+    found = pair(images, labels, "labels")
+    assert found == {x: expected[x] for x in labels if x in expected and expected[x] in images}

@@ -6,13 +6,34 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from string import digits
+from typing import NamedTuple
 
 from dpt.data.layouts.base import by_folder, spaced
 from dpt.data.layouts.kinds import WORDS, Kind
-from dpt.data.splits import SPLITS
+from dpt.data.splits import SPLITS, split_word
 from dpt.files import DataError, plain_name
 
 _MAX_TRIALS = 50  # folders of images that are compared with a folder of labels
+
+
+_Likeness = tuple[int, int]
+
+
+class _Place(NamedTuple):
+    """Where files lie, without the words for their kind."""
+
+    folders: list[str]
+    words: set[str]
+    split: str
+
+
+class _Trial(NamedTuple):
+    """The label files of a folder, and folders of images that they may belong to."""
+
+    labels: Sequence[str]
+    folders: Sequence[Sequence[str]]  # of images
+    once: bool  # images that have labels get no second ones
 
 
 def pair(images: Sequence[str], labels: Sequence[str], kind: Kind) -> dict[str, str]:
@@ -28,23 +49,27 @@ def pair(images: Sequence[str], labels: Sequence[str], kind: Kind) -> dict[str, 
             image = keys.get(key(path, kind))
             if image is not None:
                 image_of.setdefault(path, image)
-    folders = {
-        directory: (os.path.dirname(_whole_key(paths[0], "images")), paths)
+    places = {
+        directory: (_place_of(paths[0], "images"), paths)
         for directory, paths in by_folder(images).items()
     }
     partners: dict[str, set[str]] = defaultdict(set)  # folders of images by those of labels
     for path, image in image_of.items():
         partners[os.path.dirname(path)].add(os.path.dirname(image))
+    levels: dict[_Likeness, list[_Trial]] = defaultdict(list)
     for directory, members in by_folder(p for p in labels if p not in image_of).items():
-        place = os.path.dirname(_whole_key(members[0], kind))
-        levels: dict[int, list[list[str]]] = defaultdict(list)
+        place = _place_of(members[0], kind)
+        alike: dict[_Likeness, list[list[str]]] = defaultdict(list)
         # further files in a folder that has pairs are no labels of images elsewhere
-        for near in partners.get(directory, folders):
-            other, paths = folders[near]
-            levels[_likeness(other, place)].append(paths)
-        for level in sorted(levels, reverse=True):
-            alike = levels[level][:_MAX_TRIALS]
-            _pair_folder(alike, members, image_of, once=directory in partners)
+        for near in partners.get(directory, places):
+            other, paths = places[near]
+            if len({place.split, other.split} - {""}) < 2:
+                alike[_likeness(other, place)].append(paths)
+        for level, groups in alike.items():
+            levels[level].append(_Trial(members, groups[:_MAX_TRIALS], directory in partners))
+    for level in sorted(levels, reverse=True):  # every folder with those that are most like it
+        for trial in levels[level]:
+            _pair_folder(trial, image_of)
     return image_of
 
 
@@ -77,33 +102,42 @@ def _key_without_kind(path: str, kind: Kind) -> str:
     return f"{folders}/{WORDS[kind].sub('*', spaced(stem))}"
 
 
-def _likeness(first: str, second: str) -> int:
-    """Returns how many folders at the beginning and at the end of two paths are the same."""
-    parts, others = first.split("/"), second.split("/")
-    return common_start(parts, others) + common_start(parts[::-1], others[::-1])
+def _place_of(path: str, kind: Kind) -> _Place:
+    """Returns the place of a file."""
+    place = os.path.dirname(_whole_key(path, kind))
+    return _Place(place.split("/"), {*re.split(r"[-_. /]+", place)}, split_word(place)[0])
 
 
-def _pair_folder(
-    folders: Sequence[Sequence[str]], labels: Sequence[str], image_of: dict[str, str], *, once: bool
-) -> None:
+def _likeness(first: _Place, second: _Place) -> _Likeness:
+    """Returns how many folders at the beginning and at the end of two places are the same, and how
+    many words anywhere."""
+    parts, others = first.folders, second.folders
+    folders = common_start(parts, others) + common_start(parts[::-1], others[::-1])
+    return folders, len(first.words & second.words)
+
+
+def _pair_folder(trial: _Trial, image_of: dict[str, str]) -> None:
     """Adds the pairs of the label files of a folder with the images of folders, those first whose
     names have most in common.
-
-    Args:
-        once: images that have labels get no second ones.
 
     Raises:
         DataError: images of two folders fit the same label files equally well.
     """
+    labels, folders, once = trial
+    is_elsewhere = not image_of.keys().isdisjoint(labels)  # than most of the images
     while left := [path for path in labels if path not in image_of]:
         labelled = {*image_of.values()}
+        is_rest = once or len(left) < len(labels)
         trials = []
         for images in folders:
             free = [path for path in images if path not in labelled]
             kept, found = _by_affixes(free, left) if free else (0, {})
-            if 2 * len(found) >= min(len(free), len(left)):
+            if is_rest or len(found) == 1:
+                found = {x: image for x, image in found.items() if _begins_with(x, image)}
+            least = len(images) if is_elsewhere else min(len(free), len(left))
+            if 2 * len(found) >= least:
                 trials.append((kept, True, found))
-            if len(free) < len(images) and not once:
+            if len(free) < len(images) and not (once or is_elsewhere):
                 kept, found = _by_affixes(images, left)
                 if 2 * len(found) >= len(images):
                     trials.append((kept, False, found))
@@ -120,16 +154,26 @@ def _pair_folder(
         image_of.update(pairs)
 
 
+def _begins_with(label: str, image: str) -> bool:
+    """Returns whether the numbers in a label file's name begin with those of its image's name."""
+    of_label, of_image = (re.findall(r"\d+", _stem(path)) for path in (label, image))
+    return of_label[: len(of_image)] == of_image
+
+
 def _by_affixes(images: Sequence[str], labels: Sequence[str]) -> tuple[int, dict[str, str]]:
     """Returns the pairs of the best constant beginnings and ends that are left out of the names of
     images and of labels (of most pairs, and then those that leave out least), and before them the
     length of what remains of one name."""
     stems = _unique(images, _stem)
     before, after = _common_affixes([*stems])
+    before, after = before.rstrip(digits), after.lstrip(digits)  # numbers are not cut
     cores = [name[len(before) : len(name) - len(after)] for name in stems]
     best: tuple[int, int, dict[str, str]] = 0, 0, {}
-    for example in {labels[0], labels[len(labels) // 2], labels[-1]}:
-        name = _stem(example)
+    names = [_stem(path) for path in labels]
+    examples = _some(names)
+    for core in filter(None, _some(cores)):
+        examples += [name for name in names if core in name][:1]
+    for name in dict.fromkeys(examples):
         for core in sorted((core for core in cores if core and core in name), key=len)[-3:]:
             for start in {name.find(core), name.rfind(core)}:
                 affixes = name[:start], name[start + len(core) :]
@@ -170,6 +214,11 @@ def _match(
             pairs[path] = image
     counts = Counter(pairs.values())
     return len(kept), {path: image for path, image in pairs.items() if counts[image] == 1}
+
+
+def _some(names: Sequence[str]) -> list[str]:
+    """Returns the first, the middle and the last name."""
+    return [*names[:1], *names[len(names) // 2 :][:1], *names[-1:]]
 
 
 def _stem(path: str) -> str:
