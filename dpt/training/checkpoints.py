@@ -162,15 +162,16 @@ class RunCheckpoints(Checkpoint):
         """
         best = read_checkpoint(self.best)
         if best is not None and best["global_step"] <= checkpoint["global_step"]:
-            score = best["callbacks"].get(self.state_key, {"best_score": None})["best_score"]
+            of_best = best["callbacks"].get(self.state_key, {"best_score": None})
             state = checkpoint.setdefault("callbacks", {}).setdefault(self.state_key, {})
-            state["best_score"] = score
+            state |= {key: of_best[key] for key in ("best_score", "monitor") if key in of_best}
         state = checkpoint.get("callbacks", {}).get(self.state_key, {})
         monitor = cast(Task, pl_module).monitor
         before = state.get("monitor") or monitor
         if before != monitor:
             log.info("resume: the next validation replaces best.ckpt, the best by %s", before)
             state |= {"best_score": None, "waited": 0}
+        self.monitor = monitor
 
 
 def read_checkpoint(path: Path) -> Plain | None:

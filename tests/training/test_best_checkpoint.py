@@ -118,6 +118,12 @@ def test_a_score_of_another_name_is_forgotten(tmp_path, caplog):
     again.load_state_dict(last["callbacks"][again.state_key])
     assert (again.best_score, again.waited) == (None, 0)
     assert "replaces best.ckpt, the best by val/r2" in caplog.text
+    # killed before its next validation, and resumed once more
+    last = {"global_step": 30, "callbacks": {first.state_key: again.state_dict()}}
+    third = best(tmp_path)
+    third.on_load_checkpoint(None, SimpleNamespace(monitor="val/mae"), last)
+    third.load_state_dict(last["callbacks"][third.state_key])
+    assert third.best_score is None
 
 
 @pytest.mark.slow
