@@ -113,7 +113,7 @@ class Deadline(StepCallback):
         task.total_steps = float(total)
         for config in trainer.lr_scheduler_configs:
             if isinstance(config.scheduler, StepSchedule):
-                config.scheduler.pace = self.most_steps / total
+                config.scheduler.set_pace(self.most_steps / total)
 
     def state_dict(self) -> Plain:
         return {"seconds": self.elapsed()}

@@ -244,6 +244,12 @@ class StepSchedule(LRScheduler):
     def get_lr(self) -> list[float | Tensor]:
         return [rate * self.factor(round(self.pace * self.last_epoch)) for rate in self.base_lrs]
 
+    def set_pace(self, pace: float) -> None:
+        """Changes the pace, and the rates of the next step with it."""
+        self.pace = pace
+        for group, rate in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
+            group["lr"] = rate
+
     def at(self, step: int) -> "StepSchedule":
         """Returns the same schedule at another step."""
         return StepSchedule(self.optimizer, self.factor, step=step)

@@ -1,5 +1,6 @@
 """Pictures, progress, throughput and an orderly end."""
 
+import math
 import os
 import shutil
 import signal
@@ -373,10 +374,12 @@ def test_deadline_of_a_resumed_run_counts_the_time_before(monkeypatch):
     clock = [0.0]
     deadline, schedule, trainer = deadline_of(10.0, clock, monkeypatch)
     deadline.load_state_dict({"seconds": 8.0})
-    trainer.global_step = 40
+    trainer.global_step = schedule.last_epoch = 40
     deadline.on_train_start(trainer, SimpleNamespace(total_steps=0.0))
     assert trainer.fit_loop.epoch_loop.max_steps == 50
     assert schedule.pace == 2
+    rate = 0.5 * (1 + math.cos(0.8 * math.pi))  # of the first resumed step already
+    assert schedule.optimizer.param_groups[0]["lr"] == pytest.approx(rate)
     clock[0] = 1.5
     assert deadline.state_dict() == {"seconds": 9.5}
 
