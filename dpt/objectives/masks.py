@@ -98,6 +98,9 @@ class MaskObjective(PixelClassObjective):
         objective.threshold, objective.overlap = output.threshold, output.overlap
         return objective
 
+    def teacher_mismatch(self, output: OutputSpec) -> str | None:
+        return "queries of two models have different orders: leave task/teacher out"
+
     def losses(self, output: HeadOutput, batch: Batch) -> dict[str, Tensor]:
         maps = zip(batch["labels"], batch["objects"], strict=True)
         segments = [self._segments(labels, objects) for labels, objects in maps]

@@ -16,6 +16,7 @@ class Student(nn.Module):
         takes_pseudo_labels: whether :meth:`pseudo_labels` gives any.
     """
 
+    head: ClassVar[str]
     weight: float
     takes_pseudo_labels: ClassVar[bool] = False
 
@@ -35,6 +36,12 @@ class Student(nn.Module):
             teacher: its prediction; dense logits have the head's size, ``depth`` is never inverse.
             temperature: divides class logits before their softmax.
         """
+        shapes = [list(tensor.shape) for tensor in (teacher, output.tensor)]
+        if shapes[0] != shapes[1]:  # PyTorch would broadcast some
+            raise ValueError(
+                f"task.teacher cannot teach {self.head}: it gives {shapes[0]}, and the trained "
+                f"model {shapes[1]}: leave it out"
+            )
         return self.weight * F.l1_loss(output.tensor, teacher)
 
     def pseudo_labels(

@@ -15,6 +15,7 @@ from dpt.losses.segmentation import softened_divergence
 from dpt.objectives import (
     ClassificationObjective,
     DepthObjective,
+    PanopticObjective,
     RegressionObjective,
     SegmentationObjective,
 )
@@ -129,6 +130,18 @@ def test_classes_must_agree():
     objectives = {"segmentation": SegmentationObjective(num_classes=5)}
     with pytest.raises(ValueError, match="it has 3 classes, not 5"):
         task_with(model_of(objectives_of("segmentation")), objectives)
+
+
+def test_queries_cannot_be_taught():
+    objectives = {"panoptic": PanopticObjective(num_classes=2, things=[True, False])}
+    with pytest.raises(ValueError, match=r"cannot teach panoptic: .*task/teacher"):
+        task_with(model_of(objectives), objectives)
+
+
+def test_predictions_of_other_sizes_cannot_be_compared():
+    student, teacher = HeadOutput(torch.zeros(4, 1)), torch.zeros(4, 3)
+    with pytest.raises(ValueError, match=r"teach regression: it gives \[4, 3\].*\[4, 1\]"):
+        RegressionObjective().distil(student, teacher, temperature=1.0)
 
 
 def test_classes_of_other_names_are_told(caplog):
