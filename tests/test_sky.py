@@ -111,6 +111,10 @@ def test_sky_class_is_that_of_the_data():
     data.info = type(data.info)(targets=("depth", "labels"), class_names=("road", "car"))
     with pytest.raises(ValueError, match=r"road, car.*task\.sky_class"):
         DepthObjective.from_data(data, settings)
+    assert DepthObjective.from_data(data, {**settings, "sky_class": 1}) == {}
+    data.info = type(data.info)(targets=("depth",))
+    with pytest.raises(ValueError, match=r"no class masks.*task\.sky_from=invalid"):
+        DepthObjective.from_data(data, {**settings, "sky_class": 1})
 
 
 def test_sky_that_nothing_trains_is_told(caplog):

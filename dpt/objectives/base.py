@@ -108,6 +108,11 @@ class Objective(Student, ABC):
         return cls(**cls.from_data(data, {}))
 
     @property
+    def targets(self) -> tuple[Target | None, ...]:
+        """The labels of a training batch that the loss reads."""
+        return (self.target, *self.more_targets)
+
+    @property
     def notes(self) -> Plain:
         """Facts about how the scores were computed, for ``metrics.json``."""
         return {}

@@ -143,14 +143,16 @@ class DepthObjective(Objective):
                 "model.weights, or random",
                 settings["sky"],
             )
-        if settings.get("sky_from") == "labels" and settings.get("sky_class") is None:
-            if SKY not in data.info.class_names:
+        if settings.get("sky_from") == "labels":
+            names = data.info.class_names if "labels" in data.info.targets else ()
+            if not names or (settings.get("sky_class") is None and SKY not in names):
                 fault = f"sky_from=labels: no class of this data is called {SKY}"
                 raise ValueError(
-                    f"{fault} ({few(data.info.class_names) or 'it has none'}): set "
-                    "task.sky_class=ID, or task.sky_from=invalid"
+                    f"{fault} ({few(names) or 'it has no class masks'}): set "
+                    "task.sky_class=ID of class masks, or task.sky_from=invalid"
                 )
-            of_data["sky_class"] = data.info.class_names.index(SKY)
+            if settings.get("sky_class") is None:
+                of_data["sky_class"] = names.index(SKY)
         return of_data
 
     @classmethod

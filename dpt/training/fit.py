@@ -63,8 +63,7 @@ class LabelledData:
 
     @property
     def targets(self) -> list[str | None]:
-        objectives = self.objectives.values()
-        return [target for o in objectives for target in (o.target, *o.more_targets)]
+        return [target for o in self.objectives.values() for target in o.targets]
 
 
 @dataclass(frozen=True)

@@ -145,7 +145,7 @@ def short_run(
     model = make_model(cfg["model"], objectives, settings, cfg["overrides"], images)
     task = make_task(cfg, objectives, teacher, model)
     task.schedule_factory = schedule or task.schedule_factory
-    targets = [objective.target for objective in objectives.values()]
+    targets = [target for objective in objectives.values() for target in objective.targets]
     seed, prompts = int(cfg["seed"]), model.takes_prompts
     loader = make_train_loader(train, settings, cfg["augment"], seed, targets, prompts=prompts)
     unlimited = dict.fromkeys(("max_epochs", "max_time", "min_epochs", "min_steps", "profiler"))

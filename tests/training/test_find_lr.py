@@ -72,6 +72,7 @@ def test_a_sweep_can_be_repeated(swept, tmp_path):
 @pytest.mark.slow
 def test_accumulated_batches_are_one_step(tmp_path):
     settings = "find.steps=12 find.lr_min=1e-5 find.lr_max=1e-3"
+    settings += " task.sky=sigmoid task.sky_from=labels"  # a second label
     found = sweep(tmp_path, "trainer.accumulate_grad_batches=2", settings)
     assert len(found["losses"]) == 12
     assert max(found["losses"]) < 3 * min(found["losses"])  # of whole size, not halves
