@@ -14,6 +14,7 @@ from dpt.data import EvalTransform, TrainTransform, collate_eval, collate_train
 from dpt.data.shards.samples import decode_sample, encode_sample
 from dpt.data.view import view_points
 from dpt.geometry import Camera, View, Window
+from dpt.nn import Decoder
 from dpt.nn.heads import DepthHeadConfig
 from dpt.nn.prompts import corrected, spread
 from dpt.objectives.batches import prompts_of
@@ -278,6 +279,15 @@ def test_predictor_reads_points_in_every_form(trained, files):
     mirrored = dpt.Predictor(trained, flip=True)(photo, prompt=depth).depth
     both = [expected, predictor(photo_flipped(photo), prompt=depth[:, ::-1]).depth[:, ::-1]]
     np.testing.assert_allclose(mirrored, np.mean(both, axis=0), atol=1e-4)
+
+
+def test_prompts_keep_their_metres_in_bf16(trained, monkeypatch):
+    prompts = []
+    fuse = Decoder.fuse
+    monkeypatch.setattr(Decoder, "fuse", lambda *args: prompts.append(args[2]) or fuse(*args))
+    points = np.full((48, 64), 30.06, np.float32)  # bf16 has 30 and 30.125
+    dpt.Predictor(trained, device="cpu", precision="bf16")(photo_of(48, 64), prompt=points)
+    assert np.array_equal(prompts[0][0].float().numpy(), points)
 
 
 def photo_flipped(path):

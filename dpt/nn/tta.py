@@ -84,13 +84,21 @@ def joined(model: Model, outputs: Specs, images: Tensor) -> Mapping[str, HeadPre
     }
 
 
-def prompted(model: Callable[..., T], images: Tensor, *, channels: int, **options: bool) -> T:
+def prompted(
+    model: Callable[..., T],
+    images: Tensor,
+    *,
+    channels: int,
+    dtype: torch.dtype | None = None,
+    **options: bool,
+) -> T:
     """Calls a model with images (B, C, H, W), or (B, C + 1, H, W) whose last channel are prompts.
 
-    So joined, both are mirrored and cut in the same way. ``channels`` is C.
+    So joined, both are mirrored and cut in the same way. ``channels`` is C. The model gets images
+    of ``dtype``, and prompts as they are: bf16 would round 30.06 m to 30 m.
     """
     prompts = images[:, channels] if images.shape[1] > channels else None
-    return model(images[:, :channels], prompts=prompts, **options)
+    return model(images[:, :channels].to(dtype=dtype), prompts=prompts, **options)
 
 
 def refuse_masks(specs: Specs) -> None:

@@ -74,8 +74,8 @@ class TorchRuntime:
         self._model = model.optimize_for_inference(compiled=False).to(self.device, self._dtype)
 
     def tensors(self, images: Tensor) -> dict[str, Tensor]:
-        images = images.to(self._dtype)
-        call = partial(prompted, self._model, images, channels=len(self.preprocessing.mean))
+        channels = len(self.preprocessing.mean)
+        call = partial(prompted, self._model, images, channels=channels, dtype=self._dtype)
         with without_autocast(self.device):  # the weights have the precision
             if self._upsample_logits:
                 predictions = call()

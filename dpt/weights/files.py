@@ -62,8 +62,10 @@ class CheckpointFiles:
         # copies: safetensors refuses tensors that share memory
         tensors = {k: v.detach().cpu().contiguous().clone() for k, v in self.content.items()}
         if not self.config:
+            is_safe = self.path.suffix == ".safetensors"  # the suffix decides how it is read
+            write = safetensors.torch.save_file if is_safe else torch.save
             with writing(self.path), replacing(self.path) as temporary:
-                torch.save(tensors, temporary)
+                write(tensors, temporary)
             return
         config, weights = self.path / CONFIG_FILE, self.path / WEIGHTS_FILE
         with writing(config), replacing(config) as config_file:

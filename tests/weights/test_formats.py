@@ -267,10 +267,13 @@ def test_what_is_no_hub_name_is_a_missing_file(path, monkeypatch):
         dpt.DPT.from_pretrained(path)
 
 
-@pytest.mark.parametrize("name", ["dpt", "official", "transformers"])
-def test_an_encoder_takes_its_weights_from_any_format(name, saved, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [("dpt", "a"), ("official", "a.pt"), ("official", "a.safetensors"), ("transformers", "a")],
+)
+def test_an_encoder_takes_its_weights_from_any_format(name, target, saved, tmp_path):
     model, folder = saved
-    target = tmp_path / ("a.pt" if name == "official" else "a")
+    target = tmp_path / target
     convert(folder, target, to=name)
     other = small(image_size=[96, 96])
     report = load_encoder_weights(other.encoder, target)
