@@ -575,12 +575,28 @@ def studio_polygon(label, mask, **options):
     return studio_region("polygonlabels", label, {"points": points, "closed": True}, **options)
 
 
-def studio_brush(label, mask):
+def studio_brush(label, mask, level=255):
     rgba = np.zeros((*SIZE, 4), np.uint8)
-    rgba[mask] = 12, 200, 7, 255
-    rgba[0, 0, 3] += rgba[0, 0, 3] == 0  # hardly visible
+    rgba[mask] = 12, 200, 7, level
+    rgba[0, 0, 3] += (rgba[0, 0, 3] == 0) * (level > 1)  # hardly visible
     value = {"format": "rle", "rle": label_studio_rle(rgba)}
     return studio_region("brushlabels", label, value)
+
+
+def studio_imported_brush(label, mask):
+    """As Label Studio's converter writes a contour of OpenCV."""
+    return studio_brush(label, mask, level=100)
+
+
+def studio_brush_of_ones(label, mask):
+    return studio_brush(label, mask, level=1)
+
+
+def studio_bitmask(label, mask):
+    rgba = np.zeros((*SIZE, 4), np.uint8)
+    rgba[mask, 3] = 255
+    value = {"imageDataURL": f"data:image/png;base64,{base64.b64encode(png(rgba)).decode()}"}
+    return studio_region("bitmasklabels", label, value)
 
 
 def studio_task(name, regions, key="annotations"):
@@ -601,7 +617,17 @@ def studio_polygon_without_size(label, mask):
     return studio_polygon(label, mask, original_width=None, original_height=None)
 
 
-@pytest.mark.parametrize("region", [studio_polygon, studio_brush, studio_polygon_without_size])
+@pytest.mark.parametrize(
+    "region",
+    [
+        studio_polygon,
+        studio_brush,
+        studio_imported_brush,
+        studio_brush_of_ones,
+        studio_bitmask,
+        studio_polygon_without_size,
+    ],
+)
 def test_label_studio_is_read_exactly(tmp_path, region):
     write_label_studio(tmp_path, region)
     annotations = read("labelstudio", tmp_path)
@@ -616,6 +642,7 @@ def test_label_studio_is_read_exactly(tmp_path, region):
         "/data/upload/0123abcd-a.png",
         "s3://bucket/x/a.png",
         "https://example.com/x/a.png",
+        "https://bucket.s3.amazonaws.com/x/a.png?X-Amz-Signature=1f",
         "a.png",
     ],
 )
@@ -624,6 +651,18 @@ def test_label_studio_image_is_found(tmp_path, name):
     task = studio_task(name, [studio_polygon("car", box(1, 1, 5, 5))], "completions")
     write_json(tmp_path / "x.json", [task])
     assert [i.image.name for i in read("labelstudio", tmp_path).images] == ["a.png"]
+
+
+def test_label_studio_takes_the_image_on_which_regions_are_drawn(tmp_path):
+    save_images(tmp_path)
+    task = studio_task("b.png", [studio_polygon("car", box(1, 1, 5, 5), to_name="image")])
+    task["data"] = {"before": "a.png", "image": "b.png", "name": "b.png"}
+    write_json(tmp_path / "x.json", [task])
+    assert [i.image.name for i in read("labelstudio", tmp_path).images] == ["b.png"]
+    task["data"] = {"before": "a.png", "after": "b.png"}
+    write_json(tmp_path / "x.json", [task])
+    with pytest.raises(DataError, match=r"1 task left out.*a\.png"):
+        read("labelstudio", tmp_path)
 
 
 def test_label_studio_regions_without_pixels_are_counted(tmp_path):
@@ -697,12 +736,12 @@ def supervisely_polygon(label, mask):
     return supervisely_object(label, "polygon", outer, contours(outside & ~mask))
 
 
-def supervisely_bitmap(label, mask):
+def supervisely_bitmap(label, mask, pack=zlib.compress, color=255):
     rows, columns = np.nonzero(mask.any(axis=1))[0], np.nonzero(mask.any(axis=0))[0]
     part = mask[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
     rgba = np.zeros((*part.shape, 4), np.uint8)
-    rgba[part] = 255
-    data = base64.b64encode(zlib.compress(png(rgba))).decode()
+    rgba[part] = color, color, color, 255
+    data = base64.b64encode(pack(png(rgba))).decode()
     origin = [int(columns[0]), int(rows[0])]
     return supervisely_object(label, "bitmap", bitmap={"data": data, "origin": origin})
 
@@ -717,8 +756,14 @@ def write_supervisely(root, shape=supervisely_bitmap, scenes=SCENES):
     write_json(root / "meta.json", {"classes": classes, "tags": []})
 
 
-def test_supervisely_bitmaps_are_read_exactly(tmp_path):
-    write_supervisely(tmp_path)
+def supervisely_plain_bitmap(label, mask):
+    """A PNG file that zlib has not compressed once more, of black on a transparent ground."""
+    return supervisely_bitmap(label, mask, pack=bytes, color=0)
+
+
+@pytest.mark.parametrize("shape", [supervisely_bitmap, supervisely_plain_bitmap])
+def test_supervisely_bitmaps_are_read_exactly(tmp_path, shape):
+    write_supervisely(tmp_path, shape)
     annotations = read("supervisely", tmp_path)
     assert_equal(annotations)
     assert [row.name for row in annotations.classes] == ["tree", "car"]

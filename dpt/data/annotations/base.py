@@ -7,13 +7,14 @@ exactly the pixels that it encloses.
 
 import os
 import posixpath
+import re
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import ClassVar, Literal, NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import numpy as np
 
@@ -224,7 +225,7 @@ def local_name(name: str) -> str:
     """Returns the path in a file name of a label tool; of a URL, or a path with a drive, its last
     part."""
     if "://" in name:
-        return unquote(urlsplit(name).path).rpartition("/")[2]
+        return unquote(re.split("[?#]", name)[0].rpartition("/")[2])
     path = PureWindowsPath(name)
     if path.drive and path.root:
         return path.name

@@ -1,7 +1,8 @@
-"""Label Studio's JSON export: polygons, ellipses and brush masks.
+"""Label Studio's JSON export: polygons, ellipses, brush masks and bitmasks.
 
 Label Studio states points as percentages of the image's width and height. A brush mask is the RGBA
-picture of a region, of which alpha counts, compressed by runs (rle-pack of @thi.ng/umbrella).
+picture of a region, of which alpha counts, compressed by runs (rle-pack of @thi.ng/umbrella). A
+bitmask is a transparent PNG file of the image's size.
 """
 
 import math
@@ -25,12 +26,11 @@ from dpt.data.annotations.reading import (
     ToolFormat,
     read_json,
 )
-from dpt.data.annotations.shapes import RelativePolygon, ellipse
+from dpt.data.annotations.shapes import Bitmap, RelativePolygon, ellipse
 from dpt.data.formats.io import IMAGE_SUFFIXES
 from dpt.data.formats.rle import Rle, encode_pixels
 
-_OPAQUE = 128
-_KINDS = ("polygon", "brush", "ellipse", BOX, "keypoint", "vector")
+_KINDS = ("polygon", "brush", "bitmask", "ellipse", BOX, "keypoint", "vector")
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,8 @@ class _Brush(Shape):
 
     def encode(self, size: tuple[int, int]) -> Rle:
         rgba = unpack_runs(self.content, 4 * size[0] * size[1]).reshape(*size, 4)
-        return encode_pixels(rgba[..., 3] >= _OPAQUE)
+        alpha = rgba[..., 3]
+        return encode_pixels(alpha > alpha.max() / 2)  # imported masks have any level, such as 100
 
 
 def unpack_runs(content: bytes, count: int) -> np.ndarray:
@@ -75,9 +76,11 @@ class _Value:
     points: Points = field(default_factory=list)
     polygonlabels: list[str] = field(default_factory=list)
     brushlabels: list[str] = field(default_factory=list)
+    bitmasklabels: list[str] = field(default_factory=list)
     ellipselabels: list[str] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
     rle: list[Annotated[int, Field(ge=0, le=255)]] = field(default_factory=list)
+    imageDataURL: str = ""  # noqa: N815
     x: float = 0.0
     y: float = 0.0
     radiusX: float = 0.0  # noqa: N815
@@ -86,13 +89,15 @@ class _Value:
 
     @property
     def class_names(self) -> list[str]:
-        return [*self.polygonlabels, *self.brushlabels, *self.ellipselabels, *self.labels]
+        masks = [*self.brushlabels, *self.bitmasklabels]
+        return [*self.polygonlabels, *masks, *self.ellipselabels, *self.labels]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Result:
     id: Text = ""
     type: str = ""
+    to_name: str = ""
     value: _Value = field(default_factory=_Value)
     original_width: int | None = None
     original_height: int | None = None
@@ -143,29 +148,36 @@ class LabelStudioFormat(ToolFormat):
     def collect(self, reading: Reading, sources: Sequence[str]) -> None:
         for source in sources:
             for number, task in enumerate(read_json(_CONTENT, reading.root / source, self.title)):
-                names, works = _image_names(task), task.works
-                place = names[0] if names else f"{source}.{number}"
-                if not names or not works:
-                    reading.leave_out("task", "no annotation" if names else "no image", place)
+                images, works = _images(task), task.works
+                place = images[0][0] if images else f"{source}.{number}"
+                if not images or not works:
+                    reading.leave_out("task", "no annotation" if images else "no image", place)
+                    continue
+                present = {reading.find(names, source) for names in images} - {None}
+                if len(present) > 1:
+                    reading.leave_out("task", "it is not told which of its images", place)
                     continue
                 for _ in works[:-1]:
                     reading.leave_out("annotation", "the image has a later one", place)
                 sizes = (row.size for row in works[-1].result)
                 size = next(filter(None, sizes), None)
                 parts = reading.parts(_regions(works[-1]), place)
+                names = [name for names in images for name in names]
                 reading.add_image(reading.image(names, source), parts, size=size)
 
 
-def _image_names(task: _Task) -> list[str]:
-    """Returns the names that the image of a task can have, the stated one first."""
-    names: list[str] = []
-    for text in task.data.values():
-        if isinstance(text, str) and text.lower().endswith(IMAGE_SUFFIXES):
-            name = local_name(unquote(text.rpartition("?d=")[2]))
+def _images(task: _Task) -> list[list[str]]:
+    """Returns the names that the image of a task can have, the stated one first, by the entries of
+    its data: those with the name of the tag on which regions are drawn, or all."""
+    images: dict[str, list[str]] = {}
+    for key, text in task.data.items():
+        name = local_name(unquote(text.rpartition("?d=")[2])) if isinstance(text, str) else ""
+        if name.lower().endswith(IMAGE_SUFFIXES):
             folder, _, last = name.rpartition("/")
             original = re.sub("^[0-9a-f]{8}-", "", last)  # uploads begin with eight digits
-            names += [name, f"{folder}/{original}".lstrip("/"), original]
-    return names
+            images[key] = [name, f"{folder}/{original}".lstrip("/"), original]
+    tags = {row.to_name for work in task.works for row in work.result}
+    return [names for key, names in images.items() if key in tags] or [*images.values()]
 
 
 def _regions(work: _Work) -> Iterator[Region]:
@@ -187,6 +199,8 @@ def _shape(row: _Result, kind: str) -> Shape:
         raise ValueError("its image is turned")
     if kind == "brush":
         return _Brush(bytes(value.rle))
+    if kind == "bitmask":
+        return Bitmap(value.imageDataURL.partition(",")[2], 0, 0)
     if kind == "polygon":
         return RelativePolygon(as_ring(value.points) / 100)
     if kind == "ellipse" and size is not None:

@@ -1,6 +1,7 @@
 """What the readers of label tools' formats share: finding files, and collecting what they hold."""
 
 import codecs
+import posixpath
 import re
 from abc import abstractmethod
 from collections import defaultdict
@@ -148,13 +149,19 @@ class Reading:
             names: paths from the folder of ``source``, or from the root; the first that is there
                 counts.
         """
-        paths = (self.finder.find(name, source) for name in names if name)
-        path = next(filter(None, paths), None)
+        path = self.find(names, source)
         if path is None:
-            last = local_name(names[0] or source).rpartition("/")[2]
-            path = self.root / folder_of(source) / last
+            name = local_name(names[0] or source)
+            path = self.root / posixpath.normpath(posixpath.join(folder_of(source), name))
+            if not path.is_relative_to(self.root) or ".." in path.parts[len(self.root.parts) :]:
+                path = self.root / folder_of(source) / name.rpartition("/")[2]
             self._missing.append(path)
         return path
+
+    def find(self, names: Sequence[str], source: str) -> Path | None:
+        """Returns the first image of :meth:`image` that is there; None if none is."""
+        paths = (self.finder.find(name, source) for name in names if name)
+        return next(filter(None, paths), None)
 
     def parts(self, regions: Iterable[Region], place: str) -> list[Part]:
         """Returns the regions with a class and an area, and counts the others.

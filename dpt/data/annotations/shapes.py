@@ -15,6 +15,8 @@ from dpt.data.formats.pictures import Picture, decode_picture, one_page
 from dpt.data.formats.rle import Rle, encode_pixels, merge_masks, subtract_mask
 from dpt.files import MAX_PIXELS, DataError, reason
 
+_PNG = b"\x89PNG"
+
 
 class Box(Polygons):
     """A rectangle."""
@@ -59,7 +61,7 @@ class Bitmap(Shape):
 
     Attributes:
         left, top: the pixel of the image where it begins.
-        is_zipped: whether zlib has compressed the picture's file once more.
+        is_zipped: whether zlib may have compressed the picture's file once more.
     """
 
     content: str
@@ -70,7 +72,7 @@ class Bitmap(Shape):
     def encode(self, size: tuple[int, int]) -> Rle:
         try:
             data = base64.b64decode(self.content)
-            if self.is_zipped:
+            if self.is_zipped and not data.startswith(_PNG):
                 data = zlib.decompressobj().decompress(data, MAX_PIXELS)
             mask = mask_of(decode_picture("bitmap", one_page("bitmap", data, None)))
         except Exception as error:  # damaged content raises many kinds
@@ -104,10 +106,13 @@ class MaskFile(Shape):
 
 
 def mask_of(picture: Picture) -> np.ndarray:
-    """Returns where a picture is opaque and, without alpha, where it is not 0; bool (H, W)."""
-    if picture.alpha is not None and picture.alpha.min() < picture.alpha.max():
-        return picture.alpha > 0
-    pixels = picture.pixels
+    """Returns where a picture is opaque and, without alpha, where it is not 0; bool (H, W).
+
+    Black that is opaque everywhere is a full mask.
+    """
+    alpha, pixels = picture.alpha, picture.pixels
+    if alpha is not None and (alpha.min() < alpha.max() or not pixels.any()):
+        return alpha > 0
     return pixels != 0 if pixels.ndim == 2 else (pixels != 0).any(axis=2)
 
 
