@@ -1,12 +1,15 @@
 """Quantised files: small, close to fp32, and refused where they lose too much."""
 
+from argparse import Namespace
+
 import numpy as np
 import pytest
 import torch
-from photos import TINY, photo_of, save_photo, tiny
+from photos import TINY, photo_of, save_photo, save_picture, tiny
 from tiny import ON_CPU, TINY_DATA, TINY_SCENES, call
 
 import dpt
+from dpt.commands.export import _images
 from dpt.export.int8 import compare_outputs, export_int8, noise_of_layers
 from dpt.export.sessions import OnnxSession
 from dpt.types import OutputSpec
@@ -108,6 +111,19 @@ def test_command_says_what_int8_costs(joint_run, tmp_path, capsys):
     assert "scores, fp32 -> int8" in said
     assert "miou" in said
     assert OnnxSession(out).metadata["model"] == "dpt_tiny"
+
+
+def test_calibration_images_that_overshoot_are_clipped(tmp_path):
+    """Cubic interpolation beyond 0..255 must not make white of black."""
+    edge = np.repeat(np.uint8([[0] * 40 + [255] * 40]), 60, axis=0)
+    save_picture(tmp_path / "edge.png", np.dstack([edge] * 3))
+    rule = {"preprocessing": {"image_size": [48, 64], "interpolation": "cubic_float"}}
+    model = dpt.create_model("dpt_tiny", heads={"depth": {}}, **TINY, **rule)
+    options = Namespace(calibrate=[tmp_path], out=tmp_path / "a.onnx", with_preprocessing=True)
+    (image,) = _images(model, options, (48, 96))
+    row = image[0, 20, :, 0].int()
+    assert row.tolist() == sorted(row.tolist())
+    assert (row.min(), row.max()) == (0, 255)
 
 
 def test_int8_needs_images(tmp_path, refused):

@@ -149,6 +149,6 @@ def _images(model: DPT, options: argparse.Namespace, size: tuple[int, int] | Non
         if not options.with_preprocessing:
             image = rule.normalize(image.permute(0, 3, 1, 2)).contiguous()
         elif rule.is_rgb:
-            image = image.round().to(torch.uint8)
+            image = image.round().clamp(0, 255).to(torch.uint8)  # cubic_float overshoots
         images.append(image)
     return images

@@ -147,6 +147,8 @@ def _read_encoder_and_decoder(config: Plain) -> tuple[Plain, Plain]:
         encoder = encoders.read_backbone(config["backbone_config"], *encoders.DPT_BACKBONES)
     else:
         encoder = encoders.read_encoder(encoders.VIT, config)
+    if config.get("hidden_act", "gelu") != "gelu":  # of the readout, also over a backbone
+        raise ValueError(f"hidden_act={config['hidden_act']!r}: only 'gelu' is read")
     if config.get("head_in_index", -1) not in (-1, levels - 1):
         raise ValueError(f"head_in_index={config['head_in_index']}: only -1 is read")
     decoder["scales"] = decoder["scales"][:levels]

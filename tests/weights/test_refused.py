@@ -106,6 +106,7 @@ def edited(original, folder, edit):
         (VIT, {"hidden_size": 0}, "its configuration describes no model"),
         (VIT, {"model_type": "glpn"}, "found model_type 'glpn'"),
         (HF_BEIT, {"backbone": {"use_shared_relative_position_bias": True}}, "shared_relative"),
+        (HF_BEIT, {"hidden_act": "relu"}, "hidden_act='relu'"),
         (HF_BEIT, {"backbone": {"image_size": [64, 96]}}, r"image_size=\[64, 96\]: only squares"),
         (HF_BEIT, {"backbone": {"out_indices": [0, 1, 2, 3]}}, "out_indices"),
         (HF_BEIT, {"backbone": {"model_type": "swin"}}, "'swin' backbone, .* beit, swinv2"),
