@@ -3,6 +3,7 @@
 import io as bytes_io
 import os
 import struct
+import tracemalloc
 import zipfile
 import zlib
 
@@ -84,6 +85,18 @@ def test_arrays_that_declare_more_than_they_hold(tmp_path):
     for name in ("a.npy", "a.npz"):
         with pytest.raises(DataError, match=rf"{name}: .* takes more than 1400 MB"):
             io.read_raw_depth(tmp_path / name)
+
+
+def test_a_header_of_numpy_that_unpacks_to_much_is_not_read(tmp_path):
+    length = 1 << 25
+    with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("depth.npy", b"\x93NUMPY\2\0" + struct.pack("<I", length) + b" " * length)
+    tracemalloc.start()
+    with pytest.raises(DataError, match=r"a\.npz: "):
+        io.read_raw_depth(tmp_path / "a.npz")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < length // 4
 
 
 def test_pickled_arrays_are_refused(tmp_path):

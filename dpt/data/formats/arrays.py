@@ -24,6 +24,7 @@ from dpt.files import (
 
 _NUMBERS = ("double", "single", "logical", "int", "uint")  # as MATLAB names them
 _BSDS = "Segmentation"
+_NUMPY_HEADER = 1 << 16  # bytes; NumPy parses 10,000 at most
 _HDF5_START = b"\x89HDF\r\n\x1a\n"
 
 
@@ -69,7 +70,8 @@ def _check_numpy_header(path: str | Path, file: IO[bytes]) -> Sequence[int]:
         (1, 0): np.lib.format.read_array_header_1_0,
         (2, 0): np.lib.format.read_array_header_2_0,
     }
-    shape, _, dtype = readers[np.lib.format.read_magic(file)](file)
+    start = io.BytesIO(file.read(_NUMPY_HEADER))  # NumPy believes the length that a header states
+    shape, _, dtype = readers[np.lib.format.read_magic(start)](start)
     check_bytes(path, shape, dtype.itemsize)
     return tuple(shape)
 
