@@ -247,6 +247,26 @@ def test_fewer_than_16_bits_in_16(tmp_path, suffix, bits):
     assert io.read_image(path, part=FilePart(image_max=65535)).max() <= 2**bits / 256
 
 
+@pytest.mark.parametrize("suffix", [".ppm", ".tif"])
+def test_values_of_12_bits_are_stretched_for_pictures_alone(tmp_path, suffix):
+    photo, path = RNG.integers(0, 4096, (10, 12, 3)).astype(np.uint16), tmp_path / f"a{suffix}"
+    if suffix == ".ppm":
+        path.write_bytes(b"P6\n12 10\n4095\n" + photo.astype(">u2").tobytes())
+    else:
+        tifffile.imwrite(path, photo, bitspersample=12, photometric="rgb")
+    shown = np.rint(photo / 4095 * 255)
+    assert np.abs(io.read_image(path) - shown).max() <= 1
+    assert np.array_equal(io.read_image(path, part=FilePart(image_max=4095)), shown)
+    assert np.array_equal(io.read_image(path, part=FilePart(bands="all")), photo)
+
+
+def test_maps_of_12_bits_keep_their_values(tmp_path):
+    ids = IDS * np.uint16(1000)
+    tifffile.imwrite(tmp_path / "a.tif", ids, bitspersample=12)
+    for read in (io.read_labels, io.read_raw_depth, io.read_objects):
+        assert np.array_equal(read(tmp_path / "a.tif"), ids)
+
+
 @pytest.mark.parametrize("dtype", [np.uint16, np.float32])
 def test_grey_images_of_many_bits_need_a_white(tmp_path, dtype):
     grey = RNG.integers(0, 4096, (10, 12)).astype(dtype)

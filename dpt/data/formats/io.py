@@ -77,7 +77,8 @@ def read_image(
     data = one_page(path, data, part.page)
     orientation = orientation_of(data) if exif else 1
     picture = decode_picture(path, data)
-    colors, alpha = picture.colors, picture.alpha
+    colors = picture.colors if part.image_max is None else picture.own_values
+    alpha = picture.alpha
     rgb = colors if colors.ndim == 3 else np.repeat(colors[..., None], 3, axis=2)
     image = _eight_bits(path, rgb, part.image_max)
     if alpha is not None and alpha.min() < np.iinfo(alpha.dtype).max:

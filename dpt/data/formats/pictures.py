@@ -97,6 +97,11 @@ class Picture:
         factor = np.iinfo(colors.dtype).max / self.white
         return np.rint(colors * factor).astype(colors.dtype)
 
+    @property
+    def own_values(self) -> np.ndarray:
+        """Returns what :attr:`colors` does, but values of more than 8 bits as they are stored."""
+        return self.colors if self.pixels.dtype == np.uint8 else self.pixels
+
 
 def turned_upright(image: np.ndarray, orientation: int) -> np.ndarray:
     """Turns pixels as a file stores them upright, by their EXIF orientation."""
@@ -368,11 +373,14 @@ def _decode_pixels(
     decoded = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
     if decoded is None:
         raise _undecodable(path)
+    largest = None
+    if page is not None and 8 < bits < 16:  # which OpenCV stretches to 16
+        decoded, largest = np.right_shift(decoded, 16 - bits), 2**bits - 1
     if decoded.ndim == 2:
-        return decoded, None
+        return decoded, largest
     if decoded.dtype == np.uint8 and decoded.shape[2] == 3:
         return cv2.cvtColor(decoded, cv2.COLOR_BGR2RGB), None  # much faster
-    return decoded[..., [2, 1, 0, 3][: decoded.shape[2]]], None
+    return decoded[..., [2, 1, 0, 3][: decoded.shape[2]]], largest
 
 
 def _without_alpha(
@@ -431,7 +439,7 @@ def read_stored_bands(
     """
     if data[:2] not in _TIFF_STARTS:
         picture = decode_picture(path, one_page(path, data, page))
-        colors, alpha = picture.colors, picture.alpha
+        colors, alpha = picture.own_values, picture.alpha
         return np.atleast_3d(colors) if alpha is None else np.dstack([colors, alpha]), set()
     _stored_size(path, io.BytesIO(data))
     library = require("tifffile", f"{path}: data.bands", extra="bands")
