@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import zlib
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -14,9 +15,17 @@ from pycocotools import mask as coco
 
 from dpt.data import FolderDataset
 from dpt.data.annotations import FORMATS
-from dpt.data.annotations.base import UNLABELLED
+from dpt.data.annotations.base import (
+    UNLABELLED,
+    AnnotatedImage,
+    Annotation,
+    Mask,
+    Raster,
+)
 from dpt.data.annotations.labelstudio import unpack_runs
+from dpt.data.formats.rle import encode_pixels
 from dpt.files import DataError, files_below
+from dpt.types import IGNORE_INDEX
 
 
 def read(name, root, sources=None):
@@ -188,9 +197,11 @@ def test_labelme_boxes_alone_are_refused(tmp_path, group):
 
 def test_labelme_classes_have_the_order_of_labels_txt(tmp_path):
     write_labelme(tmp_path)
-    (tmp_path / "labels.txt").write_text("__ignore__\n_background_\ntree\nbus\ncar\n")
+    shapes = [labelme_shape(k, one_ring(box(1, 1, 5, 5))) for k in (" tree", "ba\u0308r", "b\xe4r")]
+    write_json(tmp_path / "b.json", labelme_file(shapes, "b.png"))
+    (tmp_path / "labels.txt").write_text("__ignore__\n_background_\ntree\nb\xe4r\nbus\ncar\n")
     names = [row.name for row in read("labelme", tmp_path).classes]
-    assert names == ["_background_", "tree", "bus", "car"]
+    assert names == ["_background_", "tree", "b\xe4r", "bus", "car"]
 
 
 def test_labelme_list_without_a_class_of_objects_is_left_out(tmp_path):
@@ -399,6 +410,18 @@ def test_yolo_entries_of_the_same_folder_are_no_splits(tmp_path):
     assert any("none" in note for note in annotations.notes)
 
 
+def test_yolo_image_of_several_splits_is_in_the_smallest(tmp_path):
+    write_yolo(tmp_path, settings="train: all.txt\nval: val.txt\nnames: [tree, car]\n")
+    for k in range(9):
+        write_text(tmp_path / f"configs/{k}.yaml", "lr: 1\n")
+    write_text(tmp_path / "all.txt", "images/a.png\nimages/b.png\nimages/c.png\n")
+    write_text(tmp_path / "val.txt", "images/c.png\n")
+    annotations = read("yolo", tmp_path)
+    assert [image.split for image in annotations.images] == ["train", "train", "val"]
+    assert [row.name for row in annotations.classes] == CLASSES
+    assert any("images/c.png" in note for note in annotations.notes)
+
+
 @pytest.mark.parametrize("chosen", ["labels", "data.yaml"])
 def test_yolo_files_can_be_chosen(tmp_path, chosen):
     write_yolo(tmp_path)
@@ -508,6 +531,52 @@ def test_cvat_order_groups_and_splits(tmp_path):
     (_, car), (_, tree) = objects_of(annotations.images[0])
     assert np.array_equal(car, one | two)
     assert np.array_equal(tree, two)
+
+
+def test_cvat_frame_of_a_video_is_found(tmp_path):
+    save_images(tmp_path / "images", ".PNG")
+    images = cvat_image("a", [cvat_polygon("car", box(1, 1, 5, 5))])
+    write_text(tmp_path / "annotations.xml", cvat_file(images))
+    assert [i.image.name for i in read("cvat", tmp_path).images] == ["a.PNG"]
+
+
+def test_cvat_subsets_can_have_images_of_one_name(tmp_path):
+    masks = {"Train": box(1, 1, 5, 5), "Validation": box(2, 2, 4, 4)}
+    images = ""
+    for name, mask in masks.items():
+        save_images(tmp_path / f"images/{name}")
+        images += cvat_image("a.png", [cvat_polygon("car", mask)], subset=name)
+    write_text(tmp_path / "annotations.xml", cvat_file(images))
+    for image in read("cvat", tmp_path).images:
+        ((_, mask),) = objects_of(image)
+        assert np.array_equal(mask, masks[image.image.parent.name])
+
+
+def write_coco(root, names):
+    size = {"height": SIZE[0], "width": SIZE[1]}
+    images = [{"id": k, "file_name": name, **size} for k, name in enumerate(names)]
+    ring = np.ravel(one_ring(box(1, 1, 5, 5))).tolist()
+    objects = [{"image_id": k, "category_id": 1, "segmentation": [ring]} for k in range(len(names))]
+    categories = [{"id": 1, "name": "car"}]
+    content = {"images": images, "annotations": objects, "categories": categories}
+    write_json(root / "x.json", content)
+
+
+def write_cvat_names(root, names):
+    images = [cvat_image(name, [cvat_polygon("car", box(1, 1, 5, 5))]) for name in names]
+    write_text(root / "x.xml", cvat_file("".join(images)))
+
+
+@pytest.mark.parametrize(
+    ("tool", "write"), [("coco", write_coco), ("cvat", write_cvat_names)], ids=["coco", "cvat"]
+)
+def test_image_of_a_folder_that_is_not_there_is_no_other_of_its_name(tmp_path, tool, write):
+    save_images(tmp_path / "images/cam2")
+    write(tmp_path, [f"cam{k}/{name}.png" for k in (1, 2, 3) for name in "ab"])
+    paths = [image.image.relative_to(tmp_path) for image in read(tool, tmp_path).images]
+    there = [path.as_posix() for path in paths if (tmp_path / path).exists()]
+    assert there == ["images/cam2/a.png", "images/cam2/b.png"]
+    assert len({*paths}) == 6
 
 
 def test_cvat_shapes(tmp_path):
@@ -911,6 +980,18 @@ def test_format_that_is_not_read_is_named(tmp_path, name, content):
 
 
 # ---------------------------------------------------------------------------------- all formats
+
+
+def test_ids_of_things_do_not_count_parts_of_stuff():
+    shape = Mask(encode_pixels(box(0, 0, 1, 1)))
+    names = ["sky"] * 70_000 + ["car"] * 3  # more than 16 bits hold
+    objects = [Annotation(class_name=name, shape=shape) for name in names]
+    image = AnnotatedImage(image=Path("a.png"), objects=objects)
+    raster = Raster(np.array([[0, 1, 70_000], [70_001, 70_002, 70_003]]), None)
+    labels, ids = image.maps(raster, {"sky": 0, "car": 1}, {1}, IGNORE_INDEX)
+    assert labels.tolist() == [[IGNORE_INDEX, 0, 0], [1, 1, 1]]
+    assert ids.tolist() == [[0, 0, 0], [1, 2, 3]]
+
 
 WRITERS = {
     "labelme": write_labelme,

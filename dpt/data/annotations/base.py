@@ -149,10 +149,12 @@ class AnnotatedImage:
             outside: class id of pixels without an object.
         """
         ids = [(outside, 0)]
-        for number, item in enumerate(self.objects, 1):
+        count = 0
+        for item in self.objects:
             class_id = class_ids[item.class_name]
             is_object = class_id in things and not item.is_crowd
-            ids.append((class_id, number if is_object else 0))
+            count += is_object
+            ids.append((class_id, count if is_object else 0))
         labels, objects = np.array(ids, np.int32).T[:, raster.positions]
         return labels, objects
 
@@ -243,6 +245,7 @@ class ImageFinder:
         self._root = root
         self._paths = {plain_name(path): path for path in images}
         self._by_ending: dict[str, list[str]] = defaultdict(list)
+        self._named: set[str] = set()  # paths that were found by all parts of a name
         for path in images:
             self._by_ending[_ending(path)].append(path)
 
@@ -250,23 +253,28 @@ class ImageFinder:
         """Returns the image that ``source``, a path below the root, names.
 
         The name counts from the folder of ``source``, from the root, or from another folder;
-        otherwise its last part counts. If several images have it, the one counts that is alone in
-        the split that the path of ``source`` names. None if there is no such image.
+        otherwise its last part counts, of images that no name before it had in full. If several
+        images have it, the one counts that is alone in the split that the path of ``source`` names.
+        None if there is no such image.
         """
         name = local_name(name)
         for folder in (PurePosixPath(source).parent, PurePosixPath()):
             path = self._paths.get(plain_name(posixpath.normpath(folder / name)))
             if path is not None:
+                self._named.add(path)
                 return self._root / path
         candidates = self._by_ending[_ending(name)]
         below = [
             path for path in candidates if f"/{plain_name(path)}".endswith(f"/{plain_name(name)}")
         ]
-        candidates = below or candidates
+        candidates = below or [path for path in candidates if path not in self._named]
         if len(candidates) > 1:
             split = split_word(source)[0]
             candidates = [path for path in candidates if split_word(path)[0] == split]
-        return self._root / candidates[0] if len(candidates) == 1 else None
+        if len(candidates) != 1:
+            return None
+        self._named.update(below and candidates)
+        return self._root / candidates[0]
 
     def path(self, name: str, source: str) -> Path:
         """Returns the image that ``source`` names, or the path at which it should be.

@@ -288,6 +288,8 @@ class CocoFormat(AnnotationFormat):
         images: list[AnnotatedImage] = []
         classes: dict[str, AnnotatedClass] = {}
         for source, content in contents.items():
+            for name in content.image_names.values():  # those that are there in full count first
+                finder.find(name, source)
             paths = {i: finder.path(name, source) for i, name in content.image_names.items()}
             shared = [path for path in paths.values() if path in source_of_image]
             if shared:

@@ -14,7 +14,14 @@ from xml.etree import ElementTree
 import numpy as np
 
 from dpt.data.annotations.base import Polygons, Shape, as_ring
-from dpt.data.annotations.reading import BOX, Reading, Region, ToolFormat
+from dpt.data.annotations.reading import (
+    BOX,
+    Reading,
+    Region,
+    ToolFormat,
+    images_of,
+    with_suffixes,
+)
 from dpt.data.annotations.shapes import ellipse, placed
 from dpt.data.formats.rle import Rle, encode_pixels
 from dpt.data.splits import SPLITS
@@ -74,13 +81,25 @@ def _add_content(reading: Reading, source: str, content: ElementTree.Element) ->
     for label in content.iterfind("meta//label"):
         if label.find("parent") is None:  # no point of a skeleton
             reading.add_class(label.findtext("name", ""), color=label.findtext("color", ""))
-    for image in content.iterfind("image"):
+    images = [*content.iterfind("image")]
+    for image in images:  # those that are there in full count first
+        reading.find(_names(image), source)
+    for image in images:
         name = image.attrib["name"]
         rows = sorted(image, key=lambda row: int(row.get("z_order", "0")))
         parts = reading.parts(map(_region, rows), name)
         size = int(image.attrib["height"]), int(image.attrib["width"])
         split = SPLITS.get(image.get("subset", "").lower(), "")
-        reading.add_image(reading.image([name], source), parts, size=size, split=split)
+        path = reading.image(_names(image), source)
+        reading.add_image(path, parts, size=size, split=split)
+
+
+def _names(image: ElementTree.Element) -> list[str]:
+    """Returns the names that an image can have; frames of videos are stated without suffix, and
+    exported projects have a folder for each subset."""
+    name = image.attrib["name"]
+    names = [name] if images_of([name]) else with_suffixes(name)
+    return [f"{image.get('subset', '')}/{name}".lstrip("/") for name in names] + names
 
 
 def _region(row: ElementTree.Element) -> Region:

@@ -23,6 +23,7 @@ from dpt.data.annotations.reading import (
     with_suffixes,
 )
 from dpt.data.annotations.shapes import Bitmap, Box, Difference, ellipse
+from dpt.data.formats.label_rule import name_of_class
 
 _BACKGROUND, _IGNORED = "_background_", "__ignore__"
 _CLASS_LISTS = ("labels.txt", "class_names.txt")
@@ -109,7 +110,8 @@ class LabelmeFormat(ToolFormat):
 def _add_listed_classes(reading: Reading) -> None:
     """Adds the classes of ``labels.txt``, if it lists all classes of objects."""
     for path in (path for path in reading.files if PurePosixPath(path).name in _CLASS_LISTS):
-        names = [line for line in reading.lines(path) if line != _IGNORED]
+        lines = reading.lines(path)
+        names = [name_of_class(line, path) for line in lines if line != _IGNORED]
         if not reading.class_names <= {*names}:
             reading.leave_out("list", "it lacks classes of objects", path)
             continue

@@ -5,6 +5,7 @@ height. Lines of a class id and four numbers are boxes.
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -107,6 +108,7 @@ class YoloFormat(ToolFormat):
 
 def _settings_files(root: Path, files: Iterable[str]) -> list[str]:
     candidates = [path for path in files if path.lower().endswith(_YAML)]
+    candidates.sort(key=lambda path: path.count("/"))  # beside other programs' files
     return [path for path in candidates[:_MOST_YAML] if starts_with(root / path, rb"^names\s*:")]
 
 
@@ -131,17 +133,26 @@ def _listed_names(reading: Reading) -> dict[int, str]:
 def _splits(reading: Reading, settings: _Settings, folder: str) -> dict[str, str]:
     """Returns the split of each image; empty if one split holds all of them.
 
+    An image of several splits is of the one with the fewest images.
+
     Args:
         folder: that of ``data.yaml``.
     """
-    splits: dict[str, str] = {}
+    images_of_split: dict[str, list[str]] = defaultdict(list)
     for split, entry in settings.entries:
         images = _images_at(reading, entry, folder)
+        images_of_split[split] += images
         if not images:
             reading.leave_out("entry", "its images are not there", f"{split}: {entry}")
-        for path in images:
-            splits.setdefault(path, split)
-    return splits if len({*splits.values()}) > 1 else {}
+    splits: dict[str, str] = {}
+    shared: list[str] = []
+    for split, images in sorted(images_of_split.items(), key=lambda row: len(row[1])):
+        shared += [path for path in images if splits.setdefault(path, split) != split]
+    if len({*splits.values()}) < 2:
+        return {}
+    for path in shared:
+        reading.leave_out("line", "its image is in a smaller split, too", path)
+    return splits
 
 
 def _images_at(reading: Reading, path: str, folder: str) -> list[str]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from dpt.data.formats import io
 from dpt.data.formats.rgb_labels import OTHER_COLOR
-from dpt.files import DataError, few
+from dpt.files import DataError, few, plain_name
 from dpt.types import IGNORE_INDEX
 
 LabelMap = Sequence[int | Sequence[int]] | str
@@ -21,13 +21,14 @@ _LARGEST_ID = 65535
 
 
 def name_of_class(text: str, source: str | Path) -> str:
-    """Returns the name of a class in a file as one line of printable characters.
+    """Returns the name of a class in a file as one line of printable characters, letters composed.
 
     Raises:
         DataError: nothing is left of it, it is long, or a spreadsheet would take it for a formula.
     """
     joiners = "\u200c\u200d"  # which are part of words in Persian and Hindi
-    name = " ".join("".join(c if c.isprintable() or c in joiners else " " for c in text).split())
+    letters = [c if c.isprintable() or c in joiners else " " for c in plain_name(text)]
+    name = " ".join("".join(letters).split())
     if not 0 < len(name) <= 200 or re.match(r"[=@]|[-+].*[(|!]", name):
         raise DataError(f"{source}: {name[:40]!r} cannot be the name of a class: rename it")
     return name
