@@ -310,6 +310,20 @@ def test_few_outliers_do_not_change_the_statistics(tmp_path):
     assert np.allclose(measured.std, expected.std, rtol=0.05)
 
 
+def test_band_that_few_pixels_have_and_a_constant_one(tmp_path):
+    root = write_grey(tmp_path, count=4)
+    few = np.random.default_rng(0).normal(50_000, 5_000, (4, 30)).astype(np.float32)
+    for values, path in zip(few, sorted((root / "images").iterdir()), strict=True):
+        bands = np.zeros((*SIZE, 2), np.float32)
+        bands[5, :30, 0], bands[..., 1] = values, 0.1
+        path.unlink()
+        np.save(path.with_suffix(".npy"), bands)
+    measured = measure_bands(folder(root, bands="all", fractions={"train": 1.0}))
+    every_value = np.concatenate([few.ravel(), np.zeros(4 * SIZE[0] * SIZE[1] - few.size)])
+    assert measured.mean == pytest.approx((every_value.mean(), 0.1), rel=1e-5)
+    assert measured.std == pytest.approx((every_value.std(), 1.0), rel=1e-5)
+
+
 def test_rgb_has_no_statistics(multispectral):
     assert measure_bands(folder(multispectral, bands=[2, 1, 0], image_max=1000.0)) is None
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -91,6 +92,30 @@ def test_pixels_without_data_and_georeference_are_kept(tmp_path):
     assert np.isfinite(depth[70:]).all()
     assert (profile["crs"], profile["transform"]) == (rasterio.CRS.from_string(CRS), TRANSFORM)
     assert (profile["dtype"], profile["nodata"]) == ("uint8", 255)
+
+
+def test_ground_control_points_and_sensor_model_are_kept(tmp_path):
+    corners = [(0, 0), (0, 30), (20, 0), (20, 30)]
+    points = [
+        rasterio.control.GroundControlPoint(row, column, 10 + column / 9, 50 - row / 7, 0)
+        for row, column in corners
+    ]
+    axes = ["height", "lat", "long", "line", "samp"]
+    numbers = {f"{axis}_{name}": 2.0 for axis in axes for name in ("off", "scale")}
+    names = [f"{axis}_{part}_coeff" for axis in axes[3:] for part in ("num", "den")]
+    sensor = rasterio.rpc.RPC(**numbers, **{name: [1.0, *range(19)] for name in names})
+    path = write(tmp_path / "a.tif", np.ones((20, 30, 2), np.int16), georeferenced=False)
+    with rasterio.open(path, "r+") as file:
+        file.gcps, file.rpcs = (points, CRS), sensor
+    assert raster.needs_windows(path)
+    predict(path, tmp_path, dpt.Predictor(PixelRuntime()))
+    with rasterio.open(tmp_path / "labels.tif") as file:
+        written, crs = file.gcps
+        assert [p.asdict() for p in written] == [
+            {**p.asdict(), "id": ANY, "info": ANY} for p in points
+        ]
+        assert crs == CRS
+        assert file.rpcs.to_dict() == {**sensor.to_dict(), "err_bias": -1, "err_rand": -1}
 
 
 def test_rgb_with_alpha_and_nodata(tmp_path):

@@ -52,8 +52,8 @@ _ALPHA = ((1,), (2,))
 """Values of a TIFF's ExtraSamples."""
 _COLORS = {2: 3, 5: 4, 6: 3, 8: 3}
 """Number of colours by a TIFF's photometric interpretation; 1 for all others."""
-_GEO_TAGS = (33550, 33922, 34264, 34735)
-"""GeoTIFF's pixel scale, tie points, transformation and key directory."""
+_GEO_TAGS = (33550, 33922, 34264, 34735, 50844)
+"""GeoTIFF's pixel scale, tie points, transformation and key directory, and a sensor's model."""
 _LOSSLESS = (1, 2, 3, 4, 5, 8, 32773, 32946, 34925, 50000)
 """Compressions of TIFF files that keep ids: none, fax, LZW, Deflate, PackBits, LZMA, Zstandard."""
 _AS_STORED: dict[int, Callable[[np.ndarray], np.ndarray]] = {

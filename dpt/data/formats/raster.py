@@ -102,6 +102,10 @@ class Raster:
         self, path: Path, *, count: int, dtype: str, nodata: float
     ) -> Iterator["RasterWriter"]:
         """Opens a compressed TIFF file of this size, with the same georeference."""
+        points, crs = self._source.gcps
+        place = {"transform": self._source.transform, "crs": self._source.crs}
+        if points:
+            place = {"gcps": points, "crs": crs}
         profile = {
             "driver": "GTiff",
             "height": self.size[0],
@@ -109,8 +113,8 @@ class Raster:
             "count": count,
             "dtype": dtype,
             "nodata": nodata,
-            "crs": self._source.crs,
-            "transform": self._source.transform,
+            "rpcs": self._source.rpcs,
+            **place,
             "compress": "deflate",
             "tiled": True,
             "blockxsize": _BLOCK,
