@@ -192,9 +192,9 @@ class MaskHead(QueryHead):
     def _predict(self, queries: Tensor, pixels: Tensor, logits: Tensor) -> Masks:
         queries = self.norm(queries)
         masks = torch.einsum("bqd,bdhw->bqhw", self.mask_mlp(queries), pixels)
-        weights = masks.sigmoid()
+        weights = masks.sigmoid() / 256  # float16 ends at 65504, below the sum over an image
         mean = torch.einsum("bqhw,bkhw->bqk", weights, logits)
-        mean = mean / (weights.sum((2, 3))[..., None] + 1)
+        mean = mean / (weights.sum((2, 3))[..., None] + 1 / 256)
         classes = self.classify(queries) + F.pad(mean, (0, 1))  # "no object": plus 0
         return Masks(masks, classes)
 

@@ -93,6 +93,20 @@ def test_outputs(model, heads):
     assert not unused
 
 
+def test_classes_of_queries_do_not_overflow_in_float16():
+    """The mean of the pixels' logits, whose sum over a mask is above 65504."""
+    head = dpt.create_model("dpt_tiny", heads=PANOPTIC).heads["panoptic"].eval()
+    dim = head.pixels.out_channels
+    queries, pixels = torch.randn(1, 1, dim), torch.randn(1, dim, 64, 64)
+    logits = torch.full((1, 4, 64, 64), 60.0)
+    with torch.no_grad():
+        exact = head._predict(queries, pixels, logits).classes
+        with torch.autocast("cpu", dtype=torch.float16):
+            classes = head._predict(queries, pixels, logits).classes
+    assert exact[..., :4].min() > 30
+    torch.testing.assert_close(classes.float(), exact, rtol=0.01, atol=0)
+
+
 def test_a_query_attends_where_its_mask_is():
     """In training, before the shares fall: patches outside of the mask do not change the query."""
     net = eomt().train()
