@@ -9,7 +9,8 @@ import torch
 
 from dpt import functional
 from dpt.config.data import LoaderSettings
-from dpt.config.overrides import keys_of
+from dpt.config.objectives import refuse_decided
+from dpt.config.overrides import is_below, keys_of
 from dpt.data import Dataset
 from dpt.data.statistics import measure_bands
 from dpt.model import DPT
@@ -72,13 +73,10 @@ def make_model(
             differ from the named model, replace the settings of the file.
         images: see :func:`image_settings`.
     """
-    given_heads = validate(Plain | None, model.get("heads"), "model.heads") or {}
-    trained = [objective.head for objective in objectives.values()]
-    for name in given_heads.keys() - {*trained}:
-        raise ValueError(unknown_key(f"model.heads.{name}", name, trained))
-    heads = {
-        o.head: _like(o.head_settings, given_heads.get(o.head) or {}) for o in objectives.values()
-    }
+    heads = _heads(model, objectives, overrides)
+    for key, other in {"preprocessing": "data.eval_size", "encoder": "data.image_size"}.items():
+        if f"model.{key}.image_size" in keys_of(overrides):
+            raise ValueError(f"model.{key}.image_size has no effect: set {other}")
     configured = {p: dict(validate(Plain | None, model.get(p), f"model.{p}") or {}) for p in PARTS}
     configured["preprocessing"]["image_size"] = list(settings.eval_size)
     if images.get("pixels") == "bands":
@@ -98,6 +96,21 @@ def make_model(
             log.info("encoder weights: %s", load_encoder_weights(net.encoder, encoder_weights))
     set_switches(net, model)
     return net
+
+
+def _heads(
+    model: PlainMapping, objectives: Mapping[str, Objective], overrides: Sequence[str]
+) -> Heads:
+    """Returns the settings of the head of each objective; ValueError for those without effect."""
+    given_heads = validate(Plain | None, model.get("heads"), "model.heads") or {}
+    decided = {objective.head: objective.head_settings for objective in objectives.values()}
+    for name, given in given_heads.items():
+        where = f"model.heads.{name}"
+        if name not in decided:
+            raise ValueError(unknown_key(where, name, list(decided)))
+        typed = {k for k in given or {} if is_below(keys_of(overrides), f"{where}.{k}")}
+        refuse_decided({key: given[key] for key in typed}, decided[name], where)
+    return {name: _like(used, given_heads.get(name) or {}) for name, used in decided.items()}
 
 
 def _from_weights(

@@ -68,10 +68,21 @@ def _make_objective(
     """Returns the objective that ``node`` describes, with the settings of its head."""
     arguments, settings = split_settings(cls, {**node, **cls.from_data(data, node)})
     objective: Objective = make(arguments, where, Objective)
+    refuse_decided(settings, objective.head_settings, where)
     objective.head_settings = {**settings, **objective.head_settings}
     if cls.head in HEADS:
         validate(HEADS[cls.head], objective.head_settings, where)
     return objective
+
+
+def refuse_decided(settings: PlainMapping, decided: PlainMapping, where: str) -> None:
+    """Raises ValueError for a setting of a head that its objective decides otherwise."""
+    for key in settings.keys() & decided.keys():
+        if settings[key] != decided[key]:
+            raise ValueError(
+                f"{where}.{key}={settings[key]} has no effect: task and data decide that it is "
+                f"{decided[key]}: leave it out"
+            )
 
 
 def split_settings(cls: type[Objective], node: PlainMapping) -> tuple[Plain, Plain]:

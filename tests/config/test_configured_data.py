@@ -1,5 +1,6 @@
 """From parts of the configuration to the parts of a run."""
 
+import re
 import shlex
 from random import Random
 
@@ -138,6 +139,33 @@ def test_the_model_has_a_head_for_each_objective(scenes):
     assert (depth.kind, depth.max_depth, depth.activation) == ("metric", 20.0, "sigmoid")
     assert segmentation.num_classes == 10
     assert model.outputs["segmentation"].class_names == scenes.info.class_names
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "model.heads.depth.activation=exp",
+        "model.heads.depth.max_depth=9.0",
+        "model.preprocessing.image_size=[32,48]",
+        "model.encoder.image_size=[32,48]",
+    ],
+)
+def test_settings_of_the_model_without_effect(scenes, typed):
+    (override,) = parse([typed])
+    _, part, *keys = override.key.split(".")
+    given = {keys[-1]: override.value}
+    model = {
+        **MODEL,
+        part: {"depth": given} if part == "heads" else {**MODEL.get(part, {}), **given},
+    }
+    objectives = make_objectives(task(depth=DEPTH), scenes)
+    with pytest.raises(ValueError, match=re.escape(override.key)):
+        make_model(model, objectives, SETTINGS, [typed])
+
+
+def test_a_setting_that_the_task_decides(scenes):
+    with pytest.raises(ValueError, match=r"task\.objectives\.depth\.activation=exp.*sigmoid"):
+        make_objectives(task(depth={**DEPTH, "activation": "exp"}), scenes)
 
 
 def test_the_model_is_made_for_the_size_of_the_training_images(scenes):
