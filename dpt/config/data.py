@@ -13,14 +13,11 @@ from torch.utils.data import DataLoader
 
 from dpt.config.objects import check_arguments, make
 from dpt.config.overrides import keys_of, parse
-from dpt.config.resumed_config import refuse_foreign, run_in, with_overrides
+from dpt.config.resumed_config import DIVIDING, refuse_foreign, run_in, with_overrides
 from dpt.data import Dataset, EvalTransform, MixDataset, TrainTransform, make_loader
 from dpt.files import few, missing_path, run_folder
 from dpt.types import Preprocessing
 from dpt.validation import Plain, PlainMapping, to_plain, unknown_key, validate
-
-DIVIDING = {"folds", "fold", "gap", "group_by", "fractions", "split_files", "split_names"}
-"""Keys of data that decide which images a split has."""
 
 log = logging.getLogger("dpt")
 

@@ -39,6 +39,8 @@ TRUSTED = {
     "lightning.pytorch.loggers.CSVLogger",
 }
 """Callbacks and loggers that a run's file may name, besides those of the user's own modules."""
+DIVIDING = {"folds", "fold", "gap", "group_by", "fractions", "split_files", "split_names"}
+"""Keys of data that decide which images a split has."""
 _FOLDERS = ("dirpath", "folder", "save_dir", "default_root_dir")
 
 
@@ -109,9 +111,19 @@ def resumed_config(folder: Path, arguments: Sequence[str], resume: str) -> Plain
     refuse_foreign(after, folder, keys)
     for line in differences(before, after):
         log.info("resume: changes %s", line)
+        key = line.partition(": ")[0]
+        if DIVIDING & {*key.split(".")[1:]}:
+            log.warning("resume: %s: val may now hold images that the run was trained on", key)
+        if key in ("model.weights", "model.encoder.weights") and has_checkpoint(folder):
+            log.warning("resume: %s has no effect: the weights are the checkpoint's", key)
     texts = [change.text for change in changes if change.text not in before["overrides"]]
     choice = {"run_dir": str(folder), "resume": resume, "overwrite": False}
     return after | choice | {"overrides": [*before["overrides"], *texts]}
+
+
+def has_checkpoint(folder: Path) -> bool:
+    """Returns whether a run continues from a checkpoint, and not from its first weights."""
+    return any((folder / "checkpoints").glob("*.ckpt"))
 
 
 def _require_all_keys(values: Plain, path: Path) -> None:
@@ -271,7 +283,7 @@ def _not_from_a_file(values: Plain, folder: Path) -> Iterator[tuple[str, str]]:
         is_cache = group == "data" and name == "cache_dir"
         if is_cache and not any(_is_inside(text, allowed) for allowed in folders_of_data):
             yield key, f"{text[:200]} is outside of the run and of the folder of data"
-    if any((folder / "checkpoints").glob("*.ckpt")):
+    if has_checkpoint(folder):
         return  # the weights that the run started from are not read again
     for key in ("model.weights", "model.encoder.weights"):
         file = _at(values, key)

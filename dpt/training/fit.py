@@ -25,7 +25,7 @@ from dpt.config.data import (
 from dpt.config.models import complete, image_settings, make_model
 from dpt.config.objectives import make_objectives
 from dpt.config.objects import make
-from dpt.config.overrides import as_argument
+from dpt.config.overrides import as_argument, keys_of
 from dpt.config.resumed_config import map_strings
 from dpt.config.run_keys import RunKeys
 from dpt.config.trainer import require_batches, require_images, with_precision
@@ -277,6 +277,8 @@ def log_start(run: Run) -> None:
         sum(parameter.numel() for parameter in model.parameters()) / 1e6,
         run.folder,
     )
+    if "steps" in keys_of(cfg["overrides"]) and trainer.max_steps != cfg["steps"]:
+        log.warning("steps=%s has no effect beside trainer.max_steps or max_epochs", cfg["steps"])
     accumulate, ranks = trainer.accumulate_grad_batches, trainer.world_size
     batch_size = data.settings.batch_size
     factors = [f"{batch_size} images a batch"]
