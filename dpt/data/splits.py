@@ -15,6 +15,7 @@ DEFAULT_FRACTIONS = {"train": 0.9, "val": 0.1}
 SPLITS = {
     "train": "train",
     "training": "train",
+    "trainval": "train",
     "val": "val",
     "valid": "val",
     "validation": "val",

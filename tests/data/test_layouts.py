@@ -274,6 +274,18 @@ def test_split_by_lists(tmp_path):
         detect(tmp_path, {})
 
 
+@pytest.mark.parametrize("line", ["/images/{}.jpg /masks/{}.png", "{} 1 1"])
+@pytest.mark.parametrize("train", ["train", "trainval"])
+def test_split_by_a_list_of_test_images(tmp_path, train, line):
+    names = [f"{i:03d}" for i in range(12)]
+    save_pairs(tmp_path, names)
+    for split, members in ((train, names[:9]), ("test", names[9:])):
+        (tmp_path / f"{split}.txt").write_text("".join(f"{line}\n".format(n, n) for n in members))
+    splits = {row.image[7:10]: row.split for row in detect(tmp_path, {}).rows}
+    assert [name for name, split in splits.items() if split == "test"] == names[9:]
+    assert {*splits.values()} == {"train", "val", "test"}
+
+
 def test_split_by_lists_with_other_folders(tmp_path):
     names = [f"{i:03d}" for i in range(12)]
     save_pairs(tmp_path, names)

@@ -472,6 +472,24 @@ def test_depth_of_65535_in_floats_is_not_measured(tmp_path, missing):
     assert not read["val"]["images/val/000.jpg"]["valid"][:3].any()
 
 
+def test_depth_of_whole_numbers_beside_floats_is_refused(tmp_path):
+    folder(tmp_path, kind="depth", make=scaled(1000, "u2"))
+    save(tmp_path / "depth/train/001.npy", metres(1))
+    (tmp_path / "depth/train/001.png").unlink()
+    refuses(tmp_path, r"depth.*: depth maps of float64, uint16")
+
+
+@pytest.mark.filterwarnings("error")
+def test_depth_of_half_floats_with_infinity(tmp_path):
+    def make(seed):
+        values = metres(seed).astype(np.float16)
+        values[0] = np.inf
+        return values
+
+    folder(tmp_path, kind="depth", make=make, suffix=".npy")
+    assert settings(tmp_path)["invalid_depth"] == [0]
+
+
 def test_depth_below_0_is_counted(tmp_path):
     def make(seed):
         return (metres(seed) - 1.65).astype(np.float32)

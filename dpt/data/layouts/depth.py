@@ -36,6 +36,9 @@ def depth_settings(paths: Sequence[Path], given: PlainMapping) -> tuple[Plain, l
     places = np.linspace(0, len(paths) - 1, min(len(paths), _MAX_MAPS)).astype(int)
     maps = [io.read_raw_depth(paths[i], key=key, page=page) for i in places]
     dtype = maps[0].dtype
+    if len({values.dtype.kind == "f" for values in maps}) > 1:
+        types = sorted({str(values.dtype) for values in maps})
+        raise DataError(f"{folder}: depth maps of {few(types)}: save all in one unit and type")
     if "depth_scale" not in given and are_normalised([top_of(values) for values in maps]):
         fault = f"all depth maps end at {maps[0].max():g}, as if each was scaled to its own range"
         raise DataError(f"{folder}: {fault}: save metres, or set data.depth_scale if they share it")
@@ -72,8 +75,9 @@ def _missing_values(maps: Sequence[np.ndarray]) -> list[float]:
     dtype = maps[0].dtype
     largest = [] if dtype.kind == "f" else [np.iinfo(dtype).max]
     candidates = dict.fromkeys([*largest, *_NOT_MEASURED])
+    present = [values[np.isfinite(values)] for values in maps]
     with np.errstate(over="ignore"):  # in 16-bit floats
-        return [value for value in candidates if any((values == value).any() for values in maps)]
+        return [x for x in candidates if any((values == x).any() for values in present)]
 
 
 def _scale(folder: Path, dtype: np.dtype, typical: float, high: float, fraction: float) -> float:

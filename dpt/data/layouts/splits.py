@@ -161,7 +161,7 @@ def _parts(images: Sequence[str]) -> list[_Part]:
 
 
 def rows_by_lists(folder: Folder, rows: list[Row]) -> tuple[list[str], list[Row]]:
-    """Returns the text files that list images of train and val, and the rows that they list.
+    """Returns the text files that list images of train, and of val or test, and the rows of these.
 
     All rows and no lists are returned if folders, tables or the images' names define the splits, or
     if there are no such files.
@@ -173,20 +173,24 @@ def rows_by_lists(folder: Folder, rows: list[Row]) -> tuple[list[str], list[Row]
         return [], by_name
     texts = [path for path in folder.paths if path.endswith(".txt")]
     texts = [path for path in texts if Path(path).stem.lower() in SPLITS]
+    sums = [path for path in texts if path.replace("trainval", "train") in {*texts} - {path}]
+    texts = [path for path in texts if path not in sums]
     of_voc = [path for path in texts if "/ImageSets/Segmentation/" in f"/{path}"]
     readings = []
     for lists in by_folder(of_voc or texts).values():
         named, unmatched = _read_lists(folder, lists, rows)
         found = {row.split for row in named}
         of_train = [path for path in lists if SPLITS[Path(path).stem.lower()] == "train"]
-        if {"train", "val"} <= found:
+        if "train" in found and len(found) > 1:
             readings.append((lists, named, unmatched))
         elif found and of_train and "train" not in found:
             fault = f"none of its images has labels, as those of {' and '.join(sorted(found))} have"
             remedy = f"add them, or remove {few(lists)} to train on a part of the others"
             raise DataError(f"{folder.root / of_train[0]}: {fault}: {remedy}")
         else:
-            folder.leave_out(lists, ", which do not name images of train and of val")
+            folder.leave_out(lists, ", which do not name images of train and of val or test")
+    of_val = [item for item in readings if any(row.split == "val" for row in item[1])]
+    readings = of_val or readings
     if len(readings) > 1:
         shown = " and ".join(few(lists) for lists, *_ in readings)
         remedy = "remove the lists that do not count"
@@ -208,7 +212,7 @@ def _read_lists(folder: Folder, lists: list[str], rows: Sequence[Row]) -> tuple[
     splits: dict[str, str] = {}
     lines = [(path, line) for path in lists for line in read_list(folder.root / path)]
     for path, line in lines:
-        for name in map(os.path.normpath, {line, re.split(r"[,\s]", line)[0]}):
+        for name in map(os.path.normpath, {line, re.split(r"[,\s]", line)[0].lstrip("/")}):
             stem = os.path.splitext(name)[0]
             names = {name, stem}
             if counts[os.path.basename(stem)] == 1:  # in whatever folder
