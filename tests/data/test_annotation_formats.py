@@ -367,11 +367,18 @@ def test_yolo_names_of_classes(tmp_path, settings, names):
 
 def test_yolo_classes_can_be_in_a_text_file(tmp_path):
     write_yolo(tmp_path, settings="")
-    (tmp_path / "classes.txt").write_text("fir tree\ncar\n\n")
+    paths = ["classes.txt", "images/classes.txt"]
+    for path in paths:
+        (tmp_path / path).write_text("fir tree\ncar\n\n")
     annotations = read("yolo", tmp_path)
     assert [row.name for row in annotations.classes] == ["fir tree", "car"]
-    assert annotations.lists == ["classes.txt"]
-    (tmp_path / "classes.txt").write_text("fir tree\n")
+    assert annotations.lists == paths
+    (tmp_path / paths[1]).write_text("car\nfir tree\n")
+    annotations = read("yolo", tmp_path)
+    assert [row.name for row in annotations.classes] == ["class_0", "class_1"]
+    assert any(paths[1] in note for note in annotations.notes)
+    (tmp_path / paths[1]).unlink()
+    (tmp_path / paths[0]).write_text("fir tree\n")
     with pytest.raises(DataError, match=r"a\.txt: line 2"):
         read("yolo", tmp_path)
 
@@ -429,6 +436,14 @@ def test_yolo_files_can_be_chosen(tmp_path, chosen):
     data = FolderDataset(root=tmp_path, split="train", **options)
     assert len(data) == 3
     assert data.info.class_names == ("background", "tree", "car")
+
+
+def test_yolo_label_file_is_found_in_either_form_of_unicode(tmp_path):
+    write_yolo(tmp_path)
+    (tmp_path / "labels/a.txt").rename(tmp_path / "labels/a\xe4.txt")
+    (tmp_path / "images/a.png").rename(tmp_path / "images/aa\u0308.png")
+    annotations = read("yolo", tmp_path)
+    assert sum(len(image.objects) for image in annotations.images) == 6
 
 
 def test_yolo_boxes_are_counted(tmp_path):

@@ -16,7 +16,7 @@ from dpt.data.annotations.reading import Part, Reading, ToolFormat, images_of
 from dpt.data.annotations.shapes import MaskFile
 from dpt.data.formats.io import read_objects
 from dpt.data.splits import SPLITS, natural_key
-from dpt.files import DataError, few
+from dpt.files import DataError, few, plain_name
 
 _NO_CLASS = (
     "annotation|class|colou?rs?|copy|depth|disp(arity)?|gt|ground|truth|ids?|image|img|inst(ance)?s?"
@@ -119,7 +119,7 @@ def _by_stem(paths: Iterable[str]) -> dict[str, str]:
 
 
 def _stem(path: str) -> str:
-    return path.rpartition("/")[2].rpartition(".")[0]
+    return plain_name(path.rpartition("/")[2].rpartition(".")[0])
 
 
 def _parent_name(path: str, level: int) -> str:

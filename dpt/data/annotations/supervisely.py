@@ -128,8 +128,7 @@ class SuperviselyFormat(ToolFormat):
                 reading.add_class(row.title, color=row.color)
         for source in sorted({*sources}.difference(metas)):
             content = read_json(_FILE, reading.root / source, self.title, limit=MAX_IMAGE_BYTES)
-            path = PurePosixPath(source)
-            stem = str(path.parent.with_name("img") / path.stem)
+            stem = f"../img/{PurePosixPath(source).stem}"
             parts = reading.parts([row.region for row in content.objects], source)
             image = reading.image([stem, *with_suffixes(stem)], source)
             reading.add_image(image, parts, size=(content.size.height, content.size.width))

@@ -28,7 +28,7 @@ from dpt.data.annotations.reading import (
     starts_with,
 )
 from dpt.data.annotations.shapes import RelativePolygon
-from dpt.files import DataError, few, read_text, read_yaml
+from dpt.files import DataError, few, plain_name, read_text, read_yaml
 from dpt.validation import validate
 
 _NUMBER = rb"-?\d?(\.\d*)?(e-?\d+)?"
@@ -123,11 +123,15 @@ def _read_settings(path: Path) -> _Settings:
 
 
 def _listed_names(reading: Reading) -> dict[int, str]:
-    """Returns the classes in the only list of names, which Label Studio and others write."""
-    lists = [path for path in reading.files if path.rpartition("/")[2] in _NAME_LISTS]
-    if len(lists) != 1:
-        return {}
-    return dict(enumerate(reading.lines(lists[0])))
+    """Returns the classes in the lists of names, which Label Studio and others write, if all lists
+    are equal."""
+    paths = [path for path in reading.files if path.rpartition("/")[2] in _NAME_LISTS]
+    lists = [reading.lines(path) for path in paths]
+    if all(names == lists[0] for names in lists):
+        return dict(enumerate(lists[0] if lists else ()))
+    for path in paths:
+        reading.leave_out("list", "others name other classes", path)
+    return {}
 
 
 def _splits(reading: Reading, settings: _Settings, folder: str) -> dict[str, str]:
@@ -178,10 +182,10 @@ def _listed(reading: Reading, source: str) -> list[str]:
 
 def _label_files(files: Sequence[str]) -> dict[str, str]:
     """Returns the images of all text files that have one beside them, or in ``images``."""
-    image_of_stem = {splitext(path)[0]: path for path in images_of(files)}
+    image_of_stem = {plain_name(splitext(path)[0]): path for path in images_of(files)}
     labels: dict[str, str] = {}
     for path in files:
-        stem, suffix = splitext(path)
+        stem, suffix = splitext(plain_name(path))
         if suffix.lower() == ".txt":
             before, folder, name = f"/{stem}".rpartition("/labels/")
             swapped = f"{before}/images/{name}"[1:] if folder else stem
