@@ -356,6 +356,19 @@ def test_palettes_beside_colours(tmp_path, smooth):
         np.testing.assert_array_equal(labels_of(read, NAMES[seed]), mask(seed))
 
 
+def test_black_and_white_beside_colours(tmp_path):
+    colours = np.uint8([[0, 0, 0], [200, 10, 10], [255, 255, 255]])
+    root = folder(tmp_path / "set", make=lambda seed: colours[mask(seed)])
+    for seed, mode in ((0, "1"), (3, "L"), (9, "L")):  # as programs save such pictures
+        path = root / f"masks/{NAMES[seed]}.png"
+        Image.fromarray(colours[mask(seed, (0, 2))]).convert(mode).save(path)
+    read, detected = samples(root)
+    assert detected.settings["label_colors"] == colours.tolist()
+    for seed in (0, 3, 4, 9):
+        expected = mask(seed) if seed == 4 else mask(seed, (0, 2))
+        np.testing.assert_array_equal(labels_of(read, NAMES[seed]), expected)
+
+
 @pytest.mark.parametrize("suffix", [".png", ".gif"])
 def test_palettes_of_other_orders(tmp_path, suffix):
     def write(path, ids):

@@ -226,7 +226,8 @@ def read_labels(
             three channels, or in R alone with 0 in the others.
         distance: a colour that ``colors`` lacks becomes the nearest row if no channel differs by
             more than this, and ``OTHER_COLOR`` otherwise. Then the colours of palettes count, not
-            their indices. None: a colour that ``colors`` lacks is an error.
+            their indices, and those of files that are black and white alone. None: a colour that
+            ``colors`` lacks is an error.
         part: the page or the name of the array.
     """
     labels, transparent = _read_stored_labels(path, part, use_palette=distance is not None)
@@ -264,7 +265,7 @@ def _read_stored_labels(
     """Returns integers (H, W), or colours uint8 (H, W, 3), and where the file is transparent.
 
     Args:
-        use_palette: colours of a palette in place of its indices.
+        use_palette: see :func:`_with_colors`.
 
     Returns:
         The second is bool (H, W); None if the file is transparent nowhere.
@@ -273,7 +274,7 @@ def _read_stored_labels(
     if stored.lossy:
         fault = f"{stored.lossy} compression changes class ids"
         raise DataError(f"{path}: {fault}: save label files as PNG")
-    labels = stored.colors if use_palette and stored.palette is not None else stored.pixels
+    labels = _with_colors(stored) if use_palette else stored.pixels
     if labels.dtype == bool:
         labels = labels.astype(np.uint8)
     is_color = labels.ndim == 3 and labels.shape[2] == 3 and labels.dtype == np.uint8
@@ -282,6 +283,15 @@ def _read_stored_labels(
         raise DataError(f"{path}: {fault}: save it as single-channel PNG")
     check_pixels(path, *labels.shape[:2])
     return labels, _transparent(path, stored.alpha)
+
+
+def _with_colors(stored: Picture) -> np.ndarray:
+    """Returns the colours of a palette in place of its indices, and RGB of grey that is black and
+    white alone: programs save pictures so that have no other colours."""
+    colors = stored.colors
+    if colors.ndim == 2 and colors.dtype == np.uint8 and np.isin(colors, (0, 255)).all():
+        return np.repeat(colors[..., None], 3, axis=2)
+    return stored.pixels if stored.palette is None else colors
 
 
 def _transparent(path: str | Path, alpha: np.ndarray | None) -> np.ndarray | None:
@@ -328,7 +338,7 @@ def label_values(
 
     Args:
         colors: see :func:`read_labels`; without them the colours of RGB files are counted.
-        use_palette: also count the colours of a palette in place of its indices.
+        use_palette: see :func:`_with_colors`.
     """
     labels = _opaque(*_read_stored_labels(path, part, use_palette=use_palette))
     if labels.ndim == 3 and not colors:

@@ -47,8 +47,8 @@ class LabelRule:
         colors: an RGB row for each id *in the files*: the palette of pictures, and the classes of
             RGB label files. Rows after the last class are for ignored ids.
         color_distance: a colour that ``colors`` lacks has the id of the nearest row if no channel
-            differs by more than this, and is unlabelled otherwise. Palettes then are colours, too.
-            None: such a colour is an error.
+            differs by more than this, and is unlabelled otherwise. Palettes, and black and white,
+            then are colours, too. None: such a colour is an error.
     """
 
     def __init__(
