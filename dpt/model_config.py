@@ -278,6 +278,12 @@ def make_config(name: str, *, heads: HeadSettings, **overrides: Any) -> ModelCon
         ValueError: a head's setting has no effect with its other settings.
     """
     config = ModelConfig.from_dict(model_dict(name, heads=heads, **overrides))
+    require_effect(config, heads)
+    return config
+
+
+def require_effect(config: ModelConfig, heads: HeadSettings) -> None:
+    """Raises ValueError if a head of ``config`` has another value of a setting in ``heads``."""
     for head, settings in heads.items():
         for key, value in settings.items():
             used = getattr(config.heads[head], key)
@@ -286,4 +292,3 @@ def make_config(name: str, *, heads: HeadSettings, **overrides: Any) -> ModelCon
                 raise ValueError(
                     f"model.heads.{head}.{key}={value!r}: its other settings allow only {used!r}"
                 )
-    return config

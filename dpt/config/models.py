@@ -14,7 +14,7 @@ from dpt.config.overrides import is_below, keys_of
 from dpt.data import Dataset
 from dpt.data.statistics import measure_bands
 from dpt.model import DPT
-from dpt.model_config import ModelConfig, model_dict
+from dpt.model_config import ModelConfig, model_dict, require_effect
 from dpt.objectives import Objective
 from dpt.process import is_first_rank
 from dpt.validation import Count, Plain, PlainMapping, unknown_key, validate
@@ -94,6 +94,7 @@ def make_model(
         net = DPT(ModelConfig.from_dict({"name": model["name"], **configured, "heads": heads}))
         if encoder_weights is not None:
             log.info("encoder weights: %s", load_encoder_weights(net.encoder, encoder_weights))
+    require_effect(net.config, _typed_heads(model, overrides))
     set_switches(net, model)
     return net
 
@@ -104,13 +105,22 @@ def _heads(
     """Returns the settings of the head of each objective; ValueError for those without effect."""
     given_heads = validate(Plain | None, model.get("heads"), "model.heads") or {}
     decided = {objective.head: objective.head_settings for objective in objectives.values()}
-    for name, given in given_heads.items():
-        where = f"model.heads.{name}"
+    for name in given_heads:
         if name not in decided:
-            raise ValueError(unknown_key(where, name, list(decided)))
-        typed = {k for k in given or {} if is_below(keys_of(overrides), f"{where}.{k}")}
-        refuse_decided({key: given[key] for key in typed}, decided[name], where)
+            raise ValueError(unknown_key(f"model.heads.{name}", name, list(decided)))
+    for name, typed in _typed_heads(model, overrides).items():
+        refuse_decided(typed, decided[name], f"model.heads.{name}")
     return {name: _like(used, given_heads.get(name) or {}) for name, used in decided.items()}
+
+
+def _typed_heads(model: PlainMapping, overrides: Sequence[str]) -> Heads:
+    """Returns those settings of heads that are on the command line."""
+    keys, typed = keys_of(overrides), {}
+    for name, given in (model.get("heads") or {}).items():
+        where = f"model.heads.{name}"
+        given = validate(Plain | None, given, where) or {}
+        typed[name] = {k: v for k, v in given.items() if is_below(keys, f"{where}.{k}")}
+    return typed
 
 
 def _from_weights(

@@ -146,6 +146,7 @@ def test_the_model_has_a_head_for_each_objective(scenes):
     [
         "model.heads.depth.activation=exp",
         "model.heads.depth.max_depth=9.0",
+        "model.heads.depth.min_depth=0.5",  # of the activation relu
         "model.preprocessing.image_size=[32,48]",
         "model.encoder.image_size=[32,48]",
     ],
@@ -161,6 +162,12 @@ def test_settings_of_the_model_without_effect(scenes, typed):
     objectives = make_objectives(task(depth=DEPTH), scenes)
     with pytest.raises(ValueError, match=re.escape(override.key)):
         make_model(model, objectives, SETTINGS, [typed])
+
+
+def test_settings_of_a_head_that_are_no_mapping(scenes):
+    objectives = make_objectives(task(depth=DEPTH), scenes)
+    with pytest.raises(ValueError, match=r"model\.heads\.depth=5"):
+        make_model({**MODEL, "heads": {"depth": 5}}, objectives, SETTINGS)
 
 
 def test_a_setting_that_the_task_decides(scenes):
