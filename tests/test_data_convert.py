@@ -13,7 +13,8 @@ from PIL import Image
 from pycocotools.coco import COCO
 
 from dpt.commands.data_convert import FORMATS
-from dpt.data.annotations.writers import WRITERS
+from dpt.data.annotations.base import AnnotatedClass
+from dpt.data.annotations.writers import WRITERS, make_writer
 from dpt.predict.products import LABEL_TOOLS
 
 SIZE = (24, 36)
@@ -183,6 +184,16 @@ def test_convert_writes_pictures_with_voc_palette(convert, source):
     first = objects == objects[objects > 0].min()
     assert (shown[first] == [128, 0, 0]).all()
     assert (shown[labels == 255] == [224, 224, 192]).all()
+
+
+@pytest.mark.parametrize("colors", [[(1, 2, 3)] * 2, [(0, 0, 0), (1, 2, 3)]])
+def test_voc_classes_have_colors_that_nothing_else_has(colors):
+    rows = [("background", (0, 0, 0)), *zip(NAMES, colors, strict=False)]
+    classes = [AnnotatedClass(name=name, color=color) for name, color in rows]
+    writer = make_writer("voc", classes)
+    assert [row.name for row in writer.classes] == [name for name, _ in rows]
+    void, black = (224, 224, 192), (0, 0, 0)
+    assert len({void, black, *(row.color for row in writer.classes[1:])}) == 4
 
 
 def test_convert_leaves_the_background_to_pixels_without_an_object(convert, source):

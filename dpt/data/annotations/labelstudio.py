@@ -159,8 +159,7 @@ class LabelStudioFormat(ToolFormat):
                     continue
                 for _ in works[:-1]:
                     reading.leave_out("annotation", "the image has a later one", place)
-                sizes = (row.size for row in works[-1].result)
-                size = next(filter(None, sizes), None)
+                size = next(filter(None, (row.size for row in works[-1].result)), None)
                 parts = reading.parts(_regions(works[-1]), place)
                 names = [name for names in images for name in names]
                 reading.add_image(reading.image(names, source), parts, size=size)

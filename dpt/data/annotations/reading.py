@@ -222,8 +222,7 @@ class Reading:
     def class_names(self) -> set[str]:
         """The classes of objects."""
         items = (item for image in self._images.values() for item in image.objects)
-        names = {item.class_name for item in items} - {UNLABELLED}
-        return {name_of_class(name, self.root) for name in names}
+        return {name_of_class(k.class_name, self.root) for k in items if k.class_name != UNLABELLED}
 
     def result(self) -> Annotations:
         """Returns the records, after checks that some image has an object with a mask."""

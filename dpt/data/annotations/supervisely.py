@@ -42,8 +42,7 @@ class _PixelPolygon(Shape):
                 raise ValueError(f"a polygon is far outside the image of {size[0]}x{size[1]}")
         pixels = np.zeros(size, np.uint8)
         cv2.fillPoly(pixels, [np.floor(self.outer).astype(np.int32)], 1)
-        for hole in self.holes:
-            cv2.fillPoly(pixels, [np.floor(hole).astype(np.int32)], 0)
+        cv2.fillPoly(pixels, [np.floor(hole).astype(np.int32) for hole in self.holes], 0)
         return encode_pixels(pixels > 0)
 
 

@@ -4,7 +4,7 @@ import io
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -24,7 +24,8 @@ from dpt.validation import Plain
 Reader = Callable[[Sequence[str]], Iterable[bytes]]
 """Returns the contents of files of the written folder by their paths."""
 
-_VOID = (224, 224, 192)  # colour of unlabelled pixels in VOC's pictures
+_VOID, _BLACK = (224, 224, 192), (0, 0, 0)
+"""The colours of unlabelled pixels and of the background in VOC's pictures."""
 _DEFAULT = "default"  # what CVAT calls the split of images without one
 
 
@@ -220,6 +221,13 @@ class VocWriter(FolderWriter):
     name = "voc"
     image_file = "JPEGImages/{name}"
     label_files = ("SegmentationClass/{name}.png", "SegmentationObject/{name}.png")
+
+    def __init__(self, classes: Sequence[AnnotatedClass]) -> None:
+        colors = [row.color for row in classes if row.name not in BACKGROUND]
+        if len({_VOID, _BLACK, *colors}) < len(colors) + 2:  # by which label tools know classes
+            pairs = zip(classes, _VOC_COLORS[1:], strict=False)
+            classes = [replace(row, color=color) for row, color in pairs]
+        super().__init__(classes)
 
     def encode(self, entry: Entry) -> tuple[bytes, ...]:
         unfit = [row.name for row in self.classes if ":" in row.name]
