@@ -18,6 +18,7 @@ from dpt.data.statistics import measure_bands
 from dpt.data.view import view_image
 from dpt.data_check.scan import read_sample
 from dpt.geometry import View, Window
+from dpt.training.recipe import settings_of
 from dpt.types import IGNORE_INDEX, Preprocessing
 
 RNG = np.random.default_rng(0)
@@ -283,6 +284,20 @@ def test_unknown_folder_of_bands_is_recognised(tmp_path, write, form):
     assert detected.settings["bands"] == "all"
     assert any(form in note for note in detected.notes)
     assert "bands" not in detect(tmp_path, {"image_max": 4095.0}).settings
+
+
+@pytest.mark.parametrize("shape", [SIZE, (*SIZE, 4), (4, *SIZE)])
+def test_unknown_folder_of_arrays_is_planned(tmp_path, shape):
+    root = write_grey(tmp_path / "set")
+    for path in (root / "images").iterdir():
+        path.unlink()
+        np.save(path.with_suffix(".npy"), RNG.normal(0, 1, shape).astype(np.float32))
+    detected = detect(root, {})
+    assert "sizes: 96x72 (8)" in detected.notes
+    assert settings_of(detected, root, tmp_path / "pairs.csv")["data.image_size"] == (64, 96)
+    np.save(root / "images/0.npy", np.zeros((50, 50), np.float32))
+    with pytest.raises(DataError, match=r"images/0\.npy 50x50"):
+        detect(root, {})
 
 
 # ----------------------------------------------------------------------------------- statistics

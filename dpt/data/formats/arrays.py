@@ -25,6 +25,7 @@ from dpt.files import (
 _NUMBERS = ("double", "single", "logical", "int", "uint")  # as MATLAB names them
 _BSDS = "Segmentation"
 _NUMPY_HEADER = 1 << 16  # bytes; NumPy parses 10,000 at most
+NUMPY_START = b"\x93NUMPY"
 _HDF5_START = b"\x89HDF\r\n\x1a\n"
 
 
@@ -50,7 +51,7 @@ def read_numpy(
         content = io.BytesIO(data or read_bytes(path))
         if not zipfile.is_zipfile(content):
             content.seek(0)
-            _check_numpy_header(path, content)
+            check_numpy_header(path, content)
             content.seek(0)
             return np.asarray(np.load(content, allow_pickle=False))
         shapes: dict[str, Sequence[int]] = {}
@@ -58,13 +59,13 @@ def read_numpy(
             for member in archive.infolist():
                 with archive.open(member) as file:
                     name = member.filename.removesuffix(".npy")
-                    shapes[name] = _check_numpy_header(path, file)
+                    shapes[name] = check_numpy_header(path, file)
         content.seek(0)
         name = _choose(path, shapes, key)
         return np.asarray(np.load(content, allow_pickle=False)[name])
 
 
-def _check_numpy_header(path: str | Path, file: IO[bytes]) -> Sequence[int]:
+def check_numpy_header(path: str | Path, file: IO[bytes]) -> Sequence[int]:
     """Returns the shape of an array in NumPy's format; DataError if it is too large."""
     readers = {
         (1, 0): np.lib.format.read_array_header_1_0,
@@ -74,6 +75,12 @@ def _check_numpy_header(path: str | Path, file: IO[bytes]) -> Sequence[int]:
     shape, _, dtype = readers[np.lib.format.read_magic(start)](start)
     check_bytes(path, shape, dtype.itemsize)
     return tuple(shape)
+
+
+def size_of(shape: Sequence[int]) -> tuple[int, int]:
+    """Returns (H, W) of the shape (H, W), (H, W, C) or (C, H, W); C is the smaller number."""
+    height, width = shape[1:] if len(shape) == 3 and shape[0] < shape[2] else shape[:2]
+    return height, width
 
 
 def read_exr(path: str | Path, key: str | None = None) -> np.ndarray:

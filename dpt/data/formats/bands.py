@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dpt.data.formats.arrays import ARRAY_READERS
+from dpt.data.formats.arrays import ARRAY_READERS, size_of
 from dpt.data.formats.part import FilePart
 from dpt.data.formats.pictures import read_stored_bands
 from dpt.files import DataError, check_pixels, plural, read_bytes
@@ -110,4 +110,4 @@ def _bands_last(path: str | Path, array: np.ndarray) -> np.ndarray:
         raise DataError(
             f"{path}: its array is {array.shape}, not (H, W, C) or (C, H, W): reshape it"
         )
-    return np.moveaxis(array, 0, -1) if array.shape[0] < array.shape[2] else array
+    return array if array.shape[:2] == size_of(array.shape) else np.moveaxis(array, 0, -1)

@@ -16,6 +16,7 @@ import numpy as np
 from PIL import ExifTags, Image, PngImagePlugin
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
+from dpt.data.formats.arrays import NUMPY_START, check_numpy_header, size_of
 from dpt.data.formats.pnm import is_pnm, read_pnm
 from dpt.files import (
     COPY_AGAIN,
@@ -244,7 +245,7 @@ def _choose_page(path: str | Path, count: int, page: int | None) -> int:
 
 
 def read_size(path: str | Path) -> tuple[int, int]:
-    """Returns (H, W) of an image as it is stored, without decoding pixels."""
+    """Returns (H, W) of an image or an array as it is stored, without decoding pixels."""
     with open_file(path) as file:
         return _stored_size(path, file)
 
@@ -289,6 +290,9 @@ def _header_size(path: str | Path, file: BinaryIO) -> tuple[int, int]:
             page = _tiff_pages(file, 1)[0]
             height, width = page.height, page.width
             check_bytes(path, (height, width, math.ceil(page.bits / 8 * page.bands)), 1)
+        elif start.startswith(NUMPY_START):
+            file.seek(0)
+            height, width = size_of(check_numpy_header(path, file))
         else:
             with Image.open(file, formats=_FORMATS) as picture:
                 height, width = picture.height, picture.width

@@ -28,14 +28,6 @@ class _Place(NamedTuple):
     split: str
 
 
-class _Trial(NamedTuple):
-    """The label files of a folder, and folders of images that they may belong to."""
-
-    labels: Sequence[str]
-    folders: Sequence[Sequence[str]]  # of images
-    once: bool  # images that have labels get no second ones
-
-
 def pair(images: Sequence[str], labels: Sequence[str], kind: Kind) -> dict[str, str]:
     """Returns the image of each label file that has one.
 
@@ -56,20 +48,19 @@ def pair(images: Sequence[str], labels: Sequence[str], kind: Kind) -> dict[str, 
     partners: dict[str, set[str]] = defaultdict(set)  # folders of images by those of labels
     for path, image in image_of.items():
         partners[os.path.dirname(path)].add(os.path.dirname(image))
-    levels: dict[_Likeness, list[_Trial]] = defaultdict(list)
-    for directory, members in by_folder(p for p in labels if p not in image_of).items():
+    folders = by_folder(path for path in labels if path not in image_of)
+    levels: dict[_Likeness, dict[str, list[list[str]]]] = defaultdict(lambda: defaultdict(list))
+    for directory, members in folders.items():
         place = _place_of(members[0], kind)
-        alike: dict[_Likeness, list[list[str]]] = defaultdict(list)
         # further files in a folder that has pairs are no labels of images elsewhere
         for near in partners.get(directory, places):
             other, paths = places[near]
-            if len({place.split, other.split} - {""}) < 2:
-                alike[_likeness(other, place)].append(paths)
-        for level, groups in alike.items():
-            levels[level].append(_Trial(members, groups[:_MAX_TRIALS], directory in partners))
+            alike = levels[_likeness(other, place)][directory]
+            if len({place.split, other.split} - {""}) < 2 and len(alike) < _MAX_TRIALS:
+                alike.append(paths)
     for level in sorted(levels, reverse=True):  # every folder with those that are most like it
-        for trial in levels[level]:
-            _pair_folder(trial, image_of)
+        for directory, trials in levels[level].items():
+            _pair_folder(trials, folders[directory], image_of, once=directory in partners)
     return image_of
 
 
@@ -116,14 +107,18 @@ def _likeness(first: _Place, second: _Place) -> _Likeness:
     return folders, len(first.words & second.words)
 
 
-def _pair_folder(trial: _Trial, image_of: dict[str, str]) -> None:
+def _pair_folder(
+    folders: Sequence[Sequence[str]], labels: Sequence[str], image_of: dict[str, str], *, once: bool
+) -> None:
     """Adds the pairs of the label files of a folder with the images of folders, those first whose
     names have most in common.
+
+    Args:
+        once: images that have labels get no second ones.
 
     Raises:
         DataError: images of two folders fit the same label files equally well.
     """
-    labels, folders, once = trial
     is_elsewhere = not image_of.keys().isdisjoint(labels)  # than most of the images
     while left := [path for path in labels if path not in image_of]:
         labelled = {*image_of.values()}

@@ -14,7 +14,7 @@ from dpt.files import DataError, few
 from dpt.geometry import aspects_agree
 from dpt.validation import Plain
 
-_PICTURES = {*io.IMAGE_SUFFIXES, ".gif", ".pgm", ".pbm"}
+_PICTURES = {*io.IMAGE_SUFFIXES, ".gif", ".pgm", ".pbm", ".npy"}
 Size = tuple[int, int]
 
 
