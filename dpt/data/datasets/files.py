@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
@@ -22,10 +23,20 @@ from dpt.data.formats.label_rule import LabelRule
 from dpt.data.formats.part import FilePart
 from dpt.data.resize import resize_image, resize_map
 from dpt.data.view import MAP_FILLS
-from dpt.files import DataError, data_root, few, files_below, path_below, printable, read_bytes
+from dpt.files import (
+    DataError,
+    data_root,
+    few,
+    files_below,
+    path_below,
+    plural,
+    printable,
+    read_bytes,
+)
 from dpt.geometry import Camera, normals_of_depth
 from dpt.types import DatasetInfo, ObjectMask, Sample
 
+PICTURES = (*io.IMAGE_SUFFIXES, *io.UNREAD_SUFFIXES)
 MAX_OBJECTS = 65535
 """Largest number of objects in an image."""
 
@@ -199,6 +210,16 @@ class FileDataset(Dataset):
         is_inside = Path(os.path.abspath(folder)).is_relative_to(os.path.abspath(self.folder))
         root = self.folder if is_inside else folder
         return path_below(root, os.path.join(os.path.relpath(folder, root), name), source)
+
+    def without_unread(self, files: Sequence[Files]) -> list[Files]:
+        """Returns the records whose images have a format that is read, and notes the others."""
+        is_read = [record.image.suffix.lower() in io.IMAGE_SUFFIXES for record in files]
+        unread = [f.image for f, flag in zip(files, is_read, strict=True) if not flag]
+        if unread:
+            names = few([os.path.relpath(path, self.folder) for path in unread])
+            fault = f"{plural(len(unread), 'image')} left out, in formats that are not read"
+            self.notes = [f"{fault} ({names}): convert them to JPEG or PNG"]
+        return [*compress(files, is_read)]
 
     def divide(
         self,
@@ -457,7 +478,7 @@ class UnlabelledDataset(FileDataset):
     """Reads all images below a folder, which have no labels."""
 
     def list_files(self) -> list[Files]:
-        files = [Files(path) for path in files_below(self.folder, io.IMAGE_SUFFIXES)]
+        files = self.without_unread([Files(path) for path in files_below(self.folder, PICTURES)])
         return require_files(files, source=self.folder, remedy="check the folder")
 
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpt.data.base import Files
-from dpt.data.datasets.files import FileDataset, require_files
-from dpt.data.formats.io import IMAGE_SUFFIXES
+from dpt.data.datasets.files import PICTURES, FileDataset, require_files
 from dpt.data.formats.label_rule import name_of_class
 from dpt.data.formats.tables import parse_number, read_table
 from dpt.files import DataError, few, files_below, missing_path, required_file
@@ -40,11 +39,13 @@ class ImageFolderDataset(FileDataset):
             fault = f"class folders {few(unknown)} are not among the {len(names)} classes of train"
             raise DataError(f"{folder}: {fault}: remove them, or set data.class_names")
         self.class_id_names = tuple(name_of_class(name, train) for name in names)
-        files = [
-            Files(path, class_id=class_id)
-            for class_id, name in enumerate(names)
-            for path in files_below(folder / name, IMAGE_SUFFIXES)
-        ]
+        files = self.without_unread(
+            [
+                Files(path, class_id=class_id)
+                for class_id, name in enumerate(names)
+                for path in files_below(folder / name, PICTURES)
+            ]
+        )
         if not files:
             raise DataError(f"{folder}: no image found: put images into its class folders")
         return files
