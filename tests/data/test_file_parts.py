@@ -311,9 +311,9 @@ def arrays(path, **values):
 @pytest.mark.parametrize("suffix", [".npz", ".mat", ".h5"])
 def test_arrays_are_named_and_chosen(tmp_path, suffix):
     numbers = {"fps": np.array(25.0), "list": np.arange(9.0)}  # are no maps
-    for mask in (IDS, IDS[None], IDS[..., None]):
+    for mask in (IDS, IDS[None], IDS[..., None], CLEAR):
         path = arrays(tmp_path / f"a{suffix}", mask=mask, **numbers)
-        assert np.array_equal(io.read_labels(path), IDS)
+        assert np.array_equal(io.read_labels(path), mask.squeeze())
     path = arrays(tmp_path / f"b{suffix}", first=IDS, second=3 - IDS, **numbers)
     for read in READERS:
         with pytest.raises(DataError, match=r"b\.\w+: .*first, second.*data\.array_key"):

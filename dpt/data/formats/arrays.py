@@ -117,13 +117,14 @@ def read_hdf5(path: str | Path, key: str | None = None, *, index: int | None = N
     with open_file(path) as raw, decoding(path, "an HDF5 file"), h5py.File(raw, "r") as file:
         if key is None or key not in file:
             shapes: dict[str, Sequence[int]] = {}
+            bits: dict[str, Sequence[int]] = {}  # which are masks of classes, or beside depth
 
             def visit(name: str, item: object) -> None:
-                if isinstance(item, h5py.Dataset) and item.ndim >= 2 and item.dtype.kind in "uif":
-                    shapes[name] = item.shape
+                if isinstance(item, h5py.Dataset) and item.ndim >= 2 and item.dtype.kind in "uifb":
+                    (bits if item.dtype.kind == "b" else shapes)[name] = item.shape
 
             file.visititems(visit)
-            key = _choose(path, shapes, key)
+            key = _choose(path, shapes or bits, key)
         dataset = file[key]
         if h5py.check_ref_dtype(dataset.dtype) is not None and index is not None:
             dataset, index = file[dataset[index].item()], None
