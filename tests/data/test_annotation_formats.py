@@ -358,7 +358,12 @@ def test_yolo_is_read_exactly(tmp_path, folders):
 
 @pytest.mark.parametrize(
     ("settings", "names"),
-    [("", ["class_0", "class_1"]), ("names: {1: car, 0: tree, 4: 7}\n", ["tree", "car", "7"])],
+    [
+        ("", ["class_0", "class_1"]),
+        ("names: {1: car, 0: tree, 4: 7}\n", ["tree", "car", "7"]),
+        ('{"names": [tree, car]}\n', CLASSES),
+        ("nc: 2\n'names': [tree, car]\n", CLASSES),
+    ],
 )
 def test_yolo_names_of_classes(tmp_path, settings, names):
     write_yolo(tmp_path, settings=settings)

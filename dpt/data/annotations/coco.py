@@ -23,7 +23,6 @@ from dpt.data.annotations.base import (
     Front,
     ImageFinder,
     Raster,
-    Shape,
     local_name,
 )
 from dpt.data.annotations.reading import folder_of, images_of, starts_with
@@ -228,7 +227,9 @@ class CocoFile:
             objects = [
                 Annotation(
                     class_name=classes[segment.category_id].name,
-                    shape=_shape(segment, map_file),
+                    shape=MaskFile(map_file, str(segment.id))
+                    if map_file
+                    else CocoShape(segment.outlines),
                     is_crowd=segment.iscrowd,
                     area=segment.area,
                     name=str(segment.id),
@@ -258,12 +259,6 @@ class CocoFile:
             ids = few([str(i) for i, other in paths.items() if other == image])
             fault = f"{image} has several ids, {ids}"
             raise DataError(f"{self.path}: {fault}: give it one, or remove copies")
-
-
-def _shape(segment: _Segment, picture: Path | None) -> Shape:
-    if picture is None:
-        return CocoShape(segment.outlines)
-    return MaskFile(picture, str(segment.id))
 
 
 class CocoFormat(AnnotationFormat):

@@ -15,8 +15,6 @@ from dpt.data.formats.pictures import Picture, decode_picture, one_page
 from dpt.data.formats.rle import Rle, encode_pixels, merge_masks, subtract_mask
 from dpt.files import MAX_PIXELS, DataError, reason
 
-_PNG = b"\x89PNG"
-
 
 class Box(Polygons):
     """A rectangle."""
@@ -72,7 +70,7 @@ class Bitmap(Shape):
     def encode(self, size: tuple[int, int]) -> Rle:
         try:
             data = base64.b64decode(self.content)
-            if self.is_zipped and not data.startswith(_PNG):
+            if self.is_zipped and not data.startswith(b"\x89PNG"):
                 data = zlib.decompressobj().decompress(data, MAX_PIXELS)
             mask = mask_of(decode_picture("bitmap", one_page("bitmap", data, None)))
         except Exception as error:  # damaged content raises many kinds

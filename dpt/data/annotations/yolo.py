@@ -33,6 +33,7 @@ from dpt.validation import validate
 
 _NUMBER = rb"-?\d?(\.\d*)?(e-?\d+)?"
 _FIRST_LINE = rb"\A\s*(\Z|\d+(\.0+)?([ \t]+" + _NUMBER + rb"){4,}[ \t]*\r?$)"
+_NAMES = rb"^(\{\s*)?[\"']?names[\"']?\s*:"
 _YAML = (".yaml", ".yml")
 _MOST_YAML = 8
 _NAME_LISTS = ("classes.txt", "obj.names")
@@ -109,7 +110,7 @@ class YoloFormat(ToolFormat):
 def _settings_files(root: Path, files: Iterable[str]) -> list[str]:
     candidates = [path for path in files if path.lower().endswith(_YAML)]
     candidates.sort(key=lambda path: path.count("/"))  # beside other programs' files
-    return [path for path in candidates[:_MOST_YAML] if starts_with(root / path, rb"^names\s*:")]
+    return [path for path in candidates[:_MOST_YAML] if starts_with(root / path, _NAMES)]
 
 
 def _read_settings(path: Path) -> _Settings:
