@@ -11,7 +11,6 @@ from dpt.types import Preprocessing
 IMAGES = 64  # evenly spaced in the data set
 _PIXELS = 2**14  # of each image, evenly spaced
 _PERCENTILES = (1, 99)
-_RESOLUTION = 1e-7  # of float32: a smaller relative deviation is that of rounding
 
 
 def measure_bands(dataset: Dataset, *, images: int = IMAGES) -> Preprocessing | None:
@@ -51,4 +50,4 @@ def _robust(values: np.ndarray, band: int) -> tuple[float, float]:
     if usual.min() == usual.max():  # measured at few pixels, and one value at all others
         usual = known
     mean, std = float(f"{usual.mean():.6g}"), float(f"{usual.std():.6g}")
-    return mean, std if std > _RESOLUTION * abs(mean) else 1.0
+    return mean, std if std > 0 else 1.0

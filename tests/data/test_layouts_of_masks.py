@@ -101,6 +101,7 @@ def interpolated(seed):
     [
         (interpolated, {}, r"masks/train: .*data\.label_map"),
         (of_ids(0, 128, 255), {}, r"label_map=\[0,128,255\] or data.label_map=\[0,128\]"),
+        (lambda seed: mask(seed, (0, 255 if seed % 2 else 1)), {}, r"=\[0,\[1,255\]\].*=?\[0,1\]"),
         (of_ids(0, 255), {"num_classes": 2}, r"data\.label_map=\[0,255\]"),
     ],
 )
@@ -125,6 +126,7 @@ def test_ids_of_two_readings_are_a_question(tmp_path, make, given, pattern):
         ("classes.json", '{"a": 0, "b": 1, "c": 2}', "a, b, c"),
         ("classes.json", '{"names": ["a", "b", "c"]}', "a, b, c"),
         ("classes.csv", "name\na\nb\nc\n", "a, b, c"),
+        ("label_class_dict.csv", "name,id\na,0\nb,1\nc,2\n", "a, b, c"),
         ("classes.csv", "train\nbus\ncar\n", "train, bus, car"),
         ("classes.csv", '"name","id"\n"a, b",0\n"c",1\n"d",2\n', "a, b, c, d"),
     ],

@@ -15,7 +15,8 @@ from dpt.files import DataError, parse_json, read_text
 from dpt.types import IGNORE_INDEX
 from dpt.validation import validate
 
-CLASS_FILE = r"(?i)(?:.*/)?_?(?:class(?:es|_names|_dict)?|names|palette|labelmap)\.(txt|csv|json)"
+_NAMES = r"class(es|_names|_dict\w*)?|names|palette|labelmap"
+CLASS_FILE = rf"(?i)(.*/)?(label)?_?({_NAMES})\.(txt|csv|json)"
 MAX_VALUES = 256  # of masks: 255 classes, and one that means unlabelled
 NO_CLASS = r"(?i)_*(void|unlabell?ed|ignored?|undefined)_*"
 """Names that often mean unlabelled."""

@@ -228,6 +228,7 @@ class _Masks:
     file: ClassFile
     given: PlainMapping
     table: Sequence[Color]  # colours of the user or of the file
+    are_mixed: bool  # whether no file holds both 1 and 255
 
     def fault(self, text: str) -> DataError:
         return DataError(f"{self.paths[0].parent}: {text}")
@@ -310,6 +311,9 @@ class _Masks:
             if abs(first[0] - second[0]) > 100 and is_most:
                 fault = "nearly all pixels have two values, as in masks of two after interpolation"
                 raise self.fault(f"{fault}: save them as PNG, or set data.label_map")
+        if [*ids] == [0, 1, IGNORE_INDEX] and self.are_mixed:
+            choices = "[0,[1,255]] if both are a class, or [0,1] if 255 means unlabelled"
+            raise self.fault(f"no mask holds both 1 and 255: set data.label_map={choices}")
         classes = [i for i in ids if i != IGNORE_INDEX]
         if IGNORE_INDEX in ids and len(classes) > 1 and classes[-1] > 100:
             keys = [f"data.label_map={choice}".replace(" ", "") for choice in (ids, classes)]
@@ -341,28 +345,30 @@ def _read_masks(paths: Sequence[Path], file: ClassFile, given: PlainMapping) -> 
     of its colours do not occur."""
     colors = validate(list[Color], given.get("label_colors", []), "data.label_colors")
     table = colors or [row.color for row in file.rows if row.color]
-    values, use_palette = _read_values(paths, given, table)
+    values, use_palette, are_mixed = _read_values(paths, given, table)
     counts = [values[color] for color in table]
     occur = 2 * sum(count > 0 for count in counts) >= len(table)
     if colors or not _are_colors(values) or occur or 2 * sum(counts) >= values.total():
-        return _Masks(paths, values, use_palette, file, given, table)
-    return _Masks(paths, values, use_palette, ClassFile(), given, ())
+        return _Masks(paths, values, use_palette, file, given, table, are_mixed)
+    return _Masks(paths, values, use_palette, ClassFile(), given, (), are_mixed)
 
 
 def _read_values(
     paths: Sequence[Path], given: PlainMapping, table: Sequence[Value]
-) -> tuple[Values, bool]:
-    """Returns the values of all masks: all ids, or all colours; and whether these are also those of
-    palettes, where other masks are pictures of colours or the palettes disagree."""
+) -> tuple[Values, bool, bool]:
+    """Returns the values of all masks: all ids, or all colours; whether these are also those of
+    palettes, where other masks are pictures of colours or the palettes disagree; and whether no
+    mask holds both 1 and 255."""
     part = part_of(given)
     need_palette = not _CHOICES & given.keys() and io.palettes_disagree(paths, part)
     examples: dict[int, Value] = {}
     for use_palette in (True,) if need_palette else (False, True):
-        values = Values()
+        values, are_mixed = Values(), True
         count = partial(io.label_values, part=part, use_palette=use_palette)
         counted = tracked(in_threads(count, paths), len(paths), title="reading masks")
         for path, counts in zip(paths, counted, strict=True):
             values.update(counts)
+            are_mixed = are_mixed and not {1, IGNORE_INDEX} <= {value[0] for value in counts}
             if len(values) > MAX_COLORS:
                 raise DataError(f"{path}: pictures of more than {MAX_COLORS} colours, not masks")
         if any(len(value) == 3 and value not in table for value in values):
@@ -373,7 +379,7 @@ def _read_values(
             remedy = "save each class as an id or an opaque colour"
             raise DataError(f"{paths[0].parent}: {fault}: {remedy}")
         if len(examples) == 1:
-            return values, use_palette
+            return values, use_palette, are_mixed
     both = f"some masks hold ids, such as {examples[1][0]}, others colours, such as {examples[3]}"
     raise DataError(f"{paths[0].parent}: {both}: save all as ids, or all as colours")
 

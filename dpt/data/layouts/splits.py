@@ -173,8 +173,7 @@ def rows_by_lists(folder: Folder, rows: list[Row]) -> tuple[list[str], list[Row]
         return [], by_name
     texts = [path for path in folder.paths if path.endswith(".txt")]
     texts = [path for path in texts if Path(path).stem.lower() in SPLITS]
-    sums = [path for path in texts if path.replace("trainval", "train") in {*texts} - {path}]
-    texts = [path for path in texts if path not in sums]
+    texts = [path for path in texts if path.replace("trainval", "train") not in {*texts} - {path}]
     of_voc = [path for path in texts if "/ImageSets/Segmentation/" in f"/{path}"]
     readings = []
     for lists in by_folder(of_voc or texts).values():
