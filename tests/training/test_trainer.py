@@ -12,10 +12,10 @@ CONF = Path(__file__).parents[2] / "conf"
 TWO_RANKS = {"strategy": "ddp", "devices": 2}
 
 
-def trainer_of(batches_per_epoch=1, val_batches=0, val_cost=1.0, **settings):
+def trainer_of(batches_per_epoch=1, val_batches=0, val_cost=1.0, callbacks=(), **settings):
     node = yaml.safe_load((CONF / "trainer/default.yaml").read_text())
     node |= {"accelerator": "cpu", "default_root_dir": "."} | settings
-    cfg = {"trainer": node, "logger": {}, "callbacks": {}, "steps": 400}
+    cfg = {"trainer": node, "logger": {}, "callbacks": dict(callbacks), "steps": 400}
     return make_trainer(cfg, batches_per_epoch, val_batches=val_batches, val_cost=val_cost)
 
 
@@ -62,6 +62,12 @@ def test_a_run_validates_ten_times_unless_that_takes_too_long(settings, expected
 
 def test_without_the_callback_no_other_writes_checkpoints():
     assert trainer_of().checkpoint_callbacks == []
+
+
+def test_an_average_that_comes_after_the_last_checkpoint_is_refused():
+    target = "lightning.pytorch.callbacks.StochasticWeightAveraging"
+    with pytest.raises(ValueError, match=r"callbacks\.mine.*callbacks=ema"):
+        trainer_of(callbacks={"mine": {"_target_": target, "swa_lrs": 0.1}})
 
 
 def test_every_rank_needs_a_batch():
