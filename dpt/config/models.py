@@ -95,6 +95,11 @@ def make_model(
         if encoder_weights is not None:
             log.info("encoder weights: %s", load_encoder_weights(net.encoder, encoder_weights))
     require_effect(net.config, _typed_heads(model, overrides))
+    for name, settings_of_head in heads.items():
+        limits, most = net.outputs[name].value_range, settings_of_head.get("max_depth")
+        if limits is not None and most is not None and limits[1] < most:
+            text = "model.heads.%s.bins.max_depth=%g: depth above, up to %g m, is not predicted"
+            log.warning(text, name, limits[1], most)
     set_switches(net, model)
     return net
 

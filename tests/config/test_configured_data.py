@@ -170,6 +170,14 @@ def test_settings_of_a_head_that_are_no_mapping(scenes):
         make_model({**MODEL, "heads": {"depth": 5}}, objectives, SETTINGS)
 
 
+@pytest.mark.parametrize(("end", "is_told"), [(5.0, True), (20.0, False)])
+def test_bins_that_end_before_the_depth_of_the_data(scenes, caplog, end, is_told):
+    heads = {"depth": {"bins": {"max_depth": end}}}
+    with torch.device("meta"):
+        make_model({**MODEL, "heads": heads}, make_objectives(task(depth=DEPTH), scenes), SETTINGS)
+    assert ("depth.bins.max_depth=5: depth above, up to 20 m" in caplog.text) == is_told
+
+
 def test_a_setting_that_the_task_decides(scenes):
     with pytest.raises(ValueError, match=r"task\.objectives\.depth\.activation=exp.*sigmoid"):
         make_objectives(task(depth={**DEPTH, "activation": "exp"}), scenes)
