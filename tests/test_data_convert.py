@@ -285,6 +285,12 @@ def test_convert_masks_of_a_detected_folder(convert, source):
     content = json.loads((out / "annotations/instances_train.json").read_text())
     assert {row["isthing"] for row in content["categories"]} == {0}
     assert "splits: train 3, val 2" in said
+    for kind in ("images", "masks"):
+        for path in (source / kind).rglob("train"):
+            shutil.rmtree(path)
+    out, said = convert(source, "yolo")
+    assert sorted(path.name for path in (out / "labels/val").iterdir()) == ["0.txt", "1.txt"]
+    assert "not used" not in said
 
 
 def test_convert_refuses_what_it_would_destroy_or_cannot_write(dpt_command, source, tmp_path):

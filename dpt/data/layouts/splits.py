@@ -49,13 +49,17 @@ def divide(
         folder.note(f"splits: {listed}" + (f", by {few(lists)}" if lists else ""))
     else:
         kept = {"test"} if len(sizes) > 1 else set()  # a folder named test may hold all of them
+        kept = kept if folder.holds_out else {"val", "test"}
         rows = [row._replace(split=row.split if row.split in kept else "train") for row in rows]
         if folder.holds_out:
             rows, settings = _hold_out(folder, rows)
         else:
-            folder.note("splits: no val on disk; no image is held out")
+            folder.note(
+                f"splits: {few([*{row.split: None for row in rows}])}; no image is held out"
+            )
     for split, name in (("test", " of the split test"), ("", " in no split")):
-        folder.leave_out([row.image for row in rows if row.split == split], name, "image")
+        if folder.holds_out or not split:
+            folder.leave_out([row.image for row in rows if row.split == split], name, "image")
     return rows, settings
 
 
