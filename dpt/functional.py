@@ -49,6 +49,16 @@ def without_autocast(device: torch.device) -> AbstractContextManager[object]:
     return NO_CONTEXT if device.type == "meta" else torch.autocast(device.type, enabled=False)
 
 
+def to_channels_last(module: nn.Module) -> None:
+    """Stores the weights of 2-D convolutions in channels-last order, in place.
+
+    ``module.to(memory_format=torch.channels_last)`` fails if there is a 3-D convolution.
+    """
+    for parameter in module.parameters():
+        if parameter.ndim == 4:
+            parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
+
+
 # --- Several processes
 
 

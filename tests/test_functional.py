@@ -30,6 +30,16 @@ def whole(maps, size):
     return F.interpolate(maps, size=size, mode="bilinear", align_corners=True)
 
 
+def test_to_channels_last_leaves_other_weights_as_they_are():
+    layers = nn.Sequential(nn.Conv2d(3, 4, 5), nn.Conv3d(3, 4, 5), nn.Linear(3, 4))
+    expected = deepcopy(layers)
+    functional.to_channels_last(layers)
+    assert layers[0].weight.is_contiguous(memory_format=torch.channels_last)
+    assert layers[1].weight.is_contiguous()
+    for name, weight in expected.named_parameters():
+        assert torch.equal(layers.get_parameter(name), weight), name
+
+
 # --- Resizing
 
 

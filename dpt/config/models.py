@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal
 
-import torch
-
 from dpt import functional
 from dpt.config.data import LoaderSettings
 from dpt.config.objectives import refuse_decided
@@ -221,7 +219,7 @@ def set_switches(net: DPT, model: PlainMapping) -> None:
     if switches["checkpoint_activations"]:
         net.encoder.set_grad_checkpointing()
     if switches["channels_last"]:
-        net.to(memory_format=torch.channels_last)
+        functional.to_channels_last(net)
     if switches["compile"]:
         # one graph for each size: TorchInductor fails on gradients at sizes that vary
         net.compile(dynamic=False)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
 from functools import partial
+from inspect import signature
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -335,6 +336,7 @@ class TimmEncoder(Encoder):
         self.strides = tuple(int(level["reduction"]) for level in levels)
         # registers without CLS are dropped: the first of them would be read as CLS
         has_cls = self.plain and getattr(model, "cls_token", None) is not None
+        has_cls &= "return_prefix_tokens" in signature(model.forward_intermediates).parameters
         prefix = int(getattr(model, "num_prefix_tokens", 0) or 0) if has_cls else 0
         self.num_prefix_tokens = (prefix,) * len(levels)
         self.pad_multiple = max(self.strides)

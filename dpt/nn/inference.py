@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils import fuse_conv_bn_eval
 
 from dpt.files import reason
+from dpt.functional import to_channels_last
 from dpt.nn.base import Head
 from dpt.nn.dpt import Network
 from dpt.nn.encoders import HybridEmbed
@@ -86,7 +87,7 @@ def optimized(model: M, *, compiled: bool) -> M:
             fuse_norms(module)
         if isinstance(module, Head | HybridEmbed | ResidualConvUnit):
             module.prepare_for_inference()
-    copy.to(memory_format=torch.channels_last)
+    to_channels_last(copy)
     if compiled:
         # nn.Module calls the `forward` of the instance, which mypy takes for a method of the class
         copy.forward = Compiled(copy.forward)  # type: ignore[method-assign, assignment]

@@ -121,7 +121,7 @@ def test_drop_path_reaches_timm():
     assert encoder.model.blocks[-1].drop_path1.drop_prob == pytest.approx(0.3)
 
 
-@pytest.mark.parametrize("name", ["cait_xxs24_224", "coatnet_nano_rw_224"])
+@pytest.mark.parametrize("name", ["cait_xxs24_224", "coatnet_nano_rw_224", "convit_tiny"])
 def test_timm_models_of_one_size_say_so(name):
     encoder = TimmConfig(name=name).build().eval()
     with pytest.raises(ValueError, match=rf"name={name}: .* not 64x96 \(.*img_size") as e:
