@@ -336,6 +336,16 @@ FORMS = [
 ]
 
 
+def test_table_without_a_header(tmp_path):
+    root = folder(tmp_path)
+    for split in ("train", "val"):
+        names = [name for name in NAMES if name.startswith(split)]
+        rows = [f"images/{name}.jpg,masks/{name}.png\n" for name in names]
+        (root / f"{split}.csv").write_text("".join(rows))
+    rows = detect(root, {}).rows
+    assert [(row.image[7:-4], row.split) for row in rows] == [(n, n.split("/")[0]) for n in NAMES]
+
+
 @pytest.mark.parametrize(("separator", "header", "row"), FORMS)
 def test_table_forms(tmp_path, separator, header, row):
     root = folder(tmp_path / "set")

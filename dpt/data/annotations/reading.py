@@ -259,7 +259,7 @@ class Reading:
         if boxes == len(shapes):
             has_boxes = boxes or any(noun == BOX for noun, _ in self._left_out)
             fault = f"boxes, but no masks: {self.title}" if has_boxes else f"{self.title}: no masks"
-            remedy = "draw polygons or masks, or set data.annotations to another format"
+            remedy = "draw polygons or masks, or set data.labels to the folder of masks"
             raise DataError(f"{self.root}: {fault} ({'; '.join(notes) or 'empty'}): {remedy}")
         return notes
 

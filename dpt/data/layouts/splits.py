@@ -192,8 +192,7 @@ def rows_by_lists(folder: Folder, rows: list[Row]) -> tuple[list[str], list[Row]
             raise DataError(f"{folder.root / of_train[0]}: {fault}: {remedy}")
         else:
             folder.leave_out(lists, ", which do not name images of train and of val or test")
-    of_val = [item for item in readings if any(row.split == "val" for row in item[1])]
-    readings = of_val or readings
+    readings = [item for item in readings if "val" in {row.split for row in item[1]}] or readings
     if len(readings) > 1:
         shown = " and ".join(few(lists) for lists, *_ in readings)
         remedy = "remove the lists that do not count"

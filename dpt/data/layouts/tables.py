@@ -58,7 +58,7 @@ def _rows_of_table(root: Path, path: str, lines: Sequence[Sequence[str]]) -> lis
     """Returns the samples of a table; none if no column holds paths of images, or none of labels.
 
     Args:
-        lines: the cells of the header, and of each row.
+        lines: the cells of the header, if there is one, and of each row.
 
     Raises:
         DataError: the table names splits without images, an unknown split, or missing files.
@@ -72,7 +72,8 @@ def _rows_of_table(root: Path, path: str, lines: Sequence[Sequence[str]]) -> lis
             raise DataError(f"{source}: names splits, but no images and labels: {remedy}")
         return []
     rows = []
-    for line in lines[1:]:
+    has_header = not any(_is_file(root, base / cell) for cell in lines[0])
+    for line in lines[has_header:]:
         word = "" if split_column is None else line[split_column].lower()
         if word and word not in SPLITS:
             raise DataError(f"{source}: the split {word}: write {', '.join(SPLITS)}")
