@@ -265,6 +265,18 @@ def test_convert_enlarges_labels_to_their_images(convert, source, tmp_path):
     assert sorted(coco.annToMask(row).sum() for row in coco.anns.values()) == [40, 60, 256]
 
 
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("a.b", "labels/train/a.b.txt"),
+        ("1/images/a", "images/train/1/labels/a.txt"),  # the last folder of that name
+        ("labels/a", "labels/train/labels/a.txt"),
+    ],
+)
+def test_yolo_label_files_are_where_ultralytics_looks(name, path):
+    assert make_writer("yolo", []).label_paths(name, "train") == (path,)
+
+
 def test_formats_of_commands_are_those_of_writers():
     assert FORMATS == tuple(WRITERS) == (*LABEL_TOOLS, "folder")
 

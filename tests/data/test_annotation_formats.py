@@ -346,6 +346,8 @@ def write_yolo(root, *, images="images", labels="labels", settings="names: [tree
         {"images": "train/images", "labels": "train/labels"},
         {"images": "images/train", "labels": "labels/train"},
         {"images": "all", "labels": "all"},
+        {"images": "images/train/1/images", "labels": "images/train/1/labels"},
+        {"images": "images/labels", "labels": "labels/labels"},
     ],
 )
 def test_yolo_is_read_exactly(tmp_path, folders):

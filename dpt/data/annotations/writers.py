@@ -16,6 +16,7 @@ from pycocotools import mask as coco
 from dpt.data.annotations.base import AnnotatedClass, AnnotatedImage
 from dpt.data.annotations.maps import maps_of
 from dpt.data.annotations.tracing import one_ring, trace_code
+from dpt.data.annotations.yolo import label_stem
 from dpt.data.formats.rle import Rle, areas_of
 from dpt.files import DataError, parse_json
 from dpt.types import IGNORE_INDEX
@@ -154,7 +155,9 @@ class YoloWriter(Writer):
     """A line for each object, with one ring that bridges join to holes and further parts."""
 
     name = "yolo"
-    label_files = ("labels/{split}/{name}.txt",)
+
+    def label_paths(self, name: str, split: str) -> tuple[str, ...]:
+        return (f"{label_stem(self.image_path(name, split))}.txt",)
 
     def encode(self, entry: Entry) -> tuple[bytes, ...]:
         lines = []

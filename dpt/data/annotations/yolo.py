@@ -183,17 +183,15 @@ def _listed(reading: Reading, source: str) -> list[str]:
 
 def _label_files(files: Sequence[str]) -> dict[str, str]:
     """Returns the images of all text files that have one beside them, or in ``images``."""
-    image_of_stem = {plain_name(splitext(path)[0]): path for path in images_of(files)}
-    labels: dict[str, str] = {}
-    for path in files:
-        stem, suffix = splitext(plain_name(path))
-        if suffix.lower() == ".txt":
-            before, folder, name = f"/{stem}".rpartition("/labels/")
-            swapped = f"{before}/images/{name}"[1:] if folder else stem
-            image = image_of_stem.get(swapped, image_of_stem.get(stem))
-            if image is not None:
-                labels[path] = image
-    return labels
+    images = {plain_name(splitext(path)[0]): path for path in images_of(files)}
+    images |= {label_stem(stem): path for stem, path in images.items()}
+    texts = {path: splitext(plain_name(path))[0] for path in files if path.lower().endswith(".txt")}
+    return {path: images[stem] for path, stem in texts.items() if stem in images}
+
+
+def label_stem(image_stem: str) -> str:
+    """Returns the path of an image's label file, both without suffix, as Ultralytics finds it."""
+    return "/labels/".join(f"/{image_stem}".rsplit("/images/", 1))[1:]
 
 
 def _parts(reading: Reading, source: str, names: dict[int, str]) -> Iterator[Part]:
