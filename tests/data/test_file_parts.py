@@ -1,5 +1,7 @@
 """Files that hold more than one picture or map: nothing of them is dropped in silence."""
 
+import struct
+
 import cv2
 import h5py
 import numpy as np
@@ -275,6 +277,37 @@ def test_grey_images_of_many_bits_need_a_white(tmp_path, dtype):
         io.read_image(tmp_path / "a.tif")
     image = io.read_image(tmp_path / "a.tif", part=FilePart(image_max=4095))
     assert np.abs(image[..., 0] - grey / 4095 * 255).max() < 0.51
+
+
+def test_colors_that_were_multiplied_by_alpha(tmp_path):
+    colors, alpha = RGB * np.uint16(257), np.full((10, 12, 1), 20_000, np.uint16)
+    for kind, stored in (("unassalpha", colors), ("assocalpha", np.rint(colors * (alpha / 65535)))):
+        rgba = np.dstack([stored.astype(np.uint16), alpha])
+        tifffile.imwrite(tmp_path / f"{kind}.tif", rgba, photometric="rgb", extrasamples=[kind])
+    plain, multiplied = (io.read_image(path).astype(int) for path in sorted(tmp_path.iterdir()))
+    assert np.abs(plain - multiplied).max() <= 1
+
+
+def test_bmp_of_any_order_of_bits(tmp_path):
+    order = struct.pack("<3I", 0xFF000000, 0xFF0000, 0xFF00)  # red comes last
+    sizes = struct.pack("<IiiHHIIiiII", 52, 12, -10, 1, 32, 3, 4 * RGB[..., 0].size, 0, 0, 0, 0)
+    header = b"BM" + struct.pack("<IHHI", 66 + 4 * RGB[..., 0].size, 0, 0, 66)
+    pixels = np.dstack([np.zeros_like(IDS), RGB[..., ::-1]])
+    (tmp_path / "a.bmp").write_bytes(header + sizes + order + pixels.tobytes())
+    assert np.array_equal(io.read_image(tmp_path / "a.bmp"), RGB)
+
+
+@pytest.mark.parametrize("compression", ["lzma", "zstd"])
+def test_compressions_that_only_pillow_reads(tmp_path, compression):
+    path = tmp_path / "a.tif"
+    for pixels, read in (
+        (IDS, io.read_labels),
+        (IDS * np.uint16(900), io.read_labels),
+        (IDS * np.float32(1.5), io.read_raw_depth),
+        (RGB, io.read_image),
+    ):
+        Image.fromarray(pixels).save(path, compression=compression)
+        assert np.array_equal(read(path), pixels)
 
 
 # -------------------------------------------------------------------------------- lossy masks

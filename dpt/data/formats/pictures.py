@@ -47,6 +47,8 @@ _FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "PPM", "GIF", "TIFF")
 """Pillow's names; some of its other formats start external programs."""
 _BY_PILLOW = ("1", "P", "LA", "PA", "RGBA")
 """Pillow's modes of 8 bits or fewer that OpenCV turns into colours, or multiplies by alpha."""
+_NOT_OF_OPENCV = (34925, 50000)
+"""Compressions of TIFF files that only Pillow reads: LZMA, Zstandard."""
 _MAX_PAGES = 1 << 16
 _MAX_BAND_PAGES = 1024  # with smaller copies
 _ALPHA = ((1,), (2,))
@@ -340,6 +342,10 @@ def decode_picture(path: str | Path, data: bytes) -> Picture:
         pixels, alpha = _without_alpha(pixels, opened.mode, opened.info.get("transparency"))
         if data.startswith(_PNG_START) and data[24:26] == b"\x10\x04":  # 16 bits, grey and alpha
             pixels = pixels[..., 0]
+        is_multiplied = page is not None and page.extra_samples == (1,)
+        if alpha is not None and alpha.dtype == np.uint16 and is_multiplied:
+            opacity = np.maximum(alpha, 1)[..., None] / np.float32(65535)
+            pixels = np.rint(np.minimum(pixels / opacity, 65535)).astype(np.uint16)
         palette = None
         if pixels.ndim == 2 and opened.mode in ("P", "PA"):
             table = [*(opened.getpalette("RGB") or ()), *[0] * 768][:768]
@@ -370,7 +376,10 @@ def _decode_pixels(
     if opened.mode == "1" or (opened.mode == "L" and bits < 8):  # which Pillow stretches to 0..255
         largest = 1 if opened.mode == "1" else 2**bits - 1
         return np.asarray(opened.convert("L")) // np.uint8(255 // largest), largest
-    if bits <= 8 and opened.mode in _BY_PILLOW:
+    needs_pillow = opened.format == "BMP"  # OpenCV ignores some masks of its bits
+    if page is not None and page.compression in _NOT_OF_OPENCV:
+        needs_pillow = bits <= 8 or page.bands == 1
+    if needs_pillow or (bits <= 8 and opened.mode in _BY_PILLOW):
         return np.asarray(opened), None
     is_converted = bits == 8 and page is not None and page.photometric > 4
     flags = cv2.IMREAD_COLOR if is_converted else cv2.IMREAD_UNCHANGED
