@@ -110,6 +110,12 @@ def test_mistakes_are_named(saved, tmp_path, change, key):
         edited(saved, tmp_path, change)
 
 
+def test_size_of_an_image_need_not_be_stated(saved, tmp_path):
+    data = edited(saved, tmp_path, lambda c: c["images"][0].update(height=None, width=None))
+    for name in ("labels", "objects"):
+        np.testing.assert_array_equal(data[0][name], dataset(*saved)[0][name])
+
+
 def test_categories_of_one_name_are_told_apart_by_their_ids(saved, tmp_path):
     def change(content):
         for row in content["categories"][:2]:

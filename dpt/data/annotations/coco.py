@@ -56,8 +56,8 @@ _Row = BeforeValidator(_without_nulls)
 class _Image:
     id: CocoId
     file_name: str
-    height: _Side
-    width: _Side
+    height: _Side | None = None  # unknown to Label Studio for images without an object
+    width: _Side | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,7 +240,7 @@ class CocoFile:
             image = kind(
                 image=paths[row.id],
                 id=row.id,
-                size=(row.height, row.width),
+                size=(row.height, row.width) if row.height and row.width else None,
                 objects=objects,
                 split=split,
                 map_file=map_file,
