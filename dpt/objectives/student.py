@@ -36,12 +36,9 @@ class Student(nn.Module):
             teacher: its prediction; dense logits have the head's size, ``depth`` is never inverse.
             temperature: divides class logits before their softmax.
         """
-        shapes = [list(tensor.shape) for tensor in (teacher, output.tensor)]
-        if shapes[0] != shapes[1]:  # PyTorch would broadcast some
-            raise ValueError(
-                f"task.teacher cannot teach {self.head}: it gives {shapes[0]}, and the trained "
-                f"model {shapes[1]}: leave it out"
-            )
+        if output.tensor.shape != teacher.shape:  # PyTorch would broadcast some
+            shapes = f"{list(teacher.shape)}, and the trained model {list(output.tensor.shape)}"
+            raise ValueError(f"task.teacher cannot teach {self.head}: it gives {shapes}")
         return self.weight * F.l1_loss(output.tensor, teacher)
 
     def pseudo_labels(

@@ -83,8 +83,12 @@ class Recorder(StepCallback):
     def on_step(self, trainer: L.Trainer, task: Task) -> None:
         self.losses.append(float(trainer.callback_metrics["train/loss"]))
         means = np.convolve(self.losses, np.full(5, 0.2))[4 : len(self.losses)]
-        if not math.isfinite(self.losses[-1]) or (len(means) and means[-1] > 3 * means.min()):
-            trainer.should_stop = True
+        diverges = not math.isfinite(self.losses[-1])
+        if len(means):
+            least = means.min()  # negative for a likelihood, as of task.log_variance
+            rise = 2 * (least if least > 0 else max(-least, means[0] - least))
+            diverges |= means[-1] > least + rise
+        trainer.should_stop |= bool(diverges)
 
 
 def suggested_rate(rates: np.ndarray, losses: np.ndarray) -> tuple[float, np.ndarray]:

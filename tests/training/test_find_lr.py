@@ -7,13 +7,15 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
 import pytest
+import torch
 from tiny import ON_CPU, TINY_DATA, TINY_VIT, call, slow_after
 
-from dpt.training.find_lr import suggested_rate
+from dpt.training.find_lr import Recorder, suggested_rate
 
 TINY = (*TINY_VIT, *TINY_DATA, *ON_CPU, "data=scenes", "data.train.length=8", "task=depth")
 
@@ -76,6 +78,25 @@ def test_accumulated_batches_are_one_step(tmp_path):
     found = sweep(tmp_path, "trainer.accumulate_grad_batches=2", settings)
     assert len(found["losses"]) == 12
     assert max(found["losses"]) < 3 * min(found["losses"])  # of whole size, not halves
+
+
+@pytest.mark.parametrize(
+    ("losses", "steps"),
+    [
+        ([*np.linspace(4, 1, 20), *np.linspace(1, 9, 20)], 30),  # the mean of five exceeds 3
+        ([*np.linspace(1, -2, 20), *[-2.0] * 20], 40),  # as of a predicted variance
+        ([*np.linspace(1, -2, 20), *np.linspace(-2, 20, 20)], 28),
+        ([-2.0, -2.1] * 20, 40),
+        ([1.0, math.inf, 1.0], 2),
+    ],
+)
+def test_a_sweep_ends_when_the_loss_diverges(losses, steps):
+    recorder, trainer = Recorder(), SimpleNamespace(should_stop=False)
+    for loss in losses:
+        if not trainer.should_stop:
+            trainer.callback_metrics = {"train/loss": torch.tensor(loss)}
+            recorder.on_step(trainer, None)
+    assert len(recorder.losses) == steps
 
 
 RATES = np.geomspace(1e-6, 1, 100)
