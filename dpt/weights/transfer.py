@@ -35,6 +35,8 @@ TIMM, HUB = "timm:", "hf:"
 EMBED = "patch_embed.proj.weight"
 PREFIX_TOKENS = ("cls_token", "dist_token", "reg_token")  # in the order of timm and ours
 EMBEDDINGS = (*PREFIX_TOKENS, "pos_embed", EMBED)  # they fit many encoders of the same width
+SHAPELESS = ("num_heads", "norm_order", "rope_theta")
+"""Settings of a ViT that change what it computes, but no shape of its tensors."""
 BIAS_TABLE = ".relative_position_bias_table"
 PART = re.compile(
     r"heads\.\w+\.(?:auxiliary_layers|branches\.\w+)|heads\.\w+|"
@@ -94,7 +96,7 @@ def load_encoder_weights(encoder: Encoder, path: str | Path) -> LoadReport:
         ValueError: nothing fits, or a tensor has the wrong shape; the encoder is then unchanged.
     """
     source = str(path)
-    state, grid = _read_timm(source) if source.startswith(TIMM) else _read_file(source)
+    state, grid = _read_timm(source) if source.startswith(TIMM) else _read_file(source, encoder)
     with naming(path):
         return _fit(encoder, state, grid, source)
 
@@ -136,7 +138,7 @@ def load_model_weights(
     if faults:
         raise ValueError(f"{source}: another architecture: {faults}")
     with naming(source):
-        report = _fit(model.encoder, *_encoder_of(checkpoint), source)
+        report = _fit(model.encoder, *_encoder_of(checkpoint, model.encoder), source)
     model.load_state_dict(fitting, strict=False)
     report.kept = [f"{part} (from {moved[part]})" if part in moved else part for part in shared]
     report.outputs = list(outputs.values())
@@ -215,8 +217,11 @@ def _read_timm(source: str) -> tuple[State, Grid | None]:
     return dict(model.state_dict()), _timm_grid(model)
 
 
-def _read_file(source: str) -> tuple[State, Grid | None]:
-    """Returns the encoder's tensors of any file, and the grid of its position embeddings."""
+def _read_file(source: str, encoder: Encoder) -> tuple[State, Grid | None]:
+    """Returns the encoder's tensors of any file, and the grid of its position embeddings.
+
+    They are for ``encoder``, see :func:`_encoder_of`.
+    """
     is_hub = source.startswith(HUB)
     files = open_checkpoint(from_hub(source.removeprefix(HUB)) if is_hub else locate(source))
     tensors = files.tensors
@@ -229,7 +234,7 @@ def _read_file(source: str) -> tuple[State, Grid | None]:
         return tensors, None
     with naming(files.path):
         stored = source_format.read(files) if source_format else _read_backbone(files)
-        return _encoder_of(Checkpoint(stored))
+        return _encoder_of(Checkpoint(stored), encoder)
 
 
 def _read_backbone(files: CheckpointFiles) -> StoredModel:
@@ -240,9 +245,18 @@ def _read_backbone(files: CheckpointFiles) -> StoredModel:
     return StoredModel(config, tensors, encoder_table(config["encoder"]))
 
 
-def _encoder_of(checkpoint: Checkpoint) -> tuple[State, Grid | None]:
-    """Returns the encoder's tensors of a model, and the grid of its position embeddings."""
+def _encoder_of(checkpoint: Checkpoint, target: Encoder) -> tuple[State, Grid | None]:
+    """Returns the encoder's tensors of a model, and the grid of its position embeddings.
+
+    Raises:
+        ValueError: they fit ``target``, which would compute another function of them.
+    """
     encoder = checkpoint.network.encoder
+    if isinstance(encoder, VisionTransformer) and isinstance(target, VisionTransformer):
+        for key in SHAPELESS if encoder.config.embed_dim == target.config.embed_dim else ():
+            stored, ours = vars(encoder.config)[key], vars(target.config)[key]
+            if stored != ours:
+                raise ValueError(f"model.encoder.{key}={ours}: must be {stored}, as in this file")
     prefix = "encoder.model." if isinstance(encoder, TimmEncoder) else "encoder."
     return _below(prefix, checkpoint.tensors), _grid_of(_target(encoder))
 

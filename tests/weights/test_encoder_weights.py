@@ -179,6 +179,17 @@ def test_what_does_not_fit_changes_nothing(content, message, tmp_path):
     assert_equal(target.encoder.state_dict(), before)
 
 
+@pytest.mark.parametrize(
+    ("option", "stored"),
+    [({"num_heads": 4}, 2), ({"norm_order": "post"}, "pre"), ({"rope_theta": 9.0}, 100.0)],
+)
+def test_settings_that_no_shape_tells_must_be_those_of_the_file(option, stored, tmp_path):
+    ((key, value),) = option.items()
+    fault = rf"model\.encoder\.{key}={value}: must be {stored}"
+    with pytest.raises(ValueError, match=fault):
+        load(small(**option).encoder, small(), tmp_path)
+
+
 # timm's files and encoders
 
 
