@@ -149,15 +149,20 @@ def test_labelme_ignored_shapes_are_unlabelled(tmp_path):
     assert [row.name for row in annotations.classes] == ["tree"]
 
 
-def test_labelme_bitmap_begins_at_its_first_point(tmp_path):
+@pytest.mark.parametrize(
+    ("x", "y"), [(3.0, 4.0), (2.6, 4.4), (-2.0, 4.0), (29.0, 21.0), (-9.0, 30.0)]
+)
+def test_labelme_bitmap_begins_at_its_first_point(tmp_path, x, y):
     save_images(tmp_path)
     part = np.random.default_rng(0).random((5, 7)) > 0.5
     options = {"mask": base64.b64encode(png(part)).decode()}
-    shape = labelme_shape("tree", [[3.0, 4.0], [9.0, 8.0]], "mask", **options)
+    shape = labelme_shape("tree", [[x, y], [x + 6, y + 4]], "mask", **options)
     write_json(tmp_path / "a.json", labelme_file([shape]))
-    expected = np.zeros(SIZE, bool)
-    expected[4:9, 3:10] = part
-    assert np.array_equal(only_mask(read("labelme", tmp_path)), expected)
+    wide = np.zeros((SIZE[0] + 40, SIZE[1] + 40), bool)
+    left, top = round(x) + 20, round(y) + 20
+    wide[top : top + 5, left : left + 7] = part
+    mask = only_mask(read("labelme", tmp_path))
+    assert np.array_equal(mask, wide[20 : 20 + SIZE[0], 20 : 20 + SIZE[1]])
 
 
 def test_labelme_shapes_without_an_area_are_counted(tmp_path):

@@ -1,7 +1,8 @@
 """labelme's JSON files, one for each image.
 
 labelme states points in pixels, with the upper left corner of the image at 0, 0: pixel edges lie at
-whole numbers. A bitmap ("mask") begins with the pixel that its first point names.
+whole numbers. A bitmap ("mask") begins with the pixel that its first point names, rounded, and may
+lie partly outside the image.
 """
 
 from collections.abc import Sequence
@@ -62,7 +63,7 @@ class _Shape:
                 radius = dist(*points)
                 return ellipse(x0, y0, radius, radius)
             if self.mask:
-                return Bitmap(self.mask, int(x0), int(y0))
+                return Bitmap(self.mask, round(x0), round(y0), is_cropped=True)
         raise ValueError("no area")
 
 
@@ -110,8 +111,7 @@ class LabelmeFormat(ToolFormat):
 def _add_listed_classes(reading: Reading) -> None:
     """Adds the classes of ``labels.txt``, if it lists all classes of objects."""
     for path in (path for path in reading.files if PurePosixPath(path).name in _CLASS_LISTS):
-        lines = reading.lines(path)
-        names = [name_of_class(line, path) for line in lines if line != _IGNORED]
+        names = [name_of_class(line, path) for line in reading.lines(path) if line != _IGNORED]
         if not reading.class_names <= {*names}:
             reading.leave_out("list", "it lacks classes of objects", path)
             continue

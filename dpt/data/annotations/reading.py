@@ -152,9 +152,8 @@ class Reading:
         path = self.find(names, source)
         if path is None:
             name = local_name(names[0] or source.rpartition("/")[2])
-            path = self.root / posixpath.normpath(posixpath.join(folder_of(source), name))
-            if not path.is_relative_to(self.root) or ".." in path.parts[len(self.root.parts) :]:
-                path = self.root / folder_of(source) / name.rpartition("/")[2]
+            place = posixpath.normpath(posixpath.join(folder_of(source), name))
+            path = self.root / re.sub(r"^(/.*/|(\.\./)+)", "", place)  # in the root
             self._missing.append(path)
         return path
 

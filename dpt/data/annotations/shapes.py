@@ -60,12 +60,14 @@ class Bitmap(Shape):
     Attributes:
         left, top: the pixel of the image where it begins.
         is_zipped: whether zlib may have compressed the picture's file once more.
+        is_cropped: whether a part of the picture may be outside the image.
     """
 
     content: str
     left: int
     top: int
     is_zipped: bool = False
+    is_cropped: bool = False
 
     def encode(self, size: tuple[int, int]) -> Rle:
         try:
@@ -75,7 +77,11 @@ class Bitmap(Shape):
             mask = mask_of(decode_picture("bitmap", one_page("bitmap", data, None)))
         except Exception as error:  # damaged content raises many kinds
             raise ValueError(f"its bitmap is damaged ({reason(error)})") from None
-        return encode_pixels(placed(mask, self.left, self.top, size))
+        start = np.array([self.top, self.left])
+        if self.is_cropped:
+            (y0, x0), (y1, x1) = np.maximum(-start, 0), np.maximum(size - start, 0)
+            mask, start = mask[y0:y1, x0:x1], start.clip(0, size)
+        return encode_pixels(placed(mask, start[1], start[0], size))
 
 
 @dataclass(frozen=True, eq=False)

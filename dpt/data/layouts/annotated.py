@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dpt.data.annotations import FORMATS
-from dpt.data.annotations.base import AnnotationFormat, Annotations
+from dpt.data.annotations.base import UNLABELLED, AnnotationFormat, Annotations
 from dpt.data.datasets.annotated import format_named, read_annotations
 from dpt.data.layouts.base import Detected, Folder, Row
 from dpt.data.layouts.pictures import refuse_masks
@@ -65,7 +65,8 @@ def _samples(folder: Folder, tool: AnnotationFormat, sources: list[str]) -> Dete
         others = [path for path in others if os.path.dirname(path) not in of_unread]
         refuse_masks(folder, others, few(sources), f"data.annotations={tool.name}")
     rows = _present_rows(folder, tool, annotations)
-    objects = Counter(item.class_name for image in annotations.images for item in image.objects)
+    names = (item.class_name for image in annotations.images for item in image.objects)
+    objects = Counter("unlabelled" if name == UNLABELLED else name for name in names)
     folder.note(
         f"layout: {tool.title}: {plural(len(sources), 'file')} ({few(sources)}) with "
         f"{plural(objects.total(), 'object')} in {plural(len(rows), 'image')}",
