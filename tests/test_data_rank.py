@@ -44,10 +44,10 @@ THINGS = {"num_classes": 3, "things": [True, True, False]}
     [
         SEGMENTATION,
         {"depth": {"kind": "relative"}},
-        {"depth": {"kind": "metric", "max_depth": 10.0}},
+        {"depth": {"kind": "metric", "max_depth": 10.0, "log_variance": True, "sky": "sigmoid"}},
         {"panoptic": THINGS},
     ],
-    ids=["classes", "relative depth", "metric depth", "segments"],
+    ids=["classes", "relative depth", "metric depth with its variance", "segments"],
 )
 def test_rank_lists_each_image_once_the_highest_score_first(rank, photos, heads):
     code, rows, err = rank(heads, photos)

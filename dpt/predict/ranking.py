@@ -62,7 +62,7 @@ class Ranker:
     def _view(self, images: Tensor, scale: float, is_mirrored: bool) -> dict[str, Tensor]:
         """Returns the tensors for a view at the size of ``images``; logits as log-probabilities."""
         values = multi_scale(
-            self._predictor.runtime,
+            self._predictor.runtime.tensors,
             self._specs,
             images.flip(-1) if is_mirrored else images,
             scales=[scale],
