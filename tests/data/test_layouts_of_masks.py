@@ -204,6 +204,9 @@ def test_class_file_with_wrong_types_is_refused_by_one_line(tmp_path, key):
         ("void\nsky\ncat\n", (0, 1, 2), {}, ["void", "sky", "cat"]),
         ("void\nsky\ncat\n", (0, 1, 255), {}, "num_classes=3"),
         ("Unlabeled\nsky\ncat\n", (0, 1, 255), {}, "num_classes=3"),
+        ("sky\nroad\n", (0, 255), {}, ["sky", "road"]),
+        ("road\n", (0, 255), {}, "255"),
+        ("0 sky\n1 road\n", (0, 255), {}, "255"),
     ],
 )
 def test_class_file_names_belong_to_ids(tmp_path, text, ids, given, names):
@@ -214,8 +217,9 @@ def test_class_file_names_belong_to_ids(tmp_path, text, ids, given, names):
         return
     read, detected = samples(root, **given)
     assert detected.settings["class_names"] == names
-    if len(ids) == 4:
-        assert set(np.unique(labels_of(read))) == {0, 1, 2, 255}
+    if len(ids) == 4 or ids == (0, 255):
+        expected = {0, 1, 2, 255} if len(ids) == 4 else {0, 1}
+        assert {*np.unique(labels_of(read)).tolist()} == expected
 
 
 @pytest.mark.parametrize("make", [mask, rgb])

@@ -394,11 +394,13 @@ def _ids_of_names(file: ClassFile, ids: Sequence[int]) -> list[int]:
     count = len(file.rows)
     first = file.rows[0]
     classes = {*ids} - LARGEST_VALUES
+    if len(classes) < 2:  # 255 is a class, too, where only one other id occurs
+        classes = {*ids}
+        if len(ids) == count and all(row.id is None for row in file.rows):
+            return [*ids]
     start = 0  # the id of the first name, if the file gives none
     if first.id is None and classes:
-        starts = [0, 1]
-        if classes < {*ids} and re.fullmatch(NO_CLASS, first.name):
-            starts.append(-1)
+        starts = [0, 1, -1] if classes < {*ids} and re.fullmatch(NO_CLASS, first.name) else [0, 1]
         possible = [k for k in starts if classes <= set(range(k, k + count))]
         if len(possible) > 1 or (not possible and classes <= set(range(count + 1))):
             held = f"{count} names, and the masks hold the ids {few([*map(str, ids)], 12)}"

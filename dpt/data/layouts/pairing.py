@@ -165,10 +165,8 @@ def _by_affixes(images: Sequence[str], labels: Sequence[str]) -> tuple[int, dict
     cores = [name[len(before) : len(name) - len(after)] for name in stems]
     best: tuple[int, int, dict[str, str]] = 0, 0, {}
     names = [_stem(path) for path in labels]
-    examples = _some(names)
-    for core in filter(None, _some(cores)):
-        examples += [name for name in names if core in name][:1]
-    for name in dict.fromkeys(examples):
+    with_core = [next((x for x in names if core in x), names[0]) for core in _some(cores)]
+    for name in dict.fromkeys(_some(names) + with_core):
         for core in sorted((core for core in cores if core and core in name), key=len)[-3:]:
             for start in {name.find(core), name.rfind(core)}:
                 affixes = name[:start], name[start + len(core) :]

@@ -175,8 +175,7 @@ def rows_by_lists(folder: Folder, rows: list[Row]) -> tuple[list[str], list[Row]
     by_name = [row._replace(split=split_word(row.image)[0]) for row in rows]
     if len({row.split for row in by_name}) > 1 and all(row.split for row in by_name):
         return [], by_name
-    texts = [path for path in folder.paths if path.endswith(".txt")]
-    texts = [path for path in texts if Path(path).stem.lower() in SPLITS]
+    texts = [p for p in folder.paths if p.endswith(".txt") and Path(p).stem.lower() in SPLITS]
     texts = [path for path in texts if path.replace("trainval", "train") not in {*texts} - {path}]
     of_voc = [path for path in texts if "/ImageSets/Segmentation/" in f"/{path}"]
     readings = []
