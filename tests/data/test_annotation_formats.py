@@ -838,7 +838,7 @@ def supervisely_bitmap(label, mask, pack=zlib.compress, color=255):
     rgba = np.zeros((*part.shape, 4), np.uint8)
     rgba[part] = color, color, color, 255
     data = base64.b64encode(pack(png(rgba))).decode()
-    origin = [int(columns[0]), int(rows[0])]
+    origin = [columns[0] + 0.5, rows[0] + 0.5]  # in the pixel where it begins
     return supervisely_object(label, "bitmap", bitmap={"data": data, "origin": origin})
 
 

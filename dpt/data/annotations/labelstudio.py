@@ -40,8 +40,7 @@ class _Brush(Shape):
     content: bytes
 
     def encode(self, size: tuple[int, int]) -> Rle:
-        rgba = unpack_runs(self.content, 4 * size[0] * size[1]).reshape(*size, 4)
-        alpha = rgba[..., 3]
+        alpha = unpack_runs(self.content, 4 * size[0] * size[1]).reshape(*size, 4)[..., 3]
         return encode_pixels(alpha > alpha.max() / 2)  # imported masks have any level, such as 100
 
 

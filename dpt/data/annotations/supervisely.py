@@ -55,7 +55,7 @@ class _Outlines:
 @dataclass(frozen=True, kw_only=True)
 class _BitmapRow:
     data: str = ""
-    origin: tuple[int, int] = (0, 0)
+    origin: tuple[float, float] = (0, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,8 @@ class _Object:
         """Returns its pixels; ValueError if it has no area."""
         outlines = self.points or _Outlines()
         if self.bitmap is not None and self.bitmap.data:
-            return Bitmap(self.bitmap.data, *self.bitmap.origin, is_zipped=True)
+            left, top = np.floor(self.bitmap.origin).astype(int).tolist()
+            return Bitmap(self.bitmap.data, left, top, is_zipped=True)
         if self.geometryType == "rectangle" and len(outlines.exterior) == 2:
             (x0, y0), (x1, y1) = outlines.exterior
             return Box.of_corners(x0, y0, x1 + 1, y1 + 1)
