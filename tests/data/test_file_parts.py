@@ -297,8 +297,8 @@ def test_bmp_of_any_order_of_bits(tmp_path):
     assert np.array_equal(io.read_image(tmp_path / "a.bmp"), RGB)
 
 
-@pytest.mark.parametrize("compression", ["lzma", "zstd"])
-def test_compressions_that_only_pillow_reads(tmp_path, compression):
+@pytest.mark.parametrize("kind", ["lzma", "zstd", "small tiles"])
+def test_tiff_files_that_only_pillow_reads(tmp_path, kind):
     path = tmp_path / "a.tif"
     for pixels, read in (
         (IDS, io.read_labels),
@@ -306,8 +306,24 @@ def test_compressions_that_only_pillow_reads(tmp_path, compression):
         (IDS * np.float32(1.5), io.read_raw_depth),
         (RGB, io.read_image),
     ):
-        Image.fromarray(pixels).save(path, compression=compression)
+        if "tiles" in kind:
+            tifffile.imwrite(path, pixels, tile=(16, 16))
+        else:
+            Image.fromarray(pixels).save(path, compression=kind)
         assert np.array_equal(read(path), pixels)
+
+
+def test_damage_inside_a_tiff_of_8_bits(tmp_path):
+    ids = np.random.default_rng(0).integers(0, 4, (64, 80), dtype=np.uint8)
+    path = tmp_path / "a.tif"
+    for pixels in (ids, np.dstack([ids * 80] * 3)):
+        tifffile.imwrite(path, pixels, compression="zlib")
+        data = bytearray(path.read_bytes())
+        start = 7 * len(data) // 10
+        data[start : start + 40] = bytes(range(200, 240))
+        path.write_bytes(data)
+        with pytest.raises(DataError, match=r"a\.tif: "):
+            io.read_image(path)
 
 
 # -------------------------------------------------------------------------------- lossy masks

@@ -47,8 +47,6 @@ _FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "PPM", "GIF", "TIFF")
 """Pillow's names; some of its other formats start external programs."""
 _BY_PILLOW = ("1", "P", "LA", "PA", "RGBA")
 """Pillow's modes of 8 bits or fewer that OpenCV turns into colours, or multiplies by alpha."""
-_NOT_OF_OPENCV = (34925, 50000)
-"""Compressions of TIFF files that only Pillow reads: LZMA, Zstandard."""
 _MAX_PAGES = 1 << 16
 _MAX_BAND_PAGES = 1024  # with smaller copies
 _ALPHA = ((1,), (2,))
@@ -376,14 +374,16 @@ def _decode_pixels(
     if opened.mode == "1" or (opened.mode == "L" and bits < 8):  # which Pillow stretches to 0..255
         largest = 1 if opened.mode == "1" else 2**bits - 1
         return np.asarray(opened.convert("L")) // np.uint8(255 // largest), largest
-    needs_pillow = opened.format == "BMP"  # OpenCV ignores some masks of its bits
-    if page is not None and page.compression in _NOT_OF_OPENCV:
-        needs_pillow = bits <= 8 or page.bands == 1
-    if needs_pillow or (bits <= 8 and opened.mode in _BY_PILLOW):
+    # OpenCV ignores some masks of a BMP's bits, and damage inside a TIFF of 8 bits
+    is_plain = page is not None and page.is_unsigned and page.compression in _LOSSLESS
+    modes = (*_BY_PILLOW, "L", "RGB") if is_plain else _BY_PILLOW
+    if opened.format == "BMP" or (bits <= 8 and opened.mode in modes):
         return np.asarray(opened), None
     is_converted = bits == 8 and page is not None and page.photometric > 4
     flags = cv2.IMREAD_COLOR if is_converted else cv2.IMREAD_UNCHANGED
     decoded = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+    if decoded is None and page is not None and _is_kept(opened, page):
+        return np.asarray(opened), None  # of small tiles, or compressed by LZMA or Zstandard
     if decoded is None:
         raise _undecodable(path)
     largest = None
@@ -394,6 +394,12 @@ def _decode_pixels(
     if decoded.dtype == np.uint8 and decoded.shape[2] == 3:
         return cv2.cvtColor(decoded, cv2.COLOR_BGR2RGB), None  # much faster
     return decoded[..., [2, 1, 0, 3][: decoded.shape[2]]], largest
+
+
+def _is_kept(opened: Image.Image, page: TiffPage) -> bool:
+    """Whether Pillow keeps the values of a TIFF file."""
+    is_plain = opened.mode in ("L", "RGB", "I;16", "I;16B", "I", "F")
+    return is_plain and (page.bits * page.bands <= 24 or not page.is_unsigned)
 
 
 def _without_alpha(
