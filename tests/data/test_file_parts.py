@@ -297,6 +297,25 @@ def test_bmp_of_any_order_of_bits(tmp_path):
     assert np.array_equal(io.read_image(tmp_path / "a.bmp"), RGB)
 
 
+def test_mask_in_a_tiff_hides_pixels(tmp_path):
+    """As GDAL stores the alpha of cloud-optimized JPEG files."""
+    depth, path = IDS + np.float32(1.5), tmp_path / "a.tif"
+    for pixels, read, hidden in (
+        (RGB, io.read_image, 255),
+        (IDS, io.read_labels, TRANSPARENT),
+        (IDS, io.read_objects, 0),
+        (depth, io.read_raw_depth, 0),
+    ):
+        with tifffile.TiffWriter(path) as file:
+            file.write(pixels, metadata=None)
+            file.write(~CLEAR, subfiletype=4, photometric="mask", metadata=None)
+            file.write(pixels[::2, ::2], subfiletype=1, metadata=None)
+            file.write(~CLEAR[::2, ::2], subfiletype=5, photometric="mask", metadata=None)
+        shown = read(path)
+        assert (shown[CLEAR] == hidden).all()
+        assert np.array_equal(shown[~CLEAR], pixels[~CLEAR])
+
+
 @pytest.mark.parametrize("kind", ["lzma", "zstd", "small tiles"])
 def test_tiff_files_that_only_pillow_reads(tmp_path, kind):
     path = tmp_path / "a.tif"

@@ -179,6 +179,7 @@ class TiffPage:
     def __init__(self, position: int, tags: ImageFileDirectory_v2) -> None:
         self.position = position
         self.is_smaller_copy = bool(tags.get(254, 0) & 1)
+        self.is_mask = bool(tags.get(254, 0) & 4)  # of the page before it, as GDAL writes it
         self.height, self.width = int(tags[257]), int(tags[256])
         self.bits: int = max(tags.get(258, (1,)))
         self.compression: int = tags.get(259, 1)
@@ -195,8 +196,14 @@ class TiffPage:
 def _tiff_pages(file: BinaryIO, most: int = _MAX_PAGES) -> list[TiffPage]:
     """Returns the pages of a TIFF file, also those that Pillow does not open.
 
-    The smaller copies of a page are left out.
+    The smaller copies of a page, and its mask, are left out.
     """
+    pages = _tiff_directories(file, most)
+    return [p for p in pages if not (p.is_smaller_copy or p.is_mask)] or pages
+
+
+def _tiff_directories(file: BinaryIO, most: int = _MAX_PAGES) -> list[TiffPage]:
+    """Returns all pages of a TIFF file, smaller copies and masks, too."""
     file.seek(0)
     start = file.read(16)
     start = start[: 16 if start[2] == 43 else 8]
@@ -208,8 +215,7 @@ def _tiff_pages(file: BinaryIO, most: int = _MAX_PAGES) -> list[TiffPage]:
         tags.load(file)
         pages[position] = TiffPage(position, tags)
         position = tags.next
-    full = [page for page in pages.values() if not page.is_smaller_copy]
-    return full or [*pages.values()]
+    return [*pages.values()]
 
 
 def one_page(path: str | Path, data: bytes, page: int | None) -> bytes:
@@ -344,6 +350,8 @@ def decode_picture(path: str | Path, data: bytes) -> Picture:
         if alpha is not None and alpha.dtype == np.uint16 and is_multiplied:
             opacity = np.maximum(alpha, 1)[..., None] / np.float32(65535)
             pixels = np.rint(np.minimum(pixels / opacity, 65535)).astype(np.uint16)
+        if page is not None and alpha is None:
+            alpha = _mask_of(path, data, page)
         palette = None
         if pixels.ndim == 2 and opened.mode in ("P", "PA"):
             table = [*(opened.getpalette("RGB") or ()), *[0] * 768][:768]
@@ -394,6 +402,18 @@ def _decode_pixels(
     if decoded.dtype == np.uint8 and decoded.shape[2] == 3:
         return cv2.cvtColor(decoded, cv2.COLOR_BGR2RGB), None  # much faster
     return decoded[..., [2, 1, 0, 3][: decoded.shape[2]]], largest
+
+
+def _mask_of(path: str | Path, data: bytes, page: TiffPage) -> np.ndarray | None:
+    """Returns the mask of the first page of a TIFF file as alpha, uint8 (H, W); None if it has
+    none."""
+    if not any(directory.is_mask for directory in _tiff_directories(io.BytesIO(data))):
+        return None
+    library = require("tifffile", f"{path}: its mask", extra="bands")
+    with library.TiffFile(io.BytesIO(data)) as file:
+        masks = (p for p in file.pages if p.is_mask and p.shape == (page.height, page.width))
+        mask = next(masks, None)
+        return None if mask is None else np.uint8(255) * (mask.asarray(maxworkers=1) > 0)
 
 
 def _is_kept(opened: Image.Image, page: TiffPage) -> bool:
