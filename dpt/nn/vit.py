@@ -123,16 +123,18 @@ class Attention(nn.Module):
         return self.proj(mixed.transpose(1, 2).reshape(tokens_BTD.shape))
 
 
-class MLP(nn.Module):
-    """fc2(GELU(fc1(x))), or if ``gated`` SwiGLU (Shazeer 2020), as in DINOv2's ViT-g.
+def gated_width(hidden: int) -> int:
+    """Returns the hidden width of SwiGLU: two thirds of ``hidden``, up to a multiple of 8."""
+    return (int(hidden * 2 / 3) + 7) // 8 * 8
 
-    The hidden width of SwiGLU is two thirds of ``hidden``, rounded up to a multiple of 8.
-    """
+
+class MLP(nn.Module):
+    """fc2(GELU(fc1(x))), or if ``gated`` SwiGLU (Shazeer 2020), as in DINOv2's ViT-g."""
 
     def __init__(self, dim: int, *, hidden: int, gated: bool = False) -> None:
         super().__init__()
         if gated:
-            hidden = (int(hidden * 2 / 3) + 7) // 8 * 8
+            hidden = gated_width(hidden)
         self.fc1 = nn.Linear(dim, 2 * hidden if gated else hidden)
         self.act = swiglu if gated else F.gelu
         self.fc2 = nn.Linear(hidden, dim)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 
+from dpt.nn.vit import gated_width
 from dpt.validation import Plain
 from dpt.weights.names import Tensors
 
@@ -45,9 +46,7 @@ class Shapes:
         gated = f"{block}mlp.w12.weight" in self.tensors
         mlp_ratio = self(f"{block}mlp.{'w12' if gated else 'fc1'}.weight")[0] / dim
         if gated:
-            # SwiGLU has two thirds of the hidden channels, rounded up to a multiple of 8
-            usual = (int(4 * dim * 2 / 3) + 7) // 8 * 8
-            mlp_ratio = 4.0 if mlp_ratio * dim == 2 * usual else 0.75 * mlp_ratio
+            mlp_ratio = 4.0 if mlp_ratio * dim == 2 * gated_width(4 * dim) else 0.75 * mlp_ratio
         registers = f"{prefix}register_tokens"
         return {
             "image_size": [math.isqrt(slots - 1) * patch] * 2,

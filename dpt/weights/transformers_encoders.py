@@ -6,6 +6,7 @@ belong to ``dpt`` itself. Tensor names are those on disk, which are stable; thos
 
 from typing import NamedTuple
 
+from dpt.nn.vit import gated_width
 from dpt.validation import Plain
 from dpt.weights.names import Table, gated_rows
 from dpt.weights.shapes import Keys, read_keys, write_keys
@@ -303,8 +304,10 @@ def write_encoder(family: Family, encoder: Plain) -> Plain:
     if "mlp_ratio" in config:
         config["mlp_ratio"] = int(encoder["mlp_ratio"])
     else:
-        width = encoder["embed_dim"] * encoder["mlp_ratio"]
-        config["intermediate_size"] = round(width * 2 / 3 if encoder.get("swiglu") else width)
+        width = int(encoder["embed_dim"] * encoder["mlp_ratio"])
+        if encoder.get("swiglu"):
+            width = gated_width(width)
+        config["intermediate_size"] = width
     if "query_bias" in config:
         config |= {
             "value_bias": encoder["qkv_bias"],

@@ -126,6 +126,20 @@ def test_what_each_format_writes_is_recognised_by_it_alone(name, saved, tmp_path
     assert f"{len(model.state_dict())} tensors" in str(report)
 
 
+def test_width_of_gated_mlps_is_that_of_their_tensors(tmp_path):
+    """Two thirds of 256 channels are 170.67, and the layers have the next multiple of 8."""
+    model = small(
+        {"depth": {"kind": "metric", "bins": {"count": 8, "max_depth": 9}, "upsample": "double"}},
+        encoder={"position": "rope", "swiglu": True, "layer_scale": 1.0, "final_norm": True},
+        decoder={"align": "resize_lateral"},
+    )
+    model.save_pretrained(tmp_path / "ours")
+    convert(tmp_path / "ours", tmp_path / "theirs", to="chmv2")
+    files = open_checkpoint(tmp_path / "theirs")
+    gates = files.tensors["backbone.layer.0.mlp.gate_proj.weight"]
+    assert files.config["backbone_config"]["intermediate_size"] == len(gates) == 176
+
+
 def test_shards_and_torch_files_are_read(saved):
     model, folder = saved
     state = load_file(folder / "model.safetensors")
