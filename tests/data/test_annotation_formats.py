@@ -913,6 +913,14 @@ def test_object_masks_are_read_exactly(tmp_path):
     assert "b.png" in note
 
 
+def test_object_masks_without_their_image_are_left_out(tmp_path):
+    write_object_masks(tmp_path)
+    (tmp_path / "stage1_train/c/images/c.png").unlink()
+    annotations = read("object_masks", tmp_path)
+    assert_equal(annotations, {"a": [("object", mask) for _, mask in SCENES["a"]]})
+    assert any("c/masks/0.png" in note for note in annotations.notes)
+
+
 def class_masks(objects):
     return {
         name: np.any([mask for k, mask in objects if k == name], axis=0)

@@ -24,8 +24,8 @@ class ObjectMasksFormat(ToolFormat):
 
     def find(self, root: Path, files: Sequence[str]) -> list[str]:
         folders = [folder for folder in _folders(files).values() if folder.masks]
-        is_one = all(len(folder.images) == 1 for folder in folders)
-        if not is_one or all(len(folder.masks) == 1 for folder in folders):
+        sizes = {0, *(len(folder.images) for folder in folders)}  # 0: its image is missing
+        if sizes != {0, 1} or all(len(folder.masks) == 1 for folder in folders):
             return []  # masks of several images, or of all objects of an image
         return [path for folder in folders for path in folder.masks]
 
@@ -34,12 +34,13 @@ class ObjectMasksFormat(ToolFormat):
         for folder in _folders(reading.files).values():
             masks = [path for path in folder.masks if path in chosen]
             if len(folder.images) == 1 and masks:
-                shapes = {path: MaskFile(reading.root / path) for path in masks}
-                parts = [Part("object", shape, name=path) for path, shape in shapes.items()]
+                parts = [Part("object", MaskFile(reading.root / k), name=k) for k in masks]
                 reading.add_image(reading.root / folder.images[0], parts)
                 continue
             for image in folder.images:
                 reading.leave_out("image", "no folder of its masks", image)
+            for path in masks:
+                reading.leave_out("mask", "its image is not there", path)
 
 
 def _folders(files: Sequence[str]) -> dict[str, _Folder]:

@@ -211,7 +211,7 @@ class Reading:
                 name_of_class(part.class_name, image)
             groups[part.class_name, part.group, -1 if part.group else number].append(part)
         objects = [
-            Annotation(class_name=name, shape=_union(group), name=group[0].name)
+            Annotation(class_name=name, shape=Union([k.shape for k in group]), name=group[0].name)
             for (name, _, _), group in groups.items()
         ]
         row = AnnotatedImage(image=image, size=size, objects=objects, split=split)
@@ -261,10 +261,6 @@ class Reading:
             remedy = "draw polygons or masks, or set data.labels to the folder of masks"
             raise DataError(f"{self.root}: {fault} ({'; '.join(notes) or 'empty'}): {remedy}")
         return notes
-
-
-def _union(parts: Sequence[Part]) -> Shape:
-    return parts[0].shape if len(parts) == 1 else Union([part.shape for part in parts])
 
 
 def _split_by_folders(root: Path, images: list[AnnotatedImage]) -> list[AnnotatedImage]:
