@@ -184,6 +184,17 @@ def meals(root):
     return {f"train/{name}.jpg": f"train/{name}_mask.png" for name in names}
 
 
+def reefs(root):
+    for split, first in (("train_val", 0), ("TEST", 6)):
+        for seed in range(first, first + 6):
+            photo(root / f"{split}/images/d_r_{seed}_.jpg", seed)
+            save(root / f"{split}/masks/d_r_{seed}_.bmp", PALETTE[mask(seed)])
+            if split == "TEST":
+                save(root / f"TEST/masks/RO/d_r_{seed}_.bmp", binary(seed))
+    names = [f"{'TEST' if i > 5 else 'train_val'}/{{}}/d_r_{i}_" for i in range(12)]
+    return {f"{name.format('images')}.jpg": f"{name.format('masks')}.bmp" for name in names}
+
+
 FOLDERS = {  # how it is made, the setting that answers the question, and what the notes name
     "membranes": (membranes, "", ["10 images in train/image", "20 files in train/aug", "_predict"]),
     "cracks": (cracks, "", ["8 files of .seg"]),
@@ -197,6 +208,7 @@ FOLDERS = {  # how it is made, the setting that answers the question, and what t
     "bridges": (bridges, "labels=SegmentationClass/defect", ["ImageSets/Segmentation/train.txt"]),
     "floods": (floods, "", ["8 files, without an image"]),
     "meals": (meals, "", ["_classes.csv"]),
+    "reefs": (reefs, "labels=%split/masks", ["6 files in TEST/masks/RO"]),
 }
 
 
@@ -224,6 +236,20 @@ def test_rare_black_is_padding(tmp_path):
     detected = detect(tmp_path, {})
     assert detected.settings["class_names"] == ["color_0a0ac8", "color_0ac80a", "color_c80a0a"]
     assert any("#000000 (0.13%)" in note for note in detected.notes)
+
+
+def test_words_in_names_of_folders_divide_objects(tmp_path):
+    for part, first in (("a. Training Set", 0), ("b. Testing Set", 6)):
+        for seed in range(first, first + 6):
+            photo(tmp_path / f"images/{part}/{seed:02d}.jpg", seed)
+            for k, name in enumerate(("MA", "HE"), start=1):
+                path = tmp_path / f"groundtruth/{part}/{k}. {name}/{seed:02d}_{name}.png"
+                save(path, np.uint8(255) * (mask(seed) == k))
+    detected = detect(tmp_path, {})
+    splits = {row.image.partition("/")[2]: row.split for row in detected.rows}
+    assert {name[0] for name, split in splits.items() if split == "test"} == {"b"}
+    assert len(splits) == 12
+    assert {*splits.values()} == {"train", "val", "test"}
 
 
 def test_copies_are_on_one_side(tmp_path):

@@ -28,7 +28,7 @@ from dpt.data.annotations.base import (
 from dpt.data.annotations.shapes import Union
 from dpt.data.formats.io import IMAGE_SUFFIXES
 from dpt.data.formats.label_rule import name_of_class
-from dpt.data.splits import SPLITS, natural_key
+from dpt.data.splits import natural_key, split_word
 from dpt.files import MAX_BYTES, DataError, few, open_file, parse_as, plural, read_bytes, read_text
 
 BOX = "rectangle"
@@ -264,13 +264,10 @@ class Reading:
 
 
 def _split_by_folders(root: Path, images: list[AnnotatedImage]) -> list[AnnotatedImage]:
-    """Returns the images with their splits, if all lie in folders named after splits."""
+    """Returns the images with their splits, if words in the names of their folders tell all."""
     if any(image.split for image in images):
         return images
-    splits = []
-    for image in images:
-        folders = image.image.relative_to(root).parts[:-1]
-        splits.append(next((SPLITS[f.lower()] for f in folders if f.lower() in SPLITS), ""))
+    splits = [split_word(str(image.image.parent.relative_to(root)))[0] for image in images]
     if "train" not in splits or "" in splits or len({*splits}) < 2:
         return images
     return [replace(image, split=split) for image, split in zip(images, splits, strict=True)]

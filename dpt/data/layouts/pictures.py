@@ -1,7 +1,6 @@
 """Images beside masks or depth maps, in folders of their own or with other names."""
 
 import os
-import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
@@ -17,7 +16,7 @@ from dpt.data.layouts.kinds import (
 )
 from dpt.data.layouts.pairing import pair
 from dpt.data.layouts.samples import samples_of
-from dpt.data.splits import SPLITS
+from dpt.data.splits import split_word
 from dpt.files import DataError
 
 
@@ -90,15 +89,9 @@ def _rows(folder: Folder, kinds: Mapping[str, Kind]) -> list[Row]:
     rows = []
     for image in images:
         row = Row(image, **{kind: paths.get(image, "") for kind, paths in maps.items()})
-        named = filter(None, map(_split_of, row))
-        rows.append(row._replace(split=next(named, "")))
+        splits = [split_word(os.path.dirname(path))[0] for path in row]
+        rows.append(row._replace(split=next(filter(None, splits), "")))
     return rows
-
-
-def _split_of(path: str) -> str:
-    """Returns the split that the deepest folder names."""
-    words = [word.lower() for part in path.split("/")[:-1] for word in re.split("[-_. ]+", part)]
-    return next((SPLITS[word] for word in reversed(words) if word in SPLITS), "")
 
 
 def _samples(folder: Folder, rows: Sequence[Row], layout: str) -> Detected:
