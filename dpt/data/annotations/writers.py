@@ -226,7 +226,7 @@ class VocWriter(FolderWriter):
     label_files = ("SegmentationClass/{name}.png", "SegmentationObject/{name}.png")
 
     def __init__(self, classes: Sequence[AnnotatedClass]) -> None:
-        colors = [row.color for row in classes if row.name not in BACKGROUND]
+        colors = [k.color for k in classes if k.name not in BACKGROUND or k.color != _BLACK]
         if len({_VOID, _BLACK, *colors}) < len(colors) + 2:  # by which label tools know classes
             pairs = zip(classes, _VOC_COLORS[1:], strict=False)
             classes = [replace(row, color=color) for row, color in pairs]
