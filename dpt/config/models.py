@@ -118,7 +118,8 @@ def _heads(
 
 def _typed_heads(model: PlainMapping, overrides: Sequence[str]) -> Heads:
     """Returns those settings of heads that are on the command line."""
-    keys, typed = keys_of(overrides), {}
+    # without `model`, the choice of its file: a resumed run has all settings of its heads
+    keys, typed = {k for k in keys_of(overrides) if k.startswith("model.heads")}, {}
     for name, given in (model.get("heads") or {}).items():
         where = f"model.heads.{name}"
         given = validate(Plain | None, given, where) or {}

@@ -164,6 +164,13 @@ def test_settings_of_the_model_without_effect(scenes, typed):
         make_model(model, objectives, SETTINGS, [typed])
 
 
+def test_settings_of_the_head_of_a_resumed_run_give_way_to_the_task(scenes):
+    objectives = make_objectives(task(depth=DEPTH), scenes)
+    stored = {**MODEL, "heads": {"depth": {"max_depth": 9.0}}}
+    model = make_model(stored, objectives, SETTINGS, ["model=dpt_tiny"])
+    assert model.config.heads["depth"].max_depth == 20.0
+
+
 def test_settings_of_a_head_that_are_no_mapping(scenes):
     objectives = make_objectives(task(depth=DEPTH), scenes)
     with pytest.raises(ValueError, match=r"model\.heads\.depth=5"):
