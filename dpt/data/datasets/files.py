@@ -6,7 +6,6 @@ import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from itertools import compress
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
@@ -211,15 +210,15 @@ class FileDataset(Dataset):
         root = self.folder if is_inside else folder
         return path_below(root, os.path.join(os.path.relpath(folder, root), name), source)
 
-    def without_unread(self, files: Sequence[Files]) -> list[Files]:
+    def without_unread(self, files: Iterable[Files]) -> list[Files]:
         """Returns the records whose images have a format that is read, and notes the others."""
-        is_read = [record.image.suffix.lower() in io.IMAGE_SUFFIXES for record in files]
-        unread = [f.image for f, flag in zip(files, is_read, strict=True) if not flag]
+        files = [*files]
+        unread = {f.image for f in files if f.image.suffix.lower() not in io.IMAGE_SUFFIXES}
         if unread:
-            names = few([os.path.relpath(path, self.folder) for path in unread])
+            names = few([os.path.relpath(path, self.folder) for path in sorted(unread)])
             fault = f"{plural(len(unread), 'image')} left out, in formats that are not read"
             self.notes = [f"{fault} ({names}): convert them to JPEG or PNG"]
-        return [*compress(files, is_read)]
+        return [record for record in files if record.image not in unread]
 
     def divide(
         self,

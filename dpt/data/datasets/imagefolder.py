@@ -40,11 +40,9 @@ class ImageFolderDataset(FileDataset):
             raise DataError(f"{folder}: {fault}: remove them, or set data.class_names")
         self.class_id_names = tuple(name_of_class(name, train) for name in names)
         files = self.without_unread(
-            [
-                Files(path, class_id=class_id)
-                for class_id, name in enumerate(names)
-                for path in files_below(folder / name, PICTURES)
-            ]
+            Files(path, class_id=class_id)
+            for class_id, name in enumerate(names)
+            for path in files_below(folder / name, PICTURES)
         )
         if not files:
             raise DataError(f"{folder}: no image found: put images into its class folders")
