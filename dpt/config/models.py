@@ -113,7 +113,11 @@ def _heads(
             raise ValueError(unknown_key(f"model.heads.{name}", name, list(decided)))
     for name, typed in _typed_heads(model, overrides).items():
         refuse_decided(typed, decided[name], f"model.heads.{name}")
-    return {name: _like(used, given_heads.get(name) or {}) for name, used in decided.items()}
+    heads = {name: _like(used, given_heads.get(name) or {}) for name, used in decided.items()}
+    for objective in objectives.values():
+        given = given_heads.get(objective.head) or {}  # of a resumed run
+        heads[objective.head] |= {k: given[k] for k in objective.measured if k in given}
+    return heads
 
 
 def _typed_heads(model: PlainMapping, overrides: Sequence[str]) -> Heads:

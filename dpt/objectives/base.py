@@ -56,6 +56,8 @@ class Objective(Student, ABC):
         views: smallest number of views (``augment.views``) that the loss compares; 0 if the head is
             trained on the images themselves.
         has_rules: whether rules of other projects can score it (``protocol=all``).
+        measured: settings of the head that are statistics of the training data. A resumed run keeps
+            them, as its weights belong to them.
         resize: how predictions get the size of their labels, see :class:`dpt.metrics.Protocol`.
         metrics: updated with a prediction and the labels.
         weight: factor of the loss.
@@ -70,6 +72,7 @@ class Objective(Student, ABC):
     scored_by: ClassVar[Target | None] = None
     dense: ClassVar[bool] = True
     views: ClassVar[int] = 0
+    measured: ClassVar[Sequence[str]] = ()
     resize: OutputResize = "bilinear_aligned"
     compares_mirrored: bool = False
     has_rules: ClassVar[bool] = False

@@ -88,6 +88,7 @@ class RegressionObjective(Objective):
     head = "regression"
     target = "value"
     dense = False
+    measured = ("mean", "std")
 
     def __init__(self, *, std: float = 1.0, weight: float = 1.0) -> None:
         super().__init__(weight=weight)

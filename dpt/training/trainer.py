@@ -4,12 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 
 import lightning as L
-from lightning.pytorch.callbacks import (
-    Callback,
-    Checkpoint,
-    StochasticWeightAveraging,
-    WeightAveraging,
-)
+from lightning.pytorch.callbacks import Callback, Checkpoint, WeightAveraging
 from lightning.pytorch.loggers import Logger
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -68,7 +63,8 @@ def make_trainer(
         nodes.pop("learning_rate", None)  # Lightning's monitor needs a logger
     callbacks = [make(c, f"callbacks.{name}", Callback) for name, c in nodes.items()]
     for name, callback in zip(nodes, callbacks, strict=True):
-        if isinstance(callback, StochasticWeightAveraging):  # sets it when all checkpoints exist
+        # it sets the average when all checkpoints are written
+        if isinstance(callback, L.pytorch.callbacks.StochasticWeightAveraging):
             raise ValueError(f"callbacks.{name}: its average would not be saved: use callbacks=ema")
         adapts = isinstance(callback, Lora) and callback.rank is not None
         if "fsdp" in str(node["strategy"]) and (adapts or isinstance(callback, WeightAveraging)):

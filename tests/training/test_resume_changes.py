@@ -164,9 +164,12 @@ def test_another_schedule_goes_on_from_the_same_step(train, tmp_path, first, sec
 
 @pytest.mark.slow
 def test_a_data_set_that_grew_is_remarked(train, tmp_path):
+    """The values that the head predicts keep their mean and their unit."""
     run = train(tmp_path, *RUN)
-    resume_it(f"resume={run}", "data.train.length=9", "trainer.max_steps=6")
-    assert "had 8 training samples and now has 9" in (run / "log.txt").read_text()
+    before = yaml.safe_load((run / "config.yaml").read_text())["model"]["heads"]
+    resume_it(f"resume={run}", "data.train.length=30", "trainer.max_steps=6")
+    assert "had 8 training samples and now has 30" in (run / "log.txt").read_text()
+    assert yaml.safe_load((run / "config.yaml").read_text())["model"]["heads"] == before
 
 
 # ------------------------------------------------------------------------------ accumulation
