@@ -275,7 +275,7 @@ class _Masks:
         """Numbers the ids that are classes: those of the user, of the file, or all but
         ``ignored``."""
         if len(self.values) > MAX_VALUES:
-            remedy = "save class ids as PNG without interpolation, or set data.label_map"
+            remedy = "save class ids without interpolation, or set data.label_map (or data.depth)"
             raise self.fault(f"masks of more than {MAX_VALUES} values: {remedy}")
         ids = sorted(i for (i,) in self.values if i not in ignored and i >= 0)
         rows = self.file.rows

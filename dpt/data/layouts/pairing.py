@@ -144,7 +144,7 @@ def _pair_folder(
             shared = [path for path in pairs if others.get(path, pairs[path]) != pairs[path]]
             if (kept, is_free) == trials[0][:2] and 2 * len(shared) >= len(pairs):
                 names = f"{pairs[shared[0]]} and {others[shared[0]]}"
-                remedy = "set data.images to the folder of one"
+                remedy = "set data.images to the folder of one (train.py reads bands of several)"
                 raise DataError(f"{names} are both images of {shared[0]}: {remedy}")
         image_of.update(pairs)
 

@@ -116,5 +116,5 @@ def _samples(folder: Folder, rows: Sequence[Row], layout: str) -> Detected:
         f"data.{key}" for key in ("images", "labels", "depth", "labels_name") if key in folder.given
     ]
     reason = f", or excluded by {', '.join(keys)}" if keys else ""
-    folder.leave_out(stray, f", without an image of their own{reason}")
+    folder.leave_out(stray, f", without an image that lacks labels{reason}")
     return samples_of(folder, rows)
