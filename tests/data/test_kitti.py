@@ -47,6 +47,17 @@ def numbers(dataset):
     return [int(dataset.files(i).image.stem) for i in range(len(dataset))]
 
 
+def test_own_frames_below_a_short_relative_root(tmp_path, monkeypatch):
+    save_picture(tmp_path / "own/1.png", np.zeros((6, 8, 3), np.uint8))
+    save_picture(tmp_path / "own/1_depth.png", np.full((6, 8), 512, np.uint16))
+    (tmp_path / "own/val.txt").write_text("1.png 1_depth.png\n")
+    monkeypatch.chdir(tmp_path)
+    folders = {"images": ".", "depth": "."}
+    dataset = KittiDataset(root="own", split="val", **{**LAYOUT, **folders})
+    assert (dataset[0]["depth"] == 2).all()
+    assert dataset.info.targets == ("depth",)
+
+
 def test_lines_without_ground_truth_are_dropped(root):
     dataset = KittiDataset(root=root, split="val", **LAYOUT)
     assert numbers(dataset) == list(range(1, 8))

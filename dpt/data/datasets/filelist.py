@@ -77,7 +77,7 @@ class KittiDataset(FileListDataset):
 
     def camera_source(self, index: int) -> CameraSource | None:
         chosen = super().camera_source(index)
-        image = self._files[index].image
+        image = self._files[index].image.absolute()
         path = image.parents[3] / "calib_cam_to_cam.txt"
         if chosen is not None or not path.is_file():
             return chosen
