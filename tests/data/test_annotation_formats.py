@@ -10,6 +10,7 @@ import cv2
 import numpy as np
 import pytest
 from label_tool_files import SCENES, SIZE, box, one_ring, save_images
+from photos import save_photo
 from PIL import Image
 from pycocotools import mask as coco
 
@@ -606,6 +607,14 @@ def test_image_of_a_folder_that_is_not_there_is_no_other_of_its_name(tmp_path, t
     assert len({*paths}) == 6
 
 
+def test_image_of_train_that_is_not_there_is_none_of_val(tmp_path):
+    save_images(tmp_path / "images/val")
+    save_photo(tmp_path / "images/train/d.png", *SIZE)
+    write_coco(tmp_path, ["train/a.png", "train/d.png"])
+    paths = [image.image.relative_to(tmp_path) for image in read("coco", tmp_path).images]
+    assert [path.as_posix() for path in paths] == ["train/a.png", "images/train/d.png"]
+
+
 def test_cvat_shapes(tmp_path):
     save_images(tmp_path)
     shapes = [
@@ -1019,8 +1028,8 @@ def test_format_that_is_not_read_is_named(tmp_path, name, content):
 
 def test_ids_of_things_do_not_count_parts_of_stuff():
     shape = Mask(encode_pixels(box(0, 0, 1, 1)))
-    names = ["sky"] * 70_000 + ["car"] * 3  # more than 16 bits hold
-    objects = [Annotation(class_name=name, shape=shape) for name in names]
+    sky, car = (Annotation(class_name=name, shape=shape) for name in ("sky", "car"))
+    objects = [sky] * 70_000 + [car] * 3  # more than 16 bits hold
     image = AnnotatedImage(image=Path("a.png"), objects=objects)
     raster = Raster(np.array([[0, 1, 70_000], [70_001, 70_002, 70_003]]), None)
     labels, ids = image.maps(raster, {"sky": 0, "car": 1}, {1}, IGNORE_INDEX)

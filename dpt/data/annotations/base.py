@@ -253,9 +253,9 @@ class ImageFinder:
         """Returns the image that ``source``, a path below the root, names.
 
         The name counts from the folder of ``source``, from the root, or from another folder;
-        otherwise its last part counts, of images that no name before it had in full. If several
-        images have it, the one counts that is alone in the split that the path of ``source`` names.
-        None if there is no such image.
+        otherwise its last part counts, of images that no name before it had in full, and whose
+        folders are not of another split. If several images have it, the one counts that is alone in
+        the split that the path of ``source`` names. None if there is no such image.
         """
         name = local_name(name)
         for folder in (PurePosixPath(source).parent, PurePosixPath()):
@@ -267,7 +267,10 @@ class ImageFinder:
         below = [
             path for path in candidates if f"/{plain_name(path)}".endswith(f"/{plain_name(name)}")
         ]
-        candidates = below or [path for path in candidates if path not in self._named]
+        others = [path for path in candidates if path not in self._named]
+        split = split_word(posixpath.dirname(name))[0]
+        others = [k for k in others if len({"", split, split_word(posixpath.dirname(k))[0]}) < 3]
+        candidates = below or others
         if len(candidates) > 1:
             split = split_word(source)[0]
             candidates = [path for path in candidates if split_word(path)[0] == split]

@@ -149,12 +149,10 @@ class LabelStudioFormat(ToolFormat):
             for number, task in enumerate(read_json(_CONTENT, reading.root / source, self.title)):
                 images, works = _images(task), task.works
                 place = images[0][0] if images else f"{source}.{number}"
-                if not images or not works:
-                    reading.leave_out("task", "no annotation" if images else "no image", place)
-                    continue
                 present = {reading.find(names, source) for names in images} - {None}
-                if len(present) > 1:
-                    reading.leave_out("task", "it is not told which of its images", place)
+                if len(present) > 1 or not (images and works):
+                    why = "it is not told which of its images" if works else "no annotation"
+                    reading.leave_out("task", why if images else "no image", place)
                     continue
                 for _ in works[:-1]:
                     reading.leave_out("annotation", "the image has a later one", place)
