@@ -1,5 +1,6 @@
 """Statistics of the bands of a data set, by which images are normalised."""
 
+import logging
 from contextlib import suppress
 
 import numpy as np
@@ -11,6 +12,7 @@ from dpt.types import Preprocessing
 IMAGES = 64  # evenly spaced in the data set
 _PIXELS = 2**14  # of each image, evenly spaced
 _PERCENTILES = (1, 99)
+_USUAL_NODATA = (-999, -9999, -99999, -32768, float(np.finfo(np.float32).min))
 
 
 def measure_bands(dataset: Dataset, *, images: int = IMAGES) -> Preprocessing | None:
@@ -35,7 +37,13 @@ def measure_bands(dataset: Dataset, *, images: int = IMAGES) -> Preprocessing | 
     if len({values.shape[1] for values in rows}) > 1:
         counts = sorted({values.shape[1] for values in rows})
         raise DataError(f"images have {counts} bands: train on images of one kind")
-    pairs = [_robust(values, k) for k, values in enumerate(np.concatenate(rows).T)]
+    pixels = np.concatenate(rows)
+    for value in _USUAL_NODATA:
+        fraction = np.mean(pixels == value)
+        if fraction > 0.001:
+            text = "%.1f %% of the values of bands are %g: set data.nodata if that means no data"
+            logging.getLogger("dpt").warning(text, 100 * fraction, value)
+    pairs = [_robust(values, k) for k, values in enumerate(pixels.T)]
     mean, std = zip(*pairs, strict=True)
     return Preprocessing(mean=mean, std=std, pixels="bands")
 

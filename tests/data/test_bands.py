@@ -339,6 +339,19 @@ def test_band_that_few_pixels_have_and_a_constant_one(tmp_path):
     assert measured.std == pytest.approx((every_value.std(), 1.0), rel=1e-5)
 
 
+def test_values_that_usually_mean_no_data_are_named(tmp_path, multispectral, caplog):
+    measure_bands(folder(multispectral, bands="all"))
+    assert "data.nodata" not in caplog.text
+    for name in ("images", "masks"):
+        (tmp_path / name).mkdir()
+    for path in (multispectral / "images").iterdir():
+        write_tiff(tmp_path / f"images/{path.name}", tifffile.imread(path))  # without the tag
+        mask = multispectral / f"masks/{path.stem}.png"
+        (tmp_path / f"masks/{path.stem}.png").write_bytes(mask.read_bytes())
+    measure_bands(folder(tmp_path, bands="all"))
+    assert "8.3 % of the values of bands are -9999: set data.nodata" in caplog.text
+
+
 def test_rgb_has_no_statistics(multispectral):
     assert measure_bands(folder(multispectral, bands=[2, 1, 0], image_max=1000.0)) is None
 

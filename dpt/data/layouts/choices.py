@@ -38,9 +38,8 @@ def one_for_each_image(folder: Folder, image_of: Mapping[str, str], kind: Kind) 
         labels_of[image].append(label)
     if len(labels_of) < len(image_of):
         places = _places(labels_of)
-        given = folder.given.get(kind)
-        is_chosen = any(place.folder == given for place in places)
-        for place in [place for place in places if is_chosen and place.folder != given]:
+        chosen = [place for place in places if place.folder == folder.given.get(kind)]
+        for place in [place for place in places if chosen and place not in chosen]:
             folder.leave_out(places.pop(place), f" in {place.folder}, not in data.{kind} itself")
         for place, labels in [*places.items()]:
             is_mask = re.search(r"(?i)mask|fov", f"{place.folder}/{place.name}")

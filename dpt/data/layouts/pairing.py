@@ -122,15 +122,13 @@ def _pair_folder(
     is_elsewhere = not image_of.keys().isdisjoint(labels)  # than most of the images
     while left := [path for path in labels if path not in image_of]:
         labelled = {*image_of.values()}
-        is_rest = once or len(left) < len(labels)
         trials = []
         for images in folders:
             free = [path for path in images if path not in labelled]
             kept, found = _by_affixes(free, left) if free else (0, {})
-            if is_rest or len(found) == 1:
+            if once or len(left) < len(labels) or len(found) == 1:
                 found = {x: image for x, image in found.items() if _begins_with(x, image)}
-            least = len(images) if is_elsewhere else min(len(free), len(left))
-            if 2 * len(found) >= least:
+            if 2 * len(found) >= (len(images) if is_elsewhere else min(len(free), len(left))):
                 trials.append((kept, True, found))
             if len(free) < len(images) and not (once or is_elsewhere):
                 kept, found = _by_affixes(images, left)

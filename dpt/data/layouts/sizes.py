@@ -14,7 +14,6 @@ from dpt.files import DataError, few
 from dpt.geometry import aspects_agree
 from dpt.validation import Plain
 
-_PICTURES = {*io.IMAGE_SUFFIXES, ".gif", ".pgm", ".pbm", ".npy"}
 Size = tuple[int, int]
 
 
@@ -50,10 +49,9 @@ def compare_sizes(folder: Folder, rows: Iterable[Row]) -> bool:
 
 
 def _size(path: Path) -> Size | None:
-    """Returns (H, W) of a picture; None of others, and of what cannot be read."""
-    if path.suffix.lower() in _PICTURES:
-        with suppress(DataError):
-            return read_size(path)
+    """Returns (H, W) of a picture or an array; None of what cannot be read as one."""
+    with suppress(DataError):
+        return read_size(path)
     return None
 
 
