@@ -6,6 +6,7 @@ from unittest.mock import ANY
 
 import numpy as np
 import pytest
+import tifffile
 import torch
 from PIL import Image
 from prediction_files import records_of
@@ -163,6 +164,16 @@ def shown_by_windows(path):
     with raster.open_raster(path, FilePart()) as source:
         height, width = source.size
         return image_of_bands(source.read(slice(0, height), slice(0, width)), source.part)
+
+
+def test_windows_see_a_mask_as_pictures_do(tmp_path):
+    mask = np.arange(9 * 13).reshape(9, 13) % 5 > 0
+    with tifffile.TiffWriter(tmp_path / "a.tif") as file:
+        file.write(np.full((9, 13, 3), 7, np.uint8), metadata=None)
+        file.write(mask, subfiletype=4, photometric="mask", metadata=None)
+    expected = np.where(mask[..., None], np.uint8([7, 7, 7]), 255)
+    assert np.array_equal(shown_by_windows(tmp_path / "a.tif"), expected)
+    assert np.array_equal(read_image(tmp_path / "a.tif"), expected)
 
 
 def test_a_turned_tiff_file_is_not_predicted_lying_on_its_side(tmp_path):

@@ -52,15 +52,15 @@ class Raster:
     def __init__(self, path: Path, part: FilePart, source: Any) -> None:
         self.path, self.part, self._source = path, part, source
         self.size: tuple[int, int] = source.height, source.width
-        self._alpha: int | None = None  # index of the band, of a picture of 8 bits
+        self._has_alpha = False  # of a picture of 8 bits: a band, or a mask
         self._table: np.ndarray | None = None
         if part.bands is None:  # RGB, as other pictures
             meanings = _rasterio(path).enums.ColorInterp
             by_index = dict(zip(source.indexes, source.colorinterp, strict=True))
             self._indexes = [i for i, meaning in by_index.items() if meaning != meanings.alpha]
             if {*source.dtypes} == {"uint8"}:
-                alphas = (i for i, meaning in by_index.items() if meaning == meanings.alpha)
-                self._alpha = next(alphas, None)
+                masks = source.mask_flag_enums[self._indexes[0] - 1]
+                self._has_alpha = _rasterio(path).enums.MaskFlags.per_dataset in masks
                 is_palette = by_index[self._indexes[0]] == meanings.palette
                 self._table = _table_of(source, self._indexes[0], is_palette=is_palette)
         elif part.bands == "all":
@@ -92,10 +92,10 @@ class Raster:
         """Returns the colours (h, w, 4) of ``values``; None if they are opaque colours already."""
         if self._table is not None and values.shape[2] == 1:
             return self._table[values[..., 0]]
-        if self._alpha is None or values.shape[2] not in (1, 3):
+        if not self._has_alpha or values.shape[2] not in (1, 3):
             return None
         rgb = np.repeat(values, 3 // values.shape[2], axis=2)
-        return np.dstack([rgb, self._source.read(self._alpha, window=window)])
+        return np.dstack([rgb, self._source.read_masks(self._indexes[0], window=window)])
 
     @contextmanager
     def writing(
