@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.optim.swa_utils import AveragedModel
 
-from dpt.depthmath import canonical_prompts, focal_ratio, inverse_depth
+from dpt.depthmath import at_least_float32, canonical_prompts, focal_ratio
 from dpt.model import DPT
 from dpt.objectives.base import Objective
 from dpt.types import Batch, EmbeddingOutput, HeadOutput, prompt_focal
@@ -235,8 +235,9 @@ def predict(
     outputs: dict[str, HeadOutput] = model(inputs, raw=True, prompts=prompts)
     for name, spec in model.outputs.items():
         if spec.is_inverse_depth:
-            prediction = outputs[name].tensor
-            outputs[name].prediction = inverse_depth(prediction, prediction > 0)
+            # 0 is infinitely far, such as the sky, and taught like other predictions
+            prediction = at_least_float32(outputs[name].tensor).clamp(min=1e-8)
+            outputs[name].prediction = prediction.reciprocal()
         elif spec.canonical_focal is not None:
             K = (
                 images.new_full((len(images), 3, 3), torch.nan, dtype=torch.float32)

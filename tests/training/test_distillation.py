@@ -118,6 +118,22 @@ def test_a_relative_student_may_have_a_metric_teacher_but_not_the_reverse():
         task_of("depth", teacher="relative")
 
 
+def test_a_relative_teacher_teaches_what_is_infinitely_far():
+    """Inverse depth of 0, as of the sky, is a prediction like all others."""
+    model, images = model_of(objectives_of("relative")).eval(), unlabelled()["image"]
+    with torch.no_grad():
+        inverse = model(model.preprocessing.normalize(images))["depth"]
+        model.heads["depth"].conv3.bias -= inverse.median()
+        inverse = model(model.preprocessing.normalize(images))["depth"]
+    is_far, depth = inverse == 0, predict(model, images)["depth"].tensor
+    assert 0.2 < is_far.float().mean() < 0.8
+    distil = objectives_of("relative")["depth"].distil
+    same = distil(HeadOutput(3 * inverse), depth, temperature=1.0)
+    near = distil(HeadOutput(torch.where(is_far, inverse.max(), inverse)), depth, temperature=1.0)
+    assert float(same) == pytest.approx(0, abs=1e-4)
+    assert float(near) > 0.2
+
+
 def test_heads_that_the_teacher_lacks_go_without():
     task = task_of("joint", teacher="segmentation")
     assert [o.head for o in task.teacher.objectives] == ["segmentation"]
