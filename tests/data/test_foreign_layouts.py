@@ -195,6 +195,17 @@ def reefs(root):
     return {f"{name.format('images')}.jpg": f"{name.format('masks')}.bmp" for name in names}
 
 
+def streets(root):
+    for split, first in (("training", 0), ("validation", 6), ("testing", 9)):
+        for seed in range(first, first + 3 + 3 * (not first)):
+            photo(root / f"{split}/images/{seed}.jpg", seed)
+            if split != "testing":
+                save(root / f"{split}/v1.2/labels/{seed}.png", mask(seed))
+                save(root / f"{split}/v1.2/instances/{seed}.png", 256 * mask(seed).astype("u2"))
+    starts = [f"{'validation' if i > 5 else 'training'}/{{}}/{i}" for i in range(9)]
+    return {f"{x.format('images')}.jpg": f"{x.format('v1.2/labels')}.png" for x in starts}
+
+
 FOLDERS = {  # how it is made, the setting that answers the question, and what the notes name
     "membranes": (membranes, "", ["10 images in train/image", "20 files in train/aug", "_predict"]),
     "cracks": (cracks, "", ["8 files of .seg"]),
@@ -208,6 +219,7 @@ FOLDERS = {  # how it is made, the setting that answers the question, and what t
     "bridges": (bridges, "labels=SegmentationClass/defect", ["ImageSets/Segmentation/train.txt"]),
     "floods": (floods, "", ["8 files, without an image"]),
     "meals": (meals, "", ["_classes.csv"]),
+    "streets": (streets, "", ["9 files, maps of instances", "testing/images/10.jpg"]),
     "reefs": (reefs, "labels=%split/masks", ["6 files in TEST/masks/RO"]),
 }
 

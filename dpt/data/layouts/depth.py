@@ -75,9 +75,8 @@ def _missing_values(maps: Sequence[np.ndarray]) -> list[float]:
     dtype = maps[0].dtype
     largest = [] if dtype.kind == "f" else [np.iinfo(dtype).max]
     candidates = dict.fromkeys([*largest, *_NOT_MEASURED])
-    present = [values[np.isfinite(values)] for values in maps]
-    with np.errstate(over="ignore"):  # in 16-bit floats
-        return [x for x in candidates if any((values == x).any() for values in present)]
+    wide = [values.astype(np.promote_types(values.dtype, np.float32)) for values in maps]
+    return [value for value in candidates if any((values == value).any() for values in wide)]
 
 
 def _scale(folder: Path, dtype: np.dtype, typical: float, high: float, fraction: float) -> float:
