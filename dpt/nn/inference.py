@@ -36,9 +36,12 @@ class Compiled:
 
     def __call__(self, images: Tensor, **options: object) -> object:
         with torch.no_grad():
-            if self.chosen is None:
-                self.chosen = self._choose(images, options)
-            return self.chosen(images, **options)
+            self.chosen = self.chosen or self._choose(images, options)
+            try:
+                return self.chosen(images, **options)
+            except Exception as error:  # other sizes and options are compiled when they come
+                self.chosen = self._uncompiled(error)
+            return self.function(images, **options)
 
     def _choose(self, images: Tensor, options: Mapping[str, object]) -> Forward:
         self.function(images, **options)  # raises what is wrong with the images
@@ -46,14 +49,18 @@ class Compiled:
         try:
             compiled(images, **options)
         except Exception as error:
-            # torch raises errors of its own types if there is no C++ compiler or no Triton
-            if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
-                raise
-            log.warning("torch.compile does not work here, running without: %s", reason(error))
-            return self.function
+            return self._uncompiled(error)
         seconds = {f: _seconds(f, images, options) for f in (self.function, compiled)}
         log.info("%.4g s, compiled %.4g s, for %s", *seconds.values(), tuple(images.shape))
         return min(seconds, key=seconds.__getitem__)
+
+    def _uncompiled(self, error: Exception) -> Forward:
+        """Returns the function as it is if torch.compile failed; raises other errors again."""
+        # torch raises errors of its own types if there is no C++ compiler or no Triton
+        if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+            raise error
+        log.warning("torch.compile does not work here, running without: %s", reason(error))
+        return self.function
 
     def __deepcopy__(self, memo: dict[int, object]) -> Compiled:
         return Compiled(deepcopy(self.function, memo))  # compiled again for the copy's weights

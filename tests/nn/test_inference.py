@@ -154,6 +154,21 @@ def test_compiled_keeps_the_faster_function(monkeypatch, seconds):
     assert function.chosen is min(times, key=times.get)
 
 
+def test_a_size_that_cannot_be_compiled_is_computed_without(monkeypatch, caplog):
+    def compiled(images):
+        if images.shape[-1] > 4:
+            raise torch._dynamo.exc.Unsupported("nonzero")
+        return 2 * images
+
+    monkeypatch.setattr(torch, "compile", lambda function, options: compiled)
+    monkeypatch.setattr("dpt.nn.inference._seconds", lambda function, *_: function is not compiled)
+    function = Compiled(lambda images: 2 * images)
+    for side in (4, 8):
+        images = torch.ones(1, 3, side, side)
+        assert torch.equal(function(images), 2 * images)
+    assert "nonzero" in caplog.text
+
+
 # --- Limits of a copy
 
 
