@@ -21,7 +21,7 @@ from servers import running
 
 from dpt.commands import demo as command
 from dpt.data import read_depth, read_labels
-from dpt.demo.server import MAX_BYTES, Demo, is_local, make_server, note
+from dpt.demo.server import MAX_BYTES, Demo, has_points, is_local, make_server, note
 from dpt.predict import Prediction, Predictor
 from dpt.types import OutputSpec
 
@@ -102,6 +102,14 @@ def test_demo_shows_no_surface_of_relative_inverse_depth(photo):
     answer = demo.predict(photo.read_bytes())
     assert answer["points"] is None
     assert "in space" not in answer["note"]
+
+
+@pytest.mark.parametrize(("depth", "expected"), [(2.0, True), (np.nan, False), (0.0, False)])
+def test_has_points_says_whether_any_depth_is_valid(depth, expected):
+    """All of an image may be sky."""
+    pytest.importorskip("trimesh", reason="needs the extra 'points'")
+    array, spec = np.full((3, 4), depth, np.float32), OutputSpec("depth", "depth", unit="m")
+    assert has_points(Prediction({"depth": array}, {"depth": spec})) is expected
 
 
 def test_demo_shows_no_legend_of_three_channels(demo, photo, monkeypatch):

@@ -153,10 +153,11 @@ def note(prediction: Prediction) -> str:
 
 
 def has_points(prediction: Prediction) -> bool:
-    """Whether a prediction can be shown in space, and the library for it is installed."""
+    """Whether a prediction has points to be shown, and the library for it is installed."""
     spec = first_output(prediction.outputs, "depth")
-    is_depth = spec is not None and not spec.is_inverse_depth
-    return is_depth and find_spec("trimesh") is not None
+    if spec is None or spec.is_inverse_depth or find_spec("trimesh") is None:
+        return False
+    return bool(np.isfinite(prediction.valid_depth()).any())
 
 
 def _picture_uri(picture: np.ndarray) -> str:
