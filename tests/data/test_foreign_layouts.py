@@ -219,7 +219,7 @@ FOLDERS = {  # how it is made, the setting that answers the question, and what t
     "bridges": (bridges, "labels=SegmentationClass/defect", ["ImageSets/Segmentation/train.txt"]),
     "floods": (floods, "", ["8 files, without an image"]),
     "meals": (meals, "", ["_classes.csv"]),
-    "streets": (streets, "", ["9 files, maps of instances", "testing/images/10.jpg"]),
+    "streets": (streets, "", ["12 images without labels", "testing/images/10.jpg"]),
     "reefs": (reefs, "labels=%split/masks", ["6 files in TEST/masks/RO"]),
 }
 

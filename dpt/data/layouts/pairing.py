@@ -17,7 +17,7 @@ from dpt.files import DataError, plain_name
 _MAX_TRIALS = 50  # folders of images that are compared with a folder of labels
 
 
-_Likeness = tuple[int, int]
+_Likeness = tuple[bool, int, int]
 
 
 class _Place(NamedTuple):
@@ -26,6 +26,7 @@ class _Place(NamedTuple):
     folders: list[str]
     words: set[str]
     split: str
+    is_named: bool  # whether a word in a folder's name tells the kind
 
 
 def pair(images: Sequence[str], labels: Sequence[str], kind: Kind) -> dict[str, str]:
@@ -41,10 +42,8 @@ def pair(images: Sequence[str], labels: Sequence[str], kind: Kind) -> dict[str, 
             image = keys.get(key(path, kind))
             if image is not None:
                 image_of.setdefault(path, image)
-    places = {
-        directory: (_place_of(paths[0], "images"), paths)
-        for directory, paths in by_folder(images).items()
-    }
+    images_in = by_folder(images)
+    places = {name: _place_of(paths[0], "images") for name, paths in images_in.items()}
     partners: dict[str, set[str]] = defaultdict(set)  # folders of images by those of labels
     for path, image in image_of.items():
         partners[os.path.dirname(path)].add(os.path.dirname(image))
@@ -54,10 +53,10 @@ def pair(images: Sequence[str], labels: Sequence[str], kind: Kind) -> dict[str, 
         place = _place_of(members[0], kind)
         # further files in a folder that has pairs are no labels of images elsewhere
         for near in partners.get(directory, places):
-            other, paths = places[near]
+            other = places[near]
             alike = levels[_likeness(other, place)][directory]
             if len({place.split, other.split} - {""}) < 2 and len(alike) < _MAX_TRIALS:
-                alike.append(paths)
+                alike.append(images_in[near])
     for level in sorted(levels, reverse=True):  # every folder with those that are most like it
         for directory, trials in levels[level].items():
             _pair_folder(trials, folders[directory], image_of, once=directory in partners)
@@ -96,15 +95,16 @@ def _key_without_kind(path: str, kind: Kind) -> str:
 def _place_of(path: str, kind: Kind) -> _Place:
     """Returns the place of a file."""
     place = os.path.dirname(_whole_key(path, kind))
-    return _Place(place.split("/"), {*re.split(r"[-_. /]+", place)}, split_word(place)[0])
+    is_named = bool(WORDS[kind].search(spaced(os.path.dirname(path))))
+    return _Place(place.split("/"), {*re.split(r"[-_. /]+", place)}, split_word(place)[0], is_named)
 
 
 def _likeness(first: _Place, second: _Place) -> _Likeness:
-    """Returns how many folders at the beginning and at the end of two places are the same, and how
-    many words anywhere."""
+    """Returns whether the name of a place of images says so, how many folders at its beginning and
+    end are those of a place of labels, and how many words anywhere."""
     parts, others = first.folders, second.folders
     folders = common_start(parts, others) + common_start(parts[::-1], others[::-1])
-    return folders, len(first.words & second.words)
+    return first.is_named, folders, len(first.words & second.words)
 
 
 def _pair_folder(

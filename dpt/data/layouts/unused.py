@@ -10,7 +10,6 @@ _WORDS = {
     "augmented copies": "aug(ment(ed|ations?)?)?",
     "predictions": "pred(s|ict(ed|ions?)?)?|results?|outputs?",
     "pictures for people": "overlays?|viz|visuali[sz](ed|ations?)|colou?rmaps?",
-    "maps of instances": "instances",
     "thumbnails": "thumb(nail)?s?",
     "copies of masks": "segmentation(class|object)(png|raw)",  # labelme2voc's
     "copies by the system": "@eadir|__macosx",
@@ -52,7 +51,7 @@ def _reason(path: str) -> str:
 
 def may_be_data(unused: dict[str, list[str]]) -> list[str]:
     """Returns the copies and results in folders of their own, which may be all that there is."""
-    reasons = ("augmented copies", "predictions", "copies of masks", "maps of instances")
+    reasons = ("augmented copies", "predictions", "copies of masks")
     paths = [path for reason in reasons for path in unused.get(reason, ())]
     return [path for path in paths if _reason(f"{os.path.dirname(path)}/")]
 
