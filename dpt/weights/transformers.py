@@ -143,6 +143,7 @@ def _read_encoder_and_decoder(config: Plain) -> tuple[Plain, Plain]:
         encoder = encoders.read_encoder(encoders.HYBRID, config)
         encoder["out_indices"] = encoder["out_indices"][2:]
         decoder["reassemble_channels"] = [None, None, *decoder["reassemble_channels"][2:]]
+        decoder["scales"] = [1, 1, *decoder["scales"][2:]]  # whatever its config says
     elif config.get("backbone_config") is not None:
         encoder = encoders.read_backbone(config["backbone_config"], *encoders.DPT_BACKBONES)
     else:

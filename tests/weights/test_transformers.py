@@ -8,7 +8,7 @@ import torch
 from peer_cases import default
 from peers_beit_swin import CASES as MIDAS_CASES
 from peers_official import CASES as OFFICIAL_CASES
-from peers_transformers import BACKBONE, Output, make
+from peers_transformers import BACKBONE, HYBRID, Output, make
 from PIL import Image
 
 import dpt
@@ -252,6 +252,13 @@ def test_unused_tensors_are_listed(tmp_path):
     assert blocks == {"6", "7"}  # behind the last level
     assert "dpt.layernorm.weight" in names
     assert any("layers.0.residual_layer1" in n for n in names)
+
+
+def test_factors_of_a_hybrids_first_levels_are_not_used(tmp_path):
+    """Those of transformers' default, 4 and 2, are in configs of users' hybrids."""
+    options = HYBRID | {"reassemble_factors": [4, 2, 1, 0.5]}
+    make("depth", **options).save_pretrained(tmp_path)
+    assert dpt.DPT.from_pretrained(tmp_path).config.decoder.scales == (1, 1, 1, 0.5)
 
 
 def test_defaults_are_those_of_transformers():
