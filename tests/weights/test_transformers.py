@@ -254,6 +254,7 @@ def test_unused_tensors_are_listed(tmp_path):
     assert any("layers.0.residual_layer1" in n for n in names)
 
 
+@pytest.mark.slow
 def test_factors_of_a_hybrids_first_levels_are_not_used(tmp_path):
     """Those of transformers' default, 4 and 2, are in configs of users' hybrids."""
     options = HYBRID | {"reassemble_factors": [4, 2, 1, 0.5]}
