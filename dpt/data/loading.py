@@ -314,7 +314,20 @@ def init_worker(worker_id: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if sys.platform != "win32":
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    sys.excepthook = partial(_print_unless_lost, sys.excepthook)
     end_with_parent()
+
+
+def _print_unless_lost(
+    hook: Callable[..., object], kind: type[BaseException], error: BaseException, *trace: object
+) -> None:
+    """Prints an exception, unless the parent process was stopped while it took a batch.
+
+    The thread that gives it the memory of tensors prints that; the worker's own errors are raised
+    in the parent.
+    """
+    if not issubclass(kind, ConnectionError | EOFError):
+        hook(kind, error, *trace)
 
 
 @atexit.register

@@ -1,3 +1,4 @@
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -285,6 +286,18 @@ def test_workers_end_with_their_process(end, code):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
     assert (process.returncode, out) == (code, "a batch\n")
+
+
+def test_workers_print_nothing_about_a_parent_that_was_stopped(capfd):
+    def report():
+        loading.init_worker(0)
+        for error in (BrokenPipeError(), ConnectionResetError(), EOFError(), ValueError("bad")):
+            sys.excepthook(type(error), error, None)
+
+    worker = multiprocessing.get_context("fork").Process(target=report)
+    worker.start()
+    worker.join()
+    assert capfd.readouterr().err == "ValueError: bad\n"
 
 
 @pytest.mark.gpu
