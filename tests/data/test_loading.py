@@ -186,7 +186,7 @@ def test_collate_train_images_of_several_sizes_cannot_be_trained_on():
         collate_train(images, ())
 
 
-@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("num_workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_loader_errors_read_the_same_with_and_without_workers(num_workers):
     broken = loader(Noise(broken=3), training=False, num_workers=num_workers)
     with pytest.raises(DataError) as caught:
@@ -226,7 +226,13 @@ class Dying(Noise):
         return super().__getitem__(index)
 
 
-@pytest.mark.parametrize(("how", "says"), [("hangs", "no batch in"), ("dies", "a loader worker")])
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ("dies", "a loader worker"),
+        pytest.param("hangs", "no batch in", marks=pytest.mark.slow),
+    ],
+)
 def test_loader_lost_batch_is_an_error_of_one_line(monkeypatch, how, says):
     monkeypatch.setattr(loading, "TIMEOUT", 1)
     monkeypatch.setattr(Dying, "how", how)

@@ -92,7 +92,7 @@ def partial_data(request, tmp_path):
     )
 
 
-@pytest.mark.parametrize("partial_data", slow_after(2, PARTIAL.values()), indirect=True)
+@pytest.mark.parametrize("partial_data", slow_after(1, PARTIAL.values()), indirect=True)
 def test_gradients_with_partial_labels_equal_on_one_and_two_ranks(
     assert_same_lesson, partial_data, evaluate, scores, tmp_path
 ):
