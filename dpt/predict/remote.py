@@ -82,7 +82,9 @@ class RemoteFolder:
         return {
             path: info  # without objects that stand for empty folders
             for path, info in found.items()
-            if path == self.root or (path.startswith(f"{self.root}/") and path[-1] != "/")
+            # the root as a folder: what s3fs says if another worker writes the first file meanwhile
+            if (path == self.root and info.get("type") != "directory")
+            or (path.startswith(f"{self.root}/") and path[-1] != "/")
         }
 
     def read(self, path: str, *, limit: int = MAX_BYTES) -> bytes:

@@ -14,6 +14,8 @@ from photos import save_photo
 from prediction_files import files_of, predictions_of
 from servers import served
 
+from dpt.predict.remote import RemoteFolder
+
 ROOT = Path(__file__).parents[2]
 FORMATS = ("--format", "png,coco")
 OUT = "memory://bucket/out"
@@ -110,6 +112,14 @@ def test_predict_keeps_objects_of_others(refusal, memory, photos, name, content,
     before = objects_of(memory, "/bucket")
     assert named in refusal(photos, "--overwrite", to=OUT)
     assert objects_of(memory, "/bucket") == before
+
+
+def test_a_folder_that_begins_while_it_is_listed_has_no_files(memory, monkeypatch):
+    """Another worker writes the first object between two questions of s3fs."""
+    folder = RemoteFolder(OUT)
+    found = {folder.root: {"name": folder.root, "type": "directory", "size": 0}}
+    monkeypatch.setattr(type(memory), "find", lambda *arguments, **options: found)
+    assert folder.files() == {}
 
 
 def test_predict_refuses_an_address_without_a_file_system(refusal, photos):
