@@ -9,6 +9,8 @@ from dpt.data.base import Dataset
 from dpt.files import DataError
 from dpt.types import Preprocessing
 
+log = logging.getLogger("dpt")
+
 IMAGES = 64  # evenly spaced in the data set
 _PIXELS = 2**14  # of each image, evenly spaced
 _PERCENTILES = (1, 99)
@@ -42,7 +44,7 @@ def measure_bands(dataset: Dataset, *, images: int = IMAGES) -> Preprocessing | 
         fraction = np.mean(pixels == value)
         if fraction > 0.001:
             text = "%.1f %% of the values of bands are %g: set data.nodata if that means no data"
-            logging.getLogger("dpt").warning(text, 100 * fraction, value)
+            log.warning(text, 100 * fraction, value)
     pairs = [_robust(values, k) for k, values in enumerate(pixels.T)]
     mean, std = zip(*pairs, strict=True)
     return Preprocessing(mean=mean, std=std, pixels="bands")

@@ -20,6 +20,7 @@ from dpt.model_config import ModelConfig, model_dict
 from dpt.nn import Beit, Encoder, Network, TimmEncoder, VisionTransformer
 from dpt.nn.beit import offsets, offsets_side, resize_table
 from dpt.nn.positions import ResizePolicy, resize_positions
+from dpt.validation import PlainMapping
 from dpt.weights.base import Checkpoint, StoredModel, list_faults, naming
 from dpt.weights.dinov3 import split_biases
 from dpt.weights.files import CheckpointFiles, open_checkpoint
@@ -249,16 +250,22 @@ def _encoder_of(checkpoint: Checkpoint, target: Encoder) -> tuple[State, Grid | 
     """Returns the encoder's tensors of a model, and the grid of its position embeddings.
 
     Raises:
-        ValueError: they fit ``target``, which would compute another function of them.
+        ValueError: ``target`` has other settings that no shape tells, and would compute something
+            else with these tensors.
     """
     encoder = checkpoint.network.encoder
     if isinstance(encoder, VisionTransformer) and isinstance(target, VisionTransformer):
-        for key in SHAPELESS if encoder.config.embed_dim == target.config.embed_dim else ():
-            stored, ours = vars(encoder.config)[key], vars(target.config)[key]
-            if stored != ours:
-                raise ValueError(f"model.encoder.{key}={ours}: must be {stored}, as in this file")
+        _require_equal(vars(encoder.config), vars(target.config))
     prefix = "encoder.model." if isinstance(encoder, TimmEncoder) else "encoder."
     return _below(prefix, checkpoint.tensors), _grid_of(_target(encoder))
+
+
+def _require_equal(stored: PlainMapping, ours: PlainMapping) -> None:
+    """Raises ValueError if two ViTs of one width differ in ``SHAPELESS`` settings."""
+    for key in SHAPELESS:
+        if stored["embed_dim"] == ours["embed_dim"] and stored[key] != ours[key]:
+            fault = f"model.encoder.{key}={ours[key]}: must be {stored[key]}, as in this file"
+            raise ValueError(fault)
 
 
 def _below(prefix: str, tensors: Tensors) -> State:

@@ -176,6 +176,7 @@ def rows_by_lists(folder: Folder, rows: list[Row]) -> tuple[list[str], list[Row]
     if len({row.split for row in by_name}) > 1 and all(row.split for row in by_name):
         return [], by_name
     texts = [p for p in folder.paths if p.endswith(".txt") and Path(p).stem.lower() in SPLITS]
+    # trainval.txt repeats the images of a train.txt beside it
     texts = [path for path in texts if path.replace("trainval", "train") not in {*texts} - {path}]
     of_voc = [path for path in texts if "/ImageSets/Segmentation/" in f"/{path}"]
     readings = []
