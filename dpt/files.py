@@ -26,6 +26,8 @@ MAX_BYTES = 8 * MAX_PIXELS
 """Largest file that is read as a whole, and largest array in a file: 16-bit RGBA, or float64."""
 MAX_FILES = 20_000_000
 """Largest number of files and folders below a folder."""
+SCHEMES = ("file", "http", "https", "s3", "gs", "az")
+"""What an address may begin with."""
 MAX_MESSAGE = 4000
 """Largest length of an error's message, which may quote a file."""
 COPY_AGAIN = "copy or download it again"
@@ -113,6 +115,14 @@ def refuse_inputs(target: Path, inputs: Iterable[str | Path]) -> None:
     for path in inputs:
         if file_identity(target) == file_identity(path) is not None:
             raise ValueError(f"{target}: is the input {path}, not replaced: give another path")
+
+
+def require_address(address: str) -> None:
+    """Raises DataError unless an address is of a known scheme and names one place: a chain such as
+    ``zip::``, or another scheme of fsspec, may run code of the file that it names."""
+    scheme = address.partition("://")[0].lower()
+    if scheme not in SCHEMES or "::" in address:
+        raise DataError(f"{address}: must be an address of {', '.join(SCHEMES)}, without ::")
 
 
 def missing_path(path: Path, *, what: str, remedy: str) -> DataError:

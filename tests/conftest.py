@@ -16,6 +16,8 @@ from photos import save_dense
 from PIL import Image
 from tiny import ON_CPU, TINY_DATA, TINY_RUN, TINY_SCENES, call, words_of
 
+from dpt.files import SCHEMES
+
 Run = Callable[..., Path]
 with suppress(ImportError):  # other libraries import it, and Hydra closes handlers of others
     from absl.logging import get_absl_handler
@@ -51,6 +53,12 @@ def _fresh_log() -> None:
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _store_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets tests use fsspec's store in memory in place of ``s3://``."""
+    monkeypatch.setattr("dpt.files.SCHEMES", (*SCHEMES, "memory"))
 
 
 @pytest.fixture(scope="session", autouse=True)

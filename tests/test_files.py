@@ -14,6 +14,7 @@ from dpt.files import (
     printable,
     read_bytes,
     read_yaml,
+    require_address,
     run_folder,
 )
 from dpt.validation import unknown_key, validate
@@ -134,3 +135,23 @@ def test_errors_that_quote_a_file_are_one_short_line():
     for text in (*texts, str(caught.value)):
         assert len(text.splitlines()) == 1
         assert len(text) <= 4000
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "reference://x::http://host/refs",
+        "ZIP://a::s3://b/c.zip",
+        "ftp://host/x.png",
+        "hf://a/b",
+        "x",
+    ],
+)
+def test_addresses_of_other_schemes_and_chains_are_refused(address):
+    with pytest.raises(DataError, match=address):
+        require_address(address)
+
+
+@pytest.mark.parametrize("address", ["s3://b/x.png", "HTTPS://host/x.png", "file:///x", "gs://b"])
+def test_addresses_of_known_schemes_are_taken(address):
+    require_address(address)

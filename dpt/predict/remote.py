@@ -10,7 +10,7 @@ from pathlib import Path
 import fsspec
 
 from dpt.data.datasets.download import fetch
-from dpt.files import MAX_BYTES, MAX_FILES, DataError, reason
+from dpt.files import MAX_BYTES, MAX_FILES, DataError, reason, require_address
 from dpt.predict.inputs import SUFFIXES, InputFile, names_of
 from dpt.predict.records import MAX_SETTINGS, SETTINGS_FILE, PredictionSettings
 from dpt.validation import PlainMapping
@@ -54,6 +54,7 @@ class RemoteFolder:
 
     def __init__(self, address: str) -> None:
         self.address = address
+        require_address(address)
         try:
             self.system, root = fsspec.core.url_to_fs(address)
         except ImportError as error:

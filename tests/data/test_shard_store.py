@@ -170,7 +170,7 @@ def test_packed_wrong_address_is_named(server, tmp_path):
         DataError, match=r"/test\.json: the server answers 404 .*: check data\.root"
     ):
         PackedDataset(root=server.url, split="test", cache_dir=str(tmp_path))
-    with pytest.raises(DataError, match=r"nofs://x/train\.json: cannot be read .*data\.root"):
+    with pytest.raises(DataError, match=r"nofs://x: must be an address"):
         PackedDataset(root="nofs://x", split="train", cache_dir=str(tmp_path))
 
 

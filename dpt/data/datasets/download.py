@@ -21,7 +21,7 @@ from urllib.request import Request, urlopen
 
 import fsspec
 
-from dpt.files import DataError
+from dpt.files import DataError, require_address
 from dpt.run_log import tracked
 
 ATTEMPTS = 6
@@ -63,6 +63,7 @@ def fetch(
     Raises:
         DataError: the transfer failed, or the file is not the expected one.
     """
+    require_address(url)
     if target.exists():
         verify(target, checksum=checksum, size=size, remedy="remove it and download it again")
         return target

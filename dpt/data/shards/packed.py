@@ -21,7 +21,15 @@ from dpt.data.base import Dataset
 from dpt.data.datasets.download import fetch, verify
 from dpt.data.samplers import nearby_permutation
 from dpt.data.shards.samples import decode_name, decode_sample
-from dpt.files import MAX_BYTES, DataError, data_root, parse_as, read_bytes, required_file
+from dpt.files import (
+    MAX_BYTES,
+    DataError,
+    data_root,
+    parse_as,
+    read_bytes,
+    require_address,
+    required_file,
+)
 from dpt.types import DatasetInfo, Sample
 from dpt.validation import Count
 
@@ -83,6 +91,8 @@ class PackedDataset(Dataset):
     ) -> None:
         self.root = str(root).rstrip("/")
         self.is_remote = "://" in self.root
+        if self.is_remote:
+            require_address(self.root)
         self.folder = Path(cache_dir).expanduser() if self.is_remote else data_root(root)
         index = self._read_index(split)
         self.info, self.class_id_names = index.info, index.class_id_names
