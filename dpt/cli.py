@@ -44,7 +44,6 @@ Usage
   dpt convert SRC DST --to FORMAT                  write a checkpoint in another project's format
   dpt merge A B ... --out FOLDER                   join models trained on one frozen encoder
   dpt push RUN USER/NAME --license NAME            publish a model on the Hugging Face hub
-  dpt referee-arrays OUT.zip                       write arrays and their scores, to test other code
   dpt inspect CKPT IMAGE [--out sheet.png]         show attention, tokens and readout of an image
   dpt demo CKPT                                    serve a web page that predicts uploaded images
   dpt --version
@@ -63,7 +62,6 @@ COMMANDS = {  # on configured data: they take Hydra overrides, see dpt.config.co
 FILE_COMMANDS = (
     *("fit", "compare", "data convert", "data rank"),
     *("predict", "calibrate", "export", "convert", "merge", "push", "inspect", "demo"),
-    "referee-arrays",
 )
 """Commands on files: they take ordinary flags, see :mod:`dpt.commands`."""
 

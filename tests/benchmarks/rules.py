@@ -1,4 +1,4 @@
-"""Rules of scoring beside the code that defines them, on the arrays of :mod:`dpt.metrics.referee`.
+"""Rules of scoring beside the code that defines them, on :mod:`benchmarks.rule_arrays`.
 
 ``rule_numbers.json`` holds what the originals computed on them, each by its own code at the commit
 that stands there, with float32 in it replaced by float64; of MiDaS's gist by a copy of it. null is
@@ -18,10 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from benchmarks.originals import bts_errors
-from benchmarks.timing import markdown
-from torchmetrics.classification import MulticlassJaccardIndex
-
-from dpt.metrics.referee import (
+from benchmarks.rule_arrays import (
     CLASS_CASES,
     DEPTH_CASES,
     K,
@@ -30,6 +27,9 @@ from dpt.metrics.referee import (
     depth_image,
     depth_scores,
 )
+from benchmarks.timing import markdown
+from torchmetrics.classification import MulticlassJaccardIndex
+
 from dpt.metrics.rules import RULES, SEGMENTATION_RULES, DepthImage, DepthRule, Rule
 from dpt.types import DepthKind
 

@@ -3,10 +3,7 @@
 import numpy as np
 import pytest
 import torch
-
-from dpt.evaluation.report import log_rules
-from dpt.metrics import DepthMetrics, Protocol
-from dpt.metrics.referee import (
+from benchmarks.rule_arrays import (
     MAX_DEPTH,
     K,
     class_arrays,
@@ -15,6 +12,9 @@ from dpt.metrics.referee import (
     depth_arrays,
     depth_image,
 )
+
+from dpt.evaluation.report import log_rules
+from dpt.metrics import DepthMetrics, Protocol
 from dpt.metrics.rules import RULES, SEGMENTATION_RULES, DepthImage
 from dpt.metrics.rules.metric import (
     DEPTH_NOTE,

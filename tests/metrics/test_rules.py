@@ -6,9 +6,9 @@ import cv2
 import numpy as np
 import pytest
 from benchmarks import rules
+from benchmarks.rule_arrays import K, class_counts, depth_arrays, depth_image, depth_scores
 from scipy.optimize import linprog
 
-from dpt.metrics.referee import K, class_counts, depth_arrays, depth_image, depth_scores
 from dpt.metrics.rules import RULES, SEGMENTATION_RULES, fits
 from dpt.metrics.rules.boundary_iou import boundaries
 from dpt.metrics.rules.moge import nearest_in_cells
