@@ -14,8 +14,8 @@ import dpt
 from dpt.calibrate import KnownDepths, calibrate
 from dpt.data import ScenesDataset
 from dpt.depthmath import focal_ratio
-from dpt.export.description import describe
-from dpt.export.graph import Graph
+from dpt.exporting.description import describe
+from dpt.exporting.graph import Graph
 from dpt.geometry import Camera
 from dpt.losses import SILogLoss
 from dpt.metrics import Protocol

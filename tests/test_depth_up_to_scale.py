@@ -12,8 +12,8 @@ from dpt.calibrate import fit_calibration
 from dpt.data import ScenesDataset
 from dpt.evaluation.plausibility import DepthCheck
 from dpt.evaluation.predictions import DepthCoding
-from dpt.export.description import describe
-from dpt.export.graph import Graph
+from dpt.exporting.description import describe
+from dpt.exporting.graph import Graph
 from dpt.losses import ScaleInvariantLoss, SILogLoss
 from dpt.metrics import DepthMetrics, Protocol
 from dpt.objectives import DepthObjective

@@ -12,9 +12,9 @@ from own_head import NormalsConfig
 from tiny import call
 
 import dpt
-from dpt.export import export
-from dpt.export.description import describe
-from dpt.export.graph import Graph
+from dpt.exporting.description import describe
+from dpt.exporting.export import export
+from dpt.exporting.graph import Graph
 from dpt.nn import HEADS, DepthHead
 from dpt.types import Calibration, tensors_of
 
@@ -274,7 +274,7 @@ def test_weights_beyond_one_file_lie_beside_it(model, tmp_path, monkeypatch):
 FULL = """
 import resource, sys
 import dpt
-from dpt.export import export
+from dpt.exporting.export import export
 model = dpt.DPT.from_pretrained(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
 try:

@@ -10,8 +10,8 @@ from tiny import ON_CPU, TINY_DATA, TINY_SCENES, call
 
 import dpt
 from dpt.commands.export import _images
-from dpt.export.int8 import compare_outputs, export_int8, noise_of_layers
-from dpt.export.sessions import OnnxSession
+from dpt.exporting.int8 import compare_outputs, export_int8, noise_of_layers
+from dpt.exporting.sessions import OnnxSession
 from dpt.types import OutputSpec
 
 onnx = pytest.importorskip("onnx")

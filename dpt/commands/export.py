@@ -54,9 +54,9 @@ def run(arguments: list[str]) -> None:
     if options.overrides and not options.int8:
         parser.error(f"{options.overrides[0]}: is for --int8")
 
-    from dpt.export import export
-    from dpt.export.files import check_target
-    from dpt.export.int8 import export_int8
+    from dpt.exporting.export import export
+    from dpt.exporting.files import check_target
+    from dpt.exporting.int8 import export_int8
     from dpt.files import refuse_inputs
     from dpt.model import DPT
     from dpt.run_log import start_log

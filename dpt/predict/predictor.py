@@ -65,7 +65,7 @@ class Predictor:
 
     Args:
         model: a model, or where to load one from (see :meth:`dpt.DPT.from_pretrained`). It is
-            copied: later changes of its weights have no effect. Or a file of :func:`dpt.export`
+            copied: later changes of its weights have no effect. Or a file of ``dpt export``
             (``.onnx``, ``.xml``), or a runtime, which has its own device and precision.
         batch_size: number of images in one pass, if their network inputs have one size.
         device: ``cpu``, ``cuda``, ``cuda:1``, ...; None uses a GPU if there is one.

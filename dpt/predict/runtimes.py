@@ -12,9 +12,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from dpt.export.cache import cached_export
-from dpt.export.description import Description
-from dpt.export.sessions import OnnxSession, OpenVinoSession, Session
+from dpt.exporting.cache import cached_export
+from dpt.exporting.description import Description
+from dpt.exporting.sessions import OnnxSession, OpenVinoSession, Session
 from dpt.files import required_file
 from dpt.model import DPT
 from dpt.predict.runtime import Precision, Runtime, TorchRuntime, pick_device, with_confidences

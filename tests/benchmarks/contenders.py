@@ -18,9 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dpt.export.files import check_target, write
-from dpt.export.graph import Graph, trace
-from dpt.export.sessions import run_of
+from dpt.exporting.files import check_target, write
+from dpt.exporting.graph import Graph, trace
+from dpt.exporting.sessions import run_of
 from dpt.functional import chunked_argmax
 from dpt.losses import CrossEntropyLoss
 from dpt.model import DPT, create_model

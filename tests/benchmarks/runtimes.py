@@ -21,8 +21,8 @@ from benchmarks.timing import markdown, median_ratio, take_turns
 from torch import Tensor, nn
 
 import dpt
-from dpt.export.int8 import compare_outputs
-from dpt.export.sessions import OnnxSession
+from dpt.exporting.int8 import compare_outputs
+from dpt.exporting.sessions import OnnxSession
 from dpt.predict.runtimes import make_runtime
 from dpt.types import tensor_specs
 

@@ -9,8 +9,8 @@ from photos import TINY, photo_of, save_photo, tiny
 from tiny import random_norms
 
 import dpt
-from dpt.export import export
-from dpt.export.cache import cached_export
+from dpt.exporting.cache import cached_export
+from dpt.exporting.export import export
 from dpt.predict.runtimes import RUNTIMES, AutoRuntime, make_runtime
 from dpt.types import Calibration
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import torch
 
-from dpt.export.description import describe
-from dpt.export.files import check_target, folder_beside, parts_of, write
-from dpt.export.graph import Graph, Shape, trace
-from dpt.export.sessions import Run, run_of
+from dpt.exporting.description import describe
+from dpt.exporting.files import check_target, folder_beside, parts_of, write
+from dpt.exporting.graph import Graph, Shape, trace
+from dpt.exporting.sessions import Run, run_of
 from dpt.files import reason
 from dpt.model import DPT
 from dpt.weights.files import writing

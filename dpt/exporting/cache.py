@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 
 import dpt
-from dpt.export.export import compare, export
-from dpt.export.graph import Graph
-from dpt.export.sessions import OnnxSession
+from dpt.exporting.export import compare, export
+from dpt.exporting.graph import Graph
+from dpt.exporting.sessions import OnnxSession
 from dpt.files import require
 from dpt.model import DPT
 from dpt.weights.files import writing

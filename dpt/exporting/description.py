@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import dpt
-from dpt.export.graph import Graph
+from dpt.exporting.graph import Graph
 from dpt.files import parse_json
 from dpt.model import DPT
 from dpt.types import DEPTH_UNITS, Calibration, OutputSpec, Preprocessing

@@ -22,9 +22,9 @@ from typing import Any
 
 from torch import Tensor
 
-from dpt.export.export import export
-from dpt.export.files import check_target, folder_beside, parts_of, quiet
-from dpt.export.sessions import OnnxSession, Run, run_of
+from dpt.exporting.export import export
+from dpt.exporting.files import check_target, folder_beside, parts_of, quiet
+from dpt.exporting.sessions import OnnxSession, Run, run_of
 from dpt.files import few, require
 from dpt.model import DPT
 from dpt.types import OutputSpec, tensor_specs
@@ -80,7 +80,7 @@ def export_int8(
         images: inputs of the file, (1, ...) each, of at least 2 images.
         max_loss: largest relative loss.
         measure: gives the losses of scores; None: those of the outputs count.
-        **options: of :func:`dpt.export.export`.
+        **options: of :func:`dpt.exporting.export`.
 
     Raises:
         ValueError: the loss is larger with half of the layers in float, or as of ``export``.

@@ -1,0 +1,1 @@
+"""A model as one file for other programs: ONNX, OpenVINO, or torch.export's ``.pt2``."""
