@@ -38,10 +38,10 @@ inputs failed, or have no points (listed at the end, those of one fault in one l
 Ctrl-C, 143 by SIGTERM.
 
 Many workers: the same command with --shard 1/16 to --shard 16/16 on any machines, each again until
-it has ended well, and once with --merge. The files are then those of one run. INPUTS and --out may
-be addresses, as s3://BUCKET/PHOTOS. --shard slurm takes
-the numbers of an array job, torchrun RANK and WORLD_SIZE, kubernetes JOB_COMPLETION_INDEX and
-JOB_COMPLETIONS (set it in the manifest), auto those of the only launcher whose variables are set.
+it has ended well, and once with --merge. The files are then those of one run. INPUTS may be
+addresses, as s3://BUCKET/PHOTOS. --shard slurm takes the numbers of an array job, torchrun RANK and
+WORLD_SIZE, kubernetes JOB_COMPLETION_INDEX and JOB_COMPLETIONS (set it in the manifest), auto those
+of the only launcher whose variables are set.
 """
 
 from __future__ import annotations
@@ -78,15 +78,17 @@ def run(arguments: list[str]) -> None:
         from dpt.run_log import start_log
 
         start_log(None)
+        if "://" in options.out:
+            remedy = "name a folder, and upload it once at the end"
+            raise ValueError(f"--out {options.out}: is an address: {remedy}")
         shard = _chosen_shard(options)
         if any("://" in name for name in options.inputs):
-            inputs = find_remote(options.inputs, out=options.out)
+            inputs = find_remote(options.inputs)
         else:
             inputs = find_inputs(options.inputs, out=options.out)
         pipeline = _make_pipeline(options, inputs, shard)
         if options.engine == "ray":
             _predict_with_ray(arguments)
-            pipeline.folder.refresh()
         with _writing(options.out), pipeline.folder.held():
             if options.merge or options.engine == "ray":
                 failed = _merge(pipeline, inputs, arguments)
@@ -111,7 +113,7 @@ def _predict_part(pipeline: Pipeline, inputs: Sequence[InputFile]) -> Failed:
     skipped = f", {count} were done before" if count else ""
     rate = f"{plural(done, 'image')} in {seconds:.1f} s ({done / seconds:.3g} images/s)"
     shard = "" if folder.shard is None else f"shard {folder.shard}: "
-    say(f"{shard}{rate}{skipped}: {folder.place}")
+    say(f"{shard}{rate}{skipped}: {folder.path}")
     return failed
 
 
@@ -137,12 +139,12 @@ def _merge(pipeline: Pipeline, inputs: Sequence[InputFile], arguments: Sequence[
         commands = [f"--shard {number}/{count}" for number in numbers]
         command = shlex.join(["dpt", "predict", *(a for a in arguments if a != "--merge")])
         raise DataError(
-            f"{folder.place}: {len(waiting)} of {len(inputs)} inputs are not finished "
+            f"{folder.path}: {len(waiting)} of {len(inputs)} inputs are not finished "
             f"({few(list(waiting))}): run {command} {few(commands, 8)}"
         )
     folder.start()
     folder.finish(pipeline.products)
-    say(f"{len(inputs) - len(failures)} inputs are complete: {folder.place}")
+    say(f"{len(inputs) - len(failures)} inputs are complete: {folder.path}")
     return [(file.source, error) for file, error in failures.items()]
 
 
@@ -204,8 +206,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         metavar="INPUTS",
         help="images, videos, folders, s3://BUCKET/...",
     )
-    text = "the folder to write to, or s3://BUCKET/..."
-    add("--out", required=True, type=_plain_path, metavar="DIR|ADDRESS", help=text)
+    add("--out", required=True, type=_plain_path, metavar="DIR", help="the folder to write to")
     add("--format", default="", metavar="A,B", help="formats to write, see above")
     text = "images in one pass (only consecutive images of one size; default: 1)"
     add("--batch-size", default=1, type=int, metavar="N", help=text)
@@ -324,7 +325,7 @@ def _make_pipeline(
     from dpt.predict.prediction import depth_unit, first_output
     from dpt.predict.predictor import Predictor
     from dpt.predict.records import PredictionSettings
-    from dpt.predict.remote_store import open_store
+    from dpt.predict.store import Store
 
     style = Style(options.colormap)
     cv2.setNumThreads(1)  # the pipeline has threads of its own
@@ -357,7 +358,7 @@ def _make_pipeline(
     folders = products.folders_of(predictor.outputs)
     with _writing(options.out):
         folder = OutputFolder(
-            open_store(options.out, inputs),
+            Store(Path(options.out), inputs),
             settings=settings,
             folders=folders,
             overwrite=options.overwrite,

@@ -160,8 +160,10 @@ class Evaluation(L.LightningModule):
         self.scorer.gather()
 
 
-def load_scorer(cfg: PlainMapping, dataset: Dataset, protocol: Protocol) -> tuple[DPT, Scorer]:
-    """Returns the model of ``cfg["checkpoint"]`` and what scores it on a data set."""
+def score_checkpoint(
+    cfg: PlainMapping, dataset: Dataset, protocol: Protocol, indices: Sequence[int] | None = None
+) -> Scorer:
+    """Returns the scores of ``cfg["checkpoint"]`` on a data set, or on some of its samples."""
     model = DPT.from_pretrained(cfg["checkpoint"])
     if model.calibration is not None:
         log.warning(
@@ -176,30 +178,10 @@ def load_scorer(cfg: PlainMapping, dataset: Dataset, protocol: Protocol) -> tupl
     image_size = validate(tuple[int, int] | None, cfg["image_size"], "image_size")
     if image_size is not None:
         model.preprocessing = replace(model.preprocessing, image_size=image_size)
-    protocol = _resizing(protocol, model)
-    scorer = Scorer(
-        objectives_of(model.outputs, dataset, protocol), model.outputs, model.preprocessing
-    )
-    scorer.notes[WEIGHTS_NOTE] = weights
-    return model, scorer
-
-
-def _resizing(protocol: Protocol, model: DPT) -> Protocol:
-    """Returns the protocol with the interpolation of the model unless it names one."""
-    resize = protocol.resize or model.preprocessing.output_interpolation
-    return replace(protocol, resize=resize)
-
-
-def score_images(
-    cfg: PlainMapping,
-    model: DPT,
-    scorer: Scorer,
-    dataset: Dataset,
-    protocol: Protocol,
-    indices: Sequence[int] | None = None,
-) -> None:
-    """Adds the scores of a model on a data set, or on some of its samples."""
-    protocol, preprocessing = _resizing(protocol, model), model.preprocessing
+    preprocessing = model.preprocessing
+    resize = protocol.resize or preprocessing.output_interpolation
+    protocol = replace(protocol, resize=resize)
+    scorer = Scorer(objectives_of(model.outputs, dataset, protocol), model.outputs, preprocessing)
     objectives = [*scorer.objectives.values(), *scorer.whole.values()]
     loader = make_eval_loader(
         dataset,
@@ -225,20 +207,12 @@ def score_images(
         "image_size": f"{height}x{width} (height x width), {rule}",
         "precision": str(trainer.precision) if runtime is None else _PRECISIONS[trainer.precision],
         **({} if cfg["runtime"] is None else {"runtime": cfg["runtime"]}),
-        WEIGHTS_NOTE: scorer.notes[WEIGHTS_NOTE],
+        WEIGHTS_NOTE: weights,
         **protocol.view_notes(),
         **scorer.notes,
     }
     for picture in panels.sorted_pictures():
         scorer.examples.append(PanelPicture(picture.caption, shrink(picture.rgb, PICTURE_WIDTH)))
-
-
-def score_checkpoint(
-    cfg: PlainMapping, dataset: Dataset, protocol: Protocol, indices: Sequence[int] | None = None
-) -> Scorer:
-    """Returns the scores of ``cfg["checkpoint"]`` on a data set, or on some of its samples."""
-    model, scorer = load_scorer(cfg, dataset, protocol)
-    score_images(cfg, model, scorer, dataset, protocol, indices)
     return scorer
 
 

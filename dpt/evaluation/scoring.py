@@ -127,7 +127,10 @@ class Scorer:
             objective.update(output, labels)
             image_score.states[key] = metric.state()
             metric.reset()
-            scores = self._score(image_score, key)
+            scores = metric.resampler([image_score.states[key]])(np.ones(1))
+            for name, value in scores.items():
+                if "/" not in name and "_pooled" not in name:
+                    image_score.scores[name] = value
             if key not in self.worst:
                 continue
             name, value = next(iter(scores.items()))
@@ -140,31 +143,6 @@ class Scorer:
             assert row is not None, "a dense objective has panels"
             caption = f"{image_score.name}: {name} {value:.3g}"
             self._keep_worst(key, [PanelPicture(caption, shrink(row, PICTURE_WIDTH), rank)])
-
-    def _score(self, image: ImageScore, key: str) -> dict[str, float]:
-        """Returns the scores of an image by one objective, and keeps those of the whole image."""
-        metric = self.objectives[key].metrics
-        scores = metric.resampler([image.states[key]])(np.ones(1))
-        for name, value in scores.items():
-            if "/" not in name and "_pooled" not in name:
-                image.scores[name] = value
-        return scores
-
-    def add_scored(
-        self, images: Mapping[int, ImageScore], worst: Mapping[str, list[PanelPicture]]
-    ) -> None:
-        """Adds images of another process, whose ``states`` are known, and its worst images."""
-        for image in images.values():
-            for key in self.objectives:
-                self._score(image, key)
-        self._join(images, worst)
-
-    def _join(
-        self, images: Mapping[int, ImageScore], worst: Mapping[str, list[PanelPicture]]
-    ) -> None:
-        self.images.update(images)
-        for key, pictures in worst.items():
-            self._keep_worst(key, pictures)
 
     def _keep_worst(self, key: str, pictures: list[PanelPicture]) -> None:
         ranked = sorted([*self.worst[key], *pictures], key=lambda picture: picture.rank)
@@ -179,7 +157,9 @@ class Scorer:
         dist.all_gather_object(gathered, (self.images, self.worst))
         del gathered[dist.get_rank()]
         for images, worst in gathered:
-            self._join(images, worst)
+            self.images.update(images)
+            for key, pictures in worst.items():
+                self._keep_worst(key, pictures)
 
     def _states(self, key: str) -> list:
         """Returns what each image left in an objective's metric, in the order of the data set."""

@@ -101,17 +101,6 @@ class SumMetric(MovableMetric):
         """Returns what images have left in this process since the last reset, to be pickled."""
         return csr_array(self.vector().numpy()[None])
 
-    def pack(self, states: Sequence[csr_array]) -> dict[str, np.ndarray]:
-        """Returns the states of several images as arrays by name, to be written to a file."""
-        rows = vstack(states, format="csr")
-        return {"data": rows.data, "indices": rows.indices, "indptr": rows.indptr}
-
-    def unpack(self, arrays: Mapping[str, np.ndarray]) -> list[csr_array]:
-        """Returns the states that :meth:`pack` was given."""
-        shape = len(arrays["indptr"]) - 1, self.vector().numel()
-        rows = csr_array((arrays["data"], arrays["indices"], arrays["indptr"]), shape=shape)
-        return [rows[[k]] for k in range(shape[0])]
-
     def resampler(self, states: Sequence[csr_array]) -> Rescore:
         """Returns a function that scores images without synchronisation.
 

@@ -1,6 +1,6 @@
 """Average precision of instance masks, as COCO defines it (Lin et al. 2014)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TypedDict
 
 import numpy as np
@@ -111,15 +111,6 @@ class InstanceMetrics(SumMetric):
     def state(self) -> InstanceState:
         rows: np.ndarray = dim_zero_cat(self.rows).cpu().numpy()
         return self.num_objects.cpu().numpy(), rows[rows[:, 0].argsort(kind="stable")]
-
-    def pack(self, states: Sequence[InstanceState]) -> dict[str, np.ndarray]:
-        num_objects, rows = zip(*states, strict=True)
-        counts = np.array([len(of_image) for of_image in rows])
-        return {"objects": np.stack(num_objects), "rows": np.concatenate(rows), "counts": counts}
-
-    def unpack(self, arrays: Mapping[str, np.ndarray]) -> list[InstanceState]:
-        rows = np.split(arrays["rows"], arrays["counts"].cumsum()[:-1])
-        return list(zip(arrays["objects"], rows, strict=True))
 
     def resampler(self, states: Sequence[InstanceState]) -> Rescore:
         num_objects = np.stack([numbers for numbers, _ in states])

@@ -13,12 +13,12 @@ import errno
 import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 from dpt.atomic import replacing, write_bytes
-from dpt.files import DataError
+from dpt.files import DataError, read_bytes
 from dpt.predict.inputs import InputFile
 from dpt.predict.product import Product
 from dpt.predict.records import (
@@ -70,19 +70,10 @@ class OutputFolder:
         self._earlier: dict[str, InputRecord] = {}
         self._records: dict[str, InputRecord] = {}  # of the inputs that are finished
 
-    @property
-    def place(self) -> str:
-        """The path or address, for messages."""
-        return self._store.place()
-
-    def refresh(self) -> None:
-        """Looks again for what other processes wrote."""
-        self._store.refresh()
-
     @contextmanager
     def held(self) -> Iterator[None]:
         """Keeps other processes from the inputs of this one, and reads what is finished."""
-        with held(self.path, self.shard), closing(self._store):
+        with held(self.path, self.shard):
             if os.path.lexists(self.path / SETTINGS_FILE):
                 self._earlier = InputRecord.read_all(self.path)
                 self._records = {} if self._overwrite else self._earlier
@@ -107,7 +98,6 @@ class OutputFolder:
 
     def _write(self, name: str, content: bytes, *, writer: str = "") -> None:
         write_bytes(self.path / name, content, writer=writer)
-        self._store.publish(name)
 
     def is_done(self, input_file: InputFile, products: Sequence[Product]) -> bool:
         """Whether all files of an input were written since it changed, and exist."""
@@ -119,7 +109,7 @@ class OutputFolder:
             return False
         if record.source != input_file.source:
             raise DataError(
-                f"{self.place}: {input_file.name} was predicted from {record.source}, not from "
+                f"{self.path}: {input_file.name} was predicted from {record.source}, not from "
                 f"{input_file.source}: choose another --out, or give --overwrite"
             )
         return {*names} <= {*record.files} and record.modified == input_file.modified()
@@ -148,8 +138,6 @@ class OutputFolder:
                     raise
                 raise ValueError(f"{input_file.path}: its name is too long: shorten it") from None
             yield dict(zip(products, paths, strict=True))
-        for name in names:
-            self._store.publish(name)
         state = input_file.modified()
         if earlier := self._earlier.get(input_file.name):
             remaining = [name for name in earlier.files if name not in names]
@@ -160,8 +148,8 @@ class OutputFolder:
         self._add(InputRecord(input_file.name, input_file.source, state, facts, names))
 
     def _add(self, record: InputRecord) -> None:
-        with self._lock:
-            self._store.append(self._journal, record.to_json())
+        with self._lock, (self.path / self._journal).open("a", encoding="utf-8") as journal:
+            journal.write(record.to_json())
 
     def add_failure(self, input_file: InputFile, error: ValueError) -> None:
         """Records why an input of a shard has no files, so that the others can be merged."""
@@ -199,9 +187,13 @@ class OutputFolder:
                 for name, record in records
                 if product.path(InputFile(Path(record.source), name)) in record.files
             ]
-            for name, content in product.common_files(self._store.read, names).items():
+            for name, content in product.common_files(self._read, names).items():
                 self._require_replaceable(name)
                 self._write(name, content)
+
+    def _read(self, names: Sequence[str]) -> Iterator[bytes]:
+        """Yields the contents of files."""
+        return (read_bytes(self.path / name) for name in names)
 
     def _remove(self, names: Iterable[str]) -> None:
         """Removes files that a record names, in the sub-folders that ``dpt predict`` wrote."""

@@ -102,14 +102,13 @@ class RemoteFolder:
         return content
 
 
-def find_remote(inputs: Sequence[str], *, out: str) -> list[InputFile]:
+def find_remote(inputs: Sequence[str]) -> list[InputFile]:
     """Returns the images and videos at addresses of fsspec, such as ``s3://bucket/photos``.
 
     As :func:`dpt.predict.inputs.find_inputs`, without hidden files.
 
     Raises:
-        DataError: an address cannot be listed, holds no image or is ``out``, or some inputs are
-            local paths.
+        DataError: an address cannot be listed or holds no image, or some inputs are local paths.
     """
     infos: dict[str, PlainMapping] = {}  # by paths of the file system
     roots: list[Path] = []
@@ -121,7 +120,7 @@ def find_remote(inputs: Sequence[str], *, out: str) -> list[InputFile]:
         folder = folders[address.partition("://")[0]] = RemoteFolder(address)
         listed = folder.files()
         roots += [] if [*listed] == [folder.root] else [Path("/", folder.root)]
-        images = _images_of(folder, listed, out)
+        images = _images_of(folder, listed)
         if not images:
             fault = f"no image ({', '.join(SUFFIXES)}) that dpt predict did not write"
             raise DataError(f"{address}: {fault}: check the address")
@@ -135,7 +134,8 @@ def find_remote(inputs: Sequence[str], *, out: str) -> list[InputFile]:
     if len(by_path) < len(infos):
         names = [path for path in sorted(infos) if by_path[Path("/", path)] != path]
         raise DataError(f"{names[0]}: another file has this name but for slashes: rename it")
-    copies = temporary_folder()
+    copies = Path(tempfile.mkdtemp(prefix="dpt-"))
+    atexit.register(shutil.rmtree, copies, ignore_errors=True)
     return [
         RemoteFile(
             path=copies / f"{number}" / path.name,  # as files of intrinsics name it
@@ -147,17 +147,9 @@ def find_remote(inputs: Sequence[str], *, out: str) -> list[InputFile]:
     ]
 
 
-def _images_of(
-    folder: RemoteFolder, listed: Mapping[str, PlainMapping], out: str
-) -> dict[str, PlainMapping]:
+def _images_of(folder: RemoteFolder, listed: Mapping[str, PlainMapping]) -> dict[str, PlainMapping]:
     """Returns the images and videos among files, without what ``dpt predict`` wrote."""
     written: list[str] = []  # folders
-    if "://" in out:
-        target = RemoteFolder(out)
-        own, place = folder.address_of(folder.root), target.address_of(target.root)
-        if place == own:
-            raise DataError(f"{out}: is an input and --out: choose another --out")
-        written += [f"{target.root}/"] if place.startswith(f"{own}/") else []
     for path in (path for path in listed if path.endswith(f"/{SETTINGS_FILE}")):
         parent = path.rpartition("/")[0]
         if int(listed[path].get("size") or 0) <= MAX_SETTINGS:
@@ -171,13 +163,6 @@ def _images_of(
         and not path.startswith(tuple(written))
         and not any(part[0] == "." for part in Path(path[len(folder.root) :].strip("/")).parts)
     }
-
-
-def temporary_folder() -> Path:
-    """Returns a new folder that is removed when the process ends."""
-    folder = Path(tempfile.mkdtemp(prefix="dpt-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
 
 
 def _stamp(info: PlainMapping) -> tuple[str, int]:

@@ -55,11 +55,9 @@ class Shard:
         return shard if shard and shard.number <= shard.count else None
 
     @classmethod
-    def chosen(
-        cls, text: str, environment: Mapping[str, str] = os.environ, *, option: str = "--shard "
-    ) -> "Shard":
+    def chosen(cls, text: str, environment: Mapping[str, str] = os.environ) -> "Shard":
         """Returns the shard of ``--shard text``: K/N, a launcher's name, or ``auto`` for the only
-        launcher whose variables are set. Messages begin with ``option`` and ``text``."""
+        launcher whose variables are set."""
         if shard := cls.parse(text):
             return shard
         launchers = [text] if text in LAUNCHERS else []
@@ -67,10 +65,10 @@ class Shard:
             launchers = [name for name, names in LAUNCHERS.items() if names[0] in environment]
         if not launchers and text != "auto":
             choices = ", ".join((*LAUNCHERS, "auto"))
-            raise ValueError(f"{option}{text}: write K/N with K in 1..N, or one of {choices}")
+            raise ValueError(f"--shard {text}: write K/N with K in 1..N, or one of {choices}")
         if len(launchers) != 1:
             found = " and ".join(LAUNCHERS[name][0] for name in launchers) or "no launcher's number"
-            raise ValueError(f"{option}{text}: found {found} in the environment: write K/N")
+            raise ValueError(f"--shard {text}: found {found} in the environment: write K/N")
         names = LAUNCHERS[launchers[0]]
         values = {name: environment.get(name, "0" if name == names[2] else "") for name in names}
         if all(re.fullmatch(r"\d{1,9}", values[name]) for name in names if name):
@@ -79,7 +77,7 @@ class Shard:
             if shard := cls.parse(f"{number}/{count}"):
                 return shard
         found = ", ".join(f"{name}={values[name] or 'nothing'}" for name in names if name)
-        raise ValueError(f"{option}{text}: found {found}, must be consecutive numbers: write K/N")
+        raise ValueError(f"--shard {text}: found {found}, must be consecutive numbers: write K/N")
 
 
 def shards_of(folder: Path) -> list[Shard]:

@@ -3,12 +3,10 @@
 import logging
 import os
 
-import fsspec
 import numpy as np
 import pytest
 from photos import photo_of, save_photo
 from PIL import Image
-from prediction_files import predictions_of, records_of
 
 from dpt.data.formats.io import IMAGE_SUFFIXES
 from dpt.data.formats.video import VIDEO_SUFFIXES
@@ -139,47 +137,3 @@ def test_find_inputs_refuses_what_is_not_there():
         names("a/x.png")
     with pytest.raises(ValueError, match="no image or video in this folder"):
         names("empty")
-
-
-@pytest.fixture
-def bucket(s3, tmp_path):
-    """A folder with three photos, one of which is hidden, and a bucket with the same files."""
-    for number, name in enumerate(("a/0.png", "b/1.png", ".hidden/2.png")):
-        path = save_photo(tmp_path / "s3" / name, 40, 57, seed=number)
-        s3.put_file(str(path), f"bucket/photos/{name}")
-    return tmp_path / "s3"
-
-
-@pytest.mark.slow
-def test_predict_reads_images_of_a_bucket(bucket, predict, refusal, tmp_path):
-    local, remote = tmp_path / "local", tmp_path / "remote"
-    predict(bucket, to=local)
-    said = predict("s3://bucket/photos", to=remote)
-    assert "2 images" in said
-    assert "2 were done" in predict("s3://bucket/photos", to=remote)
-    assert records_of(remote)["a/0"]["source"] == "s3://bucket/photos/a/0.png"
-    for name in predictions_of(local):
-        assert (remote / name).read_bytes() == (local / name).read_bytes()
-    assert "s3://bucket/none" in refusal("s3://bucket/none", to=remote)
-
-
-def test_predict_reads_an_image_of_the_memory(predict, tmp_path, out):
-    system = fsspec.filesystem("memory")
-    system.pipe("/photos/x.png", save_photo(tmp_path / "x.png").read_bytes())
-    table = tmp_path / "cameras.csv"
-    table.write_text("image,fx,fy,cx,cy\nx.png,50,50,28,19.5\n")
-    predict("memory://photos/x.png", "--intrinsics", table)
-    assert records_of(out)["x"]["source"] == "memory:///photos/x.png"
-    assert records_of(out)["x"]["camera"]["K"][0][0] == 50
-    system.rm("/photos", recursive=True)
-
-
-def test_predict_lists_a_remote_image_that_is_damaged(run, tmp_path, out):
-    system = fsspec.filesystem("memory")
-    system.pipe("/photos/x.png", save_photo(tmp_path / "x.png").read_bytes())
-    system.pipe("/photos/y.png", b"no picture")
-    code, said, err = run("memory://photos")
-    assert (code, "1 image in" in said) == (1, True)
-    assert "memory:///photos/y.png" in err
-    assert list(records_of(out)) == ["x"]
-    system.rm("/photos", recursive=True)
