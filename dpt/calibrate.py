@@ -18,8 +18,7 @@ import torch
 
 from dpt.data.datasets.folder import scan
 from dpt.data.formats import io, pictures
-from dpt.data.formats.tables import parse_number, read_table
-from dpt.files import DataError, path_below
+from dpt.files import DataError, parse_number, path_below, read_table
 from dpt.geometry import aspects_agree
 from dpt.model import DPT
 from dpt.predict import Predictor

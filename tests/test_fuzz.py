@@ -54,13 +54,12 @@ from dpt.data.datasets.imagefolder import ImageTableDataset
 from dpt.data.datasets.nyuv2 import NYUv2Dataset
 from dpt.data.datasets.sunrgbd import SunRgbdDataset
 from dpt.data.datasets.tum import TumDataset
-from dpt.data.formats import io, matlab, pictures
+from dpt.data.formats import arrays, io, pictures
 from dpt.data.formats.video import VideoReader, VideoWriter
 from dpt.data.layouts import Folder, detect
 from dpt.data.layouts.class_file import read_class_file
 from dpt.data.layouts.masks import mask_settings
-from dpt.data.shards.pack import pack_split
-from dpt.data.shards.packed import PackedDataset
+from dpt.data.shards.packed import PackedDataset, pack_split
 from dpt.evaluation.predictions import PredictedDataset
 from dpt.files import config_dir, files_below
 from dpt.model import DPT
@@ -578,7 +577,7 @@ def run(folder, seed, count, only="", case=-1):
         if target.__name__.startswith(only):
             (folder / target.__name__).mkdir()
             places |= target(folder / target.__name__)
-    files.MAX_PIXELS, files.MAX_BYTES, matlab.MAX_BYTES = 1 << 20, 1 << 24, 1 << 24
+    files.MAX_PIXELS, files.MAX_BYTES, arrays.MAX_BYTES = 1 << 20, 1 << 24, 1 << 24
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + (MEGABYTES << 20)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

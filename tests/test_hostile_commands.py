@@ -19,7 +19,7 @@ from servers import running
 from tiny import ON_CPU, TINY_DATA, TINY_MODEL, slow_after
 
 from dpt.data import ScenesDataset
-from dpt.data.shards.pack import pack_split
+from dpt.data.shards.packed import pack_split
 
 SECRET = "s3cr3t-of-the-environment"
 NAMES = ["${oc.env:DPT_SECRET}", "\x1b[31m${oc.decode:${oc.env:DPT_SECRET}}", "=cmd()|a"]

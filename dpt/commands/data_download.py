@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from dpt.config.data import make_dataset
 from dpt.config.objects import check_arguments
 from dpt.data.datasets.archive import extract, is_unpacked
-from dpt.data.datasets.download import fetch
+from dpt.fetch import fetch
 from dpt.files import config_dir
 from dpt.validation import PlainMapping
 

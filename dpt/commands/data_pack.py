@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 
 from dpt.config.data import loader_settings, make_dataset
-from dpt.data.shards.pack import pack_split
+from dpt.data.shards.packed import pack_split
 from dpt.files import plural
 from dpt.validation import PlainMapping, validate
 

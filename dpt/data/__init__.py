@@ -6,9 +6,8 @@ from dpt.data.datasets.files import FileDataset, UnlabelledDataset
 from dpt.data.datasets.folder import FolderDataset
 from dpt.data.datasets.imagefolder import ImageFolderDataset, ImageTableDataset
 from dpt.data.formats.io import read_depth, read_image, read_labels
-from dpt.data.loading import collate_eval, collate_train, make_loader, read_in_order
+from dpt.data.loading import EpochSampler, collate_eval, collate_train, make_loader, read_in_order
 from dpt.data.mix import MixDataset
-from dpt.data.samplers import EpochSampler
 from dpt.data.scenes.dataset import ScenesDataset
 from dpt.data.shards.packed import PackedDataset
 from dpt.data.transforms import EvalTransform, TrainTransform

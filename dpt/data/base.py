@@ -13,9 +13,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 import torch.utils.data
 
-from dpt.data.formats.depth_rule import DepthRule
-from dpt.data.formats.label_rule import LabelRule
-from dpt.data.formats.part import FilePart
+from dpt.data.formats.bands import FilePart
+from dpt.data.formats.rules import DepthRule, LabelRule
 from dpt.files import DataError, few
 from dpt.geometry import Camera, aspects_agree
 from dpt.types import IGNORE_INDEX, NO_CLASS, DatasetInfo, Sample

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Annotated, cast
+from typing import Annotated, Literal, cast
 
 import numpy as np
+import torch
 from pydantic import Field
 
 from dpt.data.color_changes import (
@@ -17,12 +18,13 @@ from dpt.data.color_changes import (
     draw_colors,
     make_color_steps,
 )
-from dpt.data.pasting import draw_part
-from dpt.data.prompts import draw_points
 from dpt.data.resize import resize_image, whole_factor
 from dpt.data.view import GREY, view_image, view_map, view_points, view_sample
 from dpt.geometry import Camera, View, Window
 from dpt.types import (
+    IGNORE_INDEX,
+    Batch,
+    Mixed,
     PasteSource,
     PasteTarget,
     Preprocessing,
@@ -30,6 +32,74 @@ from dpt.types import (
     Sample,
 )
 from dpt.validation import Count, PlainMapping, Positive, Probability
+
+
+def draw_points(
+    depth: np.ndarray, valid: np.ndarray, count: int, random: np.random.Generator
+) -> np.ndarray:
+    """Returns the depth of ``count`` random valid pixels, or of all: float32 (H, W), else 0."""
+    places = np.flatnonzero(valid)
+    chosen = random.choice(places, min(count, len(places)), replace=False)
+    prompt = np.zeros(depth.shape, np.float32)
+    prompt.flat[chosen] = depth.flat[chosen]
+    return prompt
+
+
+_PASTED: tuple[Literal["image", "labels", "depth", "valid", "normals"], ...]
+_PASTED = ("image", "labels", "depth", "valid", "normals")
+
+
+def draw_part(sample: Sample, random: np.random.Generator) -> np.ndarray:
+    """Draws the pixels of an image with labels that :func:`paste_parts` takes, bool (H, W).
+
+    They have half of the classes (ClassMix, Olsson et al. 2021). Without classes there are none, or
+    a rectangle of 2 % to 40 % of the image with an aspect ratio of 0.3 to 3.3 (CutMix, by
+    UniMatch's numbers).
+    """
+    if "labels" in sample:
+        classes = np.setdiff1d(sample["labels"], [IGNORE_INDEX])
+        return np.isin(sample["labels"], random.permutation(classes)[: (len(classes) + 1) // 2])
+    height, width = sample["image"].shape[:2]
+    part = np.zeros((height, width), bool)
+    if random.random() < 0.5:
+        return part
+    area, ratio = random.uniform(0.02, 0.4), np.exp(random.uniform(-1.2, 1.2))
+    h = min(height, max(1, round(height * np.sqrt(area * ratio))))
+    w = min(width, max(1, round(width * np.sqrt(area / ratio))))
+    top, left = random.integers(height - h + 1), random.integers(width - w + 1)
+    part[top : top + h, left : left + w] = True
+    return part
+
+
+def paste_parts(batch: Batch, samples: Sequence[Sample]) -> Batch:
+    """Pastes a part of an image with labels, and of its maps, on each image without labels.
+
+    Images with labels are used in turn. The maps of ``batch`` are changed in place.
+
+    Returns:
+        The batch with ``mixed``, if it has an image without labels; otherwise as it was.
+    """
+    mixing = [sample.get("mixing") for sample in samples]
+    targets = {k: m for k, m in enumerate(mixing) if isinstance(m, PasteTarget)}
+    sources = [(k, m.part) for k, m in enumerate(mixing) if isinstance(m, PasteSource)]
+    if not targets:
+        return batch
+    weak = batch["image"].clone()
+    kept = torch.zeros(len(samples), *weak.shape[-2:], dtype=torch.bool)
+    for turn, (k, target) in enumerate(targets.items()):
+        weak[k] = torch.from_numpy(target.weak).permute(2, 0, 1)
+        kept[k] = torch.from_numpy(target.padding)
+        if sources:
+            source, pixels = sources[turn % len(sources)]
+            part = torch.from_numpy(pixels)
+            kept[k] |= part
+            for key in _PASTED:
+                if key in batch:
+                    batch[key][k] = torch.where(part, batch[key][source], batch[key][k])
+    unlabelled = torch.tensor([k in targets for k in range(len(samples))])
+    batch["mixed"] = Mixed(weak, unlabelled, kept)
+    return batch
+
 
 Points = Annotated[int, Field(ge=0, le=10**6)]
 
@@ -59,7 +129,7 @@ class TrainTransform:
         extra: pixel transforms of albumentations, applied last and in this order; each is a mapping
             of ``_target_`` and arguments: ``{"_target_": "albumentations.RandomFog", "p": 0.1}``.
         strong: strength in 0..1 of :func:`dpt.data.color_changes.change_strongly` for images
-            without labels, on which :func:`dpt.data.pasting.paste_parts` then pastes parts of
+            without labels, on which :func:`dpt.data.transforms.paste_parts` then pastes parts of
             images with labels; 0: neither.
         targets: labels that are trained; ``strong`` treats images with none of these as images
             without labels.

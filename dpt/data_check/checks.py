@@ -11,7 +11,7 @@ from statistics import median
 import numpy as np
 
 from dpt.data.formats import io
-from dpt.data.formats.depth_units import NEAR, UNITS, are_normalised, likely_scale
+from dpt.data.formats.rules import NEAR, TRANSPARENT, UNITS, are_normalised, likely_scale
 from dpt.data_check import registration
 from dpt.data_check.measure import ImageStats
 from dpt.data_check.scan import Finding, Record, Scan, Severity, has_errors
@@ -279,7 +279,7 @@ def unlabelled(scan: Scan) -> Iterator[Finding]:
         for value, fraction in (labels.unlabelled or {IGNORE_INDEX: ignored}).items():
             fractions[value] += fraction / len(scan.masks)
     frequent = sorted(fractions, key=lambda value: -fractions[value])
-    names = {io.TRANSPARENT: "transparent pixels", io.WITHOUT_DATA: "no data in the image"}
+    names = {TRANSPARENT: "transparent pixels", io.WITHOUT_DATA: "no data in the image"}
     shown = [f"{names.get(i, i)} ({fractions[i]:.2%})" for i in frequent if fractions[i]]
     if shown:
         message = f"unlabelled in the masks: {few(shown, 12)} of the pixels"

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from dpt.data.formats.depth_rule import DepthRule
-from dpt.data.formats.depth_units import top_of
+from dpt.data.formats.rules import DepthRule, top_of
 from dpt.types import IGNORE_INDEX, Preprocessing
 
 _QUANTILE_PIXELS = 20_000  # approximate number of pixels from which quantiles are computed

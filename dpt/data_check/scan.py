@@ -16,8 +16,7 @@ import numpy as np
 
 from dpt.data.base import Dataset, Files
 from dpt.data.formats import io, pictures
-from dpt.data.formats.depth_rule import DepthRule
-from dpt.data.formats.label_rule import LabelRule
+from dpt.data.formats.rules import DepthRule, LabelRule
 from dpt.data.loading import read_in_order
 from dpt.data.statistics import measure_bands
 from dpt.data_check import measure, registration
@@ -279,7 +278,7 @@ def _ignored_values(dataset: Dataset, files: Files, sample: Sample) -> dict[int,
     if files.labels is None or rule is None or labels is None or IGNORE_INDEX not in labels:
         return {}
     try:
-        raw = rule.read(files.labels, dataset.part)
+        raw = io.read_ids(files.labels, rule, dataset.part)
     except DataError:  # a file that holds more than the map of this sample
         return {}
     is_ignored = rule(raw, source="") == IGNORE_INDEX
@@ -301,7 +300,7 @@ def _read_files(dataset: Dataset, files: Files, sample: Sample, refusal: Fault) 
         sizes.append(sample["image"].shape[:2])
     with _collecting(reading.faults):
         if files.labels and label_rule:
-            raw = label_rule.read(files.labels, dataset.part)
+            raw = io.read_ids(files.labels, label_rule, dataset.part)
             sizes.append(raw.shape)
             sample["labels"], reading.outside = _split_labels(raw, label_rule)
     with _collecting(reading.faults):

@@ -4,7 +4,7 @@ import numpy as np
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from dpt.data.formats.label_rule import LabelRule
+from dpt.data.formats.rules import LabelRule
 from dpt.files import few
 from dpt.types import Batch
 

@@ -14,8 +14,9 @@ import PIL.ImageOps
 import torch
 from torch import Tensor
 
-from dpt.data.formats.io import IMAGE_SUFFIXES, UNREAD_SUFFIXES, over_white, read_image
-from dpt.data.formats.part import BandChoice, FilePart
+from dpt.data.formats.bands import BandChoice, FilePart
+from dpt.data.formats.io import IMAGE_SUFFIXES, UNREAD_SUFFIXES, read_image
+from dpt.data.formats.pictures import over_white
 from dpt.data.formats.video import VIDEO_SUFFIXES
 from dpt.files import DataError, missing_path, reason
 from dpt.predict.records import PredictionSettings

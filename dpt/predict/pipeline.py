@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from dpt.data.formats import raster
+from dpt.data.formats import bands
 from dpt.data.formats.cameras import CameraSource
 from dpt.data.formats.pictures import read_size
 from dpt.data.formats.video import VideoReader, VideoWriter
@@ -74,11 +74,11 @@ class Pipeline:
         """
         if not self.rasters:
             return False
-        is_tiff = raster.is_tiff(input_file.path)
+        is_tiff = bands.is_tiff(input_file.path)
         if input_file.is_remote and not is_tiff:  # its header would need the whole file
             return False
         input_file.fetch()
-        return (self.only_rasters and is_tiff) or raster.needs_windows(input_file.path)
+        return (self.only_rasters and is_tiff) or bands.needs_windows(input_file.path)
 
     def windows(self, input_file: InputFile) -> Generator[int, None, None]:
         """Predicts an image by windows; yields the number of steps first, and after each."""
@@ -88,7 +88,7 @@ class Pipeline:
         outputs = self.predictor.outputs
         files = {product: RasterFile(outputs[product.name]) for product in self.rasters}
         with ExitStack() as stack:
-            source = stack.enter_context(raster.open_raster(input_file.fetch(), part))
+            source = stack.enter_context(bands.open_raster(input_file.fetch(), part))
             by_name = {product.name: file for product, file in files.items()}
             known = None
             if self.predictor.needs_camera and self.cameras is not None:

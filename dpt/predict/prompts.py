@@ -4,10 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
-from dpt.data.formats.depth_rule import DepthRule
 from dpt.data.formats.io import read_raw_depth
-from dpt.data.formats.tables import parse_number, read_table
-from dpt.files import DataError
+from dpt.data.formats.rules import DepthRule
+from dpt.files import DataError, parse_number, read_table
 from dpt.validation import MAX_METRES
 
 Prompt = str | Path | np.ndarray

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import fsspec
 
-from dpt.data.datasets.download import fetch
+from dpt.fetch import fetch
 from dpt.files import MAX_BYTES, MAX_FILES, DataError, reason, require_address
 from dpt.predict.inputs import SUFFIXES, InputFile, names_of
 from dpt.predict.records import MAX_SETTINGS, SETTINGS_FILE, PredictionSettings

@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dpt.data.formats.bands import Raster, RasterWriter
 from dpt.data.formats.io import image_of_bands
-from dpt.data.formats.raster import Raster, RasterWriter
 from dpt.data.resize import resize_image
 from dpt.data.view import GREY
 from dpt.files import DataError, plural

@@ -9,7 +9,7 @@ from band_files import NODATA, SIZE, write_grey, write_multispectral, write_tiff
 
 from dpt.data import DataError, EvalTransform, FolderDataset, TrainTransform
 from dpt.data.formats import io
-from dpt.data.formats.part import FilePart
+from dpt.data.formats.bands import FilePart
 from dpt.data.layouts import detect
 from dpt.data.loading import collate_eval, collate_train
 from dpt.data.resize import resize_image

@@ -14,8 +14,8 @@ from PIL import Image, PngImagePlugin
 
 from dpt.data import DataError, FolderDataset
 from dpt.data.formats import io, pictures
-from dpt.data.formats.io import TRANSPARENT, FilePart
-from dpt.data.formats.label_rule import LabelRule
+from dpt.data.formats.bands import FilePart
+from dpt.data.formats.rules import TRANSPARENT, LabelRule
 from dpt.data_check.checks import QUICK_CHECKS
 from dpt.data_check.scan import Scan, record_of
 from dpt.predict.inputs import as_rgb

@@ -8,7 +8,7 @@ from photos import save_picture
 
 from dpt.data import DataError, FolderDataset
 from dpt.data.datasets.files import numbered
-from dpt.data.formats.label_rule import LabelRule
+from dpt.data.formats.rules import LabelRule
 from dpt.types import IGNORE_INDEX
 
 SIZE = (6, 8)

@@ -19,7 +19,7 @@ from test_file_formats import depth_file
 
 from dpt import files
 from dpt.data import DataError, FolderDataset
-from dpt.data.formats import arrays, io, matlab, pictures
+from dpt.data.formats import arrays, io, pictures
 from dpt.data.formats.video import VideoReader, VideoWriter
 from dpt.data.shards.samples import decode_sample, encode_sample
 
@@ -165,7 +165,7 @@ def test_mat_file_in_itself(tmp_path, monkeypatch):
         (tmp_path / "a.mat").write_bytes(data)
         with pytest.raises(DataError, match=r"a\.mat: .*nested too deep"):
             io.read_raw_depth(tmp_path / "a.mat")
-    monkeypatch.setattr(matlab, "MAX_BYTES", 1000)
+    monkeypatch.setattr(arrays, "MAX_BYTES", 1000)
     (tmp_path / "a.mat").write_bytes(mat(compressed=True))
     with pytest.raises(DataError, match=r"a\.mat: .*unpacks to more"):
         io.read_raw_depth(tmp_path / "a.mat")

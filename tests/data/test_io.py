@@ -7,7 +7,8 @@ import pytest
 from made_png import png
 from PIL import Image, ImageOps
 
-from dpt.data.formats import io, pictures, tables
+from dpt import files as tables
+from dpt.data.formats import io, pictures
 from dpt.files import DataError
 
 RNG = np.random.default_rng(0)

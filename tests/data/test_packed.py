@@ -21,7 +21,7 @@ from dpt.data import (
     PackedDataset,
     ScenesDataset,
 )
-from dpt.data.shards.pack import pack_split
+from dpt.data.shards.packed import pack_split
 from dpt.data.shards.samples import decode_sample, encode_sample
 from dpt.data_check.checks import damaged_files
 from dpt.data_check.scan import Scan, record_of

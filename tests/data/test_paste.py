@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from dpt.data import TrainTransform, collate_train
-from dpt.data.pasting import paste_parts
+from dpt.data.transforms import paste_parts
 from dpt.types import IGNORE_INDEX, PasteSource, PasteTarget
 
 SIZE = (32, 48)

@@ -10,8 +10,7 @@ from photos import photo_of, save_picture
 from PIL import Image
 
 from dpt.data import DataError, FolderDataset
-from dpt.data.shards.pack import pack_split
-from dpt.data.shards.packed import PackedDataset
+from dpt.data.shards.packed import PackedDataset, pack_split
 from dpt.data.transforms import EvalTransform, TrainTransform
 from dpt.geometry import aspects_agree
 from dpt.types import Preprocessing

@@ -3,12 +3,12 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from dpt.data import EpochSampler, samplers
-from dpt.data.samplers import nearby_permutation
+from dpt.data import EpochSampler, loading
+from dpt.data.loading import nearby_permutation
 
 
 def on_rank(monkeypatch, rank: int, world: int) -> None:
-    monkeypatch.setattr(samplers, "_rank_and_world", lambda: (rank, world))
+    monkeypatch.setattr(loading, "_rank_and_world", lambda: (rank, world))
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4])

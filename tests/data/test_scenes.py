@@ -5,10 +5,10 @@ import pytest
 
 from dpt import geometry
 from dpt.config.objects import check_arguments
-from dpt.data.scenes import shading
+from dpt.data.scenes import rendering
 from dpt.data.scenes.dataset import CLASSES, MAX_DEPTH, ScenesDataset
-from dpt.data.scenes.layouts import LAYOUTS
-from dpt.data.scenes.raycast import Camera, Shell, Solid, first_hits, in_shadow
+from dpt.data.scenes.random_scenes import LAYOUTS
+from dpt.data.scenes.rendering import Camera, Shell, Solid, first_hits, in_shadow
 from dpt.types import Sample
 
 SMALL = (48, 64)
@@ -70,7 +70,7 @@ def test_scenes_samples_are_as_promised(train):
         assert (depth[~valid] == 0).all()
         assert depth[valid].min() > 0.05
         assert depth[valid].max() <= MAX_DEPTH
-        assert not valid[sample["labels"] == shading.SKY].any()
+        assert not valid[sample["labels"] == rendering.SKY].any()
     assert np.mean([sample["valid"].mean() for sample in train]) > 0.7
 
 
@@ -87,7 +87,7 @@ def test_scenes_normals_are_those_of_their_depth():
         fitted = geometry.normals_of_depth(depth, K, valid, radius=1)
         length = np.linalg.norm(exact, axis=2)
         np.testing.assert_allclose(length[length > 0], 1, atol=1e-5)
-        assert np.array_equal(length == 0, sample["labels"] == shading.SKY)
+        assert np.array_equal(length == 0, sample["labels"] == rendering.SKY)
         points = geometry.unproject(depth, K)
         is_facing = (points * exact).sum(2)[valid] < 1e-3
         assert is_facing.mean() > 0.9999  # all but a few at the rims of cones
@@ -115,17 +115,17 @@ def test_scenes_value_is_the_free_distance_ahead(train):
 @pytest.mark.parametrize("kind", LAYOUTS)
 def test_render_depth_back_projects_to_floors_and_ceilings(kind):
     scene = LAYOUTS[kind](np.random.default_rng(list(LAYOUTS).index(kind)))
-    _, depth, labels, _, _ = shading.render(scene, SMALL, np.random.default_rng(0))
+    _, depth, labels, _, _ = rendering.render(scene, SMALL, np.random.default_rng(0))
     rows, columns = np.indices(SMALL) + 0.5
     focal = scene.camera.focal * SMALL[1]
     local = np.stack([(columns - SMALL[1] / 2) / focal, (rows - SMALL[0] / 2) / focal])
     right, down, forward = scene.camera.rotation
     rise = local[0] * right[2] + local[1] * down[2] + forward[2]
     height = scene.camera.position[2] + depth * rise
-    ground = (labels == shading.GROUND) & (depth < MAX_DEPTH)
+    ground = (labels == rendering.GROUND) & (depth < MAX_DEPTH)
     assert ground.any()
     np.testing.assert_allclose(height[ground], 0, atol=1e-4)
-    ceiling = labels == shading.CEILING
+    ceiling = labels == rendering.CEILING
     np.testing.assert_allclose(height[ceiling], scene.shell.high[2], atol=1e-4)
     others = ~ground & ~ceiling & (depth < MAX_DEPTH)
     assert height[others].min() > -1e-4  # nothing lies below the ground

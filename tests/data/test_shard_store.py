@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from servers import Quiet, running
 
+from dpt import fetch as download
 from dpt.config.objects import check_arguments
 from dpt.data import DataError, Dataset, PackedDataset, TrainTransform, make_loader
-from dpt.data.datasets import download
-from dpt.data.shards.pack import pack_split
+from dpt.data.shards.packed import pack_split
 from dpt.types import DatasetInfo
 
 COUNT = 24

@@ -17,7 +17,7 @@ from tiny import call
 
 from dpt.config.data import make_dataset
 from dpt.data import DataError, Dataset, FolderDataset, ScenesDataset
-from dpt.data.formats.depth_units import UNITS, likely_scale
+from dpt.data.formats.rules import UNITS, likely_scale
 from dpt.data_check import examine, quick_findings
 from dpt.data_check.checks import CHECKS
 from dpt.data_check.registration import edge_scores, find_misalignment

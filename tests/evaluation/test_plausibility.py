@@ -8,7 +8,7 @@ import torch
 from photos import save_picture
 from PIL import Image
 
-from dpt.data.formats.label_rule import LabelRule
+from dpt.data.formats.rules import LabelRule
 from dpt.evaluation.plausibility import UNITS, DepthCheck, LabelsCheck
 
 LABELS = np.random.default_rng(0).integers(0, 3, (20, 30))

@@ -13,9 +13,8 @@ from prediction_files import records_of
 from tiny import call, small_model
 
 import dpt
-from dpt.data.formats import raster
+from dpt.data.formats.bands import FilePart, needs_windows, open_raster
 from dpt.data.formats.io import image_of_bands, read_image
-from dpt.data.formats.part import FilePart
 from dpt.evaluation.predictions import recorded_files
 from dpt.geometry import Camera
 from dpt.predict.inputs import part_of
@@ -58,7 +57,7 @@ class PixelRuntime:
 def predict(path, out, predictor):
     """Writes the outputs of a raster into ``out``."""
     files = {name: RasterFile(spec) for name, spec in predictor.outputs.items()}
-    with raster.open_raster(path, part_of(predictor.preprocessing)) as source:
+    with open_raster(path, part_of(predictor.preprocessing)) as source:
         prediction = RasterPrediction(predictor, source, files)
         with (
             files["segmentation"].writing(source, out / "labels.tif") as labels,
@@ -108,7 +107,7 @@ def test_ground_control_points_and_sensor_model_are_kept(tmp_path):
     path = write(tmp_path / "a.tif", np.ones((20, 30, 2), np.int16), georeferenced=False)
     with rasterio.open(path, "r+") as file:
         file.gcps, file.rpcs = (points, CRS), sensor
-    assert raster.needs_windows(path)
+    assert needs_windows(path)
     predict(path, tmp_path, dpt.Predictor(PixelRuntime()))
     with rasterio.open(tmp_path / "labels.tif") as file:
         written, crs = file.gcps
@@ -161,7 +160,7 @@ def test_windows_see_white_that_is_zero(tmp_path):
 
 
 def shown_by_windows(path):
-    with raster.open_raster(path, FilePart()) as source:
+    with open_raster(path, FilePart()) as source:
         height, width = source.size
         return image_of_bands(source.read(slice(0, height), slice(0, width)), source.part)
 
@@ -180,7 +179,7 @@ def test_a_turned_tiff_file_is_not_predicted_lying_on_its_side(tmp_path):
     Image.new("RGB", (13, 9)).save(tmp_path / "a.tif", tiffinfo={274: 6})
     with (
         pytest.raises(ValueError, match=r"a\.tif: is stored turned"),
-        raster.open_raster(tmp_path / "a.tif", FilePart()),
+        open_raster(tmp_path / "a.tif", FilePart()),
     ):
         pass
 
@@ -192,7 +191,7 @@ def test_raster_of_one_tile_equals_the_predictor(tmp_path):
     bands = np.random.default_rng(0).normal(0, 1, (32, 48, 2)).astype(np.float32)
     path = write(tmp_path / "a.tif", bands)
     file = RasterFile(predictor.outputs["segmentation"])
-    with raster.open_raster(path, FilePart(bands="all")) as source:
+    with open_raster(path, FilePart(bands="all")) as source:
         prediction = RasterPrediction(predictor, source, {"segmentation": file})
         with file.writing(source, tmp_path / "b.tif") as writer:
             list(prediction.write({"segmentation": writer}))
@@ -251,10 +250,10 @@ def test_mistakes_are_answered_in_one_line(checkpoint, tmp_path, monkeypatch, ca
 
 def test_large_files_need_windows(tmp_path, monkeypatch):
     path = write(tmp_path / "a.tif", np.zeros((50, 70, 2), np.int16), georeferenced=False)
-    assert not raster.needs_windows(path)
-    monkeypatch.setattr(raster, "MAX_BYTES", 50 * 70 * 2 * 2 - 1)
-    assert raster.needs_windows(path)
-    assert not raster.needs_windows(tmp_path / "none.tif")
+    assert not needs_windows(path)
+    monkeypatch.setattr("dpt.data.formats.bands.MAX_BYTES", 50 * 70 * 2 * 2 - 1)
+    assert needs_windows(path)
+    assert not needs_windows(tmp_path / "none.tif")
 
 
 @pytest.fixture
@@ -305,7 +304,7 @@ def test_relative_depth_has_no_common_scale(tmp_path, unit):
     spec = OutputSpec("depth", "depth", unit=unit)
     runtime.outputs = {"depth": spec}
     with (
-        raster.open_raster(path, FilePart(bands="all")) as source,
+        open_raster(path, FilePart(bands="all")) as source,
         pytest.raises(ValueError, match=r"a\.tif: relative depth.*dpt calibrate"),
     ):
         RasterPrediction(dpt.Predictor(runtime), source, {"depth": RasterFile(spec)})
@@ -360,7 +359,7 @@ class SkyRuntime(PixelRuntime):
 
 def predicted_depth(path, predictor, camera=None):
     files = {name: RasterFile(spec) for name, spec in predictor.outputs.items()}
-    with raster.open_raster(path, part_of(predictor.preprocessing)) as source:
+    with open_raster(path, part_of(predictor.preprocessing)) as source:
         prediction = RasterPrediction(predictor, source, files, camera)
         with files["depth"].writing(source, path.with_name("depth.tif")) as writer:
             list(prediction.write({"depth": writer}))

@@ -10,7 +10,7 @@ from photos import save_dense
 from tiny import assert_equal, checkpoint_of, slow_after
 
 from dpt.data import ScenesDataset, TrainTransform, collate_train
-from dpt.data.pasting import paste_parts
+from dpt.data.transforms import paste_parts
 from dpt.model import create_model
 from dpt.objectives import DepthObjective, SegmentationObjective
 from dpt.objectives.teacher import PseudoLabelTeacher, predict

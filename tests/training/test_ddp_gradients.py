@@ -10,7 +10,7 @@ from photos import save_dense
 from test_ddp import RUN, SCENES, assert_close, finish, start
 from tiny import checkpoint_of, slow_after
 
-from dpt.data.samplers import EpochSampler
+from dpt.data.loading import EpochSampler
 
 # float64, because some gradients are as small as the rounding errors of float32, and some losses
 # follow the sign of a residual, which these errors can change

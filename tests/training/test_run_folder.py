@@ -13,9 +13,9 @@ import yaml
 from test_resume import assert_same, resume_it, state_of
 from tiny import TINY_DATA, TINY_SCENES, call, slow_after
 
+from dpt import fetch as download
 from dpt.config import job
 from dpt.data import TrainTransform
-from dpt.data.datasets import download
 from dpt.training import resume
 
 RUN = ("task=regression", "callbacks.panels=null")

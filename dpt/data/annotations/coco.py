@@ -28,7 +28,7 @@ from dpt.data.annotations.base import (
 from dpt.data.annotations.reading import folder_of, images_of, starts_with
 from dpt.data.annotations.shapes import MaskFile
 from dpt.data.formats import io
-from dpt.data.formats.label_rule import name_of_class
+from dpt.data.formats.rules import name_of_class
 from dpt.data.splits import split_word
 from dpt.files import DataError, few, parse_as, path_below, plural, read_bytes
 

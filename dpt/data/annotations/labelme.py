@@ -24,7 +24,7 @@ from dpt.data.annotations.reading import (
     with_suffixes,
 )
 from dpt.data.annotations.shapes import Bitmap, Box, Difference, ellipse
-from dpt.data.formats.label_rule import name_of_class
+from dpt.data.formats.rules import name_of_class
 
 _BACKGROUND, _IGNORED = "_background_", "__ignore__"
 _CLASS_LISTS = ("labels.txt", "class_names.txt")

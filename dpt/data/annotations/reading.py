@@ -27,7 +27,7 @@ from dpt.data.annotations.base import (
 )
 from dpt.data.annotations.shapes import Union
 from dpt.data.formats.io import IMAGE_SUFFIXES
-from dpt.data.formats.label_rule import name_of_class
+from dpt.data.formats.rules import name_of_class
 from dpt.data.splits import natural_key, split_word
 from dpt.files import MAX_BYTES, DataError, few, open_file, parse_as, plural, read_bytes, read_text
 

@@ -21,9 +21,9 @@ from dpt.data.annotations.base import (
 from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset, RawMaps
 from dpt.data.formats.io import IMAGE_SUFFIXES
-from dpt.data.formats.label_rule import LabelRule, name_of_class
 from dpt.data.formats.pictures import exif_orientation, read_size
 from dpt.data.formats.rle import Rle, areas_of, pixels_of
+from dpt.data.formats.rules import LabelRule, name_of_class
 from dpt.files import DataError, few, files_below, path_below, plural
 from dpt.geometry import aspects_agree
 from dpt.types import IGNORE_INDEX, DatasetInfo, ObjectMask

@@ -9,8 +9,7 @@ from dpt.data.base import Files
 from dpt.data.datasets.files import require_files
 from dpt.data.datasets.folder import FolderDataset
 from dpt.data.formats.cameras import CameraSource, StatedCamera
-from dpt.data.formats.tables import read_list
-from dpt.files import DataError, decoding
+from dpt.files import DataError, decoding, read_list
 from dpt.types import Sample
 
 _CROP = (352, 1216)

@@ -15,11 +15,9 @@ from pydantic import Field
 from dpt.data import splits
 from dpt.data.base import Dataset, Files
 from dpt.data.formats import io, pictures
-from dpt.data.formats.bands import Bands, read_bands
+from dpt.data.formats.bands import Bands, FilePart, read_bands
 from dpt.data.formats.cameras import CameraSource
-from dpt.data.formats.depth_rule import DepthRule
-from dpt.data.formats.label_rule import LabelRule
-from dpt.data.formats.part import FilePart
+from dpt.data.formats.rules import DepthRule, LabelRule
 from dpt.data.resize import resize_image, resize_map
 from dpt.data.view import MAP_FILLS
 from dpt.files import (
@@ -117,7 +115,7 @@ class FileDataset(Dataset):
         unlabelled: give the other training images instead, without labels.
         page: the page or frame, from 0, of files that hold several.
         array_key: the name of the array in label and depth files that hold several.
-        bands, image_max, nodata: see :class:`dpt.data.formats.part.FilePart`. Pixels without data
+        bands, image_max, nodata: see :class:`dpt.data.formats.bands.FilePart`. Pixels without data
             in every band are unlabelled and have no depth.
         exif: whether the labels fit images turned upright by their EXIF orientation (``apply``), as
             viewers show them, or the stored pixels (``ignore``). None: as the sizes tell; an image
@@ -449,7 +447,7 @@ class FileDataset(Dataset):
         files = self._files[index]
         if files.labels is None or self.label_rule is None:
             return RawMaps()
-        labels = self.label_rule.read(files.labels, self.part)
+        labels = io.read_ids(files.labels, self.label_rule, self.part)
         if files.objects is None or not self.info.things:
             return RawMaps(labels)
         return RawMaps(labels, io.read_objects(files.objects, part=self.part))

@@ -22,10 +22,8 @@ from dpt.data.datasets.annotated import (
 )
 from dpt.data.datasets.files import RawMaps, Side, require_files
 from dpt.data.formats.cameras import CameraFile, CameraSource, FieldOfView, StatedCamera
-from dpt.data.formats.depth_rule import DepthRule
 from dpt.data.formats.io import BAND_SUFFIXES, DEPTH_SUFFIXES, IMAGE_SUFFIXES, LABEL_SUFFIXES
-from dpt.data.formats.label_rule import LabelMap, LabelRule
-from dpt.data.formats.tables import read_list, read_table
+from dpt.data.formats.rules import DepthRule, LabelMap, LabelRule
 from dpt.data.splits import SPLITS, split_word
 from dpt.files import (
     DataError,
@@ -35,6 +33,8 @@ from dpt.files import (
     path_below,
     plain_name,
     plural,
+    read_list,
+    read_table,
 )
 from dpt.types import IGNORE_INDEX, DatasetInfo
 

@@ -9,10 +9,8 @@ import numpy as np
 from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset, require_files
 from dpt.data.formats.cameras import StatedCamera
-from dpt.data.formats.depth_rule import DepthRule
-from dpt.data.formats.label_rule import LabelRule
-from dpt.data.formats.tables import read_table
-from dpt.files import DataError, decoding, required_file
+from dpt.data.formats.rules import DepthRule, LabelRule
+from dpt.files import DataError, decoding, read_table, required_file
 
 _TABLE = "metadata_images_split_scene_v1.csv"
 _CAMERAS = "metadata_camera_parameters.csv"

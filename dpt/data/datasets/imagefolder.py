@@ -7,9 +7,16 @@ from pathlib import Path
 
 from dpt.data.base import Files
 from dpt.data.datasets.files import PICTURES, FileDataset, require_files
-from dpt.data.formats.label_rule import name_of_class
-from dpt.data.formats.tables import parse_number, read_table
-from dpt.files import DataError, few, files_below, missing_path, required_file
+from dpt.data.formats.rules import name_of_class
+from dpt.files import (
+    DataError,
+    few,
+    files_below,
+    missing_path,
+    parse_number,
+    read_table,
+    required_file,
+)
 from dpt.types import DatasetInfo
 
 

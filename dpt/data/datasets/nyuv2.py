@@ -11,8 +11,7 @@ from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset, RawMaps, official_split
 from dpt.data.formats import arrays
 from dpt.data.formats.cameras import StatedCamera
-from dpt.data.formats.depth_rule import DepthRule
-from dpt.data.formats.label_rule import LabelRule
+from dpt.data.formats.rules import DepthRule, LabelRule
 from dpt.files import decoding, required_file
 
 _MAT = "nyu_depth_v2_labeled.mat"

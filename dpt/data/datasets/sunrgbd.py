@@ -10,8 +10,7 @@ from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset, RawMaps, official_split
 from dpt.data.formats import arrays
 from dpt.data.formats.cameras import CameraFile
-from dpt.data.formats.depth_rule import DepthRule
-from dpt.data.formats.label_rule import LabelRule
+from dpt.data.formats.rules import DepthRule, LabelRule
 from dpt.files import DataError, decoding, few, path_below, required_file
 
 _LISTS = "SUNRGBDtoolbox/traintestSUNRGBD/allsplit.mat"

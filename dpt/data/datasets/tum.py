@@ -9,10 +9,9 @@ from pathlib import Path
 from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset, require_files
 from dpt.data.formats.cameras import StatedCamera
-from dpt.data.formats.depth_rule import DepthRule
-from dpt.data.formats.tables import read_list
+from dpt.data.formats.rules import DepthRule
 from dpt.data.splits import DEFAULT_FRACTIONS
-from dpt.files import DataError, few
+from dpt.files import DataError, few, read_list
 
 MAX_DIFFERENCE = 0.02
 """Seconds by which an image and its map may differ, as in the benchmark's ``associate.py``."""

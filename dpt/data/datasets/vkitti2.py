@@ -9,10 +9,8 @@ from pathlib import Path
 from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset, require_files
 from dpt.data.formats.cameras import StatedCamera
-from dpt.data.formats.depth_rule import DepthRule
-from dpt.data.formats.label_rule import LabelRule
-from dpt.data.formats.tables import read_list
-from dpt.files import DataError, decoding, few
+from dpt.data.formats.rules import DepthRule, LabelRule
+from dpt.files import DataError, decoding, few, read_list
 
 _MASKS = "classSegmentation"
 _SIZE = (375, 1242)

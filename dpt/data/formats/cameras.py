@@ -15,8 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dpt.data.formats.tables import read_table
-from dpt.files import DataError, parse_json, parse_yaml, plural, read_text
+from dpt.files import DataError, parse_json, parse_yaml, plural, read_table, read_text
 from dpt.geometry import Camera, aspects_agree
 
 log = logging.getLogger("dpt")

@@ -8,18 +8,17 @@ from pathlib import Path
 import numpy as np
 
 from dpt.data.formats.arrays import ARRAY_READERS
-from dpt.data.formats.bands import Bands, read_bands
-from dpt.data.formats.depth_rule import DepthRule
-from dpt.data.formats.part import FilePart
+from dpt.data.formats.bands import Bands, FilePart, read_bands
 from dpt.data.formats.pictures import (
     Picture,
     decode_picture,
     one_page,
     orientation_of,
+    over_white,
     palette_of,
     turned_upright,
 )
-from dpt.data.formats.rgb_labels import count_colors, ids_of_colors
+from dpt.data.formats.rules import OTHER_COLOR, TRANSPARENT, DepthRule, LabelRule
 from dpt.files import DataError, check_pixels, decoding, few, read_bytes
 
 JPEG_SUFFIXES = (".jpg", ".jpeg", ".jfif", ".jpe", ".mpo")
@@ -36,9 +35,6 @@ _MAP_SUFFIXES = (".png", ".tif", ".tiff", ".bmp", ".jpg", ".jpeg", *_ARRAY_SUFFI
 # pictures, in _FORMATS (pictures.py).
 LABEL_SUFFIXES = (*_MAP_SUFFIXES, ".gif", ".webp", ".pbm", ".ppm")
 DEPTH_SUFFIXES = (*_MAP_SUFFIXES, ".pfm", ".exr")
-
-TRANSPARENT = -(2**31)
-"""The id of transparent pixels of label files, which are unlabelled."""
 
 WITHOUT_DATA = TRANSPARENT + 1
 """Stands for pixels that are unlabelled as their image has no data, in counts of label files."""
@@ -99,12 +95,6 @@ def image_of_bands(bands: Bands, part: FilePart) -> np.ndarray:
         raise DataError(f"{bands.path}: {fault}: leave it out")
     rgb = np.repeat(bands.values, 3 // count, axis=2)
     return _eight_bits(bands.path, rgb, part.image_max)
-
-
-def over_white(rgba: np.ndarray) -> np.ndarray:
-    """Returns RGB of RGBA, both uint8, as viewers show transparent pixels on a white page."""
-    alpha = rgba[..., 3:] / np.float32(255)
-    return np.rint(rgba[..., :3] * alpha + 255 * (1 - alpha)).astype(np.uint8)
 
 
 def _eight_bits(path: str | Path, image: np.ndarray, image_max: float | None) -> np.ndarray:
@@ -241,6 +231,11 @@ def read_labels(
     return every_id
 
 
+def read_ids(path: str | Path, rule: LabelRule, part: FilePart) -> np.ndarray:
+    """Returns ids of a label file as stored, or of its colours, (H, W), for a rule to convert."""
+    return read_labels(path, colors=rule.colors, distance=rule.color_distance, part=part)
+
+
 def read_classes(
     path: Path, num_classes: int, *, colors: Sequence[Sequence[int]] | None = None
 ) -> np.ndarray:
@@ -367,3 +362,83 @@ def palettes_disagree(
             pairs |= {(i, tuple(stored.palette[i].tolist())) for i in np.unique(stored.pixels)}
     colors_of_index, indices_of_color = Counter(i for i, _ in pairs), Counter(c for _, c in pairs)
     return any(colors_of_index[i] > 1 and indices_of_color[color] > 1 for i, color in pairs)
+
+
+MAX_COLORS = 1 << 16
+"""Largest number of colours of a label file whose colours stand for classes."""
+MAX_RED_ID = 63
+"""Largest id in the red channel of an RGB label file; larger values are those of red colours."""
+_PACKED = np.array([65536, 256, 1], np.int32)  # from R, G and B to one number
+
+
+def count_colors(path: str | Path, rgb: np.ndarray) -> dict[tuple[int, ...], int]:
+    """Returns the number of pixels of each colour; DataError if a picture has too many."""
+    packed = (rgb.astype(np.int32) @ _PACKED).ravel()
+    starts = np.flatnonzero(np.append(True, packed[1:] != packed[:-1]))  # of runs of one colour
+    if len(starts) < packed.size // 4:  # much faster, as masks have long runs
+        codes, positions = np.unique(packed[starts], return_inverse=True)
+        lengths = np.diff(starts, append=packed.size)
+        counts = np.bincount(positions, lengths).astype(int)
+    else:
+        codes, counts = np.unique(packed, return_counts=True)
+    if len(codes) > MAX_COLORS:
+        raise DataError(f"{path}: a picture of {len(codes)} colours, not labels: check data.labels")
+    colors = map(tuple, _unpacked(codes).tolist())
+    return dict(zip(colors, counts.tolist(), strict=True))
+
+
+def _unpacked(codes: np.ndarray) -> np.ndarray:
+    """Returns R, G and B, (N, 3), of packed colours."""
+    return np.stack([codes >> 16, codes >> 8 & 255, codes & 255], axis=1)
+
+
+def ids_of_colors(
+    path: str | Path, rgb: np.ndarray, colors: Sequence[Sequence[int]], distance: int | None
+) -> np.ndarray:
+    """Returns the id of each pixel's colour: its row in ``colors``.
+
+    Args:
+        rgb: uint8 (H, W, 3).
+        colors: without rows, the ids are in all three channels, or in R alone with 0 in the others.
+        distance: a colour that ``colors`` lacks becomes the nearest row if no channel differs by
+            more than this, and ``OTHER_COLOR`` otherwise. None: such a colour is an error.
+    """
+    if not colors:
+        return _ids_in_channels(path, rgb)
+    codes = np.asarray(colors, np.int32) @ _PACKED
+    if len(np.unique(codes)) < len(codes):
+        raise DataError("data.label_colors has a colour twice: give each id its own")
+    packed = rgb.astype(np.int32) @ _PACKED
+    order = np.argsort(codes)
+    ids = order[np.searchsorted(codes, packed, sorter=order).clip(max=len(codes) - 1)]
+    unknown = codes[ids] != packed
+    if distance is not None and unknown.any():
+        strange, positions = np.unique(packed[unknown], return_inverse=True)
+        count_colors(path, rgb)  # refuses pictures
+        ids[unknown] = _nearest(strange, np.asarray(colors, np.int32), distance)[positions]
+        return ids
+    if unknown.any():
+        fault = f"colour {rgb[unknown][0].tolist()} ({int(unknown.sum())} pixels) has no class"
+        remedy = "add it to data.label_colors, and its row to data.ignore_index if unlabelled"
+        raise DataError(f"{path}: {fault}: {remedy}")
+    return ids.astype(np.uint8 if len(codes) <= 256 else np.uint16)
+
+
+def _ids_in_channels(path: str | Path, rgb: np.ndarray) -> np.ndarray:
+    """Returns the ids that an RGB file holds as numbers."""
+    red, green, blue = np.moveaxis(rgb, 2, 0)
+    is_dark_red = red.max() <= MAX_RED_ID and not green.any() and not blue.any()
+    if is_dark_red or ((green == red).all() and (blue == red).all()):
+        return red
+    colors = [list(color) for color in count_colors(path, rgb)]
+    shown = str(colors).replace(" ", "") if len(colors) <= 12 else "[[r,g,b],...]"
+    fault = f"an RGB picture of {len(colors)} colours, not of class ids"
+    raise DataError(f"{path}: {fault}: set data.label_colors={shown}, a row for each id")
+
+
+def _nearest(codes: np.ndarray, table: np.ndarray, distance: int) -> np.ndarray:
+    """Returns the row of ``table`` that is nearest to each packed colour, or ``OTHER_COLOR``."""
+    from scipy.spatial.distance import cdist  # slow to import
+
+    distances = cdist(_unpacked(codes), table, "chebyshev")
+    return np.where(distances.min(axis=1) <= distance, distances.argmin(axis=1), OTHER_COLOR)

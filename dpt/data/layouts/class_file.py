@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from dpt.data.formats.label_rule import name_of_class
+from dpt.data.formats.rules import name_of_class
 from dpt.data.layouts.base import Folder
 from dpt.files import DataError, parse_json, read_text
 from dpt.types import IGNORE_INDEX

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from dpt.data.formats import io
-from dpt.data.formats.depth_rule import DepthRule
-from dpt.data.formats.depth_units import UNITS, are_normalised, likely_scale, top_of
+from dpt.data.formats.rules import UNITS, DepthRule, are_normalised, likely_scale, top_of
 from dpt.files import DataError, few
 from dpt.validation import Plain, PlainMapping
 

@@ -13,8 +13,8 @@ import cv2
 import numpy as np
 
 from dpt.data.formats import io
-from dpt.data.formats.label_rule import LabelMap, LabelRule
-from dpt.data.formats.rgb_labels import MAX_COLORS, MAX_RED_ID
+from dpt.data.formats.io import MAX_COLORS, MAX_RED_ID
+from dpt.data.formats.rules import LabelMap, LabelRule
 from dpt.data.layouts.base import in_threads
 from dpt.data.layouts.class_file import LARGEST_VALUES, MAX_VALUES, NO_CLASS, ClassFile, Color
 from dpt.files import DataError, few

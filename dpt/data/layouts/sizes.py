@@ -6,8 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from dpt.data.formats import io
-from dpt.data.formats.bands import read_bands
-from dpt.data.formats.part import FilePart
+from dpt.data.formats.bands import FilePart, read_bands
 from dpt.data.formats.pictures import exif_orientation, read_size
 from dpt.data.layouts.base import Folder, Row
 from dpt.files import DataError, few

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from dpt.data.formats.tables import read_list
 from dpt.data.layouts.base import Folder, Row, by_folder, pictures_of, shown
 from dpt.data.layouts.kin import copies_of, kin_of, thumbnails_of
 from dpt.data.splits import SPLITS, folds, group_names, groups_shown, original_name, split_word
-from dpt.files import DataError, few, plural
+from dpt.files import DataError, few, plural, read_list
 from dpt.validation import Plain
 
 _MAX_HELD_OUT = 0.4  # largest fraction of the images that is used for validation

@@ -5,13 +5,12 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from dpt.data.formats.tables import read_cells
 from dpt.data.layouts.base import Detected, Folder, Row
 from dpt.data.layouts.class_file import CLASS_FILE
 from dpt.data.layouts.kinds import kind_of_word
 from dpt.data.layouts.samples import samples_of
 from dpt.data.splits import SPLITS, split_word
-from dpt.files import DataError, few, path_below, plural
+from dpt.files import DataError, few, path_below, plural, read_cells
 
 
 def match_tables(folder: Folder) -> Detected | None:

@@ -10,8 +10,8 @@ import numpy as np
 from pydantic import Field
 
 from dpt.data.base import Dataset
-from dpt.data.scenes.layouts import LAYOUTS
-from dpt.data.scenes.shading import THINGS, render
+from dpt.data.scenes.random_scenes import LAYOUTS
+from dpt.data.scenes.rendering import THINGS, render
 from dpt.files import MAX_PIXELS
 from dpt.geometry import Camera
 from dpt.types import DatasetInfo, Sample

@@ -1,21 +1,144 @@
-"""Conversion of the values of a label file to class ids."""
+"""Conversion of stored values: of depth files to metres, of label files to class ids."""
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from dpt.data.formats import io
-from dpt.data.formats.rgb_labels import OTHER_COLOR
 from dpt.files import DataError, few, plain_name
 from dpt.types import IGNORE_INDEX
+
+
+@dataclass(frozen=True, kw_only=True)
+class DepthRule:
+    """Converts values to depth: metres = value in the file × scale, valid within limits.
+
+    Attributes:
+        scale: metres for each unit: 0.001 for millimetres, 1/256 for KITTI's PNGs.
+        invalid: values in the file that mean "not measured".
+        min_depth: smallest depth that counts as valid, in metres.
+        max_depth: largest depth that counts as valid, in metres; None for no limit.
+        decode: converts stored values (H, W) that are not proportional to depth, before ``scale``.
+    """
+
+    scale: float = 0.001
+    invalid: Sequence[float] = (0.0,)
+    min_depth: float = 0.0
+    max_depth: float | None = None
+    decode: Callable[[np.ndarray], np.ndarray] | None = None
+
+    def __post_init__(self) -> None:
+        if not 1e-30 < self.scale < 1e30:
+            raise DataError(f"data.depth_scale={self.scale} must be above 0, in metres")
+        if self.max_depth is not None and not 0 <= self.min_depth < self.max_depth:
+            limits = f"0..data.max_depth={self.max_depth}"
+            raise DataError(f"data.min_depth={self.min_depth} must lie in {limits} (metres)")
+
+    def __call__(self, raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns depth, float32 (H, W) in metres, 0 where invalid, and valid, bool (H, W).
+
+        NaN, infinity and values not above zero are always invalid.
+        """
+        values = raw if self.decode is None else self.decode(raw)
+        inverse = round(1.0 / self.scale)
+        # Whole divisors (1000 for millimetres) divide: the result is then rounded correctly.
+        if inverse and abs(inverse * self.scale - 1.0) < 1e-9:
+            depth = np.divide(values, np.float32(inverse), dtype=np.float32, casting="unsafe")
+        else:
+            depth = np.multiply(values, np.float32(self.scale), dtype=np.float32, casting="unsafe")
+        valid = (depth > 0) & (depth >= self.min_depth) & (depth < np.inf)
+        if self.max_depth is not None:
+            valid &= depth <= self.max_depth
+        valid &= self.is_declared_valid(raw)
+        return np.where(valid, depth, np.float32(0)), valid
+
+    def is_declared_valid(self, raw: np.ndarray) -> np.ndarray:
+        """Returns where the values of a file are none of ``invalid``, bool (H, W)."""
+        valid = np.ones(raw.shape, bool)
+        for value in self.invalid:
+            whole = raw.dtype.kind != "f" and float(value).is_integer()
+            valid &= raw != (int(value) if whole else value)  # integers compare 8 times as fast
+        return valid
+
+    def is_measured(self, raw: np.ndarray) -> np.ndarray:
+        """Returns where values are finite, above 0 and declared valid, bool (H, W)."""
+        return np.isfinite(raw) & (raw > 0) & self.is_declared_valid(raw)
+
+    def explain(self, raw: np.ndarray) -> str:
+        """Returns why no pixel of a file is valid, with a remedy."""
+        values = raw if self.decode is None else self.decode(raw)
+        usable = values[np.isfinite(values) & (values > 0) & self.is_declared_valid(raw)]
+        if usable.size == 0:
+            return "the file holds only values of data.invalid_depth: check the file"
+        limits = f"{self.min_depth:g}..{self.max_depth or np.inf:g} m"
+        fault = f"its values {usable.min():g}..{usable.max():g} times data.depth_scale"
+        if np.median(usable) * self.scale > 1000:
+            remedy = "these look like millimetres: set data.depth_scale=0.001"
+        else:
+            remedy = "check data.depth_scale, data.invalid_depth and data.max_depth"
+        return f"{fault}={self.scale:g} lie outside {limits}: {remedy}"
+
+
+NEAR = 0.25  # metres: a smaller typical depth is implausible
+UNITS = {  # by metres for each unit
+    0.001: "millimetres",
+    1.0: "metres",
+    0.01: "centimetres",
+    1 / 256: "KITTI's 1/256 m",
+    0.0002: "TUM's 1/5000 m",
+}
+_MAX_RANGE = 100.0  # metres, if data.max_depth is unknown
+_MANY_MAPS = 4
+_ROUND_TOPS = {1, 10, 100, 255, 1000, 1023, 4095, 10_000, 32_767, 65_535}
+"""The largest values of maps that were scaled to their own range."""
+
+
+def likely_scale(
+    typical: float, high: float, *, max_depth: float | None, scale: float
+) -> float | None:
+    """Returns the largest of ``UNITS`` but ``scale`` with which values are plausible depths.
+
+    Args:
+        typical, high: the median and the 99 % quantile of the values.
+    """
+    limit = _MAX_RANGE if max_depth is None else max_depth
+    plausible = [unit for unit in UNITS if typical * unit >= NEAR and high * unit <= limit]
+    return max((unit for unit in plausible if abs(unit / scale - 1) > 0.01), default=None)
+
+
+def are_normalised(tops: Sequence[tuple[float, float, float]]) -> bool:
+    """Returns whether maps, of which :func:`top_of` is known, seem each scaled to its own
+    range: all end at one round value, which few pixels have."""
+    values, following, fractions = map(np.array, zip(*tops, strict=True))
+    return (
+        len(tops) >= _MANY_MAPS
+        and len({*values}) == 1
+        and values[0] in _ROUND_TOPS
+        and bool(np.median(following) > 0.9 and np.median(fractions) < 0.01)
+    )
+
+
+def top_of(values: np.ndarray) -> tuple[float, float, float]:
+    """Returns the largest finite value, the next one divided by it, and the fraction of its
+    pixels."""
+    top = float(values.max(where=np.isfinite(values), initial=0))
+    following = float(values.max(where=np.isfinite(values) & (values < top), initial=0))
+    return top, following / max(top, 1e-30), float((values == top).mean())
+
 
 LabelMap = Sequence[int | Sequence[int]] | str
 """The file's ids of each class, in the order of the classes: ``[7, 8, [11, 12]]`` makes 7 the
 class 0, 8 the class 1, and both 11 and 12 the class 2. ``"1-150"`` is short for 1, 2, ..., 150.
 All other ids are ignored."""
+
+TRANSPARENT = -(2**31)
+"""The id of transparent pixels of label files, which are unlabelled."""
+
+OTHER_COLOR = -1
+"""The id of colours that are far from all in a table."""
 
 _LARGEST_ID = 65535
 
@@ -87,10 +210,6 @@ class LabelRule:
         for class_id, ids in enumerate(rows or ()):
             self._table[np.array(ids) + 1] = class_id
 
-    def read(self, path: str | Path, part: io.FilePart) -> np.ndarray:
-        """Returns ids of a label file as stored, or of its colours, an integer array (H, W)."""
-        return io.read_labels(path, colors=self.colors, distance=self.color_distance, part=part)
-
     def __call__(self, raw: np.ndarray, *, source: str | Path) -> np.ndarray:
         """Converts ids of any integer type, (H, W), to classes, uint8 (H, W), of ``source``."""
         if self.ids_of_class is not None:
@@ -107,7 +226,7 @@ class LabelRule:
         """Returns which ids are no class and do not mean unlabelled either, bool (H, W)."""
         if self.ids_of_class is not None:
             return np.zeros(raw.shape, bool)
-        allowed = (*self.ignore_index, io.TRANSPARENT)
+        allowed = (*self.ignore_index, TRANSPARENT)
         return ((raw < 0) | (raw >= self.num_classes)) & ~np.isin(raw, allowed)
 
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from servers import Quiet, running
 
+from dpt import fetch as download
 from dpt.data import DataError
-from dpt.data.datasets import download
-from dpt.data.datasets.download import ATTEMPTS, fetch
+from dpt.fetch import ATTEMPTS, fetch
 
 CONTENT = np.random.default_rng(0).bytes(1_000_000)
 SHA256 = "sha256:" + hashlib.sha256(CONTENT).hexdigest()

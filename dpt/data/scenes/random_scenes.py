@@ -12,9 +12,19 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import ArrayLike
 
-from dpt.data.scenes import shading
-from dpt.data.scenes.raycast import Camera, Kind, Shell, Solid
-from dpt.data.scenes.shading import Light, Material, Scene, Sky, Surface, Windows
+from dpt.data.scenes import rendering
+from dpt.data.scenes.rendering import (
+    Camera,
+    Kind,
+    Light,
+    Material,
+    Scene,
+    Shell,
+    Sky,
+    Solid,
+    Surface,
+    Windows,
+)
 
 _KINDS: tuple[Kind, ...] = ("box", "ball", "cylinder", "cone")  # labels in this order
 Size = tuple[float, float, float]
@@ -108,7 +118,7 @@ class Site:
             rotation = rotation @ np.array([[0, 0, 1.0], [0, 1, 0], [-1, 0, 0]])
         arrays = (np.asarray(array, np.float32) for array in (center, half, rotation))
         self.solids.append(Solid(kind, *arrays))
-        label = shading.BOX + _KINDS.index(kind) if label is None else label
+        label = rendering.BOX + _KINDS.index(kind) if label is None else label
         material = material or _random_material(self.rng, OBJECTS, 0.45, gloss=0.35)
         self.surfaces.append((label, material, windows))
         self.objects.append(max(self.objects, default=0) + (not joined))
@@ -302,8 +312,8 @@ def _finish(
     rng = site.rng
     wall = _random_material(rng, WALLS, 0.7)
     accent = _random_material(rng, WALLS, 0.7) if rng.random() < 0.4 else wall
-    faces = [(shading.WALL, face) for face in (wall, accent, wall, wall)]
-    faces += [(shading.GROUND, floor), (shading.CEILING, _random_material(rng, CEILINGS, 0.8))]
+    faces = [(rendering.WALL, face) for face in (wall, accent, wall, wall)]
+    faces += [(rendering.GROUND, floor), (rendering.CEILING, _random_material(rng, CEILINGS, 0.8))]
     surfaces = [*site.surfaces, *((*face, walls.get(k)) for k, face in enumerate(faces))]
     looks = rng.uniform((0.85, 0.004, 0.35), (1.4, 0.02, 0.75)).tolist()  # exposure, noise, blur
     return Scene(site.camera, site.shell, site.solids, surfaces, site.objects, light, sky, *looks)
@@ -358,7 +368,7 @@ def _add_tree(site: Site, x: float, y: float, *, size: float) -> None:
     site.taken.append((x, y, 0.35))
     bark = Material("planks", _random_shades(rng, rng.uniform(0.04, 0.12), 0.25, 0.45), 0.3)
     half = [radius, radius, trunk / 2]
-    site.add("cylinder", [x, y, trunk / 2], half, label=shading.TREE, material=bark)
+    site.add("cylinder", [x, y, trunk / 2], half, label=rendering.TREE, material=bark)
     hue = rng.uniform(0.2, 0.4) if rng.random() < 0.75 else rng.uniform(0.03, 0.16)
     shades = _random_shades(rng, hue, rng.uniform(0.35, 0.7), 0.75)
     leaves = Material("grass", shades, rng.uniform(0.3, 0.6))
@@ -367,13 +377,13 @@ def _add_tree(site: Site, x: float, y: float, *, size: float) -> None:
         tall = rng.uniform(0.8, 1.6) * size
         half = [wide * 0.8, wide * 0.8, tall]
         center = np.array([x, y, trunk + tall * 0.7])
-        site.add("cone", center, half, label=shading.TREE, material=leaves, joined=True)
+        site.add("cone", center, half, label=rendering.TREE, material=leaves, joined=True)
         return
     for _ in range(int(rng.integers(1, 4))):
         shift = rng.uniform(-0.45, 0.45, 3) * wide
         crown = wide * rng.uniform(0.65, 1.0) * np.array([1, 1, rng.uniform(0.75, 1.25)])
         center = np.array([x, y, trunk + crown[2] * 0.7]) + shift * np.array([1, 1, 0.5])
-        site.add("ball", center, crown, label=shading.TREE, material=leaves, joined=True)
+        site.add("ball", center, crown, label=rendering.TREE, material=leaves, joined=True)
 
 
 def _add_building(site: Site, x: float, y: float, half: np.ndarray) -> None:
@@ -382,7 +392,7 @@ def _add_building(site: Site, x: float, y: float, half: np.ndarray) -> None:
     if rng.random() < 0.85:
         windows = _random_windows(rng, rows=max(1, int((2 * half[2] - 1.2) / 2.6)), glow=0.15)
     material = _random_material(rng, WALLS, 0.8)
-    site.add("box", [x, y, half[2]], half, label=shading.WALL, material=material, windows=windows)
+    site.add("box", [x, y, half[2]], half, label=rendering.WALL, material=material, windows=windows)
 
 
 def _random_windows(rng: Generator, *, rows: int, glow: float) -> Windows:
