@@ -19,7 +19,8 @@ PAGES = {
     ".github/CHANGELOG.md": "changelog.md",
 }
 """Path in the repository -> page of the site, beside those of the guide."""
-API = ["dpt", "dpt.types", "dpt.geometry", "dpt.losses", "dpt.metrics", "dpt.nn", "dpt.data"]
+TYPES = ["dpt.types.samples", "dpt.types.outputs", "dpt.types.preprocessing"]
+API = ["dpt", *TYPES, "dpt.geometry", "dpt.losses", "dpt.metrics", "dpt.nn", "dpt.data"]
 ROLE = re.compile(r":[a-z]+:<code>~?")
 LINK = re.compile(r"\]\((?![a-z]+:|#)([^)\s#]+)(#[^)\s]*)?\)")
 

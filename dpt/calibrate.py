@@ -23,7 +23,8 @@ from dpt.geometry import aspects_agree
 from dpt.model import DPT
 from dpt.predict import Predictor
 from dpt.predict.inputs import part_of
-from dpt.types import Calibration, CalibrationSpace, OutputSpec
+from dpt.types.outputs import OutputSpec
+from dpt.types.preprocessing import Calibration, CalibrationSpace
 from dpt.validation import MAX_METRES
 
 COLUMNS = ("image", "x", "y", "depth_m")

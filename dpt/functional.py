@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from torch.distributed.nn.functional import all_reduce
 from torch.utils.checkpoint import checkpoint
 
-from dpt.types import OutputResize
+from dpt.types.preprocessing import OutputResize
 
 NO_CONTEXT: AbstractContextManager[None] = nullcontext()
 

@@ -10,7 +10,7 @@ from dpt.model_config import HeadSettings, ModelConfig, make_config
 from dpt.nn import Network
 from dpt.nn.inference import optimized
 from dpt.nn.lora import merged_state
-from dpt.types import Calibration, Preprocessing
+from dpt.types.preprocessing import Calibration, Preprocessing
 from dpt.validation import validate
 from dpt.weights.formats import read
 from dpt.weights.native import Native

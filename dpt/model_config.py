@@ -20,7 +20,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from dpt.files import config_dir, reason
 from dpt.nn import ENCODERS, HEADS, Decoder, DecoderConfig, EncoderConfig, HeadConfig, Network
-from dpt.types import Calibration, Preprocessing
+from dpt.types.preprocessing import Calibration, Preprocessing
 from dpt.validation import Plain, PlainMapping, to_plain, unknown_key, validate
 
 T = TypeVar("T")

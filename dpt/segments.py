@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dpt.functional import resize
-from dpt.types import IGNORE_INDEX
+from dpt.types.samples import IGNORE_INDEX
 
 NO_SEGMENT = -1  # the id of pixels without a segment
 OBJECT_IDS = 2**16

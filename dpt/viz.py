@@ -16,7 +16,8 @@ import numpy as np
 
 from dpt.atomic import write_bytes
 from dpt.segments import OBJECT_IDS
-from dpt.types import IGNORE_INDEX, OutputSpec
+from dpt.types.outputs import OutputSpec
+from dpt.types.samples import IGNORE_INDEX
 
 COLORMAPS = ("inferno", "turbo", "magma", "viridis", "spectral", "gray")
 """Matplotlib's colormaps from far to near; ``spectral`` is its ``Spectral_r``."""

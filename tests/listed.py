@@ -3,7 +3,7 @@
 import numpy as np
 
 from dpt.data import Dataset
-from dpt.types import DatasetInfo
+from dpt.types.samples import DatasetInfo
 
 
 class Listed(Dataset):

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from dpt.functional import upsample
 from dpt.nn import Head, HeadConfig
-from dpt.types import OutputSpec
+from dpt.types.outputs import OutputSpec
 
 
 class Normals(NamedTuple):

@@ -14,7 +14,7 @@ from tiny import call, save_checkpoint, small_model
 
 import dpt
 from dpt.calibrate import calibrate, fit_calibration, read_maps, read_points
-from dpt.types import Calibration
+from dpt.types.preprocessing import Calibration
 
 HEADS = {"depth": {"kind": "relative"}}
 

@@ -22,7 +22,9 @@ from dpt.metrics import Protocol
 from dpt.nn.tta import multi_scale, tensor_specs
 from dpt.objectives import DepthObjective
 from dpt.objectives.teacher import predict
-from dpt.types import DEPTH_UNITS, Calibration, HeadOutput, Mixed, OutputSpec, Preprocessing
+from dpt.types.outputs import DEPTH_UNITS, HeadOutput, OutputSpec
+from dpt.types.preprocessing import Calibration, Preprocessing
+from dpt.types.samples import Mixed
 
 HEADS = {"depth": {"kind": "metric", "activation": "exp", "canonical_focal": 300.0}}
 FOCAL = [[250.0, 350.0], [900.0, 900.0]]  # fx and fy of two cameras

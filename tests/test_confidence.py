@@ -14,7 +14,7 @@ from dpt.losses import LogVarianceLoss
 from dpt.metrics import DepthMetrics
 from dpt.metrics.depth import ause
 from dpt.objectives import DepthObjective
-from dpt.types import DepthMaps, HeadOutput, confidence
+from dpt.types.outputs import DepthMaps, HeadOutput, confidence
 from dpt.weights.formats import convert
 
 HEAD = {"kind": "metric", "max_depth": 10.0}

@@ -11,7 +11,7 @@ from PIL import Image
 
 from dpt.data import DataError
 from dpt.predict.ranking import Ranker, class_disagreement, depth_disagreement
-from dpt.types import OutputSpec
+from dpt.types.outputs import OutputSpec
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from dpt.commands import demo as command
 from dpt.data import read_depth, read_labels
 from dpt.demo.server import MAX_BYTES, Demo, has_points, is_local, make_server, note
 from dpt.predict import Prediction, Predictor
-from dpt.types import OutputSpec
+from dpt.types.outputs import OutputSpec
 
 HEADS = {"depth": {"kind": "metric", "max_depth": 10.0}, "segmentation": {"num_classes": 5}}
 

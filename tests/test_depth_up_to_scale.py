@@ -22,7 +22,9 @@ from dpt.objectives.teacher import FrozenTeacher, predict
 from dpt.predict.encoding import depth_coding, depth_to_uint16
 from dpt.predict.predictor import replace_sky
 from dpt.predict.ranking import depth_disagreement
-from dpt.types import Calibration, HeadOutput, Mixed, OutputSpec
+from dpt.types.outputs import HeadOutput, OutputSpec
+from dpt.types.preprocessing import Calibration
+from dpt.types.samples import Mixed
 from dpt.viz import colorize_output, legend
 
 KIND = "up_to_scale"

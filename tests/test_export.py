@@ -16,7 +16,8 @@ from dpt.exporting.description import describe
 from dpt.exporting.export import export
 from dpt.exporting.graph import Graph
 from dpt.nn import HEADS, DepthHead
-from dpt.types import Calibration, tensors_of
+from dpt.types.outputs import tensors_of
+from dpt.types.preprocessing import Calibration
 
 onnxruntime = pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")

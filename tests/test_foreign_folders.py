@@ -27,7 +27,7 @@ from dpt.data.annotations.base import AnnotatedImage, AnnotationFormat
 from dpt.data.base import Dataset, require_same_classes
 from dpt.data.layouts import detect
 from dpt.files import DataError, files_below, plain_name
-from dpt.types import ObjectMask, Sample
+from dpt.types.samples import ObjectMask, Sample
 
 PICTURES = made.scene_pictures()
 KINDS = {

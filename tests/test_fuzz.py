@@ -73,7 +73,7 @@ from dpt.process import lack_of_memory
 from dpt.training.resume import fault_of
 from dpt.training.task import make_task
 from dpt.training.trainer import make_trainer
-from dpt.types import OutputSpec
+from dpt.types.outputs import OutputSpec
 from dpt.weights import load_encoder_weights
 
 SECRET = "s3cr3t-of-the-environment"

@@ -18,7 +18,7 @@ from dpt.inspect import (
     readout_contribution,
     token_pca,
 )
-from dpt.types import Tokens
+from dpt.types.outputs import Tokens
 
 WIDTH = {"embed_dim": 48, "num_heads": 3}
 METRIC = {"depth": {"kind": "metric", "max_depth": 10.0}}

@@ -12,7 +12,7 @@ import dpt
 from dpt.commands.export import _images
 from dpt.exporting.int8 import compare_outputs, export_int8, noise_of_layers
 from dpt.exporting.sessions import OnnxSession
-from dpt.types import OutputSpec
+from dpt.types.outputs import OutputSpec
 
 onnx = pytest.importorskip("onnx")
 helper = onnx.helper

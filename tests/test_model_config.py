@@ -9,7 +9,7 @@ import torch
 import dpt
 from dpt.model_config import ModelConfig, make_config, model_dict
 from dpt.nn import HEADS
-from dpt.types import Preprocessing
+from dpt.types.preprocessing import Preprocessing
 
 
 def test_list_models():

@@ -20,7 +20,7 @@ from dpt.nn.prompts import corrected, spread
 from dpt.objectives.batches import prompts_of
 from dpt.objectives.teacher import predict
 from dpt.predict.cameras import GUESS
-from dpt.types import Calibration, Preprocessing
+from dpt.types.preprocessing import Calibration, Preprocessing
 from dpt.weights import load_model_weights
 from dpt.weights.formats import read
 

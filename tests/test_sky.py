@@ -9,7 +9,8 @@ import dpt
 from dpt.data import ScenesDataset, TrainTransform, collate_train
 from dpt.objectives import DepthObjective
 from dpt.training.task import Task
-from dpt.types import DepthMaps, HeadOutput, Mixed
+from dpt.types.outputs import DepthMaps, HeadOutput
+from dpt.types.samples import Mixed
 
 HEADS = {"depth": {"kind": "metric", "max_depth": 10.0, "sky": "sigmoid"}}
 

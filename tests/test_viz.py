@@ -8,7 +8,7 @@ import pytest
 
 from dpt import viz
 from dpt.segments import OBJECT_IDS
-from dpt.types import OutputSpec
+from dpt.types.outputs import OutputSpec
 
 RAMP = np.tile(np.linspace(1, 10, 50, dtype=np.float32), (8, 1))  # nearest at the left
 METRIC = OutputSpec("x", "depth", unit="m")

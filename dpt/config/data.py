@@ -16,7 +16,7 @@ from dpt.config.overrides import keys_of, parse
 from dpt.config.resumed_config import DIVIDING, refuse_foreign, run_in, with_overrides
 from dpt.data import Dataset, EvalTransform, MixDataset, TrainTransform, make_loader
 from dpt.files import few, missing_path, run_folder
-from dpt.types import Preprocessing
+from dpt.types.preprocessing import Preprocessing
 from dpt.validation import Plain, PlainMapping, to_plain, unknown_key, validate
 
 log = logging.getLogger("dpt")

@@ -10,7 +10,7 @@ from dpt.data import Dataset
 from dpt.metrics import SumMetric
 from dpt.nn import HEADS
 from dpt.objectives import Objective
-from dpt.types import DatasetInfo
+from dpt.types.samples import DatasetInfo
 from dpt.validation import Plain, PlainMapping, validate
 
 LABEL_NAMES = {

@@ -17,7 +17,7 @@ from dpt.data.formats.bands import FilePart
 from dpt.data.formats.rules import DepthRule, LabelRule
 from dpt.files import DataError, few
 from dpt.geometry import Camera, aspects_agree
-from dpt.types import IGNORE_INDEX, NO_CLASS, DatasetInfo, Sample
+from dpt.types.samples import IGNORE_INDEX, NO_CLASS, DatasetInfo, Sample
 
 
 class Files(NamedTuple):
@@ -56,7 +56,7 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
     3. Otherwise derive from this class and write ``info``, ``__len__`` and ``__getitem__``.
 
     The same index must always give the same sample (but see :meth:`draw`), with the keys of
-    :class:`dpt.types.Sample`; a missing label is a missing key. Raise :class:`DataError` with the
+    ``Sample``; a missing label is a missing key. Raise :class:`DataError` with the
     file's name where a file cannot be read, so that ``data.on_error=skip`` works.
     """
 
@@ -162,7 +162,7 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
         return self.resize_labels and aspects_agree(map_size, image_size)
 
     def check(self, sample: Sample) -> None:
-        """Raises DataError if a sample is not as ``info`` and :class:`dpt.types.Sample` say.
+        """Raises DataError if a sample is not as ``info`` and ``Sample`` say.
 
         Whoever reads a sample calls it once, before the sample is changed.
         """

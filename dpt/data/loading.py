@@ -28,7 +28,7 @@ from dpt.data.view import MapName
 from dpt.files import DataError
 from dpt.geometry import Camera
 from dpt.process import end_with_parent
-from dpt.types import IGNORE_INDEX, NO_CLASS, Batch, RandomViews, Sample, Target
+from dpt.types.samples import IGNORE_INDEX, NO_CLASS, Batch, RandomViews, Sample, Target
 
 
 @dataclass(eq=False)

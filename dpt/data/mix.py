@@ -11,7 +11,7 @@ import numpy as np
 
 from dpt.data.base import Dataset, Files
 from dpt.files import DataError
-from dpt.types import DatasetInfo, Sample, Target
+from dpt.types.samples import DatasetInfo, Sample, Target
 from dpt.validation import Count, Positive
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from dpt.data.base import Dataset
 from dpt.files import DataError
-from dpt.types import Preprocessing
+from dpt.types.preprocessing import Preprocessing
 
 log = logging.getLogger("dpt")
 

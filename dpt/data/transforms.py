@@ -21,13 +21,13 @@ from dpt.data.color_changes import (
 from dpt.data.resize import resize_image, whole_factor
 from dpt.data.view import GREY, view_image, view_map, view_points, view_sample
 from dpt.geometry import Camera, View, Window
-from dpt.types import (
+from dpt.types.preprocessing import Preprocessing
+from dpt.types.samples import (
     IGNORE_INDEX,
     Batch,
     Mixed,
     PasteSource,
     PasteTarget,
-    Preprocessing,
     RandomViews,
     Sample,
 )

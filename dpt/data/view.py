@@ -8,7 +8,7 @@ import numpy as np
 
 from dpt.data.resize import by_four_bands, resize_image, resize_map
 from dpt.geometry import View, Window
-from dpt.types import IGNORE_INDEX, Sample
+from dpt.types.samples import IGNORE_INDEX, Sample
 
 GREY = 128
 """The value of RGB pixels of a view that lie outside the image; there, bands have no data (NaN)."""

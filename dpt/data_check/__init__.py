@@ -27,7 +27,7 @@ from dpt.data_check.checks import CHECKS, QUICK_CHECKS
 from dpt.data_check.scan import SEVERITIES, Finding, Scan, has_errors, read_records, record_of
 from dpt.html import require_free
 from dpt.run_log import tracked
-from dpt.types import IGNORE_INDEX
+from dpt.types.samples import IGNORE_INDEX
 from dpt.validation import Count, Plain, PlainMapping, validate
 
 __all__ = ["check_data", "examine", "quick_findings"]

@@ -16,7 +16,7 @@ from dpt.data_check import registration
 from dpt.data_check.measure import ImageStats
 from dpt.data_check.scan import Finding, Record, Scan, Severity, has_errors
 from dpt.files import few, plural
-from dpt.types import IGNORE_INDEX
+from dpt.types.samples import IGNORE_INDEX
 
 _TOO_NEAR = 0.02  # metres: cameras do not focus nearer
 _MANY_BEYOND = 0.1  # fraction of the measured pixels

@@ -12,7 +12,7 @@ import numpy as np
 from dpt.config.data import make_dataset
 from dpt.data import DataError, Dataset
 from dpt.run_log import write_json
-from dpt.types import IGNORE_INDEX
+from dpt.types.samples import IGNORE_INDEX
 from dpt.validation import PlainMapping
 
 MEASURED = "measured.json"

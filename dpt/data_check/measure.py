@@ -8,7 +8,8 @@ import cv2
 import numpy as np
 
 from dpt.data.formats.rules import DepthRule, top_of
-from dpt.types import IGNORE_INDEX, Preprocessing
+from dpt.types.preprocessing import Preprocessing
+from dpt.types.samples import IGNORE_INDEX
 
 _QUANTILE_PIXELS = 20_000  # approximate number of pixels from which quantiles are computed
 _FEW_TRIPLES = 200  # with fewer, the check is skipped

@@ -16,7 +16,7 @@ from typing import Literal
 import cv2
 import numpy as np
 
-from dpt.types import IGNORE_INDEX, Sample
+from dpt.types.samples import IGNORE_INDEX, Sample
 
 MapKind = Literal["labels", "depth"]
 MAP_KINDS: tuple[MapKind, ...] = ("labels", "depth")

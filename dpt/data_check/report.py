@@ -16,7 +16,8 @@ from dpt.data_check.scan import SEVERITIES, Finding, Scan, has_errors, read_samp
 from dpt.files import plural
 from dpt.run_log import log_rows
 from dpt.segments import OBJECT_IDS
-from dpt.types import IGNORE_INDEX, OutputSpec, Sample
+from dpt.types.outputs import OutputSpec
+from dpt.types.samples import IGNORE_INDEX, Sample
 from dpt.viz import (
     colorize_depth,
     colorize_labels,

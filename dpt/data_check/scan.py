@@ -22,7 +22,8 @@ from dpt.data.statistics import measure_bands
 from dpt.data_check import measure, registration
 from dpt.files import DataError, printable
 from dpt.run_log import tracked
-from dpt.types import IGNORE_INDEX, Preprocessing, Sample
+from dpt.types.preprocessing import Preprocessing
+from dpt.types.samples import IGNORE_INDEX, Sample
 
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")

@@ -18,7 +18,8 @@ from dpt.data.view import MAP_FILLS
 from dpt.geometry import Camera
 from dpt.objectives import Objective
 from dpt.run_log import tracked
-from dpt.types import Batch, HeadOutput
+from dpt.types.outputs import HeadOutput
+from dpt.types.samples import Batch
 
 TRAIN_SAMPLES = 500
 MAX_SIZE = 128, 128  # of the maps that are kept of the training samples

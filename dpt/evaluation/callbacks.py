@@ -11,7 +11,7 @@ from lightning.pytorch.loggers import WandbLogger
 
 from dpt.evaluation.scoring import PanelPicture
 from dpt.objectives.batches import take
-from dpt.types import Batch
+from dpt.types.samples import Batch
 from dpt.viz import save_png, stack
 
 log = logging.getLogger("dpt")

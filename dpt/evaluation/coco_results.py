@@ -22,7 +22,8 @@ from dpt.files import DataError, check_bytes, few, parse_as, path_below, plural,
 from dpt.metrics.instances import MAX_PREDICTIONS
 from dpt.predict.records import RECORDS_FILE
 from dpt.segments import NO_SEGMENT, OBJECT_IDS
-from dpt.types import Batch, DepthKind, HeadOutput, HeadPrediction, Objects, OutputSpec
+from dpt.types.outputs import DepthKind, HeadOutput, HeadPrediction, Objects, OutputSpec
+from dpt.types.samples import Batch
 
 log = logging.getLogger("dpt")
 

@@ -34,14 +34,9 @@ from dpt.objectives.batches import evaluated, prompts_of, same_size_groups, take
 from dpt.predict.runtime import Precision, Runtime, with_bf16_weights
 from dpt.predict.runtimes import is_exported, make_runtime
 from dpt.process import handle_signals
-from dpt.types import (
-    Batch,
-    DepthKind,
-    HeadPrediction,
-    OutputSpec,
-    Preprocessing,
-    array_specs,
-)
+from dpt.types.outputs import DepthKind, HeadPrediction, OutputSpec, array_specs
+from dpt.types.preprocessing import Preprocessing
+from dpt.types.samples import Batch
 from dpt.validation import PlainMapping, Positive, validate
 from dpt.viz import shrink
 from dpt.weights.base import naming

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from dpt.data.formats.rules import LabelRule
 from dpt.files import few
-from dpt.types import Batch
+from dpt.types.samples import Batch
 
 MAX_ID = 65536  # larger ids count as this one
 UNITS = {  # how many of each are a metre

@@ -19,7 +19,8 @@ from dpt.data.loading import collate_eval
 from dpt.files import DataError, files_below, plain_name
 from dpt.predict.records import JOURNALS, RECORDS_FILE, InputRecord, PredictionSettings
 from dpt.segments import OBJECT_IDS
-from dpt.types import DEPTH_UNITS, Batch, DepthKind, HeadOutput, OutputSpec, Sample, Target
+from dpt.types.outputs import DEPTH_UNITS, DepthKind, HeadOutput, OutputSpec
+from dpt.types.samples import Batch, Sample, Target
 from dpt.validation import Positive, validate
 
 DepthEncoding = Literal["disparity", "log"]

@@ -15,7 +15,9 @@ from dpt.metrics.base import RuleTable
 from dpt.metrics.protocols import Note
 from dpt.objectives import Objective
 from dpt.objectives.batches import lower_is_better, merged_scores, nonfinite_names, take
-from dpt.types import Batch, HeadOutput, OutputSpec, Preprocessing
+from dpt.types.outputs import HeadOutput, OutputSpec
+from dpt.types.preprocessing import Preprocessing
+from dpt.types.samples import Batch
 from dpt.viz import shrink
 
 PICTURE_WIDTH = 1400

@@ -12,7 +12,8 @@ import dpt
 from dpt.exporting.graph import Graph
 from dpt.files import parse_json
 from dpt.model import DPT
-from dpt.types import DEPTH_UNITS, Calibration, OutputSpec, Preprocessing
+from dpt.types.outputs import DEPTH_UNITS, OutputSpec
+from dpt.types.preprocessing import Calibration, Preprocessing
 from dpt.validation import Plain, to_plain, validate
 
 

@@ -14,13 +14,14 @@ from dpt.model import DPT
 from dpt.nn import Network
 from dpt.nn.inference import optimized
 from dpt.torch_internals import drop_guards, oblivious_sizes
-from dpt.types import Preprocessing, tensor_specs, tensors_of
+from dpt.types.outputs import tensor_specs, tensors_of
+from dpt.types.preprocessing import Preprocessing
 
 Shape = tuple[int, int, int]  # of an input: number of images, height, width
 
 
 class Graph(nn.Module):
-    """Images to the tensors of the model's predictions by name, see :func:`dpt.types.tensors_of`.
+    """Images to the tensors of the model's predictions by name, see ``tensors_of``.
 
     With ``preprocessing`` the input is uint8 RGB (B, H, W, 3), or float32 bands (B, H, W, C) in
     their own unit, which are normalised here, else normalised float32 (B, C, H, W).

@@ -27,7 +27,7 @@ from dpt.exporting.files import check_target, folder_beside, parts_of, quiet
 from dpt.exporting.sessions import OnnxSession, Run, run_of
 from dpt.files import few, require
 from dpt.model import DPT
-from dpt.types import OutputSpec, tensor_specs
+from dpt.types.outputs import OutputSpec, tensor_specs
 
 log = logging.getLogger("dpt")
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from dpt.depthmath import at_least_float32
 from dpt.functional import chunked_cross_entropy, upsample
-from dpt.types import IGNORE_INDEX
+from dpt.types.samples import IGNORE_INDEX
 from dpt.validation import NonNegative, Share
 
 

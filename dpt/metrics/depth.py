@@ -17,7 +17,7 @@ from dpt.depthmath import (
 from dpt.functional import sum_dtype
 from dpt.metrics.base import SumMetric, require_one_shape
 from dpt.metrics.protocols import Alignment, Protocol
-from dpt.types import DepthKind
+from dpt.types.outputs import DepthKind
 from dpt.validation import validate
 
 _LOWER_IS_BETTER = ("abs_rel", "sq_rel", "rmse", "rmse_log", "log10", "silog")

@@ -11,7 +11,7 @@ from torchmetrics.utilities import dim_zero_cat
 
 from dpt.metrics.base import Rescore, SumMetric
 from dpt.segments import Segments
-from dpt.types import ObjectMask
+from dpt.types.samples import ObjectMask
 
 THRESHOLDS = np.linspace(0.5, 0.95, 10)
 RECALLS = np.linspace(0, 1, 101)

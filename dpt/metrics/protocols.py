@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import ConfigDict
 
-from dpt.types import OutputResize
+from dpt.types.preprocessing import OutputResize
 from dpt.validation import Metres
 
 Crop = Literal["none", "eigen_nyu", "eigen_kitti", "garg"]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from dpt.functional import upsample
 from dpt.nn.prompts import corrected
 from dpt.nn.reassemble import Gelu, ReadoutMode
-from dpt.types import HeadOutput, HeadPrediction, OutputSpec, Tokens, tensors_in
+from dpt.types.outputs import HeadOutput, HeadPrediction, OutputSpec, Tokens, tensors_in
 
 Padding = Literal["bottom_right", "center"]
 Window = tuple[EllipsisType, slice, slice]
@@ -95,7 +95,7 @@ class Features:
 
     Attributes:
         encoder: the encoder of the tokens, whose later blocks a head may run.
-        tokens: of every level, see :class:`dpt.types.Tokens`.
+        tokens: of every level, see :class:`dpt.types.outputs.Tokens`.
         maps: of every level, deepest first; empty without a decoder.
         prompts: sparse depth (B, H, W), if there is any.
         gate: how much it corrects predicted depth, (B, 1, h, w), see
@@ -138,7 +138,7 @@ class Head(nn.Module):
     """Maps features to one output. A subclass sets ``output`` and implements ``forward``.
 
     Attributes:
-        output: what is predicted, see :class:`dpt.types.OutputSpec`.
+        output: what is predicted, see :class:`dpt.types.outputs.OutputSpec`.
         uses_decoder: whether the head reads the decoder's maps; if none does, there is no decoder.
     """
 

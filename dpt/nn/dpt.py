@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from dpt.functional import same_size
 from dpt.nn.base import Encoder, Features, Head, Window
 from dpt.nn.fusion import Decoder
-from dpt.types import HeadOutput, HeadPrediction, OutputSpec, Tokens
+from dpt.types.outputs import HeadOutput, HeadPrediction, OutputSpec, Tokens
 
 
 class Network(nn.Module):
@@ -149,7 +149,7 @@ class Network(nn.Module):
 
         Returns:
             The prediction of each head, in the shape that ``outputs`` declares, such as ``depth``
-            (B, H, W); with ``raw``, the head's :class:`dpt.types.HeadOutput`.
+            (B, H, W); with ``raw``, the head's :class:`dpt.types.outputs.HeadOutput`.
 
         Raises:
             ValueError: ``images`` have another shape or type.

@@ -23,7 +23,7 @@ from dpt.files import reason
 from dpt.nn.base import STRICT, Encoder, EncoderConfig, register_encoder
 from dpt.nn.timm_internals import compute_buffers, pad_before_shift
 from dpt.nn.vit import VisionTransformer, ViTConfig, check_out_indices
-from dpt.types import Tokens
+from dpt.types.outputs import Tokens
 from dpt.validation import Plain, PlainMapping
 
 Standardization = Literal["sqrt", "official"]

@@ -10,7 +10,7 @@ from dpt.functional import norm_relu_conv2d, resize, upsample, upsample_conv2d
 from dpt.nn.base import DecoderConfig, Encoder, FusedMap
 from dpt.nn.prompts import PromptLayer
 from dpt.nn.reassemble import Reassemble
-from dpt.types import Tokens
+from dpt.types.outputs import Tokens
 
 
 class ResidualConvUnit(nn.Module):

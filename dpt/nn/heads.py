@@ -26,7 +26,7 @@ from dpt.functional import (
 from dpt.nn.base import Encoder, Features, FusedMap, Head, HeadConfig, register_head
 from dpt.nn.bins import DepthBins
 from dpt.nn.masks import QueryConfig, require_per_class
-from dpt.types import (
+from dpt.types.outputs import (
     DEPTH_UNITS,
     DepthKind,
     DepthMaps,
@@ -55,7 +55,7 @@ class DepthHeadConfig(HeadConfig):
             1 / max(scale · relu(x) + shift, 1e-8) (official DPT for NYU and KITTI), ``relu`` is
             relu(x) + min_depth (DINOv2's heads), ``exp`` is exp(x) (Depth Anything 3).
         canonical_focal: of ``metric``: the output is metres for a camera of this focal length, see
-            :class:`dpt.types.OutputSpec`; None: it is metres for every camera.
+            :class:`dpt.types.outputs.OutputSpec`; None: it is metres for every camera.
         hidden_channels: output channels of the second convolution; None: no such layers, see
             :class:`MapHead`.
         scale, shift: of ``inverse``, from relative inverse depth to 1/metres.
@@ -158,7 +158,7 @@ class DepthHeadConfig(HeadConfig):
 class DepthHead(Head):
     """Predicts the depth of each pixel, (B, H, W), from the feature map (B, F, h, w).
 
-    With ``sky`` or ``log_variance`` the prediction is a :class:`dpt.types.DepthMaps`.
+    With ``sky`` or ``log_variance`` the prediction is a :class:`dpt.types.outputs.DepthMaps`.
     """
 
     def __init__(self, config: DepthHeadConfig, in_channels: int) -> None:

@@ -22,7 +22,7 @@ from dpt.functional import resize
 from dpt.nn.base import Encoder, Features, Head, HeadConfig, Window
 from dpt.nn.positions import sincos_2d
 from dpt.nn.queries import TokenDecoder
-from dpt.types import HeadOutput, HeadPrediction, Masks, OutputSpec, QueryOutput
+from dpt.types.outputs import HeadOutput, HeadPrediction, Masks, OutputSpec, QueryOutput
 
 Byte = Annotated[int, Field(ge=0, le=255)]
 
@@ -68,7 +68,7 @@ class QueryConfig(HeadConfig):
 class QueryHead(Head):
     """Base class of the two mask heads: turns the predictions of each layer into an output.
 
-    The prediction is the last layer's :class:`dpt.types.Masks`, or their :func:`semantic_scores`,
+    The prediction is the last layer's ``Masks``, or their :func:`semantic_scores`,
     (B, K, H, W), if the kind of the output is ``logits``.
     """
 

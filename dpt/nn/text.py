@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dpt.depthmath import at_least_float32, masked_mean
 from dpt.nn.base import Encoder, Features, Head, HeadConfig, register_head
-from dpt.types import OutputSpec
+from dpt.types.outputs import OutputSpec
 
 _START, _PAD = 256, 257  # the tokens beside the 256 bytes
 _MAX_SCALE = math.log(100)

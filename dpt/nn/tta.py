@@ -1,7 +1,7 @@
 """Test-time augmentation: horizontal flip, scales, sliding window.
 
 Each augmentation calls a model, or another augmentation bound to one, and returns a tensor for
-each head, dense ones at the images' size, averaged as its :class:`dpt.types.OutputSpec` says. For
+each head, dense ones at the images' size, averaged as its ``OutputSpec`` says. For
 logits, flips and scales return the logarithm of the mean probabilities, so that softmax gives the
 mean.
 
@@ -18,12 +18,13 @@ from torch import Tensor
 
 from dpt.depthmath import at_least_float32
 from dpt.functional import resize
-from dpt.types import HeadPrediction, OutputResize, OutputSpec, tensor_specs, tensors_of
+from dpt.types.outputs import HeadPrediction, OutputSpec, tensor_specs, tensors_of
+from dpt.types.preprocessing import OutputResize
 
 T = TypeVar("T")
 Outputs = dict[str, Tensor]
 Model = Callable[[Tensor], Mapping[str, Tensor]]
-"""Normalised images, float (B, 3, H, W), to tensors by name, see :func:`dpt.types.tensors_of`."""
+"""Normalised images, float (B, 3, H, W), to tensors by name, see ``tensors_of``."""
 Predictions = Callable[[Tensor], Mapping[str, HeadPrediction]]
 """Normalised images to the prediction of each head."""
 Specs = Mapping[str, OutputSpec]

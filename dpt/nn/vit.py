@@ -29,7 +29,7 @@ from dpt.nn.positions import (
     sincos_1d,
     sincos_2d,
 )
-from dpt.types import Tokens
+from dpt.types.outputs import Tokens
 from dpt.validation import NonNegative, Positive
 
 

@@ -21,17 +21,9 @@ from dpt.metrics.base import SumMetric
 from dpt.metrics.protocols import Protocol
 from dpt.objectives.student import Student
 from dpt.segments import Segments
-from dpt.types import (
-    Batch,
-    HeadOutput,
-    HeadPrediction,
-    OutputResize,
-    OutputSpec,
-    QueryOutput,
-    Sample,
-    Target,
-    tensors_in,
-)
+from dpt.types.outputs import HeadOutput, HeadPrediction, OutputSpec, QueryOutput, tensors_in
+from dpt.types.preprocessing import OutputResize
+from dpt.types.samples import Batch, Sample, Target
 from dpt.validation import Plain, PlainMapping
 from dpt.viz import output_panel
 

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from dpt.depthmath import canonical_prompts
 from dpt.objectives.base import Objective
-from dpt.types import Batch, HeadOutput, HeadPrediction, OutputSpec, prompt_focal
+from dpt.types.outputs import HeadOutput, HeadPrediction, OutputSpec, prompt_focal
+from dpt.types.samples import Batch
 
 
 def same_size_groups(batch: Batch) -> Iterator[tuple[Tensor, list[int]]]:

@@ -11,7 +11,8 @@ from dpt.losses.contrastive import contrastive_loss
 from dpt.metrics.embeddings import RetrievalMetrics
 from dpt.nn.text import ClipHead
 from dpt.objectives.base import Objective
-from dpt.types import Batch, ClipOutput, HeadOutput, Sample
+from dpt.types.outputs import ClipOutput, HeadOutput
+from dpt.types.samples import Batch, Sample
 from dpt.validation import Plain, PlainMapping
 
 

@@ -24,17 +24,15 @@ from dpt.metrics.protocols import Protocol
 from dpt.metrics.rules.metric import RuleMetrics
 from dpt.objectives.base import Objective, nearest
 from dpt.objectives.batches import take
-from dpt.types import (
+from dpt.types.outputs import (
     DEPTH_UNITS,
-    IGNORE_INDEX,
-    Batch,
     DepthKind,
     DepthMaps,
     HeadOutput,
     HeadPrediction,
     OutputSpec,
-    Sample,
 )
+from dpt.types.samples import IGNORE_INDEX, Batch, Sample
 from dpt.validation import Metres, Plain, PlainMapping, Positive
 from dpt.viz import depth_panel
 

@@ -18,7 +18,8 @@ from dpt.metrics.image import (
 )
 from dpt.metrics.protocols import Protocol
 from dpt.objectives.base import ClassObjective, Objective, mean_predictions
-from dpt.types import NO_CLASS, Batch, HeadOutput, OutputSpec
+from dpt.types.outputs import HeadOutput, OutputSpec
+from dpt.types.samples import NO_CLASS, Batch
 from dpt.validation import Plain, PlainMapping, Share
 
 

@@ -15,7 +15,8 @@ from torch import Tensor
 from dpt.depthmath import at_least_float32, masked_mean
 from dpt.metrics.image import RegressionMetrics
 from dpt.objectives.base import Objective
-from dpt.types import Batch, HeadOutput, OutputSpec
+from dpt.types.outputs import HeadOutput, OutputSpec
+from dpt.types.samples import Batch
 from dpt.validation import Count, Fraction
 from dpt.viz import colorize_output, side_by_side
 

@@ -27,7 +27,8 @@ from dpt.segments import (
     panoptic_segments,
     segments_of,
 )
-from dpt.types import Batch, HeadOutput, HeadPrediction, Objects, OutputSpec, Palette, tensors_in
+from dpt.types.outputs import HeadOutput, HeadPrediction, Objects, OutputSpec, tensors_in
+from dpt.types.samples import Batch, Palette
 from dpt.validation import Plain, PlainMapping
 from dpt.viz import output_panel
 
@@ -123,7 +124,7 @@ class MaskObjective(PixelClassObjective):
     def segment_map(self, prediction: HeadPrediction, size: tuple[int, int]) -> SegmentMap:
         """Returns the predicted segments of one image at ``size``.
 
-        The prediction is :class:`dpt.types.Masks`, or from a file :class:`dpt.types.Objects` or,
+        The prediction is ``Masks``, or from a file ``Objects`` or,
         also of a baseline, :attr:`SegmentMap.codes`.
         """
         if isinstance(prediction, Tensor):

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from dpt.losses.normals import AngularLoss
 from dpt.metrics.normals import NormalMetrics
 from dpt.objectives.base import Objective
-from dpt.types import Batch, HeadOutput, HeadPrediction
+from dpt.types.outputs import HeadOutput, HeadPrediction
+from dpt.types.samples import Batch
 
 
 class NormalsObjective(Objective):

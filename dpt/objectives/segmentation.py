@@ -17,15 +17,8 @@ from dpt.metrics.rules.metric import SegmentationRuleMetrics
 from dpt.metrics.segmentation import SegmentationMetrics
 from dpt.objectives.base import PixelClassObjective, mean_predictions, nearest
 from dpt.segments import segments_of
-from dpt.types import (
-    IGNORE_INDEX,
-    Batch,
-    HeadOutput,
-    HeadPrediction,
-    OutputSpec,
-    Palette,
-    tensors_in,
-)
+from dpt.types.outputs import HeadOutput, HeadPrediction, OutputSpec, tensors_in
+from dpt.types.samples import IGNORE_INDEX, Batch, Palette
 from dpt.validation import NonNegative
 from dpt.viz import segmentation_panel
 

@@ -9,7 +9,8 @@ from dpt.losses.contrastive import dino_loss, ibot_loss, nt_xent
 from dpt.metrics.embeddings import EmbeddingMetrics
 from dpt.objectives.base import Objective
 from dpt.objectives.inpainting import hide_patches
-from dpt.types import NO_CLASS, Batch, EmbeddingOutput, HeadOutput
+from dpt.types.outputs import EmbeddingOutput, HeadOutput
+from dpt.types.samples import NO_CLASS, Batch
 from dpt.validation import Count, Fraction, NonNegative, Positive
 
 

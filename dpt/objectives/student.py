@@ -5,7 +5,8 @@ from typing import ClassVar
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dpt.types import Batch, HeadOutput, OutputSpec
+from dpt.types.outputs import HeadOutput, OutputSpec
+from dpt.types.samples import Batch
 
 
 class Student(nn.Module):

@@ -14,7 +14,8 @@ from torch.optim.swa_utils import AveragedModel
 from dpt.depthmath import at_least_float32, canonical_prompts, focal_ratio
 from dpt.model import DPT
 from dpt.objectives.base import Objective
-from dpt.types import Batch, EmbeddingOutput, HeadOutput, prompt_focal
+from dpt.types.outputs import EmbeddingOutput, HeadOutput, prompt_focal
+from dpt.types.samples import Batch
 from dpt.validation import NonNegative, Positive, Share
 
 log = logging.getLogger("dpt")

@@ -20,7 +20,7 @@ from dpt.data.formats.pictures import over_white
 from dpt.data.formats.video import VIDEO_SUFFIXES
 from dpt.files import DataError, missing_path, reason
 from dpt.predict.records import PredictionSettings
-from dpt.types import Preprocessing
+from dpt.types.preprocessing import Preprocessing
 
 log = logging.getLogger("dpt")
 

@@ -14,7 +14,7 @@ from dpt.predict.inputs import InputFile
 from dpt.predict.painting import Style
 from dpt.predict.prediction import Prediction
 from dpt.predict.product import Product
-from dpt.types import OutputSpec
+from dpt.types.outputs import OutputSpec
 from dpt.viz import output_palette
 
 

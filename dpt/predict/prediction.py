@@ -9,7 +9,7 @@ import numpy as np
 from dpt.geometry import Camera, unproject
 from dpt.predict.cameras import KnownCamera
 from dpt.segments import OBJECT_IDS
-from dpt.types import OutputKind, OutputSpec
+from dpt.types.outputs import OutputKind, OutputSpec
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +75,7 @@ class Prediction:
 
     @property
     def confidence(self) -> np.ndarray | None:
-        """float32 (H, W) in 0..1, of ``depth``, see :func:`dpt.types.confidence`; None unless the
+        """float32 (H, W) in 0..1, of ``depth``, see ``confidence``; None unless the
         depth head has a ``log_variance``."""
         spec = first_output(self.outputs, "depth")
         return None if spec is None else self.arrays.get(f"{spec.name}_confidence")

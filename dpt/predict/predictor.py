@@ -33,7 +33,8 @@ from dpt.predict.runtimes import is_exported, make_runtime
 from dpt.predict.tiling import predict_tiles
 from dpt.process import lack_of_memory
 from dpt.segments import SegmentMap, panoptic_segments
-from dpt.types import DEPTH_UNITS, Calibration, OutputSpec, prompt_focal
+from dpt.types.outputs import DEPTH_UNITS, OutputSpec, prompt_focal
+from dpt.types.preprocessing import Calibration
 from dpt.validation import Count, Probability, validate
 
 T = TypeVar("T")

@@ -15,7 +15,8 @@ from dpt.predict.label_tools import label_products
 from dpt.predict.points import POINT_FORMATS, PointsProduct
 from dpt.predict.prediction import Prediction, depth_unit, first_output, require_points
 from dpt.predict.product import Product
-from dpt.types import IGNORE_INDEX, OutputSpec
+from dpt.types.outputs import OutputSpec
+from dpt.types.samples import IGNORE_INDEX
 from dpt.validation import Plain
 
 LABEL_TOOLS = ("coco", "yolo", "labelme", "voc")

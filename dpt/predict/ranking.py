@@ -15,7 +15,7 @@ from dpt.model import DPT
 from dpt.nn.masks import semantic_scores
 from dpt.nn.tta import mirror, multi_scale
 from dpt.predict.predictor import Predictor
-from dpt.types import OutputSpec, tensor_specs
+from dpt.types.outputs import OutputSpec, tensor_specs
 
 VIEWS = ((1.0, False), (1.0, True), (0.75, False), (0.75, True))
 """Scale of the network's input, and whether the image is mirrored."""

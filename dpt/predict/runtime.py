@@ -13,15 +13,8 @@ from dpt.files import reason
 from dpt.functional import EMULATED, has_bf16, without_autocast
 from dpt.model import DPT
 from dpt.nn.tta import prompted
-from dpt.types import (
-    Calibration,
-    OutputSpec,
-    Preprocessing,
-    array_specs,
-    confidence,
-    tensor_specs,
-    tensors_of,
-)
+from dpt.types.outputs import OutputSpec, array_specs, confidence, tensor_specs, tensors_of
+from dpt.types.preprocessing import Calibration, Preprocessing
 
 log = logging.getLogger("dpt")
 
@@ -40,7 +33,7 @@ class Runtime(Protocol):
 
     def tensors(self, images: Tensor) -> dict[str, Tensor]:
         """Returns the tensors (B, ...) for normalised images, float32 (B, 3, h, w), by the names of
-        :func:`dpt.types.tensor_specs`. A fourth channel holds prompts, see
+        :func:`dpt.types.outputs.tensor_specs`. A fourth channel holds prompts, see
         :func:`dpt.nn.tta.prompted`. Logits may be smaller than the images."""
 
     def __call__(self, images: Tensor) -> Mapping[str, Tensor]:

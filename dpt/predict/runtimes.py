@@ -18,7 +18,8 @@ from dpt.exporting.sessions import OnnxSession, OpenVinoSession, Session
 from dpt.files import required_file
 from dpt.model import DPT
 from dpt.predict.runtime import Precision, Runtime, TorchRuntime, pick_device, with_confidences
-from dpt.types import Calibration, OutputSpec, Preprocessing, array_specs
+from dpt.types.outputs import OutputSpec, array_specs
+from dpt.types.preprocessing import Calibration, Preprocessing
 
 log = logging.getLogger("dpt")
 

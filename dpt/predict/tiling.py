@@ -16,7 +16,7 @@ from torch import Tensor
 from dpt.depthmath import align_median, align_scale_shift
 from dpt.functional import upsample
 from dpt.nn.tta import spans
-from dpt.types import OutputSpec
+from dpt.types.outputs import OutputSpec
 
 OVERLAP = 0.25  # fraction of a tile's side that it has in common with the next tile, at least
 

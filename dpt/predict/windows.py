@@ -26,7 +26,9 @@ from dpt.geometry import Camera, Window
 from dpt.predict.prediction import Prediction, first_output
 from dpt.predict.predictor import Predictor, batches
 from dpt.predict.tiling import Blend, tile_spans
-from dpt.types import IGNORE_INDEX, OutputSpec, Preprocessing
+from dpt.types.outputs import OutputSpec
+from dpt.types.preprocessing import Preprocessing
+from dpt.types.samples import IGNORE_INDEX
 from dpt.viz import output_palette
 
 PANEL = 2048  # columns that are predicted from top to bottom

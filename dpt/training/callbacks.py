@@ -25,7 +25,7 @@ from dpt.training.finite import BATCH_NORMS
 from dpt.training.lightning_internals import ProgressBar, end_training_at, lift_minimum
 from dpt.training.optim import StepSchedule
 from dpt.training.task import Task
-from dpt.types import Batch
+from dpt.types.samples import Batch
 from dpt.validation import Count, Plain, PlainMapping, Positive, Share
 
 log = logging.getLogger("dpt")

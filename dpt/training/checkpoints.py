@@ -16,7 +16,7 @@ from dpt.files import DataError
 from dpt.training.callbacks import completes_step
 from dpt.training.lightning_internals import batch_index
 from dpt.training.task import Task
-from dpt.types import Batch
+from dpt.types.samples import Batch
 from dpt.validation import Count, Plain, Positive
 from dpt.weights.pickles import load_pickles
 

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from dpt.run_log import csv_cell
 from dpt.torch_internals import skip_step_on_device, unscales_gradients
 from dpt.training.lightning_internals import clip_shards, loss_scaler
-from dpt.types import HeadOutput
+from dpt.types.outputs import HeadOutput
 
 log = logging.getLogger("dpt")
 

@@ -13,7 +13,7 @@ from dpt.data.base import require_same_classes
 from dpt.data_check import quick_findings
 from dpt.objectives import Objective
 from dpt.objectives.teacher import Teacher
-from dpt.types import Sample
+from dpt.types.samples import Sample
 from dpt.validation import Plain
 
 log = logging.getLogger("dpt")

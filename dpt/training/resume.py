@@ -37,7 +37,7 @@ from dpt.training.lightning_internals import (
 )
 from dpt.training.optim import StepSchedule
 from dpt.training.task import OR_NEW_RUN, Task
-from dpt.types import Batch
+from dpt.types.samples import Batch
 from dpt.validation import Plain, PlainMapping, validate
 from dpt.weights.files import check_archive
 

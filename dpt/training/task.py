@@ -37,7 +37,8 @@ from dpt.objectives.teacher import Teacher
 from dpt.predict.runtime import TorchRuntime, with_bf16_weights
 from dpt.process import is_first_rank
 from dpt.training.finite import StepGuard
-from dpt.types import Batch, HeadOutput, HeadPrediction
+from dpt.types.outputs import HeadOutput, HeadPrediction
+from dpt.types.samples import Batch
 from dpt.validation import Plain, PlainMapping, validate
 from dpt.weights.native import CONFIG_KEY
 

@@ -20,7 +20,7 @@ from dpt.atomic import write_bytes
 from dpt.files import DataError, parse_yaml, read_text
 from dpt.model_config import ModelConfig
 from dpt.nn import Network
-from dpt.types import OutputSpec
+from dpt.types.outputs import OutputSpec
 from dpt.weights.files import writing
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dpt.files import few
 from dpt.model_config import HeadConfig, ModelConfig
-from dpt.types import prompt_focal
+from dpt.types.outputs import prompt_focal
 from dpt.validation import Plain
 from dpt.weights.base import Checkpoint
 from dpt.weights.formats import read

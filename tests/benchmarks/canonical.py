@@ -18,7 +18,8 @@ from dpt.data.loading import collate_eval, collate_train
 from dpt.data.transforms import TrainTransform
 from dpt.objectives import DepthObjective
 from dpt.training.optim import make_optimizer, warmup_then_decay
-from dpt.types import Batch, HeadOutput, Sample
+from dpt.types.outputs import HeadOutput
+from dpt.types.samples import Batch, Sample
 
 Range = tuple[float, float]
 TRAINED: tuple[Range, ...] = ((35.0, 50.0), (70.0, 85.0))

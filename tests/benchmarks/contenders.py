@@ -24,7 +24,7 @@ from dpt.exporting.sessions import run_of
 from dpt.functional import chunked_argmax
 from dpt.losses import CrossEntropyLoss
 from dpt.model import DPT, create_model
-from dpt.types import OutputSpec
+from dpt.types.outputs import OutputSpec
 from dpt.weights.formats import convert
 
 NUM_CLASSES = 150

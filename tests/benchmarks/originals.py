@@ -27,7 +27,7 @@ from dpt.metrics import DepthMetrics, SegmentationMetrics
 from dpt.metrics.instances import InstanceMetrics, encode_masks
 from dpt.metrics.panoptic import PanopticMetrics
 from dpt.segments import NO_SEGMENT, SegmentMap, segments_of
-from dpt.types import ObjectMask
+from dpt.types.samples import ObjectMask
 
 Scores = dict[str, float]
 Compare = Callable[[np.random.Generator], tuple[Scores, Scores]]

@@ -31,7 +31,9 @@ from dpt.files import config_dir
 from dpt.functional import has_bf16
 from dpt.objectives import Objective
 from dpt.objectives.batches import same_size_groups, take
-from dpt.types import Batch, HeadOutput, Preprocessing
+from dpt.types.outputs import HeadOutput
+from dpt.types.preprocessing import Preprocessing
+from dpt.types.samples import Batch
 
 MULTIPLE = 32  # of the sides of its images
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dpt.metrics.rules import DepthImage, DepthRule, SegmentationRule
 from dpt.metrics.rules.moments import Floats, Mask
 from dpt.metrics.segmentation import confusion_matrix
-from dpt.types import DepthKind
+from dpt.types.outputs import DepthKind
 
 MAX_DEPTH = 10.0
 """Metres; the largest depth of the data."""

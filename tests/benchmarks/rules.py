@@ -31,7 +31,7 @@ from benchmarks.timing import markdown
 from torchmetrics.classification import MulticlassJaccardIndex
 
 from dpt.metrics.rules import RULES, SEGMENTATION_RULES, DepthImage, DepthRule, Rule
-from dpt.types import DepthKind
+from dpt.types.outputs import DepthKind
 
 REASONS = {
     "whdr": "a tie or NaN of the prediction, at which the original stops, being wrong",

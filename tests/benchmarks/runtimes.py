@@ -24,7 +24,7 @@ import dpt
 from dpt.exporting.int8 import compare_outputs
 from dpt.exporting.sessions import OnnxSession
 from dpt.predict.runtimes import make_runtime
-from dpt.types import tensor_specs
+from dpt.types.outputs import tensor_specs
 
 Run = Callable[[Tensor], object]
 

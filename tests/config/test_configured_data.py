@@ -24,7 +24,7 @@ from dpt.data import ScenesDataset
 from dpt.evaluation.passes import objectives_of
 from dpt.files import config_dir, read_yaml
 from dpt.metrics import Protocol
-from dpt.types import DatasetInfo
+from dpt.types.samples import DatasetInfo
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``compute`` method")
 

@@ -30,7 +30,7 @@ from dpt.files import DataError
 from dpt.objectives.masks import InstanceObjective, PanopticObjective
 from dpt.objectives.segmentation import SegmentationObjective
 from dpt.segments import segments_of
-from dpt.types import HeadOutput, Masks
+from dpt.types.outputs import HeadOutput, Masks
 
 ROOT = Path(__file__).parents[2]
 SIZE = (48, 64)

@@ -26,7 +26,7 @@ from dpt.data.annotations.base import (
 from dpt.data.annotations.labelstudio import unpack_runs
 from dpt.data.formats.rle import encode_pixels
 from dpt.files import DataError, files_below
-from dpt.types import IGNORE_INDEX
+from dpt.types.samples import IGNORE_INDEX
 
 
 def read(name, root, sources=None):

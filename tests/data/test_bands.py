@@ -19,7 +19,8 @@ from dpt.data.view import view_image
 from dpt.data_check.scan import read_sample
 from dpt.geometry import View, Window
 from dpt.training.recipe import settings_of
-from dpt.types import IGNORE_INDEX, Preprocessing
+from dpt.types.preprocessing import Preprocessing
+from dpt.types.samples import IGNORE_INDEX
 
 RNG = np.random.default_rng(0)
 ALL = FilePart(bands="all")

@@ -6,7 +6,8 @@ import pytest
 from dpt.data import DataError, Dataset, EvalTransform, TrainTransform, make_loader
 from dpt.data_check.scan import record_of
 from dpt.objectives.batches import same_size_groups
-from dpt.types import DatasetInfo, Preprocessing
+from dpt.types.preprocessing import Preprocessing
+from dpt.types.samples import DatasetInfo
 
 
 class Photos(Dataset):

@@ -9,7 +9,7 @@ from dpt.data.loading import collate_eval, collate_train
 from dpt.data.transforms import EvalTransform, TrainTransform
 from dpt.data.view import view_sample
 from dpt.geometry import Camera, View
-from dpt.types import Preprocessing
+from dpt.types.preprocessing import Preprocessing
 
 H, W = 120, 160
 K = np.array([[150.0, 0, 71], [0, 140, 55.5], [0, 0, 1]])

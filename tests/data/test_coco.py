@@ -17,7 +17,7 @@ from dpt.data_check.measure import measure_objects
 from dpt.data_check.scan import Scan, read_records
 from dpt.files import DataError
 from dpt.objectives.masks import InstanceObjective, PanopticObjective
-from dpt.types import HeadOutput, Masks
+from dpt.types.outputs import HeadOutput, Masks
 
 SIZE = (48, 64)
 

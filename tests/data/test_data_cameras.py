@@ -19,7 +19,7 @@ from dpt.data.mix import MixDataset
 from dpt.data.shards.samples import decode_sample, encode_sample
 from dpt.data.transforms import EvalTransform, TrainTransform
 from dpt.geometry import Camera, project, unproject
-from dpt.types import Preprocessing
+from dpt.types.preprocessing import Preprocessing
 
 H, W = trees.SIZE  # of the trees' images, 20 times smaller than those of three of the sets
 TILTED = [1.3670867251207173, 0, 0, 0, 0, 2.274878134015949, 0, 0, 0, -0.5905442914530703]

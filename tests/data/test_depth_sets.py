@@ -14,7 +14,7 @@ from dpt.data.datasets.nyuv2 import NYUv2Dataset
 from dpt.data.datasets.sunrgbd import SunRgbdDataset
 from dpt.data.datasets.tum import TumDataset, associate
 from dpt.data.datasets.vkitti2 import VirtualKitti2Dataset
-from dpt.types import IGNORE_INDEX
+from dpt.types.samples import IGNORE_INDEX
 
 
 def metres(dataset) -> list[float]:

@@ -9,7 +9,7 @@ from photos import save_picture
 from dpt.data import DataError, FolderDataset
 from dpt.data.datasets.files import numbered
 from dpt.data.formats.rules import LabelRule
-from dpt.types import IGNORE_INDEX
+from dpt.types.samples import IGNORE_INDEX
 
 SIZE = (6, 8)
 PIXELS = {

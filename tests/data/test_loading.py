@@ -21,7 +21,8 @@ from dpt.data import (
     loading,
     make_loader,
 )
-from dpt.types import IGNORE_INDEX, NO_CLASS, DatasetInfo, Preprocessing, Sample
+from dpt.types.preprocessing import Preprocessing
+from dpt.types.samples import IGNORE_INDEX, NO_CLASS, DatasetInfo, Sample
 
 TARGETS = ("labels", "depth")
 

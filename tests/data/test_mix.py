@@ -9,7 +9,7 @@ from test_loading import equal
 
 from dpt.config.objects import check_arguments
 from dpt.data import DataError, Dataset, MixDataset, TrainTransform, make_loader
-from dpt.types import DatasetInfo, Sample
+from dpt.types.samples import DatasetInfo, Sample
 
 DEPTH = DatasetInfo(targets=("depth",), max_depth=10.0, min_depth=0.1)
 LABELS = DatasetInfo(targets=("labels",), class_names=("sky", "road"), palette=((1, 2, 3),) * 2)

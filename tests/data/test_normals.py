@@ -12,7 +12,8 @@ from dpt.data.loading import collate_eval, collate_train
 from dpt.data.shards.samples import decode_sample, encode_sample
 from dpt.data.transforms import EvalTransform, TrainTransform
 from dpt.data.view import view_sample
-from dpt.types import DatasetInfo, Preprocessing
+from dpt.types.preprocessing import Preprocessing
+from dpt.types.samples import DatasetInfo
 
 NORMAL = facing(SLANTED).astype(np.float32)
 

@@ -6,7 +6,7 @@ import torch
 
 from dpt.data import TrainTransform, collate_train
 from dpt.data.transforms import paste_parts
-from dpt.types import IGNORE_INDEX, PasteSource, PasteTarget
+from dpt.types.samples import IGNORE_INDEX, PasteSource, PasteTarget
 
 SIZE = (32, 48)
 IMAGE = (64, 96)

@@ -13,7 +13,7 @@ from dpt.data import DataError, FolderDataset
 from dpt.data.shards.packed import PackedDataset, pack_split
 from dpt.data.transforms import EvalTransform, TrainTransform
 from dpt.geometry import aspects_agree
-from dpt.types import Preprocessing
+from dpt.types.preprocessing import Preprocessing
 
 H, W = 12, 16  # of the maps
 RNG = np.random.default_rng(0)

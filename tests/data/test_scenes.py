@@ -9,7 +9,7 @@ from dpt.data.scenes import rendering
 from dpt.data.scenes.dataset import CLASSES, MAX_DEPTH, ScenesDataset
 from dpt.data.scenes.random_scenes import LAYOUTS
 from dpt.data.scenes.rendering import Camera, Shell, Solid, first_hits, in_shadow
-from dpt.types import Sample
+from dpt.types.samples import Sample
 
 SMALL = (48, 64)
 

@@ -12,7 +12,7 @@ from PIL import Image
 
 from dpt.data import DataError
 from dpt.files import config_dir
-from dpt.types import IGNORE_INDEX
+from dpt.types.samples import IGNORE_INDEX
 
 SIZE = (6, 8)
 CLASSES = {"ade20k": 150, "cityscapes": 19, "voc": 21, "nyu40": 40, "camvid": 11}

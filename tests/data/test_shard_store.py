@@ -15,7 +15,7 @@ from dpt import fetch as download
 from dpt.config.objects import check_arguments
 from dpt.data import DataError, Dataset, PackedDataset, TrainTransform, make_loader
 from dpt.data.shards.packed import pack_split
-from dpt.types import DatasetInfo
+from dpt.types.samples import DatasetInfo
 
 COUNT = 24
 

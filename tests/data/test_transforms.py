@@ -10,7 +10,8 @@ from dpt.data import Augmented, Dataset, EvalTransform, TrainTransform
 from dpt.data.color_changes import LUMA
 from dpt.data.resize import resize_image, resize_map
 from dpt.geometry import View
-from dpt.types import IGNORE_INDEX, DatasetInfo, Preprocessing, Sample
+from dpt.types.preprocessing import Preprocessing
+from dpt.types.samples import IGNORE_INDEX, DatasetInfo, Sample
 
 H, W = 48, 64
 

@@ -6,7 +6,7 @@ import pytest
 from dpt.data.resize import resize_image, resize_map
 from dpt.data.view import GREY, view_image, view_map, view_sample
 from dpt.geometry import View, Window
-from dpt.types import IGNORE_INDEX
+from dpt.types.samples import IGNORE_INDEX
 
 H, W = 120, 160
 ROWS, COLUMNS = np.mgrid[:H, :W]

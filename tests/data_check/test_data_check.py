@@ -25,7 +25,7 @@ from dpt.data_check.scan import Finding, Scan, read_records
 from dpt.files import config_dir
 from dpt.objectives.teacher import Teacher
 from dpt.training.quick_check import check_first_files
-from dpt.types import DatasetInfo, Sample
+from dpt.types.samples import DatasetInfo, Sample
 
 SLOW = pytest.mark.slow
 COUNTS = {"train": (8, 4), "val": (6, 2)}  # images of a split, and the step between them

@@ -15,7 +15,7 @@ import dpt
 from dpt.evaluation.blocks import Blocks
 from dpt.evaluation.evaluate import REMEDIES, verdict
 from dpt.metrics import Interval
-from dpt.types import Calibration
+from dpt.types.preprocessing import Calibration
 
 
 def assert_contains(scores, expected):

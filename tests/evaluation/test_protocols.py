@@ -17,7 +17,7 @@ from dpt.data.scenes.dataset import ScenesDataset
 from dpt.evaluation.passes import objectives_of
 from dpt.metrics import DepthMetrics, Protocol, SegmentationMetrics
 from dpt.objectives import DepthObjective, PanopticObjective, SegmentationObjective
-from dpt.types import OutputSpec
+from dpt.types.outputs import OutputSpec
 
 PUBLISHED = {  # largest depth, crop, how predictions are resized
     "nyu_eigen": (10.0, "eigen_nyu", "bilinear_aligned"),

@@ -17,7 +17,8 @@ from dpt.objectives import (
     RegressionObjective,
     SegmentationObjective,
 )
-from dpt.types import IGNORE_INDEX, DatasetInfo, HeadOutput, OutputSpec
+from dpt.types.outputs import HeadOutput, OutputSpec
+from dpt.types.samples import IGNORE_INDEX, DatasetInfo
 
 
 def test_images_add_up_to_the_data_set(joint_scores, images_table, metrics):

@@ -9,7 +9,7 @@ from benchmarks.originals import NAMES, add_objects, random_objects
 
 from dpt.metrics import confidence_intervals
 from dpt.metrics.instances import InstanceMetrics, encode_masks
-from dpt.types import ObjectMask
+from dpt.types.samples import ObjectMask
 
 SIZE = (40, 48)
 

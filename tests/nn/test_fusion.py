@@ -7,7 +7,7 @@ from tiny import random_norms
 
 from dpt.functional import upsample
 from dpt.nn import Decoder, DecoderConfig, Encoder, Fusion, ResidualConvUnit
-from dpt.types import Tokens
+from dpt.types.outputs import Tokens
 
 
 def decoder(levels=4, *, embed_dims=None, num_prefix_tokens=None, **settings):

@@ -19,7 +19,7 @@ from dpt.nn import (
     SegmentationHead,
     SegmentationHeadConfig,
 )
-from dpt.types import Tokens
+from dpt.types.outputs import Tokens
 from dpt.validation import validate
 from dpt.weights.formats import convert
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from dpt.nn.tta import augmented, flipped_mean, mirror, multi_scale, slide
-from dpt.types import OutputSpec
+from dpt.types.outputs import OutputSpec
 
 K = 3
 SPECS = {

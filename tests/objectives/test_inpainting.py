@@ -10,7 +10,7 @@ from dpt.objectives import InpaintingObjective
 from dpt.objectives.base import Objective
 from dpt.objectives.inpainting import draw_hidden
 from dpt.training.task import Task
-from dpt.types import HeadOutput
+from dpt.types.outputs import HeadOutput
 
 pytestmark = pytest.mark.filterwarnings("ignore:You are trying to `self.log")
 

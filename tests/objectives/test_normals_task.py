@@ -18,7 +18,7 @@ from dpt.nn.tta import augmented
 from dpt.objectives import NormalsObjective
 from dpt.predict import Predictor
 from dpt.training.task import Task
-from dpt.types import HeadOutput
+from dpt.types.outputs import HeadOutput
 
 SIGNS = torch.tensor([-1.0, 1, 1]).view(3, 1, 1)
 

@@ -21,7 +21,8 @@ from dpt.objectives import (
     SegmentationObjective,
 )
 from dpt.objectives.depth import default_loss
-from dpt.types import NO_CLASS, HeadOutput, Masks, OutputSpec, QueryOutput
+from dpt.types.outputs import HeadOutput, Masks, OutputSpec, QueryOutput
+from dpt.types.samples import NO_CLASS
 
 # ------------------------------------------------------------------------------ depth
 

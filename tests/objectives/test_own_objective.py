@@ -13,7 +13,7 @@ from dpt.evaluation.scoring import Scorer
 from dpt.metrics import SumMetric
 from dpt.objectives import OBJECTIVES, Objective
 from dpt.objectives.batches import lower_is_better
-from dpt.types import HeadOutput, OutputSpec
+from dpt.types.outputs import HeadOutput, OutputSpec
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``compute`` method")
 

@@ -12,7 +12,7 @@ from dpt.losses import dino_loss, ibot_loss, nt_xent
 from dpt.objectives import ContrastiveObjective, DinoObjective
 from dpt.objectives.teacher import SelfTeacher, Teacher
 from dpt.training.task import Task
-from dpt.types import RandomViews
+from dpt.types.samples import RandomViews
 
 pytestmark = pytest.mark.filterwarnings("ignore:You are trying to `self.log")
 

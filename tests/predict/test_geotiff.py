@@ -19,7 +19,8 @@ from dpt.evaluation.predictions import recorded_files
 from dpt.geometry import Camera
 from dpt.predict.inputs import part_of
 from dpt.predict.windows import RasterFile, RasterPrediction
-from dpt.types import OutputSpec, Preprocessing
+from dpt.types.outputs import OutputSpec
+from dpt.types.preprocessing import Preprocessing
 
 rasterio = pytest.importorskip("rasterio")
 CRS, TRANSFORM = "EPSG:32633", rasterio.transform.from_origin(500_000, 5_000_000, 10, 10)

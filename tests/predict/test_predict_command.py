@@ -23,7 +23,7 @@ from dpt.predict.encoding import depth_coding, depth_to_uint16
 from dpt.predict.folder import OutputFolder
 from dpt.predict.painting import Style
 from dpt.predict.pipeline import STEADINESS, next_style
-from dpt.types import OutputSpec
+from dpt.types.outputs import OutputSpec
 from dpt.viz import class_legend, colorize_depth, default_palette
 
 # the width of text, and so the number of rows, differs between versions of OpenCV

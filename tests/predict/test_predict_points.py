@@ -13,7 +13,7 @@ from dpt.geometry import Camera, project
 from dpt.predict import Prediction, points
 from dpt.predict.cameras import KnownCamera
 from dpt.predict.points import PointsProduct, point_grid, viewer_page
-from dpt.types import OutputSpec
+from dpt.types.outputs import OutputSpec
 
 trimesh = pytest.importorskip("trimesh", reason="needs the extra 'points'")
 

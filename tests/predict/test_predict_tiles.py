@@ -18,7 +18,8 @@ from photos import photo_of
 
 import dpt
 from dpt.predict.tiling import OVERLAP, align_tile, tile_spans
-from dpt.types import OutputSpec, Preprocessing
+from dpt.types.outputs import OutputSpec
+from dpt.types.preprocessing import Preprocessing
 
 ROOT = Path(__file__).parents[2]
 METRIC = OutputSpec("depth", "depth", unit="m")

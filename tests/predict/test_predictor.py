@@ -17,7 +17,7 @@ from dpt.data import EvalTransform, collate_eval
 from dpt.objectives.depth import DepthObjective
 from dpt.objectives.segmentation import SegmentationObjective
 from dpt.training.task import Task
-from dpt.types import Calibration, OutputResize
+from dpt.types.preprocessing import Calibration, OutputResize
 
 
 @pytest.mark.parametrize("size", [(40, 57), (1, 1), (97, 31), (48, 64), (301, 403)])

@@ -12,7 +12,7 @@ import dpt
 from dpt.exporting.cache import cached_export
 from dpt.exporting.export import export
 from dpt.predict.runtimes import RUNTIMES, AutoRuntime, make_runtime
-from dpt.types import Calibration
+from dpt.types.preprocessing import Calibration
 
 pytest.importorskip("onnxruntime")
 LIBRARIES = [name for name in RUNTIMES if name != "torch"]

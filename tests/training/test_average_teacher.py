@@ -16,7 +16,8 @@ from dpt.objectives import DepthObjective, SegmentationObjective
 from dpt.objectives.teacher import PseudoLabelTeacher, predict
 from dpt.training.quick_check import check_first_files
 from dpt.training.task import Task
-from dpt.types import IGNORE_INDEX, HeadOutput
+from dpt.types.outputs import HeadOutput
+from dpt.types.samples import IGNORE_INDEX
 
 SIZE = (32, 48)
 

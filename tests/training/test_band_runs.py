@@ -15,7 +15,7 @@ from tiny import call
 import dpt
 from dpt.data import FolderDataset
 from dpt.data.statistics import measure_bands
-from dpt.types import IGNORE_INDEX
+from dpt.types.samples import IGNORE_INDEX
 
 SEGMENTATION = ("task=segmentation", "data=folder", "data.labels=masks", "data.num_classes=2")
 AUGMENTED = ("augment=strong", "trainer.max_steps=4", "callbacks.checkpoint.every_n_train_steps=2")

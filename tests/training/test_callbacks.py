@@ -20,7 +20,7 @@ from dpt.objectives import DepthObjective, RegressionObjective, SegmentationObje
 from dpt.training import callbacks
 from dpt.training.callbacks import MovingAverage, StopOnSignal, Throughput
 from dpt.training.optim import warmup_then_decay
-from dpt.types import HeadOutput, OutputSpec
+from dpt.types.outputs import HeadOutput, OutputSpec
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from dpt.objectives import (
 )
 from dpt.objectives.teacher import FrozenTeacher, predict
 from dpt.training.task import Task
-from dpt.types import HeadOutput
+from dpt.types.outputs import HeadOutput
 
 pytestmark = pytest.mark.filterwarnings("ignore:You are trying to `self.log")
 

@@ -17,7 +17,7 @@ from dpt.data.scenes.dataset import CLASSES
 from dpt.objectives.teacher import PseudoLabelTeacher, Teacher
 from dpt.training import task
 from dpt.training.quick_check import check_first_files, missing_labels
-from dpt.types import DatasetInfo
+from dpt.types.samples import DatasetInfo
 
 ROOT = Path(__file__).parents[2]
 DEPTH = set(

@@ -13,7 +13,7 @@ from dpt.data.loading import collate_train
 from dpt.data.transforms import TrainTransform
 from dpt.geometry import Camera
 from dpt.objectives import FieldOfViewObjective
-from dpt.types import HeadOutput
+from dpt.types.outputs import HeadOutput
 
 SIZE = (48, 64)
 FOVS = (40.0, 60.0, 90.0, 110.0)

@@ -28,7 +28,7 @@ from dpt.objectives import (
 from dpt.objectives.batches import same_size_groups, take
 from dpt.objectives.teacher import SelfTeacher
 from dpt.training.task import Task
-from dpt.types import IGNORE_INDEX, NO_CLASS, RandomViews
+from dpt.types.samples import IGNORE_INDEX, NO_CLASS, RandomViews
 
 pytestmark = pytest.mark.filterwarnings("ignore:You are trying to `self.log")
 

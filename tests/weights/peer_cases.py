@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import dpt
-from dpt.types import tensors_in
+from dpt.types.outputs import tensors_in
 from dpt.weights import formats
 
 Size = tuple[int, int]

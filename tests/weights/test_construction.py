@@ -11,7 +11,7 @@ from torch import nn
 import dpt
 from dpt.model_config import ModelConfig
 from dpt.nn import HEADS, Head, HeadConfig
-from dpt.types import OutputSpec
+from dpt.types.outputs import OutputSpec
 from dpt.weights.formats import convert
 
 VIT = {"embed_dim": 64, "num_heads": 1, "position_resize": "bilinear"}

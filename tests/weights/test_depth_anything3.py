@@ -12,7 +12,7 @@ from tiny import small_model
 
 import dpt
 from dpt.data.resize import resize_image
-from dpt.types import Preprocessing
+from dpt.types.preprocessing import Preprocessing
 from dpt.weights import load_model_weights
 from dpt.weights.files import open_checkpoint
 from dpt.weights.formats import WRITABLE, convert, read

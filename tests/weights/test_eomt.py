@@ -5,7 +5,7 @@ import torch
 from peers_eomt import CASES, Output
 
 import dpt
-from dpt.types import tensors_in
+from dpt.types.outputs import tensors_in
 from dpt.weights.eomt import Eomt
 
 

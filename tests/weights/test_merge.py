@@ -5,7 +5,7 @@ import torch
 from tiny import call, random_norms, small_model
 
 import dpt
-from dpt.types import Calibration
+from dpt.types.preprocessing import Calibration
 from dpt.weights.merge import merge
 
 HEADS = {

@@ -8,7 +8,7 @@ import torch
 from parity import all_cases
 from peer_cases import bfloat16_ratio, default, gradient_error, output_error, random_images
 
-from dpt.types import tensors_in
+from dpt.types.outputs import tensors_in
 
 pytestmark = pytest.mark.peers
 DEFAULT = (

@@ -18,7 +18,7 @@ from dpt.data.formats.pictures import exif_orientation, read_size
 from dpt.data.formats.rle import Rle, encode_pixels
 from dpt.data.resize import resize_map
 from dpt.files import DataError, few, plural, read_bytes
-from dpt.types import IGNORE_INDEX, Sample
+from dpt.types.samples import IGNORE_INDEX, Sample
 
 
 def names_of(datasets: Mapping[str, Dataset], writer: Writer) -> dict[str, dict[Path, str]]:

@@ -11,7 +11,7 @@ from scipy.ndimage import find_objects
 from dpt.data.annotations.base import AnnotatedClass, AnnotatedImage, Annotation, Mask
 from dpt.data.annotations.tracing import trace
 from dpt.data.formats.rle import Rle
-from dpt.types import IGNORE_INDEX, ObjectMask, Sample
+from dpt.types.samples import IGNORE_INDEX, ObjectMask, Sample
 
 _CODES = 2**16
 """Larger than every object id: class · _CODES + object is a code for both."""

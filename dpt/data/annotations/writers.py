@@ -19,7 +19,7 @@ from dpt.data.annotations.tracing import one_ring, trace_code
 from dpt.data.annotations.yolo import label_stem
 from dpt.data.formats.rle import Rle, areas_of
 from dpt.files import DataError, parse_json
-from dpt.types import IGNORE_INDEX
+from dpt.types.samples import IGNORE_INDEX
 from dpt.validation import Plain
 
 Reader = Callable[[Sequence[str]], Iterable[bytes]]

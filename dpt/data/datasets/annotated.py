@@ -26,7 +26,7 @@ from dpt.data.formats.rle import Rle, areas_of, pixels_of
 from dpt.data.formats.rules import LabelRule, name_of_class
 from dpt.files import DataError, few, files_below, path_below, plural
 from dpt.geometry import aspects_agree
-from dpt.types import IGNORE_INDEX, DatasetInfo, ObjectMask
+from dpt.types.samples import IGNORE_INDEX, DatasetInfo, ObjectMask
 
 
 class ObjectLabels:

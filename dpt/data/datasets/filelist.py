@@ -10,7 +10,7 @@ from dpt.data.datasets.files import require_files
 from dpt.data.datasets.folder import FolderDataset
 from dpt.data.formats.cameras import CameraSource, StatedCamera
 from dpt.files import DataError, decoding, read_list
-from dpt.types import Sample
+from dpt.types.samples import Sample
 
 _CROP = (352, 1216)
 """(H, W) of the crop of KITTI's depth benchmark."""

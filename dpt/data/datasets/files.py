@@ -31,7 +31,7 @@ from dpt.files import (
     read_bytes,
 )
 from dpt.geometry import Camera, normals_of_depth
-from dpt.types import DatasetInfo, ObjectMask, Sample
+from dpt.types.samples import DatasetInfo, ObjectMask, Sample
 
 PICTURES = (*io.IMAGE_SUFFIXES, *io.UNREAD_SUFFIXES)
 MAX_OBJECTS = 65535

@@ -36,7 +36,7 @@ from dpt.files import (
     read_list,
     read_table,
 )
-from dpt.types import IGNORE_INDEX, DatasetInfo
+from dpt.types.samples import IGNORE_INDEX, DatasetInfo
 
 _OF_MASKS = "labels depth objects num_classes label_map class_names label_colors color_distance"
 _OF_TOOLS = "background annotation_files"

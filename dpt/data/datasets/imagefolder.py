@@ -17,7 +17,7 @@ from dpt.files import (
     read_table,
     required_file,
 )
-from dpt.types import DatasetInfo
+from dpt.types.samples import DatasetInfo
 
 
 @dataclass(kw_only=True, eq=False)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from dpt.files import DataError, few, plain_name
-from dpt.types import IGNORE_INDEX
+from dpt.types.samples import IGNORE_INDEX
 
 
 @dataclass(frozen=True, kw_only=True)

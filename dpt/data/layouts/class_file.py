@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field
 from dpt.data.formats.rules import name_of_class
 from dpt.data.layouts.base import Folder
 from dpt.files import DataError, parse_json, read_text
-from dpt.types import IGNORE_INDEX
+from dpt.types.samples import IGNORE_INDEX
 from dpt.validation import validate
 
 _NAMES = r"class(es|_names|_dict\w*)?|names|palette|labelmap"

@@ -19,7 +19,7 @@ from dpt.data.layouts.base import in_threads
 from dpt.data.layouts.class_file import LARGEST_VALUES, MAX_VALUES, NO_CLASS, ClassFile, Color
 from dpt.files import DataError, few
 from dpt.run_log import tracked
-from dpt.types import IGNORE_INDEX
+from dpt.types.samples import IGNORE_INDEX
 from dpt.validation import Plain, PlainMapping, validate
 
 Value = tuple[int, ...]

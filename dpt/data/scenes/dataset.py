@@ -14,7 +14,7 @@ from dpt.data.scenes.random_scenes import LAYOUTS
 from dpt.data.scenes.rendering import THINGS, render
 from dpt.files import MAX_PIXELS
 from dpt.geometry import Camera
-from dpt.types import DatasetInfo, Sample
+from dpt.types.samples import DatasetInfo, Sample
 
 CLASSES = {
     "ground": (128, 100, 80),

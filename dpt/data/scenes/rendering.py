@@ -309,7 +309,7 @@ class Rendering(NamedTuple):
     depth: np.ndarray  # float32 (H, W), z-depth in metres, inf in the sky
     labels: np.ndarray  # uint8 (H, W)
     objects: np.ndarray  # uint16 (H, W), 0 where there is none
-    normals: np.ndarray  # float32 (H, W, 3), see dpt.types.Sample; zeros in the sky
+    normals: np.ndarray  # float32 (H, W, 3), see dpt.types.samples.Sample; zeros in the sky
 
 
 @np.errstate(all="ignore")  # misses are NaN, the sky is inf

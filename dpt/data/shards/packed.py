@@ -37,7 +37,7 @@ from dpt.files import (
     required_file,
 )
 from dpt.run_log import tracked
-from dpt.types import DatasetInfo, Sample
+from dpt.types.samples import DatasetInfo, Sample
 from dpt.validation import Count
 
 MAX_SAMPLES = 10**8

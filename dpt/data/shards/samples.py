@@ -20,7 +20,7 @@ from pydantic import Field, FiniteFloat, TypeAdapter
 from dpt.data.formats import arrays, io, pictures
 from dpt.data.formats.rle import encode_mask
 from dpt.files import DataError, read_bytes
-from dpt.types import ObjectMask, Sample
+from dpt.types.samples import ObjectMask, Sample
 
 _Row = tuple[FiniteFloat, FiniteFloat, FiniteFloat]
 

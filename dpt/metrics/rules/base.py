@@ -13,7 +13,7 @@ import numpy as np
 
 from dpt.metrics.rules.fits import lower_median
 from dpt.metrics.rules.moments import Floats, Mask, Moments, Truth
-from dpt.types import DepthKind
+from dpt.types.outputs import DepthKind
 
 ALL_KINDS: frozenset[DepthKind] = frozenset({"metric", "up_to_scale", "relative"})
 DEPTH_KINDS: frozenset[DepthKind] = frozenset({"metric", "up_to_scale"})

@@ -14,7 +14,7 @@ from dpt.metrics.rules.base import RULES, DepthImage
 from dpt.metrics.rules.classes import SEGMENTATION_RULES
 from dpt.metrics.rules.table import scores_by_rule, spreads, table_of
 from dpt.metrics.segmentation import SegmentationMetrics
-from dpt.types import DepthKind
+from dpt.types.outputs import DepthKind
 
 DEPTH_COLUMNS = ("abs_rel", "rmse", "silog", "delta1")
 """Scores of depth that have a column of their own in the table of rules."""
