@@ -10,6 +10,7 @@ from their source. Rules for segmentation are compared in the same way, with
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -32,13 +33,6 @@ from torchmetrics.classification import MulticlassJaccardIndex
 
 from dpt.metrics.rules import RULES, SEGMENTATION_RULES, DepthImage, DepthRule, Rule
 from dpt.types.outputs import DepthKind
-
-REASONS = {
-    "whdr": "a tie or NaN of the prediction, at which the original stops, being wrong",
-    "pytorch_encoding": "without predictions of no class, which it cannot read",
-    "moge_affine": "without equal predictions, where the original misses its minimum",
-}
-"""Why a rule is compared on fewer arrays."""
 
 
 class Row(NamedTuple):
@@ -162,18 +156,18 @@ def class_rows() -> Iterator[Row]:
 
 
 def _by_rule(rows: Iterable[Row]) -> Iterator[tuple[Rule, list[str]]]:
-    """Yields each rule, and the cells: what it does, its original, arrays, largest difference."""
+    """Yields each rule, and the cells: what it does, its original, largest difference."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(row.rule.name, []).append(row)
     for name, group in groups.items():
         rule = group[0].rule
-        arrays = f"{len(group)}{', ' + REASONS[name] if name in REASONS else ''}"
+        original = re.match(r"\S+/\S+ [0-9a-f]{12}|[^,:;]+", group[0].original)[0]
         difference = f"{max(row.difference for row in group):.0e}"
-        yield rule, [rule.summary, group[0].original, arrays, difference]
+        yield rule, [rule.summary, original, difference]
 
 
-COLUMNS = ["what it does", "original code", "arrays", "largest difference"]
+COLUMNS = ["what it does", "original code", "largest difference"]
 
 
 def depth_table() -> list[list[str]]:
