@@ -160,7 +160,7 @@ def _by_rule(rows: Iterable[Row]) -> Iterator[tuple[Rule, list[str]]]:
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(row.rule.name, []).append(row)
-    for name, group in groups.items():
+    for group in groups.values():
         rule = group[0].rule
         original = re.match(r"\S+/\S+ [0-9a-f]{12}|[^,:;]+", group[0].original)[0]
         difference = f"{max(row.difference for row in group):.0e}"
