@@ -38,7 +38,7 @@ class Preprocessing:
         pixels: ``rgb`` are 8-bit images. ``bands`` are images of any number of bands in the files'
             own values; pixels without data get the mean.
         bands, image_max, nodata: how files were read in training, see
-            :class:`dpt.data.formats.part.FilePart`. Without ``bands`` all of them are taken.
+            :class:`dpt.data.formats.bands.FilePart`. Without ``bands`` all of them are taken.
         image_size: the [H, W] that ``resize`` aims at.
         resize: ``lower_bound`` scales the image to cover ``image_size`` and ``upper_bound`` to fit
             into it, both keeping the aspect; ``longest_side`` is ``upper_bound``, but with sides
