@@ -7,8 +7,8 @@ from dpt.data import ImageTableDataset, ScenesDataset
 from dpt.data.scenes.dataset import caption_of
 from dpt.data.shards.samples import decode_sample, encode_sample
 from dpt.files import DataError
-from dpt.metrics import embeddings as metrics_module
-from dpt.metrics.embeddings import RetrievalMetrics
+from dpt.metrics import image as metrics_module
+from dpt.metrics.image import RetrievalMetrics
 from dpt.model import create_model
 from dpt.objectives.clip import ClipObjective, caption_ids
 

@@ -44,7 +44,7 @@ class Protocol:
         space: of the fit; None for the space of the prediction (inverse depth for relative
             predictions, depth for others).
         rules: whether depth and segmentation are also scored by the rules of other projects, see
-            :mod:`dpt.metrics.rules.metric`.
+            :mod:`dpt.metrics.rules.all_rules`.
         resize: how predictions (of class scores the logits) get the size of their labels, and
             those of several scales the size of the image: papers differ. ``bilinear_aligned`` as in
             AdaBins and Depth Anything V2; ``bilinear``, without aligned corners, as in

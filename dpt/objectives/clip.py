@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from dpt.data.base import Dataset
 from dpt.losses.contrastive import contrastive_loss
-from dpt.metrics.embeddings import RetrievalMetrics
+from dpt.metrics.image import RetrievalMetrics
 from dpt.nn.text import ClipHead
 from dpt.objectives.base import Objective
 from dpt.types.outputs import ClipOutput, HeadOutput

@@ -21,7 +21,7 @@ from dpt.losses.depth import (
 )
 from dpt.metrics.depth import DepthMetrics
 from dpt.metrics.protocols import Protocol
-from dpt.metrics.rules.metric import RuleMetrics
+from dpt.metrics.rules.all_rules import RuleMetrics
 from dpt.objectives.base import Objective, nearest
 from dpt.objectives.batches import take
 from dpt.types.outputs import (

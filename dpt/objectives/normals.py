@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dpt.losses.normals import AngularLoss
-from dpt.metrics.normals import NormalMetrics
+from dpt.metrics.depth import NormalMetrics
 from dpt.objectives.base import Objective
 from dpt.types.outputs import HeadOutput, HeadPrediction
 from dpt.types.samples import Batch

@@ -13,7 +13,7 @@ from dpt.functional import chunked_argmax, upsample
 from dpt.losses.masks import SetLoss
 from dpt.losses.segmentation import CrossEntropyLoss, softened_divergence
 from dpt.metrics.protocols import Protocol
-from dpt.metrics.rules.metric import SegmentationRuleMetrics
+from dpt.metrics.rules.all_rules import SegmentationRuleMetrics
 from dpt.metrics.segmentation import SegmentationMetrics
 from dpt.objectives.base import PixelClassObjective, mean_predictions, nearest
 from dpt.segments import segments_of

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from dpt.losses.contrastive import dino_loss, ibot_loss, nt_xent
-from dpt.metrics.embeddings import EmbeddingMetrics
+from dpt.metrics.image import EmbeddingMetrics
 from dpt.objectives.base import Objective
 from dpt.objectives.inpainting import hide_patches
 from dpt.types.outputs import EmbeddingOutput, HeadOutput

@@ -16,13 +16,14 @@ from benchmarks.rule_arrays import (
 from dpt.evaluation.report import log_rules
 from dpt.metrics import DepthMetrics, Protocol
 from dpt.metrics.rules import RULES, SEGMENTATION_RULES, DepthImage
-from dpt.metrics.rules.metric import (
+from dpt.metrics.rules.all_rules import (
     DEPTH_NOTE,
     SEGMENTATION_NOTE,
     RuleMetrics,
     SegmentationRuleMetrics,
+    scores_by_rule,
+    spreads,
 )
-from dpt.metrics.rules.table import scores_by_rule, spreads
 from dpt.objectives import SegmentationObjective
 
 CASES = ("smooth", "holes", "far", "empty")

@@ -140,7 +140,7 @@ def test_equal_and_unknown_embeddings_have_scores():
 
 
 def test_number_of_scored_embeddings_is_bounded(monkeypatch):
-    monkeypatch.setattr("dpt.metrics.embeddings._MAX_SCORED", 20)
+    monkeypatch.setattr("dpt.metrics.image._MAX_SCORED", 20)
     x, y, index = embedded()
     chosen = torch.linspace(0, 59, 20).round().long()
     assert embedding_scores(x, y, index) == embedding_scores(x[chosen], y[chosen], index[chosen])

@@ -10,9 +10,9 @@ from benchmarks.rule_arrays import K, class_counts, depth_arrays, depth_image, d
 from scipy.optimize import linprog
 
 from dpt.metrics.rules import RULES, SEGMENTATION_RULES, fits
-from dpt.metrics.rules.boundary_iou import boundaries
+from dpt.metrics.rules.depth import ordered_pairs
 from dpt.metrics.rules.moge import nearest_in_cells
-from dpt.metrics.rules.whdr import ordered_pairs
+from dpt.metrics.rules.segmentation import boundaries
 
 ROWS = list(rules.rows())
 CLASS_ROWS = list(rules.class_rows())

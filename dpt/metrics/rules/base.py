@@ -3,23 +3,136 @@
 Everything is NumPy in float64: originals are met to 1e-6, and many rules score one image.
 """
 
-from abc import ABC, abstractmethod
+import math
+from abc import ABC
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dpt.metrics.rules.fits import lower_median
-from dpt.metrics.rules.moments import Floats, Mask, Moments, Truth
+from dpt.metrics.rules.fits import Floats, chunks, lower_median
 from dpt.types.outputs import DepthKind
+
+Mask = NDArray[np.bool_]
+
+
+class Truth(NamedTuple):
+    """The ground truth (N,) in metres, and what many rules divide by it."""
+
+    depth: Floats
+    inverse: Floats
+    moge_inverse: Floats
+    """1 / (depth + 1e-6)."""
+
+    @classmethod
+    def of(cls, depth: Floats) -> Self:
+        with np.errstate(all="ignore"):
+            return cls(depth, 1 / depth, 1 / (depth + 1e-6))
+
+
+class Moments(NamedTuple):
+    """Means over N pixels; NaN where p is, but for ``within``, in which such pixels are wrong."""
+
+    pixels: int
+    """N."""
+    abs_rel: float
+    """|p - t| / t."""
+    moge_rel: float
+    """|p - t| / (t + 1e-6)."""
+    sq_rel: float
+    """(p - t)² / t, metres."""
+    sq_rel_squared: float
+    """(p - t)² / t²."""
+    absolute: float
+    """|p - t|, metres."""
+    square: float
+    """(p - t)², square metres."""
+    inverse: float
+    """|1/p - 1/t|, 1/metres."""
+    inverse_square: float
+    """(1/p - 1/t)², 1/square metres."""
+    log: float
+    """e."""
+    log_absolute: float
+    """|e|."""
+    log_square: float
+    """e²."""
+    within3: float
+    """The fraction of pixels with max(p/t, t/p) < 1.03."""
+    delta1: float
+    """The fraction of pixels with max(p/t, t/p) < 1.25; the next ones: 1.25² and 1.25³."""
+    delta2: float
+    delta3: float
+    at_most: float
+    """The fraction of pixels with max(p/t, t/p) <= 1.25, or NaN."""
+
+    @classmethod
+    def of(cls, prediction: Floats, truth: Truth) -> Self:
+        """Returns the means over pixels (N,), N > 0."""
+        sums = [cls._sums(p, Truth(*true)) for p, *true in chunks(prediction, *truth)]
+        return cls(len(prediction), *(np.sum(sums, axis=0) / len(prediction)).tolist())
+
+    @staticmethod
+    def _sums(p: Floats, truth: Truth) -> list[float]:
+        # divisions take the most time
+        quotient, reciprocal = p / truth.depth, truth.depth / p
+        absolute, error = np.abs(p - truth.depth), np.log(quotient)
+        relative = absolute * truth.inverse
+        inverse = (reciprocal - 1) * truth.inverse
+        ratio = np.maximum(quotient, reciprocal)
+        return [
+            relative.sum(),
+            absolute @ truth.moge_inverse,
+            relative @ absolute,
+            relative @ relative,
+            absolute.sum(),
+            absolute @ absolute,
+            np.abs(inverse).sum(),
+            inverse @ inverse,
+            error.sum(),
+            np.abs(error).sum(),
+            error @ error,
+            np.count_nonzero(ratio < 1.03),
+            *(np.count_nonzero(ratio < 1.25**power) for power in (1, 2, 3)),
+            len(p) - np.count_nonzero(ratio > 1.25),
+        ]
+
+    def silog(self, weight: float = 1.0) -> float:
+        """Returns sqrt(mean e² - weight · (mean e)²)."""
+        return float(np.sqrt(np.maximum(self.log_square - weight * self.log**2, 0)))
+
+    def silog_unbiased(self) -> float:
+        """Returns the standard deviation of e with N - 1 in the denominator; NaN for N = 1."""
+        return self.silog() * float(np.sqrt(np.float64(self.pixels) / (self.pixels - 1)))
+
+
+Errors = Mapping[str, Callable[[Moments], float]]
+
+DELTAS: Errors = {
+    "delta1": lambda m: m.delta1,
+    "delta2": lambda m: m.delta2,
+    "delta3": lambda m: m.delta3,
+}
+COMMON: Errors = {
+    "abs_rel": lambda m: m.abs_rel,
+    "rmse": lambda m: math.sqrt(m.square),
+    "rmse_log": lambda m: math.sqrt(m.log_square),
+    "log10": lambda m: m.log_absolute / math.log(10),
+    "silog": lambda m: 100 * m.silog(),
+    **DELTAS,
+}
+EIGEN: Errors = {**COMMON, "sq_rel": lambda m: m.sq_rel}
+"""What most projects report, as in the BTS evaluation (Lee et al. 2019)."""
+
 
 ALL_KINDS: frozenset[DepthKind] = frozenset({"metric", "up_to_scale", "relative"})
 DEPTH_KINDS: frozenset[DepthKind] = frozenset({"metric", "up_to_scale"})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DepthImage:
     """A prediction and the ground truth of one image.
 
@@ -36,67 +149,59 @@ class DepthImage:
     valid: Mask
     kind: DepthKind = "metric"
     max_depth: float = np.inf
-    masks: list[Mask] = field(default_factory=list)
-    """Pixels that count by one or several rules."""
-    gathered: dict[tuple[int, int], Floats] = field(default_factory=dict)
-    """Values at such pixels, by the identities of the map and the mask."""
-    medians: dict[int, float] = field(default_factory=dict)
-    """By the identity of the values."""
-    truths: dict[int, Truth] = field(default_factory=dict)
-    """By the identity of the mask."""
-    scored: list[tuple[Floats, Truth, Moments]] = field(default_factory=list)
-    """Predictions and ground truths with their means, which rules with the same predictions
-    share."""
+    regions: list["Pixels"] = field(default_factory=list)
+    """What rules have counted so far."""
+
+    def pixels(self, mask: Mask) -> "Pixels":
+        """Returns the pixels of a mask (H, W); one object for all rules with equal masks."""
+        for region in self.regions:
+            if np.array_equal(region.mask, mask):
+                return region
+        region = Pixels(self, mask)
+        self.regions.append(region)
+        return region
+
+
+class Pixels:
+    """The N pixels of an image that count by one or several rules.
+
+    Attributes:
+        image: the whole maps.
+        mask: bool (H, W).
+        prediction, depth: float64 (N,), not to be changed.
+    """
+
+    def __init__(self, image: DepthImage, mask: Mask) -> None:
+        self.image, self.mask = image, mask
+        self.prediction, self.depth = image.prediction[mask], image.depth[mask]
+        self._scored: list[tuple[Floats, Moments]] = []
 
     @cached_property
     def disparity(self) -> Floats:
         """The prediction as inverse depth: 1/p, and 0 where p <= 0, of a prediction of depth."""
-        if self.kind == "relative":
-            return self.prediction
-        with np.errstate(divide="ignore"):
-            return np.where(self.prediction <= 0, 0.0, 1 / self.prediction)
+        p = self.prediction
+        return p if self.image.kind == "relative" else np.where(p <= 0, 0.0, 1 / p)
 
-    def shared(self, counted: Mask) -> Mask:
-        """Returns the mask of an earlier rule if it is the same, so that rules share values."""
-        for mask in self.masks:
-            if mask is counted or np.array_equal(mask, counted):
-                return mask
-        self.masks.append(counted)
-        return counted
+    @cached_property
+    def median_prediction(self) -> float:
+        return lower_median(self.prediction)
 
-    def prediction_at(self, counted: Mask) -> Floats:
-        """Returns the prediction (N,) at pixels; not to be changed."""
-        return self._gathered(self.prediction, counted)
+    @cached_property
+    def median_depth(self) -> float:
+        return lower_median(self.depth)
 
-    def depth_at(self, counted: Mask) -> Floats:
-        """Returns the ground truth (N,) at pixels; not to be changed."""
-        return self._gathered(self.depth, counted)
+    @cached_property
+    def truth(self) -> Truth:
+        return Truth.of(self.depth)
 
-    def median(self, values: Floats) -> float:
-        """Returns the :func:`lower_median` of what one of these methods has returned."""
-        if id(values) not in self.medians:
-            self.medians[id(values)] = lower_median(values)
-        return self.medians[id(values)]
-
-    def moments(self, prediction: Floats, counted: Mask) -> Moments:
-        """Returns the means for a prediction (N,) of the pixels that count."""
-        counted = self.shared(counted)
-        if id(counted) not in self.truths:
-            self.truths[id(counted)] = Truth.of(self.depth_at(counted))
-        truth = self.truths[id(counted)]
-        for other, other_truth, moments in self.scored:
-            is_like = other_truth is truth and other[0] == prediction[0]
-            if is_like and np.array_equal(other, prediction):
+    def moments(self, prediction: Floats) -> Moments:
+        """Returns the means for a fitted prediction (N,), N > 0; equal ones are computed once."""
+        for scored, moments in self._scored:
+            if scored[0] == prediction[0] and np.array_equal(scored, prediction):
                 return moments
-        moments = Moments.of(prediction, truth)
-        self.scored.append((prediction, truth, moments))
+        moments = Moments.of(prediction, self.truth)
+        self._scored.append((prediction, moments))
         return moments
-
-    def _gathered(self, values: Floats, counted: Mask) -> Floats:
-        key = id(values), id(self.shared(counted))
-        if key not in self.gathered:
-            self.gathered[key] = values[counted]
-        return self.gathered[key]
 
 
 class Rule(ABC):
@@ -132,19 +237,21 @@ RULES: dict[str, "DepthRule"] = {}
 
 
 class DepthRule(Rule):
-    """A rule for depth maps; a subclass sets ``errors`` and implements :meth:`predicted`.
+    """A rule for depth maps; a subclass sets ``errors`` and overrides what differs.
 
     Attributes:
         errors: the scores by name, each from the means over the pixels of an image; a rule that
             reads the whole map sets ``scores`` and implements :meth:`values` instead.
         kinds: of predictions that the rule can score.
         min_depth: metres; pixels count if their depth is larger.
+        has_max_depth: whether pixels count only below the largest depth of the data.
         min_pixels: images with fewer pixels that count are left out.
     """
 
-    errors: ClassVar[Mapping[str, Callable[[Moments], float]]]
+    errors: ClassVar[Errors] = {}
     kinds: ClassVar[frozenset[DepthKind]] = frozenset({"metric"})
     min_depth: ClassVar[float] = 1e-3
+    has_max_depth: ClassVar[bool] = True
     min_pixels: ClassVar[int] = 1
 
     def __init_subclass__(cls) -> None:
@@ -154,15 +261,16 @@ class DepthRule(Rule):
 
     def counted(self, image: DepthImage) -> Mask:
         """Returns the pixels that count, bool (H, W): strictly between the limits by default."""
-        return image.valid & (image.depth > self.min_depth) & (image.depth < image.max_depth)
+        counted = image.valid & (image.depth > self.min_depth)
+        return counted & (image.depth < image.max_depth) if self.has_max_depth else counted
 
-    @abstractmethod
-    def predicted(self, image: DepthImage, counted: Mask) -> Floats:
-        """Returns the depth (N,) in metres that is scored on the pixels that count."""
+    def predicted(self, pixels: Pixels) -> Floats:
+        """Returns the depth (N,) in metres that is scored: the prediction by default."""
+        return pixels.prediction
 
-    def values(self, image: DepthImage, counted: Mask) -> Floats:
-        """Returns the scores (S,) of one image on the pixels that count."""
-        moments = image.moments(self.predicted(image, counted), counted)
+    def values(self, pixels: Pixels) -> Floats:
+        """Returns the scores (S,) of one image."""
+        moments = pixels.moments(self.predicted(pixels))
         return np.array([error(moments) for error in self.errors.values()])
 
     def weight(self, pixels: int) -> float:
@@ -175,10 +283,10 @@ class DepthRule(Rule):
         These are the number of its pixels that count, its weight and its weighted values: zeros of
         an image that is left out.
         """
-        counted = image.shared(self.counted(image))
-        pixels = int(np.count_nonzero(counted))
-        if pixels < self.min_pixels:
+        pixels = image.pixels(self.counted(image))
+        count = len(pixels.depth)
+        if count < self.min_pixels:
             return np.zeros(2 + len(self.scores))
-        weight = self.weight(pixels)
+        weight = self.weight(count)
         with np.errstate(all="ignore"):
-            return np.concatenate([[pixels, weight], weight * self.values(image, counted)])
+            return np.concatenate([[count, weight], weight * self.values(pixels)])

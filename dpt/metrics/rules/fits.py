@@ -1,9 +1,21 @@
 """Fits of a prediction to the ground truth, over vectors (N,) of pixels, float64."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from dpt.metrics.rules.moments import Floats, chunks
+Floats = NDArray[np.float64]
+
+CHUNK = 32768
+"""Pixels at a time, so that intermediate results stay in the processor's cache."""
+
+
+def chunks(*vectors: Floats) -> Iterator[tuple[Floats, ...]]:
+    """Yields consecutive parts of vectors of one length."""
+    for start in range(0, len(vectors[0]), CHUNK):
+        yield tuple(vector[start : start + CHUNK] for vector in vectors)
 
 
 def least_squares(x: Floats, y: Floats) -> tuple[float, float]:

@@ -6,10 +6,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from dpt.metrics.rules import fits
-from dpt.metrics.rules.base import DEPTH_KINDS, DepthImage, DepthRule
-from dpt.metrics.rules.errors import COMMON, Errors
-from dpt.metrics.rules.moments import Floats, Mask, Moments, Truth
+from dpt.metrics.rules.base import COMMON, DEPTH_KINDS, DepthRule, Errors, Moments, Pixels, Truth
+from dpt.metrics.rules.fits import Floats, least_squares, lower_median
 
 LARGEST = 300.0
 """Metres; predictions that are not between 0 and this become 0."""
@@ -31,6 +29,7 @@ class Metric3D(DepthRule):
     )
     original = "YvanYin/Metric3D mono/utils/avg_meter.py, do_test.py"
     min_depth = 1e-8
+    has_max_depth = False
     errors: ClassVar[Errors] = {
         **COMMON,  # δ stand last
         "silog": lambda m: m.silog() / math.log(10),
@@ -38,25 +37,18 @@ class Metric3D(DepthRule):
     }
     factors: ClassVar[Mapping[str, float]] = {"silog": 100 * math.log(10)}
 
-    def counted(self, image: DepthImage) -> Mask:
-        return image.valid & (image.depth > self.min_depth)
-
-    def predicted(self, image: DepthImage, counted: Mask) -> Floats:
-        return self.aligned(image, counted)[counted]
-
-    def aligned(self, image: DepthImage, counted: Mask) -> Floats:
+    def aligned(self, pixels: Pixels) -> Floats:
         """Returns the whole map (H, W) after the fit of this column."""
-        prediction = image.prediction
+        prediction = pixels.image.prediction
         return (prediction > 0) * (prediction < LARGEST) * prediction
 
-    def values(self, image: DepthImage, counted: Mask) -> Floats:
-        aligned = self.aligned(image, counted)
-        moments = Moments.of(
-            aligned[counted] + EPSILON, Truth.of(image.depth_at(counted) + EPSILON)
-        )
+    def values(self, pixels: Pixels) -> Floats:
+        aligned = self.aligned(pixels)
+        truth = Truth.of(pixels.depth + EPSILON)
+        moments = Moments.of(aligned[pixels.mask] + EPSILON, truth)
         values = np.array([error(moments) for error in self.errors.values()])
-        outside = aligned[~counted]
-        values[-3:] += np.count_nonzero(outside < 1.25 * EPSILON) / np.count_nonzero(counted)
+        outside = aligned[~pixels.mask]
+        values[-3:] += np.count_nonzero(outside < 1.25 * EPSILON) / len(pixels.depth)
         return values
 
 
@@ -68,10 +60,10 @@ class Metric3DMedian(Metric3D):
     fitted = "median"
     kinds = DEPTH_KINDS
 
-    def aligned(self, image: DepthImage, counted: Mask) -> Floats:
-        prediction = super().aligned(image, counted)
-        median = fits.lower_median(prediction[counted])
-        return prediction * image.median(image.depth_at(counted)) / median
+    def aligned(self, pixels: Pixels) -> Floats:
+        prediction = super().aligned(pixels)
+        median = lower_median(prediction[pixels.mask])
+        return prediction * pixels.median_depth / median
 
 
 class Metric3DGlobal(Metric3D):
@@ -82,12 +74,12 @@ class Metric3DGlobal(Metric3D):
     fitted = "scale, shift"
     kinds = DEPTH_KINDS
 
-    def aligned(self, image: DepthImage, counted: Mask) -> Floats:
-        prediction = super().aligned(image, counted)
-        values, depth = prediction[counted], image.depth_at(counted)
-        if len(depth) <= 10:
+    def aligned(self, pixels: Pixels) -> Floats:
+        prediction = super().aligned(pixels)
+        values = prediction[pixels.mask]
+        if len(values) <= 10:
             return prediction
-        scale, shift = fits.least_squares(values, depth)
+        scale, shift = least_squares(values, pixels.depth)
         if scale >= 0:
             return prediction * scale + shift
-        return prediction * image.median(depth) / (fits.lower_median(values) + 1e-8)
+        return prediction * pixels.median_depth / (lower_median(values) + 1e-8)

@@ -6,10 +6,16 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpt.metrics.rules import fits
-from dpt.metrics.rules.base import ALL_KINDS, DEPTH_KINDS, DepthImage, DepthRule
-from dpt.metrics.rules.errors import DELTAS, Errors
-from dpt.metrics.rules.moments import Floats, Mask
+from dpt.metrics.rules.base import (
+    ALL_KINDS,
+    DELTAS,
+    DEPTH_KINDS,
+    DepthRule,
+    Errors,
+    Mask,
+    Pixels,
+)
+from dpt.metrics.rules.fits import Floats, in_depth, line_l1, scale_l1
 
 SIDE = 64
 """Fits read one pixel of each cell of a grid of 64 x 64."""
@@ -58,13 +64,8 @@ class MogeMetric(DepthRule):
     summary = "Fits nothing, clamps nothing, and has no largest depth."
     original = "microsoft/MoGe moge/test/metrics.py, moge/utils/alignment.py"
     min_depth = 0.0
+    has_max_depth = False
     errors: ClassVar[Errors] = {"abs_rel": lambda m: m.moge_rel, "delta1": DELTAS["delta1"]}
-
-    def counted(self, image: DepthImage) -> Mask:
-        return image.valid & (image.depth > 0)
-
-    def predicted(self, image: DepthImage, counted: Mask) -> Floats:
-        return image.prediction_at(counted)
 
 
 class MogeScale(MogeMetric):
@@ -75,14 +76,16 @@ class MogeScale(MogeMetric):
     fitted = "scale (L1)"
     kinds = DEPTH_KINDS
 
-    def predicted(self, image: DepthImage, counted: Mask) -> Floats:
-        cells = nearest_in_cells(counted)
-        prediction, depth = image.prediction.flat[cells], image.depth.flat[cells]
-        return self.fitted_values(image.prediction_at(counted), prediction, depth)
+    def predicted(self, pixels: Pixels) -> Floats:
+        cells = nearest_in_cells(pixels.mask)
+        maps = pixels.image
+        return self.fitted_values(
+            pixels.prediction, maps.prediction.flat[cells], maps.depth.flat[cells]
+        )
 
     def fitted_values(self, values: Floats, prediction: Floats, depth: Floats) -> Floats:
         """Returns ``values`` after the fit of ``prediction`` (N,) to ``depth`` (N,)."""
-        return values * fits.scale_l1(prediction, depth, 1 / depth)
+        return values * scale_l1(prediction, depth, 1 / depth)
 
 
 class MogeAffine(MogeScale):
@@ -97,7 +100,7 @@ class MogeAffine(MogeScale):
     fitted = "scale, shift (L1)"
 
     def fitted_values(self, values: Floats, prediction: Floats, depth: Floats) -> Floats:
-        scale, shift = fits.line_l1(prediction, depth, 1 / depth)
+        scale, shift = line_l1(prediction, depth, 1 / depth)
         return values * scale + shift
 
 
@@ -109,8 +112,8 @@ class MogeDisparity(MogeMetric):
     fitted = "scale, shift of 1/d"
     kinds = ALL_KINDS
 
-    def predicted(self, image: DepthImage, counted: Mask) -> Floats:
-        depth = image.depth_at(counted)
-        disparity = fits.in_depth(image.disparity[counted], 1 / depth)
+    def predicted(self, pixels: Pixels) -> Floats:
+        depth = pixels.depth
+        disparity = in_depth(pixels.disparity, 1 / depth)
         floor = 1 / float(depth.max())
         return 1 / np.maximum(disparity, floor)

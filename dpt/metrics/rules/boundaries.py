@@ -6,13 +6,12 @@ threshold, so that both rules ignore a scale. Steps from or to a pixel that does
 
 import math
 from collections.abc import Iterator
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from dpt.metrics.rules.base import DEPTH_KINDS, DepthImage, DepthRule
-from dpt.metrics.rules.errors import Errors
-from dpt.metrics.rules.moments import Floats, Mask
+from dpt.metrics.rules.base import DEPTH_KINDS, DepthRule, Pixels
+from dpt.metrics.rules.fits import Floats
 
 RADIUS = 3
 """The largest radius of MoGe, in pixels."""
@@ -81,10 +80,10 @@ def f1_of(precision: Floats, recall: Floats) -> Floats:
     return 2 * precision * recall / np.where(total == 0, 1.0, total)
 
 
-def measured(image: DepthImage, counted: Mask) -> Floats:
+def measured(pixels: Pixels) -> Floats:
     """Returns prediction and depth (2, H, W) that are NaN where pixels do not count."""
-    maps: Floats = np.where(counted, np.stack([image.prediction, image.depth]), np.nan)
-    return maps
+    maps = np.stack([pixels.image.prediction, pixels.image.depth])
+    return np.where(pixels.mask, maps, np.nan)
 
 
 class DepthProBoundary(DepthRule):
@@ -100,18 +99,13 @@ class DepthProBoundary(DepthRule):
     )
     original = "apple/ml-depth-pro src/depth_pro/eval/boundary_metrics.py: SI_boundary_F1"
     kinds = DEPTH_KINDS
-    errors: ClassVar[Errors] = {}
+    min_depth = 0.0
+    has_max_depth = False
     scores = ("boundary_f1", "boundary_precision", "boundary_recall")
 
-    def counted(self, image: DepthImage) -> Mask:
-        return image.valid & (image.depth > 0)
-
-    def predicted(self, image: DepthImage, counted: Mask) -> Floats:
-        return image.prediction_at(counted)
-
-    def values(self, image: DepthImage, counted: Mask) -> Floats:
+    def values(self, pixels: Pixels) -> Floats:
         thresholds = np.linspace(1.05, 1.25, 10)
-        maps = Maps(1 / measured(image, counted).clip(min=LEAST), thresholds)
+        maps = Maps(1 / measured(pixels).clip(min=LEAST), thresholds)
         precision, recall = np.zeros(10), np.zeros(10)
         for offset in ((1, 0), (-1, 0), (0, 1), (0, -1)):
             edges = maps.edges(offset)
@@ -133,13 +127,13 @@ class MogeBoundary(DepthProBoundary):
     original = "microsoft/MoGe moge/test/metrics.py: boundary_f1"
     scores = ("boundary_f1_radius1", "boundary_f1_radius2", "boundary_f1_radius3")
 
-    def values(self, image: DepthImage, counted: Mask) -> Floats:
+    def values(self, pixels: Pixels) -> Floats:
         thresholds = np.linspace(0.05, 0.25, 10)
-        maps = Maps(measured(image, counted), 1 + thresholds)
+        maps = Maps(measured(pixels), 1 + thresholds)
         total = np.zeros((3, RADIUS, 10))
         for offset in neighbours(RADIUS):
             margin = math.ceil(math.hypot(*offset))  # the smallest radius with this neighbour
-            if min(counted.shape) > 2 * margin:
+            if min(pixels.mask.shape) > 2 * margin:
                 total[:, margin - 1 :] += maps.edges(offset, margin, RADIUS + 1 - margin)
         both, predicted, true = total
         f1 = f1_of(both / predicted.clip(min=1), both / true.clip(min=1))

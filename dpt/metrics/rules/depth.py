@@ -1,0 +1,354 @@
+"""Rules for the depth of single pixels, most of them of one paper each.
+
+Those of Metric3D and MoGe are in files of their own.
+"""
+
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpt.metrics.rules.base import (
+    ALL_KINDS,
+    COMMON,
+    DELTAS,
+    DEPTH_KINDS,
+    EIGEN,
+    DepthImage,
+    DepthRule,
+    Errors,
+    Mask,
+    Pixels,
+)
+from dpt.metrics.rules.fits import Floats, in_depth, lower_median
+
+
+class Bts(DepthRule):
+    """The rule of ``compute_errors`` and the clamps before it."""
+
+    name = "bts"
+    summary = "Clamps metres to the range of the data and fits nothing."
+    original = "cleinc/bts pytorch/bts_test.py: compute_errors"
+    errors: ClassVar[Errors] = EIGEN
+
+    def predicted(self, pixels: Pixels) -> Floats:
+        low, high = self.min_depth, pixels.image.max_depth
+        metres = np.nan_to_num(pixels.prediction, nan=low, posinf=high, neginf=low)
+        return metres.clip(low, high)
+
+
+class KittiOfficial(DepthRule):
+    """The rule of ``depthError``, after ``interpolateBackground``; errors of 1/depth are per km."""
+
+    name = "kitti_official"
+    summary = (
+        "Fills the holes of the prediction from their row and has no largest depth; sq_rel is "
+        "divided by the squared depth."
+    )
+    original = "KITTI depth devkit cpp/evaluate_depth.cpp: depthError"
+    min_depth = 0.0
+    has_max_depth = False
+    errors: ClassVar[Errors] = {
+        "silog": lambda m: 100 * m.silog(),
+        "sq_rel_percent": lambda m: 100 * m.sq_rel_squared,
+        "abs_rel_percent": lambda m: 100 * m.abs_rel,
+        "irmse_per_km": lambda m: 1000 * math.sqrt(m.inverse_square),
+        "imae_per_km": lambda m: 1000 * m.inverse,
+        "mae": lambda m: m.absolute,
+        "rmse": lambda m: math.sqrt(m.square),
+        "log_mae": lambda m: m.log_absolute,
+        "rmse_log": lambda m: math.sqrt(m.log_square),
+    }
+
+    def predicted(self, pixels: Pixels) -> Floats:
+        return filled(pixels.image.prediction)[pixels.mask]
+
+
+def filled(depth: Floats) -> Floats:
+    """Returns depth (H, W) whose holes, values not above 0, are filled from their row.
+
+    A hole gets the smaller of its two neighbours in the row, or the only one. Rows of holes get the
+    first row with a value below them, or the last one above them; between two rows with values they
+    are -1, as in the original.
+    """
+    is_known = depth > 0
+    if is_known.all() or not is_known.any():
+        return np.where(is_known, depth, -1.0)
+    last = depth.shape[1] - 1
+    columns = np.broadcast_to(np.arange(last + 1), depth.shape)
+    before = np.maximum.accumulate(np.where(is_known, columns, -1), axis=1)
+    after = np.where(is_known, columns, last + 1)[:, ::-1]
+    after = np.minimum.accumulate(after, axis=1)[:, ::-1]
+    left = np.take_along_axis(depth, before.clip(min=0), 1)
+    right = np.take_along_axis(depth, after.clip(max=last), 1)
+    left, right = np.where(before < 0, np.inf, left), np.where(after > last, np.inf, right)
+    result: Floats = np.where(is_known, depth, np.minimum(left, right))
+    rows = np.flatnonzero(is_known.any(1))
+    result[~is_known.any(1)] = -1.0
+    extended: Floats = result[np.arange(len(depth)).clip(rows[0], rows[-1])]
+    return extended
+
+
+class DepthAnythingMetric(DepthRule):
+    """The rule of ``eval_depth`` and of the loop in ``train.py`` around it."""
+
+    name = "depth_anything_metric"
+    summary = (
+        "Clamps nothing, leaves out images with fewer than 10 pixels, and halves the second term "
+        "of silog."
+    )
+    original = "DepthAnything/Depth-Anything-V2 metric_depth/util/metric.py: eval_depth"
+    min_pixels = 10
+    errors: ClassVar[Errors] = {**EIGEN, "silog": lambda m: m.silog(weight=0.5)}
+    factors: ClassVar[Mapping[str, float]] = {"silog": 100.0}
+
+    def counted(self, image: DepthImage) -> Mask:
+        depth = image.depth
+        return image.valid & (depth >= self.min_depth) & (depth <= image.max_depth)
+
+
+_TAU: Errors = {"tau": lambda m: m.within3}
+
+
+class UniDepth(DepthRule):
+    """The rule of ``eval_depth``, without its ``d_auc`` and ``medianlog``."""
+
+    name = "unidepth"
+    summary = "Clamps nothing; silog is the unbiased standard deviation, tau a bound of 3 %."
+    original = "lpiccinelli-eth/UniDepth unidepth/utils/evaluation_depth.py: eval_depth"
+    errors: ClassVar[Errors] = {**EIGEN, "silog": lambda m: 100 * m.silog_unbiased(), **_TAU}
+
+    def counted(self, image: DepthImage) -> Mask:
+        return image.valid & (image.depth > 0) & (image.depth <= image.max_depth)
+
+
+class UniDepthSsi(UniDepth):
+    """The scores that end in ``_ssi``."""
+
+    name = "unidepth_ssi"
+    summary = "As unidepth, after a fit of scale and shift in depth."
+    fitted = "scale, shift"
+    kinds = DEPTH_KINDS
+    errors: ClassVar[Errors] = {"abs_rel": COMMON["abs_rel"], "delta1": DELTAS["delta1"], **_TAU}
+
+    def predicted(self, pixels: Pixels) -> Floats:
+        return in_depth(pixels.prediction, pixels.depth)
+
+
+class UniDepthSi(UniDepthSsi):
+    """The scores that end in ``_si``."""
+
+    name = "unidepth_si"
+    summary = "As unidepth, after a fit of the median."
+    fitted = "median"
+
+    def predicted(self, pixels: Pixels) -> Floats:
+        return pixels.prediction * (pixels.median_depth / pixels.median_prediction)
+
+
+class DinoV3(DepthRule):
+    """The rule of ``dinov3/eval/depth`` with ``config-nyu.yaml``."""
+
+    name = "dinov3"
+    summary = "Scores inside Eigen's crop of NYU, scaled to the size of the map, and clamps metres."
+    original = "facebookresearch/dinov3 dinov3/eval/depth: metrics.py, eval.py"
+    errors: ClassVar[Errors] = {
+        **EIGEN,
+        "silog": lambda m: 0.0 if math.isnan(m.log) else 100 * m.silog(),  # as the original
+        "mae": lambda m: m.absolute,
+    }
+
+    def counted(self, image: DepthImage) -> Mask:
+        (height, width), is_inside = image.valid.shape, np.zeros_like(image.valid)
+        rows = slice(int(45 / 480 * height), int(471 / 480 * height))
+        is_inside[rows, int(41 / 640 * width) : int(601 / 640 * width)] = True
+        return super().counted(image) & is_inside
+
+    def predicted(self, pixels: Pixels) -> Floats:
+        return pixels.prediction.clip(self.min_depth, pixels.image.max_depth)
+
+
+class DinoV3Aligned(DinoV3):
+    """The same with ``align_least_squares``, as ``config-nyu-synthmix-dpt-inference.yaml``."""
+
+    name = "dinov3_aligned"
+    summary = "As dinov3, after a fit of scale and shift in depth."
+    fitted = "scale, shift"
+    kinds = DEPTH_KINDS
+
+    def predicted(self, pixels: Pixels) -> Floats:
+        prediction = in_depth(pixels.prediction, pixels.depth)
+        return prediction.clip(self.min_depth, pixels.image.max_depth)
+
+
+class Ultralytics(DepthRule):
+    """The rule of ``DepthMetrics`` with ``align="median"``, its default."""
+
+    name = "ultralytics"
+    summary = (
+        "Multiplies each prediction by the quotient of the medians, and leaves out images with "
+        "fewer than 10 pixels."
+    )
+    original = "ultralytics 8.4.190 utils/metrics.py:1908: DepthMetrics"
+    fitted = "median"
+    kinds = DEPTH_KINDS
+    min_pixels = 10
+    errors: ClassVar[Errors] = {
+        **DELTAS,
+        **{name: COMMON[name] for name in ("abs_rel", "rmse", "silog")},
+    }
+
+    def predicted(self, pixels: Pixels) -> Floats:
+        low, high = self.min_depth, min(pixels.image.max_depth, np.finfo(float).max)
+        values = pixels.prediction
+        finite = np.isfinite(values)
+        if finite.all():
+            values = values * (pixels.median_depth / max(pixels.median_prediction, low))
+        elif finite.any():
+            median = max(lower_median(values[finite]), low)
+            values = values * (lower_median(pixels.depth[finite]) / median)
+        return np.nan_to_num(values, nan=high, posinf=high, neginf=low).clip(low, high)
+
+
+class Marigold(DepthRule):
+    """The rule of ``script/depth/eval.py`` with ``--alignment least_square``."""
+
+    name = "marigold"
+    summary = "Fits scale and shift in depth, then clamps to the range of the data."
+    original = "prs-eth/Marigold src/util/metric.py, src/util/alignment.py"
+    fitted = "scale, shift"
+    kinds = DEPTH_KINDS
+    errors: ClassVar[Errors] = {**EIGEN, "i_rmse": lambda m: math.sqrt(m.inverse_square)}
+
+    def predicted(self, pixels: Pixels) -> Floats:
+        prediction = in_depth(pixels.prediction, pixels.depth)
+        return prediction.clip(self.min_depth, pixels.image.max_depth)
+
+
+class DepthEstimation(DepthRule):
+    """The rule of its ``evaluate`` for models of relative depth: ``Evaluator``."""
+
+    name = "depth_estimation"
+    summary = "Fits scale and shift in depth, and pools the pixels of all images."
+    original = "depth-estimation 0.1.3 evaluation/metrics.py: Evaluator"
+    fitted = "scale, shift"
+    kinds = DEPTH_KINDS
+    errors: ClassVar[Errors] = {  # the roots are taken of the means over all images
+        "rmse": lambda m: m.square,
+        "rmse_log": lambda m: m.log_square,
+        "abs_rel": lambda m: m.abs_rel,
+        "sq_rel": lambda m: m.sq_rel,
+        **DELTAS,
+    }
+
+    def predicted(self, pixels: Pixels) -> Floats:
+        prediction = pixels.prediction
+        if len(prediction) > 1:
+            prediction = in_depth(prediction, pixels.depth)
+        return prediction.clip(min=1e-6)
+
+    def weight(self, pixels: int) -> float:
+        return float(pixels)
+
+    def finish(self, total: Floats) -> Floats:
+        means = super().finish(total)
+        return np.append(np.sqrt(means[:2]), means[2:])
+
+
+class Midas(DepthRule):
+    """The rule of ``BadPixelMetric``; predictions of depth are inverted first."""
+
+    name = "midas"
+    summary = (
+        "Fits scale and shift in inverse depth, caps depth, and reports percent of bad pixels."
+    )
+    original = "gist ranftlr/a1c7a24e: BadPixelMetric"
+    fitted = "scale, shift of 1/d"
+    kinds = ALL_KINDS
+    min_depth = 0.0
+    errors: ClassVar[Errors] = {"bad_pixels": lambda m: 100 * (1 - m.at_most)}
+
+    def predicted(self, pixels: Pixels) -> Floats:
+        disparity = pixels.disparity
+        if np.isfinite(disparity).all():
+            disparity = in_depth(disparity, 1 / pixels.depth)
+        else:  # as the original, whose equations have no solution then
+            disparity = disparity * 0.0
+        return 1 / np.maximum(disparity, 1 / pixels.image.max_depth)
+
+
+class DepthAnythingRelative(Midas):
+    """The zero-shot table of Depth Anything V1 and V2: MiDaS's fit, other numbers.
+
+    The authors publish no script for it (Yang et al. 2024, table 2: AbsRel and δ1).
+    """
+
+    name = "depth_anything_relative"
+    summary = "Fits and caps as MiDaS, and reports abs_rel and the fraction of good pixels."
+    original = "none published: fit of MiDaS's gist, formulas of metric_depth/util/metric.py"
+    errors: ClassVar[Errors] = {"abs_rel": COMMON["abs_rel"], **DELTAS}
+
+
+PAIRS = 50_000
+"""Pairs that are drawn in each image."""
+TIE = 1.03
+"""Pairs whose depths have at most this quotient have no order."""
+
+
+@lru_cache(maxsize=1)
+def _draws() -> NDArray[np.uint64]:
+    """Returns integers (PAIRS, 2) below 2³², of splitmix64 (Steele et al. 2014) with the seed 0."""
+    z = np.arange(1, 2 * PAIRS + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return ((z ^ (z >> np.uint64(31))) >> np.uint64(32)).reshape(PAIRS, 2)
+
+
+def ordered_pairs(depth: Floats) -> NDArray[np.int64]:
+    """Returns indices (P, 2) into depths (N,) of pairs that have an order, P <= 50,000.
+
+    The indices are floor(draw · N / 2³²), the draws being the same for every image.
+    """
+    pairs = (_draws() * np.uint64(len(depth)) >> np.uint64(32)).astype(np.int64)
+    first, second = depth[pairs[:, 0]], depth[pairs[:, 1]]
+    return pairs[np.maximum(first, second) > TIE * np.minimum(first, second)]
+
+
+class Whdr(DepthRule):
+    """The fraction of wrong pairs, over the pairs of all images.
+
+    The pixels that count are numbered by rows. The original has one pair of an image, from people,
+    and stops at a tie of the prediction.
+    """
+
+    name = "whdr"
+    summary = (
+        "Draws 50,000 pairs of pixels of each image by one seed, leaves out those whose depths "
+        "differ by at most 3 %, and reports the fraction that the prediction does not put in order."
+    )
+    original = "yifjiang/relative-depth-using-pytorch validation_crit/validate_crit_DIW.py"
+    kinds = ALL_KINDS
+    min_depth = 0.0
+    has_max_depth = False
+    scores = ("whdr",)
+
+    def predicted(self, pixels: Pixels) -> Floats:
+        values = pixels.prediction
+        return -values if pixels.image.kind == "relative" else values
+
+    def sums(self, image: DepthImage) -> Floats:
+        """Returns the numbers of pixels that count, of ordered pairs and of wrong ones."""
+        pixels = image.pixels(self.counted(image))
+        depth, values = pixels.depth, self.predicted(pixels)
+        if not len(depth):
+            return np.zeros(3)
+        first, second = ordered_pairs(depth).T
+        is_right = np.where(
+            depth[first] > depth[second],
+            values[first] > values[second],
+            values[first] < values[second],
+        )
+        return np.array([len(depth), len(first), np.count_nonzero(~is_right)], dtype=np.float64)
