@@ -27,7 +27,7 @@ from dpt.data.annotations.base import AnnotatedImage, AnnotationFormat
 from dpt.data.base import Dataset, require_same_classes
 from dpt.data.layouts import detect
 from dpt.files import DataError, files_below, plain_name
-from dpt.types.samples import ObjectMask, Sample
+from dpt.types.samples import Sample
 
 PICTURES = made.scene_pictures()
 KINDS = {
@@ -314,7 +314,7 @@ def require_labels(
         if case.has_objects:
             assert same_objects(sample["objects"], picture)
         if case.has_objects and not case.has_maps_of_objects:
-            masks = {packed(coco.decode(mask_code(mask, picture))) for mask in sample["masks"]}
+            masks = {packed(coco.decode(mask.mask)) for mask in sample["masks"]}
             assert masks == {packed(thing.mask) for thing in picture.things}
 
 
@@ -380,10 +380,6 @@ def test_fit_finds_the_depth_of_the_kitchen(shared_data, tmp_path):
     for picture in pictures:
         picture.millimetres[picture.millimetres == 65535] = 0
     require_depth(tmp_path / "a", written)
-
-
-def mask_code(mask: ObjectMask, picture: made.Picture) -> dict[str, object]:
-    return {"size": [*picture.size], "counts": mask.counts}
 
 
 def same_objects(objects: np.ndarray, picture: made.Picture) -> bool:

@@ -1,7 +1,6 @@
 """Average precision of instance masks, as COCO defines it (Lin et al. 2014)."""
 
 from collections.abc import Sequence
-from typing import TypedDict
 
 import numpy as np
 import torch
@@ -11,7 +10,7 @@ from torchmetrics.utilities import dim_zero_cat
 
 from dpt.metrics.base import Rescore, SumMetric
 from dpt.segments import Segments
-from dpt.types.samples import ObjectMask
+from dpt.types.samples import ObjectMask, Rle
 
 THRESHOLDS = np.linspace(0.5, 0.95, 10)
 RECALLS = np.linspace(0, 1, 101)
@@ -22,13 +21,6 @@ MAX_PREDICTIONS = 100
 _LIMITS = np.minimum(np.tile(THRESHOLDS, len(AREAS)), 1 - 1e-10)
 """The threshold of each pair of a range of area and a threshold."""
 _BITS = 1 << np.arange(len(_LIMITS))
-
-
-class RunLengths(TypedDict):
-    """A mask as pycocotools encodes it."""
-
-    size: list[int]
-    counts: bytes
 
 
 InstanceState = tuple[np.ndarray, np.ndarray]
@@ -85,11 +77,10 @@ class InstanceMetrics(SumMetric):
         class_ids = classes[order].cpu().numpy()
         score_bits = scores[order].double().cpu().numpy().view(np.int64)
         encoded = encode_masks(masks[order])
-        size = [*masks.shape[1:]]
         for class_id in np.unique(class_ids):
             positions = np.flatnonzero(class_ids == class_id)[:MAX_PREDICTIONS]
             objects = [true for true in ground_truth if true.class_id == class_id]
-            hits, counted = _match([encoded[k] for k in positions], objects, size)
+            hits, counted = _match([encoded[k] for k in positions], objects)
             columns = (score_bits[positions], hits @ _BITS, counted @ _BITS)
             labels = np.full((2, len(positions)), [[index], [class_id]])
             self.rows.append(torch.from_numpy(np.stack([*labels, *columns], axis=1)).to(device))
@@ -157,10 +148,10 @@ class InstanceMetrics(SumMetric):
         }
 
 
-def encode_masks(masks: Tensor) -> list[RunLengths]:
+def encode_masks(masks: Tensor) -> list[Rle]:
     """Returns bool (N, H, W) as run lengths of pycocotools."""
     pixels = masks.permute(1, 2, 0).to("cpu", torch.uint8).numpy()
-    encoded: list[RunLengths] = coco.encode(np.asfortranarray(pixels))
+    encoded: list[Rle] = coco.encode(np.asfortranarray(pixels))
     return encoded
 
 
@@ -172,7 +163,7 @@ def objects_of(ground_truth: Segments) -> list[ObjectMask]:
     classes = torch.cat([ground_truth.classes, crowd_classes]).tolist()
     is_crowd = [False] * len(ground_truth.classes) + [True] * len(crowd_classes)
     return [
-        ObjectMask(class_id, code["counts"].decode(), crowd, float(coco.area(code)))
+        ObjectMask(class_id, code, crowd, float(coco.area(code)))
         for class_id, code, crowd in zip(classes, encoded, is_crowd, strict=True)
     ]
 
@@ -185,7 +176,7 @@ def _in_ranges(areas: Sequence[float] | np.ndarray) -> np.ndarray:
 
 
 def _match(
-    predictions: Sequence[RunLengths], ground_truth: Sequence[ObjectMask], size: list[int]
+    predictions: Sequence[Rle], ground_truth: Sequence[ObjectMask]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns whether each prediction is a true positive, and whether it counts.
 
@@ -200,8 +191,7 @@ def _match(
     is_outside = ~_in_ranges(coco.area(predictions)).repeat(len(THRESHOLDS), axis=0).T
     iou = np.full((len(predictions), len(is_crowd)), -1.0)
     if objects:
-        masks = [{"size": size, "counts": o.counts.encode()} for o in objects]
-        iou[:, 1:] = coco.iou(predictions, masks, is_crowd[1:].astype(np.uint8))
+        iou[:, 1:] = coco.iou(predictions, [o.mask for o in objects], is_crowd[1:].astype(np.uint8))
     is_free = np.ones(is_ignored.shape, bool)
     hits, counted = np.zeros((2, len(predictions), len(_LIMITS)), bool)
     for k, row in enumerate(iou):

@@ -3,10 +3,11 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, Literal, NamedTuple, TypedDict, TypeVar
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from torch import Tensor
+from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
 from dpt.files import DataError
 from dpt.types.outputs import EmbeddingOutput
@@ -21,13 +22,21 @@ Palette = Sequence[tuple[int, int, int]]
 Target = Literal["depth", "normals", "labels", "objects", "class_id", "value", "caption", "K"]
 
 
+class Rle(TypedDict):
+    """A mask as pycocotools stores it: its [H, W], and its run lengths, compressed."""
+
+    size: list[int]
+    counts: bytes
+
+
 class ObjectMask(NamedTuple):
-    """An object of the ground truth with its mask, which may overlap other masks."""
+    """An object of an image: the one form from the files of label tools to metrics and writers."""
 
     class_id: int
-    counts: str  # run lengths of the mask at the labels' size, compressed as COCO does
-    is_crowd: bool
+    mask: Rle  # at the labels' size; it may overlap other masks
+    is_crowd: bool  # several objects of a class, not told apart
     area: float  # by which COCO calls it small, medium or large
+    score: float | None = None  # of a prediction
 
 
 ArrayT = TypeVar("ArrayT")

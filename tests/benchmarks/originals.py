@@ -136,7 +136,7 @@ def add_objects(metric: InstanceMetrics, image: Objects, index: int) -> None:
     """Updates the metric with an image."""
     columns = image.true_classes.tolist(), image.is_crowd.tolist(), image.areas.tolist()
     ground_truth = [
-        ObjectMask(c, code["counts"].decode(), is_crowd, area)
+        ObjectMask(c, code, is_crowd, area)
         for code, c, is_crowd, area in zip(encode_masks(image.true_masks), *columns, strict=True)
     ]
     classes, scores = torch.from_numpy(image.classes), torch.from_numpy(image.scores)

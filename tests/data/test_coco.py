@@ -389,8 +389,7 @@ def test_objects_that_overlap_are_scored_whole(tmp_path):
     objective = InstanceObjective(num_classes=2, things=(True, True), class_names=("cup", "box"))
     for sample in data:
         assert [m.is_crowd for m in sample["masks"]] == [False] * 3 + [True] * 2
-        shape = sample["labels"].shape
-        codes = [{"size": [*shape], "counts": m.counts.encode()} for m in sample["masks"]]
+        codes = [m.mask for m in sample["masks"]]
         masks = torch.from_numpy(coco.decode(codes)).permute(2, 0, 1)[None] * 40.0 - 20
         classes = torch.tensor([[m.class_id for m in sample["masks"]]])
         logits = 20.0 * torch.nn.functional.one_hot(classes, 3)

@@ -22,7 +22,7 @@ def box(top, left, height, width):
 
 def true(mask, class_id=0, *, crowd=False, area=None):
     (code,) = encode_masks(mask[None])
-    return ObjectMask(class_id, code["counts"].decode(), crowd, area or float(mask.sum()))
+    return ObjectMask(class_id, code, crowd, area or float(mask.sum()))
 
 
 def scored(predicted, objects, names=("a",)):

@@ -18,9 +18,10 @@ from urllib.parse import unquote
 
 import numpy as np
 
-from dpt.data.formats.rle import Rle, areas_of, encode_mask, pixels_of, subtract_mask
+from dpt.data.formats.rle import areas_of, encode_mask, pixels_of, subtract_mask
 from dpt.data.splits import split_word
 from dpt.files import DataError, path_below, plain_name
+from dpt.types.samples import Rle
 
 Front = Literal["smaller", "later"]
 """Which of two objects that overlap is in front: the smaller one, or the later one in the file."""

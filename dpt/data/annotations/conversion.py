@@ -15,7 +15,7 @@ from dpt.data.annotations.maps import objects_of
 from dpt.data.annotations.writers import Entry, Writer
 from dpt.data.base import Dataset
 from dpt.data.formats.pictures import exif_orientation, read_size
-from dpt.data.formats.rle import Rle, encode_pixels
+from dpt.data.formats.rle import encode_pixels
 from dpt.data.resize import resize_map
 from dpt.files import DataError, few, plural, read_bytes
 from dpt.types.samples import IGNORE_INDEX, Sample
@@ -56,9 +56,8 @@ def _at_size_of_image(sample: Sample) -> Sample:
         growth = size[0] * size[1] / (stored[0] * stored[1])
         out["masks"] = []
         for item in sample["masks"]:
-            mask = coco.decode(Rle(size=[*stored], counts=item.counts.encode()))
-            counts = encode_pixels(resize_map(mask, size) > 0)["counts"].decode()
-            out["masks"].append(item._replace(counts=counts, area=item.area * growth))
+            mask = encode_pixels(resize_map(coco.decode(item.mask), size) > 0)
+            out["masks"].append(item._replace(mask=mask, area=item.area * growth))
     return out
 
 

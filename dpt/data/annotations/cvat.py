@@ -23,9 +23,10 @@ from dpt.data.annotations.reading import (
     with_suffixes,
 )
 from dpt.data.annotations.shapes import ellipse, placed
-from dpt.data.formats.rle import Rle, encode_pixels
+from dpt.data.formats.rle import encode_pixels
 from dpt.data.splits import SPLITS
 from dpt.files import COPY_AGAIN, DataError, read_text
+from dpt.types.samples import Rle
 
 _MAX_XML = 256 << 20
 

@@ -28,7 +28,8 @@ from dpt.data.annotations.reading import (
 )
 from dpt.data.annotations.shapes import Bitmap, RelativePolygon, ellipse
 from dpt.data.formats.io import IMAGE_SUFFIXES
-from dpt.data.formats.rle import Rle, encode_pixels
+from dpt.data.formats.rle import encode_pixels
+from dpt.types.samples import Rle
 
 _KINDS = ("polygon", "brush", "bitmask", "ellipse", BOX, "keypoint", "vector")
 

@@ -10,7 +10,6 @@ from scipy.ndimage import find_objects
 
 from dpt.data.annotations.base import AnnotatedClass, AnnotatedImage, Annotation, Mask
 from dpt.data.annotations.tracing import trace
-from dpt.data.formats.rle import Rle
 from dpt.types.samples import IGNORE_INDEX, ObjectMask, Sample
 
 _CODES = 2**16
@@ -65,7 +64,7 @@ def _whole_objects(
     masks: Sequence[ObjectMask], size: tuple[int, ...], classes: Sequence[AnnotatedClass]
 ) -> list[Annotation]:
     """Returns the objects that have a pixel, in their order; the larger first if some overlap."""
-    codes = [Rle(size=[*size], counts=mask.counts.encode()) for mask in masks]
+    codes = [mask.mask for mask in masks]
     areas = [int(coco.area(code)) for code in codes]
     order = [k for k, area in enumerate(areas) if area]
     if order and sum(areas) > coco.area(coco.merge(codes)):

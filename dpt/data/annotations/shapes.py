@@ -12,8 +12,9 @@ import numpy as np
 from dpt.data.annotations.base import Polygons, Shape
 from dpt.data.formats.io import read_objects
 from dpt.data.formats.pictures import Picture, decode_picture, one_page
-from dpt.data.formats.rle import Rle, encode_pixels, merge_masks, subtract_mask
+from dpt.data.formats.rle import encode_pixels, merge_masks, subtract_mask
 from dpt.files import MAX_PIXELS, DataError, reason
+from dpt.types.samples import Rle
 
 
 class Box(Polygons):

@@ -25,7 +25,8 @@ from dpt.data.annotations.reading import (
     with_suffixes,
 )
 from dpt.data.annotations.shapes import Bitmap, Box
-from dpt.data.formats.rle import Rle, encode_pixels
+from dpt.data.formats.rle import encode_pixels
+from dpt.types.samples import Rle
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ from pycocotools import mask as coco
 from scipy.spatial import cKDTree
 
 from dpt.data.annotations.base import Polygons
-from dpt.data.formats.rle import Rle
+from dpt.types.samples import Rle
 
 
 def trace_code(code: Rle) -> list[Polygons]:

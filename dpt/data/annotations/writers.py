@@ -17,9 +17,9 @@ from dpt.data.annotations.base import AnnotatedClass, AnnotatedImage
 from dpt.data.annotations.maps import maps_of
 from dpt.data.annotations.tracing import one_ring, trace_code
 from dpt.data.annotations.yolo import label_stem
-from dpt.data.formats.rle import Rle, areas_of
+from dpt.data.formats.rle import areas_of
 from dpt.files import DataError, parse_json
-from dpt.types.samples import IGNORE_INDEX
+from dpt.types.samples import IGNORE_INDEX, Rle
 from dpt.validation import Plain
 
 Reader = Callable[[Sequence[str]], Iterable[bytes]]

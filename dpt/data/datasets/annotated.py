@@ -22,11 +22,11 @@ from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset, RawMaps
 from dpt.data.formats.io import IMAGE_SUFFIXES
 from dpt.data.formats.pictures import exif_orientation, read_size
-from dpt.data.formats.rle import Rle, areas_of, pixels_of
+from dpt.data.formats.rle import areas_of, pixels_of
 from dpt.data.formats.rules import LabelRule, name_of_class
 from dpt.files import DataError, few, files_below, path_below, plural
 from dpt.geometry import aspects_agree
-from dpt.types.samples import IGNORE_INDEX, DatasetInfo, ObjectMask
+from dpt.types.samples import IGNORE_INDEX, DatasetInfo, ObjectMask, Rle
 
 
 class ObjectLabels:
@@ -151,7 +151,7 @@ def _mask(class_id: int, item: Annotation, code: Rle) -> ObjectMask:
     area = item.area
     if area is None or not area >= 0:  # NaN too
         area = float(areas_of([code])[0])
-    return ObjectMask(class_id, code["counts"].decode(), item.is_crowd, area)
+    return ObjectMask(class_id, code, item.is_crowd, area)
 
 
 def record_of(image: AnnotatedImage) -> Files:

@@ -1,20 +1,14 @@
 """Masks as polygons and run lengths (RLE) in COCO's form, checked before pycocotools reads them."""
 
 from collections.abc import Mapping, Sequence
-from typing import TypedDict
 
 import numpy as np
 from pycocotools import mask as coco
 
+from dpt.types.samples import Rle
+
 _MOST_OUTLINE = 5_000_000
 """Largest length, in pixels, of the outlines of all polygons of an object."""
-
-
-class Rle(TypedDict):
-    """A mask as pycocotools stores it: its [H, W], and its run lengths, compressed."""
-
-    size: list[int]
-    counts: bytes
 
 
 def encode_mask(segmentation: object, size: tuple[int, int]) -> Rle:
@@ -42,6 +36,7 @@ def encode_mask(segmentation: object, size: tuple[int, int]) -> Rle:
     if [*map(float, code.get("size", ()))] != [height, width]:
         raise ValueError(f"it is neither polygons nor an RLE of {height}x{width}")
     stored = code.get("counts")
+    stored = stored.decode("latin-1") if isinstance(stored, bytes) else stored
     if not isinstance(stored, str | list):
         raise ValueError("its counts are neither a text nor a list")
     if len(stored) > (height * width + 1) * (6 if isinstance(stored, str) else 1):

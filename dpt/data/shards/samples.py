@@ -73,8 +73,13 @@ def encode_sample(sample: Sample) -> dict[str, bytes]:
     if "prompt" in sample:
         files["prompt.npz"] = _npz(prompt=sample["prompt"])
     scalars = {k: value for k, value in sample.items() if k in _Scalars.__annotations__}
-    text = json.dumps(scalars, default=lambda array: array.tolist())
+    text = json.dumps(scalars, default=_plain)
     return {**files, "json": text.encode()}
+
+
+def _plain(value: bytes | np.ndarray) -> object:
+    """Returns run lengths and arrays as JSON has them."""
+    return value.decode() if isinstance(value, bytes) else value.tolist()
 
 
 def _npz(**values: np.ndarray) -> bytes:
@@ -98,8 +103,7 @@ def decode_sample(files: Mapping[str, bytes], *, source: str) -> Sample:
     scalars = _read_scalars(files, source)
     try:
         for mask in scalars.masks or ():
-            code = {"size": [height, width], "counts": mask.counts}
-            encode_mask(code, (height, width))
+            encode_mask(mask.mask, (height, width))
     except ValueError:
         raise DataError(f"{source}.json: damaged masks: pack the data again") from None
     sample.update(cast(Sample, {k: v for k, v in vars(scalars).items() if v is not None}))
