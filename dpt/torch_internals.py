@@ -30,17 +30,12 @@ def unscales_gradients(optimizer: Optimizer) -> bool:
     return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
 
 
-def skip_step_on_device(optimizer: Optimizer, is_finite: Tensor) -> bool:
-    """Lets a fused Adam skip its next step, without waiting for the device.
+def skips_on_device(optimizer: Optimizer) -> bool:
+    """Returns whether it is a fused Adam, which can skip a step without waiting for the device."""
+    return isinstance(optimizer, Adam) and bool(optimizer.defaults["fused"])
 
-    Args:
-        is_finite: bool scalar; where False, the step changes nothing.
 
-    Returns:
-        Whether the optimiser can do this.
-    """
-    if not (isinstance(optimizer, Adam) and optimizer.defaults["fused"]):
-        return False
+def set_skipped_on_device(optimizer: Optimizer, is_skipped: Tensor) -> None:
+    """Sets whether a fused Adam skips its next step, a bool scalar on the device."""
     # GradScaler sets the same attribute, which Adam reads but does not declare
-    optimizer.found_inf = (~is_finite).float()  # type: ignore[attr-defined]
-    return True
+    optimizer.found_inf = is_skipped.float()  # type: ignore[attr-defined]

@@ -12,7 +12,7 @@ from huggingface_hub.utils import disable_progress_bars, enable_progress_bars
 from tiny import assert_equal, call, small_model
 
 import dpt
-from dpt.training.card_facts import initial_weights, scores_of, shared_overrides
+from dpt.commands.push import initial_weights, scores_of, shared_overrides
 from dpt.weights.card import Card, is_generated, license_in
 
 LICENSE = ("--license", "cc-by-4.0")

@@ -5,11 +5,44 @@ The scores are those of the run, or those in --scores. A README.md in the model'
 a licence is published as it is, unless --license or --scores asks for a new one.
 """
 
+import math
+import re
+import shlex
 import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from dpt.commands import command_parser
+from dpt.config.overrides import keys_of
+from dpt.config.resumed_config import run_in
+from dpt.evaluation.passes import WEIGHTS_NOTE
+from dpt.files import DataError, parse_json, read_bytes, run_folder
+from dpt.model import DPT
 from dpt.process import say
+from dpt.training.checkpoints import RunCheckpoints, read_checkpoint
+from dpt.validation import Plain, PlainMapping
+from dpt.weights.card import (
+    Card,
+    InitialWeights,
+    Score,
+    Scores,
+    Training,
+    is_generated,
+    license_in,
+    read_card,
+    write_card,
+)
+from dpt.weights.files import checkpoint_of
+from dpt.weights.formats import fingerprint
+from dpt.weights.hub import is_hub_name, license_of, require_token, upload
+
+_OF_MACHINE = {"run_dir", "resume", "overwrite", "logger", "paths"}
+"""Keys of a run that say nothing about its result."""
+_FOLDERS = re.compile(r"""((?<=[=,'" ])|(?<==\[))~?/([^/,\]}'"]*/)*(?=[^/,\]}'"])""")
+"""All but the last part of an absolute path in an override."""
+_NOTES = ("image_size", "precision", "runtime", "images")
+METRICS_FILE = "metrics.json"
+_MAX_METRICS = 1 << 24  # bytes of metrics.json
 
 
 def run(arguments: list[str]) -> None:
@@ -21,11 +54,6 @@ def run(arguments: list[str]) -> None:
     add("--scores", type=Path, metavar="DIR", help="what dpt evaluate RUN run_dir=DIR wrote")
     add("--private", action="store_true", help="create a private repository")
     options = parser.parse_args(arguments)
-
-    from dpt.model import DPT
-    from dpt.training.card_facts import scores_of, training_of
-    from dpt.weights.card import Card, is_generated, license_in, read_card, write_card
-    from dpt.weights.hub import is_hub_name, require_token, upload
 
     if not is_hub_name(options.name):
         raise ValueError(f"{options.name}: must have the form user/name")
@@ -52,3 +80,141 @@ def run(arguments: list[str]) -> None:
         write_card(folder, text)
         say(f"{options.name}: uploading")
         say(upload(folder, options.name, private=options.private))
+
+
+def training_of(path: Path) -> Training | None:
+    """Returns how a run was trained, ``path`` being its folder or a checkpoint in it; None for
+    other models."""
+    folder = run_folder(path)
+    if not (folder / "config.yaml").is_file():
+        return None
+    config = run_in(folder)
+    data, model = config["data"], config["model"]
+    weights = model.get("weights") or model["encoder"].get("weights")
+    download = data.get("download") or {}
+    return Training(
+        task=str(config["task"]["name"]),
+        data=data_name(data),
+        page=str(download.get("page") or ""),
+        terms=str(download.get("terms") or ""),
+        command=shlex.join(["dpt", "train", *shared_overrides(config["overrides"])]),
+        weights=initial_weights(str(weights)) if weights else None,
+    )
+
+
+def data_name(data: PlainMapping) -> str:
+    """Returns the name of a configured data set: that of its folder, of its sets, or its class."""
+    if data.get("root"):
+        return Path(data["root"]).name
+    if data.get("sets"):
+        return ", ".join(data["sets"])
+    return str(data["_target_"]).rpartition(".")[2].removesuffix("Dataset").lower()
+
+
+def shared_overrides(overrides: Iterable[str]) -> Iterator[str]:
+    """Yields what others can type too: without the folders of this machine and of the run."""
+    for override in overrides:
+        if not {key.partition(".")[0] for key in keys_of([override])} <= _OF_MACHINE:
+            yield _FOLDERS.sub("", override)
+
+
+def initial_weights(text: str) -> InitialWeights:
+    """Returns what is known of ``FILE``, ``timm:NAME``, ``hf:USER/NAME`` or ``USER/NAME``."""
+    path = Path(text).expanduser()
+    if text.startswith("timm:"):
+        from timm import get_pretrained_cfg
+
+        config = get_pretrained_cfg(text.removeprefix("timm:"))
+        if config is None:
+            return InitialWeights(text, None, None)
+        return InitialWeights(text, config.hf_hub_id, config.license)
+    if path.exists():
+        return InitialWeights(path.name, None, license_in(read_card(path)))
+    name = text.removeprefix("hf:")
+    is_there, license = license_of(name)
+    is_of_hub = is_there or name != text
+    return InitialWeights(name if is_of_hub else path.name, name if is_there else None, license)
+
+
+def scores_of(path: Path, model: DPT, folder: Path | None) -> Scores | None:
+    """Returns the scores of a model; None if none are known.
+
+    Args:
+        path: the run's folder or a checkpoint in it, or another model.
+        model: loaded from ``path``.
+        folder: of an evaluation of this model; None for the evaluation that ``dpt fit`` writes into
+            the run's folder, or else for the run's validation.
+
+    Raises:
+        DataError: ``folder`` has the scores of other weights.
+    """
+    own = run_folder(path) / "evaluation"
+    weights = fingerprint(model.config.to_dict(), model.state_dict())
+    if folder is None and _read_facts(own).get(WEIGHTS_NOTE) == weights:
+        folder = own
+    if folder is None:
+        return _scores_of_validation(path)
+    facts, config = _read_facts(folder), run_in(folder)
+    if facts.get(WEIGHTS_NOTE) != weights:
+        raise DataError(
+            f"{folder / METRICS_FILE}: not the scores of {path}: give the folder that dpt "
+            f"evaluate {path} run_dir=FOLDER writes"
+        )
+    notes = _notes(facts, checkpoint_of(path))
+    notes["intervals over"] = f"{facts['blocks']} {facts['blocks_kind']}s"
+    return Scores(data_name(config["data"]), str(config["split"]), _rows(facts), notes)
+
+
+def _scores_of_validation(path: Path) -> Scores | None:
+    """Returns the scores of a run's validation.
+
+    ``metrics.json`` has those of the last step. Of an earlier ``best.ckpt`` only the score by which
+    it was chosen is known.
+    """
+    folder, checkpoint = run_folder(path), checkpoint_of(path)
+    content, last = map(read_checkpoint, (checkpoint, folder / "checkpoints/last.ckpt"))
+    if content is None or not (folder / "config.yaml").is_file():
+        return None
+    facts = _read_facts(folder)
+    if last is None or last["global_step"] != content["global_step"]:
+        facts = dict([_choice(content)])
+    rows, data = _rows(facts), run_in(folder)["data"]
+    return Scores(data_name(data), "val", rows, _notes(facts, checkpoint)) if rows else None
+
+
+def _read_facts(folder: Path) -> Plain:
+    """Returns ``metrics.json``; empty without this file."""
+    path = folder / METRICS_FILE
+    facts = parse_json(read_bytes(path, limit=_MAX_METRICS), path) if path.is_file() else {}
+    if not isinstance(facts, dict):
+        raise DataError(f"{path}: not the scores that dpt evaluate or a run writes")
+    return facts
+
+
+def _rows(facts: PlainMapping) -> list[Score]:
+    """Returns the finite scores of ``metrics.json`` with their intervals."""
+    rows = []
+    for key, value in facts.items():
+        group, _, name = key.partition("/")
+        if group == "val" and isinstance(value, float) and math.isfinite(value):
+            low, high = (facts.get(f"ci95_{end}/{name}") for end in ("low", "high"))
+            rows.append(Score(name, value, low, high))
+    return rows
+
+
+def _notes(facts: PlainMapping, checkpoint: Path) -> dict[str, str]:
+    """Returns how scores were computed, and how the weights of a run were chosen."""
+    notes = {
+        key.removeprefix("protocol/"): str(value)
+        for key, value in facts.items()
+        if key in _NOTES or key.startswith("protocol")
+    }
+    content = read_checkpoint(checkpoint) if checkpoint.name == "best.ckpt" else None
+    monitor = _choice(content)[0] if content else None
+    return notes | ({"weights chosen by": f"the run's best {monitor}"} if monitor else {})
+
+
+def _choice(content: PlainMapping) -> tuple[str, float | None]:
+    """Returns the score by which ``best.ckpt`` was chosen; its name is empty if unknown."""
+    state = content["callbacks"].get(RunCheckpoints.__qualname__, {})
+    return str(state.get("monitor", "")), state.get("best_score")

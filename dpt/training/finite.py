@@ -14,7 +14,7 @@ from torch.nn.utils import clip_grad_value_, clip_grads_with_norm_, get_total_no
 from torch.optim import Optimizer
 
 from dpt.run_log import csv_cell
-from dpt.torch_internals import skip_step_on_device, unscales_gradients
+from dpt.torch_internals import set_skipped_on_device, skips_on_device, unscales_gradients
 from dpt.training.lightning_internals import clip_shards, loss_scaler
 from dpt.types.outputs import HeadOutput
 
@@ -79,33 +79,23 @@ class StepGuard:
         # Lightning neither unscales nor clips for fused optimisers, which unscale in their step
         if scaler is not None and unscales_gradients(optimizer):
             scaler.unscale_(optimizer)
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        by_norm = limit if limit and algorithm != "value" else math.inf
-        sharded = isinstance(trainer.strategy, FSDPStrategy)
-        if sharded:  # each rank holds a part of every gradient
-            norm = clip_shards(trainer, by_norm)
-        else:
-            norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
-        finite = norm.isfinite()
+        norm = clipped_norm(trainer, optimizer, limit, algorithm)
+        is_finite = norm.isfinite()
         for now, kept in zip(self.buffers, self.kept, strict=True):
-            kept.copy_(torch.where(finite, now, kept))
+            kept.copy_(torch.where(is_finite, now, kept))
             now.copy_(kept)
-        if limit and algorithm == "value":
-            clip_grad_value_(parameters, limit)
-        elif limit and not sharded:
-            clip_grads_with_norm_(parameters, limit, norm)
         step, self.batches = (trainer.global_step, norm, self.batches), []
-        if scaler is None and skip_step_on_device(optimizer, finite):
-            self.steps.append(step)
+        if scaler is not None and scaler.get_scale() >= 1 and not is_finite:
+            return norm  # an overflow of float16: GradScaler skips the step and halves its scale
+        self.steps.append(step)
+        if scaler is None and skips_on_device(optimizer):
+            set_skipped_on_device(optimizer, ~is_finite)
             if len(self.steps) >= min(CHECK_EVERY, self.limit):
                 self.fetch(trainer)
-        # GradScaler itself skips overflowing float16 steps and halves its scale; below a scale of 1
-        # the gradient itself is not finite.
-        elif finite or scaler is None or scaler.get_scale() < 1:
-            if not finite:
-                optimizer.zero_grad()  # sets gradients to None, so that the step changes nothing
-            self.steps.append(step)
-            self.fetch(trainer)
+            return norm
+        if not is_finite:
+            optimizer.zero_grad()  # sets gradients to None, so that the step changes nothing
+        self.fetch(trainer)
         return norm
 
     def fetch(self, trainer: L.Trainer) -> None:
@@ -148,3 +138,21 @@ class StepGuard:
                 f"in {path}. Check those files (dpt data check), lower optim.lr, or set "
                 f"trainer.precision=32-true; resume=RUN continues from the last checkpoint"
             )
+
+
+def clipped_norm(
+    trainer: L.Trainer, optimizer: Optimizer, limit: float | None, algorithm: str | None
+) -> Tensor:
+    """Clips the gradients, see :meth:`StepGuard.clip`; returns their norm before, a scalar."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    by_value = algorithm == "value"
+    is_sharded = isinstance(trainer.strategy, FSDPStrategy)
+    if is_sharded:  # each rank holds a part of every gradient
+        norm = clip_shards(trainer, limit if limit and not by_value else math.inf)
+    else:
+        norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
+    if limit and by_value:
+        clip_grad_value_(parameters, limit)
+    elif limit and not is_sharded:
+        clip_grads_with_norm_(parameters, limit, norm)
+    return norm
