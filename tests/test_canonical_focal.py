@@ -14,8 +14,7 @@ import dpt
 from dpt.calibrate import KnownDepths, calibrate
 from dpt.data import ScenesDataset
 from dpt.depthmath import focal_ratio
-from dpt.exporting.description import describe
-from dpt.exporting.graph import Graph
+from dpt.exporting.files import describe
 from dpt.geometry import Camera
 from dpt.losses import SILogLoss
 from dpt.metrics import Protocol
@@ -196,14 +195,14 @@ def test_calibration_does_not_depend_on_a_predicted_camera(tmp_path):
 
 
 def test_export_states_the_focal_length(model):
-    metadata = describe(model, Graph.of(model, tasks=(), with_preprocessing=False), size=None)
+    metadata = describe(model, model.heads, normalises=False, size=None)
     assert json.loads(metadata["outputs"])["depth"]["canonical_focal"] == 300.0
 
 
 def test_export_of_a_calibrated_model_states_no_focal_length(model, monkeypatch):
     monkeypatch.setattr(model, "calibration", Calibration(scale=2.0, space="depth"))
-    graph = Graph.of(model, tasks=(), with_preprocessing=False)
-    stated = json.loads(describe(model, graph, size=None)["outputs"])["depth"]
+    metadata = describe(model, model.heads, normalises=False, size=None)
+    stated = json.loads(metadata["outputs"])["depth"]
     assert (stated["canonical_focal"], stated["unit"]) == (None, "relative depth")
 
 

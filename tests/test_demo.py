@@ -21,7 +21,7 @@ from servers import running
 
 from dpt.commands import demo as command
 from dpt.data import read_depth, read_labels
-from dpt.demo.server import MAX_BYTES, Demo, has_points, is_local, make_server, note
+from dpt.demo import MAX_BYTES, Demo, has_points, is_local, make_server, note
 from dpt.predict import Prediction, Predictor
 from dpt.types.outputs import OutputSpec
 
@@ -134,7 +134,7 @@ def test_demo_refuses_bad_images_in_one_line(demo, content):
 
 
 def test_demo_limits_the_number_of_pixels(demo, photo, monkeypatch):
-    monkeypatch.setattr("dpt.demo.server.MAX_PIXELS", 1000)
+    monkeypatch.setattr("dpt.demo.MAX_PIXELS", 1000)
     with pytest.raises(ValueError, match="image: 90 x 60: more than 1,000 pixels"):
         demo.predict(photo.read_bytes())
 
@@ -256,7 +256,7 @@ def test_server_refuses_other_hosts_and_sites(client, headers, status):
 )
 def test_server_closes_slow_requests(demo, monkeypatch, start):
     """A visitor sends a byte now and then, which no limit on silence ends."""
-    monkeypatch.setattr("dpt.demo.server.MAX_SECONDS", 0.2)
+    monkeypatch.setattr("dpt.demo.MAX_SECONDS", 0.2)
     server = make_server(demo, host="127.0.0.1", port=0)
     with running(server), socket.create_connection(server.server_address, timeout=60) as visitor:
         visitor.sendall(start)
@@ -273,7 +273,7 @@ def test_server_closes_slow_requests(demo, monkeypatch, start):
 
 
 def test_server_limits_connections(client, monkeypatch):
-    monkeypatch.setattr("dpt.demo.server.MAX_CONNECTIONS", 0)
+    monkeypatch.setattr("dpt.demo.MAX_CONNECTIONS", 0)
     with pytest.raises((http.client.RemoteDisconnected, ConnectionError)):
         client.request("GET", "/")
     monkeypatch.undo()
@@ -288,7 +288,7 @@ def test_demo_command_listens_on_this_computer_by_default(monkeypatch, tmp_path)
         assert is_local(host)
         raise ValueError(f"at {port}")
 
-    monkeypatch.setattr("dpt.demo.server.make_server", listen)
+    monkeypatch.setattr("dpt.demo.make_server", listen)
     tiny(HEADS).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="at 7860"):
         command.run([str(tmp_path)])

@@ -12,8 +12,7 @@ from dpt.calibrate import fit_calibration
 from dpt.data import ScenesDataset
 from dpt.evaluation.plausibility import DepthCheck
 from dpt.evaluation.predictions import DepthCoding
-from dpt.exporting.description import describe
-from dpt.exporting.graph import Graph
+from dpt.exporting.files import describe
 from dpt.losses import ScaleInvariantLoss, SILogLoss
 from dpt.metrics import DepthMetrics, Protocol
 from dpt.objectives import DepthObjective
@@ -212,7 +211,7 @@ def test_ranking_fits_a_scale_alone():
 
 
 def test_export_states_the_unit(model):
-    metadata = describe(model, Graph.of(model, tasks=(), with_preprocessing=False), size=None)
+    metadata = describe(model, model.heads, normalises=False, size=None)
     assert json.loads(metadata["outputs"])["depth"]["unit"] == "relative depth"
 
 

@@ -14,7 +14,7 @@ from servers import running
 from tiny import call
 
 import dpt
-from dpt.demo.server import Demo, make_server
+from dpt.demo import Demo, make_server
 from dpt.nn import ENCODERS, HEADS
 from dpt.objectives import OBJECTIVES
 

@@ -16,7 +16,7 @@ def run(arguments: list[str]) -> None:
     add("--device", help="default: a GPU if there is one")
     options = parser.parse_args(arguments)
 
-    from dpt.demo.server import Demo, is_local, make_server
+    from dpt.demo import Demo, is_local, make_server
     from dpt.model import DPT
     from dpt.predict import Predictor
 

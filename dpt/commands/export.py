@@ -61,7 +61,7 @@ def run(arguments: list[str]) -> None:
     from dpt.model import DPT
     from dpt.run_log import start_log
 
-    check_target(options.out, opset=options.opset)  # before a large model is read
+    check_target(options.out)  # before a large model is read
     for target in (
         options.out,
         *map(Path, (f"{options.out}.data", options.out.with_suffix(".bin"))),

@@ -24,9 +24,9 @@ def run(arguments: list[str]) -> None:
         raise ValueError(f"--out {out}: the sheet is a PNG, so name it {out.stem}.png")
     refuse_inputs(out, [options.image, options.checkpoint])
 
+    from dpt.exporting.runtimes import pick_device
     from dpt.inspect import inspection_sheet
     from dpt.model import DPT
-    from dpt.predict.runtime import pick_device
     from dpt.viz import save_png
     from dpt.weights.files import writing
 

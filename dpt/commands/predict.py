@@ -373,8 +373,8 @@ def _make_pipeline(
 def _load(checkpoint: str) -> tuple[DPT | Path, str]:
     """Returns the model, or the path of an exported file, with a code of its weights."""
     from dpt.exporting.files import fingerprint_of
+    from dpt.exporting.runtimes import is_exported
     from dpt.model import DPT
-    from dpt.predict.runtimes import is_exported
     from dpt.weights.formats import fingerprint
 
     if is_exported(checkpoint):

@@ -26,13 +26,12 @@ from dpt.evaluation.coco_results import CocoPredictions, coco_predictions, find_
 from dpt.evaluation.plausibility import DepthCheck, LabelsCheck
 from dpt.evaluation.predictions import DepthEncoding, PredictedDataset
 from dpt.evaluation.scoring import PICTURE_WIDTH, PanelPicture, Scorer
+from dpt.exporting.runtimes import Precision, Runtime, is_exported, make_runtime, with_bf16_weights
 from dpt.metrics import Protocol
 from dpt.model import DPT
 from dpt.nn.tta import Model, Predictions, augmented, joined, mirror, prompted
 from dpt.objectives import OBJECTIVES, Objective
 from dpt.objectives.batches import evaluated, prompts_of, same_size_groups, take
-from dpt.predict.runtime import Precision, Runtime, with_bf16_weights
-from dpt.predict.runtimes import is_exported, make_runtime
 from dpt.process import handle_signals
 from dpt.types.outputs import DepthKind, HeadPrediction, OutputSpec, array_specs
 from dpt.types.preprocessing import Preprocessing
@@ -94,7 +93,7 @@ class Evaluation(L.LightningModule):
 
     Args:
         predict: computes the tensors of the predictions in place of the model, see
-            :meth:`dpt.predict.runtime.Runtime.tensors`; None for the model itself.
+            :meth:`dpt.exporting.runtimes.Runtime.tensors`; None for the model itself.
     """
 
     def __init__(

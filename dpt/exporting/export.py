@@ -3,20 +3,28 @@
 The file holds the model for inference: BatchNorm is fused, auxiliary heads are removed.
 """
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Iterable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from math import inf, isnan
 from pathlib import Path
 
 import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
 
-from dpt.exporting.description import describe
-from dpt.exporting.files import check_target, folder_beside, parts_of, write
-from dpt.exporting.graph import Graph, Shape, trace
+from dpt.exporting.files import check_target, describe, folder_beside, parts_of, write
 from dpt.exporting.sessions import Run, run_of
 from dpt.files import reason
 from dpt.model import DPT
+from dpt.nn import Network
+from dpt.nn.inference import optimized
+from dpt.torch_internals import drop_guards, oblivious_sizes
+from dpt.types.outputs import tensor_specs, tensors_of
+from dpt.types.preprocessing import Preprocessing
 from dpt.weights.files import writing
 
 log = logging.getLogger("dpt")
@@ -71,13 +79,13 @@ def export(
             the model. Nothing is left behind then.
     """
     path = Path(path)
-    check_target(path, opset=opset)
+    check_target(path)
     if size and min(size) < 1:
         raise ValueError(f"size {size[0]}x{size[1]}: each side must be at least one pixel")
     if model.takes_prompts:
         log.warning("%s: the file takes images alone, and no sparse depth", path)
     graph = Graph.of(model, tasks=tasks, with_preprocessing=with_preprocessing)
-    metadata = describe(model, graph, size=size)
+    metadata = describe(model, graph.model.outputs, normalises=with_preprocessing, size=size)
     compared: tuple[Shape, ...]
     if size:
         traced, compared = (2, *size), ((1, *size), (3, *size), (4, *size))
@@ -134,3 +142,82 @@ def compare(graph: Graph, run: Run, shapes: Iterable[Shape]) -> dict[str, float]
 
 def _form(shape: Shape) -> str:
     return "x".join(map(str, shape))
+
+
+Shape = tuple[int, int, int]  # of an input: number of images, height, width
+
+
+class Graph(nn.Module):
+    """Images to the tensors of the model's predictions by name, as tensors_of gives them.
+
+    With ``preprocessing`` the input is uint8 RGB (B, H, W, 3), or float32 bands (B, H, W, C) in
+    their own unit, which are normalised here, else normalised float32 (B, C, H, W).
+    """
+
+    model: Network
+
+    def __init__(self, model: Network, *, preprocessing: Preprocessing | None) -> None:
+        super().__init__()
+        self.model, self.preprocessing = model, preprocessing
+
+    @classmethod
+    def of(cls, model: DPT, *, tasks: Sequence[str], with_preprocessing: bool) -> Graph:
+        """Returns a copy of ``model`` in float32 on the CPU with the heads in ``tasks``."""
+        if model.predicts_only:
+            raise ValueError("an optimised copy cannot be exported: give the original model")
+        unknown = sorted(set(tasks) - set(model.heads))
+        if unknown:
+            raise ValueError(f"no head {', '.join(unknown)}: this model has {list(model.heads)}")
+        copy = deepcopy(model).cpu().float().eval().requires_grad_(False)
+        for name in [name for name in copy.heads if tasks and name not in tasks]:
+            del copy.heads[name]
+        return cls(copy, preprocessing=model.preprocessing if with_preprocessing else None)
+
+    def for_inference(self) -> Graph:
+        """Returns the same function with fused BatchNorm and no auxiliary head."""
+        model = optimized(self.model, compiled=False)
+        model.to(memory_format=torch.contiguous_format)  # the runtime chooses its own
+        return Graph(model, preprocessing=self.preprocessing).eval()
+
+    def forward(self, images: Tensor) -> dict[str, Tensor]:
+        if self.preprocessing is not None:
+            images = self.preprocessing.normalize(images.permute(0, 3, 1, 2))
+        return tensors_of(self.model(images), self.model.outputs)
+
+    def all_outputs(self) -> dict[str, bool]:
+        """Returns whether each tensor that the graph returns is dense, by name."""
+        return {name: spec.dense for name, spec in tensor_specs(self.model.outputs).items()}
+
+    @property
+    def axes(self) -> dict[int, str]:
+        """Names of the axes of the input that may be free."""
+        first = 2 if self.preprocessing is None else 1
+        return {0: "batch", first: "height", first + 1: "width"}
+
+    def example(self, shape: Shape) -> Tensor:
+        """Returns noise as input, always the same for a shape."""
+        random, channels = torch.Generator().manual_seed(0), self.model.encoder.in_channels
+        if self.preprocessing is None:
+            return torch.randn(shape[0], channels, *shape[1:], generator=random)
+        if not self.preprocessing.is_rgb:
+            mean, std = (torch.tensor(v) for v in (self.preprocessing.mean, self.preprocessing.std))
+            return mean + std * torch.randn(*shape, channels, generator=random)
+        return torch.randint(0, 256, (*shape, 3), dtype=torch.uint8, generator=random)
+
+
+def trace(graph: Graph, shape: Shape, *, free_size: bool) -> ExportedProgram:
+    """Traces the graph by torch.export, for any number of images and, if ``free_size``, any size.
+
+    ``shape`` is that of the images to trace with. A model that torch cannot trace is a ValueError.
+    """
+    free = {i: Dim.DYNAMIC for i, name in graph.axes.items() if free_size or name == "batch"}
+    try:
+        with torch.no_grad(), oblivious_sizes():
+            program = torch.export.export(
+                graph, (graph.example(shape),), dynamic_shapes=(free,), strict=False
+            )
+    except Exception as error:  # torch raises many types
+        remedy = "; fix the size, with --size H W" if free_size else ""
+        raise ValueError(f"this model cannot be traced: {reason(error)}{remedy}") from error
+    drop_guards(program)  # in their place, the file is compared with the model at several sizes
+    return program

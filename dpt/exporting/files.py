@@ -1,22 +1,30 @@
-"""Writing a traced graph to a file."""
+"""An exported file: its weights, and the metadata by which a program can use it."""
+
+from __future__ import annotations
 
 import hashlib
 import io
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.export import ExportedProgram
 
-from dpt.files import open_file, reason
+import dpt
+from dpt.files import open_file, parse_json, reason
+from dpt.model import DPT
+from dpt.types.outputs import DEPTH_UNITS, OutputSpec
+from dpt.types.preprocessing import Calibration, Preprocessing
+from dpt.validation import Plain, to_plain, validate
 from dpt.weights.files import writing
 
 if TYPE_CHECKING:  # of the extra `onnx`
@@ -25,18 +33,15 @@ if TYPE_CHECKING:  # of the extra `onnx`
 SUFFIXES = ".onnx", ".xml", ".pt2"
 
 
-def check_target(path: Path, *, opset: int | None) -> None:
+def check_target(path: Path) -> None:
     """Raises ValueError if ``path`` cannot be written in the format of its suffix."""
     if path.suffix not in SUFFIXES:
         raise ValueError(
             f"{path}: the name of an exported file ends in {', '.join(SUFFIXES[:-1])} or .pt2"
         )
     if path.is_dir() or not path.parent.is_dir():
-        fault = "is a folder" if path.is_dir() else f"there is no folder {path.parent}"
-        raise ValueError(f"{path}: {fault}; give a file in a folder that exists")
+        raise ValueError(f"{path}: is no file in a folder that exists")
     if path.suffix == ".pt2":
-        if opset is not None:
-            raise ValueError(f"{path}: opset is an option of ONNX: leave it out for .pt2")
         return
     extra = "onnx" if path.suffix == ".onnx" else "openvino"
     needed = ("onnx", "onnxruntime", "onnxscript", *(["openvino"] if extra == "openvino" else []))
@@ -148,10 +153,99 @@ def to_openvino(source: Path, target: Path) -> None:
     openvino.save_model(openvino.Core().read_model(source), target, compress_to_fp16=False)
 
 
-def _name_axes(value: "Value", names: Mapping[int, str]) -> None:
+def _name_axes(value: Value, names: Mapping[int, str]) -> None:
     """Names free axes by their index; the trace calls them s34, or 16*((s34 + 15)//16)."""
     shape = value.shape
     assert shape is not None
     by_index = {index % len(shape): name for index, name in names.items()}
     sizes = enumerate(shape)
     value.shape = type(shape)(s if isinstance(s, int) else by_index.get(i, s) for i, s in sizes)
+
+
+def describe(
+    model: DPT, heads: Iterable[str], *, normalises: bool, size: tuple[int, int] | None
+) -> dict[str, str]:
+    """Returns the file's metadata, what a user must know by name; lists and objects are JSON.
+
+    Args:
+        heads: those that the file holds.
+        normalises, size: see :class:`Description`.
+    """
+    rule = model.preprocessing
+    outputs = {name: replace(model.outputs[name], record=None) for name in heads}
+    if model.calibration is not None:
+        outputs = _without_focal(outputs)
+    metadata: Plain = {
+        "dpt_version": dpt.__version__,
+        "model": model.config.name,
+        "outputs": {name: asdict(spec) for name, spec in outputs.items()},
+        "input": _input_form(rule, normalises=normalises),
+        "input_size": list(size) if size else "any",
+        "resize": f"before the input: {rule.resize} image_size, {rule.interpolation}",
+        **{k: v for k, v in to_plain(rule).items() if k not in ("resize", "interpolation")},
+        "preprocessing": to_plain(rule),
+        "normalises": normalises,
+    }
+    if model.calibration is not None:
+        metadata["calibration"] = to_plain(model.calibration)
+    return {k: v if isinstance(v, str) else json.dumps(v) for k, v in metadata.items()}
+
+
+def _input_form(rule: Preprocessing, *, normalises: bool) -> str:
+    """Returns what the input of the file is, in words."""
+    count = len(rule.mean)
+    if normalises and rule.is_rgb:
+        return "uint8 (batch, height, width, 3): RGB, normalised inside"
+    if normalises:
+        return f"float32 (batch, height, width, {count}): bands, normalised inside"
+    content = "RGB / 255" if rule.is_rgb else "bands"
+    return f"float32 (batch, {count}, height, width): {content}, minus mean, divided by std"
+
+
+def _without_focal(outputs: dict[str, OutputSpec]) -> dict[str, OutputSpec]:
+    """Returns outputs of a calibrated model: the calibration is of depth as the network gives it,
+    and takes the place of a canonical focal length."""
+    depth = next((spec for spec in outputs.values() if spec.kind == "depth"), None)
+    if depth is None or depth.canonical_focal is None:
+        return outputs
+    unit = DEPTH_UNITS["up_to_scale"]
+    return outputs | {depth.name: replace(depth, canonical_focal=None, unit=unit)}
+
+
+@dataclass(frozen=True)
+class Description:
+    """What :func:`describe` wrote of a model.
+
+    Attributes:
+        normalises: whether the file normalises images, which it takes with channels last.
+        size: (H, W) of images, if it is fixed.
+    """
+
+    preprocessing: Preprocessing
+    outputs: dict[str, OutputSpec]
+    calibration: Calibration | None
+    normalises: bool
+    size: tuple[int, int] | None
+
+    @classmethod
+    def read(cls, metadata: Mapping[str, str], path: Path) -> Description:
+        """Returns what the metadata of a file state; ValueError if something is missing."""
+        needed = ("preprocessing", "outputs", "normalises", "input_size")
+        absent = [key for key in needed if key not in metadata]
+        if absent:
+            fault = f"its metadata do not state {', '.join(absent)}, and nothing is guessed"
+            raise ValueError(f"{path}: {fault}: write it by dpt export, or give the checkpoint")
+
+        def typed(kind: Any, key: str) -> Any:
+            value = parse_json(metadata[key], path) if key in metadata else None
+            return validate(kind, value, f"{path}: {key}")
+
+        is_any = metadata["input_size"] == "any"
+        size = None if is_any else typed(tuple[int, int], "input_size")
+        return cls(
+            preprocessing=typed(Preprocessing, "preprocessing"),
+            outputs=typed(dict[str, OutputSpec], "outputs"),
+            calibration=typed(Calibration | None, "calibration"),
+            normalises=typed(bool, "normalises"),
+            size=size,
+        )

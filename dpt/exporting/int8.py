@@ -85,7 +85,7 @@ def export_int8(
     Raises:
         ValueError: the loss is larger with half of the layers in float, or as of ``export``.
     """
-    check_target(path, opset=options.get("opset"))
+    check_target(path)
     if path.suffix not in (".onnx", ".xml"):
         raise ValueError(f"{path}: int8 is for files that end in .onnx or .xml")
     if len(images) < 2:

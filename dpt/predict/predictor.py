@@ -20,6 +20,7 @@ from dpt.data.formats.cameras import CameraSource
 from dpt.data.resize import resize_image
 from dpt.data.view import view_points
 from dpt.depthmath import at_least_float32, focal_ratio
+from dpt.exporting.runtimes import Precision, Runtime, is_exported, make_runtime
 from dpt.functional import chunked_argmax, resize, upsample
 from dpt.geometry import Camera, View, Window
 from dpt.model import DPT
@@ -28,8 +29,6 @@ from dpt.predict.cameras import KnownCamera, as_sources, known_camera
 from dpt.predict.inputs import Image, as_pixels
 from dpt.predict.prediction import Prediction, first_output
 from dpt.predict.prompts import Prompt, as_prompt
-from dpt.predict.runtime import Precision, Runtime
-from dpt.predict.runtimes import is_exported, make_runtime
 from dpt.predict.tiling import predict_tiles
 from dpt.process import lack_of_memory
 from dpt.segments import SegmentMap, panoptic_segments

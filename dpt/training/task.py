@@ -18,6 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from dpt.config.objects import make
 from dpt.config.trainer import takes_bf16_weights
+from dpt.exporting.runtimes import TorchRuntime, with_bf16_weights
 from dpt.files import few
 from dpt.model import DPT
 from dpt.nn.lora import low_rank_tensors, merged_state, unmerged_state
@@ -34,7 +35,6 @@ from dpt.objectives.batches import (
     take,
 )
 from dpt.objectives.teacher import Teacher
-from dpt.predict.runtime import TorchRuntime, with_bf16_weights
 from dpt.process import is_first_rank
 from dpt.training.finite import StepGuard
 from dpt.types.outputs import HeadOutput, HeadPrediction

@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dpt.exporting.export import Graph, trace
 from dpt.exporting.files import check_target, write
-from dpt.exporting.graph import Graph, trace
 from dpt.exporting.sessions import run_of
 from dpt.functional import chunked_argmax
 from dpt.losses import CrossEntropyLoss
@@ -115,7 +115,7 @@ def ours_onnx(model: DPT, task: str) -> Contender:
     specs = {task: OutputSpec(task, "map")}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "model.onnx")
-        check_target(path, opset=None)
+        check_target(path)
         write(program, path, axes={0: "batch"}, outputs=specs, metadata={}, opset=None)
         run = run_of(path)
 

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 import dpt
 from dpt.exporting.int8 import compare_outputs
+from dpt.exporting.runtimes import make_runtime
 from dpt.exporting.sessions import OnnxSession
-from dpt.predict.runtimes import make_runtime
 from dpt.types.outputs import tensor_specs
 
 Run = Callable[[Tensor], object]

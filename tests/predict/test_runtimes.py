@@ -9,9 +9,8 @@ from photos import TINY, photo_of, save_photo, tiny
 from tiny import random_norms
 
 import dpt
-from dpt.exporting.cache import cached_export
 from dpt.exporting.export import export
-from dpt.predict.runtimes import RUNTIMES, AutoRuntime, make_runtime
+from dpt.exporting.runtimes import RUNTIMES, AutoRuntime, cached_export, make_runtime
 from dpt.types.preprocessing import Calibration
 
 pytest.importorskip("onnxruntime")

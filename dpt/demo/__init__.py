@@ -1,1 +1,0 @@
-"""A web page for one checkpoint, served from this computer."""
