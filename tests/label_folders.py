@@ -70,7 +70,7 @@ def folder(root, write=save, kind="masks", make=mask, suffix=".png"):
 def samples(root, **given):
     """Returns the samples of train and val as training reads them, by the image's path."""
     detected = detect(root, given)
-    node = {"_target_": "dpt.data.FolderDataset", "root": str(root)}
+    node = {"kind": "folder", "root": str(root)}
     for key, value in {**detected.settings, **given}.items():
         head, _, tail = key.partition(".")
         node |= {head: {**node.get(head, {}), tail: value}} if tail else {head: value}

@@ -139,7 +139,7 @@ def test_tab_completion(dpt_command, monkeypatch):
 
 def test_a_users_own_configuration_files(dpt_command, tmp_path):
     (tmp_path / "mine/optim").mkdir(parents=True)
-    (tmp_path / "mine/optim/slow.yaml").write_text("_target_: dpt.training.optim.sgd\nlr: 0.25\n")
+    (tmp_path / "mine/optim/slow.yaml").write_text("kind: sgd\nlr: 0.25\n")
     own = ("--config-dir", tmp_path / "mine", "optim=slow")
     code, out, _ = dpt_command("train", *own, "--cfg", "job")
     assert code == 0
@@ -272,7 +272,7 @@ GREEDY = """
 import torch
 
 class Loss(torch.nn.Module):
-    def __init__(self, **arguments):
+    def __init__(self, *, depth):
         super().__init__()
 
     def forward(self, *inputs):
@@ -334,7 +334,7 @@ def test_truncated_image(mistake, folder, workers):
 
 
 def test_two_heads_with_a_score_of_one_name_are_refused(mistake):
-    regression = "+task.objectives.regression._target_=dpt.objectives.RegressionObjective"
+    regression = "+task.objectives.regression.head=regression"
     message = mistake("train", "task=depth", regression, *TINY, *SCENES)
     assert "the head regression has a score rmse, as another head does" in message
 

@@ -60,7 +60,7 @@ def test_head_gives_the_exponential_of_its_last_layer(model):
 
 
 def test_loss_leaves_out_a_factor_and_nothing_else():
-    loss = default_loss(kind=KIND)
+    loss = default_loss(depth=KIND)
     assert isinstance(loss, ScaleInvariantLoss)
     assert loss(1e-3 * DEPTH, DEPTH, VALID) == pytest.approx(0, abs=1e-5)
     for wrong in (1 / DEPTH, DEPTH + 1, DEPTH.square()):

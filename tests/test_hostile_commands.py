@@ -174,8 +174,9 @@ def finished(train, tmp_path_factory):
 RUNS = {
     "hydra": ("hydra.job.env_set.DPT_PLUGINS", "photos"),
     "data": ("data._target_", "os.system"),
+    "name": ("data.kind", "os.system"),
     "loss": ("task.objectives.depth.loss._target_", "torch.hub.load"),
-    "private module": ("optim._target_", "dpt.training.optim._x"),
+    "nested": ("data.root", {"kind": "panels", "folder": "../outside"}),
     "profiler": ("trainer.profiler", "advanced"),
     "plugins": ("trainer.plugins", {"_target_": "os.system"}),
     "default root": ("trainer.default_root_dir", "../outside"),
@@ -187,15 +188,15 @@ RUNS = {
     "weights": ("model.weights", "../outside/file"),
     "cache": (
         "data",
-        {"_target_": "dpt.data.PackedDataset", "root": "ADDRESS", "cache_dir": "../outside"},
+        {"kind": "packed", "root": "ADDRESS", "cache_dir": "../outside"},
     ),
     "cache of a part": (
         "data.val",
-        {"_target_": "dpt.data.PackedDataset", "root": "ADDRESS", "cache_dir": "../outside"},
+        {"kind": "packed", "root": "ADDRESS", "cache_dir": "../outside"},
     ),
     "files": (
         "data",
-        {"_target_": "dpt.data.PackedDataset", "root": "filecache::ADDRESS", "cache_dir": "shards"},
+        {"kind": "packed", "root": "filecache::ADDRESS", "cache_dir": "shards"},
     ),
     "unlabelled": ("data.unlabelled", "../outside"),
 }

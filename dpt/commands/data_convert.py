@@ -115,7 +115,7 @@ def _datasets(options: argparse.Namespace, scratch: Path) -> dict[str, Dataset]:
     splits = {row.split for row in detected.rows} - {""}
     write_bytes(scratch / "pairs.csv", detected.table().encode())
     settings |= {f"split_files.{split}": str(scratch / "pairs.csv") for split in splits}
-    node: Plain = {"_target_": "dpt.data.FolderDataset", "root": str(options.folder)}
+    node: Plain = {"kind": "folder", "root": str(options.folder)}
     for key, value in settings.items():
         head, _, tail = key.partition(".")
         node |= {head: {**node.get(head, {}), tail: value}} if tail else {head: value}

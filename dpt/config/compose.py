@@ -96,7 +96,8 @@ def _as_hydra_reads(argument: str, command: str) -> str:
     ``optim=null`` becomes ``optim='null'``: Hydra's error would not name the group. Settings of a
     dataclass become ``++KEY=VALUE``: the configuration files need not name them.
     """
-    if command in TRAINING and argument.startswith(DATACLASS_SETTINGS):
+    is_setting = command in TRAINING and argument.startswith(DATACLASS_SETTINGS)
+    if is_setting or re.match(r"[\w.]+\._target_=", argument):
         return f"++{argument}"
     group, _, value = argument.partition("=")
     if (config_dir() / group).is_dir() and re.fullmatch(r"(?i)null|true|false|[-+.\d]+", value):
@@ -164,6 +165,8 @@ def _plain(cfg: object, *, resolve: bool = False) -> Plain:
 
 def _values(command: str, cfg: DictConfig, folder: Path) -> Plain:
     """Returns a composed configuration as plain data, after checks of the run's folder."""
+    from dpt.config.objects import with_names
+
     raw = _plain(cfg)
     is_dated = "paths.name" in raw["run_dir"] and "now:" in raw["paths"]["name"]
     if raw.get("resume") == "auto" and is_dated:
@@ -179,7 +182,7 @@ def _values(command: str, cfg: DictConfig, folder: Path) -> Plain:
         refuse_used(folder, is_training=command == "train")
     cfg.run_dir = escaped(str(folder))
     with explained():
-        values = _plain(cfg, resolve=True)
+        values = with_names(_plain(cfg, resolve=True))
     values["run_dir"] = str(folder)
     if "overrides" in values:
         values["overrides"] = _overrides()

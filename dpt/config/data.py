@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from torch.utils.data import DataLoader
 
-from dpt.config.objects import check_arguments, make
+from dpt.config.objects import check_arguments, read_part
 from dpt.config.overrides import keys_of, parse
 from dpt.config.resumed_config import DIVIDING, refuse_foreign, run_in, with_overrides
 from dpt.data import Dataset, EvalTransform, MixDataset, TrainTransform, make_loader
@@ -74,7 +74,7 @@ def make_dataset(data: PlainMapping, split: str, *, where: str = "data") -> Data
     node = {k: v for k, v in data.items() if k not in LOADER_KEYS}
     split = validate(str, split, "split")
     of_split = validate(Plain | None, data.get(split), f"{where}.{split}")
-    node |= {"split": split} | (of_split or {})
+    node |= of_split or {}
     unlabelled = validate(bool | str | None, node.pop("unlabelled", None), f"{where}.unlabelled")
     if unlabelled and "sets" in node:
         raise ValueError(f"{where}.unlabelled: a mix has none; set it for a set of {where}.sets")
@@ -83,12 +83,14 @@ def make_dataset(data: PlainMapping, split: str, *, where: str = "data") -> Data
             raise missing_path(Path(unlabelled), what="folder", remedy="check data.unlabelled")
         parts = ("page", "bands", "image_max", "nodata", "exif")
         kept = {key: node[key] for key in parts if key in node}
-        images = {"_target_": "dpt.data.UnlabelledDataset", "root": unlabelled} | kept
-        part = {**node, "unlabelled": True} if unlabelled is True else {**images, "split": split}
+        images = {"kind": "unlabelled", "root": unlabelled} | kept
+        part = {**node, "unlabelled": True} if unlabelled is True else images
         if node.get("missing") == "keep":  # images without labels are in the other part
             node = {**node, "labelled": node.get("labelled") or "all"}
         # made here, since errors of a mix name data.sets
-        labelled, rest = make(node, where, Dataset), make(part, where, Dataset)
+        labelled, rest = (
+            read_part(settings, where, Dataset).build(split=split) for settings in (node, part)
+        )
         return MixDataset(
             sets={"labelled": lambda _: labelled, "unlabelled": lambda _: rest},
             split=split,
@@ -100,7 +102,7 @@ def make_dataset(data: PlainMapping, split: str, *, where: str = "data") -> Data
             name: partial(make_dataset, part, where=f"{where}.sets.{name}")
             for name, part in sets.items()
         }
-    return make(node, where, Dataset)
+    return read_part(node, where, Dataset).build(split=split)
 
 
 def complete_augment(augment: PlainMapping) -> Plain:

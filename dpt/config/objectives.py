@@ -1,11 +1,12 @@
 """Objectives of a run, made from the task's part of the configuration."""
 
 import inspect
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
-from dpt.config.objects import find, make
+from dpt.config.objects import Part, read_part
 from dpt.data import Dataset
 from dpt.metrics import SumMetric
 from dpt.nn import HEADS
@@ -34,12 +35,13 @@ def make_objectives(task: PlainMapping, data: Dataset) -> dict[str, Objective]:
     for name, node in task["objectives"].items():
         if not name.isidentifier() or name in dir(nn.ModuleDict):
             raise ValueError(f"task.objectives.{name}: cannot be the name of one: rename it")
-        if "_target_" not in node:  # the experiment sets options of a head that this task lacks
+        if "head" not in node:  # the experiment sets options of a head that this task lacks
             raise ValueError(
                 f"task={task['name']} has no task.objectives.{name}: the experiment, or an "
                 f"argument, is for another task"
             )
-        cls: Any = find(node["_target_"], f"task.objectives.{name}", Objective)
+        part: Part[Objective] = read_part(node, f"task.objectives.{name}", Objective)
+        cls: Any = part.target
         if cls.target and cls.target not in info.targets:
             remedy = "data=scenes has all; data=folder: set data.labels, depth or objects"
             if cls.target == "caption":
@@ -53,7 +55,7 @@ def make_objectives(task: PlainMapping, data: Dataset) -> dict[str, Objective]:
                 f"task={task['name']} needs {LABEL_NAMES[cls.target]}, and this data gives only "
                 f"{given}. Choose data that has them ({remedy})"
             )
-        objective = objectives[name] = _make_objective(cls, node, data, f"task.objectives.{name}")
+        objective = objectives[name] = _make_objective(part, data)
         if not isinstance(objective.metrics, SumMetric):
             raise ValueError(
                 f"task.objectives.{name}: its metrics are a {type(objective.metrics).__name__}, "
@@ -62,16 +64,16 @@ def make_objectives(task: PlainMapping, data: Dataset) -> dict[str, Objective]:
     return objectives
 
 
-def _make_objective(
-    cls: type[Objective], node: PlainMapping, data: Dataset, where: str
-) -> Objective:
-    """Returns the objective that ``node`` describes, with the settings of its head."""
-    arguments, settings = split_settings(cls, {**node, **cls.from_data(data, node)})
-    objective: Objective = make(arguments, where, Objective)
-    refuse_decided(settings, objective.head_settings, where)
+def _make_objective(part: Part[Objective], data: Dataset) -> Objective:
+    """Returns the objective of a part, with the settings of its head."""
+    cls: Any = part.target
+    of_data = cls.from_data(data, part.settings)
+    arguments, settings = split_settings(cls, {**part.settings, **of_data})
+    objective: Objective = replace(part, settings=arguments).build()
+    refuse_decided(settings, objective.head_settings, part.where)
     objective.head_settings = {**settings, **objective.head_settings}
     if cls.head in HEADS:
-        validate(HEADS[cls.head], objective.head_settings, where)
+        validate(HEADS[cls.head], objective.head_settings, part.where)
     return objective
 
 

@@ -8,37 +8,19 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 
 from dpt.config.overrides import Override, as_argument, is_below, parse
 from dpt.config.run_keys import RunKeys
 from dpt.files import config_dir, few, read_yaml, real_path, run_folder
-from dpt.plugins import plugin_names
 from dpt.validation import Plain, PlainMapping, unknown_key, validate
 
 log = logging.getLogger("dpt")
 
 RUN_CHOICE = {"resume", "run_dir", "overwrite"}
 """Keys that choose the run, and are no settings of it."""
-TRUSTED = {
-    "dpt.evaluation.callbacks.Panels",
-    "dpt.training.callbacks.Deadline",
-    "dpt.training.callbacks.Freeze",
-    "dpt.training.callbacks.Lora",
-    "dpt.training.callbacks.MovingAverage",
-    "dpt.training.callbacks.Throughput",
-    "dpt.training.callbacks.make_progress",
-    "dpt.training.checkpoints.RunCheckpoints",
-    "dpt.training.loggers.CsvFile",
-    "dpt.training.loggers.TensorBoard",
-    "dpt.training.loggers.make_wandb",
-    "lightning.pytorch.callbacks.EarlyStopping",
-    "lightning.pytorch.callbacks.LearningRateMonitor",
-    "lightning.pytorch.loggers.CSVLogger",
-}
-"""Callbacks and loggers that a run's file may name, besides those of the user's own modules."""
 DIVIDING = {"folds", "fold", "gap", "group_by", "fractions", "split_files", "split_names"}
 """Keys of data that decide which images a split has."""
 _FOLDERS = ("dirpath", "folder", "save_dir", "default_root_dir")
@@ -163,6 +145,9 @@ def run_in(folder: Path) -> Plain:
     values = read_yaml(path)
     if not isinstance(values, dict) or not isinstance(values.get("data"), dict):
         raise ValueError(f"{path}: not the configuration of a run, with every value written out")
+    for key, text in texts_of(values):
+        if key.rpartition(".")[2] == "_target_":
+            raise ValueError(f"{path}: {key}={text[:200]}: a run's file names no code")
     folder = folder.absolute()  # relative paths of other runs are joined to another folder
     former = str(values.get("run_dir") or folder)
     return map_strings(values, partial(_moved, before=former, after=str(folder)))
@@ -182,7 +167,7 @@ def with_overrides(values: Plain, overrides: Iterable[Override]) -> Plain:
         ValueError: a key that the configuration does not have.
     """
     values = map_strings(values, str)
-    for override in overrides:
+    for override in map(_with_names, overrides):
         *parents, last = override.key.split(".")
         if override.key == "paths.data_dir":
             _move_data(values, str(override.value))
@@ -199,6 +184,17 @@ def with_overrides(values: Plain, overrides: Iterable[Override]) -> Plain:
             else:
                 node[name] = override.value
     return values
+
+
+def _with_names(override: Override) -> Override:
+    """Returns an override with registered names in place of classes."""
+    from dpt.config.objects import target_at, with_names
+
+    parent, _, last = override.key.rpartition(".")
+    if last != "_target_":
+        return replace(override, value=with_names(override.value, override.key))
+    ((key, name),) = target_at(override.value, parent).items()
+    return replace(override, key=f"{parent}.{key}", value=name)
 
 
 def _move_data(values: Plain, folder: str) -> None:
@@ -272,7 +268,6 @@ def refuse_foreign(values: Plain, folder: Path, keys: Iterable[str]) -> None:
 
 def _not_from_a_file(values: Plain, folder: Path) -> Iterator[tuple[str, str]]:
     """Yields keys whose values a run's file must not choose, and what is wrong with them."""
-    yield from _foreign_code(values)
     folders_of_data = (folder, Path(), Path(os.environ.get("DPT_DATA", "data")))
     for key, text in texts_of(values):
         group, name = key.partition(".")[0], key.rpartition(".")[2]
@@ -290,17 +285,6 @@ def _not_from_a_file(values: Plain, folder: Path) -> Iterator[tuple[str, str]]:
         is_hub = re.match(r"(timm|hf):", str(file))
         if file is not None and not is_hub and not _is_inside(str(file), folder):
             yield key, f"{str(file)[:200]} is outside of the run"
-
-
-def _foreign_code(values: Plain) -> Iterator[tuple[str, str]]:
-    """Yields the keys of callbacks and loggers that are neither dpt's nor the user's own."""
-    modules_of_user = tuple(f"{name}." for name in plugin_names())
-    for group in ("callbacks", "logger"):
-        for name, node in values[group].items():
-            target = str(_at(node, "_target_"))
-            if target not in TRUSTED and not target.startswith(modules_of_user):
-                for key, value in (node or {}).items():
-                    yield f"{group}.{name}.{key}", f"{str(value)[:200]} is not one of dpt's own"
 
 
 def texts_of(node: object, key: str = "") -> Iterator[tuple[str, str]]:

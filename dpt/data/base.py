@@ -46,7 +46,7 @@ class Files(NamedTuple):
 class Dataset(torch.utils.data.Dataset[Sample], ABC):
     """Raw samples of one split, at the size of their files and without augmentation.
 
-    To add a data set, write ``conf/data/NAME.yaml``. Its ``_target_`` names a class; its other keys
+    To add a data set, write ``conf/data/NAME.yaml``. Its ``kind`` names a class; its other keys
     are the class's arguments, checked against their types. ``split`` is always passed.
 
     1. Files that can be paired by folders and names need no class: ``defaults: [folder, _self_]``

@@ -127,7 +127,8 @@ def make_pixel_transform(settings: PlainMapping, where: str) -> ImageOnlyTransfo
     """Returns the pixel transform of albumentations that ``settings`` describe.
 
     Args:
-        settings: ``_target_`` (as ``albumentations.RandomFog``) and the transform's arguments.
+        settings: ``kind`` (the name of a class of albumentations, as ``RandomFog``) and the
+            transform's arguments.
         where: key of the settings, for messages.
 
     Raises:
@@ -136,17 +137,16 @@ def make_pixel_transform(settings: PlainMapping, where: str) -> ImageOnlyTransfo
     """
     import albumentations
 
-    target = str(settings.get("_target_"))
-    where = f"{where}._target_={target[:200]}"
-    package, _, name = target.rpartition(".")
-    transform = vars(albumentations).get(name) if package == "albumentations" else None
+    name = str(settings.get("kind"))
+    where = f"{where}.kind={name[:200]}"
+    transform = vars(albumentations).get(name)
     base = albumentations.ImageOnlyTransform
     if not (isinstance(transform, type) and issubclass(transform, base)) or transform is base:
         raise ValueError(
-            f"{where}: must be a pixel transform, as albumentations.RandomFog; augment.zoom, "
+            f"{where}: must be a pixel transform of albumentations, as RandomFog; augment.zoom, "
             "augment.rotate and augment.hflip change the geometry"
         )
-    arguments = {key: value for key, value in settings.items() if key != "_target_"}
+    arguments = {key: value for key, value in settings.items() if key != "kind"}
     image = np.full((64, 64, 3), 100, np.uint8)
     try:
         step = transform(**arguments, strict=True)

@@ -11,10 +11,12 @@ import numpy as np
 
 from dpt.data.base import Dataset, Files
 from dpt.files import DataError
+from dpt.plugins import register
 from dpt.types.samples import DatasetInfo, Sample, Target
 from dpt.validation import Count, Positive
 
 
+@register("mix")
 class MixDataset(Dataset):
     """Draws from several data sets by weight.
 

@@ -127,7 +127,7 @@ class TrainTransform:
         grayscale: probability of a grey picture.
         blur: probability of a Gaussian blur.
         extra: pixel transforms of albumentations, applied last and in this order; each is a mapping
-            of ``_target_`` and arguments: ``{"_target_": "albumentations.RandomFog", "p": 0.1}``.
+            of ``kind`` and arguments: ``{"kind": "RandomFog", "p": 0.1}``.
         strong: strength in 0..1 of :func:`dpt.data.color_changes.change_strongly` for images
             without labels, on which :func:`dpt.data.transforms.paste_parts` then pastes parts of
             images with labels; 0: neither.

@@ -65,7 +65,7 @@ def check_data(cfg: PlainMapping) -> None:
         del entry["indices"]
     write_bytes(folder / "report.json", f"{json.dumps(entries, indent=2)}\n".encode())
     if scans:
-        title = f"Data check of {data.get('root', data['_target_'])}"
+        title = f"Data check of {data.get('root', data['kind'])}"
         settings = loader_settings(data)
         loader = make_train_loader(scans[0].dataset, settings, cfg["augment"], seed, targets)
         augmented = cast(Augmented, loader.dataset)

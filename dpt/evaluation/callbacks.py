@@ -11,12 +11,14 @@ from lightning.pytorch.loggers import WandbLogger
 
 from dpt.evaluation.scoring import PanelPicture
 from dpt.objectives.batches import take
+from dpt.plugins import register
 from dpt.types.samples import Batch
 from dpt.viz import save_png, stack
 
 log = logging.getLogger("dpt")
 
 
+@register("panels")
 class Panels(Callback):
     """Pictures of validation images, a row for each dense head: see :meth:`Objective.panel`.
 

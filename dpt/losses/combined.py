@@ -5,9 +5,11 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from dpt.plugins import register
 from dpt.validation import NonNegative
 
 
+@register("combined")
 class CombinedLoss(nn.Module):
     """Σ weight · loss, of depth losses or of segmentation losses.
 

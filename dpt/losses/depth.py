@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from dpt.depthmath import at_least_float32, inverse_depth, masked_mean, normalize, valid_range
+from dpt.plugins import register
 from dpt.validation import Count, NonNegative, Positive, Share
 
 SILogForm = Literal["bts", "depth_anything", "eigen"]
@@ -22,6 +23,7 @@ _FORMS = {"bts": (0.85, 10.0, True), "depth_anything": (0.5, 1.0, True), "eigen"
 """λ, the factor and whether a root is taken."""
 
 
+@register("silog")
 class SILogLoss(nn.Module):
     """Scale-invariant log error of metric depth.
 
@@ -88,6 +90,7 @@ class GradientMatchingLoss(nn.Module):
         return per_image.mean()
 
 
+@register("si")
 class ScaleInvariantLoss(nn.Module):
     """Log error of depth up to scale, which a factor of the prediction does not change.
 
@@ -123,6 +126,7 @@ class ScaleInvariantLoss(nn.Module):
         return loss
 
 
+@register("ssi")
 class ScaleShiftInvariantLoss(nn.Module):
     """The trimmed scale- and shift-invariant loss of MiDaS (Ranftl et al. 2020, eqs. 5-7, 11, 12).
 

@@ -16,10 +16,12 @@ from torch import Tensor, nn
 from dpt.depthmath import at_least_float32
 from dpt.functional import mean_over_processes
 from dpt.losses.segmentation import CrossEntropyLoss
+from dpt.plugins import register
 from dpt.segments import Segments
 from dpt.validation import Count, NonNegative, Probability
 
 
+@register("set")
 class SetLoss(nn.Module):
     """Assigns a query to each segment at the least total cost and compares the pairs.
 

@@ -14,10 +14,12 @@ from torch.nn import functional as F
 
 from dpt.depthmath import at_least_float32
 from dpt.functional import chunked_cross_entropy, upsample
+from dpt.plugins import register
 from dpt.types.samples import IGNORE_INDEX
 from dpt.validation import NonNegative, Share
 
 
+@register("cross_entropy")
 class CrossEntropyLoss(nn.Module):
     """Pixel-wise cross-entropy: per image Σ w[y] · ce / Σ w[y] over its labelled pixels.
 
@@ -63,6 +65,7 @@ class CrossEntropyLoss(nn.Module):
         )
 
 
+@register("focal")
 class FocalLoss(nn.Module):
     """(1 - p)^γ · (-ln p), p the probability of the true class (Lin et al. 2017, eq. 4).
 
@@ -82,6 +85,7 @@ class FocalLoss(nn.Module):
         return _image_mean(miss.pow(self.gamma) * ce, valid)
 
 
+@register("dice")
 class DiceLoss(nn.Module):
     """Soft Dice: mean over the image's classes of 1 - 2 Σ p·g / (Σ p + Σ g).
 
@@ -103,6 +107,7 @@ class DiceLoss(nn.Module):
         return _image_mean(1 - dice, present)
 
 
+@register("lovasz")
 class LovaszSoftmaxLoss(nn.Module):
     """Lovász extension of the Jaccard loss, per image, over the classes present in it.
 

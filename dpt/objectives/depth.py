@@ -24,6 +24,7 @@ from dpt.metrics.protocols import Protocol
 from dpt.metrics.rules.all_rules import RuleMetrics
 from dpt.objectives.base import Objective, nearest
 from dpt.objectives.batches import take
+from dpt.plugins import register
 from dpt.types.outputs import (
     DEPTH_UNITS,
     DepthKind,
@@ -47,9 +48,10 @@ _LOSSES: dict[DepthKind, type[nn.Module]] = {
 }
 
 
-def default_loss(*, kind: DepthKind) -> nn.Module:
+@register("auto")
+def default_loss(*, depth: DepthKind) -> nn.Module:
     """Returns SILog for metric depth, the loss without shift or scale for relative depth."""
-    return _LOSSES[kind]()
+    return _LOSSES[depth]()
 
 
 class DepthObjective(Objective):
@@ -114,7 +116,7 @@ class DepthObjective(Objective):
             self.head_settings["activation"] = "exp"
         elif kind == "metric":
             self.head_settings |= {"max_depth": max_depth, "activation": "sigmoid"}
-        self.loss = loss or default_loss(kind=kind)
+        self.loss = loss or default_loss(depth=kind)
         types = [type(module) for module in self.loss.modules()]
         for loss_kind, loss_type in _LOSSES.items():
             if loss_kind != kind and loss_type in types:

@@ -14,6 +14,7 @@ from torch.optim.swa_utils import AveragedModel
 from dpt.depthmath import at_least_float32, canonical_prompts, focal_ratio
 from dpt.model import DPT
 from dpt.objectives.base import Objective
+from dpt.plugins import register
 from dpt.types.outputs import EmbeddingOutput, HeadOutput, prompt_focal
 from dpt.types.samples import Batch
 from dpt.validation import NonNegative, Positive, Share
@@ -24,6 +25,7 @@ AverageRule = Callable[[Tensor, Tensor, Tensor | int], Tensor]
 """From the mean so far, the new value and the number of updates to the new mean."""
 
 
+@register("none")
 class Teacher:
     """The base class of teachers, which does nothing.
 
@@ -67,6 +69,7 @@ class Teacher:
         return self  # averaged weights of the task need no second copy
 
 
+@register("trained")
 class FrozenTeacher(Teacher):
     """Distillation: a trained model, and the loss terms it adds for each head that it has too.
 
@@ -145,6 +148,7 @@ class MovingAverageTeacher(Teacher):
         self.average.load_state_dict(state)
 
 
+@register("self")
 class SelfTeacher(MovingAverageTeacher):
     """DINO: the average of the trained model gives targets for the model's views.
 
@@ -172,6 +176,7 @@ class SelfTeacher(MovingAverageTeacher):
         return {**batch, "teacher": output}
 
 
+@register("ema")
 class PseudoLabelTeacher(MovingAverageTeacher):
     """Semi-supervised: a moving average of the trained model labels the images without labels.
 

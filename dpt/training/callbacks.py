@@ -20,6 +20,7 @@ from dpt.files import plural
 from dpt.nn import Encoder
 from dpt.nn.lora import add_low_rank
 from dpt.objectives.teacher import ema
+from dpt.plugins import register
 from dpt.process import SIGNALS, Stopped, end_now, requeue
 from dpt.training.finite import BATCH_NORMS
 from dpt.training.lightning_internals import ProgressBar, end_training_at, lift_minimum
@@ -52,6 +53,7 @@ def completes_step(trainer: L.Trainer, batch_idx: int) -> bool:
     return (batch_idx + 1) % trainer.accumulate_grad_batches == 0 or trainer.is_last_batch
 
 
+@register("throughput")
 class Throughput(Callback):
     """Logs ``train/images_per_s`` over all ranks, without the time of validation.
 
@@ -76,6 +78,7 @@ class Throughput(Callback):
             cast(Task, pl_module).log("train/images_per_s", rate, batch_size=1)
 
 
+@register("deadline")
 class Deadline(StepCallback):
     """Ends training by the clock, and the schedule with it.
 
@@ -141,11 +144,13 @@ class ProgressLines(StepCallback):
             log.info("step %d: %s %.4f", trainer.global_step, name, scores[name])
 
 
+@register("progress")
 def make_progress() -> Callback:
     """Makes a progress bar in a terminal, log lines elsewhere."""
     return ProgressBar(leave=False) if sys.stdout.isatty() else ProgressLines()
 
 
+@register("ema")
 class MovingAverage(WeightAveraging):
     """A moving average of the weights (:func:`dpt.objectives.teacher.ema`), which is validated and
     saved instead of them."""
@@ -154,6 +159,7 @@ class MovingAverage(WeightAveraging):
         super().__init__(use_buffers=use_buffers, avg_fn=ema(decay))
 
 
+@register("freeze")
 class Freeze(Callback):
     """Keeps parts of the model constant: without gradients, not in the optimiser, in evaluation
     mode (BatchNorm, dropout).
@@ -191,6 +197,7 @@ class Freeze(Callback):
             head.training = True  # of the head alone: it gives the outputs that the loss needs
 
 
+@register("lora")
 class Lora(Callback):
     """Trains updates of low rank to the encoder's linear layers, in place of its own weights and
     BatchNorm statistics (:mod:`dpt.nn.lora`).

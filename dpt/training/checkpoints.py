@@ -13,6 +13,7 @@ from lightning.pytorch.callbacks import Checkpoint
 
 from dpt.atomic import replacing
 from dpt.files import DataError
+from dpt.plugins import register
 from dpt.training.callbacks import completes_step
 from dpt.training.lightning_internals import batch_index
 from dpt.training.task import Task
@@ -53,6 +54,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             ) from error
 
 
+@register("checkpoint")
 class RunCheckpoints(Checkpoint):
     """Writes ``last.ckpt`` by steps, by time and at the end, and ``best.ckpt`` after validation.
 

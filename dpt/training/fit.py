@@ -270,7 +270,7 @@ def log_start(run: Run) -> None:
     log.info(
         "%s on %s (%d train, %d val images), %s with %.1f M parameters, in %s",
         cfg["task"]["name"],
-        cfg["data"]["_target_"].rpartition(".")[2],
+        cfg["data"]["kind"],
         len(data.train),
         len(data.val),
         model.config.name,

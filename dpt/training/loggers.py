@@ -16,10 +16,12 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from dpt.atomic import replacing, write_bytes
 from dpt.files import read_text, reason
+from dpt.plugins import register
 
 log = logging.getLogger("dpt")
 
 
+@register("wandb")
 def make_wandb(
     *,
     save_dir: str,
@@ -74,6 +76,7 @@ def wandb_id(folder: Path) -> str:
     return new
 
 
+@register("csv")
 class CsvFile(CSVLogger):
     """Lightning's logger, which loses no line if the process is killed while it adds a column.
 
@@ -95,6 +98,7 @@ class CsvFile(CSVLogger):
         super().save()
 
 
+@register("tensorboard")
 class TensorBoard(TensorBoardLogger):
     """Lightning's logger, which also takes pictures."""
 

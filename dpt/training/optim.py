@@ -4,7 +4,7 @@ import logging
 import math
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Annotated, Literal, cast
+from typing import Annotated, cast
 
 import torch
 from pydantic import Field
@@ -16,13 +16,13 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from dpt.functional import has_bf16
 from dpt.nn import Encoder
+from dpt.plugins import register
 from dpt.validation import NonNegative, Plain, PlainMapping, Share
 
 log = logging.getLogger("dpt")
 
 Rate = Annotated[float, Field(ge=0, le=1000)]  # more overflows within a few steps
-OPTIONS = {"adamw": ("betas", "fused"), "muon": ("momentum", "betas"), "sgd": ("momentum",)}
-"""What each optimiser takes besides rates and decay."""
+LayerDecay = Annotated[float, Field(gt=0, le=1)]
 LINEAR_MAPS = (
     nn.Linear,
     nn.Conv1d,
@@ -34,29 +34,76 @@ LINEAR_MAPS = (
 )
 
 
-def make_optimizer(
+@register("adamw")
+def adamw(
     model: nn.Module,
     *,
-    kind: Literal["adamw", "muon", "sgd"],
     lr: Rate,
     encoder_lr: Rate | None = None,
-    layer_decay: Annotated[float, Field(gt=0, le=1)] | None = None,
+    layer_decay: LayerDecay | None = None,
     weight_decay: Rate = 0.0,
-    betas: tuple[Share, Share] | None = None,
-    momentum: Share | None = None,
+    betas: tuple[Share, Share] = (0.9, 0.999),
     fused: bool | None = None,
 ) -> Optimizer:
-    """Makes ``torch.optim.AdamW``, ``SGD`` or :class:`Muon` of every trainable parameter.
+    """Makes ``torch.optim.AdamW`` of every trainable parameter; see :func:`parameter_groups`."""
+    groups = parameter_groups(model, "adamw", lr, encoder_lr, layer_decay, weight_decay)
+    return torch.optim.AdamW(groups, lr=lr, betas=betas, fused=fused)
 
-    Each parameter is in one group: encoder or rest, with decay or without. Weight matrices and
-    kernels are decayed; norms, biases, tokens, embeddings and layer scales are not.
-    (timm's ``param_groups_layer_decay`` knows neither a second rate nor FSDP.)
+
+@register("sgd")
+def sgd(
+    model: nn.Module,
+    *,
+    lr: Rate,
+    encoder_lr: Rate | None = None,
+    layer_decay: LayerDecay | None = None,
+    weight_decay: Rate = 0.0,
+    momentum: Share = 0.0,
+) -> Optimizer:
+    """Makes ``torch.optim.SGD`` of every trainable parameter; see :func:`parameter_groups`."""
+    groups = parameter_groups(model, "sgd", lr, encoder_lr, layer_decay, weight_decay)
+    return torch.optim.SGD(groups, lr=lr, momentum=momentum)
+
+
+@register("muon")
+def muon(
+    model: nn.Module,
+    *,
+    lr: Rate,
+    encoder_lr: Rate | None = None,
+    layer_decay: LayerDecay | None = None,
+    weight_decay: Rate = 0.0,
+    momentum: Share = 0.95,
+    betas: tuple[Share, Share] = (0.9, 0.999),
+) -> Optimizer:
+    """Makes :class:`Muon` of every trainable parameter; see :func:`parameter_groups`.
+
+    Args:
+        momentum: of weight matrices and kernels.
+        betas: of parameters without decay.
+    """
+    groups = parameter_groups(model, "muon", lr, encoder_lr, layer_decay, weight_decay)
+    for group in groups:
+        group["momentum"] = None if group["name"].endswith("no_decay") else momentum
+    return Muon(groups, lr=lr, betas=betas)
+
+
+def parameter_groups(
+    model: nn.Module,
+    kind: str,
+    lr: float,
+    encoder_lr: float | None,
+    layer_decay: float | None,
+    weight_decay: float,
+) -> list[Plain]:
+    """Returns the groups of trainable parameters: encoder or rest, with decay or without.
+
+    Weight matrices and kernels are decayed; norms, biases, tokens, embeddings and layer scales are
+    not. (timm's ``param_groups_layer_decay`` knows neither a second rate nor FSDP.)
 
     Args:
         model: has an attribute ``encoder``.
-        kind: the optimiser; :data:`OPTIONS` says which of ``betas``, ``momentum`` and ``fused`` it
-            takes. ``muon`` uses ``momentum`` for weight matrices and kernels, ``betas`` for
-            parameters without decay.
+        kind: the optimiser's name, which a checkpoint holds.
         lr: learning rate of everything outside the encoder.
         encoder_lr: learning rate of the encoder; None means ``lr``.
         layer_decay: d in (0, 1]: layer k of the encoder has ``encoder_lr`` · d^(top - k) (Clark et
@@ -64,13 +111,8 @@ def make_optimizer(
         weight_decay: of weight matrices and kernels.
 
     Raises:
-        ValueError: the optimiser has no such argument, or no parameter is trainable.
+        ValueError: no parameter is trainable.
     """
-    given = {"betas": betas, "momentum": momentum, "fused": fused}
-    options: Plain = {name: v for name, v in given.items() if v is not None}
-    for name in options.keys() - {*OPTIONS[kind]}:
-        allowed = ", ".join(OPTIONS[kind])
-        raise ValueError(f"optim.{name} has no effect on {kind}, which takes {allowed}: remove it")
     rates = rates_of_parameters(model, lr, encoder_lr, layer_decay)
     decayed = decayed_parameters(model)
     groups: dict[str, Plain] = {}
@@ -86,21 +128,14 @@ def make_optimizer(
         groups[label]["params"].append(parameter)
     if not groups:
         raise ValueError("callbacks.freeze.parts freezes all parameters: leave a part out")
-    if kind == "sgd":
-        return torch.optim.SGD(list(groups.values()), lr=lr, **options)
-    if kind == "adamw":
-        return torch.optim.AdamW(list(groups.values()), lr=lr, **options)
-    matrix_momentum = options.pop("momentum", 0.95)
-    for label, group in groups.items():
-        group["momentum"] = None if label.endswith("no_decay") else matrix_momentum
-    return Muon(list(groups.values()), lr=lr, **options)
+    return list(groups.values())
 
 
 def rates_of_parameters(
     model: nn.Module, lr: float, encoder_lr: float | None, layer_decay: float | None
 ) -> dict[str, tuple[str, float]]:
     """Returns the part of the model and the learning rate of each parameter, by its name; see
-    :func:`make_optimizer`."""
+    :func:`parameter_groups`."""
     encoder = cast(Encoder, model.encoder)
     layers = {} if layer_decay is None else encoder.layer_ids()
     top = max(layers.values(), default=0) + 1
@@ -261,21 +296,50 @@ class StepSchedule(LRScheduler):
         """Does nothing: see :meth:`at`."""
 
 
-def warmup_then_decay(
+@register("constant")
+def constant(optimizer: Optimizer, *, total_steps: int, warmup: NonNegative) -> StepSchedule:
+    """Makes a schedule of a linear warm-up, then the full rate; see :func:`warmup_then_decay`."""
+    return warmup_then_decay(optimizer, total_steps, warmup, lambda t: 1.0)
+
+
+@register("cosine")
+def cosine(
+    optimizer: Optimizer, *, total_steps: int, warmup: NonNegative, final: NonNegative = 0.0
+) -> StepSchedule:
+    """Makes a schedule of a linear warm-up, then (1 + cos πt) / 2, t from 0 to 1; ``final`` is the
+    factor of the full rate at the end. See :func:`warmup_then_decay`."""
+    return warmup_then_decay(
+        optimizer,
+        total_steps,
+        warmup,
+        lambda t: final + (1 - final) * (0.5 * (1 + math.cos(math.pi * t))),
+    )
+
+
+@register("poly")
+def poly(
     optimizer: Optimizer,
     *,
     total_steps: int,
-    decay: Literal["poly", "cosine", "constant"],
     warmup: NonNegative,
     power: NonNegative = 0.9,
     final: NonNegative = 0.0,
 ) -> StepSchedule:
+    """Makes a schedule of a linear warm-up, then (1 - t)^power, t from 0 to 1; ``final`` is the
+    factor of the full rate at the end. See :func:`warmup_then_decay`."""
+    return warmup_then_decay(
+        optimizer, total_steps, warmup, lambda t: final + (1 - final) * (1 - t) ** power
+    )
+
+
+def warmup_then_decay(
+    optimizer: Optimizer, total_steps: int, warmup: float, decay: Callable[[float], float]
+) -> StepSchedule:
     """Makes a schedule of a linear warm-up, then a decay that ends at the last step.
 
     Args:
-        decay: ``poly`` is (1 - t)^power, ``cosine`` is (1 + cos πt) / 2, t from 0 to 1.
         warmup: number of steps (>= 1) or fraction of ``total_steps`` (< 1).
-        final: factor of the full rate at the end.
+        decay: the factor of the rate, of the fraction of the steps after the warm-up.
     """
     warmup_steps = int(warmup) if warmup >= 1 else round(warmup * total_steps)
     if warmup_steps >= total_steps:
@@ -286,10 +350,6 @@ def warmup_then_decay(
     def factor(step: int) -> float:
         if step < warmup_steps:
             return (step + 1) / (warmup_steps + 1)
-        if decay == "constant":
-            return 1.0
-        t = min(1.0, (step - warmup_steps) / max(1, total_steps - warmup_steps))
-        shape = (1 - t) ** power if decay == "poly" else 0.5 * (1 + math.cos(math.pi * t))
-        return final + (1 - final) * shape
+        return decay(min(1.0, (step - warmup_steps) / max(1, total_steps - warmup_steps)))
 
     return StepSchedule(optimizer, factor)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from dpt.config.objects import make
+from dpt.config.objects import read_part
 from dpt.config.trainer import takes_bf16_weights
 from dpt.exporting.runtimes import TorchRuntime, with_bf16_weights
 from dpt.files import few
@@ -327,8 +327,8 @@ def make_task(
         model=model,
         objectives=objectives,
         teacher=teacher,
-        optimizer=make(cfg["optim"], "optim", Optimizer),
-        schedule=make(cfg["schedule"], "schedule", LRScheduler),
+        optimizer=read_part(cfg["optim"], "optim", Optimizer).factory(),
+        schedule=read_part(cfg["schedule"], "schedule", LRScheduler).factory(),
         monitor=validate(str, cfg["task"].get("monitor", ""), "task.monitor"),
         max_skipped_steps=int(cfg["max_skipped_steps"]),
     )

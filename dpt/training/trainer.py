@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import lightning as L
 from lightning.pytorch.callbacks import Callback, Checkpoint, WeightAveraging
@@ -11,7 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from dpt.config.data import LoaderSettings, loader_settings, make_dataset, make_train_loader
 from dpt.config.models import image_settings, make_model
 from dpt.config.objectives import make_objectives
-from dpt.config.objects import make
+from dpt.config.objects import make, read_part
 from dpt.config.trainer import build_trainer, trainer_arguments
 from dpt.objectives.teacher import Teacher
 from dpt.training.callbacks import Lora
@@ -57,11 +58,11 @@ def make_trainer(
     is_unset = node["val_check_interval"] is None and node["check_val_every_n_epoch"] is None
     if is_unset:
         node["val_check_interval"] = 1  # replaced below, when the number of ranks is known
-    loggers = [ignore_errors(make(c, f"logger.{n}", Logger)) for n, c in cfg["logger"].items() if c]
-    nodes = {name: node for name, node in cfg["callbacks"].items() if node}
+    loggers = [ignore_errors(logger) for logger in _built(cfg["logger"], "logger", Logger)]
+    nodes = {name: node for name, node in cfg["callbacks"].items() if node is not None}
     if not loggers:
         nodes.pop("learning_rate", None)  # Lightning's monitor needs a logger
-    callbacks = [make(c, f"callbacks.{name}", Callback) for name, c in nodes.items()]
+    callbacks = _built(nodes, "callbacks", Callback)
     for name, callback in zip(nodes, callbacks, strict=True):
         # it sets the average when all checkpoints are written
         if isinstance(callback, L.pytorch.callbacks.StochasticWeightAveraging):
@@ -80,6 +81,15 @@ def make_trainer(
         timed = bool(node["max_time"])
         trainer.val_check_interval = validation_interval(trainer, batches, validation, timed=timed)
     return trainer
+
+
+def _built(nodes: PlainMapping, group: str, base: type) -> list[Any]:
+    """Returns the objects of a group, whose names are those of classes unless ``kind`` is given."""
+    return [
+        read_part(node, f"{group}.{name}", base, default=name).build()
+        for name, node in nodes.items()
+        if node is not None
+    ]
 
 
 def limited(limit: float, batches: float) -> float:

@@ -17,7 +17,7 @@ from dpt.data import ScenesDataset
 from dpt.data.loading import collate_eval, collate_train
 from dpt.data.transforms import TrainTransform
 from dpt.objectives import DepthObjective
-from dpt.training.optim import make_optimizer, warmup_then_decay
+from dpt.training.optim import cosine, muon
 from dpt.types.outputs import HeadOutput
 from dpt.types.samples import Batch, Sample
 
@@ -77,8 +77,8 @@ def trained(
     objective = DepthObjective(max_depth=20.0, canonical_focal=canonical_focal)
     head = {"kind": "metric", "activation": "exp", "canonical_focal": canonical_focal}
     model = dpt.create_model("dpt_stem", heads={"depth": head})
-    optimizer = make_optimizer(model, kind="muon", lr=2e-3, weight_decay=0.01)
-    schedule = warmup_then_decay(optimizer, total_steps=steps, decay="cosine", warmup=0.05)
+    optimizer = muon(model, lr=2e-3, weight_decay=0.01)
+    schedule = cosine(optimizer, total_steps=steps, warmup=0.05)
     for batch in batches(samples, steps, seed):
         optimizer.zero_grad()
         output = predict(model, objective, batch)

@@ -3,8 +3,9 @@
 import inspect
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
+from dataclasses import replace
 from functools import cache
 from itertools import zip_longest
 from typing import Any
@@ -15,6 +16,8 @@ import torch
 import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import Logger
 from omegaconf import OmegaConf
 from tiny import slow_after
 from torch import nn
@@ -24,13 +27,15 @@ from torch.optim.lr_scheduler import LRScheduler
 import dpt
 from dpt.config.data import LOADER_KEYS
 from dpt.config.objectives import split_settings
-from dpt.config.objects import SLOTS, check_arguments, find, make
-from dpt.data import TrainTransform
+from dpt.config.objects import check_arguments, make, read_part
+from dpt.data import Dataset, TrainTransform
 from dpt.files import config_dir
 from dpt.losses import CombinedLoss, SILogLoss
 from dpt.model_config import ModelConfig, make_config
 from dpt.nn import ENCODERS, Encoder
 from dpt.objectives import DepthObjective, Objective
+from dpt.objectives.teacher import Teacher
+from dpt.plugins import REGISTERED
 from dpt.validation import validate
 
 CONF = config_dir()
@@ -81,36 +86,30 @@ def _composed(command: str, *overrides: str) -> dict[str, Any]:
     return values
 
 
-def calls(node: Any, where: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every mapping with a ``_target_`` and its key."""
-    if isinstance(node, dict):
-        if "_target_" in node:
-            yield where, node
-        for key, value in node.items():
-            yield from calls(value, f"{where}.{key}".lstrip("."))
-    elif isinstance(node, list):
-        for i, value in enumerate(node):
-            yield from calls(value, f"{where}.{i}")
-
-
-def check_calls(cfg: dict[str, Any]) -> int:
-    """Finds every target and checks its keys, and the types of values that are set."""
-    found = list(calls(cfg))
-    for where, node in found:
-        target = find(node["_target_"], where, *SLOTS)
-        if re.fullmatch(r"data(\.sets\.\w+)?", where):
-            assert set(LOADER_KEYS) <= set(node)
-            splits = node["train"] | node["val"]
-            node = {k: v for k, v in node.items() if k not in LOADER_KEYS} | splits
-        given = {k: v for k, v in node.items() if k != "_target_"}
-        if isinstance(target, type) and issubclass(target, Objective):
-            given, _ = split_settings(target, given)
-        parameters = inspect.signature(target).parameters
-        if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-            assert set(given) <= set(parameters), where
-        plain = {k: v for k, v in given.items() if v is not None and not list(calls(v))}
-        check_arguments(target, plain, where, is_partial=True)
-    return len(found)
+def check_parts(cfg: dict[str, Any]) -> int:
+    """Checks every description of a part, and returns their number."""
+    nodes: dict[str, tuple[Any, type]] = {}
+    data = cfg["data"]
+    for where, node in {"data": data, **(data.get("sets") or {})}.items():
+        assert set(LOADER_KEYS) <= set(node)
+        plain = {k: v for k, v in node.items() if k not in (*LOADER_KEYS, "sets", "unlabelled")}
+        plain |= {"sets": {}} if "sets" in node else {}
+        nodes[where] = (plain | node["train"] | node["val"], Dataset)
+    if "task" in cfg:
+        objectives = cfg["task"]["objectives"].items()
+        nodes |= {f"task.objectives.{name}": (node, Objective) for name, node in objectives}
+        nodes["task.teacher"] = (cfg["task"]["teacher"], Teacher)
+        nodes["optim"], nodes["schedule"] = (
+            (cfg["optim"], Optimizer),
+            (cfg["schedule"], LRScheduler),
+        )
+        nodes |= {
+            f"callbacks.{n}": ({"kind": n, **c}, Callback) for n, c in cfg["callbacks"].items()
+        }
+        nodes |= {f"logger.{n}": ({"kind": n, **c}, Logger) for n, c in cfg["logger"].items()}
+    for where, (node, base) in nodes.items():
+        read_part(node, where, base)
+    return len(nodes)
 
 
 # --- conf/
@@ -121,7 +120,7 @@ def test_every_choice_composes_and_names_things_that_exist(taken):
     taken = {group: choice for group, choice in taken.items() if choice}
     given = ["task.teacher.path=FILE"] if taken.get("task/teacher") == "trained" else []
     cfg = composed(*(f"{group}={choice}" for group, choice in taken.items()), *given)
-    assert check_calls(cfg) >= 8
+    assert check_parts(cfg) >= 8
     assert cfg["run_dir"] == "run"
     for group, choice in taken.items():
         text = (CONF / group / f"{choice}.yaml").read_text()
@@ -152,7 +151,7 @@ def test_a_model_by_name_and_the_composed_configuration_are_equal(name):
 @pytest.mark.parametrize("choice", slow_after(1, choices("data")))
 def test_every_data_set_can_be_evaluated_on(choice):
     cfg = composed(f"data={choice}", "checkpoint=some.ckpt", command="evaluate")
-    assert check_calls(cfg) == 1
+    assert check_parts(cfg) == 1
     assert cfg["checkpoint"] == "some.ckpt"
 
 
@@ -176,9 +175,9 @@ KINDS = {"ssi": "relative", "si": "up_to_scale"}
 def test_depth_losses_can_be_chosen(task, loss):
     kind, other = KINDS.get(loss, "metric"), "relative" if loss != "ssi" else "metric"
     cfg = composed(f"task={task}", f"task/depth_loss={loss}", f"task.kind={kind}")
-    node = cfg["task"]["objectives"]["depth"]
-    arguments, _ = split_settings(DepthObjective, node | {"max_depth": 10.0})
-    objective = make(arguments, "depth", Objective)
+    part = read_part(cfg["task"]["objectives"]["depth"] | {"max_depth": 10.0}, "depth", Objective)
+    arguments, _ = split_settings(DepthObjective, part.settings)
+    objective = replace(part, settings=arguments).build()
     depth = torch.rand(2, 8, 8) + 1
     value = objective.loss(torch.rand(2, 8, 8), depth, depth > 0)
     assert value.ndim == 0
@@ -211,9 +210,10 @@ def test_every_optimiser_runs_with_every_schedule(optim, schedule):
     cfg = composed(f"optim={optim}", "optim.lr=0.5", "optim.encoder_lr=0.1")
     cfg["schedule"] = composed(f"schedule={schedule}")["schedule"]
     model = nn.ModuleDict({"encoder": LinearEncoder(), "heads": nn.Linear(3, 3)})
-    optimizer = make(cfg["optim"], "optim", Optimizer)(model)
+    optimizer = read_part(cfg["optim"], "optim", Optimizer).factory()(model)
     assert {group["lr"] for group in optimizer.param_groups} == {0.5, 0.1}
-    scheduler = make(cfg["schedule"], "schedule", LRScheduler)(optimizer, total_steps=10)
+    factory = read_part(cfg["schedule"], "schedule", LRScheduler).factory()
+    scheduler = factory(optimizer, total_steps=10)
     before = model["heads"].weight.clone()
     model["heads"](model["encoder"].linear(torch.ones(1, 3))).sum().backward()
     optimizer.step()
@@ -234,7 +234,7 @@ def test_every_experiment_says_its_command_and_has_a_tiny_twin(choice):
     text = (CONF / "experiment" / f"{choice}.yaml").read_text()
     assert f"python train.py experiment={choice}" in text.partition("defaults")[0]
     cfg = composed(f"experiment={choice}", "debug=tiny")
-    check_calls(cfg)
+    check_parts(cfg)
     assert cfg["trainer"]["max_steps"] == 2
     assert cfg["logger"] == {}
 
@@ -244,85 +244,62 @@ def test_trainer_lists_every_argument_of_lightnings_trainer():
     assert arguments <= set(composed()["trainer"])
 
 
-# --- make
+# --- parts
 
 
 class Wheel(nn.Module):
-    """A target, which seems to be defined in the package of losses."""
+    """A part for the tests."""
 
     def __init__(
-        self, *, size: int, colour: str = "black", shape: tuple[int, int] = (1, 1), hub: Any = None
+        self, *, size: int, colour: str = "black", shape: tuple[int, int] = (1, 1)
     ) -> None:
         super().__init__()
-        self.size, self.colour, self.shape, self.hub = size, colour, shape, hub
+        self.size, self.colour, self.shape = size, colour, shape
 
 
-@pytest.fixture
-def wheel(monkeypatch):
-    import dpt.losses
-
-    monkeypatch.setattr(dpt.losses, "Wheel", Wheel, raising=False)
-    monkeypatch.setattr(Wheel, "__module__", "dpt.losses")
-    return "dpt.losses.Wheel"
+@pytest.fixture(autouse=True)
+def _wheel(monkeypatch):
+    monkeypatch.setitem(REGISTERED, "wheel", [Wheel])
 
 
-def make_wheel(node, where):
-    return make(node, where, nn.Module)
+def make_wheel(settings, where):
+    return make({"kind": "wheel", **settings}, where, nn.Module)
 
 
-def test_make_calls_the_target_with_typed_arguments(wheel):
-    made = make_wheel({"_target_": wheel, "size": 3, "shape": [2, 4]}, "w")
+def test_make_calls_the_class_with_typed_arguments():
+    made = make_wheel({"size": 3, "shape": [2, 4]}, "w")
     assert (made.size, made.colour, made.shape) == (3, "black", (2, 4))
 
 
-def test_make_does_not_write_to_its_node(wheel):
-    node = {"_target_": wheel, "size": 3, "hub": {"_target_": wheel, "size": 1}}
-    make_wheel(node, "w")
-    assert node == {"_target_": wheel, "size": 3, "hub": {"_target_": wheel, "size": 1}}
-
-
-def test_nested_targets_are_built_first(wheel):
-    inner = {"_target_": wheel, "size": 1}
-    made = make_wheel({"_target_": wheel, "size": 2, "hub": inner}, "w")
-    assert (made.hub.size, made.size) == (1, 2)
-    made = make_wheel({"_target_": wheel, "size": 2, "hub": {"a": [inner, 7]}}, "w")
-    assert (made.hub["a"][0].size, made.hub["a"][1]) == (1, 7)
-    with pytest.raises(ValueError, match=r"there is no w\.hub\.a\.0\.sise\. Did you mean size\?"):
-        make_wheel({"_target_": wheel, "size": 2, "hub": {"a": [{**inner, "sise": 1}]}}, "w")
-
-
 def test_optimisers_and_schedules_wait_for_the_rest():
-    node = {"_target_": "torch.optim.lr_scheduler.LinearLR", "total_iters": 7}
-    schedule = make(node, "schedule", LRScheduler)(torch.optim.SGD([torch.zeros(1)], lr=0.1))
-    assert schedule.total_iters == 7
+    node = {"kind": "LinearLR", "total_iters": 7}
+    part = read_part(node, "schedule", LRScheduler)
+    assert part.factory()(torch.optim.SGD([torch.zeros(1)], lr=0.1)).total_iters == 7
     with pytest.raises(ValueError, match=r"schedule\.total_iters='x'"):
-        make({**node, "total_iters": "x"}, "schedule", LRScheduler)
+        read_part({**node, "total_iters": "x"}, "schedule", LRScheduler)
 
 
-def test_unknown_key(wheel):
+def test_unknown_key():
     with pytest.raises(ValueError) as error:
-        make_wheel({"_target_": wheel, "size": 1, "color": "red"}, "car.wheel")
+        make_wheel({"size": 1, "color": "red"}, "car.wheel")
     assert str(error.value) == (
-        "there is no car.wheel.color. Did you mean colour? Allowed here: colour, hub, shape, size"
+        "there is no car.wheel.color. Did you mean colour? Allowed here: colour, shape, size"
     )
-    with pytest.raises(ValueError, match=r"no w\.zzz\. Allowed"):
-        make_wheel({"_target_": wheel, "size": 1, "zzz": 1}, "w")
 
 
 @pytest.mark.parametrize(
     ("values", "says"),
     [
         ({"size": "big"}, r"^w\.size='big': must be a valid integer"),
-        ({"size": 1.5}, r"^w\.size=1\.5: must be a valid integer"),
         ({"size": None}, r"^w\.size=None: must be a valid integer"),
         ({"size": 1, "colour": 3}, r"^w\.colour=3: must be a valid string"),
         ({"size": 1, "shape": [1]}, r"^w\.shape=\[1\]: must have more entries"),
-        ({}, "^w needs size$"),
+        ({}, r"^w\.size must be given$"),
     ],
 )
-def test_wrong_types_are_one_line(wheel, values, says):
+def test_wrong_types_are_one_line(values, says):
     with pytest.raises(ValueError, match=says) as error:
-        make_wheel({"_target_": wheel, **values}, "w")
+        make_wheel(values, "w")
     assert "\n" not in str(error.value)
 
 

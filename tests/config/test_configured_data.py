@@ -31,15 +31,15 @@ pytestmark = pytest.mark.filterwarnings("ignore:The ``compute`` method")
 DATA = {"image_size": [32, 48], "eval_size": None, "batch_size": 4, "num_workers": 0}
 SCENES = {
     **DATA,
-    "_target_": "dpt.data.ScenesDataset",
+    "kind": "scenes",
     "size": [32, 48],
     "seed": 0,
     "train": {"length": 6},
     "val": {"length": 3, "seed": 5},
 }
-DEPTH = {"_target_": "dpt.objectives.DepthObjective", "kind": "metric", "max_depth": None}
-SEGMENTATION = {"_target_": "dpt.objectives.SegmentationObjective", "num_classes": None}
-CLASSES = {"_target_": "dpt.objectives.ClassificationObjective", "num_classes": None}
+DEPTH = {"head": "depth", "kind": "metric", "max_depth": None}
+SEGMENTATION = {"head": "segmentation", "num_classes": None}
+CLASSES = {"head": "classification", "num_classes": None}
 ENCODER = {
     "kind": "vit",
     "weights": None,
@@ -200,7 +200,7 @@ def test_the_model_is_made_for_the_size_of_the_training_images(scenes):
 
 @pytest.mark.parametrize("name", ["a.b", "", "items", "depth${oc.env:X}"])
 def test_names_that_no_objective_can_have(scenes, name):
-    node = {"_target_": "dpt.objectives.DepthObjective", "kind": "metric"}
+    node = {"head": "depth", "kind": "metric"}
     with pytest.raises(ValueError, match=r"task\.objectives\."):
         make_objectives({"name": "x", "objectives": {name: node}}, scenes)
 

@@ -348,7 +348,7 @@ def test_class_of_val_alone_is_named(three_splits):
     assert "a.png" in note
     assert folder_data(three_splits, "train", fractions=None).notes == []
     data = {
-        "_target_": "dpt.data.FolderDataset",
+        "kind": "folder",
         "root": str(three_splits),
         "annotations": "coco",
         "image_size": [16, 16],

@@ -67,8 +67,8 @@ def test_strength_bounds_the_draw():
     assert draw_colors(random, 0.0) == SAME
 
 
-FOG = {"_target_": "albumentations.RandomFog", "p": 0.5}
-NOISE = {"_target_": "albumentations.SaltAndPepper", "p": 0.5}
+FOG = {"kind": "RandomFog", "p": 0.5}
+NOISE = {"kind": "SaltAndPepper", "p": 0.5}
 
 
 def changed(*extra, seed):
@@ -85,10 +85,7 @@ def test_extra_changes_the_image_alone_as_the_seed_says():
 
 
 def test_extra_steps_are_drawn_independently():
-    brighten, darken = (
-        {"_target_": "albumentations.RandomGamma", "gamma_limit": (g, g), "p": 0.5}
-        for g in (40, 250)
-    )
+    brighten, darken = ({"kind": "RandomGamma", "gamma_limit": (g, g), "p": 0.5} for g in (40, 250))
     means = [changed(brighten, darken, seed=seed)["image"].mean() for seed in range(60)]
     kinds = np.unique(np.round(means), return_counts=True)[1]
     assert len(kinds) >= 3  # neither, one, the other (both is near neither)
@@ -97,18 +94,18 @@ def test_extra_steps_are_drawn_independently():
 @pytest.mark.parametrize(
     "settings",
     [
-        {"_target_": "albumentations.Affine"},
-        {"_target_": "albumentations.CoarseDropout"},
-        {"_target_": "albumentations.Normalize"},  # not 8 bits
-        {"_target_": "albumentations.FDA"},  # needs other images
-        {"_target_": "albumentations.RandomFog", "fog": 1},
-        {"_target_": "albumentations.Compose"},
-        {"_target_": "albumentations.core.utils.os"},
-        {"_target_": "os.system"},
+        {"kind": "Affine"},
+        {"kind": "CoarseDropout"},
+        {"kind": "Normalize"},  # not 8 bits
+        {"kind": "FDA"},  # needs other images
+        {"kind": "RandomFog", "fog": 1},
+        {"kind": "Compose"},
+        {"kind": "core.utils.os"},
+        {"kind": "os.system"},
         {"p": 1.0},
     ],
     ids=str,
 )
 def test_extra_refuses_all_but_pixel_transforms(settings):
-    with pytest.raises(ValueError, match=r"^augment\.extra\.1\._target_=[^\n]*$"):
+    with pytest.raises(ValueError, match=r"^augment\.extra\.1\.kind=[^\n]*$"):
         TrainTransform(image_size=[20, 30], extra=[FOG, settings])

@@ -137,7 +137,7 @@ def test_names_in_both_forms_of_unicode(tmp_path):
         save(tmp_path / f"a/masks/{name}.png", mask(seed))
     assert sum(sizes(samples(tmp_path / "a")[0])) == 4
     (tmp_path / "a/list.txt").write_text("\n".join(split))
-    node = {"_target_": "dpt.data.FolderDataset", "root": str(tmp_path / "a"), "labels": "masks"}
+    node = {"kind": "folder", "root": str(tmp_path / "a"), "labels": "masks"}
     node |= {"num_classes": 3, "split_files": {"train": "list.txt"}}
     assert len(make_dataset(node, "train")) == 4
     save_photos(tmp_path / "b/images", split)

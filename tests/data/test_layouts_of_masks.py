@@ -400,7 +400,7 @@ def test_palettes_of_other_order_than_a_table(tmp_path, order, count):
 def disagreements(root, **options):
     """The number of findings about palettes when a run starts."""
     node = {
-        "_target_": "dpt.data.FolderDataset",
+        "kind": "folder",
         "root": str(root),
         "labels": "masks",
         "num_classes": 3,

@@ -34,7 +34,7 @@ def drives(tmp_path_factory):
 
 def settings(root, **options):
     """``data`` of a configuration."""
-    folder = {"_target_": "dpt.data.FolderDataset", "root": str(root), "labels": "masks"}
+    folder = {"kind": "folder", "root": str(root), "labels": "masks"}
     return folder | {"num_classes": 2} | options
 
 
@@ -188,20 +188,20 @@ def test_data_check_reads_what_training_reads(tmp_path):
 def sunrgbd(root):
     depth_trees.sunrgbd(root)
     depth_trees.sunrgbd_masks(root)
-    return {"_target_": "dpt.data.datasets.sunrgbd.SunRgbdDataset"}
+    return {"kind": "sunrgbd"}
 
 
 def nyuv2(root):
     depth_trees.nyuv2(root)
     depth_trees.nyu40_mapping(root)
     class_names = [str(k) for k in range(40)]
-    return {"_target_": "dpt.data.datasets.nyuv2.NYUv2Dataset", "class_names": class_names}
+    return {"kind": "nyuv2", "class_names": class_names}
 
 
 def coco(root, kind):
     coco_files.write(root, panoptic=kind == "panoptic", lengths=[("train", 3)], size=(48, 64))
     annotations = f"annotations/{kind}_%split.json"
-    return {"_target_": "dpt.data.CocoDataset", "annotations": annotations}
+    return {"kind": "coco", "annotations": annotations}
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_the_model_sees_nothing_of_what_is_hidden():
 
 @pytest.mark.parametrize("options", [{"mask_ratio": 0.0}, {"mask_ratio": 1.0}, {"mask_size": 0}])
 def test_wrong_settings(options):
-    node = {"_target_": "dpt.objectives.InpaintingObjective", **options}
+    node = {"head": "inpainting", **options}
     with pytest.raises(ValueError, match=f"task.{next(iter(options))}"):
         make(node, "task", Objective)
 

@@ -80,8 +80,8 @@ def test_depth_that_a_metric_head_cannot_reach_is_not_trained_on(kind, counted):
 
 
 def test_depth_losses_follow_the_kind_and_the_weight():
-    assert isinstance(default_loss(kind="metric"), SILogLoss)
-    assert isinstance(default_loss(kind="relative"), ScaleShiftInvariantLoss)
+    assert isinstance(default_loss(depth="metric"), SILogLoss)
+    assert isinstance(default_loss(depth="relative"), ScaleShiftInvariantLoss)
     assert isinstance(DepthObjective(max_depth=5.0, kind="relative").loss, ScaleShiftInvariantLoss)
     depth = torch.rand(2, 8, 8) + 1
     batch = {"depth": depth, "valid": depth > 0}

@@ -19,7 +19,7 @@ from dpt.evaluation.callbacks import spread
 from dpt.objectives import DepthObjective, RegressionObjective, SegmentationObjective
 from dpt.training import callbacks
 from dpt.training.callbacks import MovingAverage, StopOnSignal, Throughput
-from dpt.training.optim import warmup_then_decay
+from dpt.training.optim import cosine
 from dpt.types.outputs import HeadOutput, OutputSpec
 
 
@@ -330,7 +330,7 @@ def deadline_of(seconds, clock, monkeypatch, *, steps=100):
     """A run's deadline, schedule and trainer, for which ``clock`` is a list of the time."""
     monkeypatch.setattr(callbacks, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    schedule = warmup_then_decay(optimizer, total_steps=steps, decay="cosine", warmup=0)
+    schedule = cosine(optimizer, total_steps=steps, warmup=0)
     trainer = fake_trainer(
         global_step=0,
         estimated_stepping_batches=steps,

@@ -97,14 +97,14 @@ def test_random_states_come_back(tmp_path):
 @pytest.mark.parametrize("name", ["every_n_train_steps", "every_n_minutes", "patience"])
 def test_intervals_are_positive(name):
     with pytest.raises(ValueError, match=rf"c\.{name}=0: must be greater than"):
-        check_arguments(RunCheckpoints, {"dirpath": "x", name: 0}, "c", is_partial=True)
+        check_arguments(RunCheckpoints, {"dirpath": "x", name: 0}, "c")
 
 
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
-        ("ema", {"_target_": "dpt.training.callbacks.MovingAverage", "decay": 0.9}),
-        ("lora", {"_target_": "dpt.training.callbacks.Lora", "rank": 8}),
+        ("ema", {"kind": "ema", "decay": 0.9}),
+        ("lora", {"kind": "lora", "rank": 8}),
     ],
 )
 def test_what_reads_the_weights_needs_them_whole(name, settings):

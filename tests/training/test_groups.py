@@ -6,12 +6,13 @@ from functools import cache
 import pytest
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 import dpt
-from dpt.config.objects import check_arguments
+from dpt.config.objects import read_part
 from dpt.nn import HEADS
 from dpt.nn.base import Encoder
-from dpt.training.optim import make_optimizer
+from dpt.training.optim import sgd
 
 SMALL = {"embed_dim": 48, "num_blocks": 4, "out_indices": [0, 1, 2, 3]}
 ENCODERS = {
@@ -51,7 +52,7 @@ def model_of(name):
 
 def groups_of(model, **options):
     options = {"lr": 1.0, "encoder_lr": 0.1, "weight_decay": 0.5, "layer_decay": None, **options}
-    return make_optimizer(model, kind="sgd", **options).param_groups
+    return sgd(model, **options).param_groups
 
 
 def by_name(model, groups, key):
@@ -182,4 +183,4 @@ def test_an_encoder_without_an_order_is_refused():
 @pytest.mark.parametrize("value", [0.0, -0.5, 1.5])
 def test_layer_decay_out_of_range(value):
     with pytest.raises(ValueError, match=rf"optim\.layer_decay={value}"):
-        check_arguments(make_optimizer, {"layer_decay": value}, "optim", is_partial=True)
+        read_part({"kind": "sgd", "lr": 1.0, "layer_decay": value}, "optim", Optimizer)

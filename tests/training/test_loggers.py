@@ -95,7 +95,7 @@ def test_an_unreachable_service_leaves_the_run_offline(tmp_path, monkeypatch, ca
 def test_tensorboard_that_is_not_installed(tmp_path, monkeypatch):
     for name in ("_TENSORBOARD_AVAILABLE", "_TENSORBOARDX_AVAILABLE"):
         monkeypatch.setattr(f"lightning.fabric.loggers.tensorboard.{name}", False)
-    node = {"_target_": "dpt.training.loggers.TensorBoard", "save_dir": str(tmp_path)}
+    node = {"kind": "tensorboard", "save_dir": str(tmp_path)}
     with pytest.raises(ValueError, match=r"logger\.tensorboard: Neither `tensorboard`.*install"):
         make(node, "logger.tensorboard", Logger)
 

@@ -56,7 +56,7 @@ def test_a_file_of_ones_own(train, dense_folder, tmp_path):
         "task=joint data=streets data.val_on=near",
     )
     cfg = OmegaConf.load(run / "config.yaml")
-    assert cfg.data.sets.masks._target_ == "dpt.data.FolderDataset"
+    assert cfg.data.sets.masks.kind == "folder"
     assert (cfg.data.weights.near, cfg.data.length) == (3, 8)
     found = json.loads((run / "metrics.json").read_text())
     assert found["val/abs_rel"] is not None

@@ -1,7 +1,6 @@
 """Optimisers and learning rates over a run."""
 
 import math
-from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -12,9 +11,9 @@ from tiny import small_model
 from torch import nn
 
 from dpt.training import optim
-from dpt.training.optim import make_optimizer, warmup_then_decay
+from dpt.training.optim import adamw, constant, cosine, muon, poly, sgd
 
-adamw, muon, sgd = (partial(make_optimizer, kind=kind) for kind in ("adamw", "muon", "sgd"))
+SCHEDULES = {"constant": constant, "cosine": cosine, "poly": poly}
 
 
 def model_of():
@@ -140,10 +139,10 @@ def test_muon_equals_timm():
 # ------------------------------------------------------------------------------ schedules
 
 
-def rates(total, **options):
+def rates(total, decay, **options):
     """The rate of each optimiser step of a run, and the one after its end; the full rate is 1."""
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
-    schedule = warmup_then_decay(optimizer, total_steps=total, **options)
+    schedule = SCHEDULES[decay](optimizer, total_steps=total, **options)
     values = []
     for _ in range(total + 1):
         values.append(optimizer.param_groups[0]["lr"])
@@ -190,7 +189,7 @@ def test_rates_keep_their_ratio():
     optimizer = torch.optim.SGD(
         [{"params": parameters[:1], "lr": 0.1}, {"params": parameters[1:], "lr": 0.4}]
     )
-    schedule = warmup_then_decay(optimizer, total_steps=8, decay="cosine", warmup=0.05)
+    schedule = cosine(optimizer, total_steps=8, warmup=0.05)
     for _ in range(4):
         optimizer.step()
         schedule.step()
@@ -202,7 +201,7 @@ def test_rates_keep_their_ratio():
 def test_schedule_of_another_pace_ends_earlier():
     parameter = nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([parameter], lr=1.0)
-    schedule = warmup_then_decay(optimizer, total_steps=20, decay="cosine", warmup=0)
+    schedule = cosine(optimizer, total_steps=20, warmup=0)
     schedule.pace = 2.0
     rates = []
     for _ in range(10):

@@ -40,7 +40,9 @@ def test_resume_uses_best_if_last_is_damaged(train, tmp_path):
 
 OWN = """import torch
 from torch.optim import Optimizer
+from dpt.plugins import register
 
+@register("adafactor")
 def adafactor(model: torch.nn.Module, *, lr: float) -> Optimizer:
     return torch.optim.Adafactor(model.parameters(), lr=lr)
 """
@@ -51,11 +53,11 @@ def test_a_users_optimiser_and_a_schedule_of_torch_go_on(train, tmp_path, monkey
     (tmp_path / "own_optimiser.py").write_text(OWN)
     monkeypatch.setenv("DPT_PLUGINS", str(tmp_path / "own_optimiser.py"))
     for group, text in (
-        ("optim", "own_optimiser.adafactor\nlr: 0.01"),
-        ("schedule", "torch.optim.lr_scheduler.StepLR\nstep_size: 2"),
+        ("optim", "adafactor\nlr: 0.01"),
+        ("schedule", "StepLR\nstep_size: 2"),
     ):
         (tmp_path / group).mkdir()
-        (tmp_path / group / "mine.yaml").write_text(f"_target_: {text}\n")
+        (tmp_path / group / "mine.yaml").write_text(f"kind: {text}\n")
     same = (f"--config-dir={tmp_path}", "task=regression", "optim=mine", "schedule=mine")
     whole = train(tmp_path / "whole", *same, "trainer.max_steps=3")
     run = train(tmp_path / "run", *same)
@@ -197,9 +199,8 @@ def test_a_stop_waits_for_accumulated_gradients(train, tmp_path, monkeypatch, ba
 
 
 def test_a_validation_that_ends_the_run_is_followed_by_its_last_checkpoint(train, tmp_path):
-    name = "lightning.pytorch.callbacks.EarlyStopping"
     stopping = (
-        f"+callbacks.stop._target_={name} +callbacks.stop.monitor=val/mae",
+        "+callbacks.stop.kind=early_stopping +callbacks.stop.monitor=val/mae",
         "+callbacks.stop.divergence_threshold=-1",
     )
     run = train(

@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 import dpt
-from dpt.config.objects import make
+from dpt.config.objects import read_part
 from dpt.nn.lora import add_low_rank
 from dpt.objectives import (
     ClassificationObjective,
@@ -291,8 +291,8 @@ def test_gradients_are_clipped_in_every_precision(tmp_path, precision, fused):
 )
 def test_a_schedule_of_torch_may_not_need_the_length_of_the_run(target, options):
     task, optimizer = task_of("depth"), torch.optim.SGD([torch.zeros(1)], lr=0.1)
-    node = {"_target_": f"torch.optim.lr_scheduler.{target}", **options}
-    task.schedule_factory = make(node, "schedule", LRScheduler)
+    node = {"kind": target, **options}
+    task.schedule_factory = read_part(node, "schedule", LRScheduler).factory()
     task._trainer = SimpleNamespace(estimated_stepping_batches=7)
     schedule = task.make_schedule(optimizer)
     assert getattr(schedule, "total_steps", 7) == 7

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from lightning.pytorch.callbacks import StochasticWeightAveraging
 
 from dpt.config.trainer import require_batches, trainer_arguments
+from dpt.plugins import REGISTERED
 from dpt.training.trainer import make_trainer
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -64,10 +66,10 @@ def test_without_the_callback_no_other_writes_checkpoints():
     assert trainer_of().checkpoint_callbacks == []
 
 
-def test_an_average_that_comes_after_the_last_checkpoint_is_refused():
-    target = "lightning.pytorch.callbacks.StochasticWeightAveraging"
+def test_an_average_that_comes_after_the_last_checkpoint_is_refused(monkeypatch):
+    monkeypatch.setitem(REGISTERED, "swa", [StochasticWeightAveraging])
     with pytest.raises(ValueError, match=r"callbacks\.mine.*callbacks=ema"):
-        trainer_of(callbacks={"mine": {"_target_": target, "swa_lrs": 0.1}})
+        trainer_of(callbacks={"mine": {"kind": "swa", "swa_lrs": 0.1}})
 
 
 def test_every_rank_needs_a_batch():

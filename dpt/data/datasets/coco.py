@@ -11,8 +11,10 @@ from dpt.data.base import Files
 from dpt.data.datasets.annotated import AnnotatedDataset, record_of
 from dpt.data.datasets.files import require_files
 from dpt.files import plain_name, required_file
+from dpt.plugins import register
 
 
+@register("coco")
 @dataclass(kw_only=True, eq=False)
 class CocoDataset(AnnotatedDataset):
     """A folder of images and a JSON file of their segments, of which COCO has two kinds.

@@ -10,12 +10,14 @@ from dpt.data.datasets.files import require_files
 from dpt.data.datasets.folder import FolderDataset
 from dpt.data.formats.cameras import CameraSource, StatedCamera
 from dpt.files import DataError, decoding, read_list
+from dpt.plugins import register
 from dpt.types.samples import Sample
 
 _CROP = (352, 1216)
 """(H, W) of the crop of KITTI's depth benchmark."""
 
 
+@register("filelist")
 @dataclass(kw_only=True, eq=False)
 class FileListDataset(FolderDataset):
     """Depth pairs by lists: a line has the image, its depth file, and perhaps a focal length.
@@ -54,6 +56,7 @@ class FileListDataset(FolderDataset):
         return self.file_below(self.path_of(self.depth), name, source)
 
 
+@register("kitti")
 @dataclass(kw_only=True, eq=False)
 class KittiDataset(FileListDataset):
     """KITTI with the split of Eigen et al. 2014 and the ground truth of Uhrig et al. 2017.

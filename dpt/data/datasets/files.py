@@ -31,6 +31,7 @@ from dpt.files import (
     read_bytes,
 )
 from dpt.geometry import Camera, normals_of_depth
+from dpt.plugins import register
 from dpt.types.samples import DatasetInfo, ObjectMask, Sample
 
 PICTURES = (*io.IMAGE_SUFFIXES, *io.UNREAD_SUFFIXES)
@@ -471,6 +472,7 @@ class FileDataset(Dataset):
         return f"every pixel of {source} is invalid: {self.depth_rule.explain(raw)}"
 
 
+@register("unlabelled")
 class UnlabelledDataset(FileDataset):
     """Reads all images below a folder, which have no labels."""
 

@@ -36,6 +36,7 @@ from dpt.files import (
     read_list,
     read_table,
 )
+from dpt.plugins import register
 from dpt.types.samples import IGNORE_INDEX, DatasetInfo
 
 _OF_MASKS = "labels depth objects num_classes label_map class_names label_colors color_distance"
@@ -54,6 +55,7 @@ class _Maps(NamedTuple):
     paths: Mapping[str, Path]  # by key, see :func:`scan`
 
 
+@register("folder")
 @dataclass(kw_only=True, eq=False)
 class FolderDataset(AnnotatedDataset):
     """Pairs files of two or three folders by their names, or reads the files of a label tool.

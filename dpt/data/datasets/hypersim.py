@@ -11,6 +11,7 @@ from dpt.data.datasets.files import FileDataset, require_files
 from dpt.data.formats.cameras import StatedCamera
 from dpt.data.formats.rules import DepthRule, LabelRule
 from dpt.files import DataError, decoding, read_table, required_file
+from dpt.plugins import register
 
 _TABLE = "metadata_images_split_scene_v1.csv"
 _CAMERAS = "metadata_camera_parameters.csv"
@@ -49,6 +50,7 @@ def along_axis(distance: np.ndarray, K: np.ndarray) -> np.ndarray:
     return (distance / np.sqrt(x**2 + y**2 + 1)).astype(np.float32)
 
 
+@register("hypersim")
 @dataclass(kw_only=True, eq=False)
 class HypersimDataset(FileDataset):
     """The released frames of the official split whose scenes are on disk.

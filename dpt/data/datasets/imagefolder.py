@@ -17,9 +17,11 @@ from dpt.files import (
     read_table,
     required_file,
 )
+from dpt.plugins import register
 from dpt.types.samples import DatasetInfo
 
 
+@register("imagefolder")
 @dataclass(kw_only=True, eq=False)
 class ImageFolderDataset(FileDataset):
     """ImageNet's layout: ``root/<split>/<class>/...`` with any image files below.
@@ -59,6 +61,7 @@ class ImageFolderDataset(FileDataset):
         return DatasetInfo(targets=("class_id",), class_names=self.class_id_names)
 
 
+@register("imagetable")
 @dataclass(kw_only=True, eq=False)
 class ImageTableDataset(FileDataset):
     """Images named in a CSV table, with a number (``task=regression``) or a caption each.

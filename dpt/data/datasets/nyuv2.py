@@ -13,6 +13,7 @@ from dpt.data.formats import arrays
 from dpt.data.formats.cameras import StatedCamera
 from dpt.data.formats.rules import DepthRule, LabelRule
 from dpt.files import decoding, required_file
+from dpt.plugins import register
 
 _MAT = "nyu_depth_v2_labeled.mat"
 _MAPPING = "classMapping40.mat"
@@ -23,6 +24,7 @@ _CAMERA = StatedCamera.parse(_INTRINSICS, "NYUv2", (480, 640))
 _SOURCE = "https://cs.nyu.edu/~fergus/datasets/nyu_depth_v2.html"
 
 
+@register("nyuv2")
 @dataclass(kw_only=True, eq=False)
 class NYUv2Dataset(FileDataset):
     """Reads ``nyu_depth_v2_labeled.mat`` frame by frame, as it was downloaded.

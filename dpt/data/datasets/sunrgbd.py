@@ -12,6 +12,7 @@ from dpt.data.formats import arrays
 from dpt.data.formats.cameras import CameraFile
 from dpt.data.formats.rules import DepthRule, LabelRule
 from dpt.files import DataError, decoding, few, path_below, required_file
+from dpt.plugins import register
 
 _LISTS = "SUNRGBDtoolbox/traintestSUNRGBD/allsplit.mat"
 _MASKS = "SUNRGBDtoolbox/Metadata/SUNRGBD2Dseg.mat"
@@ -25,6 +26,7 @@ def unrotated(raw: np.ndarray) -> np.ndarray:
     return (raw >> 3) | (raw << 13)
 
 
+@register("sunrgbd")
 @dataclass(kw_only=True, eq=False)
 class SunRgbdDataset(FileDataset):
     """The frames of the official split: 5285 for training, 5050 for testing.

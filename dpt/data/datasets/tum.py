@@ -12,6 +12,7 @@ from dpt.data.formats.cameras import StatedCamera
 from dpt.data.formats.rules import DepthRule
 from dpt.data.splits import DEFAULT_FRACTIONS
 from dpt.files import DataError, few, read_list
+from dpt.plugins import register
 
 MAX_DIFFERENCE = 0.02
 """Seconds by which an image and its map may differ, as in the benchmark's ``associate.py``."""
@@ -26,6 +27,7 @@ _CAMERAS = {
 """The calibrated colour cameras of the benchmark's page. Images of the first two are distorted."""
 
 
+@register("tum")
 @dataclass(kw_only=True, eq=False)
 class TumDataset(FileDataset):
     """Every folder below ``root`` with ``rgb.txt`` and ``depth.txt`` is a sequence.

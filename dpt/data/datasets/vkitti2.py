@@ -11,11 +11,13 @@ from dpt.data.datasets.files import FileDataset, require_files
 from dpt.data.formats.cameras import StatedCamera
 from dpt.data.formats.rules import DepthRule, LabelRule
 from dpt.files import DataError, decoding, few, read_list
+from dpt.plugins import register
 
 _MASKS = "classSegmentation"
 _SIZE = (375, 1242)
 
 
+@register("vkitti2")
 @dataclass(kw_only=True, eq=False)
 class VirtualKitti2Dataset(FileDataset):
     """``SceneXX/VARIATION/frames/{rgb,depth,classSegmentation}/Camera_N/`` as in the archives.

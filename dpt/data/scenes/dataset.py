@@ -14,6 +14,7 @@ from dpt.data.scenes.random_scenes import LAYOUTS
 from dpt.data.scenes.rendering import THINGS, render
 from dpt.files import MAX_PIXELS
 from dpt.geometry import Camera
+from dpt.plugins import register
 from dpt.types.samples import DatasetInfo, Sample
 
 CLASSES = {
@@ -35,6 +36,7 @@ MIN_PIXELS = 16
 """Pixels of the smallest object that a caption names."""
 
 
+@register("scenes")
 @dataclass(kw_only=True, eq=False)
 class ScenesDataset(Dataset):
     """Rendered scenes. ``depth`` is exact at the pixel centres, invalid in the sky and beyond 20 m;

@@ -36,6 +36,7 @@ from dpt.files import (
     require_address,
     required_file,
 )
+from dpt.plugins import register
 from dpt.run_log import tracked
 from dpt.types.samples import DatasetInfo, Sample
 from dpt.validation import Count
@@ -77,6 +78,7 @@ class ShardIndex:
 INDEX = TypeAdapter(ShardIndex)
 
 
+@register("packed")
 class PackedDataset(Dataset):
     """The samples of a packed split, equal to those of the original data set.
 
