@@ -93,8 +93,10 @@ class Part(Generic[T]):
 
     def build(self, **decided: object) -> T:
         """Makes the object; ``decided`` are arguments that the program gives."""
+        hints = _hints(self.target)
+        typed = {k: validate(hints.get(k, Any), v, f"{self.where}.{k}") for k, v in decided.items()}
         try:
-            return self.factory()(**decided)
+            return self.factory()(**typed)
         except (MisconfigurationException, ImportError, TypeError) as error:  # of libraries
             raise ValueError(f"{self.where}: {error}") from error
 

@@ -52,7 +52,7 @@ def groups() -> list[str]:
     return [g for g in folders if g != "." and choices(g)]
 
 
-ELSEWHERE = {"experiment", "protocol", "task/depth_loss", "task/segmentation_loss"}
+ELSEWHERE = {"experiment", "first_run", "protocol", "task/depth_loss", "task/segmentation_loss"}
 """Groups with a test of their own, below or in tests/evaluation/test_protocols.py."""
 GROUPS = [group for group in groups() if group not in ELSEWHERE]
 ROUNDS = [dict(zip(GROUPS, row, strict=True)) for row in zip_longest(*map(choices, GROUPS))]
@@ -99,14 +99,10 @@ def check_parts(cfg: dict[str, Any]) -> int:
         objectives = cfg["task"]["objectives"].items()
         nodes |= {f"task.objectives.{name}": (node, Objective) for name, node in objectives}
         nodes["task.teacher"] = (cfg["task"]["teacher"], Teacher)
-        nodes["optim"], nodes["schedule"] = (
-            (cfg["optim"], Optimizer),
-            (cfg["schedule"], LRScheduler),
-        )
-        nodes |= {
-            f"callbacks.{n}": ({"kind": n, **c}, Callback) for n, c in cfg["callbacks"].items()
-        }
-        nodes |= {f"logger.{n}": ({"kind": n, **c}, Logger) for n, c in cfg["logger"].items()}
+        nodes["optim"] = (cfg["optim"], Optimizer)
+        nodes["schedule"] = (cfg["schedule"], LRScheduler)
+        for group, base in {"callbacks": Callback, "logger": Logger}.items():
+            nodes |= {f"{group}.{n}": ({"kind": n, **c}, base) for n, c in cfg[group].items()}
     for where, (node, base) in nodes.items():
         read_part(node, where, base)
     return len(nodes)
