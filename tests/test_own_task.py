@@ -17,6 +17,7 @@ import dpt
 from dpt.demo import Demo, make_server
 from dpt.nn import ENCODERS, HEADS
 from dpt.objectives import OBJECTIVES
+from dpt.plugins import REGISTERED
 
 FOLDER = Path(__file__).parent / "plugins"
 SIGNS = torch.tensor([-1.0, 1.0, 1.0]).view(3, 1, 1)
@@ -24,7 +25,7 @@ SIGNS = torch.tensor([-1.0, 1.0, 1.0]).view(3, 1, 1)
 
 @pytest.fixture(scope="module", autouse=True)
 def _plugin():
-    before = [(table, dict(table)) for table in (ENCODERS, HEADS, OBJECTIVES)]
+    before = [(table, dict(table)) for table in (ENCODERS, HEADS, OBJECTIVES, REGISTERED)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DPT_PLUGINS", str(FOLDER / "surface.py"))
         patch.setattr(sys, "path", sys.path[:])

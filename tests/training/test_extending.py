@@ -13,6 +13,7 @@ from tiny import call
 from dpt.data import ScenesDataset
 from dpt.nn import ENCODERS, HEADS
 from dpt.objectives import OBJECTIVES
+from dpt.plugins import REGISTERED
 
 GUIDE = Path(__file__).parents[2] / ".github/guide"
 PAGES = "".join((GUIDE / name).read_text() for name in ("extending.md", "extending_data.md"))
@@ -57,7 +58,7 @@ def _plugins(folder, monkeypatch):
     monkeypatch.chdir(folder)
     monkeypatch.setenv("DPT_PLUGINS", "mine")
     monkeypatch.setattr(sys, "path", sys.path[:])
-    before = [(table, dict(table)) for table in (ENCODERS, HEADS, OBJECTIVES)]
+    before = [(table, dict(table)) for table in (ENCODERS, HEADS, OBJECTIVES, REGISTERED)]
     yield
     for table, content in before:
         table.clear()
