@@ -14,6 +14,7 @@ from servers import running
 from tiny import call
 
 import dpt
+from dpt.config.objects import SLOTS, registered
 from dpt.demo import Demo, make_server
 from dpt.nn import ENCODERS, HEADS
 from dpt.objectives import OBJECTIVES
@@ -25,6 +26,8 @@ SIGNS = torch.tensor([-1.0, 1.0, 1.0]).view(3, 1, 1)
 
 @pytest.fixture(scope="module", autouse=True)
 def _plugin():
+    for base in SLOTS:
+        registered(base)  # all that is built in
     before = [(table, dict(table)) for table in (ENCODERS, HEADS, OBJECTIVES, REGISTERED)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DPT_PLUGINS", str(FOLDER / "surface.py"))

@@ -108,7 +108,7 @@ def data_name(data: PlainMapping) -> str:
         return Path(data["root"]).name
     if data.get("sets"):
         return ", ".join(data["sets"])
-    return str(data["_target_"]).rpartition(".")[2].removesuffix("Dataset").lower()
+    return str(data["kind"])
 
 
 def shared_overrides(overrides: Iterable[str]) -> Iterator[str]:

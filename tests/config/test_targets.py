@@ -92,6 +92,8 @@ def own_module(tmp_path, monkeypatch):
     (tmp_path / "parts_of_mine.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("DPT_PLUGINS", "parts_of_mine")
+    for base in SLOTS:
+        registered(base)  # all that is built in
     before = dict(REGISTERED)
     load_plugins()
     yield "parts_of_mine"

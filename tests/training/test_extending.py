@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 from tiny import call
 
+from dpt.config.objects import SLOTS, registered
 from dpt.data import ScenesDataset
 from dpt.nn import ENCODERS, HEADS
 from dpt.objectives import OBJECTIVES
@@ -58,6 +59,8 @@ def _plugins(folder, monkeypatch):
     monkeypatch.chdir(folder)
     monkeypatch.setenv("DPT_PLUGINS", "mine")
     monkeypatch.setattr(sys, "path", sys.path[:])
+    for base in SLOTS:
+        registered(base)  # all that is built in
     before = [(table, dict(table)) for table in (ENCODERS, HEADS, OBJECTIVES, REGISTERED)]
     yield
     for table, content in before:
