@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from dpt.model import DPT
-from dpt.nn import Decoder, Network, Read, VisionTransformer
-from dpt.nn.positions import Rotation
-from dpt.nn.vit import Attention
+from dpt.nn import Decoder, Network, VisionTransformer
+from dpt.nn.reassemble import Read
+from dpt.nn.vit import Attention, Rotation
 from dpt.predict.inputs import Image, as_pixels
 from dpt.predict.painting import Style, paint, paint_legend
 from dpt.predict.prediction import Prediction

@@ -168,13 +168,16 @@ class ModelConfig:
                 f"model.heads: canonical_focal is {' and '.join(map(str, focals))}, and prompts "
                 "have one: give every metric depth the same, or leave out model.decoder.prompts"
             )
-        is_shared = any(head.uses_decoder and name not in own for name, head in heads.items())
-        return Network(
-            encoder=encoder,
-            decoder=Decoder(self.decoder, encoder) if is_shared else None,
-            heads=heads,
-            decoders={name: Decoder(config, encoder) for name, config in own.items()},
-        )
+        sharing_heads = [head for name, head in heads.items() if name not in own]
+        has_metres = any(head.output.has_metres for head in sharing_heads)
+        shared_decoder = None
+        if any(head.uses_decoder for head in sharing_heads):
+            shared_decoder = Decoder(self.decoder, encoder, has_metres=has_metres)
+        decoders = {
+            name: Decoder(config, encoder, has_metres=heads[name].output.has_metres)
+            for name, config in own.items()
+        }
+        return Network(encoder=encoder, decoder=shared_decoder, heads=heads, decoders=decoders)
 
 
 def _head_config(name: str, options: object, shared: PlainMapping, where: str) -> HeadConfig:

@@ -14,7 +14,8 @@ from tiny import call
 import dpt
 from dpt.exporting.export import export
 from dpt.exporting.files import describe
-from dpt.nn import HEADS, DepthHead
+from dpt.nn import HEADS
+from dpt.nn.heads.dense import DepthHead
 from dpt.types.outputs import tensors_of
 from dpt.types.preprocessing import Calibration
 

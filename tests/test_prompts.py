@@ -15,7 +15,7 @@ from dpt.data.shards.samples import decode_sample, encode_sample
 from dpt.data.view import view_points
 from dpt.geometry import Camera, View, Window
 from dpt.nn import Decoder
-from dpt.nn.heads import DepthHeadConfig
+from dpt.nn.heads.dense import DepthHeadConfig
 from dpt.nn.prompts import corrected, spread
 from dpt.objectives.batches import prompts_of
 from dpt.objectives.teacher import predict

@@ -19,10 +19,10 @@ from torch.export import Dim, ExportedProgram
 from dpt.exporting.files import check_target, describe, folder_beside, parts_of, write
 from dpt.exporting.sessions import Run, run_of
 from dpt.files import reason
+from dpt.library_internals import drop_guards, oblivious_sizes
 from dpt.model import DPT
 from dpt.nn import Network
-from dpt.nn.inference import optimized
-from dpt.torch_internals import drop_guards, oblivious_sizes
+from dpt.nn.network import optimized
 from dpt.types.outputs import tensor_specs, tensors_of
 from dpt.types.preprocessing import Preprocessing
 from dpt.weights.files import writing

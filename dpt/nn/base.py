@@ -33,7 +33,7 @@ class Encoder(nn.Module):
         pad_multiple: image sides must be multiples of this; :class:`dpt.nn.Network` pads.
         padding: how :class:`dpt.nn.Network` pads images: ``bottom_right`` repeats the last row and
             column, ``center`` adds zeros on all sides (DINOv2's depth heads).
-        num_later_blocks: number of blocks after the last level, run by :class:`dpt.nn.EoMTHead`.
+        num_later_blocks: number of blocks after the last level, run by ``EoMTHead``.
     """
 
     in_channels: int = 3

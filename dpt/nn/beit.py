@@ -14,8 +14,15 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from dpt.nn.base import Encoder, register_encoder
-from dpt.nn.positions import PositionKind, ResizePolicy, resize_positions
-from dpt.nn.vit import Attention, Block, VisionTransformer, ViTConfig
+from dpt.nn.vit import (
+    Attention,
+    Block,
+    PositionKind,
+    ResizePolicy,
+    VisionTransformer,
+    ViTConfig,
+    resize_positions,
+)
 
 Grid = tuple[int, int]
 

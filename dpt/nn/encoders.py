@@ -20,8 +20,8 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from dpt.files import reason
+from dpt.library_internals import compute_buffers, pad_before_shift
 from dpt.nn.base import STRICT, Encoder, EncoderConfig, register_encoder
-from dpt.nn.timm_internals import compute_buffers, pad_before_shift
 from dpt.nn.vit import VisionTransformer, ViTConfig, check_out_indices
 from dpt.types.outputs import Tokens
 from dpt.validation import Plain, PlainMapping

@@ -73,10 +73,11 @@ class Fusion(nn.Module):
 class Decoder(nn.Module):
     """Reassembles each level's tokens into a map, then fuses the maps from deep to shallow.
 
-    Every ``auto`` of ``config`` must be replaced, see :meth:`DecoderConfig.resolve`.
+    Every ``auto`` of ``config`` must be replaced, see :meth:`DecoderConfig.resolve`. ``has_metres``
+    tells whether a head that reads the decoder predicts depth in metres, which prompts correct.
     """
 
-    def __init__(self, config: DecoderConfig, encoder: Encoder) -> None:
+    def __init__(self, config: DecoderConfig, encoder: Encoder, *, has_metres: bool = True) -> None:
         super().__init__()
         assert config.scales != "auto"
         channels, scales, embed_dims = config.reassemble_channels, config.scales, encoder.embed_dims
@@ -124,6 +125,8 @@ class Decoder(nn.Module):
         if config.prompts:
             self.prompt_gate = nn.Conv2d(width, 1, kernel_size=1, bias=False)
             nn.init.zeros_(self.prompt_gate.weight)
+            # DDP waits for gradients of what is not frozen
+            self.prompt_gate.requires_grad_(has_metres)
 
     def fuse(self, tokens: Tokens, prompts: Tensor | None = None) -> list[FusedMap]:
         """Returns the output of every fusion block, deepest first; the last is the feature map.

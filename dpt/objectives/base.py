@@ -263,7 +263,7 @@ class PixelClassObjective(ClassObjective):
     def set_loss_terms(
         self, loss: SetLoss, output: HeadOutput, labels: Tensor, segments: Sequence[Segments]
     ) -> dict[str, Tensor]:
-        """Returns the terms of a set loss for the output of :class:`dpt.nn.masks.QueryHead`."""
+        """Returns the terms of a set loss for the output of ``QueryHead``."""
         assert isinstance(output, QueryOutput)
         terms = loss(*output.layers, segments, pixels=output.auxiliary, labels=labels)
         return {f"loss_{self.head}_{k}": self.weight * value for k, value in terms.items()}

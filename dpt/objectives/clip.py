@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from dpt.data.base import Dataset
 from dpt.losses.contrastive import contrastive_loss
 from dpt.metrics.image import RetrievalMetrics
-from dpt.nn.text import ClipHead
+from dpt.nn.heads.image import ClipHead
 from dpt.objectives.base import Objective
 from dpt.types.outputs import ClipOutput, HeadOutput
 from dpt.types.samples import Batch, Sample
@@ -25,7 +25,7 @@ class ClipObjective(Objective):
 
     Args:
         class_names: names of the data's image-level classes, for zero-shot accuracy.
-        text_length: of the head, see :class:`dpt.nn.text.ClipHeadConfig`.
+        text_length: of the head, see :class:`dpt.nn.heads.image.ClipHeadConfig`.
     """
 
     head = "clip"

@@ -31,7 +31,7 @@ class SegmentationObjective(PixelClassObjective):
         class_names: for scores and reports, K of them or none.
         palette: colours of the classes, rows of RGB in 0..255; empty for the default colours.
         loss: called with logits (B, K, h, w), which it upsamples, and labels (B, H, W).
-        kind: of the head, see :class:`dpt.nn.SegmentationHeadConfig`.
+        kind: of the head, see ``SegmentationHeadConfig``.
         set_loss: of kind ``masks``, in place of ``loss``, which its term of pixels uses.
         auxiliary_weight: factor of the same loss on the auxiliary head (Ranftl et al. 2021,
             section 4.2: 0.2 on the penultimate fusion output); 0 leaves that head out.

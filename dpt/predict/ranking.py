@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dpt.depthmath import align_median, align_scale_shift, median_mad
 from dpt.model import DPT
-from dpt.nn.masks import semantic_scores
+from dpt.nn.heads.queries import semantic_scores
 from dpt.nn.tta import mirror, multi_scale
 from dpt.predict.predictor import Predictor
 from dpt.types.outputs import OutputSpec, tensor_specs

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_value_, clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 
+from dpt.library_internals import set_skipped_on_device, skips_on_device, unscales_gradients
 from dpt.run_log import csv_cell
-from dpt.torch_internals import set_skipped_on_device, skips_on_device, unscales_gradients
 from dpt.training.lightning_internals import clip_shards, loss_scaler
 from dpt.types.outputs import HeadOutput
 

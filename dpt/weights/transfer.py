@@ -19,7 +19,7 @@ from dpt.files import few, plural, reason
 from dpt.model_config import ModelConfig, model_dict
 from dpt.nn import Beit, Encoder, Network, TimmEncoder, VisionTransformer
 from dpt.nn.beit import offsets, offsets_side, resize_table
-from dpt.nn.positions import ResizePolicy, resize_positions
+from dpt.nn.vit import ResizePolicy, resize_positions
 from dpt.validation import PlainMapping
 from dpt.weights.base import Checkpoint, StoredModel, list_faults, naming
 from dpt.weights.dinov3 import split_biases

@@ -8,7 +8,7 @@ from tiny import small_model
 
 import dpt
 from dpt.losses.depth import SILogLoss
-from dpt.nn.bins import DepthBins
+from dpt.nn.heads.dense import DepthBins
 from dpt.validation import validate
 from dpt.weights import load_model_weights
 from dpt.weights.formats import read

@@ -5,14 +5,8 @@ import timm
 import torch
 
 import dpt
-from dpt.nn import (
-    CnnVisionTransformer,
-    HybridConfig,
-    StemConfig,
-    TimmConfig,
-    TimmEncoder,
-    ViTConfig,
-)
+from dpt.nn import TimmConfig, TimmEncoder, ViTConfig
+from dpt.nn.encoders import CnnVisionTransformer, HybridConfig, StemConfig
 
 DECODER = {"reassemble_channels": [8, 8, 12, 16], "fusion_channels": 8}
 # name, arguments, strides, prefix tokens

@@ -6,7 +6,8 @@ import torch.nn.functional as F
 from tiny import random_norms
 
 from dpt.functional import upsample
-from dpt.nn import Decoder, DecoderConfig, Encoder, Fusion, ResidualConvUnit
+from dpt.nn import Decoder, DecoderConfig, Encoder
+from dpt.nn.fusion import Fusion, ResidualConvUnit
 from dpt.types.outputs import Tokens
 
 

@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from dpt.nn import VisionTransformer, ViTConfig, sincos_1d, sincos_2d
-from dpt.nn.vit import Attention, Block, PatchEmbed
+from dpt.nn import VisionTransformer, ViTConfig
+from dpt.nn.vit import Attention, Block, PatchEmbed, sincos_1d, sincos_2d
 
 # lecture 004: a 4 × 4 image of 1..16, 2 × 2 patches, D = 2
 IMAGE = torch.arange(1.0, 17.0, dtype=torch.float64).reshape(1, 1, 4, 4)

@@ -5,20 +5,17 @@ import torch
 import torch.nn.functional as F
 
 import dpt
-from dpt.nn import (
-    HEADS,
-    ClassificationHeadConfig,
+from dpt.nn import HEADS, Encoder, Features
+from dpt.nn.base import FusedMap
+from dpt.nn.heads.dense import (
     DepthHead,
     DepthHeadConfig,
-    Encoder,
-    Features,
-    FusedMap,
     InpaintingHead,
     LinearSegmentationHead,
-    RegressionHeadConfig,
     SegmentationHead,
     SegmentationHeadConfig,
 )
+from dpt.nn.heads.image import ClassificationHeadConfig, RegressionHeadConfig
 from dpt.types.outputs import Tokens
 from dpt.validation import validate
 from dpt.weights.formats import convert

@@ -11,7 +11,7 @@ from tiny import assert_equal, random_norms
 from torch import nn
 
 import dpt
-from dpt.nn.inference import Compiled
+from dpt.nn.network import Compiled
 
 HEADS = {"depth": {"kind": "relative"}, "segmentation": {"num_classes": 5}}
 TINY = {
@@ -25,7 +25,7 @@ STEM = {"num_blocks": 2, "out_indices": [0, 1], "image_size": [64, 64]}
 DECODER = {"reassemble_channels": [8, 8, 16, 16], "fusion_channels": 16}
 COMPILED = """
 import torch, dpt
-from dpt.nn import inference
+from dpt.nn import network
 seconds = iter([2.0, 1.0])
 inference._seconds = lambda *_: next(seconds)
 torch.manual_seed(0)
@@ -148,7 +148,7 @@ def test_compiled_keeps_the_faster_function(monkeypatch, seconds):
 
     times = {double: 0.01, compiled: seconds}
     monkeypatch.setattr(torch, "compile", lambda function, options: compiled)
-    monkeypatch.setattr("dpt.nn.inference._seconds", lambda function, *_: times[function])
+    monkeypatch.setattr("dpt.nn.network._seconds", lambda function, *_: times[function])
     function, images = Compiled(double), torch.ones(1, 3, 4, 4)
     assert torch.equal(function(images), 2 * images)
     assert function.chosen is min(times, key=times.get)
@@ -161,7 +161,7 @@ def test_a_size_that_cannot_be_compiled_is_computed_without(monkeypatch, caplog)
         return 2 * images
 
     monkeypatch.setattr(torch, "compile", lambda function, options: compiled)
-    monkeypatch.setattr("dpt.nn.inference._seconds", lambda function, *_: function is not compiled)
+    monkeypatch.setattr("dpt.nn.network._seconds", lambda function, *_: function is not compiled)
     function = Compiled(lambda images: 2 * images)
     for side in (4, 8):
         images = torch.ones(1, 3, side, side)

@@ -8,12 +8,7 @@ from tiny import assert_equal, small_model
 from torch import nn
 
 import dpt
-from dpt.nn.lora import (
-    add_low_rank,
-    low_rank_tensors,
-    merged_state,
-    unmerged_state,
-)
+from dpt.nn.lora import add_low_rank, low_rank_tensors, merged_state, unmerged_state
 
 IMAGES = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
 HEADS = {"depth": {}}

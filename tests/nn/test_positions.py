@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from dpt.nn import VisionTransformer, ViTConfig, resize_positions, sincos_1d, sincos_2d
-from dpt.nn.positions import axial_rotation, resize_dinov2, rotate
+from dpt.nn import VisionTransformer, ViTConfig
+from dpt.nn.vit import axial_rotation, resize_dinov2, resize_positions, rotate, sincos_1d, sincos_2d
 
 POLICIES = ("bilinear", "bicubic", "bicubic_antialias", "dinov2")
 

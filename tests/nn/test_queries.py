@@ -5,8 +5,7 @@ import torch
 import torch.nn.functional as F
 
 import dpt
-from dpt.nn import CrossAttention, TokenDecoder
-from dpt.nn.masks import attended, semantic_scores
+from dpt.nn.heads.queries import CrossAttention, TokenDecoder, attended, semantic_scores
 from dpt.types.outputs import tensors_in
 
 PANOPTIC = {"panoptic": {"num_classes": 4, "things": [1, 1, 0, 0], "num_queries": 6}}

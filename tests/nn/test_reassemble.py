@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from dpt.nn import Assemble, Read, Reassemble, Resample
+from dpt.nn.reassemble import Assemble, Read, Reassemble, Resample
 
 
 def tokens(prefix=1, count=6, dim=4):

@@ -7,7 +7,7 @@ from peers_dinov3 import exact_rotation
 from peers_transformers import OfTransformers
 from torch import nn
 
-from dpt.nn.masks import semantic_scores
+from dpt.nn.heads.queries import semantic_scores
 
 CONFIG = {
     "hidden_size": 48,

@@ -13,7 +13,8 @@ from timm.models.vision_transformer import checkpoint_filter_fn
 from tiny import assert_equal, small_model
 
 import dpt
-from dpt.nn import TimmConfig, TimmEncoder, VisionTransformer, ViTConfig, resize_positions
+from dpt.nn import TimmConfig, TimmEncoder, VisionTransformer, ViTConfig
+from dpt.nn.vit import resize_positions
 from dpt.weights import load_encoder_weights
 
 LAST = {"indices": [3], "output_fmt": "NLC", "intermediates_only": True}

@@ -1,10 +1,11 @@
-"""Mask classification: a class and a mask for each of a set of queries.
+"""Heads with a mask and a class for each of a set of queries.
 
 :class:`MaskHead` decodes queries over DPT's features (MaskFormer, Cheng et al. 2021; Mask2Former,
-Cheng et al. 2022). :class:`EoMTHead` passes them through the encoder's last blocks (Kerssies et al.
-2025).
+Cheng et al. 2022) by a transformer decoder (Vaswani et al. 2017, section 3.2.3).
+:class:`EoMTHead` passes them through the encoder's last blocks (Kerssies et al. 2025).
 
-Shapes: B batch, Q queries, K classes, D width, (g, g') the grid of patch tokens, (h, w) a mask.
+Shapes: B batch, Q queries, K classes, D width, T tokens of the encoder (the memory), M the memory's
+width, (g, g') the grid of patch tokens, (h, w) a mask.
 """
 
 from collections.abc import Sequence
@@ -19,9 +20,8 @@ from torch import Tensor, nn
 
 from dpt.depthmath import at_least_float32
 from dpt.functional import resize
-from dpt.nn.base import Encoder, Features, Head, HeadConfig, Window
-from dpt.nn.positions import sincos_2d
-from dpt.nn.queries import TokenDecoder
+from dpt.nn.base import Encoder, Features, Head, HeadConfig, Window, register_head
+from dpt.nn.vit import MLP, sincos_2d
 from dpt.types.outputs import HeadOutput, HeadPrediction, Masks, OutputSpec, QueryOutput
 
 Byte = Annotated[int, Field(ge=0, le=255)]
@@ -63,6 +63,52 @@ class QueryConfig(HeadConfig):
         if encoder.num_later_blocks:
             return EoMTHead(self, encoder, output)
         return MaskHead(self, encoder, channels, output)
+
+
+@register_head("panoptic")
+@dataclass(kw_only=True)
+class PanopticHeadConfig(QueryConfig):
+    """Settings of a head that predicts a mask and a class for each query.
+
+    ``things`` says for each class whether it is a thing; the others are stuff. ``threshold`` and
+    ``overlap`` are those of :func:`dpt.segments.panoptic_segments`.
+    """
+
+    things: tuple[bool, ...]
+    threshold: float = Field(0.8, ge=0, le=1)
+    overlap: float = Field(0.8, ge=0, le=1)
+    name: ClassVar[str] = "panoptic"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.things) != self.num_classes:
+            raise ValueError(
+                f"things has {len(self.things)} entries for {self.num_classes} classes"
+            )
+
+    def build(self, encoder: Encoder, fusion_channels: int) -> Head:
+        classes = OutputSpec("classes", "vector", channels=self.num_classes + 1, dense=False)
+        output = OutputSpec(
+            self.name,
+            "masks",
+            channels=self.num_queries,
+            class_names=self.class_names,
+            palette=self.palette,
+            things=self.things,
+            threshold=self.threshold,
+            overlap=self.overlap,
+            record=Masks,
+            extra=(classes,),
+        )
+        return self.query_head(encoder, fusion_channels, output)
+
+
+@register_head("instance")
+@dataclass(kw_only=True)
+class InstanceHeadConfig(PanopticHeadConfig):
+    """Settings of the same head, trained on objects alone."""
+
+    name: ClassVar[str] = "instance"
 
 
 class QueryHead(Head):
@@ -135,6 +181,119 @@ def mlp(dim: int) -> nn.Sequential:
 def attended(masks: Tensor, grid: tuple[int, int]) -> Tensor:
     """Returns patches where the mask probability is above 0.5: bool (B, Q, g·g'), detached."""
     return (resize(masks.detach(), grid) > 0).flatten(2)
+
+
+class CrossAttention(nn.Module):
+    """Computes softmax(Q Kᵀ / √d_head) V in heads; Q of one sequence, K and V of another."""
+
+    def __init__(self, dim: int, *, memory_dim: int, num_heads: int) -> None:
+        super().__init__()
+        if dim % num_heads:
+            raise ValueError(f"dim={dim} is not a multiple of num_heads={num_heads}")
+        self.num_heads = num_heads
+        self.q = nn.Linear(dim, dim)
+        self.k = nn.Linear(memory_dim, dim)
+        self.v = nn.Linear(memory_dim, dim)
+        self.proj = nn.Linear(dim, dim)
+
+    def forward(
+        self,
+        queries_BQD: Tensor,
+        memory_BTM: Tensor,
+        *,
+        query_pos: Tensor | float = 0.0,
+        memory_pos: Tensor | float = 0.0,
+        attn_mask: Tensor | None = None,
+    ) -> Tensor:
+        """Maps (B, Q, D) and (B, T, M) to (B, Q, D).
+
+        Position embeddings are added to the inputs of Q and K, not of V (Carion et al. 2020,
+        section A.4). ``attn_mask``, bool (B, 1, Q, T), is False where a query must not attend;
+        each query needs at least one True.
+        """
+        q = self._split(self.q(queries_BQD + query_pos))
+        k = self._split(self.k(memory_BTM + memory_pos))
+        v = self._split(self.v(memory_BTM))
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask)
+        return self.proj(mixed.transpose(1, 2).flatten(2))
+
+    def _split(self, tokens: Tensor) -> Tensor:
+        """Reshapes (B, T, D) to (B, heads, T, D / heads)."""
+        return tokens.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+
+class DecoderLayer(nn.Module):
+    """Self-attention of the queries, cross-attention to the memory, MLP: each x + f(LN x)."""
+
+    def __init__(self, dim: int, *, memory_dim: int, num_heads: int) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(dim)
+        self.self_attn = CrossAttention(dim, memory_dim=dim, num_heads=num_heads)
+        self.norm2 = nn.LayerNorm(dim)
+        self.cross_attn = CrossAttention(dim, memory_dim=memory_dim, num_heads=num_heads)
+        self.norm3 = nn.LayerNorm(dim)
+        self.mlp = MLP(dim, hidden=4 * dim)
+
+    def forward(
+        self,
+        queries_BQD: Tensor,
+        memory_BTM: Tensor,
+        *,
+        query_pos: Tensor | float = 0.0,
+        memory_pos: Tensor | float = 0.0,
+        attn_mask: Tensor | None = None,
+    ) -> Tensor:
+        """Maps (B, Q, D) to (B, Q, D); arguments as for :meth:`CrossAttention.forward`."""
+        x = queries_BQD
+        y = self.norm1(x)
+        x = x + self.self_attn(y, y, query_pos=query_pos, memory_pos=query_pos)
+        x = x + self.cross_attn(
+            self.norm2(x),
+            memory_BTM,
+            query_pos=query_pos,
+            memory_pos=memory_pos,
+            attn_mask=attn_mask,
+        )
+        return x + self.mlp(x, norm=self.norm3)
+
+
+class TokenDecoder(nn.Module):
+    """Decoder layers whose queries attend to the tokens of an encoder.
+
+    The queries of the first layer are ``num_queries`` learnable tokens with learnable positions
+    (object queries, Carion et al. 2020), whose outputs are a set; or, if that is None, the
+    encoder's tokens, so that there is an output token for each of them and D must be M. Each
+    further layer takes the output of the previous one.
+    """
+
+    def __init__(
+        self, dim: int, *, memory_dim: int, num_layers: int, num_heads: int, num_queries: int | None
+    ) -> None:
+        super().__init__()
+        if num_queries is None and dim != memory_dim:
+            raise ValueError(f"dim={dim} must be memory_dim={memory_dim} without learned queries")
+        self.queries = self.codes = None
+        if num_queries is not None:
+            self.queries = nn.Parameter(torch.zeros(1, num_queries, dim))
+            self.codes = nn.Parameter(torch.zeros(1, num_queries, dim))
+            nn.init.trunc_normal_(self.queries, std=0.02)
+            nn.init.normal_(self.codes)  # as large as normalised tokens, so that queries differ
+        self.layers = nn.ModuleList(
+            DecoderLayer(dim, memory_dim=memory_dim, num_heads=num_heads) for _ in range(num_layers)
+        )
+
+    def start(self, memory_BTM: Tensor) -> tuple[Tensor, Tensor | float]:
+        """Returns the queries of the first layer, (B, Q, D), and their position embeddings."""
+        if self.queries is None or self.codes is None:
+            return memory_BTM, 0.0
+        return self.queries.expand(memory_BTM.shape[0], -1, -1), self.codes
+
+    def forward(self, memory_BTM: Tensor, *, memory_pos: Tensor | float = 0.0) -> Tensor:
+        """Maps (B, T, M) to the queries after the last layer, (B, Q, D)."""
+        x, codes = self.start(memory_BTM)
+        for layer in self.layers:
+            x = layer(x, memory_BTM, query_pos=codes, memory_pos=memory_pos)
+        return x
 
 
 class MaskHead(QueryHead):

@@ -1,11 +1,10 @@
-"""Heads: from the decoder's feature map or the encoder's tokens to one output.
+"""Heads with a value for each pixel: depth, normals, classes and colours.
 
-Shapes: F fusion channels, (h, w) a map, (H, W) the image, K classes, D embedding, P prefix tokens.
+Shapes: F fusion channels, (h, w) a map, (H, W) the image, K classes or bins, D embedding.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+from collections.abc import Callable
 from typing import ClassVar, Literal
 
 import torch
@@ -16,29 +15,79 @@ from torch import Tensor, nn
 
 from dpt.depthmath import at_least_float32
 from dpt.functional import (
-    mean_over_processes,
     norm_relu_conv2d,
     resize,
     upsample,
     upsample_conv2d,
     without_autocast,
 )
-from dpt.nn.base import Encoder, Features, FusedMap, Head, HeadConfig, register_head
-from dpt.nn.bins import DepthBins
-from dpt.nn.masks import QueryConfig, require_per_class
+from dpt.nn.base import STRICT, Encoder, Features, FusedMap, Head, HeadConfig, register_head
+from dpt.nn.heads.queries import QueryConfig, require_per_class
 from dpt.types.outputs import (
     DEPTH_UNITS,
     DepthKind,
     DepthMaps,
-    EmbeddingOutput,
     HeadOutput,
     HeadPrediction,
-    Masks,
     OutputSpec,
 )
-from dpt.validation import MAX_METRES, Count, NonNegative, Positive
+from dpt.validation import MAX_METRES, Count, Metres, NonNegative, Positive
 
 Upsampling = Literal["image", "double"]
+
+
+@dataclass(kw_only=True, config=STRICT)
+class DepthBins:
+    """Depths in metres, K ``count``, and how the logits of a pixel weight them.
+
+    Attributes:
+        count: K.
+        min_depth, max_depth: the first and the last of the depths, in metres.
+        spacing: of the depths: ``linear``, ``log`` (evenly spaced logarithms), or ``mixed``, which
+            passes evenly from ``log`` at the first depth to ``linear`` at the last (CHMv2).
+        weights: ``relu`` is relu(x) + eps, as in DINOv3's and TIPSv2's heads; or ``softmax`` or
+            ``sigmoid``. The weights of a pixel are divided by their sum.
+        eps: of ``relu``.
+    """
+
+    count: int = Field(256, ge=2, le=10_000)
+    min_depth: Metres = 1e-3
+    max_depth: Metres
+    spacing: Literal["linear", "log", "mixed"] = "linear"
+    weights: Literal["relu", "softmax", "sigmoid"] = "relu"
+    eps: NonNegative = 0.1
+
+    def __post_init__(self) -> None:
+        if self.min_depth >= self.max_depth:
+            raise ValueError(
+                f"min_depth={self.min_depth:g} must be below max_depth={self.max_depth:g}"
+            )
+        if self.weights == "relu" and not self.eps:
+            raise ValueError("eps=0: must be above 0, as relu(x) may be 0 for all bins of a pixel")
+        if self.weights != "relu":
+            self.eps = 0.0
+
+    def depths(self, like: Tensor) -> Tensor:
+        """Returns the depths (K,) in metres, with the dtype and on the device of ``like``."""
+        first, last = self.min_depth, self.max_depth
+        steps = torch.linspace(0, 1, self.count, dtype=like.dtype, device=like.device)
+        linear = first + (last - first) * steps
+        if self.spacing == "linear":
+            return linear
+        log = first * (math.log(last / first) * steps).exp()
+        return log if self.spacing == "log" else torch.lerp(log, linear, steps)
+
+    def to_depth(self, logits: Tensor) -> Tensor:
+        """Maps logits (B, K, H, W) to depth (B, 1, H, W) in metres."""
+        if self.weights == "relu":
+            weights = torch.relu(logits) + self.eps
+        else:
+            weights = logits.softmax(1) if self.weights == "softmax" else logits.sigmoid()
+        # both sums in one product: normalised weights would be another tensor of this size
+        depths = self.depths(logits)
+        factors = torch.stack((depths, torch.ones_like(depths)), dim=1)
+        sums = torch.einsum("bkhw,ks->bshw", weights, factors)
+        return sums[:, :1] / sums[:, 1:]
 
 
 @register_head("depth")
@@ -302,52 +351,6 @@ class NormalsHead(Head):
         return F.normalize(at_least_float32(self.conv3(torch.relu(x))), dim=1)
 
 
-@register_head("panoptic")
-@dataclass(kw_only=True)
-class PanopticHeadConfig(QueryConfig):
-    """Settings of a head that predicts a mask and a class for each query.
-
-    ``things`` says for each class whether it is a thing; the others are stuff. ``threshold`` and
-    ``overlap`` are those of :func:`dpt.segments.panoptic_segments`.
-    """
-
-    things: tuple[bool, ...]
-    threshold: float = Field(0.8, ge=0, le=1)
-    overlap: float = Field(0.8, ge=0, le=1)
-    name: ClassVar[str] = "panoptic"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if len(self.things) != self.num_classes:
-            raise ValueError(
-                f"things has {len(self.things)} entries for {self.num_classes} classes"
-            )
-
-    def build(self, encoder: Encoder, fusion_channels: int) -> Head:
-        classes = OutputSpec("classes", "vector", channels=self.num_classes + 1, dense=False)
-        output = OutputSpec(
-            self.name,
-            "masks",
-            channels=self.num_queries,
-            class_names=self.class_names,
-            palette=self.palette,
-            things=self.things,
-            threshold=self.threshold,
-            overlap=self.overlap,
-            record=Masks,
-            extra=(classes,),
-        )
-        return self.query_head(encoder, fusion_channels, output)
-
-
-@register_head("instance")
-@dataclass(kw_only=True)
-class InstanceHeadConfig(PanopticHeadConfig):
-    """Settings of the same head, trained on objects alone."""
-
-    name: ClassVar[str] = "instance"
-
-
 @register_head("segmentation")
 @dataclass(kw_only=True)
 class SegmentationHeadConfig(QueryConfig):
@@ -467,200 +470,6 @@ class LinearSegmentationHead(Head):
     def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
         x = features.patch_map()
         return resize(self.linear(self.dropout(self.norm(x))), size)
-
-
-@register_head("classification")
-@dataclass(kw_only=True)
-class ClassificationHeadConfig(HeadConfig):
-    """Settings of a :class:`TokenHead` with logits (B, K) of the whole image.
-
-    ``dropout`` comes before the linear map; ``class_names`` are K or none.
-    """
-
-    num_classes: int = Field(ge=1)
-    dropout: float = Field(0.0, ge=0, le=1)
-    class_names: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        require_per_class(self.num_classes, class_names=self.class_names)
-
-    def build(self, encoder: Encoder, fusion_channels: int) -> Head:
-        output = OutputSpec(
-            "classification",
-            "logits",
-            channels=self.num_classes,
-            dense=False,
-            class_names=self.class_names,
-        )
-        return TokenHead(encoder, output, dropout=self.dropout)
-
-
-@register_head("regression")
-@dataclass(kw_only=True)
-class RegressionHeadConfig(HeadConfig):
-    """Settings of a :class:`RegressionHead`: ``mean`` and ``std`` of the training values."""
-
-    dropout: float = Field(0.0, ge=0, le=1)
-    mean: float = 0.0
-    std: Positive = 1.0
-
-    def build(self, encoder: Encoder, fusion_channels: int) -> Head:
-        output = OutputSpec("regression", "vector", dense=False)
-        return RegressionHead(self, encoder, output)
-
-
-class TokenHead(Head):
-    """Predicts values of the whole image: LayerNorm and a linear map of the deepest CLS token.
-
-    If the encoder has no CLS token, the mean of the patch tokens replaces it.
-    """
-
-    uses_decoder = False
-
-    def __init__(self, encoder: Encoder, output: OutputSpec, *, dropout: float) -> None:
-        super().__init__()
-        self.output = output
-        self.norm = nn.LayerNorm(encoder.embed_dims[-1], eps=1e-6)
-        self.dropout = nn.Dropout(dropout)
-        self.linear = nn.Linear(encoder.embed_dims[-1], output.channels or 1)
-        nn.init.trunc_normal_(self.linear.weight, std=0.02)
-        nn.init.zeros_(self.linear.bias)
-
-    def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
-        token = features.image_token()
-        values = self.linear(self.dropout(self.norm(token)))
-        return values.squeeze(-1) if self.output.channels is None else values
-
-
-class RegressionHead(TokenHead):
-    """Predicts one number (B,): ``mean`` plus ``std`` times the value of a :class:`TokenHead`."""
-
-    def __init__(self, config: RegressionHeadConfig, encoder: Encoder, output: OutputSpec) -> None:
-        super().__init__(encoder, output, dropout=config.dropout)
-        self.mean, self.std = config.mean, config.std
-
-    def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
-        return self.mean + self.std * at_least_float32(super().forward(features, size))
-
-
-@register_head("fov")
-@dataclass(kw_only=True)
-class FieldOfViewHeadConfig(HeadConfig):
-    """Settings of a :class:`FieldOfViewHead`; ``dropout`` comes before the linear map."""
-
-    dropout: float = Field(0.0, ge=0, le=1)
-
-    def build(self, encoder: Encoder, fusion_channels: int) -> Head:
-        output = OutputSpec("fov", "fov", dense=False, unit="degrees", value_range=(0.0, 180.0))
-        return FieldOfViewHead(encoder, output, dropout=self.dropout)
-
-
-class FieldOfViewHead(TokenHead):
-    """Predicts the horizontal field of view of images (B,) in degrees, above 0 and below 180.
-
-    It is 180 · sigmoid(x) for the value x of a :class:`TokenHead`, at first about 60. It does not
-    depend on the size or aspect ratio to which a whole image is resized.
-    """
-
-    def __init__(self, encoder: Encoder, output: OutputSpec, *, dropout: float) -> None:
-        super().__init__(encoder, output, dropout=dropout)
-        nn.init.constant_(self.linear.bias, -math.log(2))
-
-    def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
-        return 180 * torch.sigmoid(at_least_float32(super().forward(features, size)))
-
-
-@register_head("contrastive")
-@dataclass(kw_only=True)
-class ContrastiveHeadConfig(HeadConfig):
-    """No settings. The :class:`EmbeddingHead`'s projection has 2048 and 128 channels (SimCLR)."""
-
-    def build(self, encoder: Encoder, fusion_channels: int) -> Head:
-        return EmbeddingHead(encoder, "contrastive", [2048, 128])
-
-
-@register_head("dino")
-@dataclass(kw_only=True)
-class DinoHeadConfig(HeadConfig):
-    """Settings of an :class:`EmbeddingHead` with the projection of DINO: an MLP of three layers of
-    1024 (DINO: 2048) and 256 channels, and cosines to ``num_prototypes`` (DINO: 65536) vectors
-    (Caron et al. 2021, appendix C). On a CPU without bf16, Muon takes 20 s a step with 2048. With
-    ``patches``, patch tokens are projected too, by the same layers (iBOT, Zhou et al. 2022).
-    """
-
-    num_prototypes: int = Field(1024, ge=2, le=2**20)
-    patches: bool = False
-
-    def build(self, encoder: Encoder, fusion_channels: int) -> Head:
-        prototypes = CosineLinear(256, self.num_prototypes, bias=False)
-        return EmbeddingHead(encoder, "dino", [1024, 1024, 256], prototypes, patches=self.patches)
-
-
-class CosineLinear(nn.Linear):
-    """Computes cosines (B, K) between vectors (B, E) and the rows of the weight (K, E)."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.linear(F.normalize(input, dim=-1), F.normalize(self.weight, dim=-1))
-
-
-class Standardize(nn.Module):
-    """Standardises each feature of (B, E) over the batches of all processes, which have equal B.
-
-    Synchronised BatchNorm without weights and running averages; it also works on CPUs.
-    """
-
-    def forward(self, rows: Tensor) -> Tensor:
-        with without_autocast(rows.device):
-            centred = at_least_float32(rows)
-            centred = centred - mean_over_processes(centred.mean(0))
-            return centred * (mean_over_processes(centred.square().mean(0)) + 1e-5).rsqrt()
-
-
-class EmbeddingHead(Head):
-    """Returns the normalised CLS token (B, D), and in training its projection (B, E).
-
-    If the encoder has no CLS token, the mean of the patch tokens replaces it. With ``patches``, the
-    patch tokens are projected too in training, (B, T, E). The projection is an MLP with a
-    :class:`Standardize` after each hidden layer, where SimCLR and MoCo v3 have BatchNorm: without
-    it all projections are nearly equal at first, and short runs of DINO learn nothing.
-    """
-
-    uses_decoder = False
-
-    def __init__(
-        self,
-        encoder: Encoder,
-        name: str,
-        dims: Sequence[int],
-        *last: nn.Module,
-        patches: bool = False,
-    ) -> None:
-        super().__init__()
-        self.patches = patches
-        dim = encoder.embed_dims[-1]
-        self.output = OutputSpec(name, "vector", channels=dim, dense=False)
-        self.norm = nn.LayerNorm(dim, eps=1e-6)
-        layers: list[nn.Module] = []
-        for inputs, outputs in pairwise([dim, *dims[:-1]]):
-            layers += [nn.Linear(inputs, outputs, bias=False), Standardize(), nn.GELU()]
-        self.projection = nn.Sequential(*layers, nn.Linear(dims[-2], dims[-1]), *last)
-
-    def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
-        return self.norm(features.image_token())
-
-    def raw(self, features: Features, size: tuple[int, int]) -> HeadOutput:
-        embeddings = self(features, size)
-        if not self.training:
-            return HeadOutput(embeddings)
-        output = EmbeddingOutput(embeddings, projection=self.projection(embeddings))
-        if self.patches:
-            tokens = self.norm(features.patch_tokens())
-            rows = self.projection(tokens.flatten(0, 1))
-            output.patches = rows.unflatten(0, tokens.shape[:2])
-        return output
-
-    def prepare_for_inference(self) -> None:
-        del self.projection
 
 
 @register_head("inpainting")

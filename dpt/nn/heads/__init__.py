@@ -1,0 +1,1 @@
+"""Heads, each with the class of its settings."""
