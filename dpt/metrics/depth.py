@@ -126,12 +126,6 @@ class DepthMetrics(SumMetric):
         alignment = protocol.alignment or _ALIGNMENTS[prediction_kind]
         self.protocol: Protocol = replace(protocol, alignment=alignment)
         self.range = protocol.min_depth, protocol.max_depth or math.inf
-        is_inverse = prediction_kind == "relative" or self.protocol.space == "inverse_depth"
-        if is_inverse and self.protocol.alignment != "none" and self.range[1] == math.inf:
-            raise ValueError(
-                "predictions fitted in inverse depth have no largest depth, so that their errors "
-                "can be infinite: set data.max_depth or protocol.max_depth"
-            )
         self.prediction_kind = prediction_kind
         self.all_pooled = all_pooled
         self.add_sum("errors", len(DEPTH_ERRORS))

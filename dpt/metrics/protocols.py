@@ -1,16 +1,16 @@
 """Evaluation protocols. Scores of one name differ between papers by these details."""
 
-import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
 from dpt.types.preprocessing import OutputResize
 from dpt.validation import Metres
 
 Crop = Literal["none", "eigen_nyu", "eigen_kitti", "garg"]
-Box = tuple[int, int, int, int]
+Side = Annotated[int, Field(ge=0)]
+Box = tuple[Side, Side, Side, Side]
 Alignment = Literal["none", "median", "scale_shift"]
 Note = str | float | bool
 """A fact in ``metrics.json`` about how scores were computed."""
@@ -68,20 +68,6 @@ class Protocol:
     scales: tuple[float, ...] = (1.0,)
     window: tuple[int, int] | None = None
     stride: tuple[int, int] | None = None
-
-    def __post_init__(self) -> None:
-        limit = math.inf if self.max_depth is None else self.max_depth
-        if not 0 < self.min_depth < limit:
-            raise ValueError(
-                f"0 < min_depth < max_depth is needed, got min_depth={self.min_depth}, "
-                f"max_depth={limit}"
-            )
-        crop = self.crop
-        if not isinstance(crop, str) and not (0 <= crop[0] < crop[1] and 0 <= crop[2] < crop[3]):
-            raise ValueError(
-                f"crop {list(crop)}: must be [top, bottom, left, right] in pixels, with "
-                "top < bottom and left < right"
-            )
 
     def box(self, height: int, width: int) -> Box:
         """Returns (top, bottom, left, right) of the pixels that count, ends excluded.

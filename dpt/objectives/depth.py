@@ -175,13 +175,16 @@ class DepthObjective(Objective):
             log_variance=has_variance,
         )
         objective.compares_mirrored = has_variance
-        metrics = RuleMetrics if protocol.rules else DepthMetrics
-        objective.metrics = metrics(
-            replace(protocol, max_depth=max_depth),
-            prediction_kind=kind,
-            all_pooled=True,
-            uncertainties=["ause", "ause_flip"] if has_variance else [],
-        )
+        protocol = replace(protocol, max_depth=max_depth)
+        uncertainties = ["ause", "ause_flip"] if has_variance else []
+        if protocol.rules:
+            objective.metrics = RuleMetrics(
+                protocol, prediction_kind=kind, uncertainties=uncertainties
+            )
+        else:
+            objective.metrics = DepthMetrics(
+                protocol, prediction_kind=kind, all_pooled=True, uncertainties=uncertainties
+            )
         return objective
 
     @property

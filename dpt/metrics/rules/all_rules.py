@@ -1,25 +1,22 @@
 """The scores of all rules from one pass over a data set, their spread and their table."""
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dpt.metrics.base import RuleTable
+from dpt.metrics.base import RuleTable, SumMetric
 from dpt.metrics.depth import DepthMetrics
 from dpt.metrics.protocols import Protocol
-from dpt.metrics.rules import RULES, SEGMENTATION_RULES
+from dpt.metrics.rules import RULES, SEGMENTATION_RULES, DepthRule, SegmentationRule
 from dpt.metrics.rules.base import DepthImage, Rule
 from dpt.metrics.rules.fits import Floats
 from dpt.metrics.segmentation import SegmentationMetrics
 from dpt.types.outputs import DepthKind
-
-DEPTH_COLUMNS = ("abs_rel", "rmse", "silog", "delta1")
-"""Scores of depth that have a column of their own in the table of rules."""
-SEGMENTATION_COLUMNS = ("miou", "mean_accuracy", "pixel_accuracy")
-"""Scores of segmentation that have one."""
 
 DEPTH_NOTE = (
     "A score says nothing about what its rule fits to the ground truth of each image, nor about "
@@ -32,7 +29,60 @@ SEGMENTATION_NOTE = (
 )
 
 
-class RuleMetrics(DepthMetrics):
+class _RuleScores(SumMetric):
+    """The base class: adds the scores of ``rules``, and the spread of each shared score.
+
+    Attributes:
+        rules: that score each image.
+        shared: scores that have a column of their own in the table of rules.
+        note: what the columns of the table mean.
+    """
+
+    rules: Sequence[Rule]
+    shared: ClassVar[tuple[str, ...]]
+    note: ClassVar[str]
+
+    @abstractmethod
+    def rule_scores(self) -> dict[str, float]:
+        """Returns ``<rule>/<score>`` of every rule."""
+
+    @abstractmethod
+    def facts(self, scores: Mapping[str, float]) -> dict[str, list[str | float]]:
+        """Returns a value for each rule, by column of the table, in front of the scores."""
+
+    def added_scores(self) -> dict[str, Tensor]:
+        """Returns the scores of the rules and their spread, NaN if nothing was counted."""
+        if not self.rules:
+            return {}
+        scores = self.rule_scores()
+        scores |= spreads(self.rules, self.shared, scores)
+        return {k: torch.tensor(value, dtype=torch.float64) for k, value in scores.items()}
+
+    def drop_rules(self) -> None:
+        self.rules = []
+
+    def rule_table(self, scores: Mapping[str, float]) -> RuleTable:
+        """Returns a row for each rule, and one of the spread.
+
+        Columns of scores are in one unit; a score that its project states in another one stands
+        among the further scores as well.
+        """
+        facts = self.facts(scores)
+        columns = [values_of(self.rules, name, scores) for name in self.shared]
+        rows: list[tuple[str | float, ...]] = []
+        for rule, *cells in zip(self.rules, *facts.values(), *columns, strict=True):
+            values = {name: scores[f"{rule.name}/{name}"] for name in rule.scores}
+            more = [f"{k} {value:.4g}" for k, value in values.items() if k not in self.shared]
+            more += [f"{name} as stated {values[name]:.4g}" for name in rule.factors]
+            rows.append((rule.name, *cells, ", ".join(more), rule.summary))
+        ends = [ends_of(values) for values in columns]
+        texts = ["-" if math.isnan(low) else f"{low:.3g}..{high:.3g}" for low, high in ends]
+        rows.append(("spread", *[""] * len(facts), *texts, "", ""))
+        names = ("rule", *facts, *self.shared, "further scores", "what it does")
+        return RuleTable(names, rows, self.note)
+
+
+class RuleMetrics(DepthMetrics, _RuleScores):
     """Depth errors of a protocol, and those of every rule that can score this kind of prediction.
 
     The rules' scores are ``<rule>/<score>`` over the pixels inside the protocol's crop.
@@ -40,7 +90,8 @@ class RuleMetrics(DepthMetrics):
     ``spread/<score>`` the largest value of a score minus the smallest, in one unit.
 
     Args:
-        protocol, prediction_kind, all_pooled, uncertainties: see :class:`DepthMetrics`.
+        protocol, prediction_kind, uncertainties: see :class:`DepthMetrics`; all errors are pooled
+            too.
     """
 
     lower_is_better = DepthMetrics.lower_is_better | {
@@ -49,21 +100,19 @@ class RuleMetrics(DepthMetrics):
         for score in rule.scores
         if not score.startswith(("delta", "tau", "boundary"))
     }
+    shared = ("abs_rel", "rmse", "silog", "delta1")
+    note = DEPTH_NOTE
+    rules: Sequence[DepthRule]
     sums: Tensor
     measured: Tensor
 
     def __init__(
-        self,
-        protocol: Protocol,
-        *,
-        prediction_kind: DepthKind,
-        all_pooled: bool = False,
-        uncertainties: Sequence[str] = (),
+        self, protocol: Protocol, *, prediction_kind: DepthKind, uncertainties: Sequence[str] = ()
     ) -> None:
         super().__init__(
             protocol,
             prediction_kind=prediction_kind,
-            all_pooled=all_pooled,
+            all_pooled=True,
             uncertainties=uncertainties,
         )
         self.rules = [rule for rule in RULES.values() if prediction_kind in rule.kinds]
@@ -77,49 +126,37 @@ class RuleMetrics(DepthMetrics):
         if not self.rules:
             return
         size = prediction.shape[-2:]
-        maps = (prediction, target, valid, self.cropped(valid))
+        maps = (prediction.double(), target.double(), valid, self.cropped(valid))
         arrays = (tensor.reshape(-1, *size).cpu().numpy() for tensor in maps)
         for values, depth, known, counted in zip(*arrays, strict=True):
-            image = DepthImage(
-                values.astype(np.float64),
-                depth.astype(np.float64),
-                counted,
-                self.prediction_kind,
-                self.range[1],
-            )
+            image = DepthImage(values, depth, counted, self.prediction_kind, self.range[1])
             sums = np.concatenate([rule.sums(image) for rule in self.rules])
             self.sums = self.sums + torch.from_numpy(sums).to(self.sums)
             self.measured = self.measured + int(np.count_nonzero(known))
 
     def compute(self) -> dict[str, Tensor]:
-        """Returns scalars by name, NaN if no valid pixel was seen."""
-        if not self.rules:
-            return super().compute()
+        return super().compute() | self.added_scores()
+
+    def rule_scores(self) -> dict[str, float]:
         ends = np.cumsum([2 + len(rule.scores) for rule in self.rules])
         totals = np.split(self.sums.cpu().numpy(), ends[:-1])
-        measured = int(self.measured)
+        measured = float(self.measured) or math.nan
         scores = scores_by_rule(self.rules, totals)
         for rule, total in zip(self.rules, totals, strict=True):
-            left_out = 100 * (1 - total[0] / measured) if measured else math.nan
-            scores[f"{rule.name}/left_out"] = left_out
-        scores |= spreads(self.rules, DEPTH_COLUMNS, scores)
-        return super().compute() | _as_tensors(scores)
+            scores[f"{rule.name}/left_out"] = 100 * (1 - total[0] / measured)
+        return scores
 
     def limits_of(self, score: str) -> tuple[float, float]:
         return (0.0, math.inf) if "/" in score else super().limits_of(score)
 
-    def drop_rules(self) -> None:
-        self.rules = []
-
-    def rule_table(self, scores: Mapping[str, float]) -> RuleTable:
-        facts: dict[str, list[str | float]] = {
+    def facts(self, scores: Mapping[str, float]) -> dict[str, list[str | float]]:
+        return {
             "fitted": [rule.fitted or "nothing" for rule in self.rules],
             "left out, %": [scores[f"{rule.name}/left_out"] for rule in self.rules],
         }
-        return table_of(self.rules, DEPTH_COLUMNS, scores, facts, DEPTH_NOTE)
 
 
-class SegmentationRuleMetrics(SegmentationMetrics):
+class SegmentationRuleMetrics(SegmentationMetrics, _RuleScores):
     """The scores of :class:`SegmentationMetrics`, and ``<rule>/<score>`` of every rule.
 
     ``spread/<score>`` is the largest value of a score minus the smallest.
@@ -128,6 +165,9 @@ class SegmentationRuleMetrics(SegmentationMetrics):
         num_classes, class_names: see :class:`SegmentationMetrics`.
     """
 
+    shared = ("miou", "mean_accuracy", "pixel_accuracy")
+    note = SEGMENTATION_NOTE
+    rules: Sequence[SegmentationRule]
     class_sums: Tensor
 
     def __init__(self, num_classes: int, class_names: Sequence[str] = ()) -> None:
@@ -137,7 +177,7 @@ class SegmentationRuleMetrics(SegmentationMetrics):
 
     def update(self, prediction: Tensor, labels: Tensor) -> None:
         super().update(prediction, labels)
-        if not any(rule.columns for rule in self.rules):
+        if not self.rules:
             return
         size, num_classes = prediction.shape[-2:], len(self.class_names)
         maps = (ids.reshape(-1, *size).cpu().numpy() for ids in (prediction, labels))
@@ -146,30 +186,19 @@ class SegmentationRuleMetrics(SegmentationMetrics):
             self.class_sums = self.class_sums + torch.from_numpy(sums).to(self.class_sums)
 
     def compute(self) -> dict[str, Tensor]:
-        """Returns scalars by name, NaN if nothing was counted."""
-        if not self.rules:
-            return super().compute()
+        return super().compute() | self.added_scores()
+
+    def rule_scores(self) -> dict[str, float]:
         counts = self.confusion.cpu().numpy().astype(np.float64)
         ends = np.cumsum([rule.columns for rule in self.rules])
         columns = np.split(self.class_sums.cpu().numpy(), ends[:-1], axis=1)
-        totals = [np.hstack([counts, sums]) for sums in columns]
-        scores = scores_by_rule(self.rules, totals)
-        scores |= spreads(self.rules, SEGMENTATION_COLUMNS, scores)
-        return super().compute() | _as_tensors(scores)
+        return scores_by_rule(self.rules, [np.hstack([counts, sums]) for sums in columns])
 
-    def drop_rules(self) -> None:
-        self.rules = []
-
-    def rule_table(self, scores: Mapping[str, float]) -> RuleTable:
-        facts = {
+    def facts(self, scores: Mapping[str, float]) -> dict[str, list[str | float]]:
+        return {
             "absent class": [rule.absent for rule in self.rules],
             "no class predicted": [rule.no_class for rule in self.rules],
         }
-        return table_of(self.rules, SEGMENTATION_COLUMNS, scores, facts, SEGMENTATION_NOTE)
-
-
-def _as_tensors(scores: Mapping[str, float]) -> dict[str, Tensor]:
-    return {name: torch.tensor(value, dtype=torch.float64) for name, value in scores.items()}
 
 
 def scores_by_rule(rules: Sequence[Rule], totals: Sequence[Floats]) -> dict[str, float]:
@@ -182,53 +211,21 @@ def scores_by_rule(rules: Sequence[Rule], totals: Sequence[Floats]) -> dict[str,
     return scores
 
 
-def comparable(rule: Rule, score: str, scores: Mapping[str, float]) -> float:
-    """Returns a score in the unit that all rules share, NaN if the rule does not report it."""
-    return rule.factors.get(score, 1.0) * scores.get(f"{rule.name}/{score}", math.nan)
-
-
-def finite_scores(rules: Sequence[Rule], score: str, scores: Mapping[str, float]) -> list[float]:
-    """Returns the finite values of a score by all rules that report it, in one unit."""
-    values = [comparable(rule, score, scores) for rule in rules]
-    return [value for value in values if math.isfinite(value)]
+def values_of(rules: Sequence[Rule], score: str, scores: Mapping[str, float]) -> list[float]:
+    """Returns a score by each rule in the unit that all share, NaN for rules without this score."""
+    named = {rule: scores.get(f"{rule.name}/{score}", math.nan) for rule in rules}
+    return [rule.factors.get(score, 1.0) * value for rule, value in named.items()]
 
 
 def spreads(
     rules: Sequence[Rule], shared: Sequence[str], scores: Mapping[str, float]
 ) -> dict[str, float]:
     """Returns the largest minus the smallest value, in one unit, as ``spread/<score>``."""
-    by_score = {f"spread/{name}": finite_scores(rules, name, scores) for name in shared}
-    return {key: max(v) - min(v) if v else math.nan for key, v in by_score.items()}
+    ends = {name: ends_of(values_of(rules, name, scores)) for name in shared}
+    return {f"spread/{name}": high - low for name, (low, high) in ends.items()}
 
 
-def table_of(
-    rules: Sequence[Rule],
-    shared: Sequence[str],
-    scores: Mapping[str, float],
-    facts: Mapping[str, Sequence[str | float]],
-    note: str,
-) -> RuleTable:
-    """Returns a row for each rule, and one of the spread.
-
-    Columns of scores are in one unit; a score that its project states in another one stands among
-    the further scores as well.
-
-    Args:
-        shared: scores that have a column of their own.
-        scores: ``<rule>/<score>``.
-        facts: a value for each rule, by column, in front of the scores.
-        note: what the columns mean.
-    """
-    rows: list[tuple[str | float, ...]] = []
-    for rule, *beside in zip(rules, *facts.values(), strict=True):
-        values = {name: scores[f"{rule.name}/{name}"] for name in rule.scores}
-        more = [f"{name} {value:.4g}" for name, value in values.items() if name not in shared]
-        more += [f"{name} as stated {values[name]:.4g}" for name in rule.factors]
-        columns = [comparable(rule, name, scores) for name in shared]
-        rows.append((rule.name, *beside, *columns, ", ".join(more), rule.summary))
-    ends = []
-    for name in shared:
-        finite = finite_scores(rules, name, scores)
-        ends.append(f"{min(finite):.3g}..{max(finite):.3g}" if finite else "-")
-    rows.append(("spread", *[""] * len(facts), *ends, "", ""))
-    return RuleTable(("rule", *facts, *shared, "further scores", "what it does"), rows, note)
+def ends_of(values: Sequence[float]) -> tuple[float, float]:
+    """Returns the smallest and the largest finite value, NaN without any."""
+    finite = [value for value in values if math.isfinite(value)]
+    return (min(finite), max(finite)) if finite else (math.nan, math.nan)

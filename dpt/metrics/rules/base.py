@@ -19,20 +19,6 @@ from dpt.types.outputs import DepthKind
 Mask = NDArray[np.bool_]
 
 
-class Truth(NamedTuple):
-    """The ground truth (N,) in metres, and what many rules divide by it."""
-
-    depth: Floats
-    inverse: Floats
-    moge_inverse: Floats
-    """1 / (depth + 1e-6)."""
-
-    @classmethod
-    def of(cls, depth: Floats) -> Self:
-        with np.errstate(all="ignore"):
-            return cls(depth, 1 / depth, 1 / (depth + 1e-6))
-
-
 class Moments(NamedTuple):
     """Means over N pixels; NaN where p is, but for ``within``, in which such pixels are wrong."""
 
@@ -70,22 +56,21 @@ class Moments(NamedTuple):
     """The fraction of pixels with max(p/t, t/p) <= 1.25, or NaN."""
 
     @classmethod
-    def of(cls, prediction: Floats, truth: Truth) -> Self:
+    def of(cls, prediction: Floats, depth: Floats) -> Self:
         """Returns the means over pixels (N,), N > 0."""
-        sums = [cls._sums(p, Truth(*true)) for p, *true in chunks(prediction, *truth)]
+        sums = [cls._sums(p, t) for p, t in chunks(prediction, depth)]
         return cls(len(prediction), *(np.sum(sums, axis=0) / len(prediction)).tolist())
 
     @staticmethod
-    def _sums(p: Floats, truth: Truth) -> list[float]:
-        # divisions take the most time
-        quotient, reciprocal = p / truth.depth, truth.depth / p
-        absolute, error = np.abs(p - truth.depth), np.log(quotient)
-        relative = absolute * truth.inverse
-        inverse = (reciprocal - 1) * truth.inverse
+    def _sums(p: Floats, t: Floats) -> list[float]:
+        quotient, reciprocal = p / t, t / p
+        absolute, error = np.abs(p - t), np.log(quotient)
+        relative = absolute * (1 / t)
+        inverse = (reciprocal - 1) * (1 / t)
         ratio = np.maximum(quotient, reciprocal)
         return [
             relative.sum(),
-            absolute @ truth.moge_inverse,
+            absolute @ (1 / (t + 1e-6)),
             relative @ absolute,
             relative @ relative,
             absolute.sum(),
@@ -190,16 +175,12 @@ class Pixels:
     def median_depth(self) -> float:
         return lower_median(self.depth)
 
-    @cached_property
-    def truth(self) -> Truth:
-        return Truth.of(self.depth)
-
     def moments(self, prediction: Floats) -> Moments:
         """Returns the means for a fitted prediction (N,), N > 0; equal ones are computed once."""
         for scored, moments in self._scored:
             if scored[0] == prediction[0] and np.array_equal(scored, prediction):
                 return moments
-        moments = Moments.of(prediction, self.truth)
+        moments = Moments.of(prediction, self.depth)
         self._scored.append((prediction, moments))
         return moments
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from dpt.metrics.rules.base import COMMON, DEPTH_KINDS, DepthRule, Errors, Moments, Pixels, Truth
+from dpt.metrics.rules.base import COMMON, DEPTH_KINDS, DepthRule, Errors, Moments, Pixels
 from dpt.metrics.rules.fits import Floats, least_squares, lower_median
 
 LARGEST = 300.0
@@ -44,8 +44,7 @@ class Metric3D(DepthRule):
 
     def values(self, pixels: Pixels) -> Floats:
         aligned = self.aligned(pixels)
-        truth = Truth.of(pixels.depth + EPSILON)
-        moments = Moments.of(aligned[pixels.mask] + EPSILON, truth)
+        moments = Moments.of(aligned[pixels.mask] + EPSILON, pixels.depth + EPSILON)
         values = np.array([error(moments) for error in self.errors.values()])
         outside = aligned[~pixels.mask]
         values[-3:] += np.count_nonzero(outside < 1.25 * EPSILON) / len(pixels.depth)

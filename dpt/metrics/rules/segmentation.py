@@ -73,15 +73,19 @@ class SegmentationRule(Rule):
         """
         return np.zeros((num_classes, self.columns))
 
+    def areas(self, total: Floats) -> Areas:
+        """Returns the pixels of each class, from what :meth:`finish` is given."""
+        inside = total[:, :-1]
+        return Areas(inside.diagonal(), total.sum(1), inside.sum(0))
+
     def finish(self, total: Floats) -> Floats:
         """Returns the scores (S,), in 0..1.
 
         Args:
             total: the confusion matrix (K, K + 1), and after it the columns of :meth:`sums`.
         """
-        inside = total[:, :-1]
-        areas = Areas(inside.diagonal(), total.sum(1), inside.sum(0))
         with np.errstate(all="ignore"):
+            areas = self.areas(total)
             return np.array([measure(areas) for measure in self.measures.values()])
 
 
@@ -195,7 +199,5 @@ class BoundaryIou(SegmentationRule):
         counts = [np.bincount(ids, minlength=num_classes)[:num_classes] for ids in regions]
         return np.stack(counts, axis=1).astype(np.float64)
 
-    def finish(self, total: Floats) -> Floats:
-        areas = Areas(*total[:, -self.columns :].T)
-        with np.errstate(all="ignore"):
-            return np.array([measure(areas) for measure in self.measures.values()])
+    def areas(self, total: Floats) -> Areas:
+        return Areas(*total[:, -self.columns :].T)
