@@ -13,8 +13,8 @@ from PIL import Image
 from pycocotools.coco import COCO
 
 from dpt.commands.data_convert import FORMATS
+from dpt.data.annotations import WRITERS
 from dpt.data.annotations.base import AnnotatedClass
-from dpt.data.annotations.writers import WRITERS, make_writer
 from dpt.predict.products import LABEL_TOOLS
 
 SIZE = (24, 36)
@@ -197,7 +197,7 @@ def test_convert_writes_pictures_with_voc_palette(convert, source):
 def test_voc_classes_have_colors_that_nothing_else_has(colors):
     rows = [*zip(["background", *NAMES], colors, strict=False)]
     classes = [AnnotatedClass(name=name, color=color) for name, color in rows]
-    writer = make_writer("voc", classes)
+    writer = WRITERS["voc"](classes)
     assert [row.name for row in writer.classes] == [name for name, _ in rows]
     written = [row.color for row in writer.classes]
     assert len({(224, 224, 192), *written}) == 4
@@ -282,7 +282,7 @@ def test_convert_enlarges_labels_to_their_images(convert, source, tmp_path):
     ],
 )
 def test_yolo_label_files_are_where_ultralytics_looks(name, path):
-    assert make_writer("yolo", []).label_paths(name, "train") == (path,)
+    assert WRITERS["yolo"]([]).label_paths(name, "train") == (path,)
 
 
 def test_formats_of_commands_are_those_of_writers():

@@ -91,7 +91,7 @@ def require_equal(root: Path, case: str, written: made.Folder) -> None:
     for image in annotations.images:
         picture = pictures[path_of(image, root)]
         read = {
-            (item.class_name, packed(coco.decode(item.shape.encode(picture.size))))
+            (item.class_name, packed(coco.decode(item.encode(picture.size))))
             for item in image.objects
         }
         expected = things_of(picture, by_class=name == "class_masks")

@@ -38,15 +38,15 @@ FORMATS = ("coco", "yolo", "labelme", "voc", "folder")
 def run(arguments: list[str]) -> None:
     """Runs the command."""
     options = _parse(arguments)
+    from dpt.data.annotations import WRITERS
     from dpt.data.annotations.conversion import Conversion, names_of
-    from dpt.data.annotations.writers import make_writer
     from dpt.run_log import start_log, tracked
 
     start_log(None)
     with tempfile.TemporaryDirectory() as folder:
         datasets = _datasets(options, Path(folder))
     classes = _classes(next(iter(datasets.values())))
-    writer = make_writer(options.to, classes)
+    writer = WRITERS[options.to](classes)
     conversion = Conversion(writer, classes, options.out)
     for split, names in names_of(datasets, writer).items():
         dataset = datasets[split]

@@ -5,16 +5,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpt.data.annotations.base import AnnotatedClass, AnnotatedImage, Annotation, Mask
-from dpt.data.annotations.tracing import trace
-from dpt.data.annotations.writers import Entry, Reader, Writer, make_writer
-from dpt.data.formats.rle import encode_pixels
+from dpt.data.annotations import WRITERS
+from dpt.data.annotations.base import AnnotatedClass, Entry, Reader, Writer
+from dpt.data.formats.rle import encode_parts, encode_pixels, object_of
 from dpt.files import read_bytes
 from dpt.predict.inputs import InputFile
 from dpt.predict.painting import Style
 from dpt.predict.prediction import Prediction
 from dpt.predict.product import Product
 from dpt.types.outputs import OutputSpec
+from dpt.types.samples import ObjectMask
 from dpt.viz import output_palette
 
 
@@ -31,7 +31,7 @@ def label_products(spec: OutputSpec, folder: str, tool: str) -> list[Product]:
         AnnotatedClass(name=spec.class_name(k), is_thing=is_thing, color=tuple(colors[k]))
         for k, is_thing in enumerate(things)
     ]
-    writer = make_writer(tool, classes)
+    writer = WRITERS[tool](classes)
     labels = [
         LabelFile(spec.name, folder, writer=writer, position=position)
         for position in range(len(writer.label_paths("", "")))
@@ -61,13 +61,13 @@ class LabelFile(_ToolProduct):
         self, prediction: Prediction, source: InputFile, image: np.ndarray | None, style: Style
     ) -> bytes:
         height, width = prediction.arrays[self.name].shape
-        objects = [
-            item
-            for item in _objects(self.name, prediction)
-            if item.class_name in self.writer.class_ids
-        ]
-        record = AnnotatedImage(image=source.path, objects=objects)
-        entry = Entry(name=source.name, image=record, size=(height, width))
+        objects = _objects(self.name, prediction)
+        entry = Entry(
+            image=source.path,
+            name=source.name,
+            size=(height, width),
+            objects=[item for item in objects if item.class_id in self.writer.class_ids],
+        )
         return self.writer.encode(entry)[self.position]
 
     def common_files(self, read: Reader, names: Sequence[str]) -> dict[str, bytes]:
@@ -94,19 +94,18 @@ class ImageCopy(_ToolProduct):
         return read_bytes(source.fetch())
 
 
-def _objects(name: str, prediction: Prediction) -> list[Annotation]:
+def _objects(name: str, prediction: Prediction) -> list[ObjectMask]:
     """Returns the predicted things, and the connected parts of all other classes."""
     spec, array = prediction.outputs[name], prediction.arrays[name]
     if spec.kind == "logits":
         return [
-            Annotation(class_name=spec.class_name(class_id), shape=part)
+            object_of(class_id, part)
             for class_id in np.unique(array).tolist()
-            for part in trace(array == class_id)
+            for part in encode_parts(array == class_id)
         ]
-    objects = []
+    objects: list[ObjectMask] = []
     for segment in prediction.segments_of(name):
-        shape = Mask(encode_pixels(segment.mask))
-        for part in [shape] if segment.is_thing else trace(segment.mask):
-            score = round(segment.score, 6)
-            objects.append(Annotation(class_name=segment.class_name, shape=part, score=score))
+        masks = [encode_pixels(segment.mask)] if segment.is_thing else encode_parts(segment.mask)
+        score = round(segment.score, 6)
+        objects += [object_of(segment.class_id, mask, score=score) for mask in masks]
     return objects

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpt.data.annotations.writers import Reader
+from dpt.data.annotations.base import Reader
 from dpt.predict.inputs import InputFile
 from dpt.predict.painting import Style, paint_with_legend
 from dpt.predict.prediction import Prediction

@@ -3,7 +3,7 @@
 import numpy as np
 from photos import save_photo
 
-from dpt.data.annotations import tracing
+from dpt.data.formats import rle
 
 SIZE = (24, 32)
 
@@ -38,4 +38,4 @@ def save_images(folder, suffix=".png"):
 
 def one_ring(mask):
     """The outlines of a mask as one ring, which reaches holes and parts by bridges."""
-    return tracing.one_ring(tracing.trace(mask)).tolist()
+    return rle.one_ring(rle.trace(mask)).tolist()

@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +19,11 @@ from dpt.data.annotations.base import (
     AnnotatedImage,
     Annotation,
     Annotations,
-    CocoShape,
 )
 from dpt.data.annotations.coco import CocoFormat
 from dpt.data.base import require_same_classes
 from dpt.data.datasets.annotated import ObjectLabels
-from dpt.data.formats.rle import areas_of, encode_pixels, pixels_of, subtract_mask
+from dpt.data.formats.rle import areas_of, encode_mask, encode_pixels, pixels_of, subtract_mask
 from dpt.data.loading import collate_eval
 from dpt.data_check import examine
 from dpt.files import DataError
@@ -219,17 +219,18 @@ def test_segments_of_a_picture_are_masks_too(tmp_path):
     (image,) = CocoFormat().read(tmp_path, [source], ["train/000000.jpg"]).images
     positions = image.rasterise(SIZE, "smaller").positions
     for position, item in enumerate(image.objects, 1):
-        mask = coco.decode(item.shape.encode(SIZE))
+        mask = coco.decode(item.encode(SIZE))
         np.testing.assert_array_equal(mask, positions == position)
 
 
 def test_pixels_to_ignore_have_no_label_and_no_object(tmp_path):
     write_boxes(tmp_path, {"a": [("cup", box(*LARGE))]})
-    cup = CocoShape(box(*LARGE))
-    unknown = Annotation(class_name=UNLABELLED, shape=CocoShape(box(*SMALL)))
-    image = AnnotatedImage(
-        image=tmp_path / "a.png", objects=[Annotation(class_name="cup", shape=cup), unknown]
-    )
+    outlines = {"cup": box(*LARGE), UNLABELLED: box(*SMALL)}
+    objects = [
+        Annotation(class_name=name, encode=partial(encode_mask, outline))
+        for name, outline in outlines.items()
+    ]
+    image = AnnotatedImage(image=tmp_path / "a.png", objects=objects)
     labels = ObjectLabels(
         Annotations(source=tmp_path, images=[image], classes=[]), [image], front="smaller"
     )
@@ -241,8 +242,8 @@ def test_pixels_to_ignore_have_no_label_and_no_object(tmp_path):
 
 
 def test_names_of_classes_are_trimmed(tmp_path):
-    shape = CocoShape(box(*SMALL))
-    items = [Annotation(class_name=name, shape=shape) for name in ("tree ", "tree")]
+    encode = partial(encode_mask, box(*SMALL))
+    items = [Annotation(class_name=name, encode=encode) for name in ("tree ", "tree")]
     image = AnnotatedImage(image=tmp_path / "a.png", objects=items)
     labels = ObjectLabels(
         Annotations(source=tmp_path, images=[image], classes=[]), [image], front="later"

@@ -4,7 +4,6 @@ import base64
 import io
 import json
 import zlib
-from pathlib import Path
 
 import cv2
 import numpy as np
@@ -16,15 +15,8 @@ from pycocotools import mask as coco
 
 from dpt.data import FolderDataset
 from dpt.data.annotations import FORMATS
-from dpt.data.annotations.base import (
-    UNLABELLED,
-    AnnotatedImage,
-    Annotation,
-    Mask,
-    Raster,
-)
+from dpt.data.annotations.base import UNLABELLED, label_maps
 from dpt.data.annotations.labelstudio import unpack_runs
-from dpt.data.formats.rle import encode_pixels
 from dpt.files import DataError, files_below
 from dpt.types.samples import IGNORE_INDEX
 
@@ -37,7 +29,7 @@ def read(name, root, sources=None):
 
 def objects_of(image):
     return [
-        (annotation.class_name, coco.decode(annotation.shape.encode(SIZE)) > 0)
+        (annotation.class_name, coco.decode(annotation.encode(SIZE)) > 0)
         for annotation in image.objects
     ]
 
@@ -1027,12 +1019,9 @@ def test_format_that_is_not_read_is_named(tmp_path, name, content):
 
 
 def test_ids_of_things_do_not_count_parts_of_stuff():
-    shape = Mask(encode_pixels(box(0, 0, 1, 1)))
-    sky, car = (Annotation(class_name=name, shape=shape) for name in ("sky", "car"))
-    objects = [sky] * 70_000 + [car] * 3  # more than 16 bits hold
-    image = AnnotatedImage(image=Path("a.png"), objects=objects)
-    raster = Raster(np.array([[0, 1, 70_000], [70_001, 70_002, 70_003]]), None)
-    labels, ids = image.maps(raster, {"sky": 0, "car": 1}, {1}, IGNORE_INDEX)
+    classes = [(0, False)] * 70_000 + [(1, False)] * 3  # more than 16 bits hold
+    positions = np.array([[0, 1, 70_000], [70_001, 70_002, 70_003]])
+    labels, ids = label_maps(positions, classes, {1}, IGNORE_INDEX)
     assert labels.tolist() == [[IGNORE_INDEX, 0, 0], [1, 1, 1]]
     assert ids.tolist() == [[0, 0, 0], [1, 2, 3]]
 

@@ -5,8 +5,14 @@ import numpy as np
 import pytest
 from pycocotools import mask as coco
 
-from dpt.data.annotations.base import Polygons
-from dpt.data.annotations.tracing import one_ring, trace
+from dpt.data.formats.rle import (
+    encode_parts,
+    encode_pixels,
+    encode_rings,
+    one_ring,
+    subtract_mask,
+    trace,
+)
 
 
 def noise(seed):
@@ -41,8 +47,13 @@ MASKS = {
 }
 
 
-def pixels(shape, mask):
-    return coco.decode(shape.encode(mask.shape)) > 0
+def encoded(rings, mask):
+    return encode_rings([ring.ravel() for ring in rings], mask.shape)
+
+
+def pixels(part, mask):
+    code = encoded([part.outer], mask)
+    return subtract_mask(code, encoded(part.holes, mask)) if part.holes else code
 
 
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS.keys())
@@ -50,18 +61,21 @@ def test_traced_polygons_have_the_pixels_of_the_mask(mask):
     parts = trace(mask)
     count, components = cv2.connectedComponents(mask.astype(np.uint8), connectivity=4)
     assert len(parts) == count - 1
-    found = {pixels(part, mask).tobytes() for part in parts}
-    assert found == {(components == k).tobytes() for k in range(1, count)}
+    found = [pixels(part, mask) for part in parts]
+    assert found == encode_parts(mask)
+    assert {coco.decode(code).tobytes() for code in found} == {
+        (components == k).astype(np.uint8).tobytes() for k in range(1, count)
+    }
     if parts:
         ring = one_ring(parts)
-        np.testing.assert_array_equal(pixels(Polygons([ring]), mask), mask)
+        assert encoded([ring], mask) == encode_pixels(mask)
         as_bridged = [one_ring([part]) for part in parts]  # their union, as COCO has it
-        np.testing.assert_array_equal(pixels(Polygons(as_bridged), mask), mask)
+        assert encoded(as_bridged, mask) == encode_pixels(mask)
 
 
 def test_traced_polygons_turn_at_every_corner():
     for mask in MASKS.values():
-        for ring in (ring for part in trace(mask) for ring in (*part.outer, *part.holes)):
+        for ring in (ring for part in trace(mask) for ring in (part.outer, *part.holes)):
             edges = np.roll(ring, -1, axis=0) - ring
             is_horizontal = edges[:, 0] != 0
             np.testing.assert_array_equal(edges[:, 1] != 0, ~is_horizontal)
@@ -73,7 +87,7 @@ def test_trace_gives_the_corners_of_a_frame():
     mask[1:5, 2:7] = True
     mask[2:4, 3:5] = False
     (part,) = trace(mask)
-    assert [ring.tolist() for ring in part.outer] == [[[2, 1], [7, 1], [7, 5], [2, 5]]]
+    assert part.outer.tolist() == [[2, 1], [7, 1], [7, 5], [2, 5]]
     assert [ring.tolist() for ring in part.holes] == [[[3, 2], [5, 2], [5, 4], [3, 4]]]
     ring = one_ring([part]).tolist()
     assert ring == [[2, 1], [3, 2], [5, 2], [5, 4], [3, 4], [3, 2], [2, 1], [7, 1], [7, 5], [2, 5]]

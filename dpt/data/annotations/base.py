@@ -1,97 +1,95 @@
-"""What every reader of a label tool's format returns: images, their objects, and the classes.
+"""What the formats of label tools share: their records, and the classes that read and write them.
 
 Coordinates are in pixels of the image as it is stored: x points right, y down, and pixel edges lie
 at whole numbers, so that the first pixel covers 0..1. A polygon with corners at pixel edges has
 exactly the pixels that it encloses.
 """
 
+import base64
+import codecs
+import math
 import os
 import posixpath
 import re
+import zlib
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 from urllib.parse import unquote
 
 import numpy as np
+from pycocotools import mask as coco
+from pydantic import Field, TypeAdapter
 
-from dpt.data.formats.rle import areas_of, encode_mask, pixels_of, subtract_mask
-from dpt.data.splits import split_word
-from dpt.files import DataError, path_below, plain_name
-from dpt.types.samples import Rle
+from dpt.data.formats.io import IMAGE_SUFFIXES, read_objects
+from dpt.data.formats.pictures import Picture, decode_picture, one_page
+from dpt.data.formats.rle import (
+    areas_of,
+    encode_pixels,
+    encode_rings,
+    merge_masks,
+    overlay,
+    subtract_mask,
+)
+from dpt.data.formats.rules import name_of_class
+from dpt.data.splits import natural_key, split_word
+from dpt.files import (
+    MAX_BYTES,
+    MAX_PIXELS,
+    DataError,
+    few,
+    open_file,
+    parse_as,
+    path_below,
+    plain_name,
+    plural,
+    read_bytes,
+    read_text,
+    reason,
+)
+from dpt.types.samples import ObjectMask, Rle
 
 Front = Literal["smaller", "later"]
 """Which of two objects that overlap is in front: the smaller one, or the later one in the file."""
 UNLABELLED = "\0"  # no class of a file has this name
 """The class name of objects whose pixels are to be ignored, such as those of ``__ignore__``."""
+BOX = "rectangle"
+"""What messages call the bounding box of an object, whose pixels it does not tell."""
+BACKGROUND = ("background", "_background_")
+"""Names of the class whose pixels have no object, where a format has objects alone."""
+MAX_IMAGE_BYTES = 64 << 20
+"""Largest label file of one image."""
+_MOST_PROBED = 8
+_START = 1 << 16
+
+Text = Annotated[str, Field(coerce_numbers_to_str=True)]
+"""A name in JSON, which may be written as a number."""
+_Coordinate = Annotated[float, Field(allow_inf_nan=False)]
+Points = list[tuple[_Coordinate, _Coordinate]]
+"""Points of x and y in JSON."""
 
 
-class Shape(ABC):
-    """Which pixels an object has."""
+# ----------------------------------------------------------------------------------- records
 
-    @property
-    def is_box(self) -> bool:
-        """Returns whether it is a rectangle, which may only be around the object."""
-        return False
-
-    @abstractmethod
-    def encode(self, size: tuple[int, int]) -> Rle:
-        """Returns the mask for an image of ``size`` (H, W).
-
-        Raises:
-            ValueError: the shape does not fit the image, or would take too much memory.
-        """
-
-
-@dataclass(frozen=True, eq=False)
-class CocoShape(Shape):
-    """Polygons [x, y, x, y, ...], whose union counts, or an RLE, as they stand in a COCO file."""
-
-    segmentation: object
-
-    def encode(self, size: tuple[int, int]) -> Rle:
-        return encode_mask(self.segmentation, size)
-
-
-@dataclass(frozen=True, eq=False)
-class Mask(Shape):
-    """Pixels that are known."""
-
-    code: Rle
-
-    def encode(self, size: tuple[int, int]) -> Rle:
-        if [*size] != self.code["size"]:
-            raise ValueError(f"it is a mask of {self.code['size']}, not of {[*size]}")
-        return self.code
-
-
-@dataclass(frozen=True, eq=False)
-class Polygons(Shape):
-    """Rings of corners, float64 (N, 2) of x and y; the holes lie inside the outer rings."""
-
-    outer: Sequence[np.ndarray]
-    holes: Sequence[np.ndarray] = ()
-
-    def encode(self, size: tuple[int, int]) -> Rle:
-        code = encode_mask([ring.ravel().tolist() for ring in self.outer], size)
-        if not self.holes:
-            return code
-        holes = encode_mask([ring.ravel().tolist() for ring in self.holes], size)
-        return subtract_mask(code, holes)
+Encoder = Callable[[tuple[int, int]], Rle]
+"""Returns the mask of an object for an image of a size (H, W), which is known when it is used;
+ValueError if the object does not fit, or would take too much memory."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Annotation:
-    """An object of an image."""
+    """An object in a file."""
 
     class_name: str  # or UNLABELLED
-    shape: Shape
+    encode: Encoder
+    is_box: bool = False  # whether it is a rectangle, which may only be around the object
     is_crowd: bool = False  # several objects of a class, not told apart
     area: float | None = None  # by which COCO calls it small; None: that of its mask
-    score: float | None = None  # of a prediction
     name: str = ""  # what messages call it, such as its id
 
 
@@ -120,44 +118,43 @@ class AnnotatedImage:
         """Returns the pixels of the objects in an image of ``size`` (H, W).
 
         Raises:
-            DataError: a shape cannot be read; the message names its object.
+            DataError: a mask cannot be read; the message names its object.
         """
         codes: list[Rle] = []
         for number, item in enumerate(self.objects, 1):
             try:
-                codes.append(item.shape.encode(size))
+                codes.append(item.encode(size))
             except DataError:
                 raise
             except Exception as error:  # of pycocotools, of any kind
                 fault = f"the mask of object {item.name or number} cannot be read"
                 raise DataError(f"{self.image}: {fault}: {str(error)[:200]}: correct it") from None
-        order = np.arange(len(codes))
-        if front == "smaller":
-            order = np.argsort(-areas_of(codes), kind="stable")
-        positions = np.zeros(size[0] * size[1], np.int32)
-        for k in order:
-            positions[pixels_of(codes[k])] = k + 1
-        return Raster(np.ascontiguousarray(positions.reshape(size[::-1]).T), codes)
+        order = np.argsort(-areas_of(codes), kind="stable") if front == "smaller" else None
+        return Raster(overlay(codes, size, order), codes)
 
-    def maps(
-        self, raster: Raster, class_ids: Mapping[str, int], things: Collection[int], outside: int
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Returns class ids and object ids, int32 (H, W) each; object ids are 0 outside of things.
 
-        Args:
-            class_ids: by the names of classes.
-            things: class ids whose objects are told apart.
-            outside: class id of pixels without an object.
-        """
-        ids = [(outside, 0)]
-        count = 0
-        for item in self.objects:
-            class_id = class_ids[item.class_name]
-            is_object = class_id in things and not item.is_crowd
-            count += is_object
-            ids.append((class_id, count if is_object else 0))
-        labels, objects = np.array(ids, np.int32).T[:, raster.positions]
-        return labels, objects
+def label_maps(
+    positions: np.ndarray,
+    classes: Iterable[tuple[int, bool]],
+    things: Collection[int],
+    outside: int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns class ids and object ids, int32 (H, W) each; object ids are 0 outside of things.
+
+    Args:
+        positions: see :class:`Raster`.
+        classes: of each object, its class id and whether it is a crowd.
+        things: class ids whose objects are told apart.
+        outside: class id of pixels without an object.
+    """
+    ids = [(outside, 0)]
+    count = 0
+    for class_id, is_crowd in classes:
+        is_object = class_id in things and not is_crowd
+        count += is_object
+        ids.append((class_id, count if is_object else 0))
+    labels, objects = np.array(ids, np.int32).T[:, positions]
+    return labels, objects
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,38 +187,160 @@ class Annotations:
     lists: list[str] = field(default_factory=list)
 
 
-class AnnotationFormat(ABC):
-    """A format of a label tool.
+# ------------------------------------------------------------------------- masks of label tools
 
-    To add one, derive from this class in a module of its own, or from
-    :class:`dpt.data.annotations.reading.ToolFormat`, which counts what is left out, and add it to
-    :data:`dpt.data.annotations.FORMATS`; ``data.annotations=NAME`` and ``dpt fit`` then find it.
+
+def polygon(points: object) -> Encoder:
+    """Returns the mask of a polygon with corners [[x, y], ...]; ValueError if it has no area."""
+    return partial(encode_rings, [as_ring(points).ravel()])
+
+
+def as_ring(points: object) -> np.ndarray:
+    """Returns corners [[x, y], ...] as float64 (N, 2).
+
+    Raises:
+        ValueError: they are not three or more finite pairs of numbers.
     """
+    ring = np.asarray(points, float)
+    if ring.ndim != 2 or ring.shape[1] != 2 or len(ring) < 3 or not np.isfinite(ring).all():
+        raise ValueError("a polygon needs x and y of three points or more")
+    return ring
 
-    name: ClassVar[str]  # as in data.annotations=NAME
-    title: ClassVar[str]  # for messages, as in "labelme's JSON files"
-    front: ClassVar[Front]
-    lists_classes: ClassVar[bool] = False
-    """Whether each file lists all classes, so that the files of a split are read alone."""
 
-    @abstractmethod
-    def find(self, root: Path, files: Sequence[str]) -> list[str]:
-        """Returns the files of this format, a part of ``files``; an empty list if there are none.
+def rectangle(x0: float, y0: float, x1: float, y1: float) -> Encoder:
+    """Returns the mask of a rectangle with two opposite corners."""
+    return polygon([[x0, y0], [x1, y0], [x1, y1], [x0, y1]])
 
-        It is fast: it looks at names, and at the beginning of as few files as it can.
 
-        Args:
-            files: paths of all files below ``root``, with ``/``.
-        """
+def ellipse(x: float, y: float, radius_x: float, radius_y: float, radians: float = 0.0) -> Encoder:
+    """Returns an ellipse, turned clockwise, as a polygon that differs by at most 0.05 pixels.
 
-    @abstractmethod
-    def read(self, root: Path, sources: Sequence[str], files: Sequence[str]) -> Annotations:
-        """Reads the files that :meth:`find` returned, or those of them that the user chose.
+    Raises:
+        ValueError: a radius is not a number above 0 and below a million.
+    """
+    if not (0 < radius_x < 1e6 and 0 < radius_y < 1e6):
+        raise ValueError("no area")
+    count = 8 + math.ceil(10 * math.sqrt(max(radius_x, radius_y)))
+    angles = np.linspace(0, 2 * np.pi, count, endpoint=False)
+    along, across = radius_x * np.cos(angles), radius_y * np.sin(angles)
+    cos, sin = math.cos(radians), math.sin(radians)
+    return polygon(np.stack([x + along * cos - across * sin, y + along * sin + across * cos], 1))
 
-        Raises:
-            DataError: a file cannot be read, or none of its objects has a mask; one line with the
-                file and the remedy.
-        """
+
+def encode_bitmap(
+    content: str, corner: tuple[int, int], size: tuple[int, int], *, is_cropped: bool = False
+) -> Rle:
+    """Returns the mask in a picture of a part of the image.
+
+    Args:
+        content: the picture's file in base64, which zlib may have compressed once more.
+        corner: x and y of the pixel of the image where it begins.
+        is_cropped: whether a part of the picture may be outside the image.
+    """
+    try:
+        data = base64.b64decode(content)
+        if not data.startswith(b"\x89PNG"):
+            with suppress(zlib.error):
+                data = zlib.decompressobj().decompress(data, MAX_PIXELS)
+        mask = _mask_of(decode_picture("bitmap", one_page("bitmap", data, None)))
+    except Exception as error:  # damaged content raises many kinds
+        raise ValueError(f"its bitmap is damaged ({reason(error)})") from None
+    if is_cropped:
+        start, stop = np.array(corner), np.array([size[1], size[0]])
+        (x0, y0), (x1, y1) = np.maximum(-start, 0), np.maximum(stop - start, 0)
+        mask, (left, top) = mask[y0:y1, x0:x1], start.clip(0, stop).tolist()
+        corner = left, top
+    return encode_pixels(placed(mask, corner, size))
+
+
+def _mask_of(picture: Picture) -> np.ndarray:
+    """Returns where a picture is opaque and, without alpha, where it is not 0; bool (H, W).
+
+    Black that is opaque everywhere is a full mask.
+    """
+    alpha, pixels = picture.alpha, picture.pixels
+    if alpha is not None and (alpha.min() < alpha.max() or not pixels.any()):
+        return alpha > 0
+    return pixels != 0 if pixels.ndim == 2 else (pixels != 0).any(axis=2)
+
+
+def placed(mask: np.ndarray, corner: tuple[int, int], size: tuple[int, int]) -> np.ndarray:
+    """Returns a mask of an image, bool (H, W), of which ``mask`` is a part.
+
+    Raises:
+        ValueError: the part is not inside the image.
+    """
+    (left, top), (height, width) = corner, mask.shape
+    if not (0 <= top <= size[0] - height and 0 <= left <= size[1] - width):
+        place = f"{width}x{height} at {left}, {top}"
+        raise ValueError(f"a mask of {place} is not inside the image of {size[1]}x{size[0]}")
+    whole = np.zeros(size, bool)
+    whole[top : top + height, left : left + width] = mask
+    return whole
+
+
+def encode_picture(path: Path, object_id: str, size: tuple[int, int]) -> Rle:
+    """Returns the pixels of a picture that are not 0, or those with an id, if one is given."""
+    ids = read_objects(path)
+    if ids.shape != size:
+        sizes = f"{ids.shape[1]}x{ids.shape[0]} pixels, but its image {size[1]}x{size[0]}"
+        raise DataError(f"{path}: {sizes}: use masks of the image's size")
+    return encode_pixels(ids == int(object_id) if object_id else ids != 0)
+
+
+def encode_union(encoders: Sequence[Encoder], size: tuple[int, int]) -> Rle:
+    """Returns the pixels of any of several masks."""
+    return merge_masks([encode(size) for encode in encoders])
+
+
+def encode_difference(encode: Encoder, other: Encoder, size: tuple[int, int]) -> Rle:
+    """Returns the pixels of a mask that another one does not have."""
+    return subtract_mask(encode(size), other(size))
+
+
+# --------------------------------------------------------------------------------- finding files
+
+
+def images_of(files: Iterable[str]) -> list[str]:
+    """Returns the paths that end as images do."""
+    return [path for path in files if path.lower().endswith(IMAGE_SUFFIXES)]
+
+
+def with_suffixes(stem: str) -> list[str]:
+    """Returns the names that an image can have."""
+    return [f"{stem}{suffix}" for suffix in IMAGE_SUFFIXES]
+
+
+def folder_of(path: str) -> str:
+    """Returns the folder of a path with ``/``; empty for the root."""
+    return path.rpartition("/")[0]
+
+
+def files_like(root: Path, candidates: Sequence[str], pattern: bytes) -> list[str]:
+    """Returns the candidates without those in folders where no file that was looked at matches.
+
+    Args:
+        pattern: regular expression, searched in the beginning of at most 16 candidates: some of
+            all, and the first of some folders.
+    """
+    first_of_folder = {folder_of(path): path for path in reversed(candidates)}
+    probed = {*_evenly(candidates), *_evenly([*first_of_folder.values()])}
+    matching = {folder_of(path) for path in probed if starts_with(root / path, pattern)}
+    others = {folder_of(path) for path in probed} - matching
+    return [path for path in candidates if folder_of(path) not in others] if matching else []
+
+
+def _evenly(paths: Sequence[str]) -> list[str]:
+    step = max(1, len(paths) / _MOST_PROBED)
+    return [paths[int(k * step)] for k in range(min(_MOST_PROBED, len(paths)))]
+
+
+def starts_with(path: Path, pattern: bytes) -> bool:
+    """Returns whether the beginning of a file matches; False if it cannot be read."""
+    with suppress(DataError), open_file(path) as file:
+        start = file.read(_START).removeprefix(codecs.BOM_UTF8)
+        return re.search(pattern, start, re.DOTALL | re.MULTILINE) is not None
+    return False
 
 
 def local_name(name: str) -> str:
@@ -265,13 +384,9 @@ class ImageFinder:
                 self._named.add(path)
                 return self._root / path
         candidates = self._by_ending[_ending(name)]
-        below = [
-            path for path in candidates if f"/{plain_name(path)}".endswith(f"/{plain_name(name)}")
-        ]
-        others = [path for path in candidates if path not in self._named]
-        split = split_word(posixpath.dirname(name))[0]
-        others = [k for k in others if len({"", split, split_word(posixpath.dirname(k))[0]}) < 3]
-        candidates = below or others
+        ending = f"/{plain_name(name)}"
+        below = [path for path in candidates if f"/{plain_name(path)}".endswith(ending)]
+        candidates = below or self._similar(candidates, name)
         if len(candidates) > 1:
             split = split_word(source)[0]
             candidates = [path for path in candidates if split_word(path)[0] == split]
@@ -279,6 +394,13 @@ class ImageFinder:
             return None
         self._named.update(below and candidates)
         return self._root / candidates[0]
+
+    def _similar(self, paths: Sequence[str], name: str) -> list[str]:
+        """Returns the paths that no name had in full, without those of another split than the
+        name's."""
+        split = split_word(posixpath.dirname(name))[0]
+        splits = {path: split_word(posixpath.dirname(path))[0] for path in paths}
+        return [k for k in paths if k not in self._named and len({"", split, splits[k]}) < 3]
 
     def path(self, name: str, source: str) -> Path:
         """Returns the image that ``source`` names, or the path at which it should be.
@@ -298,13 +420,345 @@ def _ending(path: str) -> str:
     return plain_name(path).rpartition("/")[2].lower()
 
 
-def as_ring(points: object) -> np.ndarray:
-    """Returns corners [[x, y], ...] as float64 (N, 2).
+# ---------------------------------------------------------------------------------------- reading
 
-    Raises:
-        ValueError: they are not three or more finite pairs of numbers.
+
+class AnnotationFormat(ABC):
+    """A format of a label tool.
+
+    To add one, derive from this class in a module of its own, or from :class:`ToolFormat`, which
+    counts what is left out, and add it to :data:`dpt.data.annotations.FORMATS`;
+    ``data.annotations=NAME`` and ``dpt fit`` then find it.
     """
-    ring = np.asarray(points, float)
-    if ring.ndim != 2 or ring.shape[1] != 2 or len(ring) < 3 or not np.isfinite(ring).all():
-        raise ValueError("a polygon needs x and y of three points or more")
-    return ring
+
+    name: str  # as in data.annotations=NAME
+    title: str  # for messages, as in "labelme's JSON files"
+    front: Front = "later"
+    lists_classes: bool = False
+    """Whether each file lists all classes, so that the files of a split are read alone."""
+
+    @abstractmethod
+    def find(self, root: Path, files: Sequence[str]) -> list[str]:
+        """Returns the files of this format, a part of ``files``; an empty list if there are none.
+
+        It is fast: it looks at names, and at the beginning of as few files as it can.
+
+        Args:
+            files: paths of all files below ``root``, with ``/``.
+        """
+
+    @abstractmethod
+    def read(self, root: Path, sources: Sequence[str], files: Sequence[str]) -> Annotations:
+        """Reads the files that :meth:`find` returned, or those of them that the user chose.
+
+        Raises:
+            DataError: a file cannot be read, or none of its objects has a mask; one line with the
+                file and the remedy.
+        """
+
+
+def read_json(kind: TypeAdapter, path: Path, title: str, *, limit: int = MAX_BYTES) -> Any:
+    """Returns the content of a label file as the type of ``kind``; ``title`` is the format's."""
+    remedy = "export it again, or set data.annotation_files to the right files"
+    what = f"one of {title}"
+    return parse_as(kind, read_bytes(path, limit=limit), path, what=what, remedy=remedy)
+
+
+class Region(NamedTuple):
+    """A shape in a file, before it is known whether it has an area."""
+
+    class_name: str | None  # None if it is not known, or not one
+    noun: str  # what messages call its kind, such as polygon
+    make: Callable[[], Encoder]  # ValueError if it has no area
+    group: str = ""  # regions of a class in the same group are one object
+    name: str = ""  # what messages call it
+
+
+class Part(NamedTuple):
+    """A region with an area."""
+
+    class_name: str
+    encode: Encoder
+    is_box: bool = False
+    group: str = ""
+    name: str = ""
+
+
+class Reading:
+    """Collects what a reader finds, and counts what it leaves out.
+
+    Args:
+        title: the format's, see :class:`AnnotationFormat`.
+        files: all files below ``root``.
+    """
+
+    def __init__(self, root: Path, title: str, files: Sequence[str]) -> None:
+        self.root, self.title, self.files = root, title, files
+        self.finder = ImageFinder(root, images_of(files))
+        self._images: dict[Path, AnnotatedImage] = {}
+        self._missing: list[Path] = []
+        self._classes: dict[str, AnnotatedClass] = {}
+        self._left_out: dict[tuple[str, str], list[str]] = defaultdict(list)
+        self._lists: list[str] = []
+
+    def lines(self, source: str) -> list[str]:
+        """Returns the lines with text of a list beside the label files."""
+        self._lists.append(source)
+        lines = read_text(self.root / source, limit=MAX_IMAGE_BYTES).splitlines()
+        return [line.strip() for line in lines if line.strip()]
+
+    def image(self, names: Sequence[str], source: str) -> Path:
+        """Returns the image that a label file names; if it is missing, a path in its folder.
+
+        Args:
+            names: paths from the folder of ``source``, or from the root; the first that is there
+                counts.
+        """
+        path = self.find(names, source)
+        if path is None:
+            name = local_name(names[0] or source.rpartition("/")[2])
+            place = posixpath.normpath(posixpath.join(folder_of(source), name))
+            path = self.root / re.sub(r"^(/.*/|(\.\./)+)", "", place)  # in the root
+            self._missing.append(path)
+        return path
+
+    def find(self, names: Sequence[str], source: str) -> Path | None:
+        """Returns the first image of :meth:`image` that is there; None if none is."""
+        paths = (self.finder.find(name, source) for name in names if name)
+        return next(filter(None, paths), None)
+
+    def leave_out(self, noun: str, why: str, place: str) -> None:
+        """Counts one more that has no place in the labels, such as a "line" with "no area"."""
+        self._left_out[noun, why].append(place)
+
+    def add_class(self, name: str, *, color: str = "", is_thing: bool = True) -> None:
+        """Adds a class that a file lists, with its colour ``#rrggbb``."""
+        is_color = re.fullmatch("#?[0-9A-Fa-f]{6}", color) is not None
+        rgb = tuple(bytes.fromhex(color.removeprefix("#"))) if is_color else ()
+        name = name_of_class(name, self.root)
+        self._classes.setdefault(name, AnnotatedClass(name=name, color=rgb, is_thing=is_thing))
+
+    def parts(self, regions: Iterable[Region], place: str) -> list[Part]:
+        """Returns the regions with a class and an area, and counts the others.
+
+        Args:
+            place: what messages call the image.
+        """
+        parts: list[Part] = []
+        for region in regions:
+            try:
+                encode = region.make()
+            except ValueError as error:
+                self.leave_out(region.noun, str(error), place)
+                continue
+            if region.class_name is None:
+                self.leave_out(region.noun, "not of one class", place)
+                continue
+            is_box = region.noun == BOX
+            parts.append(Part(region.class_name, encode, is_box, region.group, region.name))
+        return parts
+
+    def add_image(
+        self,
+        image: Path,
+        parts: Iterable[Part],
+        *,
+        size: tuple[int, int] | None = None,
+        split: str = "",
+    ) -> None:
+        """Adds an image with the parts of its objects, in their order.
+
+        Raises:
+            DataError: the image is there already, or a name cannot be that of a class.
+        """
+        if image in self._images:
+            fault = f"{self.title} label {image} twice"
+            raise DataError(f"{self.root}: {fault}: set data.annotation_files to a file or folder")
+        groups: dict[tuple[str, str, int], list[Part]] = defaultdict(list)
+        for number, part in enumerate(parts):
+            if part.class_name != UNLABELLED:
+                name_of_class(part.class_name, image)
+            groups[part.class_name, part.group, -1 if part.group else number].append(part)
+        objects = [
+            Annotation(
+                class_name=name,
+                encode=partial(encode_union, [part.encode for part in group]),
+                is_box=all(part.is_box for part in group),
+                name=group[0].name,
+            )
+            for (name, _, _), group in groups.items()
+        ]
+        self._images[image] = AnnotatedImage(image=image, size=size, objects=objects, split=split)
+
+    @property
+    def _objects(self) -> list[Annotation]:
+        """Returns the objects of classes."""
+        objects = (item for image in self._images.values() for item in image.objects)
+        return [item for item in objects if item.class_name != UNLABELLED]
+
+    @property
+    def class_names(self) -> set[str]:
+        """The classes of objects."""
+        return {name_of_class(item.class_name, self.root) for item in self._objects}
+
+    def result(self) -> Annotations:
+        """Returns the records, after checks that some image has an object with a mask."""
+        images = _split_by_folders(self.root, [*self._images.values()])
+        if len(self._missing) == len(images) and (images or not self._left_out):
+            shown = f" ({few([*map(str, self._missing)])})" if images else ""
+            fault = f"no image of {self.title} is there{shown}"
+            raise DataError(f"{self.root}: {fault}: copy the images into the folder")
+        if not self._classes:
+            for name in sorted(self.class_names, key=natural_key):
+                self.add_class(name)
+        notes = self._notes()
+        boxes = sum(item.is_box for item in self._objects)
+        if boxes == len(self._objects):
+            has_boxes = boxes or any(noun == BOX for noun, _ in self._left_out)
+            fault = f"boxes, but no masks: {self.title}" if has_boxes else f"{self.title}: no masks"
+            remedy = "draw polygons or masks, or set data.labels to the folder of masks"
+            raise DataError(f"{self.root}: {fault} ({'; '.join(notes) or 'empty'}): {remedy}")
+        return Annotations(
+            source=self.root,
+            images=images,
+            classes=[*self._classes.values()],
+            notes=notes,
+            lists=self._lists,
+        )
+
+    def _notes(self) -> list[str]:
+        """Returns what was left out, and what may have been drawn otherwise than meant."""
+        notes = [
+            f"{plural(len(places), noun)} left out ({why}): {few([*dict.fromkeys(places)])}"
+            for (noun, why), places in self._left_out.items()
+        ]
+        bare = [str(p.relative_to(self.root)) for p, row in self._images.items() if not row.objects]
+        if bare:
+            notes.append(f"{plural(len(bare), 'image')} without an object: {few(bare)}")
+        objects = self._objects
+        boxes = sum(item.is_box for item in objects)
+        if boxes:
+            notes.append(f"{boxes} of {plural(len(objects), 'object')} are rectangles")
+        return notes
+
+
+def _split_by_folders(root: Path, images: list[AnnotatedImage]) -> list[AnnotatedImage]:
+    """Returns the images with their splits, if words in the names of their folders tell all."""
+    if any(image.split for image in images):
+        return images
+    splits = [split_word(str(image.image.parent.relative_to(root)))[0] for image in images]
+    if "train" not in splits or "" in splits or len({*splits}) < 2:
+        return images
+    return [replace(image, split=split) for image, split in zip(images, splits, strict=True)]
+
+
+class ToolFormat(AnnotationFormat):
+    """A format whose files are recognised by their suffix and their beginning.
+
+    Attributes:
+        pattern: regular expression, searched in the beginning of a file.
+    """
+
+    suffixes: ClassVar[tuple[str, ...]] = (".json",)
+    pattern: ClassVar[bytes] = b""
+
+    def find(self, root: Path, files: Sequence[str]) -> list[str]:
+        candidates = [path for path in files if path.lower().endswith(self.suffixes)]
+        return files_like(root, candidates, self.pattern)
+
+    def read(self, root: Path, sources: Sequence[str], files: Sequence[str]) -> Annotations:
+        reading = Reading(root, self.title, files)
+        self.collect(reading, sources)
+        return reading.result()
+
+    @abstractmethod
+    def collect(self, reading: Reading, sources: Sequence[str]) -> None:
+        """Adds the images, and the classes if the files list them, to ``reading``."""
+
+
+# ---------------------------------------------------------------------------------------- writing
+
+Reader = Callable[[Sequence[str]], Iterable[bytes]]
+"""Returns the contents of files of the written folder by their paths."""
+Names = Mapping[str, Sequence[str]]
+"""The names of the images of each split."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Entry:
+    """An image to write."""
+
+    image: Path
+    name: str  # of its files, a path without suffix
+    split: str = ""
+    size: tuple[int, int]  # (H, W)
+    objects: Sequence[ObjectMask]  # later ones are in front
+
+    @property
+    def has_overlaps(self) -> bool:
+        """Whether pixels are in several objects."""
+        codes = [item.mask for item in self.objects]
+        return bool(codes) and areas_of(codes).sum() > areas_of([coco.merge(codes)])[0]
+
+
+class Writer(ABC):
+    """Makes the files of a format. To add one, derive from this class and add it to ``WRITERS``.
+
+    Args:
+        classes: of the data set, with the colours of pictures; ``self.classes`` are those that the
+            format has.
+    """
+
+    name: ClassVar[str]
+    image_file: ClassVar[str] = "images/{split}/{name}"  # without its suffix
+    label_files: tuple[str, ...]  # of an image, as image_file
+    class_list: ClassVar[str] = ""  # path of a list of the classes
+    has_background: ClassVar[bool] = False  # whether pixels can have a class without an object
+    has_overlaps: ClassVar[bool] = True
+    has_crowds: ClassVar[bool] = False
+    scratch: ClassVar[str] = ""  # folder of files that :meth:`common_files` alone needs
+
+    def __init__(self, classes: Sequence[AnnotatedClass]) -> None:
+        row_of_id = {
+            class_id: row
+            for class_id, row in enumerate(classes)
+            if self.has_background or row.name not in BACKGROUND
+        }
+        self.classes = [*row_of_id.values()]
+        self.class_ids = {class_id: k for k, class_id in enumerate(row_of_id)}
+        """The ids in the files by those of the data set."""
+
+    def class_of(self, item: ObjectMask) -> AnnotatedClass:
+        """Returns the class of an object."""
+        return self.classes[self.class_ids[item.class_id]]
+
+    def image_path(self, name: str, split: str) -> str:
+        """Returns the path of an image without its suffix."""
+        return _filled(self.image_file, name, split)
+
+    def label_paths(self, name: str, split: str) -> tuple[str, ...]:
+        """Returns the paths of the label files of an image."""
+        return tuple(_filled(path, name, split) for path in self.label_files)
+
+    @abstractmethod
+    def encode(self, entry: Entry) -> tuple[bytes, ...]:
+        """Returns the content of the label files of an image."""
+
+    def common_files(self, read: Reader, names: Names) -> dict[str, bytes]:
+        """Returns the files for all images by their paths.
+
+        Args:
+            read: returns the contents of label files.
+        """
+        return {self.class_list: as_lines(row.name for row in self.classes)}
+
+
+def _filled(template: str, name: str, split: str) -> str:
+    """Returns a path; an image without a split lies in no folder of one."""
+    path = template.format(name=name, split=split)
+    return "/".join(part for part in path.split("/") if part)
+
+
+def as_lines(lines: Iterable[str]) -> bytes:
+    """Returns the content of a text file."""
+    return "".join(f"{line}\n" for line in lines).encode(errors="surrogateescape")

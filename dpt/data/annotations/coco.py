@@ -1,6 +1,7 @@
 """COCO's JSON files: instances (polygons and RLE), and panoptic (PNG files of segment ids)."""
 
 import codecs
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -11,26 +12,17 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
+from pycocotools import mask as coco
 from pydantic import BeforeValidator, Field, TypeAdapter
 
-from dpt.data.annotations.base import (
-    AnnotatedClass,
-    AnnotatedImage,
-    Annotation,
-    AnnotationFormat,
-    Annotations,
-    CocoShape,
-    Front,
-    ImageFinder,
-    Raster,
-    local_name,
-)
-from dpt.data.annotations.reading import folder_of, images_of, starts_with
-from dpt.data.annotations.shapes import MaskFile
+from dpt.data.annotations import base
 from dpt.data.formats import io
+from dpt.data.formats.rle import encode_mask, trace_code
 from dpt.data.formats.rules import name_of_class
 from dpt.data.splits import split_word
-from dpt.files import DataError, few, parse_as, path_below, plural, read_bytes
+from dpt.files import DataError, few, parse_as, parse_json, path_below, plural, read_bytes
+from dpt.types.samples import Rle
+from dpt.validation import Plain
 
 _HEAD_BYTES = 1 << 16
 _LISTS = re.compile(rb'"(images|annotations|categories)"\s*:\s*\[')
@@ -85,6 +77,21 @@ class _Segment:
             return rings
         return [ring for ring in rings if not isinstance(ring, list) or len(ring) >= 6]
 
+    def annotation(
+        self, classes: Mapping[int | None, base.AnnotatedClass], map_file: Path | None
+    ) -> base.Annotation:
+        """Returns the object, whose pixels are those of its id in ``map_file``, if it has one."""
+        encode: base.Encoder = partial(encode_mask, self.outlines)
+        if map_file is not None:
+            encode = partial(base.encode_picture, map_file, str(self.id))
+        return base.Annotation(
+            class_name=classes[self.category_id].name,
+            encode=encode,
+            is_crowd=self.iscrowd,
+            area=self.area,
+            name=str(self.id),
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Annotation(_Segment):
@@ -112,25 +119,25 @@ _CONTENT = TypeAdapter(_Content)
 # ------------------------------------------------------------------------- panoptic pictures
 
 
-class PanopticImage(AnnotatedImage):
+class PanopticImage(base.AnnotatedImage):
     """An image whose objects are the segments of a PNG file; their names are its ids."""
 
-    def rasterise(self, size: tuple[int, int], front: Front) -> Raster:
+    def rasterise(self, size: tuple[int, int], front: base.Front) -> base.Raster:
         assert self.map_file is not None
-        times = Counter(item.name for item in self.objects)
-        repeated = [name for name, count in times.items() if count > 1]
-        if repeated:
-            fault = f"segment id {repeated[0]} is twice in the JSON file"
+        position_of_id = {item.name: k for k, item in enumerate(self.objects, 1)}
+        if len(position_of_id) < len(self.objects):
+            (repeated, _), *_ = Counter(item.name for item in self.objects).most_common(1)
+            fault = f"segment id {repeated} is twice in the JSON file"
             raise DataError(f"{self.map_file}: {fault}: correct it")
         stored = io.read_objects(self.map_file)
         ids, indices = np.unique(stored, return_inverse=True)
-        position_of_id = {item.name: k for k, item in enumerate(self.objects, 1)}
-        differing = sorted(position_of_id.keys() ^ {str(i) for i in ids.tolist() if i})
+        names = [*map(str, ids.tolist())]
+        differing = sorted(position_of_id.keys() ^ {*names} - {"0"})
         if differing:
             fault = f"ids {few(differing)} are only in this file or only in the JSON file"
             raise DataError(f"{self.map_file}: {fault}: export both again")
-        positions = np.array([position_of_id.get(str(i), 0) for i in ids.tolist()], np.int32)
-        return Raster(positions[indices].reshape(stored.shape), None)
+        positions = np.array([position_of_id.get(name, 0) for name in names], np.int32)
+        return base.Raster(positions[indices].reshape(stored.shape), None)
 
 
 # ------------------------------------------------------------------------------- the reader
@@ -156,24 +163,31 @@ class CocoFile:
         if data.count(b"[") + data.count(b"{") > _MAX_PARTS:
             raise DataError(f"{path}: more than {_MAX_PARTS} lists and objects: divide it")
         content = parse_as(_CONTENT, data, path, what="in COCO's format", remedy="correct it")
-        for name, rows in (("images", content.images), ("categories", content.categories)):
-            if len({row.id for row in rows}) < len(rows):
-                raise DataError(f"{path}: an id occurs twice in {name!r}: remove one")
         self._content: _Content = content
-        self.image_names = {row.id: local_name(row.file_name) for row in content.images}
+        self.image_names = {row.id: base.local_name(row.file_name) for row in content.images}
         self.is_panoptic = any(row.segments_info is not None for row in content.annotations)
         self.notes: list[str] = []
         self._rows: dict[int | str, list[_Annotation]] = {row.id: [] for row in content.images}
-        for row in content.annotations:
-            if row.image_id not in self._rows:
-                fault = f"image_id {row.image_id!r} of an annotation is not among the images"
-                raise DataError(f"{path}: {fault}: correct it")
-            self._rows[row.image_id].append(row)
         self._used_ids = {item.category_id for row in content.annotations for item in row.segments}
-        unknown = self._used_ids.difference(row.id for row in content.categories)
+        category_ids = {row.id for row in content.categories}
+        self._refuse_wrong_ids(category_ids)
+        for row in content.annotations:
+            self._rows[row.image_id].append(row)
+
+    def _refuse_wrong_ids(self, category_ids: set[int]) -> None:
+        content = self._content
+        if len(self._rows) < len(content.images):
+            raise DataError(f"{self.path}: an id occurs twice in 'images': remove one")
+        if len(category_ids) < len(content.categories):
+            raise DataError(f"{self.path}: an id occurs twice in 'categories': remove one")
+        unknown = [row.image_id for row in content.annotations if row.image_id not in self._rows]
         if unknown:
-            fault = f"category_id {unknown.pop()} is not among the categories"
-            raise DataError(f"{path}: {fault}: correct it")
+            fault = f"image_id {unknown[0]!r} of an annotation is not among the images"
+            raise DataError(f"{self.path}: {fault}: correct it")
+        unknown_categories = self._used_ids - category_ids
+        if unknown_categories:
+            fault = f"category_id {unknown_categories.pop()} is not among the categories"
+            raise DataError(f"{self.path}: {fault}: correct it")
 
     @property
     def used_names(self) -> list[object]:
@@ -181,7 +195,7 @@ class CocoFile:
         rows = [row for row in self._content.categories if row.id in self._used_ids]
         return [name for row in rows for name in (row.name, row.supercategory)]
 
-    def classes(self, used_names: Sequence[object]) -> dict[int | None, AnnotatedClass]:
+    def classes(self, used_names: Sequence[object]) -> dict[int | None, base.AnnotatedClass]:
         """Returns the categories that are classes, in the order of their ids, with unique names."""
         rows = sorted(self._content.categories, key=lambda row: row.id)
         # Roboflow's category 0 has no objects, and the name of the project or of a class
@@ -191,7 +205,7 @@ class CocoFile:
         rows = [replace(row, name=name_of_class(row.name, self.path)) for row in rows]
         times = Counter(row.name for row in rows)
         return {
-            row.id: AnnotatedClass(
+            row.id: base.AnnotatedClass(
                 name=row.name if times[row.name] == 1 else f"{row.name} ({row.id})",
                 is_thing=row.isthing,
                 color=row.color,
@@ -202,10 +216,10 @@ class CocoFile:
     def images(
         self,
         paths: Mapping[int | str, Path],
-        classes: Mapping[int | None, AnnotatedClass],
+        classes: Mapping[int | None, base.AnnotatedClass],
         picture_path: Callable[[str], Path],
         split: str = "",
-    ) -> list[AnnotatedImage]:
+    ) -> list[base.AnnotatedImage]:
         """Returns the images and their objects.
 
         Args:
@@ -213,55 +227,48 @@ class CocoFile:
             classes: see :meth:`classes`.
             picture_path: called with the name of a PNG file.
         """
-        self._refuse_copies(paths)
-        images: list[AnnotatedImage] = []
-        left_out: list[str] = []
-        for row in self._content.images:
-            rows = self._rows[row.id]
-            pictures = [item.file_name for item in rows if item.segments_info is not None]
-            map_file = picture_path(local_name(pictures[-1])) if pictures else None
-            segments = [segment for item in rows for segment in item.segments]
-            if map_file is None:
-                left_out += [str(segment.id) for segment in segments if not segment.outlines]
-                segments = [segment for segment in segments if segment.outlines]
-            objects = [
-                Annotation(
-                    class_name=classes[segment.category_id].name,
-                    shape=MaskFile(map_file, str(segment.id))
-                    if map_file
-                    else CocoShape(segment.outlines),
-                    is_crowd=segment.iscrowd,
-                    area=segment.area,
-                    name=str(segment.id),
-                )
-                for segment in segments
-            ]
-            kind = AnnotatedImage if map_file is None else PanopticImage
-            image = kind(
-                image=paths[row.id],
-                id=row.id,
-                size=(row.height, row.width) if row.height and row.width else None,
-                objects=objects,
-                split=split,
-                map_file=map_file,
-            )
-            images.append(image)
-        if left_out and not any(image.objects for image in images):
-            raise DataError(f"{self.path}: boxes, but no masks: add polygons or RLE to the objects")
-        if left_out:
-            what = f"{plural(len(left_out), 'object')} without a mask (id {few(left_out)})"
-            self.notes.append(f"{what} left out: {self.path}")
-        return images
-
-    def _refuse_copies(self, paths: Mapping[int | str, Path]) -> None:
         image, count = Counter(paths.values()).most_common(1)[0]
         if count > 1:
             ids = few([str(i) for i, other in paths.items() if other == image])
             fault = f"{image} has several ids, {ids}"
             raise DataError(f"{self.path}: {fault}: give it one, or remove copies")
+        images = [
+            self._image(row, paths[row.id], classes, picture_path, split)
+            for row in self._content.images
+        ]
+        segments = [row for row in self._content.annotations if row.segments_info is None]
+        without_mask = [str(segment.id) for segment in segments if not segment.outlines]
+        if without_mask and not any(row.objects for row in images):
+            raise DataError(f"{self.path}: boxes, but no masks: add polygons or RLE to the objects")
+        if without_mask:
+            what = f"{plural(len(without_mask), 'object')} without a mask (id {few(without_mask)})"
+            self.notes.append(f"{what} left out: {self.path}")
+        return images
+
+    def _image(
+        self,
+        row: _Image,
+        path: Path,
+        classes: Mapping[int | None, base.AnnotatedClass],
+        picture_path: Callable[[str], Path],
+        split: str,
+    ) -> base.AnnotatedImage:
+        rows = self._rows[row.id]
+        pictures = [item.file_name for item in rows if item.segments_info is not None]
+        map_file = picture_path(base.local_name(pictures[-1])) if pictures else None
+        segments = [segment for item in rows for segment in item.segments]
+        kind = PanopticImage if map_file else base.AnnotatedImage
+        return kind(
+            image=path,
+            id=row.id,
+            size=(row.height, row.width) if row.height and row.width else None,
+            objects=[k.annotation(classes, map_file) for k in segments if map_file or k.outlines],
+            split=split,
+            map_file=map_file,
+        )
 
 
-class CocoFormat(AnnotationFormat):
+class CocoFormat(base.AnnotationFormat):
     """COCO's instances and panoptic files, one or several below a folder, such as Roboflow's."""
 
     name = "coco"
@@ -271,17 +278,21 @@ class CocoFormat(AnnotationFormat):
 
     def find(self, root: Path, files: Sequence[str]) -> list[str]:
         paths = [path for path in files if path.lower().endswith(".json")]
-        count = Counter(map(folder_of, paths))
-        few_beside = [path for path in paths if count[folder_of(path)] <= _MOST_BESIDE]
+        count = Counter(map(base.folder_of, paths))
+        few_beside = [path for path in paths if count[base.folder_of(path)] <= _MOST_BESIDE]
         return [path for path in few_beside if _is_coco(root / path)]
 
-    def read(self, root: Path, sources: Sequence[str], files: Sequence[str]) -> Annotations:
-        finder = ImageFinder(root, images_of(files))
+    def read(self, root: Path, sources: Sequence[str], files: Sequence[str]) -> base.Annotations:
+        finder = base.ImageFinder(root, base.images_of(files))
         contents = {source: CocoFile(root / source) for source in sources}
         used_names = [name for content in contents.values() for name in content.used_names]
         source_of_image: dict[Path, str] = {}
-        images: list[AnnotatedImage] = []
-        classes: dict[str, AnnotatedClass] = {}
+        result = base.Annotations(
+            source=root / sources[0] if len(sources) == 1 else root,
+            images=[],
+            classes=[],
+            background=not any(content.is_panoptic for content in contents.values()),
+        )
         for source, content in contents.items():
             for name in content.image_names.values():  # those that are there in full count first
                 finder.find(name, source)
@@ -292,30 +303,74 @@ class CocoFormat(AnnotationFormat):
                 remedy = f"choose one by data.annotation_files={source}"
                 raise DataError(f"{root}: {both} both have {shared[0]}: {remedy}")
             source_of_image |= dict.fromkeys(paths.values(), source)
-            class_of_id = content.classes(used_names)
-            classes |= {c.name: c for c in class_of_id.values() if c.name not in classes}
-            folder = (root / source).with_suffix("")
-            images += content.images(
-                paths,
-                class_of_id,
-                partial(path_below, folder, source=source),
-                split_word(source)[0],
-            )
-        return Annotations(
-            source=root / sources[0] if len(sources) == 1 else root,
-            images=images,
-            classes=[*classes.values()],
-            background=not any(content.is_panoptic for content in contents.values()),
-            notes=[note for content in contents.values() for note in content.notes],
-        )
+            classes = content.classes(used_names)
+            known = {row.name for row in result.classes}
+            result.classes += [row for row in classes.values() if row.name not in known]
+            picture_path = partial(path_below, (root / source).with_suffix(""), source=source)
+            result.images += content.images(paths, classes, picture_path, split_word(source)[0])
+            result.notes += content.notes
+        return result
 
 
 def _is_coco(path: Path) -> bool:
     """Returns whether a file seems to have COCO's three lists, or is cut before their end."""
-    if not starts_with(path, rb"\A\s*\{.*" + _LISTS.pattern):
+    if not base.starts_with(path, rb"\A\s*\{.*" + _LISTS.pattern):
         return False
     with suppress(DataError):
         text = read_bytes(path)
         names = {match[1] for match in _LISTS.finditer(text)}
         return len(names) == 3 or not text.rstrip().endswith(b"}")
     return False
+
+
+# ------------------------------------------------------------------------------- the writer
+
+
+class CocoWriter(base.Writer):
+    """Instances: polygons where an object has no hole, otherwise RLE."""
+
+    name = "coco"
+    label_files = ("parts/{split}/{name}.json",)
+    scratch = "parts"
+    has_crowds = True
+
+    def encode(self, entry: base.Entry) -> tuple[bytes, ...]:
+        height, width = entry.size
+        path = self.image_path(entry.name, entry.split).removeprefix("images/")
+        image = {"file_name": path + entry.image.suffix, "height": height, "width": width}
+        rows: list[Plain] = []
+        for item in entry.objects:
+            row: Plain = {"category_id": 1 + self.class_ids[item.class_id], "area": item.area}
+            row |= {"bbox": coco.toBbox(item.mask).tolist(), "iscrowd": int(item.is_crowd)}
+            row["segmentation"] = _segmentation(item.mask, as_runs=item.is_crowd)
+            rows.append(row if item.score is None else row | {"score": item.score})
+        return (json.dumps({"image": image, "annotations": rows}).encode(),)
+
+    def common_files(self, read: base.Reader, names: base.Names) -> dict[str, bytes]:
+        categories = [
+            {"id": k, "name": row.name, "supercategory": "", "isthing": int(row.is_thing)}
+            | {"color": row.color}
+            for k, row in enumerate(self.classes, 1)
+        ]
+        files: dict[str, bytes] = {}
+        for split in names:
+            images: list[Plain] = []
+            annotations: list[Plain] = []
+            paths = [self.label_paths(name, split)[0] for name in names[split]]
+            for path, text in zip(paths, read(paths), strict=True):
+                part = parse_json(text, path)
+                images.append({"id": 1 + len(images), **part["image"]})
+                for row in part["annotations"]:
+                    number = 1 + len(annotations)
+                    annotations.append({"id": number, "image_id": len(images), **row})
+            content = {"info": {}, "licenses": [], "images": images}
+            content |= {"annotations": annotations, "categories": categories}
+            files[f"annotations/instances_{split or 'default'}.json"] = json.dumps(content).encode()
+        return files
+
+
+def _segmentation(code: Rle, *, as_runs: bool) -> object:
+    parts = [] if as_runs else trace_code(code)
+    if as_runs or any(part.holes for part in parts):
+        return {"size": code["size"], "counts": code["counts"].decode()}
+    return [part.outer.ravel().tolist() for part in parts]

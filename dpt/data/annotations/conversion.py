@@ -6,40 +6,115 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 from pycocotools import mask as coco
 
 from dpt.atomic import replacing, write_bytes
-from dpt.data.annotations.base import AnnotatedClass, AnnotatedImage
-from dpt.data.annotations.maps import objects_of
-from dpt.data.annotations.writers import Entry, Writer
+from dpt.data.annotations.base import AnnotatedClass, Entry, Writer
+from dpt.data.annotations.masks import maps_of
 from dpt.data.base import Dataset
 from dpt.data.formats.pictures import exif_orientation, read_size
-from dpt.data.formats.rle import encode_pixels
+from dpt.data.formats.rle import areas_of, encode_each, encode_parts, encode_pixels, object_of
 from dpt.data.resize import resize_map
 from dpt.files import DataError, few, plural, read_bytes
-from dpt.types.samples import IGNORE_INDEX, Sample
+from dpt.types.samples import IGNORE_INDEX, ObjectMask, Sample
+
+_CODES = 2**16
+"""Larger than every object id: class · _CODES + object is a code for both."""
+
+
+class Objects(NamedTuple):
+    """The objects of an image."""
+
+    masks: list[ObjectMask]  # later ones are in front
+    num_cut: int = 0  # objects without the pixels that others cover
+    num_empty: int = 0  # objects without a pixel, which are left out
+
+
+def objects_of(sample: Sample, classes: Sequence[AnnotatedClass]) -> Objects:
+    """Returns the objects of a sample with labels.
+
+    Each connected part of a class that is not a thing is an object. Pixels of a thing without an
+    object are a crowd. Other objects are whole, where ``sample`` holds whole masks and its maps are
+    those masks with the smaller ones in front.
+    """
+    labels = sample["labels"]
+    stuff = [
+        object_of(class_id, part)
+        for class_id, row in enumerate(classes)
+        if not row.is_thing
+        for part in encode_parts(labels == class_id)
+    ]
+    if "objects" not in sample:
+        return Objects(stuff)
+    masks = sample.get("masks", [])
+    whole = _from_large_to_small([mask for mask in masks if coco.area(mask.mask)])
+    num_empty = len(masks) - len(whole)
+    if whole and _make_maps_of(stuff + whole, sample, classes):
+        return Objects(stuff + whole, num_empty=num_empty)
+    visible = _visible_objects(labels, sample["objects"], classes)
+    return Objects(stuff + visible, num_cut=len(whole), num_empty=num_empty)
+
+
+def _from_large_to_small(masks: Sequence[ObjectMask]) -> list[ObjectMask]:
+    """Returns objects in their order; the larger first if some overlap."""
+    codes = [item.mask for item in masks]
+    areas = areas_of(codes)
+    if masks and areas.sum() > coco.area(coco.merge(codes)):
+        return [masks[k] for k in np.argsort(-areas, kind="stable")]
+    return [*masks]
+
+
+def _make_maps_of(
+    objects: Sequence[ObjectMask], sample: Sample, classes: Sequence[AnnotatedClass]
+) -> bool:
+    """Returns whether the maps of the objects are those of the sample, but for the objects' ids."""
+    height, width = sample["labels"].shape
+    labels, numbers = maps_of(objects, (height, width), classes)
+    pairs = numbers.astype(np.int64) * _CODES + sample["objects"]
+    counts = {len(np.unique(ids)) for ids in (numbers, sample["objects"], pairs)}
+    return len(counts) == 1 and np.array_equal(labels, sample["labels"])
+
+
+def _visible_objects(
+    labels: np.ndarray, objects: np.ndarray, classes: Sequence[AnnotatedClass]
+) -> list[ObjectMask]:
+    """Returns the objects of things in the order of their ids, and the crowds after them."""
+    things = [class_id for class_id, row in enumerate(classes) if row.is_thing]
+    numbers = np.where(objects > 0, objects.astype(np.int64), _CODES)
+    codes = np.where(np.isin(labels, things), numbers * _CODES + labels, -1)
+    present, positions = np.unique(codes, return_inverse=True)
+    masks = encode_each(positions.reshape(labels.shape) + 1)
+    return [
+        object_of(code % _CODES, mask, is_crowd=code // _CODES == _CODES)
+        for code, mask in zip(present.tolist(), masks, strict=True)
+        if code >= 0
+    ]
 
 
 def names_of(datasets: Mapping[str, Dataset], writer: Writer) -> dict[str, dict[Path, str]]:
     """Returns the names of the images of each split: paths from their deepest common folder."""
-    names: dict[str, dict[Path, str]] = {}
-    for split, dataset in datasets.items():
-        records = [dataset.files(index) for index in range(len(dataset))]
-        paths = [record.image for record in records if record is not None]
-        common = os.path.commonpath([path.parent for path in paths])
-        names[split] = {path: path.relative_to(common).with_suffix("").as_posix() for path in paths}
+    names = {split: _names_in(dataset) for split, dataset in datasets.items()}
     every_name = [name for of_split in names.values() for name in of_split.values()]
     if "{split}" not in writer.image_file and len({*every_name}) < len(every_name):
-        names = {
+        return {
             split: {path: f"{split}/{name}" for path, name in of_split.items()}
             for split, of_split in names.items()
         }
-    for of_split in names.values():
-        name, count = Counter(of_split.values()).most_common(1)[0]
-        if count > 1:
-            files = [str(path) for path, other in of_split.items() if other == name]
-            raise DataError(f"{few(files)}: have one name without the suffix: rename one")
+    return names
+
+
+def _names_in(dataset: Dataset) -> dict[Path, str]:
+    records = [dataset.files(index) for index in range(len(dataset))]
+    paths = [record.image for record in records if record is not None]
+    common = os.path.commonpath([path.parent for path in paths])
+    names = {path: path.relative_to(common).with_suffix("").as_posix() for path in paths}
+    name, count = Counter(names.values()).most_common(1)[0]
+    if count > 1:
+        files = [str(path) for path, other in names.items() if other == name]
+        raise DataError(f"{few(files)}: have one name without the suffix: rename one")
     return names
 
 
@@ -91,22 +166,21 @@ class Conversion:
             self.without_labels.append(str(path))
             return
         sample = _at_size_of_image(sample)
-        found = objects_of(sample, self.classes)
-        objects = [item for item in found.annotations if item.class_name in self.writer.class_ids]
         height, width = sample["labels"].shape
-        image = AnnotatedImage(image=path, objects=objects, split=split)
-        entry = Entry(name=name, image=image, size=(height, width))
+        objects = objects_of(sample, self.classes)
+        masks = [item for item in objects.masks if item.class_id in self.writer.class_ids]
+        entry = Entry(image=path, name=name, split=split, size=(height, width), objects=masks)
         paths, contents = self.writer.label_paths(name, split), self.writer.encode(entry)
         for file, content in zip(paths, contents, strict=True):
             write_bytes(self.out / file, content)
         with replacing(self.out / f"{self.writer.image_path(name, split)}{path.suffix}") as copy:
             shutil.copyfile(path, copy)
         names.append(name)
-        crowds = sum(item.is_crowd for item in objects)
-        self.objects += len(objects) - crowds
+        crowds = sum(item.is_crowd for item in masks)
+        self.objects += len(masks) - crowds
         self.crowds += crowds
-        self.cut += found.num_cut
-        self.empty += found.num_empty
+        self.cut += objects.num_cut
+        self.empty += objects.num_empty
         if (sample["labels"] == IGNORE_INDEX).any():
             self.unlabelled.append(str(path))
         if not self.writer.has_overlaps and entry.has_overlaps:
@@ -118,8 +192,7 @@ class Conversion:
 
     def finish(self) -> None:
         """Writes the files for all images."""
-        files = self.writer.common_files(self._read, self.names)
-        for path, content in files.items():
+        for path, content in self.writer.common_files(self._read, self.names).items():
             write_bytes(self.out / path, content)
         if self.writer.scratch:
             shutil.rmtree(self.out / self.writer.scratch)
@@ -130,28 +203,39 @@ class Conversion:
     def report(self) -> list[str]:
         """Returns a line for each thing that the format does not hold, and one for the result."""
         writer = self.writer
-        skipped = [row.name for row in self.classes if row.name not in writer.class_ids]
-        stuff = [] if writer.has_background else [r.name for r in writer.classes if not r.is_thing]
-        crowds = 0 if writer.has_crowds else self.crowds
-        unlabelled = [] if writer.has_background else self.unlabelled
-        become = f"become {few(skipped)}" if skipped else "have no object"
-        is_full = not (writer.has_background or skipped or unlabelled)
-        lines = {
-            f"each connected part is an object: of {few(stuff)}": stuff,
-            f"{few(skipped)}: not written; read the files with data.background=true": skipped,
-            "read the files with data.background=false": is_full or (unlabelled and not skipped),
-            f"unlabelled pixels {become}: in {_shown(unlabelled)}": unlabelled,
-            f"{plural(crowds, 'crowd')}: written as an object each": crowds,
-            f"objects that overlap are cut: in {_shown(self.overlapping)}": self.overlapping,
-            f"labels fit pixels that programs turn by EXIF: in {_shown(self.turned)}": self.turned,
-            f"{plural(self.cut, 'object')}: written without the pixels behind others": self.cut,
-            f"{plural(self.empty, 'object')} without a pixel: left out": self.empty,
-            f"without labels, left out: {_shown(self.without_labels)}": self.without_labels,
-        }
+        lines = [] if writer.has_background else self._lacks_of_pixels()
+        if self.crowds and not writer.has_crowds:
+            lines.append(f"{plural(self.crowds, 'crowd')}: written as an object each")
+        if self.overlapping:
+            lines.append(f"objects that overlap are cut: in {_shown(self.overlapping)}")
+        if self.turned:
+            lines.append(f"labels fit pixels that programs turn by EXIF: in {_shown(self.turned)}")
+        if self.cut:
+            lines.append(f"{plural(self.cut, 'object')}: written without the pixels behind others")
+        if self.empty:
+            lines.append(f"{plural(self.empty, 'object')} without a pixel: left out")
+        if self.without_labels:
+            lines.append(f"without labels, left out: {_shown(self.without_labels)}")
         sizes = ", ".join(f"{split} {len(names)}" for split, names in self.names.items())
         written = f"{plural(self.objects, 'object')}, {len(writer.classes)} classes"
-        result = f"{self.out}: {writer.name}, images: {sizes}, {written}"
-        return [*(line for line, is_said in lines.items() if is_said), result]
+        return [*lines, f"{self.out}: {writer.name}, images: {sizes}, {written}"]
+
+    def _lacks_of_pixels(self) -> list[str]:
+        """Returns what becomes of pixels where a format has objects alone."""
+        lines: list[str] = []
+        skipped = [row.name for k, row in enumerate(self.classes) if k not in self.writer.class_ids]
+        stuff = [row.name for row in self.writer.classes if not row.is_thing]
+        if stuff:
+            lines.append(f"each connected part is an object: of {few(stuff)}")
+        if skipped:
+            remedy = "read the files with data.background=true"
+            lines.append(f"{few(skipped)}: not written; {remedy}")
+        else:
+            lines.append("read the files with data.background=false")
+        if self.unlabelled:
+            become = f"become {few(skipped)}" if skipped else "have no object"
+            lines.append(f"unlabelled pixels {become}: in {_shown(self.unlabelled)}")
+        return lines
 
 
 def _shown(paths: Sequence[str]) -> str:

@@ -7,22 +7,12 @@ box, row by row, the first run outside the object.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from xml.etree import ElementTree
 
 import numpy as np
 
-from dpt.data.annotations.base import Polygons, Shape, as_ring
-from dpt.data.annotations.reading import (
-    BOX,
-    Reading,
-    Region,
-    ToolFormat,
-    images_of,
-    with_suffixes,
-)
-from dpt.data.annotations.shapes import ellipse, placed
+from dpt.data.annotations import base
 from dpt.data.formats.rle import encode_pixels
 from dpt.data.splits import SPLITS
 from dpt.files import COPY_AGAIN, DataError, read_text
@@ -31,26 +21,23 @@ from dpt.types.samples import Rle
 _MAX_XML = 256 << 20
 
 
-@dataclass(frozen=True, eq=False)
-class _BoxedRuns(Shape):
-    """Run lengths of the pixels in a box of the image, row by row."""
+def _encode_runs(runs: np.ndarray, box: tuple[int, int, int, int], size: tuple[int, int]) -> Rle:
+    """Returns the mask of run lengths, int64 (N,), of the pixels in a box, row by row.
 
-    runs: np.ndarray  # int64 (N,)
-    left: int
-    top: int
-    height: int
-    width: int
-
-    def encode(self, size: tuple[int, int]) -> Rle:
-        count = self.height * self.width
-        if count > size[0] * size[1] or self.runs.min() < 0 or self.runs.sum() != count:
-            raise ValueError(f"the runs of a mask do not fill {self.width}x{self.height} pixels")
-        is_inside = np.arange(len(self.runs)) % 2 == 1
-        mask = np.repeat(is_inside, self.runs).reshape(self.height, self.width)
-        return encode_pixels(placed(mask, self.left, self.top, size))
+    Args:
+        box: left, top, height, width.
+    """
+    left, top, height, width = box
+    count = height * width
+    is_bounded = 0 <= count <= size[0] * size[1] and runs.min() >= 0 and runs.max() <= count
+    if not is_bounded or len(runs) > 2 * count + 1 or runs.sum() != count:
+        raise ValueError(f"the runs of a mask do not fill {width}x{height} pixels")
+    is_inside = np.arange(len(runs)) % 2 == 1
+    mask = np.repeat(is_inside, runs).reshape(height, width)
+    return encode_pixels(base.placed(mask, (left, top), size))
 
 
-class CvatFormat(ToolFormat):
+class CvatFormat(base.ToolFormat):
     """Polygons, ellipses and masks are objects; those of a label in the same group are one.
 
     Boxes are left out. The shape with the larger ``z_order`` is in front, of equal ones the later.
@@ -61,7 +48,7 @@ class CvatFormat(ToolFormat):
     suffixes = (".xml",)
     pattern = rb"<annotations>\s*<(version|meta|image)\b"
 
-    def collect(self, reading: Reading, sources: Sequence[str]) -> None:
+    def collect(self, reading: base.Reading, sources: Sequence[str]) -> None:
         for source in sources:
             text = read_text(reading.root / source, limit=_MAX_XML)
             if "<!DOCTYPE" in text or "<!ENTITY" in text:  # with which a file can be of any size
@@ -75,7 +62,7 @@ class CvatFormat(ToolFormat):
                 raise DataError(f"{reading.root / source}: {fault}: {COPY_AGAIN}") from None
 
 
-def _add_content(reading: Reading, source: str, content: ElementTree.Element) -> None:
+def _add_content(reading: base.Reading, source: str, content: ElementTree.Element) -> None:
     if content.find("track") is not None:
         fault, remedy = "tracks of a video, not of images", 'export "CVAT for images 1.1"'
         raise DataError(f"{reading.root / source}: {fault}: {remedy}")
@@ -99,17 +86,17 @@ def _names(image: ElementTree.Element) -> list[str]:
     """Returns the names that an image can have; frames of videos are stated without suffix, and
     exported projects have a folder for each subset."""
     name = image.attrib["name"]
-    names = [name] if images_of([name]) else with_suffixes(name)
+    names = [name] if base.images_of([name]) else base.with_suffixes(name)
     return [f"{image.get('subset', '')}/{name}".lstrip("/") for name in names] + names
 
 
-def _region(row: ElementTree.Element) -> Region:
-    noun = {"box": BOX}.get(row.tag, row.tag)
-    return Region(row.get("label"), noun, partial(_shape, row), row.get("group_id", ""))
+def _region(row: ElementTree.Element) -> base.Region:
+    noun = {"box": base.BOX}.get(row.tag, row.tag)
+    return base.Region(row.get("label"), noun, partial(_encoder, row), row.get("group_id", ""))
 
 
-def _shape(row: ElementTree.Element) -> Shape:
-    """Returns the pixels of a shape; ValueError if it has no area."""
+def _encoder(row: ElementTree.Element) -> base.Encoder:
+    """Returns the mask of a shape; ValueError if it has no area."""
 
     def numbers(*keys: str) -> list[float]:
         return [float(row.attrib[key]) for key in keys]
@@ -117,10 +104,10 @@ def _shape(row: ElementTree.Element) -> Shape:
     if row.tag == "mask":
         left, top, height, width = map(int, numbers("left", "top", "height", "width"))
         runs = np.array([int(count) for count in row.attrib["rle"].split(",")], np.int64)
-        return _BoxedRuns(runs, left, top, height, width)
+        return partial(_encode_runs, runs, (left, top, height, width))
     if row.tag == "polygon":
-        return Polygons([as_ring([pair.split(",") for pair in row.attrib["points"].split(";")])])
+        return base.polygon([pair.split(",") for pair in row.attrib["points"].split(";")])
     if row.tag == "ellipse":
         x, y, radius_x, radius_y = numbers("cx", "cy", "rx", "ry")
-        return ellipse(x, y, radius_x, radius_y, math.radians(float(row.get("rotation", "0"))))
+        return base.ellipse(x, y, radius_x, radius_y, math.radians(float(row.get("rotation", "0"))))
     raise ValueError("no mask" if row.tag == "box" else "no area")

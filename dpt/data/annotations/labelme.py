@@ -5,26 +5,19 @@ whole numbers. A bitmap ("mask") begins with the pixel that its first point name
 lie partly outside the image.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import dist
 from pathlib import PurePosixPath
 
 from pydantic import TypeAdapter
 
-from dpt.data.annotations.base import UNLABELLED, Polygons, Shape, as_ring
-from dpt.data.annotations.reading import (
-    MAX_IMAGE_BYTES,
-    Points,
-    Reading,
-    Region,
-    Text,
-    ToolFormat,
-    read_json,
-    with_suffixes,
-)
-from dpt.data.annotations.shapes import Bitmap, Box, Difference, ellipse
+from dpt.data.annotations import base
+from dpt.data.formats.rle import one_ring, trace_code
 from dpt.data.formats.rules import name_of_class
+from dpt.validation import Plain
 
 _BACKGROUND, _IGNORED = "_background_", "__ignore__"
 _CLASS_LISTS = ("labels.txt", "class_names.txt")
@@ -33,37 +26,38 @@ _POLYGONS = ("polygon", "rotation", "oriented_rectangle")
 
 @dataclass(frozen=True, kw_only=True)
 class _Shape:
-    label: Text
-    points: Points
+    label: base.Text
+    points: base.Points
     shape_type: str | None = None
-    group_id: Text | None = None
+    group_id: base.Text | None = None
     mask: str | None = None
 
     @property
-    def region(self) -> Region:
-        label = UNLABELLED if self.label == _IGNORED else self.label
-        return Region(label, self.kind, self.shape, self.group_id or "")
+    def region(self) -> base.Region:
+        label = base.UNLABELLED if self.label == _IGNORED else self.label
+        return base.Region(label, self.kind, self.encoder, self.group_id or "")
 
     @property
     def kind(self) -> str:
         return self.shape_type or "polygon"
 
-    def shape(self) -> Shape:
-        """Returns its pixels; ValueError if it has no area."""
+    def encoder(self) -> base.Encoder:
+        """Returns its mask; ValueError if it has no area."""
         points = self.points
-        if self.kind in _POLYGONS:
-            return Polygons([as_ring(points)])
-        if self.kind == "rectangle" and len(points) == 4:  # of X-AnyLabeling
-            return Box([as_ring(points)])
-        if self.kind in ("rectangle", "circle", "mask") and len(points) == 2:
+        if self.kind in _POLYGONS or (
+            self.kind == base.BOX and len(points) == 4
+        ):  # X-AnyLabeling's
+            return base.polygon(points)
+        if self.kind in (base.BOX, "circle", "mask") and len(points) == 2:
             (x0, y0), (x1, y1) = points
-            if self.kind == "rectangle":
-                return Box.of_corners(x0, y0, x1, y1)
+            if self.kind == base.BOX:
+                return base.rectangle(x0, y0, x1, y1)
             if self.kind == "circle":  # its centre, and a point on it
                 radius = dist(*points)
-                return ellipse(x0, y0, radius, radius)
+                return base.ellipse(x0, y0, radius, radius)
             if self.mask:
-                return Bitmap(self.mask, round(x0), round(y0), is_cropped=True)
+                corner = round(x0), round(y0)
+                return partial(base.encode_bitmap, self.mask, corner, is_cropped=True)
         raise ValueError("no area")
 
 
@@ -82,7 +76,7 @@ class _File:
 _FILE = TypeAdapter(_File)
 
 
-class LabelmeFormat(ToolFormat):
+class LabelmeFormat(base.ToolFormat):
     """A shape is an object; shapes of a label with the same ``group_id`` are one.
 
     A later shape is in front. One with the label ``_background_`` is cut out of the shapes before
@@ -93,22 +87,29 @@ class LabelmeFormat(ToolFormat):
     title = "labelme's JSON files"
     pattern = rb'"(shapes|imageData)"\s*:.*"(shape_type|image\w+)"'
 
-    def collect(self, reading: Reading, sources: Sequence[str]) -> None:
+    def collect(self, reading: base.Reading, sources: Sequence[str]) -> None:
         for source in sources:
-            content = read_json(_FILE, reading.root / source, self.title, limit=MAX_IMAGE_BYTES)
+            content = base.read_json(
+                _FILE, reading.root / source, self.title, limit=base.MAX_IMAGE_BYTES
+            )
             if content.shapes is None:
                 reading.leave_out("file", "of another format", source)
                 continue
-            names = [content.imagePath, *with_suffixes(PurePosixPath(source).stem)]
+            names = [content.imagePath, *base.with_suffixes(PurePosixPath(source).stem)]
             parts = reading.parts([row.region for row in content.shapes], source)
-            for k, (label, shape, *_) in enumerate(parts):
-                if label == _BACKGROUND:
-                    parts[:k] = [p._replace(shape=Difference(p.shape, [shape])) for p in parts[:k]]
+            for k, part in enumerate(parts):
+                if part.class_name == _BACKGROUND:
+                    parts[:k] = [
+                        below._replace(
+                            encode=partial(base.encode_difference, below.encode, part.encode)
+                        )
+                        for below in parts[:k]
+                    ]
             reading.add_image(reading.image(names, source), parts, size=content.size)
         _add_listed_classes(reading)
 
 
-def _add_listed_classes(reading: Reading) -> None:
+def _add_listed_classes(reading: base.Reading) -> None:
     """Adds the classes of ``labels.txt``, if it lists all classes of objects."""
     for path in (path for path in reading.files if PurePosixPath(path).name in _CLASS_LISTS):
         names = [name_of_class(line, path) for line in reading.lines(path) if line != _IGNORED]
@@ -117,3 +118,28 @@ def _add_listed_classes(reading: Reading) -> None:
             continue
         for name in names:
             reading.add_class(name)
+
+
+class LabelmeWriter(base.Writer):
+    """A JSON file beside each image: a polygon for each part of an object, with bridges to its
+    holes; ``group_id`` joins the parts."""
+
+    name = "labelme"
+    image_file = "{split}/{name}"
+    label_files = ("{split}/{name}.json",)
+    class_list = "labels.txt"
+
+    def encode(self, entry: base.Entry) -> tuple[bytes, ...]:
+        shapes: list[Plain] = []
+        for number, item in enumerate(entry.objects, 1):
+            parts = trace_code(item.mask)
+            for part in parts:
+                shape: Plain = {"label": self.class_of(item).name}
+                shape["points"] = one_ring([part]).tolist()
+                shape["group_id"] = number if len(parts) > 1 else None
+                shape["description"] = "" if item.score is None else f"score {item.score:g}"
+                shapes.append(shape | {"shape_type": "polygon", "flags": {}, "mask": None})
+        content: Plain = {"version": "5.5.0", "flags": {}, "shapes": shapes}
+        content["imagePath"] = entry.name.rpartition("/")[2] + entry.image.suffix
+        content |= {"imageData": None, "imageHeight": entry.size[0], "imageWidth": entry.size[1]}
+        return (json.dumps(content).encode(),)

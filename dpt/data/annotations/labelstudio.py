@@ -16,33 +16,18 @@ from urllib.parse import unquote
 import numpy as np
 from pydantic import Field, TypeAdapter
 
-from dpt.data.annotations.base import Shape, as_ring, local_name
-from dpt.data.annotations.reading import (
-    BOX,
-    Points,
-    Reading,
-    Region,
-    Text,
-    ToolFormat,
-    read_json,
-)
-from dpt.data.annotations.shapes import Bitmap, RelativePolygon, ellipse
+from dpt.data.annotations import base
 from dpt.data.formats.io import IMAGE_SUFFIXES
-from dpt.data.formats.rle import encode_pixels
+from dpt.data.formats.rle import encode_pixels, encode_relative
 from dpt.types.samples import Rle
 
-_KINDS = ("polygon", "brush", "bitmask", "ellipse", BOX, "keypoint", "vector")
+_KINDS = ("polygon", "brush", "bitmask", "ellipse", base.BOX, "keypoint", "vector")
 
 
-@dataclass(frozen=True, eq=False)
-class _Brush(Shape):
-    """The alpha of an RGBA picture, compressed."""
-
-    content: bytes
-
-    def encode(self, size: tuple[int, int]) -> Rle:
-        alpha = unpack_runs(self.content, 4 * size[0] * size[1]).reshape(*size, 4)[..., 3]
-        return encode_pixels(alpha > alpha.max() / 2)  # imported masks have any level, such as 100
+def _encode_brush(content: bytes, size: tuple[int, int]) -> Rle:
+    """Returns the alpha of an RGBA picture, compressed."""
+    alpha = unpack_runs(content, 4 * size[0] * size[1]).reshape(*size, 4)[..., 3]
+    return encode_pixels(alpha > alpha.max() / 2)  # imported masks have any level, such as 100
 
 
 def unpack_runs(content: bytes, count: int) -> np.ndarray:
@@ -73,7 +58,7 @@ def unpack_runs(content: bytes, count: int) -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True)
 class _Value:
-    points: Points = field(default_factory=list)
+    points: base.Points = field(default_factory=list)
     polygonlabels: list[str] = field(default_factory=list)
     brushlabels: list[str] = field(default_factory=list)
     bitmasklabels: list[str] = field(default_factory=list)
@@ -95,7 +80,7 @@ class _Value:
 
 @dataclass(frozen=True, kw_only=True)
 class _Result:
-    id: Text = ""
+    id: base.Text = ""
     type: str = ""
     to_name: str = ""
     value: _Value = field(default_factory=_Value)
@@ -135,7 +120,7 @@ class _Task:
 _CONTENT = TypeAdapter(list[_Task])
 
 
-class LabelStudioFormat(ToolFormat):
+class LabelStudioFormat(base.ToolFormat):
     """A region is an object; the later one is in front.
 
     Of several annotations of an image, that marked as ground truth counts, or the last one.
@@ -145,9 +130,11 @@ class LabelStudioFormat(ToolFormat):
     title = "Label Studio's JSON files"
     pattern = rb'\A\s*\[\s*\{.*"(annotations|completions)"\s*:\s*\[.*"(result|completed_by)"'
 
-    def collect(self, reading: Reading, sources: Sequence[str]) -> None:
+    def collect(self, reading: base.Reading, sources: Sequence[str]) -> None:
         for source in sources:
-            for number, task in enumerate(read_json(_CONTENT, reading.root / source, self.title)):
+            for number, task in enumerate(
+                base.read_json(_CONTENT, reading.root / source, self.title)
+            ):
                 images, works = _images(task), task.works
                 place = images[0][0] if images else f"{source}.{number}"
                 present = {reading.find(names, source) for names in images} - {None}
@@ -168,7 +155,7 @@ def _images(task: _Task) -> list[list[str]]:
     its data: those with the name of the tag on which regions are drawn, or all."""
     images: dict[str, list[str]] = {}
     for key, text in task.data.items():
-        name = local_name(unquote(text.rpartition("?d=")[2])) if isinstance(text, str) else ""
+        name = base.local_name(unquote(text.rpartition("?d=")[2])) if isinstance(text, str) else ""
         if name.lower().endswith(IMAGE_SUFFIXES):
             folder, _, last = name.rpartition("/")
             original = re.sub("^[0-9a-f]{8}-", "", last)  # uploads begin with eight digits
@@ -177,31 +164,31 @@ def _images(task: _Task) -> list[list[str]]:
     return [names for key, names in images.items() if key in tags] or [*images.values()]
 
 
-def _regions(work: _Work) -> Iterator[Region]:
+def _regions(work: _Work) -> Iterator[base.Region]:
     names_of_region = {row.id: row.value.labels for row in work.result if row.value.labels}
     for row in work.result:
         kind = row.type.removesuffix("labels")
         if kind in _KINDS:  # others are such as a text or a choice
             names = row.value.class_names or names_of_region.get(row.id, [])
             class_name = names[0] if len(names) == 1 else None
-            yield Region(class_name, kind, partial(_shape, row, kind), name=row.id)
+            yield base.Region(class_name, kind, partial(_encoder, row, kind), name=row.id)
 
 
-def _shape(row: _Result, kind: str) -> Shape:
-    """Returns the pixels of a region; ValueError if it has no area."""
+def _encoder(row: _Result, kind: str) -> base.Encoder:
+    """Returns the mask of a region; ValueError if it has no area."""
     value, size = row.value, row.size
-    if kind == BOX:
+    if kind == base.BOX:
         raise ValueError("no mask")
     if row.image_rotation % 360:
         raise ValueError("its image is turned")
     if kind == "brush":
-        return _Brush(bytes(value.rle))
+        return partial(_encode_brush, bytes(value.rle))
     if kind == "bitmask":
-        return Bitmap(value.imageDataURL.partition(",")[2], 0, 0)
+        return partial(base.encode_bitmap, value.imageDataURL.partition(",")[2], (0, 0))
     if kind == "polygon":
-        return RelativePolygon(as_ring(value.points) / 100)
+        return partial(encode_relative, base.as_ring(value.points) / 100)
     if kind == "ellipse" and size is not None:
         x, radius_x = value.x * size[1] / 100, value.radiusX * size[1] / 100
         y, radius_y = value.y * size[0] / 100, value.radiusY * size[0] / 100
-        return ellipse(x, y, radius_x, radius_y, math.radians(value.rotation))
+        return base.ellipse(x, y, radius_x, radius_y, math.radians(value.rotation))
     raise ValueError("no area" if size is not None else "no size of its image")

@@ -7,50 +7,36 @@ polygon, those of the outline of a hole to the hole. A bitmap begins with the pi
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 import cv2
 import numpy as np
 from pydantic import TypeAdapter
 
-from dpt.data.annotations.base import Shape, as_ring
-from dpt.data.annotations.reading import (
-    MAX_IMAGE_BYTES,
-    Points,
-    Reading,
-    Region,
-    ToolFormat,
-    files_like,
-    read_json,
-    with_suffixes,
-)
-from dpt.data.annotations.shapes import Bitmap, Box
+from dpt.data.annotations import base
 from dpt.data.formats.rle import encode_pixels
 from dpt.types.samples import Rle
 
 
-@dataclass(frozen=True, eq=False)
-class _PixelPolygon(Shape):
-    """Rings of pixels, float64 (N, 2) of x and y, with what they enclose."""
-
-    outer: np.ndarray
-    holes: Sequence[np.ndarray]
-
-    def encode(self, size: tuple[int, int]) -> Rle:
-        side = max(size)
-        for ring in (self.outer, *self.holes):
-            if not ((ring >= -side) & (ring <= 2 * side)).all():
-                raise ValueError(f"a polygon is far outside the image of {size[0]}x{size[1]}")
-        pixels = np.zeros(size, np.uint8)
-        cv2.fillPoly(pixels, [np.floor(self.outer).astype(np.int32)], 1)
-        cv2.fillPoly(pixels, [np.floor(hole).astype(np.int32) for hole in self.holes], 0)
-        return encode_pixels(pixels > 0)
+def _encode_pixel_rings(
+    outer: np.ndarray, holes: Sequence[np.ndarray], size: tuple[int, int]
+) -> Rle:
+    """Returns the pixels of rings, float64 (N, 2) of x and y, with what they enclose."""
+    side = max(size)
+    for ring in (outer, *holes):
+        if not ((ring >= -side) & (ring <= 2 * side)).all():
+            raise ValueError(f"a polygon is far outside the image of {size[0]}x{size[1]}")
+    pixels = np.zeros(size, np.uint8)
+    cv2.fillPoly(pixels, [np.floor(outer).astype(np.int32)], 1)
+    cv2.fillPoly(pixels, [np.floor(hole).astype(np.int32) for hole in holes], 0)
+    return encode_pixels(pixels > 0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Outlines:
-    exterior: Points = field(default_factory=list)
-    interior: list[Points] = field(default_factory=list)
+    exterior: base.Points = field(default_factory=list)
+    interior: list[base.Points] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,21 +53,21 @@ class _Object:
     bitmap: _BitmapRow | None = None
 
     @property
-    def region(self) -> Region:
-        return Region(self.classTitle, self.geometryType or "object", self.shape)
+    def region(self) -> base.Region:
+        return base.Region(self.classTitle, self.geometryType or "object", self.encoder)
 
-    def shape(self) -> Shape:
-        """Returns its pixels; ValueError if it has no area."""
+    def encoder(self) -> base.Encoder:
+        """Returns its mask; ValueError if it has no area."""
         outlines = self.points or _Outlines()
         if self.bitmap is not None and self.bitmap.data:
             left, top = np.floor(self.bitmap.origin).astype(int).tolist()
-            return Bitmap(self.bitmap.data, left, top, is_zipped=True)
-        if self.geometryType == "rectangle" and len(outlines.exterior) == 2:
+            return partial(base.encode_bitmap, self.bitmap.data, (left, top))
+        if self.geometryType == base.BOX and len(outlines.exterior) == 2:
             (x0, y0), (x1, y1) = outlines.exterior
-            return Box.of_corners(x0, y0, x1 + 1, y1 + 1)
+            return base.rectangle(x0, y0, x1 + 1, y1 + 1)
         if self.geometryType in ("polygon", ""):
             holes = [np.array(hole) for hole in outlines.interior if len(hole)]
-            return _PixelPolygon(as_ring(outlines.exterior), holes)
+            return partial(_encode_pixel_rings, base.as_ring(outlines.exterior), holes)
         raise ValueError("no area")
 
 
@@ -111,7 +97,7 @@ class _Meta:
 _FILE, _META = TypeAdapter(_File), TypeAdapter(_Meta)
 
 
-class SuperviselyFormat(ToolFormat):
+class SuperviselyFormat(base.ToolFormat):
     """An object of a file is one of the image; the later one is in front."""
 
     name = "supervisely"
@@ -119,19 +105,21 @@ class SuperviselyFormat(ToolFormat):
 
     def find(self, root: Path, files: Sequence[str]) -> list[str]:
         candidates = [path for path in files if re.search(r"(^|/)ann/[^/]*\.json$", path, re.I)]
-        sources = files_like(root, candidates, rb'"(objects|size)"\s*:')
+        sources = base.files_like(root, candidates, rb'"(objects|size)"\s*:')
         return [*_metas(sources, files), *sources]
 
-    def collect(self, reading: Reading, sources: Sequence[str]) -> None:
+    def collect(self, reading: base.Reading, sources: Sequence[str]) -> None:
         metas = _metas(sources, reading.files)
         for meta in metas:
-            for row in read_json(_META, reading.root / meta, self.title).classes:
+            for row in base.read_json(_META, reading.root / meta, self.title).classes:
                 reading.add_class(row.title, color=row.color)
         for source in sorted({*sources}.difference(metas)):
-            content = read_json(_FILE, reading.root / source, self.title, limit=MAX_IMAGE_BYTES)
+            content = base.read_json(
+                _FILE, reading.root / source, self.title, limit=base.MAX_IMAGE_BYTES
+            )
             stem = f"../img/{PurePosixPath(source).stem}"
             parts = reading.parts([row.region for row in content.objects], source)
-            image = reading.image([stem, *with_suffixes(stem)], source)
+            image = reading.image([stem, *base.with_suffixes(stem)], source)
             reading.add_image(image, parts, size=(content.size.height, content.size.width))
 
 

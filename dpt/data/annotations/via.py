@@ -11,9 +11,7 @@ from typing import Annotated, NamedTuple
 
 from pydantic import BeforeValidator, TypeAdapter
 
-from dpt.data.annotations.base import Polygons, Shape, as_ring
-from dpt.data.annotations.reading import Reading, Region, ToolFormat, read_json
-from dpt.data.annotations.shapes import Box, ellipse
+from dpt.data.annotations import base
 from dpt.files import DataError, few
 
 _ONE_CLASS = "object"
@@ -36,17 +34,16 @@ class _Shape:
     all_points_x: list[float] = field(default_factory=list)
     all_points_y: list[float] = field(default_factory=list)
 
-    def shape(self) -> Shape:
-        """Returns its pixels; ValueError if it has no area."""
+    def encoder(self) -> base.Encoder:
+        """Returns its mask; ValueError if it has no area."""
         if self.name == "rect":
-            return Box.of_corners(self.x, self.y, self.x + self.width, self.y + self.height)
+            return base.rectangle(self.x, self.y, self.x + self.width, self.y + self.height)
         if self.name == "polygon":
-            points = zip(self.all_points_x, self.all_points_y, strict=True)
-            return Polygons([as_ring([*points])])
+            return base.polygon([*zip(self.all_points_x, self.all_points_y, strict=True)])
         if self.name == "circle":
-            return ellipse(self.cx, self.cy, self.r, self.r)
+            return base.ellipse(self.cx, self.cy, self.r, self.r)
         if self.name == "ellipse":
-            return ellipse(self.cx, self.cy, self.rx, self.ry, self.theta)
+            return base.ellipse(self.cx, self.cy, self.rx, self.ry, self.theta)
         raise ValueError("no area")
 
 
@@ -85,7 +82,7 @@ def _images_of_project(content: object) -> object:
 _CONTENT = TypeAdapter(Annotated[dict[str, _Image], BeforeValidator(_images_of_project)])
 
 
-class ViaFormat(ToolFormat):
+class ViaFormat(base.ToolFormat):
     """A region is an object; the later one is in front.
 
     Its class is the value of the attribute that regions have, or of that named ``class`` if they
@@ -97,10 +94,10 @@ class ViaFormat(ToolFormat):
     title = "JSON files of the VGG Image Annotator"
     pattern = rb'"_via_img_metadata"|"_via_settings"|"regions"\s*:.*"region_attributes"'
 
-    def collect(self, reading: Reading, sources: Sequence[str]) -> None:
+    def collect(self, reading: base.Reading, sources: Sequence[str]) -> None:
         rows: dict[Path, _Image] = {}
         for source in sources:
-            for row in read_json(_CONTENT, reading.root / source, self.title).values():
+            for row in base.read_json(_CONTENT, reading.root / source, self.title).values():
                 image = reading.image([row.filename], source)
                 if rows.get(image) == row:  # of a project and what was exported from it
                     reading.leave_out("row", "as in another file", source)
@@ -122,10 +119,11 @@ class _ClassAttribute(NamedTuple):
     name: str
     default: str | None
 
-    def region(self, row: _Region) -> Region:
+    def region(self, row: _Region) -> base.Region:
         names = row.values.get(self.name, [self.default])
         shape = row.shape_attributes
-        return Region(names[0] if len(names) == 1 else None, shape.name, shape.shape)
+        noun = {"rect": base.BOX}.get(shape.name, shape.name)
+        return base.Region(names[0] if len(names) == 1 else None, noun, shape.encoder)
 
 
 def _class_attribute(images: Sequence[_Image], source: Path) -> _ClassAttribute:

@@ -8,28 +8,18 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from posixpath import splitext
 from typing import Annotated
 
+import yaml
 from pydantic import BeforeValidator
 
-from dpt.data.annotations.base import as_ring
-from dpt.data.annotations.reading import (
-    BOX,
-    MAX_IMAGE_BYTES,
-    Part,
-    Reading,
-    Text,
-    ToolFormat,
-    files_like,
-    folder_of,
-    images_of,
-    starts_with,
-)
-from dpt.data.annotations.shapes import RelativePolygon
+from dpt.data.annotations import base
+from dpt.data.formats.rle import encode_relative, one_ring, trace_code
 from dpt.files import DataError, few, plain_name, read_text, read_yaml
-from dpt.validation import validate
+from dpt.validation import Plain, validate
 
 _NUMBER = rb"-?\d?(\.\d*)?(e-?\d+)?"
 _FIRST_LINE = rb"\A\s*(\Z|\d+(\.0+)?([ \t]+" + _NUMBER + rb"){4,}[ \t]*\r?$)"
@@ -54,7 +44,7 @@ _Entries = Annotated[list[str], BeforeValidator(_as_list)]
 class _Settings:
     """The content of ``data.yaml``."""
 
-    names: Annotated[dict[int, Text], BeforeValidator(_by_id)] = field(default_factory=dict)
+    names: Annotated[dict[int, base.Text], BeforeValidator(_by_id)] = field(default_factory=dict)
     path: str | None = None
     train: _Entries = field(default_factory=list)
     val: _Entries = field(default_factory=list)
@@ -70,7 +60,7 @@ class _Settings:
             yield from ((split, f"{self.path or ''}/{entry}") for entry in entries)
 
 
-class YoloFormat(ToolFormat):
+class YoloFormat(base.ToolFormat):
     """The smaller of two objects is in front, as for Ultralytics.
 
     Label files lie beside their images, or in ``labels`` where the images lie in ``images``; an
@@ -84,10 +74,10 @@ class YoloFormat(ToolFormat):
     front = "smaller"
 
     def find(self, root: Path, files: Sequence[str]) -> list[str]:
-        labels = files_like(root, [*_label_files(files)], _FIRST_LINE)
+        labels = base.files_like(root, [*_label_files(files)], _FIRST_LINE)
         return [*_settings_files(root, files), *labels] if labels else []
 
-    def collect(self, reading: Reading, sources: Sequence[str]) -> None:
+    def collect(self, reading: base.Reading, sources: Sequence[str]) -> None:
         root, labels = reading.root, _label_files(reading.files)
         yaml_files = [path for path in sources if path.lower().endswith(_YAML)]
         yaml_files = yaml_files or _settings_files(root, reading.files)
@@ -97,7 +87,7 @@ class YoloFormat(ToolFormat):
         settings, splits = _Settings(), {}
         if yaml_files:
             settings = _read_settings(root / yaml_files[0])
-            splits = _splits(reading, settings, folder_of(yaml_files[0]))
+            splits = _splits(reading, settings, base.folder_of(yaml_files[0]))
         names = settings.names or _listed_names(reading)
         for _, name in sorted(names.items()):
             reading.add_class(name)
@@ -110,7 +100,7 @@ class YoloFormat(ToolFormat):
 def _settings_files(root: Path, files: Iterable[str]) -> list[str]:
     candidates = [path for path in files if path.lower().endswith(_YAML)]
     candidates.sort(key=lambda path: path.count("/"))  # beside other programs' files
-    return [path for path in candidates[:_MOST_YAML] if starts_with(root / path, _NAMES)]
+    return [path for path in candidates[:_MOST_YAML] if base.starts_with(root / path, _NAMES)]
 
 
 def _read_settings(path: Path) -> _Settings:
@@ -123,7 +113,7 @@ def _read_settings(path: Path) -> _Settings:
     return settings
 
 
-def _listed_names(reading: Reading) -> dict[int, str]:
+def _listed_names(reading: base.Reading) -> dict[int, str]:
     """Returns the classes in the lists of names, which Label Studio and others write, if all lists
     are equal."""
     paths = [path for path in reading.files if path.rpartition("/")[2] in _NAME_LISTS]
@@ -135,7 +125,7 @@ def _listed_names(reading: Reading) -> dict[int, str]:
     return {}
 
 
-def _splits(reading: Reading, settings: _Settings, folder: str) -> dict[str, str]:
+def _splits(reading: base.Reading, settings: _Settings, folder: str) -> dict[str, str]:
     """Returns the split of each image; empty if one split holds all of them.
 
     An image of several splits is of the one with the fewest images.
@@ -160,20 +150,20 @@ def _splits(reading: Reading, settings: _Settings, folder: str) -> dict[str, str
     return splits
 
 
-def _images_at(reading: Reading, path: str, folder: str) -> list[str]:
+def _images_at(reading: base.Reading, path: str, folder: str) -> list[str]:
     """Returns the images in a folder or in a list: the longest end of ``path`` that is there."""
-    images, known = images_of(reading.files), {*reading.files}
+    images, known = base.images_of(reading.files), {*reading.files}
     names = [name for name in re.split(r"[/\\]", path) if name not in ("", ".", "..")]
     for start in range(len(names)):
-        for base in (folder, ""):
-            end = "/".join(filter(None, [base, *names[start:]]))
+        for parent in (folder, ""):
+            end = "/".join(filter(None, [parent, *names[start:]]))
             inside = [image for image in images if image.startswith(f"{end}/")]
             if inside or end in known:
                 return inside or _listed(reading, end)
     return []
 
 
-def _listed(reading: Reading, source: str) -> list[str]:
+def _listed(reading: base.Reading, source: str) -> list[str]:
     """Returns the images that a text file lists, a path in each line."""
     found = {name: reading.finder.find(name, source) for name in reading.lines(source)}
     for name in (name for name, path in found.items() if path is None):
@@ -183,7 +173,7 @@ def _listed(reading: Reading, source: str) -> list[str]:
 
 def _label_files(files: Sequence[str]) -> dict[str, str]:
     """Returns the images of all text files that have one beside them, or in ``images``."""
-    images = {plain_name(splitext(path)[0]): path for path in images_of(files)}
+    images = {plain_name(splitext(path)[0]): path for path in base.images_of(files)}
     images |= {label_stem(stem): path for stem, path in images.items()}
     texts = {path: splitext(plain_name(path))[0] for path in files if path.lower().endswith(".txt")}
     return {path: images[stem] for path, stem in texts.items() if stem in images}
@@ -194,21 +184,44 @@ def label_stem(image_stem: str) -> str:
     return "/labels/".join(f"/{image_stem}".rsplit("/images/", 1))[1:]
 
 
-def _parts(reading: Reading, source: str, names: dict[int, str]) -> Iterator[Part]:
+def _parts(reading: base.Reading, source: str, names: dict[int, str]) -> Iterator[base.Part]:
     """Yields the objects of a label file."""
     path = reading.root / source
-    for number, line in enumerate(read_text(path, limit=MAX_IMAGE_BYTES).splitlines(), 1):
+    for number, line in enumerate(read_text(path, limit=base.MAX_IMAGE_BYTES).splitlines(), 1):
         try:
             values = [float(text) for text in line.split()]
             class_id = int(values[0]) if values else -1
             if len(values) > 5:
                 pairs = [*zip(values[1::2], values[2::2], strict=True)]
                 name = names[class_id] if names else f"class_{class_id}"
-                yield Part(name, RelativePolygon(as_ring(pairs)))
+                yield base.Part(name, partial(encode_relative, base.as_ring(pairs)))
             elif len(values) == 5:
-                reading.leave_out(BOX, "no mask", source)
+                reading.leave_out(base.BOX, "no mask", source)
             elif values:
                 raise ValueError(f"{len(values)} numbers")
         except (KeyError, ValueError, OverflowError) as error:
             fault = f"line {number} is not a known class, and x, y of three corners or more"
             raise DataError(f"{path}: {fault} ({error}): correct it") from None
+
+
+class YoloWriter(base.Writer):
+    """A line for each object, with one ring that bridges join to holes and further parts."""
+
+    name = "yolo"
+
+    def label_paths(self, name: str, split: str) -> tuple[str, ...]:
+        return (f"{label_stem(self.image_path(name, split))}.txt",)
+
+    def encode(self, entry: base.Entry) -> tuple[bytes, ...]:
+        lines: list[str] = []
+        for item in entry.objects:
+            ring = one_ring(trace_code(item.mask)) / entry.size[::-1]
+            numbers = " ".join(f"{value:.8g}" for value in ring.ravel().tolist())
+            lines.append(f"{self.class_ids[item.class_id]} {numbers}\n")
+        return ("".join(lines).encode(),)
+
+    def common_files(self, read: base.Reader, names: base.Names) -> dict[str, bytes]:
+        content: Plain = {split or "train": f"images/{split}".rstrip("/") for split in names}
+        content["names"] = {k: row.name for k, row in enumerate(self.classes)}
+        text = yaml.safe_dump(content, allow_unicode=True, sort_keys=False)
+        return {"data.yaml": text.encode()}

@@ -17,6 +17,7 @@ from dpt.data.annotations.base import (
     AnnotationFormat,
     Annotations,
     Front,
+    label_maps,
 )
 from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset, RawMaps
@@ -122,7 +123,8 @@ class ObjectLabels:
         """Returns the maps of an image of ``size`` (H, W), and its objects one by one where they
         can overlap."""
         raster = image.rasterise(size, self._front)
-        labels, objects = image.maps(raster, self._id_of_raw, self._thing_ids, self._outside)
+        classes = [(self._id_of_raw[item.class_name], item.is_crowd) for item in image.objects]
+        labels, objects = label_maps(raster.positions, classes, self._thing_ids, self._outside)
         if raster.codes is None:
             return RawMaps(labels, objects)
         masks = []

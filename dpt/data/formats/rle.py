@@ -1,18 +1,25 @@
-"""Masks as polygons and run lengths (RLE) in COCO's form, checked before pycocotools reads them."""
+"""Masks as run lengths (RLE) in COCO's form: from polygons, pixels and JSON, and back to polygons.
 
-from collections.abc import Mapping, Sequence
+What comes from files is checked before pycocotools, which does not check it, allocates memory.
+"""
 
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import cv2
 import numpy as np
 from pycocotools import mask as coco
+from scipy import ndimage
+from scipy.spatial import cKDTree
 
-from dpt.types.samples import Rle
+from dpt.types.samples import ObjectMask, Rle
 
 _MOST_OUTLINE = 5_000_000
 """Largest length, in pixels, of the outlines of all polygons of an object."""
 
 
 def encode_mask(segmentation: object, size: tuple[int, int]) -> Rle:
-    """Returns polygons, or an RLE, as an RLE of pycocotools, which does not check them.
+    """Returns polygons, or an RLE, as an RLE of pycocotools.
 
     Args:
         segmentation: as in a JSON file: a list of polygons [x, y, x, y, ...], or a mapping of
@@ -22,36 +29,76 @@ def encode_mask(segmentation: object, size: tuple[int, int]) -> Rle:
     Raises:
         ValueError: it is neither, does not fit the image or would take too much memory.
     """
-    height, width = size
     if isinstance(segmentation, list):
-        polygons = [np.asarray(polygon, float) for polygon in segmentation]
-        if not polygons or any(p.ndim != 1 or p.size < 6 or p.size % 2 for p in polygons):
-            raise ValueError("a polygon needs x and y of three points or more")
-        inside = [p for p in polygons if not _is_outside(p.reshape(-1, 2), height, width)]
-        if not inside:
-            return coco.frPyObjects({"size": [height, width], "counts": [height * width]}, *size)
-        _check_polygons(inside, height, width)
-        return merge_masks(coco.frPyObjects([p.tolist() for p in inside], height, width))
+        return encode_rings([np.asarray(polygon, float) for polygon in segmentation], size)
     code = segmentation if isinstance(segmentation, Mapping) else {}
-    if [*map(float, code.get("size", ()))] != [height, width]:
-        raise ValueError(f"it is neither polygons nor an RLE of {height}x{width}")
+    if [*map(float, code.get("size", ()))] != [*size]:
+        raise ValueError(f"it is neither polygons nor an RLE of {size[0]}x{size[1]}")
     stored = code.get("counts")
     stored = stored.decode("latin-1") if isinstance(stored, bytes) else stored
     if not isinstance(stored, str | list):
         raise ValueError("its counts are neither a text nor a list")
-    if len(stored) > (height * width + 1) * (6 if isinstance(stored, str) else 1):
-        raise ValueError(f"it has more counts than {height}x{width} pixels")
+    return _encode_runs(stored, size)
+
+
+def _encode_runs(stored: str | list[object], size: tuple[int, int]) -> Rle:
+    """Returns run lengths, or their compressed text, as an RLE."""
+    area = size[0] * size[1]
+    if len(stored) > (area + 1) * (6 if isinstance(stored, str) else 1):
+        raise ValueError(f"it has more counts than {size[0]}x{size[1]} pixels")
     counts = rle_counts(stored) if isinstance(stored, str) else np.asarray(stored)
-    if counts.dtype.kind != "i" or counts.min() < 0 or counts.max() > height * width:
-        raise ValueError(f"its counts are not whole numbers up to {height * width}")
-    if counts.sum() != height * width:
-        raise ValueError(f"its counts sum to {counts.sum()}, not {height * width}")
-    return coco.frPyObjects({"size": [height, width], "counts": counts.tolist()}, height, width)
+    if counts.dtype.kind != "i" or counts.min() < 0 or counts.max() > area:
+        raise ValueError(f"its counts are not whole numbers up to {area}")
+    if counts.sum() != area:
+        raise ValueError(f"its counts sum to {counts.sum()}, not {area}")
+    return coco.frPyObjects({"size": [*size], "counts": counts.tolist()}, *size)
+
+
+def encode_rings(polygons: Sequence[np.ndarray], size: tuple[int, int]) -> Rle:
+    """Returns the pixels of any of several polygons, float64 (2·N,) each: x, y, x, y, ...
+
+    Raises:
+        ValueError: see :func:`encode_mask`.
+    """
+    if not polygons or any(p.ndim != 1 or p.size < 6 or p.size % 2 for p in polygons):
+        raise ValueError("a polygon needs x and y of three points or more")
+    inside = [p for p in polygons if not _is_outside(p.reshape(-1, 2), *size)]
+    if not inside:
+        return coco.frPyObjects({"size": [*size], "counts": [size[0] * size[1]]}, *size)
+    _check_polygons(inside, *size)
+    return merge_masks(coco.frPyObjects([p.tolist() for p in inside], *size))
+
+
+def encode_relative(ring: np.ndarray, size: tuple[int, int]) -> Rle:
+    """Returns a polygon (N, 2) whose corners are fractions of the image's width and height."""
+    return encode_rings([(ring * (size[1], size[0])).ravel()], size)
 
 
 def encode_pixels(mask: np.ndarray) -> Rle:
     """Returns a mask, bool (H, W), as an RLE."""
     return coco.encode(np.asfortranarray(mask, np.uint8))
+
+
+def encode_each(ids: np.ndarray) -> list[Rle]:
+    """Returns the masks of the ids 1, 2, ... of a map, integers (H, W), each of which occurs."""
+    codes: list[Rle] = []
+    for number, window in enumerate(ndimage.find_objects(ids), 1):
+        mask = np.zeros(ids.shape, np.uint8, order="F")
+        mask[window] = ids[window] == number
+        codes.append(coco.encode(mask))
+    return codes
+
+
+def encode_parts(mask: np.ndarray) -> list[Rle]:
+    """Returns the connected parts of a mask, bool (H, W); pixels that touch at a corner are not."""
+    return encode_each(ndimage.label(mask)[0])
+
+
+def object_of(
+    class_id: int, mask: Rle, *, is_crowd: bool = False, score: float | None = None
+) -> ObjectMask:
+    """Returns an object with the area of its mask."""
+    return ObjectMask(class_id, mask, is_crowd, float(coco.area(mask)), score)
 
 
 def merge_masks(codes: Sequence[Rle]) -> Rle:
@@ -86,6 +133,20 @@ def pixels_of(code: Rle) -> np.ndarray:
     lengths = stops - starts
     before = lengths.cumsum() - lengths
     return np.repeat(starts - before, lengths) + np.arange(lengths.sum())
+
+
+def overlay(
+    codes: Sequence[Rle], size: tuple[int, int], order: Iterable[int] | None = None
+) -> np.ndarray:
+    """Returns 1 + position of the front mask of each pixel, int32 (H, W); 0 where there is none.
+
+    Args:
+        order: positions of the masks from back to front; by default their order.
+    """
+    positions = np.zeros(size[0] * size[1], np.int32)
+    for k in range(len(codes)) if order is None else order:
+        positions[pixels_of(codes[k])] = k + 1
+    return np.ascontiguousarray(positions.reshape(size[::-1]).T)
 
 
 def _is_outside(corners: np.ndarray, height: int, width: int) -> bool:
@@ -128,3 +189,115 @@ def rle_counts(text: str) -> np.ndarray:
     counts[1::2] = counts[1::2].cumsum()  # of masks
     counts[2::2] = counts[2::2].cumsum()  # of what lies between
     return counts
+
+
+class Outline(NamedTuple):
+    """The rings, float64 (N, 2) of x and y, of a connected part of a mask."""
+
+    outer: np.ndarray
+    holes: list[np.ndarray]
+
+
+def trace_code(code: Rle) -> list[Outline]:
+    """Returns the parts of an encoded mask, see :func:`trace`."""
+    left, top, width, height = map(int, coco.toBbox(code))
+    return trace(coco.decode(code)[top : top + height, left : left + width], (left, top))
+
+
+def trace(mask: np.ndarray, corner: tuple[int, int] = (0, 0)) -> list[Outline]:
+    """Returns the outlines of the parts of a mask, along the edges of pixels.
+
+    Pixels that touch only at a corner are in different parts. Rings have corners only where they
+    turn, clockwise from the topmost.
+
+    Args:
+        mask: (H, W); pixels that are not 0 belong to the object.
+        corner: x and y of its first pixel in the image.
+    """
+    filled = np.pad(mask != 0, 1)
+    corners = _corners(filled)
+    part_of_pixel = cv2.connectedComponents(filled.astype(np.uint8), connectivity=4)[1]
+    outer: dict[int, np.ndarray] = {}
+    holes: dict[int, list[np.ndarray]] = {}
+    for ring in _rings(*corners):
+        x, y = ring[0]
+        is_outer = bool(filled[y + 1, x + 1])  # the pixel below the first edge, which is at the top
+        part = int(part_of_pixel[y + is_outer, x + 1])
+        points = ring + np.array(corner, float)
+        if is_outer:
+            outer[part] = points
+        else:
+            holes.setdefault(part, []).append(points)
+    return [Outline(ring, holes.get(part, [])) for part, ring in outer.items()]
+
+
+def _corners(filled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the corners of the rings of a mask with a margin of one pixel, in two orders.
+
+    Where two pixels touch at a corner there are two corners, one for each pixel.
+
+    Returns:
+        The corners, int (N, 2) of x and y, in the order of rows; corners 0 and 1, 2 and 3, ... are
+        the ends of horizontal edges. And their order by columns, in which consecutive pairs are the
+        ends of vertical edges.
+    """
+    upper_left, upper_right = filled[:-1, :-1], filled[:-1, 1:]
+    lower_left, lower_right = filled[1:, :-1], filled[1:, 1:]
+    is_odd = upper_left ^ upper_right ^ lower_left ^ lower_right
+    is_double = (upper_left == lower_right) & (upper_left ^ upper_right) & ~is_odd
+    y, x = np.nonzero(is_odd | is_double)
+    copies = 1 + is_double[y, x]
+    is_second = np.arange(copies.sum()) - np.repeat(np.cumsum(copies) - copies, copies) == 1
+    y, x = np.repeat(y, copies), np.repeat(x, copies)
+    # of a double corner, the first ends an edge from the left, the second one from the right
+    is_below = is_second ^ (is_double[y, x] & upper_right[y, x])  # its vertical edge leads down
+    return np.stack([x, y], axis=1), np.lexsort((is_below, y, x))
+
+
+def _rings(corners: np.ndarray, order_by_columns: np.ndarray) -> list[np.ndarray]:
+    """Returns the rings, int (N, 2) each, that alternate horizontal and vertical edges."""
+    other_end = np.empty(len(corners), int)
+    other_end[order_by_columns[0::2]] = order_by_columns[1::2]
+    other_end[order_by_columns[1::2]] = order_by_columns[0::2]
+    vertical = other_end.tolist()
+    is_visited = [False] * len(vertical)
+    rings: list[np.ndarray] = []
+    for start in range(0, len(vertical), 2):
+        if is_visited[start]:
+            continue
+        ring: list[int] = []
+        corner = start
+        while not is_visited[corner]:
+            neighbour = corner ^ 1
+            is_visited[corner] = is_visited[neighbour] = True
+            ring += [corner, neighbour]
+            corner = vertical[neighbour]
+        rings.append(corners[ring])
+    return rings
+
+
+def one_ring(parts: Sequence[Outline]) -> np.ndarray:
+    """Returns one ring, float (N, 2), with the pixels of all parts: bridges without width join
+    their rings. A pixel is inside if an odd number of windings is around it.
+    """
+    return _join([_join([part.outer, *part.holes]) for part in parts])
+
+
+def _join(rings: Sequence[np.ndarray]) -> np.ndarray:
+    """Returns one ring: the longest of the rings, with a bridge to each of the others."""
+    longest, *others = sorted(rings, key=len, reverse=True)
+    if not others:
+        return longest
+    tree = cKDTree(longest)
+    bridges: list[tuple[int, np.ndarray]] = []  # from a corner of the longest ring to a closed ring
+    for ring in others:
+        distances, nearest = tree.query(ring)
+        start = int(distances.argmin())
+        turned = np.roll(ring, -start, axis=0)
+        bridges.append((int(nearest[start]), np.concatenate([turned, turned[:1]])))
+    pieces: list[np.ndarray] = []
+    done = 0
+    for anchor, closed in sorted(bridges, key=lambda bridge: bridge[0]):
+        pieces += [longest[done : anchor + 1], closed]
+        done = anchor
+    return np.concatenate([*pieces, longest[done:]])
