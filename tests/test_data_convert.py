@@ -210,7 +210,7 @@ def test_convert_leaves_the_background_to_pixels_without_an_object(convert, sour
     content = json.loads((out / "annotations/instances_val.json").read_text())
     assert [row["name"] for row in content["categories"]] == ["cow", "dog"]
     assert "data.background=true" in said
-    assert "unlabelled pixels become background: in 5 images" in said
+    assert "unlabelled pixels become background: 5 images" in said
     back, said = convert(out, "folder", "data.annotations=coco", "data.background=true")
     for name, path in pictures(source, "masks").items():
         labels = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
@@ -238,7 +238,7 @@ def overlapping(folder):
 def test_convert_keeps_objects_that_overlap_whole(convert, tmp_path):
     source = overlapping(tmp_path / "source")
     out, said = convert(source, "yolo")
-    assert "1 crowd" in said
+    assert "a crowd" in said
     text = (out / "labels/train/a.txt").read_text()
     assert sorted(len(line.split()) for line in text.splitlines()) == [9, 9, 9]
     back, _ = convert(out, "coco")

@@ -8,7 +8,6 @@ exactly the pixels that it encloses.
 import base64
 import codecs
 import math
-import os
 import posixpath
 import re
 import zlib
@@ -45,7 +44,6 @@ from dpt.files import (
     few,
     open_file,
     parse_as,
-    path_below,
     plain_name,
     plural,
     read_bytes,
@@ -369,15 +367,23 @@ class ImageFinder:
         for path in images:
             self._by_ending[_ending(path)].append(path)
 
-    def find(self, name: str, source: str) -> Path | None:
-        """Returns the image that ``source``, a path below the root, names.
+    def find(self, names: Iterable[str], source: str) -> Path | None:
+        """Returns the first image of several names that is there; None if none is.
 
-        The name counts from the folder of ``source``, from the root, or from another folder;
-        otherwise its last part counts, of images that no name before it had in full, and whose
-        folders are not of another split. If several images have it, the one counts that is alone in
-        the split that the path of ``source`` names. None if there is no such image.
+        Args:
+            names: from the folder of ``source``, from the root, or from another folder.
+            source: the label file, a path below the root.
         """
-        name = local_name(name)
+        paths = (self._find(local_name(name), source) for name in names if name)
+        return next(filter(None, paths), None)
+
+    def _find(self, name: str, source: str) -> Path | None:
+        """Returns the image that ``source`` names.
+
+        Of a name that is not there in full, its last part counts, of images that no name before it
+        had in full, and whose folders are not of another split. If several images have it, the one
+        counts that is alone in the split that the path of ``source`` names.
+        """
         for folder in (PurePosixPath(source).parent, PurePosixPath()):
             path = self._paths.get(plain_name(posixpath.normpath(folder / name)))
             if path is not None:
@@ -395,6 +401,10 @@ class ImageFinder:
         self._named.update(below and candidates)
         return self._root / candidates[0]
 
+    def has(self, path: Path) -> bool:
+        """Returns whether an image is there."""
+        return plain_name(path.relative_to(self._root).as_posix()) in self._paths
+
     def _similar(self, paths: Sequence[str], name: str) -> list[str]:
         """Returns the paths that no name had in full, without those of another split than the
         name's."""
@@ -402,18 +412,14 @@ class ImageFinder:
         splits = {path: split_word(posixpath.dirname(path))[0] for path in paths}
         return [k for k in paths if k not in self._named and len({"", split, splits[k]}) < 3]
 
-    def path(self, name: str, source: str) -> Path:
-        """Returns the image that ``source`` names, or the path at which it should be.
-
-        Raises:
-            DataError: that path is not below the root.
-        """
-        image = self.find(name, source)
-        if image is not None:
-            return image
-        parent = PurePosixPath(source).parent
-        path = path_below(self._root, (parent / local_name(name)).as_posix(), source)
-        return self._root / os.path.relpath(path, self._root)
+    def path(self, names: Sequence[str], source: str) -> Path:
+        """Returns the image of :meth:`find`, or the path below the root at which it should be."""
+        path = self.find(names, source)
+        if path is None:
+            name = local_name(names[0] or source.rpartition("/")[2])
+            place = posixpath.normpath(posixpath.join(folder_of(source), name))
+            path = self._root / re.sub(r"^(/(.*/)?|(\.\./)+)", "", place)
+        return path
 
 
 def _ending(path: str) -> str:
@@ -496,7 +502,6 @@ class Reading:
         self.root, self.title, self.files = root, title, files
         self.finder = ImageFinder(root, images_of(files))
         self._images: dict[Path, AnnotatedImage] = {}
-        self._missing: list[Path] = []
         self._classes: dict[str, AnnotatedClass] = {}
         self._left_out: dict[tuple[str, str], list[str]] = defaultdict(list)
         self._lists: list[str] = []
@@ -506,26 +511,6 @@ class Reading:
         self._lists.append(source)
         lines = read_text(self.root / source, limit=MAX_IMAGE_BYTES).splitlines()
         return [line.strip() for line in lines if line.strip()]
-
-    def image(self, names: Sequence[str], source: str) -> Path:
-        """Returns the image that a label file names; if it is missing, a path in its folder.
-
-        Args:
-            names: paths from the folder of ``source``, or from the root; the first that is there
-                counts.
-        """
-        path = self.find(names, source)
-        if path is None:
-            name = local_name(names[0] or source.rpartition("/")[2])
-            place = posixpath.normpath(posixpath.join(folder_of(source), name))
-            path = self.root / re.sub(r"^(/.*/|(\.\./)+)", "", place)  # in the root
-            self._missing.append(path)
-        return path
-
-    def find(self, names: Sequence[str], source: str) -> Path | None:
-        """Returns the first image of :meth:`image` that is there; None if none is."""
-        paths = (self.finder.find(name, source) for name in names if name)
-        return next(filter(None, paths), None)
 
     def leave_out(self, noun: str, why: str, place: str) -> None:
         """Counts one more that has no place in the labels, such as a "line" with "no area"."""
@@ -604,8 +589,9 @@ class Reading:
     def result(self) -> Annotations:
         """Returns the records, after checks that some image has an object with a mask."""
         images = _split_by_folders(self.root, [*self._images.values()])
-        if len(self._missing) == len(images) and (images or not self._left_out):
-            shown = f" ({few([*map(str, self._missing)])})" if images else ""
+        missing = [str(image.image) for image in images if not self.finder.has(image.image)]
+        if len(missing) == len(images) and (images or not self._left_out):
+            shown = f" ({few(missing)})" if images else ""
             fault = f"no image of {self.title} is there{shown}"
             raise DataError(f"{self.root}: {fault}: copy the images into the folder")
         if not self._classes:

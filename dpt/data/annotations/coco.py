@@ -295,8 +295,8 @@ class CocoFormat(base.AnnotationFormat):
         )
         for source, content in contents.items():
             for name in content.image_names.values():  # those that are there in full count first
-                finder.find(name, source)
-            paths = {i: finder.path(name, source) for i, name in content.image_names.items()}
+                finder.find([name], source)
+            paths = {i: finder.path([name], source) for i, name in content.image_names.items()}
             shared = [path for path in paths.values() if path in source_of_image]
             if shared:
                 both = f"{source_of_image[shared[0]]} and {source}"

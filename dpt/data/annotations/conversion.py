@@ -2,9 +2,8 @@
 
 import os
 import shutil
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +22,7 @@ from dpt.types.samples import IGNORE_INDEX, ObjectMask, Sample
 
 _CODES = 2**16
 """Larger than every object id: class · _CODES + object is a code for both."""
+_WRITTEN = "written"
 
 
 class Objects(NamedTuple):
@@ -136,22 +136,19 @@ def _at_size_of_image(sample: Sample) -> Sample:
     return out
 
 
-@dataclass
 class Conversion:
-    """Writes the images and labels of a data set, and counts what the format does not hold."""
+    """Writes the images and labels of a data set, and counts what the format does not hold.
 
-    writer: Writer
-    classes: Sequence[AnnotatedClass]  # of the data set
-    out: Path
-    names: dict[str, list[str]] = field(default_factory=dict)  # of the images of each split
-    objects: int = 0
-    crowds: int = 0
-    cut: int = 0  # objects without the pixels that others cover
-    empty: int = 0  # objects without a pixel
-    overlapping: list[str] = field(default_factory=list)  # images with objects that overlap
-    without_labels: list[str] = field(default_factory=list)  # images that are left out
-    unlabelled: list[str] = field(default_factory=list)  # images with unlabelled pixels
-    turned: list[str] = field(default_factory=list)  # images whose labels do not fit upright pixels
+    Args:
+        classes: of the data set.
+        out: the folder to write.
+    """
+
+    def __init__(self, writer: Writer, classes: Sequence[AnnotatedClass], out: Path) -> None:
+        self._writer, self._classes, self._out = writer, classes, out
+        self._names: dict[str, list[str]] = {}  # of the images of each split
+        self._counts: Counter[str] = Counter()  # of objects, by what became of them
+        self._images: dict[str, list[str]] = defaultdict(list)  # by what the format lacks of them
 
     def add(
         self, path: Path, name: str, split: str, sample: Sample, *, exif: str | None = None
@@ -161,82 +158,78 @@ class Conversion:
         Args:
             exif: the data set's setting.
         """
-        names = self.names.setdefault(split, [])
+        names = self._names.setdefault(split, [])
         if "labels" not in sample:
-            self.without_labels.append(str(path))
+            self._images["images without labels are left out"].append(str(path))
             return
+        writer = self._writer
         sample = _at_size_of_image(sample)
         height, width = sample["labels"].shape
-        objects = objects_of(sample, self.classes)
-        masks = [item for item in objects.masks if item.class_id in self.writer.class_ids]
+        objects = objects_of(sample, self._classes)
+        masks = [item for item in objects.masks if item.class_id in writer.class_ids]
         entry = Entry(image=path, name=name, split=split, size=(height, width), objects=masks)
-        paths, contents = self.writer.label_paths(name, split), self.writer.encode(entry)
+        paths, contents = writer.label_paths(name, split), writer.encode(entry)
         for file, content in zip(paths, contents, strict=True):
-            write_bytes(self.out / file, content)
-        with replacing(self.out / f"{self.writer.image_path(name, split)}{path.suffix}") as copy:
+            write_bytes(self._out / file, content)
+        with replacing(self._out / f"{writer.image_path(name, split)}{path.suffix}") as copy:
             shutil.copyfile(path, copy)
         names.append(name)
         crowds = sum(item.is_crowd for item in masks)
-        self.objects += len(masks) - crowds
-        self.crowds += crowds
-        self.cut += objects.num_cut
-        self.empty += objects.num_empty
-        if (sample["labels"] == IGNORE_INDEX).any():
-            self.unlabelled.append(str(path))
-        if not self.writer.has_overlaps and entry.has_overlaps:
-            self.overlapping.append(str(path))
-        turn = exif_orientation(path)
-        is_stored = exif is None and turn >= 5 and read_size(path) == entry.size
-        if turn > 1 and (exif == "ignore" or is_stored):
-            self.turned.append(str(path))
+        self._counts["written as an object, though a crowd"] += 0 if writer.has_crowds else crowds
+        self._counts["written without the pixels behind others"] += objects.num_cut
+        self._counts["left out, as they have no pixel"] += objects.num_empty
+        self._counts[_WRITTEN] += len(masks) - crowds
+        if not writer.has_background and (sample["labels"] == IGNORE_INDEX).any():
+            self._images[f"unlabelled pixels {self._fate_of_no_object}"].append(str(path))
+        if not writer.has_overlaps and entry.has_overlaps:
+            self._images["objects that overlap are cut"].append(str(path))
+        if _is_turned(path, exif, entry.size):
+            self._images["labels fit pixels that programs turn by EXIF"].append(str(path))
+
+    @property
+    def _skipped(self) -> list[str]:
+        """The classes that the format does not have."""
+        class_ids = self._writer.class_ids
+        return [row.name for k, row in enumerate(self._classes) if k not in class_ids]
+
+    @property
+    def _fate_of_no_object(self) -> str:
+        return f"become {few(self._skipped)}" if self._skipped else "have no object"
 
     def finish(self) -> None:
         """Writes the files for all images."""
-        for path, content in self.writer.common_files(self._read, self.names).items():
-            write_bytes(self.out / path, content)
-        if self.writer.scratch:
-            shutil.rmtree(self.out / self.writer.scratch)
+        for path, content in self._writer.common_files(self._read, self._names).items():
+            write_bytes(self._out / path, content)
+        if self._writer.scratch:
+            shutil.rmtree(self._out / self._writer.scratch)
 
     def _read(self, paths: Sequence[str]) -> Iterator[bytes]:
-        return (read_bytes(self.out / path) for path in paths)
+        return (read_bytes(self._out / path) for path in paths)
 
     def report(self) -> list[str]:
         """Returns a line for each thing that the format does not hold, and one for the result."""
-        writer = self.writer
-        lines = [] if writer.has_background else self._lacks_of_pixels()
-        if self.crowds and not writer.has_crowds:
-            lines.append(f"{plural(self.crowds, 'crowd')}: written as an object each")
-        if self.overlapping:
-            lines.append(f"objects that overlap are cut: in {_shown(self.overlapping)}")
-        if self.turned:
-            lines.append(f"labels fit pixels that programs turn by EXIF: in {_shown(self.turned)}")
-        if self.cut:
-            lines.append(f"{plural(self.cut, 'object')}: written without the pixels behind others")
-        if self.empty:
-            lines.append(f"{plural(self.empty, 'object')} without a pixel: left out")
-        if self.without_labels:
-            lines.append(f"without labels, left out: {_shown(self.without_labels)}")
-        sizes = ", ".join(f"{split} {len(names)}" for split, names in self.names.items())
-        written = f"{plural(self.objects, 'object')}, {len(writer.classes)} classes"
-        return [*lines, f"{self.out}: {writer.name}, images: {sizes}, {written}"]
-
-    def _lacks_of_pixels(self) -> list[str]:
-        """Returns what becomes of pixels where a format has objects alone."""
+        writer, skipped = self._writer, self._skipped
+        stuff = [row.name for row in writer.classes if not row.is_thing]
         lines: list[str] = []
-        skipped = [row.name for k, row in enumerate(self.classes) if k not in self.writer.class_ids]
-        stuff = [row.name for row in self.writer.classes if not row.is_thing]
-        if stuff:
+        if stuff and not writer.has_background:
             lines.append(f"each connected part is an object: of {few(stuff)}")
         if skipped:
             remedy = "read the files with data.background=true"
             lines.append(f"{few(skipped)}: not written; {remedy}")
-        else:
+        elif not writer.has_background:
             lines.append("read the files with data.background=false")
-        if self.unlabelled:
-            become = f"become {few(skipped)}" if skipped else "have no object"
-            lines.append(f"unlabelled pixels {become}: in {_shown(self.unlabelled)}")
-        return lines
+        for fate, count in self._counts.items():
+            if count and fate != _WRITTEN:
+                lines.append(f"{plural(count, 'object')}: {fate}")
+        for lack, paths in self._images.items():
+            lines.append(f"{lack}: {plural(len(paths), 'image')} ({few(paths)})")
+        sizes = ", ".join(f"{split} {len(names)}" for split, names in self._names.items())
+        written = f"{plural(self._counts[_WRITTEN], 'object')}, {len(writer.classes)} classes"
+        return [*lines, f"{self._out}: {writer.name}, images: {sizes}, {written}"]
 
 
-def _shown(paths: Sequence[str]) -> str:
-    return f"{plural(len(paths), 'image')} ({few(paths)})"
+def _is_turned(path: Path, exif: str | None, size: tuple[int, int]) -> bool:
+    """Returns whether labels of ``size`` do not fit the upright image."""
+    turn = exif_orientation(path)
+    is_stored = exif is None and turn >= 5 and read_size(path) == size
+    return turn > 1 and (exif == "ignore" or is_stored)

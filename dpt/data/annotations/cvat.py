@@ -71,14 +71,14 @@ def _add_content(reading: base.Reading, source: str, content: ElementTree.Elemen
             reading.add_class(label.findtext("name", ""), color=label.findtext("color", ""))
     images = [*content.iterfind("image")]
     for image in images:  # those that are there in full count first
-        reading.find(_names(image), source)
+        reading.finder.find(_names(image), source)
     for image in images:
         name = image.attrib["name"]
         rows = sorted(image, key=lambda row: int(row.get("z_order", "0")))
         parts = reading.parts(map(_region, rows), name)
         size = int(image.attrib["height"]), int(image.attrib["width"])
         split = SPLITS.get(image.get("subset", "").lower(), "")
-        path = reading.image(_names(image), source)
+        path = reading.finder.path(_names(image), source)
         reading.add_image(path, parts, size=size, split=split)
 
 

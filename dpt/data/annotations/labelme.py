@@ -105,7 +105,7 @@ class LabelmeFormat(base.ToolFormat):
                         )
                         for below in parts[:k]
                     ]
-            reading.add_image(reading.image(names, source), parts, size=content.size)
+            reading.add_image(reading.finder.path(names, source), parts, size=content.size)
         _add_listed_classes(reading)
 
 

@@ -137,7 +137,7 @@ class LabelStudioFormat(base.ToolFormat):
             ):
                 images, works = _images(task), task.works
                 place = images[0][0] if images else f"{source}.{number}"
-                present = {reading.find(names, source) for names in images} - {None}
+                present = {reading.finder.find(names, source) for names in images} - {None}
                 if len(present) > 1 or not (images and works):
                     why = "it is not told which of its images" if works else "no annotation"
                     reading.leave_out("task", why if images else "no image", place)
@@ -147,7 +147,7 @@ class LabelStudioFormat(base.ToolFormat):
                 size = next(filter(None, (row.size for row in works[-1].result)), None)
                 parts = reading.parts(_regions(works[-1]), place)
                 names = [name for names in images for name in names]
-                reading.add_image(reading.image(names, source), parts, size=size)
+                reading.add_image(reading.finder.path(names, source), parts, size=size)
 
 
 def _images(task: _Task) -> list[list[str]]:

@@ -119,7 +119,7 @@ class SuperviselyFormat(base.ToolFormat):
             )
             stem = f"../img/{PurePosixPath(source).stem}"
             parts = reading.parts([row.region for row in content.objects], source)
-            image = reading.image([stem, *base.with_suffixes(stem)], source)
+            image = reading.finder.path([stem, *base.with_suffixes(stem)], source)
             reading.add_image(image, parts, size=(content.size.height, content.size.width))
 
 

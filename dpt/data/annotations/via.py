@@ -98,7 +98,7 @@ class ViaFormat(base.ToolFormat):
         rows: dict[Path, _Image] = {}
         for source in sources:
             for row in base.read_json(_CONTENT, reading.root / source, self.title).values():
-                image = reading.image([row.filename], source)
+                image = reading.finder.path([row.filename], source)
                 if rows.get(image) == row:  # of a project and what was exported from it
                     reading.leave_out("row", "as in another file", source)
                     continue
@@ -107,10 +107,11 @@ class ViaFormat(base.ToolFormat):
                     remedy = "set data.annotation_files to the right file"
                     raise DataError(f"{reading.root / source}: {fault}: {remedy}")
                 rows[image] = row
-        attribute = _class_attribute([*rows.values()], reading.root / sources[0])
+        regions = [region for row in rows.values() for region in row.every_region]
+        attribute = _class_attribute(regions, reading.root / sources[0])
         for image, row in rows.items():
-            regions = map(attribute.region, row.every_region)
-            reading.add_image(image, reading.parts(regions, row.filename))
+            parts = reading.parts(map(attribute.region, row.every_region), row.filename)
+            reading.add_image(image, parts)
 
 
 class _ClassAttribute(NamedTuple):
@@ -126,20 +127,19 @@ class _ClassAttribute(NamedTuple):
         return base.Region(names[0] if len(names) == 1 else None, noun, shape.encoder)
 
 
-def _class_attribute(images: Sequence[_Image], source: Path) -> _ClassAttribute:
-    values_of_name: dict[str, list[list[str] | None]] = {}
-    regions = [region for image in images for region in image.every_region]
-    for name in {name: None for region in regions for name in region.values}:
-        values = [region.values.get(name) for region in regions]
-        if values not in values_of_name.values():
-            values_of_name[name] = values
-    names = [*values_of_name]
+def _class_attribute(regions: Sequence[_Region], source: Path) -> _ClassAttribute:
+    columns: dict[str, list[list[str] | None]] = {}
+    for name in dict.fromkeys(name for region in regions for name in region.values):
+        column = [region.values.get(name) for region in regions]
+        if column not in columns.values():
+            columns[name] = column
+    if not columns:
+        return _ClassAttribute("", _ONE_CLASS)
+    names = [*columns]
     if len(names) > 1 and _CLASS_ATTRIBUTE not in names:
         fault = f"the attributes {few(names, 6)} of regions could each be the class"
         remedy = f"rename the one that is to {_CLASS_ATTRIBUTE!r}, or remove the others"
         raise DataError(f"{source}: {fault}: {remedy}")
-    if not names:
-        return _ClassAttribute("", _ONE_CLASS)
     name = _CLASS_ATTRIBUTE if len(names) > 1 else names[0]
-    classes = {text for values in values_of_name[name] for text in values or ()}
+    classes = {text for texts in columns[name] if texts for text in texts}
     return _ClassAttribute(name, classes.pop() if len(classes) == 1 else None)

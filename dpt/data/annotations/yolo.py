@@ -165,7 +165,7 @@ def _images_at(reading: base.Reading, path: str, folder: str) -> list[str]:
 
 def _listed(reading: base.Reading, source: str) -> list[str]:
     """Returns the images that a text file lists, a path in each line."""
-    found = {name: reading.finder.find(name, source) for name in reading.lines(source)}
+    found = {name: reading.finder.find([name], source) for name in reading.lines(source)}
     for name in (name for name, path in found.items() if path is None):
         reading.leave_out("line", "its image is not there", f"{source}: {name}")
     return [path.relative_to(reading.root).as_posix() for path in found.values() if path]
