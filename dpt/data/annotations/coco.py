@@ -287,6 +287,7 @@ class CocoFormat(base.AnnotationFormat):
         contents = {source: CocoFile(root / source) for source in sources}
         used_names = [name for content in contents.values() for name in content.used_names]
         source_of_image: dict[Path, str] = {}
+        known: set[str] = set()
         result = base.Annotations(
             source=root / sources[0] if len(sources) == 1 else root,
             images=[],
@@ -304,8 +305,8 @@ class CocoFormat(base.AnnotationFormat):
                 raise DataError(f"{root}: {both} both have {shared[0]}: {remedy}")
             source_of_image |= dict.fromkeys(paths.values(), source)
             classes = content.classes(used_names)
-            known = {row.name for row in result.classes}
             result.classes += [row for row in classes.values() if row.name not in known]
+            known |= {row.name for row in classes.values()}
             picture_path = partial(path_below, (root / source).with_suffix(""), source=source)
             result.images += content.images(paths, classes, picture_path, split_word(source)[0])
             result.notes += content.notes

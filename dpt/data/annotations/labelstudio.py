@@ -132,22 +132,28 @@ class LabelStudioFormat(base.ToolFormat):
 
     def collect(self, reading: base.Reading, sources: Sequence[str]) -> None:
         for source in sources:
-            for number, task in enumerate(
-                base.read_json(_CONTENT, reading.root / source, self.title)
-            ):
-                images, works = _images(task), task.works
-                place = images[0][0] if images else f"{source}.{number}"
-                present = {reading.finder.find(names, source) for names in images} - {None}
-                if len(present) > 1 or not (images and works):
-                    why = "it is not told which of its images" if works else "no annotation"
-                    reading.leave_out("task", why if images else "no image", place)
-                    continue
-                for _ in works[:-1]:
-                    reading.leave_out("annotation", "the image has a later one", place)
-                size = next(filter(None, (row.size for row in works[-1].result)), None)
-                parts = reading.parts(_regions(works[-1]), place)
-                names = [name for names in images for name in names]
-                reading.add_image(reading.finder.path(names, source), parts, size=size)
+            tasks = base.read_json(_CONTENT, reading.root / source, self.title)
+            for number, task in enumerate(tasks):
+                _add_task(reading, source, task, number)
+
+
+def _add_task(reading: base.Reading, source: str, task: _Task, number: int) -> None:
+    images, works = _images(task), task.works
+    if not images:
+        reading.leave_out("task", "no image", f"{source}.{number}")
+        return
+    place = images[0][0]
+    present = {reading.finder.find(names, source) for names in images} - {None}
+    if len(present) > 1 or not works:
+        why = "it is not told which of its images" if works else "no annotation"
+        reading.leave_out("task", why, place)
+        return
+    for _ in works[:-1]:
+        reading.leave_out("annotation", "the image has a later one", place)
+    size = next(filter(None, (row.size for row in works[-1].result)), None)
+    parts = reading.parts(_regions(works[-1]), place)
+    image = reading.finder.path([name for names in images for name in names], source)
+    reading.add_image(image, parts, size=size)
 
 
 def _images(task: _Task) -> list[list[str]]:

@@ -17,11 +17,11 @@ from dpt.data.annotations.base import (
     AnnotationFormat,
     Annotations,
     Front,
+    images_of,
     label_maps,
 )
 from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset, RawMaps
-from dpt.data.formats.io import IMAGE_SUFFIXES
 from dpt.data.formats.pictures import exif_orientation, read_size
 from dpt.data.formats.rle import areas_of, pixels_of
 from dpt.data.formats.rules import LabelRule, name_of_class
@@ -227,25 +227,30 @@ def read_annotations(
     """
     form = format_named(name)
     every_file = [path.relative_to(root).as_posix() for path in files_below(root)]
-    if chosen and all(path.is_file() for path in chosen):
-        names = [os.path.relpath(path, root) for path in chosen]
-        below = [path_below(root, name, "data.annotation_files") for name in names]
-        sources = [Path(os.path.relpath(path, root)).as_posix() for path in below]
-    else:
-        sources = form.find(root, every_file)  # also by the images beside label files
-        within = chosen or [root]
-        sources = [p for p in sources if any((root / p).is_relative_to(f) for f in within)]
+    sources = _sources(form, root, every_file, chosen)
     if not sources:
         remedy = "check data.root, data.annotations and data.annotation_files"
         raise DataError(f"{[*chosen, root][0]}: holds no {form.title}: {remedy}")
-    pictures = {path for path in every_file if path.lower().endswith(IMAGE_SUFFIXES)} - {*sources}
+    pictures = {*images_of(every_file)} - {*sources}
     left_out = {path for path in pictures if not (root / path).is_relative_to(images)}
-    files = [path for path in every_file if path not in left_out]
-    annotations = form.read(root, sources, files)
+    annotations = form.read(root, sources, [path for path in every_file if path not in left_out])
     paths = {image.image for image in annotations.images}
     folders = {path.parent for path in paths}
     others = {root / path for path in pictures - left_out} - paths
     return annotations, sorted(path for path in others if path.parent in folders)
+
+
+def _sources(
+    form: AnnotationFormat, root: Path, files: Sequence[str], chosen: Sequence[Path]
+) -> list[str]:
+    """Returns the label files that are chosen, or lie in chosen folders, or all of them."""
+    if chosen and all(path.is_file() for path in chosen):
+        names = [os.path.relpath(path, root) for path in chosen]
+        below = [path_below(root, name, "data.annotation_files") for name in names]
+        return [Path(os.path.relpath(path, root)).as_posix() for path in below]
+    sources = form.find(root, files)  # also by the images beside label files
+    within = chosen or [root]
+    return [path for path in sources if any((root / path).is_relative_to(k) for k in within)]
 
 
 @dataclass(kw_only=True, eq=False)
