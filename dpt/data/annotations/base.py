@@ -26,7 +26,7 @@ from pycocotools import mask as coco
 from pydantic import Field, TypeAdapter
 
 from dpt.data.formats.io import IMAGE_SUFFIXES, read_objects
-from dpt.data.formats.pictures import Picture, decode_picture, one_page
+from dpt.data.formats.pictures import Picture, decode_picture
 from dpt.data.formats.rle import (
     areas_of,
     encode_pixels,
@@ -240,7 +240,7 @@ def encode_bitmap(
         if not data.startswith(b"\x89PNG"):
             with suppress(zlib.error):
                 data = zlib.decompressobj().decompress(data, MAX_PIXELS)
-        mask = _mask_of(decode_picture("bitmap", one_page("bitmap", data, None)))
+        mask = _mask_of(decode_picture("bitmap", data))
     except Exception as error:  # damaged content raises many kinds
         raise ValueError(f"its bitmap is damaged ({reason(error)})") from None
     if is_cropped:

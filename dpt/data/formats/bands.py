@@ -5,6 +5,7 @@ white, is RGB. Every other image is its bands in the files' own values, float32,
 have no data. rasterio (GDAL), an extra, reads and writes windows of TIFF, PNG and JPEG files.
 """
 
+import math
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -168,8 +169,7 @@ def needs_windows(path: Path) -> bool:
     header = tiff_header(path)
     if header is None or header.is_georeferenced:
         return header is not None
-    pixels, size = header.height * header.width, header.height * header.row_bytes
-    return pixels > MAX_PIXELS or size > MAX_BYTES
+    return math.prod(header.size) > MAX_PIXELS or header.bytes > MAX_BYTES
 
 
 def is_tiff(path: Path) -> bool:

@@ -12,7 +12,6 @@ from dpt.data.formats.bands import Bands, FilePart, read_bands
 from dpt.data.formats.pictures import (
     Picture,
     decode_picture,
-    one_page,
     orientation_of,
     over_white,
     palette_of,
@@ -70,9 +69,8 @@ def read_image(
         orientation = orientation_of(data) if exif else 1
         bands = read_bands([path, *more], part, data=None if more else data)
         return turned_upright(image_of_bands(bands, part), orientation)
-    data = one_page(path, data, part.page)
     orientation = orientation_of(data) if exif else 1
-    picture = decode_picture(path, data)
+    picture = decode_picture(path, data, part.page)
     colors = picture.colors if part.image_max is None else picture.own_values
     alpha = picture.alpha
     rgb = colors if colors.ndim == 3 else np.repeat(colors[..., None], 3, axis=2)
@@ -174,7 +172,7 @@ def _read_stored(path: str | Path, part: FilePart) -> Picture:
         if array.ndim == 3 and array.shape[2] == 4:
             return Picture(pixels=array[..., :3], alpha=array[..., 3])
         return Picture(pixels=array)
-    return decode_picture(path, one_page(path, read_bytes(path), part.page))
+    return decode_picture(path, read_bytes(path), part.page)
 
 
 def _without_logarithms(

@@ -143,4 +143,4 @@ def _png(pixels: np.ndarray) -> bytes:
 
 
 def _read_png(path: str, data: bytes) -> np.ndarray:
-    return pictures.decode_picture(path, pictures.one_page(path, data, None)).pixels
+    return pictures.decode_picture(path, data).pixels
