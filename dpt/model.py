@@ -12,8 +12,7 @@ from dpt.nn.lora import merged_state
 from dpt.nn.network import optimized
 from dpt.types.preprocessing import Calibration, Preprocessing
 from dpt.validation import validate
-from dpt.weights.formats import read
-from dpt.weights.native import Native
+from dpt.weights.formats import Native, read
 
 
 class DPT(Network):

@@ -12,8 +12,7 @@ from safetensors.torch import load_file, save_file
 from tiny import HEADS, assert_equal, save_checkpoint, small_model
 
 import dpt
-from dpt.weights.formats import convert
-from dpt.weights.native import CONFIG_KEY
+from dpt.weights.formats import CONFIG_KEY, convert
 
 
 @pytest.fixture

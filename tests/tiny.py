@@ -12,7 +12,7 @@ from torch import nn
 
 import dpt
 from dpt.cli import main
-from dpt.weights.native import CONFIG_KEY
+from dpt.weights.formats import CONFIG_KEY
 
 TINY_MODEL = (
     "model.encoder.num_blocks=4",

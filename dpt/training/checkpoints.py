@@ -19,7 +19,7 @@ from dpt.training.lightning_internals import batch_index
 from dpt.training.task import Task
 from dpt.types.samples import Batch
 from dpt.validation import Count, Plain, Positive
-from dpt.weights.pickles import load_pickles
+from dpt.weights.files import load_pickles
 
 log = logging.getLogger("dpt")
 

@@ -40,7 +40,7 @@ from dpt.training.finite import StepGuard
 from dpt.types.outputs import HeadOutput, HeadPrediction
 from dpt.types.samples import Batch
 from dpt.validation import Plain, PlainMapping, validate
-from dpt.weights.native import CONFIG_KEY
+from dpt.weights.formats import CONFIG_KEY
 
 log = logging.getLogger("dpt")
 

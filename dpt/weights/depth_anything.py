@@ -1,13 +1,20 @@
-"""Depth Anything v1 and v2: a folder of transformers, or a ``.pth`` of its authors.
+"""Depth Anything v1, v2 and 3: of its authors, or a folder of transformers (v1, v2).
 
-A folder's config holds all sizes. A ``.pth`` holds tensors alone:
+A folder's config holds all sizes. The authors' files hold tensors alone: sizes come from shapes,
+with 64 channels per head and LayerNorm eps 1e-6.
 
-- sizes come from shapes, with 64 channels per head and LayerNorm eps 1e-6.
 - v1 takes the last four blocks, v2 blocks spread over the encoder. A file is v1 if it has the name
   of its release (``depth_anything_vitl14``) or the hub config of v1's code; every other one is v2.
 - the largest depth of v2's metric models is a number under ``"max_depth"`` beside a wrapped state
   dict, or follows from the name, as in the releases: ``hypersim`` (20 m) or ``vkitti`` (80 m). Any
   other name means relative depth.
+- v3 (Lin et al. 2025), mono and metric, is the folder of its Hub repositories. The name of the
+  configuration in ``config.json`` (``da3mono-large``, ``da3metric-large``) tells the two apart.
+  Mono predicts depth up to scale; metric predicts metres for a focal length of 300 pixels of the
+  network's input. Both predict sky where the second map is 0.3 and more. The last LayerNorm has an
+  epsilon of 1e-5. Images are resized twice: to a longest side of 504 pixels, then to multiples of
+  14. Its code runs the encoder in half precision and the rest in fp32; here the precision is
+  chosen for both, and the last layer and exp are always in fp32.
 
 Away from the native grid the authors resize position embeddings by DINOv2's scale factor,
 transformers by size. The authors' code resizes depth to the image's size by bilinear interpolation,
@@ -18,19 +25,25 @@ policies.
 import logging
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from dpt.model_config import model_dict
 from dpt.validation import Plain
 from dpt.weights import transformers
-from dpt.weights import transformers_encoders as encoders
+from dpt.weights import transformers_config as encoders
 from dpt.weights.base import Format, StoredModel
 from dpt.weights.dinov2 import IMAGENET, SCALES, gated_table, spread_blocks
 from dpt.weights.files import CheckpointFiles
-from dpt.weights.names import Table, Tensors, to_theirs
-from dpt.weights.processors import read_dpt_processor, write_dpt_processor
-from dpt.weights.shapes import Keys, Shapes, read_keys, write_keys
+from dpt.weights.names import Shapes, Table, Tensors, to_theirs
+from dpt.weights.transformers_config import (
+    Keys,
+    read_dpt_processor,
+    read_keys,
+    write_dpt_processor,
+    write_keys,
+)
 
 log = logging.getLogger("dpt")
 
@@ -66,22 +79,73 @@ HEAD_KEYS: Keys = {
     "hidden_channels": ("head_hidden_size", 32),
 }
 
-HEAD = "depth_head."
-SCRATCH = f"{HEAD}scratch."
-FILE_TABLE = [
-    ("encoder.*", "pretrained.*"),
-    ("decoder.reassemble.{n}.project.*", HEAD + "projects.{n}.*"),
-    ("decoder.reassemble.{n}.resample.conv.*", HEAD + "resize_layers.{n}.*"),
-    ("decoder.layer_rn.{n}.*", SCRATCH + "layer{n+1}_rn.*"),
-    ("decoder.fusion.{n}.project.*", SCRATCH + "refinenet{n+1}.out_conv.*"),
-    ("decoder.fusion.{n}.rcu{k}.*", SCRATCH + "refinenet{n+1}.resConfUnit{k}.*"),
-    ("heads.depth.conv1.*", SCRATCH + "output_conv1.*"),
-    ("heads.depth.conv2.*", SCRATCH + "output_conv2.0.*"),
-    ("heads.depth.conv3.*", SCRATCH + "output_conv2.2.*"),
-]
-FILE_UNIT = f"{SCRATCH}refinenet4.resConfUnit"
 FILE_MASK_TOKEN = "pretrained.mask_token"
 OUTPUT = "head.conv3."  # the last layer of a folder
+MONO, METRIC = "da3mono-large", "da3metric-large"
+KIND = re.compile(r"da3[-_]?(mono|metric)")  # also in the path of a copy of the Hub
+FOCAL = 300.0  # of metric models of v3
+
+
+class AuthorsNames(NamedTuple):
+    """Prefixes of the tensors in the authors' files."""
+
+    backbone: str
+    head: str
+
+    @property
+    def scratch(self) -> str:
+        return f"{self.head}scratch."
+
+    @property
+    def deepest_unit(self) -> str:
+        return f"{self.scratch}refinenet4.resConfUnit"
+
+    def table(self, encoder: Plain) -> Table:
+        """Returns the rows of a file."""
+        fusion = f"{self.scratch}refinenet{{n+1}}"
+        return [
+            *gated_table(encoder, self.backbone),
+            ("encoder.*", f"{self.backbone}*"),
+            ("decoder.reassemble.{n}.project.*", f"{self.head}projects.{{n}}.*"),
+            ("decoder.reassemble.{n}.resample.conv.*", f"{self.head}resize_layers.{{n}}.*"),
+            ("decoder.layer_rn.{n}.*", f"{self.scratch}layer{{n+1}}_rn.*"),
+            ("decoder.fusion.{n}.project.*", f"{fusion}.out_conv.*"),
+            ("decoder.fusion.{n}.rcu{k}.*", f"{fusion}.resConfUnit{{k}}.*"),
+            ("heads.depth.conv1.*", f"{self.scratch}output_conv1.*"),
+            ("heads.depth.conv2.*", f"{self.scratch}output_conv2.0.*"),
+            ("heads.depth.conv3.*", f"{self.scratch}output_conv2.2.*"),
+            ("heads.depth.branches.sky.conv2.*", f"{self.scratch}sky_output_conv2.0.*"),
+            ("heads.depth.branches.sky.conv3.*", f"{self.scratch}sky_output_conv2.2.*"),
+        ]
+
+    def read(self, shapes: Shapes, *, head: Plain, encoder: Plain, preprocessing: Plain) -> Plain:
+        """Returns the configuration of a file with further options of each part."""
+        sizes = shapes.vit(self.backbone)
+        hidden_channels = shapes(f"{self.scratch}output_conv2.0.weight")[0]
+        return model_dict(
+            "dpt_base",
+            heads={"depth": {"hidden_channels": hidden_channels, **head}},
+            encoder={
+                **sizes,
+                "final_norm": True,
+                "layer_scale": 1.0,
+                "out_indices": spread_blocks(sizes["num_blocks"]),
+                "position_resize": "dinov2",
+                **encoder,
+            },
+            decoder={
+                **DECODER,
+                "reassemble_channels": [
+                    shapes(f"{self.head}projects.{i}.weight")[0] for i in range(4)
+                ],
+                "fusion_channels": shapes(f"{self.scratch}layer1_rn.weight")[0],
+            },
+            preprocessing={**IMAGENET, "multiple_of": sizes["patch_size"], **preprocessing},
+        )
+
+
+FILE = AuthorsNames("pretrained.", "depth_head.")
+V3 = AuthorsNames("model.backbone.pretrained.", "model.head.")
 
 
 class DepthAnything(Format):
@@ -97,13 +161,13 @@ class DepthAnything(Format):
     def recognises(self, files: CheckpointFiles) -> bool:
         if "model_type" in files.config:
             return files.config["model_type"] == self.name
-        return files.has_prefixes("pretrained.", SCRATCH)
+        return files.has_prefixes(FILE.backbone, FILE.scratch)
 
     def read(self, files: CheckpointFiles) -> StoredModel:
         is_folder = "model_type" in files.config
         config = _read_folder(files) if is_folder else _read_file(files)
         never_run = transformers.never_run(config["encoder"])
-        never_run += [FILE_MASK_TOKEN, f"{FILE_UNIT}1.*"]
+        never_run += [FILE_MASK_TOKEN, f"{FILE.deepest_unit}1.*"]
         tensors = files.tensors
         if is_folder and config["heads"]["depth"]["kind"] == "relative":
             # transformers multiplies by it here too
@@ -123,7 +187,7 @@ class DepthAnything(Format):
                 )
             if encoder["layer_scale"] is not None:
                 encoder["layer_scale"] = 1.0  # gains are in the tensors
-            theirs = to_theirs(tensors, tensor_names(config, is_folder=False), FILE_UNIT)
+            theirs = to_theirs(tensors, tensor_names(config, is_folder=False), FILE.deepest_unit)
             return CheckpointFiles(path, theirs | {FILE_MASK_TOKEN: mask_token})
         theirs = to_theirs(tensors, tensor_names(config, is_folder=True), transformers.DEEPEST_UNIT)
         theirs[transformers.MASK_TOKEN] = mask_token
@@ -136,7 +200,7 @@ def tensor_names(config: Plain, *, is_folder: bool) -> Table:
     """Returns the rows of a folder, or of a ``.pth``."""
     encoder = config["encoder"]
     if not is_folder:
-        return [*gated_table(encoder, "pretrained."), *FILE_TABLE]
+        return FILE.table(encoder)
     neck = transformers.neck_table()
     return [*encoders.encoder_table(encoder), *neck, ("heads.depth.*", "head.*")]
 
@@ -144,8 +208,7 @@ def tensor_names(config: Plain, *, is_folder: bool) -> Table:
 def _read_file(files: CheckpointFiles) -> Plain:
     """Returns the configuration of a ``.pth``."""
     shapes = Shapes(files.tensors, "Depth Anything")
-    encoder = shapes.vit("pretrained.")
-    path, num_blocks = files.path, encoder["num_blocks"]
+    path, num_blocks = files.path, shapes.count(f"{FILE.backbone}blocks.")
     is_v1 = files.config or V1.search(path.name)
     if path.is_file() and not (is_v1 or "v2" in path.name.lower()):
         log.warning("%s: read as Depth Anything v2; v1 needs its name, %s", path, V1.pattern)
@@ -155,31 +218,16 @@ def _read_file(files: CheckpointFiles) -> Plain:
             "metric by its name, but without a largest depth: name it hypersim (20 m) or vkitti "
             '(80 m), or save it as {"model": tensors, "max_depth": metres}'
         )
-    projects = [shapes(f"{HEAD}projects.{i}.weight")[0] for i in range(4)]
-    hidden_channels = shapes(f"{SCRATCH}output_conv2.0.weight")[0]
-    head: Plain = {"kind": "relative", "hidden_channels": hidden_channels}
+    head: Plain = {"kind": "relative"}
     if max_depth is not None:
-        head |= {"kind": "metric", "activation": "sigmoid", "max_depth": max_depth}
-    last_blocks = list(range(num_blocks - 4, num_blocks))
-    return model_dict(
-        "dpt_base",
-        heads={"depth": head},
-        encoder={
-            **encoder,
-            "patch_size": 14,
-            "final_norm": True,
-            "layer_scale": 1.0,
-            "out_indices": last_blocks if is_v1 else spread_blocks(num_blocks),
-            "position_resize": "dinov2",
-        },
-        decoder={
-            **DECODER,
-            "reassemble_channels": projects,
-            "fusion_channels": shapes(f"{SCRATCH}layer1_rn.weight")[0],
-        },
+        head = {"kind": "metric", "activation": "sigmoid", "max_depth": max_depth}
+    last_blocks = {"out_indices": list(range(num_blocks - 4, num_blocks))}
+    return FILE.read(
+        shapes,
+        head=head,
+        encoder={"patch_size": 14, **(last_blocks if is_v1 else {})},
         preprocessing={
             **PREPROCESSING,
-            "multiple_of": 14,
             "output_interpolation": "bilinear" if is_v1 else "bilinear_aligned",
         },
     )
@@ -241,3 +289,48 @@ def _write_config(config: Plain) -> Plain:
         "max_depth": int(head["max_depth"] or 1) if head["kind"] == "metric" else 1,
         "dtype": "float32",
     }
+
+
+class DepthAnything3(Format):
+    """The folder of a Hub repository, mono or metric."""
+
+    name = "depth_anything_3"
+    encoders = ("vit",)
+    heads = ("depth",)
+
+    def recognises(self, files: CheckpointFiles) -> bool:
+        return files.has_prefixes(V3.backbone, V3.scratch)
+
+    def read(self, files: CheckpointFiles) -> StoredModel:
+        if f"{V3.backbone}camera_token" in files.tensors or files.has_prefixes("model.cam_dec."):
+            raise ValueError(f"a model of several views, not read: only {MONO} and {METRIC} are")
+        name = str(files.config.get("model_name", "/".join(files.path.parts[-3:])))
+        kinds = {*KIND.findall(name.lower())}
+        if len(kinds) != 1:
+            raise ValueError(
+                f"model_name={files.config.get('model_name')!r} in config.json is neither {MONO} "
+                f"nor {METRIC}, and tensors do not tell metres from relative depth: set it"
+            )
+        depth: Plain = {"kind": "up_to_scale"}
+        if kinds == {"metric"}:
+            depth = {"kind": "metric", "activation": "exp", "canonical_focal": FOCAL}
+        config = V3.read(
+            Shapes(files.tensors, "Depth Anything 3"),
+            head={**depth, "sky": "relu"},
+            encoder={"final_norm_eps": 1e-5},
+            preprocessing={
+                "image_size": [504, 504],
+                "resize": "longest_side",
+                "interpolation": "cubic_area_twice",
+                "output_interpolation": "bilinear",
+            },
+        )
+        table = V3.table(config["encoder"])
+        return StoredModel(config, files.tensors, table, [f"{V3.backbone}mask_token"])
+
+    def _files(self, config: Plain, tensors: Tensors, path: Path) -> CheckpointFiles:
+        encoder, head = config["encoder"], config["heads"]["depth"]
+        model_name = METRIC if head["kind"] == "metric" else MONO
+        encoder["layer_scale"] = 1.0  # gains are in the tensors
+        theirs = to_theirs(tensors, V3.table(encoder))
+        return CheckpointFiles(path, theirs, {"model_name": model_name})

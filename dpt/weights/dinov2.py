@@ -12,8 +12,7 @@ from dpt.model_config import model_dict
 from dpt.validation import Plain
 from dpt.weights.base import Format, StoredModel
 from dpt.weights.files import CheckpointFiles, read_tensors, unwrap
-from dpt.weights.names import Table, gated_rows
-from dpt.weights.shapes import Shapes, quarter_ends
+from dpt.weights.names import Shapes, Table, gated_rows, quarter_ends
 
 IMAGENET: Plain = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
 SCALES = [4, 2, 1, 0.5]

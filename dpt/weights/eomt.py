@@ -17,14 +17,17 @@ from dpt.weights.base import Format, StoredModel
 from dpt.weights.dinov2 import IMAGENET
 from dpt.weights.files import CheckpointFiles
 from dpt.weights.names import Table, Tensors, gated_rows, to_theirs
-from dpt.weights.processors import read_names, read_pixels, write_names, write_pixels
-from dpt.weights.shapes import Keys
-from dpt.weights.transformers_encoders import (
+from dpt.weights.transformers_config import (
     DINOV3_KEYS,
     Family,
+    Keys,
     dinov3_rows,
     read_encoder,
+    read_names,
+    read_pixels,
     write_encoder,
+    write_names,
+    write_pixels,
 )
 
 KEYS: Keys = {  # our argument, their key and its default

@@ -1,23 +1,26 @@
 """Files and folders of tensors. Reading executes no code; writing is atomic."""
 
 import json
+import math
 import pickle
 import warnings
 import zipfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from pickletools import genops
+from typing import IO
 
 import safetensors.torch
 import torch
 from torch import Tensor
 
 from dpt.atomic import replacing
-from dpt.files import parse_json, read_bytes, reason
+from dpt.files import open_file, parse_json, read_bytes, reason
 from dpt.validation import Plain, PlainMapping
-from dpt.weights.pickles import load_pickles
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -25,6 +28,10 @@ RUN_FILES = ("checkpoints/best.ckpt", "checkpoints/last.ckpt")
 PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 WEIGHT_SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
 _MAX_JSON = 1 << 24  # bytes; lists of the tensors of the largest models have a few megabytes
+_MAX_VALUES = 10_000_000  # of a pickle, each counted at every place where it appears
+_LEGACY_PICKLES = 5  # in files before torch 1.6: magic number, version, system, data, keys
+_SCALARS = ("NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT")
+_NO_CONTAINERS = (*_SCALARS, "BINUNICODE", "SHORT_BINSTRING", "GLOBAL", "EMPTY_TUPLE")
 _WRAPPERS = ("teacher", "model_ema", "encoder", "model", "state_dict", "model_state_dict")
 
 
@@ -165,6 +172,57 @@ def read_tensors(path: Path) -> Plain:
         if not is_dense or tensor.untyped_storage().nbytes() < tensor.nbytes:
             raise ValueError(f"{path}: {name} is sparse, or repeats or lacks its values")
     return content
+
+
+def load_pickles(path: Path, *, mmap: bool = False) -> Plain:
+    """Returns what ``torch.save`` wrote: tensors and plain data. No code is executed.
+
+    Raises:
+        ValueError: the data may be endless, or are no dictionary.
+        Exception: the file is damaged or holds other objects, errors of many types.
+    """
+    with open_file(path) as file:
+        if zipfile.is_zipfile(file):
+            with zipfile.ZipFile(file) as archive:
+                for record in archive.namelist():
+                    if record.lower().endswith(".pkl"):  # torch ignores the case
+                        _check_pickle(archive.open(record))
+        else:
+            file.seek(0)
+            for _ in range(_LEGACY_PICKLES):
+                _check_pickle(file)
+    content = torch.load(path, map_location="cpu", mmap=mmap, weights_only=True)
+    if not isinstance(content, dict):
+        raise ValueError(f"holds a {type(content).__name__}, not a checkpoint")
+    return content
+
+
+def _check_pickle(file: IO[bytes]) -> None:
+    """Raises a ValueError if the next pickle of a file may describe endless data.
+
+    Lists and tuples may refer to one another: forty lists of two references each hold 2^40 values,
+    and hashing or printing them never ends, even inside of ``torch.load``. A pickle of n operations
+    that refers r times to a container describes at most n · Π (r + 1) values. Tuples of numbers,
+    such as ``betas`` of optimisers, do not count.
+    """
+    latest: list[str] = []
+    position_of_slot: dict[object, int] = {}
+    references: Counter[int] = Counter()
+    position = 0
+    for position, (operation, argument, _) in enumerate(genops(file)):
+        name = operation.name
+        if "PUT" in name:
+            position_of_slot.pop(argument, None)
+            tuple_size = int(latest[-1][-1]) if latest[-1] in ("TUPLE1", "TUPLE2", "TUPLE3") else 0
+            is_flat = tuple_size and all(n in _SCALARS for n in latest[-1 - tuple_size : -1])
+            if not is_flat and latest[-1] not in _NO_CONTAINERS:
+                position_of_slot[argument] = position
+            continue
+        if "GET" in name and argument in position_of_slot:
+            references[position_of_slot[argument]] += 1
+        latest = [*latest[-3:], name]
+    if position * math.prod(count + 1 for count in references.values()) > _MAX_VALUES:
+        raise ValueError(f"plain data of more than {_MAX_VALUES} values")
 
 
 def check_archive(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The list of checkpoint formats: reading in any of them, converting between them."""
+"""The list of checkpoint formats with this project's own: reading any, converting between them."""
 
 import hashlib
 import json
@@ -10,21 +10,53 @@ import torch
 
 from dpt.files import few, real_path
 from dpt.validation import Plain
-from dpt.weights.base import Checkpoint, Format, naming
-from dpt.weights.chmv2 import Chmv2
-from dpt.weights.depth_anything import DepthAnything
-from dpt.weights.depth_anything3 import DepthAnything3
+from dpt.weights.base import Checkpoint, Format, StoredModel, naming
+from dpt.weights.card import Card, write_card
+from dpt.weights.depth_anything import DepthAnything, DepthAnything3
 from dpt.weights.dinov2 import Dinov2
-from dpt.weights.dinov3 import Dinov3
+from dpt.weights.dinov3 import Chmv2, Dinov3
 from dpt.weights.eomt import Eomt
 from dpt.weights.files import CONFIG_FILE, WEIGHTS_FILE, CheckpointFiles, open_checkpoint
 from dpt.weights.hub import locate
 from dpt.weights.names import Tensors
-from dpt.weights.native import Native
 from dpt.weights.official import Official
 from dpt.weights.smp import Smp
 from dpt.weights.tipsv2 import Tipsv2Dpt
 from dpt.weights.transformers import Transformers
+
+CONFIG_KEY = "dpt_config"
+"""Key of the model configuration in a Lightning checkpoint."""
+_PREFIX = "model."
+_PARTS = {"encoder", "decoder", "heads", "preprocessing"}
+
+
+class Native(Format):
+    name = "dpt"
+    encoders = ("any",)
+
+    def recognises(self, files: CheckpointFiles) -> bool:
+        if not files.config:
+            return CONFIG_KEY in files.content
+        return "model_type" not in files.config and len(_PARTS & set(files.config)) >= 2
+
+    def read(self, files: CheckpointFiles) -> StoredModel:
+        if files.config:
+            return StoredModel(files.config, files.tensors)
+        if "state_dict" not in files.content:
+            raise ValueError(f"has {CONFIG_KEY!r} but no 'state_dict'; is it complete?")
+        tensors = {k: v for k, v in files.tensors.items() if k.startswith(_PREFIX)}
+        return StoredModel(files.content[CONFIG_KEY], tensors, [("*", f"{_PREFIX}*")])
+
+    def write(self, config: Plain, tensors: Tensors, path: str | Path) -> list[str]:
+        """Writes a folder with ``config.json``, ``model.safetensors`` and a model card."""
+        checkpoint = Checkpoint(StoredModel(config, tensors))
+        faults, folder = checkpoint.list_faults(), Path(path)
+        if faults:
+            raise ValueError(f"could not be loaded again: does not fit model.config: {faults}")
+        CheckpointFiles(folder, tensors, config).save()
+        write_card(folder, Card(folder.absolute().name).text(checkpoint.network, checkpoint.config))
+        return []
+
 
 FORMATS: tuple[Format, ...] = (
     Native(),

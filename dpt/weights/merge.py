@@ -13,8 +13,7 @@ from dpt.model_config import HeadConfig, ModelConfig
 from dpt.types.outputs import prompt_focal
 from dpt.validation import Plain
 from dpt.weights.base import Checkpoint
-from dpt.weights.formats import read
-from dpt.weights.native import Native
+from dpt.weights.formats import Native, read
 
 ONLY_TRAINING = {"drop_path"}  # settings of encoders that change no prediction
 REMEDY = "train both with callbacks.freeze.parts=[encoder] from the same model.weights"

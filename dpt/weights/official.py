@@ -23,8 +23,7 @@ from dpt.nn.beit import offsets_side
 from dpt.validation import Plain
 from dpt.weights.base import Format, StoredModel
 from dpt.weights.files import CheckpointFiles
-from dpt.weights.names import Tensors, to_theirs
-from dpt.weights.shapes import Shapes, quarter_ends
+from dpt.weights.names import Shapes, Tensors, quarter_ends, to_theirs
 
 METRIC = {
     "dpt_hybrid_nyu": ({"scale": 0.000305, "shift": 0.1378}, [480, 640]),

@@ -6,8 +6,7 @@ from dpt.model_config import model_dict
 from dpt.validation import Plain
 from dpt.weights.base import Format, StoredModel
 from dpt.weights.files import CheckpointFiles
-from dpt.weights.names import Table
-from dpt.weights.shapes import Shapes
+from dpt.weights.names import Shapes, Table
 
 ENCODER = "encoder.model."
 READOUTS = {"cat": "project", "add": "add", "ignore": "ignore"}

@@ -13,10 +13,19 @@ from dpt.model_config import model_dict
 from dpt.validation import Plain
 from dpt.weights.base import Format, StoredModel
 from dpt.weights.files import CheckpointFiles
-from dpt.weights.names import Table, Tensors, gated_rows, to_theirs
-from dpt.weights.processors import read_dpt_processor, read_names, write_names, write_pixels
-from dpt.weights.shapes import Keys, Shapes, read_keys, write_keys
-from dpt.weights.transformers_encoders import TIPSV2, read_backbone, write_backbone
+from dpt.weights.names import Shapes, Table, Tensors, gated_rows, to_theirs
+from dpt.weights.transformers_config import (
+    TIPSV2,
+    Keys,
+    read_backbone,
+    read_dpt_processor,
+    read_keys,
+    read_names,
+    write_backbone,
+    write_keys,
+    write_names,
+    write_pixels,
+)
 
 ENCODER = "vision_encoder."
 MASK_TOKEN, REGISTERS = f"{ENCODER}mask_token", f"{ENCODER}register_tokens"

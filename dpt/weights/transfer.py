@@ -24,11 +24,10 @@ from dpt.validation import PlainMapping
 from dpt.weights.base import Checkpoint, StoredModel, list_faults, naming
 from dpt.weights.dinov3 import split_biases
 from dpt.weights.files import CheckpointFiles, open_checkpoint
-from dpt.weights.formats import find_format
+from dpt.weights.formats import Native, find_format
 from dpt.weights.hub import from_hub, locate
 from dpt.weights.names import Tensors
-from dpt.weights.native import Native
-from dpt.weights.transformers_encoders import BACKBONES, encoder_table, read_backbone
+from dpt.weights.transformers_config import BACKBONES, encoder_table, read_backbone
 
 Grid = tuple[int, int]
 State = dict[str, Tensor]

@@ -12,13 +12,12 @@ import torch
 
 from dpt.model_config import model_dict
 from dpt.validation import Plain
-from dpt.weights import processors
-from dpt.weights import transformers_encoders as encoders
+from dpt.weights import transformers_config as configs
 from dpt.weights.base import Format, StoredModel
 from dpt.weights.files import CheckpointFiles
-from dpt.weights.names import Table, Tensors, to_theirs
+from dpt.weights.names import Shapes, Table, Tensors, to_theirs
 from dpt.weights.official import restandardize
-from dpt.weights.shapes import Keys, Shapes, read_keys, write_keys
+from dpt.weights.transformers_config import Keys
 
 DECODER: Keys = {
     "readout": ("readout_type", "project"),
@@ -101,7 +100,7 @@ class Transformers(Format):
             encoder=encoder,
             decoder={**decoder, "align": "resize_lateral"},
             preprocessing={
-                **processors.read_dpt_processor(files.processor, encoder),
+                **configs.read_dpt_processor(files.processor, encoder),
                 # of its image processor's post_process methods
                 "output_interpolation": "bicubic" if name == "depth" else "bilinear",
             },
@@ -117,7 +116,7 @@ class Transformers(Format):
         if encoder.get("weight_standardization") == "official":
             tensors = restandardize(tensors, "sqrt")
         theirs = to_theirs(tensors, _table(config), DEEPEST_UNIT)
-        dim, model_type = encoder["embed_dim"], encoders.find_family(encoder)[0]
+        dim, model_type = encoder["embed_dim"], configs.find_family(encoder)[0]
         norm = "backbone.layernorm" if model_type else "dpt.layernorm"
         if model_type != "beit" and f"{norm}.weight" not in theirs:
             # its models hold these and the following, and never use them
@@ -127,27 +126,27 @@ class Transformers(Format):
         dtype = str(tensors["encoder.cls_token"].dtype).removeprefix("torch.")
         theirs_config = {**_write_config(config), "dtype": dtype}
         # transformers' own ViT takes only square images
-        processor = processors.write_dpt_processor(config, only_square=model_type is None)
+        processor = configs.write_dpt_processor(config, only_square=model_type is None)
         return CheckpointFiles(path, theirs, theirs_config, processor)
 
 
 def _table(config: Plain) -> Table:
     neck = neck_table(len(config["decoder"]["reassemble_channels"]))
-    return [*encoders.encoder_table(config["encoder"]), *neck, *HEAD_TABLE]
+    return [*configs.encoder_table(config["encoder"]), *neck, *HEAD_TABLE]
 
 
 def _read_encoder_and_decoder(config: Plain) -> tuple[Plain, Plain]:
-    decoder = read_keys(DECODER, config)
+    decoder = configs.read_keys(DECODER, config)
     levels = len(decoder["reassemble_channels"])
     if config.get("is_hybrid"):  # the first two levels are stages of the CNN
-        encoder = encoders.read_encoder(encoders.HYBRID, config)
+        encoder = configs.read_encoder(configs.HYBRID, config)
         encoder["out_indices"] = encoder["out_indices"][2:]
         decoder["reassemble_channels"] = [None, None, *decoder["reassemble_channels"][2:]]
         decoder["scales"] = [1, 1, *decoder["scales"][2:]]  # whatever its config says
     elif config.get("backbone_config") is not None:
-        encoder = encoders.read_backbone(config["backbone_config"], *encoders.DPT_BACKBONES)
+        encoder = configs.read_backbone(config["backbone_config"], *configs.DPT_BACKBONES)
     else:
-        encoder = encoders.read_encoder(encoders.VIT, config)
+        encoder = configs.read_encoder(configs.VIT, config)
     if config.get("hidden_act", "gelu") != "gelu":  # of the readout, also over a backbone
         raise ValueError(f"hidden_act={config['hidden_act']!r}: only 'gelu' is read")
     if config.get("head_in_index", -1) not in (-1, levels - 1):
@@ -171,7 +170,7 @@ def _read_head(files: CheckpointFiles, decoder: Plain) -> tuple[str, Plain]:
         shapes = Shapes(files.tensors, "transformers' dpt")
         return "segmentation", {
             "num_classes": shapes("head.head.4.weight")[0],
-            "class_names": processors.read_names(config),
+            "class_names": configs.read_names(config),
             "dropout": config.get("semantic_classifier_dropout", 0.1),
             "auxiliary": config.get("use_auxiliary_head", True),
         }
@@ -186,7 +185,7 @@ def _check_writable(config: Plain) -> None:
     is_hybrid, registers = encoder["kind"] == "hybrid", encoder["num_register_tokens"]
     if registers:
         raise ValueError(f"num_register_tokens={registers}: its dpt takes them for patches")
-    if "segmentation" in config["heads"] and encoders.find_family(encoder)[0] is not None:
+    if "segmentation" in config["heads"] and configs.find_family(encoder)[0] is not None:
         raise ValueError("its dpt has no segmentation over a DINOv2 or BEiT encoder")
     if None in decoder["reassemble_channels"] and not is_hybrid:
         raise ValueError("its dpt has a projection on every level")
@@ -200,7 +199,7 @@ def _write_config(config: Plain) -> Plain:
     """Returns ``config.json`` for our complete configuration."""
     encoder, decoder = config["encoder"], config["decoder"]
     ((name, head),) = config["heads"].items()
-    model_type, family = encoders.find_family(encoder)
+    model_type, family = configs.find_family(encoder)
     is_hybrid = encoder["kind"] == "hybrid"
     task = "DepthEstimation" if name == "depth" else "SemanticSegmentation"
     theirs: Plain = {
@@ -209,22 +208,22 @@ def _write_config(config: Plain) -> Plain:
         "hidden_act": "gelu",
         "is_hybrid": is_hybrid,
         "head_in_index": -1,
-        **write_keys(DECODER, decoder),
+        **configs.write_keys(DECODER, decoder),
         # transformers takes scales from 1 on as strides, which must be int
         "reassemble_factors": [int(s) if s >= 1 else s for s in decoder["scales"]],
     }
     if name == "segmentation":
         theirs |= {
-            **processors.write_names(head),
+            **configs.write_names(head),
             "use_auxiliary_head": head["auxiliary"],
             "semantic_classifier_dropout": head["dropout"],
         }
     if model_type is not None:
-        theirs["backbone_config"] = encoders.write_backbone(model_type, encoder)
+        theirs["backbone_config"] = configs.write_backbone(model_type, encoder)
         if model_type == "dinov2":
             theirs["backbone_config"]["use_mask_token"] = False
         return theirs
-    theirs |= encoders.write_encoder(family, encoder)
+    theirs |= configs.write_encoder(family, encoder)
     if is_hybrid:
         grid = encoder["image_size"][0] // encoder["patch_size"]
         theirs |= {

@@ -13,7 +13,7 @@ import dpt
 from dpt.files import config_dir
 from dpt.nn import VisionTransformer, ViTConfig
 from dpt.weights import load_encoder_weights
-from dpt.weights.chmv2 import Chmv2
+from dpt.weights.dinov3 import Chmv2
 from dpt.weights.formats import convert
 
 pytestmark = pytest.mark.peers

@@ -14,7 +14,7 @@ from PIL import Image
 import dpt
 from dpt.data.resize import resize_image
 from dpt.model_config import ModelConfig, model_dict
-from dpt.weights import transformers_encoders
+from dpt.weights import transformers_config
 from dpt.weights.formats import convert, read
 from dpt.weights.transformers import DECODER, Transformers
 
@@ -265,9 +265,9 @@ def test_factors_of_a_hybrids_first_levels_are_not_used(tmp_path):
 def test_defaults_are_those_of_transformers():
     from transformers import AutoConfig, DPTConfig
 
-    keys = transformers_encoders.VIT.keys | DECODER
+    keys = transformers_config.VIT.keys | DECODER
     rows = [(DPTConfig(), keys.values())]
-    for model_type, family in transformers_encoders.BACKBONES.items():
+    for model_type, family in transformers_config.BACKBONES.items():
         rows.append((AutoConfig.for_model(model_type), family.keys.values()))
     for config, keys in rows:
         for key, value in keys:
