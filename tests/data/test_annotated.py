@@ -12,7 +12,7 @@ from coco_files import save, write
 from PIL import Image
 from pycocotools import mask as coco
 
-from dpt.data import CocoDataset, FolderDataset
+from dpt.data import FolderDataset
 from dpt.data.annotations import FORMATS
 from dpt.data.annotations.base import (
     UNLABELLED,
@@ -49,24 +49,6 @@ def test_masks_as_runs_equal_masks_as_pixels(fraction, size):
         np.testing.assert_array_equal(pixels.reshape(size[::-1]).T, mask)
         assert subtract_mask(code, encode_pixels(other)) == encode_pixels(mask & ~other)
         assert areas_of([code]) == mask.sum()
-
-
-def same_samples(one, other):
-    keys = ("image", "labels", "objects")
-    for sample, expected in zip(one, other, strict=True):
-        assert all(np.array_equal(sample[key], expected[key]) for key in keys)
-        assert sample.get("masks") == expected.get("masks")
-
-
-@pytest.mark.parametrize("kind", ["panoptic", "instances"])
-def test_folder_finds_files_and_splits(tmp_path, kind):
-    write(tmp_path, panoptic=kind == "panoptic", lengths=[("train", 3), ("val", 2)], size=SIZE)
-    for split in ("train", "val"):
-        data = FolderDataset(root=tmp_path, split=split, annotations="coco", background=False)
-        path = f"annotations/{kind}_%split.json"
-        expected = CocoDataset(root=tmp_path, split=split, annotations=path)
-        assert data.info == expected.info
-        same_samples(data, expected)
 
 
 def test_every_format_that_is_read_is_documented():
@@ -110,40 +92,6 @@ def drawn(size, *boxes):
     for value, (left, top, right, bottom) in boxes:
         values[top:bottom, left:right] = value
     return values
-
-
-def test_masks_are_exact(tmp_path):
-    """Polygons, both kinds of RLE, one ring around a hole, and several rings."""
-    mask = np.zeros((20, 30), bool)
-    mask[2:9, 20:28] = True
-    mask[4:6, 22:24] = False
-    column_runs = np.diff(np.flatnonzero(np.diff(mask.T.ravel(), prepend=False, append=False)))
-    start = int(np.flatnonzero(mask.T.ravel())[0])
-    runs = [start, *column_runs.tolist()]
-    runs.append(600 - sum(runs))
-    code = encode_pixels(mask)
-    ring = [1, 1, 9, 1, 9, 9, 1, 9, 1, 1, 3, 3, 3, 5, 5, 5, 5, 3, 3, 3]
-    for k, shape in enumerate(
-        (
-            {"size": [20, 30], "counts": runs},
-            {"size": [20, 30], "counts": code["counts"].decode()},
-        )
-    ):
-        root = tmp_path / str(k)
-        root.mkdir()
-        objects = [
-            ("cup", shape),
-            ("plate", [ring]),
-            ("cup", box(1, 12, 4, 15) + box(8, 12, 9, 19)),
-        ]
-        write_boxes(root, {"a": objects})
-        labels = drawn((20, 30), (2, (1, 1, 9, 9)), (0, (3, 3, 5, 5)), (1, (1, 12, 4, 15)))
-        labels[12:19, 8:9] = 1
-        labels[mask] = 1
-        sample = folder_data(root)[0]
-        np.testing.assert_array_equal(sample["labels"], labels)
-        expected = np.where(mask, 1, np.where(labels == 2, 2, np.where(labels == 1, 3, 0)))
-        np.testing.assert_array_equal(sample["objects"], expected)
 
 
 @pytest.mark.parametrize(
@@ -211,16 +159,6 @@ def test_background_of_panoptic_files_is_unlabelled(tmp_path):
     write(tmp_path, lengths=[("train", 2)], size=SIZE)
     data = folder_data(tmp_path)
     assert "background" not in data.info.class_names
-
-
-def test_segments_of_a_picture_are_masks_too(tmp_path):
-    write(tmp_path, lengths=[("train", 1)], size=SIZE)
-    source = "annotations/panoptic_train.json"
-    (image,) = CocoFormat().read(tmp_path, [source], ["train/000000.jpg"]).images
-    positions = image.rasterise(SIZE, "smaller").positions
-    for position, item in enumerate(image.objects, 1):
-        mask = coco.decode(item.encode(SIZE))
-        np.testing.assert_array_equal(mask, positions == position)
 
 
 def test_pixels_to_ignore_have_no_label_and_no_object(tmp_path):
@@ -548,23 +486,6 @@ def test_objects_without_a_mask_are_counted(tmp_path):
 
 
 # ------------------------------------------------------------------------- caching and turning
-
-
-def test_reading_an_image_draws_its_own_objects_once_if_cached(tmp_path, monkeypatch):
-    write_boxes(tmp_path, {"a": CUP, "b": CUP, "c": CUP})
-    drawn_images = []
-    draw = AnnotatedImage.rasterise
-    monkeypatch.setattr(
-        AnnotatedImage,
-        "rasterise",
-        lambda image, *args: drawn_images.append(image.image.stem) or draw(image, *args),
-    )
-    for cache, expected in ((False, ["b", "b"]), (True, ["b"])):
-        data = folder_data(tmp_path, cache=cache)
-        assert drawn_images == []
-        assert np.array_equal(data[1]["labels"], data[1]["labels"])
-        assert drawn_images == expected
-        drawn_images.clear()
 
 
 @pytest.mark.parametrize(("exif", "size"), [("apply", (30, 20)), ("ignore", (20, 30))])

@@ -90,13 +90,8 @@ def first_segment(content):
         (lambda c: c["annotations"][0].update(image_id=99), "image_id 99"),
         (lambda c: first_segment(c).pop("category_id"), "category_id None"),
         (lambda c: first_segment(c).update(category_id=[1]), r"category_id\b"),
-        (lambda c: c["annotations"][0].update(segments_info=[3]), r"segments_info\.0"),
-        (lambda c: c["annotations"].append(None), r"annotations\."),
-        (lambda c: c.pop("images"), r"images\b"),
         (lambda c: c["categories"][0].pop("name"), r"categories\.0\.name"),
-        (lambda c: c["categories"][0].update(id=None), r"categories\.0\.id"),
         (lambda c: c["categories"][0].update(color=[1, 2, 256]), r"categories\.0\.color\.2"),
-        (lambda c: c["images"][0].update(id=[1]), r"images\.0\.id"),
         (lambda c: c["images"][0].update(height=0), r"images\.0\.height"),
         (lambda c: c["images"].append(c["images"][0]), "'images'"),
         (lambda c: c["images"].append({**c["images"][1], "id": 77}), r"000001\.jpg .*2, 77"),
@@ -404,7 +399,7 @@ def test_objects_that_overlap_are_scored_whole(tmp_path):
 def test_shard_with_a_damaged_mask_is_refused(tmp_path):
     parts = encode_sample(overlapping(tmp_path)[0])
     stored = json.loads(parts["json"])
-    stored["masks"][0][1] = "zzzz"
+    stored["masks"][0][1]["counts"] = "zzzz"
     with pytest.raises(DataError, match="pack the data again"):
         decode_sample({**parts, "json": json.dumps(stored).encode()}, source="x")
 

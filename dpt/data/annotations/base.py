@@ -277,13 +277,13 @@ def placed(mask: np.ndarray, corner: tuple[int, int], size: tuple[int, int]) -> 
     return whole
 
 
-def encode_picture(path: Path, object_id: str, size: tuple[int, int]) -> Rle:
-    """Returns the pixels of a picture that are not 0, or those with an id, if one is given."""
+def encode_picture(path: Path, size: tuple[int, int]) -> Rle:
+    """Returns the pixels of a picture that are not 0."""
     ids = read_objects(path)
     if ids.shape != size:
         sizes = f"{ids.shape[1]}x{ids.shape[0]} pixels, but its image {size[1]}x{size[0]}"
         raise DataError(f"{path}: {sizes}: use masks of the image's size")
-    return encode_pixels(ids == int(object_id) if object_id else ids != 0)
+    return encode_pixels(ids != 0)
 
 
 def encode_union(encoders: Sequence[Encoder], size: tuple[int, int]) -> Rle:

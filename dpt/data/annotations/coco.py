@@ -77,16 +77,11 @@ class _Segment:
             return rings
         return [ring for ring in rings if not isinstance(ring, list) or len(ring) >= 6]
 
-    def annotation(
-        self, classes: Mapping[int | None, base.AnnotatedClass], map_file: Path | None
-    ) -> base.Annotation:
-        """Returns the object, whose pixels are those of its id in ``map_file``, if it has one."""
-        encode: base.Encoder = partial(encode_mask, self.outlines)
-        if map_file is not None:
-            encode = partial(base.encode_picture, map_file, str(self.id))
+    def annotation(self, classes: Mapping[int | None, base.AnnotatedClass]) -> base.Annotation:
+        """Returns the object; a segment of a PNG file has no mask of its own."""
         return base.Annotation(
             class_name=classes[self.category_id].name,
-            encode=encode,
+            encode=partial(encode_mask, self.outlines),
             is_crowd=self.iscrowd,
             area=self.area,
             name=str(self.id),
@@ -262,7 +257,7 @@ class CocoFile:
             image=path,
             id=row.id,
             size=(row.height, row.width) if row.height and row.width else None,
-            objects=[k.annotation(classes, map_file) for k in segments if map_file or k.outlines],
+            objects=[k.annotation(classes) for k in segments if map_file or k.outlines],
             split=split,
             map_file=map_file,
         )

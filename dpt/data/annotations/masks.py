@@ -81,7 +81,7 @@ class ObjectMasksFormat(base.ToolFormat):
 
 
 def _part(root: Path, path: str, class_name: str) -> base.Part:
-    return base.Part(class_name, partial(base.encode_picture, root / path, ""), name=path)
+    return base.Part(class_name, partial(base.encode_picture, root / path), name=path)
 
 
 def _folders(files: Sequence[str]) -> dict[str, _Folder]:
