@@ -89,7 +89,7 @@ def test_fit_shows_its_plan(tmp_path, capsys, monkeypatch):
     root = folder(tmp_path / "set")
     call("fit", str(root), "--plan", "data.image_size=[32,32]", "run_dir=run")
     out = capsys.readouterr().out
-    assert "11 images in images/train, images/val; 11 masks in masks/train, masks/val" in out
+    assert "11 masks, pairs by names, such as images/train/" in out
     assert "images/train/000.jpg, masks/train/000.png" in out
     assert "data.image_size=[32,32]" in out.split("python train.py")[1]
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["pairs.csv"]

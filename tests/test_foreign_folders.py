@@ -226,7 +226,7 @@ CASES = {
     "mask_per_object": Case(made.mask_per_object, shown="binary"),
     "mask_per_class": Case(made.mask_per_class, has_objects=False),
     "voc": Case(made.voc, states_splits=True, has_maps_of_objects=True),
-    "labelme2voc": Case(made.labelme2voc, has_objects=False),
+    "labelme2voc": Case(made.labelme2voc, answer="labels=SegmentationClass", has_objects=False),
     "two_annotators": Case(
         made.two_annotators, shown="binary", answer="labels=1st_manual", has_objects=False
     ),

@@ -57,8 +57,7 @@ from dpt.data.datasets.tum import TumDataset
 from dpt.data.formats import arrays, io, pictures
 from dpt.data.formats.video import VideoReader, VideoWriter
 from dpt.data.layouts import Folder, detect
-from dpt.data.layouts.class_file import read_class_file
-from dpt.data.layouts.masks import mask_settings
+from dpt.data.layouts.values import read_class_file, read_masks
 from dpt.data.shards.packed import PackedDataset, pack_split
 from dpt.evaluation.predictions import PredictedDataset
 from dpt.files import config_dir, files_below
@@ -341,7 +340,9 @@ def classes(folder):
     masks = [mask(folder / f"masks/{i}.png", 2) for i in range(4)]
     return {
         path: [
-            lambda p=path: mask_settings(masks, read_class_file(Folder(folder, [p.name], {})), {})
+            lambda p=path: read_masks(
+                masks, read_class_file(Folder(folder, [p.name], {})), {}
+            ).settings()
         ]
         for path in sorted(folder.glob("*.*"))
     }

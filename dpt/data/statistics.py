@@ -1,6 +1,7 @@
-"""Statistics of the bands of a data set, by which images are normalised."""
+"""Statistics of a data set: its bands, by which images are normalised, and weights of classes."""
 
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -15,6 +16,12 @@ IMAGES = 64  # evenly spaced in the data set
 _PIXELS = 2**14  # of each image, evenly spaced
 _PERCENTILES = (1, 99)
 _USUAL_NODATA = (-999, -9999, -99999, -32768, float(np.finfo(np.float32).min))
+
+
+def class_weights(counts: Sequence[int], power: float = 0.25) -> list[float]:
+    """Returns (fraction of the pixels)^-power divided by the mean; 1 for classes without pixels."""
+    weights = np.array([count or np.nan for count in counts], float) ** -power
+    return np.nan_to_num(weights / np.nanmean(weights), nan=1.0).round(2).tolist()
 
 
 def measure_bands(dataset: Dataset, *, images: int = IMAGES) -> Preprocessing | None:

@@ -8,7 +8,6 @@ import json
 import logging
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import cast
@@ -20,13 +19,12 @@ from dpt.config.overrides import keys_of
 from dpt.config.run_keys import Seed
 from dpt.data import DataError
 from dpt.data.base import Augmented, Dataset, require_same_classes
-from dpt.data.formats import io
-from dpt.data.layouts import class_file, masks
+from dpt.data.layouts.values import ClassFile, ignored_ids, read_masks
+from dpt.data.statistics import class_weights
 from dpt.data_check import report
 from dpt.data_check.checks import CHECKS, QUICK_CHECKS
 from dpt.data_check.scan import SEVERITIES, Finding, Scan, has_errors, read_records, record_of
 from dpt.html import require_free
-from dpt.run_log import tracked
 from dpt.types.samples import IGNORE_INDEX
 from dpt.validation import Count, Plain, PlainMapping, validate
 
@@ -34,6 +32,7 @@ __all__ = ["check_data", "examine", "quick_findings"]
 
 log = logging.getLogger("dpt")
 _CLASSES = ("num_classes", "label_map", "class_names")
+_PROPOSED = ("num_classes", "label_map", "label_colors", "color_distance")
 _METRES = 100.0  # valid depth while data.max_depth is unknown
 
 
@@ -123,12 +122,20 @@ def _propose(data: PlainMapping, splits: Sequence[str]) -> tuple[Plain, list[Fin
     if data.get("depth") and data.get("max_depth", _METRES) is None:
         settings["max_depth"] = _METRES
     if data.get("labels") and not any(data.get(key, True) for key in _CLASSES):
-        values, paths = _read_masks({**data, **settings, "num_classes": 1}, splits)
-        if not values:  # reading the split says what is wrong with its masks
+        paths = _masks_of({**data, **settings, "num_classes": 1}, splits)
+        if not paths:  # reading the split says what is wrong with its masks
             return {**settings, "num_classes": 1}, []
-        classes, class_values = masks.class_settings(values, paths, masks.part_of(data))
-        settings |= classes
-        weights = masks.class_weights([values[value] for value in class_values])
+        given = {key: value for key, value in data.items() if value not in (None, [])}
+        masks = read_masks(paths, ClassFile(), given)
+        of_masks, _ = masks.settings()
+        settings |= {
+            key: of_masks[key]
+            for key in _PROPOSED
+            if of_masks.get(key) not in (None, given.get(key))
+        }
+        if {*of_masks["ignore_index"]} - ignored_ids(given) - {IGNORE_INDEX}:
+            settings["ignore_index"] = of_masks["ignore_index"]
+        weights = class_weights(masks.counts(of_masks))
         task = f" task.segmentation_loss.class_weights={weights}"
         hint = "; if one of the ids means unlabelled, name it in data.ignore_index and check again"
     if not settings:
@@ -139,28 +146,17 @@ def _propose(data: PlainMapping, splits: Sequence[str]) -> tuple[Plain, list[Fin
     return settings, [Finding("note", "proposal", ", ".join(splits), message, remedy)]
 
 
-def _read_masks(data: PlainMapping, splits: Sequence[str]) -> tuple[masks.Values, list[Path]]:
-    """Returns the values in the masks that can be read, and these files."""
-    values, paths = masks.Values(), list[Path]()
+def _masks_of(data: PlainMapping, splits: Sequence[str]) -> list[Path]:
+    """Returns the label files of the splits that can be read."""
+    paths: list[Path] = []
     for split in splits:
         try:
             dataset = make_dataset({**data, "unlabelled": None}, split)
         except DataError:  # becomes a finding when the split is read, as do damaged files
             continue
-        rule = dataset.label_rule
-        assert rule is not None
         samples = [dataset.files(index) for index in range(len(dataset))]
-        label_files = [files.labels for files in samples if files and files.labels]
-        for path in tracked(label_files, len(label_files), title=f"reading masks of {split}"):
-            with suppress(DataError):
-                values.update(io.label_values(path, colors=rule.colors, part=dataset.part))
-                paths.append(path)
-            if sum(len(value) == 1 for value in values) > class_file.MAX_VALUES:
-                remedy = "save class ids as PNG without interpolation, or set data.label_map"
-                raise DataError(f"{path}: masks of more than {class_file.MAX_VALUES} ids: {remedy}")
-        for ignored in {*rule.ignore_index} - {IGNORE_INDEX}:
-            values.pop((ignored,), None)
-    return masks.with_ids(values), paths
+        paths += [files.labels for files in samples if files and files.labels]
+    return paths
 
 
 def _judge(scan: Scan) -> list[Finding]:

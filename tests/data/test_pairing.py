@@ -4,8 +4,7 @@ import pytest
 
 from dpt.data import DataError
 from dpt.data.layouts import Folder
-from dpt.data.layouts.pairing import pair
-from dpt.data.layouts.pictures import rows_by_names
+from dpt.data.layouts.pictures import pair, rows_of
 
 TIMES = range(12)
 CITIES = [f"{s}/{c}/{c}" for s in ("train", "val") for c in ("aachen", "bochum")]
@@ -54,7 +53,7 @@ def test_published_names_pair(tmp_path, name):
     image, labels, bare = SETS[name]
     expected = {image.format(i=i): labels.format(i=i) for i in TIMES}
     others = [bare.format(i=i) for i in TIMES if bare]
-    rows = rows_by_names(Folder(tmp_path, [*expected, *expected.values(), *others], {}))
+    rows = rows_of(Folder(tmp_path, [*expected, *expected.values(), *others], {}))
     assert {row.image: row.labels or row.depth for row in rows if any(row[1:3])} == expected
     assert {row.image for row in rows if not any(row[1:3])} == {*others}
 
@@ -66,20 +65,20 @@ def test_names_of_cities_pair(tmp_path, kinds):
     folder = Folder(tmp_path, [*images, *labels], {})
     if len(kinds) > 1:
         with pytest.raises(DataError, match=r"data\.labels_name=%stemgtFine_labelIds"):
-            rows_by_names(folder)
+            rows_of(folder)
         folder.given = {"labels_name": "%stemgtFine_labelIds"}
     expected = dict(zip(images, labels, strict=False))
-    assert {row.image: row.labels for row in rows_by_names(folder) if row.labels} == expected
+    assert {row.image: row.labels for row in rows_of(folder) if row.labels} == expected
 
 
 def test_names_of_two_folders_of_images_are_refused(tmp_path):
     names = [f"{folder}/{i}.jpg" for folder in ("first", "second") for i in TIMES]
     folder = Folder(tmp_path, [*names, *(f"masks/{i}_m.png" for i in TIMES)], {})
     with pytest.raises(DataError, match=r"first/0\.jpg and second/0\.jpg .*data\.images"):
-        rows_by_names(folder)
+        rows_of(folder)
     folder.given = {"images": "first"}
     (tmp_path / "first").mkdir()
-    assert sum(bool(row.labels) for row in rows_by_names(folder)) == len(TIMES)
+    assert sum(bool(row.labels) for row in rows_of(folder)) == len(TIMES)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +91,7 @@ def test_names_of_two_folders_of_images_are_refused(tmp_path):
 )
 def test_names_of_other_numbers_do_not_pair(tmp_path, images, labels):
     paths = [name.format(i=i) for name in (*images, *labels) for i in TIMES]
-    rows = rows_by_names(Folder(tmp_path, sorted({*paths}), {}))
+    rows = rows_of(Folder(tmp_path, sorted({*paths}), {}))
     assert not any(row.labels for row in rows)
 
 

@@ -1,8 +1,7 @@
-"""What a folder of unknown contents holds, for ``dpt fit``.
+"""What a folder of unknown contents holds, for ``dpt fit``, ``dpt data check`` and ``convert``.
 
-A layout is a function from a :class:`Folder` to the settings of ``data`` that read it. ``LAYOUTS``
-lists them and the first match wins. Two readings that would train different models are a question
-to the user: a DataError that names the settings that decide.
+``LAYOUTS`` lists the ways to read a folder. The one that explains most of the images wins. Two that
+would train different models are a question to the user: a DataError that names the keys to give.
 """
 
 import os
@@ -10,21 +9,22 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
+from dpt.data.annotations import FORMATS
 from dpt.data.formats import io
-from dpt.data.layouts.annotated import match_annotations
-from dpt.data.layouts.base import Detected, Folder, Layout, Row, pictures_of
-from dpt.data.layouts.kinds import chosen_kinds
-from dpt.data.layouts.pictures import match_pictures, what_is_seen
-from dpt.data.layouts.sizes import band_settings
-from dpt.data.layouts.tables import match_tables
-from dpt.data.layouts.unused import may_be_data, note_unused, split_unused
-from dpt.files import DataError, few, files_below, printable
+from dpt.data.layouts.base import Detected, Folder, Layout, Match, Row, shown
+from dpt.data.layouts.listed import LabelTool, Tables
+from dpt.data.layouts.pictures import Pictures
+from dpt.data.layouts.values import band_settings
+from dpt.files import DataError, few, files_below, plural, printable
 from dpt.validation import PlainMapping
 
 __all__ = ["LAYOUTS", "Detected", "Folder", "Layout", "Row", "detect"]
 
-LAYOUTS: tuple[Layout, ...] = (match_annotations, match_tables, match_pictures)
+LAYOUTS: tuple[Layout, ...] = (*map(LabelTool, FORMATS.values()), Tables(), Pictures())
+"""In the order in which they take label files: each sees those that the ones before it leave."""
 _MAX_FILES = 500_000
+_MAX_PLACES = 12  # of files that are not used, which are noted
+_RIVAL = 0.5  # a reading with this fraction of the best one's images makes a question
 
 
 def detect(
@@ -49,19 +49,34 @@ def detect(
         fault = "is a file, not a folder" if root.exists() else "does not exist"
         raise DataError(f"{root}: {fault}: give the folder that holds the images")
     folder = Folder(root, _paths_of_data(root), given, say, holds_out)
-    kept, unused = split_unused(folder, {*chosen_kinds(folder, pictures_of(folder.paths))})
-    others = may_be_data(unused)
-    for paths in [kept, sorted([*kept, *others])] if others else [kept]:
-        folder.paths = paths
-        for match in LAYOUTS:
-            detected = match(folder)
-            if detected is not None:
-                detected.settings |= band_settings(folder, detected.image)
-                note_unused(folder, unused, {*paths})
-                _note_others(folder)
-                return detected
-    note_unused(folder, unused, {*folder.paths})
-    raise _refusal(folder)
+    matches: list[Match] = []
+    for layout in LAYOUTS:
+        match = layout.match(folder)
+        if match is not None:
+            folder.taken |= match.files
+            matches.append(match)
+    if not matches:
+        raise _refusal(folder)
+    best = _best(folder, matches)
+    folder.note(f"layout: {best.sentence}; labels of {best.explained:.0%} of the images")
+    detected = best.read(folder)
+    detected.settings |= band_settings(folder, detected.image)
+    _note_unused(folder)
+    return detected
+
+
+def _best(folder: Folder, matches: list[Match]) -> Match:
+    """Returns the match with most labelled images; DataError if another has nearly as many."""
+    best = max(matches, key=lambda match: match.labelled)
+    rivals = [match for match in matches if match.labelled >= _RIVAL * best.labelled]
+    if len(rivals) > 1:
+        readings = ", and ".join(match.sentence for match in rivals)
+        keys = " or ".join(match.key for match in rivals)
+        raise DataError(f"{folder.root}: holds {readings}: set {keys}")
+    for match in matches:
+        if match is not best:
+            folder.note(f"not used: {match.sentence}; to train on these few images set {match.key}")
+    return best
 
 
 def _refusal(folder: Folder) -> DataError:
@@ -71,23 +86,33 @@ def _refusal(folder: Folder) -> DataError:
     hint = f"; images of {few(unread)} are not read: convert them to JPEG or PNG" if unread else ""
     remedy = (
         "give an image and its labels one name in folders such as images and masks (or depth), or "
-        "set data.images and data.labels (or data.depth) to theirs; if its folders are classes, "
-        "use python train.py task=classification data=imagefolder data.root=DIR"
+        "set data.images=FOLDER data.labels=FOLDER (or data.depth=FOLDER); if its folders are "
+        "classes, use python train.py task=classification data=imagefolder data.root=DIR"
     )
-    seen = what_is_seen(folder) or "no files"
+    seen = few(_places({*folder.paths}), 6) or "no files"
     message = f"{folder.root}: no image with labels was found ({seen}){hint}: {remedy}"
     return DataError("; ".join([message, *folder.notes]))
 
 
-def _note_others(folder: Folder) -> None:
-    """Notes the files of no picture that were not read, such as a list of splits in YAML."""
-    by_suffix: dict[str, list[str]] = defaultdict(list)
-    for path in folder.paths:
-        if path not in folder.used:
-            by_suffix[os.path.splitext(path)[1].lower() or "no suffix"].append(path)
-    for suffix, paths in by_suffix.items():
-        read = "; convert images to JPEG or PNG" if suffix in io.UNREAD_SUFFIXES else ""
-        folder.leave_out(paths, f" of {suffix}{read}")
+def _note_unused(folder: Folder) -> None:
+    """Notes where files lie that were not read."""
+    places = _places({*folder.paths} - folder.used)
+    if places:
+        folder.note(f"not used: {few(places, _MAX_PLACES)}")
+
+
+def _places(paths: set[str]) -> list[str]:
+    """Returns how many files of which suffix lie in which folders, the most frequent ones first."""
+    names: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for path in sorted(paths):
+        suffix = os.path.splitext(path)[1].lower() or "no suffix"
+        names[os.path.dirname(path), suffix].append(path)
+    places = sorted(names.items(), key=lambda item: -len(item[1]))
+    return [
+        f"{plural(len(members), 'file')} of {suffix}{f' in {folder}' if folder else ''} "
+        f"({shown(members[:1])})"
+        for (folder, suffix), members in places
+    ]
 
 
 def _paths_of_data(root: Path) -> list[str]:

@@ -2,7 +2,7 @@
 
 import csv
 import os
-import re
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +20,6 @@ _LONGEST_NAME = 40
 _THREADS = 4
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 @dataclass
@@ -34,6 +33,7 @@ class Folder:
     holds_out: bool = True  # whether images are held out if there is no val on disk
     notes: list[str] = field(default_factory=list)  # what was assumed and what is not used
     used: set[str] = field(default_factory=set)  # paths that are read or were named
+    taken: set[str] = field(default_factory=set)  # label files that an earlier layout explains
 
     def note(self, *texts: str) -> None:
         """Keeps and prints what was assumed, or is not used."""
@@ -48,6 +48,12 @@ class Folder:
         if names:
             self.note(f"not used: {plural(len(names), noun)}{reason} ({shown(names)})")
 
+    @property
+    def pictures(self) -> list[str]:
+        """The files that may be images, labels or depth maps, without those that are taken."""
+        paths = (path for path in self.paths if path not in self.taken)
+        return [path for path in paths if os.path.splitext(path)[1].lower() in SUFFIXES]
+
 
 class Row(NamedTuple):
     """The files of a sample, below the root, as ``pairs.csv`` lists them; "" for one it lacks."""
@@ -57,6 +63,10 @@ class Row(NamedTuple):
     depth: str = ""
     split: str = ""
     objects: str = ""
+
+    @property
+    def is_labelled(self) -> bool:
+        return bool(self.labels or self.depth)
 
 
 @dataclass
@@ -89,11 +99,43 @@ class Detected:
         self.task = task
 
 
-Layout = Callable[[Folder], Detected | None]
-"""Returns the settings of a folder, with a note of what was recognised; None for other folders."""
+@dataclass(kw_only=True)
+class Match(ABC):
+    """How a layout reads a folder. Its label files are known, their values are not read yet."""
+
+    sentence: str  # what was recognised
+    key: str  # the setting that chooses this reading
+    rows: list[Row]  # all images, with their labels if they have some
+    labelled: int  # number of images with labels
+    files: set[str]  # of labels, and their lists
+
+    @property
+    def explained(self) -> float:
+        """The fraction of the images that have labels."""
+        return self.labelled / len(self.rows)
+
+    @abstractmethod
+    def read(self, folder: Folder) -> Detected:
+        """Returns the settings, which follow from the values of the label files.
+
+        Raises:
+            DataError: the values have no meaning, or several.
+        """
 
 
-def shown(names: list[str], count: int = 3) -> str:
+class Layout(ABC):
+    """A way to lay out images and labels. To add one, list it in ``LAYOUTS``."""
+
+    @abstractmethod
+    def match(self, folder: Folder) -> Match | None:
+        """Returns how this layout reads the folder; None if it finds no labels.
+
+        Raises:
+            DataError: labels fit in several ways; a question that names the keys to give.
+        """
+
+
+def shown(names: Sequence[str], count: int = 3) -> str:
     """Returns the first names for a message, long ones without their middle."""
     half = _LONGEST_NAME // 2 - 1
     return few([n if len(n) <= _LONGEST_NAME else f"{n[:half]}…{n[-half:]}" for n in names], count)
@@ -108,19 +150,9 @@ def in_threads(function: Callable[[Item], Result], items: Sequence[Item]) -> Ite
         pool.shutdown(cancel_futures=True)
 
 
-def spaced(name: str) -> str:
-    """Returns ``Ground_Truth`` for ``GroundTruth``."""
-    return _CAMEL.sub("_", name)
-
-
 def by_folder(paths: Iterable[str]) -> dict[str, list[str]]:
     """Returns the files in each folder."""
     groups: dict[str, list[str]] = defaultdict(list)
     for path in paths:
         groups[os.path.dirname(path)].append(path)
     return groups
-
-
-def pictures_of(paths: Iterable[str]) -> list[str]:
-    """Returns the files that may be images, labels or depth maps."""
-    return [path for path in paths if os.path.splitext(path)[1].lower() in SUFFIXES]

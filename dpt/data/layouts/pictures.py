@@ -1,120 +1,551 @@
-"""Images beside masks or depth maps, in folders of their own or with other names."""
+"""Images beside masks or depth maps: a table of words, equal names, one constant prefix or suffix.
+
+The words in names of folders and files say which files are images, labels or depth maps. Labels
+belong to the image of the same name, or of the same name but for a prefix and a suffix that all
+labels of a folder have.
+"""
 
 import os
+import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from functools import partial
+from itertools import takewhile
+from typing import Literal, NamedTuple
 
-from dpt.data.layouts.base import Detected, Folder, Row, pictures_of, shown
-from dpt.data.layouts.choices import folder_of_labels, one_for_each_image
-from dpt.data.layouts.kinds import (
-    KINDS,
-    Kind,
-    ending,
-    kinds_by_names,
-    kinds_by_values,
-    with_choice,
-)
-from dpt.data.layouts.pairing import pair
-from dpt.data.layouts.samples import samples_of
-from dpt.data.splits import split_word
-from dpt.files import DataError
+from dpt.data.formats import io
+from dpt.data.layouts.base import Folder, Layout, Row, by_folder, shown
+from dpt.data.layouts.values import PairMatch
+from dpt.data.splits import SPLITS, split_word
+from dpt.files import DataError, missing_path, plain_name, plural
+
+Kind = Literal["unused", "objects", "depth", "labels", "images"]
+KINDS: tuple[Kind, ...] = ("objects", "depth", "labels", "images")
+"""Also keys of ``data``; a word that may mean several kinds means the first."""
+_WORDS: dict[Kind, str] = {
+    "unused": "aug(?:ment(?:ed|ations?)?)?|pred(?:s|ict(?:ed|ions?)?)?|results?|outputs?|overlays?"
+    "|viz|visuali[sz](?:ed|ations?)|colou?rmaps?|thumb(?:nail)?s?|@eadir|__macosx",
+    "objects": "(?:segmentation_)?objects?",
+    "depth": "depths?|depthmaps?|disps?|disparit(?:y|ies)",
+    "labels": "masks?|msks?|lbls?|labels?(?:tr|ts)?|labell?ed|annot(?:ation)?s?|anns?|segs?|"
+    "segment(?:ed|ations?)|semantics?|trimaps?|targets?|gts?|gtfine|ground[-_. ]?truths?|ids|"
+    "class|classes|alphas?|mattes?|manual",
+    "images": "rgb|colou?rs?|(?:jpe?g)?images?(?:tr|ts)?|jpe?gs?|imgs?|im|leftimg8bit|photos?|"
+    "pictures?|frames?|inputs?",
+}
+WORDS: dict[Kind, re.Pattern[str]] = {
+    kind: re.compile(rf"(?i)(?<![^\W\d_])(?:{words})(?![^\W\d_])") for kind, words in _WORDS.items()
+}
+_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_TOKEN = re.compile(r"\d+|[^\W\d_]+|[\W_]")
+_FEW_VALUES = 64  # of a mask that are classes; other pictures have more
+_MIN_SIDE = 8  # pixels of a depth map; smaller arrays are lists
+_MAX_GROUPS = 200  # of files, of which some are read
+_MAX_SAMPLES = 60  # label files of a folder, from whose names prefixes and suffixes are derived
+_MAX_TOKENS = 24  # of a name
+_TRIALS = 6  # pairs of a prefix and a suffix
 
 
-def match_pictures(folder: Folder) -> Detected | None:
-    """Recognises images and labels by words in the names of folders and files; where no word tells,
+class Pictures(Layout):
+    """Images and labels in folders of their own, or with words in their names; where no word tells,
     labels by their values: few, or depth of 16 bits."""
-    pictures = pictures_of(folder.paths)
-    kinds = kinds_by_names(folder, pictures)
-    rows, layout = _rows(folder, kinds), "pairs by names"
-    if not _are_paired(rows):
-        images = [path for path in pictures if kinds.get(path, "images") == "images"]
-        read = kinds_by_values(folder, images)
-        if "images" not in read.values():  # images of 16 bits
-            read = {path: "images" if kind == "depth" else kind for path, kind in read.items()}
-        rows, layout = _rows(folder, with_choice(folder, kinds | read)), "pairs by values"
-    return _samples(folder, rows, layout) if _are_paired(rows) else None
+
+    def match(self, folder: Folder) -> PairMatch | None:
+        if folder.given.get("annotations"):
+            return None
+        rows, title = rows_of(folder), "pairs by names"
+        if 2 * sum(row.is_labelled for row in rows) <= len(rows):
+            others = _rows_by_values(folder, rows)
+            if sum(row.is_labelled for row in others) > sum(row.is_labelled for row in rows):
+                rows, title = others, "pairs by values"
+        labels = {row.image: [row.labels] for row in rows if row.labels}
+        key = (
+            f"data.labels={next(iter(_places(labels))).folder or '.'}" if labels else "data.depth="
+        )
+        return PairMatch.of(rows, title=title, key=key)
 
 
-def rows_by_names(folder: Folder) -> list[Row]:
-    """Returns a row for each image, with the labels that words and equal names tell.
+def _rows_by_values(folder: Folder, by_names: Sequence[Row]) -> list[Row]:
+    """Returns the rows by words and values; those by names where values raise a question that
+    names have answered."""
+    try:
+        return rows_of(folder, by_values=True)
+    except DataError:
+        if any(row.is_labelled for row in by_names):
+            return [*by_names]
+        raise
+
+
+def rows_of(folder: Folder, *, by_values: bool = False) -> list[Row]:
+    """Returns a row for each image, with its labels if they pair.
+
+    Args:
+        by_values: whether the values of files tell their kind where no word does.
 
     Raises:
         DataError: an image has several labels.
     """
-    return _rows(folder, kinds_by_names(folder, pictures_of(folder.paths)))
-
-
-def refuse_masks(folder: Folder, paths: Sequence[str], objects: str, setting: str) -> None:
-    """Raises DataError if images pair with masks by their names, beside a file of objects.
-
-    Args:
-        setting: what chooses the objects.
-    """
-    trial = Folder(folder.root, [*paths], {})
-    try:
-        rows = rows_by_names(trial)
-    except DataError:
-        return
-    if any(row.labels for row in rows):
-        remedy = f"set data.labels={folder_of_labels(rows)} or {setting}"
-        raise DataError(f"{folder.root}: holds masks and objects ({objects}): {remedy}")
-
-
-def what_is_seen(folder: Folder) -> str:
-    """Returns how many files of which suffix lie in which folders, for a refusal."""
-    places: dict[str, list[str]] = defaultdict(list)
-    for path in folder.paths:
-        suffix = os.path.splitext(path)[1].lower()
-        places[os.path.join(os.path.dirname(path), f"*{suffix}")].append(path)
-    lines = [
-        f"{len(paths)} {paths[0] if len(paths) == 1 else name}"
-        for name, paths in sorted(places.items(), key=lambda item: -len(item[1]))
-    ]
-    return shown(lines, 6)
-
-
-def _are_paired(rows: Sequence[Row]) -> bool:
-    return any(row.labels or row.depth for row in rows)
-
-
-def _rows(folder: Folder, kinds: Mapping[str, Kind]) -> list[Row]:
-    """Returns a row for each image, with its labels if they pair."""
-    files: dict[Kind, list[str]] = {kind: [] for kind in KINDS}
+    by_words = _kinds_by_words(folder.pictures)
+    kinds: dict[str, Kind] = {path: k for path, k in by_words.items() if k != "unused"}
+    if by_values:
+        kinds |= _kinds_by_values(folder, [p for p, kind in kinds.items() if kind == "images"])
+    chosen = _chosen_kinds(folder, folder.pictures)  # excludes other files of a chosen kind
+    given = {kind for kind in KINDS if {kind, f"{kind}_name"} & folder.given.keys()}
+    kinds = {path: kind for path, kind in kinds.items() if kind not in given} | chosen
+    files: dict[Kind, list[str]] = defaultdict(list)
     for path, kind in kinds.items():
         files[kind].append(path)
-    images, maps = files["images"], dict[Kind, dict[str, str]]()
+    maps: dict[Kind, dict[str, str]] = {}
     for kind in ("labels", "depth", "objects"):
-        image_of = pair(images, files[kind], kind)
-        maps[kind] = one_for_each_image(folder, image_of, kind)
+        image_of = pair(files["images"], files[kind], kind)
+        maps[kind] = _one_for_each_image(folder, image_of, kind)
     rows = []
-    for image in images:
+    for image in files["images"]:
         row = Row(image, **{kind: paths.get(image, "") for kind, paths in maps.items()})
         splits = [split_word(os.path.dirname(path))[0] for path in row]
         rows.append(row._replace(split=next(filter(None, splits), "")))
     return rows
 
 
-def _samples(folder: Folder, rows: Sequence[Row], layout: str) -> Detected:
-    """Notes what was recognised, and what does not pair, and returns the settings."""
-    paired = [row for row in rows if row.labels or row.depth]
-    places = []
-    for title, index in (("images", 0), ("masks", 1), ("depth maps", 2)):
-        folders = Counter(os.path.dirname(row[index]) or "." for row in paired if row[index])
-        if folders:
-            places.append(f"{folders.total()} {title} in {shown([*folders])}")
-    stems = {os.path.splitext(row.image)[0] for row in paired}
-    rows = [  # 7_second.png beside 7.jpg with its labels is no image
-        row
-        for row in rows
-        if row in paired or not ending(os.path.splitext(row.image)[0], stems, by_word=False)
+# --------------------------------------------------------------- which files are of which kind
+
+
+def _chosen_kinds(folder: Folder, pictures: Sequence[str]) -> dict[str, Kind]:
+    """Returns the kinds of files that keys of ``data`` name; the longest folder decides.
+
+    Such keys are ``images``, ``labels`` and ``depth`` with a folder, in whose path ``%split``
+    stands for any folders, and ``labels_name`` etc. with a name that holds ``%stem``. Files in the
+    folder itself count before those in folders below it.
+    """
+    kinds: dict[str, Kind] = {}
+    length_of: dict[str, int] = {}  # of the folders that name them
+    for kind in reversed(KINDS):
+        keys = [key for key in (kind, f"{kind}_name") if folder.given.get(key)]
+        if not keys:
+            continue
+        pattern = _pattern(folder, kind)
+        matches = {path: match for path in pictures if (match := pattern.fullmatch(path))}
+        if not matches:
+            given = " ".join(f"data.{key}={folder.given[key]}" for key in keys)
+            raise DataError(f"{given}: no such file below {folder.root}: correct it")
+        has_direct = any(match["folder"] and not match["below"] for match in matches.values())
+        for path, match in matches.items():
+            is_direct = not match["below"] or not has_direct
+            if is_direct and len(match["folder"]) > length_of.get(path, -1):
+                kinds[path], length_of[path] = kind, len(match["folder"])
+    return kinds
+
+
+def _pattern(folder: Folder, kind: Kind) -> re.Pattern[str]:
+    """Returns what the paths of the files match that the user has chosen."""
+    name = str(folder.given.get(kind) or ".")
+    start, _, end = str(folder.given.get(f"{kind}_name") or "%stem").partition("%stem")
+    if "%split" not in name:
+        path = folder.root / name
+        if not path.is_dir():
+            raise missing_path(path, what="folder", remedy=f"check data.{kind}")
+        below = os.path.relpath(path, folder.root)
+        if below.startswith(".."):
+            remedy = "give the folder that holds images and labels"
+            raise DataError(f"data.{kind}={name} is not below {folder.root}: {remedy}")
+        name = below
+    place = "" if name == "." else re.escape(name.strip("/")).replace("%split", ".+") + "/"
+    stem = f"{re.escape(start)}[^/]*{re.escape(end)}"
+    return re.compile(rf"(?P<folder>{place})(?P<below>.*/)?{stem}\.[^./]*", re.DOTALL)
+
+
+def kind_of_word(name: str) -> Kind | Literal[""]:
+    """Returns the kind for which a word in a name stands."""
+    return next((kind for kind in KINDS if WORDS[kind].search(_spaced(name))), "")
+
+
+def _spaced(name: str) -> str:
+    """Returns ``Ground_Truth`` for ``GroundTruth``."""
+    return _CAMEL.sub("_", name)
+
+
+def _kinds_by_words(pictures: Sequence[str]) -> dict[str, Kind]:
+    """Returns the kinds that words in the names of folders and files tell; otherwise images.
+
+    A word of a file's name counts where no folder's name tells the kind, or where only some files
+    in a folder of images have it, and there is no other folder of that kind.
+    """
+    folders = _kinds_of_folders({os.path.dirname(path) for path in pictures})
+    names = {path: _kind_of_name(path) for path in pictures}
+    without_word = {os.path.dirname(path) for path, kind in names.items() if not kind}
+    present = {*folders.values()}
+    kinds: dict[str, Kind] = {}
+    for path in pictures:
+        directory, name_kind = os.path.dirname(path), names[path]
+        kind = folders[directory]
+        is_among_images = kind == "images" and directory in without_word
+        if name_kind == "unused" or not kind or (is_among_images and name_kind not in present):
+            kind = name_kind or kind
+        kinds[path] = kind or "images"
+    return kinds
+
+
+def _kinds_of_folders(directories: set[str]) -> dict[str, Kind | Literal[""]]:
+    """Returns the kind of the files in each folder; "" if no word tells.
+
+    The word of a folder that holds both images and labels in folders of their own does not count.
+    """
+    inner: dict[str, set[str]] = defaultdict(set)
+    for directory in directories:
+        for outer, _, below in _levels(directory):
+            inner[outer].update(map(kind_of_word, below))
+    kinds: dict[str, Kind | Literal[""]] = {}
+    for directory in directories:
+        kind: Kind | Literal[""] = ""
+        for outer, part, _ in _levels(directory):
+            if _is_unused(part):
+                kind = "unused"
+                break
+            is_container = "images" in inner[outer] and bool({"labels", "depth"} & inner[outer])
+            part_kind = "" if is_container else kind_of_word(part)
+            if part_kind and not (kind and part_kind == "images"):
+                kind = part_kind
+        kinds[directory] = kind
+    return kinds
+
+
+def _levels(directory: str) -> Iterator[tuple[str, str, list[str]]]:
+    """Yields the path of each folder on the way to a directory, its name, and the names below."""
+    parts = directory.split("/")
+    for k, part in enumerate(parts, 1):
+        yield "/".join(parts[:k]), part, parts[k:]
+
+
+def _is_unused(name: str) -> bool:
+    """Returns whether the first or the last word of a name says that it is no data."""
+    pattern = WORDS["unused"]
+    return any(
+        _is_outer(match) for text in (name, _spaced(name)) for match in pattern.finditer(text)
+    )
+
+
+def _is_outer(match: re.Match[str]) -> bool:
+    """Returns whether a word stands at the beginning or, but for a number, at the end."""
+    return match.start() == 0 or bool(re.fullmatch(r"[\W\d_]*", match.string[match.end() :]))
+
+
+def _kind_of_name(path: str) -> Kind | Literal[""]:
+    """Returns what the first or the last word of a file's name says, unless that is an image."""
+    stem = os.path.splitext(os.path.basename(path))[0]
+    if _is_unused(stem):
+        return "unused"
+    for kind in ("labels", "depth"):
+        if any(_is_outer(match) for match in WORDS[kind].finditer(_spaced(stem))):
+            return kind
+    return ""
+
+
+def _kinds_by_values(folder: Folder, paths: Sequence[str]) -> dict[str, Kind]:
+    """Returns the kinds of files by the values in some of each folder, suffix and word at the end
+    of the name: few values are labels, many of more than 8 bits are depth."""
+    stems = {os.path.splitext(path)[0] for path in paths}
+    groups: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+    for path in paths:
+        stem, suffix = os.path.splitext(path)
+        groups[os.path.dirname(path), suffix, _ending(stem, stems)].append(path)
+    kinds: dict[str, Kind] = {}
+    for members in [*groups.values()][:_MAX_GROUPS]:
+        some = {members[0], members[len(members) // 2], members[-1]}
+        read = {_kind_of_values(folder, path) for path in some}
+        kinds |= dict.fromkeys(members, read.pop() if len(read) == 1 else "images")
+    if "images" not in kinds.values():  # images of 16 bits
+        kinds = {path: "images" if kind == "depth" else kind for path, kind in kinds.items()}
+    return kinds
+
+
+def _ending(stem: str, stems: set[str]) -> str:
+    """Returns what follows the name of another file, or the last word."""
+    for match in reversed([*re.finditer(r"[-_. ]", stem)]):
+        if stem[: match.start()] in stems:
+            return stem[match.start() :]
+    last = re.search(r"[-_. ]([^\W\d_]+)$", stem)
+    return last[0] if last else ""
+
+
+def _kind_of_values(folder: Folder, path: str) -> Kind:
+    with suppress(DataError):  # lossy, colours of a photo, or damaged
+        if len(io.label_values(folder.root / path)) <= _FEW_VALUES:
+            return "labels"
+    with suppress(DataError):
+        values = io.read_raw_depth(folder.root / path)
+        if values.dtype.itemsize > 1 and min(values.shape) > _MIN_SIDE:
+            return "depth"
+    return "images"
+
+
+# ------------------------------------------------------------------------------------- pairing
+
+
+def pair(images: Sequence[str], labels: Sequence[str], kind: Kind) -> dict[str, str]:
+    """Returns the image of each label file that has one.
+
+    Raises:
+        DataError: two images fit label files equally well.
+    """
+    image_of: dict[str, str] = {}
+    for key in (_whole_key, _key_without_kind):
+        keys = _unique(images, partial(key, kind="images"))
+        for path in labels:
+            image = keys.get(key(path, kind))
+            if image is not None:
+                image_of.setdefault(path, image)
+    partners: dict[str, set[str]] = defaultdict(set)  # folders of images by those of labels
+    for path, image in image_of.items():
+        partners[os.path.dirname(path)].add(os.path.dirname(image))
+    images_in = by_folder(images)
+    places = {name: _Place.of(paths[0], "images") for name, paths in images_in.items()}
+    for directory, members in by_folder(path for path in labels if path not in image_of).items():
+        # further files in a folder that has pairs are labels of images beside these, if of any
+        is_rest = directory in partners
+        labelled = {*image_of.values()} if is_rest else set()
+        place = _Place.of(members[0], kind)
+        levels: dict[_Likeness, list[str]] = defaultdict(list)
+        for near in partners.get(directory, places):
+            if len({place.split, places[near].split} - {""}) < 2:
+                free = (path for path in images_in[near] if path not in labelled)
+                levels[places[near].likeness(place)] += free
+        for level in sorted(levels, reverse=True):
+            pairs = _pair_by_affixes(levels[level], members, only_best=is_rest)
+            image_of |= pairs
+            if pairs:
+                break
+    return image_of
+
+
+_Likeness = tuple[bool, int, int]
+
+
+class _Place(NamedTuple):
+    """Where files lie, without the words for their kind."""
+
+    folders: list[str]
+    words: set[str]
+    split: str
+    is_named: bool  # whether a word in a folder's name tells the kind
+
+    @classmethod
+    def of(cls, path: str, kind: Kind) -> "_Place":
+        place = os.path.dirname(_whole_key(path, kind))
+        words = {*re.split(r"[-_. /]+", place)}
+        is_named = bool(WORDS[kind].search(_spaced(os.path.dirname(path))))
+        return cls(place.split("/"), words, split_word(place)[0], is_named)
+
+    def likeness(self, labels: "_Place") -> _Likeness:
+        """Returns whether the name of a place of images says so, how many folders at its beginning
+        and end are those of a place of labels, and how many words anywhere."""
+        parts, others = self.folders, labels.folders
+        folders = _common_start(parts, others) + _common_start(parts[::-1], others[::-1])
+        return self.is_named, folders, len(self.words & labels.words)
+
+
+def _unique(paths: Iterable[str], key: Callable[[str], str]) -> dict[str, str]:
+    """Returns the paths by keys, without those whose key another one has."""
+    paths_of: dict[str, list[str]] = defaultdict(list)
+    for path in paths:
+        paths_of[key(path)].append(path)
+    return {name: members[0] for name, members in paths_of.items() if len(members) == 1}
+
+
+def _whole_key(path: str, kind: Kind) -> str:
+    """Returns the path without suffix and without the words for its kind in folders' names."""
+    *folders, stem = os.path.splitext(plain_name(path))[0].split("/")
+    names = [_without_words(_spaced(name), kind).strip("-_. ") for name in folders]
+    return "/".join([*(SPLITS.get(name.lower(), name) for name in names if name), stem])
+
+
+def _without_words(name: str, kind: Kind) -> str:
+    """Returns the name of a folder without words for the kind; ``GT_color`` and ``label_images``
+    lose both words."""
+    if kind != "images" and WORDS[kind].search(name):
+        name = WORDS["images"].sub("", name)
+    return WORDS[kind].sub("", name)
+
+
+def _key_without_kind(path: str, kind: Kind) -> str:
+    """Returns the whole key with the word for the kind in the file's name as ``*``."""
+    folders, _, stem = _whole_key(path, kind).rpartition("/")
+    return f"{folders}/{WORDS[kind].sub('*', _spaced(stem))}"
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """The pairs of label files with images whose names are equal but for constant affixes."""
+
+    pairs: dict[str, str]  # image by label file
+    ambiguous: dict[str, tuple[str, str]]  # two images that fit a label file
+    images: int  # number of them that might have pairs
+    labels: int
+
+    @property
+    def covers_most(self) -> bool:
+        count = len(self.pairs) + len(self.ambiguous)
+        return 2 * count >= min(self.images, self.labels)
+
+
+def _pair_by_affixes(
+    images: Sequence[str], labels: Sequence[str], *, only_best: bool
+) -> dict[str, str]:
+    """Returns the image of label files of a folder, whose names begin and end as all others do.
+
+    Args:
+        only_best: take one prefix and suffix; otherwise also others that cover most of the images,
+            as those of a second annotator do.
+
+    Raises:
+        DataError: two images fit most of the label files.
+    """
+    prefix, suffix = _common_affixes({_stem(path) for path in images})
+    images_of: dict[str, list[str]] = defaultdict(list)
+    for path in images:
+        stem = _stem(path)
+        images_of[stem[len(prefix) : len(stem) - len(suffix)]].append(path)
+    image_of: dict[str, str] = {}
+    trials = [
+        _try_affixes(images_of, labels, *affixes)
+        for affixes in _commonest_affixes(images_of, labels, prefix)
     ]
-    example = " with ".join(path for path in paired[0][:3] if path)
-    folder.note(f"layout: {layout}: {'; '.join(places)}; such as {example}")
-    used = {path for row in rows for path in row} | folder.used
-    stray = [path for path in pictures_of(folder.paths) if path not in used]
-    keys = [
-        f"data.{key}" for key in ("images", "labels", "depth", "labels_name") if key in folder.given
-    ]
-    reason = f", or excluded by {', '.join(keys)}" if keys else ""
-    folder.leave_out(stray, f", without an image that lacks labels{reason}")
-    return samples_of(folder, rows)
+    for trial in sorted(trials, key=lambda trial: -len(trial.pairs) - len(trial.ambiguous)):
+        if not trial.covers_most or (only_best and image_of):
+            continue
+        if len(trial.ambiguous) > len(trial.pairs):
+            label, (first, second) = next(iter(trial.ambiguous.items()))
+            remedy = "set data.images to the folder of one (train.py reads bands of several)"
+            raise DataError(f"{first} and {second} are both images of {label}: {remedy}")
+        image_of = trial.pairs | image_of
+    return image_of
+
+
+def _commonest_affixes(
+    cores: Mapping[str, Sequence[str]], labels: Sequence[str], prefix: str
+) -> list[tuple[str, str]]:
+    """Returns the commonest pairs of what precedes and follows one of ``cores`` in the names of
+    labels, those that leave out least first.
+
+    Args:
+        prefix: that of the images; only there may the prefix of labels hold a number.
+    """
+    votes: Counter[tuple[str, str]] = Counter()
+    for path in labels[:: 1 + len(labels) // _MAX_SAMPLES]:
+        tokens = _TOKEN.findall(_stem(path))
+        starts = range(min(len(tokens), _MAX_TOKENS))
+        ranges = ((i, j) for i in starts for j in range(i + 1, len(tokens) + 1))
+        for i, j in ranges:
+            before, after = "".join(tokens[:i]), "".join(tokens[j:])
+            numbers = re.findall(r"\d+", before)
+            cuts_number = bool(numbers) and numbers != re.findall(r"\d+", prefix)
+            if "".join(tokens[i:j]) in cores and not cuts_number:
+                votes[before, after] += 1
+    order = sorted(votes, key=lambda affixes: (-votes[affixes], len("".join(affixes))))
+    return order[:_TRIALS]
+
+
+def _try_affixes(
+    images_of: Mapping[str, Sequence[str]], labels: Sequence[str], before: str, after: str
+) -> _Trial:
+    """Returns the pairs of label files that have a prefix and a suffix."""
+    pairs: dict[str, str] = {}
+    ambiguous: dict[str, tuple[str, str]] = {}
+    for path in labels:
+        stem = _stem(path)
+        if not (stem.startswith(before) and stem.endswith(after)):
+            continue
+        images = images_of.get(stem[len(before) : len(stem) - len(after)], ())
+        if len(images) == 1:
+            pairs[path] = images[0]
+        elif images:
+            ambiguous[path] = images[0], images[1]
+    counts = Counter(pairs.values())
+    pairs = {path: image for path, image in pairs.items() if counts[image] == 1}
+    return _Trial(pairs, ambiguous, len(images_of), len(labels))
+
+
+def _stem(path: str) -> str:
+    return os.path.splitext(plain_name(os.path.basename(path)))[0]
+
+
+def _common_affixes(names: set[str]) -> tuple[str, str]:
+    """Returns the beginning and the end that all names share; none of a single name."""
+    if len(names) < 2:
+        return "", ""
+    lists = [_TOKEN.findall(name) for name in names]
+    head = _common_start(min(lists), max(lists))
+    ends = [tokens[head:][::-1] for tokens in lists]
+    tail = _common_start(min(ends), max(ends))
+    return "".join(lists[0][:head]), "".join(ends[0][:tail][::-1])
+
+
+def _common_start(first: Sequence[str], second: Sequence[str]) -> int:
+    """Returns how many items at the beginning of two lists are the same."""
+    pairs = zip(first, second, strict=False)
+    return len([*takewhile(lambda pair: pair[0] == pair[1], pairs)])
+
+
+# ------------------------------------------------------------------- several labels of one image
+
+
+class _LabelPlace(NamedTuple):
+    """Where the label files of one kind of content lie, relative to the images."""
+
+    folder: str
+    name: str  # a template with %stem
+
+
+def _one_for_each_image(folder: Folder, image_of: Mapping[str, str], kind: Kind) -> dict[str, str]:
+    """Returns the label file of each image; DataError if an image has several: a question."""
+    labels_of: dict[str, list[str]] = defaultdict(list)
+    for label, image in image_of.items():
+        labels_of[image].append(label)
+    several = {image: labels for image, labels in labels_of.items() if len(labels) > 1}
+    if not several:
+        return {image: labels[0] for image, labels in labels_of.items()}
+    image, labels = next(iter(several.items()))
+    places = _places(labels_of)
+    contested = [place for place, members in places.items() if {*labels} & {*members}]
+    are_folders = len({place.folder for place in contested}) == len(contested)
+    choices = []
+    for place in contested:
+        setting = f"{kind}={place.folder}" if are_folders else f"{kind}_name={place.name}"
+        choices.append(f"data.{setting} ({len(places[place])} files)")
+    fault = f"{plural(len(several), 'image')} with several {kind}, such as {image}"
+    remedy = f"set {' or '.join(sorted(choices))}"
+    raise DataError(f"{folder.root}: {fault} with {shown(sorted(labels), 4)}: {remedy}")
+
+
+def _places(labels_of: Mapping[str, Sequence[str]]) -> dict[_LabelPlace, list[str]]:
+    """Returns the label files by their place; with ``%split`` for folders that differ."""
+    by_place: dict[_LabelPlace, dict[str, str]] = defaultdict(dict)
+    for image, labels in labels_of.items():
+        for label in labels:
+            shared, inner = _folders(image, label)
+            by_place[_LabelPlace(inner, _template(image, label))][label] = shared
+    places: dict[_LabelPlace, list[str]] = defaultdict(list)
+    for (inner, name), shared_of in by_place.items():
+        starts = {*shared_of.values()}
+        start = starts.pop() if len(starts) == 1 else "%split"
+        places[_LabelPlace("/".join(filter(None, (start, inner))), name)] += shared_of
+    return places
+
+
+def _folders(image: str, label: str) -> tuple[str, str]:
+    """Returns the folders that a label file shares with its image, and its others after them."""
+    of_image, of_label = image.split("/")[:-1], label.split("/")[:-1]
+    head = _common_start(of_image, of_label)
+    inner, other = of_label[head:], of_image[head:]
+    while inner and ((other and inner[-1] == other[-1]) or inner[-1].lower() in SPLITS):
+        inner, other = inner[:-1], other[:-1]
+    return "/".join(of_label[:head]), "/".join(inner)
+
+
+def _template(image: str, label: str) -> str:
+    """Returns the name of a label file without suffix, with ``%stem`` for what is its image's."""
+    of_image, stem = _stem(image), _stem(label)
+    match = SequenceMatcher(None, of_image, stem, autojunk=False).find_longest_match()
+    return f"{stem[: match.b]}%stem{stem[match.b + match.size :]}"

@@ -1,0 +1,241 @@
+"""Labels that files list: those of label tools, and CSV tables of images and masks."""
+
+import os
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dpt.data.annotations.base import UNLABELLED, AnnotationFormat, Annotations
+from dpt.data.datasets.annotated import format_named, read_annotations
+from dpt.data.layouts.base import SUFFIXES, Detected, Folder, Layout, Match, Row
+from dpt.data.layouts.pictures import kind_of_word
+from dpt.data.layouts.splits import divide
+from dpt.data.layouts.values import PairMatch
+from dpt.data.splits import SPLITS, split_word
+from dpt.files import DataError, few, path_below, plural, read_cells
+from dpt.validation import Plain
+
+
+@dataclass(frozen=True)
+class LabelTool(Layout):
+    """Images with the files of a label tool."""
+
+    tool: AnnotationFormat
+
+    def match(self, folder: Folder) -> Match | None:
+        given = folder.given.get("annotations")
+        is_chosen = bool(given) and format_named(str(given)) is self.tool
+        if {"labels", "depth"} & folder.given.keys() or (given and not is_chosen):
+            return None
+        paths = [path for path in folder.paths if path not in folder.taken]
+        sources = self.tool.find(folder.root, paths)
+        if not sources and not is_chosen:
+            return None
+        settings, chosen = self._files_of_splits(folder, sources)
+        images = folder.given.get("images")
+        annotations, bare = read_annotations(
+            folder.root,
+            self.tool.name,
+            chosen=[folder.root / path for path in chosen],
+            images=folder.root / images if images else folder.root,
+        )
+        unread = {path for path in sources if "%split" in str(settings) and path not in chosen}
+        sources = [path for path in sources if path not in unread]
+        images_there = [i for i in annotations.images if _below(folder, i.image) in {*folder.paths}]
+        if not images_there:
+            absent = few([_below(folder, image.image) for image in annotations.images])
+            fault = f"no image of {self.tool.title} is there ({absent}): copy the images into it"
+            folder.note(f"not used: {few(sources)}: {fault}")
+            return None
+        files = {*sources, *unread, *annotations.lists}
+        files |= {_below(folder, i.map_file) for i in annotations.images if i.map_file}
+        of_unread = {os.path.splitext(path)[0] for path in unread}  # folders of their pictures
+        files |= {path for path in paths if os.path.dirname(path) in of_unread}
+        rows = [Row(_below(folder, item.image), split=item.split) for item in images_there]
+        count = sum(len(image.objects) for image in images_there)
+        return _ToolMatch(
+            sentence=f"{self.tool.title} ({few(sources)}) with {plural(count, 'object')} "
+            f"in {plural(len(rows), 'image')}",
+            key=f"data.annotations={self.tool.name}",
+            rows=[*rows, *(Row(_below(folder, path)) for path in bare)],
+            labelled=len(rows),
+            files=files,
+            annotations=annotations,
+            settings={"annotations": self.tool.name, **settings},
+            unread=sorted(unread),
+        )
+
+    def _files_of_splits(self, folder: Folder, sources: Sequence[str]) -> tuple[Plain, list[str]]:
+        """Returns the settings of the files of train and val, and their paths; those that the user
+        has given, or none, if there are no such files."""
+        given = folder.given.get("annotation_files")
+        words_of: dict[str, dict[str, str]] = defaultdict(dict)
+        for path in sources if self.tool.lists_classes else ():
+            split, word = split_word(path)
+            if split:
+                template = re.sub(rf"(?<![^-_. /]){word}(?![^-_. /])", "%split", path)
+                words_of[template].setdefault(split, word)
+        for template, words in words_of.items():
+            if template == (given or template) and {"train", "val"} <= words.keys():
+                settings: Plain = {"annotation_files": template}
+                settings |= {f"split_names.{split}": word for split, word in words.items()}
+                return settings, [template.replace("%split", word) for word in words.values()]
+        return {}, [str(given)] if given else []
+
+
+@dataclass(kw_only=True)
+class _ToolMatch(Match):
+    """Objects of a label tool."""
+
+    annotations: Annotations
+    settings: Plain
+    unread: list[str] = field(default_factory=list)  # files of other objects in the same images
+
+    def read(self, folder: Folder) -> Detected:
+        rows, bare = self.rows[: self.labelled], self.rows[self.labelled :]
+        images = self.annotations.images
+        names = (item.class_name for image in images for item in image.objects)
+        objects = Counter("unlabelled" if name == UNLABELLED else name for name in names)
+        folder.note(
+            "objects: " + few([f"{name} ({n})" for name, n in objects.most_common()], 40),
+            *(f"labels: {note}" for note in self.annotations.notes),
+        )
+        absent = [_below(folder, image.image) for image in images]
+        absent = sorted({*absent}.difference(row.image for row in rows))
+        folder.used.update(self.files, *rows)
+        if absent:
+            folder.note(f"not used: {plural(len(absent), 'image')} not there ({few(absent)})")
+        folder.leave_out(self.unread, f", as {self.settings.get('annotation_files')}")
+        folder.leave_out([row.image for row in bare], ", images without a label file")
+        rows, held_out = divide(folder, rows, [])
+        task, *others = self._tasks()
+        return Detected(task, rows, self.settings | held_out, folder.notes, (*others,))
+
+    def _tasks(self) -> list[str]:
+        """Returns what can be trained, the usual task first."""
+        classes = self.annotations.classes
+        if classes and not any(row.is_thing for row in classes):
+            return ["segmentation"]
+        if self.annotations.background:
+            return ["instance", "segmentation", "panoptic"]
+        return ["panoptic", "segmentation"]
+
+
+def _below(folder: Folder, path: Path) -> str:
+    return path.relative_to(folder.root).as_posix()
+
+
+class Tables(Layout):
+    """A CSV file with columns of images and of labels, or one such file for each split."""
+
+    def match(self, folder: Folder) -> Match | None:
+        if any(folder.given.get(key) for key in ("annotations", "images", "labels", "depth")):
+            return None
+        tables: dict[str, list[Row]] = {}
+        for path in (path for path in folder.paths if path.lower().endswith(".csv")):
+            try:
+                lines = [cells for _, cells in read_cells(folder.root / path)]
+            except DataError as error:
+                folder.note(f"not used: {error}")
+                folder.used.add(path)
+                continue
+            rows = _rows_of_table(folder, path, lines)
+            if rows:
+                tables[path] = rows
+        splits = {path: split_word(path)[0] for path in tables}
+        if len(tables) > 1 and (not all(splits.values()) or len({*splits.values()}) < len(splits)):
+            remedy = "keep one, name them after their splits (train.csv, val.csv), or give a folder"
+            raise DataError(f"{folder.root}: {few([*tables])} list images and labels: {remedy}")
+        if len(tables) > 1:
+            tables = {
+                path: [row._replace(split=splits[path]) for row in rows]
+                for path, rows in tables.items()
+            }
+        return PairMatch.of(
+            [row for rows in tables.values() for row in rows],
+            title=f"a table ({few([*tables])})",
+            key="",
+            lists=[*tables],
+            files=folder.pictures,
+        )
+
+
+def _rows_of_table(folder: Folder, path: str, lines: Sequence[Sequence[str]]) -> list[Row]:
+    """Returns the samples of a table; none if no column holds paths of images, or none of labels.
+
+    Args:
+        lines: the cells of the header, if there is one, and of each row.
+
+    Raises:
+        DataError: the table names splits without images, an unknown split, or missing files.
+    """
+    root, base, source = folder.root, Path(path).parent, folder.root / path
+    columns = _columns(root, base, lines, source)
+    split_column = columns.pop("split", None)
+    if "images" not in columns or not {"labels", "depth"} & columns.keys():
+        if split_column is not None:
+            remedy = "add their paths from its folder, or move it elsewhere"
+            raise DataError(f"{source}: names splits, but no images and labels: {remedy}")
+        return []
+    rows = []
+    has_header = not any(_is_picture(root, base / cell) for cell in lines[0])
+    for line in lines[has_header:]:
+        word = "" if split_column is None else line[split_column].lower()
+        if word and word not in SPLITS:
+            raise DataError(f"{source}: the split {word}: write {', '.join(SPLITS)}")
+        files = _files_of_line(root, base, line, columns, source)
+        image = files.pop("images", "")
+        if image:
+            rows.append(Row(image, **files, split=SPLITS.get(word, "")))
+    named = [file for row in rows for file in (row.image, row.labels, row.depth) if file]
+    missing = [file for file in named if not os.path.isfile(root / file)]
+    if missing:
+        fault = f"{len(missing)} of its files do not exist ({few(missing)})"
+        raise DataError(f"{source}: {fault}: add them, or remove their rows")
+    return rows
+
+
+def _files_of_line(
+    root: Path, base: Path, line: Sequence[str], columns: Mapping[str, int], source: Path
+) -> dict[str, str]:
+    """Returns the files that a line names, below the root, by their kind."""
+    return {
+        kind: path_below(root, str(base / line[column]), source).relative_to(root).as_posix()
+        for kind, column in columns.items()
+        if line[column]
+    }
+
+
+def _columns(
+    root: Path, base: Path, lines: Sequence[Sequence[str]], source: Path
+) -> dict[str, int]:
+    """Returns the positions of the columns of splits and of files, by ``split``, ``images``,
+    ``labels`` and ``depth``.
+
+    Raises:
+        DataError: two columns are of one kind.
+    """
+    columns: dict[str, int] = {}
+    for number, (name, *every_cell) in enumerate(zip(*lines, strict=True)):
+        cells = [cell for cell in every_cell if cell]
+        if 2 * sum(cell.lower() in SPLITS for cell in cells) > len(cells):
+            columns["split"] = number
+        elif any(_is_picture(root, base / cell) for cell in cells):
+            kind = kind_of_word(name) or "images"
+            if kind in columns:
+                names = f"{lines[0][columns[kind]]} and {name}"
+                raise DataError(f"{source}: {names} are columns of {kind}: keep one")
+            columns[kind] = number
+    return columns
+
+
+def _is_picture(root: Path, name: Path) -> bool:
+    """Returns whether a cell is the path of a picture; one elsewhere is refused later."""
+    if name.suffix.lower() not in SUFFIXES:
+        return False
+    try:
+        return os.path.isfile(path_below(root, str(name), root))
+    except DataError:
+        return os.path.isfile(root / name)
