@@ -23,7 +23,7 @@ from dpt.objectives import DepthObjective
 from dpt.objectives.teacher import predict
 from dpt.types.outputs import DEPTH_UNITS, HeadOutput, OutputSpec
 from dpt.types.preprocessing import Calibration, Preprocessing
-from dpt.types.samples import Mixed
+from dpt.types.samples import Inputs, Mixed
 
 HEADS = {"depth": {"kind": "metric", "activation": "exp", "canonical_focal": 300.0}}
 FOCAL = [[250.0, 350.0], [900.0, 900.0]]  # fx and fy of two cameras
@@ -138,12 +138,13 @@ def test_scales_change_the_focal_length():
     """A network that sees objects of one size predicts depth · canonical / f of what it sees."""
     specs = tensor_specs({"depth": OutputSpec("depth", "depth", unit="m", canonical_focal=300.0)})
 
-    def network(images):
+    def network(inputs):
+        images = inputs.images
         focal = 450 * images.shape[-1] / 64  # of 64 pixels
         return {"depth": torch.full((1, *images.shape[-2:]), 7.0 * 300 / focal)}
 
     images = torch.zeros(1, 3, 32, 64)
-    depth = multi_scale(network, specs, images, scales=(0.5, 1.0, 2.0))["depth"]
+    depth = multi_scale(network, specs, Inputs(images), scales=(0.5, 1.0, 2.0))["depth"]
     assert torch.allclose(depth, torch.tensor(7.0 * 300 / 450), rtol=1e-6)
 
 
@@ -230,7 +231,8 @@ class TwoDepths:
             ),
         }
 
-    def __call__(self, images):
+    def __call__(self, inputs):
+        images = inputs.images
         ones = torch.ones(len(images), *images.shape[-2:])
         return {"depth": 7 * ones, "far": 2 * ones}
 

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 
 import lightning as L
-import torch
 from torch import Tensor, nn
 
 from dpt.config.data import loader_settings, make_eval_loader
@@ -29,13 +28,13 @@ from dpt.evaluation.scoring import PICTURE_WIDTH, PanelPicture, Scorer
 from dpt.exporting.runtimes import Precision, Runtime, is_exported, make_runtime, with_bf16_weights
 from dpt.metrics import Protocol
 from dpt.model import DPT
-from dpt.nn.tta import Model, Predictions, augmented, joined, mirror, prompted
+from dpt.nn.tta import Model, Predictions, augmented, joined, mirror
 from dpt.objectives import OBJECTIVES, Objective
 from dpt.objectives.batches import evaluated, prompts_of, same_size_groups, take
 from dpt.process import handle_signals
 from dpt.types.outputs import DepthKind, HeadPrediction, OutputSpec, array_specs
 from dpt.types.preprocessing import Preprocessing
-from dpt.types.samples import Batch
+from dpt.types.samples import Batch, Inputs
 from dpt.validation import PlainMapping, Positive, validate
 from dpt.viz import shrink
 from dpt.weights.base import naming
@@ -101,7 +100,7 @@ class Evaluation(L.LightningModule):
     ) -> None:
         super().__init__()
         self.model = model
-        self.predict: Predictions = partial(prompted, model, channels=len(model.preprocessing.mean))
+        self.predict: Predictions = lambda inputs: model(inputs.images, prompts=inputs.prompts)
         if predict is not None:
             self.predict = partial(joined, predict, model.outputs)
         self.objectives = nn.ModuleDict({**scorer.objectives, **scorer.whole})
@@ -112,9 +111,6 @@ class Evaluation(L.LightningModule):
         self, images: Tensor, prompts: Tensor | None = None, *, flip: bool = False
     ) -> dict[str, HeadPrediction]:
         preprocessing = self.model.preprocessing
-        inputs = preprocessing.normalize(images)
-        if prompts is not None:
-            inputs = torch.cat([inputs, prompts[:, None]], dim=1)
         predict = augmented(
             self.predict,
             self.model.outputs,
@@ -125,7 +121,7 @@ class Evaluation(L.LightningModule):
             multiple_of=preprocessing.multiple_of,
             resize=self.protocol.resize or preprocessing.output_interpolation,
         )
-        return dict(predict(inputs))
+        return dict(predict(Inputs(preprocessing.normalize(images), prompts)))
 
     def on_validation_start(self) -> None:
         handle_signals()  # Lightning's own handler ignores SIGTERM

@@ -22,9 +22,9 @@ from dpt.exporting.sessions import OnnxSession, OpenVinoSession, Session
 from dpt.files import reason, require, required_file
 from dpt.functional import EMULATED, has_bf16, without_autocast
 from dpt.model import DPT
-from dpt.nn.tta import prompted
 from dpt.types.outputs import OutputSpec, array_specs, confidence, tensor_specs, tensors_of
 from dpt.types.preprocessing import Calibration, Preprocessing
+from dpt.types.samples import Inputs
 from dpt.weights.files import writing
 from dpt.weights.formats import fingerprint
 
@@ -43,12 +43,11 @@ class Runtime(Protocol):
     device: torch.device  # of images and outputs
     takes_prompts: bool  # whether sparse depth is a further input
 
-    def tensors(self, images: Tensor) -> dict[str, Tensor]:
-        """Returns the tensors (B, ...) for normalised images, float32 (B, 3, h, w), by the names of
-        :func:`dpt.types.outputs.tensor_specs`. A fourth channel holds prompts, see
-        :func:`dpt.nn.tta.prompted`. Logits may be smaller than the images."""
+    def tensors(self, inputs: Inputs) -> dict[str, Tensor]:
+        """Returns the tensors (B, ...) for float32 inputs, by the names of
+        :func:`dpt.types.outputs.tensor_specs`. Logits may be smaller than the images."""
 
-    def __call__(self, images: Tensor) -> Mapping[str, Tensor]:
+    def __call__(self, inputs: Inputs) -> Mapping[str, Tensor]:
         """Returns :meth:`tensors` with confidences in place of log-variances."""
 
 
@@ -78,9 +77,9 @@ class TorchRuntime:
         self._upsample_logits = upsample_logits
         self._model = model.optimize_for_inference(compiled=False).to(self.device, self._dtype)
 
-    def tensors(self, images: Tensor) -> dict[str, Tensor]:
-        channels = len(self.preprocessing.mean)
-        call = partial(prompted, self._model, images, channels=channels, dtype=self._dtype)
+    def tensors(self, inputs: Inputs) -> dict[str, Tensor]:
+        # prompts stay as they are: bf16 would round 30.06 m to 30 m
+        call = partial(self._model, inputs.images.to(self._dtype), prompts=inputs.prompts)
         with without_autocast(self.device):  # the weights have the precision
             if self._upsample_logits:
                 predictions = call()
@@ -89,8 +88,8 @@ class TorchRuntime:
                 predictions = {name: output.prediction for name, output in outputs.items()}
         return tensors_of(predictions, self._model.outputs)
 
-    def __call__(self, images: Tensor) -> Mapping[str, Tensor]:
-        return with_confidences(self.tensors(images), self._model.outputs)
+    def __call__(self, inputs: Inputs) -> Mapping[str, Tensor]:
+        return with_confidences(self.tensors(inputs), self._model.outputs)
 
 
 def with_bf16_weights(model: DPT, device: torch.device) -> TorchRuntime | None:
@@ -99,7 +98,7 @@ def with_bf16_weights(model: DPT, device: torch.device) -> TorchRuntime | None:
     runtime = TorchRuntime(model, device=device, precision="bf16", upsample_logits=True)
     rule = model.preprocessing
     try:
-        runtime.tensors(torch.zeros(1, len(rule.mean), *rule.image_size, device=device))
+        runtime.tensors(Inputs(torch.zeros(1, len(rule.mean), *rule.image_size, device=device)))
     except RuntimeError as error:
         log.warning("validation in autocast, not with bf16 weights: %s", reason(error))
         return None
@@ -185,7 +184,8 @@ class FileRuntime:
     def _open(path: Path, precision: Precision) -> Session:
         """Opens the file by the library."""
 
-    def tensors(self, images: Tensor) -> dict[str, Tensor]:
+    def tensors(self, inputs: Inputs) -> dict[str, Tensor]:
+        images = inputs.images
         size = (images.shape[-2], images.shape[-1])
         if self._about.size not in (None, size):
             expected, found = ("x".join(map(str, pair)) for pair in (self._about.size, size))
@@ -195,8 +195,8 @@ class FileRuntime:
             )
         return dict(self._session(self._input(images)))
 
-    def __call__(self, images: Tensor) -> Mapping[str, Tensor]:
-        return with_confidences(self.tensors(images), self._about.outputs)
+    def __call__(self, inputs: Inputs) -> Mapping[str, Tensor]:
+        return with_confidences(self.tensors(inputs), self._about.outputs)
 
     def _input(self, images: Tensor) -> Tensor:
         """Returns the file's input for normalised images."""
@@ -250,17 +250,17 @@ class AutoRuntime:
         self.outputs, self.device = first.outputs, first.device
         self.takes_prompts = first.takes_prompts
 
-    def tensors(self, images: Tensor) -> dict[str, Tensor]:
-        return self._best(images).tensors(images)
+    def tensors(self, inputs: Inputs) -> dict[str, Tensor]:
+        return self._best(inputs).tensors(inputs)
 
-    def __call__(self, images: Tensor) -> Mapping[str, Tensor]:
-        return self._best(images)(images)
+    def __call__(self, inputs: Inputs) -> Mapping[str, Tensor]:
+        return self._best(inputs)(inputs)
 
-    def _best(self, images: Tensor) -> Runtime:
+    def _best(self, inputs: Inputs) -> Runtime:
         if self._chosen is None:
-            seconds = {k: _seconds(partial(r, images)) for k, r in self._candidates.items()}
+            seconds = {k: _seconds(partial(r, inputs)) for k, r in self._candidates.items()}
             fastest = min(seconds, key=lambda name: seconds[name])
-            size = "x".join(str(side) for side in images.shape)
+            size = "x".join(str(side) for side in inputs.images.shape)
             times = ", ".join(f"{name} {1e3 * s:.4g} ms" for name, s in seconds.items())
             log.info("runtime=auto: %s for %s: %s", times, size, fastest)
             self._chosen = self._candidates[fastest]

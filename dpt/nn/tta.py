@@ -5,12 +5,11 @@ each head, dense ones at the images' size, averaged as its ``OutputSpec`` says. 
 logits, flips and scales return the logarithm of the mean probabilities, so that softmax gives the
 mean.
 
-Shapes: images float (B, 3, H, W), normalised; K classes.
+Shapes: B batch, (H, W) the images, K classes.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -20,13 +19,13 @@ from dpt.depthmath import at_least_float32
 from dpt.functional import resize
 from dpt.types.outputs import HeadPrediction, OutputSpec, tensor_specs, tensors_of
 from dpt.types.preprocessing import OutputResize
+from dpt.types.samples import Inputs
 
-T = TypeVar("T")
 Outputs = dict[str, Tensor]
-Model = Callable[[Tensor], Mapping[str, Tensor]]
-"""Normalised images, float (B, 3, H, W), to tensors by name, see ``tensors_of``."""
-Predictions = Callable[[Tensor], Mapping[str, HeadPrediction]]
-"""Normalised images to the prediction of each head."""
+Model = Callable[[Inputs], Mapping[str, Tensor]]
+"""Inputs to tensors by name, see ``tensors_of``."""
+Predictions = Callable[[Inputs], Mapping[str, HeadPrediction]]
+"""Inputs to the prediction of each head."""
 Specs = Mapping[str, OutputSpec]
 
 MAX_SCALE = 8  # the memory of a forward pass grows with its square
@@ -73,33 +72,16 @@ def augmented(
     return partial(joined, augmented_model, outputs)
 
 
-def _split_predictions(model: Predictions, outputs: Specs, images: Tensor) -> Outputs:
-    return tensors_of(model(images), outputs)
+def _split_predictions(model: Predictions, outputs: Specs, inputs: Inputs) -> Outputs:
+    return tensors_of(model(inputs), outputs)
 
 
-def joined(model: Model, outputs: Specs, images: Tensor) -> Mapping[str, HeadPrediction]:
+def joined(model: Model, outputs: Specs, inputs: Inputs) -> Mapping[str, HeadPrediction]:
     """Returns the prediction of each head, of the tensors by name that ``model`` returns."""
-    tensors = model(images)
+    tensors = model(inputs)
     return {
         key: spec.join([tensors[name] for name in spec.tensors]) for key, spec in outputs.items()
     }
-
-
-def prompted(
-    model: Callable[..., T],
-    images: Tensor,
-    *,
-    channels: int,
-    dtype: torch.dtype | None = None,
-    **options: bool,
-) -> T:
-    """Calls a model with images (B, C, H, W), or (B, C + 1, H, W) whose last channel are prompts.
-
-    So joined, both are mirrored and cut in the same way. ``channels`` is C. The model gets images
-    of ``dtype``, and prompts as they are: bf16 would round 30.06 m to 30 m.
-    """
-    prompts = images[:, channels] if images.shape[1] > channels else None
-    return model(images[:, :channels].to(dtype=dtype), prompts=prompts, **options)
 
 
 def refuse_masks(specs: Specs) -> None:
@@ -111,12 +93,12 @@ def refuse_masks(specs: Specs) -> None:
             )
 
 
-def flipped_mean(model: Model, specs: Specs, images: Tensor) -> Outputs:
+def flipped_mean(model: Model, specs: Specs, inputs: Inputs) -> Outputs:
     """Averages the predictions for the images and for their mirror images, mirrored back."""
 
     def views() -> Iterator[Mapping[str, Tensor]]:
-        yield model(images)
-        mirrored = model(images.flip(-1))
+        yield model(inputs)
+        mirrored = model(inputs.mirrored())
         yield {name: mirror(value, specs[name]) for name, value in mirrored.items()}
 
     return _mean(views(), specs)
@@ -135,7 +117,7 @@ def mirror(output: Tensor, spec: OutputSpec) -> Tensor:
 def multi_scale(
     model: Model,
     specs: Specs,
-    images: Tensor,
+    inputs: Inputs,
     *,
     scales: Sequence[float],
     multiple_of: int = 1,
@@ -143,14 +125,15 @@ def multi_scale(
 ) -> Outputs:
     """Averages the predictions for several sizes of the images, each first resized to (H, W).
 
-    The sides are those of ``images`` times each of ``scales``, rounded to ``multiple_of`` pixels.
+    The inputs have no prompts. The sides are those of the images times each of ``scales``, rounded
+    to ``multiple_of`` pixels.
     Scales above 1 add no detail of the original image.
     """
     if not scales or not all(0 < scale <= MAX_SCALE for scale in scales):
         raise ValueError(
             f"scales={list(scales)}: must be factors above 0 and up to {MAX_SCALE}, as [0.75, 1.0]"
         )
-    height, width = images.shape[-2:]
+    height, width = inputs.images.shape[-2:]
 
     def side(length: int, scale: float) -> int:
         if scale == 1:
@@ -159,9 +142,9 @@ def multi_scale(
 
     def view(scale: float) -> Outputs:
         size = (side(height, scale), side(width, scale))
-        scaled = images
+        scaled = inputs
         if size != (height, width):
-            scaled = F.interpolate(images, size=size, mode="bilinear", antialias=True)
+            scaled = Inputs(F.interpolate(inputs.images, size, mode="bilinear", antialias=True))
         zoom = (size[0] / height + size[1] / width) / 2  # of the focal length in pixels
         return {
             k: resized(v, specs[k], (height, width), resize)
@@ -182,7 +165,7 @@ def resized(output: Tensor, spec: OutputSpec, size: tuple[int, int], rule: Outpu
 
 
 def slide(
-    model: Model, specs: Specs, images: Tensor, *, window: tuple[int, int], stride: tuple[int, int]
+    model: Model, specs: Specs, inputs: Inputs, *, window: tuple[int, int], stride: tuple[int, int]
 ) -> Outputs:
     """Averages predictions for windows where these overlap; logits themselves are averaged.
 
@@ -196,13 +179,13 @@ def slide(
             f"window={list(window)}, stride={list(stride)}: both must be positive, the stride at "
             "most the window, or pixels between windows would have no prediction"
         )
-    height, width = images.shape[-2:]
+    height, width = inputs.images.shape[-2:]
     total: Outputs = {}
-    count = images.new_zeros((height, width), dtype=torch.float32)
+    count = inputs.images.new_zeros((height, width), dtype=torch.float32)
     windows = 0
     for rows in spans(height, window[0], stride[0]):
         for columns in spans(width, window[1], stride[1]):
-            for name, value in model(images[..., rows, columns]).items():
+            for name, value in model(inputs.window(rows, columns)).items():
                 value = at_least_float32(value)
                 if specs[name].kind == "fov":
                     value = _fov_of_whole(value, columns.stop - columns.start, width)

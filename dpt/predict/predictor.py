@@ -34,6 +34,7 @@ from dpt.process import lack_of_memory
 from dpt.segments import SegmentMap, panoptic_segments
 from dpt.types.outputs import DEPTH_UNITS, OutputSpec, prompt_focal
 from dpt.types.preprocessing import Calibration
+from dpt.types.samples import Inputs
 from dpt.validation import Count, Probability, validate
 
 T = TypeVar("T")
@@ -126,7 +127,7 @@ class Predictor:
             fault = "this model predicts no confidence: train it with task.log_variance=true"
             raise ValueError(f"min_confidence={min_confidence}: {fault}")
         self._depth = first_output(self.runtime.outputs, "depth")
-        self._forward: Callable[[Tensor], Mapping[str, Tensor]] = self.runtime
+        self._forward: Callable[[Inputs], Mapping[str, Tensor]] = self.runtime
         if flip:
             self._forward = partial(flipped_mean, self.runtime, self.runtime.outputs)
 
@@ -301,11 +302,11 @@ class Predictor:
         have a channel axis, (1, C, h', w'); logits may be smaller than the images.
         """
         stacked = torch.from_numpy(np.stack(images)).to(self.runtime.device).permute(0, 3, 1, 2)
-        inputs = self.preprocessing.normalize(stacked)
+        inputs = Inputs(self.preprocessing.normalize(stacked))
         if any(prompt is not None for prompt in prompts):
-            none = np.zeros(inputs.shape[-2:], np.float32)
+            none = np.zeros(stacked.shape[-2:], np.float32)
             maps = np.stack([none if prompt is None else prompt for prompt in prompts])
-            inputs = torch.cat([inputs, torch.from_numpy(maps).to(inputs)[:, None]], dim=1)
+            inputs = inputs._replace(prompts=torch.from_numpy(maps).to(inputs.images))
         computed = self._forward(inputs)
         tensors = {name: at_least_float32(values) for name, values in computed.items()}
         for name, spec in self.runtime.outputs.items():

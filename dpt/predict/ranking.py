@@ -16,6 +16,7 @@ from dpt.nn.heads.queries import semantic_scores
 from dpt.nn.tta import mirror, multi_scale
 from dpt.predict.predictor import Predictor
 from dpt.types.outputs import OutputSpec, tensor_specs
+from dpt.types.samples import Inputs
 
 VIEWS = ((1.0, False), (1.0, True), (0.75, False), (0.75, True))
 """Scale of the network's input, and whether the image is mirrored."""
@@ -53,18 +54,18 @@ class Ranker:
         """
         predictor = self._predictor
         image = torch.from_numpy(predictor.prepare(path).input).to(predictor.runtime.device)
-        normalized = predictor.preprocessing.normalize(image.permute(2, 0, 1)[None])
-        views = [self._view(normalized, scale, is_mirrored) for scale, is_mirrored in VIEWS]
+        inputs = Inputs(predictor.preprocessing.normalize(image.permute(2, 0, 1)[None]))
+        views = [self._view(inputs, scale, is_mirrored) for scale, is_mirrored in VIEWS]
         if not all(value.isfinite().all() for view in views for value in view.values()):
             raise ValueError(f"{path}: the model's predictions hold NaN or infinity")
         return [float(_score(views, spec)) for spec in self._outputs.values()]
 
-    def _view(self, images: Tensor, scale: float, is_mirrored: bool) -> dict[str, Tensor]:
-        """Returns the tensors for a view at the size of ``images``; logits as log-probabilities."""
+    def _view(self, inputs: Inputs, scale: float, is_mirrored: bool) -> dict[str, Tensor]:
+        """Returns the tensors for a view at the size of the images; logits as log-probabilities."""
         values = multi_scale(
             self._predictor.runtime.tensors,
             self._specs,
-            images.flip(-1) if is_mirrored else images,
+            inputs.mirrored() if is_mirrored else inputs,
             scales=[scale],
             multiple_of=self._predictor.preprocessing.multiple_of,
         )

@@ -38,7 +38,7 @@ from dpt.objectives.teacher import Teacher
 from dpt.process import is_first_rank
 from dpt.training.finite import StepGuard
 from dpt.types.outputs import HeadOutput, HeadPrediction
-from dpt.types.samples import Batch
+from dpt.types.samples import Batch, Inputs
 from dpt.validation import Plain, PlainMapping, validate
 from dpt.weights.formats import CONFIG_KEY
 
@@ -192,9 +192,7 @@ class Task(L.LightningModule):
     def _predictions(self, inputs: Tensor, prompts: Tensor | None) -> Mapping[str, HeadPrediction]:
         if self.scored_copy is None:
             return self.model(inputs, prompts=prompts)
-        if prompts is not None:
-            inputs = torch.cat([inputs, prompts[:, None]], dim=1)
-        return joined(self.scored_copy.tensors, self.model.outputs, inputs)
+        return joined(self.scored_copy.tensors, self.model.outputs, Inputs(inputs, prompts))
 
     def on_validation_epoch_end(self) -> None:
         self.scored_copy = None

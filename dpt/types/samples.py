@@ -135,6 +135,22 @@ class Batch(TypedDict, total=False):
     blank: list[int]  # positions of images that could not be read, which are not scored
 
 
+class Inputs(NamedTuple):
+    """What a network is given."""
+
+    images: Tensor  # float (B, C, H, W), normalised
+    prompts: Tensor | None = None  # sparse depth, float (B, H, W) in metres, 0 where unknown
+
+    def mirrored(self) -> "Inputs":
+        """Returns the mirror images."""
+        return Inputs(self.images.flip(-1), None if self.prompts is None else self.prompts.flip(-1))
+
+    def window(self, rows: slice, columns: slice) -> "Inputs":
+        """Returns a part of every image."""
+        prompts = None if self.prompts is None else self.prompts[:, rows, columns]
+        return Inputs(self.images[..., rows, columns], prompts)
+
+
 @dataclass(frozen=True)
 class DatasetInfo:
     """What a data set gives, known before any file is read."""

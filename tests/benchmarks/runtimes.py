@@ -25,6 +25,7 @@ from dpt.exporting.int8 import compare_outputs
 from dpt.exporting.runtimes import make_runtime
 from dpt.exporting.sessions import OnnxSession
 from dpt.types.outputs import tensor_specs
+from dpt.types.samples import Inputs
 
 Run = Callable[[Tensor], object]
 
@@ -79,13 +80,16 @@ def run(arguments: list[str]) -> None:
         )
     }
     ours |= {file.name: make_runtime(None, file) for file in options.int8}
-    runs: dict[str, Run] = {name: runtime.tensors for name, runtime in ours.items()}
+    runs: dict[str, Run] = {
+        name: lambda images, runtime=runtime: runtime.tensors(Inputs(images))
+        for name, runtime in ours.items()
+    }
     with TemporaryDirectory() as folder, torch.inference_mode():
         if model.config.name in ("dpt_small", "dpt_base", "dpt_large"):
             runs |= peers(model.config.name, size, Path(folder))
         turns = {name: lambda _, run=run: run(images) for name, run in runs.items()}
         seconds = take_turns(turns, options.rounds, clock=time.process_time)
-        expected = [(images, ours["torch, fp32"].tensors(images))]
+        expected = [(images, ours["torch, fp32"].tensors(Inputs(images)))]
         specs = tensor_specs(model.outputs)
         rows = []
         for name, values in seconds.items():

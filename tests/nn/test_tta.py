@@ -9,6 +9,7 @@ import torch.nn.functional as F
 
 from dpt.nn.tta import augmented, flipped_mean, mirror, multi_scale, slide
 from dpt.types.outputs import OutputSpec
+from dpt.types.samples import Inputs
 
 K = 3
 SPECS = {
@@ -19,9 +20,9 @@ SPECS = {
 }
 
 
-def uneven(images):
+def uneven(inputs):
     """Outputs that depend on the place: neither symmetric nor equal in all windows."""
-    x = images.mean(1)
+    x = inputs.images.mean(1)
     ramp = torch.linspace(0, 1, x.shape[-1])
     depth = x + ramp
     logits = torch.stack([x, 2 * x * ramp, ramp.expand_as(x)], 1) * 3
@@ -60,8 +61,8 @@ def test_without_augmentation_it_is_the_model_itself():
 
 
 def test_flip_by_definition(images):
-    a, b = uneven(images), uneven(images.flip(-1))
-    found = flipped_mean(uneven, SPECS, images)
+    a, b = uneven(Inputs(images)), uneven(Inputs(images.flip(-1)))
+    found = flipped_mean(uneven, SPECS, Inputs(images))
     torch.testing.assert_close(found["depth"], (a["depth"] + b["depth"].flip(-1)) / 2)
     torch.testing.assert_close(found["regression"], (a["regression"] + b["regression"]) / 2)
     mean = (a["segmentation"].softmax(1) + b["segmentation"].flip(-1).softmax(1)) / 2
@@ -71,14 +72,14 @@ def test_flip_by_definition(images):
 
 
 def test_scales_by_definition(images):
-    found = multi_scale(uneven, SPECS, images, scales=[1.0, 2.0])
+    found = multi_scale(uneven, SPECS, Inputs(images), scales=[1.0, 2.0])
     big = F.interpolate(images, size=(20, 28), mode="bilinear", antialias=True)
-    big = uneven(big)
+    big = uneven(Inputs(big))
     kwargs = {"size": (10, 14), "mode": "bilinear", "align_corners": True}
     depth = F.interpolate(big["depth"][:, None], **kwargs)[:, 0]
-    torch.testing.assert_close(found["depth"], (uneven(images)["depth"] + depth) / 2)
+    torch.testing.assert_close(found["depth"], (uneven(Inputs(images))["depth"] + depth) / 2)
     mean = F.interpolate(big["segmentation"], **kwargs).softmax(1)
-    mean = (mean + uneven(images)["segmentation"].softmax(1)) / 2
+    mean = (mean + uneven(Inputs(images))["segmentation"].softmax(1)) / 2
     torch.testing.assert_close(found["segmentation"].softmax(1), mean)
 
 
@@ -86,10 +87,10 @@ def test_sides_are_rounded(images):
     sizes = []
 
     def spy(x):
-        sizes.append(tuple(x.shape[-2:]))
+        sizes.append(tuple(x.images.shape[-2:]))
         return uneven(x)
 
-    augmented(spy, SPECS, scales=[0.1, 0.5, 1.0, 1.5], multiple_of=4)(images)
+    augmented(spy, SPECS, scales=[0.1, 0.5, 1.0, 1.5], multiple_of=4)(Inputs(images))
     assert sizes == [(4, 4), (4, 8), (10, 14), (16, 20)]  # scale 1 is left as it is
 
 
@@ -104,7 +105,7 @@ def reference_slide(images, window, stride):
             y2 = min(top * stride[0] + window[0], height)
             x2 = min(left * stride[1] + window[1], width)
             y1, x1 = max(y2 - window[0], 0), max(x2 - window[1], 0)
-            logits = uneven(images[..., y1:y2, x1:x2])["segmentation"]
+            logits = uneven(Inputs(images[..., y1:y2, x1:x2]))["segmentation"]
             total[:, :, y1:y2, x1:x2] += logits.numpy()
             count[y1:y2, x1:x2] += 1
     assert count.min() > 0
@@ -116,7 +117,7 @@ def reference_slide(images, window, stride):
     [((6, 6), (4, 4)), ((10, 14), (3, 3)), ((4, 5), (4, 5)), ((20, 6), (7, 5)), ((7, 3), (1, 2))],
 )
 def test_slide_by_definition(images, window, stride):
-    found = slide(uneven, SPECS, images, window=window, stride=stride)
+    found = slide(uneven, SPECS, Inputs(images), window=window, stride=stride)
     torch.testing.assert_close(found["segmentation"], reference_slide(images, window, stride))
     assert found["depth"].shape == (2, 10, 14)
     assert found["classification"].shape == (2, K)
@@ -126,17 +127,17 @@ def test_slide_gives_the_field_of_view_of_the_whole_image(images):
     focal = 5.0  # pixels, in every window
 
     def fov(x):
-        degrees = 2 * math.degrees(math.atan(x.shape[-1] / 2 / focal))
-        return {"fov": torch.full((len(x),), degrees)}
+        degrees = 2 * math.degrees(math.atan(x.images.shape[-1] / 2 / focal))
+        return {"fov": torch.full((len(x.images),), degrees)}
 
     specs = {"fov": OutputSpec("fov", "fov", dense=False)}
-    found = slide(fov, specs, images, window=(6, 8), stride=(4, 4))
-    torch.testing.assert_close(found["fov"], fov(images)["fov"])
+    found = slide(fov, specs, Inputs(images), window=(6, 8), stride=(4, 4))
+    torch.testing.assert_close(found["fov"], fov(Inputs(images))["fov"])
 
 
 def test_all_of_them_are_one_mean_over_flips_and_scales(images):
     found = augmented(uneven, SPECS, flip=True, scales=(1.0, 0.5), window=(6, 8), stride=(4, 4))(
-        images
+        Inputs(images)
     )
     views = []
     for size in ((10, 14), (5, 7)):
@@ -157,7 +158,7 @@ def test_sure_predictions_stay_finite(images):
     def sure(x):
         return {"segmentation": uneven(x)["segmentation"] * 1e4}
 
-    assert flipped_mean(sure, SPECS, images)["segmentation"].isfinite().all()
+    assert flipped_mean(sure, SPECS, Inputs(images))["segmentation"].isfinite().all()
 
 
 def test_half_precision_outputs_are_averaged_in_float32(images):
@@ -166,15 +167,16 @@ def test_half_precision_outputs_are_averaged_in_float32(images):
 
     for form in ({"flip": True}, {"window": (6, 6)}, {"scales": (0.5, 1.0)}):
         assert all(
-            v.dtype is torch.float32 for v in augmented(half, SPECS, **form)(images).values()
+            v.dtype is torch.float32
+            for v in augmented(half, SPECS, **form)(Inputs(images)).values()
         )
 
 
 def test_mistakes_are_named(images):
     with pytest.raises(ValueError, match="stride at most the window"):
-        slide(uneven, SPECS, images, window=(4, 4), stride=(5, 4))
+        slide(uneven, SPECS, Inputs(images), window=(4, 4), stride=(5, 4))
     with pytest.raises(ValueError, match=r"stride=\[4, 4\] has no effect without window"):
         augmented(uneven, SPECS, stride=(4, 4))
     for scales in ([], [0.0], [1e9], [float("nan")]):
         with pytest.raises(ValueError, match="factors above 0 and up to 8"):
-            multi_scale(uneven, SPECS, images, scales=scales)
+            multi_scale(uneven, SPECS, Inputs(images), scales=scales)

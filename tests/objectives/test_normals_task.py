@@ -19,6 +19,7 @@ from dpt.objectives import NormalsObjective
 from dpt.predict import Predictor
 from dpt.training.task import Task
 from dpt.types.outputs import HeadOutput
+from dpt.types.samples import Inputs
 
 SIGNS = torch.tensor([-1.0, 1, 1]).view(3, 1, 1)
 
@@ -94,7 +95,9 @@ def test_flip_averages_normals_with_the_mirrored_x(model):
     with torch.no_grad():
         plain = model(images)["normals"]
         mirrored = model(images.flip(-1))["normals"].flip(-1) * SIGNS
-        found = augmented(model, model.outputs, flip=True)(images)["normals"]
+        found = augmented(lambda inputs: model(inputs.images), model.outputs, flip=True)(
+            Inputs(images)
+        )["normals"]
     torch.testing.assert_close(found, (plain + mirrored) / 2)
 
 

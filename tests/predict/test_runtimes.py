@@ -12,6 +12,7 @@ import dpt
 from dpt.exporting.export import export
 from dpt.exporting.runtimes import RUNTIMES, AutoRuntime, cached_export, make_runtime
 from dpt.types.preprocessing import Calibration
+from dpt.types.samples import Inputs
 
 pytest.importorskip("onnxruntime")
 LIBRARIES = [name for name in RUNTIMES if name != "torch"]
@@ -88,8 +89,8 @@ def test_openvino_in_bf16_never_rounds_the_bands_of_files(tmp_path):
 def test_openvino_in_bf16_is_close(model):
     pytest.importorskip("openvino")
     images = torch.randn(1, 3, 64, 64)
-    expected = make_runtime(None, model).tensors(images)["depth"]
-    actual = make_runtime("openvino", model, precision="bf16").tensors(images)["depth"]
+    expected = make_runtime(None, model).tensors(Inputs(images))["depth"]
+    actual = make_runtime("openvino", model, precision="bf16").tensors(Inputs(images))["depth"]
     assert (actual - expected).abs().max() < 0.05 * expected.abs().max()
 
 
@@ -104,8 +105,8 @@ def test_depth_of_openvino_in_bf16_has_no_steps(head):
     model = random_norms(tiny({"depth": {"kind": "metric"} | head}))
     photo = torch.from_numpy(photo_of(96, 128)).permute(2, 0, 1)[None]
     images = model.preprocessing.normalize(photo)
-    expected = make_runtime(None, model).tensors(images)["depth"]
-    actual = make_runtime("openvino", model, precision="bf16").tensors(images)["depth"]
+    expected = make_runtime(None, model).tensors(Inputs(images))["depth"]
+    actual = make_runtime("openvino", model, precision="bf16").tensors(Inputs(images))["depth"]
     torch.testing.assert_close(actual, expected, atol=0, rtol=2e-3)
     assert len(actual.unique()) > 1000  # with steps they are below 20
 
@@ -117,8 +118,8 @@ def test_masks_are_predicted_by_every_runtime():
     sizes |= {"num_later_blocks": 2, "image_size": [64, 64]}
     model = dpt.create_model("eomt_small", heads=heads, **sizes).eval()
     images = torch.ones(1, 3, 64, 64)
-    expected = make_runtime(None, model, upsample_logits=True).tensors(images)
-    actual = make_runtime("onnx", model).tensors(images)
+    expected = make_runtime(None, model, upsample_logits=True).tensors(Inputs(images))
+    actual = make_runtime("onnx", model).tensors(Inputs(images))
     assert actual.keys() == expected.keys()
     for key, value in expected.items():
         torch.testing.assert_close(actual[key], value, atol=1e-4, rtol=0)
@@ -130,7 +131,9 @@ def test_auto_says_which_runtime_it_takes(model, caplog):
     images = torch.zeros(1, 3, 64, 80)
     runtime = make_runtime("auto", model)
     assert isinstance(runtime, AutoRuntime)
-    assert runtime(images).keys() == runtime(images).keys() == runtime.outputs.keys()
+    assert (
+        runtime(Inputs(images)).keys() == runtime(Inputs(images)).keys() == runtime.outputs.keys()
+    )
     lines = [line for line in caplog.messages if "for 1x3x64x80" in line]
     assert len(lines) == 1  # timed once
     assert "torch" in lines[0]
