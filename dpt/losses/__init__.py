@@ -4,9 +4,9 @@ An image without any valid pixel contributes exactly 0, with zero gradient, and 
 two ranks with batch size 2 have the same gradient as one with batch size 4.
 """
 
-from dpt.losses.combined import CombinedLoss
 from dpt.losses.contrastive import dino_loss, ibot_loss, nt_xent
 from dpt.losses.depth import (
+    AngularLoss,
     GradientMatchingLoss,
     LogVarianceLoss,
     ScaleInvariantLoss,
@@ -14,5 +14,10 @@ from dpt.losses.depth import (
     SILogLoss,
 )
 from dpt.losses.masks import SetLoss
-from dpt.losses.normals import AngularLoss
-from dpt.losses.segmentation import CrossEntropyLoss, DiceLoss, FocalLoss, LovaszSoftmaxLoss
+from dpt.losses.segmentation import (
+    CombinedLoss,
+    CrossEntropyLoss,
+    DiceLoss,
+    FocalLoss,
+    LovaszSoftmaxLoss,
+)

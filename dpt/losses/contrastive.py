@@ -9,8 +9,6 @@ from torch.distributed.nn.functional import all_gather
 from dpt.depthmath import at_least_float32
 from dpt.functional import without_autocast
 
-ALONE = "a loss between images needs two of them in a step: raise data.batch_size"
-
 
 def contrastive_loss(images: Tensor, texts: Tensor, groups: Tensor) -> Tensor:
     """Returns the cross-entropy of matching pairs (Radford et al. 2021, section 2.3, figure 3).
@@ -29,9 +27,7 @@ def contrastive_loss(images: Tensor, texts: Tensor, groups: Tensor) -> Tensor:
         ValueError: there is one image only.
     """
     images, texts = at_least_float32(images), at_least_float32(texts)
-    positions, all_groups = gather_rows(groups)
-    if len(all_groups) == 1:
-        raise ValueError(ALONE)
+    positions, all_groups = gather_rows(groups, of_image=1)
     is_same_group = (groups[:, None] == all_groups).scatter(1, positions[:, None], False)
     excluded = is_same_group | (all_groups < 0)
     has_text = groups >= 0
@@ -58,10 +54,8 @@ def nt_xent(projections: Tensor, *, temperature: float) -> Tensor:
     """
     with without_autocast(projections.device):
         views = F.normalize(at_least_float32(projections), dim=-1).flatten(0, 1)
-        positions, all_views = gather_rows(views)
         views_of_image = projections.shape[1]
-        if len(all_views) == views_of_image:
-            raise ValueError(ALONE)
+        positions, all_views = gather_rows(views, of_image=views_of_image)
         rows, columns = positions[:, None], torch.arange(len(all_views), device=views.device)
         is_self = rows == columns
         is_positive = (rows // views_of_image == columns // views_of_image) & ~is_self
@@ -89,9 +83,7 @@ def dino_loss(
     with without_autocast(student.device):
         logs = (at_least_float32(student) / temperature).log_softmax(-1)
         scores = at_least_float32(teacher).flatten(0, 1) / teacher_temperature
-        positions, all_scores = gather_rows(scores)
-        if len(all_scores) == teacher.shape[1]:
-            raise ValueError(ALONE)
+        positions, all_scores = gather_rows(scores, of_image=teacher.shape[1])
         targets = sinkhorn_knopp(all_scores)[positions].unflatten(0, teacher.shape[:2]).to(logs)
         entropies = -torch.einsum("bnk,bvk->nv", targets, logs) / len(student)
     same = torch.eye(*entropies.shape, dtype=torch.bool, device=entropies.device)
@@ -127,12 +119,18 @@ def sinkhorn_knopp(scores: Tensor) -> Tensor:
     return scores.exp()
 
 
-def gather_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
+def gather_rows(rows: Tensor, *, of_image: int = 0) -> tuple[Tensor, Tensor]:
     """Returns int64 (B,), positions of ``rows`` in the second result, the rows of all processes.
 
     Gradients flow to all processes, each of which must pass the same number of rows.
+
+    Raises:
+        ValueError: there is one image only, which has ``of_image`` rows.
     """
-    positions = torch.arange(len(rows), device=rows.device)
-    if not dist.is_initialized() or dist.get_world_size() == 1:
-        return positions, rows
-    return dist.get_rank() * len(rows) + positions, torch.cat(all_gather(rows.contiguous()))
+    positions, all_rows = torch.arange(len(rows), device=rows.device), rows
+    if dist.is_initialized() and dist.get_world_size() > 1:
+        positions = dist.get_rank() * len(rows) + positions
+        all_rows = torch.cat(all_gather(rows.contiguous()))
+    if len(all_rows) == of_image:
+        raise ValueError("a loss between images needs two in a step: raise data.batch_size")
+    return positions, all_rows

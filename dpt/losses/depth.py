@@ -1,8 +1,9 @@
-"""Depth losses: scale-invariant log (metric, up to scale), scale- and shift-invariant, gradients.
+"""Losses of depth: scale-invariant log, scale- and shift-invariant, gradients; and of normals.
 
-All take ``prediction``, ``target`` (B, H, W) and ``valid`` bool (B, H, W) and return a scalar: the
-mean over the batch of one number per image, which is 0 for an image without valid pixels. (The
-papers' own code pools the pixels of a batch, so that an image's weight depends on the others.)
+Those of depth take ``prediction``, ``target`` (B, H, W) and ``valid`` bool (B, H, W). All return a
+scalar: the mean over the batch of one number per image, which is 0 for an image without valid
+pixels. (The papers' own code pools the pixels of a batch, so that an image's weight depends on the
+others.)
 
 Only element-wise operations, sums and sorts are used, which autocast leaves in float32;
 half-precision inputs are converted first.
@@ -13,7 +14,14 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from dpt.depthmath import at_least_float32, inverse_depth, masked_mean, normalize, valid_range
+from dpt.depthmath import (
+    angle_between,
+    at_least_float32,
+    inverse_depth,
+    masked_mean,
+    normalize,
+    valid_range,
+)
 from dpt.plugins import register
 from dpt.validation import Count, NonNegative, Positive, Share
 
@@ -52,7 +60,6 @@ class SILogLoss(nn.Module):
 
     def forward(self, prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
         """Returns the loss; ``prediction`` and ``target`` are in metres."""
-        _check_shapes(prediction, target, valid)
         variance_focus, factor, has_root = _FORMS[self.form]
         error, valid = _log_error(prediction, target, valid, self.eps)
         mean, variance = _mean_and_variance(error, valid)
@@ -117,7 +124,6 @@ class ScaleInvariantLoss(nn.Module):
 
     def forward(self, prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
         """Returns the loss; ``target`` is in metres, ``prediction`` in any unit of depth."""
-        _check_shapes(prediction, target, valid)
         error, valid = _log_error(prediction, target, valid, self.eps)
         loss = _sqrt(_mean_and_variance(error, valid)[1]).mean()
         if self.gradient_weight > 0:
@@ -188,7 +194,6 @@ class LogVarianceLoss(nn.Module):
         self, prediction: Tensor, log_variance: Tensor, target: Tensor, valid: Tensor
     ) -> Tensor:
         """Returns the loss; ``target`` is depth in metres, ``log_variance`` (B, H, W)."""
-        _check_shapes(prediction, target, valid)
         error, valid = _log_error(prediction, target, valid, self.eps)
         if self.kind == "up_to_scale":
             error = error - masked_mean(error, valid)[:, None, None]
@@ -198,6 +203,26 @@ class LogVarianceLoss(nn.Module):
         return masked_mean(0.5 * (torch.exp(-s) * error.square() + s), valid).mean()
 
 
+class AngularLoss(nn.Module):
+    """The mean angle between predicted and true normals, in radians.
+
+    It is the mean over the batch of one number per image, which is 0 for an image without known
+    normals. Do et al. 2020 ("Surface normal estimation of tilted images via spatial rectifier",
+    section 3) truncate the same loss where the arccosine has no gradient; the arctangent of
+    :func:`dpt.depthmath.angle_between` needs no truncation.
+    """
+
+    def forward(self, prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
+        """Returns the loss.
+
+        Args:
+            prediction: float (B, 3, H, W), of any length above 0.
+            target: float (B, 3, H, W), of length 1 where valid.
+            valid: bool (B, H, W).
+        """
+        return masked_mean(angle_between(prediction, target), valid).mean()
+
+
 def _log_error(
     prediction: Tensor, target: Tensor, valid: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
@@ -205,6 +230,7 @@ def _log_error(
 
     Below ``eps`` the logarithm of the prediction is continued by its tangent.
     """
+    _check_shapes(prediction, target, valid)
     valid = valid_range(target, valid, min_depth=0.0, max_depth=torch.inf)
     prediction = torch.where(valid, at_least_float32(prediction), 1.0)
     floored = prediction.clamp(min=eps)

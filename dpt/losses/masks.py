@@ -148,11 +148,9 @@ class SetLoss(nn.Module):
             cost = cost + self.dice_weight * (1 - (2 * probability @ true.T + 1) / (total + 1))
             largest = torch.finfo(cost.dtype).max
             cost = cost.nan_to_num(largest, largest, largest)  # of queries that have diverged
-            rows, columns = linear_sum_assignment(cost.cpu())
-            pairs.append((torch.as_tensor(rows), torch.as_tensor(columns)))
-        return [
-            (queries.to(masks.device), segments.to(masks.device)) for queries, segments in pairs
-        ]
+            queries, matched = map(torch.as_tensor, linear_sum_assignment(cost.cpu()))
+            pairs.append((queries.to(masks.device), matched.to(masks.device)))
+        return pairs
 
     def _mask_terms(
         self,

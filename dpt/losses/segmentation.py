@@ -6,7 +6,7 @@ official DPT. Softmax and everything after it runs in float32 at least. Labels m
 255; the data set checks that.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -41,7 +41,6 @@ class CrossEntropyLoss(nn.Module):
         self.register_buffer("class_weights", weights, persistent=False)
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        _check_shapes(logits, labels)
         logits, labels, valid = at_least_float32(logits), labels.long(), labels != IGNORE_INDEX
         weights = self.class_weights
         pixel_weights = valid.to(logits.dtype)
@@ -132,6 +131,32 @@ class LovaszSoftmaxLoss(nn.Module):
         return _image_mean(torch.stack(losses, 1), torch.stack(present, 1))
 
 
+@register("combined")
+class CombinedLoss(nn.Module):
+    """Σ weight · loss, of depth losses or of segmentation losses.
+
+    Args:
+        losses: name to module.
+        weights: name to factor; 1 for names left out.
+    """
+
+    def __init__(
+        self, losses: Mapping[str, nn.Module], weights: Mapping[str, NonNegative] | None = None
+    ) -> None:
+        super().__init__()
+        weights = weights or {}
+        unknown_names = sorted(set(weights) - set(losses))
+        if unknown_names:
+            raise ValueError(f"weights for {unknown_names}, but the losses are {sorted(losses)}")
+        self.losses = nn.ModuleDict(dict(losses))
+        self.weights = {name: float(weights.get(name, 1.0)) for name in losses}
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Returns the sum, a scalar."""
+        terms = [self.weights[name] * loss(*inputs) for name, loss in self.losses.items()]
+        return torch.stack(terms).sum()
+
+
 @torch.no_grad()
 def _lovasz_weights(errors: Tensor, foreground: Tensor, valid: Tensor) -> Tensor:
     """Returns the weight of each pixel's error, (B, N), in the order of the pixels."""
@@ -148,17 +173,8 @@ def _lovasz_weights(errors: Tensor, foreground: Tensor, valid: Tensor) -> Tensor
 
 def _at_label_size(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Returns logits (B, K, H, W) in float32 or more, int64 labels, and which pixels have one."""
-    _check_shapes(logits, labels)
     size = (labels.shape[1], labels.shape[2])
     return upsample(at_least_float32(logits), size), labels.long(), labels != IGNORE_INDEX
-
-
-def _check_shapes(logits: Tensor, labels: Tensor) -> None:
-    if logits.ndim != 4 or labels.ndim != 3 or len(logits) != len(labels):
-        raise ValueError(
-            "logits (B, K, H, W) and labels (B, H, W) are needed, "
-            f"got {tuple(logits.shape)} and {tuple(labels.shape)}"
-        )
 
 
 def _image_mean(values: Tensor, counted: Tensor) -> Tensor:

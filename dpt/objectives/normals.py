@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dpt.losses.normals import AngularLoss
+from dpt.losses.depth import AngularLoss
 from dpt.metrics.depth import NormalMetrics
 from dpt.objectives.base import Objective
 from dpt.types.outputs import HeadOutput, HeadPrediction
