@@ -52,7 +52,7 @@ def test_sky_is_learned_from_labels_or_from_invalid_depth(source, expected):
     assert loss(right) == pytest.approx(0, abs=1e-6)
     assert loss(0.5 * right + 0.25) == pytest.approx(-np.log(0.75) * fraction, rel=1e-5)
     assert loss(wrong) > 10 * fraction
-    objective.head_settings["sky"] = "relu"
+    objective.sky = "relu"
     assert loss(right) == 0
     assert loss(3 * truth) == pytest.approx(4 * float(truth.mean()), rel=1e-5)
     assert loss(wrong) == pytest.approx(fraction)

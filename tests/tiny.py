@@ -12,6 +12,7 @@ from torch import nn
 
 import dpt
 from dpt.cli import main
+from dpt.nn import HEADS as HEAD_CONFIGS
 from dpt.weights.formats import CONFIG_KEY
 
 TINY_MODEL = (
@@ -55,6 +56,18 @@ def small_model(**overrides):
         "fusion_channels": 8,
     }
     return dpt.create_model("dpt_tiny", **(options | overrides))
+
+
+def heads_of(*objectives) -> dict[str, dict[str, Any]]:
+    """Returns the settings of heads that objectives share, as a run's configuration gives them."""
+    heads = {}
+    for objective in objectives:
+        make_config = HEAD_CONFIGS[objective.head]
+        names = make_config.__dataclass_fields__.keys() & vars(objective).keys()
+        settings = {name: getattr(objective, name) for name in names} | objective.head_settings
+        config = make_config(**settings)
+        heads[objective.head] = {name: getattr(config, name) for name in settings}
+    return heads
 
 
 def random_norms(module):

@@ -90,9 +90,10 @@ def refuse_decided(settings: PlainMapping, decided: PlainMapping, where: str) ->
 def split_settings(cls: type[Objective], node: PlainMapping) -> tuple[Plain, Plain]:
     """Returns the arguments of an objective and the settings of its head.
 
-    The latter are fields of the head's configuration that the objective does not take.
+    The latter are fields of the head's configuration, which the objective may take too.
     """
     of_objective = inspect.signature(cls).parameters
     of_head = inspect.signature(HEADS[cls.head]).parameters if cls.head in HEADS else {}
-    settings = {k: v for k, v in node.items() if k in of_head and k not in of_objective}
-    return {k: v for k, v in node.items() if k not in settings}, settings
+    settings = {k: v for k, v in node.items() if k in of_head}
+    arguments = {k: v for k, v in node.items() if k in of_objective or k not in of_head}
+    return arguments, settings

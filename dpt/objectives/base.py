@@ -19,7 +19,6 @@ from dpt.functional import resize
 from dpt.losses.masks import SetLoss
 from dpt.metrics.base import SumMetric
 from dpt.metrics.protocols import Protocol
-from dpt.objectives.student import Student
 from dpt.segments import Segments
 from dpt.types.outputs import HeadOutput, HeadPrediction, OutputSpec, QueryOutput, tensors_in
 from dpt.types.preprocessing import OutputResize
@@ -33,7 +32,7 @@ OBJECTIVES: dict[str, type[Objective]] = {}
 """Objectives by the name of their head; a subclass that sets ``head`` is added automatically."""
 
 
-class Objective(Student, ABC):
+class Objective(nn.Module, ABC):
     """The training and evaluation of one head.
 
     A subclass sets ``head``, ``target`` and ``metrics`` and implements :meth:`losses`. The other
@@ -53,10 +52,12 @@ class Objective(Student, ABC):
         resize: how predictions get the size of their labels, see :class:`dpt.metrics.Protocol`.
         metrics: updated with a prediction and the labels.
         weight: factor of the loss.
+        takes_pseudo_labels: whether :meth:`pseudo_labels` gives any.
         compares_mirrored: whether ``dpt evaluate`` also predicts the mirrored images, mirrored back
             as ``HeadOutput.auxiliary``.
-        head_settings: settings of the head that the data or other arguments decide. Those of the
-            configuration, keys of the head's :class:`dpt.nn.HeadConfig`, are added to them.
+        head_settings: settings of the head that follow from the objective's arguments. Arguments
+            whose names are fields of the head's :class:`dpt.nn.HeadConfig`, and those of
+            :meth:`from_data`, are settings of the head too.
     """
 
     head: ClassVar[str]
@@ -68,6 +69,7 @@ class Objective(Student, ABC):
     resize: OutputResize = "bilinear_aligned"
     compares_mirrored: bool = False
     has_rules: ClassVar[bool] = False
+    takes_pseudo_labels: ClassVar[bool] = False
     metrics: SumMetric
     more_targets: Sequence[Target] = ()
 
@@ -135,6 +137,41 @@ class Objective(Student, ABC):
 
         Dense logits have the head's size, labels that of the images.
         """
+
+    # --- learning from a teacher, see dpt.objectives.teacher
+
+    def teacher_mismatch(self, output: OutputSpec) -> str | None:
+        """Returns why a teacher with this output cannot be used; None if it can."""
+        return None
+
+    def usable(self, teacher: Tensor, batch: Batch) -> Tensor:
+        """Returns a teacher's prediction with NaN where the student cannot be compared with it."""
+        return teacher
+
+    def distil(self, output: HeadOutput, teacher: Tensor, temperature: float) -> Tensor:
+        """Returns the distance from a teacher, a weighted scalar; the mean absolute one by default.
+
+        Args:
+            output: of the student, in training mode.
+            teacher: its prediction; dense logits have the head's size, ``depth`` is never inverse.
+            temperature: divides class logits before their softmax.
+        """
+        if output.tensor.shape != teacher.shape:  # PyTorch would broadcast some
+            shapes = f"{list(teacher.shape)}, and the trained model {list(output.tensor.shape)}"
+            raise ValueError(f"task.teacher cannot teach {self.head}: it gives {shapes}")
+        return self.weight * F.l1_loss(output.tensor, teacher)
+
+    def pseudo_labels(
+        self, teacher: Tensor, size: tuple[int, int], *, fraction: float
+    ) -> dict[str, Tensor]:
+        """Returns the entries of a batch that a teacher's prediction gives.
+
+        Args:
+            teacher: as in :meth:`distil`.
+            size: (H, W) of maps.
+            fraction: of each class's pixels that are used, the most certain ones.
+        """
+        return {}
 
     # --- evaluation
 
@@ -216,6 +253,7 @@ class ClassObjective(Objective):
     """An objective of a head with class logits; the data set decides the classes."""
 
     num_classes: int
+    class_names: tuple[str, ...]
 
     @classmethod
     def names_of_classes(cls, data: Dataset) -> tuple[str, ...]:
@@ -245,7 +283,7 @@ class ClassObjective(Objective):
     def teacher_mismatch(self, output: OutputSpec) -> str | None:
         if output.num_classes != self.num_classes:
             return f"it has {output.num_classes} classes, not {self.num_classes}"
-        warn_of_other_names(output, self.head_settings["class_names"], "task.teacher")
+        warn_of_other_names(output, self.class_names, "task.teacher")
         return None
 
 

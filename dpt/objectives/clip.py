@@ -39,7 +39,6 @@ class ClipObjective(Objective):
     ) -> None:
         super().__init__(weight=weight)
         self.class_names, self.text_length = tuple(class_names), text_length
-        self.head_settings = {"text_length": text_length}
         self.metrics = RetrievalMetrics()
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Depth: metric (metres) or relative (inverse depth up to scale and shift)."""
+"""Depth (metric, relative, up to scale) and surface normals."""
 
 import logging
 import math
@@ -8,18 +8,20 @@ from typing import Literal, Self
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dpt.data.base import Dataset
 from dpt.depthmath import focal_ratio, masked_mean, masked_median, normalize, valid_range
 from dpt.files import few
 from dpt.losses.depth import (
+    AngularLoss,
     LogVarianceLoss,
     ScaleInvariantLoss,
     ScaleShiftInvariantLoss,
     SILogLoss,
 )
-from dpt.metrics.depth import DepthMetrics
+from dpt.metrics.depth import DepthMetrics, NormalMetrics
 from dpt.metrics.protocols import Protocol
 from dpt.metrics.rules.all_rules import RuleMetrics
 from dpt.objectives.base import Objective, nearest
@@ -94,28 +96,24 @@ class DepthObjective(Objective):
         log_variance: bool = False,
         weight: float = 1.0,
         canonical_focal: Positive | None = None,
+        sky: Literal["none", "sigmoid", "relu"] = "none",
         sky_from: SkySource | None = None,
         sky_class: int | None = None,
     ) -> None:
         super().__init__(weight=weight)
         self.kind, self.max_depth, self.min_depth = kind, max_depth, min_depth
         self.canonical_focal = canonical_focal
-        self.sky_from, self.sky_class = sky_from, sky_class
+        self.sky, self.sky_from, self.sky_class = sky, sky_from, sky_class
         self.more_targets = ("labels",) if sky_from == "labels" else ()
         self.has_warned = False
-        self.head_settings = {
-            "kind": kind,
-            "canonical_focal": canonical_focal,
-            "log_variance": log_variance,
-        }
         self.variance_loss = LogVarianceLoss(kind=kind) if log_variance else None
         if canonical_focal is not None:
             if kind != "metric":
                 fault = f"canonical_focal={canonical_focal} is for metric depth, not kind={kind}"
                 raise ValueError(f"{fault}: leave it out")
-            self.head_settings["activation"] = "exp"
+            self.head_settings = {"activation": "exp", "max_depth": None}
         elif kind == "metric":
-            self.head_settings |= {"max_depth": max_depth, "activation": "sigmoid"}
+            self.head_settings = {"activation": "sigmoid"}
         self.loss = loss or default_loss(depth=kind)
         types = [type(module) for module in self.loss.modules()]
         for loss_kind, loss_type in _LOSSES.items():
@@ -277,7 +275,7 @@ class DepthObjective(Objective):
             assert self.sky_class is not None
             is_sky = batch["labels"] == self.sky_class
             counted = batch["labels"] != IGNORE_INDEX
-        if self.head_settings.get("sky") == "relu":
+        if self.sky == "relu":
             error = (prediction.sky - is_sky.float()).square()
         else:
             right = torch.where(is_sky, prediction.sky, 1 - prediction.sky)
@@ -363,6 +361,42 @@ class DepthObjective(Objective):
         if self.kind == "relative":  # the predictors are nearer where they are larger
             overall, per_position = overall.reciprocal(), per_position.reciprocal()
         return {"constant": overall.expand_as(per_position), "per position": per_position}
+
+
+class NormalsObjective(Objective):
+    """Trains and scores unit normals (B, 3, H, W) in the camera's frame, see ``Sample.normals``.
+
+    Args:
+        loss: called with prediction and target (B, 3, H, W) and valid (B, H, W); None for
+            :class:`dpt.losses.AngularLoss`.
+    """
+
+    head = "normals"
+    target = "normals"
+
+    def __init__(self, *, loss: nn.Module | None = None, weight: float = 1.0) -> None:
+        super().__init__(weight=weight)
+        self.loss = loss or AngularLoss()
+        self.metrics = NormalMetrics()
+
+    def losses(self, output: HeadOutput, batch: Batch) -> dict[str, Tensor]:
+        normals = batch["normals"]
+        loss = self.loss(output.tensor, normals, normals.any(dim=1))
+        return {"loss_normals": self.weight * loss}
+
+    def distil(self, output: HeadOutput, teacher: Tensor, temperature: float) -> Tensor:
+        """Returns the loss, with the teacher's normals in place of true ones."""
+        everywhere = torch.ones_like(teacher[:, 0], dtype=torch.bool)
+        loss: Tensor = self.loss(output.tensor, teacher, everywhere)
+        return self.weight * loss
+
+    def ground_truth(self, batch: Batch, k: int) -> tuple[Tensor, ...]:
+        normals = batch["normals"][k][None]
+        return normals, normals.any(dim=1)
+
+    def predict(self, prediction: HeadPrediction, size: Sequence[int]) -> Tensor:
+        """Returns the normals at ``size``, again of unit length."""
+        return F.normalize(super().predict(prediction, size), dim=1)
 
 
 def _require_cameras(data: Dataset, canonical_focal: float | None) -> None:

@@ -47,7 +47,7 @@ class ClassificationObjective(ClassObjective):
         super().__init__(weight=weight)
         self.num_classes = num_classes
         self.label_smoothing = label_smoothing
-        self.head_settings = {"num_classes": num_classes, "class_names": list(class_names)}
+        self.class_names = tuple(class_names)
         self.metrics = ClassificationMetrics(num_classes)
 
     @classmethod
@@ -94,7 +94,6 @@ class RegressionObjective(Objective):
     def __init__(self, *, std: float = 1.0, weight: float = 1.0) -> None:
         super().__init__(weight=weight)
         self.std = std
-        self.head_settings = {"std": std}
         self.metrics = RegressionMetrics()
 
     @classmethod

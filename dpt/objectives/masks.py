@@ -62,18 +62,10 @@ class MaskObjective(PixelClassObjective):
         super().__init__(weight=weight)
         self.num_classes, self.things = num_classes, tuple(things)
         self.palette = tuple(palette)
-        self.class_labels = class_labels(class_names, num_classes)
+        self.class_names = class_labels(class_names, num_classes)
         self.loss = loss or SetLoss()
         self.threshold, self.overlap = threshold, overlap
         self.metrics = self.make_metrics()
-        self.head_settings = {
-            "num_classes": num_classes,
-            "things": list(self.things),
-            "threshold": threshold,
-            "overlap": overlap,
-            "class_names": list(self.class_labels),
-            "palette": [list(row) for row in palette],
-        }
 
     @property
     def notes(self) -> Plain:
@@ -149,7 +141,7 @@ class MaskObjective(PixelClassObjective):
         predicted = self.segment_map(output.prediction, (classes.shape[-2], classes.shape[-1]))
         spec = replace(
             spec,
-            class_names=spec.class_names or self.class_labels,
+            class_names=spec.class_names or self.class_names,
             palette=spec.palette or self.palette,
         )
         return output_panel(
@@ -191,7 +183,7 @@ class PanopticObjective(MaskObjective):
     head = "panoptic"
 
     def make_metrics(self) -> PanopticMetrics:
-        return PanopticMetrics(self.things, self.class_labels)
+        return PanopticMetrics(self.things, self.class_names)
 
     def score(self, prediction: HeadPrediction, segments: Segments, labels: Batch) -> None:
         height, width = segments.compared.shape
@@ -205,7 +197,7 @@ class InstanceObjective(MaskObjective):
     stuff = False
 
     def make_metrics(self) -> InstanceMetrics:
-        return InstanceMetrics(self.class_labels)
+        return InstanceMetrics(self.class_names)
 
     def score(self, prediction: HeadPrediction, segments: Segments, labels: Batch) -> None:
         height, width = segments.compared.shape

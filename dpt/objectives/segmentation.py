@@ -61,13 +61,8 @@ class SegmentationObjective(PixelClassObjective):
         self.loss = loss or CrossEntropyLoss()
         self.auxiliary_weight = auxiliary_weight
         self.metrics = SegmentationMetrics(num_classes, class_names)
-        self.head_settings = {
-            "num_classes": num_classes,
-            "class_names": list(self.metrics.class_names),
-            "palette": [list(row) for row in palette],
-            "kind": kind,
-            "auxiliary": auxiliary_weight > 0,
-        }
+        self.class_names = self.metrics.class_names
+        self.head_settings = {"auxiliary": auxiliary_weight > 0}
         self.set_loss: SetLoss | None = None
         if kind == "masks":
             self.set_loss = set_loss or SetLoss()
@@ -77,7 +72,7 @@ class SegmentationObjective(PixelClassObjective):
     def from_output(cls, output: OutputSpec, data: Dataset, protocol: Protocol) -> Self:
         objective = super().from_output(output, data, protocol)
         if protocol.rules:
-            names = objective.metrics.class_names
+            names = objective.class_names
             objective.metrics = SegmentationRuleMetrics(len(names), names)
         return objective
 
@@ -136,7 +131,7 @@ class SegmentationObjective(PixelClassObjective):
             target[0].numpy(force=True),
             ids[0].numpy(force=True).astype(np.uint8),
             spec.palette or self.palette,
-            spec.class_names or self.metrics.class_names,  # the model's own, if it has any
+            spec.class_names or self.class_names,  # the model's own, if it has any
         )
 
     def baselines(self, samples: Iterable[Batch], size: tuple[int, int]) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ import dpt
 from dpt.config.objects import make
 from dpt.objectives import InpaintingObjective
 from dpt.objectives.base import Objective
-from dpt.objectives.inpainting import draw_hidden
+from dpt.objectives.selfsupervised import draw_hidden
 from dpt.training.task import Task
 from dpt.types.outputs import HeadOutput
 
@@ -21,8 +21,7 @@ VIT = {"embed_dim": 48, "num_blocks": 4, "out_indices": [0, 1, 2, 3], "image_siz
 def task_of(**options):
     torch.manual_seed(0)
     objective = InpaintingObjective(**{"mask_size": 16, **options})
-    heads = {"inpainting": objective.head_settings}
-    model = dpt.create_model("dpt_tiny", heads=heads, encoder=VIT)
+    model = dpt.create_model("dpt_tiny", heads={"inpainting": {}}, encoder=VIT)
     return Task(model=model, objectives={"inpainting": objective})
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from photos import save_dense
-from tiny import assert_equal, checkpoint_of, slow_after
+from tiny import assert_equal, checkpoint_of, heads_of, slow_after
 
 from dpt.data import ScenesDataset, TrainTransform, collate_train
 from dpt.data.transforms import paste_parts
@@ -54,8 +54,7 @@ def teacher(**options):
         "segmentation": SegmentationObjective(num_classes=3, auxiliary_weight=0),
     }
     torch.manual_seed(0)
-    heads = {o.head: o.head_settings for o in objectives.values()}
-    model = create_model("dpt_tiny", heads=heads).train()
+    model = create_model("dpt_tiny", heads=heads_of(*objectives.values())).train()
     found = PseudoLabelTeacher(**options)
     found.setup(model, objectives)
     return found, model

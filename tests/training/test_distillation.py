@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 import pytest
 import torch
 from test_task import SIZE, batch_of
-from tiny import assert_equal, losses_of, slow_after
+from tiny import assert_equal, heads_of, losses_of, slow_after
 
 import dpt
 from dpt.losses.segmentation import softened_divergence
@@ -43,7 +43,7 @@ def objectives_of(name):
 
 def model_of(objectives, seed=0, *, decoder=None, **encoder):
     torch.manual_seed(seed)
-    heads = {head: o.head_settings for head, o in objectives.items()}
+    heads = heads_of(*objectives.values())
     if "segmentation" in heads:
         heads["segmentation"]["dropout"] = 0.0
     return dpt.create_model(

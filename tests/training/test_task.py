@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import lightning as L
 import pytest
 import torch
-from tiny import slow_after
+from tiny import heads_of, slow_after
 from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 from torch.optim.lr_scheduler import LRScheduler
@@ -77,12 +77,15 @@ ENCODERS = {
 def task_of(name, encoder="vit", *, without_randomness=False):
     torch.manual_seed(0)
     objectives = {o.head: o for o in (TASKS | PRETRAINING)[name]()}
-    heads = {head: objective.head_settings for head, objective in objectives.items()}
+    heads = heads_of(*objectives.values())
     settings = {
         "dino": {"num_prototypes": 16},
         "panoptic": {"num_queries": 12},
         "instance": {"num_queries": 12},
-        "segmentation": {"dropout": 0.0 if without_randomness else 0.1},
+        "segmentation": {
+            "dropout": 0.0 if without_randomness else 0.1,
+            "kind": "linear" if name == "linear" else "dpt",
+        },
     }
     for head in heads.keys() & settings.keys():
         heads[head] |= settings[head]
