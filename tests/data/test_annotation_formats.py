@@ -883,26 +883,6 @@ def test_mask_of_another_size_is_named(tmp_path):
 # ------------------------------------------------------------------------------- not read
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("labelbox", [{"ID": "1", "Labeled Data": "https://x/a.png", "Label": {"objects": []}}]),
-        ("datumaro", {"info": {}, "categories": {"label": {"labels": []}}, "items": []}),
-        (
-            "superannotate",
-            {"metadata": {"name": "a.png"}, "instances": [{"type": "polygon", "classId": 1}]},
-        ),
-    ],
-)
-def test_format_that_is_not_read_is_named(tmp_path, name, content):
-    save_images(tmp_path)
-    write_json(tmp_path / "a.json", content)
-    files = [path.relative_to(tmp_path).as_posix() for path in files_below(tmp_path)]
-    assert [k for k, tool in FORMATS.items() if tool.find(tmp_path, files)] == [name]
-    with pytest.raises(DataError, match=r"a\.json.*COCO"):
-        read(name, tmp_path)
-
-
 # ---------------------------------------------------------------------------------- all formats
 
 

@@ -89,6 +89,7 @@ class Annotation:
     is_crowd: bool = False  # several objects of a class, not told apart
     area: float | None = None  # by which COCO calls it small; None: that of its mask
     name: str = ""  # what messages call it, such as its id
+    group: str = ""  # annotations of a class in the same group are parts of one object
 
 
 class Raster(NamedTuple):
@@ -476,18 +477,8 @@ class Region(NamedTuple):
     class_name: str | None  # None if it is not known, or not one
     noun: str  # what messages call its kind, such as polygon
     make: Callable[[], Encoder]  # ValueError if it has no area
-    group: str = ""  # regions of a class in the same group are one object
-    name: str = ""  # what messages call it
-
-
-class Part(NamedTuple):
-    """A region with an area."""
-
-    class_name: str
-    encode: Encoder
-    is_box: bool = False
     group: str = ""
-    name: str = ""
+    name: str = ""  # what messages call it
 
 
 class Reading:
@@ -523,13 +514,13 @@ class Reading:
         name = name_of_class(name, self.root)
         self._classes.setdefault(name, AnnotatedClass(name=name, color=rgb, is_thing=is_thing))
 
-    def parts(self, regions: Iterable[Region], place: str) -> list[Part]:
+    def parts(self, regions: Iterable[Region], place: str) -> list[Annotation]:
         """Returns the regions with a class and an area, and counts the others.
 
         Args:
             place: what messages call the image.
         """
-        parts: list[Part] = []
+        parts: list[Annotation] = []
         for region in regions:
             try:
                 encode = region.make()
@@ -539,14 +530,20 @@ class Reading:
             if region.class_name is None:
                 self.leave_out(region.noun, "not of one class", place)
                 continue
-            is_box = region.noun == BOX
-            parts.append(Part(region.class_name, encode, is_box, region.group, region.name))
+            part = Annotation(
+                class_name=region.class_name,
+                encode=encode,
+                is_box=region.noun == BOX,
+                name=region.name,
+                group=region.group,
+            )
+            parts.append(part)
         return parts
 
     def add_image(
         self,
         image: Path,
-        parts: Iterable[Part],
+        parts: Iterable[Annotation],
         *,
         size: tuple[int, int] | None = None,
         split: str = "",
@@ -559,19 +556,18 @@ class Reading:
         if image in self._images:
             fault = f"{self.title} label {image} twice"
             raise DataError(f"{self.root}: {fault}: set data.annotation_files to a file or folder")
-        groups: dict[tuple[str, str, int], list[Part]] = defaultdict(list)
+        groups: dict[tuple[str, str, int], list[Annotation]] = defaultdict(list)
         for number, part in enumerate(parts):
             if part.class_name != UNLABELLED:
                 name_of_class(part.class_name, image)
             groups[part.class_name, part.group, -1 if part.group else number].append(part)
         objects = [
-            Annotation(
-                class_name=name,
+            replace(
+                group[0],
                 encode=partial(encode_union, [part.encode for part in group]),
                 is_box=all(part.is_box for part in group),
-                name=group[0].name,
             )
-            for (name, _, _), group in groups.items()
+            for group in groups.values()
         ]
         self._images[image] = AnnotatedImage(image=image, size=size, objects=objects, split=split)
 
@@ -597,23 +593,16 @@ class Reading:
         if not self._classes:
             for name in sorted(self.class_names, key=natural_key):
                 self.add_class(name)
-        notes = self._notes()
-        boxes = sum(item.is_box for item in self._objects)
-        if boxes == len(self._objects):
-            has_boxes = boxes or any(noun == BOX for noun, _ in self._left_out)
-            fault = f"boxes, but no masks: {self.title}" if has_boxes else f"{self.title}: no masks"
-            remedy = "draw polygons or masks, or set data.labels to the folder of masks"
-            raise DataError(f"{self.root}: {fault} ({'; '.join(notes) or 'empty'}): {remedy}")
         return Annotations(
             source=self.root,
             images=images,
             classes=[*self._classes.values()],
-            notes=notes,
+            notes=self._notes(),
             lists=self._lists,
         )
 
     def _notes(self) -> list[str]:
-        """Returns what was left out, and what may have been drawn otherwise than meant."""
+        """Returns what was left out; DataError if no object is left but rectangles."""
         notes = [
             f"{plural(len(places), noun)} left out ({why}): {few([*dict.fromkeys(places)])}"
             for (noun, why), places in self._left_out.items()
@@ -625,6 +614,11 @@ class Reading:
         boxes = sum(item.is_box for item in objects)
         if boxes:
             notes.append(f"{boxes} of {plural(len(objects), 'object')} are rectangles")
+        if boxes == len(objects):
+            has_boxes = boxes or any(noun == BOX for noun, _ in self._left_out)
+            fault = f"boxes, but no masks: {self.title}" if has_boxes else f"{self.title}: no masks"
+            remedy = "draw polygons or masks, or set data.labels to the folder of masks"
+            raise DataError(f"{self.root}: {fault} ({'; '.join(notes) or 'empty'}): {remedy}")
         return notes
 
 

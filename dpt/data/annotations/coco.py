@@ -222,11 +222,7 @@ class CocoFile:
             classes: see :meth:`classes`.
             picture_path: called with the name of a PNG file.
         """
-        image, count = Counter(paths.values()).most_common(1)[0]
-        if count > 1:
-            ids = few([str(i) for i, other in paths.items() if other == image])
-            fault = f"{image} has several ids, {ids}"
-            raise DataError(f"{self.path}: {fault}: give it one, or remove copies")
+        self._refuse_copies(paths)
         images = [
             self._image(row, paths[row.id], classes, picture_path, split)
             for row in self._content.images
@@ -239,6 +235,13 @@ class CocoFile:
             what = f"{plural(len(without_mask), 'object')} without a mask (id {few(without_mask)})"
             self.notes.append(f"{what} left out: {self.path}")
         return images
+
+    def _refuse_copies(self, paths: Mapping[int | str, Path]) -> None:
+        image, count = Counter(paths.values()).most_common(1)[0]
+        if count > 1:
+            ids = few([str(i) for i, other in paths.items() if other == image])
+            fault = f"{image} has several ids, {ids}"
+            raise DataError(f"{self.path}: {fault}: give it one, or remove copies")
 
     def _image(
         self,
@@ -290,9 +293,7 @@ class CocoFormat(base.AnnotationFormat):
             background=not any(content.is_panoptic for content in contents.values()),
         )
         for source, content in contents.items():
-            for name in content.image_names.values():  # those that are there in full count first
-                finder.find([name], source)
-            paths = {i: finder.path([name], source) for i, name in content.image_names.items()}
+            paths = _paths(finder, content, source)
             shared = [path for path in paths.values() if path in source_of_image]
             if shared:
                 both = f"{source_of_image[shared[0]]} and {source}"
@@ -306,6 +307,13 @@ class CocoFormat(base.AnnotationFormat):
             result.images += content.images(paths, classes, picture_path, split_word(source)[0])
             result.notes += content.notes
         return result
+
+
+def _paths(finder: base.ImageFinder, content: CocoFile, source: str) -> dict[int | str, Path]:
+    """Returns the images of a file by their ids."""
+    for name in content.image_names.values():  # those that are there in full count first
+        finder.find([name], source)
+    return {i: finder.path([name], source) for i, name in content.image_names.items()}
 
 
 def _is_coco(path: Path) -> bool:

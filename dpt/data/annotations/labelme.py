@@ -7,7 +7,7 @@ lie partly outside the image.
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import dist
 from pathlib import PurePosixPath
@@ -99,14 +99,14 @@ class LabelmeFormat(base.ToolFormat):
             parts = reading.parts([row.region for row in content.shapes], source)
             for k, part in enumerate(parts):
                 if part.class_name == _BACKGROUND:
-                    parts[:k] = [
-                        below._replace(
-                            encode=partial(base.encode_difference, below.encode, part.encode)
-                        )
-                        for below in parts[:k]
-                    ]
+                    parts[:k] = [_without(below, part.encode) for below in parts[:k]]
             reading.add_image(reading.finder.path(names, source), parts, size=content.size)
         _add_listed_classes(reading)
+
+
+def _without(part: base.Annotation, other: base.Encoder) -> base.Annotation:
+    """Returns a part without the pixels of another one."""
+    return replace(part, encode=partial(base.encode_difference, part.encode, other))
 
 
 def _add_listed_classes(reading: base.Reading) -> None:

@@ -80,8 +80,9 @@ class ObjectMasksFormat(base.ToolFormat):
                 reading.leave_out("mask", "its image is not there", path)
 
 
-def _part(root: Path, path: str, class_name: str) -> base.Part:
-    return base.Part(class_name, partial(base.encode_picture, root / path), name=path)
+def _part(root: Path, path: str, class_name: str) -> base.Annotation:
+    encode = partial(base.encode_picture, root / path)
+    return base.Annotation(class_name=class_name, encode=encode, name=path)
 
 
 def _folders(files: Sequence[str]) -> dict[str, _Folder]:
@@ -130,7 +131,7 @@ class ClassMasksFormat(base.ToolFormat):
         chosen = {*sources}
         masks = [*_by_folder(reading.files), *_by_name(reading.files)]
         masks.sort(key=lambda mask: natural_key(mask.class_name))
-        parts_of_image: dict[str, list[base.Part]] = defaultdict(list)
+        parts_of_image: dict[str, list[base.Annotation]] = defaultdict(list)
         for mask in masks:
             if mask.path in chosen:
                 reading.add_class(mask.class_name, is_thing=False)

@@ -184,7 +184,7 @@ def label_stem(image_stem: str) -> str:
     return "/labels/".join(f"/{image_stem}".rsplit("/images/", 1))[1:]
 
 
-def _parts(reading: base.Reading, source: str, names: dict[int, str]) -> Iterator[base.Part]:
+def _parts(reading: base.Reading, source: str, names: dict[int, str]) -> Iterator[base.Annotation]:
     """Yields the objects of a label file."""
     path = reading.root / source
     for number, line in enumerate(read_text(path, limit=base.MAX_IMAGE_BYTES).splitlines(), 1):
@@ -194,7 +194,8 @@ def _parts(reading: base.Reading, source: str, names: dict[int, str]) -> Iterato
             if len(values) > 5:
                 pairs = [*zip(values[1::2], values[2::2], strict=True)]
                 name = names[class_id] if names else f"class_{class_id}"
-                yield base.Part(name, partial(encode_relative, base.as_ring(pairs)))
+                encode = partial(encode_relative, base.as_ring(pairs))
+                yield base.Annotation(class_name=name, encode=encode)
             elif len(values) == 5:
                 reading.leave_out(base.BOX, "no mask", source)
             elif values:
