@@ -178,17 +178,6 @@ def test_pixels_to_ignore_have_no_label_and_no_object(tmp_path):
     assert [mask.class_id for mask in maps.masks] == [1]
 
 
-def test_names_of_classes_are_trimmed(tmp_path):
-    encode = partial(encode_mask, box(*SMALL))
-    items = [Annotation(class_name=name, encode=encode) for name in ("tree ", "tree")]
-    image = AnnotatedImage(image=tmp_path / "a.png", objects=items)
-    labels = ObjectLabels(
-        Annotations(source=tmp_path, images=[image], classes=[]), [image], front="later"
-    )
-    assert labels.rule.class_names == ("background", "tree")
-    assert labels.maps(image, (20, 30)).labels.max() == 1
-
-
 # --------------------------------------------------------------------------------- three tasks
 
 

@@ -558,16 +558,17 @@ class Reading:
             raise DataError(f"{self.root}: {fault}: set data.annotation_files to a file or folder")
         groups: dict[tuple[str, str, int], list[Annotation]] = defaultdict(list)
         for number, part in enumerate(parts):
-            if part.class_name != UNLABELLED:
-                name_of_class(part.class_name, image)
-            groups[part.class_name, part.group, -1 if part.group else number].append(part)
+            is_unlabelled = part.class_name == UNLABELLED
+            name = UNLABELLED if is_unlabelled else name_of_class(part.class_name, image)
+            groups[name, part.group, -1 if part.group else number].append(part)
         objects = [
-            replace(
-                group[0],
+            Annotation(
+                class_name=name,
                 encode=partial(encode_union, [part.encode for part in group]),
                 is_box=all(part.is_box for part in group),
+                name=group[0].name,
             )
-            for group in groups.values()
+            for (name, _, _), group in groups.items()
         ]
         self._images[image] = AnnotatedImage(image=image, size=size, objects=objects, split=split)
 
@@ -580,7 +581,7 @@ class Reading:
     @property
     def class_names(self) -> set[str]:
         """The classes of objects."""
-        return {name_of_class(item.class_name, self.root) for item in self._objects}
+        return {item.class_name for item in self._objects}
 
     def result(self) -> Annotations:
         """Returns the records, after checks that some image has an object with a mask."""

@@ -24,7 +24,7 @@ from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset, RawMaps
 from dpt.data.formats.pictures import exif_orientation, read_size
 from dpt.data.formats.rle import areas_of, pixels_of
-from dpt.data.formats.rules import LabelRule, name_of_class
+from dpt.data.formats.rules import LabelRule
 from dpt.files import DataError, few, files_below, path_below, plural
 from dpt.geometry import aspects_agree
 from dpt.types.samples import IGNORE_INDEX, DatasetInfo, ObjectMask, Rle
@@ -52,15 +52,10 @@ class ObjectLabels:
         things: Sequence[str | int] | None = None,
     ) -> None:
         self._front, self.source = front, annotations.source
-        self._name_of_raw = {
-            name: name_of_class(name, self.source) for name in _raw_names(annotations.images)
-        }
         self._image_of_class = {  # the first one with an object of the class
-            name: image.image
-            for image in reversed(images)
-            for name in sorted(self.names_in([image]))
+            name: image.image for image in reversed(images) for name in sorted(names_in([image]))
         }
-        rows = _with_unlisted(annotations.classes, self._name_of_raw.values())
+        rows = _with_unlisted(annotations.classes, names_in(annotations.images))
         self._background = ""  # the class of pixels without an object
         if annotations.background if background is None else background:
             rows = _with_background(rows)
@@ -77,10 +72,8 @@ class ObjectLabels:
     def _number(self, rows: Sequence[AnnotatedClass]) -> None:
         names = [row.name for row in rows]
         self._rows = rows
-        self._id_of_raw = {
-            raw: names.index(name) for raw, name in self._name_of_raw.items() if name in names
-        }
-        self._id_of_raw[UNLABELLED] = IGNORE_INDEX
+        self._id_of_name = {name: names.index(name) for name in names}
+        self._id_of_name[UNLABELLED] = IGNORE_INDEX
         has_background = self._background in names
         self._outside = names.index(self._background) if has_background else IGNORE_INDEX
         self._thing_ids = {class_id for class_id, row in enumerate(rows) if row.is_thing}
@@ -91,7 +84,7 @@ class ObjectLabels:
         """Returns why no object can be trained and scored; empty if one can."""
         if not any(image.objects for image in images):
             return "none of its images has an object"
-        things = [i for i in _objects(images) if self._id_of_raw[i.class_name] in self._thing_ids]
+        things = [i for i in _objects(images) if self._id_of_name[i.class_name] in self._thing_ids]
         crowds = [item for item in things if item.is_crowd]
         is_useless = things and len(crowds) == len(things)
         return f"all of its {len(crowds)} objects are crowds (iscrowd)" if is_useless else ""
@@ -115,21 +108,17 @@ class ObjectLabels:
                 return f"{self.source}: {image.name} has objects of the class {name!r}"
         return ""
 
-    def names_in(self, images: Iterable[AnnotatedImage]) -> set[str]:
-        """Returns the names of the classes that objects of images have."""
-        return {self._name_of_raw[raw] for raw in _raw_names(images)}
-
     def maps(self, image: AnnotatedImage, size: tuple[int, int]) -> RawMaps:
         """Returns the maps of an image of ``size`` (H, W), and its objects one by one where they
         can overlap."""
         raster = image.rasterise(size, self._front)
-        classes = [(self._id_of_raw[item.class_name], item.is_crowd) for item in image.objects]
+        classes = [(self._id_of_name[item.class_name], item.is_crowd) for item in image.objects]
         labels, objects = label_maps(raster.positions, classes, self._thing_ids, self._outside)
         if raster.codes is None:
             return RawMaps(labels, objects)
         masks = []
         for item, code in zip(image.objects, raster.codes, strict=True):
-            class_id = self._id_of_raw[item.class_name]
+            class_id = self._id_of_name[item.class_name]
             if class_id in self._thing_ids:
                 masks.append(_mask(class_id, item, code))
         return RawMaps(labels, objects, masks)
@@ -175,8 +164,8 @@ def _objects(images: Iterable[AnnotatedImage]) -> Iterable[Annotation]:
     return chain.from_iterable(image.objects for image in images)
 
 
-def _raw_names(images: Iterable[AnnotatedImage]) -> set[str]:
-    """Returns the names of classes as they stand in files."""
+def names_in(images: Iterable[AnnotatedImage]) -> set[str]:
+    """Returns the names of the classes that objects of images have."""
     return {item.class_name for item in _objects(images)} - {UNLABELLED}
 
 

@@ -16,6 +16,7 @@ from dpt.data.annotations.base import Annotations
 from dpt.data.base import Files
 from dpt.data.datasets.annotated import (
     AnnotatedDataset,
+    names_in,
     read_annotations,
     record_of,
     thing_flags,
@@ -328,7 +329,7 @@ class FolderDataset(AnnotatedDataset):
         images = [image_of_path[path] for path in paths if path in image_of_path]
         labels = self.use(annotations, images, front=FORMATS[name].front, things=self.things)
         trained = [image for image in annotations.images if image.split == "train"]
-        unknown = labels.unknown_class(labels.names_in(trained))
+        unknown = labels.unknown_class(names_in(trained))
         if trained and unknown and not self._lists:
             remedy = "rename it, or label some of it in train"
             self.notes = [*self.notes, f"{unknown}, of which train has none: {remedy}"]
