@@ -24,13 +24,12 @@ import numpy as np
 from dpt.data.formats.io import read_image
 from dpt.html import data_uri, render_page
 from dpt.predict import Prediction, Predictor
-from dpt.predict.cameras import GUESS, KnownCamera, known_camera
-from dpt.predict.encoding import depth_coding
-from dpt.predict.inputs import InputFile, part_of
-from dpt.predict.painting import Style, paint, paint_legend
+from dpt.predict.encoding import Style, depth_coding, paint, paint_legend
+from dpt.predict.inputs import GUESS, KnownCamera, known_camera, part_of
 from dpt.predict.points import viewer_page
 from dpt.predict.prediction import first_output
-from dpt.predict.products import all_products, image_lines
+from dpt.predict.sources import InputFile
+from dpt.predict.writers import all_kinds, image_lines
 from dpt.validation import Plain
 from dpt.viz import shrink
 
@@ -68,7 +67,7 @@ class Demo:
     def __init__(self, predictor: Predictor, *, name: str) -> None:
         self.predictor = predictor
         self.preprocessing, self.outputs = predictor.preprocessing, predictor.outputs
-        products = all_products(self.outputs)
+        products = all_kinds(self.outputs)
         self.downloads = {f"{p.folder}{p.suffix}": p for p in products["png"] + products["npy"]}
         self._results: OrderedDict[str, Shown] = OrderedDict()
         self._lock = threading.Lock()

@@ -18,11 +18,11 @@ from dpt.model import DPT
 from dpt.nn import Decoder, Network, VisionTransformer
 from dpt.nn.reassemble import Read
 from dpt.nn.vit import Attention, Rotation
+from dpt.predict.encoding import Style, paint, paint_legend
 from dpt.predict.inputs import Image, as_pixels
-from dpt.predict.painting import Style, paint, paint_legend
 from dpt.predict.prediction import Prediction
 from dpt.predict.predictor import Predictor
-from dpt.predict.products import image_lines
+from dpt.predict.writers import image_lines
 from dpt.validation import PlainMapping
 from dpt.viz import heading, heatmap, stack, tiles
 

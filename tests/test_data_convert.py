@@ -15,7 +15,7 @@ from pycocotools.coco import COCO
 from dpt.commands.data_convert import FORMATS
 from dpt.data.annotations import WRITERS
 from dpt.data.annotations.base import AnnotatedClass
-from dpt.predict.products import LABEL_TOOLS
+from dpt.predict.writers import LABEL_TOOLS
 
 SIZE = (24, 36)
 NAMES = ("a field", "b cow", "c dog")  # in the order of the alphabet, as labelme has no list

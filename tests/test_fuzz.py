@@ -64,10 +64,9 @@ from dpt.files import config_dir, files_below
 from dpt.model import DPT
 from dpt.objectives.teacher import Teacher
 from dpt.predict.folder import OutputFolder
-from dpt.predict.inputs import find_inputs
-from dpt.predict.products import all_products
 from dpt.predict.records import PredictionSettings
-from dpt.predict.store import Store
+from dpt.predict.sources import find_inputs
+from dpt.predict.writers import all_kinds
 from dpt.process import lack_of_memory
 from dpt.training.resume import fault_of
 from dpt.training.task import make_task
@@ -471,7 +470,7 @@ def checkpoints(folder):
 
 def predictions(folder):
     spec = OutputSpec("segmentation", "logits", channels=3, class_names=("a", "b", "c"))
-    (product,) = (p for p in all_products({"segmentation": spec})["png"] if p.folder == "labels")
+    (product,) = (p for p in all_kinds({"segmentation": spec})["png"] if p.folder == "labels")
     settings = PredictionSettings(weights="w", checkpoint="c", classes={"labels": ["a", "b", "c"]})
 
     def predict(root, overwrite):
@@ -479,7 +478,7 @@ def predictions(folder):
         sources = find_inputs([root / "photos"], out=root / "out")
         folders = ["labels", "overlay"]
         options = {"overwrite": overwrite, "settings": settings}
-        out = OutputFolder(Store(root / "out", sources), folders=folders, **options)
+        out = OutputFolder(root / "out", inputs=sources, folders=folders, **options)
         todo = [source for source in sources if not out.is_done(source, [product])]
         out.start()
         for source in todo:

@@ -32,8 +32,8 @@ def run(arguments: list[str]) -> None:
         raise ValueError(f"--out {options.out}: the table is a CSV file: name it so")
 
     from dpt.model import DPT
-    from dpt.predict.inputs import find_inputs
     from dpt.predict.ranking import Ranker
+    from dpt.predict.sources import find_inputs
     from dpt.run_log import start_log, tracked
 
     start_log(None)

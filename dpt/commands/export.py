@@ -135,7 +135,8 @@ def _images(model: DPT, options: argparse.Namespace, size: tuple[int, int] | Non
     import torch
 
     from dpt.data.resize import resize_image
-    from dpt.predict.inputs import as_pixels, find_inputs
+    from dpt.predict.inputs import as_pixels
+    from dpt.predict.sources import find_inputs
 
     files = [file.path for file in find_inputs(options.calibrate, out=options.out)]
     count = min(MOST_IMAGES, len(files))

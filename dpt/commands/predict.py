@@ -60,9 +60,9 @@ from dpt.process import Stopped, say
 
 if TYPE_CHECKING:
     from dpt.model import DPT
-    from dpt.predict.inputs import InputFile
     from dpt.predict.pipeline import Pipeline
-    from dpt.predict.shards import Shard
+    from dpt.predict.records import InputShard
+    from dpt.predict.sources import InputFile
 
     Failed = list[tuple[str, ValueError]]
     """Inputs with the reason why each failed."""
@@ -72,9 +72,8 @@ def run(arguments: list[str]) -> None:
     """Writes the files; lists the inputs that failed."""
     options = _parse(arguments)
     with _resumable():
-        from dpt.predict.inputs import find_inputs
-        from dpt.predict.products import class_lines
-        from dpt.predict.remote import find_remote
+        from dpt.predict.sources import find_inputs, find_remote
+        from dpt.predict.writers import class_lines
         from dpt.run_log import start_log
 
         start_log(None)
@@ -94,7 +93,7 @@ def run(arguments: list[str]) -> None:
                 failed = _merge(pipeline, inputs, arguments)
             else:
                 failed = _predict_part(pipeline, inputs)
-        for line in class_lines(pipeline.products, pipeline.predictor.outputs):
+        for line in class_lines(pipeline.kinds, pipeline.predictor.outputs):
             say(line)
     exit_if_failed(failed)
 
@@ -102,12 +101,12 @@ def run(arguments: list[str]) -> None:
 def _predict_part(pipeline: Pipeline, inputs: Sequence[InputFile]) -> Failed:
     """Predicts the inputs of this process that are not finished; returns those that failed."""
     folder = pipeline.folder
-    part = inputs if folder.shard is None else folder.shard.part(inputs)
+    part = inputs if folder.shard is None else folder.shard.select(inputs)
     waiting = [file for file in part if not pipeline.is_done(file)]
     start = time.monotonic()
     done, failed = _predict(pipeline, waiting)
     if folder.shard is None:
-        folder.finish(pipeline.products)
+        folder.finish(pipeline.kinds)
     seconds = max(time.monotonic() - start, 1e-9)
     count = len(part) - len(waiting)
     skipped = f", {count} were done before" if count else ""
@@ -126,7 +125,7 @@ def _merge(pipeline: Pipeline, inputs: Sequence[InputFile], arguments: Sequence[
     import shlex
 
     from dpt.files import DataError, few
-    from dpt.predict.shards import shards_of
+    from dpt.predict.records import shards_of
 
     folder = pipeline.folder
     missing = {file: k for k, file in enumerate(inputs) if not pipeline.is_done(file)}
@@ -143,7 +142,7 @@ def _merge(pipeline: Pipeline, inputs: Sequence[InputFile], arguments: Sequence[
             f"({few(list(waiting))}): run {command} {few(commands, 8)}"
         )
     folder.start()
-    folder.finish(pipeline.products)
+    folder.finish(pipeline.kinds)
     say(f"{len(inputs) - len(failures)} inputs are complete: {folder.path}")
     return [(file.source, error) for file, error in failures.items()]
 
@@ -173,9 +172,9 @@ def predict_shard(arguments: list[str]) -> None:
         run(arguments)
 
 
-def _chosen_shard(options: argparse.Namespace) -> Shard | None:
+def _chosen_shard(options: argparse.Namespace) -> InputShard | None:
     """Returns the part of the inputs that ``--shard`` names."""
-    from dpt.predict.shards import Shard
+    from dpt.predict.records import InputShard
 
     if options.engine == "ray" and (options.shard or options.merge):
         raise ValueError(
@@ -190,7 +189,7 @@ def _chosen_shard(options: argparse.Namespace) -> Shard | None:
         return None
     if options.merge:
         raise ValueError(f"--shard {options.shard}: --merge is for all shards: leave one out")
-    shard = Shard.chosen(options.shard)
+    shard = InputShard.chosen(options.shard)
     say(f"shard {shard}")
     return shard
 
@@ -312,20 +311,19 @@ def _predict(pipeline: Pipeline, inputs: Sequence[InputFile]) -> tuple[int, Fail
 
 
 def _make_pipeline(
-    options: argparse.Namespace, inputs: Sequence[InputFile], shard: Shard | None
+    options: argparse.Namespace, inputs: Sequence[InputFile], shard: InputShard | None
 ) -> Pipeline:
     """Returns the pipeline that the options describe; mistakes in them are ValueErrors."""
     import cv2
 
-    from dpt.predict import products
-    from dpt.predict.cameras import GUESS, chosen_camera
+    from dpt.predict import writers
+    from dpt.predict.encoding import Style
     from dpt.predict.folder import OutputFolder
-    from dpt.predict.painting import Style
+    from dpt.predict.inputs import GUESS, chosen_camera
     from dpt.predict.pipeline import Pipeline
     from dpt.predict.prediction import depth_unit, first_output
     from dpt.predict.predictor import Predictor
     from dpt.predict.records import PredictionSettings
-    from dpt.predict.store import Store
 
     style = Style(options.colormap)
     cv2.setNumThreads(1)  # the pipeline has threads of its own
@@ -339,11 +337,11 @@ def _make_pipeline(
         say(f"cameras that are not known get a field of view of {GUESS.degrees:g} degrees, a guess")
     prompt = None if options.prompt is None else _checked_prompt(options.prompt, inputs)
     formats = [name.strip() for name in options.format.split(",") if name.strip()]
-    pictures = [name for name in formats if name != products.RASTER]
+    pictures = [name for name in formats if name != writers.RASTER]
     only_rasters = bool(formats) and not pictures
-    chosen = [] if only_rasters else products.products_of(pictures, predictor.outputs)
+    chosen = [] if only_rasters else writers.chosen_kinds(pictures, predictor.outputs)
     has_rasters = not formats or len(pictures) < len(formats)
-    rasters = products.raster_products(predictor.outputs) if has_rasters else []
+    rasters = writers.raster_kinds(predictor.outputs) if has_rasters else []
     depth = first_output(predictor.outputs, "depth")
     settings = PredictionSettings(
         weights=weights,
@@ -353,12 +351,13 @@ def _make_pipeline(
         **recorded,
         prompt=prompt,
         unit=None if predictor.needs_camera else depth_unit(depth),
-        classes=products.class_names_by_folder(predictor.outputs),
+        classes=writers.class_names_by_folder(predictor.outputs),
     )
-    folders = products.folders_of(predictor.outputs)
+    folders = writers.folders_of(predictor.outputs)
     with _writing(options.out):
         folder = OutputFolder(
-            Store(Path(options.out), inputs),
+            Path(options.out),
+            inputs=inputs,
             settings=settings,
             folders=folders,
             overwrite=options.overwrite,

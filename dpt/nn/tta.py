@@ -10,6 +10,7 @@ Shapes: B batch, (H, W) the images, K classes.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import product
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from dpt.depthmath import at_least_float32
 from dpt.functional import resize
+from dpt.tiling import Blend, spans
 from dpt.types.outputs import HeadPrediction, OutputSpec, tensor_specs, tensors_of
 from dpt.types.preprocessing import OutputResize
 from dpt.types.samples import Inputs
@@ -180,24 +182,19 @@ def slide(
             "most the window, or pixels between windows would have no prediction"
         )
     height, width = inputs.images.shape[-2:]
-    total: Outputs = {}
-    count = inputs.images.new_zeros((height, width), dtype=torch.float32)
-    windows = 0
-    for rows in spans(height, window[0], stride[0]):
-        for columns in spans(width, window[1], stride[1]):
-            for name, value in model(inputs.window(rows, columns)).items():
-                value = at_least_float32(value)
-                if specs[name].kind == "fov":
-                    value = _fov_of_whole(value, columns.stop - columns.start, width)
-                if not specs[name].dense:
-                    total[name] = total[name] + value if name in total else value
-                    continue
-                if name not in total:
-                    total[name] = value.new_zeros((*value.shape[:-2], height, width))
-                total[name][..., rows, columns] += value
-            count[rows, columns] += 1
-            windows += 1
-    return {k: v / (count if specs[k].dense else windows) for k, v in total.items()}
+    blend = Blend(smooth=False)
+    total: Outputs = {}  # of outputs that are not dense
+    windows = [*product(spans(height, window[0], stride[0]), spans(width, window[1], stride[1]))]
+    for rows, columns in windows:
+        for name, value in model(inputs.window(rows, columns)).items():
+            value = at_least_float32(value)
+            if specs[name].kind == "fov":
+                value = _fov_of_whole(value, columns.stop - columns.start, width)
+            if specs[name].dense:
+                blend.add(name, value, (height, width), top=rows.start, left=columns.start)
+            else:
+                total[name] = total[name] + value if name in total else value
+    return {name: value / len(windows) for name, value in total.items()} | blend.means()
 
 
 def _fov_of_whole(degrees: Tensor, window: int, width: int) -> Tensor:
@@ -205,14 +202,6 @@ def _fov_of_whole(degrees: Tensor, window: int, width: int) -> Tensor:
     focal length in pixels."""
     tangent = torch.deg2rad(degrees / 2).tan() * width / window
     return torch.rad2deg(2 * tangent.atan())
-
-
-def spans(length: int, window: int, stride: int) -> Iterator[slice]:
-    """Yields the positions of the windows along one side."""
-    count = max(length - window + stride - 1, 0) // stride + 1
-    for k in range(count):
-        stop = min(k * stride + window, length)
-        yield slice(max(stop - window, 0), stop)
 
 
 def _mean(views: Iterable[Mapping[str, Tensor]], specs: Specs) -> Outputs:

@@ -1,11 +1,13 @@
-"""The content of the files that hold predicted values: PNG, NPY and JSON.
+"""The content of the files that hold predictions: pictures with legends, PNG, NPY and JSON.
 
-Each function takes the output's name and the prediction, and returns the file's bytes.
+Functions that encode take the output's name and the prediction, and return the file's bytes.
 :func:`encode_depth` makes 16-bit PNGs of depth.
 """
 
 import io
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import PIL.Image
@@ -13,8 +15,19 @@ import PIL.Image
 from dpt.data.formats.rle import encode_pixels
 from dpt.predict.prediction import Prediction
 from dpt.segments import OBJECT_IDS
-from dpt.viz import encode_png, output_palette
+from dpt.viz import (
+    COLORMAPS,
+    Limits,
+    color_limits,
+    colorize_output,
+    encode_png,
+    legend,
+    output_palette,
+    overlay,
+    stack,
+)
 
+PIXELS_AT_ONCE = 2**20  # larger images are painted in bands of rows of this many pixels
 MILLIMETRE = 0.001
 KITTI_SCALE = 1 / 256
 _LARGEST = 65535
@@ -107,3 +120,59 @@ def encode_objects(name: str, prediction: Prediction) -> bytes:
         }
         entries.append(entry)
     return json.dumps(entries).encode()
+
+
+@dataclass(frozen=True)
+class Style:
+    """The colormap of depth, and the limits of the colours by output; without limits those of each
+    image, see :func:`dpt.viz.color_limits`."""
+
+    colormap: str = "inferno"
+    limits: Mapping[str, Limits] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.colormap not in COLORMAPS:
+            raise ValueError(f"colormap {self.colormap}: choose from {', '.join(COLORMAPS)}")
+
+    def limits_of(self, name: str, prediction: Prediction) -> Limits:
+        """Returns the limits of an output's colours."""
+        if name in self.limits:
+            return self.limits[name]
+        return color_limits(prediction.arrays[name], prediction.outputs[name])
+
+
+def paint(name: str, prediction: Prediction, image: np.ndarray | None, style: Style) -> np.ndarray:
+    """Returns the picture of a dense output, uint8 (H, W, 3): classes and segments over the image,
+    other outputs as :func:`dpt.viz.colorize_output` draws them.
+
+    ``image`` is uint8 (H, W, 3), or None where the output has neither classes nor segments.
+    """
+    values, spec = prediction.arrays[name], prediction.outputs[name]
+    limits = style.limits_of(name, prediction)
+    count = max(1, PIXELS_AT_ONCE // values.shape[1])
+    bands = []
+    for start in range(0, len(values), count):
+        rows = slice(start, start + count)
+        maps = values[rows].transpose(2, 0, 1) if values.ndim == 3 else values[rows]
+        picture = colorize_output(maps, spec, limits=limits, colormap=style.colormap)
+        if spec.kind in ("logits", "masks"):
+            assert image is not None
+            picture = overlay(image[rows], picture)
+        bands.append(picture)
+    return np.concatenate(bands)
+
+
+def paint_legend(name: str, prediction: Prediction, style: Style, *, width: int) -> np.ndarray:
+    """Returns the legend of an output's picture, see :func:`dpt.viz.legend`."""
+    limits = style.limits_of(name, prediction)
+    values, spec = prediction.arrays[name], prediction.outputs[name]
+    return legend(values, spec, width=width, limits=limits, colormap=style.colormap)
+
+
+def paint_with_legend(
+    name: str, prediction: Prediction, image: np.ndarray | None, style: Style
+) -> np.ndarray:
+    """Returns the picture of a dense output above its legend: uint8 (H + h, max(W, 240), 3)."""
+    style = replace(style, limits={name: style.limits_of(name, prediction)})
+    picture = paint(name, prediction, image, style)
+    return stack([picture, paint_legend(name, prediction, style, width=picture.shape[1])])

@@ -5,8 +5,8 @@ predictions.jsonl, or the journal of a shard, gets a line for each finished inpu
 are written. A killed run may leave files without a line; the next run writes them again.
 
 A file is written or removed only if the sub-folder has a name of
-:func:`dpt.predict.records.product_folders` and the file is no input, see also
-:class:`dpt.predict.store.Store`.
+:func:`dpt.predict.records.written_folders`, the file is no input, and no link leads out of the
+sub-folder.
 """
 
 import errno
@@ -18,18 +18,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from dpt.atomic import replacing, write_bytes
-from dpt.files import DataError, read_bytes
-from dpt.predict.inputs import InputFile
-from dpt.predict.product import Product
+from dpt.files import DataError, file_identity, read_bytes, real_path
 from dpt.predict.records import (
     JOURNALS,
     RECORDS_FILE,
     SETTINGS_FILE,
     InputRecord,
+    InputShard,
     PredictionSettings,
+    held,
+    shards_of,
 )
-from dpt.predict.shards import Shard, held, shards_of
-from dpt.predict.store import Store, refusal
+from dpt.predict.sources import InputFile
+from dpt.predict.writers import FileKind
 from dpt.validation import PlainMapping
 
 
@@ -37,38 +38,63 @@ class OutputFolder:
     """A folder of predictions, all made with the same settings.
 
     Args:
-        store: where the folder lies.
+        path: of the folder.
+        inputs: all inputs, which are never replaced.
         settings: what determines the files' contents.
         folders: names of the sub-folders that can be written.
         overwrite: predict finished inputs again, whatever the earlier settings.
-        shard: the part of the inputs that this process predicts, beside others; None: all.
+        shard: the inputs that this process predicts, beside others; None: all.
+
+    Raises:
+        ValueError: the folder holds something else where files would be written, or predictions
+            with other settings, without ``overwrite``.
     """
 
     def __init__(
         self,
-        store: Store,
+        path: Path,
         *,
+        inputs: Iterable[InputFile],
         settings: PredictionSettings,
         folders: Iterable[str],
         overwrite: bool = False,
-        shard: Shard | None = None,
+        shard: InputShard | None = None,
     ) -> None:
-        self.path, self.shard = store.path, shard
-        self._store = store
-        self._journal = RECORDS_FILE if shard is None else _journal_of(shard)
+        self.path, self.shard = path, shard
+        self._root = real_path(path)
+        self._inputs = {file_identity(input_file.path) for input_file in inputs} - {None}
+        self._journal = RECORDS_FILE if shard is None else shard.journal
         self._lock = threading.Lock()
-        store.check((SETTINGS_FILE, JOURNALS, RECORDS_FILE, self._journal))
+        links = (SETTINGS_FILE, JOURNALS, RECORDS_FILE, self._journal)
         names = {*folders, RECORDS_FILE}
         # before the settings, which another worker writes before its first file
-        occupied = [name for name in sorted(names) if store.is_occupied(name)]
-        written = _written_before(store, settings, overwrite=overwrite)
-        for name in occupied:
-            if name not in written:  # e.g. a data set's labels
-                raise refusal(store.place(name), "exists and was not written by dpt predict")
+        occupied = [path / name for name in sorted(names) if _is_occupied(path / name)]
+        written = self._written_before(settings, overwrite=overwrite)
+        faults = {path: "is a file, not a folder"} if path.exists() and not path.is_dir() else {}
+        faults |= {path / name: "is a link" for name in links if (path / name).is_symlink()}
+        for other in (other for other in occupied if other.name not in written):
+            faults[other] = "exists and was not written by dpt predict"  # e.g. a data set's labels
+        if faults:
+            raise _refusal(*next(iter(faults.items())))
         self._settings = replace(settings, written=tuple(sorted(written | names)))
         self._overwrite = overwrite
         self._earlier: dict[str, InputRecord] = {}
         self._records: dict[str, InputRecord] = {}  # of the inputs that are finished
+
+    def _written_before(self, settings: PredictionSettings, *, overwrite: bool) -> set[str]:
+        """Returns the names of what ``dpt predict`` has written in the folder."""
+        if not os.path.lexists(self.path / SETTINGS_FILE):
+            return set()
+        earlier = PredictionSettings.read(self.path)
+        if earlier is None:
+            raise _refusal(self.path / SETTINGS_FILE, "was not written by dpt predict")
+        difference = settings.difference(earlier)
+        if difference and not overwrite:
+            raise DataError(
+                f"{self.path}: was written with {difference}: choose another --out, or give "
+                "--overwrite to predict everything again"
+            )
+        return {*earlier.written}
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -84,7 +110,7 @@ class OutputFolder:
         writer = "" if self.shard is None else f"{self.shard.file_name}."
         path, content = self.path / SETTINGS_FILE, self._settings.to_json()
         if self.shard is None or not path.is_file() or path.read_bytes() != content:
-            self._write(SETTINGS_FILE, content, writer=writer)
+            write_bytes(path, content, writer=writer)
         records: Iterable[InputRecord] = self._records.values()
         if self.shard is not None:
             journal = InputRecord.read_journal(self.path / self._journal)
@@ -94,18 +120,15 @@ class OutputFolder:
 
     def _rewrite_journal(self, records: Iterable[InputRecord]) -> None:
         content = "".join(record.to_json() for record in records)
-        self._write(self._journal, content.encode())
+        write_bytes(self.path / self._journal, content.encode())
 
-    def _write(self, name: str, content: bytes, *, writer: str = "") -> None:
-        write_bytes(self.path / name, content, writer=writer)
-
-    def is_done(self, input_file: InputFile, products: Sequence[Product]) -> bool:
+    def is_done(self, input_file: InputFile, kinds: Sequence[FileKind]) -> bool:
         """Whether all files of an input were written since it changed, and exist."""
-        names = [product.path(input_file) for product in products]
+        names = [kind.path(input_file) for kind in kinds]
         for name in names:
             self._require_replaceable(name)
         record = self._records.get(input_file.name)
-        if record is None or not all(self._store.is_file(name) for name in names):
+        if record is None or not all(os.path.isfile(self.path / name) for name in names):
             return False
         if record.source != input_file.source:
             raise DataError(
@@ -114,22 +137,28 @@ class OutputFolder:
             )
         return {*names} <= {*record.files} and record.modified == input_file.modified()
 
+    def _may_replace(self, name: str) -> bool:
+        """Whether no link leads to the file's folder, and the file is no input."""
+        parent = (self.path / name).parent
+        is_inside = real_path(parent) == self._root / parent.relative_to(self.path)
+        return is_inside and file_identity(self.path / name) not in self._inputs
+
     def _require_replaceable(self, name: str) -> None:
-        if not self._store.may_replace(name):
-            raise refusal(self._store.place(name), "is an input, or in a folder that is a link")
+        if not self._may_replace(name):
+            raise _refusal(self.path / name, "is an input, or in a folder that is a link")
 
     @contextmanager
     def files(
-        self, input_file: InputFile, products: Sequence[Product], facts: PlainMapping
-    ) -> Iterator[dict[Product, Path]]:
+        self, input_file: InputFile, kinds: Sequence[FileKind], facts: PlainMapping
+    ) -> Iterator[dict[FileKind, Path]]:
         """Yields temporary paths for an input's files, which get their names after the block.
 
-        Earlier files of other products stay if they show the same image and were made with the same
+        Earlier files of other kinds stay if they show the same image and were made with the same
         settings. All others are removed.
 
         ``facts`` is for the record; the block may add to it.
         """
-        names = [product.path(input_file) for product in products]
+        names = [kind.path(input_file) for kind in kinds]
         with ExitStack() as stack:
             try:
                 paths = [stack.enter_context(replacing(self.path / name)) for name in names]
@@ -137,7 +166,7 @@ class OutputFolder:
                 if error.errno != errno.ENAMETOOLONG:
                     raise
                 raise ValueError(f"{input_file.path}: its name is too long: shorten it") from None
-            yield dict(zip(products, paths, strict=True))
+            yield dict(zip(kinds, paths, strict=True))
         state = input_file.modified()
         if earlier := self._earlier.get(input_file.name):
             remaining = [name for name in earlier.files if name not in names]
@@ -160,7 +189,7 @@ class OutputFolder:
 
     def failures(self, inputs: Iterable[InputFile]) -> dict[InputFile, ValueError]:
         """Returns the error of each of the inputs that failed in a shard."""
-        journals = [self.path / _journal_of(shard) for shard in shards_of(self.path)]
+        journals = [self.path / shard.journal for shard in shards_of(self.path)]
         records = [record for path in journals for record in InputRecord.read_journal(path)]
         errors = {record.name: record for record in records if record.error is not None}
         return {
@@ -169,7 +198,7 @@ class OutputFolder:
             if file.name in errors and errors[file.name].modified == file.modified()
         }
 
-    def finish(self, products: Sequence[Product]) -> None:
+    def finish(self, kinds: Sequence[FileKind]) -> None:
         """Writes the records in the order of their names, and the files for all finished inputs.
 
         The journals of shards are joined and removed.
@@ -177,19 +206,19 @@ class OutputFolder:
         records = sorted(InputRecord.read_all(self.path).items())
         self._rewrite_journal(record for _, record in records)
         for shard in shards_of(self.path):
-            self._store.remove(_journal_of(shard))
-            (self.path / JOURNALS / f"{shard.file_name}.lock").unlink(missing_ok=True)
+            for path in (Path(shard.journal), Path(JOURNALS, f"{shard.file_name}.lock")):
+                (self.path / path).unlink(missing_ok=True)
         with suppress(OSError):  # of others that hold something else
             (self.path / JOURNALS).rmdir()
-        for product in products:
+        for kind in kinds:
             names = [
                 name
                 for name, record in records
-                if product.path(InputFile(Path(record.source), name)) in record.files
+                if kind.path(InputFile(Path(record.source), name)) in record.files
             ]
-            for name, content in product.common_files(self._read, names).items():
+            for name, content in kind.common_files(self._read, names).items():
                 self._require_replaceable(name)
-                self._write(name, content)
+                write_bytes(self.path / name, content)
 
     def _read(self, names: Sequence[str]) -> Iterator[bytes]:
         """Yields the contents of files."""
@@ -199,30 +228,16 @@ class OutputFolder:
         """Removes files that a record names, in the sub-folders that ``dpt predict`` wrote."""
         folders = tuple(f"{folder}/" for folder in self._settings.written)
         for name in names:
-            is_ours = name.startswith(folders) and self._store.is_file(name)
-            if is_ours and self._store.may_replace(name):
-                self._store.remove(name)
+            path = self.path / name
+            if name.startswith(folders) and os.path.isfile(path) and self._may_replace(name):
+                path.unlink()
 
 
-def _journal_of(shard: Shard) -> str:
-    return f"{JOURNALS}/{shard.file_name}.jsonl"
+def _is_occupied(path: Path) -> bool:
+    """Whether there is such a file, or a folder that is not empty."""
+    return any(path.iterdir()) if path.is_dir() else os.path.lexists(path)
 
 
-def _written_before(store: Store, settings: PredictionSettings, *, overwrite: bool) -> set[str]:
-    """Returns the names of what ``dpt predict`` has written in the folder.
-
-    Raises:
-        ValueError: something else wrote the folder, or the settings differ without ``overwrite``.
-    """
-    if not os.path.lexists(store.path / SETTINGS_FILE):
-        return set()
-    earlier = PredictionSettings.read(store.path)
-    if earlier is None:
-        raise refusal(store.place(SETTINGS_FILE), "was not written by dpt predict")
-    difference = settings.difference(earlier)
-    if difference and not overwrite:
-        raise DataError(
-            f"{store.place()}: was written with {difference}: choose another --out, or give "
-            "--overwrite to predict everything again"
-        )
-    return {*earlier.written}
+def _refusal(place: Path, fault: str) -> ValueError:
+    """Returns the error for a place that must not be written to."""
+    return ValueError(f"{place}: {fault}: choose another --out")

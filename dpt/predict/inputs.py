@@ -1,153 +1,40 @@
-"""Inputs: files and folders to a list of named sources, and images of any kind to RGB."""
+"""What is predicted: the pixels of an image of any kind, its camera, and sparse depth."""
 
-import logging
-import os
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 import numpy as np
 import PIL.Image
 import PIL.ImageOps
-import torch
 from torch import Tensor
 
 from dpt.data.formats.bands import BandChoice, FilePart
-from dpt.data.formats.io import IMAGE_SUFFIXES, UNREAD_SUFFIXES, read_image
-from dpt.data.formats.pictures import over_white
-from dpt.data.formats.video import VIDEO_SUFFIXES
-from dpt.files import DataError, missing_path, reason
-from dpt.predict.records import PredictionSettings
+from dpt.data.formats.cameras import (
+    CameraFile,
+    CameraSource,
+    FieldOfView,
+    FocalLength,
+    StatedCamera,
+)
+from dpt.data.formats.io import read_image, read_raw_depth
+from dpt.data.formats.pictures import exif_focal, over_white
+from dpt.data.formats.rules import DepthRule
+from dpt.files import DataError, parse_number, read_table, reason
+from dpt.geometry import Camera
 from dpt.types.preprocessing import Preprocessing
-
-log = logging.getLogger("dpt")
+from dpt.validation import MAX_METRES, Plain
 
 Image = str | Path | np.ndarray | Tensor | PIL.Image.Image
-SUFFIXES = (*IMAGE_SUFFIXES, *VIDEO_SUFFIXES)
+Prompt = str | Path | np.ndarray
+GUESS = FieldOfView(60.0)
+"""The camera of ``dpt predict --focal guess`` where nothing else is known."""
+_COLUMNS = ("x", "y", "depth_m")  # as dpt calibrate reads them
+_REMEDY = "the columns are x,y,depth_m: pixels, from 0,0 at the upper left, and metres"
 
 
-@dataclass(frozen=True)
-class InputFile:
-    """An image or video to predict."""
-
-    path: Path  # absolute
-    name: str  # of the output files: a relative path with ``/``, without suffix and ``..``
-
-    @property
-    def is_video(self) -> bool:
-        return self.path.suffix.lower() in VIDEO_SUFFIXES
-
-    @property
-    def source(self) -> str:
-        """The path or address in records and messages."""
-        return str(self.path)
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether :meth:`fetch` copies the file."""
-        return False
-
-    def modified(self) -> list[object]:
-        """Returns time in nanoseconds and size in bytes, which tell a replaced file from the file
-        before it; empty if the file is gone."""
-        with suppress(OSError):  # reading it names the fault
-            status = self.path.stat()
-            return [status.st_mtime_ns, status.st_size]
-        return []
-
-    def fetch(self) -> Path:
-        """Returns the path of the file on this machine; copies a remote file there."""
-        return self.path
-
-    def release(self) -> None:
-        """Removes the local copy of a remote file."""
-
-
-def find_inputs(inputs: Sequence[str | Path], *, out: Path) -> list[InputFile]:
-    """Returns the images and videos that the inputs name, sorted within each folder, each once.
-
-    Folders are searched recursively, without hidden files, ``out``, and what ``dpt predict`` wrote
-    earlier. Names are paths relative to the deepest folder that contains all input folders, so that
-    sub-folders are kept; an input file elsewhere has its own name. If two files then have one name,
-    all are relative to the deepest folder that contains all inputs. Files that differ only in their
-    suffix keep it. Arrays (``.npy``) are images of bands in folders without pictures.
-    """
-    files: dict[Path, None] = {}
-    unread: set[Path] = set()
-    paths, out = [_absolute(path) for path in inputs], _absolute(out)
-    for path in paths:
-        if path == out and path.is_dir():
-            raise DataError(f"{path}: is an input and --out: choose another --out")
-        if not os.path.lexists(path):
-            raise missing_path(path, what="input", remedy="check the path")
-        if not path.is_dir():
-            files[path] = None
-            continue
-        walked = list(_walk(path, out))
-        arrays = [file for file in walked if file.suffix.lower() == ".npy"]
-        pictures = [file for file in walked if file.suffix.lower() != ".npy"]
-        readable = [file for file in pictures if file.suffix.lower() in SUFFIXES]
-        unread.update(set(pictures).difference(readable))
-        readable = readable or arrays
-        if not readable:
-            fault = f"{path}: no image or video in this folder or below ({', '.join(SUFFIXES)})"
-            exception = ", except what dpt predict wrote" if PredictionSettings.read(path) else ""
-            raise DataError(f"{fault}{exception}{f'; {_left_out(unread)}' if unread else ''}")
-        files.update(dict.fromkeys(readable))
-    if unread:
-        log.warning(_left_out(unread))
-    folders = [path for path in paths if path.is_dir()]
-    return [
-        InputFile(path, name.as_posix()) for path, name in names_of(list(files), folders).items()
-    ]
-
-
-def names_of(files: Sequence[Path], folders: Sequence[Path]) -> dict[Path, Path]:
-    """Returns the name of each file, see :func:`find_inputs`; ``folders`` are those that are
-    inputs."""
-    root = Path(os.path.commonpath(folders) if folders else "")
-    relative = {p: p.relative_to(root) if p.is_relative_to(root) else Path(p.name) for p in files}
-    if len(set(relative.values())) < len(relative):
-        root = Path(os.path.commonpath(files))
-        relative = {path: path.relative_to(root) for path in files}
-    count = Counter(name.with_suffix("") for name in relative.values())
-    names = {
-        path: name if count[name.with_suffix("")] > 1 else name.with_suffix("")
-        for path, name in relative.items()
-    }
-    name, repetitions = Counter(names.values()).most_common(1)[0]
-    if repetitions > 1:
-        raise DataError(f"two inputs have the same output name, {name}: predict them separately")
-    return names
-
-
-def _absolute(path: str | Path) -> Path:
-    """Returns the path without ``..``; links are not followed."""
-    return Path(os.path.abspath(Path(path).expanduser()))
-
-
-def _left_out(files: Iterable[Path]) -> str:
-    """Returns which pictures are left out, and the remedy."""
-    counts = Counter(file.suffix.lower() for file in files)
-    kinds = ", ".join(f"{count} {suffix}" for suffix, count in sorted(counts.items()))
-    return f"left out, because such formats are not read: {kinds}: convert to JPEG or PNG"
-
-
-def _walk(folder: Path, out: Path) -> Iterator[Path]:
-    """Yields images, videos and arrays, and pictures in formats that are not read."""
-    for parent, folders, files in os.walk(folder):
-        settings = PredictionSettings.read(Path(parent))
-        skipped = settings.written if settings else ()
-        folders[:] = sorted(
-            name
-            for name in folders
-            if name[0] != "." and name not in skipped and Path(parent, name) != out
-        )
-        for name in sorted(files):
-            if name[0] != "." and name.lower().endswith((*SUFFIXES, *UNREAD_SUFFIXES, ".npy")):
-                yield Path(parent, name)
+# --- pixels -------------------------------------------------------------------------------------
 
 
 def as_pixels(image: Image, preprocessing: Preprocessing) -> np.ndarray:
@@ -156,24 +43,28 @@ def as_pixels(image: Image, preprocessing: Preprocessing) -> np.ndarray:
     Files are read as in training. Bands are given as an array (H, W, C), or (H, W) of one band, or
     as a tensor (C, H, W), in the unit of the training files.
     """
-    if preprocessing.is_rgb and not isinstance(image, str | Path):
-        return as_rgb(image)
     if isinstance(image, str | Path):
         pixels, name = read_image(image, exif=True, part=part_of(preprocessing)), str(image)
-        if preprocessing.is_rgb and pixels.dtype == np.uint8:
-            return pixels
+    elif preprocessing.is_rgb:
+        return as_rgb(image)
     else:
-        array = image.cpu().movedim(0, -1).numpy() if isinstance(image, Tensor) else image
-        pixels, name = np.array(array), "an image"
-        pixels = pixels[..., None] if pixels.ndim == 2 else pixels
-        if preprocessing.nodata is not None and pixels.dtype.kind in "uif":
-            missing = pixels == preprocessing.nodata
-            pixels = np.where(missing, np.float32(np.nan), pixels.astype(np.float32))
+        pixels, name = _as_bands(image, preprocessing.nodata), "an image"
+    if preprocessing.is_rgb and pixels.dtype == np.uint8:
+        return pixels
     count = len(preprocessing.mean)
     if pixels.ndim != 3 or pixels.shape[2] != count or pixels.dtype.kind not in "uif":
         fault = f"found {pixels.dtype} {pixels.shape}"
         raise DataError(f"{name}: {fault}, must be (H, W, {count}), the bands that the model takes")
     return np.ascontiguousarray(pixels, np.float32)
+
+
+def _as_bands(image: np.ndarray | Tensor | PIL.Image.Image, nodata: float | None) -> np.ndarray:
+    array = image.cpu().movedim(0, -1).numpy() if isinstance(image, Tensor) else image
+    bands = np.array(array)
+    bands = bands[..., None] if bands.ndim == 2 else bands
+    if nodata is None or bands.dtype.kind not in "uif":
+        return bands
+    return np.where(bands == nodata, np.float32(np.nan), bands.astype(np.float32))
 
 
 def part_of(preprocessing: Preprocessing) -> FilePart:
@@ -202,15 +93,13 @@ def as_rgb(image: Image) -> np.ndarray:
         array = _from_pil(image)
     elif isinstance(image, Tensor):
         array = _from_tensor(image)
-    if not isinstance(array, np.ndarray):
+    fits = isinstance(array, np.ndarray) and array.dtype == np.uint8 and array.ndim == 3
+    if not isinstance(array, np.ndarray) or not (fits and array.shape[2] == 3 and array.size):
+        shape = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else ""
+        found = shape or type(image).__name__
         raise ValueError(
-            "an image must be a path, a NumPy array, a PIL image or a tensor, not a "
-            f"{type(image).__name__}"
-        )
-    if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3 or not array.size:
-        raise ValueError(
-            f"an image must be uint8 (H, W, 3) RGB, found {array.dtype} {array.shape}: give grey "
-            "and RGBA as a PIL image, float values as a tensor (3, H, W) in 0..1"
+            "an image must be a path, uint8 (H, W, 3) RGB, a PIL image or a tensor (3, H, W), "
+            f"uint8 or float in 0..1, found {found}"
         )
     return np.ascontiguousarray(array)
 
@@ -230,13 +119,7 @@ def _from_pil(image: PIL.Image.Image) -> np.ndarray:
 
 
 def _from_tensor(image: Tensor) -> np.ndarray:
-    is_float = image.is_floating_point()
-    if image.ndim != 3 or image.shape[0] != 3 or not (is_float or image.dtype == torch.uint8):
-        raise ValueError(
-            f"a tensor must be uint8 or float (3, H, W), found {image.dtype} "
-            f"{tuple(image.shape)}: give several images as a list"
-        )
-    if is_float:
+    if image.is_floating_point():
         image = image.float()
         if not ((image >= 0) & (image <= 1)).all():  # NaN neither
             raise ValueError(
@@ -244,4 +127,120 @@ def _from_tensor(image: Tensor) -> np.ndarray:
                 "predictor does that"
             )
         image = (image * 255).round().byte()
-    return image.cpu().permute(1, 2, 0).numpy()
+    return image.cpu().movedim(0, -1).numpy()
+
+
+# --- cameras ------------------------------------------------------------------------------------
+
+
+class KnownCamera(NamedTuple):
+    """The camera of an image, at the image's own size, and how it is known."""
+
+    camera: Camera
+    source: Literal["given", "EXIF", "predicted", "guess"]
+
+    @property
+    def facts(self) -> Plain:
+        """What records hold."""
+        size = [*self.camera.size]
+        return {"camera": {"K": self.camera.K.tolist(), "size": size, "source": self.source}}
+
+
+@dataclass(frozen=True)
+class FrameCamera:
+    """The camera that ``stated`` gives to the frames of a video, by the video's name."""
+
+    stated: CameraSource
+    video: Path
+
+    def camera(self, image: str | Path, size: tuple[int, int]) -> Camera:
+        return self.stated.camera(self.video, size)
+
+
+def known_camera(
+    image: Image, size: tuple[int, int], stated: CameraSource | None, *, data: bytes | None = None
+) -> KnownCamera | None:
+    """Returns the camera that ``stated`` gives to an image of ``size`` (H, W), upright, or that of
+    its file's EXIF tags; None without any. ``data`` is the content of the file, if it was read."""
+    if stated is not None:
+        name = image if isinstance(image, str | Path) else "an image"
+        return KnownCamera(stated.camera(name, size), "given")
+    focal = exif_focal(image, data=data) if isinstance(image, str | Path) else None
+    return None if focal is None else KnownCamera(Camera.from_focal(focal, size), "EXIF")
+
+
+def as_sources(
+    cameras: Camera | Sequence[Camera | None] | None, count: int
+) -> list[CameraSource | None]:
+    """Returns what states the camera of each of ``count`` images: one for all, or one for each."""
+    if cameras is None or isinstance(cameras, Camera):
+        cameras = [cameras] * count
+    if len(cameras) != count:
+        raise ValueError(f"{len(cameras)} cameras for {count} images: give one, or one for each")
+    return [None if c is None else StatedCamera.parse(c.K, "cameras", c.size) for c in cameras]
+
+
+def chosen_camera(
+    fov: float | None, focal: str | None, intrinsics: Path | None
+) -> CameraSource | None:
+    """Returns the camera that the options of ``dpt predict`` state; None if none does."""
+    if fov is not None:
+        if not 0 < fov < 180:
+            raise ValueError(f"--fov {fov:g}: must be above 0 and below 180 degrees")
+        return FieldOfView(fov)
+    if intrinsics is not None:
+        file = CameraFile(intrinsics)
+        file.read()  # faults are told before any image is read
+        return file
+    if focal in (None, "guess"):
+        return None
+    pixels = float(focal) if focal.replace(".", "", 1).isdecimal() else 0.0
+    if pixels == 0:
+        raise ValueError(f"--focal {focal}: must be above 0, in pixels of the images, or guess")
+    return FocalLength(pixels)
+
+
+# --- sparse depth -------------------------------------------------------------------------------
+
+
+def as_prompt(prompt: Prompt, size: tuple[int, int]) -> np.ndarray:
+    """Returns sparse depth as float32 (H, W) = ``size``, in metres, 0 where unknown.
+
+    Args:
+        prompt: an array (H, W), or a file: CSV with the columns x, y and depth_m, or a depth map of
+            the image's size, whole numbers in millimetres, others in metres. Values that are not
+            finite and above 0 are unknown.
+        size: of the image.
+
+    Raises:
+        DataError: it cannot be read, has another size, a point outside the image, or no point.
+    """
+    if isinstance(prompt, np.ndarray):
+        name, values = "prompt", prompt
+    elif Path(prompt).suffix.lower() == ".csv":
+        name, values = str(prompt), _read_points(prompt, size)
+    else:
+        name, values = str(prompt), read_raw_depth(prompt)
+    if values.shape != size or values.dtype.kind not in "uif":
+        fault = f"{values.dtype} {values.shape}, and the image has (H, W) = {size}"
+        raise DataError(f"{name}: is {fault}: give depth for each pixel, 0 where unknown")
+    is_whole = values.dtype.kind != "f"
+    depth, valid = DepthRule(scale=0.001 if is_whole else 1.0, max_depth=MAX_METRES)(values)
+    if not valid.any():
+        raise DataError(f"{name}: holds no depth above 0: give at least one point")
+    return depth
+
+
+def _read_points(path: str | Path, size: tuple[int, int]) -> np.ndarray:
+    depth = np.zeros(size, np.float32)
+    for where, cells in read_table(path, _COLUMNS, remedy=_REMEDY):
+        try:
+            x, y, metres = map(parse_number, cells)
+        except ValueError:
+            raise DataError(f"{where}: {cells} are not three numbers: {_REMEDY}") from None
+        is_inside = -0.5 <= x < size[1] - 0.5 and -0.5 <= y < size[0] - 0.5
+        if not is_inside or not 0 < metres <= MAX_METRES:
+            limits = f"an image of {size[1]}x{size[0]} pixels, 0 to {MAX_METRES:g} m"
+            raise DataError(f"{where}: {cells} is outside of {limits}: {_REMEDY}")
+        depth[round(y), round(x)] = metres
+    return depth

@@ -17,21 +17,18 @@ from dpt.data.formats import bands
 from dpt.data.formats.cameras import CameraSource
 from dpt.data.formats.pictures import read_size
 from dpt.data.formats.video import VideoReader, VideoWriter
-from dpt.predict.cameras import FrameCamera, known_camera
+from dpt.predict.encoding import Style, paint_with_legend
 from dpt.predict.folder import OutputFolder
-from dpt.predict.inputs import InputFile, part_of
-from dpt.predict.painting import Style, paint_with_legend
+from dpt.predict.inputs import FrameCamera, known_camera, part_of
 from dpt.predict.prediction import Prediction
 from dpt.predict.predictor import Predictor, PreparedImage, batches
-from dpt.predict.product import Product
-from dpt.predict.products import facts_of, raster_facts, unit_facts, videos_of
-from dpt.predict.windows import RasterFile, RasterPrediction
+from dpt.predict.rasters import RasterFile, RasterPrediction
+from dpt.predict.sources import InputFile
+from dpt.predict.writers import FileKind, facts_of, raster_facts, unit_facts, videos_of
 from dpt.validation import Plain
 
 S = TypeVar("S")
 Finished = Generator[tuple[S, ValueError | None], None, None]
-_Ended = deque[tuple[S, Future[None] | Future[PreparedImage]]]
-"""Items with their last task: writing, or reading if that failed."""
 
 LARGE = 2**25  # pixels of an image above which it is predicted alone, which bounds the memory
 STEADINESS = 0.9  # weight of the previous colour range in a video, which follows within 20 frames
@@ -51,10 +48,10 @@ class Pipeline:
 
     predictor: Predictor
     folder: OutputFolder
-    products: Sequence[Product]
+    kinds: Sequence[FileKind]
     style: Style
     workers: int
-    rasters: Sequence[Product] = ()
+    rasters: Sequence[FileKind] = ()
     """The files of each image that is predicted by windows."""
     only_rasters: bool = False  # whether other files are refused
     cameras: CameraSource | None = None  # of all images and videos; None: of their EXIF tags
@@ -62,9 +59,9 @@ class Pipeline:
 
     def is_done(self, input_file: InputFile) -> bool:
         """Whether the files of an input were written since it changed, and exist."""
-        products = videos_of(self.products) if input_file.is_video else self.products
-        products = self.rasters if self.is_raster(input_file) else products
-        return self.folder.is_done(input_file, products)
+        kinds = videos_of(self.kinds) if input_file.is_video else self.kinds
+        kinds = self.rasters if self.is_raster(input_file) else kinds
+        return self.folder.is_done(input_file, kinds)
 
     def is_raster(self, input_file: InputFile) -> bool:
         """Whether a file is predicted by windows.
@@ -86,31 +83,30 @@ class Pipeline:
             raise ValueError(f"--prompt {self.prompt}: images predicted by windows take none")
         part = part_of(self.predictor.preprocessing)
         outputs = self.predictor.outputs
-        files = {product: RasterFile(outputs[product.name]) for product in self.rasters}
+        files = {kind.name: RasterFile(outputs[kind.name]) for kind in self.rasters}
         with ExitStack() as stack:
             source = stack.enter_context(bands.open_raster(input_file.fetch(), part))
-            by_name = {product.name: file for product, file in files.items()}
             known = None
             if self.predictor.needs_camera and self.cameras is not None:
                 known = known_camera(input_file.path, source.size, self.cameras)
             elif self.predictor.needs_camera:
                 known = self.predictor.guessed(source.size)
             camera = None if known is None else known.camera
-            prediction = RasterPrediction(self.predictor, source, by_name, camera)
+            prediction = RasterPrediction(self.predictor, source, files, camera)
             yield len(prediction)
             facts = raster_facts(prediction.outputs) | ({} if known is None else known.facts)
             paths = stack.enter_context(self.folder.files(input_file, self.rasters, facts))
             with ExitStack() as written:
                 writers = {
-                    product.name: written.enter_context(files[product].writing(source, path))
-                    for product, path in paths.items()
+                    kind.name: written.enter_context(files[kind.name].writing(source, path))
+                    for kind, path in paths.items()
                 }
                 for _ in prediction.write(writers):
                     yield len(prediction)
 
     def images(self, inputs: Iterable[InputFile]) -> Finished[InputFile]:
         """Predicts images; yields each at its end, with the error if it failed."""
-        keep_image = any(product.needs_image for product in self.products)
+        keep_image = any(kind.needs_image for kind in self.kinds)
 
         def prepare(input_file: InputFile) -> PreparedImage:
             if self.only_rasters:
@@ -131,36 +127,35 @@ class Pipeline:
         """
         prediction.require_finite()
         facts = facts_of(prediction)
-        missing: dict[Product, str] = {}  # with the reason
-        for product in self.products:
+        missing: dict[FileKind, str] = {}  # with the reason
+        for kind in self.kinds:
             try:
-                facts |= product.facts(prediction)
+                facts |= kind.facts(prediction)
             except ValueError as error:
-                missing[product] = str(error)
-        products = [product for product in self.products if product not in missing]
-        if products or not missing:
-            with self.folder.files(input_file, products, facts) as paths:
-                for product, path in paths.items():
-                    content = product.encode(prediction, input_file, image.image, self.style)
-                    path.write_bytes(content)
+                missing[kind] = str(error)
+        kinds = [kind for kind in self.kinds if kind not in missing]
+        if kinds or not missing:
+            with self.folder.files(input_file, kinds, facts) as paths:
+                for kind, path in paths.items():
+                    path.write_bytes(kind.encode(prediction, input_file, image.image, self.style))
         if missing:
-            folders = ", ".join(product.folder for product in missing)
+            fault = f"no {', '.join(kind.folder for kind in missing)}"
             reasons = "; ".join(dict.fromkeys(missing.values()))
-            if products:
-                raise PartlyWrittenError(f"no {folders}, the other files are written: {reasons}")
-            raise ValueError(f"no {folders}: {reasons}")
+            if kinds:
+                raise PartlyWrittenError(f"{fault}, the other files are written: {reasons}")
+            raise ValueError(f"{fault}: {reasons}")
 
     def frames(self, input_file: InputFile, video: VideoReader) -> Generator[None, None, None]:
         """Predicts a video; yields after each frame. ValueError if a frame fails."""
-        products, style = videos_of(self.products), self.style
-        if not products:
+        kinds, style = videos_of(self.kinds), self.style
+        if not kinds:
             raise ValueError(
                 "a video needs pictures: add color or overlay to --format, or predict its frames "
                 "as images"
             )
         facts: Plain = {"frames": 0, "fps": video.fps}
-        with self.folder.files(input_file, products, facts) as paths:
-            writers = {product: VideoWriter(path, fps=video.fps) for product, path in paths.items()}
+        with self.folder.files(input_file, kinds, facts) as paths:
+            writers = {kind: VideoWriter(path, fps=video.fps) for kind, path in paths.items()}
 
             def write(_: np.ndarray, frame: PreparedImage, prediction: Prediction) -> None:
                 nonlocal style
@@ -169,8 +164,8 @@ class Pipeline:
                 facts.update(unit_facts(prediction.outputs))
                 if prediction.known_camera is not None:
                     facts.update(prediction.known_camera.facts)
-                for product, writer in writers.items():
-                    writer.write(paint_with_legend(product.name, prediction, frame.image, style))
+                for kind, writer in writers.items():
+                    writer.write(paint_with_legend(kind.name, prediction, frame.image, style))
 
             camera = self.cameras and FrameCamera(self.cameras, input_file.path)
             prepare = partial(self.predictor.prepare, keep_image=True, camera=camera)
@@ -201,10 +196,31 @@ def next_style(style: Style, prediction: Prediction) -> Style:
     return replace(style, limits=limits)
 
 
+class _Queue(Generic[S]):
+    """Items in the order in which they were added, with their last task: writing, or reading if
+    that failed."""
+
+    def __init__(self) -> None:
+        self._tasks: deque[tuple[S, Future[None] | Future[PreparedImage]]] = deque()
+
+    def add(self, item: S, task: Future[None] | Future[PreparedImage]) -> None:
+        self._tasks.append((item, task))
+
+    def finish(self, *, leave: int = 0) -> Finished[S]:
+        """Waits for the first items until ``leave`` remain; yields each, with the error if its task
+        failed."""
+        while len(self._tasks) > leave:
+            item, task = self._tasks.popleft()
+            error = task.exception()
+            if error is not None and not isinstance(error, ValueError):
+                raise error
+            yield item, error
+
+
 @dataclass(frozen=True)
 class _Stages(Generic[S]):
     """Three stages that work at the same time: preparation in threads, the network, and writing in
-    threads."""
+    threads. At most ``workers`` and a batch of items wait before and after the network."""
 
     predictor: Predictor
     prepare: Callable[[S], PreparedImage]
@@ -214,34 +230,26 @@ class _Stages(Generic[S]):
     def run(self, items: Iterable[S]) -> Finished[S]:
         """Yields each item at its end, with the error if it failed."""
         size = self.predictor.batch_size
-        ended: _Ended[S] = deque()
+        queue: _Queue[S] = _Queue()
         with ExitStack() as stack:
             readers, writers = ThreadPoolExecutor(self.workers), ThreadPoolExecutor(self.workers)
             for pool in (readers, writers):  # at the end, tasks that still wait are not started
                 stack.callback(pool.shutdown, cancel_futures=True)
-            prepared = self._prepared(readers, items, ended)
+            prepared = self._prepared(readers, items, queue)
             for batch in batches(prepared, size, key=lambda pair: pair[1].input.shape):
-                images = [image for _, image in batch]
-                try:
-                    results: list[Prediction | ValueError] = [*self.predictor.predict(images)]
-                except ValueError as error:
-                    results = [error.with_traceback(None)]  # its frames would keep tensors
-                if len(results) < len(images):  # together they may not fit into memory
-                    results = [self._predict_alone(image) for image in images]
+                results = self._predict([image for _, image in batch])
                 for (item, image), result in zip(batch, results, strict=True):
                     if isinstance(result, ValueError):
                         yield item, result
                         continue
-                    while len(ended) >= self.workers + size:
-                        yield _outcome(*ended.popleft())
-                    ended.append((item, writers.submit(self.write, item, image, result)))
-            while ended:
-                yield _outcome(*ended.popleft())
+                    yield from queue.finish(leave=self.workers + size - 1)
+                    queue.add(item, writers.submit(self.write, item, image, result))
+            yield from queue.finish()
 
     def _prepared(
-        self, pool: ThreadPoolExecutor, items: Iterable[S], ended: _Ended[S]
+        self, pool: ThreadPoolExecutor, items: Iterable[S], queue: _Queue[S]
     ) -> Iterator[tuple[S, PreparedImage]]:
-        """Reads ahead, and yields the items that succeed; the others are added to ``ended``."""
+        """Reads ahead, and yields the items that succeed; the others are added to ``queue``."""
         items = iter(items)
         reading: deque[tuple[S, Future[PreparedImage]]] = deque()
         while True:
@@ -249,24 +257,18 @@ class _Stages(Generic[S]):
                 reading.append((item, pool.submit(self.prepare, item)))
             if not reading:
                 return
-            item, future = reading.popleft()
-            if future.exception() is None:
-                yield item, future.result()
+            item, task = reading.popleft()
+            if task.exception() is None:
+                yield item, task.result()
             else:
-                ended.append((item, future))
+                queue.add(item, task)
 
-    def _predict_alone(self, image: PreparedImage) -> Prediction | ValueError:
-        """Returns the prediction for an image, or its error."""
+    def _predict(self, images: Sequence[PreparedImage]) -> list[Prediction | ValueError]:
+        """Returns the prediction for each image, or its error."""
         try:
-            return self.predictor.predict([image])[0]
+            return [*self.predictor.predict(images)]
         except ValueError as error:
-            return error.with_traceback(None)
-
-
-def _outcome(item: S, task: Future[None] | Future[PreparedImage]) -> tuple[S, ValueError | None]:
-    """Waits for an item's last task; returns the item with the error if the task failed."""
-    try:
-        task.result()
-    except ValueError as error:
-        return item, error
-    return item, None
+            if len(images) == 1:
+                return [error.with_traceback(None)]  # its frames would keep tensors
+        # together they may not fit into memory
+        return [result for image in images for result in self._predict([image])]

@@ -5,7 +5,6 @@ Both have glTF's axes: x to the right, y up, and the camera looks along -z from 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil, sqrt
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,10 +12,7 @@ import numpy as np
 import PIL.Image
 
 from dpt.geometry import depth_edges, unproject
-from dpt.predict.inputs import InputFile
-from dpt.predict.painting import Style
 from dpt.predict.prediction import Prediction
-from dpt.predict.product import Product
 from dpt.validation import Plain
 from dpt.viz import shrink
 
@@ -67,7 +63,7 @@ class PointGrid(NamedTuple):
         lower = valid[1:, 1:] & has_diagonal & ~self.right[1:] & ~self.down[:, 1:]
         corners = [(upper, (a, c, b)), (lower, (b, c, d))]
         return np.concatenate(
-            [np.stack([ids[kept] for ids in triple], axis=1) for kept, triple in corners]
+            [np.stack([ids[used] for ids in triple], axis=1) for used, triple in corners]
         )
 
 
@@ -92,9 +88,9 @@ def point_cloud(grid: PointGrid, image: np.ndarray) -> trimesh.PointCloud:
     """Returns the points beside which depth is continuous, in the colours of the image."""
     import trimesh
 
-    kept = grid.is_valid & ~grid.is_beside_edge
-    colors = image[:: grid.stride, :: grid.stride][kept]
-    return trimesh.PointCloud(grid.points[kept], colors=colors)
+    smooth = grid.is_valid & ~grid.is_beside_edge
+    colors = image[:: grid.stride, :: grid.stride][smooth]
+    return trimesh.PointCloud(grid.points[smooth], colors=colors)
 
 
 def surface(grid: PointGrid, image: np.ndarray) -> trimesh.Trimesh:
@@ -119,40 +115,14 @@ def surface(grid: PointGrid, image: np.ndarray) -> trimesh.Trimesh:
     )
 
 
-POINT_FORMATS = ("ply", "glb")
-
-
-@dataclass(frozen=True)
-class PointsProduct(Product):
-    """A point cloud or a surface."""
-
-    @property
-    def is_picture(self) -> bool:
-        return False
-
-    @property
-    def needs_image(self) -> bool:
-        return True
-
-    def encode(
-        self, prediction: Prediction, source: InputFile, image: np.ndarray | None, style: Style
-    ) -> bytes:
-        assert image is not None
-        grid = point_grid(prediction)
-        if self.suffix == ".ply":
-            content = point_cloud(grid, image).export(file_type="ply")
-        else:
-            content = surface(grid, image).export(file_type="glb", tree_postprocessor=_make_unlit)
-        assert isinstance(content, bytes)
-        return content
-
-    def facts(self, prediction: Prediction) -> Plain:
-        grid = point_grid(prediction)
-        left_out = {
-            "invalid": int((~grid.is_valid).sum()),
-            "beside_edges": int((grid.is_valid & grid.is_beside_edge).sum()),
-        }
-        return {self.folder: {"stride": grid.stride, **left_out}}
+def encode_points(grid: PointGrid, image: np.ndarray, *, textured: bool) -> bytes:
+    """Returns a PLY file of the points, or a GLB file of the surface with the image as texture."""
+    if textured:
+        content = surface(grid, image).export(file_type="glb", tree_postprocessor=_make_unlit)
+    else:
+        content = point_cloud(grid, image).export(file_type="ply")
+    assert isinstance(content, bytes)
+    return content
 
 
 def viewer_page(prediction: Prediction, image: np.ndarray, *, limit: int) -> bytes:

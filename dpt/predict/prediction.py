@@ -1,13 +1,13 @@
 """``Prediction``: what a model predicts for one image, with units and class names."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import cv2
 import numpy as np
 
 from dpt.geometry import Camera, unproject
-from dpt.predict.cameras import KnownCamera
+from dpt.predict.inputs import KnownCamera
 from dpt.segments import OBJECT_IDS
 from dpt.types.outputs import OutputKind, OutputSpec
 
@@ -58,11 +58,7 @@ class Prediction:
 
     def require_finite(self) -> None:
         """Raises ValueError if the network gave NaN or infinity."""
-        if self.not_finite:
-            raise ValueError(
-                f"the model's {' and '.join(self.not_finite)} holds NaN or infinity: use precision "
-                "fp32, or a checkpoint from before the training diverged"
-            )
+        require_finite(self.not_finite)
 
     def _first(self, kind: OutputKind, *, dense: bool = True) -> np.ndarray | None:
         spec = first_output(self.outputs, kind, dense=dense)
@@ -174,6 +170,15 @@ class Prediction:
         """The number that a regression head predicts for the whole image."""
         values = self._first("vector", dense=False)
         return float(values.item()) if values is not None and values.size == 1 else None
+
+
+def require_finite(broken: Sequence[str]) -> None:
+    """Raises ValueError if the network gave NaN or infinity for outputs, ``broken``."""
+    if broken:
+        raise ValueError(
+            f"the model's {' and '.join(broken)} holds NaN or infinity: use precision fp32, or a "
+            "checkpoint from before the training diverged"
+        )
 
 
 def first_output(

@@ -25,13 +25,19 @@ from dpt.functional import chunked_argmax, resize, upsample
 from dpt.geometry import Camera, View, Window
 from dpt.model import DPT
 from dpt.nn.tta import flipped_mean, refuse_masks
-from dpt.predict.cameras import KnownCamera, as_sources, known_camera
-from dpt.predict.inputs import Image, as_pixels
+from dpt.predict.inputs import (
+    Image,
+    KnownCamera,
+    Prompt,
+    as_pixels,
+    as_prompt,
+    as_sources,
+    known_camera,
+)
 from dpt.predict.prediction import Prediction, first_output
-from dpt.predict.prompts import Prompt, as_prompt
-from dpt.predict.tiling import predict_tiles
 from dpt.process import lack_of_memory
 from dpt.segments import SegmentMap, panoptic_segments
+from dpt.tiling import predict_tiles
 from dpt.types.outputs import DEPTH_UNITS, OutputSpec, prompt_focal
 from dpt.types.preprocessing import Calibration
 from dpt.types.samples import Inputs
@@ -76,7 +82,7 @@ class Predictor:
             ``torch``, or what the suffix of an exported file names.
         flip: average the predictions (class probabilities) for the image and its mirror image.
         tile: side in pixels of overlapping tiles, by which larger images are predicted: more
-            detail, more passes. None: whole images only. See :mod:`dpt.predict.tiling`.
+            detail, more passes. None: whole images only. See :mod:`dpt.tiling`.
         sky: what becomes of depth where a depth head predicts sky, see :func:`replace_sky`;
             ``keep`` leaves it as it is.
         min_confidence: of points, 0..1; others are left out. Above 0 for models with a
@@ -200,7 +206,7 @@ class Predictor:
                 ones. Without one it is that of the EXIF tags of a file, or the predicted one, see
                 :attr:`Prediction.camera`.
             prompt: measured depth at some pixels of the one image, see
-                :func:`dpt.predict.prompts.as_prompt`, for models with ``decoder.prompts``.
+                :func:`dpt.predict.inputs.as_prompt`, for models with ``decoder.prompts``.
 
         Raises:
             ValueError: a file cannot be read, an image is none of these, or a camera does not fit.
@@ -212,9 +218,12 @@ class Predictor:
             raise ValueError("prompt: is the depth of one image: predict images one by one")
         sources = as_sources(cameras, len(images))
         pairs = zip(images, sources, strict=True)
-        each = (self.prepare(image, camera=camera) for image, camera in pairs)
-        prepared = batches(each, self.batch_size, key=lambda p: p.input.shape)
-        return [prediction for batch in prepared for prediction in self.predict(batch)]
+        return self.predict_all(self.prepare(image, camera=camera) for image, camera in pairs)
+
+    def predict_all(self, images: Iterable[PreparedImage]) -> list[Prediction]:
+        """Predicts prepared images, successive ones of equal input size together."""
+        groups = batches(images, self.batch_size, key=lambda image: image.input.shape)
+        return [prediction for group in groups for prediction in self.predict(group)]
 
     def prepare(
         self,
@@ -242,26 +251,31 @@ class Predictor:
         known = known_camera(image, (height, width), camera)
         points = None
         if prompt is not None:
-            self._require_prompts()
-            whole = View.of_window(Window(0, 0, height, width), size)
-            points = view_points(as_prompt(prompt, (height, width)), whole)
-            focal = prompt_focal(self.runtime.outputs)
-            if focal is not None:
+            if prompt_focal(self.runtime.outputs) is not None:
                 known = known or self.guessed((height, width))
-                points = points / _ratio(_camera_for_prompt(known).resized(size), focal)
+            points = self._points(as_prompt(prompt, (height, width)), size, known)
         return PreparedImage((height, width), resized, large, shown, known, points)
 
-    def _require_prompts(self) -> None:
-        """Raises ValueError if sparse depth would have no effect."""
+    def _points(
+        self, depth: np.ndarray, size: tuple[int, int], known: KnownCamera | None
+    ) -> np.ndarray:
+        """Returns sparse depth (H, W) at ``size``, in the unit that the model takes."""
+        focal = prompt_focal(self.runtime.outputs)
+        fault = ""
         if not self.runtime.takes_prompts:
-            raise ValueError(
-                "prompt: this model takes no sparse depth: train it with model.decoder.prompts=true"
-            )
-        if self.calibration is not None:
-            fault = "this model is calibrated, which would convert the prompt's metres once more"
-            raise ValueError(f"prompt: {fault}: take the checkpoint from before dpt calibrate")
-        if self.tile is not None:
-            raise ValueError(f"tile={self.tile}: a prompt is for whole images: leave one out")
+            fault = "takes no sparse depth: train it with model.decoder.prompts=true"
+        elif self.calibration is not None:  # it would convert the metres once more
+            fault = "is calibrated: take the checkpoint from before dpt calibrate"
+        elif self.tile is not None:
+            fault = f"predicts tiles of {self.tile}, and a prompt is for whole images"
+        elif focal is not None and known is None:
+            fault = "needs the image's focal length for metres: give --fov, --focal or --intrinsics"
+        if fault:
+            raise ValueError(f"prompt: this model {fault}")
+        points = view_points(depth, View.of_window(Window(0, 0, *depth.shape), size))
+        if focal is None or known is None:
+            return points
+        return points / _ratio(known.camera.resized(size), focal)
 
     def _tile_of(self, size: tuple[int, int]) -> tuple[int, int]:
         """Returns (H, W) of the tiles of an image."""
@@ -333,19 +347,14 @@ class Predictor:
         scores: dict[str, np.ndarray] = {}
         for name, spec in self.runtime.outputs.items():
             if spec.kind == "masks":
-                masks, classes = (values[tensor] for tensor in spec.tensors)
-                masks = resize(masks, image.input.shape[:2])[0]
-                segments = _segments(masks, classes[0], spec, image.size)
+                segments = _segments(values, spec, image)
                 result, scores[name] = segments.codes.int(), segments.scores.cpu().numpy()
-            elif spec.dense:
-                result = self._at_image_size(values[name], spec, image)
             else:
-                result = values[name][0]
-                result = result.softmax(0) if spec.kind == "logits" else result
-            result = self.in_range(name, result, camera)
-            array = np.array(result.cpu().numpy(), order="C")  # a copy, not a view of the batch
-            is_wide = spec.kind == "logits" and result.dtype == torch.int32
-            arrays[name] = array.astype(np.uint16) if is_wide else array
+                result = self._at_image_size(values[name], spec, image)
+            array = self.in_range(name, result, camera).cpu().numpy()
+            is_wide = spec.kind == "logits" and array.dtype == np.int32
+            # a copy, not a view of the batch
+            arrays[name] = np.array(array, np.uint16 if is_wide else array.dtype, order="C")
         not_finite = tuple(name for name in arrays if not values[name].isfinite().all())
         outputs = self.outputs_for(camera)
         self._cut_sky(arrays, outputs)
@@ -395,8 +404,10 @@ class Predictor:
         )
 
     def _at_image_size(self, values: Tensor, spec: OutputSpec, image: PreparedImage) -> Tensor:
-        """Returns class ids (H, W) of logits (1, K, h', w'), or values (H, W) or (H, W, C) of other
-        dense outputs (1, C, h', w')."""
+        """Returns class ids (H, W) of logits (1, K, h', w'), values (H, W) or (H, W, C) of other
+        dense outputs (1, C, h', w'), or what an output for the whole image (1, ...) holds."""
+        if not spec.dense:
+            return values[0].softmax(0) if spec.kind == "logits" else values[0]
         rule = self.preprocessing.output_interpolation
         if spec.kind == "logits":
             if image.large is None:  # first to the size of the input, as in evaluation
@@ -425,27 +436,18 @@ def replace_sky(depth: np.ndarray, is_sky: np.ndarray, *, far: bool, inverse: bo
     return np.where(is_sky, np.float32(farthest), depth)
 
 
-def _camera_for_prompt(known: KnownCamera | None) -> Camera:
-    if known is None:
-        raise ValueError(
-            "prompt: this model needs the image's focal length for metres: give --fov, --focal or "
-            "--intrinsics (cameras=... in Python)"
-        )
-    return known.camera
-
-
 def _ratio(camera: Camera, canonical_focal: float) -> float:
     return float(focal_ratio(torch.from_numpy(camera.K)[None], canonical_focal))
 
 
-def _segments(
-    masks: Tensor, classes: Tensor, spec: OutputSpec, size: tuple[int, int]
-) -> SegmentMap:
-    """Returns the segments of mask logits (Q, h, w) at ``size``."""
+def _segments(values: Mapping[str, Tensor], spec: OutputSpec, image: PreparedImage) -> SegmentMap:
+    """Returns the segments of masks at the size of the image."""
+    masks, classes = (values[tensor] for tensor in spec.tensors)
+    masks, size = resize(masks, image.input.shape[:2])[0], image.size
     scale = min(1.0, (SEGMENT_PIXELS / (size[0] * size[1])) ** 0.5)
     small = (max(1, round(size[0] * scale)), max(1, round(size[1] * scale)))
     segments = panoptic_segments(
-        masks, classes, spec.things, size=small, threshold=spec.threshold, overlap=spec.overlap
+        masks, classes[0], spec.things, size=small, threshold=spec.threshold, overlap=spec.overlap
     )
     if small == size:
         return segments

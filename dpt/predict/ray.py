@@ -8,7 +8,7 @@ import numpy as np
 from dpt.data.formats.cameras import StatedCamera
 from dpt.model import DPT
 from dpt.predict.prediction import Prediction, depth_unit
-from dpt.predict.predictor import Predictor, batches
+from dpt.predict.predictor import Predictor
 
 
 class RayPredictor:
@@ -78,9 +78,8 @@ class RayPredictor:
         if self.cameras is not None:
             cameras = [StatedCamera.parse(K, f"column {self.cameras}") for K in batch[self.cameras]]
         pairs = zip(images, cameras, strict=True)
-        each = (self.predictor.prepare(image, camera=camera) for image, camera in pairs)
-        groups = batches(each, self.predictor.batch_size, key=lambda image: image.input.shape)
-        predictions = [p for group in groups for p in self.predictor.predict(group)]
+        prepare = self.predictor.prepare
+        predictions = self.predictor.predict_all(prepare(x, camera=camera) for x, camera in pairs)
         for prediction in predictions:
             prediction.require_finite()
         return predictions

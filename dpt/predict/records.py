@@ -1,21 +1,31 @@
-"""What ``dpt predict`` writes down about its files: predictions.json and predictions.jsonl.
+"""What ``dpt predict`` writes down about its files: predictions.json, predictions.jsonl, journals.
 
 Both files may come from a stranger. Settings that name a folder that ``dpt predict`` does not write
 are ignored.
 """
 
 import json
-from collections.abc import Mapping
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
-from dpt.files import parse_json, read_bytes
+import filelock
+
+from dpt.files import DataError, parse_json, read_bytes
 from dpt.nn import HEADS
 from dpt.validation import Plain, PlainMapping, validate
 
+T = TypeVar("T")
+
 SETTINGS_FILE = "predictions.json"
 RECORDS_FILE = "predictions.jsonl"
-JOURNALS = "shards"  # folder of the journals of workers, see dpt.predict.shards
+JOURNALS = "shards"  # folder of the journals of workers
+LABEL_TOOLS = ("coco", "yolo", "labelme", "voc")
+POINT_FORMATS = ("ply", "glb")
 MAX_SETTINGS = 1 << 20  # bytes; class names take the most
 
 
@@ -55,23 +65,19 @@ class PredictionSettings:
     def read(cls, folder: Path) -> "PredictionSettings | None":
         """Returns what ``dpt predict`` wrote into the folder; None for other folders."""
         path = folder / SETTINGS_FILE
-        if not path.is_file():
-            return None
-        try:
-            return cls.parse(read_bytes(path, limit=MAX_SETTINGS), path)
-        except ValueError:
-            return None
+        with suppress(ValueError):
+            return cls.parse(read_bytes(path, limit=MAX_SETTINGS), path) if path.is_file() else None
+        return None
 
     @classmethod
     def parse(cls, content: bytes, source: str | Path) -> "PredictionSettings | None":
         """Returns the settings that ``dpt predict`` wrote; None for other contents."""
-        try:
+        with suppress(ValueError):
             settings: PredictionSettings = validate(cls, parse_json(content, source), str(source))
-        except ValueError:
-            return None
-        # the settings of other programs have no ``written``
-        is_ours = settings.written and {*settings.written} <= {*product_folders(), RECORDS_FILE}
-        return settings if is_ours else None
+            # the settings of other programs have no ``written``
+            is_ours = settings.written and {*settings.written} <= {*written_folders(), RECORDS_FILE}
+            return settings if is_ours else None
+        return None
 
 
 @dataclass(frozen=True)
@@ -118,22 +124,142 @@ class InputRecord:
         return records
 
 
-def product_folders() -> set[str]:
+def written_folders() -> set[str]:
     """Returns the names of all sub-folders that ``dpt predict`` writes for any model, see
-    :func:`dpt.predict.products.all_products`."""
+    :func:`dpt.predict.writers.all_kinds`."""
     names = ("depth", "depth_sky", "depth_confidence", "labels", *HEADS)
-    formats = (
-        "",
-        "_npy",
-        "_color",
-        "_overlay",
-        "_json",
-        "_tif",
-        "_coco",
-        "_yolo",
-        "_labelme",
-        "_voc",
-        "_ply",
-        "_glb",
+    formats = [
+        "npy",
+        "color",
+        "overlay",
+        "json",
+        "tif",
+        "coco",
+        "yolo",
+        "labelme",
+        "voc",
+        "ply",
+        "glb",
+    ]
+    endings = ("", *(f"_{name}" for name in formats))
+    return {"overlay", *(f"{name}{ending}" for name in names for ending in endings)}
+
+
+# --- parts of the inputs for several workers ----------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """The variables of what starts workers: number of this one, number of all, and the first
+    number, which is 0 without a variable."""
+
+    number: str
+    count: str
+    first: str = ""
+
+    @property
+    def variables(self) -> list[str]:
+        return [name for name in (self.number, self.count, self.first) if name]
+
+    def shard(self, environment: Mapping[str, str]) -> "InputShard | None":
+        """Returns the shard that the environment states; None if it states none."""
+        texts = [environment.get(name, "") for name in (self.number, self.count)]
+        texts.append(environment.get(self.first, "0"))
+        numbers = [int(text) for text in texts if re.fullmatch(r"\d{1,9}", text)]
+        if len(numbers) < len(texts):
+            return None
+        number, count, first = numbers
+        return InputShard.parse(f"{number - first + 1}/{count}")
+
+
+LAUNCHERS = {
+    "slurm": Launcher("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN"),
+    "torchrun": Launcher("RANK", "WORLD_SIZE"),
+    "kubernetes": Launcher("JOB_COMPLETION_INDEX", "JOB_COMPLETIONS"),
+}
+
+
+@dataclass(frozen=True)
+class InputShard:
+    """The inputs of one of ``count`` workers on any machines; ``number`` is in 1..count.
+
+    A worker writes the files of its own inputs and appends to its own journal below ``shards/`` in
+    the output folder. ``dpt predict --merge`` joins the journals.
+    """
+
+    number: int
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+    @property
+    def file_name(self) -> str:
+        """The name of the shard's files, without suffix."""
+        return f"{self.number}-of-{self.count}"
+
+    @property
+    def journal(self) -> str:
+        """The path of its journal in the output folder."""
+        return f"{JOURNALS}/{self.file_name}.jsonl"
+
+    def select(self, items: Sequence[T]) -> list[T]:
+        """Returns every ``count``-th item: large items that follow one another are divided."""
+        return list(items[self.number - 1 :: self.count])
+
+    @classmethod
+    def parse(cls, text: str) -> "InputShard | None":
+        """Returns the shard that ``3/16`` or ``3-of-16`` names; None for other texts."""
+        match = re.fullmatch(r"([1-9]\d{0,8})(?:/|-of-)([1-9]\d{0,8})", text)
+        shard = cls(int(match[1]), int(match[2])) if match else None
+        return shard if shard and shard.number <= shard.count else None
+
+    @classmethod
+    def chosen(cls, text: str, environment: Mapping[str, str] = os.environ) -> "InputShard":
+        """Returns the shard of ``--shard text``: K/N, a launcher's name, or ``auto`` for the only
+        launcher whose variables are set."""
+        names = [text] if text in LAUNCHERS else []
+        if text == "auto":
+            names = [name for name, of in LAUNCHERS.items() if of.number in environment]
+        shard = cls.parse(text)
+        if len(names) == 1:
+            shard = LAUNCHERS[names[0]].shard(environment)
+        if shard is None:
+            variables = [v for name in names for v in LAUNCHERS[name].variables]
+            stated = ", ".join(f"{v}={environment.get(v, 'nothing')}" for v in variables)
+            choices = ", ".join((*LAUNCHERS, "auto"))
+            fault = f"--shard {text}: found {stated or 'no numbers'}"
+            raise ValueError(f"{fault}: write K/N with K in 1..N, or one of {choices}")
+        return shard
+
+
+def shards_of(folder: Path) -> list[InputShard]:
+    """Returns the shards that have a journal in an output folder."""
+    shards = [InputShard.parse(path.stem) for path in (folder / JOURNALS).glob("*.jsonl")]
+    return sorted(
+        (shard for shard in shards if shard is not None),
+        key=lambda shard: (shard.count, shard.number),
     )
-    return {"overlay", *(f"{name}{ending}" for name in names for ending in formats)}
+
+
+@contextmanager
+def held(folder: Path, shard: InputShard | None) -> Iterator[None]:
+    """Keeps other processes from working on the same inputs of an output folder.
+
+    Raises:
+        DataError: a live process works on ``shard`` or on one of another division. Without
+            ``shard``, on any.
+    """
+    others = [s for s in shards_of(folder) if shard is None or s.count != shard.count]
+    with ExitStack() as stack:
+        for locked in [*others, *([] if shard is None else [shard])]:
+            path = folder / JOURNALS / f"{locked.file_name}.lock"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                lock = stack.enter_context(filelock.FileLock(path, blocking=False))
+            except filelock.Timeout:
+                fault = f"another process predicts shard {locked}"
+                raise DataError(f"{path}: {fault}: wait until it has ended, or stop it") from None
+            if locked != shard:
+                lock.release()
+        yield

@@ -23,15 +23,13 @@ import numpy as np
 import torch
 from benchmarks.timing import markdown
 
+from dpt.predict.encoding import Style
 from dpt.predict.folder import OutputFolder
-from dpt.predict.inputs import InputFile, find_inputs
-from dpt.predict.painting import Style
 from dpt.predict.pipeline import Pipeline
 from dpt.predict.predictor import Predictor, PreparedImage
-from dpt.predict.product import Product
-from dpt.predict.products import facts_of, folders_of, products_of
 from dpt.predict.records import PredictionSettings
-from dpt.predict.store import Store
+from dpt.predict.sources import InputFile, find_inputs
+from dpt.predict.writers import chosen_kinds, facts_of, folders_of
 
 
 def make_pipeline(
@@ -40,8 +38,8 @@ def make_pipeline(
     """Returns what ``dpt predict`` makes, with as many workers."""
     settings = PredictionSettings(weights="benchmark")
     folders = folders_of(predictor.outputs)
-    folder = OutputFolder(Store(out, inputs), settings=settings, folders=folders)
-    products = products_of(formats, predictor.outputs)
+    folder = OutputFolder(out, inputs=inputs, settings=settings, folders=folders)
+    products = chosen_kinds(formats, predictor.outputs)
     return Pipeline(predictor, folder, products, Style(), workers=min(4, torch.get_num_threads()))
 
 
@@ -54,7 +52,7 @@ def predict_folder(
             pipeline.folder.start()
             for file, error in pipeline.images(inputs):
                 assert error is None, (file, error)
-            pipeline.folder.finish(pipeline.products)
+            pipeline.folder.finish(pipeline.kinds)
 
 
 def run_alone(predictor: Predictor, images: Sequence[PreparedImage]) -> None:
@@ -103,7 +101,7 @@ def stages(predictor: Predictor, inputs: Sequence[InputFile], formats: Sequence[
         times[name].append(time.process_time() - begun)
         return result
 
-    products: list[Product] = products_of(formats, predictor.outputs)
+    products = chosen_kinds(formats, predictor.outputs)
     with tempfile.TemporaryDirectory() as out:
         pipeline = make_pipeline(predictor, inputs, formats, Path(out))
         with pipeline.folder.held():
@@ -168,7 +166,7 @@ def memory_table(predictor: Predictor, count: int, *, broken: int) -> str:
                 failed += error is not None
                 if done % (count // 10) == 0:
                     marks.append([str(done), str(failed), f"{resident_mib():.0f}"])
-            pipeline.folder.finish(pipeline.products)
+            pipeline.folder.finish(pipeline.kinds)
         marks.append(["finished", str(failed), f"{resident_mib():.0f}"])
     return markdown(["images", "of them failed", "MiB"], marks)
 

@@ -19,9 +19,8 @@ from tiny import save_checkpoint
 
 import dpt
 from dpt.data import read_depth, read_labels
-from dpt.predict.encoding import depth_coding, depth_to_uint16
+from dpt.predict.encoding import Style, depth_coding, depth_to_uint16
 from dpt.predict.folder import OutputFolder
-from dpt.predict.painting import Style
 from dpt.predict.pipeline import STEADINESS, next_style
 from dpt.types.outputs import OutputSpec
 from dpt.viz import class_legend, colorize_depth, default_palette

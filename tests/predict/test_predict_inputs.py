@@ -10,7 +10,8 @@ from PIL import Image
 
 from dpt.data.formats.io import IMAGE_SUFFIXES
 from dpt.data.formats.video import VIDEO_SUFFIXES
-from dpt.predict.inputs import as_rgb, find_inputs
+from dpt.predict.inputs import as_rgb
+from dpt.predict.sources import find_inputs
 
 
 def names(*inputs, out="out"):

@@ -11,8 +11,9 @@ from prediction_files import RECORDS, files_of, records_of
 
 from dpt.geometry import Camera, project
 from dpt.predict import Prediction, points
-from dpt.predict.cameras import KnownCamera
-from dpt.predict.points import PointsProduct, point_grid, viewer_page
+from dpt.predict.inputs import KnownCamera
+from dpt.predict.points import point_grid, viewer_page
+from dpt.predict.writers import PointsFile
 from dpt.types.outputs import OutputSpec
 
 trimesh = pytest.importorskip("trimesh", reason="needs the extra 'points'")
@@ -35,7 +36,7 @@ def made(depth=None, unit="m", camera=CAMERA):
 
 
 def encoded(suffix, prediction):
-    product = PointsProduct("depth", f"depth_{suffix}", f".{suffix}")
+    product = PointsFile("depth", f"depth_{suffix}", f".{suffix}")
     return product.encode(prediction, None, photo_of(*SIZE), None)
 
 

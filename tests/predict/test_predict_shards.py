@@ -6,7 +6,7 @@ from benchmarks import shards
 from photos import save_photo
 from prediction_files import files_of, records_of
 
-from dpt.predict.shards import LAUNCHERS, Shard
+from dpt.predict.records import LAUNCHERS, InputShard
 
 COUNT = 3
 
@@ -109,8 +109,8 @@ def test_predict_refuses_options_that_exclude_one_another(refusal, photos, optio
 @pytest.mark.parametrize(
     ("text", "environment", "expected"),
     [
-        ("3/16", {}, Shard(3, 16)),
-        ("slurm", {"SLURM_ARRAY_TASK_ID": "0", "SLURM_ARRAY_TASK_COUNT": "4"}, Shard(1, 4)),
+        ("3/16", {}, InputShard(3, 16)),
+        ("slurm", {"SLURM_ARRAY_TASK_ID": "0", "SLURM_ARRAY_TASK_COUNT": "4"}, InputShard(1, 4)),
         (
             "auto",
             {
@@ -118,14 +118,14 @@ def test_predict_refuses_options_that_exclude_one_another(refusal, photos, optio
                 "SLURM_ARRAY_TASK_COUNT": "4",
                 "SLURM_ARRAY_TASK_MIN": "1",
             },
-            Shard(4, 4),
+            InputShard(4, 4),
         ),
-        ("torchrun", {"RANK": "7", "WORLD_SIZE": "8"}, Shard(8, 8)),
-        ("auto", {"JOB_COMPLETION_INDEX": "0", "JOB_COMPLETIONS": "2"}, Shard(1, 2)),
+        ("torchrun", {"RANK": "7", "WORLD_SIZE": "8"}, InputShard(8, 8)),
+        ("auto", {"JOB_COMPLETION_INDEX": "0", "JOB_COMPLETIONS": "2"}, InputShard(1, 2)),
     ],
 )
 def test_shard_chosen_reads_the_variables_of_launchers(text, environment, expected):
-    assert Shard.chosen(text, environment) == expected
+    assert InputShard.chosen(text, environment) == expected
 
 
 @pytest.mark.parametrize(
@@ -134,20 +134,20 @@ def test_shard_chosen_reads_the_variables_of_launchers(text, environment, expect
         ("0/4", {}, "0/4"),
         ("5/4", {}, "5/4"),
         ("auto", {}, "auto"),
-        ("auto", {"RANK": "0", "JOB_COMPLETION_INDEX": "0"}, "RANK and JOB_COMPLETION_INDEX"),
+        ("auto", {"RANK": "0", "JOB_COMPLETION_INDEX": "0"}, "JOB_COMPLETION_INDEX=0"),
         ("kubernetes", {"JOB_COMPLETION_INDEX": "1"}, "JOB_COMPLETIONS=nothing"),
         ("slurm", {"SLURM_ARRAY_TASK_ID": "9", "SLURM_ARRAY_TASK_COUNT": "4"}, "TASK_ID=9"),
     ],
 )
 def test_shard_chosen_refuses_to_guess(text, environment, named):
     with pytest.raises(ValueError) as error:
-        Shard.chosen(text, environment)
+        InputShard.chosen(text, environment)
     assert named in str(error.value)
 
 
 def test_shard_part_takes_every_item_once():
     items = list(range(10))
-    parts = [Shard(number, 4).part(items) for number in range(1, 5)]
+    parts = [InputShard(number, 4).select(items) for number in range(1, 5)]
     assert sorted(item for part in parts for item in part) == items
     assert {len(part) for part in parts} == {2, 3}
     assert set(LAUNCHERS) == {"slurm", "torchrun", "kubernetes"}

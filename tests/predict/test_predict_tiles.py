@@ -17,7 +17,7 @@ import torch
 from photos import photo_of
 
 import dpt
-from dpt.predict.tiling import OVERLAP, align_tile, tile_spans
+from dpt.tiling import OVERLAP, align_tile, tile_spans
 from dpt.types.outputs import OutputSpec
 from dpt.types.preprocessing import Preprocessing
 
@@ -125,7 +125,7 @@ def test_tiles_are_blended_by_their_weights(size, monkeypatch):
 
     outputs = OutputSpec("segmentation", "logits", 4), METRIC
     photo = photo_of(*size)
-    monkeypatch.setattr("dpt.predict.tiling.align_tile", lambda depth, whole, inverse: depth)
+    monkeypatch.setattr("dpt.tiling.align_tile", lambda depth, whole, inverse: depth)
     model = StandIn(lambda x: uneven(x) if x.shape[-1] == x.shape[-2] == 64 else whole(x), *outputs)
 
     def whole(images):

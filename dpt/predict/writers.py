@@ -1,0 +1,344 @@
+"""Which files ``dpt predict`` writes, by the kind of output and the format.
+
+The table is in ``dpt predict --help``. The files of a second output of kind depth or logits are in
+folders that begin with its head's name.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from dpt.data.annotations import WRITERS
+from dpt.data.annotations.base import AnnotatedClass, Entry, Reader, Writer
+from dpt.data.formats.rle import encode_parts, encode_pixels, object_of
+from dpt.files import few, read_bytes, require
+from dpt.predict import encoding
+from dpt.predict.encoding import Style, paint_with_legend
+from dpt.predict.points import encode_points, point_grid
+from dpt.predict.prediction import Prediction, depth_unit, first_output, require_points
+from dpt.predict.records import LABEL_TOOLS, POINT_FORMATS
+from dpt.predict.sources import InputFile
+from dpt.types.outputs import OutputSpec
+from dpt.types.samples import IGNORE_INDEX, ObjectMask
+from dpt.validation import Plain
+from dpt.viz import encode_png, output_palette
+
+RASTER = "tif"
+"""The format of images that are predicted by windows."""
+FORMATS = ("png", "npy", "color", "overlay", "json", *LABEL_TOOLS, *POINT_FORMATS)
+Outputs = Mapping[str, OutputSpec]
+Encoder = Callable[[str, Prediction], bytes]
+"""An output's name and the prediction to a file's content, see :mod:`dpt.predict.encoding`."""
+
+
+@dataclass(frozen=True)
+class FileKind:
+    """One kind of file; by itself a picture, which can be a frame of a video."""
+
+    name: str  # of the output
+    folder: str  # in the output folder; the files have the names of the inputs
+    suffix: str = ".png"  # of the files
+    is_picture: ClassVar[bool] = True
+    needs_image: ClassVar[bool] = True  # whether :meth:`encode` needs the image
+
+    def facts(self, prediction: Prediction) -> Plain:
+        """Returns facts about the file for the record of its input; ValueError if the prediction
+        has no such file."""
+        return {}
+
+    def path(self, source: InputFile) -> str:
+        """Returns the path of the file of an input in the output folder."""
+        return f"{self.folder}/{source.name}{self.suffix}"
+
+    def encode(
+        self, prediction: Prediction, source: InputFile, image: np.ndarray | None, style: Style
+    ) -> bytes:
+        """Returns the content of the file; ``image`` is given if it is needed."""
+        return encode_png(paint_with_legend(self.name, prediction, image, style))
+
+    def common_files(self, read: Reader, names: Sequence[str]) -> dict[str, bytes]:
+        """Returns files for all inputs by their paths in the output folder.
+
+        Args:
+            read: returns the contents of files of the output folder by their paths.
+            names: of the finished inputs with a file of this kind.
+        """
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValuesFile(FileKind):
+    """The predicted values."""
+
+    encoder: Encoder
+    is_picture = False
+    needs_image = False
+
+    def encode(
+        self, prediction: Prediction, source: InputFile, image: np.ndarray | None, style: Style
+    ) -> bytes:
+        return self.encoder(self.name, prediction)
+
+
+@dataclass(frozen=True)
+class PointsFile(FileKind):
+    """A point cloud or a surface."""
+
+    is_picture = False
+
+    def encode(
+        self, prediction: Prediction, source: InputFile, image: np.ndarray | None, style: Style
+    ) -> bytes:
+        assert image is not None
+        return encode_points(point_grid(prediction), image, textured=self.suffix == ".glb")
+
+    def facts(self, prediction: Prediction) -> Plain:
+        grid = point_grid(prediction)
+        left_out = {
+            "invalid": int((~grid.is_valid).sum()),
+            "beside_edges": int((grid.is_valid & grid.is_beside_edge).sum()),
+        }
+        return {self.folder: {"stride": grid.stride, **left_out}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelFile(FileKind):
+    """One of the files of an image in the format of a label tool."""
+
+    writer: Writer
+    position: int  # among the label files
+    is_picture = False
+    needs_image = False
+
+    def path(self, source: InputFile) -> str:
+        return f"{self.folder}/{self.writer.label_paths(source.name, '')[self.position]}"
+
+    def encode(
+        self, prediction: Prediction, source: InputFile, image: np.ndarray | None, style: Style
+    ) -> bytes:
+        height, width = prediction.arrays[self.name].shape
+        objects = _objects(self.name, prediction)
+        entry = Entry(
+            image=source.path,
+            name=source.name,
+            size=(height, width),
+            objects=[item for item in objects if item.class_id in self.writer.class_ids],
+        )
+        return self.writer.encode(entry)[self.position]
+
+    def common_files(self, read: Reader, names: Sequence[str]) -> dict[str, bytes]:
+        if self.position:
+            return {}
+
+        def read_below(paths: Sequence[str]) -> Iterable[bytes]:
+            return read([f"{self.folder}/{path}" for path in paths])
+
+        files = self.writer.common_files(read_below, {"": names})
+        return {f"{self.folder}/{path}": content for path, content in files.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageCopy(FileKind):
+    """A copy of the image where the label tool expects it."""
+
+    writer: Writer
+    is_picture = False
+    needs_image = False
+
+    def path(self, source: InputFile) -> str:
+        return f"{self.folder}/{self.writer.image_path(source.name, '')}{source.path.suffix}"
+
+    def encode(
+        self, prediction: Prediction, source: InputFile, image: np.ndarray | None, style: Style
+    ) -> bytes:
+        return read_bytes(source.fetch())
+
+
+def _label_kinds(spec: OutputSpec, folder: str, tool: str) -> list[FileKind]:
+    """Returns the files of each image in a label tool's format, in ``folder``."""
+    things = spec.things or (False,) * (spec.num_classes or 0)
+    colors = output_palette(spec).tolist()
+    classes = [
+        AnnotatedClass(name=spec.class_name(k), is_thing=is_thing, color=tuple(colors[k]))
+        for k, is_thing in enumerate(things)
+    ]
+    writer = WRITERS[tool](classes)
+    count = len(writer.label_paths("", ""))
+    labels = [LabelFile(spec.name, folder, writer=writer, position=k) for k in range(count)]
+    return [*labels, ImageCopy(spec.name, folder, writer=writer)]
+
+
+def _objects(name: str, prediction: Prediction) -> list[ObjectMask]:
+    """Returns the predicted things, and the connected parts of all other classes."""
+    spec, array = prediction.outputs[name], prediction.arrays[name]
+    if spec.kind == "logits":
+        return [
+            object_of(class_id, part)
+            for class_id in np.unique(array).tolist()
+            for part in encode_parts(array == class_id)
+        ]
+    objects: list[ObjectMask] = []
+    for segment in prediction.segments_of(name):
+        masks = [encode_pixels(segment.mask)] if segment.is_thing else encode_parts(segment.mask)
+        score = round(segment.score, 6)
+        objects += [object_of(segment.class_id, mask, score=score) for mask in masks]
+    return objects
+
+
+# --- the table ----------------------------------------------------------------------------------
+
+
+def folder_names(outputs: Outputs) -> dict[str, str]:
+    """Returns the folder of the files of each dense output."""
+    first = {"depth": "depth", "logits": "labels"}  # of the first output of that kind
+    return {name: first.pop(spec.kind, name) for name, spec in outputs.items() if spec.dense}
+
+
+def class_names_by_folder(outputs: Outputs) -> dict[str, list[str]]:
+    """Returns the class names of each dense output with classes, by the folder of its files."""
+    folders = folder_names(outputs).items()
+    with_classes = [(n, folder) for n, folder in folders if outputs[n].kind in ("logits", "masks")]
+    return {folder: list(outputs[name].class_names) for name, folder in with_classes}
+
+
+def class_lines(kinds: Iterable[FileKind], outputs: Outputs) -> list[str]:
+    """Returns a line for each folder of class ids that says which class each id is."""
+    lines = []
+    for kind in kinds:
+        spec = outputs[kind.name]
+        if spec.kind == "logits" and isinstance(kind, ValuesFile) and spec.class_names:
+            ids = [f"{k} {name}" for k, name in enumerate(spec.class_names)]
+            lines.append(f"{kind.folder}: ids of the classes: {few(ids, 5)}")
+    return lines
+
+
+def all_kinds(outputs: Outputs) -> dict[str, list[FileKind]]:
+    """Returns the files that can be made of these outputs, by format."""
+    kinds: dict[str, list[FileKind]] = {name: [] for name in FORMATS}
+    for name, folder in folder_names(outputs).items():
+        for file_format, kind in _kinds_of(outputs[name], folder):
+            kinds[file_format].append(kind)
+    return kinds
+
+
+def _kinds_of(spec: OutputSpec, folder: str) -> Iterator[tuple[str, FileKind]]:
+    """Yields the files that can be made of an output, with their formats."""
+    encoders: dict[str, Encoder] = {
+        "depth": encoding.encode_depth,
+        "logits": encoding.encode_labels,
+        "masks": encoding.encode_segments,
+    }
+    name = spec.name
+    yield "npy", ValuesFile(name, f"{folder}_npy", ".npy", encoder=encoding.encode_array)
+    if spec.kind in encoders:
+        yield "png", ValuesFile(name, folder, encoder=encoders[spec.kind])
+    else:
+        yield "png", FileKind(name, folder)
+    if spec.kind == "depth":
+        yield "color", FileKind(name, f"{folder}_color")
+        if folder == "depth" and not spec.is_inverse_depth:
+            for suffix in POINT_FORMATS:
+                yield suffix, PointsFile(name, f"{folder}_{suffix}", f".{suffix}")
+    if spec.kind == "masks":
+        encoder = encoding.encode_objects
+        yield "json", ValuesFile(name, f"{folder}_json", ".json", encoder=encoder)
+    if spec.kind in ("logits", "masks"):
+        yield "overlay", FileKind(name, "overlay" if folder == "labels" else f"{folder}_overlay")
+        if (spec.num_classes or 0) <= IGNORE_INDEX:
+            for tool in LABEL_TOOLS:
+                yield from ((tool, k) for k in _label_kinds(spec, f"{folder}_{tool}", tool))
+
+
+def raster_kinds(outputs: Outputs) -> list[FileKind]:
+    """Returns the files for each image that is predicted as :mod:`dpt.predict.rasters` does."""
+    return [
+        FileKind(name, f"{folder}_{RASTER}", f".{RASTER}")
+        for name, folder in folder_names(outputs).items()
+        if outputs[name].kind != "masks"
+    ]
+
+
+def folders_of(outputs: Outputs) -> list[str]:
+    """Returns the sub-folders of all files that can be made of these outputs."""
+    kinds = [kind for group in all_kinds(outputs).values() for kind in group]
+    return [*dict.fromkeys(kind.folder for kind in (*kinds, *raster_kinds(outputs)))]
+
+
+def chosen_kinds(formats: Sequence[str], outputs: Outputs) -> list[FileKind]:
+    """Returns the files for each image: by default of all formats but ``npy``, and the arrays of
+    maps."""
+    possible = all_kinds(outputs)
+    if not formats:
+        names = ("png", "color", "overlay", "json")
+        chosen = [kind for name in names for kind in possible[name]]
+        return chosen + [kind for kind in possible["npy"] if outputs[kind.name].kind == "map"]
+    for name in formats:
+        if name not in possible:
+            raise ValueError(f"--format {name}: choose from {', '.join((*possible, RASTER))}")
+        if name in POINT_FORMATS:
+            require_points(first_output(outputs, "depth"))
+            require("trimesh", f"--format {name}", extra="points")
+        if not possible[name]:
+            kinds = ", ".join(f"{n} ({s.kind})" for n, s in outputs.items())
+            raise ValueError(f"--format {name} fits none of this model's outputs: {kinds}")
+    return list(dict.fromkeys(kind for name in formats for kind in possible[name]))
+
+
+def videos_of(kinds: Iterable[FileKind]) -> list[FileKind]:
+    """Returns the files for each video: the chosen kinds that are pictures."""
+    return [replace(kind, suffix=".mp4") for kind in kinds if kind.is_picture]
+
+
+# --- facts for records --------------------------------------------------------------------------
+
+
+def facts_of(prediction: Prediction) -> Plain:
+    """Returns how to read an image's depth files, by folder, its camera, and the outputs for the
+    whole image."""
+    known = prediction.known_camera
+    facts: Plain = {} if known is None else known.facts
+    for name, folder in folder_names(prediction.outputs).items():
+        if prediction.outputs[name].kind == "depth":
+            scale, offset = encoding.depth_coding(name, prediction)
+            unit = depth_unit(prediction.outputs[name])
+            facts[folder] = {"scale": scale, "offset": offset, "unit": unit}
+    return facts | image_facts(prediction)
+
+
+def raster_facts(outputs: Outputs) -> Plain:
+    """Returns how to read the depth files of a raster, which hold depth as it is, by folder."""
+    units = unit_facts(outputs).items()
+    return {folder: {"scale": 1.0, "offset": 0.0, **facts} for folder, facts in units}
+
+
+def unit_facts(outputs: Outputs) -> Plain:
+    """Returns the unit of each depth, by the folder of its files."""
+    return {
+        folder: {"unit": depth_unit(outputs[name])}
+        for name, folder in folder_names(outputs).items()
+        if outputs[name].kind == "depth"
+    }
+
+
+def image_facts(prediction: Prediction) -> Plain:
+    """Returns the outputs for the whole image: class and probability, or values."""
+    facts: Plain = {}
+    for name, spec in prediction.outputs.items():
+        values = prediction.arrays[name]
+        if not spec.dense and spec.kind == "logits":
+            k = int(values.argmax())
+            label, probability = spec.class_name(k), round(float(values[k]), 6)
+            facts[name] = {"class_id": k, "class": label, "probability": probability}
+        elif not spec.dense:
+            facts[name] = values.tolist()
+    return facts
+
+
+def image_lines(prediction: Prediction) -> list[str]:
+    """Returns a line for each of :func:`image_facts`, with the first values of a vector."""
+    return [
+        f"{name}: {few([f'{v:.4g}' for v in value], 4) if np.ndim(value) else value}"
+        for name, value in image_facts(prediction).items()
+    ]
