@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from scipy.sparse import csr_array
 
 from dpt.metrics import (
     ClassificationMetrics,
@@ -130,52 +129,6 @@ def test_a_large_block_costs_certainty():
     assert high - mean == pytest.approx(stats.t.ppf(0.975, freedom) * np.sqrt(variance))
     assert mean - low == pytest.approx(high - mean)
     assert freedom == pytest.approx(1.75)  # not 2
-
-
-SEQUENCES = {
-    "3": (13, 13, 14),
-    "3-unequal": (20, 12, 8),
-    "3-one-large": (26, 9, 5),
-    "5-two-large": (25, 20, 5, 5, 5),
-    "10-unequal": tuple(range(2, 22, 2)),
-    "11-one-large": (60, *[4] * 10),
-    "60": (5,) * 60,
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("sizes", SEQUENCES.values(), ids=SEQUENCES)
-def test_intervals_of_correlated_frames_cover_what_they_say(sizes):
-    """Frames are a first-order process of correlation 0.9 about the level of their sequence."""
-    rng = np.random.default_rng(1)
-    blocks = np.repeat(np.arange(len(sizes)), sizes)
-    hits, repeats = 0, 1000 if len(sizes) < FEW_BLOCKS else 300  # a bootstrap takes longer
-    for _ in range(repeats):
-        errors = []
-        for size in sizes:
-            frames = [rng.normal()]
-            for _ in range(size - 1):
-                frames.append(0.9 * frames[-1] + np.sqrt(1 - 0.81) * rng.normal())
-            errors += (9 + rng.normal() + np.array(frames)).tolist()
-        hits += covers(errors, blocks, 9.0)
-    assert hits / repeats == pytest.approx(0.95, abs=0.03)
-
-
-def covers(errors, blocks, expected):
-    metric = RegressionMetrics()
-    states = [csr_array([[1.0, error, error**2, 0.0, 0.0]]) for error in errors]
-    low, high = confidence_intervals(metric, states, blocks)["mae"]
-    return low <= expected <= high
-
-
-def test_pooled_values_resample_images_not_pixels():
-    """An image with all the pixels decides the pooled error whether it is drawn or not."""
-    metric = DepthMetrics(max_depth=10)
-    big, small = torch.full((1, 50, 50), 5.0), torch.full((1, 1, 1), 5.0)
-    images = [(big * 1.5, big, big > 0), *[(small, small, small > 0)] * FEW_BLOCKS]
-    low, high = confidence_intervals(metric, states_of(metric, images))["rmse_pooled"]
-    assert low == 0  # not drawn
-    assert high == pytest.approx(2.5, abs=1e-2)
 
 
 def test_one_image_and_rare_classes_have_no_interval():

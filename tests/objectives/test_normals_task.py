@@ -5,19 +5,14 @@ import json
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
-from tiny import call, losses_of, small_model
+from tiny import call, small_model
 
-from dpt import viz
-from dpt.data import ScenesDataset
-from dpt.data.loading import collate_eval, collate_train
 from dpt.depthmath import angle_between
 from dpt.losses import AngularLoss
 from dpt.metrics import NormalMetrics
 from dpt.nn.tta import augmented
 from dpt.objectives import NormalsObjective
 from dpt.predict import Predictor
-from dpt.training.task import Task
 from dpt.types.outputs import HeadOutput
 from dpt.types.samples import Inputs
 
@@ -107,51 +102,10 @@ def test_predictor_restores_the_length_of_resized_normals(model, options):
     np.testing.assert_allclose(np.linalg.norm(normals, axis=2), 1, atol=1e-5)
 
 
-def test_objective_scores_at_the_size_of_the_truth_and_panels_show_it(model):
-    samples = [ScenesDataset(split="val", size=(48, 64))[k] for k in range(2)]
-    objective = NormalsObjective()
-    batch = collate_eval(samples, ["normals"])
-    exact = torch.stack(batch["normals"])
-    objective.update(HeadOutput(exact), batch)
-    assert objective.compute()["angle"] < 1e-3
-    small = F.avg_pool2d(exact, 2)
-    assert objective.predict(small[:1], (48, 64)).norm(dim=1).max() < 1.0001
-    known = [sample["normals"].any(axis=2).sum() for sample in samples]
-    assert int(objective.metrics.pixels) == sum(known)
-    labels = collate_eval(samples[:1], ["normals"])
-    panel = objective.panel(
-        samples[0]["image"], HeadOutput(exact[:1]), labels, model.outputs["normals"]
-    )
-    assert panel.shape[1] > 3 * 64
-    means = list(objective.baselines([labels], (12, 16)).values())
-    assert [mean.shape for mean in means] == [(1, 3, 12, 16)] * 2
-
-
 def test_distillation_is_the_angle_to_the_teacher():
     objective = NormalsObjective(weight=2.0)
     loss = objective.distil(HeadOutput(at(10, 50)), AHEAD.expand(1, 3, 1, 2), temperature=1.0)
     assert loss.item() == pytest.approx(2 * np.radians(30))
-
-
-def test_colors_of_normals_are_the_usual_ones(model):
-    spec = model.outputs["normals"]
-    ahead, floor, right = (
-        np.float32(v).reshape(3, 1, 1) for v in ((0, 0, -1), (0, -1, 0), (1, 0, 0))
-    )
-    colors = [viz.colorize_output(values, spec)[0, 0].tolist() for values in (ahead, floor, right)]
-    assert colors == [[128, 128, 255], [128, 255, 128], [255, 128, 128]]
-    assert viz.legend(ahead, spec, width=300, limits=(-1, 1)).any()
-
-
-def test_task_learns_normals_of_one_batch():
-    torch.manual_seed(0)
-    samples = [ScenesDataset(size=(64, 64))[k] for k in range(2)]
-    task = Task(
-        model=small_model(heads={"normals": {}}), objectives={"normals": NormalsObjective()}
-    )
-    batch = collate_train(samples, ["normals"])
-    losses = losses_of(task, batch, steps=25, lr=3e-3)
-    assert losses[-1] < 0.7 * losses[0]
 
 
 @pytest.mark.slow

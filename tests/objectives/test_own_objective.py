@@ -7,18 +7,13 @@ from listed import Listed
 from torch import nn
 
 from dpt.evaluation.baselines import trivial_scores
-from dpt.evaluation.blocks import Blocks
-from dpt.evaluation.report import write_per_image, write_report
-from dpt.evaluation.scoring import Scorer
 from dpt.metrics import SumMetric
 from dpt.objectives import OBJECTIVES, Objective
-from dpt.objectives.batches import lower_is_better
-from dpt.types.outputs import HeadOutput, OutputSpec
+from dpt.types.outputs import HeadOutput
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``compute`` method")
 
 SIZE = (6, 8)
-SPEC = OutputSpec("slope", "map", channels=2, value_range=(-9.0, 9.0), flip_signs=(-1.0, 1.0))
 
 
 class Difference(SumMetric):
@@ -61,11 +56,6 @@ def ramps(count=3):
     return [ramp + k for k in range(count)]
 
 
-def test_it_is_found_by_the_name_of_its_head(objective):
-    assert OBJECTIVES["slope"] is type(objective)
-    assert type(OBJECTIVES["slope"].from_output(SPEC, None, None)) is type(objective)
-
-
 def test_baselines_are_the_mean_and_the_mean_at_each_position(objective):
     depths = ramps()
     for depth in depths:
@@ -79,48 +69,12 @@ def test_baselines_are_the_mean_and_the_mean_at_each_position(objective):
     assert np.isnan(objective.compute()["difference"])
 
 
-def test_it_is_scored_drawn_and_reported(objective, tmp_path):
-    depths = [torch.from_numpy(d) for d in ramps(4)]
-    labels = {
-        "depth": depths,
-        "valid": [d > 0 for d in depths],
-        "index": torch.arange(4),
-        "name": list("abcd"),
-    }
-    scorer = Scorer({"slope": objective}, {"slope": SPEC})
-    errors = torch.tensor([0.5, 2.0, 1.0, 0.1])[:, None, None]
-    scorer.add(
-        {"slope": HeadOutput(torch.stack(depths) + errors)},
-        labels,
-        torch.zeros(4, 3, *SIZE, dtype=torch.uint8),
-    )
-    result = scorer.result(Blocks.of("image", list("abcd")))
-    assert result.scores["difference"] == pytest.approx(0.9, rel=0.01)
-    captions = [p.caption for p in result.worst["difference"]]  # the first score
-    assert captions[:2] == ["b: difference 2", "c: difference 1"]
-    assert lower_is_better([objective]) == {"difference"}
-    write_per_image(tmp_path / "per_image.csv", result.images)
-    assert "b,2,48" in (tmp_path / "per_image.csv").read_text()
-    write_report(tmp_path / "report.html", result, baselines={}, settings={})
-    page = (tmp_path / "report.html").read_text()
-    assert page.index("b: difference 2") < page.index("c: difference 1")
-
-
 def test_maps_of_other_sizes_are_resized(objective):
     depth = torch.ones(6, 8)
     batch = {"depth": [depth], "valid": [depth > 0]}
     objective.update(HeadOutput(torch.ones(1, 3, 4)), batch)
     assert objective.compute() == {"difference": 0, "pixels": 48}
     assert objective.predict(torch.ones(1, 3, 2, 5), (7, 9)).shape == (1, 3, 7, 9)
-
-
-def test_normals_with_three_channels_are_drawn_as_rgb(objective):
-    normals = torch.zeros(1, 3, *SIZE)
-    normals[:, 2] = 1
-    objective.ground_truth = lambda batch, k: (normals, torch.ones(1, *SIZE, dtype=torch.bool))
-    spec = OutputSpec("slope", "map", channels=3, value_range=(-1.0, 1.0))
-    row = objective.panel(np.zeros((*SIZE, 3), np.uint8), HeadOutput(normals), {}, spec)
-    assert (row == (128, 128, 255)).all(-1).mean() > 0.5
 
 
 def test_a_head_has_one_objective():

@@ -10,7 +10,7 @@ from tiny import losses_of
 import dpt
 from dpt.losses import dino_loss, ibot_loss, nt_xent
 from dpt.objectives import ContrastiveObjective, DinoObjective
-from dpt.objectives.teacher import SelfTeacher, Teacher
+from dpt.objectives.teacher import SelfTeacher
 from dpt.training.task import Task
 from dpt.types.samples import RandomViews
 
@@ -139,28 +139,6 @@ def test_hidden_patches_learn_what_the_teacher_sees_there():
     torch.testing.assert_close(terms["train/loss_dino_patches"], expected)
     student, targets = (output.projection.unflatten(0, (3, 2)) for output in (masked, whole))
     torch.testing.assert_close(terms["train/loss_dino"], dino_loss(student, targets, **options))
-
-
-def test_hidden_patches_have_the_size_of_the_encoders():
-    task = task_of(dino(patch_weight=1.0, mask_size=8))
-    with pytest.raises(ValueError, match="mask_size=8 must be the side of the encoder's patches"):
-        task.training_step(batch_of(), 0)
-
-
-def test_no_gradient_flows_to_the_teacher():
-    task = task_of(dino())
-    task.training_step(batch_of(), 0).backward()
-    assert all(p.grad is None for p in task.teacher.average.parameters())
-    assert not [n for n, _ in task.named_parameters() if "teacher" in n]
-
-
-def test_dino_needs_its_teacher():
-    task = task_of(dino())
-    task.teacher = Teacher()
-    with pytest.raises(ValueError, match=r"task/teacher=self"):
-        task.training_step(batch_of(), 0)
-    with pytest.raises(ValueError, match="task=dino"):
-        SelfTeacher().setup(task.model, {"contrastive": ContrastiveObjective()})
 
 
 def test_learns_to_tell_images_apart():

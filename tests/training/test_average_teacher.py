@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 import torch
 from photos import save_dense
-from tiny import assert_equal, checkpoint_of, heads_of, slow_after
+from tiny import assert_equal, checkpoint_of, heads_of
 
-from dpt.data import ScenesDataset, TrainTransform, collate_train
+from dpt.data import TrainTransform, collate_train
 from dpt.data.transforms import paste_parts
 from dpt.model import create_model
 from dpt.objectives import DepthObjective, SegmentationObjective
 from dpt.objectives.teacher import PseudoLabelTeacher, predict
-from dpt.training.quick_check import check_first_files
 from dpt.training.task import Task
 from dpt.types.outputs import HeadOutput
 from dpt.types.samples import IGNORE_INDEX
@@ -159,29 +158,6 @@ def test_a_teacher_cannot_be_added_to_a_run():
     task.on_load_checkpoint(saved | {"average": ours.state_dict()})
 
 
-def test_an_average_without_images_to_label_is_told(caplog):
-    data = ScenesDataset(length=8)
-    objectives = {"depth": DepthObjective(max_depth=10.0)}
-    check_first_files(data, data, objectives, PseudoLabelTeacher(), on_error="raise")
-    assert (
-        "task/teacher: all of the 8 training images that were read have labels; the teacher "
-        "labels only images without them"
-    ) in caplog.text
-
-
-def test_images_without_labels_may_be_a_setting_of_the_train_split(train, photos, tmp_path, capsys):
-    arguments = (
-        "task=segmentation",
-        *photos,
-        "data.labelled=null data.unlabelled=null +data.train.labelled=2",
-        "+data.train.unlabelled=true",
-    )
-    train(tmp_path / "run", *arguments)
-    with pytest.raises(SystemExit):
-        train(tmp_path / "alone", *(a for a in arguments if "teacher" not in a), "augment.strong=0")
-    assert "data.unlabelled: images without labels have no effect" in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_a_resumed_run_equals_an_uninterrupted_one(train, photos, tmp_path):
     arguments = ("task=joint", *photos, "schedule=constant", "data.batch_size=4")
@@ -192,17 +168,3 @@ def test_a_resumed_run_equals_an_uninterrupted_one(train, photos, tmp_path):
     for key in ("state_dict", "average"):
         assert list(once[key]) == list(twice[key])
         assert_equal(twice[key], once[key])
-
-
-WRONG = [
-    ("augment.strong=0", "augment.strong"),
-    ("data.unlabelled=null", "task/teacher=ema"),
-    ("task.teacher.weight=2", "task.teacher.weight"),
-    ("task.teacher.decay=2", "task.teacher.decay"),
-    ("trainer=fsdp", "task.teacher"),
-]
-
-
-@pytest.mark.parametrize(("argument", "says"), slow_after(3, WRONG))
-def test_mistakes(train, photos, tmp_path, refused, argument, says):
-    assert says in refused(train, tmp_path / "run", "task=segmentation", *photos, argument)

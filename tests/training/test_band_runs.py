@@ -95,14 +95,6 @@ def test_evaluation_reads_the_bands(case, evaluate, tmp_path):
     )
 
 
-def test_folder_of_arrays_is_predicted(case, tmp_path):
-    count, _, run = case
-    (tmp_path / "in").mkdir()
-    np.save(tmp_path / "in/a.npy", np.ones((*SIZE, count), np.int16))
-    call("predict", str(run), str(tmp_path / "in"), "--out", str(tmp_path / "out"))
-    assert (tmp_path / "out/labels/a.png").is_file()
-
-
 @pytest.mark.parametrize("case", [12], indirect=True)
 def test_exported_file_takes_the_bands(case, tmp_path):
     _, root, run = case
@@ -125,52 +117,12 @@ def test_exported_file_takes_the_bands(case, tmp_path):
     assert np.abs(logits - expected.numpy()).max() < 1e-3
 
 
-def test_data_check_gives_the_statistics_as_settings(case, data_check, tmp_path):
-    count, root, run = case
-    options = (*SEGMENTATION[1:], f"data.root={root}", "data.bands=all", "data.num_workers=0")
-    assert data_check(tmp_path, *options) == 0
-    findings = {f["code"]: f for f in json.loads((tmp_path / "report.json").read_text())}
-    mean = ",".join(str(value) for value in config_of(run)["model"]["preprocessing"]["mean"])
-    assert f"model.preprocessing.mean=[{mean}]" in findings["bands"]["remedy"]
-    if count == 12:
-        assert "no data in the image (8.33%)" in findings["unlabelled"]["message"]
-
-
-def test_inspection_shows_the_bands(case, tmp_path):
-    _, root, run = case
-    path = sorted((root / "images").iterdir())[0]
-    call("inspect", str(run / "checkpoints/last.ckpt"), str(path), "--out", str(tmp_path / "a.png"))
-    assert cv2.imread(str(tmp_path / "a.png")).std() > 20
-
-
-def test_other_formats_refuse_bands(case, tmp_path, capsys):
-    count, _, run = case
-    with pytest.raises(SystemExit):
-        call("convert", str(run), str(tmp_path / "out"), "--to", "transformers")
-    assert f"{count} bands" in capsys.readouterr().err
-
-
 def test_run_starts_from_weights_of_rgb(case, train, joint_run, tmp_path):
     count, root, _ = case
     options = (*SEGMENTATION, f"data.root={root}", "data.bands=all")
     run = train(tmp_path, *options, f"model.encoder.weights={joint_run}/checkpoints/last.ckpt")
     text = (run / "log.txt").read_text()
     assert f"patch_embed.proj.weight to {count} band" in text
-
-
-@pytest.mark.parametrize(
-    ("overrides", "named"),
-    [
-        (("model.in_channels=4",), "model.in_channels=4: the images have 1"),
-        (("task=inpainting",), "task=inpainting"),
-    ],
-)
-def test_mistakes_are_answered_in_one_line(tmp_path, train, capsys, overrides, named):
-    write_grey(tmp_path / "data", count=4)
-    options = (*SEGMENTATION, f"data.root={tmp_path / 'data'}", "data.bands=all", *overrides)
-    with pytest.raises(SystemExit):
-        train(tmp_path / "run", *options)
-    assert named in capsys.readouterr().err
 
 
 def test_bands_shown_as_rgb_are_read_alike_in_prediction(tmp_path, train):

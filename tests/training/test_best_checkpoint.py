@@ -6,8 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from test_resume import resume_it
-from tiny import checkpoint_of, small_model
+from tiny import small_model
 
 from dpt.objectives import RegressionObjective
 from dpt.training.checkpoints import RunCheckpoints, is_last_step
@@ -87,11 +86,6 @@ def test_a_stop_during_validation_waits_for_the_step(tmp_path):
     assert callback.last.exists()
 
 
-def test_a_metric_that_does_not_exist_is_named(tmp_path):
-    with pytest.raises(ValueError, match=r"task\.monitor=val/y.*choose from val/r2, val/mae"):
-        validate(best(tmp_path), 1.0, step=0, monitor="val/y")
-
-
 @pytest.mark.parametrize(
     ("resumed_at", "known"),
     [(20, 0.9), (30, 0.9), (19, 0.4)],  # the last comes to step 20 again, and writes it again
@@ -126,32 +120,6 @@ def test_a_score_of_another_name_is_forgotten(tmp_path, caplog):
     assert third.best_score is None
 
 
-@pytest.mark.slow
-def test_a_validation_after_the_last_step_counts(train, metrics, tmp_path):
-    run = train(tmp_path, "task=regression", "trainer.max_steps=3", "trainer.val_check_interval=5")
-    content = checkpoint_of(run, "best")
-    assert content["global_step"] == 3
-    assert content["callbacks"]["RunCheckpoints"]["best_score"] == metrics(run)["val/mae"]
-
-
-@pytest.mark.slow
-def test_a_moved_and_extended_run_keeps_its_best(train, tmp_path):
-    """At a rate of 1e3 every later validation is worse."""
-    rate = ("schedule=constant", "schedule.warmup=0", "trainer.val_check_interval=1")
-    train(tmp_path / "old", "task=regression", "optim.lr=0", *rate).rename(tmp_path / "new")
-    before = checkpoint_of(tmp_path / "new", "best")
-    resume_it(f"resume={tmp_path / 'new'}", "optim.lr=1e3", "trainer.max_steps=4")
-    after = checkpoint_of(tmp_path / "new", "best")
-    assert after["global_step"] == before["global_step"]
-    last = checkpoint_of(tmp_path / "new")
-    assert last["global_step"] == 4
-    assert not (tmp_path / "old").exists()
-    changed = [
-        k for k, v in before["state_dict"].items() if not torch.equal(v, last["state_dict"][k])
-    ]
-    assert changed  # the new rate counts
-
-
 # ------------------------------------------------------------------------ early stopping
 
 
@@ -183,17 +151,3 @@ def test_a_run_ends_when_its_score_no_longer_improves(tmp_path):
     stopped = best(tmp_path, patience=2)
     stopped.load_state_dict({"best_score": 1.0, "waited": 2})  # resumed after it had ended
     assert stopped_at(stopped, scores) == 1
-
-
-@pytest.mark.slow
-def test_early_stopping_can_be_switched_on(train, metrics, tmp_path):
-    """At a rate of 0 no validation is better than the first."""
-    run = train(
-        tmp_path,
-        "task=regression optim.lr=0 trainer.max_steps=50 trainer.val_check_interval=1",
-        "callbacks.checkpoint.patience=2",
-    )
-    content = checkpoint_of(run)
-    assert content["global_step"] == 3
-    assert "val/mae" in metrics(run)
-    assert "stopping early: val/mae has not improved in 2" in (run / "log.txt").read_text()

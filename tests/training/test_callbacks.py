@@ -2,33 +2,22 @@
 
 import math
 import os
-import shutil
 import signal
 import sys
 import time
 from types import SimpleNamespace
 
-import cv2
 import numpy as np
 import pytest
 import torch
 from tiny import assert_equal, checkpoint_of
 from torch.optim.swa_utils import AveragedModel
 
-from dpt.evaluation.callbacks import spread
 from dpt.objectives import DepthObjective, RegressionObjective, SegmentationObjective
 from dpt.training import callbacks
 from dpt.training.callbacks import MovingAverage, StopOnSignal, Throughput
 from dpt.training.optim import cosine
 from dpt.types.outputs import HeadOutput, OutputSpec
-
-
-@pytest.mark.parametrize(
-    ("count", "length", "expected"),
-    [(3, 11, {0, 5, 10}), (8, 3, {0, 1, 2}), (1, 5, {0}), (0, 5, set())],
-)
-def test_pictures_are_spread_over_the_data_set(count, length, expected):
-    assert spread(count, length) == expected
 
 
 def fake_trainer(**values):
@@ -103,15 +92,6 @@ def test_a_signal_during_validation_stops_after_it(stop):
     stop.on_validation_start(trainer, None)
     os.kill(os.getpid(), signal.SIGTERM)
     stop.on_validation_end(trainer, None)
-    assert trainer.should_stop
-
-
-def test_a_signal_waits_for_accumulated_gradients(stop):
-    os.kill(os.getpid(), signal.SIGTERM)
-    trainer = fake_trainer(accumulate_grad_batches=2)
-    stop.on_train_batch_end(trainer, None, None, {}, 0)
-    assert not trainer.should_stop
-    stop.on_train_batch_end(trainer, None, None, {}, 1)
     assert trainer.should_stop
 
 
@@ -196,16 +176,6 @@ def test_throughput_counts_the_images_of_all_ranks(monkeypatch):
     assert logged == {"train/images_per_s": 10 * 4 * 2 / 10.0}
 
 
-@pytest.mark.slow
-def test_a_run_in_a_terminal(train, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    train(tmp_path, "task=regression")
-    assert (tmp_path / "metrics.json").is_file()
-    out = capsys.readouterr().out
-    assert "v_num" not in out
-    assert "/-2" not in out
-
-
 # --------------------------------------------------------------------- average of weights
 
 
@@ -271,43 +241,6 @@ def test_an_image_without_any_label_has_a_row_too(kind):
     }
     outputs = {"depth": torch.rand(1, 24, 32), "segmentation": torch.randn(1, 2, 24, 32)}
     assert len(rows_for(objectives, outputs, labels)) == 2
-
-
-def test_a_relative_prediction_is_shown_in_metres():
-    """An affine copy of the true inverse depth gives a picture without error."""
-    depth = torch.rand(24, 32) * 5 + 1
-    labels = {"depth": [depth], "valid": [torch.ones(24, 32, dtype=torch.bool)]}
-    relative = {"depth": DepthObjective(max_depth=10.0, kind="relative")}
-    metric = {"depth": DepthObjective(max_depth=10.0)}
-    (row,) = rows_for(relative, {"depth": 3 / depth[None] + 0.5}, labels)
-    (same,) = rows_for(metric, {"depth": depth[None]}, labels)
-    assert np.abs(row.astype(int) - same).max() <= 2
-
-
-@pytest.mark.slow
-def test_the_number_of_pictures_can_be_set(train, tmp_path):
-    run = train(tmp_path, "task=depth", "callbacks.panels.count=2")
-    assert sorted(p.name for p in (run / "panels").iterdir()) == ["00000.png", "00004.png"]
-    assert cv2.imread(str(run / "panels/00004.png")) is not None
-
-
-@pytest.mark.slow
-def test_a_file_that_breaks_in_mid_run_is_named(train, dense_folder, tmp_path):
-    """Truncated after the checks before the run; it stands in every epoch, and is named once."""
-    root = tmp_path / "data"
-    shutil.copytree(dense_folder, root)
-    victim = root / "images/train/5.png"
-    arguments = (
-        f"task=segmentation data=folder data.root={root} data.labels=masks",
-        "data.num_classes=3 data.missing=skip trainer.max_steps=4",
-    )
-    victim.write_bytes(victim.read_bytes()[:100])
-    with pytest.raises(SystemExit):
-        train(tmp_path / "strict", *arguments)
-    run = train(tmp_path / "run", *arguments, "data.on_error=skip")
-    text = (run / "log.txt").read_text()
-    assert text.count("skipped: ") == 1
-    assert "5.png: the file is truncated" in text
 
 
 @pytest.mark.slow
@@ -382,12 +315,3 @@ def test_deadline_of_a_resumed_run_counts_the_time_before(monkeypatch):
     assert schedule.optimizer.param_groups[0]["lr"] == pytest.approx(rate)
     clock[0] = 1.5
     assert deadline.state_dict() == {"seconds": 9.5}
-
-
-def test_deadline_without_a_limit_changes_nothing(monkeypatch):
-    deadline, schedule, trainer = deadline_of(None, [0.0], monkeypatch)
-    deadline.on_train_start(trainer, SimpleNamespace())
-    trainer.global_step = 5
-    deadline.on_step(trainer, SimpleNamespace())
-    assert not hasattr(trainer.fit_loop.epoch_loop, "max_steps")
-    assert schedule.pace == 1

@@ -161,12 +161,3 @@ def test_sigterm_to_one_ends_both_ranks(tmp_path, metrics, told):
     assert metrics(folder)["ended"] == "stopped by SIGTERM"
     assert (folder / "checkpoints/last.ckpt").is_file()
     assert "stopped by SIGTERM" in log.read_text()
-
-
-@pytest.mark.slow
-def test_a_mistake_on_two_ranks_is_told_once(tmp_path):
-    data = f"data=folder data.root={tmp_path}/nowhere data.labels=masks data.num_classes=3"
-    process = start(*RUN, data, f"task=segmentation run_dir={tmp_path / 'run'}")
-    out = finish(process, code=1)
-    assert out.count("error:") == 1
-    assert "Traceback" not in out

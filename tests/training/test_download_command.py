@@ -92,17 +92,6 @@ def test_fetches_what_is_free_and_lists_the_rest(source, tmp_path, capsys):
     assert f"no longer needed in {root}: masks.zip" in out
 
 
-def test_data_without_a_source(tmp_path, refused):
-    for arguments, says in {
-        (): "data=NAME must be a data set with a source: ade20k, camvid",
-        ("data=scenes",): "data=NAME must be a data set with a source",
-        ("data=folder",): "data.root must be given",
-        ("data=nothing",): "choose from",
-    }.items():
-        message = refused(call, "data", "download", *arguments, f"run_dir={tmp_path / 'run'}")
-        assert says in message
-
-
 def test_every_source_is_valid():
     """Types, addresses, checksums and names of the sources in conf/data."""
     configs = [OmegaConf.load(path) for path in (config_dir() / "data").glob("*.yaml")]

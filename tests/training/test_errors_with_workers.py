@@ -22,13 +22,6 @@ def ends(*arguments: str, code: int = 1, **options) -> str:
     return out
 
 
-@pytest.mark.parametrize("ranks", [(), ("trainer.devices=2", "trainer.strategy=ddp")])
-def test_a_score_that_does_not_exist(tmp_path, ranks):
-    out = ends(*RUN, *TINY_SCENES, *ranks, f"run_dir={tmp_path}", "task.monitor=val/foo")
-    assert "val/foo" in out
-    assert "loss" not in out  # found before the first step
-
-
 def test_panels_that_cannot_be_written(tmp_path):
     (tmp_path / "panels").write_text("a file in place of the folder")
     assert "panels" in ends(*RUN, *TINY_SCENES, f"run_dir={tmp_path}")

@@ -133,9 +133,3 @@ def test_without_the_variable_own_parts_are_refused(changed, says, tmp_path, mon
     )
     assert re.search(says, message)
     assert "mine" not in sys.modules
-
-
-def test_a_run_with_own_configuration_files_begins_with_resume_auto(tmp_path, metrics):
-    line = "python train.py --config-dir mine task=depth model/encoder=cnn resume=auto"
-    call(*arguments(line, tmp_path / "run"))
-    assert metrics(tmp_path / "run")["ended"] == "finished"

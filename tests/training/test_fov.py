@@ -113,9 +113,3 @@ def test_depth_and_fov_train_together_and_records_say_predicted(train, root, tmp
     assert (code, err) == (0, "")
     lines = (out / "predictions.jsonl").read_text().splitlines()
     assert {json.loads(line)["camera"]["source"] for line in lines} == {"predicted"}
-
-
-def test_fov_needs_data_with_cameras(dpt_command, root, tmp_path):
-    code, _, err = dpt_command("train", "task=fov", *data(root), f"run_dir={tmp_path}/run")
-    assert code == 1
-    assert "data.intrinsics" in err

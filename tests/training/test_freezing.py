@@ -54,13 +54,6 @@ def test_batch_statistics_are_frozen_too(train, start, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_linear_probe(train, tmp_path):
-    run = train(tmp_path / "run", "task=classification", ENCODER)
-    (optimizer,) = checkpoint_of(run)["optimizer_states"]
-    assert sum(len(g["params"]) for g in optimizer["param_groups"]) == 4  # a norm and a linear map
-
-
-@pytest.mark.slow
 def test_several_processes(tmp_path):
     folder, _ = train_two_ranks(tmp_path, "task=segmentation", ENCODER, "trainer.max_steps=3")
     known, used = groups_with_state(folder)

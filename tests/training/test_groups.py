@@ -6,12 +6,9 @@ from functools import cache
 import pytest
 import torch
 from torch import nn
-from torch.optim import Optimizer
 
 import dpt
-from dpt.config.objects import read_part
 from dpt.nn import HEADS
-from dpt.nn.base import Encoder
 from dpt.training.optim import sgd
 
 SMALL = {"embed_dim": 48, "num_blocks": 4, "out_indices": [0, 1, 2, 3]}
@@ -122,27 +119,6 @@ def test_norms_biases_tokens_codes_and_gains_are_not_decayed(encoder):
 # ------------------------------------------------------------------------------ layer decay
 
 
-@pytest.mark.parametrize("encoder", ENCODERS)
-def test_rates_fall_from_block_to_block(encoder):
-    """BEiT's and MAE's rule: embeddings at depth 0, block i at i + 1, the decoder at the top."""
-    model = model_of(encoder)
-    blocks = len(getattr(model.encoder, "model", model.encoder).blocks)
-    rates = by_name(model, groups_of(model, layer_decay=0.5), "lr")
-    prefix = "encoder.model." if encoder == "timm" else "encoder."
-    for name, rate in rates.items():
-        where = name.removeprefix(prefix)
-        if not name.startswith("encoder."):
-            expected = 1.0
-        elif where.startswith("blocks."):
-            expected = 0.1 * 0.5 ** (blocks - int(where.split(".")[1]))
-        elif where.startswith("norm."):
-            expected = 0.1 * 0.5
-        else:
-            assert where.startswith(("patch_embed.", "cls_token", "reg_token", "pos_embed")), where
-            expected = 0.1 * 0.5 ** (blocks + 1)
-        assert rate == pytest.approx(expected), name
-
-
 @pytest.mark.peers
 @pytest.mark.parametrize(
     "name", ["vit_tiny_patch16_224", "swin_tiny_patch4_window7_224", "convnext_atto"]
@@ -172,15 +148,3 @@ def test_the_cnn_of_a_hybrid_counts_as_embedding():
     depths = model_of("dpt_hybrid").encoder.layer_ids()
     assert {d for name, d in depths.items() if name.startswith("patch_embed.backbone")} == {0}
     assert max(depths.values()) == 12
-
-
-def test_an_encoder_without_an_order_is_refused():
-    model = nn.ModuleDict({"encoder": Encoder(), "heads": nn.Linear(3, 3)})
-    with pytest.raises(ValueError, match=r"optim\.layer_decay: Encoder has no order"):
-        groups_of(model, layer_decay=0.8)
-
-
-@pytest.mark.parametrize("value", [0.0, -0.5, 1.5])
-def test_layer_decay_out_of_range(value):
-    with pytest.raises(ValueError, match=rf"optim\.layer_decay={value}"):
-        read_part({"kind": "sgd", "lr": 1.0, "layer_decay": value}, "optim", Optimizer)

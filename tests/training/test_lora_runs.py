@@ -72,20 +72,6 @@ def test_a_teachers_average_has_the_updates(train, tmp_path):
     assert any(PART in name for name in checkpoint_of(run)["average"])
 
 
-@pytest.mark.parametrize(
-    ("overrides", "says"),
-    [
-        ((LORA, "callbacks.freeze.parts=[encoder]"), "callbacks.freeze.parts"),
-        (("callbacks.lora.rank=48",), "callbacks.lora.rank=48"),
-        (("callbacks.lora.rank=0",), "callbacks.lora.rank"),
-        ((LORA, "trainer.strategy=fsdp"), "trainer.strategy"),
-    ],
-    ids=["frozen", "rank", "zero", "fsdp"],
-)
-def test_what_cannot_be_adapted_is_refused(train, refused, tmp_path, overrides, says):
-    assert says in refused(train, tmp_path / "run", *RUN, *overrides)
-
-
 def test_a_run_cannot_be_resumed_without_its_updates(run, refused):
     message = refused(resume_it, f"resume={run} callbacks.lora.rank=null trainer.max_steps=4")
     assert "callbacks.lora" in message

@@ -65,13 +65,3 @@ def test_a_file_of_ones_own(train, dense_folder, tmp_path):
         "segmentation is trained but not scored: the val split has no class masks"
         in (run / "log.txt").read_text()
     )
-
-
-def test_a_set_described_wrongly_is_named(train, dense_folder, tmp_path, refused):
-    message = refused(
-        train,
-        tmp_path / "run",
-        "task=depth data=mix +data@data.sets.near=folder",
-        *[o.format(dense_folder / "no") for o in DEPTH],
-    )
-    assert message.startswith("error: data.sets.near: folder ")

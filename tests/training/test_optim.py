@@ -42,30 +42,6 @@ def test_the_encoder_has_its_own_rate(model, make, encoder_lr, expected):
         assert group["lr"] == (expected if inside[0] else 0.1)
 
 
-def test_muon_orthogonalises_the_steps_of_matrices_only():
-    """All singular values of a step are about equal, 0.2 sqrt(max(rows, columns)) lr."""
-    model = model_of()
-    before = {k: v.detach().clone() for k, v in model.named_parameters()}
-    torch.manual_seed(0)
-    for parameter in model.parameters():
-        parameter.grad = torch.randn_like(parameter)
-    muon(model, lr=1e-3).step()
-    step = {k: v.detach() - before[k] for k, v in model.named_parameters()}
-    for name in ("encoder.blocks.0.mlp.fc1.weight", "decoder.layer_rn.2.weight"):
-        matrix = step[name].flatten(1)
-        values = torch.linalg.svdvals(matrix) / (0.2 * max(matrix.shape) ** 0.5 * 1e-3)
-        assert values.min() > 0.6, name
-        assert values.max() < 1.3, name
-    bias = step["encoder.blocks.0.attn.proj.bias"].abs()
-    torch.testing.assert_close(bias, bias.max().expand_as(bias), rtol=1e-3, atol=0)  # as Adam's
-
-
-@pytest.mark.parametrize(("native", "dtype"), [(False, torch.float32), (True, torch.bfloat16)])
-def test_muon_computes_in_bf16_only_where_the_device_has_it(monkeypatch, native, dtype):
-    monkeypatch.setattr(optim, "has_bf16", lambda device: native)
-    assert optim.orthogonalized(torch.ones(2, 4, 8)).dtype == dtype
-
-
 def low_rank(rows, columns):
     return torch.randn(rows, 3) @ torch.randn(3, columns) + 1e-6 * torch.randn(rows, columns)
 
@@ -182,20 +158,6 @@ def test_final_is_a_factor_of_the_full_rate(decay):
 def test_warmup_is_a_share_or_a_number_of_steps(warmup, steps):
     values = rates(20, decay="constant", warmup=warmup)
     assert sum(v < 1 for v in values) == steps
-
-
-def test_rates_keep_their_ratio():
-    parameters = [nn.Parameter(torch.zeros(1)) for _ in range(2)]
-    optimizer = torch.optim.SGD(
-        [{"params": parameters[:1], "lr": 0.1}, {"params": parameters[1:], "lr": 0.4}]
-    )
-    schedule = cosine(optimizer, total_steps=8, warmup=0.05)
-    for _ in range(4):
-        optimizer.step()
-        schedule.step()
-    small, large = (group["lr"] for group in optimizer.param_groups)
-    assert 0 < small < 0.1
-    assert large == pytest.approx(4 * small)
 
 
 def test_schedule_of_another_pace_ends_earlier():

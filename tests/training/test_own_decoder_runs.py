@@ -33,9 +33,3 @@ def test_a_run_from_its_weights_keeps_the_heads_decoder(train, run, tmp_path):
     other = last(train(tmp_path / "run", "task=depth optim.lr=0", weights))
     assert other.decoder is None
     assert other.config.heads["depth"].decoder == last(run).config.heads["depth"].decoder
-
-
-def test_settings_of_an_unknown_head_are_refused(refused, train, tmp_path):
-    message = refused(train, tmp_path / "run", "task=depth model.heads.dept.decoder={}")
-    assert "model.heads.dept" in message
-    assert "depth" in message

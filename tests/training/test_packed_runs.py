@@ -64,20 +64,3 @@ def test_packed_data_scores_as_the_original_files(
     files = evaluate(tmp_path / "a", checkpoint, *dense_data)
     shards = evaluate(tmp_path / "b", checkpoint, *data(packed, tmp_path / "cache"))
     assert metrics(shards) == metrics(files)
-
-
-def test_data_check_reads_packed_data(data_check, packed, tmp_path):
-    assert data_check(tmp_path, *data(packed, tmp_path / "cache"), "data.num_workers=0") in (0, 1)
-    assert "unreadable" not in (tmp_path / "report.json").read_text()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("out=x",), "data must be given"),
-        (("data=camvid",), "out must be given"),
-        (("data=scenes", "out=x", "shard_mb=1e303"), "shard_mb=1e+303: must be above 0"),
-    ],
-)
-def test_mistakes_get_one_line(tmp_path, refused, arguments, message):
-    assert message in refused(call, "data", "pack", *arguments, f"run_dir={tmp_path}")

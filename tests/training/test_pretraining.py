@@ -1,6 +1,46 @@
-"""task=inpainting: a run on photos alone."""
+"""Pretraining without labels: runs on photos, and the dense run that its encoder starts."""
 
 import pytest
+import torch
+from tiny import checkpoint_of, slow_after
+
+import dpt
+
+SMALL = {
+    "contrastive": ("task=contrastive",),
+    "dino": ("task=dino", "task.objectives.dino.num_prototypes=64"),
+    "ibot": (
+        "task=dino task.objectives.dino.num_prototypes=64",
+        "task.objectives.dino.patch_weight=1",
+    ),
+}
+
+
+@pytest.mark.parametrize("task", slow_after(1, SMALL))
+def test_a_run_and_its_encoder(train, evaluate, metrics, tmp_path, task):
+    run = train(tmp_path / "pre", *SMALL[task])
+    assert {"val/knn_accuracy", "val/linear_accuracy"} <= set(metrics(run))
+    source = run / "checkpoints/last.ckpt"
+    found = metrics(evaluate(tmp_path / "scores", source))
+    assert found["val/knn_accuracy"] == metrics(run)["val/knn_accuracy"]
+    dense = train(tmp_path / "run", "task=depth", f"model.encoder.weights={source}", "optim.lr=0")
+    pretrained = dpt.DPT.from_pretrained(source).encoder.state_dict()
+    log = (dense / "log.txt").read_text()
+    assert f"{source}: {len(pretrained)} encoder tensors loaded\n" in log
+    found = dpt.DPT.from_pretrained(dense / "checkpoints/last.ckpt").encoder.state_dict()
+    assert all(torch.equal(found[name], tensor) for name, tensor in pretrained.items())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", SMALL)
+def test_a_run_on_photos_without_classes(train, dense_folder, metrics, tmp_path, task):
+    """best.ckpt is that of the last validation."""
+    run = train(
+        tmp_path, *SMALL[task], f"data=folder data.root={dense_folder} trainer.val_check_interval=1"
+    )
+    assert not {"val/knn_accuracy"} & {k for k, v in metrics(run).items() if v is not None}
+    best = checkpoint_of(run, "best")
+    assert best["global_step"] == 2
 
 
 @pytest.fixture(scope="module")

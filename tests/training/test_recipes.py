@@ -98,15 +98,3 @@ def test_every_recipe_runs_two_steps(recipe, trees, tmp_path):
     assert all(p.isfinite().all() for p in model.parameters())
     parts = {g["name"].partition("_")[0] for g in content["optimizer_states"][0]["param_groups"]}
     assert parts == ({"decoder"} if recipe.startswith("dinov2") else {"encoder", "decoder"})
-
-
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_a_recipe_says_what_it_costs_and_what_to_expect(recipe):
-    head = (config_dir() / f"experiment/{recipe}.yaml").read_text().partition("defaults:")[0]
-    assert f"python train.py experiment={recipe} " in head
-    assert "\n# Hardware: " in head
-    assert "\n# Score: " in head
-    if recipe not in ("camvid", "rgbd", "panoptic"):
-        assert "never trained here" in head
-        assert "\n# Follows " in head  # which settings are those of the source,
-        assert "\n# Differs" in head  # and which are not

@@ -25,7 +25,6 @@ from dpt.objectives import (
     RegressionObjective,
     SegmentationObjective,
 )
-from dpt.objectives.batches import same_size_groups, take
 from dpt.objectives.teacher import SelfTeacher
 from dpt.training.task import Task
 from dpt.types.samples import IGNORE_INDEX, NO_CLASS, RandomViews
@@ -214,52 +213,6 @@ def test_relative_depth_can_learn_from_every_seed():
     assert dead_starts() == []
 
 
-def test_joint_skips_the_head_whose_label_a_sample_lacks():
-    """What depth teaches does not change with masks of images that have none."""
-    task = task_of("joint", without_randomness=True)
-    batch = batch_of(2)
-    both, _ = step(task, batch)
-    no_labels = {**batch, "labels": torch.full_like(batch["labels"], IGNORE_INDEX)}
-    depth_alone, _ = step(task, no_labels)
-    no_depth = {**batch, "valid": torch.zeros_like(batch["valid"])}
-    labels_alone, _ = step(task, no_depth)
-    assert both == pytest.approx(depth_alone + labels_alone, rel=1e-5)
-    assert min(depth_alone, labels_alone) > 0
-
-
-def test_a_step_lowers_the_loss():
-    for name in ("joint", "relative", "classification", "regression"):
-        task, batch = task_of(name, without_randomness=True), batch_of(4)
-        optimizer = torch.optim.AdamW(task.model.parameters(), lr=2e-3)
-        first = step(task, batch)[0]
-        for _ in range(8):
-            step(task, batch)
-            optimizer.step()
-        assert step(task, batch)[0] < first, name
-
-
-@pytest.mark.parametrize(
-    ("name", "loss", "says"),
-    [
-        ("loss_depth", lambda _: torch.zeros(()), "its loss_depth has another loss's name"),
-        ("loss_more", lambda depth: depth.abs(), r"its loss_more has shape \(2, \d+, \d+\)"),
-    ],
-)
-def test_losses_that_would_be_dropped_or_summed_are_refused(name, loss, says):
-    task = task_of("joint")
-    task.objectives["segmentation"].losses = lambda output, batch: {name: loss(output.tensor[:, 0])}
-    with pytest.raises(ValueError, match=says):
-        step(task, batch_of(2))
-
-
-def test_images_are_normalised_as_the_model_says():
-    task = task_of("depth").eval()
-    images = batch_of(2)["image"]
-    with torch.no_grad():
-        expected = task.model(task.model.preprocessing.normalize(images))
-        assert torch.equal(task(images)["depth"], expected["depth"])
-
-
 class NormBeforeStep(L.Callback):
     """Norm of all gradients as the optimiser finds them."""
 
@@ -353,17 +306,6 @@ def test_validation_in_mixed_precision_has_bf16_weights_where_it_can(
         expected = task.model.encoder.blocks[0].mlp.fc1.weight
         assert torch.equal(copied, expected.bfloat16())
         assert is_parametrized(task.model.encoder.blocks[0].mlp.fc1)
-
-
-def test_images_of_several_sizes_are_grouped():
-    batch = evaluation_batch([(8, 8), (8, 16), (8, 8)])
-    groups = {tuple(images.shape): where for images, where in same_size_groups(batch)}
-    assert groups == {(2, 3, 8, 8): [0, 2], (1, 3, 8, 16): [1]}
-    picked = take(batch, [0, 2])
-    assert "image" not in picked
-    assert picked["index"].tolist() == [0, 2]
-    assert picked["name"] == ["n0", "n2"]
-    assert [int(labels[0, 0]) for labels in picked["labels"]] == [0, 2]
 
 
 def test_labels_stay_with_their_images():

@@ -44,17 +44,3 @@ def test_resume_with_a_teacher_is_exact(train, teacher, tmp_path):
     moments = [c["optimizer_states"][0]["state"] for c in (once, twice)]
     for index, state in moments[0].items():
         assert torch.equal(state["exp_avg"], moments[1][index]["exp_avg"])
-
-
-@pytest.mark.slow
-def test_images_without_labels_take_part(train, teacher, dense_folder, tmp_path):
-    data = ("data=folder", f"data.root={dense_folder}", "data.depth=depth", "data.max_depth=10")
-    with pytest.raises(SystemExit):
-        train(tmp_path / "raise", "task=depth", *data)
-    run = train(tmp_path / "keep", "task=depth", *data, "data.missing=keep", *trained(teacher))
-    assert "depth on FolderDataset (6 train, 5 val images)" in (run / "log.txt").read_text()
-
-
-def test_a_teacher_without_the_head_is_refused(train, teacher, tmp_path, refused):
-    arguments = ("task=classification", *trained(teacher))
-    assert "classification" in refused(train, tmp_path, *arguments)

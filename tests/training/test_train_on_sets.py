@@ -31,17 +31,3 @@ def test_two_steps(train, tmp_path, data):
     metrics = json.loads((run / "metrics.json").read_text())
     assert "val/abs_rel" in metrics
     assert ("val/miou" in metrics) == (task == "joint")
-
-
-@pytest.mark.slow
-def test_nyuv2_segmentation_says_what_it_lacks(train, tmp_path, capsys):
-    root = tmp_path / "data/nyuv2"
-    root.mkdir(parents=True)
-    depth_trees.nyuv2(root)
-    options = ("task=segmentation", "data=nyuv2", f"paths.data_dir={tmp_path / 'data'}")
-    with pytest.raises(SystemExit):
-        train(tmp_path / "run", *options)
-    assert "put classMapping40.mat into" in capsys.readouterr().err
-    depth_trees.nyu40_mapping(root)
-    run = train(tmp_path / "second", *options, "data.batch_size=1")
-    assert "val/miou" in json.loads((run / "metrics.json").read_text())

@@ -4,10 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from lightning.pytorch.callbacks import StochasticWeightAveraging
 
-from dpt.config.trainer import require_batches, trainer_arguments
-from dpt.plugins import REGISTERED
 from dpt.training.trainer import make_trainer
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -64,30 +61,3 @@ def test_a_run_validates_ten_times_unless_that_takes_too_long(settings, expected
 
 def test_without_the_callback_no_other_writes_checkpoints():
     assert trainer_of().checkpoint_callbacks == []
-
-
-def test_an_average_that_comes_after_the_last_checkpoint_is_refused(monkeypatch):
-    monkeypatch.setitem(REGISTERED, "swa", [StochasticWeightAveraging])
-    with pytest.raises(ValueError, match=r"callbacks\.mine.*callbacks=ema"):
-        trainer_of(callbacks={"mine": {"kind": "swa", "swa_lrs": 0.1}})
-
-
-def test_every_rank_needs_a_batch():
-    require_batches(trainer_of(), 5, 8)  # one process learns from a batch that is not whole
-    require_batches(trainer_of(**TWO_RANKS), 15, 8)
-    with pytest.raises(ValueError, match=r"14 images .* 2 processes.*lower data\.batch_size"):
-        require_batches(trainer_of(**TWO_RANKS), 14, 8)
-
-
-@pytest.mark.parametrize("native", [True, False])
-def test_emulated_bf16_is_named(monkeypatch, caplog, native):
-    monkeypatch.setattr("dpt.config.trainer.has_bf16", lambda device: native)
-    monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
-    trainer_of(precision="bf16-mixed")
-    assert ("trainer.precision=bf16-mixed: this device has no bf16" in caplog.text) != native
-
-
-@pytest.mark.parametrize("strategy", ["ddp_spawn", "ddp_fork", "ddp_notebook"])
-def test_strategies_that_cannot_send_a_run_are_refused(strategy):
-    with pytest.raises(ValueError, match=rf"trainer\.strategy={strategy}: use ddp"):
-        trainer_arguments({"strategy": strategy})

@@ -4,7 +4,7 @@ import re
 
 import pytest
 import torch
-from tiny import ON_CPU, TINY_DATA, TINY_SCENES, call
+from tiny import ON_CPU, TINY_DATA, call
 
 import dpt
 
@@ -57,31 +57,4 @@ def test_a_run_on_data_of_fewer_classes(source, dense_data, metrics, tmp_path):
     assert (
         "initialised randomly, of another size or meaning: "
         "heads.segmentation.auxiliary_layers.4 (10 to 3)" in log
-    )
-
-
-@pytest.mark.slow
-def test_another_task(source, tmp_path):
-    weights = f"model.weights={source / 'checkpoints/last.ckpt'}"
-    run = train_from(tmp_path / "run", "task=depth optim.lr=0", *TINY_SCENES, weights)
-    log = (run / "log.txt").read_text()
-    assert "not in the file, initialised randomly: heads.depth" in log
-    assert "in the file, not used: heads.segmentation" in log
-    assert set(last(run).heads) == {"depth"}
-
-
-@pytest.mark.parametrize(
-    ("overrides", "says"),
-    [
-        (["model.weights=absent.ckpt"], "absent.ckpt: no such file"),
-        (["model.encoder.weights=x.ckpt"], "give one of the two"),
-        (["model=dpt_small"], "model=dpt_small: the sizes are those of model.weights="),
-        (["model/encoder=beit"], "has an encoder of kind vit: leave model/encoder out"),
-        (["model.encoder.embed_dim=96"], "another architecture"),
-    ],
-)
-def test_what_does_not_go_together(source, tmp_path, refused, overrides, says):
-    weights = f"model.weights={source / 'checkpoints/last.ckpt'}"
-    assert says in refused(
-        train_from, tmp_path / "run", "task=depth model.encoder.num_blocks=4", weights, *overrides
     )
