@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
@@ -215,25 +215,32 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
             self.check(sample)
             for key in counts:
                 counts[key] += key in sample
-            if "depth" in sample and not sample["valid"].any():
-                warnings["depth"].append(self.explain_invalid_depth(index))
-            if "normals" in sample and not sample["normals"].any():
-                warnings["normals"].append(
-                    f"no pixel of {self.name(index)} has a normal: its depth is too sparse, or "
-                    "too noisy, for which a larger data.normals_from_depth helps"
-                )
-            is_ignored = "labels" in sample and (sample["labels"] == IGNORE_INDEX).all()
-            if is_ignored and not self.info.has_only_things:
-                warnings["labels"].append(
-                    f"every label pixel of {self.name(index)} is ignored: check the labels, and "
-                    "data.ignore_index and data.label_map if the data has them"
-                )
+            for key, line in self._unusable_maps(index, sample):
+                warnings[key].append(line)
         for key, lines in warnings.items():
             count = counts[key]
             if 2 * len(lines) > count:
                 more = f" (so are {len(lines)} of {count} {key} files read)" if count > 1 else ""
                 raise DataError(lines[0] + more)
         return [line for lines in warnings.values() for line in lines]
+
+    def _unusable_maps(self, index: int, sample: Sample) -> Iterator[tuple[str, str]]:
+        """Yields the name of each map of a sample without a usable pixel, and a line about it."""
+        if "depth" in sample and not sample["valid"].any():
+            yield "depth", self.explain_invalid_depth(index)
+        if "normals" in sample and not sample["normals"].any():
+            yield (
+                "normals",
+                f"no pixel of {self.name(index)} has a normal: its depth is too sparse, or "
+                "too noisy, for which a larger data.normals_from_depth helps",
+            )
+        is_ignored = "labels" in sample and (sample["labels"] == IGNORE_INDEX).all()
+        if is_ignored and not self.info.has_only_things:
+            yield (
+                "labels",
+                f"every label pixel of {self.name(index)} is ignored: check the labels, and "
+                "data.ignore_index and data.label_map if the data has them",
+            )
 
 
 def require_same_classes(first: Dataset, other: Dataset) -> None:
@@ -323,41 +330,38 @@ _DTYPES: dict[str, np.dtype] = {
 
 def _check_arrays(sample: Sample, dataset: Dataset) -> None:
     """Raises DataError if a size or dtype is wrong."""
-    name = sample.get("name", "a sample")
-    image = sample["image"]
+    name, image = sample.get("name", "a sample"), sample["image"]
     is_rgb = image.dtype == np.uint8 and image.shape[2:] == (3,)
     if not is_rgb and not (image.dtype == np.float32 and image.ndim == 3 and image.size):
         fault = f"image is {image.dtype} {image.shape}"
         raise DataError(f"{name}: {fault}, must be uint8 (H, W, 3) RGB or float32 (H, W, C)")
-    height, width = image.shape[:2]
-    values = dict(sample)
-    for key, dtype in _DTYPES.items():
-        if key not in values:
-            continue
-        array = np.asarray(values[key])
-        dimensions = "(H, W, 3)" if key == "normals" else "(H, W)"
+    maps = {key: np.asarray(array) for key, array in sample.items() if key in _DTYPES}
+    for key, array in maps.items():
+        shape = "(H, W, 3)" if key == "normals" else "(H, W)"
         is_right = array.shape[2:] == (3,) if key == "normals" else array.ndim == 2
-        if array.dtype != dtype or not is_right:
-            raise DataError(
-                f"{name}: {key} is {array.dtype} {array.shape}, must be {dtype} {dimensions}"
-            )
-        if not dataset.fits(array.shape, (height, width)):
-            files = dataset.files(sample["index"]) if "index" in sample else None
-            paths = {} if files is None else files._asdict()
-            path = paths.get(key) or paths.get("objects")
-            noun = {"labels": "mask", "objects": "map of objects"}.get(key, key)
-            remedy = (
-                "pair the right files, save both upright without an EXIF orientation, or resize "
-                "them to one size (all but the image by nearest)"
-            )
-            if aspects_agree(array.shape, (height, width)):
-                remedy = "set data.resize_labels=true if it shows all of the image"
-            raise DataError(
-                f"{name}: image is {width}x{height} but its {noun} "
-                f"is {array.shape[1]}x{array.shape[0]}{f' ({path})' if path else ''}: {remedy}"
-            )
-    labels, objects = sample.get("labels"), sample.get("objects")
-    if labels is not None and objects is not None and labels.shape != objects.shape:
-        sizes = [f"{array.shape[1]}x{array.shape[0]}" for array in (labels, objects)]
-        fault = f"its mask is {sizes[0]}, but its map of objects {sizes[1]}"
-        raise DataError(f"{name}: {fault}: resize them to one size by nearest")
+        if array.dtype != _DTYPES[key] or not is_right:
+            fault = f"{key} is {array.dtype} {array.shape}, must be {_DTYPES[key]} {shape}"
+            raise DataError(f"{name}: {fault}")
+        if not dataset.fits(array.shape, image.shape):
+            raise _misfit(sample, key, array.shape, dataset)
+    if len({maps[key].shape for key in ("labels", "objects") if key in maps}) > 1:
+        raise DataError(f"{name}: its mask and its map of objects differ in size: resize one")
+
+
+def _misfit(sample: Sample, key: str, shape: tuple[int, ...], dataset: Dataset) -> DataError:
+    """Returns the error for a map that belongs to an image of another size."""
+    height, width = sample["image"].shape[:2]
+    files = dataset.files(sample["index"]) if "index" in sample else None
+    paths = {} if files is None else files._asdict()
+    path = paths.get(key) or paths.get("objects")
+    noun = {"labels": "mask", "objects": "map of objects"}.get(key, key)
+    remedy = (
+        "pair the right files, save both upright without an EXIF orientation, or resize "
+        "them to one size (all but the image by nearest)"
+    )
+    if aspects_agree(shape, (height, width)):
+        remedy = "set data.resize_labels=true if it shows all of the image"
+    return DataError(
+        f"{sample.get('name', 'a sample')}: image is {width}x{height} but its {noun} "
+        f"is {shape[1]}x{shape[0]}{f' ({path})' if path else ''}: {remedy}"
+    )

@@ -105,7 +105,6 @@ def _rank_and_world() -> tuple[int, int]:
 
 
 T = TypeVar("T")
-Combine = Callable[[list[Tensor]], Tensor]
 
 TIMEOUT = 1800.0  # seconds for a batch: longer than a network disk takes to come back
 _OTHER_FILES = 512  # that a process opens beside those of its loaders
@@ -115,15 +114,14 @@ _waiting_since: list[float] = []
 
 def collate_train(samples: Sequence[Sample], targets: Collection[Target]) -> Batch:
     """Stacks samples of one size; ``targets`` that a sample lacks are marked as ignored."""
-    sizes = {s["image"].shape[:2] for s in samples}
-    if len(sizes) > 1:
-        raise DataError(f"images of one batch differ in size {sorted(sizes)}: set data.image_size")
-    first = samples[0]
-    for sample in samples:
-        if _form(sample) != _form(first):
-            fault = f"{_form(sample)}, but {first.get('name')} is {_form(first)}"
-            raise DataError(f"{sample.get('name')}: is {fault}: train on images of one kind")
-    batch = _collate(samples, targets, torch.stack)
+    forms = {_form(sample): sample.get("name") for sample in samples}
+    if len(forms) > 1:
+        (form, name), (other, other_name), *_ = forms.items()
+        fault = f"{other_name}: is {other}, but {name} is {form}"
+        raise DataError(f"{fault}: train on images of one kind, and set data.image_size")
+    batch = _collate_values(samples, targets)
+    for key in _map_keys(targets):
+        batch[key] = torch.stack(_maps(samples, key))
     if any("inside" in s for s in samples):
         inside = [s.get("inside", np.ones(s["image"].shape[:2], bool)) for s in samples]
         batch["inside"] = torch.from_numpy(np.stack(inside))
@@ -135,12 +133,6 @@ def collate_train(samples: Sequence[Sample], targets: Collection[Target]) -> Bat
     return batch
 
 
-def _form(sample: Sample) -> str:
-    """Returns what the images of a batch must have in common."""
-    image = sample["image"]
-    return "8-bit RGB" if image.dtype == np.uint8 else f"{image.shape[2]} bands"
-
-
 def collate_eval(samples: Sequence[Sample], targets: Collection[Target] = ()) -> Batch:
     """Stacks images if they have one size, otherwise lists them; maps are lists at their own size.
 
@@ -148,43 +140,64 @@ def collate_eval(samples: Sequence[Sample], targets: Collection[Target] = ()) ->
     as ignored, a map with the image's size.
     """
     present = {key for sample in samples for key in sample}
-    batch = _collate(samples, present.union(targets), _listed)
+    batch = _collate_values(samples, present.union(targets))
+    for key in _map_keys(present.union(targets)):
+        batch[key] = _listed(_maps(samples, key))
     if "masks" in present:
         batch["masks"] = [s.get("masks") for s in samples]
     return batch
 
 
-def _collate(samples: Sequence[Sample], targets: Collection[str], combine: Combine) -> Batch:
-    """Returns a batch with all ``targets``; ``combine`` makes one entry of the maps of samples."""
+_MAPS: dict[MapName, tuple[float, type]] = {
+    "labels": (IGNORE_INDEX, np.uint8),
+    "objects": (-1, np.int32),
+    "depth": (0, np.float32),
+    "valid": (False, bool),
+    "normals": (0, np.float32),
+}
+"""By name the value of the maps of samples that lack them, and the type in a batch."""
 
-    def maps(key: MapName, fill: float, dtype: type) -> Tensor:
-        arrays = [s[key] if key in s else np.full(s["image"].shape[:2], fill) for s in samples]
-        return combine([as_tensor(array.astype(dtype, copy=False)) for array in arrays])
 
+def _form(sample: Sample) -> str:
+    """Returns what the images of a batch must have in common."""
+    height, width, channels = sample["image"].shape
+    bands = "8-bit RGB" if sample["image"].dtype == np.uint8 else f"{channels} bands"
+    return f"{bands} of {width}x{height} pixels"
+
+
+def _map_keys(targets: Collection[str]) -> list[MapName]:
+    """Returns the maps of a batch with these targets: labels go with objects, valid with depth."""
+    beside = {"labels": "objects", "valid": "depth"}
+    return [key for key in _MAPS if key in targets or beside.get(key) in targets]
+
+
+def _maps(samples: Sequence[Sample], key: MapName) -> list[Tensor]:
+    """Returns a map of each sample, (H, W) or (3, H, W)."""
+    fill, dtype = _MAPS[key]
+    tensors = []
+    for sample in samples:
+        if key in sample:
+            array: np.ndarray = sample[key].astype(dtype, copy=False)
+        else:
+            height, width = sample["image"].shape[:2]
+            array = np.full((height, width, 3)[: 3 if key == "normals" else 2], fill, dtype)
+        tensors.append(as_tensor(array).permute(2, 0, 1) if key == "normals" else as_tensor(array))
+    return tensors
+
+
+def _collate_values(samples: Sequence[Sample], targets: Collection[str]) -> Batch:
+    """Returns a batch of all but the maps: images, cameras, sparse depth and image-level labels."""
+    images = [s["image"] for s in samples]
     batch = Batch(
         index=torch.tensor([s.get("index", -1) for s in samples]),
         name=[s.get("name", "") for s in samples],
+        image=_stack_images(images)
+        if len({(image.shape, image.dtype) for image in images}) == 1
+        else _listed([as_tensor(image).permute(2, 0, 1) for image in images]),
     )
     if failed := [message for s in samples for message in s.get("failed", ())]:
         batch["failed"] = failed
         batch["blank"] = [i for i, s in enumerate(samples) if "is_blank" in s]
-    images = [s["image"] for s in samples]
-    if len({(image.shape, image.dtype) for image in images}) == 1:
-        batch["image"] = _stack_images(images)
-    else:
-        batch["image"] = _listed([as_tensor(image).permute(2, 0, 1) for image in images])
-    if "labels" in targets or "objects" in targets:
-        batch["labels"] = maps("labels", IGNORE_INDEX, np.uint8)
-    if "objects" in targets:
-        batch["objects"] = maps("objects", -1, np.int32)
-    if "depth" in targets:
-        batch["depth"] = maps("depth", 0, np.float32)
-        batch["valid"] = maps("valid", False, bool)
-    if "normals" in targets:
-        unknown = [np.zeros((*s["image"].shape[:2], 3), np.float32) for s in samples]
-        normals = [s.get("normals", zeros) for s, zeros in zip(samples, unknown, strict=True)]
-        batch["normals"] = combine([as_tensor(array).permute(2, 0, 1) for array in normals])
-    batch.update(_measured(samples, targets))
     if "class_id" in targets:
         batch["class_id"] = torch.tensor([s.get("class_id", NO_CLASS) for s in samples])
     if "value" in targets:
@@ -192,6 +205,7 @@ def _collate(samples: Sequence[Sample], targets: Collection[str], combine: Combi
         batch["value"] = torch.tensor(values, dtype=torch.float32)
     if "caption" in targets:
         batch["caption"] = [s.get("caption", "") for s in samples]
+    batch.update(_measured(samples, targets))
     return batch
 
 
@@ -204,10 +218,11 @@ def _measured(samples: Sequence[Sample], targets: Collection[str]) -> Batch:
         batch["K"] = torch.from_numpy(np.stack([camera.K for camera in cameras])).float()
         batch["fov"] = torch.tensor([camera.fov for camera in cameras])
     if any("prompt" in s for s in samples):
-        sizes = [sample["image"].shape[:2] for sample in samples]
-        pairs = zip(samples, sizes, strict=True)
-        prompts = [as_tensor(s.get("prompt", np.zeros(size, np.float32))) for s, size in pairs]
-        batch["prompt"] = torch.stack(prompts) if len({*sizes}) == 1 else _listed(prompts)
+        empty = (np.zeros(s["image"].shape[:2], np.float32) for s in samples)
+        pairs = zip(samples, empty, strict=True)
+        prompts = [as_tensor(s.get("prompt", zeros)) for s, zeros in pairs]
+        has_one_size = len({prompt.shape for prompt in prompts}) == 1
+        batch["prompt"] = torch.stack(prompts) if has_one_size else _listed(prompts)
     return batch
 
 

@@ -48,26 +48,26 @@ class MixDataset(Dataset):
         val_on: str | Sequence[str] | None = None,
     ) -> None:
         weights = weights or {}
-        if not sets:
-            raise DataError("data.sets is empty: add some, as in +data@data.sets.camvid=camvid")
         chosen = [val_on] if isinstance(val_on, str) else list(val_on or sets)
-        unknown_names = [name for name in (*weights, *chosen) if name not in sets]
-        if unknown_names:
-            raise DataError(
-                f"data.weights or data.val_on name {', '.join(unknown_names)}, but data.sets has "
-                f"{', '.join(sets)}"
-            )
+        unknown_names = {*weights, *chosen} - {*sets}
+        if not sets or unknown_names:
+            fault = f"data.weights or data.val_on name {', '.join(sorted(unknown_names))}"
+            raise DataError(f"data.sets has {', '.join(sets) or 'no sets'}, but {fault}")
         self.is_training = split == "train"
-        used = sets if self.is_training else chosen
-        by_name = {name: _make_set(name, sets[name], split) for name in used}
+        by_name = {n: _make_set(n, sets[n], split) for n in (sets if self.is_training else chosen)}
         self.sets = list(by_name.values())
         self._sizes = self._counts = [len(dataset) for dataset in self.sets]
         if self.is_training:
             all_weights = [weights.get(name, 1.0) for name in sets]
             self._counts = _apportion(all_weights, length or sum(self._sizes))
-        self.info = _common_info({name: dataset.info for name, dataset in by_name.items()})
+        self._orders: dict[tuple[int, int, int], np.ndarray] = {}
+        self._take_attributes(by_name)
+
+    def _take_attributes(self, sets: Mapping[str, Dataset]) -> None:
+        """Sets what describes a data set from what its sets have."""
+        self.info = _common_info({name: dataset.info for name, dataset in sets.items()})
         self.class_id_names = _common_classes(
-            {n: d.class_id_names for n, d in by_name.items() if "class_id" in d.info.targets}
+            {n: d.class_id_names for n, d in sets.items() if "class_id" in d.info.targets}
         )
         images, maps = zip(*(dataset.unpaired for dataset in self.sets), strict=True)
         self.unpaired = [*dict.fromkeys(chain(*images))], [*dict.fromkeys(chain(*maps))]
@@ -76,7 +76,6 @@ class MixDataset(Dataset):
         self.objects_fault = faults[0] if all(faults) else ""
         self.is_sharded = any(dataset.is_sharded for dataset in self.sets)
         self.reads_files = any(dataset.reads_files for dataset in self.sets)
-        self._orders: dict[tuple[int, int, int], np.ndarray] = {}
 
     def __len__(self) -> int:
         return sum(self._counts)
@@ -193,20 +192,19 @@ def _common_info(infos: Mapping[str, DatasetInfo]) -> DatasetInfo:
     targets: tuple[Target, ...] = tuple(dict.fromkeys(t for i in infos.values() for t in i.targets))
     named: Target = "labels" if "labels" in targets else "class_id"
     with_names = {name: info for name, info in infos.items() if named in info.targets}
-    with_depth = [info for info in infos.values() if "depth" in info.targets]
-    things = {name: info.things for name, info in infos.items() if info.things}
-    if len(set(things.values())) > 1:
-        raise DataError(
-            f"data.sets {', '.join(things)} differ in the classes that are things: give "
-            "data.things of each the same classes"
-        )
+    depths = [info for info in infos.values() if "depth" in info.targets]
+    things = dict.fromkeys(info.things for info in infos.values() if info.things)
+    if len(things) > 1:
+        raise DataError("data.sets differ in the classes that are things: set data.things of each")
+    palettes = [info.palette for info in with_names.values() if info.palette]
+    max_depths = [info.max_depth for info in depths if info.max_depth]
     return DatasetInfo(
         targets=targets,
         class_names=_common_classes({name: i.class_names for name, i in with_names.items()}),
-        palette=next((info.palette for info in with_names.values() if info.palette), ()),
-        things=next(iter(things.values()), ()),
-        min_depth=min((info.min_depth for info in with_depth), default=DatasetInfo.min_depth),
-        max_depth=max((info.max_depth for info in with_depth if info.max_depth), default=None),
+        palette=palettes[0] if palettes else (),
+        things=next(iter(things), ()),
+        min_depth=min((info.min_depth for info in depths), default=DatasetInfo.min_depth),
+        max_depth=max(max_depths, default=None),
     )
 
 
@@ -215,10 +213,9 @@ def _common_classes(names: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
     first, expected = next(iter(names.items()), ("", ()))
     for name, classes in names.items():
         if classes != expected:
+            shown = f"{name} has {len(classes)} classes ({', '.join(classes[:3])}, ...)"
             raise DataError(
-                f"data.sets.{first} has {len(expected)} classes ({', '.join(expected[:3])}, ...), "
-                f"data.sets.{name} has {len(classes)} ({', '.join(classes[:3])}, ...): a mix has "
-                "one list of classes; give both the same, or switch off the labels of one (for "
-                f"most sets data.sets.{name}.labels=null)"
+                f"data.sets.{shown}, and {first} {len(expected)} ({', '.join(expected[:3])}, ...): "
+                "give all the same, or switch off the labels of one"
             )
     return expected

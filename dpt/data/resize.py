@@ -29,39 +29,49 @@ def resize_image(image: np.ndarray, size: tuple[int, int], rule: str = "train") 
             ``area`` for factors of 2 and more (by the whole factor and then bilinear, if it divides
             both sides) and bilinear otherwise.
     """
-    height, width = image.shape[:2]
     if rule == "cubic_area_twice":
-        scale = max(size) / max(height, width)
-        for side in ((max(1, round(height * scale)), max(1, round(width * scale))), size):
-            grows = side[0] > image.shape[0] or side[1] > image.shape[1]
-            image = resize_image(image, side, rule="cubic" if grows else "area")
-        return image
+        return _cubic_or_area_twice(image, size)
     if rule == "cubic_float":  # a channel at a time: all as floats take four times the memory
         planes = (cv2.extractChannel(image, k).astype(np.float32) for k in range(image.shape[2]))
         resized = [cv2.resize(p, size[::-1], interpolation=cv2.INTER_CUBIC) for p in planes]
         return np.dstack(resized)
-    method = cv2.INTER_CUBIC if rule == "cubic" else cv2.INTER_LINEAR
-    if rule == "area" and (size[0] < height or size[1] < width):
-        method = cv2.INTER_AREA
-    if rule == "train":
-        factor = whole_factor((height, width), size)
-        if factor > 1 and height % factor == 0 and width % factor == 0:
-            small = (width // factor, height // factor)
-            image = by_four_bands(
-                image, lambda bands: cv2.resize(bands, small, interpolation=cv2.INTER_AREA)
-            )
-        elif factor > 1:
-            method = cv2.INTER_AREA
+    factor = whole_factor(image.shape[:2], size) if rule == "train" else 1
+    if factor > 1 and not (image.shape[0] % factor or image.shape[1] % factor):
+        small = (image.shape[1] // factor, image.shape[0] // factor)
+        image = by_four_bands(
+            image, lambda bands: cv2.resize(bands, small, interpolation=cv2.INTER_AREA)
+        )
+        factor = 1
     if image.shape[:2] == tuple(size):
         return image
-    if rule in ANTIALIAS and image.dtype == np.uint8:
-        return np.array(PIL.Image.fromarray(image).resize((size[1], size[0]), ANTIALIAS[rule]))
-    if rule in ANTIALIAS:  # Pillow has single bands of floats
-        bands = [PIL.Image.fromarray(image[..., k]) for k in range(image.shape[2])]
-        return np.dstack([np.array(b.resize((size[1], size[0]), ANTIALIAS[rule])) for b in bands])
+    if rule in ANTIALIAS:
+        return _resize_by_pillow(image, size, ANTIALIAS[rule])
+    method = cv2.INTER_CUBIC if rule == "cubic" else cv2.INTER_LINEAR
+    shrinks = size[0] < image.shape[0] or size[1] < image.shape[1]
+    if factor > 1 or (rule == "area" and shrinks):
+        method = cv2.INTER_AREA
     return by_four_bands(
         image, lambda bands: cv2.resize(bands, (size[1], size[0]), interpolation=method)
     )
+
+
+def _cubic_or_area_twice(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """Resizes as Depth Anything 3 does, see :func:`resize_image`."""
+    height, width = image.shape[:2]
+    scale = max(size) / max(height, width)
+    for side in ((max(1, round(height * scale)), max(1, round(width * scale))), size):
+        grows = side[0] > image.shape[0] or side[1] > image.shape[1]
+        image = resize_image(image, side, rule="cubic" if grows else "area")
+    return image
+
+
+def _resize_by_pillow(
+    image: np.ndarray, size: tuple[int, int], kernel: PIL.Image.Resampling
+) -> np.ndarray:
+    """Resizes RGB, or float bands one by one, as Pillow takes no others."""
+    planes = [image] if image.dtype == np.uint8 else np.moveaxis(image, 2, 0)
+    resized = [PIL.Image.fromarray(plane).resize(size[::-1], kernel) for plane in planes]
+    return np.dstack([np.array(plane) for plane in resized])
 
 
 def by_four_bands(image: np.ndarray, change: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:

@@ -170,11 +170,10 @@ class TrainTransform:
     def __post_init__(self) -> None:
         height, width = self.image_size
         self.image_size = (height, width)
-        if self.prompt_points[0] > self.prompt_points[1]:
-            counts = list(self.prompt_points)
-            raise ValueError(f"augment.prompt_points={counts} must be [fewest, most]")
-        if self.zoom[0] > self.zoom[1]:
-            raise ValueError(f"augment.zoom={list(self.zoom)} must be [smallest, largest]")
+        for name in ("prompt_points", "zoom"):
+            low, high = getattr(self, name)
+            if low > high:
+                raise ValueError(f"augment.{name}={[low, high]} must ascend")
         h, w = self._crop_size = self.crop_size or (max(1, height // 2), max(1, width // 2))
         if max(h, w) > max(height, width):
             limit = max(height, width)
@@ -200,17 +199,7 @@ class TrainTransform:
         if not inside.all():
             out["inside"] = inside
         if "depth" in out:
-            is_scaled = self.zoom_scales_depth and "K" not in self.targets
-            factor = np.float32(1 / zoom if is_scaled else 1.0)
-            out["depth"] = np.where(out["valid"], out["depth"] * factor, np.float32(0))
-            out["valid"] = out["depth"] > 0
-            if "prompt" in out:
-                out["prompt"] = out["prompt"] * factor
-            elif self.prompts:
-                count = int(random.integers(self.prompt_points[0], self.prompt_points[1] + 1))
-                out["prompt"] = draw_points(out["depth"], out["valid"], count, random)
-            if "K" in out:  # of the unchanged camera, which depth now belongs to
-                out["K"] = out["K"] * np.array([[factor, factor, 1], [1, factor, 1], [1, 1, 1]])
+            self._scale_depth(out, zoom, random)
         image = self._change_colors(out["image"], random)
         if is_unlabelled:
             out["mixing"] = PasteTarget(out["image"], ~inside)
@@ -221,6 +210,20 @@ class TrainTransform:
         if self.views:
             out["views"] = self._draw_views(source, random)
         return out
+
+    def _scale_depth(self, out: Sample, zoom: float, random: np.random.Generator) -> None:
+        """Changes depth as ``zoom_scales_depth`` says, and draws a prompt if there is none."""
+        is_scaled = self.zoom_scales_depth and "K" not in self.targets
+        factor = np.float32(1 / zoom if is_scaled else 1.0)
+        out["depth"] = np.where(out["valid"], out["depth"] * factor, np.float32(0))
+        out["valid"] = out["depth"] > 0
+        if "prompt" in out:
+            out["prompt"] = out["prompt"] * factor
+        elif self.prompts:
+            count = int(random.integers(self.prompt_points[0], self.prompt_points[1] + 1))
+            out["prompt"] = draw_points(out["depth"], out["valid"], count, random)
+        if "K" in out:  # of the unchanged camera, which depth now belongs to
+            out["K"] = out["K"] * np.array([[factor, factor, 1], [1, factor, 1], [1, 1, 1]])
 
     def _change_colors(self, image: np.ndarray, random: np.random.Generator) -> np.ndarray:
         """Returns an RGB image in other colours, or bands of other brightness and contrast."""

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -86,13 +87,8 @@ def image_of_bands(bands: Bands, part: FilePart) -> np.ndarray:
     if not bands.is_rgb and part.image_max is None:
         return bands.own_values()
     if count not in (1, 3):
-        fault = f"data.image_max is for one or three bands, not {count}"
-        raise DataError(f"{bands.path}: {fault}: leave it out, or choose them by data.bands")
-    if part.nodata is not None:
-        fault = "data.nodata is for bands in their own values, not 8-bit RGB"
-        raise DataError(f"{bands.path}: {fault}: leave it out")
-    rgb = np.repeat(bands.values, 3 // count, axis=2)
-    return _eight_bits(bands.path, rgb, part.image_max)
+        raise DataError(f"{bands.path}: data.image_max is for one or three bands, not {count}")
+    return _eight_bits(bands.path, np.repeat(bands.values, 3 // count, axis=2), part.image_max)
 
 
 def _eight_bits(path: str | Path, image: np.ndarray, image_max: float | None) -> np.ndarray:
@@ -102,22 +98,17 @@ def _eight_bits(path: str | Path, image: np.ndarray, image_max: float | None) ->
     if image_max is not None:
         scaled = np.nan_to_num(image.astype(np.float32)) * np.float32(255 / image_max)
         return np.rint(scaled.clip(0, 255)).astype(np.uint8)
-    remedy = (
-        "set data.bands=all to use the values as they are, data.image_max to the one that means "
-        "white, or save it as 8-bit RGB"
-    )
+    largest = image.max()
     if image.dtype != np.uint16:
-        raise DataError(f"{path}: pixels are {image.dtype}, not 8-bit: {remedy}")
-    if (image[..., 0] == image[..., 1]).all() and (image[..., 0] == image[..., 2]).all():
+        fault = f"pixels are {image.dtype}, not 8-bit"
+    elif (image == image[..., :1]).all():
         fault = "a 16-bit single-channel file looks like depth, not like an image"
-        raise DataError(f"{path}: {fault}: check data.images, or {remedy}")
-    largest = int(image.max())
-    if largest < 1 << _FEW_BITS:
-        fault = (
-            f"16-bit with a largest value of {largest}, as of {max(9, largest.bit_length())} bits"
-        )
-        raise DataError(f"{path}: {fault}: {remedy} (65535 if it is only dark)")
-    return (image >> 8).astype(np.uint8)
+    elif largest < 1 << _FEW_BITS:
+        fault = f"largest value is {largest}, as of {max(9, int(largest).bit_length())} bits"
+    else:
+        return (image >> 8).astype(np.uint8)
+    remedy = "data.bands=all to use the values as they are, or data.image_max to that of white"
+    raise DataError(f"{path}: {fault}: set {remedy}")
 
 
 def read_depth(
@@ -153,11 +144,9 @@ def read_raw_depth(
     """
     stored = _read_stored(path, FilePart(key=key, page=page))
     raw = stored.pixels if stored.palette is None else stored.colors
-    if raw.ndim == 3 and raw.shape[2] in (3, 4):
-        remedy = "check data.depth; convert depth in colours (24 bits) to one channel first"
-        raise DataError(f"{path}: a colour picture, not depth: {remedy}")
     if raw.ndim != 2 or raw.dtype.kind not in "uif":
-        raise DataError(f"{path}: depth must be numbers of (H, W), found {raw.dtype} {raw.shape}")
+        fault = f"depth must be numbers of (H, W), found {raw.dtype} {raw.shape}"
+        raise DataError(f"{path}: {fault}: check data.depth, or convert colours to one channel")
     check_pixels(path, *raw.shape)
     if stored.alpha is not None:
         raw = np.where(stored.alpha == 0, raw.dtype.type(0), raw)
@@ -218,14 +207,14 @@ def read_labels(
             ``colors`` lacks is an error.
         part: the page or the name of the array.
     """
-    labels, transparent = _read_stored_labels(path, part, use_palette=distance is not None)
-    ids = _opaque(labels, transparent)
+    stored = _read_stored_labels(path, part, use_palette=distance is not None)
+    ids = stored.opaque
     if ids.ndim == 3:
         ids = ids_of_colors(path, ids, colors or (), distance)
-    if transparent is None:
+    if stored.clear is None:
         return ids
-    every_id = np.full(transparent.shape, TRANSPARENT)
-    every_id[~transparent] = ids[0]
+    every_id = np.full(stored.clear.shape, TRANSPARENT)
+    every_id[~stored.clear] = ids[0]
     return every_id
 
 
@@ -244,38 +233,52 @@ def read_classes(
     if scores is None or scores.ndim != 3 or scores.dtype.kind != "f":
         return read_labels(path, colors=colors)
     axes = [axis for axis in (0, 2) if scores.shape[axis] == num_classes]
-    if not axes:
-        fault = f"found {scores.dtype} {scores.shape}, not scores of {num_classes} classes"
-        raise DataError(f"{path}: {fault}: save (K, H, W), or class ids")
-    if np.isnan(scores).any():
-        raise DataError(f"{path}: holds NaN: predict again")
+    if not axes or np.isnan(scores).any():
+        fault = f"{scores.dtype} {scores.shape}, not scores of {num_classes} classes without NaN"
+        raise DataError(f"{path}: holds {fault}: save (K, H, W), or class ids")
     return scores.argmax(axes[0])
+
+
+@dataclass(frozen=True)
+class _StoredLabels:
+    """What a label file holds.
+
+    Attributes:
+        values: integers (H, W), or colours uint8 (H, W, 3).
+        clear: where the file is transparent, bool (H, W); None if it is nowhere.
+    """
+
+    values: np.ndarray
+    clear: np.ndarray | None
+
+    @property
+    def opaque(self) -> np.ndarray:
+        """``values``; if some are transparent, the others in a row, (1, N) or (1, N, 3)."""
+        return self.values if self.clear is None else self.values[~self.clear][None]
 
 
 def _read_stored_labels(
     path: str | Path, part: FilePart, *, use_palette: bool = False
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """Returns integers (H, W), or colours uint8 (H, W, 3), and where the file is transparent.
-
-    Args:
-        use_palette: see :func:`_with_colors`.
-
-    Returns:
-        The second is bool (H, W); None if the file is transparent nowhere.
-    """
+) -> _StoredLabels:
+    """Reads a label file; ``use_palette``: see :func:`_with_colors`."""
     stored = _read_stored(path, part)
+    labels = _with_colors(stored) if use_palette else stored.pixels
+    labels = labels.astype(np.uint8) if labels.dtype == bool else labels
+    is_color = labels.ndim == 3 and labels.shape[2] == 3 and labels.dtype == np.uint8
+    levels = [] if stored.alpha is None else np.unique(stored.alpha).tolist()
+    fault = ""
     if stored.lossy:
         fault = f"{stored.lossy} compression changes class ids"
-        raise DataError(f"{path}: {fault}: save label files as PNG")
-    labels = _with_colors(stored) if use_palette else stored.pixels
-    if labels.dtype == bool:
-        labels = labels.astype(np.uint8)
-    is_color = labels.ndim == 3 and labels.shape[2] == 3 and labels.dtype == np.uint8
-    if not is_color and (labels.ndim != 2 or labels.dtype.kind not in "ui"):
+    elif not is_color and (labels.ndim != 2 or labels.dtype.kind not in "ui"):
         fault = f"found {labels.dtype} {labels.shape}, not one class id per pixel"
-        raise DataError(f"{path}: {fault}: save it as single-channel PNG")
+    elif levels == [0] or len({*levels} - {0}) > 1:
+        # clear everywhere, or of several values, which may be a part of the ids
+        fault = f"its alpha is {few([str(level) for level in levels], 6)}, not opaque or 0"
+    if fault:
+        raise DataError(f"{path}: {fault}: save labels as single-channel PNG")
     check_pixels(path, *labels.shape[:2])
-    return labels, _transparent(path, stored.alpha)
+    clear = None if stored.alpha is None or 0 not in levels else np.equal(stored.alpha, 0)
+    return _StoredLabels(labels, clear)
 
 
 def _with_colors(stored: Picture) -> np.ndarray:
@@ -287,37 +290,16 @@ def _with_colors(stored: Picture) -> np.ndarray:
     return stored.pixels if stored.palette is None else colors
 
 
-def _transparent(path: str | Path, alpha: np.ndarray | None) -> np.ndarray | None:
-    """Returns where the alpha of a label file is 0, bool; None if it is nowhere.
-
-    Raises:
-        DataError: it is 0 everywhere, or has several other values, which may be a part of the ids.
-    """
-    if alpha is None:
-        return None
-    levels = np.unique(alpha).tolist()
-    if levels == [0] or len([level for level in levels if level]) > 1:
-        listed = few([str(level) for level in levels], 6)
-        fault = f"its alpha is {listed}, not opaque or 0 where it is unlabelled"
-        raise DataError(f"{path}: {fault}: save the ids without alpha")
-    return None if levels[0] else alpha == 0
-
-
-def _opaque(labels: np.ndarray, transparent: np.ndarray | None) -> np.ndarray:
-    """Returns labels (H, W) or colours (H, W, 3); if some are transparent, the others in a row."""
-    return labels if transparent is None else labels[~transparent][None]
-
-
 def read_objects(path: str | Path, *, part: FilePart = _WHOLE) -> np.ndarray:
     """Returns object ids, int64 (H, W), 0 where the file is transparent.
 
     The file holds whole numbers, or R + 256 G + 65536 B as an RGB picture.
     """
-    stored, transparent = _read_stored_labels(path, part)
-    ids = stored.astype(np.int64)
-    if stored.ndim == 3:
+    stored = _read_stored_labels(path, part)
+    ids = stored.values.astype(np.int64)
+    if ids.ndim == 3:
         ids = ids @ np.array([1, 256, 65536])
-    return ids if transparent is None else np.where(transparent, 0, ids)
+    return ids if stored.clear is None else np.where(stored.clear, 0, ids)
 
 
 def label_values(
@@ -333,7 +315,7 @@ def label_values(
         colors: see :func:`read_labels`; without them the colours of RGB files are counted.
         use_palette: see :func:`_with_colors`.
     """
-    labels = _opaque(*_read_stored_labels(path, part, use_palette=use_palette))
+    labels = _read_stored_labels(path, part, use_palette=use_palette).opaque
     if labels.ndim == 3 and not colors:
         return count_colors(path, labels)
     if labels.ndim == 3:
@@ -410,15 +392,14 @@ def ids_of_colors(
     order = np.argsort(codes)
     ids = order[np.searchsorted(codes, packed, sorter=order).clip(max=len(codes) - 1)]
     unknown = codes[ids] != packed
-    if distance is not None and unknown.any():
+    if unknown.any():
+        if distance is None:
+            fault = f"colour {rgb[unknown][0].tolist()} ({int(unknown.sum())} pixels) has no class"
+            raise DataError(f"{path}: {fault}: add it to data.label_colors")
         strange, positions = np.unique(packed[unknown], return_inverse=True)
         count_colors(path, rgb)  # refuses pictures
         ids[unknown] = _nearest(strange, np.asarray(colors, np.int32), distance)[positions]
         return ids
-    if unknown.any():
-        fault = f"colour {rgb[unknown][0].tolist()} ({int(unknown.sum())} pixels) has no class"
-        remedy = "add it to data.label_colors, and its row to data.ignore_index if unlabelled"
-        raise DataError(f"{path}: {fault}: {remedy}")
     return ids.astype(np.uint8 if len(codes) <= 256 else np.uint16)
 
 

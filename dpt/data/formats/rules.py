@@ -1,7 +1,6 @@
 """Conversion of stored values: of depth files to metres, of label files to class ids."""
 
 import re
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,11 +30,10 @@ class DepthRule:
     decode: Callable[[np.ndarray], np.ndarray] | None = None
 
     def __post_init__(self) -> None:
-        if not 1e-30 < self.scale < 1e30:
-            raise DataError(f"data.depth_scale={self.scale} must be above 0, in metres")
-        if self.max_depth is not None and not 0 <= self.min_depth < self.max_depth:
-            limits = f"0..data.max_depth={self.max_depth}"
-            raise DataError(f"data.min_depth={self.min_depth} must lie in {limits} (metres)")
+        limit = np.inf if self.max_depth is None else self.max_depth
+        if not (1e-30 < self.scale < 1e30 and 0 <= self.min_depth < limit):
+            fault = f"data.depth_scale={self.scale}, data.min_depth={self.min_depth}"
+            raise DataError(f"{fault}, data.max_depth={limit}: must be above 0 and ascend (metres)")
 
     def __call__(self, raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns depth, float32 (H, W) in metres, 0 where invalid, and valid, bool (H, W).
@@ -140,7 +138,8 @@ TRANSPARENT = -(2**31)
 OTHER_COLOR = -1
 """The id of colours that are far from all in a table."""
 
-_LARGEST_ID = 65535
+_IDS = 1 << 16
+_BYTE = {*range(256)}
 
 
 def name_of_class(text: str, source: str | Path) -> str:
@@ -190,23 +189,20 @@ class LabelRule:
             self.ignore_index += (OTHER_COLOR,)
         self.color_distance = color_distance
         rows = self.ids_of_class = None if label_map is None else _rows(label_map)
+        counts = {"label_map": len(rows or ()), "class_names": len(class_names)}
         if num_classes is None:
-            num_classes = len(class_names if rows is None else rows)
-            if num_classes == 0:
-                raise DataError("data.num_classes is needed (dpt data check proposes it)")
-        if not 1 <= num_classes <= 255:
-            raise DataError(f"data.num_classes={num_classes} must lie in 1..255 (255 is ignored)")
-        for option, values in (("label_map", rows), ("class_names", class_names)):
-            if values and len(values) != num_classes:
-                fault = f"has {len(values)} rows for {num_classes} classes"
-                raise DataError(f"data.{option} {fault}: give one for each class, in their order")
+            num_classes = counts["class_names" if rows is None else "label_map"]
+        wrong_counts = [k for k, count in counts.items() if count not in (0, num_classes)]
+        if wrong_counts or not 1 <= num_classes <= 255:
+            fault = f"data.num_classes={num_classes} must lie in 1..255, and data.label_map"
+            raise DataError(f"{fault} and data.class_names have a row for each class")
         self.num_classes = num_classes
         self.class_names = tuple(class_names) or tuple(f"class_{i}" for i in range(num_classes))
         first_ids = range(num_classes) if rows is None else [ids[0] for ids in rows]
         self.colors = _color_table(colors, max(first_ids))
         self.palette = tuple(self.colors[i] for i in first_ids) if self.colors else ()
         # the first and last entries are for ids below 0 and above two bytes, which are ignored
-        self._table = np.full(_LARGEST_ID + 3, IGNORE_INDEX, np.uint8)
+        self._table = np.full(_IDS + 2, IGNORE_INDEX, np.uint8)
         for class_id, ids in enumerate(rows or ()):
             self._table[np.array(ids) + 1] = class_id
 
@@ -232,11 +228,10 @@ class LabelRule:
 
 def _color_table(colors: Sequence[Sequence[int]], last_id: int) -> tuple[tuple[int, int, int], ...]:
     """Returns RGB rows; DataError if they are none, or too few for ids up to ``last_id``."""
-    if any(len(row) != 3 or min(row) < 0 or max(row) > 255 for row in colors):
-        raise DataError("data.label_colors must have rows [r,g,b] of numbers in 0..255")
-    if colors and len(colors) <= last_id:
-        fault = f"has {len(colors)} rows, not one for each id 0..{last_id}"
-        raise DataError(f"data.label_colors {fault}: give an [r,g,b] for each")
+    levels = [level for row in colors for level in row]
+    if colors and (len(colors) <= last_id or {*map(len, colors)} != {3} or not {*levels} <= _BYTE):
+        rows = f"a row [r,g,b] of numbers in 0..255 for each id 0..{last_id}"
+        raise DataError(f"data.label_colors must have {rows}, not {len(colors)} rows")
     return tuple((int(r), int(g), int(b)) for r, g, b in colors)
 
 
@@ -244,16 +239,10 @@ def _rows(label_map: LabelMap) -> tuple[tuple[int, ...], ...]:
     """Returns the file's ids of each class."""
     if isinstance(label_map, str):
         ends = re.fullmatch(r"(\d{1,5})-(\d{1,5})", label_map)
-        first, last = [int(end) for end in ends.groups()] if ends else [0, 0]
-        if not first < last:
-            raise DataError(f"data.label_map={label_map[:80]}: must be as 1-150 or [7,8,[11,12]]")
-        label_map = range(first, last + 1)
+        label_map = range(int(ends[1]), int(ends[2]) + 1) if ends else ()
     rows = tuple((row,) if isinstance(row, int) else tuple(row) for row in label_map)
-    if not rows or not all(rows):
-        raise DataError("data.label_map has an empty row: every class needs an id of the files")
     ids = [i for row in rows for i in row]
-    repeated = [str(i) for i, count in Counter(ids).items() if count > 1]
-    if repeated or min(ids) < 0 or max(ids) > _LARGEST_ID:
-        fault = f"names {few(repeated)} twice" if repeated else f"has ids outside 0..{_LARGEST_ID}"
-        raise DataError(f"data.label_map {fault}: give each id of the files to one class")
+    if not rows or not all(rows) or len({*ids}) < len(ids) or not {*ids} <= {*range(_IDS)}:
+        rule = "ids in 0..65535 for each class, each once, as 1-150 or [7,8,[11,12]]"
+        raise DataError(f"data.label_map must have {rule}")
     return rows

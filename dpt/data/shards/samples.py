@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Literal, cast
 
 import cv2
 import numpy as np
@@ -39,7 +39,14 @@ class _Scalars:
 
 _SCALARS = TypeAdapter(_Scalars)
 _BANDS = "image.npz"
-_NO_IMAGES = ("labels.png", "objects.png", "depth.npz", "normals.npz", "prompt.npz", "json")
+_MapName = Literal["labels", "objects", "depth", "normals", "prompt"]
+_MAP_FILES: dict[_MapName, str] = {
+    "labels": "labels.png",
+    "objects": "objects.png",
+    "depth": "depth.npz",
+    "normals": "normals.npz",
+    "prompt": "prompt.npz",
+}
 
 
 def encode_sample(sample: Sample) -> dict[str, bytes]:
@@ -61,17 +68,12 @@ def encode_sample(sample: Sample) -> dict[str, bytes]:
                 files[usual.get(suffix, suffix).removeprefix(".")] = data
     if not files:
         files["png"] = _png(sample["image"][..., ::-1])
-    if "labels" in sample:
-        files["labels.png"] = _png(sample["labels"])
-    if "objects" in sample:
-        files["objects.png"] = _png(sample["objects"])
+    maps = {key: sample[key] for key in _MAP_FILES if key in sample}
     if "depth" in sample:
-        depth = np.where(sample["valid"], sample["depth"], np.float32(0))
-        files["depth.npz"] = _npz(depth=depth)
-    if "normals" in sample:
-        files["normals.npz"] = _npz(normals=sample["normals"])
-    if "prompt" in sample:
-        files["prompt.npz"] = _npz(prompt=sample["prompt"])
+        maps["depth"] = np.where(sample["valid"], sample["depth"], np.float32(0))
+    for key, array in maps.items():
+        is_png = _MAP_FILES[key].endswith(".png")
+        files[_MAP_FILES[key]] = _png(array) if is_png else _npz(**{key: array})
     scalars = {k: value for k, value in sample.items() if k in _Scalars.__annotations__}
     text = json.dumps(scalars, default=_plain)
     return {**files, "json": text.encode()}
@@ -90,15 +92,21 @@ def _npz(**values: np.ndarray) -> bytes:
 
 def decode_sample(files: Mapping[str, bytes], *, source: str) -> Sample:
     """Returns the sample of such files, without ``index``; errors name ``source``."""
-    images = [name for name in files if name not in _NO_IMAGES]
+    images = [name for name in files if name not in (*_MAP_FILES.values(), "json")]
     if len(images) != 1:
         raise DataError(f"{source}: has {len(images)} images, expected one: pack the data again")
     path, data = f"{source}.{images[0]}", files[images[0]]
     has_bands = images[0] == _BANDS
     image = arrays.read_numpy(path, data=data) if has_bands else io.read_image(path, data=data)
     sample = Sample(image=image)
-    if "labels.png" in files:
-        sample["labels"] = _read_png(f"{source}.labels.png", files["labels.png"])
+    for key, name in _MAP_FILES.items():
+        if name in files:
+            read = _read_png if name.endswith(".png") else arrays.read_numpy
+            sample[key] = read(f"{source}.{name}", data=files[name])
+            if name.endswith(".npz") and sample[key].dtype != np.float32:
+                raise DataError(f"{source}.{name}: not float32: pack the data again")
+    if "depth" in sample:
+        sample["valid"] = (sample["depth"] > 0) & (sample["depth"] < np.inf)
     height, width = sample.get("labels", sample["image"]).shape[:2]
     scalars = _read_scalars(files, source)
     try:
@@ -109,20 +117,6 @@ def decode_sample(files: Mapping[str, bytes], *, source: str) -> Sample:
     sample.update(cast(Sample, {k: v for k, v in vars(scalars).items() if v is not None}))
     if "K" in sample:
         sample["K"] = np.array(sample["K"], np.float64)
-    if "objects.png" in files:
-        sample["objects"] = _read_png(f"{source}.objects.png", files["objects.png"])
-    if "depth.npz" in files:
-        path = f"{source}.depth.npz"
-        depth = arrays.read_numpy(path, data=files["depth.npz"])
-        if depth.dtype != np.float32:
-            raise DataError(f"{path}: depth is {depth.dtype}, not float32: pack the data again")
-        sample["depth"], sample["valid"] = depth, (depth > 0) & (depth < np.inf)
-    if "normals.npz" in files:
-        path = f"{source}.normals.npz"
-        sample["normals"] = arrays.read_numpy(path, data=files["normals.npz"])
-    if "prompt.npz" in files:
-        path = f"{source}.prompt.npz"
-        sample["prompt"] = arrays.read_numpy(path, data=files["prompt.npz"])
     return sample
 
 
@@ -142,5 +136,5 @@ def _png(pixels: np.ndarray) -> bytes:
     return cv2.imencode(".png", pixels)[1].tobytes()
 
 
-def _read_png(path: str, data: bytes) -> np.ndarray:
+def _read_png(path: str, *, data: bytes) -> np.ndarray:
     return pictures.decode_picture(path, data).pixels
