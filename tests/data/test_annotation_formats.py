@@ -79,6 +79,13 @@ def labelme_shape(label, points, kind="polygon", **options):
     return shape | {"flags": {}} | options
 
 
+def read_labelme(root, shapes):
+    """The annotations of one image with the shapes."""
+    save_images(root)
+    write_json(root / "a.json", labelme_file(shapes))
+    return read("labelme", root)
+
+
 def write_labelme(root):
     save_images(root)
     for name, objects in SCENES.items():
@@ -97,14 +104,12 @@ def test_labelme_image_of_another_folder_is_found(tmp_path, image):
 
 
 def test_labelme_background_takes_pixels_of_shapes_before_it(tmp_path):
-    save_images(tmp_path)
     shapes = [
         labelme_shape("tree", one_ring(box(0, 0, 20, 20))),
         labelme_shape("_background_", one_ring(box(2, 2, 10, 10))),
         labelme_shape("car", one_ring(box(4, 4, 6, 6))),
     ]
-    write_json(tmp_path / "a.json", labelme_file(shapes))
-    annotations = read("labelme", tmp_path)
+    annotations = read_labelme(tmp_path, shapes)
     (_, tree), (background, _), (_, car) = objects_of(annotations.images[0])
     assert np.array_equal(tree, box(0, 0, 20, 20) & ~box(2, 2, 10, 10))
     assert np.array_equal(car, box(4, 4, 6, 6))
@@ -112,11 +117,9 @@ def test_labelme_background_takes_pixels_of_shapes_before_it(tmp_path):
 
 
 def test_labelme_ignored_shapes_are_unlabelled(tmp_path):
-    save_images(tmp_path)
     labels = "tree", "__ignore__"
     shapes = [labelme_shape(label, one_ring(box(0, 0, 20, 20))) for label in labels]
-    write_json(tmp_path / "a.json", labelme_file(shapes))
-    annotations = read("labelme", tmp_path)
+    annotations = read_labelme(tmp_path, shapes)
     assert [name for name, _ in objects_of(annotations.images[0])] == ["tree", UNLABELLED]
     assert [row.name for row in annotations.classes] == ["tree"]
 
@@ -125,28 +128,24 @@ def test_labelme_ignored_shapes_are_unlabelled(tmp_path):
     ("x", "y"), [(3.0, 4.0), (2.6, 4.4), (-2.0, 4.0), (29.0, 21.0), (-9.0, 30.0)]
 )
 def test_labelme_bitmap_begins_at_its_first_point(tmp_path, x, y):
-    save_images(tmp_path)
     part = np.random.default_rng(0).random((5, 7)) > 0.5
     options = {"mask": base64.b64encode(png(part)).decode()}
     shape = labelme_shape("tree", [[x, y], [x + 6, y + 4]], "mask", **options)
-    write_json(tmp_path / "a.json", labelme_file([shape]))
     wide = np.zeros((SIZE[0] + 40, SIZE[1] + 40), bool)
     left, top = round(x) + 20, round(y) + 20
     wide[top : top + 5, left : left + 7] = part
-    mask = only_mask(read("labelme", tmp_path))
+    mask = only_mask(read_labelme(tmp_path, [shape]))
     assert np.array_equal(mask, wide[20 : 20 + SIZE[0], 20 : 20 + SIZE[1]])
 
 
 def test_labelme_shapes_without_an_area_are_counted(tmp_path):
-    save_images(tmp_path)
     shapes = [labelme_shape("tree", one_ring(box(1, 1, 5, 5)))]
     shapes += [labelme_shape("tree", [[1, 1], [2, 2]], kind) for kind in ("line", "linestrip")]
     shapes += [labelme_shape("tree", [[1, 1], [2, 2]])]
     shapes += [labelme_shape("car", [[2, 3], [8, 7]], "rectangle")]
     shapes += [labelme_shape("car", [[2, 3], [8, 3], [8, 7], [2, 7]], "rectangle")]
     shapes += [labelme_shape("car", [[10, 10], [10, 15]], "circle")]
-    write_json(tmp_path / "a.json", labelme_file(shapes))
-    annotations = read("labelme", tmp_path)
+    annotations = read_labelme(tmp_path, shapes)
     notes = " ".join(annotations.notes)
     assert all(
         text in notes for text in ("1 line ", "1 linestrip ", "1 polygon ", "2 of 4 objects")
@@ -162,14 +161,10 @@ def test_labelme_shapes_without_an_area_are_counted(tmp_path):
 
 @pytest.mark.parametrize("group", [None, 1])
 def test_labelme_boxes_alone_are_refused(tmp_path, group):
-    save_images(tmp_path)
     points = [[1, 1], [4, 4]], [[8, 8], [9, 9]]
     shapes = [labelme_shape("car", corners, "rectangle", group_id=group) for corners in points]
-    write_json(
-        tmp_path / "a.json", labelme_file([*shapes, labelme_shape("car", [[1, 1]], "point")])
-    )
     with pytest.raises(DataError, match=r"boxes, but no masks.*1 point"):
-        read("labelme", tmp_path)
+        read_labelme(tmp_path, [*shapes, labelme_shape("car", [[1, 1]], "point")])
 
 
 def test_labelme_classes_have_the_order_of_labels_txt(tmp_path):
@@ -202,31 +197,35 @@ def via_polygon(ring):
     return {"name": "polygon", "all_points_x": x, "all_points_y": y}
 
 
-def via_images(scenes, *, version=2, attribute="kind"):
+def via_images(scenes):
     images = {}
     for name, objects in scenes.items():
-        rows = [via_region({attribute: k}, via_polygon(one_ring(mask))) for k, mask in objects]
-        regions = {str(k): row for k, row in enumerate(rows)} if version == 1 else rows
+        regions = [via_region({"kind": k}, via_polygon(one_ring(mask))) for k, mask in objects]
         row = {"filename": f"{name}.png", "size": 123, "regions": regions, "file_attributes": {}}
         images[f"{name}.png123"] = row
     return images
 
 
-def write_via(root, **options):
+def read_via(root, regions):
+    """The annotations of one image with the regions."""
     save_images(root)
-    write_json(root / "via_region_data.json", via_images(SCENES, **options))
+    content = {"a": {"filename": "a.png", "regions": regions, "file_attributes": {}}}
+    write_json(root / "x.json", content)
+    return read("via", root)
+
+
+def write_via(root):
+    save_images(root)
+    write_json(root / "via_region_data.json", via_images(SCENES))
 
 
 def test_via_shapes_and_classes(tmp_path):
-    save_images(tmp_path)
     regions = [
         via_region({}, {"name": "rect", "x": 2, "y": 3, "width": 6, "height": 4}),
         via_region({}, {"name": "ellipse", "cx": 16, "cy": 12, "rx": 8, "ry": 2, "theta": 1.5708}),
         via_region({}, {"name": "point", "cx": 16, "cy": 12}),
     ]
-    content = {"a": {"filename": "a.png", "regions": regions, "file_attributes": {}}}
-    write_json(tmp_path / "x.json", content)
-    annotations = read("via", tmp_path)
+    annotations = read_via(tmp_path, regions)
     (name, rectangle), (_, ellipse) = objects_of(annotations.images[0])
     assert name == "object"
     assert np.array_equal(rectangle, box(2, 3, 8, 7))
@@ -238,24 +237,18 @@ def test_via_shapes_and_classes(tmp_path):
 
 
 def test_via_check_boxes_name_one_class(tmp_path):
-    save_images(tmp_path)
     shape = via_polygon(one_ring(box(1, 1, 5, 5)))
     names = [{"kind": {"tree": True, "car": False}}, {"kind": {"tree": True, "car": True}}, {}]
     regions = [via_region(name, shape) for name in names]
-    content = {"a": {"filename": "a.png", "regions": regions, "file_attributes": {}}}
-    write_json(tmp_path / "x.json", content)
-    annotations = read("via", tmp_path)
+    annotations = read_via(tmp_path, regions)
     assert [k for k, _ in objects_of(annotations.images[0])] == ["tree"]
     assert any(note.startswith("2 polygons") for note in annotations.notes)
 
 
 def test_via_regions_of_the_only_class_need_no_attribute(tmp_path):
-    save_images(tmp_path)
     shape = via_polygon(one_ring(box(1, 1, 5, 5)))
     regions = [via_region(names, shape) for names in ({"kind": "bee", "art": "bee"}, {})]
-    content = {"a": {"filename": "a.png", "regions": regions, "file_attributes": {}}}
-    write_json(tmp_path / "x.json", content)
-    annotations = read("via", tmp_path)
+    annotations = read_via(tmp_path, regions)
     assert [k for k, _ in objects_of(annotations.images[0])] == ["bee", "bee"]
 
 
@@ -271,12 +264,9 @@ def test_via_project_beside_its_export_is_read_once(tmp_path):
 
 
 def test_via_several_attributes_are_refused(tmp_path):
-    save_images(tmp_path)
     region = via_region({"kind": "a", "colour": "b"}, via_polygon(one_ring(box(1, 1, 5, 5))))
-    content = {"a": {"filename": "a.png", "regions": [region], "file_attributes": {}}}
-    write_json(tmp_path / "x.json", content)
     with pytest.raises(DataError, match=r"x\.json.*kind, colour"):
-        read("via", tmp_path)
+        read_via(tmp_path, [region])
 
 
 # --------------------------------------------------------------------------------------- YOLO
@@ -357,7 +347,6 @@ def test_yolo_classes_can_be_in_a_text_file(tmp_path):
     [
         "train: images/train\nval: images/val\n",
         "train: ../images/train\nval: ../images/val\n",
-        "path: ../datasets/mine\ntrain: images/train\nvalid: images/val\n",
         "path: /home/me/mine\ntrain: [images/train]\nval: [images/val/]\n",
         "train: /home/me/mine/images/train\nval: C:\\mine\\images\\val\n",
         "train: train.txt\nval: val.txt\n",
@@ -660,7 +649,6 @@ def test_label_studio_is_read_exactly(tmp_path, region):
         "/data/local-files/?d=photos%2Fa.png",
         "/data/upload/0123abcd-a.png",
         "s3://bucket/x/a.png",
-        "https://example.com/x/a.png",
         "https://bucket.s3.amazonaws.com/x/a.png?X-Amz-Signature=1f",
         "a.png",
     ],
@@ -878,9 +866,6 @@ def test_mask_of_another_size_is_named(tmp_path):
     write_picture(tmp_path / "stage1_train/a/masks/0.png", np.zeros((5, 5), np.uint8))
     with pytest.raises(DataError, match=r"a/masks/0\.png"):
         objects_of(read("object_masks", tmp_path).images[0])
-
-
-# ------------------------------------------------------------------------------- not read
 
 
 # ---------------------------------------------------------------------------------- all formats
