@@ -4,13 +4,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dpt.fitting import fit
     from dpt.model import DPT, create_model
     from dpt.model_config import list_models
     from dpt.predict import Prediction, Predictor
+    from dpt.run import Run, check, evaluate, export, train
 
 __version__ = "0.1.0"
-
-__all__ = ["DPT", "Prediction", "Predictor", "create_model", "list_models"]
 
 _MODULES = {
     "DPT": "dpt.model",
@@ -18,9 +18,29 @@ _MODULES = {
     "list_models": "dpt.model_config",
     "Prediction": "dpt.predict",
     "Predictor": "dpt.predict",
+    "Run": "dpt.run",
+    "check": "dpt.run",
+    "evaluate": "dpt.run",
+    "export": "dpt.run",
+    "fit": "dpt.fitting",
+    "train": "dpt.run",
 }
 """Where the public names are: imported at first use, so that ``dpt --help`` does not load torch."""
 _SUBMODULES = ("data", "losses", "metrics", "model", "nn", "types", "viz", "weights")
+
+__all__ = [
+    "DPT",
+    "Prediction",
+    "Predictor",
+    "Run",
+    "check",
+    "create_model",
+    "evaluate",
+    "export",
+    "fit",
+    "list_models",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -6,11 +6,26 @@ A user's mistake gives one message and a non-zero exit code, never a stack trace
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from io import TextIOWrapper
 
+from dpt.commands import (
+    calibrate,
+    compare,
+    configured,
+    convert,
+    data_convert,
+    data_rank,
+    demo,
+    export,
+    fit,
+    inspect,
+    merge,
+    predict,
+    push,
+)
+from dpt.config.run_folder import MISTAKES, fail
 from dpt.process import (
     Stopped,
     check_ranks,
@@ -51,19 +66,36 @@ Usage
 dpt COMMAND --help explains a command.
 """
 
-COMMANDS = {  # on configured data: they take Hydra overrides, see dpt.config.compose
-    "train": "dpt.training.fit:fit",
-    "evaluate": "dpt.evaluation.evaluate:evaluate",
-    "data download": "dpt.commands.data_download:download",
-    "data pack": "dpt.commands.data_pack:pack",
-    "find-lr": "dpt.training.find_lr:find_lr",
-    "data check": "dpt.data_check:check_data",
+COMMANDS: dict[str, Callable[[list[str]], None]] = {
+    "fit": fit.run,
+    "train": configured.train,
+    "find-lr": configured.find_lr,
+    "evaluate": configured.evaluate,
+    "compare": compare.run,
+    "data check": configured.check,
+    "data download": configured.download,
+    "data pack": configured.pack,
+    "data convert": data_convert.run,
+    "data rank": data_rank.run,
+    "predict": predict.run,
+    "calibrate": calibrate.run,
+    "export": export.run,
+    "convert": convert.run,
+    "merge": merge.run,
+    "push": push.run,
+    "inspect": inspect.run,
+    "demo": demo.run,
 }
-FILE_COMMANDS = (
-    *("fit", "compare", "data convert", "data rank"),
-    *("predict", "calibrate", "export", "convert", "merge", "push", "inspect", "demo"),
+OVERRIDES = ("train", "find-lr", "evaluate", "data check", "data download", "data pack")
+"""Commands on configured data, which take Hydra overrides; the others take ordinary flags."""
+
+
+LESS_MEMORY = (
+    "reduce data.batch_size, data.image_size or the model's sizes, or set "
+    "trainer.precision=bf16-mixed, model.checkpoint_activations=true, or "
+    "trainer.accumulate_grad_batches=N for the same step"
 )
-"""Commands on files: they take ordinary flags, see :mod:`dpt.commands`."""
+SMALLER = "use smaller images or a smaller model, or end other programs"
 
 
 def main(command: str | None = None) -> None:
@@ -76,19 +108,12 @@ def main(command: str | None = None) -> None:
         name, arguments = _command_of(command, _with_home(sys.argv[1:]))
         if name is None:
             return
-        with _stoppable(name), _mistakes_in_one_line():
+        with _stoppable(name), _mistakes_in_one_line(name):
             _prepare_process()
-            if name in FILE_COMMANDS:
-                module = name.replace(" ", "_").replace("-", "_")
-                import_module(f"dpt.commands.{module}").run(arguments)
-                return
-            from dpt.config.compose import run_configured
-
-            if name == "evaluate":
-                arguments = _overrides_of_evaluate(arguments)
-            if is_first_rank() and not any(argument[:1] == "-" for argument in arguments):
+            has_flags = any(argument[:1] == "-" for argument in arguments)
+            if name in OVERRIDES and is_first_rank() and not has_flags:
                 say(f"dpt {name}: loading libraries")
-            run_configured(name, COMMANDS[name], arguments)
+            COMMANDS[name](arguments)
 
 
 @contextmanager
@@ -112,8 +137,6 @@ def _written_output() -> Iterator[None]:
         raise end
     fault = fault or unwritten
     if fault:
-        from dpt.config.job import fail
-
         fail(fault)
 
 
@@ -130,10 +153,8 @@ def _stoppable(command: str) -> Iterator[None]:
 
 
 @contextmanager
-def _mistakes_in_one_line() -> Iterator[None]:
+def _mistakes_in_one_line(command: str) -> Iterator[None]:
     """Ends the process by one line where the user made a mistake or memory is short."""
-    from dpt.config.job import MISTAKES, fail
-
     try:
         yield
     except MISTAKES as error:
@@ -141,7 +162,7 @@ def _mistakes_in_one_line() -> Iterator[None]:
     except Exception as error:
         fault = lack_of_memory(error)
         if fault:
-            fail(f"{fault}: use smaller images or a smaller model, or end other programs")
+            fail(f"{fault}: {LESS_MEMORY if command in OVERRIDES else SMALLER}")
         raise
 
 
@@ -166,11 +187,10 @@ def _command_of(command: str | None, arguments: list[str]) -> tuple[str | None, 
             print(f"dpt {__version__}")
             return None, []
         command, *arguments = arguments
-    every_command = (*COMMANDS, *FILE_COMMANDS)
-    if arguments and f"{command} {arguments[0]}" in every_command:  # two words: dpt data check
+    if arguments and f"{command} {arguments[0]}" in COMMANDS:  # two words: dpt data check
         command, *arguments = f"{command} {arguments[0]}", *arguments[1:]
-    if command not in every_command:
-        names = ", ".join(every_command)
+    if command not in COMMANDS:
+        names = ", ".join(COMMANDS)
         print(f"error: there is no command {command!r}; choose from {names}", file=sys.stderr)
         raise SystemExit(2)
     return command, arguments
@@ -185,20 +205,3 @@ def _prepare_process() -> None:
     check_ranks()
     raise_file_limit()
     load_plugins()
-
-
-def _overrides_of_evaluate(arguments: list[str]) -> list[str]:
-    """Returns the overrides of ``dpt evaluate RUN KEY=VALUE ...``."""
-    from dpt.config.overrides import as_text
-
-    overrides = list(arguments)
-    run = arguments[0] if arguments else "-"
-    if run[:1] != "-" and ("=" not in run or os.path.exists(run)):
-        named = [a for a in arguments[1:] if a.lstrip("+").startswith("checkpoint=")]
-        if named:
-            raise ValueError(f"two checkpoints, {run} and {named[0]}: leave one out")
-        overrides[0] = f"checkpoint={as_text(run)}"
-    if not any(override.startswith("data=") for override in overrides):
-        # the data of the run may have other keys than the default
-        overrides = [f"++{o}" if o.startswith("data.") else o for o in overrides]
-    return overrides

@@ -22,7 +22,7 @@ def run(arguments: list[str]) -> None:
     parser.add_argument("--out", type=Path, default=Path("comparison"), metavar="DIR", help=text)
     options = parser.parse_args(arguments)
 
-    from dpt.config.job import quiet_libraries
+    from dpt.config.run_folder import quiet_libraries
     from dpt.evaluation.compare import Evaluated, compare
     from dpt.run_log import start_log
 

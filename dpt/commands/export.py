@@ -12,18 +12,19 @@ stay in float, up to half of them; if that is not enough, no file is written.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from dpt.commands import command_parser
+from dpt.config.overrides import as_text
 from dpt.process import say
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from dpt.model import DPT
+    from dpt.run import Run
 
 MOST_IMAGES = 128  # for calibration, spread over those that are given
 
@@ -54,40 +55,53 @@ def run(arguments: list[str]) -> None:
     if options.overrides and not options.int8:
         parser.error(f"{options.overrides[0]}: is for --int8")
 
-    from dpt.exporting.export import export
-    from dpt.exporting.files import check_target
-    from dpt.exporting.int8 import export_int8
     from dpt.files import refuse_inputs
-    from dpt.model import DPT
+    from dpt.run import export
     from dpt.run_log import start_log
 
-    check_target(options.out)  # before a large model is read
-    for target in (
-        options.out,
-        *map(Path, (f"{options.out}.data", options.out.with_suffix(".bin"))),
-    ):
+    beside = (f"{options.out}.data", options.out.with_suffix(".bin"))
+    for target in map(Path, (options.out, *beside)):
         refuse_inputs(target, [options.checkpoint])
     if options.out.exists():
         say(f"{options.out}: exists; the new file replaces it after the comparison")
-    model = DPT.from_pretrained(options.checkpoint)
     size = tuple(options.size) if options.size else None
-    settings = {
-        "size": size,
-        "tasks": options.task,
-        "with_preprocessing": options.with_preprocessing,
-        "opset": options.opset,
-    }
-    if not options.int8:
-        say(str(export(model, options.out, **settings)))
+    if options.int8:
+        start_log(None)
+        say(_int8(options, size))
         return
-    start_log(None)
+    report = export(
+        options.checkpoint,
+        options.out,
+        size=size,
+        tasks=options.task,
+        with_preprocessing=options.with_preprocessing,
+        opset=options.opset,
+    )
+    say(str(report))
+
+
+def _int8(options: argparse.Namespace, size: tuple[int, int] | None) -> str:
+    """Writes a file of 8-bit integers, and returns the report."""
+    from dpt.exporting.files import check_target
+    from dpt.exporting.int8 import export_int8
+    from dpt.model import DPT
+
+    check_target(options.out)  # before a large model is read
+    model = DPT.from_pretrained(options.checkpoint)
     images = _images(model, options, size)
     scores = Scores(options.checkpoint, options.overrides) if options.overrides else None
-    measure = None if scores is None else scores.losses
     report = export_int8(
-        model, options.out, images, max_loss=options.max_loss, measure=measure, **settings
+        model,
+        options.out,
+        images,
+        max_loss=options.max_loss,
+        measure=None if scores is None else scores.losses,
+        size=size,
+        tasks=options.task,
+        with_preprocessing=options.with_preprocessing,
+        opset=options.opset,
     )
-    say(str(report) if scores is None else f"{report}\n{scores}")
+    return str(report) if scores is None else f"{report}\n{scores}"
 
 
 class Scores:
@@ -95,39 +109,33 @@ class Scores:
 
     def __init__(self, checkpoint: str, overrides: list[str]) -> None:
         self._checkpoint, self._overrides = checkpoint, overrides
-        self._before, self._lower = self._scores("")
-        self._after: Mapping[str, float] = {}
+        self._before = self._scored()
+        self._after = self._before
 
     def losses(self, path: Path) -> dict[str, float]:
         """Returns the relative loss of each score of a file."""
-        self._after, _ = self._scores(str(path))
-        signs = {name: 1 if name in self._lower else -1 for name in self._before}
-        return {
-            name: signs[name] * (self._after[name] - before) / max(abs(before), 1e-30)
-            for name, before in self._before.items()
-        }
+        self._after = self._scored(f"runtime={as_text(str(path))}")
+        losses = {}
+        for name in self._before.headlines:
+            before, after = (run.scores[f"val/{name}"] for run in (self._before, self._after))
+            sign = 1 if name in self._before.lower_is_better else -1
+            losses[name] = sign * (after - before) / max(abs(before), 1e-30)
+        return losses
 
     def __str__(self) -> str:
-        pairs = [f"{k} {v:.4f} -> {self._after[k]:.4f}" for k, v in self._before.items()]
+        pairs = []
+        for name in self._before.headlines:
+            before, after = (run.scores[f"val/{name}"] for run in (self._before, self._after))
+            pairs.append(f"{name} {before:.4f} -> {after:.4f}")
         return f"  scores, fp32 -> int8  {', '.join(pairs)}"
 
-    def _scores(self, runtime: str) -> tuple[dict[str, float], set[str]]:
-        """Returns the first score of each output, and the names of scores that are better lower."""
-        from dpt.config.compose import run_configured
-        from dpt.config.overrides import as_text
-        from dpt.files import parse_json, read_bytes
+    def _scored(self, *overrides: str) -> Run:
+        """Returns an evaluation, whose files are not kept."""
+        from dpt.run import evaluate
 
         with TemporaryDirectory() as folder:
-            keys = {"checkpoint": self._checkpoint, "run_dir": folder, "runtime": runtime}
-            given = [f"{key}={as_text(value)}" for key, value in keys.items() if value]
-            run_configured(
-                "evaluate", "dpt.evaluation.evaluate:evaluate", [*self._overrides, *given]
-            )
-            path = Path(folder, "metrics.json")
-            metrics = parse_json(read_bytes(path), path)
-        names = metrics["headlines"].split(", ")
-        lower = set(metrics["lower_is_better"].split(", "))
-        return {name: metrics[f"val/{name}"] for name in names}, lower
+            arguments = (*self._overrides, *overrides, f"run_dir={as_text(folder)}")
+            return evaluate(self._checkpoint, *arguments)
 
 
 def _images(model: DPT, options: argparse.Namespace, size: tuple[int, int] | None) -> list[Tensor]:

@@ -1,19 +1,23 @@
-"""Hydra: from the command line of a command to its configuration, as plain data."""
+"""Hydra: from the arguments of a command to its configuration, as plain data.
+
+:func:`compose` uses Hydra's compose API. :func:`run_hydra` alone calls Hydra's own main function,
+for its flags: sweeps, help, and printing.
+"""
 
 import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
-from functools import partial
+from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from typing import cast
 
 import hydra
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import (
     ConfigAttributeError,
@@ -22,72 +26,93 @@ from omegaconf.errors import (
     OmegaConfBaseException,
 )
 
-from dpt.config.job import run_job
-from dpt.config.overrides import escaped, unreadable
-from dpt.config.resumed_config import followers, resumed_config, run_to_resume
-from dpt.config.run_folder import refuse_used, save_config
+from dpt.config.overrides import as_text, escaped, split_config_dir, unreadable
+from dpt.config.resumed_config import followers
+from dpt.config.run_folder import fail
 from dpt.files import config_dir
 from dpt.process import is_first_rank
-from dpt.validation import Plain, unknown_key
+from dpt.validation import Plain, PlainMapping, unknown_key
 
-SWEEP = {"-m", "--multirun"}
-HELP = {"-h", "--help"}
-USER_FILES = {"-cd", "--config-dir"}
-PRINTING = {"-c", "--cfg", "--resolve", "-p", "--package", "-i", "--info", "-sc"}
 DATACLASS_SETTINGS = (
     "augment.",
     *(f"model.{part}." for part in ("encoder", "decoder", "heads", "preprocessing")),
 )
 """Settings of training that dataclasses check and give defaults to; the files name few of them."""
 TRAINING = {"train", "find-lr", "data check"}
-FLAGS = SWEEP | HELP | USER_FILES | PRINTING | {"--shell-completion"}
-"""The flags of Hydra that dpt accepts."""
+RUN_DIR = "DPT_RUN_DIR"
+"""Environment variable: the run's folder, for the ranks that Lightning starts."""
 
 
-def run_configured(command: str, job: str, arguments: Sequence[str]) -> None:
-    """Composes a command's configuration and calls its job with it.
+@dataclass(frozen=True)
+class Composition:
+    """A composed configuration, in which keys still refer to others."""
+
+    cfg: DictConfig
+    overrides: list[str]  # as typed
+
+    def with_values(self, values: PlainMapping, overrides: Sequence[str]) -> "Composition":
+        """Returns a composition with other values at dotted keys, which others may refer to.
+
+        Args:
+            overrides: that would compose the same.
+        """
+        cfg = self.cfg.copy()
+        for key, value in values.items():
+            OmegaConf.update(cfg, key, value, force_add=True)
+        return Composition(cfg, [*overrides])
+
+    def values(self) -> Plain:
+        """Returns the configuration as plain data: resolved, with an absolute ``run_dir`` and with
+        registered names in place of classes."""
+        from dpt.config.objects import with_names
+
+        cfg = self.cfg.copy()
+        raw = cast(Plain, OmegaConf.to_container(cfg))
+        is_dated = "paths.name" in raw["run_dir"] and "now:" in raw["paths"]["name"]
+        if raw.get("resume") == "auto" and is_dated:
+            raise ValueError("resume=auto needs run_dir=DIR, the folder of the run to continue")
+        with explained():
+            of_first_rank = None if is_first_rank() else os.environ.get(RUN_DIR)
+            folder = str(Path(of_first_rank or str(cfg.run_dir)).absolute())
+            cfg.run_dir = escaped(folder)
+            values = cast(Plain, OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True))
+        values = cast(Plain, with_names(values))
+        values["run_dir"] = folder
+        if "overrides" in values:
+            values["overrides"] = self.overrides
+        if "follows" in values:
+            values["follows"] = followers(raw)
+        return values
+
+
+def compose(command: str, arguments: Sequence[str]) -> Composition:
+    """Composes the configuration of a command.
 
     Args:
         command: such as ``train``; ``data check`` starts from ``conf/data_check.yaml``.
-        job: ``module:function``, called with the configuration as plain data.
-        arguments: Hydra overrides and flags.
+        arguments: Hydra overrides, and ``--config-dir DIR`` for a user's own YAML files.
+
+    Raises:
+        ValueError: an unknown key or choice, or a text that is no override.
     """
-    # Hydra accepts the flag of a sweep only before the overrides
-    arguments = [_as_hydra_reads(argument, command) for argument in arguments]
-    arguments.sort(key=lambda argument: argument not in SWEEP)
-    flags = [argument.partition("=")[0] for argument in arguments if argument.startswith("-")]
-    if HELP & {*flags}:
-        _print_help(command, arguments)
-        return
-    for flag in flags:
-        if flag not in FLAGS:
-            raise ValueError(f"there is no flag {flag}: write {flag.lstrip('-')}=VALUE")
-    run = run_to_resume(command, arguments, is_sweep=bool(SWEEP & {*flags}))
-    if run is not None:
-        overrides = _without_user_files(arguments)
-        run_job(job, run.folder, partial(resumed_config, run.folder, overrides, run.resume))
-        return
-    scores: dict[str, dict[str, float] | None] = {}  # of each run of a sweep; None: failed
-    typed = sys.argv
+    user_files, typed = split_config_dir(arguments)
+    for argument in typed:
+        if argument.lstrip("+~").startswith(("-", "hydra.", "hydra/")):
+            raise ValueError(f"{argument}: give KEY=VALUE here; Hydra's own settings are for -m")
+    overrides = [_as_hydra_reads(argument, command) for argument in typed]
+    if user_files is not None:
+        folder = Path(user_files).expanduser().resolve()
+        if not folder.is_dir():
+            raise ValueError(f"--config-dir {user_files}: there is no such folder")
+        overrides.append(f"hydra.searchpath=[{as_text(f'file://{folder}')}]")
+    if GlobalHydra.instance().is_initialized():  # by a sweep, or by the user's own program
+        GlobalHydra.instance().clear()
+    with explained(typed), hydra.initialize_config_dir(str(config_dir()), version_base="1.3"):
+        return Composition(hydra.compose(_config_name(command), overrides), typed)
 
-    def call_job(cfg: DictConfig) -> None:
-        sys.argv = typed  # other processes of the same run are started from it
-        name, folder = _run_of(arguments)
-        scores[name] = None
-        try:
-            scores[name] = run_job(job, folder, partial(_values, command, cfg, folder))
-        except SystemExit as end:
-            if len(scores) == 1 or end.code != 1:  # the others would fail like the first
-                raise
 
-    with explained(arguments), _read_by_hydra(arguments):
-        _hydra_main(command, call_job)()
-    if SWEEP & {*flags} and any(scores.values()):
-        from dpt.run_log import log_sweep
-
-        log_sweep(scores)
-    if len(scores) > 1 and None in scores.values():
-        raise SystemExit(1)
+def _config_name(command: str) -> str:
+    return re.sub("[ -]", "_", command)
 
 
 def _as_hydra_reads(argument: str, command: str) -> str:
@@ -105,92 +130,48 @@ def _as_hydra_reads(argument: str, command: str) -> str:
     return argument
 
 
-def _without_user_files(arguments: Sequence[str]) -> list[str]:
-    """Returns the overrides for a resumed run, which has used a user's own groups already."""
-    overrides = list(arguments)
-    for flag in USER_FILES & {*overrides}:
-        index = overrides.index(flag)
-        del overrides[index : index + 2]
-    overrides = [a for a in overrides if a.partition("=")[0] not in USER_FILES]
-    flags = [argument for argument in overrides if argument.startswith("-")]
-    if flags:
-        raise ValueError(f"{flags[0]} has no effect with resume: leave it out")
-    return overrides
+@dataclass(frozen=True)
+class SweptRun:
+    """One run of a sweep."""
+
+    name: str  # its number, with the overrides that differ between the runs
+    overrides: list[str]  # with its run_dir
 
 
-def _print_help(command: str, arguments: Sequence[str]) -> None:
-    """Prints Hydra's help, without files whose names begin with _: other files include them."""
-    with redirect_stdout(StringIO()) as text, suppress(SystemExit), _read_by_hydra(arguments):
-        _hydra_main(command, print)()
-    print(re.sub(r"\b_\w+, ", "", text.getvalue()).rstrip())
+def run_hydra(command: str, arguments: Sequence[str], run: Callable[[SweptRun], None]) -> None:
+    """Lets Hydra act on its flags; ``run`` is called with each run of a sweep.
 
-
-@contextmanager
-def _read_by_hydra(arguments: Sequence[str]) -> Iterator[None]:
-    """Sets ``sys.argv``, which Hydra reads, to the arguments for a while."""
+    Hydra reads ``sys.argv``, and accepts the flag of a sweep only before the overrides.
+    """
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises errors instead of printing them
-    typed = sys.argv
-    sys.argv = [typed[0], *arguments]
-    try:
-        yield
-    finally:
-        sys.argv = typed
+    read = [_as_hydra_reads(argument, command) for argument in arguments]
+    folder_of_user, _ = split_config_dir(arguments)
+    user_files = [] if folder_of_user is None else [f"--config-dir={folder_of_user}"]
+    sys.argv = [sys.argv[0], *sorted(read, key=lambda word: word not in ("-m", "--multirun"))]
+
+    def task(cfg: DictConfig) -> None:
+        if OmegaConf.select(cfg, "trainer.devices", default=1) not in (1, "1", "auto"):
+            fail("-m runs on one device: leave trainer.devices at 1")
+        # not resolved: the name of a folder may hold ${
+        job = cast(Plain, OmegaConf.to_container(HydraConfig.get()))
+        overrides = job["overrides"]["task"]
+        changed = [override for override in overrides if override not in read]
+        name = " ".join([str(job["job"]["num"]), *changed])
+        kept = [override for override in overrides if not override.startswith("run_dir=")]
+        folder = as_text(job["runtime"]["output_dir"])
+        run(SweptRun(name, [*user_files, *kept, f"run_dir={folder}"]))
+
+    with explained(arguments):
+        hydra.main(
+            version_base="1.3", config_path=str(config_dir()), config_name=_config_name(command)
+        )(task)()
 
 
-def _hydra_main(command: str, task: Callable[[DictConfig], object]) -> Callable[[], object]:
-    """Returns a function that calls ``task`` with each configuration that Hydra composes."""
-    name = re.sub("[ -]", "_", command)
-    return hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=name)(task)
-
-
-def _run_of(arguments: Sequence[str]) -> tuple[str, Path]:
-    """Returns the name in a sweep and the folder of the run that Hydra has composed."""
-    hydra_cfg = HydraConfig.get()
-    changed = [override for override in _overrides() if override not in arguments]
-    is_single = OmegaConf.is_missing(hydra_cfg.job, "num")
-    name = " ".join(["0" if is_single else str(hydra_cfg.job.num), *changed])
-    # not resolved: the name of a folder may hold ${
-    return name, Path(_plain(hydra_cfg.runtime)["output_dir"])
-
-
-def _overrides() -> list[str]:
-    """Returns the overrides of the run that Hydra has composed."""
-    overrides: list[str] = _plain(HydraConfig.get().overrides)["task"]
-    return overrides
-
-
-def _plain(cfg: object, *, resolve: bool = False) -> Plain:
-    return cast(Plain, OmegaConf.to_container(cfg, resolve=resolve, throw_on_missing=resolve))
-
-
-def _values(command: str, cfg: DictConfig, folder: Path) -> Plain:
-    """Returns a composed configuration as plain data, after checks of the run's folder."""
-    from dpt.config.objects import with_names
-
-    raw = _plain(cfg)
-    is_dated = "paths.name" in raw["run_dir"] and "now:" in raw["paths"]["name"]
-    if raw.get("resume") == "auto" and is_dated:
-        raise ValueError("resume=auto needs run_dir=DIR, the folder of the run to continue")
-    devices = OmegaConf.select(cfg, "trainer.devices", default=1)
-    if HydraConfig.get().mode is RunMode.MULTIRUN and devices not in (1, "1", "auto"):
-        raise ValueError(
-            "-m runs on one device: leave trainer.devices at 1, or start the runs one by one"
-        )
-    is_new = is_first_rank() and not raw.get("resume")
-    overwrites = command == "train" and bool(raw.get("overwrite"))
-    if is_new and not overwrites:
-        refuse_used(folder, is_training=command == "train")
-    cfg.run_dir = escaped(str(folder))
-    with explained():
-        values = with_names(_plain(cfg, resolve=True))
-    values["run_dir"] = str(folder)
-    if "overrides" in values:
-        values["overrides"] = _overrides()
-    if "follows" in values:
-        values["follows"] = followers(raw)
-    if is_new and not overwrites:
-        save_config(values, folder)  # otherwise RunState saves it, after all checks
-    return values
+def print_help(command: str, arguments: Sequence[str]) -> None:
+    """Prints Hydra's help, without files whose names begin with _: other files include them."""
+    with redirect_stdout(StringIO()) as text, suppress(SystemExit):
+        run_hydra(command, arguments, print)
+    print(re.sub(r"\b_\w+, ", "", text.getvalue()).rstrip())
 
 
 @contextmanager
@@ -199,36 +180,38 @@ def explained(arguments: Sequence[str] = ()) -> Iterator[None]:
     try:
         yield
     except (HydraException, OmegaConfBaseException) as error:
-        cause, message = error.__cause__, str(error)
-        removed = [a[1:] for a in arguments if a[:1] == "~" and (config_dir() / a[1:]).is_dir()]
-        if isinstance(cause, ConfigAttributeError | ConfigKeyError):
-            message = _allowed_keys(cause)
-        elif isinstance(error, MissingConfigException) and error.options is not None:
-            choices = ", ".join(name for name in error.options if not name.startswith("_"))
-            message = f"there is no {error.missing_cfg_file}; choose from {choices}"
-        elif isinstance(error, MissingMandatoryValue):
-            message = f"{error.full_key} must be given: {error.full_key}=VALUE"
-        elif isinstance(error, OverrideParseException):
-            message = unreadable(error.override.removeprefix("++"))
-        elif isinstance(error, OmegaConfBaseException):
-            message = message.split("\n")[0]
-        elif removed:  # conf/first_run is chosen by these groups
-            message = f"{removed[0]} must be given, as GROUP=NAME"
-        raise ValueError(message) from error
+        raise ValueError(_fault(error, arguments)) from error
+
+
+def _fault(error: Exception, arguments: Sequence[str]) -> str:
+    """Returns what is wrong with the arguments that Hydra or OmegaConf refused."""
+    cause = error.__cause__
+    if isinstance(cause, ConfigAttributeError | ConfigKeyError):
+        return _allowed_keys(cause)
+    if isinstance(error, MissingConfigException) and error.options is not None:
+        choices = ", ".join(name for name in error.options if not name.startswith("_"))
+        return f"there is no {error.missing_cfg_file}; choose from {choices}"
+    if isinstance(error, MissingMandatoryValue):
+        return f"{error.full_key} must be given: {error.full_key}=VALUE"
+    if isinstance(error, OverrideParseException):
+        return unreadable(error.override.removeprefix("++"))
+    if isinstance(error, OmegaConfBaseException):
+        return str(error).split("\n")[0]
+    for argument in arguments:
+        if argument[:1] == "~" and (config_dir() / argument[1:]).is_dir():
+            return f"{argument[1:]} must be given, as GROUP=NAME"  # it chooses conf/first_run
+    return str(error)
 
 
 def _allowed_keys(error: OmegaConfBaseException) -> str:
     """Returns a message with the keys beside the misspelt one that OmegaConf did not find."""
     node, key, names = error.parent_node, str(error.full_key), str(error.key).split("/")
-    if isinstance(node, DictConfig) and not node:
+    if not isinstance(node, DictConfig):
+        return unknown_key(key, names[0], [])
+    if not node:
         copy = key.rpartition(".")[0]
-        add = f"write +{key}=VALUE to add it"
-        return (
-            f"{copy} has no keys: {add}, or change {names[0]} where {copy} comes from (--cfg job)"
-        )
+        remedy = f"write +{key}=VALUE to add it, or change {names[0]} where {copy} comes from"
+        return f"{copy} has no keys: {remedy} (--cfg job)"
     while len(names) > 1 and names[0] in node:  # a group inside of a group
         node = node[names.pop(0)]
-    allowed = (
-        [str(name) for name in node if name != "hydra"] if isinstance(node, DictConfig) else []
-    )
-    return unknown_key(key, names[0], allowed)
+    return unknown_key(key, names[0], [str(name) for name in node if name != "hydra"])

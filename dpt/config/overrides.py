@@ -6,9 +6,12 @@ Only the standard library is imported at the top: ``dpt --help`` must start at o
 import json
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from dpt.validation import Plain, PlainMapping
 
 
 @dataclass(frozen=True)
@@ -125,3 +128,28 @@ def keys_of(overrides: Iterable[str]) -> set[str]:
 def is_below(keys: Iterable[str], key: str) -> bool:
     """Returns whether ``key`` is one of ``keys`` or in a group of them."""
     return any(key == other or key.startswith(f"{other}.") for other in keys)
+
+
+def split_config_dir(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Returns the folder that ``--config-dir`` names, None without it, and the other arguments."""
+    folder, others, words = None, [], iter(arguments)
+    for word in words:
+        name, has_value, value = word.partition("=")
+        if name not in ("-cd", "--config-dir"):
+            others.append(word)
+        else:
+            folder = value if has_value else next(words, "")
+    return folder, others
+
+
+def map_strings(values: "PlainMapping", change: Callable[[str], str]) -> "Plain":
+    """Returns a copy of plain data with ``change`` applied to every text that is a value."""
+
+    def mapped(value: object) -> object:
+        if isinstance(value, Mapping):
+            return {key: mapped(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [mapped(item) for item in value]
+        return change(value) if isinstance(value, str) else value
+
+    return {key: mapped(value) for key, value in values.items()}

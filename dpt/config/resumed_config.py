@@ -7,15 +7,22 @@ line, the environment, Hydra or a resolver of OmegaConf.
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 
-from dpt.config.overrides import Override, as_argument, is_below, parse
+from dpt.config.overrides import (
+    Override,
+    as_argument,
+    is_below,
+    map_strings,
+    parse,
+    split_config_dir,
+)
 from dpt.config.run_keys import RunKeys
-from dpt.files import config_dir, few, read_yaml, real_path, run_folder
-from dpt.validation import Plain, PlainMapping, unknown_key, validate
+from dpt.files import config_dir, read_yaml, real_path, run_folder
+from dpt.validation import Plain, unknown_key, validate
 
 log = logging.getLogger("dpt")
 
@@ -34,9 +41,7 @@ class RunToResume:
     resume: str
 
 
-def run_to_resume(
-    command: str, arguments: Sequence[str], *, is_sweep: bool = False
-) -> RunToResume | None:
+def run_to_resume(command: str, arguments: Sequence[str]) -> RunToResume | None:
     """Returns the run that ``resume`` names among the arguments; None if none is resumed.
 
     Raises:
@@ -49,8 +54,6 @@ def run_to_resume(
         return None
     if command != "train":
         raise ValueError(f"dpt {command} resumes no run: leave resume={resume} out")
-    if is_sweep:
-        raise ValueError("resume continues one run: remove -m")
     path = Path(typed.get("run_dir", "runs") if resume == "auto" else resume)
     folder = run_folder(path)
     if folder != path and not path.is_file():
@@ -83,11 +86,11 @@ def resumed_config(folder: Path, arguments: Sequence[str], resume: str) -> Plain
     """
     path, before = folder / "config.yaml", run_in(folder)
     _require_all_keys(before, path)
-    overrides = [override for override in parse(arguments) if override.key not in RUN_CHOICE]
+    _, typed = split_config_dir(arguments)  # the run has used the user's own groups already
+    overrides = [override for override in parse(typed) if override.key not in RUN_CHOICE]
     changes = _changes(overrides, before)
     after = with_overrides(before, changes)
     keys = {override.key for override in changes}
-    _require_followers(before["follows"], keys, before, after)
     if ":***@" in str({**after, "overrides": []}):
         raise ValueError(f"{path}: passwords are not stored: give the address with :***@ again")
     refuse_foreign(after, folder, keys)
@@ -159,30 +162,24 @@ def _moved(path: str, before: str, after: str) -> str:
     return f"{after}{path[len(before) :]}" if is_inside else path
 
 
-def with_overrides(values: Plain, overrides: Iterable[Override]) -> Plain:
-    """Returns a copy of a run's configuration with the values of overrides. With
-    ``paths.data_dir``, paths inside the former folder of the data change too.
+def with_overrides(values: Plain, overrides: Sequence[Override]) -> Plain:
+    """Returns a copy of a run's configuration with the values of overrides, and the copies of these
+    values at other keys (``follows``) changed too.
 
     Raises:
-        ValueError: a key that the configuration does not have.
+        ValueError: a key that the configuration does not have, or a copy that cannot follow.
     """
-    values = map_strings(values, str)
+    before, values = values, map_strings(values, str)
     for override in map(_with_names, overrides):
-        *parents, last = override.key.split(".")
-        if override.key == "paths.data_dir":
-            _move_data(values, str(override.value))
-        node: object = values
-        for depth, name in enumerate(override.key.split(".")):
-            if not isinstance(node, dict) or not (name in node or override.form == "add"):
-                allowed = [*node] if isinstance(node, dict) else []
-                key = ".".join([*parents, last][: depth + 1])
-                raise ValueError(unknown_key(key, name, allowed))
-            if depth < len(parents):
-                node = node.setdefault(name, {})
-            elif override.form == "remove":
-                del node[name]
-            else:
-                node[name] = override.value
+        _set(values, override)
+    typed = {override.key for override in overrides}
+    for source, copies in before.get("follows", {}).items():
+        old, new = _at(before, source), _at(values, source)
+        for copy in copies if old != new else ():
+            is_typed = is_below(typed, copy) or any(is_below([copy], key) for key in typed)
+            if not is_typed:
+                value = _followed(copy, _at(values, copy), old, new)
+                _set(values, Override(copy, value, "set", ""))
     return values
 
 
@@ -197,15 +194,30 @@ def _with_names(override: Override) -> Override:
     return replace(override, key=f"{parent}.{key}", value=name)
 
 
-def _move_data(values: Plain, folder: str) -> None:
-    """Changes paths inside the former ``paths.data_dir`` that other keys have copied."""
-    before = str(_at(values, "paths.data_dir"))
-    for copy in values.get("follows", {}).get("paths.data_dir", ()):
-        parent, _, last = str(copy).rpartition(".")
-        node = _at(values, parent)
-        if isinstance(node, dict) and last in node:
-            moved = map_strings({last: node[last]}, partial(_moved, before=before, after=folder))
-            node |= moved
+def _set(values: Plain, override: Override) -> None:
+    node: object = values
+    *parents, last = override.key.split(".")
+    for depth, name in enumerate([*parents, last]):
+        if not isinstance(node, dict) or not (name in node or override.form == "add"):
+            allowed = [*node] if isinstance(node, dict) else []
+            key = ".".join([*parents, last][: depth + 1])
+            raise ValueError(unknown_key(key, name, allowed))
+        if depth < len(parents):
+            node = node.setdefault(name, {})
+        elif override.form == "remove":
+            del node[name]
+        else:
+            node[name] = override.value
+
+
+def _followed(key: str, copy: object, old: object, new: object) -> object:
+    """Returns the value at ``key``, a copy of ``old`` or a path below it, after a change to
+    ``new``."""
+    if copy == old:
+        return new
+    if isinstance(copy, str) and isinstance(old, str) and copy.startswith(f"{old}/"):
+        return _moved(copy, old, str(new))
+    raise ValueError(f"{key}={copy} was made of {old} when the run was started: set it too")
 
 
 def _at(values: object, key: str) -> object:
@@ -229,25 +241,6 @@ def followers(raw: object, key: str = "") -> dict[str, list[str]]:
             if source != "run_dir" and text_key not in made.get(source, ()):
                 made.setdefault(source, []).append(text_key)
     return made
-
-
-def _require_followers(
-    follows: Mapping[str, Sequence[str]], keys: set[str], before: Plain, after: Plain
-) -> None:
-    """Raises ValueError for one of the typed ``keys`` that changes while its copies do not."""
-
-    def touches(key: str, other: str) -> bool:
-        return is_below([key], other) or is_below([other], key)
-
-    for key in keys - {"paths.data_dir"}:
-        if _at(before, key) == _at(after, key):
-            continue
-        copies = [copy for source in follows if touches(key, source) for copy in follows[source]]
-        left = [copy for copy in copies if not any(touches(copy, other) for other in keys)]
-        if left:
-            raise ValueError(
-                f"{key}: {few(left)} was made of it when the run was started: set it too"
-            )
 
 
 def _is_group(override: Override, values: Plain) -> bool:
@@ -298,19 +291,6 @@ def texts_of(node: object, key: str = "") -> Iterator[tuple[str, str]]:
 
 def _is_inside(path: str, folder: Path) -> bool:
     return Path(path).resolve().is_relative_to(folder.resolve())
-
-
-def map_strings(values: PlainMapping, change: Callable[[str], str]) -> Plain:
-    """Returns a copy of plain data with ``change`` applied to every text that is a value."""
-
-    def mapped(value: object) -> object:
-        if isinstance(value, Mapping):
-            return {key: mapped(item) for key, item in value.items()}
-        if isinstance(value, list):
-            return [mapped(item) for item in value]
-        return change(value) if isinstance(value, str) else value
-
-    return {key: mapped(value) for key, value in values.items()}
 
 
 def differences(old: object, new: object, key: str = "") -> list[str]:

@@ -28,7 +28,7 @@ from dpt.html import require_free
 from dpt.types.samples import IGNORE_INDEX
 from dpt.validation import Count, Plain, PlainMapping, validate
 
-__all__ = ["check_data", "examine", "quick_findings"]
+__all__ = ["Finding", "check_data", "examine", "has_errors", "quick_findings"]
 
 log = logging.getLogger("dpt")
 _CLASSES = ("num_classes", "label_map", "class_names")
@@ -36,10 +36,10 @@ _PROPOSED = ("num_classes", "label_map", "label_colors", "color_distance")
 _METRES = 100.0  # valid depth while data.max_depth is unknown
 
 
-def check_data(cfg: PlainMapping) -> None:
+def check_data(cfg: PlainMapping) -> list[Finding]:
     """Checks splits of a data set and writes ``report.html`` and ``report.json``.
 
-    ``cfg`` is plain data (``conf/data_check.yaml``). Errors end the process with code 1.
+    ``cfg`` is plain data (``conf/data_check.yaml``). Returns the findings, errors first.
     """
     started = time.monotonic()
     folder, data = Path(cfg["run_dir"]), cfg["data"]
@@ -76,8 +76,7 @@ def check_data(cfg: PlainMapping) -> None:
     seconds = time.monotonic() - started
     log.info("%d of %d samples in %.1f s: %s", count, total, seconds, report.summary(findings))
     log.info("report: %s", folder / ("report.html" if scans else "report.json"))
-    if has_errors(findings):
-        raise SystemExit(1)
+    return findings
 
 
 def examine(

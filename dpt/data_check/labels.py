@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 
 import cv2
 import numpy as np
 
 from dpt.config.data import make_dataset
 from dpt.data import DataError, Dataset
-from dpt.run_log import write_json
 from dpt.types.samples import IGNORE_INDEX
 from dpt.validation import PlainMapping
 
-MEASURED = "measured.json"
-"""The file that a job writes into its folder for ``dpt fit``."""
 _SAMPLES = 64
 _PIXELS = 40_000_000  # of all samples that are measured together
 _GRID = 4  # cells along a side, in which the fractions of classes are compared
@@ -41,11 +37,10 @@ class LabelStatistics:
     images: int
 
 
-def measure_labels(cfg: PlainMapping) -> None:
-    """Writes the statistics of the training images of a configuration, :class:`LabelStatistics`."""
-    dataset = make_dataset({**cfg["data"], "cache": False}, "train")
-    statistics = statistics_of(_label_maps(dataset), dataset.info.num_classes)
-    write_json(Path(cfg["run_dir"]) / MEASURED, asdict(statistics))
+def measure_labels(data: PlainMapping) -> LabelStatistics:
+    """Returns the statistics of the training images of ``data``, plain data of a configuration."""
+    dataset = make_dataset({**data, "cache": False}, "train")
+    return statistics_of(_label_maps(dataset), dataset.info.num_classes)
 
 
 def _label_maps(dataset: Dataset) -> Iterable[np.ndarray]:

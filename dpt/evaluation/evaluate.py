@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import lightning as L
@@ -36,7 +37,21 @@ from dpt.validation import PlainMapping, validate
 log = logging.getLogger("dpt")
 
 
-def evaluate(cfg: PlainMapping) -> dict[str, float]:
+@dataclass(frozen=True)
+class Evaluation:
+    """The scores of an evaluation as ``val/NAME``; the first rank knows the rest too.
+
+    Attributes:
+        headlines: the first score of each output.
+        lower_is_better: names of scores.
+    """
+
+    scores: dict[str, float]
+    headlines: tuple[str, ...] = ()
+    lower_is_better: frozenset[str] = frozenset()
+
+
+def evaluate(cfg: PlainMapping) -> Evaluation:
     """Scores ``cfg["checkpoint"]`` or the files in ``cfg["predictions"]`` on one split.
 
     Writes ``metrics.json``, ``per_image.csv``, ``left_out.csv``, ``confusion.csv``, ``report.html``
@@ -44,9 +59,6 @@ def evaluate(cfg: PlainMapping) -> dict[str, float]:
 
     Args:
         cfg: plain data (``conf/evaluate.yaml``).
-
-    Returns:
-        Each score as ``val/NAME``.
     """
     for key in ("checkpoint", "predictions"):
         validate(str | None, cfg[key], key)
@@ -69,14 +81,16 @@ def evaluate(cfg: PlainMapping) -> dict[str, float]:
     if not scorer.images:
         raise ValueError("no image was scored, see the lines above")
     scorer.notes["protocol"] = protocol.name
-    scores = scorer.scores()
+    scores = {f"val/{name}": value for name, value in scorer.scores().items()}
     is_first = not dist.is_initialized() or dist.get_rank() == 0
     if dist.is_initialized():
         dist.destroy_process_group()
-    if is_first:
-        save_config(cfg, Path(cfg["run_dir"]))
-        _write(cfg, scorer, scorer.result(blocks), dataset)
-    return {f"val/{name}": value for name, value in scores.items()}
+    if not is_first:
+        return Evaluation(scores)
+    save_config(cfg, Path(cfg["run_dir"]))
+    result = scorer.result(blocks)
+    _write(cfg, scorer, result, dataset)
+    return Evaluation(scores, tuple(result.headlines), frozenset(result.lower_is_better))
 
 
 def _write(cfg: PlainMapping, scorer: Scorer, result: DatasetScores, dataset: Dataset) -> None:

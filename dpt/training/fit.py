@@ -25,8 +25,7 @@ from dpt.config.data import (
 from dpt.config.models import complete, image_settings, make_model
 from dpt.config.objectives import make_objectives
 from dpt.config.objects import make
-from dpt.config.overrides import as_argument, keys_of
-from dpt.config.resumed_config import map_strings
+from dpt.config.overrides import as_argument, keys_of, map_strings
 from dpt.config.run_keys import RunKeys
 from dpt.config.trainer import require_batches, require_images, with_precision
 from dpt.data import Dataset, EpochSampler

@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -88,9 +87,9 @@ def settings_of(
         "optim.weight_decay": 0.05,
         "optim.lr": 0.0005 if detected.task in ("instance", "panoptic") else _RATE,
         "data.num_workers": 0 if is_cached or device == "cpu" else 4,
+        "data.cache": is_cached,
+        "data.cache_size": cache_size if is_cached else None,
     }
-    if is_cached:
-        values |= {"data.cache": True, "data.cache_size": cache_size}
     if detected.task in ("segmentation", "joint"):
         values["data.eval_size"] = [round(side * enlarged) for side in size]
         values["augment.zoom"] = [round(factor * enlarged, 3) for factor in _ZOOM]
@@ -149,16 +148,13 @@ def pretrained_settings() -> Plain:
     return PRETRAINED
 
 
-def with_rate(arguments: Sequence[str], given: PlainMapping, steps: int) -> list[str]:
-    """Returns the arguments with a larger learning rate, if a run of segmentation from random
-    weights is short.
+def rate_settings(task: str, given: PlainMapping, steps: int) -> Plain:
+    """Returns a larger learning rate, if a run of segmentation from random weights is short.
 
     Args:
         given: keys that the user or a pretrained encoder decides.
     """
     is_chosen = any(re.match(r"optim|model[./]?(encoder|weights|$)|steps", key) for key in given)
-    if is_chosen or steps >= _LONG_RUN or "task=segmentation" not in arguments:
-        return list(arguments)
-    kept = [argument for argument in arguments if not argument.startswith("optim.lr=")]
-    rate = _RATE * min(4.0, math.sqrt(_LONG_RUN / steps))
-    return [*kept, f"optim.lr={rate:.2g}"]
+    if is_chosen or steps >= _LONG_RUN or task != "segmentation":
+        return {}
+    return {"optim.lr": float(f"{_RATE * min(4.0, math.sqrt(_LONG_RUN / steps)):.2g}")}

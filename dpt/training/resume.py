@@ -21,8 +21,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.optim import Optimizer
 
-from dpt.config.job import MISTAKES
-from dpt.config.run_folder import remove_run, save_config
+from dpt.config.run_folder import MISTAKES, remove_run, save_config
 from dpt.data import EpochSampler
 from dpt.files import reason
 from dpt.process import lack_of_memory

@@ -1,17 +1,13 @@
 """How long the steps of a run take, and how many fit into the time of ``dpt fit``."""
 
 import time
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import lightning as L
 import numpy as np
 from lightning.pytorch.callbacks import LambdaCallback
 
 from dpt.config.data import loader_settings, make_dataset
-from dpt.data_check.labels import MEASURED
-from dpt.run_log import write_json
 from dpt.training.trainer import short_run, validation_cost
 from dpt.validation import PlainMapping
 
@@ -31,7 +27,8 @@ class Times:
     validation: float
 
 
-class Length(NamedTuple):
+@dataclass(frozen=True)
+class Length:
     """The length of a run."""
 
     seconds: float  # of training with its validations
@@ -39,8 +36,8 @@ class Length(NamedTuple):
     validations: int
 
 
-def time_steps(cfg: PlainMapping) -> None:
-    """Times a few training steps, and writes :class:`Times`."""
+def time_steps(cfg: PlainMapping) -> Times:
+    """Times a few training steps of a run; ``cfg`` is its configuration, plain data."""
     settings = loader_settings(cfg["data"])
     few_images = 2 * settings.batch_size
     if cfg["data"].get("cache") and len(make_dataset(cfg["data"], "train")) > few_images:
@@ -58,8 +55,7 @@ def time_steps(cfg: PlainMapping) -> None:
     images = len(make_dataset(cfg["data"], "val"))
     batches = cfg["trainer"]["accumulate_grad_batches"]
     validation = validation_cost(settings) * seconds * images / settings.batch_size
-    results = Times(batches, batches * seconds, images, validation)
-    write_json(Path(cfg["run_dir"]) / MEASURED, asdict(results))
+    return Times(batches, batches * seconds, images, validation)
 
 
 def length_of(remaining: float, times: Times, *, export: float) -> Length:

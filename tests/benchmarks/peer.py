@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from dpt.config.data import loader_settings, make_dataset, make_eval_loader, make_train_loader
-from dpt.config.job import MISTAKES, fail
 from dpt.config.objectives import make_objectives
+from dpt.config.run_folder import MISTAKES, fail
 from dpt.files import config_dir
 from dpt.functional import has_bf16
 from dpt.objectives import Objective

@@ -1,4 +1,4 @@
-"""``dpt data download data=NAME``: fetches and unpacks a data set, as far as its terms allow."""
+"""``dpt data download`` and ``dpt data pack``: fetches a data set, or writes it as shards."""
 
 import logging
 import re
@@ -7,14 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
-from dpt.config.data import make_dataset
+from dpt.config.data import loader_settings, make_dataset
 from dpt.config.objects import check_arguments
 from dpt.data.datasets.archive import extract, is_unpacked
+from dpt.data.shards.packed import pack_split
 from dpt.fetch import fetch
-from dpt.files import config_dir
-from dpt.validation import PlainMapping
+from dpt.files import config_dir, plural
+from dpt.run import started
+from dpt.validation import PlainMapping, validate
 
 log = logging.getLogger("dpt")
+
+MEGABYTE = 10**6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,13 +46,16 @@ class DownloadSource:
     files: Sequence[DownloadFile] = ()  # to fetch, or to unpack after they were fetched by hand
 
 
-def download(cfg: PlainMapping) -> None:
+def download(*overrides: str) -> None:
     """Fetches and unpacks missing files below ``data.root``, and counts the images.
 
     Existing files are verified and not fetched again; archives that were unpacked may be removed.
-    ``cfg`` is plain data (``conf/data_download.yaml``).
     """
-    data = cfg.get("data") or {}
+    with started("data download", overrides) as config:
+        _download(config.get("data") or {})
+
+
+def _download(data: PlainMapping) -> None:
     if not data.get("download"):
         files = sorted((config_dir() / "data").glob("*.yaml"))
         names = [f.stem for f in files if re.search(r"^download:(?! null)", f.read_text(), re.M)]
@@ -84,3 +91,38 @@ def _complete(file: DownloadFile, root: Path) -> bool:
         count = extract(path, root, file.unpack)
         log.info("%s: %d files", path.name, count)
     return True
+
+
+def pack(*overrides: str) -> None:
+    """Packs splits of a data set into the folder ``out`` (``conf/data_pack.yaml``)."""
+    with started("data pack", overrides) as config:
+        _pack(config)
+
+
+def _pack(cfg: PlainMapping) -> None:
+    data = cfg.get("data")
+    if data is None:
+        raise ValueError("data must be given: dpt data pack data=NAME out=DIR (see -h)")
+    settings = loader_settings(data)
+    splits = [cfg["split"]] if isinstance(cfg["split"], str) else cfg["split"]
+    size = validate(float, cfg["shard_mb"], "shard_mb")
+    if not 0 < size < 1e9:
+        raise ValueError(f"shard_mb={size:g}: must be above 0 megabytes and below 1e9")
+    folder = Path(validate(str, cfg["out"], "out")).expanduser()
+    if "cache" in data:
+        data = {**data, "cache": False}  # a cache may scale images down
+    for split in validate(list[str], splits, "split"):
+        index = pack_split(
+            make_dataset(data, split),
+            folder,
+            split=split,
+            shard_size=int(size * MEGABYTE),
+            shuffle=split == "train",  # video frames are then not neighbours
+            num_workers=settings.num_workers,
+            skip_broken=settings.on_error == "skip",
+        )
+        samples = sum(shard.samples for shard in index.shards)
+        megabytes = sum(s.size for s in index.shards) / MEGABYTE
+        content = f"{plural(samples, 'sample')} in {plural(len(index.shards), 'shard')}"
+        log.info("%s: %s, %.1f MB", split, content, megabytes)
+    log.info("train with data=packed data.root=%s", folder)
