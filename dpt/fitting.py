@@ -34,7 +34,7 @@ from dpt.training.timing import MIN_STEPS, Times, length_of, time_steps
 from dpt.validation import Plain, PlainMapping, to_plain, validate
 
 _FIXED = (
-    r"data$|data\.(root|split_files|split_names|fractions|missing|objects|things)\b"
+    r"resume$|data$|data\.(root|split_files|split_names|fractions|missing|objects|things)\b"
     r"|data\.(?!labels_)\w+_name$"
 )
 """Keys that cannot be given, as the folder and ``pairs.csv`` define the samples."""

@@ -17,16 +17,16 @@ from safetensors.torch import load_file, save_file
 from servers import running
 from tiny import ON_CPU, TINY_DATA, TINY_VIT, call, checkpoint_of
 
-from dpt.commands.fit import seconds_of
 from dpt.data.layouts import Detected, Row, detect
 from dpt.data_check.labels import LabelStatistics
+from dpt.fitting import seconds_of
 from dpt.training.recipe import (
     ENCODER,
     enlargement,
     label_settings,
+    rate_settings,
     settings_of,
     val_images,
-    with_rate,
 )
 from dpt.training.timing import Length, Times, length_of
 
@@ -147,22 +147,19 @@ def test_val_images_are_listed_or_a_fold(splits, settings, count):
     assert val_images(Detected("segmentation", rows, settings, [])) == count
 
 
-SEGMENTATION = ["task=segmentation", "optim.lr=0.001"]
-
-
 @pytest.mark.parametrize(
-    ("arguments", "given", "steps", "expected"),
+    ("task", "given", "steps", "expected"),
     [
-        (SEGMENTATION, {}, 10, ["task=segmentation", "optim.lr=0.004"]),
-        (SEGMENTATION, {}, 250, ["task=segmentation", "optim.lr=0.002"]),
-        (SEGMENTATION, {}, 1000, SEGMENTATION),
-        (SEGMENTATION, {"optim.lr": 0.001}, 50, SEGMENTATION),
-        (SEGMENTATION, {"model": "dpt_small", "model.encoder.weights": "x"}, 50, SEGMENTATION),
-        (["task=depth", "optim.lr=0.001"], {}, 50, ["task=depth", "optim.lr=0.001"]),
+        ("segmentation", {}, 10, {"optim.lr": 0.004}),
+        ("segmentation", {}, 250, {"optim.lr": 0.002}),
+        ("segmentation", {}, 1000, {}),
+        ("segmentation", {"optim.lr": 0.001}, 50, {}),
+        ("segmentation", {"model": "dpt_small", "model.encoder.weights": "x"}, 50, {}),
+        ("depth", {}, 50, {}),
     ],
 )
-def test_rate_of_short_runs_is_larger(arguments, given, steps, expected):
-    assert with_rate(arguments, given, steps) == expected
+def test_rate_of_short_runs_is_larger(task, given, steps, expected):
+    assert rate_settings(task, given, steps) == expected
 
 
 def statistics(**values):
@@ -197,8 +194,8 @@ def test_fit_trains_scores_and_exports(tmp_path, capsys, monkeypatch):
     root, run = folder(tmp_path / "set"), tmp_path / "run"
     clock = itertools.count(0, 30)  # a slow machine: half a minute between two looks at the clock
     times = SimpleNamespace(monotonic=lambda: next(clock), process_time=lambda: 1.0)
-    for module in ("dpt.commands.fit", "dpt.training.timing"):
-        monkeypatch.setattr(f"{module}.time", times)
+    monkeypatch.setattr("dpt.fitting.clock", times)
+    monkeypatch.setattr("dpt.training.timing.time", times)
     call("fit", str(root), "--time", "40s", *RUN, f"run_dir={run}")
     printed = capsys.readouterr().out
     assert "training: python train.py" in printed

@@ -68,6 +68,8 @@ def _run(command: str, arguments: list[str], function: Callable[..., Any]) -> An
     unknown = sorted(flags - SWEEP - HELP - PRINTING - USER_FILES)
     if unknown:
         raise ValueError(f"there is no flag {unknown[0]}: write {unknown[0].lstrip('-')}=VALUE")
+    if (SWEEP | PRINTING) & flags and any(word.startswith("resume=") for word in arguments):
+        raise ValueError(f"resume continues one run: leave {min(flags)} out")
     if HELP & flags:
         print_help(command, arguments)
     elif PRINTING & flags:

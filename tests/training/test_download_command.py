@@ -6,12 +6,12 @@ import zipfile
 
 import numpy as np
 import pytest
-from dpt.commands.data_download import DownloadSource
 from omegaconf import OmegaConf
 from PIL import Image
 from servers import served
 from tiny import call
 
+from dpt.commands.data_sets import DownloadSource
 from dpt.config.objects import check_arguments
 from dpt.files import config_dir
 

@@ -201,9 +201,8 @@ HOME = Path.home()
         ("resume=RUN model/encoder=vit", "model/encoder=vit"),
         ("resume=RUN task.num_queries=7", "task.num_queries"),
         ("resume=RUN optim.lrr=7", "optim.lrr. Did you mean lr?"),
-        ("resume=RUN data.image_size=[64,64]", "data.size"),
         ("resume=RUN run_dir=elsewhere", "run_dir=elsewhere"),
-        ("resume=RUN --cfg job", "--cfg has no effect"),
+        ("resume=RUN --cfg job", "--cfg"),
         (
             "resume=RUN trainer.max_steps=9 model.encoder.num_register_tokens=2",
             "model.encoder.reg_token",

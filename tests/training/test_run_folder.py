@@ -14,7 +14,7 @@ from test_resume import assert_same, resume_it, state_of
 from tiny import TINY_DATA, TINY_SCENES, call, slow_after
 
 from dpt import fetch as download
-from dpt.config import job
+from dpt.config import run_folder
 from dpt.data import TrainTransform
 from dpt.training import resume
 
@@ -113,7 +113,7 @@ HOLD = (
 
 
 def test_two_processes_do_not_share_a_folder(train, run, refused, monkeypatch):
-    monkeypatch.setattr(job, "LOCK_SECONDS", 0.2)
+    monkeypatch.setattr(run_folder, "LOCK_SECONDS", 0.2)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     other = subprocess.Popen([sys.executable, "-c", HOLD, run / ".lock"], **pipes)
     assert other.stdout.readline()
