@@ -14,16 +14,14 @@ from dpt.commands import (
     calibrate,
     compare,
     configured,
-    convert,
     data_convert,
     data_rank,
     demo,
     export,
     fit,
     inspect,
-    merge,
+    models,
     predict,
-    push,
 )
 from dpt.config.run_folder import MISTAKES, fail
 from dpt.process import (
@@ -80,9 +78,9 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "predict": predict.run,
     "calibrate": calibrate.run,
     "export": export.run,
-    "convert": convert.run,
-    "merge": merge.run,
-    "push": push.run,
+    "convert": models.convert,
+    "merge": models.merge,
+    "push": models.push,
     "inspect": inspect.run,
     "demo": demo.run,
 }

@@ -1,23 +1,32 @@
-"""Commands on files: ``dpt NAME ...`` calls ``run(arguments)`` of the module NAME in this folder.
+"""Commands: functions of their arguments, which :mod:`dpt.cli` lists.
 
-They take ordinary flags. Most parse them before slow imports: mistakes are reported at once. The
-docstring of a module is its help.
+Those on files take ordinary flags, and parse them before slow imports: mistakes are reported at
+once. The docstring of a function or of its module is the help.
 """
 
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
+from inspect import cleandoc
 from pathlib import Path
 
 from dpt.files import few
 from dpt.process import visible
 
 
+def make_parser(name: str, help: str | None) -> ArgumentParser:
+    """Returns the parser of a command, with its docstring as help."""
+    description = cleandoc(help or "")
+    return ArgumentParser(
+        prog=f"dpt {name}",
+        description=description,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+
+
 def command_parser(name: str, help: str | None, *, checkpoint: str = "CKPT") -> ArgumentParser:
     """Returns the parser of a command whose first argument is a checkpoint."""
-    parser = ArgumentParser(
-        prog=f"dpt {name}", description=help, formatter_class=RawDescriptionHelpFormatter
-    )
+    parser = make_parser(name, help)
     text = "a run's folder, or a file, folder or hub id of any known format"
     parser.add_argument("checkpoint", metavar=checkpoint, help=text)
     return parser

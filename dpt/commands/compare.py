@@ -4,17 +4,15 @@ images, the images that moved most and pictures of them, as report.html, compari
 per_image.csv.
 """
 
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from pathlib import Path
 
+from dpt.commands import make_parser
 from dpt.process import say
 
 
 def run(arguments: list[str]) -> None:
     """Runs the command."""
-    parser = ArgumentParser(
-        prog="dpt compare", description=__doc__, formatter_class=RawDescriptionHelpFormatter
-    )
+    parser = make_parser("compare", __doc__)
     for letter in "ab":
         help_text = "the run_dir of an evaluation"
         parser.add_argument(letter, type=Path, metavar=letter.upper(), help=help_text)

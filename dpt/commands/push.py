@@ -1,9 +1,4 @@
-"""Publishes a model on the Hugging Face hub: weights, configuration and a model card with task,
-data, scores, training command and licence, in one commit. Log in before: hf auth login.
-
-The scores are those of the run, or those in --scores. A README.md in the model's folder that states
-a licence is published as it is, unless --license or --scores asks for a new one.
-"""
+"""What ``dpt push`` publishes: a model, and a card of what its run and an evaluation tell."""
 
 import math
 import re
@@ -12,7 +7,6 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from dpt.commands import command_parser
 from dpt.config.overrides import keys_of
 from dpt.config.resumed_config import run_in
 from dpt.evaluation.passes import WEIGHTS_NOTE
@@ -45,41 +39,42 @@ METRICS_FILE = "metrics.json"
 _MAX_METRICS = 1 << 24  # bytes of metrics.json
 
 
-def run(arguments: list[str]) -> None:
-    parser = command_parser("push", __doc__, checkpoint="RUN")
-    add = parser.add_argument
-    add("name", metavar="USER/NAME", help="on the hub; if it exists, it gets a new commit")
-    text = "licence of the model, as the hub names it: apache-2.0, cc-by-nc-4.0, other, ..."
-    add("--license", "--licence", metavar="NAME", help=text)
-    add("--scores", type=Path, metavar="DIR", help="what dpt evaluate RUN run_dir=DIR wrote")
-    add("--private", action="store_true", help="create a private repository")
-    options = parser.parse_args(arguments)
+def publish(
+    source: Path, name: str, *, license: str | None, scores: Path | None, private: bool
+) -> None:
+    """Uploads a model with a card.
 
-    if not is_hub_name(options.name):
-        raise ValueError(f"{options.name}: must have the form user/name")
-    source = Path(options.checkpoint).expanduser()
+    Args:
+        source: a run's folder, a checkpoint, or a folder that ``save_pretrained`` wrote.
+        name: user/name on the hub.
+        license: of the model, as the hub names it.
+        scores: folder of an evaluation of this model.
+        private: create a private repository.
+    """
+    if not is_hub_name(name):
+        raise ValueError(f"{name}: must have the form user/name")
     text = read_card(source)
-    wants_card = bool(options.license or options.scores or not license_in(text))
+    wants_card = bool(license or scores or not license_in(text))
     if wants_card and text and not is_generated(text):
         raise ValueError(
             f"{source / 'README.md'}: dpt did not write it, so it is published as it is: state "
             "licence and scores there (license: NAME in its first lines), and leave --license and "
             "--scores out; or remove it"
         )
-    if wants_card and not options.license:
+    if wants_card and not license:
         raise ValueError(f"{source}: states no licence: give --license NAME, such as apache-2.0")
     require_token()
-    model = DPT.from_pretrained(options.checkpoint)
+    model = DPT.from_pretrained(str(source))
     with tempfile.TemporaryDirectory(prefix="dpt-push-") as temporary:
         folder = Path(temporary)
         model.save_pretrained(folder)
         if wants_card:
             training = training_of(source)
-            scores = scores_of(source, model, options.scores)
-            text = Card(options.name, options.license, training, scores).text(model, model.config)
+            results = scores_of(source, model, scores)
+            text = Card(name, license, training, results).text(model, model.config)
         write_card(folder, text)
-        say(f"{options.name}: uploading")
-        say(upload(folder, options.name, private=options.private))
+        say(f"{name}: uploading")
+        say(upload(folder, name, private=private))
 
 
 def training_of(path: Path) -> Training | None:
