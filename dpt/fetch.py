@@ -63,10 +63,10 @@ def fetch(
     Raises:
         DataError: the transfer failed, or the file is not the expected one.
     """
-    require_address(url)
     if target.exists():
         verify(target, checksum=checksum, size=size, remedy="remove it and download it again")
         return target
+    require_address(url)
     part = target.with_name(f"{target.name}.part")
     remedy = remedy or f"fetch the file by hand and save it as {target}"
     try:
