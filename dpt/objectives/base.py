@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar, Self, cast
@@ -23,7 +22,7 @@ from dpt.segments import Segments
 from dpt.types.outputs import HeadOutput, HeadPrediction, OutputSpec, QueryOutput, tensors_in
 from dpt.types.preprocessing import OutputResize
 from dpt.types.samples import Batch, Sample, Target
-from dpt.validation import Plain, PlainMapping
+from dpt.validation import NonNegative, Plain, PlainMapping
 from dpt.viz import output_panel
 
 log = logging.getLogger("dpt")
@@ -52,7 +51,6 @@ class Objective(nn.Module, ABC):
         resize: how predictions get the size of their labels, see :class:`dpt.metrics.Protocol`.
         metrics: updated with a prediction and the labels.
         weight: factor of the loss.
-        takes_pseudo_labels: whether :meth:`pseudo_labels` gives any.
         compares_mirrored: whether ``dpt evaluate`` also predicts the mirrored images, mirrored back
             as ``HeadOutput.auxiliary``.
         head_settings: settings of the head that follow from the objective's arguments. Arguments
@@ -69,14 +67,11 @@ class Objective(nn.Module, ABC):
     resize: OutputResize = "bilinear_aligned"
     compares_mirrored: bool = False
     has_rules: ClassVar[bool] = False
-    takes_pseudo_labels: ClassVar[bool] = False
     metrics: SumMetric
     more_targets: Sequence[Target] = ()
 
-    def __init__(self, *, weight: float = 1.0) -> None:
+    def __init__(self, *, weight: NonNegative = 1.0) -> None:
         super().__init__()
-        if not 0 <= weight < math.inf:
-            raise ValueError(f"weight={weight} of the {self.head} loss: must be finite, at least 0")
         self.weight = weight
         self.head_settings: Plain = {}
 

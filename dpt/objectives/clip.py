@@ -13,7 +13,7 @@ from dpt.nn.heads.image import ClipHead
 from dpt.objectives.base import Objective
 from dpt.types.outputs import ClipOutput, HeadOutput
 from dpt.types.samples import Batch, Sample
-from dpt.validation import Plain, PlainMapping
+from dpt.validation import NonNegative, Plain, PlainMapping
 
 
 class ClipObjective(Objective):
@@ -35,7 +35,7 @@ class ClipObjective(Objective):
     metrics: RetrievalMetrics
 
     def __init__(
-        self, *, class_names: Sequence[str] = (), text_length: int = 128, weight: float = 1.0
+        self, *, class_names: Sequence[str] = (), text_length: int = 128, weight: NonNegative = 1.0
     ) -> None:
         super().__init__(weight=weight)
         self.class_names, self.text_length = tuple(class_names), text_length

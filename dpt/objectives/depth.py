@@ -36,7 +36,7 @@ from dpt.types.outputs import (
     OutputSpec,
 )
 from dpt.types.samples import IGNORE_INDEX, Batch, Sample
-from dpt.validation import Metres, Plain, PlainMapping, Positive
+from dpt.validation import Metres, NonNegative, Plain, PlainMapping, Positive
 from dpt.viz import depth_panel
 
 log = logging.getLogger("dpt")
@@ -82,7 +82,6 @@ class DepthObjective(Objective):
 
     head = "depth"
     target = "depth"
-    takes_pseudo_labels = True
     has_rules = True
     metrics: DepthMetrics
 
@@ -94,7 +93,7 @@ class DepthObjective(Objective):
         min_depth: Metres = 1e-3,
         loss: nn.Module | None = None,
         log_variance: bool = False,
-        weight: float = 1.0,
+        weight: NonNegative = 1.0,
         canonical_focal: Positive | None = None,
         sky: Literal["none", "sigmoid", "relu"] = "none",
         sky_from: SkySource | None = None,
@@ -374,7 +373,7 @@ class NormalsObjective(Objective):
     head = "normals"
     target = "normals"
 
-    def __init__(self, *, loss: nn.Module | None = None, weight: float = 1.0) -> None:
+    def __init__(self, *, loss: nn.Module | None = None, weight: NonNegative = 1.0) -> None:
         super().__init__(weight=weight)
         self.loss = loss or AngularLoss()
         self.metrics = NormalMetrics()

@@ -20,7 +20,7 @@ from dpt.metrics.protocols import Protocol
 from dpt.objectives.base import ClassObjective, Objective, mean_predictions
 from dpt.types.outputs import HeadOutput, OutputSpec
 from dpt.types.samples import NO_CLASS, Batch
-from dpt.validation import Plain, PlainMapping, Share
+from dpt.validation import NonNegative, Plain, PlainMapping, Share
 
 
 class ClassificationObjective(ClassObjective):
@@ -42,7 +42,7 @@ class ClassificationObjective(ClassObjective):
         num_classes: int,
         class_names: Sequence[str] = (),
         label_smoothing: Share = 0.0,
-        weight: float = 1.0,
+        weight: NonNegative = 1.0,
     ) -> None:
         super().__init__(weight=weight)
         self.num_classes = num_classes
@@ -91,7 +91,7 @@ class RegressionObjective(Objective):
     dense = False
     measured = ("mean", "std")
 
-    def __init__(self, *, std: float = 1.0, weight: float = 1.0) -> None:
+    def __init__(self, *, std: float = 1.0, weight: NonNegative = 1.0) -> None:
         super().__init__(weight=weight)
         self.std = std
         self.metrics = RegressionMetrics()
@@ -130,7 +130,7 @@ class FieldOfViewObjective(Objective):
     target = "K"
     dense = False
 
-    def __init__(self, *, weight: float = 1.0) -> None:
+    def __init__(self, *, weight: NonNegative = 1.0) -> None:
         super().__init__(weight=weight)
         self.metrics = FieldOfViewMetrics()
 

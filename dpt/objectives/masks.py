@@ -29,7 +29,7 @@ from dpt.segments import (
 )
 from dpt.types.outputs import HeadOutput, HeadPrediction, Objects, OutputSpec, tensors_in
 from dpt.types.samples import Batch, Palette
-from dpt.validation import Plain, PlainMapping
+from dpt.validation import NonNegative, Plain, PlainMapping
 from dpt.viz import output_panel
 
 
@@ -57,7 +57,7 @@ class MaskObjective(PixelClassObjective):
         loss: SetLoss | None = None,
         threshold: float = 0.8,
         overlap: float = 0.8,
-        weight: float = 1.0,
+        weight: NonNegative = 1.0,
     ) -> None:
         super().__init__(weight=weight)
         self.num_classes, self.things = num_classes, tuple(things)

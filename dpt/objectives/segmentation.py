@@ -39,7 +39,6 @@ class SegmentationObjective(PixelClassObjective):
 
     head = "segmentation"
     target = "labels"
-    takes_pseudo_labels = True
     has_rules = True
     metrics: SegmentationMetrics
 
@@ -53,7 +52,7 @@ class SegmentationObjective(PixelClassObjective):
         kind: Literal["dpt", "map", "linear", "masks"] = "dpt",
         set_loss: SetLoss | None = None,
         auxiliary_weight: NonNegative = 0.2,
-        weight: float = 1.0,
+        weight: NonNegative = 1.0,
     ) -> None:
         super().__init__(weight=weight)
         self.num_classes = num_classes

@@ -78,7 +78,7 @@ class InpaintingObjective(Objective):
     target = None
 
     def __init__(
-        self, *, mask_ratio: Fraction = 0.6, mask_size: Count = 32, weight: float = 1.0
+        self, *, mask_ratio: Fraction = 0.6, mask_size: Count = 32, weight: NonNegative = 1.0
     ) -> None:
         super().__init__(weight=weight)
         self.hide = partial(hide_patches, ratio=mask_ratio, patch=mask_size)
@@ -121,7 +121,7 @@ class SelfSupervisedObjective(Objective):
     dense = False
     views = 2
 
-    def __init__(self, *, weight: float = 1.0) -> None:
+    def __init__(self, *, weight: NonNegative = 1.0) -> None:
         super().__init__(weight=weight)
         self.metrics = EmbeddingMetrics()
 
@@ -153,7 +153,7 @@ class ContrastiveObjective(SelfSupervisedObjective):
 
     head = "contrastive"
 
-    def __init__(self, *, temperature: Positive = 0.2, weight: float = 1.0) -> None:
+    def __init__(self, *, temperature: Positive = 0.2, weight: NonNegative = 1.0) -> None:
         super().__init__(weight=weight)
         self.temperature = temperature
 
@@ -192,7 +192,7 @@ class DinoObjective(SelfSupervisedObjective):
         patch_weight: NonNegative = 0.0,
         mask_ratio: Fraction = 0.3,
         mask_size: Count = 16,
-        weight: float = 1.0,
+        weight: NonNegative = 1.0,
     ) -> None:
         super().__init__(weight=weight)
         self.temperatures = {"temperature": temperature, "teacher_temperature": teacher_temperature}

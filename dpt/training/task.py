@@ -202,6 +202,15 @@ class Task(L.LightningModule):
             self.improves(None)  # refuses an unknown name of ``monitor``
             self.scores = {}
             return
+        self._warn_of_monitor()
+        self.scored_step = self.global_step
+        for name, value in self.scores.items():
+            if name == self.monitor or value == value:  # NaN: class does not occur
+                # compute() has summed over the ranks, so all of them log the same number
+                self.log(name, value, prog_bar=name == self.monitor, sync_dist=True)
+        self._warn_of_nonfinite()
+
+    def _warn_of_monitor(self) -> None:
         is_first = self.scored_step < 0 and self.trainer.is_global_zero
         if is_first and math.isnan(self.scores.get(self.monitor, 0.0)):
             log.warning(
@@ -209,21 +218,15 @@ class Task(L.LightningModule):
                 "callbacks.checkpoint.patience has no effect",
                 self.monitor,
             )
-        self.scored_step = self.global_step
-        for name, value in self.scores.items():
-            if name == self.monitor or value == value:  # NaN: class does not occur
-                # compute() has summed over the ranks, so all of them log the same number
-                self.log(name, value, prog_bar=name == self.monitor, sync_dist=True)
+
+    def _warn_of_nonfinite(self) -> None:
         if dist.is_initialized():
             gathered: list[list[str]] = [[]] * dist.get_world_size()
             dist.all_gather_object(gathered, self.nonfinite)
             self.nonfinite = [name for names in gathered for name in names]
         if self.nonfinite and self.trainer.is_global_zero:
-            log.warning(
-                "step %d: %s; best.ckpt is not replaced",
-                self.global_step,
-                nonfinite_summary(self.nonfinite),
-            )
+            summary = nonfinite_summary(self.nonfinite)
+            log.warning("step %d: %s; best.ckpt is not replaced", self.global_step, summary)
 
     def improves(self, best: float | None) -> bool:
         """Returns whether the monitored score of the last validation is better than ``best``."""
@@ -312,9 +315,12 @@ def make_task(
     cfg: PlainMapping, objectives: Mapping[str, Objective], teacher: Teacher, model: DPT
 ) -> Task:
     """Returns the task of a run from its configuration, plain data (``conf/train.yaml``)."""
-    check_unlabelled(cfg, objectives, teacher)
     check_views(cfg, objectives)
-    check_bands(cfg, model)
+    if "inpainting" in model.heads and not model.preprocessing.is_rgb:
+        raise ValueError("task=inpainting paints RGB, and these images are bands: set another task")
+    if is_first_rank():
+        for text in useless_settings(cfg, objectives, teacher, model):
+            log.warning(text)
     if "fsdp" in str(cfg["trainer"].get("strategy")).lower():
         fault = "needs whole weights, but trainer.strategy=fsdp shards them: set"
         if teacher.needs_whole_weights:
@@ -332,32 +338,27 @@ def make_task(
     )
 
 
-def check_unlabelled(
-    cfg: PlainMapping, objectives: Mapping[str, Objective], teacher: Teacher
-) -> None:
-    """Raises ValueError if images without labels, their strong views or the teacher have no
-    effect because one of these is missing."""
-    sets = (cfg["data"], *(cfg["data"].get("sets") or {}).values())
-    has_unlabelled = any({**data, **(data.get("train") or {})}.get("unlabelled") for data in sets)
-    learns_labels = any(objective.target for objective in objectives.values())
-    if has_unlabelled and learns_labels and not teacher.uses_unlabelled:
-        raise ValueError(
-            "data.unlabelled: images without labels have no effect without a teacher: set "
-            "task/teacher=ema augment.strong=1, or leave data.unlabelled out"
-        )
-    if cfg["augment"].get("strong") and not teacher.labels_images:
-        raise ValueError("augment.strong has no effect without task/teacher=ema: leave it out")
-    if not teacher.labels_images:
-        return
-    if not cfg["augment"].get("strong"):
-        raise ValueError("task/teacher=ema needs augment.strong above 0, as augment.strong=1")
-    # data sets without this key, such as packed ones and mixes, may hold images without labels
-    data = {**cfg["data"], **(cfg["data"].get("train") or {})}
-    if not data.get("unlabelled", True) and data.get("missing") != "keep":
-        raise ValueError(
-            "task/teacher=ema needs images without labels: set data.unlabelled=FOLDER, or "
-            "data.labelled=NUMBER and data.unlabelled=true"
-        )
+def useless_settings(
+    cfg: PlainMapping, objectives: Mapping[str, Objective], teacher: Teacher, model: DPT
+) -> Iterator[str]:
+    """Yields warnings of settings that do nothing beside the others."""
+    augment = cfg["augment"]
+    needs_labels = any(o.target for o in objectives.values()) and not teacher.uses_unlabelled
+    if needs_labels and has_unlabelled(cfg["data"]):
+        yield "data.unlabelled: images without labels teach nothing without task/teacher=ema"
+    if augment.get("strong") and not teacher.labels_images:
+        yield "augment.strong: strong views are for task/teacher=ema alone"
+    if teacher.labels_images and not augment.get("strong"):
+        yield "task/teacher=ema labels images with augment.strong above 0 alone"
+    unused = [k for k in ("gamma", "grayscale", "extra") if augment.get(k)]
+    if unused and not model.preprocessing.is_rgb:
+        yield f"augment: {few(unused)} are for RGB, and do not change bands"
+
+
+def has_unlabelled(data: PlainMapping) -> bool:
+    """Returns whether training images without labels are configured, also in a mix."""
+    sets = (data, *(data.get("sets") or {}).values())
+    return any({**part, **(part.get("train") or {})}.get("unlabelled") for part in sets)
 
 
 def check_views(cfg: PlainMapping, objectives: Mapping[str, Objective]) -> None:
@@ -371,14 +372,3 @@ def check_views(cfg: PlainMapping, objectives: Mapping[str, Objective]) -> None:
             f"{'at least 2 views: set augment.views=2' if max(needed) else 'none'}, or leave "
             "augment out"
         )
-
-
-def check_bands(cfg: PlainMapping, model: DPT) -> None:
-    """Raises ValueError for a task that needs RGB, and logs what of the augmentation does."""
-    if model.preprocessing.is_rgb:
-        return
-    if "inpainting" in model.heads:
-        raise ValueError("task=inpainting paints RGB, and these images are bands: set another task")
-    unused = [k for k in ("gamma", "grayscale", "extra") if cfg["augment"].get(k)]
-    if unused and is_first_rank():
-        log.info("augment: %s are for RGB, and do not change bands", few(unused))

@@ -337,8 +337,6 @@ MISTAKES = [  # overrides, and what the message names
     ("task=contrastive data.batch_size=1", "data.batch_size"),
     ("task=depth augment=views", "augment.views=2"),
     ("task=dino task/teacher=none", "task/teacher=self"),
-    ("task=classification augment.strong=1 task/teacher=ema", "task/teacher=ema"),
-    ("task=depth augment.strong=1", "augment.strong"),
     ("task=depth callbacks.freeze.parts=[encodr]", "callbacks.freeze.parts"),
     ("task=joint trainer.precision=bf16-true", "trainer.precision=bf16-true"),
     ("task=panoptic data=scenes data.things=[box]", "data.things"),
