@@ -1,7 +1,7 @@
 """Data sets, transforms, sampling and loading: from files to batches."""
 
 from dpt.data.base import Augmented, Dataset, Files, Transform
-from dpt.data.datasets.coco import CocoDataset
+from dpt.data.datasets.annotated import CocoDataset
 from dpt.data.datasets.files import FileDataset, UnlabelledDataset
 from dpt.data.datasets.folder import FolderDataset
 from dpt.data.datasets.imagefolder import ImageFolderDataset, ImageTableDataset

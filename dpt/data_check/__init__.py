@@ -125,8 +125,12 @@ def _propose(data: PlainMapping, splits: Sequence[str]) -> tuple[Plain, list[Fin
         if not paths:  # reading the split says what is wrong with its masks
             return {**settings, "num_classes": 1}, []
         given = {key: value for key, value in data.items() if value not in (None, [])}
-        masks = read_masks(paths, ClassFile(), given)
-        of_masks, _ = masks.settings()
+        try:
+            masks = read_masks(paths, ClassFile(), given)
+            of_masks, _ = masks.settings()
+        except DataError as error:
+            finding = Finding("error", "no_classes", ", ".join(splits), str(error))
+            return {**settings, "num_classes": 1}, [finding]
         settings |= {
             key: of_masks[key]
             for key in _PROPOSED

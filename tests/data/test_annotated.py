@@ -237,8 +237,6 @@ def test_splits_are_those_of_the_format(three_splits):
         ["a", "c"],
         ["b"],
     ]
-    with pytest.raises(DataError, match=r"data\.fractions"):
-        folder_data(three_splits, fractions={"train": 1.0})
 
 
 def test_background_of_a_checkpoint_is_stuff(tmp_path):
@@ -349,8 +347,6 @@ def test_images_setting_chooses_among_copies(tmp_path):
         ({"num_classes": 2, "label_map": [1, 2]}, r"data\.num_classes, data\.label_map"),
         ({"class_names": ["a"]}, r"data\.class_names"),
         ({"annotations": "paint"}, r"data\.annotations=paint: .*coco"),
-        ({"annotations": None, "background": True}, r"data\.background"),
-        ({"annotations": None, "annotation_files": "a.json"}, r"data\.annotation_files"),
         ({"annotation_files": "b.json"}, r"b\.json: .*data\.annotation_files"),
         ({"annotation_files": "../a.json"}, r"a\.json.*"),
         ({"annotations": "labelme"}, "labelme"),

@@ -177,7 +177,6 @@ def test_other_bands_or_types_are_refused_by_file(tmp_path, bands, named):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"nodata": 0.0}, r"data\.nodata has no effect without data\.bands"),
         ({"bands": [0, 12]}, r"tif: holds 12 bands, from 0, not data\.bands=\[0, 12\]"),
         ({"bands": "all", "image_max": 9.0}, r"data\.image_max is for one or three bands, not 12"),
         (

@@ -11,8 +11,7 @@ from photos import save_picture
 from dpt.data import DataError, FolderDataset
 from dpt.data.datasets.filelist import KittiDataset
 from dpt.data.datasets.hypersim import HypersimDataset, along_axis, camera_matrix
-from dpt.data.datasets.nyuv2 import NYUv2Dataset
-from dpt.data.datasets.sunrgbd import SunRgbdDataset
+from dpt.data.datasets.indoor import NYUv2Dataset, SunRgbdDataset
 from dpt.data.datasets.tum import TumDataset
 from dpt.data.datasets.vkitti2 import VirtualKitti2Dataset
 from dpt.data.mix import MixDataset

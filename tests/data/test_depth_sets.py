@@ -10,8 +10,7 @@ import scipy.io
 from dpt.data import DataError
 from dpt.data.datasets.filelist import FileListDataset
 from dpt.data.datasets.hypersim import HypersimDataset, along_axis
-from dpt.data.datasets.nyuv2 import NYUv2Dataset
-from dpt.data.datasets.sunrgbd import SunRgbdDataset
+from dpt.data.datasets.indoor import NYUv2Dataset, SunRgbdDataset
 from dpt.data.datasets.tum import TumDataset, associate
 from dpt.data.datasets.vkitti2 import VirtualKitti2Dataset
 from dpt.types.samples import IGNORE_INDEX

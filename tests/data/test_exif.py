@@ -6,7 +6,7 @@ from coco_files import write_objects
 from PIL import Image, ImageOps
 
 from dpt.data import DataError, FolderDataset, ImageFolderDataset, UnlabelledDataset
-from dpt.data.datasets.coco import CocoDataset
+from dpt.data.datasets.annotated import CocoDataset
 from dpt.data.formats import io, pictures
 from dpt.data.shards.samples import decode_sample, encode_sample
 

@@ -16,7 +16,7 @@ import tifffile
 
 from dpt.data import DataError, FolderDataset
 from dpt.data.datasets.hypersim import along_axis
-from dpt.data.datasets.sunrgbd import SunRgbdDataset
+from dpt.data.datasets.indoor import SunRgbdDataset
 from dpt.data.formats import arrays, io
 
 RNG = np.random.default_rng(0)

@@ -63,8 +63,6 @@ def test_folder_of_each_split(tmp_path):
     assert dataset.info.targets == ("labels",)
     assert dataset.info.class_names == ("class_0", "class_1", "class_2")
     assert len(segmentation(tmp_path, split="val", split_names={"val": "validation"})) == 2
-    with pytest.raises(DataError, match=r"data\.fractions"):
-        segmentation(tmp_path, fractions={"train": 0.5})
     with pytest.raises(DataError, match=r"images/val .*data\.split_names\.val"):
         segmentation(tmp_path, split="val")
 
@@ -109,10 +107,6 @@ def test_fractions(tmp_path):
     assert sorted(stem for names in splits for stem in names) == sorted(map(str, range(20)))
     with pytest.raises(DataError, match=r"split test .*data\.fractions.*train, val"):
         segmentation(tmp_path, split="test")
-    (tmp_path / "list.txt").write_text("1\n")
-    for other in ({"folds": 2}, {"split_files": {"train": "list.txt"}}):
-        with pytest.raises(DataError, match=r"data\.fractions"):
-            segmentation(tmp_path, fractions=fractions, **other)
 
 
 def test_copies_by_roboflow_are_in_one_split(tmp_path):

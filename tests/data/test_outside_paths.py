@@ -10,7 +10,7 @@ from dpt.data import CocoDataset, DataError, FolderDataset
 from dpt.data.datasets.filelist import FileListDataset, KittiDataset
 from dpt.data.datasets.hypersim import HypersimDataset
 from dpt.data.datasets.imagefolder import ImageTableDataset
-from dpt.data.datasets.sunrgbd import SunRgbdDataset
+from dpt.data.datasets.indoor import SunRgbdDataset
 
 
 def image_table(root, name):

@@ -151,7 +151,6 @@ class FileDataset(Dataset):
 
     depth_format: ClassVar[DepthRule | None] = None
     """Scale and invalid values of the depth files."""
-    is_divided = False  # whether fractions define the splits
 
     def __post_init__(self) -> None:
         self.part = FilePart(
@@ -161,20 +160,13 @@ class FileDataset(Dataset):
             image_max=self.image_max,
             nodata=self.nodata,
         )
-        if self.nodata is not None and self.bands is None:
-            raise DataError("data.nodata has no effect without data.bands: set it to all")
         self.depth_key = self.depth_key or self.array_key
         self.root = self.folder = data_root(self.root)
         self.depth_rule = self.make_depth_rule()
         self.label_rule = self.make_label_rule()
         self.is_train = self.split == "train"
-        if self.folds is not None and self.split == "val":
-            self.split = "train"  # whose files are divided
         with _no_garbage_collection():
             self._files = PickledFiles(self._select(self.list_files()))
-        if self.fractions not in (None, splits.DEFAULT_FRACTIONS) and not self.is_divided:
-            fault = f"folders, lists or data.folds define the splits of {self.folder}"
-            raise DataError(f"data.fractions has no effect: {fault}: leave it out")
         self.info = self.make_info()
         if self.unlabelled and self.is_train:
             self.depth_rule = self.label_rule = None
@@ -184,13 +176,19 @@ class FileDataset(Dataset):
     # ------------------------------------------------------------------- records and splits
 
     def list_files(self) -> list[Files]:
-        """Returns the records of ``split`` in order; called last, when the rules are known."""
+        """Returns the records of ``listed_split`` in order; called last, when the rules are
+        known."""
         raise NotImplementedError
 
     @property
+    def listed_split(self) -> str:
+        """The split whose files are listed: train, too, for a val that is one of its ``folds``."""
+        return "train" if self.folds is not None and self.split == "val" else self.split
+
+    @property
     def split_on_disk(self) -> str:
-        """Returns the split's name in folders and tables, see ``split_names``."""
-        return (self.split_names or {}).get(self.split, self.split)
+        """The name of ``listed_split`` in folders and tables, see ``split_names``."""
+        return (self.split_names or {}).get(self.listed_split, self.listed_split)
 
     def path_of(self, template: str) -> Path:
         """Returns a path below ``root``; ``%split`` stands for the split's name on disk."""
@@ -235,9 +233,8 @@ class FileDataset(Dataset):
             fractions: of the splits; None takes the data set's.
             labelled: see :func:`dpt.data.splits.by_fraction`.
         """
-        if self.folds is not None and self.split == "train":
+        if self.folds is not None and self.listed_split == "train":
             return [*range(len(names))]
-        self.is_divided = True
         fractions = fractions or self.fractions or splits.DEFAULT_FRACTIONS
         if self.split not in fractions or self.folds is not None:
             present = ", ".join(["train", "val"] if self.folds else fractions)
@@ -262,33 +259,38 @@ class FileDataset(Dataset):
 
     def _select(self, files: list[Files]) -> list[Files]:
         """Returns the records that ``folds``, ``labelled`` and ``unlabelled`` choose."""
-        if self.folds is None and (self.fold or self.gap):
-            key = "fold" if self.fold else "gap"
-            raise DataError(f"data.{key} has no effect without data.folds: set it, or leave it out")
-        if self.folds is not None and self.split == "train":
-            groups = self._groups(record.image for record in files)
-            class_ids = [record.class_id for record in files]
-            train, val = splits.folds(groups, self.folds, self.fold, self.gap, class_ids)
-            files = [files[i] for i in (train if self.is_train else val)]
-            if not files:
-                raise DataError(f"data.gap={self.gap} leaves no image for training: reduce it")
+        if self.folds is not None and self.listed_split == "train":
+            files = self._of_fold(files, self.folds)
         if not self.is_train or (self.labelled is None and not self.unlabelled):
             return files
-        names = [str(record.image) for record in files]
-        kinds = [record.kinds for record in files]
         count = self.labelled if isinstance(self.labelled, int) else None
-        chosen = splits.evenly(names, kinds, count)
-        if not self.unlabelled:
-            if not chosen:  # labelled is "all", maybe by data.missing=keep
-                fault = f"none of the {len(files)} training images has labels"
-                raise DataError(f"{fault}: add some, or leave data.labelled out")
-            return [files[i] for i in chosen]
-        rest = sorted({*range(len(files))}.difference(chosen))
+        kinds = [record.kinds for record in files]
+        chosen = splits.evenly([str(record.image) for record in files], kinds, count)
+        if not self.unlabelled and not chosen:  # labelled is "all", maybe by data.missing=keep
+            fault = f"none of the {len(files)} training images has labels"
+            raise DataError(f"{fault}: add some, or leave data.labelled out")
+        if self.unlabelled:
+            return self._without_labels(files, chosen)
+        return [files[i] for i in chosen]
+
+    def _of_fold(self, files: Sequence[Files], count: int) -> list[Files]:
+        """Returns the records of one of ``count`` parts for val, those of the others for train."""
+        groups = self._groups(record.image for record in files)
+        class_ids = [record.class_id for record in files]
+        train, val = splits.folds(groups, count, self.fold, self.gap, class_ids)
+        chosen = train if self.is_train else val
+        if not chosen:
+            raise DataError(f"data.gap={self.gap} leaves no image for training: reduce it")
+        return [files[i] for i in chosen]
+
+    def _without_labels(self, files: Sequence[Files], labelled: Sequence[int]) -> list[Files]:
+        """Returns the records besides the chosen ones, without labels."""
+        rest = sorted({*range(len(files))}.difference(labelled))
         if not rest:
             remedy = "set data.labelled to a number, or data.unlabelled to a folder of images"
             raise DataError(f"data.unlabelled=true: every training image has labels: {remedy}")
-        kept = [(files[i].image, files[i].extra, files[i].more_images) for i in rest]
-        return [Files(image, extra=extra, more_images=more) for image, extra, more in kept]
+        unlabelled = [(files[i].image, files[i].extra, files[i].more_images) for i in rest]
+        return [Files(image, extra=extra, more_images=more) for image, extra, more in unlabelled]
 
     # ---------------------------------------------------------------------- what samples hold
 
@@ -306,9 +308,7 @@ class FileDataset(Dataset):
         info = DatasetInfo(targets=())
         if depth := self.depth_rule:
             info = DatasetInfo(("depth",), min_depth=depth.min_depth, max_depth=depth.max_depth)
-        if self.normals_from_depth is not None:
-            if self.depth_rule is None:
-                raise DataError("data.normals_from_depth has no effect without depth: leave it out")
+        if self.normals_from_depth is not None and self.depth_rule is not None:
             info = replace(info, targets=(*info.targets, "normals"))
         if labels := self.label_rule:
             targets, names = (*info.targets, "labels"), labels.class_names
@@ -373,10 +373,7 @@ class FileDataset(Dataset):
         if self.label_rule is not None and maps.labels is not None:
             source = files.labels or self.name(index)
             sample["labels"] = self.label_rule(maps.labels, source=source)
-        if maps.objects is not None:
-            sample["objects"] = numbered(maps.objects, files.objects or self.name(index))
-        if maps.masks is not None:
-            sample["masks"] = maps.masks
+        _add_objects(sample, maps, files.objects or self.name(index))
         if self.depth_rule is not None and depth is not None:
             sample["depth"], sample["valid"] = self.depth_rule(depth)
         if image.dtype != np.uint8:
@@ -384,12 +381,7 @@ class FileDataset(Dataset):
         camera_source = self.camera_source(index)
         if camera_source is not None:
             sample["K"] = camera_source.camera(files.image, image.shape[:2]).K
-        if files.class_id is not None:
-            sample["class_id"] = files.class_id
-        if files.value is not None:
-            sample["value"] = files.value
-        if files.caption is not None:
-            sample["caption"] = files.caption
+        _add_image_labels(sample, files)
         return sample
 
     def read_image(self, index: int, map_size: tuple[int, ...] | None = None) -> np.ndarray:
@@ -518,6 +510,24 @@ def numbered(ids: np.ndarray, source: Path | str) -> np.ndarray:
         fault = f"{len(present)} objects, at most {MAX_OBJECTS} in an image"
         raise DataError(f"{source}: {fault}: cut it into parts")
     return numbers[positions].reshape(ids.shape).astype(np.uint16)
+
+
+def _add_objects(sample: Sample, maps: RawMaps, source: Path | str) -> None:
+    """Adds a map of objects, and their masks where these can overlap."""
+    if maps.objects is not None:
+        sample["objects"] = numbered(maps.objects, source)
+    if maps.masks is not None:
+        sample["masks"] = maps.masks
+
+
+def _add_image_labels(sample: Sample, files: Files) -> None:
+    """Adds the labels of the image as a whole."""
+    if files.class_id is not None:
+        sample["class_id"] = files.class_id
+    if files.value is not None:
+        sample["value"] = files.value
+    if files.caption is not None:
+        sample["caption"] = files.caption
 
 
 def _invalidate(sample: Sample, missing: np.ndarray) -> None:

@@ -16,6 +16,7 @@ from dpt.data.annotations.base import Annotations
 from dpt.data.base import Files
 from dpt.data.datasets.annotated import (
     AnnotatedDataset,
+    ObjectLabels,
     names_in,
     read_annotations,
     record_of,
@@ -41,7 +42,6 @@ from dpt.plugins import register
 from dpt.types.samples import IGNORE_INDEX, DatasetInfo
 
 _OF_MASKS = "labels depth objects num_classes label_map class_names label_colors color_distance"
-_OF_TOOLS = "background annotation_files"
 _TABLE_COLUMNS = {"labels": "mask", "depth": "depth", "objects": "objects"}
 _Kind = Literal["labels", "depth", "objects"]
 _Intrinsics = tuple[float, float, float, float, Side, Side]
@@ -112,13 +112,10 @@ class FolderDataset(AnnotatedDataset):
 
     def _refuse_options(self) -> None:
         """Raises DataError for settings of label files beside those of a label tool's files."""
-        if self.annotations is None:
-            names, fault = _OF_TOOLS, "has no effect without data.annotations"
-        else:
-            names = _OF_MASKS
-            fault = "cannot be combined with data.annotations, whose files name the classes"
-        keys = [f"data.{name}" for name in names.split() if vars(self)[name] not in (None, (), [])]
+        names = _OF_MASKS.split() if self.annotations is not None else []
+        keys = [f"data.{name}" for name in names if vars(self)[name] not in (None, (), [])]
         if keys:
+            fault = "cannot be combined with data.annotations, whose files name the classes"
             raise DataError(f"{few(keys, 8)} {fault}: leave it out")
 
     def make_depth_rule(self) -> DepthRule | None:
@@ -198,28 +195,49 @@ class FolderDataset(AnnotatedDataset):
         return {kind: (folder, name) for kind, (folder, name) in options.items() if folder}
 
     def list_files(self) -> list[Files]:
-        is_table = self._lists.get(self.split, "").endswith(".csv")
-        if len(self.image_folders) > 1 and (self.annotations is not None or is_table):
+        if len(self.image_folders) > 1 and (self.annotations is not None or self._has_table):
             fault = "tables and annotations name one file for an image"
             raise DataError(f"data.images={self.images}: {fault}: give one folder, or no table")
         if self.annotations is not None:
             return self._list_annotated(self.annotations)
-        if is_table:
-            path = self.list_file()
-            files = self._without_unlabelled(self._read_table(path))
-            return require_files(files, source=path, remedy="check data.root and the table")
+        if self._has_table:
+            return self._list_table()
+        return self._list_named() if self._lists else self._list_folders()
+
+    def _list_table(self) -> list[Files]:
+        """Returns the records of a CSV table."""
+        path = self.list_file()
+        files = self._without_unlabelled(self._read_table(path))
+        return require_files(files, source=path, remedy="check data.root and the table")
+
+    def _list_named(self) -> list[Files]:
+        """Returns the records of the images that a text file lists, with the maps of their
+        names."""
         folder, is_of_split = self._find(self.image_folders[0], option="data.images")
         images = self._scan_images(folder)
-        keys = self._listed_keys(images, folder) if self._lists else [*images]
+        keys = self._listed_keys(images, folder)
         every_map = self._scan_maps(keys[0], {*keys})
-        stray: list[Path] = []
-        for maps in every_map:
-            if is_of_split and not maps.is_of_split:
-                self._refuse_shared({key: images[key] for key in keys}, maps.paths)
-            else:  # otherwise they may belong to another split's images
-                stray += [path for key, path in maps.paths.items() if key not in images]
-        if not self._lists and not is_of_split:
-            keys = self._keys_of_split(images, every_map)
+        stray = self._stray_maps(images, keys, every_map, is_of_split=is_of_split)
+        return self._paired(images, keys, every_map, stray)
+
+    def _list_folders(self) -> list[Files]:
+        """Returns the records of the images in the split's folder, or in a folder of all splits,
+        with the maps of their names."""
+        folder, is_of_split = self._find(self.image_folders[0], option="data.images")
+        images = self._scan_images(folder)
+        every_map = self._scan_maps(next(iter(images)), images.keys())
+        stray = self._stray_maps(images, [*images], every_map, is_of_split=is_of_split)
+        keys = [*images] if is_of_split else self._keys_of_split(images, every_map)
+        return self._paired(images, keys, every_map, stray)
+
+    def _paired(
+        self,
+        images: Mapping[str, Path],
+        keys: Sequence[str],
+        every_map: Sequence[_Maps],
+        stray: Sequence[Path],
+    ) -> list[Files]:
+        """Returns the records of ``keys``; ``stray`` are the maps without an image."""
         paths = {maps.kind: maps.paths for maps in every_map}
         files = [
             _record(images[key], {kind: paths[kind].get(key) for kind in paths}) for key in keys
@@ -227,6 +245,27 @@ class FolderDataset(AnnotatedDataset):
         if len(self.image_folders) > 1:
             files = self._with_more_images(files, keys)
         return self._without_unlabelled(files, stray)
+
+    def _stray_maps(
+        self,
+        images: Mapping[str, Path],
+        keys: Sequence[str],
+        every_map: Sequence[_Maps],
+        *,
+        is_of_split: bool,
+    ) -> list[Path]:
+        """Returns the maps without an image; DataError if one pairs with images of two splits.
+
+        Args:
+            is_of_split: whether the folder of images holds only those of the split.
+        """
+        stray: list[Path] = []
+        for maps in every_map:
+            if is_of_split and not maps.is_of_split:  # they may belong to another split's images
+                self._refuse_shared({key: images[key] for key in keys}, maps.paths)
+            else:
+                stray += [path for key, path in maps.paths.items() if key not in images]
+        return stray
 
     def _scan_images(self, folder: Path, number: int = 0) -> dict[str, Path]:
         """Returns the files below a folder that are the ``number``-th of each image, by key."""
@@ -310,58 +349,69 @@ class FolderDataset(AnnotatedDataset):
 
     def _list_annotated(self, name: str) -> list[Files]:
         """Returns the records of images whose labels are in the files of a label tool."""
-        template = self.annotation_files
+        template = self.annotation_files or ""
         annotations, unlabelled = read_annotations(
             self.folder,
             name,
-            chosen=[] if template is None else [self.path_of(template)],
+            chosen=[self.path_of(template)] if template else [],
             images=self.folder if self.images == "images" else self.path_of(self.image_folders[0]),
         )
-        if template is not None and "%split" in template and not self._lists:
-            paths = [image.image for image in annotations.images]
-        else:
-            paths = self._paths_of_split(annotations, unlabelled)
-        absent = {path for path in paths if not path.is_file()} if self.missing == "skip" else set()
+        paths = self._paths_of_split(annotations, unlabelled)
+        skips = self.missing == "skip"
+        absent = sorted(path for path in {*paths} if skips and not path.is_file())
         paths = [path for path in paths if path not in absent]
         if name == "coco" and annotations.source.is_file():
             self.annotation_file = annotations.source
         image_of_path = {image.image: image for image in annotations.images}
         images = [image_of_path[path] for path in paths if path in image_of_path]
         labels = self.use(annotations, images, front=FORMATS[name].front, things=self.things)
-        trained = [image for image in annotations.images if image.split == "train"]
-        unknown = labels.unknown_class(names_in(trained))
-        if trained and unknown and not self._lists:
-            remedy = "rename it, or label some of it in train"
-            self.notes = [*self.notes, f"{unknown}, of which train has none: {remedy}"]
+        if not self._lists:
+            self._note_class_without_training(annotations, labels)
         record_of_path = {image.image: record_of(image) for image in images}
         files = [record_of_path.get(path, Files(path)) for path in paths]
-        files = self._without_unlabelled(files, sorted(absent))
+        files = self._without_unlabelled(files, absent)
         remedy = "add the images, or set data.missing=skip"
         return require_files(files, source=annotations.source, remedy=remedy)
 
+    def _note_class_without_training(self, annotations: Annotations, labels: ObjectLabels) -> None:
+        """Notes a class of the split that no image of train has."""
+        trained = [image for image in annotations.images if image.split == "train"]
+        unknown = labels.unknown_class(names_in(trained))
+        if trained and unknown:
+            remedy = "rename it, or label some of it in train"
+            self.notes = [*self.notes, f"{unknown}, of which train has none: {remedy}"]
+
     def _paths_of_split(self, annotations: Annotations, unlabelled: Sequence[Path]) -> list[Path]:
         """Returns the images of the split by lists, as the label tool says, or by fractions."""
-        if self._lists.get(self.split, "").endswith(".csv"):
+        if "%split" in (self.annotation_files or "") and not self._lists:
+            return [image.image for image in annotations.images]
+        if self._has_table:
             return [record.image for record in self._read_table(self.list_file())]
         split_of_path = {image.image: image.split for image in annotations.images}
-        stated = {*split_of_path.values()} - {""}
+        has_splits = len({*split_of_path.values()} - {""}) > 1
         for path in unlabelled:
             split_of_path[path] = split_word(str(path.relative_to(self.folder)))[0] or "train"
-        paths = [*split_of_path]
-        folder = Path(os.path.commonpath([path.parent for path in paths]))
-        names = {path.relative_to(folder).as_posix(): path for path in paths}
+        if has_splits and not self._lists:
+            return self._paths_of_stated_split(annotations, split_of_path)
+        folder = Path(os.path.commonpath([path.parent for path in split_of_path]))
+        names = {path.relative_to(folder).as_posix(): path for path in split_of_path}
         if self._lists:
             return [names[name] for name in self._listed_keys(names, folder)]
-        if len(stated) < 2:
-            others = {*unlabelled}
-            flags = [path not in others for path in paths]
-            return [paths[k] for k in self.divide([*names], paths, labelled=flags)]
-        chosen = [path for path in paths if split_of_path[path] == self.split_on_disk]
+        flags = [path not in unlabelled for path in names.values()]
+        chosen = {*self.divide([*names], [*names.values()], labelled=flags)}
+        return [path for k, path in enumerate(names.values()) if k in chosen]
+
+    def _paths_of_stated_split(
+        self, annotations: Annotations, split_of_path: Mapping[Path, str]
+    ) -> list[Path]:
+        """Returns the images of the split, of which a label tool names several."""
+        chosen = [path for path, split in split_of_path.items() if split == self.split_on_disk]
         if not chosen:
-            fault = f"its splits are {', '.join(sorted(stated))}, not {self.split_on_disk}"
-            remedy = f"set data.split_names.{self.split} to one of them, or data.folds"
+            names = sorted({*split_of_path.values()} - {""})
+            fault = f"its splits are {', '.join(names)}, not {self.split_on_disk}"
+            remedy = f"set data.split_names.{self.listed_split} to one of them, or data.folds"
             raise DataError(f"{annotations.source}: {fault}: {remedy}")
-        left_out = [path.name for path in paths if not split_of_path[path]]
+        left_out = [path.name for path, split in split_of_path.items() if not split]
         if left_out:
             note = f"{plural(len(left_out), 'image')} in no split ({few(left_out)}) left out"
             annotations.notes.append(note)
@@ -373,10 +423,15 @@ class FolderDataset(AnnotatedDataset):
     def _lists(self) -> dict[str, str]:
         return {split: name for split, name in (self.split_files or {}).items() if name}
 
+    @property
+    def _has_table(self) -> bool:
+        """Whether the list of the split is a CSV table."""
+        return self._lists.get(self.listed_split, "").endswith(".csv")
+
     def list_file(self) -> Path:
-        name = self._lists.get(self.split)
+        name = self._lists.get(self.listed_split)
         if name is None:
-            fault = f"split {self.split} (it has {', '.join(self._lists)})"
+            fault = f"split {self.listed_split} (it has {', '.join(self._lists)})"
             raise DataError(f"data.split_files names no list for {fault}: add it")
         return self.folder / name
 
@@ -423,11 +478,11 @@ class FolderDataset(AnnotatedDataset):
         columns = ["split", "image", *(_TABLE_COLUMNS[kind] for kind in self._map_options)]
         rows = [row for _, row in read_table(path, columns, remedy="name the columns so")]
         splits = dict.fromkeys(row[0] for row in rows)
-        names = (self.split, self.split_on_disk)
+        names = (self.listed_split, self.split_on_disk)
         if not splits.keys() & names:
             present = few([*splits], 6) or "nothing"
-            fault = f"no image found: the column split holds {present}, not {self.split}"
-            raise DataError(f"{path}: {fault}: set data.split_names.{self.split}")
+            fault = f"no image found: the column split holds {present}, not {self.listed_split}"
+            raise DataError(f"{path}: {fault}: set data.split_names.{self.listed_split}")
         files: list[Files] = []
         for split, image, *texts in rows:
             if split in names:
@@ -448,10 +503,9 @@ class FolderDataset(AnnotatedDataset):
             return of_split, True
         siblings = [name for name in SPLITS if (folder / name).is_dir()]
         if siblings:  # using the folder for all splits would mix their files
-            plus = "" if self.split in (self.split_names or {}) else "+"
-            remedy = (
-                f"make it, or set {plus}data.split_names.{self.split}={siblings[-1]} or {option}"
-            )
+            plus = "" if self.listed_split in (self.split_names or {}) else "+"
+            key = f"{plus}data.split_names.{self.listed_split}"
+            remedy = f"make it, or set {key}={siblings[-1]} or {option}"
             raise DataError(
                 f"folder {of_split} does not exist, unlike {', '.join(siblings)}: {remedy}"
             )

@@ -85,7 +85,7 @@ class HypersimDataset(FileDataset):
         files: list[Files] = []
         rows = read_table(table, _COLUMNS.split(), remedy="download it again")
         for _, (scene, camera, frame, released, split) in rows:
-            if split == self.split and released.lower() == "true" and scene in on_disk:
+            if split == self.listed_split and released.lower() == "true" and scene in on_disk:
                 images = self.folder / scene / "images"
                 if not re.fullmatch(r"cam_\w+", camera) or not frame.isdecimal():
                     raise DataError(f"{table}: camera {camera!r}, frame {frame!r}: correct it")
@@ -95,7 +95,7 @@ class HypersimDataset(FileDataset):
                 labels = maps / f"{name}.semantic.hdf5" if self.labels else None
                 files.append(Files(image, labels, maps / f"{name}.depth_meters.hdf5"))
         if not files:
-            fault = f"none of the scenes of split {self.split} is in {self.folder}"
+            fault = f"none of the scenes of split {self.listed_split} is in {self.folder}"
             raise DataError(f"{table}: {fault}: download some, or check data.root")
         return require_files(files, source=table, remedy="complete or remove their scenes")
 

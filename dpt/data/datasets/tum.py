@@ -63,12 +63,11 @@ class TumDataset(FileDataset):
     def _sequences_of_split(self) -> Sequence[str]:
         on_disk = sorted(path.parent.name for path in self.folder.glob("*/rgb.txt"))
         chosen = {split: names for split, names in (self.sequences or {}).items() if names}
-        if self.split in chosen:
-            if not set(chosen[self.split]) <= set(on_disk):
+        if self.listed_split in chosen:
+            if not set(chosen[self.listed_split]) <= set(on_disk):
                 fault = f"holds the sequences {few(on_disk, 8) or '(none)'}"
-                raise DataError(f"{self.folder} {fault}: check data.sequences.{self.split}")
-            self.is_divided = True  # fractions are for the sequences that no split names
-            return chosen[self.split]
+                raise DataError(f"{self.folder} {fault}: check data.sequences.{self.listed_split}")
+            return chosen[self.listed_split]
         rest = sorted({*on_disk}.difference(*chosen.values()))
         fractions = self.fractions or DEFAULT_FRACTIONS
         unnamed = {split: value for split, value in fractions.items() if split not in chosen}

@@ -62,11 +62,11 @@ class VirtualKitti2Dataset(FileDataset):
 
     def list_files(self) -> list[Files]:
         files: list[Files] = []
-        for scene in self.scenes.get(self.split, ()):
+        for scene in self.scenes.get(self.listed_split, ()):
             on_disk = sorted(path.parent.name for path in self.folder.glob(f"{scene}/*/frames"))
             variations = on_disk if self.variations is None else self.variations
             if not on_disk or not set(variations) <= set(on_disk):
-                remedy = f"check data.scenes.{self.split} and data.variations"
+                remedy = f"check data.scenes.{self.listed_split} and data.variations"
                 raise DataError(
                     f"{self.folder / scene} holds {few(on_disk, 10) or 'nothing'}: {remedy}"
                 )

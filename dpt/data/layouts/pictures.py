@@ -302,7 +302,8 @@ def pair(images: Sequence[str], labels: Sequence[str], kind: Kind) -> dict[str, 
         partners[os.path.dirname(path)].add(os.path.dirname(image))
     images_in = by_folder(images)
     places = {name: _Place.of(paths[0], "images") for name, paths in images_in.items()}
-    for directory, members in by_folder(path for path in labels if path not in image_of).items():
+    left = by_folder(path for path in labels if path not in image_of)
+    for directory, members in sorted(left.items(), key=lambda item: -len(item[1])):
         # further files in a folder that has pairs are labels of images beside these, if of any
         is_rest = directory in partners
         labelled = {*image_of.values()} if is_rest else set()
@@ -314,6 +315,9 @@ def pair(images: Sequence[str], labels: Sequence[str], kind: Kind) -> dict[str, 
                 levels[places[near].likeness(place)] += free
         for level in sorted(levels, reverse=True):
             pairs = _pair_by_affixes(levels[level], members, only_best=is_rest)
+            if 2 * len(pairs) < len(levels[level]):  # stray ones of images that have labels
+                labelled = {*image_of.values()}
+                pairs = {path: image for path, image in pairs.items() if image not in labelled}
             image_of |= pairs
             if pairs:
                 break
@@ -512,7 +516,7 @@ def _one_for_each_image(folder: Folder, image_of: Mapping[str, str], kind: Kind)
     are_folders = len({place.folder for place in contested}) == len(contested)
     choices = []
     for place in contested:
-        setting = f"{kind}={place.folder}" if are_folders else f"{kind}_name={place.name}"
+        setting = f"{kind}={place.folder or '.'}" if are_folders else f"{kind}_name={place.name}"
         choices.append(f"data.{setting} ({len(places[place])} files)")
     fault = f"{plural(len(several), 'image')} with several {kind}, such as {image}"
     remedy = f"set {' or '.join(sorted(choices))}"
