@@ -357,13 +357,14 @@ class FolderDataset(AnnotatedDataset):
             images=self.folder if self.images == "images" else self.path_of(self.image_folders[0]),
         )
         paths = self._paths_of_split(annotations, unlabelled)
-        skips = self.missing == "skip"
-        absent = sorted(path for path in {*paths} if skips and not path.is_file())
-        paths = [path for path in paths if path not in absent]
+        absent: list[Path] = []
+        if self.missing == "skip":
+            absent = sorted(path for path in {*paths} if not path.is_file())
+            paths = [path for path in paths if path.is_file()]
         if name == "coco" and annotations.source.is_file():
             self.annotation_file = annotations.source
         image_of_path = {image.image: image for image in annotations.images}
-        images = [image_of_path[path] for path in paths if path in image_of_path]
+        images = [image for image in map(image_of_path.get, paths) if image is not None]
         labels = self.use(annotations, images, front=FORMATS[name].front, things=self.things)
         if not self._lists:
             self._note_class_without_training(annotations, labels)
@@ -393,13 +394,16 @@ class FolderDataset(AnnotatedDataset):
             split_of_path[path] = split_word(str(path.relative_to(self.folder)))[0] or "train"
         if has_splits and not self._lists:
             return self._paths_of_stated_split(annotations, split_of_path)
-        folder = Path(os.path.commonpath([path.parent for path in split_of_path]))
-        names = {path.relative_to(folder).as_posix(): path for path in split_of_path}
+        return self._paths_by_names([*split_of_path], {*unlabelled})
+
+    def _paths_by_names(self, paths: Sequence[Path], unlabelled: Collection[Path]) -> list[Path]:
+        """Returns the images of the split by its list, or by fractions."""
+        folder = Path(os.path.commonpath([path.parent for path in paths]))
+        names = {path.relative_to(folder).as_posix(): path for path in paths}
         if self._lists:
             return [names[name] for name in self._listed_keys(names, folder)]
-        flags = [path not in unlabelled for path in names.values()]
-        chosen = {*self.divide([*names], [*names.values()], labelled=flags)}
-        return [path for k, path in enumerate(names.values()) if k in chosen]
+        flags = [path not in unlabelled for path in paths]
+        return [paths[k] for k in self.divide([*names], paths, labelled=flags)]
 
     def _paths_of_stated_split(
         self, annotations: Annotations, split_of_path: Mapping[Path, str]
