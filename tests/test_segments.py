@@ -55,7 +55,6 @@ def test_panoptic_segments_equals_transformers(seed):
     [
         (4, 5, 0.8, True),
         (3, 5, 0.8, False),
-        (7, 10, 0.7, True),
         (13, 20, 0.65, True),
         (0, 5, 0, False),
     ],

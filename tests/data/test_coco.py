@@ -92,7 +92,6 @@ def first_segment(content):
         (lambda c: first_segment(c).update(category_id=[1]), r"category_id\b"),
         (lambda c: c["categories"][0].pop("name"), r"categories\.0\.name"),
         (lambda c: c["categories"][0].update(color=[1, 2, 256]), r"categories\.0\.color\.2"),
-        (lambda c: c["images"][0].update(height=0), r"images\.0\.height"),
         (lambda c: c["images"].append(c["images"][0]), "'images'"),
         (lambda c: c["images"].append({**c["images"][1], "id": 77}), r"000001\.jpg .*2, 77"),
         (lambda c: c["images"][0].update(file_name="no.jpg"), r"1 files of its 3 .*no\.jpg"),
@@ -223,13 +222,6 @@ def test_data_check_finds_objects_without_class():
     assert measured.of_several_classes == 1
 
 
-def test_polygons_are_cut_at_the_border():
-    whole = encode_mask([[-5, -5, 40, -5, 40, 30, -5, 30]], (20, 30))
-    half = encode_mask([[-5, -5, 15, -5, 15, 30, -5, 30]], (20, 30))
-    assert coco.decode(whole).all()
-    np.testing.assert_array_equal(coco.decode(half).any(axis=0), np.arange(30) < 15)
-
-
 # ------------------------------------------------------------------------------ what tools write
 
 
@@ -271,7 +263,6 @@ def with_names(change):
         with_nulls,
         with_names(lambda name: f"http://host:80/a%20b/{name}?raw=1#x"),
         with_names(lambda name: f".\\..\\train\\{name}"),
-        with_names(lambda name: f"C:\\data\\{name}"),
         with_names(lambda name: f"../train/./{name}"),
         with_names(lambda name: name.replace(".jpg", ".JPG")),
     ],
