@@ -24,7 +24,7 @@ from dpt.library_internals import compute_buffers, pad_before_shift
 from dpt.nn.base import STRICT, Encoder, EncoderConfig, register_encoder
 from dpt.nn.vit import VisionTransformer, ViTConfig, check_out_indices
 from dpt.types.outputs import Tokens
-from dpt.validation import Plain, PlainMapping
+from dpt.validation import Plain
 
 Standardization = Literal["sqrt", "official"]
 WindowPadding = Literal["after_shift", "before_shift"]
@@ -299,47 +299,44 @@ class TimmEncoder(Encoder):
 
     def __init__(self, config: TimmConfig) -> None:
         super().__init__()
-        import timm
-
-        self.config = config
-        name, base = config.name, config.name.partition(".")[0]
-        if not timm.is_model(base):
-            near = get_close_matches(base, timm.list_models(), n=5)
-            raise ValueError(f"timm has no model {name!r}" + (f"; near: {near}" if near else ""))
-        rate = {"drop_path_rate": config.drop_path} if config.drop_path else {}
-        channels = {"in_chans": config.in_channels} if config.in_channels != 3 else {}
-        model = _create(name, {**rate, **channels, **config.arguments})
-        self.in_channels = config.in_channels
+        self.config, self.in_channels = config, config.in_channels
+        self.num_later_blocks = config.num_later_blocks
+        self.model = model = _create(config)
         if not hasattr(model, "forward_intermediates"):
-            raise ValueError(f"timm's {name} offers no intermediate features")
+            raise ValueError(f"timm's {config.name} offers no intermediate features")
         reductions = [level["reduction"] for level in model.feature_info]
         self.plain = len(set(reductions)) == 1  # one stride throughout: a plain transformer
-        n = len(reductions)
-        auto = [n * (i + 1) // 4 - 1 for i in range(4)] if self.plain else range(max(0, n - 4), n)
-        later = self.num_later_blocks = config.num_later_blocks
-        if later and not (self.plain and hasattr(model, "blocks")):
-            raise ValueError(
-                f"num_later_blocks={later}: {name} is not a plain transformer with blocks"
-            )
-        if later:
-            auto = [n - 1 - later]
-        self.out_indices = list(auto if config.out_indices == "auto" else config.out_indices)
-        check_out_indices(self.out_indices, n, later)
+        self.out_indices = self._choose_indices(len(reductions))
         if hasattr(model, "prune_intermediate_layers"):
-            kept = [*self.out_indices, self.out_indices[-1] + later]
-            model.prune_intermediate_layers(kept, prune_norm=not later, prune_head=True)
+            needed = [*self.out_indices, self.out_indices[-1] + self.num_later_blocks]
+            model.prune_intermediate_layers(
+                needed, prune_norm=not self.num_later_blocks, prune_head=True
+            )
         if config.pad_windows == "before_shift":
-            pad_before_shift(model, name)
-        self.model = model
+            pad_before_shift(model, config.name)
         levels = [model.feature_info[i] for i in self.out_indices]
         self.embed_dims = tuple(int(level["num_chs"]) for level in levels)
         self.strides = tuple(int(level["reduction"]) for level in levels)
-        # registers without CLS are dropped: the first of them would be read as CLS
-        has_cls = self.plain and getattr(model, "cls_token", None) is not None
-        has_cls &= "return_prefix_tokens" in signature(model.forward_intermediates).parameters
-        prefix = int(getattr(model, "num_prefix_tokens", 0) or 0) if has_cls else 0
+        prefix = _count_prefix_tokens(model) if self.plain else 0
         self.num_prefix_tokens = (prefix,) * len(levels)
         self.pad_multiple = max(self.strides)
+
+    def _choose_indices(self, count: int) -> list[int]:
+        """Returns the levels, of ``count`` blocks or stages."""
+        config, later = self.config, self.num_later_blocks
+        if later and not (self.plain and hasattr(self.model, "blocks")):
+            fault = f"{config.name} is not a plain transformer with blocks"
+            raise ValueError(f"num_later_blocks={later}: {fault}")
+        if config.out_indices != "auto":
+            indices = list(config.out_indices)
+        elif later:
+            indices = [count - 1 - later]
+        elif self.plain:
+            indices = [count * (i + 1) // 4 - 1 for i in range(4)]
+        else:
+            indices = list(range(max(0, count - 4), count))
+        check_out_indices(indices, count, later)
+        return indices
 
     def later_block(
         self, index: int, tokens: Tensor, *, attn_mask: Tensor | None, grid: tuple[int, int]
@@ -396,14 +393,37 @@ class TimmEncoder(Encoder):
         return Tokens([torch.cat((prefix, patches), dim=1) for patches, prefix in pairs], grids)
 
 
-def _create(name: str, arguments: PlainMapping) -> Any:
+def _count_prefix_tokens(model: Any) -> int:
+    """Returns the number of prefix tokens of a plain transformer; 0 without CLS.
+
+    Registers without CLS are dropped: the first of them would be read as CLS.
+    """
+    has_cls = getattr(model, "cls_token", None) is not None
+    if (
+        not has_cls
+        or "return_prefix_tokens" not in signature(model.forward_intermediates).parameters
+    ):
+        return 0
+    return int(getattr(model, "num_prefix_tokens", 0) or 0)
+
+
+def _create(config: TimmConfig) -> Any:
     """Creates the timm model.
 
     It takes any image size and has no stochastic depth if the model has these options and
-    ``arguments`` do not set them.
+    ``config.arguments`` do not set them.
     """
     import timm
 
+    name, base = config.name, config.name.partition(".")[0]
+    if not timm.is_model(base):
+        near = get_close_matches(base, timm.list_models(), n=5)
+        raise ValueError(f"timm has no model {name!r}" + (f"; near: {near}" if near else ""))
+    arguments = dict(config.arguments)
+    if config.drop_path:
+        arguments.setdefault("drop_path_rate", config.drop_path)
+    if config.in_channels != 3:
+        arguments.setdefault("in_chans", config.in_channels)
     # timm refuses what `arguments` gives a second time: no configuration fetches or reads weights
     fixed: Plain = {"pretrained": False, "checkpoint_path": "", "num_classes": 0}
     sizes: list[Plain] = [{"dynamic_img_size": True}, {"strict_img_size": False}, {}]

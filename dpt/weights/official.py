@@ -220,6 +220,21 @@ def _swin(shapes: Shapes) -> Plain:
     is_v2 = f"{SWIN}logit_scale" in shapes.tensors
     dim, in_channels, patch, _ = shapes(f"{MODEL}patch_embed.proj.weight")
     stages = [f"{MODEL}layers.{i}.blocks." for i in range(shapes.count(f"{MODEL}layers."))]
+    return {
+        "kind": "timm",
+        "name": "swinv2_tiny_window8_256" if is_v2 else "swin_tiny_patch4_window7_224",
+        **_swin_sizes(shapes, stages, dim, patch, is_v2=is_v2),
+        "patch_size": patch,
+        "in_channels": in_channels,
+        "mlp_ratio": shapes(f"{stages[0]}0.mlp.fc1.weight")[0] / dim,
+        "qkv_bias": f"{SWIN}{'q_bias' if is_v2 else 'qkv.bias'}" in shapes.tensors,
+        "out_indices": list(range(len(stages))),
+        "pad_windows": "before_shift",
+    }
+
+
+def _swin_sizes(shapes: Shapes, stages: list[str], dim: int, patch: int, *, is_v2: bool) -> Plain:
+    """Returns the sizes of the released Swin that fits, or of a Swin v1 those in its masks."""
     sizes: Plain = {"embed_dim": dim, "depths": [shapes.count(stage) for stage in stages]}
     if is_v2:
         sizes["num_heads"] = [shapes(f"{stage}0.attn.logit_scale")[0] for stage in stages]
@@ -232,19 +247,9 @@ def _swin(shapes: Shapes) -> Plain:
         windows, cells, _ = shapes(mask)
         sizes["window_size"] = math.isqrt(cells)
         sizes["img_size"] = [patch * math.isqrt(windows * cells)] * 2
-    released = [r for r in RELEASED if ("pretrained_window_sizes" in r) == is_v2]
-    fitting = [r for r in released if sizes.items() <= r.items()]
-    if not fitting and (is_v2 or mask not in shapes.tensors):
-        # windows before fine-tuning are in no file
+    for released in RELEASED:
+        if ("pretrained_window_sizes" in released) == is_v2 and sizes.items() <= released.items():
+            return released
+    if is_v2 or mask not in shapes.tensors:  # windows before fine-tuning are in no file
         raise ValueError(f"fits no Swin that MiDaS 3.1 released: {sizes}")
-    return {
-        "kind": "timm",
-        "name": "swinv2_tiny_window8_256" if is_v2 else "swin_tiny_patch4_window7_224",
-        **(fitting[0] if fitting else sizes),
-        "patch_size": patch,
-        "in_channels": in_channels,
-        "mlp_ratio": shapes(f"{stages[0]}0.mlp.fc1.weight")[0] / dim,
-        "qkv_bias": f"{SWIN}{'q_bias' if is_v2 else 'qkv.bias'}" in shapes.tensors,
-        "out_indices": list(range(len(stages))),
-        "pad_windows": "before_shift",
-    }
+    return sizes

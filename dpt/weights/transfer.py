@@ -125,15 +125,9 @@ def load_model_weights(
     shared = [part for part in by_part if part in stored_by_part]
     expected = {k: v for part in shared for k, v in by_part[part].items()}
     fitting = {k: v for part in shared for k, v in stored_by_part[part].items()}
-    outputs, changed_meanings = {}, _changed_meanings(checkpoint.config, config)
-    for name in sorted(n for n in fitting if n.startswith("heads.") and n in expected):
-        old, new, layer = fitting[name].shape, expected[name].shape, name.rpartition(".")[0]
-        change = changed_meanings.get(layer, "")
-        if old != new and old[1:] == new[1:]:
-            change = f"{old[0]} to {new[0]}"
-        if change:
-            outputs[layer] = f"{layer} ({change})"
-            del expected[name], fitting[name]
+    changed = _changed_outputs(expected, fitting, _changed_meanings(checkpoint.config, config))
+    for name in changed:
+        del expected[name], fitting[name]
     faults = list_faults(expected, fitting)
     if faults:
         raise ValueError(f"{source}: another architecture: {faults}")
@@ -141,11 +135,24 @@ def load_model_weights(
         report = _fit(model.encoder, *_encoder_of(checkpoint, model.encoder), source)
     model.load_state_dict(fitting, strict=False)
     report.kept = [f"{part} (from {moved[part]})" if part in moved else part for part in shared]
-    report.outputs = list(outputs.values())
+    report.outputs = list(dict.fromkeys(changed.values()))
     report.missing += [part for part in by_part if part not in stored_by_part]
     read = {*by_part, *moved.values()}
     report.unused += [part for part in stored_by_part if part not in read]
     return report
+
+
+def _changed_outputs(expected: State, stored: State, meanings: Mapping[str, str]) -> dict[str, str]:
+    """Returns tensors of layers whose outputs have another number or meaning, with the change."""
+    changed = {}
+    for name in sorted(n for n in stored if n.startswith("heads.") and n in expected):
+        old, new, layer = stored[name].shape, expected[name].shape, name.rpartition(".")[0]
+        change = meanings.get(layer, "")
+        if old != new and old[1:] == new[1:]:
+            change = f"{old[0]} to {new[0]}"
+        if change:
+            changed[name] = f"{layer} ({change})"
+    return changed
 
 
 def _move_decoders(
@@ -332,17 +339,7 @@ def _rename(state: State, target: nn.Module) -> State:
     if merged in state and merged not in expected:
         state = {MERGING.sub(lambda m: f"layers.{int(m[1]) + 1}", k): v for k, v in state.items()}
     if isinstance(target, VisionTransformer):
-        is_rotary = target.config.position == "rope"
-        of_beit = () if isinstance(target, Beit) or is_rotary else (".gamma_1", BIAS_TABLE)
-        of_dinov3 = () if is_rotary else ("storage_tokens", "rope_embed.", "rope.")
-        foreign = [k for k in state if k.startswith(of_dinov3) or k.endswith(of_beit)]
-        if foreign:
-            raise ValueError(
-                f"holds {foreign[0]}, so it is of DINOv3, EVA or BEiT: use encoder dinov3_small "
-                "or another dinov3, kind 'timm' with their name there, or kind 'beit'"
-            )
-        if is_rotary:
-            state = _join_gates(split_biases(state))
+        state = _of_our_kind(state, target)
     elif "storage_tokens" in state and getattr(target, "rope", None) is not None:  # DINOv3
         # by timm's own rules, which follow its options (biases of queries, names of gains)
         rules = import_module(type(target).__module__).checkpoint_filter_fn
@@ -351,6 +348,20 @@ def _rename(state: State, target: nn.Module) -> State:
     for pattern, new in RENAMED:
         state = {k if k in expected else pattern.sub(new, k): v for k, v in state.items()}
     return state
+
+
+def _of_our_kind(state: State, target: VisionTransformer) -> State:
+    """Returns tensors of a ViT, those of DINOv3 with our biases and gates; refuses other kinds."""
+    is_rotary = target.config.position == "rope"
+    of_beit = () if isinstance(target, Beit) or is_rotary else (".gamma_1", BIAS_TABLE)
+    of_dinov3 = () if is_rotary else ("storage_tokens", "rope_embed.", "rope.")
+    foreign = [k for k in state if k.startswith(of_dinov3) or k.endswith(of_beit)]
+    if foreign:
+        raise ValueError(
+            f"holds {foreign[0]}, so it is of DINOv3, EVA or BEiT: use encoder dinov3_small "
+            "or another dinov3, kind 'timm' with their name there, or kind 'beit'"
+        )
+    return _join_gates(split_biases(state)) if is_rotary else state
 
 
 def _join_gates(state: State) -> State:

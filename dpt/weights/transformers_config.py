@@ -88,6 +88,16 @@ class Family(NamedTuple):
     needed: Plain
     gated: tuple[str, str] = (f"{LAYER}.mlp.weights_in.*", f"{LAYER}.mlp.weights_out.*")
 
+    def check(self, config: Plain) -> None:
+        """Raises a ValueError for an encoder that is not supported."""
+        # of DINOv3's gated MLPs too; the others' are silu whatever the key holds
+        activation = "silu" if config.get("use_gated_mlp") else "gelu"
+        for key, value in {"hidden_act": activation, **self.needed}.items():
+            actual = config.get(key, None if value is True else value)
+            if actual != value:
+                fault = f"{key}={actual!r}, not supported (only {value!r})"
+                raise ValueError(f"an encoder with {fault}")
+
 
 KEYS: Keys = {
     "embed_dim": ("hidden_size", 768),
@@ -262,12 +272,7 @@ def read_encoder(family: Family, config: Plain) -> Plain:
     Raises:
         ValueError: it is not supported.
     """
-    # of DINOv3's gated MLPs too; the others' are silu whatever the key holds
-    activation = "silu" if config.get("use_gated_mlp") else "gelu"
-    for key, value in {"hidden_act": activation, **family.needed}.items():
-        actual = config.get(key, None if value is True else value)
-        if actual != value:
-            raise ValueError(f"an encoder with {key}={actual!r}, not supported (only {value!r})")
+    family.check(config)
     encoder = {**family.fixed, **read_keys(family.keys, config)}
     encoder["image_size"] = size = square(encoder["image_size"])
     if family.keys["mlp_ratio"][0] == "intermediate_size":
@@ -277,16 +282,20 @@ def read_encoder(family: Family, config: Plain) -> Plain:
     if encoder.get("kind") == "beit":
         encoder["layer_scale"] = encoder["layer_scale"] or None
     if "kind" in encoder:
-        multiple = encoder["patch_size"] * 2 ** max(0, len(encoder.get("depths", [0])) - 1)
+        multiple = encoder["patch_size"] * 2 ** (len(encoder.get("depths", [0])) - 1)
         if size[0] != size[1] or size[0] % multiple:
             raise ValueError(f"image_size={size}: only squares of multiples of {multiple} are read")
     if encoder.get("kind") == "timm":
         encoder["img_size"] = encoder.pop("image_size")
-    if "out_indices" not in encoder:  # a backbone counts from 1; 0 is the "stem"
-        names = [f.removeprefix("stage") for f in config.get("out_features") or ()]
-        stages = config.get("out_indices") or [0 if n == "stem" else int(n) for n in names]
-        encoder["out_indices"] = [s - 1 for s in stages or [encoder.get("num_blocks", 4)]]
+    encoder.setdefault("out_indices", _levels(config, encoder.get("num_blocks", 4)))
     return encoder
+
+
+def _levels(config: Plain, last: int) -> list[int]:
+    """Returns the zero-based levels of a backbone, which counts from 1; 0 is the "stem"."""
+    names = [name.removeprefix("stage") for name in config.get("out_features") or ()]
+    stages = config.get("out_indices") or [0 if n == "stem" else int(n) for n in names]
+    return [stage - 1 for stage in stages or [last]]
 
 
 def read_backbone(config: Plain, *allowed: str) -> Plain:
