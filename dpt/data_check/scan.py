@@ -229,15 +229,22 @@ def record_of(
         record.depth = measure.measure_depth(
             sample["depth"], sample["valid"], raw=reading.raw_depth, rule=dataset.depth_rule
         )
-    if complete and not reading.faults and (index in compared or index in aligned):
-        picture = measure.shown(sample["image"])
-        for kind in registration.MAP_KINDS:
-            edges = registration.edge_map(sample, kind)
-            if edges is not None and index in compared:
-                record.edges[kind] = registration.edge_densities(picture, edges)
-            if edges is not None and index in aligned:
-                record.edge_scores[kind] = registration.edge_scores(picture, edges)
+    if complete and not reading.faults:
+        _measure_edges(record, sample, is_compared=index in compared, is_aligned=index in aligned)
     return record
+
+
+def _measure_edges(record: Record, sample: Sample, *, is_compared: bool, is_aligned: bool) -> None:
+    """Measures how edges of labels and depth fit those of the image."""
+    if not (is_compared or is_aligned):
+        return
+    picture = measure.shown(sample["image"])
+    for kind in registration.MAP_KINDS:
+        edges = registration.edge_map(sample, kind)
+        if edges is not None and is_compared:
+            record.edges[kind] = registration.edge_densities(picture, edges)
+        if edges is not None and is_aligned:
+            record.edge_scores[kind] = registration.edge_scores(picture, edges)
 
 
 @dataclass(slots=True)

@@ -357,10 +357,7 @@ class FolderDataset(AnnotatedDataset):
             images=self.folder if self.images == "images" else self.path_of(self.image_folders[0]),
         )
         paths = self._paths_of_split(annotations, unlabelled)
-        absent: list[Path] = []
-        if self.missing == "skip":
-            absent = sorted(path for path in {*paths} if not path.is_file())
-            paths = [path for path in paths if path.is_file()]
+        paths, absent = self._present(paths)
         if name == "coco" and annotations.source.is_file():
             self.annotation_file = annotations.source
         image_of_path = {image.image: image for image in annotations.images}
@@ -373,6 +370,13 @@ class FolderDataset(AnnotatedDataset):
         files = self._without_unlabelled(files, absent)
         remedy = "add the images, or set data.missing=skip"
         return require_files(files, source=annotations.source, remedy=remedy)
+
+    def _present(self, paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+        """Returns the images that count, and those that ``missing=skip`` leaves out."""
+        if self.missing != "skip":
+            return [*paths], []
+        present = [path for path in paths if path.is_file()]
+        return present, sorted({*paths}.difference(present))
 
     def _note_class_without_training(self, annotations: Annotations, labels: ObjectLabels) -> None:
         """Notes a class of the split that no image of train has."""

@@ -27,44 +27,53 @@ class LabelTool(Layout):
     def match(self, folder: Folder) -> Match | None:
         given = folder.given.get("annotations")
         is_chosen = bool(given) and format_named(str(given)) is self.tool
-        if {"labels", "depth"} & folder.given.keys() or (given and not is_chosen):
+        if {"labels", "depth"} & folder.given.keys() or bool(given) != is_chosen:
             return None
         paths = [path for path in folder.paths if path not in folder.taken]
         sources = self.tool.find(folder.root, paths)
         if not sources and not is_chosen:
             return None
         settings, chosen = self._files_of_splits(folder, sources)
-        images = folder.given.get("images")
+        images = folder.given.get("images") or "."
         annotations, bare = read_annotations(
             folder.root,
             self.tool.name,
             chosen=[folder.root / path for path in chosen],
-            images=folder.root / images if images else folder.root,
+            images=folder.root / images,
         )
-        unread = {path for path in sources if "%split" in str(settings) and path not in chosen}
-        sources = [path for path in sources if path not in unread]
-        images_there = [i for i in annotations.images if _below(folder, i.image) in {*folder.paths}]
-        if not images_there:
+        unread = {*sources}.difference(chosen) if settings else set()
+        match = self._match_of(folder, sorted({*sources} - unread), annotations, bare)
+        if match is not None:
+            of_unread = {os.path.splitext(path)[0] for path in unread}  # folders of their pictures
+            match.files |= unread | {path for path in paths if os.path.dirname(path) in of_unread}
+            match.settings |= settings
+            match.unread = sorted(unread)
+        return match
+
+    def _match_of(
+        self, folder: Folder, sources: list[str], annotations: Annotations, bare: Sequence[Path]
+    ) -> "_ToolMatch | None":
+        """Returns the match of the objects that were read; None, with a note, if no image of theirs
+        is there."""
+        names = few(sources)
+        present = {*folder.paths}
+        images = [i for i in annotations.images if _below(folder, i.image) in present]
+        if not images:
             absent = few([_below(folder, image.image) for image in annotations.images])
             fault = f"no image of {self.tool.title} is there ({absent}): copy the images into it"
-            folder.note(f"not used: {few(sources)}: {fault}")
+            folder.note(f"not used: {names}: {fault}")
             return None
-        files = {*sources, *unread, *annotations.lists}
-        files |= {_below(folder, i.map_file) for i in annotations.images if i.map_file}
-        of_unread = {os.path.splitext(path)[0] for path in unread}  # folders of their pictures
-        files |= {path for path in paths if os.path.dirname(path) in of_unread}
-        rows = [Row(_below(folder, item.image), split=item.split) for item in images_there]
-        count = sum(len(image.objects) for image in images_there)
+        maps = {_below(folder, i.map_file) for i in annotations.images if i.map_file}
+        rows = [Row(_below(folder, item.image), split=item.split) for item in images]
+        count = plural(sum(len(image.objects) for image in images), "object")
         return _ToolMatch(
-            sentence=f"{self.tool.title} ({few(sources)}) with {plural(count, 'object')} "
-            f"in {plural(len(rows), 'image')}",
+            sentence=f"{self.tool.title} ({names}): {count} in {plural(len(rows), 'image')}",
             key=f"data.annotations={self.tool.name}",
             rows=[*rows, *(Row(_below(folder, path)) for path in bare)],
             labelled=len(rows),
-            files=files,
+            files={*sources, *annotations.lists, *maps},
             annotations=annotations,
-            settings={"annotations": self.tool.name, **settings},
-            unread=sorted(unread),
+            settings={"annotations": self.tool.name},
         )
 
     def _files_of_splits(self, folder: Folder, sources: Sequence[str]) -> tuple[Plain, list[str]]:
@@ -144,22 +153,24 @@ class Tables(Layout):
             rows = _rows_of_table(folder, path, lines)
             if rows:
                 tables[path] = rows
-        splits = {path: split_word(path)[0] for path in tables}
-        if len(tables) > 1 and (not all(splits.values()) or len({*splits.values()}) < len(splits)):
-            remedy = "keep one, name them after their splits (train.csv, val.csv), or give a folder"
-            raise DataError(f"{folder.root}: {few([*tables])} list images and labels: {remedy}")
-        if len(tables) > 1:
-            tables = {
-                path: [row._replace(split=splits[path]) for row in rows]
-                for path, rows in tables.items()
-            }
         return PairMatch.of(
-            [row for rows in tables.values() for row in rows],
+            _with_splits(folder, tables),
             title=f"a table ({few([*tables])})",
             key="",
             lists=[*tables],
             files=folder.pictures,
         )
+
+
+def _with_splits(folder: Folder, tables: Mapping[str, list[Row]]) -> list[Row]:
+    """Returns the rows of all tables, of several with the splits after which they are named."""
+    if len(tables) < 2:
+        return [row for rows in tables.values() for row in rows]
+    splits = {path: split_word(path)[0] for path in tables}
+    if "" in splits.values() or len({*splits.values()}) < len(splits):
+        remedy = "keep one, name them after their splits (train.csv, val.csv), or give a folder"
+        raise DataError(f"{folder.root}: {few([*tables])} list images and labels: {remedy}")
+    return [row._replace(split=splits[path]) for path, rows in tables.items() for row in rows]
 
 
 def _rows_of_table(folder: Folder, path: str, lines: Sequence[Sequence[str]]) -> list[Row]:
@@ -189,12 +200,17 @@ def _rows_of_table(folder: Folder, path: str, lines: Sequence[Sequence[str]]) ->
         image = files.pop("images", "")
         if image:
             rows.append(Row(image, **files, split=SPLITS.get(word, "")))
+    _require_files(root, rows, source)
+    return rows
+
+
+def _require_files(root: Path, rows: Sequence[Row], source: Path) -> None:
+    """Raises DataError if a file of a table does not exist."""
     named = [file for row in rows for file in (row.image, row.labels, row.depth) if file]
     missing = [file for file in named if not os.path.isfile(root / file)]
     if missing:
         fault = f"{len(missing)} of its files do not exist ({few(missing)})"
         raise DataError(f"{source}: {fault}: add them, or remove their rows")
-    return rows
 
 
 def _files_of_line(

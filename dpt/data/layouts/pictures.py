@@ -300,28 +300,45 @@ def pair(images: Sequence[str], labels: Sequence[str], kind: Kind) -> dict[str, 
     partners: dict[str, set[str]] = defaultdict(set)  # folders of images by those of labels
     for path, image in image_of.items():
         partners[os.path.dirname(path)].add(os.path.dirname(image))
-    images_in = by_folder(images)
-    places = {name: _Place.of(paths[0], "images") for name, paths in images_in.items()}
     left = by_folder(path for path in labels if path not in image_of)
     for directory, members in sorted(left.items(), key=lambda item: -len(item[1])):
-        # further files in a folder that has pairs are labels of images beside these, if of any
+        labelled = {*image_of.values()}
+        near = [*images]
         is_rest = directory in partners
-        labelled = {*image_of.values()} if is_rest else set()
-        place = _Place.of(members[0], kind)
-        levels: dict[_Likeness, list[str]] = defaultdict(list)
-        for near in partners.get(directory, places):
-            if len({place.split, places[near].split} - {""}) < 2:
-                free = (path for path in images_in[near] if path not in labelled)
-                levels[places[near].likeness(place)] += free
-        for level in sorted(levels, reverse=True):
-            pairs = _pair_by_affixes(levels[level], members, only_best=is_rest)
-            if 2 * len(pairs) < len(levels[level]):  # stray ones of images that have labels
-                labelled = {*image_of.values()}
-                pairs = {path: image for path, image in pairs.items() if image not in labelled}
-            image_of |= pairs
-            if pairs:
-                break
+        if is_rest:  # further files in a folder that has pairs: labels of images beside these
+            near = [path for path in images if os.path.dirname(path) in partners[directory]]
+            near = [path for path in near if path not in labelled]
+        levels = _levels_of_likeness(near, _Place.of(members[0], kind))
+        image_of |= _pair_folder(levels, members, labelled, only_best=is_rest)
     return image_of
+
+
+def _pair_folder(
+    levels: Sequence[Sequence[str]], labels: Sequence[str], labelled: set[str], *, only_best: bool
+) -> dict[str, str]:
+    """Returns the image of label files of a folder, in the first level of images that has pairs.
+
+    Args:
+        labelled: images that have labels; few further ones of them are stray.
+    """
+    for images in levels:
+        pairs = _pair_by_affixes(images, labels, only_best=only_best)
+        if 2 * len(pairs) < len(images):
+            pairs = {path: image for path, image in pairs.items() if image not in labelled}
+        if pairs:
+            return pairs
+    return {}
+
+
+def _levels_of_likeness(images: Sequence[str], labels: "_Place") -> list[list[str]]:
+    """Returns the images whose folders are equally like that of label files, the most like ones
+    first, without those of another split."""
+    levels: dict[_Likeness, list[str]] = defaultdict(list)
+    for members in by_folder(images).values():
+        place = _Place.of(members[0], "images")
+        if len({place.split, labels.split} - {""}) < 2:
+            levels[place.likeness(labels)] += members
+    return [levels[likeness] for likeness in sorted(levels, reverse=True)]
 
 
 _Likeness = tuple[bool, int, int]

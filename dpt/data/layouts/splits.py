@@ -64,43 +64,51 @@ def divide(
     if sizes["val"] and sizes["train"]:
         listed = ", ".join(f"{split} {size}" for split, size in sizes.items() if split)
         folder.note(f"splits: {listed}" + (f", by {few(lists)}" if lists else ""))
-    else:
-        others = {"test"} if folder.holds_out else {"val", "test"}
-        if len(sizes) == 1 and folder.holds_out:  # a folder named test may hold all of them
-            others = set()
+    elif folder.holds_out:
+        others = {"test"} if len(sizes) > 1 else set()  # a folder named test may hold all of them
         rows = [row if row.split in others else row._replace(split="train") for row in rows]
-        if folder.holds_out:
-            rows, settings = _hold_out(folder, rows)
-        else:
-            splits = dict.fromkeys(row.split for row in rows)
-            folder.note(f"splits: {few([*splits])}; no image is held out")
-    for split, name in (("test", " of the split test"), ("", " in no split")):
-        if folder.holds_out or not split:
-            folder.leave_out([row.image for row in rows if row.split == split], name, "image")
+        rows, settings = _hold_out(folder, rows)
+    else:
+        rows = [row._replace(split=row.split or "train") for row in rows]
+        folder.note(f"splits: {few([*{row.split: None for row in rows}])}; no image is held out")
+    _note_unused_splits(folder, rows)
     return rows, settings
+
+
+def _note_unused_splits(folder: Folder, rows: Sequence[Row]) -> None:
+    """Notes the images that neither train nor validate."""
+    if folder.holds_out:
+        of_test = [row.image for row in rows if row.split == "test"]
+        folder.leave_out(of_test, " of the split test", "image")
+    folder.leave_out([row.image for row in rows if not row.split], " in no split", "image")
 
 
 def _require_labels_of_train(folder: Folder, rows: Sequence[Row], bare: Sequence[Row]) -> None:
     """Raises DataError if pictures of train have no labels, so that val or test would be trained
     on."""
-    splits = {row.split or split_word(row.image)[0] for row in rows}
+    split_of = {row.image: row.split or split_word(row.image)[0] for row in rows}
+    present = {*split_of.values()}
     is_chosen = {"images", "annotation_files", "unlabelled"} & folder.given.keys()
-    if is_chosen or not splits <= {"val", "test"}:
+    lacking = _pictures_of_train(folder, rows, bare)
+    if is_chosen or not lacking or not present <= {"val", "test"}:
         return
-    named = {path for row in rows for path in (row.image, row.labels, row.depth, row.objects)}
-    split_of = {path: split_word(path)[0] for path in folder.pictures if path not in named}
-    split_of |= {row.image: row.split for row in bare if row.split}
-    lacking = [path for path, split in split_of.items() if split == "train"]
-    if not lacking:
-        return
-    split = "val" if "val" in splits else "test"
-    of_split = [row for row in rows if split in (row.split, split_word(row.image)[0])]
-    place = os.path.commonpath([os.path.dirname(row.image) for row in of_split])
+    split = "val" if "val" in present else "test"
+    place = os.path.commonpath(
+        [os.path.dirname(k) for k, name in split_of.items() if name == split]
+    )
     is_beside = any(os.path.dirname(row.labels or row.depth) == place for row in rows)
     answer = f"give the folder {folder.root / place}" if is_beside else f"set data.images={place}"
     remedy = f"add them, or {answer} to train on a part of {split}" if place else "add them"
     fault = f"train has no labels, as {split} has, for {plural(len(lacking), 'picture')}"
     raise DataError(f"{folder.root}: {fault} ({shown(lacking)}): {remedy}")
+
+
+def _pictures_of_train(folder: Folder, rows: Sequence[Row], bare: Sequence[Row]) -> list[str]:
+    """Returns the pictures of train, by the words in their paths, that no row names."""
+    named = {path for row in rows for path in (row.image, row.labels, row.depth, row.objects)}
+    split_of = {path: split_word(path)[0] for path in folder.pictures if path not in named}
+    split_of |= {row.image: row.split for row in bare if row.split}
+    return [path for path, split in split_of.items() if split == "train"]
 
 
 def _hold_out(folder: Folder, rows: Sequence[Row]) -> tuple[list[Row], Plain]:
@@ -279,18 +287,22 @@ def rows_by_lists(folder: Folder, rows: list[Row]) -> tuple[list[str], list[Row]
         else:
             _require_train(folder, lists)
             folder.leave_out(paths, ", which do not name images of train and of val or test")
+    for lists in _only_one(folder, readings):
+        if lists.unmatched > 0:
+            fault = "without an image that has labels, or named twice"
+            count = plural(lists.unmatched, "line")
+            folder.note(f"not used: {count} of {few(lists.paths)}, {fault}")
+        return lists.paths, lists.rows
+    return [], rows
+
+
+def _only_one(folder: Folder, readings: list[_Lists]) -> list[_Lists]:
+    """Returns the lists that count, if there are any: those with val before others."""
     readings = [lists for lists in readings if "val" in lists.splits] or readings
     if len(readings) > 1:
-        shown_lists = " and ".join(few(lists.paths) for lists in readings)
-        remedy = "remove the lists that do not count"
-        raise DataError(f"{folder.root}: {shown_lists} divide the images: {remedy}")
-    if not readings:
-        return [], rows
-    lists = readings[0]
-    if lists.unmatched > 0:
-        fault = "without an image that has labels, or named twice"
-        folder.note(f"not used: {plural(lists.unmatched, 'line')} of {few(lists.paths)}, {fault}")
-    return lists.paths, lists.rows
+        names = " and ".join(few(lists.paths) for lists in readings)
+        raise DataError(f"{folder.root}: {names} divide the images: remove those that do not count")
+    return readings
 
 
 def _require_train(folder: Folder, lists: _Lists) -> None:

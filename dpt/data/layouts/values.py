@@ -81,25 +81,14 @@ class PairMatch(Match):
 
     def read(self, folder: Folder) -> Detected:
         lists, rows = self._labelled_rows(folder)
-        masks = [folder.root / row.labels for row in rows if row.labels]
-        maps = [folder.root / row.depth for row in rows if row.depth]
-        task = "joint" if masks and maps else "segmentation" if masks else "depth"
-        detected = Detected(task, rows, {}, folder.notes)
-        if "resize_labels" not in folder.given and _compare_sizes(folder, rows):
-            detected.settings["resize_labels"] = True
-        if masks:
-            detected.settings |= _settings_of_masks(folder, masks, has_depth=bool(maps))
-        if masks and all(row.objects for row in rows):
-            detected.settings |= _object_settings({**folder.given, **detected.settings})
-            detected.other_tasks = ("panoptic", "instance")
-        if maps:
-            settings, notes = depth_settings(maps, folder.given)
-            detected.settings |= {"depth": "depth", **settings}
-            folder.note(*notes)
+        settings = _settings_of_labels(folder, rows)
+        has_objects = "objects" in settings
         bare = [row for row in self.rows if not row.is_labelled]
-        detected.rows, held_out = divide(folder, rows, lists, bare)
-        detected.settings |= held_out
-        return detected
+        rows, held_out = divide(folder, rows, lists, bare)
+        task = "segmentation" if "depth" not in settings else "joint"
+        task = task if "labels" in settings else "depth"
+        other_tasks = ("panoptic", "instance") if has_objects else ()
+        return Detected(task, rows, settings | held_out, folder.notes, other_tasks)
 
     def _labelled_rows(self, folder: Folder) -> tuple[list[str], list[Row]]:
         """Returns the lists that define the splits, and the rows with labels that they name."""
@@ -111,6 +100,22 @@ class PairMatch(Match):
         unlisted = {row.image for row in labelled}.difference(row.image for row in used)
         folder.leave_out(sorted(unlisted), f" that {few(lists)} do not name", "image")
         return lists, used
+
+
+def _settings_of_labels(folder: Folder, rows: Sequence[Row]) -> Plain:
+    """Returns the settings of the masks, maps of objects and depth maps of rows."""
+    masks = [folder.root / row.labels for row in rows if row.labels]
+    maps = [folder.root / row.depth for row in rows if row.depth]
+    settings: Plain = {}
+    if "resize_labels" not in folder.given and _compare_sizes(folder, rows):
+        settings["resize_labels"] = True
+    if masks:
+        settings |= _settings_of_masks(folder, masks, has_depth=bool(maps))
+    if masks and all(row.objects for row in rows):
+        settings |= _object_settings({**folder.given, **settings})
+    if maps:
+        settings |= {"depth": "depth", **depth_settings(folder, maps)}
+    return settings
 
 
 def _settings_of_masks(folder: Folder, paths: Sequence[Path], *, has_depth: bool) -> Plain:
@@ -256,14 +261,23 @@ def read_class_file(folder: Folder) -> ClassFile:
         raw_rows, ignored = _rows_of_json(text, source)
     if len(raw_rows) > MAX_VALUES:
         raise DataError(f"{source}: {len(raw_rows)} classes, at most {MAX_VALUES - 1}")
-    file = ClassFile(path, ignored=ignored)
-    for row in (validate(ClassRow, row, f"{source}: class") for row in raw_rows):
-        is_void = row.id is not None and re.fullmatch(_NO_CLASS, row.name)
-        if is_void and (row.id < 0 or row.id in _LARGEST_VALUES):
+    rows = [validate(ClassRow, row, f"{source}: class") for row in raw_rows]
+    file = _without_void(ClassFile(path, rows, ignored), source)
+    if not _CHOICES & folder.given.keys() and len({row.name for row in file.rows}) < len(file.rows):
+        raise DataError(f"{path}: two classes have one name: give each its own")
+    return file
+
+
+def _without_void(file: ClassFile, source: Path) -> ClassFile:
+    """Returns the classes without those that mean unlabelled, whose ids are ignored."""
+    ignored, rows = [*file.ignored], list[ClassRow]()
+    for row in file.rows:
+        is_void = re.fullmatch(_NO_CLASS, row.name)
+        if row.id is not None and is_void and (row.id < 0 or row.id in _LARGEST_VALUES):
             ignored.append(row.id)
         elif row != ClassRow("__ignore__") and row.id not in ignored:  # labelme's -1, without ids
-            file.rows.append(replace(row, name=name_of_class(row.name, source)))
-    return file
+            rows.append(replace(row, name=name_of_class(row.name, source)))
+    return ClassFile(file.path, rows, ignored)
 
 
 def _rows_of_json(text: str, source: Path) -> tuple[list[_RawRow], list[int]]:
@@ -274,10 +288,7 @@ def _rows_of_json(text: str, source: Path) -> tuple[list[_RawRow], list[int]]:
         table = {"classes": table}
     classes = table.get("classes", table.get("names"))
     if isinstance(classes, dict):
-        if all(isinstance(value, int) for value in classes.values()):
-            classes = {str(number): name for name, number in classes.items()}
-        ids = [key for key in classes if re.fullmatch(r"-?[0-9]{1,9}", key)]
-        classes = [{"id": int(key), "name": classes[key]} for key in ids]
+        classes = _rows_of_ids(classes)
     if not isinstance(classes, list) or not classes:
         raise DataError(f"{source}: no names of classes: write a list of names, or {{id: name}}")
     rows: list[_RawRow] = [row if isinstance(row, dict) else {"name": row} for row in classes]
@@ -285,6 +296,14 @@ def _rows_of_json(text: str, source: Path) -> tuple[list[_RawRow], list[int]]:
     ignored = validate(int | list[int] | None, table.get("ignore_index"), f"{source}: ignore_index")
     rows = [{"name": r.get(name), "id": r.get("id"), "color": r.get("color")} for r in rows]
     return rows, [ignored] if isinstance(ignored, int) else ignored or []
+
+
+def _rows_of_ids(classes: dict[str, object]) -> list[_RawRow]:
+    """Returns the classes of ``{name: id}`` or ``{id: name}``."""
+    if all(isinstance(value, int) for value in classes.values()):
+        return [{"name": name, "id": number} for name, number in classes.items()]
+    ids = [key for key in classes if re.fullmatch(r"-?[0-9]{1,9}", key)]
+    return [{"id": int(key), "name": classes[key]} for key in ids]
 
 
 def _rows_of_lines(text: str) -> list[_RawRow]:
@@ -302,17 +321,22 @@ def _rows_of_lines(text: str) -> list[_RawRow]:
 def _row_of_line(line: str) -> _RawRow:
     """Returns the class of a line; spaces separate its parts if nothing else does."""
     (cells,) = csv.reader([re.sub(r"[;:\t]", ",", line)], skipinitialspace=True)
-    words = [cell.strip() for cell in cells if cell.strip()]
-    color: Sequence[str] | str | None = None
-    if len(words) > 3 and all(word.isdecimal() for word in words[-3:]):
-        words, color = words[:-3], words[-3:]
-    elif len(words) > 1 and re.fullmatch(_HEX_COLOR, words[-1]):
-        words, color = words[:-1], words[-1]
-    elif len(words) == 1 and (match := re.fullmatch(r"(-?\d+)\s+(.+)", words[0])):
-        words = [match[1], match[2]]
+    words, color = _split_color([cell.strip() for cell in cells if cell.strip()])
+    spaced = re.fullmatch(r"(-?\d+)\s+(.+)", words[0]) if len(words) == 1 else None
+    if spaced:
+        words = [spaced[1], spaced[2]]
     ids = [word for word in words if re.fullmatch(r"-?\d+", word)] if len(words) > 1 else []
     name = " ".join(word for word in words if word not in ids)
     return {"name": name, "id": ids[0] if ids else None, "color": color}
+
+
+def _split_color(words: list[str]) -> tuple[list[str], Sequence[str] | str | None]:
+    """Splits the words of a line into those before its colour, and the colour."""
+    if len(words) > 3 and all(word.isdecimal() for word in words[-3:]):
+        return words[:-3], words[-3:]
+    if len(words) > 1 and re.fullmatch(_HEX_COLOR, words[-1]):
+        return words[:-1], words[-1]
+    return words, None
 
 
 # ---------------------------------------------------------------------------- classes of masks
@@ -495,24 +519,33 @@ def _ids_of_names(file: ClassFile, ids: Sequence[int]) -> list[int]:
         classes = {*ids}
         if len(ids) == count and all(row.id is None for row in file.rows):
             return [*ids]
-    starts = [0, 1, -1] if classes < {*ids} and re.fullmatch(_NO_CLASS, first.name) else [0, 1]
-    possible = [k for k in starts if classes <= {*range(k, k + count)}]
-    is_doubtful = len(possible) > 1 or (not possible and classes <= {*range(count + 1)})
-    if first.id is None and classes and is_doubtful:
-        held = f"{count} names, and the masks hold the ids {few([*map(str, ids)], 12)}"
-        choices = (
-            f"data.num_classes={count} if {first.name} is the name of 0, "
-            f"data.label_map=1-{count} if it is that of 1, or data.ignore_index={count} if "
-            f"{count} means unlabelled; or remove the name if it means unlabelled"
-        )
-        raise DataError(f"{file.path}: {held}: set {choices}")
-    start = possible[0] if possible and classes else 0
+    start = _start_of_names(file, ids, classes) if first.id is None and classes else 0
     numbers = [k + start if row.id is None else row.id for k, row in enumerate(file.rows)]
     unnamed = [str(i) for i in sorted(classes - {*numbers})]
     if unnamed:
         fault = f"no name for the ids {few(unnamed)} of the masks"
         raise DataError(f"{file.path}: {fault}: add them, or set data.label_map")
     return numbers
+
+
+def _start_of_names(file: ClassFile, ids: Sequence[int], classes: set[int]) -> int:
+    """Returns the id of the first name; DataError if it may be several.
+
+    Args:
+        classes: those of ``ids`` that do not mean unlabelled.
+    """
+    count, first = len(file.rows), file.rows[0].name
+    starts = [0, 1, -1] if classes < {*ids} and re.fullmatch(_NO_CLASS, first) else [0, 1]
+    possible = [k for k in starts if classes <= {*range(k, k + count)}]
+    if len(possible) > 1 or (not possible and classes <= {*range(count + 1)}):
+        held = f"{count} names, and the masks hold the ids {few([*map(str, ids)], 12)}"
+        choices = (
+            f"data.num_classes={count} if {first} is the name of 0, "
+            f"data.label_map=1-{count} if it is that of 1, or data.ignore_index={count} if "
+            f"{count} means unlabelled; or remove the name if it means unlabelled"
+        )
+        raise DataError(f"{file.path}: {held}: set {choices}")
+    return possible[0] if possible else 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -600,12 +633,9 @@ def read_masks(paths: Sequence[Path], file: ClassFile, given: PlainMapping) -> M
     Raises:
         DataError: a mask cannot be read, all hold one value, or some ids and others colours.
     """
-    if not _CHOICES & given.keys() and len({row.name for row in file.rows}) < len(file.rows):
-        raise DataError(f"{file.path}: two classes have one name: give each its own")
     colors = validate(list[_Color], given.get("label_colors") or [], "data.label_colors")
     table = colors or [row.color for row in file.rows if row.color]
-    need_palette = not _CHOICES & given.keys() and io.palettes_disagree(paths, _part_of(given))
-    for use_palette in (True,) if need_palette else (False, True):
+    for use_palette in _uses_of_palette(paths, given):
         values, are_mixed = _count_values(paths, given, use_palette=use_palette)
         if any(len(value) == 3 and value not in table for value in values):
             values = _with_ids(values)
@@ -613,16 +643,22 @@ def read_masks(paths: Sequence[Path], file: ClassFile, given: PlainMapping) -> M
             fault = "all masks hold one value, and transparent pixels mean unlabelled"
             remedy = "save each class as an id or an opaque colour"
             raise DataError(f"{paths[0].parent}: {fault}: {remedy}")
-        kinds = {len(value) for value in values}
-        if kinds == {1}:
+        examples = {len(value): value for value in values}
+        if 3 not in examples:
             return IdMasks(paths=paths, values=values, file=file, given=given, are_mixed=are_mixed)
-        if kinds == {3}:
+        if 1 not in examples:
             masks = ColorMasks(paths=paths, values=values, file=file, given=given, table=table)
             masks = replace(masks, use_palette=use_palette)
             return masks if colors else _without_other_colors(masks)
-    examples = {len(value): value for value in values}
     both = f"some masks hold ids, such as {examples[1][0]}, others colours, such as {examples[3]}"
     raise DataError(f"{paths[0].parent}: {both}: save all as ids, or all as colours")
+
+
+def _uses_of_palette(paths: Sequence[Path], given: PlainMapping) -> Sequence[bool]:
+    """Returns whether to read palettes: only so where they disagree, else where indices fail."""
+    if not _CHOICES & given.keys() and io.palettes_disagree(paths, _part_of(given)):
+        return (True,)
+    return False, True
 
 
 def _without_other_colors(masks: ColorMasks) -> ColorMasks:
@@ -692,13 +728,13 @@ class _DepthValues:
     fraction: float
 
 
-def depth_settings(paths: Sequence[Path], given: PlainMapping) -> tuple[Plain, list[str]]:
-    """Returns the settings of depth maps, and notes about them.
+def depth_settings(folder_of_maps: Folder, paths: Sequence[Path]) -> Plain:
+    """Returns the settings of depth maps, and notes them.
 
     Raises:
         DataError: disparity, maps scaled to their own range, or an unknown unit.
     """
-    folder = paths[0].parent
+    given, folder = folder_of_maps.given, paths[0].parent
     if re.search(_DISPARITY, str(paths[0])):
         remedy = "convert it, metres = focal length x baseline / disparity, and rename the files"
         raise DataError(f"{folder}: disparity, not depth: {remedy}")
@@ -718,10 +754,9 @@ def depth_settings(paths: Sequence[Path], given: PlainMapping) -> tuple[Plain, l
     max_depth = limit or float(np.ceil(scale * values.farthest))
     unit = f"{UNITS.get(scale, scale)}, {values.typical * scale:.2g} m typically"
     declared = few([str(value) for value in invalid])
-    notes = [
-        f"depth: {len(paths)} files of {values.dtype} in {unit}; {declared} and NaN: not measured"
-    ]
-    return {"depth_scale": scale, "invalid_depth": invalid, "max_depth": max_depth}, notes
+    text = f"{len(paths)} files of {values.dtype} in {unit}; {declared} and NaN: not measured"
+    folder_of_maps.note(f"depth: {text}")
+    return {"depth_scale": scale, "invalid_depth": invalid, "max_depth": max_depth}
 
 
 def _measured(maps: Sequence[np.ndarray], invalid: Sequence[float], folder: Path) -> _DepthValues:
@@ -762,14 +797,7 @@ def _scale(folder: Path, values: _DepthValues) -> float:
             f"a typical depth of {values.typical:.4g}: set data.depth_scale to metres of a unit"
         )
         raise DataError(f"{folder}: {fault}, with {remedy}")
-    alternatives = [0.001]
-    if is_whole and values.fraction < _SPARSE:
-        alternatives = [1 / 256]
-    elif is_whole and values.high * scale > _ROOM:
-        alternatives = [0.0002]
-    elif is_whole and values.high * scale < _NEAR_ROOM:
-        alternatives = [0.01 if scale == 0.001 else 0.001, 1 / 256, 1 / 512]
-    units = dict.fromkeys([scale, *alternatives])
+    units = dict.fromkeys([scale, *_other_scales(values, scale)])
     if scale != 1.0 and len(units) > 1:
         choices = ", ".join(
             f"{values.typical * unit:.2g} m with data.depth_scale={unit:.9g}" for unit in units
@@ -778,3 +806,15 @@ def _scale(folder: Path, values: _DepthValues) -> float:
             f"{folder}: the typical depth {values.typical:.4g} may be {choices}: set it"
         )
     return scale
+
+
+def _other_scales(values: _DepthValues, scale: float) -> list[float]:
+    """Returns the metres of other units that depth cameras and laser scanners use."""
+    is_whole = values.dtype.kind != "f"
+    if is_whole and values.fraction < _SPARSE:
+        return [1 / 256]
+    if is_whole and values.high * scale > _ROOM:
+        return [0.0002]
+    if is_whole and values.high * scale < _NEAR_ROOM:
+        return [0.01 if scale == 0.001 else 0.001, 1 / 256, 1 / 512]
+    return [0.001]
