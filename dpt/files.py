@@ -376,16 +376,21 @@ def require_own_files(folder: Path) -> None:
         is_of_wandb = path.parent.parent != folder and folder / "wandb" in path.parents
         if is_of_wandb or not os.path.lexists(path):
             continue
-        if path == folder / "wandb/settings":  # read by W&B if the command is started there
-            raise DataError(f"{path}: W&B would take its server and its key from it: remove it")
-        status = path.lstat()
-        if stat.S_ISLNK(status.st_mode):
-            if not real_path(path).is_relative_to(inside):
-                raise DataError(f"{path}: is a link out of the run's folder: remove it")
-        elif not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
-            raise DataError(f"{path}: is no file: remove it")
-        elif path.name in _WRITTEN_IN_PLACE and status.st_nlink > 1 and path.is_file():
-            raise DataError(f"{path}: is also a file elsewhere (a hard link): replace it by a copy")
+        if fault := _leads_out(path, folder, inside):
+            raise DataError(f"{path}: {fault}: remove it, or replace it by a copy")
+
+
+def _leads_out(path: Path, folder: Path, inside: Path) -> str:
+    """Returns why a file in a run's folder may not be there; empty if it may."""
+    if path == folder / "wandb/settings":  # read by W&B if the command is started there
+        return "W&B would take its server and its key from it"
+    status = path.lstat()
+    if stat.S_ISLNK(status.st_mode):
+        return "" if real_path(path).is_relative_to(inside) else "is a link out of the run's folder"
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+        return "is no file"
+    is_shared = path.name in _WRITTEN_IN_PLACE and status.st_nlink > 1 and path.is_file()
+    return "is also a file elsewhere (a hard link)" if is_shared else ""
 
 
 def walk(folder: Path) -> Iterator[Path]:

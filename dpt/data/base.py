@@ -338,14 +338,17 @@ def _check_arrays(sample: Sample, dataset: Dataset) -> None:
     maps = {key: np.asarray(array) for key, array in sample.items() if key in _DTYPES}
     for key, array in maps.items():
         shape = "(H, W, 3)" if key == "normals" else "(H, W)"
-        is_right = array.shape[2:] == (3,) if key == "normals" else array.ndim == 2
-        if array.dtype != _DTYPES[key] or not is_right:
+        if array.dtype != _DTYPES[key] or not _has_shape(array, shape):
             fault = f"{key} is {array.dtype} {array.shape}, must be {_DTYPES[key]} {shape}"
             raise DataError(f"{name}: {fault}")
         if not dataset.fits(array.shape, image.shape):
             raise _misfit(sample, key, array.shape, dataset)
     if len({maps[key].shape for key in ("labels", "objects") if key in maps}) > 1:
         raise DataError(f"{name}: its mask and its map of objects differ in size: resize one")
+
+
+def _has_shape(array: np.ndarray, shape: str) -> bool:
+    return array.shape[2:] == (3,) if shape == "(H, W, 3)" else array.ndim == 2
 
 
 def _misfit(sample: Sample, key: str, shape: tuple[int, ...], dataset: Dataset) -> DataError:

@@ -198,6 +198,13 @@ def _collate_values(samples: Sequence[Sample], targets: Collection[str]) -> Batc
     if failed := [message for s in samples for message in s.get("failed", ())]:
         batch["failed"] = failed
         batch["blank"] = [i for i, s in enumerate(samples) if "is_blank" in s]
+    batch.update(_image_labels(samples, targets))
+    batch.update(_measured(samples, targets))
+    return batch
+
+
+def _image_labels(samples: Sequence[Sample], targets: Collection[str]) -> Batch:
+    batch = Batch()
     if "class_id" in targets:
         batch["class_id"] = torch.tensor([s.get("class_id", NO_CLASS) for s in samples])
     if "value" in targets:
@@ -205,7 +212,6 @@ def _collate_values(samples: Sequence[Sample], targets: Collection[str]) -> Batc
         batch["value"] = torch.tensor(values, dtype=torch.float32)
     if "caption" in targets:
         batch["caption"] = [s.get("caption", "") for s in samples]
-    batch.update(_measured(samples, targets))
     return batch
 
 

@@ -192,20 +192,25 @@ def _common_info(infos: Mapping[str, DatasetInfo]) -> DatasetInfo:
     targets: tuple[Target, ...] = tuple(dict.fromkeys(t for i in infos.values() for t in i.targets))
     named: Target = "labels" if "labels" in targets else "class_id"
     with_names = {name: info for name, info in infos.items() if named in info.targets}
-    depths = [info for info in infos.values() if "depth" in info.targets]
     things = dict.fromkeys(info.things for info in infos.values() if info.things)
     if len(things) > 1:
         raise DataError("data.sets differ in the classes that are things: set data.things of each")
     palettes = [info.palette for info in with_names.values() if info.palette]
-    max_depths = [info.max_depth for info in depths if info.max_depth]
+    low, high = _depth_range([info for info in infos.values() if "depth" in info.targets])
     return DatasetInfo(
         targets=targets,
         class_names=_common_classes({name: i.class_names for name, i in with_names.items()}),
         palette=palettes[0] if palettes else (),
         things=next(iter(things), ()),
-        min_depth=min((info.min_depth for info in depths), default=DatasetInfo.min_depth),
-        max_depth=max(max_depths, default=None),
+        min_depth=low,
+        max_depth=high,
     )
+
+
+def _depth_range(infos: Sequence[DatasetInfo]) -> tuple[float, float | None]:
+    """Returns the smallest ``min_depth``, and the largest ``max_depth`` if any is known."""
+    high = max((info.max_depth for info in infos if info.max_depth), default=None)
+    return min((info.min_depth for info in infos), default=DatasetInfo.min_depth), high
 
 
 def _common_classes(names: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:

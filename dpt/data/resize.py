@@ -36,7 +36,7 @@ def resize_image(image: np.ndarray, size: tuple[int, int], rule: str = "train") 
         resized = [cv2.resize(p, size[::-1], interpolation=cv2.INTER_CUBIC) for p in planes]
         return np.dstack(resized)
     factor = whole_factor(image.shape[:2], size) if rule == "train" else 1
-    if factor > 1 and not (image.shape[0] % factor or image.shape[1] % factor):
+    if factor > 1 and image.shape[0] % factor == image.shape[1] % factor == 0:
         small = (image.shape[1] // factor, image.shape[0] // factor)
         image = by_four_bands(
             image, lambda bands: cv2.resize(bands, small, interpolation=cv2.INTER_AREA)
@@ -47,8 +47,7 @@ def resize_image(image: np.ndarray, size: tuple[int, int], rule: str = "train") 
     if rule in ANTIALIAS:
         return _resize_by_pillow(image, size, ANTIALIAS[rule])
     method = cv2.INTER_CUBIC if rule == "cubic" else cv2.INTER_LINEAR
-    shrinks = size[0] < image.shape[0] or size[1] < image.shape[1]
-    if factor > 1 or (rule == "area" and shrinks):
+    if factor > 1 or (rule == "area" and np.less(size, image.shape[:2]).any()):
         method = cv2.INTER_AREA
     return by_four_bands(
         image, lambda bands: cv2.resize(bands, (size[1], size[0]), interpolation=method)

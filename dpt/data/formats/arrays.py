@@ -8,7 +8,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
@@ -118,14 +118,11 @@ def read_hdf5(path: str | Path, key: str | None = None, *, index: int | None = N
     # with an open file instead of a path, external links resolve inside it, and nothing is locked
     with open_file(path) as raw, decoding(path, "an HDF5 file"), h5py.File(raw, "r") as file:
         if key is None or key not in file:
-            shapes: dict[str, Sequence[int]] = {}
-            bits: dict[str, Sequence[int]] = {}  # which are masks of classes, or beside depth
-
-            def visit(name: str, item: object) -> None:
-                if isinstance(item, h5py.Dataset) and item.ndim >= 2 and item.dtype.kind in "uifb":
-                    (bits if item.dtype.kind == "b" else shapes)[name] = item.shape
-
-            file.visititems(visit)
+            found: list[tuple[str, Any]] = []
+            file.visititems(lambda name, item: found.append((name, item)))
+            maps = {n: d for n, d in found if isinstance(d, h5py.Dataset) and d.ndim >= 2}
+            shapes = {name: d.shape for name, d in maps.items() if d.dtype.kind in "uif"}
+            bits = {name: d.shape for name, d in maps.items() if d.dtype.kind == "b"}  # masks
             key = _choose(path, shapes or bits, key)
         dataset = file[key]
         if h5py.check_ref_dtype(dataset.dtype) is not None and index is not None:
@@ -180,6 +177,13 @@ _CONTAINERS, _READ = (1, 2, 3), range(1, 16)
 _MAX_LEVELS = 40
 
 
+def _types_inside(matrix_class: int) -> Set[int]:
+    """Returns the types of elements of a matrix; none if SciPy leaves it out."""
+    if matrix_class in _CONTAINERS:
+        return _ARRAYS | {_MATRIX}
+    return _ARRAYS if matrix_class in _READ else set()
+
+
 def _check_mat(view: memoryview, order: str, types: Set[int], level: int = 0) -> None:
     """Raises ValueError for elements that SciPy's compiled reader would trust: it takes a type for
     a position in memory, and the size of a container for memory to fill."""
@@ -193,11 +197,9 @@ def _check_mat(view: memoryview, order: str, types: Set[int], level: int = 0) ->
         if kind == _COMPRESSED:
             unpacked = zlib.decompressobj().decompress(content, MAX_BYTES)
             _check_mat(memoryview(unpacked), order, {_MATRIX}, level + 1)
-        elif kind == _MATRIX and (matrix_class := content[8 if order == "<" else 11 :][:1]):
-            if matrix_class[0] in _READ:
-                is_container = matrix_class[0] in _CONTAINERS
-                inner_types = _ARRAYS | {_MATRIX} if is_container else _ARRAYS
-                _check_mat(content, order, inner_types, level + 1)
+        elif kind == _MATRIX and size > 8:  # no empty cell
+            types_inside = _types_inside(content[8 if order == "<" else 11])
+            _check_mat(content if types_inside else content[:0], order, types_inside, level + 1)
         elif _MATRIX in types and kind == _SHAPE:
             shape = np.frombuffer(content, f"{order}i4").tolist()
             if math.prod(shape) > len(view):

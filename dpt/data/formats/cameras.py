@@ -206,16 +206,22 @@ def _of_mapping(values: Any, path: Path) -> StatedCamera:
     for key in _MODEL_KEYS:
         if _FISHEYE.search(str(values.get(key))):
             raise DataError(f"{path}: {key} {values[key]}: undistort the images")
-    for key in _DISTORTION_KEYS:
-        held = values.get(key)
-        if _numbers(held.get("data", 0) if isinstance(held, Mapping) else held or 0).any():
+    for coefficients in (values.get(key) or 0 for key in _DISTORTION_KEYS):
+        if isinstance(coefficients, Mapping):
+            coefficients = coefficients.get("data", 0)
+        if _numbers(coefficients).any():
             _warn_of_distortion(path)
+    return StatedCamera.parse(matrix, path, _size_in(values))
+
+
+def _size_in(values: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Returns (H, W) of the images of a camera, if its file states it."""
     sizes = [[values[key] for key in keys if key in values] for keys in _SIZE_KEYS]
     resolution = _numbers(values.get("resolution")).tolist()  # width and height
     for sides in map(_numbers, (*sizes, resolution[::-1])):
         if sides.size == 2 and ((sides >= 1) & (sides < 1e9)).all():
-            return StatedCamera.parse(matrix, path, (int(sides[0]), int(sides[1])))
-    return StatedCamera.parse(matrix, path)
+            return int(sides[0]), int(sides[1])
+    return None
 
 
 def _of_colmap(lines: Sequence[str], path: Path) -> StatedCamera:

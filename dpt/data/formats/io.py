@@ -264,7 +264,7 @@ def _read_stored_labels(
     stored = _read_stored(path, part)
     labels = _with_colors(stored) if use_palette else stored.pixels
     labels = labels.astype(np.uint8) if labels.dtype == bool else labels
-    is_color = labels.ndim == 3 and labels.shape[2] == 3 and labels.dtype == np.uint8
+    is_color = labels.shape[2:] == (3,) and labels.dtype == np.uint8
     levels = [] if stored.alpha is None else np.unique(stored.alpha).tolist()
     fault = ""
     if stored.lossy:

@@ -189,14 +189,7 @@ class LabelRule:
             self.ignore_index += (OTHER_COLOR,)
         self.color_distance = color_distance
         rows = self.ids_of_class = None if label_map is None else _rows(label_map)
-        counts = {"label_map": len(rows or ()), "class_names": len(class_names)}
-        if num_classes is None:
-            num_classes = counts["class_names" if rows is None else "label_map"]
-        wrong_counts = [k for k, count in counts.items() if count not in (0, num_classes)]
-        if wrong_counts or not 1 <= num_classes <= 255:
-            fault = f"data.num_classes={num_classes} must lie in 1..255, and data.label_map"
-            raise DataError(f"{fault} and data.class_names have a row for each class")
-        self.num_classes = num_classes
+        self.num_classes = num_classes = _count_classes(num_classes, rows or (), class_names)
         self.class_names = tuple(class_names) or tuple(f"class_{i}" for i in range(num_classes))
         first_ids = range(num_classes) if rows is None else [ids[0] for ids in rows]
         self.colors = _color_table(colors, max(first_ids))
@@ -224,6 +217,16 @@ class LabelRule:
             return np.zeros(raw.shape, bool)
         allowed = (*self.ignore_index, TRANSPARENT)
         return ((raw < 0) | (raw >= self.num_classes)) & ~np.isin(raw, allowed)
+
+
+def _count_classes(count: int | None, *tables: Sequence[object]) -> int:
+    """Returns the number of classes: as stated, or that of the rows of the first table with any."""
+    sizes = {len(table) for table in tables if table}
+    count = next(iter(sizes), 0) if count is None else count
+    if not sizes <= {count} or not 1 <= count <= 255:
+        fault = f"data.num_classes={count} must lie in 1..255, and data.label_map"
+        raise DataError(f"{fault} and data.class_names have a row for each class")
+    return count
 
 
 def _color_table(colors: Sequence[Sequence[int]], last_id: int) -> tuple[tuple[int, int, int], ...]:

@@ -108,12 +108,7 @@ def decode_sample(files: Mapping[str, bytes], *, source: str) -> Sample:
     if "depth" in sample:
         sample["valid"] = (sample["depth"] > 0) & (sample["depth"] < np.inf)
     height, width = sample.get("labels", sample["image"]).shape[:2]
-    scalars = _read_scalars(files, source)
-    try:
-        for mask in scalars.masks or ():
-            encode_mask(mask.mask, (height, width))
-    except ValueError:
-        raise DataError(f"{source}.json: damaged masks: pack the data again") from None
+    scalars = _read_scalars(files, source, (height, width))
     sample.update(cast(Sample, {k: v for k, v in vars(scalars).items() if v is not None}))
     if "K" in sample:
         sample["K"] = np.array(sample["K"], np.float64)
@@ -125,9 +120,16 @@ def decode_name(files: Mapping[str, bytes], *, source: str) -> str | None:
     return _read_scalars(files, source).name
 
 
-def _read_scalars(files: Mapping[str, bytes], source: str) -> _Scalars:
+def _read_scalars(
+    files: Mapping[str, bytes], source: str, size: tuple[int, int] | None = None
+) -> _Scalars:
+    """Returns what a sample's JSON holds; masks are checked if the ``size`` of labels is given."""
     try:
-        return _SCALARS.validate_json(files["json"])
+        scalars = _SCALARS.validate_json(files["json"])
+        if size is not None:
+            for mask in scalars.masks or ():
+                encode_mask(mask.mask, size)
+        return scalars
     except (KeyError, ValueError):
         raise DataError(f"{source}.json: missing or damaged: pack the data again") from None
 
