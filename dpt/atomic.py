@@ -1,9 +1,13 @@
-"""Atomic writing: after a crash a file is either complete or absent (or its previous version)."""
+"""Atomic writing, and locks: after a crash a file is complete, or absent or as it was before."""
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from dpt.files import DataError
 
 
 @contextmanager
@@ -37,3 +41,23 @@ def write_bytes(path: Path, data: bytes, *, writer: str = "") -> None:
     """Writes ``data`` to ``path`` atomically, see :func:`replacing`."""
     with replacing(path, writer=writer) as temporary:
         temporary.write_bytes(data)
+
+
+@contextmanager
+def locked(path: Path, *, fault: str = "", seconds: float = -1) -> Iterator[FileLock]:
+    """Holds a lock file, which no other process can hold meanwhile.
+
+    Args:
+        fault: what the error says if another process still holds it after ``seconds``.
+        seconds: to wait; for ever below 0.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=seconds)
+    except Timeout:
+        raise DataError(f"{path}: {fault}: wait until it has ended, or stop it") from None
+    try:
+        yield lock
+    finally:
+        lock.release()

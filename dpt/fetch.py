@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 from urllib.error import HTTPError
 from urllib.parse import unquote, urlsplit
-from urllib.request import Request, urlopen
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 import fsspec
 
@@ -236,6 +236,19 @@ def _http_request(url: str, start: int) -> Request:
     return request
 
 
+class _Redirects(HTTPRedirectHandler):
+    """Follows redirections to addresses that :func:`require_address` allows."""
+
+    def redirect_request(
+        self, req: Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> Request | None:
+        require_address(newurl)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+_OPENER = build_opener(_Redirects)
+
+
 def _answer(request: Request) -> http.client.HTTPResponse:
     """Returns the answer to a request, after its headers.
 
@@ -246,7 +259,7 @@ def _answer(request: Request) -> http.client.HTTPResponse:
 
     def ask() -> None:
         try:
-            answer.set_result(urlopen(request, timeout=TIMEOUT))
+            answer.set_result(_OPENER.open(request, timeout=TIMEOUT))
         except Exception as error:
             answer.set_exception(error)
 

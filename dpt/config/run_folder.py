@@ -11,7 +11,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -57,33 +57,30 @@ def held(folder: Path) -> Iterator[None]:
     Args:
         folder: made if it is missing; no other process may write in it.
     """
-    from filelock import FileLock, Timeout
     from lightning.fabric.utilities.exceptions import MisconfigurationException
 
+    from dpt.atomic import locked
     from dpt.run_log import start_log
 
-    lock = FileLock(folder / ".lock")
+    lock: AbstractContextManager[object] = nullcontext()
     if is_first_rank():
         require_own_files(folder)
+        fault = f"run_dir={folder}: another process is writing to it"
+        lock = locked(folder / ".lock", fault=fault, seconds=LOCK_SECONDS)
+    with lock:
         try:
-            lock.acquire(timeout=LOCK_SECONDS)
-        except Timeout as error:
-            fault = f"run_dir={folder}: another process is writing to it"
-            raise ValueError(f"{fault}: wait for it, or give another") from error
-    try:
-        start_log(folder if is_first_rank() else None)
-        quiet_libraries()
-        yield
-    except Exception as error:
-        if is_first_rank():
-            with (folder / "log.txt").open("a", errors="backslashreplace") as file:
-                file.write(without_passwords(traceback.format_exc()))
-        if isinstance(error, MisconfigurationException):
-            raise ValueError(str(error)) from error
-        raise
-    finally:
-        _finish_wandb()
-        lock.release()
+            start_log(folder if is_first_rank() else None)
+            quiet_libraries()
+            yield
+        except Exception as error:
+            if is_first_rank():
+                with (folder / "log.txt").open("a", errors="backslashreplace") as file:
+                    file.write(without_passwords(traceback.format_exc()))
+            if isinstance(error, MisconfigurationException):
+                raise ValueError(str(error)) from error
+            raise
+        finally:
+            _finish_wandb()
 
 
 def _finish_wandb() -> None:

@@ -13,9 +13,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-import filelock
-
-from dpt.files import DataError, parse_json, read_bytes
+from dpt import atomic
+from dpt.files import parse_json, read_bytes
 from dpt.nn import HEADS
 from dpt.validation import Plain, PlainMapping, validate
 
@@ -252,14 +251,10 @@ def held(folder: Path, shard: InputShard | None) -> Iterator[None]:
     """
     others = [s for s in shards_of(folder) if shard is None or s.count != shard.count]
     with ExitStack() as stack:
-        for locked in [*others, *([] if shard is None else [shard])]:
-            path = folder / JOURNALS / f"{locked.file_name}.lock"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                lock = stack.enter_context(filelock.FileLock(path, blocking=False))
-            except filelock.Timeout:
-                fault = f"another process predicts shard {locked}"
-                raise DataError(f"{path}: {fault}: wait until it has ended, or stop it") from None
-            if locked != shard:
+        for other in [*others, *([] if shard is None else [shard])]:
+            path = folder / JOURNALS / f"{other.file_name}.lock"
+            fault = f"another process predicts shard {other}"
+            lock = stack.enter_context(atomic.locked(path, fault=fault, seconds=0))
+            if other != shard:
                 lock.release()
         yield

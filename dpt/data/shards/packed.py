@@ -18,7 +18,6 @@ from itertools import accumulate, chain
 from pathlib import Path
 from typing import Annotated, BinaryIO, Literal
 
-import filelock
 import numpy as np
 from pydantic import Field, TypeAdapter
 
@@ -181,8 +180,7 @@ class PackedDataset(Dataset):
             path = self.folder / f"{shard.sha256}.tar"
             if not path.exists():
                 url, checksum = f"{self.root}/{shard.name}", f"sha256:{shard.sha256}"
-                self.folder.mkdir(parents=True, exist_ok=True)
-                with filelock.FileLock(path.with_suffix(".lock")):
+                with atomic.locked(path.with_suffix(".lock")):
                     fetch(url, path, checksum=checksum, size=shard.size, remedy=_REMEDY, quiet=True)
         remedy = "remove it" if self.is_remote else "copy it again"
         verify(path, size=shard.size, remedy=remedy)
