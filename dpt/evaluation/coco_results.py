@@ -13,8 +13,8 @@ import torch
 from pydantic import Field, TypeAdapter
 from torch import Tensor
 
-from dpt.data import Dataset
 from dpt.data.annotations.coco import CocoFile, CocoId
+from dpt.data.base import Dataset
 from dpt.data.formats import io
 from dpt.data.formats.rle import encode_mask, pixels_of
 from dpt.data.loading import collate_eval

@@ -260,7 +260,8 @@ def _mask_of(picture: Picture) -> np.ndarray:
     alpha, pixels = picture.alpha, picture.pixels
     if alpha is not None and (alpha.min() < alpha.max() or not pixels.any()):
         return alpha > 0
-    return pixels != 0 if pixels.ndim == 2 else (pixels != 0).any(axis=2)
+    mask: np.ndarray = (pixels != 0).reshape(*pixels.shape[:2], -1).any(axis=2)
+    return mask
 
 
 def placed(mask: np.ndarray, corner: tuple[int, int], size: tuple[int, int]) -> np.ndarray:
@@ -464,7 +465,7 @@ class AnnotationFormat(ABC):
         """
 
 
-def read_json(kind: TypeAdapter, path: Path, title: str, *, limit: int = MAX_BYTES) -> Any:
+def read_json(kind: TypeAdapter[Any], path: Path, title: str, *, limit: int = MAX_BYTES) -> Any:
     """Returns the content of a label file as the type of ``kind``; ``title`` is the format's."""
     remedy = "export it again, or set data.annotation_files to the right files"
     what = f"one of {title}"

@@ -51,7 +51,13 @@ def _encode_runs(stored: str | list[object], size: tuple[int, int]) -> Rle:
         raise ValueError(f"its counts are not whole numbers up to {area}")
     if counts.sum() != area:
         raise ValueError(f"its counts sum to {counts.sum()}, not {area}")
-    return coco.frPyObjects({"size": [*size], "counts": counts.tolist()}, *size)
+    return _from_counts(counts.tolist(), size)
+
+
+def _from_counts(counts: Sequence[int], size: tuple[int, int]) -> Rle:
+    """Returns run lengths that fit the size as pycocotools compresses them."""
+    code: Rle = coco.frPyObjects({"size": [*size], "counts": counts}, *size)
+    return code
 
 
 def encode_rings(polygons: Sequence[np.ndarray], size: tuple[int, int]) -> Rle:
@@ -64,7 +70,7 @@ def encode_rings(polygons: Sequence[np.ndarray], size: tuple[int, int]) -> Rle:
         raise ValueError("a polygon needs x and y of three points or more")
     inside = [p for p in polygons if not _is_outside(p.reshape(-1, 2), *size)]
     if not inside:
-        return coco.frPyObjects({"size": [*size], "counts": [size[0] * size[1]]}, *size)
+        return _from_counts([size[0] * size[1]], size)
     _check_polygons(inside, *size)
     return merge_masks(coco.frPyObjects([p.tolist() for p in inside], *size))
 
@@ -76,7 +82,8 @@ def encode_relative(ring: np.ndarray, size: tuple[int, int]) -> Rle:
 
 def encode_pixels(mask: np.ndarray) -> Rle:
     """Returns a mask, bool (H, W), as an RLE."""
-    return coco.encode(np.asfortranarray(mask, np.uint8))
+    code: Rle = coco.encode(np.asfortranarray(mask, np.uint8))
+    return code
 
 
 def encode_each(ids: np.ndarray) -> list[Rle]:
@@ -117,7 +124,7 @@ def subtract_mask(code: Rle, other: Rle) -> Rle:
     height, width = code["size"]
     ends = np.append(borders[times == 1], height * width)
     counts = np.diff(ends, prepend=0).tolist()
-    return coco.frPyObjects({"size": [height, width], "counts": counts}, height, width)
+    return _from_counts(counts, (height, width))
 
 
 def areas_of(codes: Sequence[Rle]) -> np.ndarray:
