@@ -17,10 +17,9 @@ from dpt import html
 from dpt.config.data import LOADER_KEYS, make_dataset
 from dpt.config.objects import check_arguments
 from dpt.config.resumed_config import refuse_foreign, run_in
-from dpt.evaluation.blocks import MATCHES
 from dpt.evaluation.passes import score_checkpoint, score_files
 from dpt.evaluation.report import LEFT_OUT_FILE, write_csv
-from dpt.evaluation.scoring import PanelPicture
+from dpt.evaluation.scoring import MATCHES, PanelPicture
 from dpt.files import DataError, decoding, few, parse_json, plural, read_bytes, read_text
 from dpt.metrics import LeftOut, Protocol
 from dpt.run_log import csv_cell, log_rows, write_json

@@ -15,7 +15,6 @@ from dpt.config.run_folder import save_config
 from dpt.config.run_keys import Seed
 from dpt.data import Dataset
 from dpt.evaluation.baselines import named, trivial_scores
-from dpt.evaluation.blocks import blocks_of
 from dpt.evaluation.passes import score_checkpoint, score_files
 from dpt.evaluation.report import (
     LEFT_OUT_FILE,
@@ -25,7 +24,7 @@ from dpt.evaluation.report import (
     write_per_image,
     write_report,
 )
-from dpt.evaluation.scoring import DatasetScores, Scorer
+from dpt.evaluation.scoring import DatasetScores, Scorer, blocks_of
 from dpt.files import plural
 from dpt.html import require_free
 from dpt.metrics import Protocol

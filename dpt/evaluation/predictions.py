@@ -3,7 +3,7 @@
 import filecmp
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -101,8 +101,8 @@ class PredictionFolder:
         self.folder, self.names = folder, names
         files: dict[tuple[str, ...], list[PredictedFile]] = {}
         for path in files_below(folder, SUFFIXES[target]):
-            if recorded is None or path in recorded:
-                file = PredictedFile(path) if recorded is None else recorded[path]
+            file = PredictedFile(path) if recorded is None else recorded.get(path)
+            if file is not None:
                 files.setdefault(_components(path.relative_to(folder)), []).append(file)
         if not files:
             raise DataError(
@@ -169,31 +169,33 @@ def find_folders(
     """
     if not folder.is_dir():
         raise DataError(f"predictions={folder}: no such folder")
-    dense = [target for target in FOLDERS if target in targets]
-    if not dense:
-        raise DataError("predictions=DIR scores depth maps and class masks: this data has neither")
-    recorded_folders = {parent for path in recorded or () for parent in path.parents}
     folders = {}
-    for target in dense:
-        paths = [folder / name for name in FOLDERS[target]]
-        used = [p for p in paths if p.is_dir() and (recorded is None or p in recorded_folders)]
-        if used:
-            folders[target] = PredictionFolder(
-                used[0], target=target, names=names, recorded=recorded
-            )
-    maps = [target for target in dense if target != "objects"]
+    for target in (target for target in FOLDERS if target in targets):
+        path = _folder_of(folder, target, recorded)
+        if path is not None:
+            folders[target] = PredictionFolder(path, target=target, names=names, recorded=recorded)
+    maps = [target for target in FOLDERS if target in targets and target != "objects"]
     if not folders and recorded is None and len(maps) == 1:
         folders[maps[0]] = PredictionFolder(folder, target=maps[0], names=names)
-    if not folders and (folder / "instance_npy").is_dir():
-        raise DataError(f"predictions={folder}: instances are scored with checkpoint= alone")
     if not folders:
         subject = folder if recorded is None else folder / RECORDS_FILE
-        expected = ", ".join(name for target in dense for name in FOLDERS[target])
+        expected = [name for target in FOLDERS if target in targets for name in FOLDERS[target]]
         raise DataError(
-            f"predictions={subject}: no file in {expected}, as predictions for this data need: put "
-            "them there, or predict again with --format npy"
+            f"predictions={subject}: no file in {', '.join(expected) or 'a folder of maps'}, as "
+            "predictions for this data need: put them there, or predict again with --format npy"
         )
     return folders
+
+
+def _folder_of(
+    folder: Path, target: Target, recorded: Mapping[Path, PredictedFile] | None
+) -> Path | None:
+    """Returns the first sub-folder that holds predictions of a target; None without one."""
+    paths = [folder / name for name in FOLDERS[target] if (folder / name).is_dir()]
+    if recorded is not None:
+        used = {parent for path in recorded for parent in path.parents}
+        paths = [path for path in paths if path in used]
+    return next(iter(paths), None)
 
 
 class PredictedDataset:
@@ -222,27 +224,18 @@ class PredictedDataset:
     ) -> None:
         self.dataset, self.scale, self.encoding = dataset, scale, encoding
         if encoding is not None and kind == "relative":
-            raise ValueError(f"predictions_encoding={encoding}: is of metres: leave it out")
+            raise ValueError(f"predictions_encoding={encoding}: is of metres, not predictions_kind")
         if encoding == "disparity" and scale is None:
-            remedy = "focal length · baseline (pixels · metres), or leave it out and set "
-            remedy += "predictions_kind=relative"
-            raise ValueError(f"predictions_encoding=disparity: set predictions_scale to {remedy}")
+            remedy = "set predictions_scale to focal length · baseline (pixels · metres)"
+            raise ValueError(f"predictions_encoding=disparity: {remedy}")
         recorded = recorded_files(folder)
         names = [dataset.name(index) for index in range(len(dataset))]
         self.folders = find_folders(folder, dataset.info.targets, names, recorded)
-        kinds = {file.coding.kind for file in (recorded or {}).values() if file.coding}
-        given = {"predictions_kind": kind, "predictions_scale": scale}
-        for key, value in (given | {"predictions_encoding": encoding}).items():
-            if value is not None and kinds and "depth" in self.folders:
-                raise ValueError(
-                    f"{key}={value}: {folder / RECORDS_FILE} states the unit: leave it out"
-                )
-        if len(kinds) > 1 and "depth" in self.folders:
-            raise DataError(
-                f"{folder / RECORDS_FILE}: holds depth of the kinds {' and '.join(sorted(kinds))}: "
-                "predict again so that all images have one, as with cameras for all or none"
-            )
-        self.kind: DepthKind = kind or ([*kinds, "metric"][0])
+        kinds: set[DepthKind] = {f.coding.kind for f in (recorded or {}).values() if f.coding}
+        if "depth" in self.folders:
+            given = {"kind": kind, "scale": scale, "encoding": encoding}
+            _require_one_unit(folder / RECORDS_FILE, kinds, given)
+        self.kind: DepthKind = next(iter(kinds), kind or "metric")
         self.scale_to_change = None if kinds else 1.0 if scale is None else scale
         settings = PredictionSettings.read(folder)
         class_names = settings.classes if settings else {}
@@ -351,3 +344,17 @@ class PredictedDataset:
         if self.encoding == "log":
             return scale * np.exp(values)
         return np.where(values > 0, scale / values, np.float32(np.nan))
+
+
+def _require_one_unit(
+    records: Path, kinds: Collection[DepthKind], given: Mapping[str, object]
+) -> None:
+    """Raises ValueError if records state several units, or one that is ``given`` as well."""
+    if len(kinds) > 1:
+        raise DataError(
+            f"{records}: holds depth of the kinds {' and '.join(sorted(kinds))}: predict again so "
+            "that all images have one, as with cameras for all or none"
+        )
+    keys = [f"predictions_{key}" for key, value in given.items() if value is not None]
+    if kinds and keys:
+        raise ValueError(f"{', '.join(keys)}: {records} states the unit")

@@ -12,8 +12,8 @@ from omegaconf import OmegaConf
 from tiny import ON_CPU, call
 
 import dpt
-from dpt.evaluation.blocks import Blocks
 from dpt.evaluation.evaluate import REMEDIES, verdict
+from dpt.evaluation.scoring import Blocks
 from dpt.metrics import Interval
 from dpt.types.preprocessing import Calibration
 

@@ -213,7 +213,9 @@ def test_depth_may_be_absent_where_none_was_measured(
 
 @pytest.mark.parametrize("key", ["predictions_kind=relative", "predictions_scale=0.001"])
 def test_keys_that_records_state_are_refused(mistake, metres, key):
-    assert f"{key}: {metres}/predictions.jsonl" in mistake(metres, key)
+    said = mistake(metres, key)
+    assert key.partition("=")[0] in said
+    assert f"{metres}/predictions.jsonl" in said
 
 
 def test_files_without_records_are_not_scored(
@@ -305,10 +307,8 @@ def test_mistakes_about_predictions_are_named(
     assert f"predictions={empty}" in mistake(empty)
     assert f"predictions={empty}" in mistake(empty, data=only_depth(dense_folder))
     assert "predictions_scale=0.001 for millimetres" in mistake(png)
-    (tmp_path / "instances/instance_npy").mkdir(parents=True)
-    assert "checkpoint=" in mistake(tmp_path / "instances")
     photos = ("data=imagefolder", f"data.root={image_folder}")
-    assert "predictions=DIR" in mistake(files, data=photos)
+    assert f"predictions={files}" in mistake(files, data=photos)
     assert "predictions_kind" in mistake(files, "predictions_kind=disparity")
     assert "predictions_scale=" in mistake(files, "predictions_scale=0")
     disparity = "predictions_encoding=disparity"

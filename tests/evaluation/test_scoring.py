@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from dpt.data import Dataset
-from dpt.evaluation.blocks import Blocks, blocks_of
 from dpt.evaluation.report import write_report
-from dpt.evaluation.scoring import Scorer
+from dpt.evaluation.scoring import Blocks, Scorer, blocks_of
 from dpt.objectives import (
     ClassificationObjective,
     DepthObjective,

@@ -51,8 +51,8 @@ class PixelRuntime:
             "depth": OutputSpec("depth", "depth", unit="m", value_range=(0.0, 1000.0)),
         }
 
-    def __call__(self, images):
-        return {"segmentation": images[:, :2], "depth": images[:, 0]}
+    def __call__(self, inputs):
+        return {"segmentation": inputs.images[:, :2], "depth": inputs.images[:, 0]}
 
 
 def predict(path, out, predictor):
@@ -354,7 +354,8 @@ class SkyRuntime(PixelRuntime):
         depth = OutputSpec("depth", "depth", unit="m", canonical_focal=100.0)
         self.outputs = {"depth": depth, "depth_sky": OutputSpec("depth_sky", "map", threshold=0.5)}
 
-    def __call__(self, images):
+    def __call__(self, inputs):
+        images = inputs.images
         return {"depth": images[:, 0], "depth_sky": images[:, 1]}
 
 
