@@ -139,22 +139,28 @@ def require_comparable(a: Evaluated, b: Evaluated) -> None:
         if key not in _VIEWS or (key in a.facts and key in b.facts):
             pairs.append((key.replace("/", "."), a.facts.get(key), b.facts.get(key)))
     differing = [f"{key} ({one} and {two})" for key, one, two in pairs if one != two]
-    names = [[*evaluated.by_short_name()] for evaluated in (a, b)]
-    in_one = sorted({*names[0]} ^ {*names[1]})
-    if in_one:
-        differing.append(f"images, of which only one has {few(in_one)}")
-    elif names[0] != names[1]:
-        moved = next(name for name, other in zip(*names, strict=True) if name != other)
-        differing.append(f"the order of the images, first of {moved}")
-    elif a.block_rule != b.block_rule:
-        differing.append(f"blocks ({a.block_rule} and {b.block_rule})")
-    elif a.left_out.images.tolist() != b.left_out.images.tolist():
-        differing.append(f"blocks ({len(a.blocks)} and {len(b.blocks)})")
+    differing += _differing_images(a, b)
     if not {*a.left_out.scores} & {*b.left_out.scores}:
         differing.append("scores, of which none is in both")
     if differing:
         remedy = "evaluate both in the same way"
         raise DataError(f"{a.folder} and {b.folder} differ in {few(differing)}: {remedy}")
+
+
+def _differing_images(a: Evaluated, b: Evaluated) -> list[str]:
+    """Returns how the images or their blocks differ; empty if they do not."""
+    names = [[*evaluated.by_short_name()] for evaluated in (a, b)]
+    in_one = sorted({*names[0]} ^ {*names[1]})
+    if in_one:
+        return [f"images, of which only one has {few(in_one)}"]
+    if names[0] != names[1]:
+        moved = next(name for name, other in zip(*names, strict=True) if name != other)
+        return [f"the order of the images, first of {moved}"]
+    if a.block_rule != b.block_rule:
+        return [f"blocks ({a.block_rule} and {b.block_rule})"]
+    if a.left_out.images.tolist() != b.left_out.images.tolist():
+        return [f"blocks ({len(a.blocks)} and {len(b.blocks)})"]
+    return []
 
 
 def compare(a: Evaluated, b: Evaluated, out: Path) -> str:

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from dpt.config.data import loader_settings, make_eval_loader
 from dpt.config.objectives import LABEL_NAMES
-from dpt.config.overrides import keys_of
 from dpt.config.trainer import (
     build_trainer,
     require_images,
@@ -252,37 +251,29 @@ def score_files(
     """Returns the scores of the files in ``cfg["predictions"]``, or of some samples alone."""
     views = ("flip", "scales", "window", "stride")
     unused = [f"protocol.{k}" for k in views if getattr(protocol, k) != getattr(Protocol(), k)]
-    unused += [key for key in ("image_size", "runtime") if cfg[key] is not None]
-    unused += sorted(k for k in keys_of(cfg["overrides"]) if k.partition(".")[0] == "trainer")
     if unused:
         raise ValueError(
-            f"{', '.join(unused)}: no effect on predictions=DIR, which are scored as they are: "
-            "leave it out, or choose another protocol, such as whole"
+            f"{', '.join(unused)}: predictions=DIR are scored as they are: choose another "
+            "protocol, such as whole"
         )
     predicted = _predicted(cfg, dataset)
     objectives = objectives_of(predicted.outputs, dataset, protocol)
     preprocessing = measure_bands(dataset, images=4) or Preprocessing()
     scorer = Scorer(objectives, predicted.outputs, preprocessing)
-    checks: dict[str, LabelsCheck | DepthCheck] = {}
-    if "segmentation" in objectives:
-        checks["segmentation"] = LabelsCheck(dataset.info.num_classes, dataset.label_rule)
+    checks = {name: _check_of(name, predicted, scorer) for name in objectives}
     if "depth" in objectives:
-        has_unit = scorer.notes["protocol/alignment"] == "none"
-        checks["depth"] = DepthCheck(
-            is_inverse=predicted.kind == "relative",
-            has_unit=has_unit,
-            scale=predicted.scale_to_change,
-            holds_depth=predicted.encoding != "disparity",
-        )
         scorer.notes["predictions_kind"] = predicted.kind
     workers = loader_settings(cfg["data"]).num_workers
     indices = range(len(dataset)) if indices is None else indices
     for outputs, labels in read_in_order(predicted.read, indices, num_workers=workers):
         scorer.add(outputs, labels, labels["image"])
         for name, check in checks.items():
-            size = objectives[name].ground_truth(labels, 0)[0].shape[-2:]
-            check.add(objectives[name].predict(outputs[name].prediction, size), labels)
+            if check is not None:
+                size = objectives[name].ground_truth(labels, 0)[0].shape[-2:]
+                check.add(objectives[name].predict(outputs[name].prediction, size), labels)
     for name, check in checks.items():
+        if check is None:
+            continue
         source = f"predictions={cfg['predictions']}: {name}"
         with naming(source):
             remarks = check.remarks()
@@ -291,3 +282,20 @@ def score_files(
         if remarks:
             scorer.notes[f"remarks/{name}"] = "; ".join(remarks)
     return scorer
+
+
+def _check_of(
+    name: str, predicted: PredictedDataset | CocoPredictions, scorer: Scorer
+) -> LabelsCheck | DepthCheck | None:
+    """Returns what checks the files of an output; None if nothing does."""
+    dataset = predicted.dataset
+    if name == "segmentation":
+        return LabelsCheck(dataset.info.num_classes, dataset.label_rule)
+    if name != "depth":
+        return None
+    return DepthCheck(
+        is_inverse=predicted.kind == "relative",
+        has_unit=scorer.notes["protocol/alignment"] == "none",
+        scale=predicted.scale_to_change,
+        holds_depth=predicted.encoding != "disparity",
+    )

@@ -169,22 +169,28 @@ def find_folders(
     """
     if not folder.is_dir():
         raise DataError(f"predictions={folder}: no such folder")
-    folders = {}
-    for target in (target for target in FOLDERS if target in targets):
-        path = _folder_of(folder, target, recorded)
-        if path is not None:
-            folders[target] = PredictionFolder(path, target=target, names=names, recorded=recorded)
-    maps = [target for target in FOLDERS if target in targets and target != "objects"]
+    dense = [target for target in FOLDERS if target in targets]
+    paths = {target: _folder_of(folder, target, recorded) for target in dense}
+    folders = {
+        target: PredictionFolder(path, target=target, names=names, recorded=recorded)
+        for target, path in paths.items()
+        if path is not None
+    }
+    maps = [target for target in dense if target != "objects"]
     if not folders and recorded is None and len(maps) == 1:
         folders[maps[0]] = PredictionFolder(folder, target=maps[0], names=names)
     if not folders:
-        subject = folder if recorded is None else folder / RECORDS_FILE
-        expected = [name for target in FOLDERS if target in targets for name in FOLDERS[target]]
-        raise DataError(
-            f"predictions={subject}: no file in {', '.join(expected) or 'a folder of maps'}, as "
-            "predictions for this data need: put them there, or predict again with --format npy"
-        )
+        raise _missing_files(folder if recorded is None else folder / RECORDS_FILE, dense)
     return folders
+
+
+def _missing_files(place: Path, dense: Sequence[Target]) -> DataError:
+    """Returns the error for a place without predictions of any target."""
+    names = [name for target in dense for name in FOLDERS[target]]
+    return DataError(
+        f"predictions={place}: no file in {', '.join(names) or 'a folder of maps'}, as predictions "
+        "for this data need: put them there, or predict again with --format npy"
+    )
 
 
 def _folder_of(
@@ -237,10 +243,16 @@ class PredictedDataset:
             _require_one_unit(folder / RECORDS_FILE, kinds, given)
         self.kind: DepthKind = next(iter(kinds), kind or "metric")
         self.scale_to_change = None if kinds else 1.0 if scale is None else scale
-        settings = PredictionSettings.read(folder)
+        declared = self._declared(PredictionSettings.read(folder))
+        self.heads = {target: declared[target].name for target in self.folders}
+        self.outputs = {name: declared[target] for target, name in self.heads.items()}
+
+    def _declared(self, settings: PredictionSettings | None) -> dict[Target, OutputSpec]:
+        """Returns what the files of each target hold."""
         class_names = settings.classes if settings else {}
         labels = tuple(class_names.get("labels", ()))
-        declared: dict[Target, OutputSpec] = {
+        dataset = self.dataset
+        return {
             "depth": OutputSpec("depth", "depth", unit=DEPTH_UNITS[self.kind]),
             "labels": OutputSpec(
                 "segmentation",
@@ -255,8 +267,6 @@ class PredictedDataset:
                 class_names=tuple(class_names.get("panoptic", ())),
             ),
         }
-        self.heads = {target: declared[target].name for target in self.folders}
-        self.outputs = {name: declared[target] for target, name in self.heads.items()}
 
     def read(self, index: int) -> tuple[dict[str, HeadOutput], Batch]:
         """Returns predictions (1, H, W) by head, and labels as an evaluation batch."""

@@ -71,26 +71,19 @@ def write_report(
         baselines: scores of predictors that use no trained model, by their kind and name.
         settings: what was scored and how.
     """
-    scores, intervals, lower = result.scores, result.intervals, result.lower_is_better
-    headlines = []
-    for name in result.headlines:
-        sign = -1 if name in lower else 1
-        beside = [(kind, row[name]) for kind, row in baselines.items() if name in row]
-        comparisons = [(kind, value, sign * scores[name] > sign * value) for kind, value in beside]
-        headlines.append((name, scores[name], *intervals[name], comparisons))
     table = []
-    for name, value in scores.items():
-        if "/" not in name:
-            better = "lower" if name in lower else "higher"
-            baseline_values = [row.get(name) for row in baselines.values()]
-            table.append((name, value, *intervals[name], better, *baseline_values))
+    for name in (name for name in result.scores if "/" not in name):
+        better = "lower" if name in result.lower_is_better else "higher"
+        baseline_values = [row.get(name) for row in baselines.values()]
+        interval = result.intervals[name]
+        table.append((name, result.scores[name], *interval, better, *baseline_values))
     galleries = {"Examples": result.examples}
     galleries |= {f"Worst images by {name}": pictures for name, pictures in result.worst.items()}
     html.write_page(
         path,
         "evaluation.html",
         settings=[(name, str(value)) for name, value in settings.items()],
-        headlines=headlines,
+        headlines=[_headline(name, result, baselines) for name in result.headlines],
         columns=["metric", "score", "95 % from", "to", "better", *baselines],
         scores=table,
         rules=[_rules(rules) for rules in result.rules],
@@ -101,6 +94,17 @@ def write_report(
             for title, pictures in galleries.items()
         ],
     )
+
+
+def _headline(
+    name: str, result: DatasetScores, baselines: Mapping[str, Mapping[str, float]]
+) -> tuple[object, ...]:
+    """Returns a score, its interval, and whether it is better than each baseline."""
+    sign = -1 if name in result.lower_is_better else 1
+    score = result.scores[name]
+    beside = [(kind, row[name]) for kind, row in baselines.items() if name in row]
+    comparisons = [(kind, value, sign * score > sign * value) for kind, value in beside]
+    return name, score, *result.intervals[name], comparisons
 
 
 def _rules(table: RuleTable) -> dict[str, Sequence]:
