@@ -94,7 +94,8 @@ class Task(L.LightningModule):
 
     def forward(self, images: Tensor) -> dict[str, HeadPrediction]:
         """Returns the model's predictions for images (B, C, H, W) as they are read."""
-        return self.model(self._normalize(images))
+        predictions: dict[str, HeadPrediction] = self.model(self._normalize(images))
+        return predictions
 
     def _normalize(self, images: Tensor) -> Tensor:
         return self.model.preprocessing.normalize(images).to(self.dtype)
@@ -131,7 +132,8 @@ class Task(L.LightningModule):
 
     def _training_outputs(self, inputs: Tensor, batch: Batch) -> dict[str, HeadOutput]:
         prompts = prompts_of(batch, self.model.outputs)
-        outputs = self.model(inputs, raw=True, prompts=prompts)  # losses upsample the logits
+        # losses upsample the logits
+        outputs: dict[str, HeadOutput] = self.model(inputs, raw=True, prompts=prompts)
         small = batch["views"].small if "views" in batch else None
         if small is not None:  # these views have another size
             crops = self.model(self._normalize(small.flatten(0, 1)), raw=True)
@@ -190,9 +192,10 @@ class Task(L.LightningModule):
             yield evaluated(predictions, self.model.heads, objectives, labels), labels
 
     def _predictions(self, inputs: Tensor, prompts: Tensor | None) -> Mapping[str, HeadPrediction]:
-        if self.scored_copy is None:
-            return self.model(inputs, prompts=prompts)
-        return joined(self.scored_copy.tensors, self.model.outputs, Inputs(inputs, prompts))
+        if self.scored_copy is not None:
+            return joined(self.scored_copy.tensors, self.model.outputs, Inputs(inputs, prompts))
+        predictions: dict[str, HeadPrediction] = self.model(inputs, prompts=prompts)
+        return predictions
 
     def on_validation_epoch_end(self) -> None:
         self.scored_copy = None
