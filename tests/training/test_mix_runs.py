@@ -1,31 +1,10 @@
-"""data=mix from the command line: sets added one by one, or in a file of one's own."""
+"""data=mix from the command line: sets added one by one."""
 
 MASKS = ("data.sets.masks.root={0} data.sets.masks.labels=masks data.sets.masks.num_classes=3",)
 DEPTH = (
     "data.sets.near.root={0} data.sets.near.depth=depth data.sets.near.max_depth=10",
     "data.sets.near.missing=skip",
 )
-OWN = """
-defaults:
-  - mix
-  - folder@sets.masks
-  - folder@sets.near
-  - _self_
-
-sets:
-  masks:
-    root: {0}
-    labels: masks
-    num_classes: 3
-    missing: skip
-  near:
-    root: {0}
-    depth: depth
-    max_depth: 10
-    missing: skip
-weights: {{near: 3}}
-length: 8
-"""
 
 
 def test_partial_labels_train_joint(train, metrics, dense_folder, tmp_path):

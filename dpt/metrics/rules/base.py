@@ -227,6 +227,7 @@ class DepthRule(Rule):
         min_depth: metres; pixels count if their depth is larger.
         has_max_depth: whether pixels count only below the largest depth of the data.
         min_pixels: images with fewer pixels that count are left out.
+        pools_pixels: whether an image weighs as many pixels as count in it, not as any other.
     """
 
     errors: ClassVar[Errors] = {}
@@ -234,6 +235,7 @@ class DepthRule(Rule):
     min_depth: ClassVar[float] = 1e-3
     has_max_depth: ClassVar[bool] = True
     min_pixels: ClassVar[int] = 1
+    pools_pixels: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         if "scores" not in vars(cls):
@@ -254,10 +256,6 @@ class DepthRule(Rule):
         moments = pixels.moments(self.predicted(pixels))
         return np.array([error(moments) for error in self.errors.values()])
 
-    def weight(self, pixels: int) -> float:
-        """Returns how much an image with so many pixels counts: each the same by default."""
-        return 1.0
-
     def sums(self, image: DepthImage) -> Floats:
         """Returns what one image adds to the total of :meth:`finish`, (2 + S,).
 
@@ -268,6 +266,6 @@ class DepthRule(Rule):
         count = len(pixels.depth)
         if count < self.min_pixels:
             return np.zeros(2 + len(self.scores))
-        weight = self.weight(count)
+        weight = float(count) if self.pools_pixels else 1.0
         with np.errstate(all="ignore"):
             return np.concatenate([[count, weight], weight * self.values(pixels)])
