@@ -17,13 +17,14 @@ from typing import get_type_hints
 
 from dpt.atomic import write_bytes
 from dpt.config.compose import compose
+from dpt.config.data import make_dataset
 from dpt.config.overrides import as_argument, as_text, is_below, keys_of, parse
 from dpt.config.run_folder import held
 from dpt.data import FolderDataset
 from dpt.data.formats.pictures import read_size
 from dpt.data.layouts import Detected, detect
+from dpt.data.statistics import LabelStatistics, measure_labels
 from dpt.data_check import check_data, has_errors
-from dpt.data_check.labels import LabelStatistics, measure_labels
 from dpt.files import real_path
 from dpt.process import say
 from dpt.run import Run, evaluate, export, starting
@@ -63,7 +64,7 @@ def fit(folder: Path | str, *overrides: str, time: str = "15m") -> Run:
     plan = Plan(Path(folder), overrides, time)
     _check(plan)
     if plan.detected.task in ("segmentation", "joint"):
-        labels = measure_labels(plan.config["data"])
+        labels = measure_labels(make_dataset({**plan.config["data"], "cache": False}, "train"))
         plan.change(plan.settings(labels))
     if "steps" not in plan.given and not any(k.startswith("trainer.max_") for k in plan.given):
         plan.change(plan.length_settings(time_steps(plan.config)))

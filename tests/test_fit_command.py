@@ -18,7 +18,7 @@ from servers import running
 from tiny import ON_CPU, TINY_DATA, TINY_VIT, call, checkpoint_of
 
 from dpt.data.layouts import Detected, Row, detect
-from dpt.data_check.labels import LabelStatistics
+from dpt.data.statistics import LabelStatistics
 from dpt.fitting import seconds_of
 from dpt.training.recipe import (
     ENCODER,

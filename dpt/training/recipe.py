@@ -8,8 +8,7 @@ import torch
 
 from dpt.data.formats.pictures import read_size
 from dpt.data.layouts import Detected
-from dpt.data.statistics import class_weights
-from dpt.data_check.labels import LabelStatistics
+from dpt.data.statistics import LabelStatistics, class_weights
 from dpt.functional import has_bf16
 from dpt.validation import Plain, PlainMapping, validate
 from dpt.weights.hub import has_hub_file

@@ -33,17 +33,6 @@ def disc(more):
     return np.uint8(255) * ((rows - 12) ** 2 + (columns - 16) ** 2 < 130 + more)
 
 
-def membranes(root):
-    for seed in range(10):
-        photo(root / f"train/image/{seed}.png", seed)
-        save(root / f"train/label/{seed}.png", binary(seed))
-        photo(root / f"test/{seed}.png", 50 + seed)
-        save(root / f"test/{seed}_predict.png", binary(seed))
-        photo(root / f"train/aug/image_{seed}_12.png", 90 + seed)
-        save(root / f"train/aug/mask_{seed}_12.png", binary(90 + seed))
-    return {f"train/image/{seed}.png": f"train/label/{seed}.png" for seed in range(10)}
-
-
 def cracks(root):
     for seed in range(1, 9):
         photo(root / f"image/{seed:03d}.jpg", seed)
@@ -109,16 +98,6 @@ def tiles(root):
     }
 
 
-def people(root):
-    for seed in range(1, 13):
-        large = (SIZE[0] * 2, SIZE[1] * 2)
-        photo(root / f"Training_Images/{seed}.jpg", seed, large if seed > 4 else SIZE)
-        save(root / f"Ground_Truth/{seed}.png", binary(seed))
-    copy = (root / "Training_Images/5.jpg").read_bytes()
-    (root / "Training_Images/12.jpg").write_bytes(copy)
-    return {f"Training_Images/{i}.jpg": f"Ground_Truth/{i}.png" for i in range(1, 12)}
-
-
 def weeds(root):
     for seed in range(1, 9):
         photo(root / f"images/{seed:03d}_image.png", seed)
@@ -126,15 +105,6 @@ def weeds(root):
         save(root / f"masks/{seed:03d}_mask.png", binary(seed))
     (root / "train_test_split.yaml").write_text("train: [1, 2]\ntest: [3]\n")
     return {f"images/{i:03d}_image.png": f"annotations/{i:03d}_annotation.png" for i in range(1, 9)}
-
-
-def kitchen(root):
-    for seed in range(6):
-        start = root / f"frame-{150 + seed:06d}"
-        photo(start.with_name(f"{start.name}.color.png"), seed)
-        save(start.with_name(f"{start.name}.depth.png"), (1000 * metres(seed)).astype("u2"))
-        start.with_name(f"{start.name}.pose.txt").write_text("1 0 0 0\n")
-    return {f"frame-{150 + i:06d}.color.png": f"frame-{150 + i:06d}.depth.png" for i in range(6)}
 
 
 def desk(root):
@@ -173,17 +143,6 @@ def floods(root):
     return {f"images/{i}.tif": f"labels/{i}.png" for i in range(8)}
 
 
-def meals(root):
-    names = [f"IMG_{k}_jpg.rf.{k:08x}" for k in range(4)]
-    names += [f"{k:03d}_jpg.rf.{k:08x}" for k in range(4)]
-    names += [f"swiss_IMG_{k}_jpg.rf.{k:08x}" for k in range(2)]
-    for seed, name in enumerate(names):
-        photo(root / f"train/{name}.jpg", seed)
-        save(root / f"train/{name}_mask.png", mask(seed))
-    (root / "train/_classes.csv").write_text("Pixel Value, Class\n0, background\n1, a\n2, b\n")
-    return {f"train/{name}.jpg": f"train/{name}_mask.png" for name in names}
-
-
 def reefs(root):
     for split, first in (("train_val", 0), ("TEST", 6)):
         for seed in range(first, first + 6):
@@ -207,18 +166,14 @@ def streets(root):
 
 
 FOLDERS = {  # how it is made, the setting that answers the question, and what the notes name
-    "membranes": (membranes, "", ["10 masks", "20 files of .png in train/aug", "_predict"]),
     "cracks": (cracks, "", ["8 files of .seg"]),
     "retina": (retina, "labels=%split/1st_manual", ["6 files of .gif in test/2nd_manual"]),
     "eyes": (eyes, "labels_name=%stem_1stHO", []),
     "tiles": (tiles, "", ["Water #c80a0a (33.29%)", "#000000 (0.13%)"]),
-    "people": (people, "", ["12.jpg = Training_Images/5.jpg", "data.resize_labels=true"]),
     "weeds": (weeds, "labels=annotations", ["train_test_split.yaml"]),
-    "kitchen": (kitchen, "", ["6 files of .txt"]),
     "desk": (desk, "", ["5 depth maps"]),
     "bridges": (bridges, "labels=SegmentationClass/defect", ["ImageSets/Segmentation/train.txt"]),
     "floods": (floods, "", ["8 files of .png in labels"]),
-    "meals": (meals, "", ["_classes.csv"]),
     "streets": (streets, "", ["12 images without labels", "testing/images/10.jpg"]),
     "reefs": (reefs, "labels=%split/masks", ["6 files of .bmp in TEST/masks/RO"]),
 }

@@ -45,11 +45,8 @@ def notes(root, **given):
     ("photo", "label", "given"),
     [
         ("JPEGImages/{}", "SegmentationClass/{}.png", {}),
-        ("JPEGImages/{}", "SegmentationClassPNG/{}.png", {}),
-        ("images/{}", "annotations/trimaps/{}.png", {}),
         ("images/man_{}_with_mask", "masks/man_{}_with_mask.png", {}),
         ("test/images/{}", "test/masks/{}.png", {}),
-        ("img_dir/{}", "ann_dir/{}.png", {}),
         ("scene_rgb_{}", "scene_mask_{}.png", {}),
         ("input/{}", "target/{}.png", {}),
         ("a/{}", "b/{}.png", {"images": "a", "labels": "b"}),
@@ -79,12 +76,9 @@ def test_names_of_kinds_pair(tmp_path, photo, label, given):
     ("photo", "label", "given"),
     [
         ("train/0001TP_{}", "train_labels/0001TP_{}_L.png", {}),  # CamVid
-        ("train/{}_sat", "train/{}_mask.png", {}),  # DeepGlobe
-        ("imagesTr/case_{}_0000", "labelsTr/case_{}.png", {}),  # nnU-Net
         ("a/original_images/{}", "b/label_images/{}.png", {}),
         ("rgb/frame_{}", "label_color/frame_{}.png", {}),
         ("raw/x_{}", "full/x_{}_L.png", {"images": "raw", "labels": "full"}),
-        ("2_Ortho_RGB/top_2_{}_RGB", "5_Labels_all/top_2_{}_label.png", {}),  # Potsdam
         ("top/top_2_{}", "gts_for_participants/top_2_{}.png", {}),  # Vaihingen
     ],
 )

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dpt.data_check.labels import statistics_of, uprightness_of, width_of
+from dpt.data.statistics import statistics_of, uprightness_of, width_of
 
 SIDE = 96
 
