@@ -85,9 +85,9 @@ def run(arguments: list[str]) -> None:
             inputs = find_remote(options.inputs)
         else:
             inputs = find_inputs(options.inputs, out=options.out)
-        pipeline = _make_pipeline(options, inputs, shard)
         if options.engine == "ray":
-            _predict_with_ray(arguments)
+            _predict_with_ray(options, inputs)
+        pipeline = _make_pipeline(options, inputs, shard)
         with _writing(options.out), pipeline.folder.held():
             if options.merge or options.engine == "ray":
                 failed = _merge(pipeline, inputs, arguments)
@@ -147,29 +147,42 @@ def _merge(pipeline: Pipeline, inputs: Sequence[InputFile], arguments: Sequence[
     return [(file.source, error) for file, error in failures.items()]
 
 
-def _predict_with_ray(arguments: Sequence[str]) -> None:
+def _predict_with_ray(options: argparse.Namespace, inputs: Sequence[InputFile]) -> None:
     """Predicts a shard on each GPU of a Ray cluster, or on each core if it has no GPUs.
 
     Ray starts the shard of a killed worker again.
     """
     from dpt.files import require
+    from dpt.predict.records import InputShard
 
     ray = require("ray", "--engine ray", extra="ray")
     ray.init()  # the cluster of RAY_ADDRESS, or this machine
     resources = ray.cluster_resources()
     gpus, cores = (int(resources.get(name, 0)) for name in ("GPU", "CPU"))
     task = ray.remote(num_cpus=1, num_gpus=1 if gpus else 0, max_retries=-1)(predict_shard)
-    shards = [f"{number + 1}/{gpus or cores}" for number in range(gpus or cores)]
-    ray.get([task.remote([*arguments, "--engine", "local", "--shard", name]) for name in shards])
-    ray.shutdown()
+    count = gpus or cores
+    shards = [InputShard(number + 1, count) for number in range(count)]
+    stored = ray.put(inputs)
+    try:
+        ray.get([task.remote(options, stored, shard) for shard in shards])
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, ValueError):
+            raise error.cause from None
+        raise
+    finally:
+        ray.shutdown()
 
 
-def predict_shard(arguments: list[str]) -> None:
-    """Runs the command in a worker; inputs that fail are in the shard's journal."""
-    from contextlib import suppress
+def predict_shard(
+    options: argparse.Namespace, inputs: Sequence[InputFile], shard: InputShard
+) -> None:
+    """Predicts a shard in a worker of Ray; inputs that fail are in the shard's journal."""
+    from dpt.run_log import start_log
 
-    with suppress(SystemExit):
-        run(arguments)
+    start_log(None)
+    pipeline = _make_pipeline(options, inputs, shard)
+    with _writing(options.out), pipeline.folder.held():
+        _predict_part(pipeline, inputs)
 
 
 def _chosen_shard(options: argparse.Namespace) -> InputShard | None:
