@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from dpt.config.compose import RUN_DIR, compose
 from dpt.config.overrides import as_text
-from dpt.config.resumed_config import resumed_config, run_to_resume
+from dpt.config.resumed_config import resumed_config, run_in, run_to_resume
 from dpt.config.run_folder import held, refuse_used, save_config
 from dpt.process import is_first_rank
 from dpt.validation import Plain, PlainMapping
@@ -76,7 +76,8 @@ def train(*overrides: str) -> Run:
         from dpt.training.fit import fit
 
         scores = fit(config)
-    return Run(Path(config["run_dir"]), scores, config)
+    folder = Path(config["run_dir"])
+    return Run(folder, scores, run_in(folder))  # with the values that were used
 
 
 def evaluate(source: Run | Path | str, *overrides: str) -> Run:

@@ -11,7 +11,7 @@ from dpt.config.data import loader_settings, make_dataset
 from dpt.config.objects import check_arguments
 from dpt.data.datasets.archive import extract, is_unpacked
 from dpt.data.shards.packed import pack_split
-from dpt.fetch import fetch
+from dpt.fetch import fetch, verify
 from dpt.files import config_dir, plural
 from dpt.run import started
 from dpt.validation import PlainMapping, validate
@@ -57,9 +57,7 @@ def download(*overrides: str) -> None:
 
 def _download(data: PlainMapping) -> None:
     if not data.get("download"):
-        files = sorted((config_dir() / "data").glob("*.yaml"))
-        names = [f.stem for f in files if re.search(r"^download:(?! null)", f.read_text(), re.M)]
-        raise ValueError(f"data=NAME must be a data set with a source: {', '.join(names)}")
+        raise ValueError(f"data=NAME must be a data set with a source: {', '.join(_with_source())}")
     source = DownloadSource(**check_arguments(DownloadSource, data["download"], "data.download"))
     root = Path(data["root"]).expanduser()
     root.mkdir(parents=True, exist_ok=True)
@@ -79,14 +77,23 @@ def _download(data: PlainMapping) -> None:
         log.info("no longer needed in %s: %s", root, ", ".join(archives))
 
 
+def _with_source() -> list[str]:
+    """Returns the names of the data sets that can be fetched."""
+    files = sorted((config_dir() / "data").glob("*.yaml"))
+    return [f.stem for f in files if re.search(r"^download:(?! null)", f.read_text(), re.M)]
+
+
 def _complete(file: DownloadFile, root: Path) -> bool:
     """Fetches and unpacks a file; returns False if it has to be fetched by hand first."""
     path = root / file.file_name
     if file.unpack and is_unpacked(path, root):
         return True
-    if file.url is None and not path.exists():
+    if file.url is not None:
+        fetch(file.url, path, checksum=file.checksum, size=file.size)  # verifies if it exists
+    elif path.exists():
+        verify(path, checksum=file.checksum, size=file.size, remedy="fetch it again by hand")
+    else:
         return False
-    fetch(file.url or "", path, checksum=file.checksum, size=file.size)  # verifies if it exists
     if file.unpack:
         count = extract(path, root, file.unpack)
         log.info("%s: %d files", path.name, count)

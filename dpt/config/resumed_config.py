@@ -8,7 +8,7 @@ import logging
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -30,6 +30,7 @@ RUN_CHOICE = {"resume", "run_dir", "overwrite"}
 """Keys that choose the run, and are no settings of it."""
 DIVIDING = {"folds", "fold", "gap", "group_by", "fractions", "split_files", "split_names"}
 """Keys of data that decide which images a split has."""
+_WEIGHTS = ("model.weights", "model.encoder.weights")
 _FOLDERS = ("dirpath", "folder", "save_dir", "default_root_dir")
 
 
@@ -47,7 +48,7 @@ def run_to_resume(command: str, arguments: Sequence[str]) -> RunToResume | None:
     Raises:
         ValueError: ``resume`` names no run, or cannot be combined with the other arguments.
     """
-    pairs = (argument.lstrip("+").partition("=") for argument in arguments)
+    pairs = [argument.lstrip("+").partition("=") for argument in arguments]
     typed = {key: value.strip("\"'") for key, _, value in pairs if key in ("resume", "run_dir")}
     resume = typed.get("resume", "null")
     if resume.lower() == "null":
@@ -59,16 +60,12 @@ def run_to_resume(command: str, arguments: Sequence[str]) -> RunToResume | None:
     if folder != path and not path.is_file():
         raise ValueError(f"resume={resume}: no such file")
     if real_path(Path(typed.get("run_dir", folder))) != real_path(folder):
-        raise ValueError(
-            f"run_dir={typed['run_dir']}: a resumed run stays in {folder}: leave run_dir out"
-        )
+        raise ValueError(f"run_dir={typed['run_dir']}: a resumed run stays in {folder}")
     if (folder / "config.yaml").is_file():
         return RunToResume(folder.absolute(), resume)
-    if resume == "auto":
-        return None
-    raise ValueError(
-        f"resume={resume}: not a run's folder (it would hold config.yaml and checkpoints/)"
-    )
+    if resume != "auto":
+        raise ValueError(f"resume={resume}: not a run's folder, which holds config.yaml")
+    return None
 
 
 def resumed_config(folder: Path, arguments: Sequence[str], resume: str) -> Plain:
@@ -85,25 +82,31 @@ def resumed_config(folder: Path, arguments: Sequence[str], resume: str) -> Plain
             or writes outside of the run.
     """
     path, before = folder / "config.yaml", run_in(folder)
-    _require_all_keys(before, path)
+    try:
+        validate(RunKeys, before, "")
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
     _, typed = split_config_dir(arguments)  # the run has used the user's own groups already
-    overrides = [override for override in parse(typed) if override.key not in RUN_CHOICE]
-    changes = _changes(overrides, before)
+    changes = [o for o in parse(typed) if o.key not in RUN_CHOICE and not _is_done(o, before)]
     after = with_overrides(before, changes)
-    keys = {override.key for override in changes}
     if ":***@" in str({**after, "overrides": []}):
         raise ValueError(f"{path}: passwords are not stored: give the address with :***@ again")
-    refuse_foreign(after, folder, keys)
-    for line in differences(before, after):
-        log.info("resume: changes %s", line)
-        key = line.partition(": ")[0]
-        if DIVIDING & {*key.split(".")[1:]}:
-            log.warning("resume: %s: val may now hold images that the run was trained on", key)
-        if key in ("model.weights", "model.encoder.weights") and has_checkpoint(folder):
-            log.warning("resume: %s has no effect: the weights are the checkpoint's", key)
+    refuse_foreign(after, folder, {change.key for change in changes})
+    for change in changes:
+        _log_change(change.key, _at(before, change.key), _at(after, change.key), folder)
     texts = [change.text for change in changes if change.text not in before["overrides"]]
     choice = {"run_dir": str(folder), "resume": resume, "overwrite": False}
     return after | choice | {"overrides": [*before["overrides"], *texts]}
+
+
+def _log_change(key: str, old: object, new: object, folder: Path) -> None:
+    if old == new:
+        return
+    log.info("resume: changes %s: %s -> %s", key, old, new)
+    if DIVIDING & {*key.split(".")[1:]}:
+        log.warning("resume: %s: val may now hold images that the run was trained on", key)
+    if key in _WEIGHTS and has_checkpoint(folder):
+        log.warning("resume: %s has no effect: the weights are the checkpoint's", key)
 
 
 def has_checkpoint(folder: Path) -> bool:
@@ -111,34 +114,22 @@ def has_checkpoint(folder: Path) -> bool:
     return any((folder / "checkpoints").glob("*.ckpt"))
 
 
-def _require_all_keys(values: Plain, path: Path) -> None:
-    """Raises ValueError for a run's configuration that lacks keys, or has values of wrong types."""
-    keys = {field.name for field in fields(RunKeys)}
-    if absent := sorted(keys - values.keys() - {"paths", "find"}):
-        raise ValueError(f"{path}: incomplete, has no {', '.join(absent)}: restore it from a copy")
-    try:
-        validate(RunKeys, values, "")
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+def _is_done(override: Override, before: Plain) -> bool:
+    """Returns whether a run was started with an override that a second time would change nothing.
 
-
-def _changes(overrides: Iterable[Override], before: Plain) -> list[Override]:
-    """Returns the overrides that change a run; ValueError for a group that it was not started
-    with."""
-    changes = []
-    for override in overrides:
-        is_repeated = override.text in before["overrides"]
-        if not _is_group(override, before):
-            if not (is_repeated and override.form == "remove"):
-                changes.append(override)
-        elif not is_repeated:
-            weights = as_argument("model.weights", before["run_dir"])
-            raise ValueError(
-                f"{override.text}: a run that is resumed keeps its groups. Start a new run from "
-                f"its weights with {weights}, or set single keys, as in "
-                f"{override.key.replace('/', '.')}.KEY=VALUE"
-            )
-    return changes
+    Raises:
+        ValueError: a group or recipe that the run was not started with.
+    """
+    is_repeated = override.text in before["overrides"]
+    is_group = override.names_group or (config_dir() / override.key.replace(".", "/")).is_dir()
+    is_group |= isinstance(_at(before, override.key), dict) and isinstance(override.value, str)
+    if is_group and not is_repeated:
+        weights = as_argument("model.weights", before["run_dir"])
+        raise ValueError(
+            f"{override.text}: another group is a new run: start it from these weights with "
+            f"{weights}, or set single keys, {override.key.replace('/', '.')}.KEY=VALUE"
+        )
+    return is_repeated and (is_group or override.form == "remove")
 
 
 def run_in(folder: Path) -> Plain:
@@ -195,19 +186,17 @@ def _with_names(override: Override) -> Override:
 
 
 def _set(values: Plain, override: Override) -> None:
-    node: object = values
     *parents, last = override.key.split(".")
-    for depth, name in enumerate([*parents, last]):
+    node: object = values
+    for name in (*parents, last):
         if not isinstance(node, dict) or not (name in node or override.form == "add"):
             allowed = [*node] if isinstance(node, dict) else []
-            key = ".".join([*parents, last][: depth + 1])
-            raise ValueError(unknown_key(key, name, allowed))
-        if depth < len(parents):
-            node = node.setdefault(name, {})
-        elif override.form == "remove":
-            del node[name]
-        else:
-            node[name] = override.value
+            raise ValueError(unknown_key(override.key, name, allowed))
+        parent, node = node, node.setdefault(name, {})
+    if override.form == "remove":
+        del parent[last]
+    else:
+        parent[last] = override.value
 
 
 def _followed(key: str, copy: object, old: object, new: object) -> object:
@@ -243,41 +232,35 @@ def followers(raw: object, key: str = "") -> dict[str, list[str]]:
     return made
 
 
-def _is_group(override: Override, values: Plain) -> bool:
-    """Returns whether an override chooses a group or a recipe, and does not set a value."""
-    if override.names_group or (config_dir() / override.key.replace(".", "/")).is_dir():
-        return True
-    node = _at(values, override.key)
-    return isinstance(node, dict) and isinstance(override.value, str)
-
-
 def refuse_foreign(values: Plain, folder: Path, keys: Iterable[str]) -> None:
     """Raises ValueError for a value that a run's file must not choose; ``keys`` were typed."""
-    for key, problem in _not_from_a_file(values, folder):
-        if not is_below(keys, key):
-            remedy = "give it on the command line if you want it"
-            raise ValueError(f"{folder / 'config.yaml'}: {key}={problem}: {remedy}")
-
-
-def _not_from_a_file(values: Plain, folder: Path) -> Iterator[tuple[str, str]]:
-    """Yields keys whose values a run's file must not choose, and what is wrong with them."""
-    folders_of_data = (folder, Path(), Path(os.environ.get("DPT_DATA", "data")))
+    typed = {*keys}
     for key, text in texts_of(values):
-        group, name = key.partition(".")[0], key.rpartition(".")[2]
-        is_path = text[:1] in ("/", "~") or "://" in text or ".." in Path(text).parts
-        writes = group in ("callbacks", "logger", "trainer") and (is_path or name in _FOLDERS)
-        if writes and not _is_inside(text, folder):
-            yield key, f"{text[:200]} would write outside of the run"
-        is_cache = group == "data" and name == "cache_dir"
-        if is_cache and not any(_is_inside(text, allowed) for allowed in folders_of_data):
-            yield key, f"{text[:200]} is outside of the run and of the folder of data"
-    if has_checkpoint(folder):
-        return  # the weights that the run started from are not read again
-    for key in ("model.weights", "model.encoder.weights"):
-        file = _at(values, key)
-        is_hub = re.match(r"(timm|hf):", str(file))
-        if file is not None and not is_hub and not _is_inside(str(file), folder):
-            yield key, f"{str(file)[:200]} is outside of the run"
+        fault = None if is_below(typed, key) else _foreign(key, text, folder)
+        if fault:
+            remedy = "give it on the command line if you want it"
+            raise ValueError(f"{folder / 'config.yaml'}: {key}={text[:200]} {fault}: {remedy}")
+
+
+def _foreign(key: str, text: str, folder: Path) -> str | None:
+    """Returns what is wrong with a value of a run's file; None for most."""
+    group, name = key.partition(".")[0], key.rpartition(".")[2]
+    allowed = [folder]
+    if group in ("callbacks", "logger", "trainer") and (_is_path(text) or name in _FOLDERS):
+        fault = "would write outside of the run"
+    elif group == "data" and name == "cache_dir":
+        fault = "is outside of the run and of the folder of data"
+        allowed += [Path(), Path(os.environ.get("DPT_DATA", "data"))]
+    elif key in _WEIGHTS and not re.match(r"(timm|hf):", text) and not has_checkpoint(folder):
+        fault = "is outside of the run"  # with a checkpoint it is not read
+    else:
+        return None
+    place = Path(text).resolve()
+    return None if any(place.is_relative_to(other.resolve()) for other in allowed) else fault
+
+
+def _is_path(text: str) -> bool:
+    return text[:1] in ("/", "~") or "://" in text or ".." in Path(text).parts
 
 
 def texts_of(node: object, key: str = "") -> Iterator[tuple[str, str]]:
@@ -287,17 +270,3 @@ def texts_of(node: object, key: str = "") -> Iterator[tuple[str, str]]:
     elif isinstance(node, dict | list):
         for name, value in node.items() if isinstance(node, dict) else enumerate(node):
             yield from texts_of(value, f"{key}.{name}".lstrip("."))
-
-
-def _is_inside(path: str, folder: Path) -> bool:
-    return Path(path).resolve().is_relative_to(folder.resolve())
-
-
-def differences(old: object, new: object, key: str = "") -> list[str]:
-    """Returns ``key: old -> new`` for every value in which two plain configurations differ."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        lines = []
-        for name in dict.fromkeys([*old, *new]):
-            lines += differences(old.get(name), new.get(name), f"{key}.{name}".lstrip("."))
-        return lines
-    return [] if old == new else [f"{key}: {old} -> {new}"]
