@@ -51,14 +51,7 @@ def check_data(cfg: PlainMapping) -> list[Finding]:
     seed = validate(Seed, cfg["seed"], "seed")
     require_free(folder, "data_check.html", ["report.json"])
     findings, scans = examine(data, splits=splits, limit=limit)
-    targets = scans[0].dataset.info.targets if scans else ()
-    # train.yaml has a task in any case, which says nothing about the data
-    if scans and {"task", "experiment"} & keys_of(cfg["overrides"]):
-        try:
-            objectives = make_objectives(cfg["task"], scans[0].dataset)
-            targets = tuple(o.target for o in objectives.values() if o.target)
-        except ValueError as error:
-            findings.insert(0, Finding("error", "task", scans[0].split, str(error)))
+    targets = _targets(cfg, scans, findings)
     entries = [asdict(finding) for finding in findings]
     for entry in entries:
         del entry["indices"]
@@ -77,6 +70,21 @@ def check_data(cfg: PlainMapping) -> list[Finding]:
     log.info("%d of %d samples in %.1f s: %s", count, total, seconds, report.summary(findings))
     log.info("report: %s", folder / ("report.html" if scans else "report.json"))
     return findings
+
+
+def _targets(cfg: PlainMapping, scans: Sequence[Scan], findings: list[Finding]) -> tuple[str, ...]:
+    """Returns what a sample holds, or what the task that was named needs; a task that does not fit
+    the data is a finding."""
+    if not scans:
+        return ()
+    # train.yaml has a task in any case, which says nothing about the data
+    if {"task", "experiment"} & keys_of(cfg["overrides"]):
+        try:
+            objectives = make_objectives(cfg["task"], scans[0].dataset)
+            return tuple(o.target for o in objectives.values() if o.target)
+        except ValueError as error:
+            findings.insert(0, Finding("error", "task", scans[0].split, str(error)))
+    return scans[0].dataset.info.targets
 
 
 def examine(
@@ -121,24 +129,14 @@ def _propose(data: PlainMapping, splits: Sequence[str]) -> tuple[Plain, list[Fin
     if data.get("depth") and data.get("max_depth", _METRES) is None:
         settings["max_depth"] = _METRES
     if data.get("labels") and not any(data.get(key, True) for key in _CLASSES):
-        paths = _masks_of({**data, **settings, "num_classes": 1}, splits)
-        if not paths:  # reading the split says what is wrong with its masks
-            return {**settings, "num_classes": 1}, []
-        given = {key: value for key, value in data.items() if value not in (None, [])}
         try:
-            masks = read_masks(paths, ClassFile(), given)
-            of_masks, _ = masks.settings()
+            of_masks, weights = _classes_of_masks({**data, **settings, "num_classes": 1}, splits)
         except DataError as error:
             finding = Finding("error", "no_classes", ", ".join(splits), str(error))
             return {**settings, "num_classes": 1}, [finding]
-        settings |= {
-            key: of_masks[key]
-            for key in _PROPOSED
-            if of_masks.get(key) not in (None, given.get(key))
-        }
-        if {*of_masks["ignore_index"]} - ignored_ids(given) - {IGNORE_INDEX}:
-            settings["ignore_index"] = of_masks["ignore_index"]
-        weights = class_weights(masks.counts(of_masks))
+        settings |= of_masks
+        if not weights:  # reading the split says what is wrong with its masks
+            return settings, []
         task = f" task.segmentation_loss.class_weights={weights}"
         hint = "; if one of the ids means unlabelled, name it in data.ignore_index and check again"
     if not settings:
@@ -147,6 +145,21 @@ def _propose(data: PlainMapping, splits: Sequence[str]) -> tuple[Plain, list[Fin
     arguments = " ".join(f"data.{key}={value}" for key, value in settings.items())
     remedy = f"set {arguments}{task}".replace(", ", ",") + hint
     return settings, [Finding("note", "proposal", ", ".join(splits), message, remedy)]
+
+
+def _classes_of_masks(data: PlainMapping, splits: Sequence[str]) -> tuple[Plain, list[float]]:
+    """Returns the settings of the classes in all masks, and weights of the classes; one class and
+    no weights if there are no masks."""
+    paths = _masks_of(data, splits)
+    if not paths:
+        return {"num_classes": 1}, []
+    given = {k: v for k, v in data.items() if v not in (None, []) and k != "num_classes"}
+    masks = read_masks(paths, ClassFile(), given)
+    of_masks, _ = masks.settings()
+    settings = {k: of_masks[k] for k in _PROPOSED if of_masks.get(k) not in (None, given.get(k))}
+    if {*of_masks["ignore_index"]} - ignored_ids(given) - {IGNORE_INDEX}:
+        settings["ignore_index"] = of_masks["ignore_index"]
+    return settings, class_weights(masks.counts(of_masks))
 
 
 def _masks_of(data: PlainMapping, splits: Sequence[str]) -> list[Path]:

@@ -4,7 +4,7 @@
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import exp, log
 from statistics import median
 
@@ -94,6 +94,11 @@ def duplicates(scan: Scan) -> Iterator[Finding]:
     copies: dict[bytes, list[Record]] = defaultdict(list)
     for record, image in _distinct(scan):
         copies[image.digest].append(record)
+    yield from _copies_within(scan, copies)
+    yield from _copies_across(scan, copies)
+
+
+def _copies_within(scan: Scan, copies: Mapping[bytes, list[Record]]) -> Iterator[Finding]:
     within = [records for records in copies.values() if len(records) > 1]
     if within:
         message = f"{plural(len(within), 'image')} with identical copies in this split"
@@ -101,6 +106,9 @@ def duplicates(scan: Scan) -> Iterator[Finding]:
         examples = [" = ".join(record.name for record in records) for records in within]
         affected = [record for records in within for record in records]
         yield scan.finding("warning", "duplicate", message, remedy, affected, examples)
+
+
+def _copies_across(scan: Scan, copies: Mapping[bytes, list[Record]]) -> Iterator[Finding]:
     earlier = {image.digest: r.name for other in scan.earlier for r, image in _distinct(other)}
     across = {digest: records[0] for digest, records in copies.items() if digest in earlier}
     if across:
@@ -171,18 +179,9 @@ def _pairing(
 ) -> list[Finding]:
     """Returns a finding if all or some maps, after ``move``, fit another image better than their
     own."""
-    # by name, since a mix of data sets repeats samples
-    measured = {r.name: (r, image.size) for r, image in scan.images if kind in r.edges}.values()
-    if len(measured) < registration.MANY_IMAGES:
+    records, images, maps = _edges_of(scan, kind, move)
+    if len(records) < registration.MANY_IMAGES:
         return []
-    records = [record for record, _ in measured]
-    images = np.stack([record.edges[kind][0] for record in records])
-    maps = np.stack(
-        [
-            move.apply(record.edges[kind][1], size) if move else record.edges[kind][1]
-            for record, size in measured
-        ]
-    )
     table = registration.fit_table(images, maps)
     diagonal, highest = table.diagonal(), table.max(axis=1)
     typical = float(np.median(diagonal))
@@ -202,13 +201,29 @@ def _pairing(
         message = f"{noun} fit their own images no better than those of other samples {basis}"
         return [scan.finding(severity, code, message, remedy, records, ())]
     is_swapped = (diagonal < _NO_FIT) & (highest > diagonal + _CLEARLY_BETTER)
-    swapped = np.flatnonzero(is_swapped).tolist()
+    swapped = {records[i]: records[table[i].argmax()] for i in np.flatnonzero(is_swapped).tolist()}
     if not swapped:
         return []
+    examples = [f"{record.name}: fits {other.name}" for record, other in swapped.items()]
     message = f"{len(swapped)} of {len(records)} {noun} fit other images than their own {basis}"
-    examples = [f"{records[i].name}: fits {records[table[i].argmax()].name}" for i in swapped]
-    affected = [records[i] for i in swapped]
-    return [scan.finding("warning", f"{kind}_swapped", message, remedy, affected, examples)]
+    return [scan.finding("warning", f"{kind}_swapped", message, remedy, swapped, examples)]
+
+
+def _edges_of(
+    scan: Scan, kind: registration.MapKind, move: registration.Misalignment | None
+) -> tuple[list[Record], np.ndarray, np.ndarray]:
+    """Returns the samples whose edges were measured, by name, since a mix of data sets repeats
+    samples, and the edges of their images and of their maps after ``move``, (N, h, w)."""
+    measured = {r.name: (r, image.size) for r, image in scan.images if kind in r.edges}.values()
+    empty = np.empty((0, 0, 0), np.float32)
+    images = [record.edges[kind][0] for record, _ in measured]
+    maps = [record.edges[kind][1] for record, _ in measured]
+    if move is not None:
+        sizes = [size for _, size in measured]
+        maps = [move.apply(edges, size) for edges, size in zip(maps, sizes, strict=True)]
+    if not images:
+        return [], empty, empty
+    return [record for record, _ in measured], np.stack(images), np.stack(maps)
 
 
 # --- class masks and image-level labels ---------------------------------------------------------

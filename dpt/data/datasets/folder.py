@@ -307,10 +307,9 @@ class FolderDataset(AnnotatedDataset):
         if of_split:  # folders of labels define the splits
             return [key for key in images if key in of_split]
         labelled = {key for maps in every_map if maps.kind != "objects" for key in maps.paths}
-        flags = [key in labelled for key in images] if labelled else None
-        chosen = self.divide([*images], [*images.values()], labelled=flags)
         keys = [*images]
-        return [keys[i] for i in chosen]
+        flags = [key in labelled for key in keys] if labelled else None
+        return [keys[i] for i in self.divide(keys, [*images.values()], labelled=flags)]
 
     def _refuse_shared(self, images: Mapping[str, Path], maps: Mapping[str, Path]) -> None:
         """Raises DataError if one map pairs with images of two splits."""
@@ -331,16 +330,14 @@ class FolderDataset(AnnotatedDataset):
     def _without_unlabelled(self, files: list[Files], stray: Sequence[Path] = ()) -> list[Files]:
         """Returns ``files``; ``missing=skip`` leaves out those with neither labels nor depth."""
         kinds: list[str] = [kind for kind in self._map_options if kind != "objects"]
-        kinds += [f"labels in {FORMATS[self.annotations].title}"] if self.annotations else []
-        unlabelled = [f.image for f in files if not (f.labels or f.depth or f.extra)]
-        unlabelled = unlabelled if kinds else []
+        if self.annotations is not None:
+            kinds = [f"labels in {FORMATS[self.annotations].title}"]
+        unlabelled = [f.image for f in files if kinds and not (f.labels or f.depth or f.extra)]
         if unlabelled and self.missing == "raise":
-            names = [os.path.relpath(path, self.folder) for path in unlabelled]
-            fault = f"have no {' and no '.join(kinds)} ({few(names)})"
+            names = few([os.path.relpath(path, self.folder) for path in unlabelled])
+            count = f"{len(unlabelled)} of {len(files)} images in {self.folder}"
             remedy = "add them, or set data.missing=skip (or keep, with a task/teacher)"
-            raise DataError(
-                f"{len(unlabelled)} of {len(files)} images in {self.folder} {fault}: {remedy}"
-            )
+            raise DataError(f"{count} have no {' and no '.join(kinds)} ({names}): {remedy}")
         self.unpaired = unlabelled, stray
         skipped = set(unlabelled) if self.missing == "skip" else set()
         return [record for record in files if record.image not in skipped]

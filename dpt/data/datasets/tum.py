@@ -2,7 +2,7 @@
 
 import re
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,18 +63,23 @@ class TumDataset(FileDataset):
     def _sequences_of_split(self) -> Sequence[str]:
         on_disk = sorted(path.parent.name for path in self.folder.glob("*/rgb.txt"))
         chosen = {split: names for split, names in (self.sequences or {}).items() if names}
-        if self.listed_split in chosen:
-            if not set(chosen[self.listed_split]) <= set(on_disk):
-                fault = f"holds the sequences {few(on_disk, 8) or '(none)'}"
-                raise DataError(f"{self.folder} {fault}: check data.sequences.{self.listed_split}")
-            return chosen[self.listed_split]
+        of_split = chosen.get(self.listed_split, ())
+        if not {*of_split} <= {*on_disk}:
+            fault = f"holds the sequences {few(on_disk, 8) or '(none)'}"
+            raise DataError(f"{self.folder} {fault}: check data.sequences.{self.listed_split}")
+        if of_split:
+            return of_split
         rest = sorted({*on_disk}.difference(*chosen.values()))
-        fractions = self.fractions or DEFAULT_FRACTIONS
-        unnamed = {split: value for split, value in fractions.items() if split not in chosen}
-        factor = sum(fractions.values()) / (sum(unnamed.values()) or 1.0)
-        unnamed = {split: value * factor for split, value in unnamed.items()}
-        indices = self.divide(rest, [self.folder / name for name in rest], fractions=unnamed)
+        fractions = _without_splits(self.fractions or DEFAULT_FRACTIONS, chosen)
+        indices = self.divide(rest, [self.folder / name for name in rest], fractions=fractions)
         return [rest[i] for i in indices]
+
+
+def _without_splits(fractions: Mapping[str, float], splits: Collection[str]) -> dict[str, float]:
+    """Returns the fractions of the other splits, with the same sum."""
+    others = {split: value for split, value in fractions.items() if split not in splits}
+    factor = sum(fractions.values()) / (sum(others.values()) or 1.0)
+    return {split: value * factor for split, value in others.items()}
 
 
 def associate(images: Sequence[float], maps: Sequence[float]) -> list[tuple[int, int]]:

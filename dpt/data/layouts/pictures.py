@@ -79,6 +79,21 @@ def _rows_by_values(folder: Folder, by_names: Sequence[Row]) -> list[Row]:
         raise
 
 
+def _files_of_kinds(folder: Folder, *, by_values: bool) -> dict[Kind, list[str]]:
+    """Returns the pictures of each kind, as words, perhaps values, and the user's choice tell."""
+    by_words = _kinds_by_words(folder.pictures)
+    kinds: dict[str, Kind] = {path: k for path, k in by_words.items() if k != "unused"}
+    if by_values:
+        kinds |= _kinds_by_values(folder, [path for path, k in kinds.items() if k == "images"])
+    chosen = _chosen_kinds(folder, folder.pictures)  # excludes other files of a chosen kind
+    given = {kind for kind in KINDS if {kind, f"{kind}_name"} & folder.given.keys()}
+    kinds = {path: kind for path, kind in kinds.items() if kind not in given} | chosen
+    files: dict[Kind, list[str]] = defaultdict(list)
+    for path, kind in kinds.items():
+        files[kind].append(path)
+    return files
+
+
 def rows_of(folder: Folder, *, by_values: bool = False) -> list[Row]:
     """Returns a row for each image, with its labels if they pair.
 
@@ -88,16 +103,7 @@ def rows_of(folder: Folder, *, by_values: bool = False) -> list[Row]:
     Raises:
         DataError: an image has several labels.
     """
-    by_words = _kinds_by_words(folder.pictures)
-    kinds: dict[str, Kind] = {path: k for path, k in by_words.items() if k != "unused"}
-    if by_values:
-        kinds |= _kinds_by_values(folder, [p for p, kind in kinds.items() if kind == "images"])
-    chosen = _chosen_kinds(folder, folder.pictures)  # excludes other files of a chosen kind
-    given = {kind for kind in KINDS if {kind, f"{kind}_name"} & folder.given.keys()}
-    kinds = {path: kind for path, kind in kinds.items() if kind not in given} | chosen
-    files: dict[Kind, list[str]] = defaultdict(list)
-    for path, kind in kinds.items():
-        files[kind].append(path)
+    files = _files_of_kinds(folder, by_values=by_values)
     maps: dict[Kind, dict[str, str]] = {}
     for kind in ("labels", "depth", "objects"):
         image_of = pair(files["images"], files[kind], kind)
@@ -110,9 +116,6 @@ def rows_of(folder: Folder, *, by_values: bool = False) -> list[Row]:
     return rows
 
 
-# --------------------------------------------------------------- which files are of which kind
-
-
 def _chosen_kinds(folder: Folder, pictures: Sequence[str]) -> dict[str, Kind]:
     """Returns the kinds of files that keys of ``data`` name; the longest folder decides.
 
@@ -123,20 +126,28 @@ def _chosen_kinds(folder: Folder, pictures: Sequence[str]) -> dict[str, Kind]:
     kinds: dict[str, Kind] = {}
     length_of: dict[str, int] = {}  # of the folders that name them
     for kind in reversed(KINDS):
-        keys = [key for key in (kind, f"{kind}_name") if folder.given.get(key)]
-        if not keys:
-            continue
-        pattern = _pattern(folder, kind)
-        matches = {path: match for path in pictures if (match := pattern.fullmatch(path))}
-        if not matches:
-            given = " ".join(f"data.{key}={folder.given[key]}" for key in keys)
-            raise DataError(f"{given}: no such file below {folder.root}: correct it")
-        has_direct = any(match["folder"] and not match["below"] for match in matches.values())
-        for path, match in matches.items():
-            is_direct = not match["below"] or not has_direct
-            if is_direct and len(match["folder"]) > length_of.get(path, -1):
-                kinds[path], length_of[path] = kind, len(match["folder"])
+        for path, length in _chosen_files(folder, pictures, kind).items():
+            if length > length_of.get(path, -1):
+                kinds[path], length_of[path] = kind, length
     return kinds
+
+
+def _chosen_files(folder: Folder, pictures: Sequence[str], kind: Kind) -> dict[str, int]:
+    """Returns the files that the keys of a kind name, and the length of their folder's path."""
+    keys = [key for key in (kind, f"{kind}_name") if folder.given.get(key)]
+    if not keys:
+        return {}
+    pattern = _pattern(folder, kind)
+    matches = {path: match for path in pictures if (match := pattern.fullmatch(path))}
+    if not matches:
+        given = " ".join(f"data.{key}={folder.given[key]}" for key in keys)
+        raise DataError(f"{given}: no such file below {folder.root}: correct it")
+    has_direct = any(match["folder"] and not match["below"] for match in matches.values())
+    return {
+        path: len(match["folder"])
+        for path, match in matches.items()
+        if not match["below"] or not has_direct
+    }
 
 
 def _pattern(folder: Folder, kind: Kind) -> re.Pattern[str]:

@@ -387,9 +387,7 @@ class Masks(ABC):
         notes = self._notes({k: names.get(k, "") for k in used})
         if all(class_names) and "class_names" not in self.given:
             settings["class_names"] = class_names
-            void = [name for name in class_names if re.fullmatch(_NO_CLASS, name)]
-            hint = "if it means unlabelled, set data.ignore_index to its number, counted from 0"
-            notes += [f"{few(void)}: trained as a class; {hint}"] if void else []
+            notes += _notes_of_void(class_names)
         return settings, notes
 
     def counts(self, settings: PlainMapping) -> list[int]:
@@ -436,6 +434,13 @@ class Masks(ABC):
         return DataError(f"{self.paths[0].parent}: {text}")
 
 
+def _notes_of_void(class_names: Sequence[str]) -> list[str]:
+    """Returns a note of the classes that may mean unlabelled, if there are some."""
+    void = [name for name in class_names if re.fullmatch(_NO_CLASS, name)]
+    hint = "if it means unlabelled, set data.ignore_index to its number, counted from 0"
+    return [f"{few(void)}: trained as a class; {hint}"] if void else []
+
+
 def ignored_ids(given: PlainMapping, default: Sequence[int] = ()) -> set[int]:
     """Returns the numbers that mean unlabelled, as the user says."""
     setting = given.get("ignore_index", default)
@@ -469,17 +474,21 @@ class IdMasks(Masks):
             remedy = "save class ids without interpolation, or set data.label_map (or data.depth)"
             raise self._fault(f"masks of more than {MAX_VALUES} values: {remedy}")
         ids = sorted(i for (i,) in self.values if i not in ignored and i >= 0)
+        rows = self.file.rows
+        numbers = self._numbers(ids)
+        names = [row.name for row in rows] if len(rows) == len(numbers) else [""] * len(numbers)
+        return dict(zip(numbers, names, strict=True))
+
+    def _numbers(self, ids: Sequence[int]) -> list[int]:
+        """Returns the ids of the classes: as the user or the file says, or all that occur."""
         rows, chosen = self.file.rows, _chosen_classes(self.given)
         if chosen:
             has_ids = bool(rows) and all(row.id is not None for row in rows)
-            numbers = [row.id or 0 for row in rows] if has_ids else [row[0] for row in chosen]
-        elif rows:
-            numbers = _ids_of_names(self.file, ids)
-        else:
-            self._refuse_doubtful(ids)
-            numbers = _ids_of_classes(ids)
-        names = [row.name for row in rows] if len(rows) == len(numbers) else [""] * len(numbers)
-        return dict(zip(numbers, names, strict=True))
+            return [row.id or 0 for row in rows] if has_ids else [row[0] for row in chosen]
+        if rows:
+            return _ids_of_names(self.file, ids)
+        self._refuse_doubtful(ids)
+        return _ids_of_classes(ids)
 
     def _refuse_doubtful(self, ids: Sequence[int]) -> None:
         """Raises DataError for ids without names that can be read in two ways."""
@@ -741,12 +750,7 @@ def depth_settings(folder_of_maps: Folder, paths: Sequence[Path]) -> Plain:
     key, page = given.get("depth_key", given.get("array_key")), given.get("page")
     places = np.linspace(0, len(paths) - 1, min(len(paths), _MAX_MAPS)).astype(int)
     maps = [io.read_raw_depth(paths[i], key=key, page=page) for i in places]
-    if len({values.dtype.kind == "f" for values in maps}) > 1:
-        types = sorted({str(values.dtype) for values in maps})
-        raise DataError(f"{folder}: depth maps of {few(types)}: save all in one unit and type")
-    if "depth_scale" not in given and are_normalised([top_of(values) for values in maps]):
-        fault = f"all depth maps end at {maps[0].max():g}, as if each was scaled to its own range"
-        raise DataError(f"{folder}: {fault}: save metres, or set data.depth_scale if they share it")
+    _refuse_mixed(maps, folder, given)
     invalid = given.get("invalid_depth", [0, *_missing_values(maps)])
     values = _measured(maps, invalid, folder)
     scale = given.get("depth_scale") or _scale(folder, values)
@@ -774,6 +778,16 @@ def _measured(maps: Sequence[np.ndarray], invalid: Sequence[float], folder: Path
         farthest=max(float(values.max()) for values in measured),
         fraction=fraction,
     )
+
+
+def _refuse_mixed(maps: Sequence[np.ndarray], folder: Path, given: PlainMapping) -> None:
+    """Raises DataError if maps have no unit in common."""
+    if len({values.dtype.kind == "f" for values in maps}) > 1:
+        types = sorted({str(values.dtype) for values in maps})
+        raise DataError(f"{folder}: depth maps of {few(types)}: save all in one unit and type")
+    if "depth_scale" not in given and are_normalised([top_of(values) for values in maps]):
+        fault = f"all depth maps end at {maps[0].max():g}, as if each was scaled to its own range"
+        raise DataError(f"{folder}: {fault}: save metres, or set data.depth_scale if they share it")
 
 
 def _missing_values(maps: Sequence[np.ndarray]) -> list[float]:
