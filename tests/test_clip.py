@@ -143,14 +143,6 @@ def test_class_folders_are_named_without_captions(clip_run, evaluate, scores, tm
     assert found["val/zero_shot_accuracy"] == right / 4
 
 
-@pytest.mark.slow
-def test_evaluation_scores_the_other_heads_too(evaluate, scores, tmp_path):
-    heads = {"clip": {}, "depth": {"kind": "relative"}}
-    create_model("dpt_tiny", heads=heads, encoder=TINY).save_pretrained(tmp_path / "model")
-    found = scores(evaluate(tmp_path / "scored", tmp_path / "model"))
-    assert {"val/abs_rel", "val/image_to_text_r5"} <= set(found)
-
-
 def test_data_without_captions_are_refused(train, dense_folder, tmp_path, refused):
     data = ("data=folder", f"data.root={dense_folder}")
     assert "a caption for each image" in refused(train, tmp_path / "run", "task=clip", *data)

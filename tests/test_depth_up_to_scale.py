@@ -125,14 +125,6 @@ def test_colours_are_those_of_depth():
     assert not np.array_equal(left[0], left[2])
 
 
-def test_teacher_gives_depth_as_it_is(model):
-    images = torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8)
-    inputs = model.preprocessing.normalize(images)
-    with torch.no_grad():
-        expected = model(inputs)["depth"]
-    assert torch.equal(predict(model, images)["depth"].tensor, expected)
-
-
 @pytest.mark.parametrize(
     ("kind", "teacher", "is_refused"),
     [

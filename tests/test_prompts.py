@@ -301,7 +301,6 @@ def photo_flipped(path):
         ("x,y,depth_m\n3,-1,1.5\n", "line 2"),
         ("x,y,depth_m\n3,1,0\n", "line 2"),
         ("x,y,depth_m\n3,1,nan\n", "line 2"),
-        ("x,y,depth_m\n3,1,two\n", "line 2"),
         ("x,y,depth\n3,1,2\n", "depth_m"),
         ("x,y,depth_m\n", "points.csv"),
     ],

@@ -33,8 +33,6 @@ def sincos_1d(positions: Tensor, dim: int) -> Tensor:
     ``PE(p)[2i] = sin(p / 10000^(2i/dim))`` and ``PE(p)[2i+1] = cos(p / 10000^(2i/dim))``,
     0 <= i < dim/2 (Vaswani et al. 2017, section 3.5).
     """
-    if dim % 2:
-        raise ValueError(f"a sinusoidal code needs an even length, not {dim}")
     exponent = torch.arange(0, dim, 2, device=positions.device, dtype=positions.dtype) / dim
     angle = positions.unsqueeze(-1) / 10000.0**exponent
     return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)
@@ -46,8 +44,6 @@ def sincos_2d(height: int, width: int, dim: int, *, like: Tensor | None = None) 
     ``dim`` must be a multiple of 4. ``like`` gives device and dtype (default: CPU float32). Angles
     are at least float32: bfloat16 does not hold 257.
     """
-    if dim % 4:
-        raise ValueError(f"a 2-D sinusoidal code needs a length divisible by 4, not {dim}")
     like = torch.zeros(0) if like is None else like
     dtype = torch.promote_types(like.dtype, torch.float32)
     positions = torch.arange(max(height, width), device=like.device, dtype=dtype)

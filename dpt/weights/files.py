@@ -29,6 +29,7 @@ PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 WEIGHT_SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
 _MAX_JSON = 1 << 24  # bytes; lists of the tensors of the largest models have a few megabytes
 _MAX_VALUES = 10_000_000  # of a pickle, each counted at every place where it appears
+_ZIP_START = b"PK\x03\x04"
 _LEGACY_PICKLES = 5  # in files before torch 1.6: magic number, version, system, data, keys
 _SCALARS = ("NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT")
 _NO_CONTAINERS = (*_SCALARS, "BINUNICODE", "SHORT_BINSTRING", "GLOBAL", "EMPTY_TUPLE")
@@ -182,13 +183,14 @@ def load_pickles(path: Path, *, mmap: bool = False) -> Plain:
         Exception: the file is damaged or holds other objects, errors of many types.
     """
     with open_file(path) as file:
-        if zipfile.is_zipfile(file):
+        is_zip = file.read(len(_ZIP_START)) == _ZIP_START  # torch, too, reads no more
+        file.seek(0)
+        if is_zip:
             with zipfile.ZipFile(file) as archive:
-                for record in archive.namelist():
-                    if record.lower().endswith(".pkl"):  # torch ignores the case
+                for record in archive.infolist():
+                    if record.filename.lower().endswith(".pkl"):  # torch ignores the case
                         _check_pickle(archive.open(record))
         else:
-            file.seek(0)
             for _ in range(_LEGACY_PICKLES):
                 _check_pickle(file)
     content = torch.load(path, map_location="cpu", mmap=mmap, weights_only=True)

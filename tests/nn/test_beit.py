@@ -1,6 +1,5 @@
 """BEiT: timm's function under timm's names, and tables of position biases on any grid."""
 
-import pytest
 import torch
 
 import dpt
@@ -104,16 +103,3 @@ def test_autocast():
         with torch.autocast("cpu", dtype=torch.bfloat16):
             found = model(images).levels[-1].float()
     assert (found - wanted).abs().max() <= 0.05 * wanted.abs().max()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"position": "learned"}, "BEiT supports only position=none"),
-        ({"num_register_tokens": 4}, "BEiT supports only .*num_register_tokens=0"),
-        ({"num_heads": 5}, "not a multiple of num_heads=5"),
-    ],
-)
-def test_what_beit_has_not_is_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        Beit(BeitConfig(**{**SMALL, **options}))

@@ -7,9 +7,7 @@ import torch
 from tiny import small_model
 
 import dpt
-from dpt.losses.depth import SILogLoss
 from dpt.nn.heads.dense import DepthBins
-from dpt.validation import validate
 from dpt.weights import load_model_weights
 from dpt.weights.formats import read
 
@@ -53,21 +51,6 @@ def test_depth_of_a_pixel_without_a_positive_logit_is_the_mean_of_the_bins():
     assert logits.grad.isfinite().all()
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"min_depth": 9.0}, "min_depth=9 must be below max_depth=9"),
-        ({"eps": 0.0}, "eps=0: must be above 0"),
-        ({"count": 1}, "bins.count=1"),
-        ({"max_depth": 1e7}, "bins.max_depth"),
-        ({"spacing": "cubic"}, "bins.spacing='cubic'.*linear"),
-    ],
-)
-def test_wrong_bins_name_the_setting(settings, message):
-    with pytest.raises(ValueError, match=message):
-        validate(DepthBins, {**ENDS, **settings}, "model.heads.depth.bins")
-
-
 def test_a_head_with_bins_has_their_range_and_is_saved_with_them(tmp_path):
     model = small_model(heads=bins(spacing="log", min_depth=0.5)).eval()
     assert model.outputs["depth"].value_range == (0.5, 10.0)
@@ -84,25 +67,6 @@ def test_a_head_with_bins_has_their_range_and_is_saved_with_them(tmp_path):
     assert again.config == model.config
     with torch.no_grad():
         assert torch.equal(again(images)["depth"], depth)
-
-
-@pytest.mark.parametrize(
-    "weights", ["relu", *(pytest.param(w, marks=pytest.mark.slow) for w in ("softmax", "sigmoid"))]
-)
-def test_existing_losses_train_a_head_with_bins(weights):
-    torch.manual_seed(0)
-    model, loss = small_model(heads=bins(weights=weights)), SILogLoss()
-    images = torch.randn(2, 3, 64, 64)
-    depth = 3 + images[:, 0].sign()
-    optimizer = torch.optim.Adam(model.parameters(), 5e-3)
-    losses = []
-    for _ in range(12):
-        value = loss(model(images)["depth"], depth, torch.ones_like(depth, dtype=torch.bool))
-        optimizer.zero_grad()
-        value.backward()
-        optimizer.step()
-        losses.append(value.item())
-    assert losses[-1] < 0.9 * losses[0]
 
 
 def test_weights_for_other_bins_leave_the_last_layer_out_and_say_so(tmp_path):

@@ -122,17 +122,6 @@ def test_outputs_declare_what_is_predicted():
         assert list(predicted[name].shape) == shape + [32, 48] * spec.dense
 
 
-@pytest.mark.parametrize("patch", [8, 14, 16, 32])
-def test_patch_sizes_and_the_decoders_size(patch):
-    model = tiny(["depth"], patch_size=patch, image_size=[patch * 3, patch * 4]).eval()
-    with torch.no_grad():
-        tokens = model.encoder(torch.randn(1, 3, 3 * patch, 4 * patch))
-        assert tokens.grids == [(3, 4)] * 4
-        assert model.decoder(tokens).shape == (1, 8, 24, 32)
-        assert model(torch.randn(1, 3, 50, 70))["depth"].shape == (1, 50, 70)
-    assert model.preprocessing.multiple_of == patch
-
-
 def test_batch_entries_are_independent():
     model = tiny().eval()
     images = torch.randn(3, 3, 48, 48)

@@ -82,16 +82,6 @@ def test_only_the_deepest_level_lacks_the_unit_by_default():
     torch.testing.assert_close(model.fuse(x)[0].map, wanted)
 
 
-@pytest.mark.parametrize("grid", [(4, 4), (3, 5), (1, 1), (2, 7), (37, 37)])
-def test_decoder_map_is_eight_times_the_grid(grid):
-    model = decoder()
-    with torch.no_grad():
-        maps, sizes = zip(*model.fuse(tokens(grid, batch=2)), strict=True)
-        assert model(tokens(grid)).shape == (1, 6, 8 * grid[0], 8 * grid[1])
-    assert sizes == tuple((grid[0] * k, grid[1] * k) for k in (1, 2, 4, 8))
-    assert all(m.isfinite().all() for m in maps)
-
-
 def test_decoder_is_its_parts_from_deep_to_shallow():
     model = decoder(batch_norm=True, unit_bias=False)
     x = tokens((2, 3))
@@ -128,24 +118,6 @@ def test_pyramid_levels_with_their_own_grids_and_widths():
     x = [torch.randn(1, h * w, d) for (h, w), d in zip(grids, (4, 8, 12, 16), strict=True)]
     with torch.no_grad():
         assert model(Tokens(x, grids)).shape == (1, 6, 32, 48)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"reassemble_channels": (4, 6, 8)},
-        {"scales": (4, 2, 1)},
-        {
-            "embed_dims": (8,),
-            "num_prefix_tokens": (1,),
-            "reassemble_channels": (4,),
-            "scales": (1,),
-        },
-    ],
-)
-def test_entries_per_level_must_agree(arguments):
-    with pytest.raises(ValueError, match="one entry per level and at least two levels"):
-        decoder(**arguments)
 
 
 @pytest.mark.parametrize("align", ["to_lateral", "resize_lateral"])

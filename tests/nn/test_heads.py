@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 import dpt
-from dpt.nn import HEADS, Encoder, Features
+from dpt.nn import Encoder, Features
 from dpt.nn.base import FusedMap
 from dpt.nn.heads.dense import (
     DepthHead,
@@ -17,7 +17,6 @@ from dpt.nn.heads.dense import (
 )
 from dpt.nn.heads.image import ClassificationHeadConfig, RegressionHeadConfig
 from dpt.types.outputs import Tokens
-from dpt.validation import validate
 from dpt.weights.formats import convert
 
 GRID = (3, 5)
@@ -236,30 +235,6 @@ def test_inpainting_places_the_pixels_of_each_token():
 
 
 # --- Settings
-
-
-@pytest.mark.parametrize(
-    ("name", "settings", "message"),
-    [
-        ("depth", {"kind": "absolute"}, r"^heads\.kind='absolute': .*metric.*relative"),
-        ("depth", {"kind": "metric"}, "needs max_depth .*, not None"),
-        ("depth", {"kind": "metric", "max_depth": 0.0}, "needs max_depth .*, not 0.0"),
-        ("depth", {"kind": "metric", "max_depth": 1e308}, r"needs max_depth .*, not 1e\+308"),
-        ("depth", {"scale": 1e308}, r"heads\.scale=1e\+308"),
-        ("depth", {"kind": "metric", "max_depth": float("nan")}, "max_depth=nan: must be a finite"),
-        ("depth", {"kind": "metric", "activation": "tanh"}, r"activation='tanh'.*sigmoid.*inverse"),
-        ("segmentation", {"num_classes": 0}, r"num_classes=0: .*greater than or equal to 1"),
-        ("segmentation", {}, r"heads\.num_classes must be given"),
-        ("segmentation", {"num_classes": 2, "class_names": ["a"]}, "1 entries for 2 classes"),
-        ("segmentation", {"num_classes": 1, "palette": [[0, 256, 0]]}, r"palette\.0\.1=256: .*255"),
-        ("classification", {"num_classes": 2, "class_names": ["a"]}, "1 entries for 2 classes"),
-        ("regression", {"num_classes": 3}, r"there is no heads\.num_classes\. .*dropout"),
-    ],
-)
-def test_wrong_settings_name_what_is_allowed(name, settings, message):
-    with pytest.raises(ValueError, match=message) as caught:
-        validate(HEADS[name], settings, "heads")
-    assert "\n" not in str(caught.value)
 
 
 def test_segmentation_head_starts_at_its_prior():

@@ -88,20 +88,3 @@ def test_save_load_and_optimize(tmp_path):
     assert not norms
     with torch.no_grad():
         torch.testing.assert_close(fast(images), loaded(images), rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "says"),
-    [
-        ("depth", {"decoder": {"redout": "add"}}, "model.heads.depth.decoder.redout"),
-        ("depth", {"decoder": {"readout": "sum"}}, "model.heads.depth.decoder.readout"),
-        ("depth", {"decoder": 5}, "model.heads.depth.decoder"),
-        ("classification", {"num_classes": 3, "decoder": {}}, "model.heads.classification.decoder"),
-    ],
-    ids=["unknown", "value", "type", "head_without_decoder"],
-)
-def test_mistakes_name_the_key(name, options, says):
-    with pytest.raises(ValueError) as error:
-        small_model(heads={name: options})
-    assert says in str(error.value)
-    assert "\n" not in str(error.value)

@@ -73,13 +73,6 @@ def test_half_precision_only_rounds_the_codes(kind, dtype):
     assert torch.equal(vit.to(dtype).position_embeddings((2, 300)), wanted.to(dtype))
 
 
-def test_sincos_lengths_that_do_not_divide():
-    with pytest.raises(ValueError, match="even length, not 5"):
-        sincos_1d(torch.zeros(1), 5)
-    with pytest.raises(ValueError, match="divisible by 4, not 6"):
-        sincos_2d(2, 2, 6)
-
-
 @pytest.mark.parametrize("policy", POLICIES)
 def test_same_grid_gives_the_codes_themselves(policy):
     x = codes(3, 4)

@@ -6,7 +6,6 @@ from torch import nn
 
 from dpt.nn import VisionTransformer, ViTConfig
 from dpt.nn.vit import Block, DropPath
-from dpt.validation import validate
 
 SMALL = {"image_size": (32, 32), "patch_size": 8, "embed_dim": 16, "num_blocks": 4, "num_heads": 2}
 KINDS = ("learned", "sincos_1d", "sincos_2d", "concat", "none")
@@ -196,35 +195,6 @@ def test_initial_weights():
             assert (module.bias == 0).all()
     assert vit.pos_embed.std().item() == pytest.approx(0.02, rel=0.05)
     assert vit.cls_token.abs().max() > 0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"embed_dims": 16}, r"no model\.encoder\.embed_dims\. Did you mean embed_dim\?"),
-        ({"num_blocks": "x"}, r"^model\.encoder\.num_blocks='x': .*integer"),
-        ({"out_indices": ()}, "name at least one"),
-        ({"position": "alibi"}, r"position='alibi'.*sincos_2d"),
-        ({"num_heads": 3}, "embed_dim=16 is not a multiple of num_heads=3"),
-        ({"image_size": 32}, r"^model\.encoder\.image_size=32: .*list"),
-        ({"image_size": (4, 32)}, "image_size=.*patch_size=8"),
-        ({"patch_size": 0}, "patch_size=0"),
-        ({"position": "concat", "position_dim": 16}, "position_dim=16.*embed_dim=16"),
-        ({"position": "concat", "position_dim": 0}, "position_dim=0.*embed_dim=16"),
-        (
-            {"position": "sincos_2d", "embed_dim": 18},
-            "embed_dim=18: sincos_2d needs a multiple of 4",
-        ),
-        (
-            {"position": "sincos_1d", "embed_dim": 15, "num_heads": 3},
-            "embed_dim=15: sincos_1d needs a multiple of 2",
-        ),
-    ],
-)
-def test_wrong_arguments_name_what_is_allowed(arguments, message):
-    with pytest.raises(ValueError, match=message) as caught:
-        validate(ViTConfig, {"out_indices": (0, 1, 2, 3), **SMALL, **arguments}, "model.encoder")
-    assert "\n" not in str(caught.value)
 
 
 def test_size_off_the_grid_is_refused():

@@ -119,31 +119,6 @@ def test_max_depth_of_a_relative_folder_is_its_gain(tmp_path):
     assert output_error(case, *case.build(tmp_path), (70, 70)) <= 1e-5
 
 
-def test_processor_of_a_folder(tmp_path):
-    Folder("depth_anything", "depth", "", ()).build(tmp_path)
-    settings = {
-        "image_mean": [0.1, 0.2, 0.3],
-        "image_std": [0.4, 0.5, 0.6],
-        "size": {"height": 70, "width": 98},
-        "keep_aspect_ratio": False,
-        "ensure_multiple_of": 14,
-        "resample": 2,
-    }
-    (tmp_path / "preprocessor_config.json").write_text(json.dumps(settings))
-    expected = {
-        "mean": [0.1, 0.2, 0.3],
-        "std": [0.4, 0.5, 0.6],
-        "image_size": [70, 98],
-        "resize": "stretch",
-        "multiple_of": 14,
-        "interpolation": "bilinear_antialias",
-        "output_interpolation": "bicubic",
-    }
-    preprocessing = dpt.DPT.from_pretrained(tmp_path).config.to_dict()["preprocessing"]
-    assert preprocessing | expected == preprocessing
-    assert preprocessing["pixels"] == "rgb"
-
-
 def test_which_version_a_file_is(tmp_path, caplog):
     """Both have the same tensors: names tell, or the config that only v1's own code writes."""
     tensors = HubDepthAnything().state_dict()

@@ -6,9 +6,9 @@ import pytest
 import timm
 import torch
 from peer_cases import jolt
-from peers_depth_anything import HubDepthAnything, HubViT
+from peers_depth_anything import HubViT
 from safetensors.torch import save_file
-from timm.layers import resample_abs_pos_embed, resample_patch_embed
+from timm.layers import resample_patch_embed
 from timm.models.vision_transformer import checkpoint_filter_fn
 from tiny import assert_equal, small_model
 
@@ -212,16 +212,6 @@ def test_timm_state_dict(tmp_path, wrapper):
     torch.testing.assert_close(patches(ours, images), expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.peers
-def test_timm_state_dict_of_another_grid(tmp_path):
-    theirs = timm_tiny()
-    ours = tiny_vit((64, 96), position_resize="bicubic_antialias")
-    report = load(ours, theirs.state_dict(), tmp_path)
-    assert report.resized == ["pos_embed 14x14 to 4x6"]
-    expected = resample_abs_pos_embed(theirs.pos_embed, [4, 6])
-    torch.testing.assert_close(ours.pos_embed, expected, rtol=0, atol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -419,12 +409,3 @@ def test_dinov3_under_the_hubs_names(tmp_path):
     assert_equal(target.state_dict(), source.state_dict())
     with pytest.raises(ValueError, match=r"of DINOv3, EVA or BEiT.*encoder dinov3_small"):
         load(our_vit(embed_dim=64, patch_size=16), content, tmp_path)
-
-
-def test_dense_checkpoint(tmp_path):
-    theirs = jolt(HubDepthAnything())
-    ours = our_vit(num_blocks=8, out_indices=(1, 3, 5, 7), final_norm=True)
-    report = load(ours, {"model": theirs.state_dict()}, tmp_path)
-    assert (report.missing, report.unused) == ([], ["mask_token"])
-    expected = theirs.pretrained.state_dict()
-    assert_equal(ours.state_dict(), {k: expected[k] for k in ours.state_dict()})

@@ -174,16 +174,6 @@ def test_wrappers_and_prefixes_are_taken_off():
     assert unwrap({"epoch": 3}) == {}
 
 
-def test_an_unknown_file_is_described(tmp_path):
-    torch.save({f"layer{i}.weight": torch.ones(1) for i in range(9)}, tmp_path / "a.pt")
-    with pytest.raises(ValueError, match=r"9 entries: layer0\.weight, .* and 1 more") as caught:
-        dpt.DPT.from_pretrained(tmp_path / "a.pt")
-    message = str(caught.value)
-    assert all(f.name in message for f in formats.FORMATS)
-    assert "a.pt" in message
-    assert "\n" not in message
-
-
 def test_matching_never_fails_on_odd_content(tmp_path):
     contents = [{}, {"model": 3}, {"state_dict": {}}, {"x": torch.ones(1)}, {1: 2}]
     for config in ({}, {"model_type": "bert"}, {"architectures": None}):
@@ -272,15 +262,6 @@ def test_without_a_network_one_line_says_so(monkeypatch):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("path", ["a.pt", "runs/a.ckpt", "./a/b", "/a/b", "a/b/c", "nothing"])
-def test_what_is_no_hub_name_is_a_missing_file(path, monkeypatch):
-    import huggingface_hub
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *a, **k: 1 / 0)
-    with pytest.raises(ValueError, match="no such file"):
-        dpt.DPT.from_pretrained(path)
-
-
 @pytest.mark.parametrize(
     ("name", "target"),
     [("dpt", "a"), ("official", "a.pt"), ("official", "a.safetensors"), ("transformers", "a")],
@@ -361,14 +342,15 @@ BOMBS = {
 }
 
 
-@pytest.mark.parametrize("form", ["data.pkl", "DATA.PKL", "legacy"])  # torch ignores the case
+@pytest.mark.parametrize("form", ["data.pkl", "DATA.PKL", "legacy", "legacy before a zip"])
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_small_file_with_endless_plain_data_is_refused(tmp_path, name, form):
     path = tmp_path / "a.pt"
-    torch.save({"a": torch.zeros(1)}, path, _use_new_zipfile_serialization=form != "legacy")
-    if form == "legacy":  # three short pickles are in front
+    torch.save({"a": torch.zeros(1)}, path)
+    if "legacy" in form:  # three short pickles are in front
         pickles = [pickle.dumps(value, protocol=2) for value in (0x1950A86A20F9469CFC6C, 1001, {})]
-        path.write_bytes(b"".join([*pickles, BOMBS[name], pickle.dumps([], protocol=2)]))
+        behind = path.read_bytes() if form.endswith("zip") else b""
+        path.write_bytes(b"".join([*pickles, BOMBS[name], pickle.dumps([], protocol=2), behind]))
     else:
         with zipfile.ZipFile(path) as archive:
             records = {record.filename: archive.read(record) for record in archive.infolist()}

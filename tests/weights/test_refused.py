@@ -20,7 +20,7 @@ CASES = {str(case): case for case in all_cases()}
 OFFICIAL = "official, depth, ViT"
 BEIT, SWIN, SWINV2 = (f"MiDaS 3.1, depth, {name}" for name in ("BEiT", "Swin", "SwinV2"))
 VIT, HF_BEIT, HF_SWINV2 = (f"transformers, depth, {n}" for n in ("ViT, project", "BEiT", "SwinV2"))
-HUB, FOLDER = "depth_anything, depth, v2 .pth", "depth_anything, depth, transformers"
+HUB = "depth_anything, depth, v2 .pth"
 SMP, DEIT = "smp, segmentation, ViT", "smp, segmentation, DeiT, distilled"
 DEPTHER, DEPTHER_3 = "dinov2, depth, hub, DPT head", "dinov3, depth, hub, SYNTHMIX"
 CHMV2, EOMT = "chmv2, depth, mixed bins", "eomt, panoptic, DINOv3"
@@ -80,67 +80,38 @@ def edited(original, folder, edit):
         (OFFICIAL, drop(r"blocks\.3\.mlp\.fc1\.w"), "missing encoder.blocks.3.mlp.fc1.weight"),
         (OFFICIAL, put("scratch.more", 1), "unexpected scratch.more"),
         (OFFICIAL, put("scratch.layer3_rn.weight", 1, 2), r"layer_rn.2.weight is \(1, 2\), not"),
-        (OFFICIAL, drop("pos_embed"), "pos_embed is missing"),
-        (OFFICIAL, put("pretrained.model.blocks.0.gamma_1", 9), "unexpected pretrained.model.blo"),
-        (OFFICIAL, drop(r"blocks\.[3-7]"), "out_indices="),
         (BEIT, put(TABLE.format(0), 50, 4), r"relative_position_bias_table is \(50, 4\)"),
-        (BEIT, put(TABLE.format(1), 124, 4), r"blocks.1.* is \(124, 4\), not \(52, 4\)"),
-        (BEIT, drop("patch_embed.proj.weight"), "patch_embed.proj.weight is missing"),
-        (BEIT, drop("act_postprocess1.3."), "act_postprocess1.3.weight is missing"),
-        (BEIT, drop(r"blocks\.2\.gamma_2"), "missing encoder.blocks.2.ls2.gamma"),
         (SWIN, drop("attn_mask"), r"fits no Swin that.*'window_size': 6\}"),
         (
             SWINV2,
             put("pretrained.model.layers.0.blocks.1.attn_mask", 4, 144, 144),
             "fits no Swin that.*'img_size'",
         ),
-        (SWINV2, drop("layers.3.blocks.0.attn"), "layers.3.blocks.0.attn.logit_scale is missing"),
-        (SWINV2, drop("1.downsample.norm"), "missing encoder.model.layers.2.downsample.norm.bias"),
         (VIT, {"backbone": {"model_type": "resnet"}}, "over a 'resnet' backbone"),
         (VIT, {"hidden_act": "relu"}, "hidden_act='relu'"),
         (VIT, {"head_in_index": 1}, "head_in_index=1"),
-        (VIT, {"patch_size": [16, 8]}, r"patch_size=\[16, 8\]"),
-        (VIT, {"fusion_hidden_size": 32}, "does not fit.*decoder.layer_rn.0.weight"),
-        (VIT, {"num_hidden_layers": 4}, "out_indices"),
-        (VIT, {"backbone_out_indices": []}, "its configuration describes no model"),
         (VIT, {"hidden_size": 0}, "its configuration describes no model"),
         (VIT, {"model_type": "glpn"}, "found model_type 'glpn'"),
         (HF_BEIT, {"backbone": {"use_shared_relative_position_bias": True}}, "shared_relative"),
-        (HF_BEIT, {"hidden_act": "relu"}, "hidden_act='relu'"),
         (HF_BEIT, {"backbone": {"image_size": [64, 96]}}, r"image_size=\[64, 96\]: only squares"),
-        (HF_BEIT, {"backbone": {"out_indices": [0, 1, 2, 3]}}, "out_indices"),
         (HF_BEIT, {"backbone": {"model_type": "swin"}}, "'swin' backbone, .* beit, swinv2"),
         (HF_SWINV2, {"backbone": {"layer_norm_eps": 1e-6}}, "layer_norm_eps=1e-06"),
-        (HF_SWINV2, {"backbone": {"image_size": 100}}, "only squares of multiples of 32"),
-        (HF_SWINV2, {"backbone": {"depths": [2, 2, 4, 2]}}, r"missing .*layers\.2\.blocks\.2"),
-        (HF_SWINV2, {"backbone": {"num_heads": [3, 2, 2, 4]}}, "num_heads|does not fit|no model"),
         (HUB, drop("pretrained.pos_embed"), "pretrained.pos_embed is missing"),
-        (HUB, drop("depth_head.projects.2.weight"), "projects.2.weight is missing"),
-        (HUB, put("pretrained.head.weight", 2), "unexpected pretrained.head.weight"),
-        (FOLDER, drop("head.conv3.bias"), "missing heads.depth.conv3.bias"),
         (SMP, {"activation": "sigmoid"}, "activation='sigmoid'"),
         (SMP, {"aux_params": {"classes": 3}}, "aux_params="),
         (SMP, {"in_channels": 4}, "in_channels=4"),
         (DEIT, {"decoder_readout": "add"}, "averages cls_token, dist_token"),
         (DEPTHER, drop("reassemble_blocks"), "a linear DINOv2 head"),
-        (DEPTHER, drop("norm1"), "missing encoder.blocks"),
-        (DEPTHER, drop("convs.0"), "decode_head.convs.0.conv.weight is missing"),
         (DEPTHER_3, drop("encoder."), "encoder.backbone.patch_embed.proj.weight is missing"),
         (
             DEPTHER_3,
             put("decoder.conv_depth.head.4.weight", 9, 32, 1, 1),
             "has 9 outputs.*256 bins",
         ),
-        (DEPTHER_3, drop("batchnorm_layers.1"), "missing decoder.reassemble.1.norm.bias"),
-        (DEPTHER_3, put("encoder.backbone.cls_norm.weight", 64), "unexpected .*cls_norm"),
         (EOMT, {"use_gated_mlp": True, "hidden_act": "silu"}, "use_gated_mlp=True"),
-        (EOMT, {"key_bias": True}, "missing encoder.blocks.0.attn.qkv.bias"),
-        (CHMV2, {"number_output_channels": 9}, r"heads.depth.conv3.bias is \(20,\), not \(9,\)"),
         (CHMV2, {"norm_strategy": "softmax"}, "bins_strategy='chmv2_mixlog'.*'softmax'"),
         (CHMV2, {"min_depth": 13}, "heads.depth: min_depth=104 must be below max_depth=96"),
         (CHMV2, {"backbone": {"apply_layernorm": False}}, "apply_layernorm=False"),
-        (CHMV2, {"backbone": {"key_bias": False}}, "unexpected backbone.layer.0.attention.k_proj"),
-        (CHMV2, {"backbone": {"use_gated_mlp": True}}, "hidden_act='gelu'"),
     ],
 )
 def test_read_names_the_fault_of_an_edited_checkpoint(case, edit, message, originals, tmp_path):
@@ -163,8 +134,6 @@ ROPE = {"position": "rope", "layer_scale": 1.0, "final_norm": True}
 EOMT_ROPE = {"position": "rope", "num_blocks": 4, "out_indices": [2], "num_later_blocks": 1}
 PANOPTIC = {"panoptic": {"num_classes": 3, "things": [True] * 3}}
 BINS = {"depth": {"kind": "metric", "bins": {"max_depth": 10.0}}}
-EPS = {"max_depth": 10.0, "eps": 0.2}
-OTHER_LEVELS = {"num_blocks": 8, "out_indices": [0, 3, 5, 7]}
 BEIT_ENCODER = {"kind": "beit", "out_indices": [0, 1, 2, 3], "num_blocks": 4}
 
 
@@ -177,40 +146,26 @@ BEIT_ENCODER = {"kind": "beit", "out_indices": [0, 1, 2, 3], "num_blocks": 4}
             {**EOMT_ROPE, "swiglu": True, "layer_scale": 1.0},
             "encoder.swiglu=True",
         ),
-        ("eomt", PANOPTIC, EOMT_ROPE, "encoder.layer_scale"),
         ("chmv2", BINS, {}, "encoder.position='learned': only 'rope'"),
         ("chmv2", BINS, {**ROPE, "final_norm": False}, "apply_layernorm=False"),
         ("chmv2", BINS, {**ROPE, "layer_scale": None}, "encoder.layer_scale=None"),
         ("chmv2", METRIC, ROPE, "heads.depth.bins=None"),
-        ("chmv2", {"depth": {**BINS["depth"], "bins": EPS}}, ROPE, r"depth.bins=.*'eps': 0.2"),
-        ("chmv2", BINS, {**ROPE, "output_project": True}, "output_project=True"),
         ("transformers", {}, ROPE, "over a 'dinov3_vit' backbone"),
         ("official", TWO_HEADS, {}, "one head"),
         ("official", METRIC, {}, r"kind='metric' \(only 'relative'\).*nyu"),
         ("official", {"classification": {"num_classes": 3}}, {}, "no classification"),
-        ("official", {}, {"deepest_unit": True}, "deepest_unit=True"),
-        ("official", {}, {"num_heads": 4}, r"num_heads=4 \(only 2\)"),
         ("official", {}, {"num_blocks": 8, "out_indices": [0, 1, 2, 7]}, r"out_indices=\[0, 1"),
-        ("official", {}, {"image_size": [64, 96]}, "image_size"),
-        ("official", {}, {"position_resize": "dinov2"}, "position_resize"),
         ("official", {}, {"patch_size": 8}, "upsample='image'"),
-        ("transformers", TWO_HEADS, {}, "one head"),
-        ("transformers", METRIC, {}, r"kind='metric' \(only 'relative'\)"),
         ("transformers", {}, {"position": "sincos_2d"}, "position='sincos_2d'"),
-        ("transformers", {}, {"final_norm": True}, "final_norm=True"),
         ("transformers", DOUBLE, {**DINOV2, **REGISTERS}, "num_register_tokens=4"),
         ("transformers", SEGMENTATION, DINOV2, "no segmentation over"),
         ("transformers", {}, {"reassemble_channels": [None, 8, 8, 8]}, "projection on every level"),
         ("transformers", {}, {"encoder": BEIT_ENCODER, "qkv_bias": False}, "qkv_bias=False"),
-        ("depth_anything", {}, {"encoder": BEIT_ENCODER}, "encoder.kind='beit'"),
         ("depth_anything", SEGMENTATION, DEPTH_ANYTHING, "no segmentation head"),
         ("depth_anything", {}, {**DEPTH_ANYTHING, "final_norm": False}, "apply_layernorm=False"),
-        ("depth_anything", {}, {**DEPTH_ANYTHING, "layer_scale": None}, "layer_scale=None"),
-        ("depth_anything", METRIC, DEPTH_ANYTHING, "max_depth=9.5"),
         ("x.pth", METRIC_20, DEPTH_ANYTHING, r"max_depth=20\.0: .* says the largest depth"),
         ("x_hypersim.pth", {}, DEPTH_ANYTHING, "max_depth=None"),
         ("x_metric.pth", {}, DEPTH_ANYTHING, "metric by its name"),
-        ("x.pth", {}, {**DEPTH_ANYTHING, **OTHER_LEVELS}, "encoder.out_indices"),
         ("x.pth", {}, {**DEPTH_ANYTHING, "patch_size": 16, "image_size": [64, 64]}, "patch_size="),
     ],
 )

@@ -7,7 +7,7 @@ import torch
 import transformers
 from peer_cases import default
 from peers_tipsv2 import CASES, Output
-from tiny import assert_equal, small_model
+from tiny import assert_equal
 
 import dpt
 from dpt.weights import load_encoder_weights, load_model_weights
@@ -104,37 +104,3 @@ def test_other_classes_leave_the_last_layer_out(dense):
         target.decoders["segmentation"].layer_rn[0].weight,
         ours.decoders["segmentation"].layer_rn[0].weight,
     )
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"readout_activation": "silu"}, "readout_activation='silu'"),
-        ({"num_depth_bins": 9}, r"heads.depth.conv3.bias is \(16,\), not \(9,\)"),
-        ({"min_depth": 0.0}, "min_depth"),
-        ({"backbone_config": None}, "over a None backbone.* tipsv2_vision_model"),
-    ],
-)
-def test_read_names_the_fault_of_a_changed_config(dense, change, message, tmp_path):
-    folder, _ = dense
-    (tmp_path / "model.safetensors").symlink_to(folder / "model.safetensors")
-    config = json.loads((folder / "config.json").read_text()) | change
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match=message) as caught:
-        dpt.DPT.from_pretrained(tmp_path)
-    assert "\n" not in str(caught.value)
-
-
-def test_write_names_what_the_format_cannot_express(dense, tmp_path):
-    _, ours = dense
-    config, tensors = ours.config.to_dict(), ours.state_dict()
-    two = {**config, "heads": {k: config["heads"][k] for k in TASKS[:2]}}
-    shared = small_model(heads={"depth": {"kind": "metric", "max_depth": 9.0}}, layer_scale=1.0)
-    with pytest.raises(ValueError, match="one head or 3, and this model has 2: depth, normals"):
-        Tipsv2Dpt().write(two, tensors, tmp_path / "a")
-    with pytest.raises(ValueError, match=r"heads\.depth\.decoder=None"):
-        Tipsv2Dpt().write(shared.config.to_dict(), shared.state_dict(), tmp_path / "a")
-    config["heads"]["depth"]["bins"]["eps"] = 0.1
-    with pytest.raises(ValueError, match=r"heads\.depth\.bins=.*'eps': 0\.1"):
-        Tipsv2Dpt().write(config, tensors, tmp_path / "a")
-    assert not (tmp_path / "a").exists()

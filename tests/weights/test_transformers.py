@@ -15,7 +15,7 @@ import dpt
 from dpt.data.resize import resize_image
 from dpt.model_config import ModelConfig, model_dict
 from dpt.weights import transformers_config
-from dpt.weights.formats import convert, read
+from dpt.weights.formats import convert
 from dpt.weights.transformers import DECODER, Transformers
 
 pytestmark = pytest.mark.peers
@@ -243,15 +243,6 @@ def test_class_names_are_saved_with_the_weights(tmp_path):
     assert list(model.outputs["segmentation"].class_names) == names
     write(model, tmp_path / "again")
     assert json.loads((tmp_path / "again/config.json").read_text())["id2label"]["3"] == "tree"
-
-
-def test_unused_tensors_are_listed(tmp_path):
-    make("depth", num_hidden_layers=8).save_pretrained(tmp_path)
-    names = read(tmp_path).unused
-    blocks = {n.split(".")[3] for n in names if "encoder.layer" in n}
-    assert blocks == {"6", "7"}  # behind the last level
-    assert "dpt.layernorm.weight" in names
-    assert any("layers.0.residual_layer1" in n for n in names)
 
 
 @pytest.mark.slow

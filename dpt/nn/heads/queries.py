@@ -188,8 +188,6 @@ class CrossAttention(nn.Module):
 
     def __init__(self, dim: int, *, memory_dim: int, num_heads: int) -> None:
         super().__init__()
-        if dim % num_heads:
-            raise ValueError(f"dim={dim} is not a multiple of num_heads={num_heads}")
         self.num_heads = num_heads
         self.q = nn.Linear(dim, dim)
         self.k = nn.Linear(memory_dim, dim)
@@ -270,8 +268,6 @@ class TokenDecoder(nn.Module):
         self, dim: int, *, memory_dim: int, num_layers: int, num_heads: int, num_queries: int | None
     ) -> None:
         super().__init__()
-        if num_queries is None and dim != memory_dim:
-            raise ValueError(f"dim={dim} must be memory_dim={memory_dim} without learned queries")
         self.queries = self.codes = None
         if num_queries is not None:
             self.queries = nn.Parameter(torch.zeros(1, num_queries, dim))
