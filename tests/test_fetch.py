@@ -230,13 +230,6 @@ def test_server_that_sends_byte_by_byte_is_given_up(server, tmp_path, monkeypatc
     assert len(server.requests) == ATTEMPTS
 
 
-def test_megabytes_with_many_interruptions(server, tmp_path):
-    server.content = CONTENT * 12
-    checksum = "sha256:" + hashlib.sha256(server.content).hexdigest()
-    server.cuts = [600_000] * 15
-    assert get(server, tmp_path, checksum=checksum).read_bytes() == server.content
-
-
 @pytest.mark.parametrize("address", ["file:///etc/passwd", "data:,x"])
 def test_redirection_to_something_else_is_refused(server, tmp_path, address):
     server.redirect = address

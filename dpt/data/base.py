@@ -168,20 +168,15 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
         """
         name, count = sample.get("name", "a sample"), self.info.num_classes
         if "image" not in sample or ("depth" in sample) != ("valid" in sample):
-            raise DataError(
-                f"{name}: the sample has {', '.join(sample)}: it must have an image, and depth and "
-                "valid or neither"
-            )
+            held = ", ".join(sample)
+            raise DataError(f"{name}: has {held}, not an image, and depth and valid or neither")
         _check_arrays(sample, self)
         if "K" in sample:
             height, width = sample["image"].shape[:2]
             Camera(sample["K"], (height, width)).require_plausible(name)
         class_id, ids = sample.get("class_id", NO_CLASS), len(self.class_id_names)
         if ids and class_id >= ids:
-            raise DataError(
-                f"{name}: class_id {class_id} is outside 0..{ids - 1}: name every class in "
-                "class_id_names"
-            )
+            raise DataError(f"{name}: class_id {class_id} is outside 0..{ids - 1}: name the class")
         if not count:
             return
         outside = {mask.class_id for mask in sample.get("masks", ())} - {*range(count)}
@@ -191,10 +186,8 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
             outside |= set(np.unique(labels[is_outside]).tolist())
         if outside:
             unknown_ids = few([str(value) for value in sorted(outside)], 8)
-            raise DataError(
-                f"{name}: class ids {unknown_ids} are outside 0..{count - 1}: use {IGNORE_INDEX} "
-                "for unlabelled pixels, and name every class in info.class_names"
-            )
+            fault = f"class ids {unknown_ids} are outside 0..{count - 1}"
+            raise DataError(f"{name}: {fault}: use {IGNORE_INDEX} for unlabelled pixels")
 
     def validate(self, *, limit: int = 16) -> list[str]:
         """Reads and checks ``limit`` samples (:meth:`some_indices`) before training starts.
@@ -229,18 +222,12 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
         if "depth" in sample and not sample["valid"].any():
             yield "depth", self.explain_invalid_depth(index)
         if "normals" in sample and not sample["normals"].any():
-            yield (
-                "normals",
-                f"no pixel of {self.name(index)} has a normal: its depth is too sparse, or "
-                "too noisy, for which a larger data.normals_from_depth helps",
-            )
+            remedy = "its depth is too sparse, or too noisy: set a larger data.normals_from_depth"
+            yield "normals", f"no pixel of {self.name(index)} has a normal: {remedy}"
         is_ignored = "labels" in sample and (sample["labels"] == IGNORE_INDEX).all()
         if is_ignored and not self.info.has_only_things:
-            yield (
-                "labels",
-                f"every label pixel of {self.name(index)} is ignored: check the labels, and "
-                "data.ignore_index and data.label_map if the data has them",
-            )
+            remedy = "check the labels, data.ignore_index and data.label_map"
+            yield "labels", f"every label pixel of {self.name(index)} is ignored: {remedy}"
 
 
 def require_same_classes(first: Dataset, other: Dataset) -> None:
@@ -358,10 +345,7 @@ def _misfit(sample: Sample, key: str, shape: tuple[int, ...], dataset: Dataset) 
     paths = {} if files is None else files._asdict()
     path = paths.get(key) or paths.get("objects")
     noun = {"labels": "mask", "objects": "map of objects"}.get(key, key)
-    remedy = (
-        "pair the right files, save both upright without an EXIF orientation, or resize "
-        "them to one size (all but the image by nearest)"
-    )
+    remedy = "pair the right files, or resize them to one size (all but the image by nearest)"
     if aspects_agree(shape, (height, width)):
         remedy = "set data.resize_labels=true if it shows all of the image"
     return DataError(

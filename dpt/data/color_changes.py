@@ -142,10 +142,7 @@ def make_pixel_transform(settings: PlainMapping, where: str) -> ImageOnlyTransfo
     transform = vars(albumentations).get(name)
     base = albumentations.ImageOnlyTransform
     if not (isinstance(transform, type) and issubclass(transform, base)) or transform is base:
-        raise ValueError(
-            f"{where}: must be a pixel transform of albumentations, as RandomFog; augment.zoom, "
-            "augment.rotate and augment.hflip change the geometry"
-        )
+        raise ValueError(f"{where}: must be a pixel transform, as albumentations.RandomFog")
     arguments = {key: value for key, value in settings.items() if key != "kind"}
     image = np.full((64, 64, 3), 100, np.uint8)
     try:

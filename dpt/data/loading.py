@@ -324,16 +324,12 @@ def _raise_if_lost(error: RuntimeError) -> None:
     if isinstance(error.__cause__, DataError):  # of the signal handler
         raise error.__cause__
     if str(error).startswith("DataLoader timed out"):
-        raise DataError(
-            f"no batch in {TIMEOUT:g} s: a file of the data set cannot be read any more: check its "
-            "disk, then resume the run"
-        ) from error
+        fault = f"no batch in {TIMEOUT:g} s: a file of the data set cannot be read any more"
+        raise DataError(f"{fault}: check its disk, then resume the run") from error
     lost = re.match(r"DataLoader worker \(pid(?:\(s\))? [^)]*\) ([^.]*)", str(error))
     if lost is not None:
-        raise DataError(
-            f"a loader worker {lost[1]}: if memory is short, lower data.num_workers or "
-            "data.batch_size; data.num_workers=0 shows other errors"
-        ) from error
+        remedy = "lower data.num_workers or data.batch_size if memory is short"
+        raise DataError(f"a loader worker {lost[1]}: {remedy}") from error
 
 
 def make_loader(

@@ -117,10 +117,8 @@ def folds(
         positions |= {name: rank / len(ordered) for rank, name in enumerate(ordered)}
     order = sorted(positions, key=lambda name: (positions[name], name))
     if count > len(order):
-        raise DataError(
-            f"data.folds={count}: there are {len(order)} groups of images, such as {few(order)}: "
-            "set data.group_by to an expression that separates them"
-        )
+        fault = f"data.folds={count}: there are {len(order)} groups, such as {few(order)}"
+        raise DataError(f"{fault}: set data.group_by to an expression that separates them")
     start, stop = (len(order) * k // count for k in (index, index + 1))
     val_groups = set(order[start:stop])
     train_groups = {*order[: max(0, start - gap)], *order[stop + gap :]}

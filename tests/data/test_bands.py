@@ -7,18 +7,17 @@ import tifffile
 import torch
 from band_files import NODATA, SIZE, write_grey, write_multispectral, write_tiff
 
-from dpt.data import DataError, EvalTransform, FolderDataset, TrainTransform
+from dpt.data import DataError, FolderDataset, TrainTransform
 from dpt.data.formats import io
 from dpt.data.formats.bands import FilePart
 from dpt.data.layouts import detect
-from dpt.data.loading import collate_eval, collate_train
+from dpt.data.loading import collate_train
 from dpt.data.resize import resize_image
 from dpt.data.shards.samples import decode_sample, encode_sample
 from dpt.data.statistics import measure_bands
 from dpt.data.view import view_image
 from dpt.data_check.scan import read_sample
 from dpt.geometry import View, Window
-from dpt.training.recipe import settings_of
 from dpt.types.preprocessing import Preprocessing
 from dpt.types.samples import IGNORE_INDEX
 
@@ -147,19 +146,6 @@ def test_pixels_without_data_are_invalid(multispectral, tmp_path, stated):
     )
 
 
-def test_one_band_without_data_keeps_its_label(tmp_path):
-    bands = np.ones((*SIZE, 2), np.int16)
-    bands[:5, :, 0] = NODATA
-    for name in ("images", "masks"):
-        (tmp_path / name).mkdir()
-    for i in range(2):
-        write_tiff(tmp_path / f"images/{i}.tif", bands, NODATA)
-        cv2.imwrite(str(tmp_path / f"masks/{i}.png"), np.zeros(SIZE, np.uint8))
-    sample = folder(tmp_path, bands="all")[0]
-    assert np.isnan(sample["image"][:5, :, 0]).all()
-    assert (sample["labels"] == 0).all()
-
-
 @pytest.mark.parametrize(
     ("bands", "named"),
     [(np.zeros((*SIZE, 5), np.int16), "5 bands of int16"), (None, "12 bands of float32")],
@@ -206,15 +192,6 @@ def test_views_of_bands_are_those_of_each_band(count):
             assert np.allclose(seen[..., k], single[..., 0], atol=tolerance, equal_nan=True)
 
 
-def test_rgb_and_bands_have_the_same_geometry():
-    rgb = RNG.integers(0, 256, (40, 60, 3)).astype(np.uint8)
-    view = View.of_window(Window(3, 5, 30, 40), (24, 32)).rotated(5.0)
-    bands, expected = view_image(rgb.astype(np.float32), view), view_image(rgb, view)
-    inside = ~np.isnan(bands).any(axis=2)
-    assert inside.mean() > 0.5
-    assert np.abs(bands[inside] - expected[inside]).max() < 2  # OpenCV rounds weights for 8 bits
-
-
 @pytest.mark.parametrize(
     "rule", ["train", "area", "cubic", "cubic_float", "bilinear", "bilinear_antialias"]
 )
@@ -243,28 +220,11 @@ def test_changes_of_bands_are_the_same_in_every_unit(multispectral):
     assert not np.allclose(plain["image"], transform(sample, seed=0)["image"], equal_nan=True)
 
 
-@pytest.mark.parametrize("options", [{"views": 2, "crops": 2}, {"strong": 1.0}, {"gamma": 1.0}])
-def test_every_augmentation_keeps_the_bands(multispectral, options):
-    dataset = folder(multispectral, bands="all")
-    samples = [TrainTransform(image_size=(48, 64), **options)(dataset[i], seed=i) for i in range(2)]
-    batch = collate_train(samples, ["labels"])
-    assert (batch["image"].shape, batch["image"].dtype) == ((2, 12, 48, 64), torch.float32)
-    if "views" in options:
-        assert batch["views"].small.shape == (2, 2, 12, 24, 32)
-
-
 def test_batches_of_several_kinds_are_refused(multispectral):
     bands = folder(multispectral, bands="all")[0]
     rgb = {**bands, "image": np.zeros((*SIZE, 3), np.uint8), "name": "a.png"}
     with pytest.raises(DataError, match=r"a\.png: is 8-bit RGB.*tif is 12 bands"):
         collate_train([bands, rgb], ["labels"])
-
-
-def test_cached_bands_are_shrunk(multispectral):
-    dataset = folder(multispectral, bands="all", cache=True, cache_size=(36, 48))
-    assert dataset[0]["image"].shape == (36, 48, 12)
-    evaluated = EvalTransform(Preprocessing(image_size=(32, 32)))(dataset[0])
-    assert collate_eval([evaluated])["image"].shape == (1, 12, 32, 48)
 
 
 def test_packed_bands_are_the_same(multispectral):
@@ -283,20 +243,6 @@ def test_unknown_folder_of_bands_is_recognised(tmp_path, write, form):
     assert detected.settings["bands"] == "all"
     assert any(form in note for note in detected.notes)
     assert "bands" not in detect(tmp_path, {"image_max": 4095.0}).settings
-
-
-@pytest.mark.parametrize("shape", [SIZE, (*SIZE, 4), (4, *SIZE)])
-def test_unknown_folder_of_arrays_is_planned(tmp_path, shape):
-    root = write_grey(tmp_path / "set")
-    for path in (root / "images").iterdir():
-        path.unlink()
-        np.save(path.with_suffix(".npy"), RNG.normal(0, 1, shape).astype(np.float32))
-    detected = detect(root, {})
-    assert "sizes: 96x72 (8)" in detected.notes
-    assert settings_of(detected, root, tmp_path / "pairs.csv")["data.image_size"] == (64, 96)
-    np.save(root / "images/0.npy", np.zeros((50, 50), np.float32))
-    with pytest.raises(DataError, match=r"images/0\.npy 50x50"):
-        detect(root, {})
 
 
 # ----------------------------------------------------------------------------------- statistics
@@ -324,20 +270,6 @@ def test_few_outliers_do_not_change_the_statistics(tmp_path):
     assert np.allclose(measured.std, expected.std, rtol=0.05)
 
 
-def test_band_that_few_pixels_have_and_a_constant_one(tmp_path):
-    root = write_grey(tmp_path, count=4)
-    few = np.random.default_rng(0).normal(50_000, 5_000, (4, 30)).astype(np.float32)
-    for values, path in zip(few, sorted((root / "images").iterdir()), strict=True):
-        bands = np.zeros((*SIZE, 2), np.float32)
-        bands[5, :30, 0], bands[..., 1] = values, 0.1
-        path.unlink()
-        np.save(path.with_suffix(".npy"), bands)
-    measured = measure_bands(folder(root, bands="all", fractions={"train": 1.0}))
-    every_value = np.concatenate([few.ravel(), np.zeros(4 * SIZE[0] * SIZE[1] - few.size)])
-    assert measured.mean == pytest.approx((every_value.mean(), 0.1), rel=1e-5)
-    assert measured.std == pytest.approx((every_value.std(), 1.0), rel=1e-5)
-
-
 def test_values_that_usually_mean_no_data_are_named(tmp_path, multispectral, caplog):
     measure_bands(folder(multispectral, bands="all"))
     assert "data.nodata" not in caplog.text
@@ -349,16 +281,3 @@ def test_values_that_usually_mean_no_data_are_named(tmp_path, multispectral, cap
         (tmp_path / f"masks/{path.stem}.png").write_bytes(mask.read_bytes())
     measure_bands(folder(tmp_path, bands="all"))
     assert "8.3 % of the values of bands are -9999: set data.nodata" in caplog.text
-
-
-def test_rgb_has_no_statistics(multispectral):
-    assert measure_bands(folder(multispectral, bands=[2, 1, 0], image_max=1000.0)) is None
-
-
-def test_picture_shows_the_first_three_bands():
-    preprocessing = Preprocessing(mean=(0.0,) * 5, std=(10.0,) * 5, pixels="bands")
-    image = np.zeros((5, 2, 2), np.float32)
-    image[0], image[1], image[2, 0, 0] = 20, -20, np.nan
-    assert preprocessing.picture(image)[0, 0].tolist() == [255, 0, 128]
-    grey = Preprocessing(mean=(0.0,), std=(10.0,), pixels="bands")
-    assert grey.picture(image[:1])[0, 0].tolist() == [255, 255, 255]

@@ -2,10 +2,8 @@
 
 import json
 import logging
-import os
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pytest
 
@@ -145,35 +143,6 @@ def test_camera_file_faults_name_the_file(tmp_path, name, text):
     with pytest.raises(DataError, match=rf"{name}") as error:
         CameraFile(path).camera("photo", SIZE)
     assert "\n" not in str(error.value)
-
-
-def test_camera_file_is_read_again_when_it_changes(tmp_path):
-    file = write(tmp_path, "K.txt", FILES["K.txt"])
-    file.camera("photo", SIZE)
-    file.path.write_text("70 0 31\n0 61.5 23\n0 0 1\n")
-    os.utime(file.path, ns=(1, 1))
-    assert file.camera("photo", SIZE).K[0, 0] == 70
-
-
-def test_camera_file_of_a_realsense_camera(shared_data):
-    file = CameraFile(shared_data / "formats/exr/camera_intrinsics.yaml")
-    expected = [[921, 0, 642], [0, 921, 359], [0, 0, 1]]
-    np.testing.assert_array_equal(file.camera("photo", (720, 1280)).K, expected)
-    half = file.camera("photo", (360, 640)).K  # its size is stated
-    np.testing.assert_allclose(half, [[460.5, 0, 320.75], [0, 460.5, 179.25], [0, 0, 1]])
-
-
-@pytest.mark.parametrize("suffix", ["yaml", "yml", "json"])
-def test_camera_file_that_opencv_writes(tmp_path, caplog, suffix):
-    path = tmp_path / f"camera.{suffix}"
-    storage = cv2.FileStorage(str(path), cv2.FILE_STORAGE_WRITE)
-    storage.write("image_width", 64)
-    storage.write("image_height", 48)
-    storage.write("camera_matrix", K)
-    storage.write("distortion_coefficients", np.zeros((1, 5)))
-    storage.release()
-    np.testing.assert_array_equal(CameraFile(path).camera("photo", SIZE).K, K)
-    assert not caplog.records
 
 
 @pytest.mark.parametrize(("cx", "is_told"), [(20, False), (45, True)], ids=["upright", "unturned"])

@@ -159,12 +159,6 @@ def test_hypersim_cameras_by_scene(tmp_path):
         HypersimDataset(root=tmp_path, split="val")
 
 
-def test_rgbd_camera_is_that_of_its_file(shared_data):
-    dataset = trees.configured("rgbd", shared_data / "rgbd", split="val")
-    stated = np.loadtxt(shared_data / "rgbd/camera-intrinsics.txt")
-    np.testing.assert_array_equal(dataset[0]["K"], stated)
-
-
 # ---------------------------------------------------------------------------------- data=folder
 
 
@@ -182,14 +176,6 @@ def folder(root, **options) -> FolderDataset:
     return FolderDataset(root=root, split="train", fractions={"train": 1.0}, **names, **options)
 
 
-def test_folder_camera_by_field_of_view(root):
-    dataset = folder(root, fov=60)
-    assert Camera(dataset[1]["K"], (H, W)).fov == pytest.approx(60)
-    assert dataset.info.targets == ("depth", "K")
-    with pytest.raises(DataError, match=r"data\.intrinsics"):
-        folder(root, fov=60, intrinsics="K.txt")
-
-
 def test_folder_cameras_in_a_file_for_each_image(root):
     for number, name in enumerate(("a/0", "a/1", "b/0", "b/1")):
         path = root / f"cameras/{name}.txt"
@@ -200,14 +186,6 @@ def test_folder_cameras_in_a_file_for_each_image(root):
     (root / "cameras/b/0.txt").unlink()
     with pytest.raises(DataError, match=r"cameras/b/0\.txt"):
         dataset[2]
-
-
-def test_folder_cameras_in_a_table(root):
-    rows = ["image,fx,fy,cx,cy", "a/0_rgb.png,30,30,15,12", "a/1_rgb,31,31,15,12"]
-    rows += ["images/b/0_rgb.png,32,32,15,12", "1_rgb.png,33,33,15,12"]
-    (root / "cameras.csv").write_text("\n".join(rows) + "\n")
-    dataset = folder(root, intrinsics="cameras.csv")
-    assert [dataset[i]["K"][0, 0] for i in range(4)] == [30, 31, 32, 33]
 
 
 def test_packed_and_mixed_samples_keep_the_camera(root):
@@ -233,13 +211,6 @@ def test_cached_camera_follows_the_smaller_image(root):
     sample = dataset[0]
     assert sample["image"].shape == (12, 16, 3)
     np.testing.assert_allclose(sample["K"], Camera.from_fov(60, (12, 16)).K)
-
-
-def test_unlabelled_images_keep_the_camera_under_strong_augmentation(root):
-    sample = folder(root, fov=60)[0]
-    unlabelled = {"image": sample["image"], "K": sample["K"]}
-    out = TrainTransform(image_size=(12, 16), hflip=0, strong=1.0)(unlabelled, seed=0)
-    np.testing.assert_allclose(out["K"], Camera.from_fov(60, (12, 16)).K)
 
 
 @pytest.mark.parametrize(

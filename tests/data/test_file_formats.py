@@ -230,16 +230,6 @@ def test_truncated_files_are_named(tmp_path, suffix, fraction):
             io.read_raw_depth(path)
 
 
-@pytest.mark.parametrize(
-    ("module", "suffix", "extra"), [("OpenEXR", ".exr", "exr"), ("h5py", ".h5", "datasets")]
-)
-def test_missing_package_names_the_extra(tmp_path, monkeypatch, module, suffix, extra):
-    path = depth_file(tmp_path / f"d{suffix}")
-    monkeypatch.setitem(__import__("sys").modules, module, None)
-    with pytest.raises(DataError, match=rf"d\{suffix}: reading it needs {module}: .*\[{extra}\]"):
-        io.read_raw_depth(path)
-
-
 def test_hypersim_rays_of_a_plane():
     """A wall parallel to the image: its distance grows to the corners, its depth does not."""
     height, width = 768, 1024

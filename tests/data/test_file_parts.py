@@ -10,12 +10,10 @@ import tifffile
 from made_png import png
 from PIL import Image, PngImagePlugin
 
-from dpt.data import DataError, FolderDataset
+from dpt.data import DataError
 from dpt.data.formats import io, pictures
 from dpt.data.formats.bands import FilePart
 from dpt.data.formats.rules import TRANSPARENT, LabelRule
-from dpt.data_check.checks import QUICK_CHECKS
-from dpt.data_check.scan import Scan, record_of
 from dpt.predict.inputs import as_rgb
 
 RNG = np.random.default_rng(0)
@@ -122,14 +120,6 @@ def test_transparent_pixels_of_depth_are_0(tmp_path, suffix):
     assert np.array_equal(io.read_raw_depth(tmp_path / f"a{suffix}"), np.where(CLEAR, 0, IDS))
 
 
-def test_transparent_value_of_depth_is_0(tmp_path):
-    deep = IDS.astype(np.uint16) * 1000
-    Image.fromarray(deep).save(tmp_path / "b.png", transparency=3000)
-    depth = io.read_raw_depth(tmp_path / "b.png")
-    assert np.array_equal(depth, np.where(IDS == 3, 0, deep))
-    assert depth.dtype == np.uint16
-
-
 def test_alpha_of_16_bits_with_grey(tmp_path):
     rows = np.dstack([IDS, np.where(CLEAR, 0, 65535)]).astype(">u2")
     (tmp_path / "a.png").write_bytes(png(12, 10, rows, bits=16, color_type=4))
@@ -156,21 +146,6 @@ def test_transparent_pixels_of_images_are_white(tmp_path, suffix):
     palette(IDS).save(tmp_path / "p.png", transparency=1)
     assert (io.read_image(tmp_path / "p.png")[IDS == 1] == 255).all()
     assert (as_rgb(Image.open(tmp_path / "p.png"))[IDS == 1] == 255).all()
-
-
-def test_transparent_pixels_and_negative_depth_are_counted(tmp_path):
-    for folder in ("images", "masks", "depth"):
-        (tmp_path / folder).mkdir()
-    Image.fromarray(RGB).save(tmp_path / "images/a.png")
-    with_alpha(IDS, ~CLEAR * 255).save(tmp_path / "masks/a.png")
-    np.save(tmp_path / "depth/a.npy", np.where(CLEAR, -2.0, 3.0))
-    options = {"labels": "masks", "num_classes": 4, "fractions": {"train": 1.0}}
-    options |= {"depth": "depth", "max_depth": 10.0, "depth_scale": 1.0}
-    dataset = FolderDataset(root=tmp_path, split="train", **options)
-    scan = Scan("", dataset, [record_of(dataset, 0, complete=False)])
-    lines = [finding.line for check in QUICK_CHECKS for finding in check(scan)]
-    assert any("transparent pixels (30.00%)" in line for line in lines)
-    assert any("30.00% of the depth values are below 0" in line for line in lines)
 
 
 # ------------------------------------------------------------------------------- bands and bits
@@ -216,13 +191,6 @@ def test_bands_that_opencv_would_misread(tmp_path, dtype, layout):
         io.read_image(tmp_path / "a.tif", part=FilePart(image_max=255.0))
     image = io.read_image(tmp_path / "a.tif", part=FilePart(bands=[0, 1, 2], image_max=255.0))
     assert np.array_equal(image, bands[..., :3])
-
-
-def test_bands_of_a_png(tmp_path):
-    with_alpha(RGB, IDS).save(tmp_path / "a.png")
-    assert np.array_equal(io.read_image(tmp_path / "a.png", part=FilePart(bands=[0, 1, 2])), RGB)
-    image = io.read_image(tmp_path / "a.png", part=FilePart(bands=[3]))
-    assert np.array_equal(image, np.dstack([IDS] * 3))
 
 
 @pytest.mark.parametrize("suffix", [".png", ".tif", ".bmp", ".pbm"])
@@ -385,19 +353,6 @@ def test_parts_of_an_exr(tmp_path):
     with pytest.raises(DataError, match=r"a\.exr: holds several .*part0\.Z, part1\.Z"):
         io.read_raw_depth(tmp_path / "a.exr")
     assert np.array_equal(io.read_raw_depth(tmp_path / "a.exr", key="part1.Z"), depth + 1)
-
-
-def test_key_for_masks_and_another_for_depth(tmp_path):
-    for folder in ("images", "maps"):
-        (tmp_path / folder).mkdir()
-    Image.fromarray(RGB).save(tmp_path / "images/a.png")
-    arrays(tmp_path / "maps/a.npz", ids=IDS, depth=IDS + 1.5)
-    options = {"labels": "maps", "num_classes": 4, "fractions": {"train": 1.0}}
-    options |= {"depth": "maps", "max_depth": 10.0, "depth_scale": 1.0}
-    options |= {"array_key": "ids", "depth_key": "depth"}
-    sample = FolderDataset(root=tmp_path, split="train", **options)[0]
-    assert np.array_equal(sample["labels"], IDS)
-    assert np.array_equal(sample["depth"], IDS + np.float32(1.5))
 
 
 # ------------------------------------------------------------------------------- other formats

@@ -91,17 +91,6 @@ def test_truncated_jpeg_with_a_whole_thumbnail(tmp_path):
 # -------------------------------------------------------------------------------------- depth
 
 
-def test_16_bit_depth_is_exact(tmp_path):
-    raw = np.arange(65536, dtype=np.uint16).reshape(256, 256)
-    save(tmp_path / "d.png", raw)
-    depth, valid = io.read_depth(tmp_path / "d.png", scale=0.001, invalid=[0, 65535])
-    expected = (raw / 1000).astype(np.float32)
-    expected[[0, -1], [0, -1]] = 0
-    assert depth.dtype == np.float32
-    assert np.array_equal(depth, expected)
-    assert np.array_equal(valid, (raw > 0) & (raw < 65535))
-
-
 NAN, INF = np.nan, np.inf
 
 

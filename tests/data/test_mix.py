@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from test_loading import equal
 
-from dpt.config.objects import check_arguments
 from dpt.data import DataError, Dataset, MixDataset, TrainTransform, make_loader
 from dpt.types.samples import DatasetInfo, Sample
 
@@ -209,20 +208,3 @@ def test_mix_sets_are_prepared_and_checked():
 def test_mix_wrong_settings_are_named(options, key):
     with pytest.raises(DataError, match=key):
         mix(**options)
-
-
-@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf")])
-@pytest.mark.parametrize("key", ["weights.a", "length"])
-def test_mix_weights_and_length_must_be_positive(key, value):
-    name, _, part = key.partition(".")
-    arguments = {"sets": {}, "split": "train", name: {part: value} if part else value}
-    with pytest.raises(ValueError, match=rf"^data\.{key}="):
-        check_arguments(MixDataset, arguments, "data")
-
-
-def test_mix_names_the_set_that_cannot_be_made():
-    def broken(split):
-        raise DataError("folder x does not exist: check data.root")
-
-    with pytest.raises(DataError, match=r"data\.sets\.a: folder x does not exist"):
-        MixDataset(sets={"a": broken}, split="train")

@@ -6,10 +6,9 @@ import torch
 from test_points import SLANTED, H, K, W, facing, plane
 from test_view import random_view
 
-from dpt.data import DataError, ScenesDataset
+from dpt.data import DataError
 from dpt.data.datasets.files import FileDataset
 from dpt.data.loading import collate_eval, collate_train
-from dpt.data.shards.samples import decode_sample, encode_sample
 from dpt.data.transforms import EvalTransform, TrainTransform
 from dpt.data.view import view_sample
 from dpt.types.preprocessing import Preprocessing
@@ -61,12 +60,6 @@ def test_train_transform_normals_are_those_of_the_undivided_depth(zoom_scales_de
     np.testing.assert_allclose(out["normals"] - NORMAL * [-1, 1, 1], 0, atol=1e-6)
 
 
-def test_train_transform_resamples_normals_only_for_a_task_that_learns_them():
-    sample = made()
-    assert "normals" not in TrainTransform(image_size=(60, 80))(sample, seed=0)
-    assert "normals" in sample
-
-
 def test_collate_missing_normals_are_zero():
     transform = TrainTransform(image_size=(60, 80), hflip=0, targets=["normals"])
     samples = [transform(made(normals=n), seed=0) for n in (made()["normals"], None)]
@@ -77,20 +70,6 @@ def test_collate_missing_normals_are_zero():
     preprocessing = Preprocessing(image_size=(32, 32), resize="stretch")
     kept = collate_eval([EvalTransform(preprocessing)(made())], ["normals"])
     assert kept["normals"][0].shape == (3, H, W)
-
-
-def test_packed_normals_are_those_of_the_sample():
-    sample = ScenesDataset(length=1)[0]
-    found = decode_sample(encode_sample(sample), source="s")
-    assert np.array_equal(found["normals"], sample["normals"])
-
-
-@pytest.mark.parametrize(
-    "wrong", [np.zeros((H, W), np.float32), np.zeros((H, W, 3)), np.zeros((9, 7, 3), np.float32)]
-)
-def test_check_names_normals_of_another_form(wrong):
-    with pytest.raises(DataError, match=r"^photo\.png: .*normals"):
-        Planes(root=".", split="train").check(made(normals=wrong))
 
 
 class Planes(FileDataset):

@@ -19,7 +19,6 @@ from dpt.data import (
     ImageTableDataset,
     MixDataset,
     PackedDataset,
-    ScenesDataset,
 )
 from dpt.data.shards.packed import pack_split
 from dpt.data.shards.samples import decode_sample, encode_sample
@@ -136,31 +135,10 @@ def test_packed_image_level_labels(tmp_path):
             assert_equal(copy[i], original[i])
 
 
-def test_encode_sample_invalid_depth_is_zero(tree):
-    depth = RNG.uniform(0.1, 9, (40, 50)).astype(np.float32)
-    valid = depth > 2
-    depth[0, :9], valid[0, :9] = np.nan, False
-    sample = {"image": np.zeros((40, 50, 3), np.uint8), "depth": depth, "valid": valid}
-    expected = sample | {"depth": np.where(valid, depth, 0)}
-    assert_equal(decode_sample(encode_sample(sample), source="x"), expected)
-
-
 def test_encode_sample_pixels_that_are_not_those_of_the_file(tree):
     sample = folder_set(tree)[0]
     sample = {"image": sample["image"][3:20, 5:], "name": sample["name"]}
     assert_equal(decode_sample(encode_sample(sample), source="x"), sample)
-
-
-def test_pack_split_shuffled_shards_hold_the_same_samples(tree, tmp_path):
-    original = folder_set(tree)
-    pack(original, tmp_path, shuffle=True)
-    copy = packed(tmp_path)
-    by_name = {sample["name"]: sample for sample in (copy[i] for i in range(COUNT))}
-    assert len(by_name) == COUNT
-    assert [copy[i]["name"] for i in range(COUNT)] != sorted(by_name)
-    for i in range(COUNT):
-        sample = original[i]
-        assert_equal(by_name[sample["name"]] | {"index": i}, sample)
 
 
 def test_pack_split_webdataset_reads_the_shards(tree, tmp_path):
@@ -185,20 +163,6 @@ def shards(tree, tmp_path_factory):
     folder = tmp_path_factory.mktemp("shards")
     pack(folder_set(tree), folder)
     return folder
-
-
-def test_names_are_those_of_the_samples_and_read_none(tmp_path, monkeypatch):
-    def refuse(*args):
-        raise AssertionError("the sample was read")
-
-    scenes = ScenesDataset(length=3, split="val")
-    pack(scenes, tmp_path)
-    sets = {"shards": lambda split: packed(tmp_path), "scenes": lambda split: scenes}
-    mix = MixDataset(sets=sets, split="val")
-    expected = [mix[index]["name"] for index in range(len(mix))]
-    monkeypatch.setattr(ScenesDataset, "__getitem__", refuse)
-    monkeypatch.setattr("dpt.data.shards.packed.decode_sample", refuse)
-    assert [mix.name(index) for index in range(len(mix))] == expected
 
 
 def test_packed_sets_in_a_mix(shards, tree):
@@ -247,11 +211,11 @@ def contents(folder):
 def test_pack_split_overwrites_nothing(tree, tmp_path):
     pack(folder_set(tree), tmp_path)
     before = contents(tmp_path)
-    with pytest.raises(DataError, match=r"val\.json: "):
+    with pytest.raises(DataError, match=r"val\.json "):
         pack(folder_set(tree), tmp_path)
     assert contents(tmp_path) == before
     (tmp_path / "val.json").unlink()
-    with pytest.raises(DataError, match=r"val-000000\.tar: .*val\.json"):
+    with pytest.raises(DataError, match=r"val-000000\.tar "):
         pack(folder_set(tree), tmp_path)
     for path in tmp_path.glob("val-*.tar"):  # of a split val-other
         path.rename(tmp_path / path.name.replace("val", "val-other"))
@@ -288,7 +252,7 @@ def test_pack_split_leaves_nothing_on_a_full_disk(tree, tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(tarfile.TarFile, "addfile", full)
-    with pytest.raises(DataError, match=r"val-000000\.tar: .*No space left"):
+    with pytest.raises(OSError, match=r"No space left.*val-000000\.tar"):
         pack(folder_set(tree), tmp_path)
     assert contents(tmp_path) == {}
 
@@ -355,11 +319,6 @@ def test_packed_damaged_shard_is_refused(tmp_path, shards, damage):
         path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(DataError, match=r"val-000000\.tar: "):
         packed(folder)[0]
-
-
-def test_packed_split_that_is_absent_is_named(shards):
-    with pytest.raises(DataError, match=r"test\.json"):
-        PackedDataset(root=str(shards), split="test")
 
 
 def test_packed_changed_byte_is_found_by_the_data_check(tmp_path, shards):

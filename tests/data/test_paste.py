@@ -1,7 +1,6 @@
 """augment.strong: parts of images with labels are pasted on images without labels."""
 
 import numpy as np
-import pytest
 import torch
 
 from dpt.data import TrainTransform, collate_train
@@ -77,27 +76,6 @@ def test_draw_part_of_depth_alone_is_a_rectangle():
         if part.any():
             rows, columns = np.nonzero(part)
             assert np.ptp(rows) + 1 == part.sum() / (np.ptp(columns) + 1)
-
-
-@pytest.mark.parametrize(
-    ("target", "label"),
-    [("normals", np.zeros((*IMAGE, 3), np.float32)), ("K", np.eye(3)), ("class_id", 1)],
-)
-def test_draw_part_of_images_without_depth_is_a_rectangle(target, label):
-    image = np.zeros((*IMAGE, 3), np.uint8)
-    transform = TrainTransform(image_size=SIZE, strong=0.5, targets=("depth", target))
-    drawn = [transform({"image": image, target: label}, seed=k)["mixing"].part for k in range(8)]
-    assert {part.shape for part in drawn} == {SIZE}
-    assert any(part.any() for part in drawn)
-
-
-def test_paste_parts_without_a_source_changes_nothing():
-    before = samples(2, plain=(0, 1))
-    batch = pasted(before)
-    assert not batch["mixed"].kept.any()
-    images = np.stack([s["image"] for s in before])
-    assert torch.equal(batch["image"].permute(0, 2, 3, 1), torch.from_numpy(images))
-    assert "mixed" not in pasted(samples(2))
 
 
 def test_paste_parts_gives_padding_no_label():

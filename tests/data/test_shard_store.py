@@ -12,7 +12,6 @@ import pytest
 from servers import Quiet, running
 
 from dpt import fetch as download
-from dpt.config.objects import check_arguments
 from dpt.data import DataError, Dataset, PackedDataset, TrainTransform, make_loader
 from dpt.data.shards.packed import pack_split
 from dpt.types.samples import DatasetInfo
@@ -113,21 +112,6 @@ def epoch_of(dataset, *, num_workers, epoch):
     return [int(i) for batch in loader for i in batch["index"]]
 
 
-@pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
-def test_packed_order_of_an_epoch_does_not_depend_on_the_address(server, tmp_path, num_workers):
-    dataset = at(server, tmp_path, window=2)
-    root = str(server.RequestHandlerClass.keywords["directory"])
-    local = PackedDataset(root=root, split="train", window=2)
-    server.asked.clear()
-    for epoch in (0, 1):
-        order = epoch_of(dataset, num_workers=num_workers, epoch=epoch)
-        assert sorted(order) == list(range(COUNT))
-        assert order == epoch_of(local, num_workers=0, epoch=epoch)
-    assert len(shards_asked(server)) == len(dataset.shards)
-    with pytest.raises(ValueError, match=r"data\.window=0"):
-        check_arguments(PackedDataset, {"root": root, "split": "train", "window": 0}, "data")
-
-
 def test_packed_interrupted_transfer_resumes(server, tmp_path, monkeypatch):
     monkeypatch.setattr(download.time, "sleep", lambda seconds: None)
     dataset = at(server, tmp_path)
@@ -163,15 +147,6 @@ def test_packed_file_that_differs_from_the_index_is_refused(server, folder, tmp_
     cached.write_bytes(whole[:700])  # as after a crash
     with pytest.raises(DataError, match=r"has 700 bytes, expected \d+: remove it"):
         dataset._open(shard)
-
-
-def test_packed_wrong_address_is_named(server, tmp_path):
-    with pytest.raises(
-        DataError, match=r"/test\.json: the server answers 404 .*: check data\.root"
-    ):
-        PackedDataset(root=server.url, split="test", cache_dir=str(tmp_path))
-    with pytest.raises(DataError, match=r"nofs://x: must be an address"):
-        PackedDataset(root="nofs://x", split="train", cache_dir=str(tmp_path))
 
 
 def test_packed_other_file_systems_through_fsspec(folder, tmp_path):

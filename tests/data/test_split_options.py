@@ -64,7 +64,7 @@ def test_folds_of_class_folders_have_every_class(tmp_path, fold):
     [
         ({"folds": 3, "fold": 3}, "fold=3"),
         ({"folds": 3, "group_by": "/(x)?a_"}, "group_by=.* images/train/a_00.png"),
-        ({"folds": 4, "group_by": BY_DRIVE}, "folds=4: .* 3 groups .* a, b, c"),
+        ({"folds": 4, "group_by": BY_DRIVE}, "folds=4: .* 3 groups.* a, b, c"),
         ({"folds": 3, "group_by": "("}, r"group_by=\("),
         ({"folds": 2, "gap": 20}, "gap=20"),
         ({"labelled": 13}, "labelled=13: only 12"),
@@ -106,14 +106,6 @@ def test_mix_with_unlabelled_images(drives, is_folder, count, tmp_path):
     assert len(make_dataset(data, "val")) == 2
 
 
-def test_val_does_not_need_the_images_without_labels(drives, tmp_path):
-    """A run can be evaluated where only the images of val are."""
-    data = settings(drives, unlabelled=str(tmp_path / "images"))
-    assert len(make_dataset(data, "val")) == 2
-    with pytest.raises(DataError, match=r"data\.unlabelled"):
-        make_dataset(data, "train")
-
-
 @pytest.mark.parametrize(("missing", "counts"), [("skip", (9, 1)), ("keep", (36, 4))])
 def test_few_labels_in_one_folder(tmp_path, missing, counts):
     """Every split gets its fraction of them, and half of the drawn images have labels."""
@@ -127,18 +119,6 @@ def test_few_labels_in_one_folder(tmp_path, missing, counts):
     if missing == "keep":
         mixed = make_dataset({**data, "unlabelled": True}, "train")
         assert abs(sum("labels" in mixed[i] for i in range(len(mixed))) - len(mixed) / 2) < 1
-
-
-@pytest.mark.parametrize("fold", range(3))
-def test_few_labels_in_folds(tmp_path, fold):
-    """No image of val is trained on, and every other one is used."""
-    save_pictures(tmp_path, "images", names=range(30))
-    save_pictures(tmp_path, "masks", names=[i for i in range(30) if i % 7 < 4])
-    data = settings(tmp_path, missing="keep", folds=3, fold=fold, unlabelled=True)
-    train, val = make_dataset(data, "train"), make_dataset(data, "val")
-    images = [{data.files(i).image for i in range(len(data))} for data in (*train.sets, val)]
-    assert len(set.union(*images)) == sum(map(len, images)) == 30
-    assert all("labels" in train.sets[0][i] for i in range(len(train.sets[0])))
 
 
 def test_no_image_with_labels(drives):
@@ -159,15 +139,6 @@ def test_data_check_warns_of_shared_groups(drives):
     assert finding in findings
     findings, _ = examine({**data, "folds": 3}, splits=("train", "val"))
     assert "groups_across_splits" not in {finding.code for finding in findings}
-
-
-def test_data_check_reads_each_file_once(drives):
-    options = {"num_classes": None, "label_map": None, "class_names": (), "labelled": 2}
-    data = settings(drives, unlabelled=True, **options, **LOADER)
-    findings, (scan,) = examine(data, splits=("train",))
-    assert "proposal" in {finding.code for finding in findings}
-    assert len({record.name for record in scan.records}) == len(scan.records) == 12
-    assert len(scan.masks) == 2
 
 
 def test_data_check_reads_what_training_reads(tmp_path):

@@ -67,20 +67,6 @@ def test_lists_of_other_files_and_addresses_are_no_videos(tmp_path, monkeypatch)
             server.accept()
 
 
-@pytest.mark.parametrize("fps", [119.9234, 999.99, 0.01, 1 / 3])
-def test_every_rate_can_be_written(tmp_path, fps):
-    writer = VideoWriter(tmp_path / "clip.mp4", fps=fps)
-    for _ in range(3):
-        writer.write(np.zeros((48, 64, 3), np.uint8))
-    writer.close()
-    assert VideoReader(tmp_path / "clip.mp4").fps == pytest.approx(fps, rel=1e-2)
-
-
-def test_size_that_cannot_be_written(tmp_path):
-    with pytest.raises(DataError, match="1x1"):
-        VideoWriter(tmp_path / "clip.mp4", fps=8.0).write(np.zeros((1, 1, 3), np.uint8))
-
-
 def test_names_that_opencv_does_not_take(tmp_path):
     path = tmp_path / os.fsdecode(b"\xe9.mp4")
     for work in (VideoReader, partial(VideoWriter, fps=8.0)):

@@ -36,15 +36,6 @@ def test_views_differ_and_depend_on_the_seed_alone(image):
     assert not np.array_equal(*one.large)
 
 
-def test_views_leave_the_image_as_it_was(image):
-    options = {"image_size": SIZE, "zoom": (1.0, 2.0), "color": 0.5, "hflip": 0.5}
-    without = TrainTransform(**options)({"image": image}, seed=3)
-    with_views = TrainTransform(**options, views=2)({"image": image}, seed=3)
-    assert "views" not in without
-    assert with_views["views"].small is None
-    assert np.array_equal(with_views["image"], without["image"])
-
-
 @pytest.mark.parametrize("area", [(0.05, 0.05), (0.3, 0.6), (1.0, 1.0)])
 def test_draw_recolored_crop_has_the_area(area, monkeypatch):
     """Red grows to the right, green downwards, so that the extent of a crop can be read off."""

@@ -3,6 +3,7 @@
 Every image is a function of (seed, split, index). Neither colour nor position alone gives a label.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -70,14 +71,10 @@ class ScenesDataset(Dataset):
     fov: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
-        if self.fov is not None and not 5 <= self.fov[0] <= self.fov[1] <= 150:
-            raise ValueError(f"data.fov={list(self.fov)}: must ascend within 5 to 150 degrees")
-        height, width = self.size
-        if min(height, width) < 16 or height * width > MAX_PIXELS:
-            raise ValueError(
-                f"data.size={[height, width]}: must be [H, W], each at least 16, together at most "
-                f"{MAX_PIXELS} pixels"
-            )
+        low, high = self.fov or (5, 150)
+        if not 5 <= low <= high <= 150 or min(self.size) < 16 or math.prod(self.size) > MAX_PIXELS:
+            fault = f"data.fov={self.fov}, data.size={self.size}"
+            raise ValueError(f"{fault}: must be within 5 to 150 degrees, and at least 16 pixels")
 
     def __len__(self) -> int:
         return self.length

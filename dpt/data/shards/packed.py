@@ -248,19 +248,13 @@ def pack_split(
     Raises:
         DataError: a sample cannot be read, the split is already packed, or the disk is full.
     """
-    if dataset.changes_every_epoch:
-        raise DataError(
-            f"split {split}: a mix is drawn again in every epoch and cannot be packed: pack its "
-            "data sets one by one and mix those (data=mix with packed sets), or leave out "
-            "data.unlabelled"
-        )
     target = folder / f"{split}.json"
     existing = [target] if target.exists() else sorted(folder.glob(f"{split}-{6 * '[0-9]'}.tar"))
-    if existing:
-        raise DataError(
-            f"{existing[0]}: the split is already packed, or a killed run left it: choose another "
-            f"out, or remove {target.name} and the split's shards"
-        )
+    fault = f"{existing[0]} is there: choose another out, or remove it" if existing else ""
+    if dataset.changes_every_epoch:
+        fault = "a mix is drawn again in every epoch: pack its data sets, and mix the packed ones"
+    if fault:
+        raise DataError(f"split {split}: {fault}")
     order = np.random.default_rng(0).permutation(len(dataset)) if shuffle else range(len(dataset))
     encode = partial(_encode, dataset, skip_broken)
     encoded = read_in_order(encode, [int(i) for i in order], num_workers=num_workers)
@@ -312,22 +306,16 @@ def _write_shard(
 ) -> Shard:
     """Writes samples to a tar file in the layout of webdataset until it is full."""
     count = 0
-    try:
-        with atomic.replacing(path) as temporary:
-            with temporary.open("wb") as file, tarfile.open(fileobj=file, mode="w") as tar:
-                for key, files in samples:
-                    for name in sorted(files):
-                        member = tarfile.TarInfo(f"{key}.{name}")  # no time, no owner
-                        member.size = len(files[name])
-                        tar.addfile(member, BytesIO(files[name]))
-                    count += 1
-                    if file.tell() >= shard_size:
-                        break
-            with temporary.open("rb") as written:
-                digest = hashlib.file_digest(written, "sha256").hexdigest()
-            return Shard(path.name, count, temporary.stat().st_size, digest)
-    except OSError as error:
-        raise DataError(
-            f"{path}: cannot be written ({error.strerror}): free some space or check the "
-            "permissions, and run the same command again"
-        ) from None
+    with atomic.replacing(path) as temporary:
+        with temporary.open("wb") as file, tarfile.open(fileobj=file, mode="w") as tar:
+            for key, files in samples:
+                for name in sorted(files):
+                    member = tarfile.TarInfo(f"{key}.{name}")  # no time, no owner
+                    member.size = len(files[name])
+                    tar.addfile(member, BytesIO(files[name]))
+                count += 1
+                if file.tell() >= shard_size:
+                    break
+        with temporary.open("rb") as written:
+            digest = hashlib.file_digest(written, "sha256").hexdigest()
+        return Shard(path.name, count, temporary.stat().st_size, digest)
