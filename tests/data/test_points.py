@@ -7,7 +7,7 @@ from test_view import random_view
 from dpt import geometry
 from dpt.data.transforms import TrainTransform
 from dpt.data.view import view_sample
-from dpt.geometry import Camera, View, Window, depth_edges, normals_of_depth, project, unproject
+from dpt.geometry import View, Window, depth_edges, normals_of_depth, project, unproject
 
 H, W = 120, 160
 K = np.array([[140.0, 2, 71], [0, 150, 55.5], [0, 0, 1]])
@@ -103,17 +103,6 @@ def test_normals_do_not_cross_discontinuities_and_creases():
     assert 20 < is_floor.any(axis=1).sum() < 100
     np.testing.assert_allclose(found[is_floor] @ [0, -1, 0], 1, atol=1e-6)
     np.testing.assert_allclose(found[~is_floor] @ [0, 0, -1], 1, atol=1e-6)
-
-
-def sphere(scale):
-    """Depth, exact normals and the visible pixels of a ball, at a multiple of the resolution."""
-    camera = Camera.from_fov(60, (H * scale, W * scale))
-    rays = unproject(np.ones(camera.size), camera.K)
-    center, radius = np.array([0.1, 0, 3]), 1.0
-    a, b = (rays**2).sum(2), rays @ center
-    root = b**2 - a * (center @ center - radius**2)
-    depth = np.where(root > 0, (b - np.sqrt(np.maximum(root, 0))) / a, 6)
-    return camera, depth, (rays * depth[..., None] - center) / radius, root > 0
 
 
 def test_normals_are_zero_where_unknown():

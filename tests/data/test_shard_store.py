@@ -12,7 +12,7 @@ import pytest
 from servers import Quiet, running
 
 from dpt import fetch as download
-from dpt.data import DataError, Dataset, PackedDataset, TrainTransform, make_loader
+from dpt.data import DataError, Dataset, PackedDataset
 from dpt.data.shards.packed import pack_split
 from dpt.types.samples import DatasetInfo
 
@@ -102,14 +102,6 @@ def test_packed_samples_from_a_server_equal_the_originals(server, tmp_path):
     assert [again[i]["name"] for i in range(COUNT)] == [str(i) for i in range(COUNT)]
     assert len(shards_asked(server)) == len(dataset.shards)  # all from the cache
     assert {p.suffix for p in tmp_path.iterdir()} <= {".tar", ".lock"}
-
-
-def epoch_of(dataset, *, num_workers, epoch):
-    transform = TrainTransform(image_size=(16, 16))
-    settings = {"num_workers": num_workers, "seed": 5, "targets": ("depth",)}
-    loader = make_loader(dataset, transform, training=True, batch_size=2, **settings)
-    loader.sampler.set_epoch(epoch)
-    return [int(i) for batch in loader for i in batch["index"]]
 
 
 def test_packed_interrupted_transfer_resumes(server, tmp_path, monkeypatch):
