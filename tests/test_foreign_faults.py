@@ -18,7 +18,7 @@ from dpt.data.layouts import detect
 from dpt.files import DataError, files_below
 
 TOOLS = ("coco", "coco_rle", "roboflow_coco", "labelme", "labelme_in_folders", "via", "via_project")
-TOOLS += ("yolo", "cvat", "label_studio", "label_studio_brush", "supervisely")
+TOOLS += ("yolo", "cvat", "label_studio", "label_studio_brush")
 
 
 def make(root: Path, name: str) -> made.Folder:
@@ -47,9 +47,6 @@ def as_box(row: dict) -> dict:
     if "shape_attributes" in row:
         box = {"name": "rect", "x": 1, "y": 2, "width": 5, "height": 6}
         return row | {"shape_attributes": box}
-    if "geometryType" in row:
-        points = {"exterior": [[1, 1], [7, 7]], "interior": []}
-        return row | {"geometryType": "rectangle", "points": points, "bitmap": None}
     if row.get("to_name") == "image":
         value = {"x": 1, "y": 1, "width": 9, "height": 9, "rectanglelabels": ["box"]}
         return row | {"type": "rectanglelabels", "value": value}
@@ -257,7 +254,6 @@ LABELS_OF_TRAIN = {
     "roboflow_coco": ("train/_annotations.coco.json", "valid"),
     "coco": ("annotations/instances_train2017.json", "val2017"),
     "yolo": ("labels/train/*", "images/val"),
-    "supervisely": ("train/ann/*", "val/img"),
     "roboflow_masks": ("train/*_mask.png", "valid"),
 }
 """The files with labels of train, and the folder of the images of val."""

@@ -47,12 +47,10 @@ RECORDS = {  # the name of the format, its maker, and what it can draw
     "cvat": (made.cvat, "any"),
     "labelstudio": (made.label_studio, "solid"),
     "labelstudio brush": (made.label_studio_brush, "any"),
-    "supervisely": (made.supervisely, "any"),
     "object_masks": (made.mask_per_object, "any"),
-    "class_masks": (made.mask_per_class, "any"),
 }
 OF_ONE_CLASS = {"object_masks"}
-SPLITS = {"coco", "coco Roboflow", "via", "yolo", "supervisely"}
+SPLITS = {"coco", "coco Roboflow", "via", "yolo"}
 
 
 def paths_below(root: Path) -> list[str]:
@@ -63,11 +61,8 @@ def packed(mask: np.ndarray) -> bytes:
     return np.packbits(mask).tobytes()
 
 
-def things_of(picture: made.Picture, *, by_class: bool) -> set[tuple[str, bytes]]:
-    """Class and pixels of each object; of each class instead if it has one mask for all of them."""
-    if by_class:
-        ids = np.unique(picture.labels[picture.labels > 0]).tolist()
-        return {(made.CLASSES[k - 1], packed(picture.labels == k)) for k in ids}
+def things_of(picture: made.Picture) -> set[tuple[str, bytes]]:
+    """Class and pixels of each object."""
     return {(thing.name, packed(thing.mask)) for thing in picture.things}
 
 
@@ -94,7 +89,7 @@ def require_equal(root: Path, case: str, written: made.Folder) -> None:
             (item.class_name, packed(coco.decode(item.encode(picture.size))))
             for item in image.objects
         }
-        expected = things_of(picture, by_class=name == "class_masks")
+        expected = things_of(picture)
         if name in OF_ONE_CLASS:
             (class_name,) = {row.name for row in annotations.classes}
             expected = {(class_name, pixels) for _, pixels in expected}
@@ -222,9 +217,7 @@ CASES = {
     "cvat_masks": Case(made.cvat_masks, states_splits=True, has_maps_of_objects=True),
     "label_studio": Case(made.label_studio, "solid"),
     "label_studio_brush": Case(made.label_studio_brush),
-    "supervisely": Case(made.supervisely, states_splits=True),
     "mask_per_object": Case(made.mask_per_object, shown="binary"),
-    "mask_per_class": Case(made.mask_per_class, has_objects=False),
     "voc": Case(made.voc, states_splits=True, has_maps_of_objects=True),
     "labelme2voc": Case(made.labelme2voc, answer="labels=SegmentationClass", has_objects=False),
     "two_annotators": Case(
@@ -338,9 +331,15 @@ def test_folder_reads_annotations(tmp_path, case):
     for dataset in datasets.values():
         assert dataset.validate() == []
     shown: Literal["names", "binary"] = "binary" if name in OF_ONE_CLASS else "names"
-    has_objects = name != "class_masks"
-    expected = Case(maker, kind, shown, states_splits=case in SPLITS, has_objects=has_objects)
+    expected = Case(maker, kind, shown, states_splits=case in SPLITS)
     require_labels(datasets, tmp_path, written, expected)
+
+
+@pytest.mark.parametrize("make", [made.supervisely, made.mask_per_class])
+def test_labels_that_are_not_read_are_a_question(tmp_path, make):
+    make(tmp_path / "things", PICTURES)
+    with pytest.raises(DataError, match=r"data\.labels"):
+        detect(tmp_path / "things", {})
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -384,16 +384,13 @@ def label_tools(folder):
         ("cvat", foreign_folders.cvat, pictures),
         ("labelstudio", foreign_folders.label_studio, solid),
         ("labelstudio", foreign_folders.label_studio_brush, solid),
-        ("supervisely", foreign_folders.supervisely, pictures),
         ("object_masks", foreign_folders.mask_per_object, solid),
-        ("class_masks", foreign_folders.mask_per_class, pictures),
     ):
         root = folder / write_folder.__name__
         write_folder(root, drawn)
         paths = [path.relative_to(root).as_posix() for path in files_below(root)]
         sources = FORMATS[name].find(root, paths)
-        metas = [path for path in paths if path.endswith("meta.json")]
-        for source in sorted({sources[0], sources[-1], *metas}):
+        for source in sorted({sources[0], sources[-1]}):
             found[root / source] = [partial(read, root, name)]
     return found
 

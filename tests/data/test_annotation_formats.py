@@ -3,8 +3,6 @@
 import base64
 import io
 import json
-import zlib
-from functools import partial
 
 import numpy as np
 import pytest
@@ -724,59 +722,6 @@ def test_label_studio_runs_are_unpacked():
             unpack_runs(damaged, 3000)
 
 
-# -------------------------------------------------------------------------------- Supervisely
-
-
-def supervisely_object(label, kind, outer=(), holes=(), bitmap=None):
-    points = {"exterior": [*outer], "interior": [*holes]}
-    return {"classTitle": label, "geometryType": kind, "points": points, "bitmap": bitmap}
-
-
-def supervisely_bitmap(label, mask, pack=zlib.compress, color=255):
-    rows, columns = np.nonzero(mask.any(axis=1))[0], np.nonzero(mask.any(axis=0))[0]
-    part = mask[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
-    rgba = np.zeros((*part.shape, 4), np.uint8)
-    rgba[part] = color, color, color, 255
-    data = base64.b64encode(pack(png(rgba))).decode()
-    origin = [columns[0] + 0.5, rows[0] + 0.5]  # in the pixel where it begins
-    return supervisely_object(label, "bitmap", bitmap={"data": data, "origin": origin})
-
-
-def write_supervisely(root, shape=supervisely_bitmap, scenes=SCENES):
-    save_images(root / "ds0/img")
-    for name, objects in scenes.items():
-        content = {"description": "", "tags": [], "size": {"height": SIZE[0], "width": SIZE[1]}}
-        content["objects"] = [shape(label, mask) for label, mask in objects]
-        write_json(root / f"ds0/ann/{name}.png.json", content)
-    classes = [{"title": "tree", "shape": "any", "color": "#00FF7F"}, {"title": "car"}]
-    write_json(root / "meta.json", {"classes": classes, "tags": []})
-
-
-def test_supervisely_bitmaps_are_read_exactly(tmp_path):
-    """PNG files that zlib has not compressed once more, of black on a transparent ground."""
-    write_supervisely(tmp_path, partial(supervisely_bitmap, pack=bytes, color=0))
-    annotations = read("supervisely", tmp_path)
-    assert_equal(annotations)
-    assert [row.name for row in annotations.classes] == ["tree", "car"]
-    assert annotations.classes[0].color == (0, 255, 127)
-    assert_only_b_is_empty(annotations)
-
-
-def test_supervisely_shapes(tmp_path):
-    def shape(label, mask):
-        if label == "tree":
-            return supervisely_object(label, "rectangle", [[2, 3], [7, 6]])
-        if mask.sum() == 40:
-            return supervisely_object(label, "line", [[2, 3], [7, 6]])
-        return supervisely_bitmap(label, mask)
-
-    write_supervisely(tmp_path, shape)
-    annotations = read("supervisely", tmp_path)
-    (_, mask), *_ = objects_of(annotations.images[0])
-    assert np.array_equal(mask, box(2, 3, 8, 7))
-    assert any(note.startswith("1 line") for note in annotations.notes)
-
-
 # ---------------------------------------------------------------------- pictures of masks
 
 
@@ -798,67 +743,6 @@ def test_object_masks_without_their_image_are_left_out(tmp_path):
     annotations = read("object_masks", tmp_path)
     assert_equal(annotations, {"a": [("object", mask) for _, mask in SCENES["a"]]})
     assert any("c/masks/0.png" in note for note in annotations.notes)
-
-
-def class_masks(objects):
-    return {
-        name: np.any([mask for k, mask in objects if k == name], axis=0)
-        for name in sorted({name for name, _ in objects})
-    }
-
-
-def write_class_masks(root, template):
-    save_images(root / "images", ".jpg")
-    for stem, objects in SCENES.items():
-        for name, mask in class_masks(objects).items():
-            write_picture(root / template.format(stem=stem, name=name), mask * np.uint8(255))
-
-
-@pytest.mark.parametrize(
-    "template",
-    [
-        "masks/{stem}_{name}.png",
-        "masks/{stem}_class-{name}.png",
-        "masks/{stem}_{name}_mask.png",
-        "images/{stem}-{name}.png",
-        "masks/{name}/{stem}.png",
-    ],
-)
-def test_class_masks_are_read_exactly(tmp_path, template):
-    write_class_masks(tmp_path, template)
-    annotations = read("class_masks", tmp_path)
-    scenes = {stem: [*class_masks(SCENES[stem]).items()] for stem in "ac"}
-    assert_equal(annotations, scenes)
-    assert [(row.name, row.is_thing) for row in annotations.classes] == [
-        ("car", False),
-        ("tree", False),
-    ]
-    assert any("car, tree" in note for note in annotations.notes)
-
-
-@pytest.mark.parametrize(
-    "names",
-    [
-        ("1stHO", "2ndHO"),
-        ("mask", "tree"),
-        ("car_mask", "car_depth"),
-        ("0", "1"),
-        ("smith", "jones"),
-        ("tree",),
-    ],
-)
-def test_class_masks_are_not_other_pictures(tmp_path, names):
-    save_images(tmp_path)
-    for stem in SCENES:
-        for name in names:
-            write_picture(tmp_path / f"{stem}_{name}.png", ring(name) * np.uint8(255))
-    files = [path.relative_to(tmp_path).as_posix() for path in files_below(tmp_path)]
-    assert FORMATS["class_masks"].find(tmp_path, files) == []
-
-
-def ring(name):
-    """Almost the same for every name, as of two people."""
-    return SCENES["a"][0][1] | box(14, 3, 14 + len(name) % 2, 15)
 
 
 def test_mask_of_another_size_is_named(tmp_path):

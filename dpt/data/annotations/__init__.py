@@ -5,8 +5,7 @@ from dpt.data.annotations.coco import CocoFormat, CocoWriter
 from dpt.data.annotations.cvat import CvatFormat
 from dpt.data.annotations.labelme import LabelmeFormat, LabelmeWriter
 from dpt.data.annotations.labelstudio import LabelStudioFormat
-from dpt.data.annotations.masks import ClassMasksFormat, FolderWriter, ObjectMasksFormat, VocWriter
-from dpt.data.annotations.supervisely import SuperviselyFormat
+from dpt.data.annotations.masks import FolderWriter, ObjectMasksFormat, VocWriter
 from dpt.data.annotations.via import ViaFormat
 from dpt.data.annotations.yolo import YoloFormat, YoloWriter
 
@@ -17,9 +16,7 @@ _EVERY_FORMAT: tuple[base.AnnotationFormat, ...] = (
     YoloFormat(),
     CvatFormat(),
     LabelStudioFormat(),
-    SuperviselyFormat(),
     ObjectMasksFormat(),
-    ClassMasksFormat(),
 )
 FORMATS = {item.name: item for item in _EVERY_FORMAT}
 """The formats by their names in ``data.annotations``."""

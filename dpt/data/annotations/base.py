@@ -10,7 +10,6 @@ import codecs
 import math
 import posixpath
 import re
-import zlib
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -39,7 +38,6 @@ from dpt.data.formats.rules import name_of_class
 from dpt.data.splits import natural_key, split_word
 from dpt.files import (
     MAX_BYTES,
-    MAX_PIXELS,
     DataError,
     few,
     open_file,
@@ -232,15 +230,12 @@ def encode_bitmap(
     """Returns the mask in a picture of a part of the image.
 
     Args:
-        content: the picture's file in base64, which zlib may have compressed once more.
+        content: the picture's file in base64.
         corner: x and y of the pixel of the image where it begins.
         is_cropped: whether a part of the picture may be outside the image.
     """
     try:
         data = base64.b64decode(content)
-        if not data.startswith(b"\x89PNG"):
-            with suppress(zlib.error):
-                data = zlib.decompressobj().decompress(data, MAX_PIXELS)
         mask = _mask_of(decode_picture("bitmap", data))
     except Exception as error:  # damaged content raises many kinds
         raise ValueError(f"its bitmap is damaged ({reason(error)})") from None
@@ -508,12 +503,12 @@ class Reading:
         """Counts one more that has no place in the labels, such as a "line" with "no area"."""
         self._left_out[noun, why].append(place)
 
-    def add_class(self, name: str, *, color: str = "", is_thing: bool = True) -> None:
+    def add_class(self, name: str, *, color: str = "") -> None:
         """Adds a class that a file lists, with its colour ``#rrggbb``."""
         is_color = re.fullmatch("#?[0-9A-Fa-f]{6}", color) is not None
         rgb = tuple(bytes.fromhex(color.removeprefix("#"))) if is_color else ()
         name = name_of_class(name, self.root)
-        self._classes.setdefault(name, AnnotatedClass(name=name, color=rgb, is_thing=is_thing))
+        self._classes.setdefault(name, AnnotatedClass(name=name, color=rgb))
 
     def parts(self, regions: Iterable[Region], place: str) -> list[Annotation]:
         """Returns the regions with a class and an area, and counts the others.
