@@ -163,11 +163,9 @@ def _compare_sizes(folder: Folder, rows: Iterable[Row]) -> bool:
     for row in rows:
         size = _size(folder.root / row.image)
         sizes[f"{size[1]}x{size[0]}" if size else "unknown"] += 1
-        for path in (row.labels, row.depth):
-            other = _size(folder.root / path) if path else None
-            if size is None or other in (None, size):
-                continue
-            if other == size[::-1] and exif_orientation(folder.root / row.image) > 4:
+        for path in filter(None, (row.labels, row.depth)):
+            other = _size(folder.root / path)
+            if size is None or other is None or _are_equal(other, size, folder.root / row.image):
                 continue
             text = f"{path} {other[1]}x{other[0]} of {row.image} {size[1]}x{size[0]}"
             (resized if aspects_agree(other, size) else wrong).append(text)
@@ -180,6 +178,11 @@ def _compare_sizes(folder: Folder, rows: Iterable[Row]) -> bool:
         reason = f"{len(resized)} label files are not as large as their image ({few(resized)})"
         folder.note(f"sizes: data.resize_labels=true, as {reason}")
     return bool(resized)
+
+
+def _are_equal(other: tuple[int, int], size: tuple[int, int], image: Path) -> bool:
+    """Returns whether a map has the size of its image, as it is stored or upright."""
+    return other == size or (other == size[::-1] and exif_orientation(image) > 4)
 
 
 def _size(path: Path) -> tuple[int, int] | None:
@@ -311,10 +314,12 @@ def _rows_of_lines(text: str) -> list[_RawRow]:
     there is one."""
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     rows = [row for row in map(_row_of_line, lines) if row["name"]]
+    if not rows:
+        return []
     has_numbers = [row["id"] is not None or row["color"] is not None for row in rows]
     others_have_numbers = len(rows) > 1 and all(has_numbers[1:])
-    is_named = bool(rows) and str(rows[0]["name"]).lower() in _HEADERS
-    is_header = bool(rows) and not has_numbers[0] and (others_have_numbers or is_named)
+    is_named = str(rows[0]["name"]).lower() in _HEADERS
+    is_header = not has_numbers[0] and (others_have_numbers or is_named)
     return rows[is_header:]
 
 
