@@ -61,25 +61,6 @@ def test_a_few_noisy_points_are_fitted_by_least_squares(count):
         assert inliers.all()
 
 
-def test_a_metric_model_with_a_wrong_scale():
-    random = np.random.default_rng(0)
-    prediction = random.uniform(1, 9, 100)
-    depth = 1.7 * prediction
-    depth[:20] *= 3
-    actual, _ = fit_calibration(prediction, depth, space="depth")
-    assert actual.scale == pytest.approx(1.7)
-    assert actual.shift == 0
-    metres = actual.to_metres(torch.from_numpy(prediction[20:]))
-    np.testing.assert_allclose(metres.numpy(), depth[20:])
-
-
-def test_one_depth_is_enough_for_a_scale_alone():
-    calibration, _ = fit_calibration(np.full(6, 2.0), np.full(6, 3.0), space="depth")
-    assert calibration.scale == pytest.approx(1.5)
-    with pytest.raises(ValueError, match="predicts one value at all points"):
-        fit_calibration(np.zeros(20), np.ones(20), space="depth")
-
-
 RISING = [1.0, 2.0, 3.0, 4.0, 5.0]
 
 
@@ -102,33 +83,6 @@ def test_what_does_not_determine_a_fit(prediction, depth, message):
 
 
 # ------------------------------------------------------------------------------ the calibration
-
-
-def test_metres_are_positive_and_finite():
-    prediction = torch.tensor([0.0, -5.0, 1e-30, 1e30, torch.inf, -torch.inf, 2.0])
-    for space in ("inverse_depth", "depth"):
-        held = Calibration(scale=0.5, shift=0.0, space=space, min_depth=0.1, max_depth=50.0)
-        metres = held.to_metres(prediction)
-        assert ((metres >= 0.1 - 1e-6) & (metres <= 50.0 + 1e-4)).all()
-        assert metres[-1] == 1.0  # 1 / (0.5 · 2), and 0.5 · 2
-    half = Calibration(scale=1e-3).to_metres(torch.tensor([1.5], dtype=torch.float16))
-    assert half.dtype == torch.float32
-    assert half.item() == pytest.approx(1 / 1.5e-3)
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"scale": 0.0},
-        {"scale": float("nan")},
-        {"scale": 1.0, "min_depth": 5.0, "max_depth": 5.0},
-        {"scale": 1.0, "shift": float("inf")},
-    ],
-    ids=str,
-)
-def test_a_calibration_that_makes_no_sense(values):
-    with pytest.raises(ValueError, match="calibration"):
-        Calibration(**values)
 
 
 @pytest.mark.parametrize("form", ["folder", "ckpt"])
@@ -164,19 +118,6 @@ def test_a_damaged_one_is_refused_when_loaded(damaged, tmp_path):
     with pytest.raises(ValueError, match=f"{tmp_path}: .*calibration.") as caught:
         dpt.DPT.from_pretrained(tmp_path)
     assert "\n" not in str(caught.value)
-
-
-def test_it_is_for_depth():
-    model = tiny({"segmentation": {"num_classes": 3}})
-    with pytest.raises(ValueError, match="a calibration is for depth"):
-        model.calibration = Calibration(scale=1.0)
-    metric = tiny({"depth": {"kind": "metric", "max_depth": 10.0}})
-    with pytest.raises(ValueError, match=r"calibration\.space=inverse_depth: .* predicts depth"):
-        metric.calibration = Calibration(scale=1.0)
-    with pytest.raises(ValueError, match=r"calibration\.scal\b"):
-        metric.calibration = {"scal": 1.0}
-    with pytest.raises(ValueError, match="nothing to calibrate"):
-        calibrate(model, [])
 
 
 def test_other_formats_do_not_drop_it_silently(tmp_path):
@@ -299,13 +240,6 @@ def test_a_map_fits_the_stored_or_the_upright_pixels(tmp_path, orientation, map_
     assert known.y[first] < 0.1
 
 
-@pytest.mark.parametrize(("orientation", "map_size"), [(6, (70, 70)), (1, (60, 80)), (3, (80, 60))])
-def test_a_map_that_may_not_fit_its_photo_is_refused(tmp_path, orientation, map_size):
-    images, depth = save_pair(tmp_path, orientation, map_size)
-    with pytest.raises(ValueError, match=f"{depth / 'a.png'}: .*{images / 'a.jpg'}"):
-        read_maps(images, depth)
-
-
 @pytest.mark.parametrize("space", ["inverse_depth", "depth"])
 def test_metres_stay_within_their_limits(space):
     """Pixels at the limits would otherwise be points or not by the rounding of a reciprocal."""
@@ -370,17 +304,6 @@ def test_a_model_that_predicts_nan_is_named(scene, refused):
     assert "depth holds NaN or infinity" in refused(call, *command)
 
 
-def test_real_frames_are_read_and_reported(tmp_path, capsys, shared_data):
-    tiny({"depth": {"kind": "metric", "max_depth": 10.0}}).save_pretrained(tmp_path / "model")
-    images, depth = (shared_data / "rgbd" / kind / "val" for kind in ("images", "depth"))
-    command = ("calibrate", tmp_path / "model", "--images", images, "--depth", depth)
-    call(*command, "--out", tmp_path / "new", "--depth-scale", 0.001, "--invalid", 0, 65535)
-    lines = capsys.readouterr().out.splitlines()
-    total = next(line for line in lines if line.startswith("all images")).split()
-    assert total[2] == str(25 * 2000)
-    assert dpt.DPT.from_pretrained(tmp_path / "new").calibration.space == "depth"
-
-
 @pytest.mark.parametrize(
     ("rows", "header", "message"),
     [
@@ -405,15 +328,3 @@ def test_mistakes_in_a_table_are_one_line(scene, refused, rows, header, message)
     error = refused(call, *command)
     assert re.search(message, error), error
     assert not (folder / "new").exists()
-
-
-def test_folders_that_do_not_fit(scene, refused, dpt_command):
-    folder, _, _ = scene
-    (folder / "depth").mkdir()
-    Image.new("I;16", (4, 4)).save(folder / "depth" / "other.png")
-    command = ("calibrate", folder / "model", "--out", folder / "new", "--depth", folder / "depth")
-    assert "name them alike" in refused(call, *command, "--images", folder / "images")
-    assert "check --images" in refused(call, *command, "--images", folder / "no")
-    code, _, error = dpt_command(*command)
-    assert code == 2
-    assert "--depth needs --images" in error

@@ -81,13 +81,6 @@ def test_rank_names_images_that_cannot_be_read_and_ranks_the_others(rank, photos
     assert (code, err.splitlines()[0]) == (1, "2 failed:")
 
 
-def test_rank_needs_classes_or_depth_of_pixels(rank, photos):
-    code, rows, err = rank({"classification": {"num_classes": 3}}, photos)
-    assert (code, rows) == (1, [])
-    assert "classification" in err
-    assert err.count("\n") == 1
-
-
 def test_class_disagreement_is_the_probability_that_differs():
     probabilities = torch.zeros(3, 4, 2, 5)
     probabilities[:, 1] = 1

@@ -21,9 +21,8 @@ from servers import running
 
 from dpt.commands import demo as command
 from dpt.data import read_depth, read_labels
-from dpt.demo import MAX_BYTES, Demo, has_points, is_local, make_server, note
-from dpt.predict import Prediction, Predictor
-from dpt.types.outputs import OutputSpec
+from dpt.demo import MAX_BYTES, Demo, is_local, make_server
+from dpt.predict import Predictor
 
 HEADS = {"depth": {"kind": "metric", "max_depth": 10.0}, "segmentation": {"num_classes": 5}}
 
@@ -97,32 +96,6 @@ def test_demo_shows_the_surface_of_depth_in_space(client, photo):
     assert client.request("GET", "/points?key=x")[0] == 404
 
 
-def test_demo_shows_no_surface_of_relative_inverse_depth(photo):
-    demo = Demo(Predictor(tiny({"depth": {"kind": "relative"}}), device="cpu"), name="relative")
-    answer = demo.predict(photo.read_bytes())
-    assert answer["points"] is None
-    assert "in space" not in answer["note"]
-
-
-@pytest.mark.parametrize(("depth", "expected"), [(2.0, True), (np.nan, False), (0.0, False)])
-def test_has_points_says_whether_any_depth_is_valid(depth, expected):
-    """All of an image may be sky."""
-    pytest.importorskip("trimesh", reason="needs the extra 'points'")
-    array, spec = np.full((3, 4), depth, np.float32), OutputSpec("depth", "depth", unit="m")
-    assert has_points(Prediction({"depth": array}, {"depth": spec})) is expected
-
-
-def test_demo_shows_no_legend_of_three_channels(demo, photo, monkeypatch):
-    normals = OutputSpec("normals", "map", channels=3, value_range=(-1.0, 1.0))
-    array = np.zeros((60, 90, 3), np.float32)
-    prediction = Prediction({"normals": array}, {"normals": normals})
-    monkeypatch.setattr(demo, "outputs", prediction.outputs)
-    monkeypatch.setattr(demo, "predictor", lambda image, camera: prediction)
-    (output,) = demo.predict(photo.read_bytes())["outputs"]
-    assert output["legend"] == ""
-    assert decoded(output["picture"]).shape == (60, 90, 3)
-
-
 @pytest.mark.parametrize(
     "content",
     [png_header(100_000, 100_000), png_header(40, 30), b"", b"no picture", b"%!PS-Adobe-3.0\n"],
@@ -137,14 +110,6 @@ def test_demo_limits_the_number_of_pixels(demo, photo, monkeypatch):
     monkeypatch.setattr("dpt.demo.MAX_PIXELS", 1000)
     with pytest.raises(ValueError, match="image: 90 x 60: more than 1,000 pixels"):
         demo.predict(photo.read_bytes())
-
-
-def test_note_holds_outputs_for_the_whole_image():
-    scene = OutputSpec("scene", "logits", 2, dense=False, class_names=("a", "<i>"))
-    whole = note(Prediction({"scene": np.array([0.2, 0.8])}, {"scene": scene}))
-    assert "<i>" in whole  # the page shows it as text
-    assert "0.8" in whole
-    assert note(Prediction({}, {})) == ""
 
 
 # What the server lets in
@@ -297,12 +262,6 @@ def test_demo_command_listens_on_this_computer_by_default(monkeypatch, tmp_path)
 def test_is_local_only_for_addresses_of_this_computer():
     assert all(map(is_local, ("127.0.0.1", "127.9.9.9", "::1", "localhost")))
     assert not any(map(is_local, ("0.0.0.0", "::", "192.168.1.2", "example.com", "localhost.com")))
-
-
-@pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 70000), ("198.51.100.7", 0)])
-def test_make_server_names_an_address_that_cannot_be_used(demo, host, port):
-    with pytest.raises(ValueError, match=f"--host {host} --port {port}"):
-        make_server(demo, host=host, port=port)
 
 
 @pytest.mark.slow

@@ -1,10 +1,8 @@
 """Files for other programs: they agree with the model, say what they are, or do not exist."""
 
 import json
-import subprocess
 import sys
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
@@ -29,7 +27,6 @@ JOINT = {
     "depth": {"kind": "metric", "max_depth": 10.0},
     "segmentation": {"num_classes": 3, "class_names": ["wall", "floor", "sofa"]},
 }
-ROOT = Path(__file__).parents[1]
 UNSEEN = [(1, 64, 64), (1, 16, 16), (2, 71, 130), (3, 100, 33)]
 
 
@@ -270,32 +267,6 @@ def test_weights_beyond_one_file_lie_beside_it(model, tmp_path, monkeypatch):
         assert_agrees(run_onnx(report.path, images), tensors_of(model(images), model.outputs))
 
 
-FULL = """
-import resource, sys
-import dpt
-from dpt.exporting.export import export
-model = dpt.DPT.from_pretrained(sys.argv[1])
-resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
-try:
-    export(model, sys.argv[2])
-except ValueError as error:
-    print(error)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("suffix", ["onnx", "pt2"])
-def test_a_disk_that_takes_no_more(tmp_path, suffix):
-    """A limit on the size of files fails a write as a full disk does."""
-    tiny().save_pretrained(tmp_path / "model")
-    target = tmp_path / f"a.{suffix}"
-    command = [sys.executable, "-c", FULL, tmp_path / "model", target]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
-    assert done.stdout.startswith(f"{target}: cannot be written (")
-    assert done.stdout.count("\n") == 1
-    assert [p.name for p in tmp_path.iterdir()] == ["model"]
-
-
 @pytest.fixture
 def run(dpt_command):
     """run(*arguments): (exit code, stdout, stderr) of ``dpt export ARGUMENTS``."""
@@ -334,14 +305,6 @@ def test_mistakes_are_told_in_one_line(out, flags, message, tmp_path, refused):
     assert message in refused(call, "export", tmp_path / "model", tmp_path / out, *flags)
 
 
-def test_an_absent_runtime_is_named(tmp_path, refused, monkeypatch):
-    tiny().save_pretrained(tmp_path / "model")
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    error = refused(call, "export", tmp_path / "model", tmp_path / "a.onnx")
-    assert 'pip install "dense-prediction-transformers[onnx]"' in error
-    assert not (tmp_path / "a.onnx").exists()
-
-
 @pytest.mark.parametrize("name", ["a.pt2", "a.onnx", "a.onnx.data"])
 def test_the_checkpoint_is_not_replaced(tmp_path, refused, name):
     (tmp_path / name).write_text("a checkpoint")
@@ -350,8 +313,3 @@ def test_the_checkpoint_is_not_replaced(tmp_path, refused, name):
         error = refused(call, "export", tmp_path / source, tmp_path / name.removesuffix(".data"))
         assert f"{name}: is the input" in error
     assert (tmp_path / name).read_text() == "a checkpoint"
-
-
-def test_an_optimised_copy_is_not_exported(model, tmp_path):
-    with pytest.raises(ValueError, match="give the original model"):
-        export(model.optimize_for_inference(compiled=False), tmp_path / "a.onnx")

@@ -5,13 +5,11 @@ from argparse import Namespace
 import numpy as np
 import pytest
 import torch
-from photos import TINY, photo_of, save_photo, save_picture, tiny
-from tiny import ON_CPU, TINY_DATA, TINY_SCENES, call
+from photos import TINY, photo_of, save_picture, tiny
 
 import dpt
 from dpt.commands.export import _images
 from dpt.exporting.int8 import compare_outputs, export_int8, noise_of_layers
-from dpt.exporting.sessions import OnnxSession
 from dpt.types.outputs import OutputSpec
 
 onnx = pytest.importorskip("onnx")
@@ -99,20 +97,6 @@ def test_a_file_that_loses_too_much_is_not_written(model, images, tmp_path):
     assert (tmp_path / "a.onnx").read_bytes() == b"an older file"
 
 
-@pytest.mark.slow
-def test_command_says_what_int8_costs(joint_run, tmp_path, capsys):
-    photos = [save_photo(tmp_path / f"photos/{i}.png", seed=i).parent for i in range(4)]
-    out, checkpoint = tmp_path / "a.onnx", joint_run / "checkpoints/last.ckpt"
-    flags = ("--int8", "--calibrate", photos[0], "--max-loss", 10)
-    data = ("data=scenes", *TINY_SCENES, *TINY_DATA, *ON_CPU)
-    call("export", checkpoint, out, *data, *flags)
-    said = capsys.readouterr().out
-    assert f"{out}: " in said
-    assert "scores, fp32 -> int8" in said
-    assert "miou" in said
-    assert OnnxSession(out).metadata["model"] == "dpt_tiny"
-
-
 def test_calibration_images_that_overshoot_are_clipped(tmp_path):
     """Cubic interpolation beyond 0..255 must not make white of black."""
     edge = np.repeat(np.uint8([[0] * 40 + [255] * 40]), 60, axis=0)
@@ -124,11 +108,3 @@ def test_calibration_images_that_overshoot_are_clipped(tmp_path):
     row = image[0, 20, :, 0].int()
     assert row.tolist() == sorted(row.tolist())
     assert (row.min(), row.max()) == (0, 255)
-
-
-def test_int8_needs_images(tmp_path, refused):
-    model = dpt.create_model("dpt_tiny", heads={"depth": {}}, **TINY)
-    model.save_pretrained(tmp_path / "model")
-    photo = save_photo(tmp_path / "photos/a.png")
-    command = ("export", tmp_path / "model", tmp_path / "a.onnx", "--int8", "--calibrate")
-    assert "at least 2 images" in refused(call, *command, photo.parent)

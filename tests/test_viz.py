@@ -1,7 +1,5 @@
 """Pictures: colours, legends and panels."""
 
-import tracemalloc
-
 import cv2
 import numpy as np
 import pytest
@@ -39,20 +37,6 @@ def test_colorize_depth_shows_near_bright_or_warm_and_only_invalid_black(colorma
     if colormap not in ("viridis", "gray"):
         warmth = picture[2, :, 0].astype(int) - picture[2, :, 2]
         assert warmth[0] > warmth[-1] + 50
-
-
-def test_colorize_depth_takes_negative_inverse_depth():
-    shifted = viz.colorize_depth(1 / RAMP - 0.5, inverse=False)  # relative: may be negative
-    assert (brightness(shifted) > 0).all()
-
-
-def test_colorize_depth_shares_a_range_that_is_given():
-    near = viz.colorize_depth(RAMP[:, :25], vmin=1, vmax=10)
-    both = viz.colorize_depth(RAMP, vmin=1, vmax=10)
-    np.testing.assert_array_equal(near, both[:, :25])
-    assert not np.array_equal(viz.colorize_depth(RAMP[:, :25]), near)
-    spectral = viz.colorize_depth(RAMP, colormap="spectral", vmin=1, vmax=10)
-    assert spectral[0, [0, -1]].tolist() == [[158, 1, 66], [94, 79, 162]]
 
 
 def test_default_palette_tells_classes_apart():
@@ -199,14 +183,6 @@ def test_pictures_hold_any_name(image, name):
     viz.side_by_side([image], [name])
 
 
-def test_class_legend_takes_little_memory():
-    tracemalloc.start()
-    viz.class_legend(np.zeros((256, 256), np.uint8), np.ones((150, 3)), width=1000)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 10 * 2**20
-
-
 @pytest.mark.parametrize(
     ("spec", "limits", "texts"),
     [
@@ -239,19 +215,3 @@ def test_save_png_replaces_a_picture(tmp_path, image):
         read = cv2.cvtColor(cv2.imread(str(path)), cv2.COLOR_BGR2RGB)
         np.testing.assert_array_equal(read, picture)
     assert [file.name for file in path.parent.iterdir()] == ["one.png"]
-
-
-@pytest.mark.parametrize(
-    ("function", "values", "options", "named"),
-    [
-        (viz.colorize_depth, RAMP, {"colormap": "jet"}, "jet.*inferno"),
-        (viz.colorize_depth, RAMP[None], {}, r"\(H, W\)"),
-        (viz.colorize_depth, RAMP, {"vmin": 3, "vmax": 2}, "vmin"),
-        (viz.colorize_labels, np.array([[7]]), {"palette": [(1, 1, 1), (2, 2, 2)]}, "label 7"),
-        (viz.colorize_labels, RAMP, {}, "integers"),
-        (viz.colorize_output, RAMP, {"output": OutputSpec("x", "vector", dense=False)}, "'x'"),
-    ],
-)
-def test_colorize_names_mistakes(function, values, options, named):
-    with pytest.raises(ValueError, match=named):
-        function(values, **options)

@@ -13,18 +13,14 @@ from benchmarks.rule_arrays import (
     depth_image,
 )
 
-from dpt.evaluation.report import log_rules
 from dpt.metrics import DepthMetrics, Protocol
-from dpt.metrics.rules import RULES, SEGMENTATION_RULES, DepthImage
+from dpt.metrics.rules import RULES, SEGMENTATION_RULES
 from dpt.metrics.rules.all_rules import (
     DEPTH_NOTE,
     SEGMENTATION_NOTE,
     RuleMetrics,
     SegmentationRuleMetrics,
-    scores_by_rule,
-    spreads,
 )
-from dpt.objectives import SegmentationObjective
 
 CASES = ("smooth", "holes", "far", "empty")
 
@@ -83,18 +79,6 @@ def test_all_rules_stand_in_one_table():
     assert rows["spread"]["delta1"] == f"{values.min():.3g}..{values.max():.3g}"
 
 
-def test_all_rules_are_readable_in_a_terminal(caplog):
-    metric = filled()
-    scores = metric.scores()
-    log_rules(metric.rule_table(scores), scores)
-    common, own = (record.getMessage().splitlines() for record in caplog.records)
-    assert max(map(len, common + own)) <= 100
-    assert {rule.name for rule in metric.rules} <= {line.split(" ")[0] for line in common}
-    assert f"{scores['bts/rmse']:.4g}" in next(line for line in common if line.startswith("bts "))
-    assert f"whdr={scores['whdr/whdr']:.4g}" in own[-1]
-    assert not [line for line in own if line.startswith(("bts ", "spread "))]
-
-
 def test_all_rules_are_compared_in_one_unit():
     metric = filled()
     scores = metric.scores()
@@ -113,17 +97,6 @@ def test_all_rules_are_compared_in_one_unit():
     assert f"silog as stated {stated['metric3d']:.4g}" in rows["metric3d"]["further scores"]
 
 
-def test_spread_of_an_equal_error_is_zero_in_any_unit():
-    rules = [RULES[name] for name in ("bts", "metric3d")]
-    depth = np.full((20, 20), 2.0)
-    prediction = np.where(np.arange(20) % 2, 2.2, 1.8) * np.ones((20, 1))
-    maps = DepthImage(prediction, depth, np.ones((20, 20), dtype=bool))
-    scores = scores_by_rule(rules, [rule.sums(maps) for rule in rules])
-    assert scores["bts/silog"] == pytest.approx(100 * np.log(2.2 / 1.8) / 2)
-    assert scores["metric3d/silog"] == pytest.approx(np.log10(2.2 / 1.8) / 2)
-    assert spreads(rules, ["silog"], scores)["spread/silog"] == pytest.approx(0, abs=1e-6)
-
-
 def test_all_rules_reach_the_files_of_an_evaluation(
     tmp_path, files, dense_folder, score_files, metrics, only_depth
 ):
@@ -135,25 +108,6 @@ def test_all_rules_reach_the_files_of_an_evaluation(
     assert RULES["marigold"].summary in (run / "report.html").read_text()
     assert "constant/val/abs_rel" in values
     assert "constant/val/marigold/abs_rel" not in values  # baselines are scored without rules
-
-
-@pytest.fixture
-def label_files(tmp_path, files):
-    (tmp_path / "predictions").mkdir()
-    (tmp_path / "predictions/labels").symlink_to(files / "labels")
-    return tmp_path / "predictions"
-
-
-def test_all_rules_score_labels_alone(tmp_path, label_files, score_files, metrics):
-    run = score_files(tmp_path / "run", label_files, "protocol=all")
-    values = metrics(run)
-    assert values["val/mmsegmentation/miou"] == values["val/miou"]
-    assert values["val/mmsegmentation/mean_accuracy"] == values["val/mean_accuracy"]
-    assert values["val/pytorch_encoding/pixel_accuracy"] == values["val/pixel_accuracy"]
-    assert values["val/spread/miou"] == 0  # all three classes occur
-    assert values["ci95_low/cityscapes/miou"] <= values["val/cityscapes/miou"]
-    assert "constant/val/cityscapes/miou" not in values
-    assert SEGMENTATION_RULES["torchmetrics"].summary in (run / "report.html").read_text()
 
 
 def test_all_rules_score_depth_and_labels_in_two_tables(tmp_path, files, score_files, metrics):
@@ -196,10 +150,3 @@ def test_rules_of_label_maps_add_over_images_and_leave_the_confusion_matrix():
     assert metric.scores()["boundary_iou/boundary_iou"] == expected
     assert metric.resampler(states)(np.ones(3))["boundary_iou/boundary_iou"] == expected
     np.testing.assert_array_equal(metric.confusion_of(states).counts, class_counts("regions"))
-
-
-def test_all_rules_are_refused_where_none_applies(
-    tmp_path, label_files, score_files, refused, monkeypatch
-):
-    monkeypatch.setattr(SegmentationObjective, "has_rules", False)
-    assert "protocol=all" in refused(score_files, tmp_path / "run", label_files, "protocol=all")

@@ -166,8 +166,3 @@ def test_mistakes_in_panoptic_files_are_named(score_coco, truth, refused, tmp_pa
     missing = rows[0]["segments_info"][0]["id"]
     message = says([rows[0] | {"segments_info": rows[0]["segments_info"][1:]}, *rows[1:]])
     assert f"segment ids {missing} " in message
-
-
-def test_data_without_ids_is_refused(mistake, tmp_path):
-    (tmp_path / "results.json").write_text('[{"image_id": 1, "category_id": 1, "score": 1}]')
-    assert "results.json" in mistake(tmp_path / "results.json")

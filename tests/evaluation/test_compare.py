@@ -100,13 +100,6 @@ def test_improvement_by_two_percent_is_found(scored, a, tmp_path, capsys):
     assert back["difference/abs_rel"] == -values["difference/abs_rel"]
 
 
-def test_no_improvement_is_found_where_there_is_none(scored, a, tmp_path):
-    values = compared(a, scored(errors_of(1, 0.01, 3)), tmp_path / "out")
-    assert values["verdict/abs_rel"] == "no difference found"
-    same = compared(a, a, tmp_path / "same")
-    assert (same["difference/abs_rel"], same["verdict/abs_rel"]) == (0, "no difference found")
-
-
 @pytest.mark.parametrize(("planted", "low", "high"), [(0.0, 0.02, 0.08), (0.02, 0.85, 1.0)])
 def test_differences_are_found_as_often_as_intervals_say(planted, low, high):
     """40 correlated frames of three sequences, whose difficulty both models share."""
@@ -154,19 +147,6 @@ def few_scored(score_files, tmp_path):
         return score_files(tmp_path / out, tmp_path / "predictions", *overrides, data=data)
 
     return run
-
-
-def test_blocks_of_equal_sizes_by_other_rules_are_refused(few_scored, refused, tmp_path):
-    one = few_scored("one", r"blocks='[lr](?=\d)'")
-    two = few_scored("two", r"blocks='(?<=[lr])\d'")
-    assert "blocks" in refused(call, "compare", one, two, "--out", tmp_path / "x")
-
-
-def test_names_with_line_separators_are_compared(few_scored, tmp_path):
-    one = few_scored("one")
-    assert compared(one, one, tmp_path / "out")["images"] == 4
-    with (tmp_path / "out/per_image.csv").open(newline="") as file:
-        assert next(csv.DictReader(file))["name"][-10:] == "l0\u2028x\ny.png"
 
 
 def test_one_block_leaves_it_open(scored, tmp_path, capsys):

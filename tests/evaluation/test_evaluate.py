@@ -15,7 +15,6 @@ import dpt
 from dpt.evaluation.evaluate import REMEDIES, verdict
 from dpt.evaluation.scoring import Blocks
 from dpt.metrics import Interval
-from dpt.types.preprocessing import Calibration
 
 
 def assert_contains(scores, expected):
@@ -66,13 +65,6 @@ def test_mixed_precision_is_scored_with_bf16_weights(
     actual, expected = (scores(run)["val/abs_rel"] for run in (folder, joint_run))
     assert actual == pytest.approx(expected, rel=0.02)
     assert actual != expected
-
-
-@pytest.mark.slow
-def test_another_split_is_scored(evaluate, checkpoint, scores, joint_run, tmp_path):
-    run = evaluate(tmp_path, checkpoint, "split=train")
-    assert scores(run)["val/abs_rel"] != scores(joint_run)["val/abs_rel"]
-    assert "8 images" in (run / "log.txt").read_text()
 
 
 def test_run_is_evaluated_on_its_own_data(train, dense_data, scores, tmp_path):
@@ -171,25 +163,6 @@ def test_broken_files_count_nowhere(
     for image in (broken / "images/val").iterdir():
         image.write_bytes(b"no picture")
     assert "no image was scored" in refused(evaluate, tmp_path / "none", checkpoint, *data)
-
-
-def test_unused_calibration_is_logged(evaluate, checkpoint, tmp_path):
-    model = dpt.DPT.from_pretrained(checkpoint)
-    model.calibration = Calibration(scale=2.0, space="depth")
-    model.save_pretrained(tmp_path / "metres")
-    run = evaluate(tmp_path / "scores", tmp_path / "metres")
-    assert "calibration" in (run / "log.txt").read_text()
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [("run", "5"), ("run", "data: [1]"), ("it's", "task: {}"), ("lr=0.1", "task: {}")],
-)
-def test_damaged_configuration_of_a_run_of_any_name_is_named(tmp_path, refused, name, text):
-    (tmp_path / name).mkdir()
-    (tmp_path / name / "config.yaml").write_text(text)
-    message = refused(call, "evaluate", tmp_path / name, f"run_dir={tmp_path / 'scores'}")
-    assert f"{name}/config.yaml: " in message
 
 
 @pytest.mark.parametrize(

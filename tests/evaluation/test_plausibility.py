@@ -54,11 +54,6 @@ def test_ids_none_of_which_is_a_class_are_an_error(prediction, says):
         labels_remarks(prediction)
 
 
-def test_labels_without_a_right_pixel_are_named():
-    remarks = labels_remarks(2 * (LABELS == 0), 2 * (LABELS != 0))
-    assert "ids are 0, 2; 0 of the pixels are right" in remarks
-
-
 def test_good_and_poor_labels_are_not_doubted():
     ignored = np.where(NOISE < 0.5, 255, LABELS)
     poor = np.random.default_rng(3).integers(0, 3, LABELS.shape)
@@ -101,31 +96,6 @@ def test_depth_of_another_kind_or_unit_is_named(prediction, kind, says):
     assert says in depth_remarks(prediction, **kind)
 
 
-@pytest.mark.parametrize(
-    ("in_files", "settings", "says"),
-    [
-        (GUESS * 1000, {}, ["predictions in millimetres?", "predictions_scale=0.001,"]),
-        (GUESS * 1000, {"scale": 1 / 256}, ["in millimetres?", "predictions_scale=0.001,"]),
-        (GUESS * 1000, {"scale": 0.01}, ["in millimetres?", "predictions_scale=0.001,"]),
-        (GUESS * 256, {"scale": 0.001}, ["1/256 m, as KITTI's?", "predictions_scale=0.003906,"]),
-        (GUESS, {"scale": 0.001}, ["predictions in metres?", "predictions_scale=1,"]),
-        (DEPTH * 10, {}, ["another unit?", "predictions_scale=0.1"]),
-        (DEPTH * 20, {"scale": 0.2}, ["another unit?", "predictions_scale=0.05"]),
-        (DEPTH / 1000, {}, ["ground truth in millimetres?", "predictions_scale=1000"]),
-        (DEPTH, {"scale": 0.4 * 1000, "holds_depth": False}, ["predictions_scale=1"]),
-    ],
-)
-def test_depth_of_another_unit_names_the_scale_to_set(in_files, settings, says):
-    remarks = depth_remarks(in_files * settings.get("scale", 1), **settings)
-    assert all(text in remarks for text in says), remarks
-
-
-def test_depth_of_a_stated_unit_has_no_scale_to_set():
-    remarks = depth_remarks(GUESS * 1000, scale=None)
-    assert "data.depth_scale" in remarks
-    assert "predictions_scale" not in remarks
-
-
 def test_depth_that_is_nowhere_above_zero_is_an_error():
     for prediction in (DEPTH * 0, -DEPTH):
         with pytest.raises(ValueError, match="above 0"):
@@ -147,12 +117,6 @@ def test_depth_that_is_nowhere_above_zero_is_an_error():
 )
 def test_good_and_poor_depth_are_not_doubted(prediction, kind):
     assert depth_remarks(prediction, **kind) == ""
-
-
-def test_sparse_depth_is_not_doubted():
-    one = np.where(np.arange(600).reshape(20, 30) == 7, DEPTH, 0)
-    for depth in (np.where(NOISE < 0.99, 0, DEPTH), DEPTH * 0, one):
-        assert depth_remarks(GUESS, depth) == ""
 
 
 def test_remarks_are_printed_and_reported(score_files, dense_folder, refused, metrics, tmp_path):

@@ -154,27 +154,6 @@ def test_records_state_the_scale_of_relative_depth(
     assert values["val/abs_rel"] == pytest.approx(expected["val/abs_rel"], rel=1e-3)
 
 
-def test_records_state_that_depth_is_up_to_scale(
-    score_files, files, dense_folder, metrics, tmp_path, mistake
-):
-    """Each picture in an unknown unit of its own; larger is farther."""
-
-    def encode(depth):
-        scale = float(depth.max()) / 65535
-        return depth / scale, scale * 7, 0.0
-
-    root = tmp_path / "out"
-    depth_records(root, files, dense_folder, encode, "relative depth")
-    values = metrics(score_files(tmp_path / "scored", root))
-    assert values["predictions_kind"] == "up_to_scale"
-    assert values["protocol/alignment"] == "median"
-    expected = metrics(score_files(tmp_path / "exact", files, "protocol.alignment=median"))
-    assert values["val/abs_rel"] == pytest.approx(expected["val/abs_rel"], rel=1e-3)
-    text = (root / "predictions.jsonl").read_text()
-    (root / "predictions.jsonl").write_text(text.replace("relative depth", "metres", 1))
-    assert "metric and up_to_scale" in mistake(root)
-
-
 @pytest.fixture
 def metres(files, dense_folder, tmp_path):
     """A folder of metric depth as dpt predict writes it: depth/*.png in millimetres."""
@@ -235,18 +214,6 @@ def test_files_without_records_are_not_scored(
     assert "val/miou" not in values
     write_records(root, [{"files": ["depth_color/1.png"]}])
     assert f"{root}/predictions.jsonl: no file in depth_npy" in mistake(root)
-
-
-def test_recorded_class_names_are_compared(score_files, mistake, files, tmp_path):
-    root = tmp_path / "out"
-    shutil.copytree(files, root)
-    settings, classes = {"written": ["labels"]}, ["class_0", "lawn", "class_2"]
-    (root / "predictions.json").write_text(json.dumps({**settings, "classes": {"labels": classes}}))
-    run = score_files(tmp_path / "named", root)
-    assert "lawn (class_1)" in (run / "log.txt").read_text()
-    many = {"labels": [*classes, "d"]}
-    (root / "predictions.json").write_text(json.dumps({**settings, "classes": many}))
-    assert "4 classes, but the data has 3" in mistake(root)
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """The log, the table and metrics.json."""
 
-import base64
 import csv
 import json
 import logging
@@ -12,13 +11,12 @@ import numpy as np
 import pytest
 from tiny import ON_CPU, call
 
-from dpt.data import read_image
 from dpt.evaluation.report import write_confusion, write_per_image
 from dpt.evaluation.scoring import ImageScore
 from dpt.files import DataError
-from dpt.html import data_uri, render_page, require_free, write_page
+from dpt.html import render_page, require_free, write_page
 from dpt.metrics import Confusion
-from dpt.run_log import csv_cell, log_table, start_log, write_json
+from dpt.run_log import csv_cell, start_log, write_json
 
 
 @pytest.fixture(autouse=True)
@@ -37,46 +35,6 @@ def test_metrics_are_flat_sorted_and_valid_json(tmp_path):
     assert not re.search("NaN|Infinity", text)  # which is no JSON
     assert list(json.loads(text).items()) == [("val/a", None), ("val/b", 1.5), ("val/c", None)]
     assert [p.name for p in tmp_path.iterdir()] == ["metrics.json"]
-
-
-def test_log_goes_to_the_terminal_and_to_the_run(tmp_path, capsys, log):
-    log.disabled = True  # as Hydra leaves it in the second run of a process
-    start_log(tmp_path / "run")
-    log.info("hello %d", 3)
-    assert capsys.readouterr().out == "hello 3\n"
-    assert (tmp_path / "run/log.txt").read_text().endswith("INFO hello 3\n")
-    start_log(None)
-    log.info("again")
-    assert capsys.readouterr().out == "again\n"  # once: earlier handlers are gone
-    assert "again" not in (tmp_path / "run/log.txt").read_text()
-
-
-def lines_of(capsys, rows):
-    start_log(None)
-    log_table(rows, title="Scores", lower_is_better={"abs_rel", "mae"})
-    out = capsys.readouterr().out
-    assert max(map(len, out.splitlines())) <= 80
-    return {line.split()[0]: line for line in out.splitlines() if "val/" in line}
-
-
-def test_table_shows_which_scores_are_better(capsys):
-    other = {"val/miou": 0.2, "val/abs_rel": 54.7593}
-    rows = {
-        "constant": {"val/miou": 0.1, "val/abs_rel": 0.5, "val/iou/sky": 0.0},
-        **dict.fromkeys(("per position", "nearest photo", "ci95 low", "ci95 high"), other),
-        "model": {"val/miou": 0.4, "val/abs_rel": 0.7, "val/iou/sky": 0.3, "val/mae": math.nan},
-    }
-    lines = lines_of(capsys, rows)
-    assert set(lines) == {"val/miou", "val/abs_rel", "val/mae"}  # classes would fill the screen
-    assert lines["val/miou"].split()[:2] == ["val/miou", "↑"]
-    assert lines["val/abs_rel"].split()[:4] == ["val/abs_rel", "↓", "0.5000", "54.7593"]
-    assert lines["val/abs_rel"].split()[-1] == "0.7000"
-    assert lines["val/mae"].rstrip().endswith("-")
-
-
-def test_pictures_larger_than_a_jpeg_are_thinned():
-    _, _, text = data_uri(np.zeros((70_000, 8, 3), np.uint8)).partition(",")
-    assert read_image("picture", data=base64.b64decode(text)).shape == (35_000, 4, 3)
 
 
 HOSTILE = ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "{{ 7 * 7 }}", "\udc80"]

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from dpt.data import Dataset
-from dpt.evaluation.report import write_report
 from dpt.evaluation.scoring import Blocks, Scorer, blocks_of
 from dpt.objectives import (
     ClassificationObjective,
@@ -115,11 +114,6 @@ def test_blocks_are_what_the_names_show(names, options, expected):
     assert str(blocks_of(Named(names, **options), "image")) == f"{len(names)} images"
 
 
-def test_names_without_a_match_are_blocks_of_their_own():
-    blocks = blocks_of(Named([f"/data/{k}.png" for k in ("a_1", "a_2", "3", "4")]), "[a-z]_")
-    assert len(blocks.names) == 3
-
-
 def test_many_blocks_are_left_out_in_groups():
     blocks = single(450).joined()
     assert len(blocks.names) == 200
@@ -127,11 +121,6 @@ def test_many_blocks_are_left_out_in_groups():
     assert blocks.names[0] == "0 and 2 more"
     assert single(200).joined().names == single(200).names
     assert single(5).at([1, 3]).names == ("1", "3")
-
-
-@pytest.mark.parametrize("rule", ["(", "video_"])
-def test_wrong_rules_of_blocks_are_refused_before_scoring(mistake, files, rule):
-    assert f"blocks={rule}: " in mistake(files, f"blocks='{rule}'")
 
 
 def test_ids_that_are_no_class_are_shown_as_none():
@@ -179,26 +168,3 @@ def test_report_of_an_evaluation_is_one_whole_page(joint_scores):
     assert positions == sorted(positions)
     assert "better than nearest photo" in page.text
     assert not re.search(r">-?0\.[1-9]\d{3,}<", page.text)  # three digits
-
-
-def test_report_of_many_classes(tmp_path, monkeypatch):
-    monkeypatch.setattr("dpt.evaluation.scoring.WORST_IMAGES", 2)
-    ids = torch.randint(60, (3, 8, 9), dtype=torch.uint8)
-    objective = SegmentationObjective(num_classes=60)
-    spec, labels = OutputSpec("segmentation", "logits"), {"labels": list(ids)}
-    scorer = scorer_of(objective, spec, (ids + 1) % 60, labels, ["<a>", "b", "c"])
-    write_report(tmp_path / "report.html", scorer.result(single(3)), baselines={}, settings={})
-    page = Page(tmp_path / "report.html")
-    assert "Largest confusions" in page.text
-    assert page.tags.count("img") == 2
-    assert "&lt;a&gt;: miou" in page.text
-
-
-def test_report_of_a_head_without_maps(tmp_path):
-    objective = ClassificationObjective(num_classes=3)
-    spec, labels = OutputSpec("classification", "logits"), {"class_id": torch.arange(3)}
-    scorer = scorer_of(objective, spec, torch.eye(3), labels, ["a", "b", "c"])
-    write_report(tmp_path / "report.html", scorer.result(single(3)), baselines={}, settings={})
-    page = Page(tmp_path / "report.html")
-    assert "accuracy" in page.text
-    assert "img" not in page.tags

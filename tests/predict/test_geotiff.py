@@ -15,7 +15,6 @@ from tiny import call, small_model
 import dpt
 from dpt.data.formats.bands import FilePart, needs_windows, open_raster
 from dpt.data.formats.io import image_of_bands, read_image
-from dpt.evaluation.predictions import recorded_files
 from dpt.geometry import Camera
 from dpt.predict.inputs import part_of
 from dpt.predict.rasters import RasterFile, RasterPrediction
@@ -119,18 +118,6 @@ def test_ground_control_points_and_sensor_model_are_kept(tmp_path):
         assert file.rpcs.to_dict() == {**sensor.to_dict(), "err_bias": -1, "err_rand": -1}
 
 
-def test_rgb_with_alpha_and_nodata(tmp_path):
-    """8-bit pictures, as a model of RGB takes them; transparent pixels have no data."""
-    rgba = np.random.default_rng(0).integers(0, 256, (40, 60, 4)).astype(np.uint8)
-    rgba[..., 3] = 255
-    rgba[:5, :, 3] = 0
-    path = write(tmp_path / "a.tif", rgba, nodata=None)
-    preprocessing = Preprocessing(image_size=(32, 48), mean=(0, 0, 0), std=(1, 1, 1))
-    labels, _, _ = predict(path, tmp_path, dpt.Predictor(PixelRuntime(preprocessing)))
-    assert (labels[:5] == 255).all()
-    assert np.array_equal(labels[5:], rgba[5:, :, :2].argmax(axis=2))
-
-
 def of_palette(grey):
     picture = Image.fromarray(grey % 4)
     picture.putpalette([255, 0, 0, 0, 255, 0, 0, 0, 255, 200, 100, 50])
@@ -152,12 +139,6 @@ def test_windows_see_the_colors_of_a_picture(tmp_path, picture_of, suffix):
     path = tmp_path / f"a.{suffix}"
     picture_of(np.random.default_rng(0).integers(0, 256, (9, 13)).astype(np.uint8)).save(path)
     assert np.array_equal(shown_by_windows(path), read_image(path))
-
-
-def test_windows_see_white_that_is_zero(tmp_path):
-    grey = np.random.default_rng(0).integers(0, 256, (9, 13)).astype(np.uint8)
-    Image.fromarray(grey).save(tmp_path / "a.tif", tiffinfo={262: 0})
-    assert np.array_equal(shown_by_windows(tmp_path / "a.tif"), np.dstack([grey] * 3))
 
 
 def shown_by_windows(path):
@@ -249,14 +230,6 @@ def test_mistakes_are_answered_in_one_line(checkpoint, tmp_path, monkeypatch, ca
     assert not list((tmp_path / "out").rglob("*.tif"))
 
 
-def test_large_files_need_windows(tmp_path, monkeypatch):
-    path = write(tmp_path / "a.tif", np.zeros((50, 70, 2), np.int16), georeferenced=False)
-    assert not needs_windows(path)
-    monkeypatch.setattr("dpt.data.formats.bands.MAX_BYTES", 50 * 70 * 2 * 2 - 1)
-    assert needs_windows(path)
-    assert not needs_windows(tmp_path / "none.tif")
-
-
 @pytest.fixture
 def small_limit(monkeypatch):
     """Images of more than 2,000 pixels are too large for a picture."""
@@ -284,18 +257,6 @@ def test_a_large_png_is_predicted_as_a_tiff_file_of_its_pixels(
     labels = [rasterio.open(tmp_path / f"out/labels_tif/{name}.tif").read(1) for name in "ab"]
     assert labels[0].shape == (80, 100)
     assert np.array_equal(*labels)
-
-
-def test_a_large_turned_jpeg_is_refused(rgb_checkpoint, small_limit, tmp_path, capsys):
-    photo, exif = Image.new("RGB", (100, 80)), Image.Exif()
-    photo.save(tmp_path / "a.jpg")
-    call("predict", rgb_checkpoint, tmp_path / "a.jpg", "--out", tmp_path / "out")
-    assert rasterio.open(tmp_path / "out/labels_tif/a.tif").shape == (80, 100)
-    exif[0x0112] = 6
-    photo.save(tmp_path / "turned.jpg", exif=exif)
-    with pytest.raises(SystemExit):
-        call("predict", rgb_checkpoint, tmp_path / "turned.jpg", "--out", tmp_path / "b")
-    assert "turned.jpg: is stored turned" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("unit", ["relative inverse depth", "relative depth"])
@@ -416,10 +377,3 @@ def test_command_gives_the_focal_length_to_canonical_depth(
     (record,) = records_of(out).values()
     assert record["camera"]["source"] == source
     assert record["depth"]["unit"] == "metres"
-
-
-def test_command_without_a_focal_length_gives_relative_depth(canonical, tmp_path):
-    path = write(tmp_path / "a.tif", np.ones((32, 48, 2), np.float32))
-    call("predict", str(tmp_path / "model"), str(path), "--out", str(tmp_path / "relative"))
-    recorded = recorded_files(tmp_path / "relative")
-    assert [file.coding.kind for file in recorded.values()] == ["up_to_scale"]

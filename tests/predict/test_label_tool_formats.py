@@ -6,8 +6,8 @@ import shutil
 import numpy as np
 import pytest
 import yaml
-from photos import save_photo, tiny
-from prediction_files import files_of, save_video
+from photos import tiny
+from prediction_files import files_of
 from pycocotools.coco import COCO
 
 import dpt
@@ -122,19 +122,3 @@ def test_a_stopped_run_continues_to_complete_files(predict, run, models, photos,
     assert settings == {"train": "images", "names": dict(enumerate(CLASSES))}
     lines = (out / "labels_voc/ImageSets/Segmentation/default.txt").read_text().splitlines()
     assert lines == NAMES
-
-
-def test_label_tools_need_classes_and_images(refusal, predict, run, models, photos, tmp_path):
-    assert "--format yolo" in refusal(photos, "--format", "yolo", model="metric")
-    clip = save_video(tmp_path / "clip.mp4", 2)
-    code, _, err = run(clip, "--format", "coco", model=models / "labels")
-    assert code == 1
-    assert "clip.mp4" in err
-
-
-def test_copies_keep_the_image_whatever_its_format(predict, models, tmp_path, out):
-    photo = save_photo(tmp_path / "photo.jpg")
-    predict(photo, "--format", "labelme", model=models / "labels")
-    content = json.loads((out / "labels_labelme/photo.json").read_text())
-    assert content["imagePath"] == "photo.jpg"
-    assert (out / "labels_labelme/photo.jpg").read_bytes() == photo.read_bytes()

@@ -38,21 +38,6 @@ def test_predictor_camera_is_the_given_one_at_the_images_size(metric):
         predictor(photo_of(*SIZE), Camera.from_fov(70, (57, 57)))
 
 
-def test_predictor_takes_a_camera_for_each_image(metric):
-    predictor = dpt.Predictor(metric, batch_size=2)
-    images = [photo_of(*SIZE, seed=k) for k in range(3)]
-    given = [Camera.from_fov(70, SIZE), None, Camera.from_focal(44, SIZE)]
-    cameras = [prediction.camera for prediction in predictor(images, given)]
-    assert [camera and round(camera.focal, 6) for camera in cameras] == [
-        round(given[0].focal, 6),
-        None,
-        44,
-    ]
-    assert [p.camera.fov for p in predictor(images, given[0])] == pytest.approx([70] * 3)
-    with pytest.raises(ValueError, match="2 cameras for 3 images"):
-        predictor(images, tuple(given[:2]))
-
-
 def test_predictor_camera_by_exif_is_that_of_the_upright_image(metric, tmp_path):
     path = save_exif_photo(tmp_path / "photo.jpg", orientation=6)
     prediction = dpt.Predictor(metric)(path)
@@ -116,28 +101,6 @@ def test_predict_command_reads_intrinsics_and_refuses_to_mix_cameras(
     code, _, err = run(other, "--intrinsics", file, to=tmp_path / "2")
     assert code == 1
     assert "K.json: is for 57x40 pixels" in err
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        (("--fov", "0"), "--fov 0"),
-        (("--fov", "180"), "--fov 180"),
-        (("--fov", "nan"), "--fov nan"),
-        (("--focal", "0"), "--focal 0"),
-        (("--focal", "-3"), "--focal -3"),
-        (("--focal", "wide"), "--focal wide"),
-        (("--intrinsics", "none.json"), "none.json"),
-    ],
-)
-def test_predict_command_refuses_impossible_cameras(refusal, folder, options, named):
-    assert named in refusal(folder, *options)
-
-
-def test_predict_command_takes_one_camera_option(run, folder):
-    code, _, err = run(folder, "--fov", "60", "--focal", "guess")
-    assert code == 2
-    assert "--fov" in err
 
 
 @pytest.mark.parametrize(

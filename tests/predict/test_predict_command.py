@@ -1,12 +1,10 @@
 """``dpt predict`` as a user meets it: the files that it writes, videos, and what goes wrong."""
 
-import errno
 import json
 import os
 import resource
 from itertools import accumulate
 from pathlib import Path
-from unittest.mock import Mock
 
 import cv2
 import numpy as np
@@ -14,8 +12,7 @@ import pytest
 import torch
 from photos import save_photo, tiny
 from PIL import Image
-from prediction_files import files_of, predictions_of, records_of, save_video
-from tiny import save_checkpoint
+from prediction_files import predictions_of, records_of, save_video
 
 import dpt
 from dpt.data import read_depth, read_labels
@@ -73,15 +70,6 @@ def test_predict_command_holds_the_prediction_in_every_format(predict, joint, tm
     assert (colors[33:].max(axis=2) > 200).any()  # the bar
 
 
-def test_predict_command_prints_the_classes_of_the_ids(predict, tmp_path):
-    """Data sets often mark classes by other values, such as 0 and 255."""
-    names, model = ["soil", "crack"], tmp_path / "model"
-    tiny({"segmentation": {"num_classes": 2, "class_names": names}}).save_pretrained(model)
-    photo = save_photo(tmp_path / "1.png")
-    assert "labels: ids of the classes: 0 soil, 1 crack" in predict(photo, model=model)
-    assert "crack" not in predict(photo, "--format", "overlay", model=model, to=tmp_path / "b")
-
-
 def test_predict_command_stores_metric_depth_in_millimetres(predict, metric, tmp_path, out):
     photo = save_photo(tmp_path / "photo.png")
     predict(photo, "--format", "png,color", "--colormap", "turbo")
@@ -128,17 +116,6 @@ def test_predict_command_records_outputs_for_whole_images(predict, photos, tmp_p
     assert record["classification"]["class_id"] == expected.class_id
     assert record["regression"] == pytest.approx(expected.value)
     assert "6 were done before" in predict(photos, model=tmp_path / "model")
-
-
-def test_predict_command_takes_a_runs_folder(predict, refusal, joint, photos, tmp_path):
-    run = tmp_path / "run"
-    (run / "checkpoints").mkdir(parents=True)
-    (run / "config.yaml").write_text("seed: 0")
-    assert "checkpoints/best.ckpt or checkpoints/last.ckpt" in refusal(photos, model=run)
-    save_checkpoint(joint, run / "checkpoints/last.ckpt")
-    predict(photos, model=run)
-    (run / "checkpoints/best.ckpt").write_bytes(b"damaged")  # the best one is taken
-    assert "best.ckpt: damaged" in refusal(photos, model=run)
 
 
 # ------------------------------------------------------------------------------ what goes wrong
@@ -240,28 +217,6 @@ def test_predict_command_takes_names_that_are_not_utf8_or_have_two_lines(run, tm
     assert set(records_of(Path(out))) == {"two\nlines", os.fsdecode(b"latin\xe9")}
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        (("--format", "jpg"), "--format jpg"),
-        (("--format", "overlay"), "--format overlay"),
-        (("--colormap", "jet"), "inferno"),
-        (("--batch-size", "0"), "batch_size=0"),
-        (("--tile", "5"), "tile=5"),
-    ],
-)
-def test_predict_command_refuses_wrong_options(refusal, photos, tmp_path, options, named):
-    before = files_of(tmp_path)
-    assert named in refusal(photos, *options)
-    assert files_of(tmp_path) == before
-
-
-def test_predict_command_names_the_checkpoint_that_cannot_be_opened(refusal, photos, monkeypatch):
-    fault = PermissionError(errno.EACCES, "Permission denied", "run/config.json")
-    monkeypatch.setattr(dpt.DPT, "from_pretrained", Mock(side_effect=fault))
-    assert refusal(photos).startswith("error: run/config.json: Permission denied")
-
-
 def test_predict_command_stops_with_a_line_on_a_full_disk(refusal, tmp_path, out):
     """A limit on the size of files stands for it: the photo's depth is larger than that."""
     save_photo(tmp_path / "photos/a.png", 20, 30)
@@ -292,25 +247,6 @@ def test_predict_command_makes_videos_of_as_many_frames(predict, tmp_path, out):
         assert shapes == [(48 + rows, 240, 3)] * 11
     assert records_of(out)["clip"]["frames"] == 11
     assert "1 were done before" in predict(*command, model="joint")
-
-
-def test_predict_command_lists_broken_videos(run, photos, out):
-    data = save_video(photos / "clip.avi", 11).read_bytes()
-    (photos / "clip.avi").write_bytes(data[: len(data) // 2])
-    (photos / "text.mp4").write_text("no video")
-    code, _, err = run(photos)
-    assert code == 1
-    assert err.splitlines()[0] == "2 failed:"
-    assert "clip.avi" in err
-    assert "text.mp4" in err
-    assert not [file for file in files_of(out) if "clip" in file or "text" in file]
-
-
-def test_predict_command_refuses_a_video_without_pictures(run, tmp_path):
-    tiny({"regression": {}}).save_pretrained(tmp_path / "model")
-    code, _, err = run(save_video(tmp_path / "clip.mp4", 3), model=tmp_path / "model")
-    assert code == 1
-    assert "predict its frames as images" in err
 
 
 def test_next_style_follows_the_frames_slowly():

@@ -40,13 +40,6 @@ def test_only_what_is_missing_is_made_again(predict, photos, out):
     assert len(records_of(out)) == 6
 
 
-def test_another_format_can_be_added(predict, photos, out):
-    predict(photos, "--format", "png")
-    assert "6 images" in predict(photos, "--format", "npy")
-    assert "6 were done" in predict(photos, "--format", "png,npy")
-    assert records_of(out)["a/0"]["files"] == ["depth_npy/a/0.npy", "depth/a/0.png"]
-
-
 def start(checkpoint, photos, out):
     """A run in a process of its own, once it has finished some inputs."""
     command = ["predict", checkpoint, photos, "--out", out, "--flip", "--format", "png,npy"]
@@ -109,13 +102,6 @@ def test_a_folder_with_other_settings_is_refused(
     assert "6 images in" in predict(photos, *options, "--overwrite", model=model)
 
 
-def test_another_file_of_the_same_name_is_refused(predict, refusal, tmp_path):
-    for folder in "ab":
-        save_photo(tmp_path / folder / "1.png")
-    predict(tmp_path / "a")
-    assert "1 was predicted from" in refusal(tmp_path / "b")
-
-
 def test_a_replaced_image_is_predicted_again(predict, run, tmp_path, out):
     photo = save_photo(tmp_path / "a/1.png")
     command = (photo, "--format", "png, npy")
@@ -176,16 +162,6 @@ def test_overwrite_replaces_only_what_the_command_wrote(predict, refusal, tmp_pa
     (out / "labels/1.png").unlink()
     for _ in range(2):
         predict(photo, *options, model="joint")
-
-
-@either_way
-@pytest.mark.parametrize("name", sorted(RECORDS))
-@pytest.mark.parametrize("text", ["[1, 2]", "{}", '{"classes": {}, "scores": [1]}'])
-def test_records_of_another_program_are_kept(refusal, photos, out, name, text, overwrite):
-    out.mkdir()
-    (out / name).write_text(text)
-    assert f"{name}: " in refusal(photos, *overwrite)
-    assert (out / name).read_text() == text
 
 
 @pytest.fixture

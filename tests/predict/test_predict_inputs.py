@@ -3,14 +3,9 @@
 import logging
 import os
 
-import numpy as np
 import pytest
-from photos import photo_of, save_photo
-from PIL import Image
+from photos import save_photo
 
-from dpt.data.formats.io import IMAGE_SUFFIXES
-from dpt.data.formats.video import VIDEO_SUFFIXES
-from dpt.predict.inputs import as_rgb
 from dpt.predict.sources import find_inputs
 
 
@@ -88,40 +83,6 @@ def test_find_inputs_counts_pictures_that_are_not_read(root, caplog, monkeypatch
     (root / "only/1.avif").touch()
     with pytest.raises(ValueError, match=r"no image or video .*: 1 \.avif"):
         names("only")
-
-
-@pytest.mark.parametrize("suffix", [*IMAGE_SUFFIXES, *VIDEO_SUFFIXES])
-def test_find_inputs_takes_every_suffix_in_capitals_too(tmp_path, suffix):
-    for name in (f"a{suffix}", f"b{suffix.upper()}"):
-        (tmp_path / name).touch()
-    assert names(tmp_path) == ["a", "b"]
-
-
-@pytest.mark.parametrize("suffix", [".jfif", ".jpe", ".mpo", ".JFIF"])
-def test_as_rgb_reads_jpeg_under_its_other_names(tmp_path, suffix):
-    path = save_photo(tmp_path / "a.jpg").rename(tmp_path / f"a{suffix}")
-    assert as_rgb(path).shape == (40, 57, 3)
-
-
-def test_as_rgb_takes_the_first_of_two_views(tmp_path):
-    views = [Image.fromarray(photo_of(40, 57, seed=k)) for k in (0, 1)]
-    views[0].save(tmp_path / "a.mpo", save_all=True, append_images=views[1:])
-    assert np.abs(as_rgb(tmp_path / "a.mpo").astype(int) - np.asarray(views[0])).mean() < 10
-
-
-@pytest.mark.parametrize(
-    ("name", "given", "says"),
-    [
-        ("p06.JPG", "p06.jpg", r"p06\.JPG differs in capitals"),
-        ("Ä.jpg", "ä.jpg", r"Ä\.jpg differs in capitals"),
-        ("a\u0308.jpg", "\u00e4.jpg", r"a\u0308\.jpg differs in the form of its letters"),
-        ("\u00e4.jpg", "a\u0308.jpg", r"\u00e4\.jpg differs in the form of its letters"),
-    ],
-)
-def test_find_inputs_explains_names_that_look_alike(tmp_path, name, given, says):
-    save_photo(tmp_path / name)
-    with pytest.raises(ValueError, match=says):
-        names(tmp_path / given)
 
 
 def test_find_inputs_follows_links_to_files_alone(root, tmp_path):

@@ -110,11 +110,6 @@ def test_point_grid_of_large_images_has_a_stride(monkeypatch):
     )
 
 
-def test_point_grid_without_valid_depth_is_refused():
-    with pytest.raises(ValueError, match=r"no pixel .* valid depth"):
-        point_grid(made(np.zeros(SIZE, np.float32)))
-
-
 def test_viewer_page_fetches_nothing_from_elsewhere():
     page = viewer_page(made(), photo_of(*SIZE), limit=1000).decode()
     assert "GLTFLoader" in page
@@ -134,15 +129,6 @@ def test_predict_command_writes_points_and_counts_what_is_left_out(predict, out,
     assert (out / "depth_glb/photo.glb").read_bytes()[:4] == b"glTF"
 
 
-def test_predict_command_refuses_points_with_the_reason(refusal, run, tmp_path):
-    photo = save_photo(tmp_path / "photo.png", *SIZE)
-    assert "dpt calibrate" in refusal(photo, "--format", "ply", model="joint")
-    code, said, err = run(photo, "--format", "glb", model="metric")
-    assert code == 1
-    assert "photo.png" in said + err
-    assert "--intrinsics" in said + err
-
-
 def test_predict_command_writes_the_other_formats_of_images_without_points(run, tmp_path, out):
     photos = [save_photo(tmp_path / f"{k}.png", *SIZE, seed=k) for k in range(5)]
     code, said, err = run(*photos, "--format", "ply,png,glb", model="metric")
@@ -155,13 +141,3 @@ def test_predict_command_writes_the_other_formats_of_images_without_points(run, 
     assert records_of(out)["3"]["files"] == ["depth/3.png"]
     code, said, err = run(*photos, "--format", "png", model="metric")
     assert (code, "5 were done before" in said) == (0, True)
-
-
-def test_predict_merge_names_missing_points(run, tmp_path, out):
-    photos = [save_photo(tmp_path / f"{k}.png", *SIZE, seed=k) for k in range(3)]
-    options = (*photos, "--format", "ply,png")
-    assert [run(*options, "--shard", f"{k}/2", model="metric")[0] for k in (1, 2)] == [1, 1]
-    code, _, err = run(*options, "--merge", model="metric")
-    assert (code, "3 files" in err, "depth_ply" in err) == (1, True, True)
-    assert files_of(out) - RECORDS == {f"depth/{k}.png" for k in range(3)}
-    assert {*records_of(out)} == {"0", "1", "2"}

@@ -93,20 +93,6 @@ def test_predict_refuses_inputs_of_a_live_worker(shard, refusal, photos, out, op
 
 
 @pytest.mark.parametrize(
-    "options",
-    [
-        ("--shard", "1/3", "--merge"),
-        ("--merge", "--overwrite"),
-        ("--shard", "1/3", "--engine", "ray"),
-        ("--shard", "1/3", "--runtime", "auto"),
-        ("--engine", "ray", "--runtime", "auto"),
-    ],
-)
-def test_predict_refuses_options_that_exclude_one_another(refusal, photos, options):
-    assert [o for o in options if o[:2] == "--"][-1] in refusal(photos, *options)
-
-
-@pytest.mark.parametrize(
     ("text", "environment", "expected"),
     [
         ("3/16", {}, InputShard(3, 16)),

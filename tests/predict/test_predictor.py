@@ -102,14 +102,6 @@ def test_predictor_flip_sees_the_mirror_image(joint):
 # ------------------------------------------------------------------------------ units
 
 
-def test_prediction_unit_and_range(joint, metric):
-    relative, metres = (dpt.Predictor(model)(photo_of(20, 30)) for model in (joint, metric))
-    assert relative.unit == "relative inverse depth"
-    assert relative.valid_range == (0.0, float("inf"))
-    assert (metres.unit, metres.valid_range) == ("metres", (0.0, 10.0))
-    assert metres.labels is None
-
-
 def test_predictor_calibrates_depth(joint, metric):
     photo = photo_of(20, 30)
     for model, calibration, metres in (
@@ -163,16 +155,6 @@ def test_predictor_leaves_the_model_alone(joint):
     assert {p.dtype for p in fast.parameters()} == {torch.float32}
 
 
-def test_predictor_in_half_precision_is_near(joint):
-    photo = photo_of(48, 64)
-    full, half = (dpt.Predictor(joint, precision=p)(photo).depth for p in ("fp32", "bf16"))
-    assert half.dtype == np.float32
-    assert not np.array_equal(full, half)
-    np.testing.assert_allclose(half, full, atol=0.05 * np.abs(full).max())
-    tensor = torch.from_numpy(photo).permute(2, 0, 1) / 255
-    assert dpt.Predictor(joint)(tensor.bfloat16()).depth.shape == (48, 64)
-
-
 @pytest.mark.parametrize(
     ("picture", "says"),
     [
@@ -194,22 +176,6 @@ def test_predictor_refuses_what_is_no_image(joint, picture, says):
     with pytest.raises(ValueError, match=says) as error:
         dpt.Predictor(joint)(picture)
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("option", "says"),
-    [
-        ({"batch_size": 0}, "batch_size=0"),
-        ({"batch_size": 2.5}, "batch_size=2.5"),
-        ({"precision": "fp8"}, "fp8.*fp32"),
-        ({"precision": "fp16", "device": "cpu"}, "bf16"),
-        ({"tile": 3}, "tile=3.*64"),
-        ({"device": "warp"}, "warp"),
-    ],
-)
-def test_predictor_refuses_wrong_options(joint, option, says):
-    with pytest.raises(ValueError, match=says):
-        dpt.Predictor(joint, **option)
 
 
 def test_predictor_loads_nothing_of_training(checkpoints):

@@ -86,15 +86,6 @@ def test_openvino_in_bf16_never_rounds_the_bands_of_files(tmp_path):
 
 
 @pytest.mark.slow
-def test_openvino_in_bf16_is_close(model):
-    pytest.importorskip("openvino")
-    images = torch.randn(1, 3, 64, 64)
-    expected = make_runtime(None, model).tensors(Inputs(images))["depth"]
-    actual = make_runtime("openvino", model, precision="bf16").tensors(Inputs(images))["depth"]
-    assert (actual - expected).abs().max() < 0.05 * expected.abs().max()
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "head",
     [{"activation": "exp"}, {"bins": {"max_depth": 10.0, "count": 64}}],
@@ -139,33 +130,11 @@ def test_auto_says_which_runtime_it_takes(model, caplog):
     assert "torch" in lines[0]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"name": "tensorrt"}, "tensorrt: choose from torch, onnx, openvino or auto"),
-        ({"name": "onnx", "precision": "bf16"}, "runtime=onnx: has no precision=bf16"),
-        ({"name": "onnx", "device": "meta"}, "device="),
-    ],
-)
-def test_make_runtime_refuses(model, options, message):
-    with pytest.raises(ValueError, match=message):
-        make_runtime(options.pop("name"), model, **options)
-
-
 def test_a_model_of_prompts_needs_torch():
     heads = {"depth": {"kind": "metric", "max_depth": 9.0}}
     model = dpt.create_model("dpt_tiny", heads=heads, prompts=True, **TINY)
     with pytest.raises(ValueError, match="runtime=onnx: takes no sparse depth"):
         make_runtime("onnx", model)
-
-
-@pytest.mark.slow
-def test_a_file_of_a_fixed_size_names_it(model, tmp_path):
-    path = export(model, tmp_path / "a.onnx", size=(64, 64)).path
-    predictor = dpt.Predictor(path)
-    assert predictor(photo_of(64, 64)).depth.shape == (64, 64)
-    with pytest.raises(ValueError, match="inputs of 64x64 pixels alone, not"):
-        predictor(photo_of(64, 128))
 
 
 @pytest.mark.slow
@@ -176,15 +145,6 @@ def test_a_foreign_file_is_not_guessed_about(file, tmp_path):
     onnx.save(stored, tmp_path / "foreign.onnx")
     with pytest.raises(ValueError, match=r"foreign\.onnx: its metadata do not state"):
         dpt.Predictor(tmp_path / "foreign.onnx")
-
-
-@pytest.mark.parametrize("name", ["a.onnx", "a.xml", "none.onnx"])
-def test_a_damaged_or_missing_file_is_named(tmp_path, name):
-    pytest.importorskip("openvino")
-    (tmp_path / "a.onnx").write_text("damaged")
-    (tmp_path / "a.xml").write_text("<net/>")
-    with pytest.raises(ValueError, match=name):
-        dpt.Predictor(tmp_path / name)
 
 
 @pytest.mark.slow
