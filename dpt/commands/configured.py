@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import dpt
 from dpt.config.run_folder import MISTAKES, fail, print_fault
 
 if TYPE_CHECKING:
@@ -16,15 +17,11 @@ USER_FILES = {"-cd", "--config-dir"}
 
 
 def train(arguments: list[str]) -> None:
-    from dpt.run import train as function
-
-    _run("train", arguments, function)
+    _run("train", arguments, dpt.train)
 
 
 def evaluate(arguments: list[str]) -> None:
-    from dpt.run import evaluate as function
-
-    _run("evaluate", arguments, function)
+    _run("evaluate", arguments, dpt.evaluate)
 
 
 def find_lr(arguments: list[str]) -> None:
@@ -35,9 +32,7 @@ def find_lr(arguments: list[str]) -> None:
 
 def check(arguments: list[str]) -> None:
     """Exits with 1 if there are errors."""
-    from dpt.run import check as function
-
-    findings = _run("data check", arguments, function)
+    findings = _run("data check", arguments, dpt.check)
     if any(finding.severity == "error" for finding in findings or ()):
         raise SystemExit(1)
 
@@ -84,7 +79,6 @@ def _run(command: str, arguments: list[str], function: Callable[..., Any]) -> An
 def _sweep(command: str, arguments: list[str], function: Callable[..., Any]) -> None:
     """Calls a function for each run of a sweep, and logs their scores."""
     from dpt.config.compose import run_hydra
-    from dpt.run import Run
     from dpt.run_log import log_sweep
 
     scores: dict[str, Mapping[str, float] | None] = {}  # of each run; None: it failed
@@ -98,7 +92,7 @@ def _sweep(command: str, arguments: list[str], function: Callable[..., Any]) -> 
                 fail(error)
             print_fault(error)
         else:
-            scores[swept.name] = result.scores if isinstance(result, Run) else {}
+            scores[swept.name] = result.scores if isinstance(result, dpt.Run) else {}
 
     run_hydra(command, arguments, run_one)
     if any(scores.values()):

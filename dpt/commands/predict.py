@@ -282,7 +282,6 @@ def _writing(out: str) -> Iterator[None]:
 
 def _predict(pipeline: Pipeline, inputs: Sequence[InputFile]) -> tuple[int, Failed]:
     """Writes the files; returns the number of images and frames, and the inputs that failed."""
-    from dpt.data.formats.video import VideoReader
     from dpt.predict.pipeline import PartlyWrittenError
     from dpt.run_log import tracked
 
@@ -302,25 +301,35 @@ def _predict(pipeline: Pipeline, inputs: Sequence[InputFile]) -> tuple[int, Fail
             file.release()
             if error is not None:
                 fail(file, error)
-    for file in rasters:
+    for file in [*rasters, *(file for file in inputs if file.is_video)]:
         try:
-            with closing(pipeline.windows(file)) as steps:
-                for _ in tracked(steps, next(steps), title=file.name):
-                    pass
-            done += 1
-        except ValueError as error:
-            fail(file, error)
-        file.release()
-    for file in (file for file in inputs if file.is_video):
-        try:
-            video = VideoReader(file.fetch())
-            with closing(pipeline.frames(file, video)) as frames:
-                for _ in tracked(frames, max(1, video.announced), title=file.name):
-                    done += 1
+            for _ in _frames(pipeline, file) if file.is_video else _raster(pipeline, file):
+                done += 1
         except ValueError as error:
             fail(file, error)
         file.release()
     return done, failed
+
+
+def _raster(pipeline: Pipeline, file: InputFile) -> Iterator[None]:
+    """Predicts a raster window by window, and yields once at its end."""
+    from dpt.run_log import tracked
+
+    with closing(pipeline.windows(file)) as steps:
+        for _ in tracked(steps, next(steps), title=file.name):
+            pass
+    yield
+
+
+def _frames(pipeline: Pipeline, file: InputFile) -> Iterator[None]:
+    """Predicts a video, and yields after each frame."""
+    from dpt.data.formats.video import VideoReader
+    from dpt.run_log import tracked
+
+    video = VideoReader(file.fetch())
+    with closing(pipeline.frames(file, video)) as frames:
+        for _ in tracked(frames, max(1, video.announced), title=file.name):
+            yield
 
 
 def _make_pipeline(

@@ -66,8 +66,7 @@ def settings_of(
     """
     device = "cuda" if torch.cuda.is_available() else "cpu"
     height, width = read_size(root / detected.image)
-    scale = min(1.0, math.sqrt(_PIXELS[device] / (height * width)))
-    sizes = image_size or [max(32, 32 * round(side * scale / 32)) for side in (height, width)]
+    sizes = image_size or crop_size((height, width), _PIXELS[device])
     size = validate(tuple[int, int], sizes, "data.image_size")
     enlarged = _SCALE
     if labels is not None:
@@ -93,6 +92,12 @@ def settings_of(
         values["data.eval_size"] = [round(side * enlarged) for side in size]
         values["augment.zoom"] = [round(factor * enlarged, 3) for factor in _ZOOM]
     return values | (label_settings(labels) if labels else {})
+
+
+def crop_size(image: tuple[int, int], pixels: int) -> list[int]:
+    """Returns the size [H, W] of training crops of about so many pixels, in steps of 32."""
+    scale = min(1.0, math.sqrt(pixels / math.prod(image)))
+    return [max(32, 32 * round(side * scale / 32)) for side in image]
 
 
 def val_images(detected: Detected) -> int:

@@ -19,7 +19,7 @@ from dpt.training.callbacks import Lora
 from dpt.training.checkpoints import AtomicCheckpointIO
 from dpt.training.loggers import ignore_errors
 from dpt.training.task import make_task
-from dpt.validation import PlainMapping
+from dpt.validation import Plain, PlainMapping
 
 VALIDATIONS = 10  # per run, unless the trainer's settings say otherwise
 FRACTION_OF_VALIDATION = 0.2  # of a run's time: a short run validates less often
@@ -44,33 +44,12 @@ def make_trainer(
         val_cost: see :func:`validation_cost`.
     """
     node = trainer_arguments(cfg["trainer"])
-    if node["max_steps"] == -1 and node["max_epochs"] is None and node["max_time"] is None:
-        node["max_steps"] = int(cfg["steps"])
-    if node["max_epochs"] is None:
-        node["max_epochs"] = -1  # no limit: steps or time end the run
-    if node["max_steps"] == -1 and node["max_epochs"] == -1:
-        raise ValueError(
-            "trainer.max_time alone does not define the length of the schedule: also set "
-            "trainer.max_steps or trainer.max_epochs, where the learning rate reaches its end"
-        )
-    if isinstance(node["val_check_interval"], float) and node["check_val_every_n_epoch"] is None:
-        node["check_val_every_n_epoch"] = 1  # a fraction of each epoch
+    _set_length(node, int(cfg["steps"]))
     is_unset = node["val_check_interval"] is None and node["check_val_every_n_epoch"] is None
     if is_unset:
         node["val_check_interval"] = 1  # replaced below, when the number of ranks is known
     loggers = [ignore_errors(logger) for logger in _built(cfg["logger"], "logger", Logger)]
-    nodes = {name: node for name, node in cfg["callbacks"].items() if node is not None}
-    if not loggers:
-        nodes.pop("learning_rate", None)  # Lightning's monitor needs a logger
-    callbacks = _built(nodes, "callbacks", Callback)
-    for name, callback in zip(nodes, callbacks, strict=True):
-        # it sets the average when all checkpoints are written
-        if isinstance(callback, L.pytorch.callbacks.StochasticWeightAveraging):
-            raise ValueError(f"callbacks.{name}: its average would not be saved: use callbacks=ema")
-        adapts = isinstance(callback, Lora) and callback.rank is not None
-        if "fsdp" in str(node["strategy"]) and (adapts or isinstance(callback, WeightAveraging)):
-            fault = "needs whole weights, but trainer.strategy=fsdp shards them"
-            raise ValueError(f"callbacks.{name} {fault}: set trainer.strategy=ddp, or leave it out")
+    callbacks = _callbacks(cfg, has_loggers=bool(loggers), strategy=str(node["strategy"]))
     if node["enable_checkpointing"] is None:  # Lightning would add a callback of its own
         node["enable_checkpointing"] = any(isinstance(c, Checkpoint) for c in callbacks)
     node["plugins"] = [*(node["plugins"] or []), AtomicCheckpointIO()]
@@ -81,6 +60,40 @@ def make_trainer(
         timed = bool(node["max_time"])
         trainer.val_check_interval = validation_interval(trainer, batches, validation, timed=timed)
     return trainer
+
+
+def _set_length(node: Plain, steps: int) -> None:
+    """Sets the arguments of the Trainer that say how long it trains, if they are not given."""
+    if node["max_steps"] == -1 and node["max_epochs"] is None and node["max_time"] is None:
+        node["max_steps"] = steps
+    if node["max_epochs"] is None:
+        node["max_epochs"] = -1  # no limit: steps or time end the run
+    if node["max_steps"] == -1 and node["max_epochs"] == -1:
+        raise ValueError(
+            "trainer.max_time alone does not define the length of the schedule: also set "
+            "trainer.max_steps or trainer.max_epochs, where the learning rate reaches its end"
+        )
+    if isinstance(node["val_check_interval"], float) and node["check_val_every_n_epoch"] is None:
+        node["check_val_every_n_epoch"] = 1  # a fraction of each epoch
+
+
+def _callbacks(cfg: PlainMapping, *, has_loggers: bool, strategy: str) -> list[Callback]:
+    """Returns the configured callbacks; ValueError for one whose weights would not be saved."""
+    nodes = {name: node for name, node in cfg["callbacks"].items() if node is not None}
+    if not has_loggers:
+        nodes.pop("learning_rate", None)  # Lightning's monitor needs a logger
+    callbacks = _built(nodes, "callbacks", Callback)
+    for name, callback in zip(nodes, callbacks, strict=True):
+        # it sets the average when all checkpoints are written
+        if isinstance(callback, L.pytorch.callbacks.StochasticWeightAveraging):
+            raise ValueError(f"callbacks.{name}: its average would not be saved: use callbacks=ema")
+        adapts = isinstance(callback, Lora) and callback.rank is not None
+        if "fsdp" in strategy and (adapts or isinstance(callback, WeightAveraging)):
+            raise ValueError(
+                f"callbacks.{name} needs whole weights, but trainer.strategy=fsdp shards them: "
+                "set trainer.strategy=ddp"
+            )
+    return callbacks
 
 
 def _built(nodes: PlainMapping, group: str, base: type) -> list[Any]:
