@@ -5,7 +5,6 @@ import json
 import pytest
 import torch
 import yaml
-from conftest import scores_of
 from label_folders import folder
 from tiny import ON_CPU, TINY_DATA, TINY_RUN, TINY_SCENES, TINY_VIT
 
@@ -37,14 +36,14 @@ def test_train_raises_a_mistake_and_resumes(run, tmp_path):
     assert again.scores == run.scores
 
 
-def test_evaluate_takes_a_run_or_a_path(run, tmp_path):
+def test_evaluate_takes_a_run_or_a_path(run, scores, tmp_path):
     options = (*ON_CPU, "data.num_workers=0")
     by_run = dpt.evaluate(run, *options, f"run_dir={tmp_path / 'a'}")
     by_path = dpt.evaluate(run.folder, *options, f"run_dir={tmp_path / 'b'}")
     assert by_run.scores == by_path.scores
     assert by_run.scores["val/mae"] == pytest.approx(run.scores["val/mae"], rel=1e-5)
     assert by_run.headlines
-    assert scores_of(by_run.folder)["val/mae"] == by_run.scores["val/mae"]
+    assert scores(by_run.folder)["val/mae"] == by_run.scores["val/mae"]
     assert by_run.model.config == run.model.config
 
 
@@ -64,10 +63,10 @@ def test_export_takes_a_run(run, tmp_path):
 
 
 @pytest.mark.slow
-def test_fit_returns_the_run_with_the_scores_of_its_evaluation(tmp_path):
+def test_fit_returns_the_run_with_the_scores_of_its_evaluation(scores, tmp_path):
     root, place = folder(tmp_path / "set"), tmp_path / "run"
     options = (*TINY_VIT, *TINY_DATA, *ON_CPU, "data.eval_size=null", "steps=1")
     run = dpt.fit(root, *options, f"run_dir={place}")
     assert run.folder == place
-    assert run.scores["val/miou"] == scores_of(place / "evaluation")["val/miou"]
+    assert run.scores["val/miou"] == scores(place / "evaluation")["val/miou"]
     assert set(run.model.heads) == {"segmentation"}
