@@ -40,8 +40,9 @@ PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY  # a long comment
 
 _JPEG_START, _JPEG_SCAN, _JPEG_END = b"\xff\xd8\xff", b"\xff\xda", b"\xff\xd9"
 _PNG_START, _PNG_DATA, _PNG_END = b"\x89PNG\r\n\x1a\n", b"IDAT", b"IEND\xaeB`\x82"
+_PNG_TAIL = 1 << 13  # bytes
 _PNG_TAGS = (b"eXIf", b"tEXt", b"zTXt", b"iTXt")
-"""Chunks that may state an orientation. They stand before the pixels, or shortly before the end."""
+"""Chunks that may state an orientation: before the pixels, or in the last bytes of a file."""
 _TIFF_STARTS = (b"II", b"MM")
 _FILM = math.hypot(36, 24)  # mm
 _MILLIMETRES = {2: 25.4, 3: 10.0, 4: 1.0, 5: 0.001}
@@ -160,7 +161,7 @@ def _exif(data: bytes) -> Image.Exif:
     open a picture, and decodes all pixels of a PNG, to find none."""
     header = b"Exif"
     if data.startswith(_PNG_START):
-        header = data[: data.find(_PNG_DATA)] + data[-(1 << 16) :]
+        header = data[: data.find(_PNG_DATA)] + data[-_PNG_TAIL:]
         header = b"Exif" if any(tag in header for tag in _PNG_TAGS) else b""
     elif data.startswith(_JPEG_START):
         header = data[: data.find(_JPEG_SCAN)]
