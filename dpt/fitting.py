@@ -17,9 +17,9 @@ from typing import get_type_hints
 
 from dpt.atomic import write_bytes
 from dpt.config.compose import compose
-from dpt.config.data import make_dataset
 from dpt.config.overrides import as_argument, as_text, is_below, keys_of, parse
 from dpt.config.run_folder import held
+from dpt.config.schema import CheckConfig, RunConfig
 from dpt.data import FolderDataset
 from dpt.data.formats.pictures import read_size
 from dpt.data.layouts import Detected, detect
@@ -64,7 +64,7 @@ def fit(folder: Path | str, *overrides: str, time: str = "15m") -> Run:
     plan = Plan(Path(folder), overrides, time)
     _check(plan)
     if plan.detected.task in ("segmentation", "joint"):
-        labels = measure_labels(make_dataset({**plan.config["data"], "cache": False}, "train"))
+        labels = measure_labels(plan.config.data.changed(cache=False).make("train"))
         plan.change(plan.settings(labels))
     if "steps" not in plan.given and not any(k.startswith("trainer.max_") for k in plan.given):
         plan.change(plan.length_settings(time_steps(plan.config)))
@@ -74,12 +74,12 @@ def fit(folder: Path | str, *overrides: str, time: str = "15m") -> Run:
     say(f"then: evaluation and export of {plan.folder} (dpt evaluate, dpt export)")
     with starting("train", config):
         train(config, with_baselines=False)  # the evaluation adds them
-    run = Run(plan.folder, config=config)
+    run = Run(plan.folder, config=config.values)
     has_onnx = all(map(importlib.util.find_spec, ("onnx", "onnxruntime", "onnxscript")))
     say(str(export(run, plan.folder / ("model.onnx" if has_onnx else "model.pt2"))))
     of_evaluation = [o for o in overrides if o.startswith("trainer.accelerator=")]
     of_evaluation.append(f"run_dir={as_text(str(plan.folder / 'evaluation'))}")
-    return Run(plan.folder, evaluate(run, *of_evaluation).scores, config)
+    return Run(plan.folder, evaluate(run, *of_evaluation).scores, config.values)
 
 
 class Plan:
@@ -124,9 +124,9 @@ class Plan:
         return f"python train.py {shlex.join(words)}"
 
     @property
-    def config(self) -> Plain:
-        """The configuration of the run as plain data."""
-        return self._composition.values()
+    def config(self) -> RunConfig:
+        """The configuration of the run."""
+        return RunConfig.read(self._composition.values())
 
     @property
     def checked_samples(self) -> int:
@@ -215,10 +215,10 @@ def _detected(root: Path, given: PlainMapping) -> Detected:
 
 def _check(plan: Plan) -> None:
     """Raises ValueError if the data of a run have errors; its folder gets the report."""
-    folder, config = plan.folder / "data_check", plan.config
+    folder = plan.folder / "data_check"
     options = {"run_dir": str(folder), "split": ["train", "val"], "limit": plan.checked_samples}
     with held(folder):
-        findings = check_data(config | options)
+        findings = check_data(CheckConfig.read(plan.config.values | options))
     if has_errors(findings):
         raise ValueError(f"the data have errors, which are listed above and in {folder}")
     start_log(None)

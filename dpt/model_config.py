@@ -6,6 +6,7 @@ The sizes of the named models are in ``conf/model/*.yaml``, which both Hydra and
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
@@ -22,6 +23,8 @@ from dpt.files import config_dir, reason
 from dpt.nn import ENCODERS, HEADS, Decoder, DecoderConfig, EncoderConfig, HeadConfig, Network
 from dpt.types.preprocessing import Calibration, Preprocessing
 from dpt.validation import Plain, PlainMapping, to_plain, unknown_key, validate
+
+log = logging.getLogger("dpt")
 
 T = TypeVar("T")
 HeadSettings = Mapping[str, PlainMapping]
@@ -180,6 +183,13 @@ class ModelConfig:
         return Network(encoder=encoder, decoder=shared_decoder, heads=heads, decoders=decoders)
 
 
+def check_parts(encoder: PlainMapping, decoder: PlainMapping, preprocessing: PlainMapping) -> None:
+    """Raises ValueError for an unknown key or a wrong value of a part of a model."""
+    validate(_choose(ENCODERS, encoder.get("kind"), "model.encoder.kind"), encoder, "model.encoder")
+    validate(DecoderConfig, decoder, "model.decoder")
+    validate(Preprocessing, preprocessing, "model.preprocessing")
+
+
 def _head_config(name: str, options: object, shared: PlainMapping, where: str) -> HeadConfig:
     """Returns a head's typed settings; settings that its own decoder lacks are the shared one's."""
     config = _choose(HEADS, name, where)
@@ -275,23 +285,18 @@ def model_dict(
 
 
 def make_config(name: str, *, heads: HeadSettings, **overrides: Any) -> ModelConfig:
-    """Returns the configuration of a named model; arguments as for :func:`model_dict`.
-
-    Raises:
-        ValueError: a head's setting has no effect with its other settings.
-    """
+    """Returns the configuration of a named model; arguments as for :func:`model_dict`."""
     config = ModelConfig.from_dict(model_dict(name, heads=heads, **overrides))
-    require_effect(config, heads)
+    warn_without_effect(config, heads)
     return config
 
 
-def require_effect(config: ModelConfig, heads: HeadSettings) -> None:
-    """Raises ValueError if a head of ``config`` has another value of a setting in ``heads``."""
+def warn_without_effect(config: ModelConfig, heads: HeadSettings) -> None:
+    """Logs the settings in ``heads`` of which a head of ``config`` has another value."""
     for head, settings in heads.items():
         for key, value in settings.items():
             used = getattr(config.heads[head], key)
             is_same_kind = isinstance(value, str) == isinstance(used, str)  # "10" counts as 10
             if isinstance(value, str | int | float) and is_same_kind and value != used:
-                raise ValueError(
-                    f"model.heads.{head}.{key}={value!r}: its other settings allow only {used!r}"
-                )
+                text = "model.heads.%s.%s=%r has no effect: its other settings allow only %r"
+                log.warning(text, head, key, value, used)

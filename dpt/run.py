@@ -11,19 +11,31 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+from dpt.config.build import data_of_evaluation
 from dpt.config.compose import RUN_DIR, compose
 from dpt.config.overrides import as_text
 from dpt.config.resumed_config import resumed_config, run_in, run_to_resume
 from dpt.config.run_folder import held, refuse_used, save_config
+from dpt.config.schema import (
+    CheckConfig,
+    Config,
+    EvaluateConfig,
+    FindLrConfig,
+    RunConfig,
+    read_config,
+)
 from dpt.process import is_first_rank
-from dpt.validation import Plain, PlainMapping
+from dpt.validation import PlainMapping
 
 if TYPE_CHECKING:
     from dpt.data_check import Finding
     from dpt.exporting.export import Export
     from dpt.model import DPT
+
+
+C = TypeVar("C", bound=Config)
 
 
 @dataclass(frozen=True)
@@ -72,12 +84,11 @@ def train(*overrides: str) -> Run:
         ValueError: a mistake in the configuration or in the data, or the run has diverged.
         SystemExit: a signal has stopped the run, which was validated and saved before.
     """
-    with started("train", overrides) as config:
+    with started("train", RunConfig, overrides) as config:
         from dpt.training.fit import fit
 
         scores = fit(config)
-    folder = Path(config["run_dir"])
-    return Run(folder, scores, run_in(folder))  # with the values that were used
+    return Run(config.folder, scores, run_in(config.folder))  # with the values that were used
 
 
 def evaluate(source: Run | Path | str, *overrides: str) -> Run:
@@ -101,12 +112,12 @@ def evaluate(source: Run | Path | str, *overrides: str) -> Run:
     if not any(argument.startswith("data=") for argument in arguments):
         # the data of the run may have other keys than the default
         arguments = [f"++{a}" if a.startswith("data.") else a for a in arguments]
-    with started("evaluate", arguments) as config:
+    with started("evaluate", EvaluateConfig, arguments) as config:
         from dpt.evaluation.evaluate import evaluate as score
 
         scored = score(config)
-    folder = Path(config["run_dir"])
-    return Run(folder, scored.scores, config, scored.headlines, scored.lower_is_better)
+    headlines, lower_is_better = scored.headlines, scored.lower_is_better
+    return Run(config.folder, scored.scores, config.values, headlines, lower_is_better)
 
 
 def check(*overrides: str) -> list[Finding]:
@@ -118,7 +129,7 @@ def check(*overrides: str) -> list[Finding]:
     Returns:
         What was found, errors first.
     """
-    with started("data check", overrides) as config:
+    with started("data check", CheckConfig, overrides) as config:
         from dpt.data_check import check_data
 
         return check_data(config)
@@ -130,11 +141,11 @@ def find_lr(*overrides: str) -> Run:
     Returns:
         As scores, ``optim.lr`` and, where it is set, ``optim.encoder_lr``.
     """
-    with started("find-lr", overrides) as config:
+    with started("find-lr", FindLrConfig, overrides) as config:
         from dpt.training.find_lr import find_lr as sweep
 
         rates = sweep(config)
-    return Run(Path(config["run_dir"]), rates, config)
+    return Run(config.folder, rates, config.values)
 
 
 def export(
@@ -180,30 +191,32 @@ def export(
 
 
 @contextmanager
-def started(command: str, overrides: Sequence[str]) -> Iterator[Plain]:
+def started(command: str, kind: type[C], overrides: Sequence[str]) -> Iterator[C]:
     """Yields the configuration of a command, and holds the folder of its run in the block."""
     run = run_to_resume(command, overrides)
     if run is not None:
         with held(run.folder):
-            yield resumed_config(run.folder, overrides, run.resume)
+            yield read_config(kind, resumed_config(run.folder, overrides, run.resume))
         return
-    config = compose(command, overrides).values()
+    values = compose(command, overrides).values()
+    if command == "evaluate":
+        values["data"] = data_of_evaluation(values)
+    config = read_config(kind, values)
     with starting(command, config):
         yield config
 
 
 @contextmanager
-def starting(command: str, config: Plain) -> Iterator[None]:
+def starting(command: str, config: Config) -> Iterator[None]:
     """Holds the folder of a new run in the block, after a check that it is free."""
-    folder = Path(config["run_dir"])
-    with held(folder):
+    with held(config.folder):
         if is_first_rank():
-            os.environ[RUN_DIR] = str(folder)  # for the ranks that Lightning starts
+            os.environ[RUN_DIR] = str(config.folder)  # for the ranks that Lightning starts
             is_training = command == "train"
-            overwrites = is_training and bool(config["overwrite"])
-            if not overwrites and not config.get("resume"):
-                refuse_used(folder, is_training=is_training)
-                save_config(config, folder)  # otherwise RunState saves it, after all checks
+            of_run = config if is_training and isinstance(config, RunConfig) else None
+            if of_run is None or not (of_run.overwrite or of_run.resume):
+                refuse_used(config.folder, is_training=is_training)
+                save_config(config.values, config.folder)  # else RunState saves it, after checks
         try:
             yield
         finally:

@@ -26,6 +26,10 @@ Fraction = Annotated[float, Field(gt=0, lt=1)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 
 
+STRICT = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
+"""Pydantic's rules for settings: no unknown ones, and neither infinity nor NaN."""
+
+
 def validate(target: Any, value: Any, where: str) -> Any:
     """Converts plain data to the type ``target``, a dataclass or any type hint.
 
@@ -73,7 +77,7 @@ def _describe(error: Any, value: Any, where: str, target: Any) -> tuple[str, str
             key, value = f"{key}.{part}".lstrip("."), value[part]
     message = error["msg"].removeprefix("Value error, ").replace("valid tuple", "list")
     if error["type"] == "value_error":  # of our own checks, which name the key themselves
-        return f"{where}: ", message
+        return "" if not where or f"{where}." in message else f"{where}: ", message
     if error["type"] == "missing" and isinstance(error["loc"][-1], int):
         return f"{key}={value!r}: ", "must have more entries"
     if error["type"] == "missing":

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from photos import save_picture
 from PIL import Image
 
-from dpt.config.data import make_dataset
+from dpt.config.schema import DataConfig
 from dpt.data import Dataset
 from dpt.files import config_dir
 
@@ -22,7 +22,7 @@ def configured(name: str, root: Path, *overrides: str, split: str = "train") -> 
     """The data set that ``data=name`` means, with the user's further overrides."""
     with initialize_config_dir(str(config_dir()), version_base="1.3"):
         cfg = compose("train", [f"data={name}", f"data.root={root}", *overrides])
-    return make_dataset(OmegaConf.to_container(cfg.data, resolve=True), split)
+    return DataConfig.read(OmegaConf.to_container(cfg.data, resolve=True)).make(split)
 
 
 def photo(path: Path) -> np.ndarray:

@@ -7,7 +7,7 @@ import numpy as np
 from photos import photo_of
 from PIL import Image
 
-from dpt.config.data import make_dataset
+from dpt.config.schema import DataConfig
 from dpt.data.layouts import detect
 
 SIZE = (24, 32)
@@ -79,7 +79,7 @@ def samples(root, **given):
     node["split_files"] = {"train": str(table), "val": str(table)}
     read = {}
     for split in ("train", "val"):
-        data = make_dataset(node, split)
+        data = DataConfig.read(node).make(split)
         paths: list[Path] = [data.files(i).image for i in range(len(data))]
         read[split] = {p.relative_to(root).as_posix(): data[i] for i, p in enumerate(paths)}
     return read, detected

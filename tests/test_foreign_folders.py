@@ -20,7 +20,7 @@ from pycocotools import mask as coco
 from tiny import slow_after
 
 from dpt.config.compose import config_dir
-from dpt.config.data import make_dataset
+from dpt.config.schema import DataConfig
 from dpt.data import FolderDataset
 from dpt.data.annotations import FORMATS
 from dpt.data.annotations.base import AnnotatedImage, AnnotationFormat
@@ -254,7 +254,7 @@ def open_folder(root: Path, answer: str = "", **given: object) -> dict[str, Data
     for key, value in values.items():
         head, _, tail = key.partition(".")
         node[head] = {**node[head], tail: value} if tail else value
-    train, val = make_dataset(node, "train"), make_dataset(node, "val")
+    train, val = DataConfig.read(node).make("train"), DataConfig.read(node).make("val")
     val.adopt_classes(train.info.class_names)
     require_same_classes(train, val)
     return {"train": train, "val": val}

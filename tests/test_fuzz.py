@@ -39,13 +39,11 @@ from tiny import ON_CPU, TINY_DATA, TINY_SCENES, TINY_VIT, save_checkpoint, smal
 
 from dpt import files
 from dpt.calibrate import read_points
-from dpt.config.data import loader_settings, make_dataset, make_eval_loader, make_train_loader
-from dpt.config.models import make_model
-from dpt.config.objectives import make_objectives
-from dpt.config.objects import make
+from dpt.config.build import make_eval_loader, make_model, make_objectives, make_train_loader
 from dpt.config.overrides import keys_of, parse
 from dpt.config.resumed_config import resumed_config
 from dpt.config.run_folder import save_config
+from dpt.config.schema import RunConfig, read_config
 from dpt.data import CocoDataset, DataError, FolderDataset, ScenesDataset
 from dpt.data.annotations import FORMATS
 from dpt.data.datasets.archive import extract
@@ -61,7 +59,6 @@ from dpt.data.shards.packed import PackedDataset, pack_split
 from dpt.evaluation.predictions import PredictedDataset
 from dpt.files import config_dir, files_below
 from dpt.model import DPT
-from dpt.objectives.teacher import Teacher
 from dpt.predict.folder import OutputFolder
 from dpt.predict.records import PredictionSettings
 from dpt.predict.sources import find_inputs
@@ -418,17 +415,17 @@ def runs(folder):
     save_config(values | {"overrides": ["task=joint"], "follows": {}}, folder)
 
     def built():
-        cfg = resumed_config(folder, ["optim.lr=0.1"], str(folder))
-        settings = loader_settings(cfg["data"])
-        train, val = (make_dataset(cfg["data"], split) for split in ("train", "val"))
-        objectives = make_objectives(cfg["task"], train)
+        values = resumed_config(folder, ["optim.lr=0.1"], str(folder))
+        config = read_config(RunConfig, values)
+        settings = config.data.loader
+        train, val = (config.data.make(split) for split in ("train", "val"))
+        objectives = make_objectives(config.task, train)
         targets = [o.target for o in objectives.values()]
-        teacher = make(cfg["task"].get("teacher"), "task.teacher", Teacher)
-        model = make_model(cfg["model"], objectives, settings, cfg["overrides"])
-        make_task(cfg, objectives, teacher, model)
-        make_train_loader(train, settings, cfg["augment"], cfg["seed"], targets)
+        model = make_model(config.model, objectives, settings, config.overrides)
+        make_task(config, objectives, config.task.teacher.build(), model)
+        make_train_loader(train, settings, config.augment, config.seed, targets)
         make_eval_loader(val, settings, model.preprocessing, targets)
-        make_trainer(cfg, 4, [], [])
+        make_trainer(config, 4, [], [])
 
     return {folder / "config.yaml": [partial(resumed_config, folder, [], "x"), built]}
 

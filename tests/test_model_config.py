@@ -129,8 +129,8 @@ def test_settings_of_another_kind_of_depth_head_are_dropped():
     ("arguments", "message"),
     [
         ({"name": "dpt_huge"}, r"no model 'dpt_huge'.*dpt_base.*dpt_large"),
-        ({"heads": {}}, r"model\.heads=.*depth, .*segmentation, classification, regression"),
-        ({"heads": {"surface": {}}}, r"model\.heads='surface': choose from depth.*DPT_PLUGINS"),
+        ({"heads": {}}, r"model\.heads=.*depth, .*segmentation, .*classification"),
+        ({"heads": {"surface": {}}}, r"model\.heads='surface': choose from .*depth.*DPT_PLUGINS"),
         ({"heads": ["depth"]}, r"model\.heads=\['depth'\]"),
         ({"heads": {"depth": "metric"}}, r"model\.heads\.depth='metric': must be a dictionary"),
         ({"heads": {"depth": {"kind": "log"}}}, r"heads\.depth\.kind='log': .*metric.*relative"),
@@ -140,8 +140,6 @@ def test_settings_of_another_kind_of_depth_head_are_dropped():
         ({"patch_sise": 8}, r"^there is no patch_sise\. Did you mean patch_size.*readout"),
         ({"encoder": "vit_tiny_patch16_224"}, r"model\.encoder='vit_tiny.*must be a mapping"),
         ({"preprocessing": Preprocessing()}, r"model\.preprocessing=.*must be a mapping"),
-        ({"heads": {"depth": {"max_depth": 9}}}, r"depth\.max_depth=9: .* allow only None$"),
-        ({"heads": {"depth": {"scale": 2.0}}}, r"model\.heads\.depth\.scale=2\.0: .*only 1\.0$"),
         ({"encoder": {"kind": "resnet"}}, r"encoder\.kind='resnet': choose from vit"),
         ({"encoder": {"kind": "timm"}}, r"model\.encoder\.name must be given"),
         ({"in_channels": 0}, r"model\.encoder\.in_channels=0: must be greater than or equal to 1"),
@@ -176,6 +174,11 @@ def test_mistakes_are_answered_in_one_line(arguments, message):
     with pytest.raises(ValueError, match=message) as caught:
         dpt.create_model(arguments.pop("name"), **arguments)
     assert "\n" not in str(caught.value)
+
+
+def test_a_setting_of_a_head_without_effect_is_a_warning(caplog):
+    make_config("dpt_tiny", heads={"depth": {"max_depth": 9}})
+    assert "model.heads.depth.max_depth=9 has no effect" in caplog.text
 
 
 def test_a_head_with_another_name_than_that_of_its_output_is_refused(monkeypatch):

@@ -3,6 +3,7 @@
 import logging
 import re
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from torch import nn
 
 import dpt
 from dpt.cli import main
+from dpt.config.compose import compose
+from dpt.config.schema import RunConfig
 from dpt.nn import HEADS as HEAD_CONFIGS
 from dpt.weights.formats import CONFIG_KEY
 
@@ -134,3 +137,13 @@ def call(*arguments: object) -> None:
             handler.close()
         log.setLevel(before[0])
         log.propagate, log.handlers[:] = before[1:]
+
+
+@cache
+def _composed(*overrides: str) -> RunConfig:
+    return RunConfig.read(compose("train", ["run_dir=run", *overrides]).values())
+
+
+def run_config(*overrides: str, **groups: object) -> RunConfig:
+    """The configuration of a training run, with other groups or keys."""
+    return _composed(*overrides).changed(**groups)

@@ -101,7 +101,7 @@ def _datasets(options: argparse.Namespace, scratch: Path) -> dict[str, Dataset]:
     Args:
         scratch: folder for a table of the files.
     """
-    from dpt.config.data import make_dataset
+    from dpt.config.schema import DataConfig
     from dpt.data.base import require_same_classes
     from dpt.data.layouts import detect
 
@@ -119,8 +119,9 @@ def _datasets(options: argparse.Namespace, scratch: Path) -> dict[str, Dataset]:
     for key, value in settings.items():
         head, _, tail = key.partition(".")
         node |= {head: {**node.get(head, {}), tail: value}} if tail else {head: value}
+    config = DataConfig.read(node)
     datasets: dict[str, Dataset] = {
-        split: make_dataset(node, split) for split in ("train", "val", "test") if split in splits
+        split: config.make(split) for split in ("train", "val", "test") if split in splits
     }
     first = next(iter(datasets.values()))
     for dataset in datasets.values():

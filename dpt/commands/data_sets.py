@@ -5,16 +5,18 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import ClassVar
 from urllib.parse import urlsplit
 
-from dpt.config.data import loader_settings, make_dataset
-from dpt.config.objects import check_arguments
+from pydantic import ConfigDict
+
+from dpt.config.schema import DataConfig, DownloadConfig, PackConfig
 from dpt.data.datasets.archive import extract, is_unpacked
 from dpt.data.shards.packed import pack_split
 from dpt.fetch import fetch, verify
 from dpt.files import config_dir, plural
 from dpt.run import started
-from dpt.validation import PlainMapping, validate
+from dpt.validation import STRICT, validate
 
 log = logging.getLogger("dpt")
 
@@ -24,6 +26,8 @@ MEGABYTE = 10**6
 @dataclass(frozen=True, kw_only=True)
 class DownloadFile:
     """One file of a data set, an entry of ``data.download.files``."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     url: str | None = None  # None: needs a login and must be fetched by hand
     name: str | None = None  # file name below data.root; None: the last part of the URL
@@ -40,6 +44,8 @@ class DownloadFile:
 class DownloadSource:
     """Where a data set comes from: ``data.download``."""
 
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
     page: str  # home page
     terms: str  # licence or terms of use
     steps: str | None = None  # what has to be done by hand
@@ -51,14 +57,15 @@ def download(*overrides: str) -> None:
 
     Existing files are verified and not fetched again; archives that were unpacked may be removed.
     """
-    with started("data download", overrides) as config:
-        _download(config.get("data") or {})
+    with started("data download", DownloadConfig, overrides) as config:
+        _download(config.data)
 
 
-def _download(data: PlainMapping) -> None:
+def _download(config: DataConfig) -> None:
+    data = config.values
     if not data.get("download"):
         raise ValueError(f"data=NAME must be a data set with a source: {', '.join(_with_source())}")
-    source = DownloadSource(**check_arguments(DownloadSource, data["download"], "data.download"))
+    source = validate(DownloadSource, data["download"], "data.download")
     root = Path(data["root"]).expanduser()
     root.mkdir(parents=True, exist_ok=True)
     log.info("%s\nterms: %s", source.page, source.terms)
@@ -71,7 +78,7 @@ def _download(data: PlainMapping) -> None:
             "run the same command again"
         )
     for split in ("train", "val"):
-        log.info("%s: %d images", split, len(make_dataset(data, split)))
+        log.info("%s: %d images", split, len(config.make(split)))
     archives = [f.file_name for f in source.files if f.unpack and (root / f.file_name).exists()]
     if archives:
         log.info("no longer needed in %s: %s", root, ", ".join(archives))
@@ -102,31 +109,23 @@ def _complete(file: DownloadFile, root: Path) -> bool:
 
 def pack(*overrides: str) -> None:
     """Packs splits of a data set into the folder ``out`` (``conf/data_pack.yaml``)."""
-    with started("data pack", overrides) as config:
+    with started("data pack", PackConfig, overrides) as config:
         _pack(config)
 
 
-def _pack(cfg: PlainMapping) -> None:
-    data = cfg.get("data")
-    if data is None:
-        raise ValueError("data must be given: dpt data pack data=NAME out=DIR (see -h)")
-    settings = loader_settings(data)
-    splits = [cfg["split"]] if isinstance(cfg["split"], str) else cfg["split"]
-    size = validate(float, cfg["shard_mb"], "shard_mb")
-    if not 0 < size < 1e9:
-        raise ValueError(f"shard_mb={size:g}: must be above 0 megabytes and below 1e9")
-    folder = Path(validate(str, cfg["out"], "out")).expanduser()
-    if "cache" in data:
-        data = {**data, "cache": False}  # a cache may scale images down
-    for split in validate(list[str], splits, "split"):
+def _pack(config: PackConfig) -> None:
+    data, folder = config.data, Path(config.out).expanduser()
+    if "cache" in data.values:
+        data = data.changed(cache=False)  # a cache may scale images down
+    for split in config.split:
         index = pack_split(
-            make_dataset(data, split),
+            data.make(split),
             folder,
             split=split,
-            shard_size=int(size * MEGABYTE),
+            shard_size=int(config.shard_mb * MEGABYTE),
             shuffle=split == "train",  # video frames are then not neighbours
-            num_workers=settings.num_workers,
-            skip_broken=settings.on_error == "skip",
+            num_workers=data.loader.num_workers,
+            skip_broken=data.loader.on_error == "skip",
         )
         samples = sum(shard.samples for shard in index.shards)
         megabytes = sum(s.size for s in index.shards) / MEGABYTE

@@ -14,13 +14,12 @@ from dataclasses import MISSING, dataclass, field, make_dataclass
 from dataclasses import fields as dataclass_fields
 from functools import cache, partial
 from importlib import import_module
-from types import UnionType
+from types import MappingProxyType, UnionType
 from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback, EarlyStopping, LearningRateMonitor
 from lightning.pytorch.loggers import Logger
-from pydantic import ConfigDict
 from torch import nn
 from torch.optim import Optimizer, lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler
@@ -30,14 +29,9 @@ from dpt.nn import HEADS
 from dpt.objectives import OBJECTIVES, Objective
 from dpt.objectives.teacher import Teacher
 from dpt.plugins import REGISTERED, VARIABLE, Target, path_of, register
-from dpt.validation import Plain, PlainMapping, validate
+from dpt.validation import STRICT, Plain, PlainMapping, to_plain, validate
 
 T = TypeVar("T")
-_STRICT = {
-    "__pydantic_config__": ConfigDict(
-        extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True
-    )
-}
 
 
 @dataclass(frozen=True)
@@ -58,7 +52,7 @@ class Slot:
 
 
 SLOTS: dict[type, Slot] = {
-    Dataset: Slot(("dpt.data.datasets",), later=("split",)),
+    Dataset: Slot(("dpt.data.datasets",), later=("split", "sets")),
     Objective: Slot((), key="head", of_data=True),
     Teacher: Slot(()),
     Optimizer: Slot(("dpt.training",), later=("model",)),
@@ -103,6 +97,16 @@ class Part(Generic[T]):
     def factory(self) -> Callable[..., T]:
         """Returns the class with the settings as arguments."""
         return partial(self.target, **{k: _built(v) for k, v in self.settings.items()})
+
+    @property
+    def arguments(self) -> Mapping[str, inspect.Parameter]:
+        return inspect.signature(self.target).parameters
+
+    def complete(self, later: tuple[str, ...]) -> Plain:
+        """Returns the settings with those that stand at their default, as plain data."""
+        defaults = {k: p.default for k, p in self.arguments.items() if k not in later}
+        values: Plain = to_plain({**defaults, **self.settings})
+        return values
 
     @property
     def is_plugin(self) -> bool:
@@ -196,11 +200,17 @@ def _hints(target: Target) -> Plain:
         return {}
 
 
-def _checked(target: Target, given: PlainMapping, where: str, slot: Slot) -> Plain:
+def _checked(
+    target: Target,
+    given: PlainMapping,
+    where: str,
+    slot: Slot,
+    types: PlainMapping = MappingProxyType({}),
+) -> Plain:
     """Returns settings of ``target`` with the types that it declares, and parts among them."""
-    hints = _hints(target)
+    hints = {k: v for k, v in {**_hints(target), **types}.items() if k not in slot.later}
     values = {key: _nested(value, hints.get(key), f"{where}.{key}") for key, value in given.items()}
-    typed = vars(validate(_schema(target, slot), values, where))
+    typed = vars(validate(_schema(target, slot, hints), values, where))
     return {key: typed[key] for key in given if not _is_left_to_data(target, key, typed[key], slot)}
 
 
@@ -211,10 +221,9 @@ def _is_left_to_data(target: Target, key: str, value: object, slot: Slot) -> boo
     return parameter is not None and parameter.default is parameter.empty
 
 
-@cache
-def _schema(target: Target, slot: Slot) -> type:
+def _schema(target: Target, slot: Slot, hints: PlainMapping) -> type:
     """Returns a dataclass of the arguments of ``target``, and of the settings of its head."""
-    hints, fields = _hints(target), list[tuple[str, Any, Any]]()
+    fields: list[tuple[str, Any, Any]] = []
     for name, parameter in inspect.signature(target).parameters.items():
         is_named = parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
         if not is_named or name in slot.later:
@@ -229,7 +238,8 @@ def _schema(target: Target, slot: Slot) -> type:
     own = {name for name, *_ in fields}
     fields += [(f.name, Any, None) for f in of_head if f.name not in own]
     entries = [(name, hint, field(default=default)) for name, hint, default in fields]
-    return make_dataclass("Settings", entries, kw_only=True, namespace=_STRICT)
+    strict = {"__pydantic_config__": STRICT}
+    return make_dataclass("Settings", entries, kw_only=True, namespace=strict)
 
 
 @dataclass(frozen=True)
@@ -263,9 +273,24 @@ def _nested(value: object, hint: object, where: str) -> object:
     return read_part(value, where, nested.base)
 
 
-def check_arguments(target: Target, arguments: PlainMapping, where: str) -> Plain:
-    """Returns arguments of a function or class with the types that it declares."""
-    return _checked(target, arguments, where, Slot(()))
+def read_arguments(
+    target: Callable[..., T],
+    values: object,
+    where: str,
+    later: tuple[str, ...] = (),
+    types: PlainMapping = MappingProxyType({}),
+) -> Part[T]:
+    """Checks the arguments of a class that needs no name.
+
+    Args:
+        values: plain data.
+        where: the key in the configuration, for messages.
+        later: arguments that the program gives.
+        types: of arguments, in place of those that the class declares.
+    """
+    given = validate(Plain, values, where)
+    settings = _checked(target, given, where, Slot((), later=later), types)
+    return Part(where, target, settings, where)
 
 
 # --- Classes that a user names on the command line

@@ -20,7 +20,6 @@ from dpt.config.overrides import (
     parse,
     split_config_dir,
 )
-from dpt.config.run_keys import RunKeys
 from dpt.files import config_dir, read_yaml, real_path, run_folder
 from dpt.validation import Plain, unknown_key, validate
 
@@ -68,6 +67,14 @@ def run_to_resume(command: str, arguments: Sequence[str]) -> RunToResume | None:
     return None
 
 
+@dataclass(frozen=True)
+class _Notes:
+    """What is read of a run's file before it is checked as a whole."""
+
+    overrides: list[str]
+    follows: dict[str, list[str]]
+
+
 def resumed_config(folder: Path, arguments: Sequence[str], resume: str) -> Plain:
     """Returns the configuration of the run in ``folder``, changed by the command line.
 
@@ -83,7 +90,7 @@ def resumed_config(folder: Path, arguments: Sequence[str], resume: str) -> Plain
     """
     path, before = folder / "config.yaml", run_in(folder)
     try:
-        validate(RunKeys, before, "")
+        validate(_Notes, {key: before.get(key) for key in ("overrides", "follows")}, "")
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     _, typed = split_config_dir(arguments)  # the run has used the user's own groups already

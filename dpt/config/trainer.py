@@ -12,23 +12,10 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Timer
 from lightning.pytorch.strategies import FSDPStrategy
 
-from dpt.config.objects import check_arguments
 from dpt.functional import EMULATED, has_bf16
 from dpt.validation import Plain, PlainMapping
 
 log = logging.getLogger("dpt")
-
-LIMITS = {  # of arguments that the Trainer does not check, or with an assertion or a division
-    "max_steps": (-1, 10**9),
-    "max_epochs": (-1, 10**9),
-    "num_nodes": (1, 10**6),
-    "accumulate_grad_batches": (1, 10**6),
-    "check_val_every_n_epoch": (1, 10**9),
-    "val_check_interval": (1e-9, 10**9),
-    "log_every_n_steps": (1, 10**9),
-    "gradient_clip_val": (0, 10**9),
-    "limit_train_batches": (1e-9, 10**9),
-}
 
 
 def pick_precision(accelerator: str) -> str:
@@ -42,49 +29,31 @@ def pick_precision(accelerator: str) -> str:
     return "bf16-mixed" if native else "32-true"
 
 
-def with_precision(node: PlainMapping) -> Plain:
-    """Returns the configuration of the Trainer with this machine's precision in place of ``auto``.
+def with_precision(settings: PlainMapping) -> Plain:
+    """Returns the settings of the Trainer with this machine's precision in place of ``auto``.
 
     A run stores it, so that it is resumed in the same precision on another machine.
     """
-    if node.get("precision") != "auto":
-        return {**node}
-    best = pick_precision(str(node.get("accelerator")))
+    if settings.get("precision") != "auto":
+        return {**settings}
+    best = pick_precision(str(settings.get("accelerator")))
     log.info("trainer.precision=auto: %s on this machine", best)
-    return {**node, "precision": best}
+    return {**settings, "precision": best}
 
 
-def trainer_arguments(node: PlainMapping) -> Plain:
-    """Returns the checked arguments of the Trainer, with a progress bar only in a terminal."""
-    node = with_precision(node)
-    is_emulated = pick_precision(str(node.get("accelerator"))) != "bf16-mixed"
+def trainer_arguments(settings: PlainMapping) -> Plain:
+    """Returns the arguments of the Trainer, with a progress bar only in a terminal."""
+    settings = with_precision(settings)
+    is_emulated = pick_precision(str(settings.get("accelerator"))) != "bf16-mixed"
     is_emulated &= not torch.backends.mps.is_available()
-    if node.get("precision") == "bf16-mixed" and is_emulated:
+    if settings.get("precision") == "bf16-mixed" and is_emulated:
         log.warning("trainer.precision=bf16-mixed: %s", EMULATED)
-    if node.get("precision") in ("bf16-true", "16-true"):  # Lightning casts whole batches
-        raise ValueError(
-            f"trainer.precision={node['precision']} would round weights and labels, such as "
-            f"depth, to three digits: use bf16-mixed or 16-mixed, which round neither"
-        )
-    strategy = str(node.get("strategy"))
+    strategy = str(settings.get("strategy"))
     if strategy.endswith(("_spawn", "_fork", "_notebook")):  # loggers cannot be sent to processes
         raise ValueError(f"trainer.strategy={strategy}: use {strategy.partition('_')[0]}")
     defaults = {name: p.default for name, p in inspect.signature(L.Trainer).parameters.items()}
-    for group in ("logger", "callbacks"):
-        del defaults[group]
-        if group in node:
-            raise ValueError(f"trainer.{group}: set the group {group} in its place")
-    arguments = defaults | check_arguments(L.Trainer, node, "trainer")
-    for name, (low, high) in LIMITS.items():
-        value = arguments[name]
-        if isinstance(value, int | float) and not low <= value <= high:
-            allowed = f"{low}..{high}" if isinstance(low, int) else f"above 0, at most {high}"
-            raise ValueError(f"trainer.{name}={value}: must be {allowed}")
-    if arguments["gradient_clip_algorithm"] and not arguments["gradient_clip_val"]:
-        raise ValueError(
-            "trainer.gradient_clip_algorithm has no effect without a trainer.gradient_clip_val: "
-            "set one, or leave the algorithm out"
-        )
+    arguments = {**defaults, **settings}
+    del arguments["logger"], arguments["callbacks"]
     if arguments["enable_progress_bar"] is None:
         arguments["enable_progress_bar"] = sys.stdout.isatty()
     return arguments

@@ -13,10 +13,8 @@ from pathlib import Path
 from typing import cast
 
 from dpt.atomic import write_bytes
-from dpt.config.data import loader_settings, make_dataset, make_train_loader
-from dpt.config.objectives import make_objectives
-from dpt.config.overrides import keys_of
-from dpt.config.run_keys import Seed
+from dpt.config.build import make_objectives, make_train_loader
+from dpt.config.schema import CheckConfig, DataConfig
 from dpt.data import DataError
 from dpt.data.base import Augmented, Dataset, require_same_classes
 from dpt.data.layouts.values import ClassFile, ignored_ids, read_masks
@@ -26,7 +24,7 @@ from dpt.data_check.checks import CHECKS, QUICK_CHECKS
 from dpt.data_check.scan import SEVERITIES, Finding, Scan, has_errors, read_records, record_of
 from dpt.html import require_free
 from dpt.types.samples import IGNORE_INDEX
-from dpt.validation import Count, Plain, PlainMapping, validate
+from dpt.validation import Plain
 
 __all__ = ["Finding", "check_data", "examine", "has_errors", "quick_findings"]
 
@@ -36,30 +34,25 @@ _PROPOSED = ("num_classes", "label_map", "label_colors", "color_distance")
 _METRES = 100.0  # valid depth while data.max_depth is unknown
 
 
-def check_data(cfg: PlainMapping) -> list[Finding]:
+def check_data(config: CheckConfig) -> list[Finding]:
     """Checks splits of a data set and writes ``report.html`` and ``report.json``.
 
-    ``cfg`` is plain data (``conf/data_check.yaml``). Returns the findings, errors first.
+    Returns the findings, errors first.
     """
     started = time.monotonic()
-    folder, data = Path(cfg["run_dir"]), cfg["data"]
-    splits = [cfg["split"]] if isinstance(cfg["split"], str) else cfg["split"]
-    splits = validate(list[str], splits, "split")
-    if not splits:
-        raise ValueError("split=[]: name one or several, as in split=[train,val]")
-    limit = validate(Count | None, cfg["limit"], "limit")
-    seed = validate(Seed, cfg["seed"], "seed")
+    folder = config.folder
     require_free(folder, "data_check.html", ["report.json"])
-    findings, scans = examine(data, splits=splits, limit=limit)
-    targets = _targets(cfg, scans, findings)
+    findings, scans = examine(config.data, splits=config.split, limit=config.limit)
+    targets = _targets(config, scans, findings)
     entries = [asdict(finding) for finding in findings]
     for entry in entries:
         del entry["indices"]
     write_bytes(folder / "report.json", f"{json.dumps(entries, indent=2)}\n".encode())
     if scans:
-        title = f"Data check of {data.get('root', data['kind'])}"
-        settings = loader_settings(data)
-        loader = make_train_loader(scans[0].dataset, settings, cfg["augment"], seed, targets)
+        title = f"Data check of {config.data.values.get('root', config.data.kind)}"
+        loader = make_train_loader(
+            scans[0].dataset, config.data.loader, config.augment, config.seed, targets
+        )
         augmented = cast(Augmented, loader.dataset)
         report.write_check_report(folder / "report.html", title, findings, scans, augmented)
         report.log_tables(scans)
@@ -72,15 +65,17 @@ def check_data(cfg: PlainMapping) -> list[Finding]:
     return findings
 
 
-def _targets(cfg: PlainMapping, scans: Sequence[Scan], findings: list[Finding]) -> tuple[str, ...]:
+def _targets(
+    config: CheckConfig, scans: Sequence[Scan], findings: list[Finding]
+) -> tuple[str, ...]:
     """Returns what a sample holds, or what the task that was named needs; a task that does not fit
     the data is a finding."""
     if not scans:
         return ()
     # train.yaml has a task in any case, which says nothing about the data
-    if {"task", "experiment"} & keys_of(cfg["overrides"]):
+    if {"task", "experiment"} & config.typed_keys:
         try:
-            objectives = make_objectives(cfg["task"], scans[0].dataset)
+            objectives = make_objectives(config.task, scans[0].dataset)
             return tuple(o.target for o in objectives.values() if o.target)
         except ValueError as error:
             findings.insert(0, Finding("error", "task", scans[0].split, str(error)))
@@ -88,49 +83,50 @@ def _targets(cfg: PlainMapping, scans: Sequence[Scan], findings: list[Finding]) 
 
 
 def examine(
-    data: PlainMapping, *, splits: Sequence[str], limit: int | None = None
+    data: DataConfig, *, splits: Sequence[str], limit: int | None = None
 ) -> tuple[list[Finding], list[Scan]]:
     """Returns the findings of all checks of the splits, errors first, and the splits that could be
     read.
 
     Reads ``limit`` evenly spaced samples of each split, or all if it is None.
     """
-    settings = loader_settings(data)
     # unpaired files are findings, and must not stop the others from being read
-    missing = data.get("missing", "raise")
-    lenient: Plain = {"missing": "skip" if missing == "raise" else missing, "cache": False}
-    lenient = {**data, **{key: value for key, value in lenient.items() if key in data}}
-    proposed, findings = _propose(lenient, splits)
+    missing = str(data.values.get("missing", "raise"))
+    lenient = {"missing": "skip" if missing == "raise" else missing, "cache": False}
+    data = data.changed(**{key: lenient[key] for key in lenient.keys() & data.values.keys()})
+    proposed, findings = _propose(data, splits)
+    data = data.changed(**proposed)
     scans: list[Scan] = []
     for split in splits:
         try:
-            dataset = make_dataset({**lenient, **proposed}, split).without_repeats()
+            dataset = data.make(split).without_repeats()
         except DataError as error:
             findings.append(Finding("error", "no_split", split, str(error)))
             continue
         if scans:
             dataset.adopt_classes(scans[0].dataset.info.class_names)
         records = read_records(
-            dataset, title=f"reading {split}", num_workers=settings.num_workers, limit=limit
+            dataset, title=f"reading {split}", num_workers=data.loader.num_workers, limit=limit
         )
-        scan = Scan(split, dataset, records, settings.image_size, missing, tuple(scans))
+        scan = Scan(split, dataset, records, data.loader.image_size, missing, tuple(scans))
         findings += _judge(scan)
         scans.append(scan)
     return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity)), scans
 
 
-def _propose(data: PlainMapping, splits: Sequence[str]) -> tuple[Plain, list[Finding]]:
+def _propose(data: DataConfig, splits: Sequence[str]) -> tuple[Plain, list[Finding]]:
     """Returns settings that a folder lacks, and a note that lists them.
 
     The classes follow from the values of all masks.
     """
     settings: Plain = {}
     task = hint = ""
-    if data.get("depth") and data.get("max_depth", _METRES) is None:
+    given = data.values
+    if given.get("depth") and given.get("max_depth", _METRES) is None:
         settings["max_depth"] = _METRES
-    if data.get("labels") and not any(data.get(key, True) for key in _CLASSES):
+    if given.get("labels") and not any(given.get(key, True) for key in _CLASSES):
         try:
-            of_masks, weights = _classes_of_masks({**data, **settings, "num_classes": 1}, splits)
+            of_masks, weights = _classes_of_masks(data.changed(**settings, num_classes=1), splits)
         except DataError as error:
             finding = Finding("error", "no_classes", ", ".join(splits), str(error))
             return {**settings, "num_classes": 1}, [finding]
@@ -147,13 +143,13 @@ def _propose(data: PlainMapping, splits: Sequence[str]) -> tuple[Plain, list[Fin
     return settings, [Finding("note", "proposal", ", ".join(splits), message, remedy)]
 
 
-def _classes_of_masks(data: PlainMapping, splits: Sequence[str]) -> tuple[Plain, list[float]]:
+def _classes_of_masks(data: DataConfig, splits: Sequence[str]) -> tuple[Plain, list[float]]:
     """Returns the settings of the classes in all masks, and weights of the classes; one class and
     no weights if there are no masks."""
     paths = _masks_of(data, splits)
     if not paths:
         return {"num_classes": 1}, []
-    given = {k: v for k, v in data.items() if v not in (None, []) and k != "num_classes"}
+    given = {k: v for k, v in data.values.items() if v not in (None, []) and k != "num_classes"}
     masks = read_masks(paths, ClassFile(), given)
     of_masks, _ = masks.settings()
     settings = {k: of_masks[k] for k in _PROPOSED if of_masks.get(k) not in (None, given.get(k))}
@@ -162,12 +158,12 @@ def _classes_of_masks(data: PlainMapping, splits: Sequence[str]) -> tuple[Plain,
     return settings, class_weights(masks.counts(of_masks))
 
 
-def _masks_of(data: PlainMapping, splits: Sequence[str]) -> list[Path]:
+def _masks_of(data: DataConfig, splits: Sequence[str]) -> list[Path]:
     """Returns the label files of the splits that can be read."""
     paths: list[Path] = []
     for split in splits:
         try:
-            dataset = make_dataset({**data, "unlabelled": None}, split)
+            dataset = data.changed(unlabelled=None).make(split)
         except DataError:  # becomes a finding when the split is read, as do damaged files
             continue
         samples = [dataset.files(index) for index in range(len(dataset))]

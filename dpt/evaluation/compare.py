@@ -14,14 +14,13 @@ from typing import NamedTuple
 import numpy as np
 
 from dpt import html
-from dpt.config.data import LOADER_KEYS, make_dataset
-from dpt.config.objects import check_arguments
 from dpt.config.resumed_config import refuse_foreign, run_in
+from dpt.config.schema import LOADER_KEYS, EvaluateConfig
 from dpt.evaluation.passes import score_checkpoint, score_files
 from dpt.evaluation.report import LEFT_OUT_FILE, write_csv
 from dpt.evaluation.scoring import MATCHES, PanelPicture
 from dpt.files import DataError, decoding, few, parse_json, plural, read_bytes, read_text
-from dpt.metrics import LeftOut, Protocol
+from dpt.metrics import LeftOut
 from dpt.run_log import csv_cell, log_rows, write_json
 from dpt.validation import Plain
 
@@ -252,15 +251,15 @@ def _panels(
     evaluated: Evaluated, names: Sequence[str], folder: str
 ) -> dict[str, list[PanelPicture]]:
     """Returns a row of pictures for each dense head and image; ``folder`` is for files."""
-    config = evaluated.config
-    data = config["data"] | {"num_workers": 0}
-    dataset = make_dataset(data, config["split"]).without_repeats()
+    values = {**evaluated.config, "run_dir": folder}
+    values["data"] = {**values["data"], "num_workers": 0}
+    config = EvaluateConfig.read(values)
+    dataset = config.data.make(config.split).without_repeats()
     full_names = dict(zip(evaluated.by_short_name(), evaluated.images, strict=True))
     index_of = {csv_cell(dataset.name(k)): k for k in range(len(dataset))}
     indices = {index_of[full_names[name]]: name for name in names}
-    protocol = Protocol(**check_arguments(Protocol, config["protocol"], "protocol"))
-    score = score_checkpoint if config["checkpoint"] else score_files
-    scorer = score(config | {"data": data, "run_dir": folder}, dataset, protocol, [*indices])
+    score = score_checkpoint if config.checkpoint else score_files
+    scorer = score(config, dataset, config.protocol, [*indices])
     pictures: dict[str, list[PanelPicture]] = {name: [] for name in names}
     for of_head in scorer.worst.values():
         for picture in of_head:

@@ -4,15 +4,12 @@ import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import lightning as L
 import torch.distributed as dist
 
-from dpt.config.data import data_of_evaluation, loader_settings, make_dataset
-from dpt.config.objects import check_arguments
 from dpt.config.run_folder import save_config
-from dpt.config.run_keys import Seed
+from dpt.config.schema import EvaluateConfig
 from dpt.data import Dataset
 from dpt.evaluation.baselines import named, trivial_scores
 from dpt.evaluation.passes import score_checkpoint, score_files
@@ -27,11 +24,9 @@ from dpt.evaluation.report import (
 from dpt.evaluation.scoring import DatasetScores, Scorer, blocks_of
 from dpt.files import plural
 from dpt.html import require_free
-from dpt.metrics import Protocol
 from dpt.objectives.batches import nonfinite_summary
 from dpt.process import is_first_rank
 from dpt.run_log import log_table, write_json
-from dpt.validation import PlainMapping, validate
 
 log = logging.getLogger("dpt")
 
@@ -50,33 +45,27 @@ class Evaluation:
     lower_is_better: frozenset[str] = frozenset()
 
 
-def evaluate(cfg: PlainMapping) -> Evaluation:
-    """Scores ``cfg["checkpoint"]`` or the files in ``cfg["predictions"]`` on one split.
+def evaluate(config: EvaluateConfig) -> Evaluation:
+    """Scores a checkpoint, or predictions on disk, on one split of a data set.
 
     Writes ``metrics.json``, ``per_image.csv``, ``left_out.csv``, ``confusion.csv``, ``report.html``
     and pictures. Each image counts once on any number of processes.
 
     Args:
-        cfg: plain data (``conf/evaluate.yaml``).
+        config: of the evaluation.
     """
-    for key in ("checkpoint", "predictions"):
-        validate(str | None, cfg[key], key)
-    if bool(cfg["checkpoint"]) == bool(cfg["predictions"]):
+    if bool(config.checkpoint) == bool(config.predictions):
         raise ValueError("give one of the two: checkpoint=FILE, or predictions=DIR to score files")
-    for key in ("predictions_scale", "predictions_kind", "predictions_encoding"):
-        if cfg["checkpoint"] and cfg[key] is not None:
-            raise ValueError(f"{key} has no effect on checkpoint=FILE: leave it out")
-    cfg = {**cfg, "data": data_of_evaluation(cfg)}
-    L.seed_everything(validate(Seed, cfg["seed"], "seed"), verbose=False)
-    protocol = Protocol(**check_arguments(Protocol, cfg["protocol"], "protocol"))
+    L.seed_everything(config.seed, verbose=False)
+    protocol = config.protocol
     if is_first_rank():
         written = ("per_image.csv", LEFT_OUT_FILE, "confusion.csv", "panels")
-        require_free(Path(cfg["run_dir"]), "evaluation.html", written)
-    dataset = make_dataset(cfg["data"], cfg["split"]).without_repeats()
+        require_free(config.folder, "evaluation.html", written)
+    dataset = config.data.make(config.split).without_repeats()
     # a mistake fails before scoring
-    blocks = blocks_of(dataset, validate(str | None, cfg["blocks"], "blocks"))
-    score = score_checkpoint if cfg["checkpoint"] else score_files
-    scorer = score(cfg, dataset, protocol)
+    blocks = blocks_of(dataset, config.blocks)
+    score = score_checkpoint if config.checkpoint else score_files
+    scorer = score(config, dataset, protocol)
     if not scorer.images:
         raise ValueError("no image was scored, see the lines above")
     scorer.notes["protocol"] = protocol.name
@@ -86,21 +75,21 @@ def evaluate(cfg: PlainMapping) -> Evaluation:
         dist.destroy_process_group()
     if not is_first:
         return Evaluation(scores)
-    save_config(cfg, Path(cfg["run_dir"]))
+    save_config(config.values, config.folder)
     result = scorer.result(blocks)
-    _write(cfg, scorer, result, dataset)
+    _write(config, scorer, result, dataset)
     return Evaluation(scores, tuple(result.headlines), frozenset(result.lower_is_better))
 
 
-def _write(cfg: PlainMapping, scorer: Scorer, result: DatasetScores, dataset: Dataset) -> None:
+def _write(config: EvaluateConfig, scorer: Scorer, result: DatasetScores, dataset: Dataset) -> None:
     """Writes the files of an evaluation.
 
     Raises:
         ValueError: a prediction is not finite. The files are written before.
     """
-    folder = Path(cfg["run_dir"])
-    source = cfg["checkpoint"] or cfg["predictions"]
-    remedy = REMEDIES["checkpoint" if cfg["checkpoint"] else "predictions"]
+    folder = config.folder
+    source = config.source
+    remedy = REMEDIES["checkpoint" if config.checkpoint else "predictions"]
     broken = [image.name for image in result.images if not image.is_finite]
     notes = {
         "images": len(result.images),
@@ -119,7 +108,7 @@ def _write(cfg: PlainMapping, scorer: Scorer, result: DatasetScores, dataset: Da
     write_per_image(folder / "per_image.csv", result.images)
     write_left_out(folder / LEFT_OUT_FILE, result)
     write_confusion(folder / "confusion.csv", result.confusions)
-    rows = _baselines(cfg, scorer, dataset)
+    rows = _baselines(config, scorer, dataset)
     write_json(folder / "metrics.json", values | named(rows))
     baselines = {
         kind: {name.removeprefix("val/"): value for name, value in row.items()}
@@ -129,11 +118,11 @@ def _write(cfg: PlainMapping, scorer: Scorer, result: DatasetScores, dataset: Da
         folder / "report.html",
         result,
         baselines=baselines,
-        settings={"scored": source, "split": cfg["split"], **notes},
+        settings={"scored": source, "split": config.split, **notes},
     )
     log_table(
         {**baselines, "ci95 low": low, "ci95 high": high, "score": result.scores},
-        title=f"{source} on {cfg['split']}, protocol {notes['protocol']}",
+        title=f"{source} on {config.split}, protocol {notes['protocol']}",
         lower_is_better=result.lower_is_better,
     )
     for table in result.rules:
@@ -174,11 +163,13 @@ def verdict(
     return f"{text}: no better than {baseline}: {remedy}"
 
 
-def _baselines(cfg: PlainMapping, scorer: Scorer, dataset: Dataset) -> dict[str, dict[str, float]]:
+def _baselines(
+    config: EvaluateConfig, scorer: Scorer, dataset: Dataset
+) -> dict[str, dict[str, float]]:
     """Returns :func:`trivial_scores`; empty, with a warning, without a train split."""
-    settings = loader_settings(cfg["data"])
+    settings = config.data.loader
     try:
-        train = make_dataset(cfg["data"], "train")
+        train = config.data.make("train")
         train.adopt_classes(dataset.info.class_names)
         return trivial_scores(
             scorer.objectives,

@@ -9,8 +9,8 @@ from pathlib import Path
 import lightning as L
 from torch import Tensor, nn
 
-from dpt.config.data import loader_settings, make_eval_loader
-from dpt.config.objectives import LABEL_NAMES
+from dpt.config.build import LABEL_NAMES, make_eval_loader
+from dpt.config.schema import EvaluateConfig
 from dpt.config.trainer import (
     build_trainer,
     require_images,
@@ -22,7 +22,7 @@ from dpt.data.statistics import measure_bands
 from dpt.evaluation.callbacks import FailedFiles, Panels
 from dpt.evaluation.coco_results import CocoPredictions, coco_predictions, find_json
 from dpt.evaluation.plausibility import DepthCheck, LabelsCheck
-from dpt.evaluation.predictions import DepthEncoding, PredictedDataset
+from dpt.evaluation.predictions import PredictedDataset
 from dpt.evaluation.scoring import PICTURE_WIDTH, PanelPicture, Scorer
 from dpt.exporting.runtimes import Precision, Runtime, is_exported, make_runtime, with_bf16_weights
 from dpt.metrics import Protocol
@@ -31,10 +31,9 @@ from dpt.nn.tta import Model, Predictions, augmented, joined, mirror
 from dpt.objectives import OBJECTIVES, Objective
 from dpt.objectives.batches import evaluated, prompts_of, same_size_groups, take
 from dpt.process import handle_signals
-from dpt.types.outputs import DepthKind, HeadPrediction, OutputSpec, array_specs
+from dpt.types.outputs import HeadPrediction, OutputSpec, array_specs
 from dpt.types.preprocessing import Preprocessing
 from dpt.types.samples import Batch, Inputs
-from dpt.validation import PlainMapping, Positive, validate
 from dpt.viz import shrink
 from dpt.weights.base import naming
 from dpt.weights.formats import fingerprint
@@ -150,10 +149,13 @@ class Evaluation(L.LightningModule):
 
 
 def score_checkpoint(
-    cfg: PlainMapping, dataset: Dataset, protocol: Protocol, indices: Sequence[int] | None = None
+    config: EvaluateConfig,
+    dataset: Dataset,
+    protocol: Protocol,
+    indices: Sequence[int] | None = None,
 ) -> Scorer:
-    """Returns the scores of ``cfg["checkpoint"]`` on a data set, or on some of its samples."""
-    model = DPT.from_pretrained(cfg["checkpoint"])
+    """Returns the scores of the checkpoint on a data set, or on some of its samples."""
+    model = DPT.from_pretrained(config.source)
     if model.calibration is not None:
         log.warning(
             "the calibration of the model is not used: to score its metres, use dpt predict, then "
@@ -164,7 +166,7 @@ def score_checkpoint(
             f"protocol.scales={list(protocol.scales)}: no other sizes of sparse depth: leave it out"
         )
     weights = fingerprint(model.config.to_dict(), model.state_dict())
-    image_size = validate(tuple[int, int] | None, cfg["image_size"], "image_size")
+    image_size = config.image_size
     if image_size is not None:
         model.preprocessing = replace(model.preprocessing, image_size=image_size)
     preprocessing = model.preprocessing
@@ -174,20 +176,20 @@ def score_checkpoint(
     objectives = [*scorer.objectives.values(), *scorer.whole.values()]
     loader = make_eval_loader(
         dataset,
-        loader_settings(cfg["data"]),
+        config.data.loader,
         preprocessing,
         [objective.target for objective in objectives],
         prompts=model.takes_prompts,
         part=indices,
     )
-    panels = Panels(folder=str(Path(cfg["run_dir"]) / "panels"))
+    panels = Panels(folder=str(config.folder / "panels"))
     trainer = build_trainer(
-        **trainer_arguments(cfg["trainer"]) | {"enable_checkpointing": False},
+        **trainer_arguments(config.trainer.settings) | {"enable_checkpointing": False},
         logger=False,
         callbacks=[FailedFiles(), panels],
     )
     require_images(trainer, len(dataset) if indices is None else len(indices))
-    runtime = _runtime(cfg, model, trainer)
+    runtime = _runtime(config, model, trainer)
     predict = None if runtime is None else runtime.tensors
     trainer.validate(Evaluation(model, protocol, scorer, predict), loader, verbose=False)
     height, width = preprocessing.image_size
@@ -195,7 +197,7 @@ def score_checkpoint(
     scorer.notes = {
         "image_size": f"{height}x{width} (height x width), {rule}",
         "precision": str(trainer.precision) if runtime is None else _PRECISIONS[trainer.precision],
-        **({} if cfg["runtime"] is None else {"runtime": cfg["runtime"]}),
+        **({} if config.runtime is None else {"runtime": config.runtime}),
         WEIGHTS_NOTE: weights,
         **protocol.view_notes(),
         **scorer.notes,
@@ -205,10 +207,10 @@ def score_checkpoint(
     return scorer
 
 
-def _runtime(cfg: PlainMapping, model: DPT, trainer: L.Trainer) -> Runtime | None:
-    """Returns what predicts in place of the model as it is: the runtime of ``cfg``, or PyTorch with
-    bf16 weights in place of autocast; None if the model itself predicts."""
-    name, device = validate(str | None, cfg["runtime"], "runtime"), trainer.strategy.root_device
+def _runtime(config: EvaluateConfig, model: DPT, trainer: L.Trainer) -> Runtime | None:
+    """Returns what predicts in place of the model as it is: the configured runtime, or PyTorch
+    with bf16 weights in place of autocast; None if the model itself predicts."""
+    name, device = config.runtime, trainer.strategy.root_device
     if name in (None, "torch"):
         return with_bf16_weights(model, device) if takes_bf16_weights(trainer) else None
     if trainer.precision not in _PRECISIONS:
@@ -225,45 +227,36 @@ def _runtime(cfg: PlainMapping, model: DPT, trainer: L.Trainer) -> Runtime | Non
     return runtime
 
 
-def _predicted(cfg: PlainMapping, dataset: Dataset) -> PredictedDataset | CocoPredictions:
-    """Returns a data set with the predictions that ``cfg`` names."""
-    path = Path(cfg["predictions"]).expanduser()
+def _predicted(config: EvaluateConfig, dataset: Dataset) -> PredictedDataset | CocoPredictions:
+    """Returns a data set with the predictions that the configuration names."""
+    path = Path(config.source).expanduser()
     coco = find_json(dataset, path)
     if coco is not None:
         return coco_predictions(dataset, coco)
     return PredictedDataset(
         dataset,
         path,
-        scale=validate(Positive | None, cfg["predictions_scale"], "predictions_scale"),
-        kind=validate(DepthKind | None, cfg["predictions_kind"], "predictions_kind"),
-        encoding=validate(
-            DepthEncoding | None, cfg["predictions_encoding"], "predictions_encoding"
-        ),
+        scale=config.predictions_scale,
+        kind=config.predictions_kind,
+        encoding=config.predictions_encoding,
     )
 
 
 def score_files(
-    cfg: PlainMapping,
+    config: EvaluateConfig,
     dataset: Dataset,
     protocol: Protocol,
     indices: Sequence[int] | None = None,
 ) -> Scorer:
-    """Returns the scores of the files in ``cfg["predictions"]``, or of some samples alone."""
-    views = ("flip", "scales", "window", "stride")
-    unused = [f"protocol.{k}" for k in views if getattr(protocol, k) != getattr(Protocol(), k)]
-    if unused:
-        raise ValueError(
-            f"{', '.join(unused)}: predictions=DIR are scored as they are: choose another "
-            "protocol, such as whole"
-        )
-    predicted = _predicted(cfg, dataset)
+    """Returns the scores of the files in the folder of predictions, or of some samples alone."""
+    predicted = _predicted(config, dataset)
     objectives = objectives_of(predicted.outputs, dataset, protocol)
     preprocessing = measure_bands(dataset, images=4) or Preprocessing()
     scorer = Scorer(objectives, predicted.outputs, preprocessing)
     checks = {name: _check_of(name, predicted, scorer) for name in objectives}
     if "depth" in objectives:
         scorer.notes["predictions_kind"] = predicted.kind
-    workers = loader_settings(cfg["data"]).num_workers
+    workers = config.data.loader.num_workers
     indices = range(len(dataset)) if indices is None else indices
     for outputs, labels in read_in_order(predicted.read, indices, num_workers=workers):
         scorer.add(outputs, labels, labels["image"])
@@ -274,7 +267,7 @@ def score_files(
     for name, check in checks.items():
         if check is None:
             continue
-        source = f"predictions={cfg['predictions']}: {name}"
+        source = f"predictions={config.source}: {name}"
         with naming(source):
             remarks = check.remarks()
         for remark in remarks:

@@ -2,9 +2,8 @@
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Literal, Self
 
 import numpy as np
@@ -173,14 +172,16 @@ class DepthObjective(Objective):
             log_variance=has_variance,
         )
         objective.compares_mirrored = has_variance
-        make_metrics: Callable[..., DepthMetrics] = partial(DepthMetrics, all_pooled=True)
+        protocol = replace(protocol, max_depth=max_depth)
+        uncertainties = ["ause", "ause_flip"] if has_variance else []
         if protocol.rules:
-            make_metrics = RuleMetrics
-        objective.metrics = make_metrics(
-            replace(protocol, max_depth=max_depth),
-            prediction_kind=kind,
-            uncertainties=["ause", "ause_flip"] if has_variance else [],
-        )
+            objective.metrics = RuleMetrics(
+                protocol, prediction_kind=kind, uncertainties=uncertainties
+            )
+        else:
+            objective.metrics = DepthMetrics(
+                protocol, prediction_kind=kind, all_pooled=True, uncertainties=uncertainties
+            )
         return objective
 
     @property

@@ -13,19 +13,18 @@ import numpy as np
 from scipy.signal import savgol_filter
 
 from dpt.atomic import replacing
-from dpt.config.objects import check_arguments
-from dpt.config.run_keys import RunKeys
+from dpt.config.schema import FindLrConfig
 from dpt.run_log import write_json
 from dpt.training.callbacks import StepCallback
 from dpt.training.optim import StepSchedule
 from dpt.training.task import Task
 from dpt.training.trainer import short_run
-from dpt.validation import Plain, PlainMapping, Positive, validate
+from dpt.validation import Plain, Positive, validate
 
 log = logging.getLogger("dpt")
 
 
-def find_lr(cfg: PlainMapping) -> dict[str, float]:
+def find_lr(config: FindLrConfig) -> dict[str, float]:
     """Trains with a rate that grows at every step, and suggests one by the fall of the loss.
 
     Writes ``lr.json`` and ``lr.png`` to the run's folder; no checkpoint is kept.
@@ -33,17 +32,17 @@ def find_lr(cfg: PlainMapping) -> dict[str, float]:
     Returns:
         ``optim.lr`` and, where it is set, ``optim.encoder_lr``.
     """
-    folder, keys = Path(cfg["run_dir"]), validate(RunKeys, cfg, "")
-    rates = sweep_rates(**check_arguments(sweep_rates, cfg["find"], "find"))
-    base = validate(Positive, cfg["optim"].get("lr"), "optim.lr")  # encoder_lr is relative to it
-    if str(cfg["trainer"]["devices"]) != "1":
-        raise ValueError(f"trainer.devices={cfg['trainer']['devices']}: find-lr runs on one device")
+    folder, optim, find = config.folder, config.optim.settings, config.find
+    rates = np.geomspace(find.lr_min, find.lr_max, find.steps)
+    base = validate(Positive, optim.get("lr"), "optim.lr")  # encoder_lr is relative to it
+    if str(devices := config.trainer.settings.get("devices")) != "1":
+        raise ValueError(f"trainer.devices={devices}: find-lr runs on one device")
 
-    L.seed_everything(keys.seed, verbose=False)
+    L.seed_everything(config.seed, verbose=False)
     last, recorder = len(rates) - 1, Recorder()
     log.info("%d steps from %.1e to %.1e, in %s", len(rates), rates[0], rates[-1], folder)
     short_run(
-        cfg,
+        config,
         recorder,
         steps=len(rates),
         schedule=lambda optimizer, total_steps: StepSchedule(
@@ -53,8 +52,8 @@ def find_lr(cfg: PlainMapping) -> dict[str, float]:
     losses = np.array(recorder.losses)
     rate, smooth = suggested_rate(rates, losses)
     suggested = {"optim.lr": rate}
-    if cfg["optim"].get("encoder_lr") is not None:
-        suggested["optim.encoder_lr"] = rate * cfg["optim"]["encoder_lr"] / base
+    if optim.get("encoder_lr") is not None:
+        suggested["optim.encoder_lr"] = rate * optim["encoder_lr"] / base
     curve: Plain = {"rates": rates[: len(losses)].tolist(), "losses": losses.tolist()}
     write_json(folder / "lr.json", {**suggested, **curve})
     _plot(folder / "lr.png", rates, losses, smooth, rate)
@@ -62,16 +61,6 @@ def find_lr(cfg: PlainMapping) -> dict[str, float]:
     log.info("the smoothed loss has fallen by 90 %% of its total decrease at this rate: %s", words)
     log.info("curve: %s", folder / "lr.png")
     return suggested
-
-
-def sweep_rates(*, lr_min: float, lr_max: float, steps: int) -> np.ndarray:
-    """Returns ``steps`` rates from ``lr_min`` to ``lr_max`` with a constant ratio."""
-    if not (0 < lr_min < lr_max and 10 <= steps <= 10**6):
-        raise ValueError(
-            f"find.lr_min={lr_min:g}, find.lr_max={lr_max:g}, find.steps={steps}: needs "
-            "0 < lr_min < lr_max and 10 to 1,000,000 steps"
-        )
-    return np.geomspace(lr_min, lr_max, steps)
 
 
 class Recorder(StepCallback):

@@ -13,20 +13,15 @@ import torch.distributed as dist
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch.utils.data import DataLoader
 
-from dpt.config.data import (
-    LoaderSettings,
-    complete_augment,
-    loader_settings,
-    make_dataset,
+from dpt.config.build import (
+    image_settings,
     make_eval_loader,
+    make_model,
+    make_objectives,
     make_train_loader,
-    refuse_unused,
 )
-from dpt.config.models import complete, image_settings, make_model
-from dpt.config.objectives import make_objectives
-from dpt.config.objects import make
-from dpt.config.overrides import as_argument, keys_of, map_strings
-from dpt.config.run_keys import RunKeys
+from dpt.config.overrides import as_argument, map_strings
+from dpt.config.schema import LoaderSettings, RunConfig
 from dpt.config.trainer import require_batches, require_images, with_precision
 from dpt.data import Dataset, EpochSampler
 from dpt.evaluation.baselines import named, trivial_scores
@@ -43,7 +38,6 @@ from dpt.training.quick_check import check_first_files
 from dpt.training.resume import RunState, checkpoint_of, restoring, step_of, without_weight_files
 from dpt.training.task import Task, make_task
 from dpt.training.trainer import make_trainer, validation_cost
-from dpt.validation import Plain, PlainMapping, validate
 
 log = logging.getLogger("dpt")
 
@@ -69,7 +63,7 @@ class LabelledData:
 class Run:
     """A run that is ready to start, new or from a checkpoint."""
 
-    cfg: Plain
+    config: RunConfig
     folder: Path
     data: LabelledData
     task: Task
@@ -82,28 +76,26 @@ class Run:
     first_step: int | None
 
 
-def fit(cfg: PlainMapping, *, with_baselines: bool = True) -> Scores:
+def fit(config: RunConfig, *, with_baselines: bool = True) -> Scores:
     """Trains, validates, and writes the run's folder.
 
     A run that a signal or a limit ends early is validated too, and writes ``last.ckpt`` and
     ``metrics.json``. With ``resume``, the run continues from the checkpoint in its folder, if any.
 
     Args:
-        cfg: configuration of the run as plain data (``conf/train.yaml``).
+        config: of the run.
         with_baselines: also score predictors that use no trained model.
 
     Returns:
         The final validation metrics.
     """
     started = time.monotonic()
-    keys = validate(RunKeys, cfg, "")
-    L.seed_everything(keys.seed, verbose=False)
-    refuse_unused(keys.overrides)
-    data = read_data(cfg)
+    L.seed_everything(config.seed, verbose=False)
+    data = read_data(config)
     check_first_files(
         data.train, data.val, data.objectives, data.teacher, on_error=data.settings.on_error
     )
-    run = prepare(cfg, data)
+    run = prepare(config, data)
     log_start(run)
     with run.stop:
         scores = train_and_validate(run)
@@ -126,30 +118,33 @@ def fit(cfg: PlainMapping, *, with_baselines: bool = True) -> Scores:
     return scores
 
 
-def read_data(cfg: PlainMapping) -> LabelledData:
+def read_data(config: RunConfig) -> LabelledData:
     """Makes the data sets, objectives and teacher of a run."""
-    settings = loader_settings(cfg["data"])
-    train, val = (make_dataset(cfg["data"], split) for split in ("train", "val"))
+    train, val = (config.data.make(split) for split in ("train", "val"))
     val.adopt_classes(train.info.class_names)
-    objectives = make_objectives(cfg["task"], train)
-    teacher = make(cfg["task"].get("teacher"), "task.teacher", Teacher)
-    return LabelledData(settings, train, val, objectives, teacher)
+    objectives = make_objectives(config.task, train)
+    return LabelledData(config.data.loader, train, val, objectives, config.task.teacher.build())
 
 
-def prepare(cfg: PlainMapping, data: LabelledData) -> Run:
+def prepare(config: RunConfig, data: LabelledData) -> Run:
     """Makes the model, new or from the run's checkpoint, its loaders and its trainer."""
-    folder, settings, seed = Path(cfg["run_dir"]), data.settings, int(cfg["seed"])
-    checkpoint = checkpoint_of(folder, cfg["resume"]) if cfg["resume"] else None
-    model_settings = (
-        cfg["model"] if checkpoint is None else without_weight_files(cfg["model"], checkpoint)
-    )
-    images = image_settings(model_settings, data.train)
-    model = make_model(model_settings, data.objectives, settings, cfg["overrides"], images)
-    task = make_task(cfg, data.objectives, data.teacher, model)
-    if cfg["overwrite"] and is_first_rank():
+    folder, settings = config.folder, data.settings
+    checkpoint = checkpoint_of(folder, config.resume) if config.resume else None
+    if checkpoint is not None:
+        of_run = without_weight_files(config.values["model"], checkpoint)
+        config = config.changed(model=of_run)
+    images = image_settings(config.model, data.train)
+    model = make_model(config.model, data.objectives, settings, config.overrides, images)
+    task = make_task(config, data.objectives, data.teacher, model)
+    if config.overwrite and is_first_rank():
         (folder / "wandb_id.txt").unlink(missing_ok=True)
     train_loader = make_train_loader(
-        data.train, settings, cfg["augment"], seed, data.targets, prompts=model.takes_prompts
+        data.train,
+        settings,
+        config.augment,
+        config.seed,
+        data.targets,
+        prompts=model.takes_prompts,
     )
     val_loader = make_eval_loader(
         data.val, settings, model.preprocessing, data.targets, prompts=model.takes_prompts
@@ -157,15 +152,10 @@ def prepare(cfg: PlainMapping, data: LabelledData) -> Run:
     stop = StopOnSignal(resume=f"dpt train {as_argument('resume', folder)}")
     sampler = train_loader.sampler
     assert isinstance(sampler, EpochSampler)
-    used = {
-        **cfg,
-        "augment": complete_augment(cfg["augment"]),
-        "model": complete(model_settings, model),
-        "trainer": with_precision(cfg["trainer"]),
-    }
-    state = RunState(cfg=used, sampler=sampler, batch_size=settings.batch_size)
+    config = config.completed(model.config.to_dict(), with_precision(config.values["trainer"]))
+    state = RunState(cfg=config.values, sampler=sampler, batch_size=settings.batch_size)
     trainer = make_trainer(
-        used,
+        config,
         len(train_loader),
         [state, FailedFiles()],
         # it may save, so it comes after every callback that belongs to a step, such as EMA
@@ -177,7 +167,7 @@ def prepare(cfg: PlainMapping, data: LabelledData) -> Run:
     require_images(trainer, len(data.val))
     first_step = -1 if checkpoint is None else step_of(checkpoint)
     return Run(
-        cfg=used,
+        config=config,
         folder=folder,
         data=data,
         task=task,
@@ -198,7 +188,11 @@ def train_and_validate(run: Run) -> Scores:
         with restoring(run.checkpoint, run.state):
             trainer.fit(run.task, run.train_loader, run.val_loader, ckpt_path=run.checkpoint)
         ended = trainer.should_stop and stop.received is None
-        if run.cfg["trainer"]["max_time"] and ended and trainer.global_step == run.first_step:
+        if (
+            run.config.trainer.settings.get("max_time")
+            and ended
+            and trainer.global_step == run.first_step
+        ):
             log.info("resume: the run's time is over; a longer trainer.max_time extends it")
         scores = finish(trainer, run.task, run.val_loader, run.folder)
     except Exception:
@@ -242,7 +236,7 @@ def log_scores(
         for logger in trainer.loggers:
             logger.log_metrics(named(baselines), step=trainer.global_step)
             logger.save()
-    columns = {**baselines, run.cfg["model"]["name"]: scores}
+    columns = {**baselines, run.config.model.name: scores}
     lower = lower_is_better(data.objectives.values())
     log_table(columns, title="Scores on val", lower_is_better=lower)
 
@@ -265,19 +259,17 @@ def end_if_stopped(run: Run) -> None:
 
 def log_start(run: Run) -> None:
     """Logs what is trained on what, and how many images a step uses."""
-    cfg, data, trainer, model = run.cfg, run.data, run.trainer, run.task.model
+    data, trainer, model = run.data, run.trainer, run.task.model
     log.info(
         "%s on %s (%d train, %d val images), %s with %.1f M parameters, in %s",
-        cfg["task"]["name"],
-        cfg["data"]["kind"],
+        run.config.task.name,
+        run.config.data.kind,
         len(data.train),
         len(data.val),
         model.config.name,
         sum(parameter.numel() for parameter in model.parameters()) / 1e6,
         run.folder,
     )
-    if "steps" in keys_of(cfg["overrides"]) and trainer.max_steps != cfg["steps"]:
-        log.warning("steps=%s has no effect beside trainer.max_steps or max_epochs", cfg["steps"])
     accumulate, ranks = trainer.accumulate_grad_batches, trainer.world_size
     batch_size = data.settings.batch_size
     factors = [f"{batch_size} images a batch"]
@@ -291,7 +283,7 @@ def log_start(run: Run) -> None:
     if run.checkpoint is not None:
         log.info("resume: from %s, step %d", run.checkpoint, run.first_step)
     for logger in trainer.loggers:
-        logger.log_hyperparams(map_strings(cfg, without_passwords))
+        logger.log_hyperparams(map_strings(run.config.values, without_passwords))
 
 
 def finish(trainer: L.Trainer, task: Task, val_loader: DataLoader, folder: Path) -> Scores:

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
-from lightning.pytorch.utilities import rank_zero_only
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from dpt.atomic import replacing, write_bytes
 from dpt.files import read_text, reason

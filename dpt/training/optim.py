@@ -245,8 +245,7 @@ def orthogonalized(matrices: torch.Tensor) -> torch.Tensor:
     long side. This is too inexact in bf16.
     """
     if has_bf16(matrices.device.type):
-        result: torch.Tensor = zeropower_via_newtonschulz(matrices, 5, NEWTON_SCHULZ)
-        return result
+        return zeropower_via_newtonschulz(matrices, 5, NEWTON_SCHULZ)
     is_tall = matrices.shape[1] > matrices.shape[2]
     wide = matrices.mT if is_tall else matrices
     wide = wide / wide.norm(dim=(1, 2), keepdim=True).clamp_min(1e-7)

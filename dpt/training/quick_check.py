@@ -7,7 +7,7 @@ from typing import cast
 
 import numpy as np
 
-from dpt.config.objectives import LABEL_NAMES
+from dpt.config.build import LABEL_NAMES
 from dpt.data import DataError, Dataset
 from dpt.data.base import require_same_classes
 from dpt.data_check import quick_findings

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from dpt.config.objects import read_part
+from dpt.config.schema import DataConfig, RunConfig
 from dpt.config.trainer import takes_bf16_weights
 from dpt.exporting.runtimes import TorchRuntime, with_bf16_weights
 from dpt.files import few
@@ -39,7 +39,7 @@ from dpt.process import is_first_rank
 from dpt.training.finite import StepGuard
 from dpt.types.outputs import HeadOutput, HeadPrediction
 from dpt.types.samples import Batch, Inputs
-from dpt.validation import Plain, PlainMapping, validate
+from dpt.validation import Plain
 from dpt.weights.formats import CONFIG_KEY
 
 log = logging.getLogger("dpt")
@@ -94,8 +94,7 @@ class Task(L.LightningModule):
 
     def forward(self, images: Tensor) -> dict[str, HeadPrediction]:
         """Returns the model's predictions for images (B, C, H, W) as they are read."""
-        predictions: dict[str, HeadPrediction] = self.model(self._normalize(images))
-        return predictions
+        return self.model(self._normalize(images))
 
     def _normalize(self, images: Tensor) -> Tensor:
         return self.model.preprocessing.normalize(images).to(self.dtype)
@@ -132,8 +131,7 @@ class Task(L.LightningModule):
 
     def _training_outputs(self, inputs: Tensor, batch: Batch) -> dict[str, HeadOutput]:
         prompts = prompts_of(batch, self.model.outputs)
-        # losses upsample the logits
-        outputs: dict[str, HeadOutput] = self.model(inputs, raw=True, prompts=prompts)
+        outputs = self.model(inputs, raw=True, prompts=prompts)  # losses upsample the logits
         small = batch["views"].small if "views" in batch else None
         if small is not None:  # these views have another size
             crops = self.model(self._normalize(small.flatten(0, 1)), raw=True)
@@ -192,10 +190,9 @@ class Task(L.LightningModule):
             yield evaluated(predictions, self.model.heads, objectives, labels), labels
 
     def _predictions(self, inputs: Tensor, prompts: Tensor | None) -> Mapping[str, HeadPrediction]:
-        if self.scored_copy is not None:
-            return joined(self.scored_copy.tensors, self.model.outputs, Inputs(inputs, prompts))
-        predictions: dict[str, HeadPrediction] = self.model(inputs, prompts=prompts)
-        return predictions
+        if self.scored_copy is None:
+            return self.model(inputs, prompts=prompts)
+        return joined(self.scored_copy.tensors, self.model.outputs, Inputs(inputs, prompts))
 
     def on_validation_epoch_end(self) -> None:
         self.scored_copy = None
@@ -315,39 +312,39 @@ class Task(L.LightningModule):
 
 
 def make_task(
-    cfg: PlainMapping, objectives: Mapping[str, Objective], teacher: Teacher, model: DPT
+    config: RunConfig, objectives: Mapping[str, Objective], teacher: Teacher, model: DPT
 ) -> Task:
-    """Returns the task of a run from its configuration, plain data (``conf/train.yaml``)."""
-    check_views(cfg, objectives)
+    """Returns the task of a run from its configuration."""
+    check_views(config, objectives)
     if "inpainting" in model.heads and not model.preprocessing.is_rgb:
         raise ValueError("task=inpainting paints RGB, and these images are bands: set another task")
     if is_first_rank():
-        for text in useless_settings(cfg, objectives, teacher, model):
+        for text in useless_settings(config, objectives, teacher, model):
             log.warning(text)
-    if "fsdp" in str(cfg["trainer"].get("strategy")).lower():
+    if "fsdp" in str(config.trainer.settings.get("strategy")).lower():
         fault = "needs whole weights, but trainer.strategy=fsdp shards them: set"
         if teacher.needs_whole_weights:
             raise ValueError(f"task.teacher {fault} trainer.strategy=ddp")
-        if cfg["optim"].get("kind") == "muon":
+        if config.optim.name == "muon":
             raise ValueError(f"optim.kind=muon {fault} optim=adamw")
     return Task(
         model=model,
         objectives=objectives,
         teacher=teacher,
-        optimizer=read_part(cfg["optim"], "optim", Optimizer).factory(),
-        schedule=read_part(cfg["schedule"], "schedule", LRScheduler).factory(),
-        monitor=validate(str, cfg["task"].get("monitor", ""), "task.monitor"),
-        max_skipped_steps=int(cfg["max_skipped_steps"]),
+        optimizer=config.optim.factory(),
+        schedule=config.schedule.factory(),
+        monitor=config.task.monitor,
+        max_skipped_steps=config.max_skipped_steps,
     )
 
 
 def useless_settings(
-    cfg: PlainMapping, objectives: Mapping[str, Objective], teacher: Teacher, model: DPT
+    config: RunConfig, objectives: Mapping[str, Objective], teacher: Teacher, model: DPT
 ) -> Iterator[str]:
     """Yields warnings of settings that do nothing beside the others."""
-    augment = cfg["augment"]
+    augment = config.augment.settings
     needs_labels = any(o.target for o in objectives.values()) and not teacher.uses_unlabelled
-    if needs_labels and has_unlabelled(cfg["data"]):
+    if needs_labels and has_unlabelled(config.data):
         yield "data.unlabelled: images without labels teach nothing without task/teacher=ema"
     if augment.get("strong") and not teacher.labels_images:
         yield "augment.strong: strong views are for task/teacher=ema alone"
@@ -358,20 +355,18 @@ def useless_settings(
         yield f"augment: {few(unused)} are for RGB, and do not change bands"
 
 
-def has_unlabelled(data: PlainMapping) -> bool:
+def has_unlabelled(data: DataConfig) -> bool:
     """Returns whether training images without labels are configured, also in a mix."""
-    sets = (data, *(data.get("sets") or {}).values())
-    return any({**part, **(part.get("train") or {})}.get("unlabelled") for part in sets)
+    return any(part.splits["train"].rest for part in (data, *data.sets.values()))
 
 
-def check_views(cfg: PlainMapping, objectives: Mapping[str, Objective]) -> None:
+def check_views(config: RunConfig, objectives: Mapping[str, Objective]) -> None:
     """Raises ValueError if the augmentation does not give the views that the losses compare."""
     needed = [objective.views for objective in objectives.values()]
-    views = validate(int, cfg["augment"].get("views", 0), "augment.views")
-    crops = validate(int, cfg["augment"].get("crops", 0), "augment.crops")
+    views, crops = (config.augment.settings.get(key, 0) for key in ("views", "crops"))
     if max(needed) > views or ((views or crops) and not min(needed)):
         raise ValueError(
-            f"augment.views={views}, augment.crops={crops}: task={cfg['task']['name']} needs "
+            f"augment.views={views}, augment.crops={crops}: task={config.task.name} needs "
             f"{'at least 2 views: set augment.views=2' if max(needed) else 'none'}, or leave "
             "augment out"
         )

@@ -7,9 +7,8 @@ import lightning as L
 import numpy as np
 from lightning.pytorch.callbacks import LambdaCallback
 
-from dpt.config.data import loader_settings, make_dataset
+from dpt.config.schema import RunConfig
 from dpt.training.trainer import short_run, validation_cost
-from dpt.validation import PlainMapping
 
 _TIMED_STEPS = 5
 _TIMING_SECONDS = 20.0  # for timing steps; four steps are timed in any case
@@ -36,24 +35,27 @@ class Length:
     validations: int
 
 
-def time_steps(cfg: PlainMapping) -> Times:
-    """Times a few training steps of a run; ``cfg`` is its configuration, plain data."""
-    settings = loader_settings(cfg["data"])
+def time_steps(config: RunConfig) -> Times:
+    """Times a few training steps of a run."""
+    settings = config.data.loader
     few_images = 2 * settings.batch_size
-    if cfg["data"].get("cache") and len(make_dataset(cfg["data"], "train")) > few_images:
+    if config.data.setting("cache") and len(config.data.make("train")) > few_images:
         # all are in the cache after two steps, as in training after the first epoch
-        cfg = {**cfg, "data": {**cfg["data"], "labelled": few_images, "unlabelled": None}}
+        few = {**config.values["data"], "labelled": few_images, "unlabelled": None}
+        config = config.changed(data=few)
     times: list[float] = []
 
     def note_time(trainer: L.Trainer, *_: object) -> None:
         times.append(time.monotonic())
         trainer.should_stop = len(times) > 3 and times[-1] - times[0] > _TIMING_SECONDS
 
-    single_batches = {**cfg, "trainer": {**cfg["trainer"], "accumulate_grad_batches": 1}}
+    single_batches = config.changed(
+        trainer={**config.values["trainer"], "accumulate_grad_batches": 1}
+    )
     short_run(single_batches, LambdaCallback(on_train_batch_end=note_time), steps=_TIMED_STEPS)
     seconds = float(np.median(np.diff(times[1:])))
-    images = len(make_dataset(cfg["data"], "val"))
-    batches = cfg["trainer"]["accumulate_grad_batches"]
+    images = len(config.data.make("val"))
+    batches = config.trainer.settings.get("accumulate_grad_batches", 1)
     validation = validation_cost(settings) * seconds * images / settings.batch_size
     return Times(batches, batches * seconds, images, validation)
 

@@ -2,31 +2,26 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import lightning as L
 from lightning.pytorch.callbacks import Callback, Checkpoint, WeightAveraging
-from lightning.pytorch.loggers import Logger
 from torch.optim.lr_scheduler import LRScheduler
 
-from dpt.config.data import LoaderSettings, loader_settings, make_dataset, make_train_loader
-from dpt.config.models import image_settings, make_model
-from dpt.config.objectives import make_objectives
-from dpt.config.objects import make, read_part
+from dpt.config.build import image_settings, make_model, make_objectives, make_train_loader
+from dpt.config.schema import LoaderSettings, RunConfig
 from dpt.config.trainer import build_trainer, trainer_arguments
-from dpt.objectives.teacher import Teacher
 from dpt.training.callbacks import Lora
 from dpt.training.checkpoints import AtomicCheckpointIO
 from dpt.training.loggers import ignore_errors
 from dpt.training.task import make_task
-from dpt.validation import Plain, PlainMapping
+from dpt.validation import Plain
 
 VALIDATIONS = 10  # per run, unless the trainer's settings say otherwise
 FRACTION_OF_VALIDATION = 0.2  # of a run's time: a short run validates less often
 
 
 def make_trainer(
-    cfg: PlainMapping,
+    config: RunConfig,
     batches_per_epoch: int,
     first: Sequence[Callback] = (),
     last: Sequence[Callback] = (),
@@ -37,19 +32,19 @@ def make_trainer(
     """Makes Lightning's trainer with the configured loggers and callbacks.
 
     Args:
-        cfg: the run's configuration, plain data.
+        config: of the run.
         batches_per_epoch: of all ranks together.
         first, last: callbacks before and after the configured ones.
         val_batches: in one validation, of all ranks together.
         val_cost: see :func:`validation_cost`.
     """
-    node = trainer_arguments(cfg["trainer"])
-    _set_length(node, int(cfg["steps"]))
+    node = trainer_arguments(config.trainer.settings)
+    _set_length(node, config.steps)
     is_unset = node["val_check_interval"] is None and node["check_val_every_n_epoch"] is None
     if is_unset:
         node["val_check_interval"] = 1  # replaced below, when the number of ranks is known
-    loggers = [ignore_errors(logger) for logger in _built(cfg["logger"], "logger", Logger)]
-    callbacks = _callbacks(cfg, has_loggers=bool(loggers), strategy=str(node["strategy"]))
+    loggers = [ignore_errors(part.build()) for part in config.logger.values()]
+    callbacks = _callbacks(config, has_loggers=bool(loggers), strategy=str(node["strategy"]))
     if node["enable_checkpointing"] is None:  # Lightning would add a callback of its own
         node["enable_checkpointing"] = any(isinstance(c, Checkpoint) for c in callbacks)
     node["plugins"] = [*(node["plugins"] or []), AtomicCheckpointIO()]
@@ -77,13 +72,12 @@ def _set_length(node: Plain, steps: int) -> None:
         node["check_val_every_n_epoch"] = 1  # a fraction of each epoch
 
 
-def _callbacks(cfg: PlainMapping, *, has_loggers: bool, strategy: str) -> list[Callback]:
+def _callbacks(config: RunConfig, *, has_loggers: bool, strategy: str) -> list[Callback]:
     """Returns the configured callbacks; ValueError for one whose weights would not be saved."""
-    nodes = {name: node for name, node in cfg["callbacks"].items() if node is not None}
+    callbacks = {name: part.build() for name, part in config.callbacks.items()}
     if not has_loggers:
-        nodes.pop("learning_rate", None)  # Lightning's monitor needs a logger
-    callbacks = _built(nodes, "callbacks", Callback)
-    for name, callback in zip(nodes, callbacks, strict=True):
+        callbacks.pop("learning_rate", None)  # Lightning's monitor needs a logger
+    for name, callback in callbacks.items():
         # it sets the average when all checkpoints are written
         if isinstance(callback, L.pytorch.callbacks.StochasticWeightAveraging):
             raise ValueError(f"callbacks.{name}: its average would not be saved: use callbacks=ema")
@@ -93,16 +87,7 @@ def _callbacks(cfg: PlainMapping, *, has_loggers: bool, strategy: str) -> list[C
                 f"callbacks.{name} needs whole weights, but trainer.strategy=fsdp shards them: "
                 "set trainer.strategy=ddp"
             )
-    return callbacks
-
-
-def _built(nodes: PlainMapping, group: str, base: type) -> list[Any]:
-    """Returns the objects of a group, whose names are those of classes unless ``kind`` is given."""
-    return [
-        read_part(node, f"{group}.{name}", base, default=name).build()
-        for name, node in nodes.items()
-        if node is not None
-    ]
+    return [*callbacks.values()]
 
 
 def limited(limit: float, batches: float) -> float:
@@ -150,7 +135,7 @@ def validation_interval(
 
 
 def short_run(
-    cfg: PlainMapping,
+    config: RunConfig,
     callback: Callback,
     *,
     steps: int,
@@ -159,21 +144,20 @@ def short_run(
     """Trains a new model for ``steps`` steps, without validations, loggers and checkpoints.
 
     Args:
-        cfg: the run's configuration, plain data; of its callbacks only ``lora`` and ``freeze`` are
-            used.
+        config: of the run; of its callbacks only ``lora`` and ``freeze`` are used.
         schedule: in place of the configured one.
     """
-    settings = loader_settings(cfg["data"])
-    train = make_dataset(cfg["data"], "train")
-    objectives = make_objectives(cfg["task"], train)
-    teacher = make(cfg["task"].get("teacher"), "task.teacher", Teacher)
-    images = image_settings(cfg["model"], train)
-    model = make_model(cfg["model"], objectives, settings, cfg["overrides"], images)
-    task = make_task(cfg, objectives, teacher, model)
+    train = config.data.make("train")
+    objectives = make_objectives(config.task, train)
+    images = image_settings(config.model, train)
+    settings, teacher = config.data.loader, config.task.teacher.build()
+    model = make_model(config.model, objectives, settings, config.overrides, images)
+    task = make_task(config, objectives, teacher, model)
     task.schedule_factory = schedule or task.schedule_factory
     targets = [target for objective in objectives.values() for target in objective.targets]
-    seed, prompts = int(cfg["seed"]), model.takes_prompts
-    loader = make_train_loader(train, settings, cfg["augment"], seed, targets, prompts=prompts)
+    loader = make_train_loader(
+        train, settings, config.augment, config.seed, targets, prompts=model.takes_prompts
+    )
     unlimited = dict.fromkeys(("max_epochs", "max_time", "min_epochs", "min_steps", "profiler"))
     limits = {
         "max_steps": steps,
@@ -181,7 +165,7 @@ def short_run(
         "limit_val_batches": 0,
         "enable_checkpointing": False,
     }
-    callbacks = {name: cfg["callbacks"].get(name) for name in ("lora", "freeze")}
-    arguments = {**cfg["trainer"], **unlimited, **limits}
-    cfg = {**cfg, "trainer": arguments, "logger": {}, "callbacks": callbacks}
-    make_trainer(cfg, len(loader), [callback]).fit(task, loader)
+    callbacks = {name: config.values["callbacks"].get(name) for name in ("lora", "freeze")}
+    arguments = {**config.values["trainer"], **unlimited, **limits}
+    short = config.changed(trainer=arguments, logger={}, callbacks=callbacks)
+    make_trainer(short, len(loader), [callback]).fit(task, loader)

@@ -24,9 +24,11 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from dpt.config.data import loader_settings, make_dataset, make_eval_loader, make_train_loader
-from dpt.config.objectives import make_objectives
+from dpt.config.build import make_eval_loader, make_objectives, make_train_loader
+from dpt.config.objects import read_arguments
 from dpt.config.run_folder import MISTAKES, fail
+from dpt.config.schema import OF_LOADER, RunConfig
+from dpt.data import TrainTransform
 from dpt.files import config_dir
 from dpt.functional import has_bf16
 from dpt.objectives import Objective
@@ -91,11 +93,11 @@ def score(peer: Peer, objective: Objective, batches: Iterable[Batch]) -> dict[st
 def main(overrides: list[str]) -> None:
     with initialize_config_dir(str(config_dir().absolute()), version_base=None):
         config = compose("train", overrides)
-    data, task = (OmegaConf.to_container(node, resolve=True) for node in (config.data, config.task))
     L.seed_everything(config.seed, verbose=False)
-    settings = loader_settings(data)
-    train_set, val_set = (make_dataset(data, split) for split in ("train", "val"))
-    (objective,) = make_objectives(task, train_set).values()
+    run = RunConfig.read(OmegaConf.to_container(config, resolve=True))
+    settings = run.data.loader
+    train_set, val_set = (run.data.make(split) for split in ("train", "val"))
+    (objective,) = make_objectives(run.task, train_set).values()
     targets = ("labels",) if objective.target == "labels" else ("depth",)
     rule = Preprocessing(**{**config.model.preprocessing, "image_size": settings.eval_size})
     num_classes = len(train_set.info.class_names) if targets == ("labels",) else 1
@@ -103,8 +105,9 @@ def main(overrides: list[str]) -> None:
     fabric = Fabric(accelerator="auto", devices=1)
     fabric.to_device(objective)
     fabric.to_device(peer)
+    flips = read_arguments(TrainTransform, {"hflip": 0.5}, "augment", OF_LOADER)
     loaders = fabric.setup_dataloaders(
-        make_train_loader(train_set, settings, {"hflip": 0.5}, config.seed, targets),
+        make_train_loader(train_set, settings, flips, config.seed, targets),
         make_eval_loader(val_set, settings, rule, targets),
         use_distributed_sampler=False,
     )

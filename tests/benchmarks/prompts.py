@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from scipy.interpolate import NearestNDInterpolator
 from tiny import call
 
-from dpt.config.data import make_dataset
+from dpt.config.schema import DataConfig
 from dpt.data import EvalTransform
 from dpt.data.base import Augmented
 from dpt.functional import resize
@@ -56,7 +56,7 @@ def run(arguments: list[str]) -> None:
 def errors_of(*folders: Path) -> list[float]:
     """The abs_rel of each row, means over the images, of the best checkpoints of two runs."""
     data = OmegaConf.to_container(OmegaConf.load(folders[0] / "config.yaml").data)
-    dataset = make_dataset(data, "val")
+    dataset = DataConfig.read(data).make("val")
     prompted, plain = map(DPT.from_pretrained, folders)
     preprocessing = plain.preprocessing
     samples = Augmented(dataset, EvalTransform(preprocessing, POINTS), seed=0)

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.stats import spearmanr
 
 import dpt
-from dpt.config.data import make_dataset
+from dpt.config.schema import DataConfig
 from dpt.files import read_yaml
 from dpt.predict.ranking import Ranker
 
@@ -30,7 +30,7 @@ def errors_of(prediction, sample):
 
 
 def main(run):
-    data = make_dataset(read_yaml(run / "config.yaml")["data"], "val")
+    data = DataConfig.read(read_yaml(run / "config.yaml")["data"]).make("val")
     model = dpt.DPT.from_pretrained(run)
     predictor, ranker = dpt.Predictor(model), Ranker(model)
     scores, errors = [], []

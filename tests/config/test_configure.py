@@ -1,40 +1,30 @@
 """Every file of conf/ composes, and everything it names exists and takes what it is given."""
 
-import inspect
 import math
 import re
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import replace
 from functools import cache
 from itertools import zip_longest
-from typing import Any
 
-import lightning as L
 import pytest
 import torch
 import yaml
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
-from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.loggers import Logger
 from omegaconf import OmegaConf
 from tiny import slow_after
 from torch import nn
-from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 import dpt
-from dpt.config.data import LOADER_KEYS
-from dpt.config.objectives import split_settings
-from dpt.config.objects import check_arguments, make, read_part
-from dpt.data import Dataset, TrainTransform
+from dpt.config.compose import compose
+from dpt.config.objects import make, read_part
+from dpt.config.schema import Config, EvaluateConfig, RunConfig, read_config
+from dpt.data import TrainTransform
 from dpt.files import config_dir
 from dpt.losses import CombinedLoss, SILogLoss
 from dpt.model_config import ModelConfig, make_config
 from dpt.nn import ENCODERS, Encoder
-from dpt.objectives import DepthObjective, Objective
-from dpt.objectives.teacher import Teacher
+from dpt.objectives import DepthObjective
 from dpt.plugins import REGISTERED
 from dpt.validation import validate
 
@@ -59,53 +49,16 @@ ROUNDS = [dict(zip(GROUPS, row, strict=True)) for row in zip_longest(*map(choice
 """One choice of every group, until all are taken: None where a group has no more."""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _hydra():
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        yield
-
-
-def composed(*overrides: str, command: str = "train") -> dict[str, Any]:
-    """The resolved configuration; keys that a user must give are filled in."""
-    return deepcopy(_composed(command, *overrides))
-
-
 @cache
-def _composed(command: str, *overrides: str) -> dict[str, Any]:
-    cfg = compose(command, overrides=["run_dir=run", *overrides])
-    if "overrides" in cfg:  # Hydra fills it in for a command
-        cfg.overrides = []
+def composed(*overrides: str, command: str = "train") -> Config:
+    """The configuration of a command; keys that a user must give are filled in."""
+    composition = compose(command, ["run_dir=run", *overrides])
     for key, value in FILL.items():
         parent, _, name = key.rpartition(".")
-        node = OmegaConf.select(cfg, parent)
+        node = OmegaConf.select(composition.cfg, parent)
         if node is not None and OmegaConf.is_missing(node, name):
-            node[name] = value
-    values = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
-    assert isinstance(values, dict)
-    return values
-
-
-def check_parts(cfg: dict[str, Any]) -> int:
-    """Checks every description of a part, and returns their number."""
-    nodes: dict[str, tuple[Any, type]] = {}
-    data = cfg["data"]
-    for where, node in {"data": data, **(data.get("sets") or {})}.items():
-        assert set(LOADER_KEYS) <= set(node)
-        plain = {k: v for k, v in node.items() if k not in (*LOADER_KEYS, "sets", "unlabelled")}
-        plain |= {"sets": {}} if "sets" in node else {}
-        nodes[where] = (plain | node["train"] | node["val"], Dataset)
-    if "task" in cfg:
-        objectives = cfg["task"]["objectives"].items()
-        nodes |= {f"task.objectives.{name}": (node, Objective) for name, node in objectives}
-        nodes["task.teacher"] = (cfg["task"]["teacher"], Teacher)
-        nodes["optim"] = (cfg["optim"], Optimizer)
-        nodes["schedule"] = (cfg["schedule"], LRScheduler)
-        for group, base in {"callbacks": Callback, "logger": Logger}.items():
-            nodes |= {f"{group}.{n}": ({"kind": n, **c}, base) for n, c in cfg[group].items()}
-    for where, (node, base) in nodes.items():
-        read_part(node, where, base)
-    return len(nodes)
+            composition = composition.with_values({key: value}, [])
+    return (RunConfig if command == "train" else EvaluateConfig).read(composition.values())
 
 
 # --- conf/
@@ -115,14 +68,13 @@ def check_parts(cfg: dict[str, Any]) -> int:
 def test_every_choice_composes_and_names_things_that_exist(taken):
     taken = {group: choice for group, choice in taken.items() if choice}
     given = ["task.teacher.path=FILE"] if taken.get("task/teacher") == "trained" else []
-    cfg = composed(*(f"{group}={choice}" for group, choice in taken.items()), *given)
-    assert check_parts(cfg) >= 8
-    assert cfg["run_dir"] == "run"
+    config = composed(*(f"{group}={choice}" for group, choice in taken.items()), *given)
+    assert config.run_dir.endswith("/run")
     for group, choice in taken.items():
         text = (CONF / group / f"{choice}.yaml").read_text()
         own = re.search(r"^(\w+): [^$?\n{\[]", text, re.M)
-        if own and "@package" not in text and group in cfg:
-            assert own[1] in cfg[group]
+        if own and "@package" not in text and group in config.values:
+            assert own[1] in config.values[group]
 
 
 @pytest.mark.parametrize("kind", ENCODERS)
@@ -136,8 +88,9 @@ def test_encoder_files_repeat_no_default(kind):
 @pytest.mark.parametrize("name", dpt.list_models())
 def test_a_model_by_name_and_the_composed_configuration_are_equal(name):
     size = [f"data.{key}=[384,384]" for key in ("image_size", "eval_size")]
-    model = composed(f"model={name}", *size)["model"]
+    model = composed(f"model={name}", *size).values["model"]
     settings = {key: model[key] for key in ("name", "encoder", "decoder", "preprocessing")}
+    settings["encoder"] = {**settings["encoder"]}
     assert settings["encoder"].pop("weights") is None
     heads = {"depth": {"kind": "metric", "max_depth": 10.0}, "segmentation": {"num_classes": 7}}
     found = ModelConfig.from_dict({**settings, "heads": heads})
@@ -146,21 +99,20 @@ def test_a_model_by_name_and_the_composed_configuration_are_equal(name):
 
 @pytest.mark.parametrize("choice", slow_after(1, choices("data")))
 def test_every_data_set_can_be_evaluated_on(choice):
-    cfg = composed(f"data={choice}", "checkpoint=some.ckpt", command="evaluate")
-    assert check_parts(cfg) == 1
-    assert cfg["checkpoint"] == "some.ckpt"
+    config = composed(f"data={choice}", "checkpoint=some.ckpt", command="evaluate")
+    assert config.checkpoint == "some.ckpt"
 
 
 @pytest.mark.parametrize("loss", choices("task/segmentation_loss"))
 @pytest.mark.parametrize("task", slow_after(1, ["segmentation", "joint"]))
 def test_segmentation_losses_can_be_chosen(task, loss):
-    cfg = composed(f"task={task}", f"task/segmentation_loss={loss}")
-    node = cfg["task"]["objectives"]["segmentation"]["loss"]
-    value = make(node, "loss", nn.Module)(torch.randn(2, 3, 8, 8), torch.randint(3, (2, 8, 8)))
+    config = composed(f"task={task}", f"task/segmentation_loss={loss}")
+    made = config.task.objectives["segmentation"].settings["loss"].build()
+    value = made(torch.randn(2, 3, 8, 8), torch.randint(3, (2, 8, 8)))
     assert value.ndim == 0
     assert value > 0
     if loss == "cross_entropy_dice":
-        assert isinstance(make(node, "loss", nn.Module), CombinedLoss)
+        assert isinstance(made, CombinedLoss)
 
 
 KINDS = {"ssi": "relative", "si": "up_to_scale"}
@@ -170,24 +122,22 @@ KINDS = {"ssi": "relative", "si": "up_to_scale"}
 @pytest.mark.parametrize("task", slow_after(1, ["depth", "joint"]))
 def test_depth_losses_can_be_chosen(task, loss):
     kind, other = KINDS.get(loss, "metric"), "relative" if loss != "ssi" else "metric"
-    cfg = composed(f"task={task}", f"task/depth_loss={loss}", f"task.kind={kind}")
-    part = read_part(cfg["task"]["objectives"]["depth"] | {"max_depth": 10.0}, "depth", Objective)
-    arguments, _ = split_settings(DepthObjective, part.settings)
-    objective = replace(part, settings=arguments).build()
+    config = composed(f"task={task}", f"task/depth_loss={loss}", f"task.kind={kind}")
+    made = config.task.objectives["depth"].settings["loss"].build()
     depth = torch.rand(2, 8, 8) + 1
-    value = objective.loss(torch.rand(2, 8, 8), depth, depth > 0)
+    value = made(torch.rand(2, 8, 8), depth, depth > 0)
     assert value.ndim == 0
     assert value > 0
     if loss != "auto":
         with pytest.raises(ValueError, match=f"loss for {kind} depth: set task.kind={kind}"):
-            DepthObjective(max_depth=10.0, kind=other, loss=CombinedLoss({"a": objective.loss}))
+            DepthObjective(max_depth=10.0, kind=other, loss=CombinedLoss({"a": made}))
 
 
 def test_the_default_depth_loss_follows_the_kind():
     losses = {}
     for kind in ("metric", "relative", "up_to_scale"):
-        cfg = composed("task=depth", f"task.kind={kind}")
-        losses[kind] = make(cfg["task"]["objectives"]["depth"]["loss"], "loss", nn.Module)
+        config = composed("task=depth", f"task.kind={kind}")
+        losses[kind] = config.task.objectives["depth"].settings["loss"].build()
     assert isinstance(losses["metric"], SILogLoss)
     assert len({*map(type, losses.values())}) == 3
 
@@ -203,13 +153,12 @@ class LinearEncoder(Encoder):
 @pytest.mark.parametrize("schedule", choices("schedule"))
 @pytest.mark.parametrize("optim", choices("optim"))
 def test_every_optimiser_runs_with_every_schedule(optim, schedule):
-    cfg = composed(f"optim={optim}", "optim.lr=0.5", "optim.encoder_lr=0.1")
-    cfg["schedule"] = composed(f"schedule={schedule}")["schedule"]
+    rates = ("optim.lr=0.5", "optim.encoder_lr=0.1")
+    config = composed(f"optim={optim}", f"schedule={schedule}", *rates)
     model = nn.ModuleDict({"encoder": LinearEncoder(), "heads": nn.Linear(3, 3)})
-    optimizer = read_part(cfg["optim"], "optim", Optimizer).factory()(model)
+    optimizer = config.optim.factory()(model)
     assert {group["lr"] for group in optimizer.param_groups} == {0.5, 0.1}
-    factory = read_part(cfg["schedule"], "schedule", LRScheduler).factory()
-    scheduler = factory(optimizer, total_steps=10)
+    scheduler = config.schedule.factory()(optimizer, total_steps=10)
     before = model["heads"].weight.clone()
     model["heads"](model["encoder"].linear(torch.ones(1, 3))).sum().backward()
     optimizer.step()
@@ -219,25 +168,68 @@ def test_every_optimiser_runs_with_every_schedule(optim, schedule):
 
 @pytest.mark.parametrize("choice", choices("augment"))
 def test_every_augmentation_can_be_built_and_repeats_no_default(choice):
-    values = composed(f"augment={choice}")["augment"]
-    checked = check_arguments(TrainTransform, {"image_size": [32, 48], **values}, "augment")
-    changed = vars(TrainTransform(**checked))
-    assert all(changed[key] != getattr(TrainTransform, key) for key in values)
+    augment = composed(f"augment={choice}").augment
+    changed = vars(augment.build(image_size=(32, 48)))
+    assert all(changed[key] != getattr(TrainTransform, key) for key in augment.settings)
 
 
 @pytest.mark.parametrize("choice", choices("experiment"))
 def test_every_experiment_says_its_command_and_has_a_tiny_twin(choice):
     text = (CONF / "experiment" / f"{choice}.yaml").read_text()
     assert f"python train.py experiment={choice}" in text.partition("defaults")[0]
-    cfg = composed(f"experiment={choice}", "debug=tiny")
-    check_parts(cfg)
-    assert cfg["trainer"]["max_steps"] == 2
-    assert cfg["logger"] == {}
+    config = composed(f"experiment={choice}", "debug=tiny")
+    assert config.trainer.settings["max_steps"] == 2
+    assert config.logger == {}
 
 
-def test_trainer_lists_every_argument_of_lightnings_trainer():
-    arguments = set(inspect.signature(L.Trainer).parameters) - {"logger", "callbacks"}
-    assert arguments <= set(composed()["trainer"])
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("trainr", 1, "there is no trainr. Did you mean trainer?"),
+        ("task.monitr", "x", "there is no task.monitr. Did you mean monitor?"),
+        ("optim.momentm", 0.9, "there is no optim.momentm. Did you mean momentum?"),
+        ("data.root", "x", "there is no data.root. Allowed here: fov, length, seed, size"),
+        ("data.image_size", [1, 2, 3], "data.image_size=[1, 2, 3]: "),
+        ("data.train", 5, "data.train=5: must be a valid dictionary"),
+        ("model.encoder.embed_dims", 3, "there is no model.encoder.embed_dims. Did you mean"),
+        ("model.heads", 3, "model.heads=3: must be a valid dictionary"),
+        ("trainer.max_steps", -7, "trainer.max_steps=-7: must be greater than or equal to -1"),
+        ("trainer.precision", "bf16-true", "trainer.precision='bf16-true': must be 'auto', "),
+        ("trainer.callbacks", [], "there is no trainer.callbacks."),
+        ("augment.image_size", [8, 8], "there is no augment.image_size."),
+        ("callbacks.freeze", 7, "callbacks.freeze=7: must be a valid dictionary"),
+        ("callbacks.freze", {}, "callbacks.freze.kind='freze': choose from checkpoint, "),
+        ("logger.csv", {"kind": "csv", "x": 1, "save_dir": "."}, "there is no logger.csv.x. "),
+        ("task.objectives", 5, "task.objectives=5: must be a valid dictionary"),
+        ("task.objectives.normals", {"weight": 1}, "task.objectives.normals: this task has none"),
+        ("task.objectives.depth.loss.trim", 2, "there is no task.objectives.depth.loss.trim."),
+        ("seed", -1, "seed=-1: must be greater than or equal to 0"),
+        ("steps", True, "steps=true: must be a number"),
+    ],
+)
+def test_a_mistake_is_one_line_with_its_full_key(key, value, says):
+    values = node = deepcopy(composed().values)
+    *parents, last = key.split(".")
+    for name in parents:
+        node = node[name]
+    node[last] = value
+    with pytest.raises(ValueError) as error:
+        RunConfig.read(values)
+    assert str(error.value).startswith(says)
+    assert "\n" not in str(error.value)
+
+
+def test_what_has_no_effect_is_a_warning(caplog):
+    typed = ["data.sets.a.batch_size=2", "model.encoder.image_size=[8,8]"]
+    values = composed().values | {"overrides": typed}
+    values["trainer"] = values["trainer"] | {"max_epochs": 2, "max_steps": 9}
+    read_config(RunConfig, values | {"overrides": [*typed, "steps=7"], "steps": 7})
+    for name in ("data.sets.a.batch_size", "model.encoder.image_size", "steps=7"):
+        assert f"{name} has no effect" in caplog.text
+    files = composed("data=scenes", "predictions=DIR", command="evaluate").values
+    files["protocol"] = files["protocol"] | {"flip": True}
+    read_config(EvaluateConfig, files | {"image_size": [64, 64]})
+    assert "protocol.flip, image_size: no effect on predictions=DIR" in caplog.text
 
 
 # --- parts

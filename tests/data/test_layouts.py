@@ -23,7 +23,7 @@ from label_folders import (
 )
 from photos import photo_of, save_picture
 
-from dpt.config.data import make_dataset
+from dpt.config.schema import DataConfig
 from dpt.data import CocoDataset, DataError
 from dpt.data.layouts import detect
 from dpt.data.layouts.splits import number_of_parts
@@ -123,7 +123,7 @@ def test_names_in_both_forms_of_unicode(tmp_path):
     (tmp_path / "a/list.txt").write_text("\n".join(split))
     node = {"kind": "folder", "root": str(tmp_path / "a"), "labels": "masks"}
     node |= {"num_classes": 3, "split_files": {"train": "list.txt"}}
-    assert len(make_dataset(node, "train")) == 4
+    assert len(DataConfig.read(node).make("train")) == 4
     save_photos(tmp_path / "b/images", split)
     write_objects(tmp_path / "b/a.json", [f"{n}.jpg" for n in names], {7: "cup"}, size=SIZE)
     assert sum(sizes(samples(tmp_path / "b")[0])) == 4

@@ -21,7 +21,7 @@ from label_folders import (
 )
 from PIL import Image
 
-from dpt.config.data import make_dataset
+from dpt.config.schema import DataConfig
 from dpt.data import DataError
 from dpt.data.layouts import detect
 from dpt.data_check import quick_findings
@@ -399,7 +399,7 @@ def disagreements(root, **options):
         "labels": "masks",
         "num_classes": 3,
     }
-    lines = quick_findings(make_dataset({**node, **options}, "train"), 8)
+    lines = quick_findings(DataConfig.read({**node, **options}).make("train"), 8)
     return sum("data.color_distance" in line for line in lines)
 
 

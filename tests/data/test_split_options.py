@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from photos import save_picture
 
-from dpt.config.data import make_dataset
+from dpt.config.schema import DataConfig
 from dpt.data import DataError, FolderDataset, ImageFolderDataset
 from dpt.data_check import examine
 
@@ -99,11 +99,11 @@ def test_mix_with_unlabelled_images(drives, is_folder, count, tmp_path):
     save_pictures(tmp_path, "images", names=range(30))
     unlabelled = str(tmp_path) if is_folder else True
     data = settings(drives, labelled=4, unlabelled=unlabelled)
-    train = make_dataset(data, "train")
+    train = DataConfig.read(data).make("train")
     assert len(train) == count
     assert sum("labels" in train[i] for i in range(count)) == count // 2
     assert train.info.targets == ("labels",)
-    assert len(make_dataset(data, "val")) == 2
+    assert len(DataConfig.read(data).make("val")) == 2
 
 
 @pytest.mark.parametrize(("missing", "counts"), [("skip", (9, 1)), ("keep", (36, 4))])
@@ -113,18 +113,18 @@ def test_few_labels_in_one_folder(tmp_path, missing, counts):
     save_pictures(tmp_path, "masks", names=range(10))
     data = settings(tmp_path, missing=missing)
     for split, count, labelled in zip(("train", "val"), counts, (9, 1), strict=True):
-        dataset = make_dataset(data, split)
+        dataset = DataConfig.read(data).make(split)
         assert len(dataset) == count
         assert sum("labels" in dataset[i] for i in range(count)) == labelled
     if missing == "keep":
-        mixed = make_dataset({**data, "unlabelled": True}, "train")
+        mixed = DataConfig.read({**data, "unlabelled": True}).make("train")
         assert abs(sum("labels" in mixed[i] for i in range(len(mixed))) - len(mixed) / 2) < 1
 
 
 def test_no_image_with_labels(drives):
     data = settings(drives, labels=None, num_classes=None, missing="keep", unlabelled=True)
     with pytest.raises(DataError, match=r"12 training images.*data\.labelled"):
-        make_dataset(data, "train")
+        DataConfig.read(data).make("train")
 
 
 # ------------------------------------------------------------------------------ the data check
@@ -183,7 +183,7 @@ def test_each_image_keeps_its_own_labels(layout, tmp_path):
     data = {**layout(tmp_path), "root": str(tmp_path)}
 
     def read(split="train", **options):
-        dataset = make_dataset({**data, **options}, split)
+        dataset = DataConfig.read({**data, **options}).make(split)
         return {sample["name"]: sample for sample in (dataset[i] for i in range(len(dataset)))}
 
     expected = read()

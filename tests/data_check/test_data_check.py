@@ -15,7 +15,7 @@ from photos import save_picture
 from PIL import Image
 from tiny import call
 
-from dpt.config.data import make_dataset
+from dpt.config.schema import DataConfig
 from dpt.data import DataError, Dataset, FolderDataset, ScenesDataset
 from dpt.data.formats.rules import UNITS, likely_scale
 from dpt.data_check import examine, quick_findings
@@ -81,7 +81,7 @@ def configured(*overrides: str) -> dict:
 def diagnose(root: Path, *overrides: str, splits=("train", "val")) -> dict[str, Finding]:
     """Returns the findings by code, of the first split that has them."""
     data = configured(*(o.format(root=root) for o in overrides))
-    findings, _ = examine(data, splits=splits)
+    findings, _ = examine(DataConfig.read(data), splits=splits)
     return {finding.code: finding for finding in reversed(findings)}
 
 
@@ -343,7 +343,7 @@ def test_unit_is_proposed_for_all_splits(rgbd):
     path = files(rgbd, "depth")[0]
     save_picture(path, (load(path) // 40).clip(0, 254).astype(np.uint8))
     data = configured("data=rgbd", f"data.root={rgbd}", "data.depth_scale=1")
-    findings, _ = examine(data, splits=["train", "val", "test"])
+    findings, _ = examine(DataConfig.read(data), splits=["train", "val", "test"])
     hints = {f.split: f.remedy for f in findings if f.code == "depth_unit"}
     assert hints == dict.fromkeys(("train", "val"), "set data.depth_scale=0.001")
     codes = {f.code: f.examples for f in findings}
@@ -369,9 +369,13 @@ def test_examine_finds_splits_with_other_classes(tmp_path):
     splits = [f"data.split_names.{split}={split}" for split in ("train", "val")]
     data = ("data=coco", f"data.root={tmp_path}", "data.annotations=%split.json")
     data = configured(*data, *splits)
-    (error,) = [f for f in examine(data, splits=["train", "val"])[0] if f.severity == "error"]
+    (error,) = [
+        f
+        for f in examine(DataConfig.read(data), splits=["train", "val"])[0]
+        if f.severity == "error"
+    ]
     assert "val.json: 1.png has objects of the class 'd'" in error.message
-    train, val = (make_dataset(data, split) for split in ("train", "val"))
+    train, val = (DataConfig.read(data).make(split) for split in ("train", "val"))
     with pytest.raises(DataError, match=r"val\.json: 1\.png .*'d'"):
         check_first_files(train, val, {}, Teacher(), on_error="raise")
 
@@ -679,7 +683,9 @@ def test_likely_scale_of_units(typical, high, max_depth, tried, unit):
 )
 def test_quick_findings_of_healthy_sets(camvid, rgbd, kept):
     for root, name in ((camvid, "camvid"), (rgbd, "rgbd")):
-        dataset = make_dataset(configured(f"data={name}", f"data.root={root}", *kept), "train")
+        dataset = DataConfig.read(configured(f"data={name}", f"data.root={root}", *kept)).make(
+            "train"
+        )
         assert quick_findings(dataset, 16) == []
     assert quick_findings(ScenesDataset(length=4), 16) == []
 
@@ -706,7 +712,7 @@ def test_quick_findings_name_the_remedy(camvid, rgbd, plant, overrides, remedy):
     root = rgbd if "data=rgbd" in overrides else camvid
     if plant:
         plant(root)
-    dataset = make_dataset(configured(*overrides.split(), f"data.root={root}"), "train")
+    dataset = DataConfig.read(configured(*overrides.split(), f"data.root={root}")).make("train")
     assert any(remedy in line for line in quick_findings(dataset, 16))
 
 
@@ -740,6 +746,6 @@ def test_quick_findings_are_logged_when_a_run_starts(dense_folder, caplog):
     data = ["data=folder", f"data.root={dense_folder}", "data.depth=depth", "data.missing=skip"]
     data += ["data.max_depth=10", "data.depth_scale=1e-6", "data.min_depth=0"]
     data = configured(*data)
-    train, val = (make_dataset(data, s) for s in ("train", "val"))
+    train, val = (DataConfig.read(data).make(s) for s in ("train", "val"))
     check_first_files(train, val, {}, Teacher(), on_error="raise")
     assert "these look like millimetres" in caplog.text

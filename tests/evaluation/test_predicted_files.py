@@ -282,8 +282,3 @@ def test_mistakes_about_predictions_are_named(
     assert "predictions_scale" in mistake(files, disparity)
     assert disparity in mistake(files, disparity, "predictions_kind=relative")
     assert "checkpoint=FILE" in mistake(files, "checkpoint=some.ckpt")
-
-
-def test_views_of_predictions_are_refused(mistake, files):
-    said = mistake(files, "protocol=slide", "protocol.scales=[2]")
-    assert "protocol.scales, protocol.window" in said

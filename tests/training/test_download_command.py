@@ -12,7 +12,7 @@ from servers import served
 from tiny import call
 
 from dpt.commands.data_sets import DownloadSource
-from dpt.config.objects import check_arguments
+from dpt.config.objects import read_arguments
 from dpt.files import config_dir
 
 OWN = """
@@ -97,7 +97,7 @@ def test_every_source_is_valid():
     configs = [OmegaConf.load(path) for path in (config_dir() / "data").glob("*.yaml")]
     downloads = [OmegaConf.to_container(config).get("download") for config in configs]
     sources = [
-        check_arguments(DownloadSource, download, "data.download")
+        read_arguments(DownloadSource, download, "data.download")
         for download in downloads
         if download
     ]

@@ -89,6 +89,29 @@ def test_every_command_of_the_page_runs(line, tmp_path, metrics):
         assert metrics(tmp_path / "run")["ended"] == "finished"
 
 
+def test_two_heads_in_one_run_and_the_commands_that_read_its_checkpoint(folder, tmp_path, metrics):
+    run = tmp_path / "run"
+    line = "python train.py --config-dir=mine model/encoder=cnn task=depth_and_measured"
+    call(*arguments(line, run))
+    scores = metrics(run)
+    assert {"val/abs_rel", "val/agreement"} <= set(scores)
+    checkpoint = run / "checkpoints/last.ckpt"
+
+    options = "data.image_size=[32,64] data.num_workers=0 trainer.accelerator=cpu"
+    scored = f"checkpoint={checkpoint} run_dir={tmp_path / 'scores'}"
+    call("evaluate", scored, *FEW_SCENES, options)
+    again = metrics(tmp_path / "scores")
+    assert again["val/agreement"] == pytest.approx(scores["val/agreement"], abs=1e-5)
+    assert again["val/abs_rel"] == pytest.approx(scores["val/abs_rel"], rel=1e-4)
+
+    photo = str(folder / "pairs/val/0.png")
+    call("predict", str(checkpoint), photo, "--out", str(tmp_path / "maps"))
+    assert (tmp_path / "maps/depth/0.png").is_file()
+    call("inspect", str(checkpoint), photo, "--out", str(tmp_path / "sheet.png"))
+    call("train", "--config-dir=mine", f"resume={run}", "trainer.max_steps=3")
+    assert metrics(run)["ended"] == "finished"
+
+
 @pytest.mark.parametrize(
     ("changed", "says"),
     [

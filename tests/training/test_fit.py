@@ -338,7 +338,7 @@ MISTAKES = [  # overrides, and what the message names
     ("task=depth augment=views", "augment.views=2"),
     ("task=dino task/teacher=none", "task/teacher=self"),
     ("task=depth callbacks.freeze.parts=[encodr]", "callbacks.freeze.parts"),
-    ("task=joint trainer.precision=bf16-true", "trainer.precision=bf16-true"),
+    ("task=joint trainer.precision=bf16-true", "trainer.precision="),
     ("task=panoptic data=scenes data.things=[box]", "data.things"),
     ("task=panoptic data=folder data.root=. data.first_object=0", "data.first_object=0"),
     ("task=joint trainer.precision=16-true", "trainer.precision=16-true"),

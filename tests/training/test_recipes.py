@@ -14,9 +14,8 @@ from photos import save_picture
 from tiny import ON_CPU, TINY_MODEL, call, checkpoint_of, slow_after
 
 import dpt
-from dpt.config.data import loader_settings, make_dataset
-from dpt.config.models import make_model
-from dpt.config.objectives import make_objectives
+from dpt.config.build import make_model, make_objectives
+from dpt.config.schema import RunConfig
 from dpt.files import config_dir
 
 RECIPES = sorted(p.stem for p in (config_dir() / "experiment").glob("*.yaml"))
@@ -67,11 +66,11 @@ def test_every_recipe_builds_its_model_at_full_size(recipe, trees):
         cfg = compose(
             "train", [f"experiment={recipe}", f"paths.data_dir={trees}", "run_dir=x", *NO_DOWNLOADS]
         )
-    values = OmegaConf.to_container(cfg, resolve=True)
-    settings = loader_settings(values["data"])
-    objectives = make_objectives(values["task"], make_dataset(values["data"], "train"))
+    config = RunConfig.read(OmegaConf.to_container(cfg, resolve=True))
+    settings = config.data.loader
+    objectives = make_objectives(config.task, config.data.make("train"))
     with torch.device("meta"):
-        model = make_model(values["model"], objectives, settings, NO_DOWNLOADS)
+        model = make_model(config.model, objectives, settings, NO_DOWNLOADS)
         shape = (2, 3, *settings.image_size)
         outputs = model(torch.zeros(shape))
     assert outputs.keys() >= objectives.keys()

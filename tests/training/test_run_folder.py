@@ -98,7 +98,7 @@ def test_config_yaml_states_defaults(run):
 
 
 def test_a_folder_in_which_nothing_was_trained_is_free(train, tmp_path, refused):
-    refused(train, tmp_path, *RUN, "optim.lr=fast")
+    refused(train, tmp_path, *RUN, "trainer.strategy=x")
     assert (tmp_path / "config.yaml").is_file()
     train(tmp_path, *RUN)
     assert (tmp_path / "metrics.json").is_file()

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tiny import run_config
 
 from dpt.training.trainer import make_trainer
 
@@ -14,8 +15,8 @@ TWO_RANKS = {"strategy": "ddp", "devices": 2}
 def trainer_of(batches_per_epoch=1, val_batches=0, val_cost=1.0, callbacks=(), **settings):
     node = yaml.safe_load((CONF / "trainer/default.yaml").read_text())
     node |= {"accelerator": "cpu", "default_root_dir": "."} | settings
-    cfg = {"trainer": node, "logger": {}, "callbacks": dict(callbacks), "steps": 400}
-    return make_trainer(cfg, batches_per_epoch, val_batches=val_batches, val_cost=val_cost)
+    config = run_config(trainer=node, logger={}, callbacks=dict(callbacks), steps=400)
+    return make_trainer(config, batches_per_epoch, val_batches=val_batches, val_cost=val_cost)
 
 
 @pytest.mark.parametrize(

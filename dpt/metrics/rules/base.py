@@ -227,7 +227,6 @@ class DepthRule(Rule):
         min_depth: metres; pixels count if their depth is larger.
         has_max_depth: whether pixels count only below the largest depth of the data.
         min_pixels: images with fewer pixels that count are left out.
-        pools_pixels: whether an image weighs as many pixels as count in it, not as any other.
     """
 
     errors: ClassVar[Errors] = {}
@@ -235,7 +234,6 @@ class DepthRule(Rule):
     min_depth: ClassVar[float] = 1e-3
     has_max_depth: ClassVar[bool] = True
     min_pixels: ClassVar[int] = 1
-    pools_pixels: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         if "scores" not in vars(cls):
@@ -256,6 +254,10 @@ class DepthRule(Rule):
         moments = pixels.moments(self.predicted(pixels))
         return np.array([error(moments) for error in self.errors.values()])
 
+    def weight(self, pixels: int) -> float:
+        """Returns how much an image with so many pixels counts: each the same by default."""
+        return 1.0
+
     def sums(self, image: DepthImage) -> Floats:
         """Returns what one image adds to the total of :meth:`finish`, (2 + S,).
 
@@ -266,6 +268,6 @@ class DepthRule(Rule):
         count = len(pixels.depth)
         if count < self.min_pixels:
             return np.zeros(2 + len(self.scores))
-        weight = float(count) if self.pools_pixels else 1.0
+        weight = self.weight(count)
         with np.errstate(all="ignore"):
             return np.concatenate([[count, weight], weight * self.values(pixels)])

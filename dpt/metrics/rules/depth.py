@@ -236,7 +236,6 @@ class DepthEstimation(DepthRule):
     original = "depth-estimation 0.1.3 evaluation/metrics.py: Evaluator"
     fitted = "scale, shift"
     kinds = DEPTH_KINDS
-    pools_pixels = True
     errors: ClassVar[Errors] = {  # the roots are taken of the means over all images
         "rmse": lambda m: m.square,
         "rmse_log": lambda m: m.log_square,
@@ -250,6 +249,9 @@ class DepthEstimation(DepthRule):
         if len(prediction) > 1:
             prediction = in_depth(prediction, pixels.depth)
         return prediction.clip(min=1e-6)
+
+    def weight(self, pixels: int) -> float:
+        return float(pixels)
 
     def finish(self, total: Floats) -> Floats:
         means = super().finish(total)
