@@ -330,7 +330,8 @@ def _check_arrays(sample: Sample, dataset: Dataset) -> None:
             raise DataError(f"{name}: {fault}")
         if not dataset.fits(array.shape, image.shape):
             raise _misfit(sample, key, array.shape, dataset)
-    if len({maps[key].shape for key in ("labels", "objects") if key in maps}) > 1:
+    labels = maps.get("labels")
+    if labels is not None and maps.get("objects", labels).shape != labels.shape:
         raise DataError(f"{name}: its mask and its map of objects differ in size: resize one")
 
 

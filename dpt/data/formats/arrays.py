@@ -118,12 +118,7 @@ def read_hdf5(path: str | Path, key: str | None = None, *, index: int | None = N
     # with an open file instead of a path, external links resolve inside it, and nothing is locked
     with open_file(path) as raw, decoding(path, "an HDF5 file"), h5py.File(raw, "r") as file:
         if key is None or key not in file:
-            found: list[tuple[str, Any]] = []
-            file.visititems(lambda name, item: found.append((name, item)))
-            maps = {n: d for n, d in found if isinstance(d, h5py.Dataset) and d.ndim >= 2}
-            shapes = {name: d.shape for name, d in maps.items() if d.dtype.kind in "uif"}
-            bits = {name: d.shape for name, d in maps.items() if d.dtype.kind == "b"}  # masks
-            key = _choose(path, shapes or bits, key)
+            key = _choose(path, _hdf5_maps(file, h5py.Dataset), key)
         dataset = file[key]
         if h5py.check_ref_dtype(dataset.dtype) is not None and index is not None:
             dataset, index = file[dataset[index].item()], None
@@ -132,6 +127,15 @@ def read_hdf5(path: str | Path, key: str | None = None, *, index: int | None = N
         for shape in (dataset.shape if index is None else dataset.shape[1:], dataset.chunks or ()):
             check_bytes(path, shape, dataset.dtype.itemsize)
         return np.asarray(dataset[()] if index is None else dataset[index])
+
+
+def _hdf5_maps(file: Any, dataset_type: type) -> Mapping[str, Sequence[int]]:
+    """Returns the shapes of the data sets of numbers by their names; if there are none, of bits."""
+    items: list[tuple[str, Any]] = []
+    file.visititems(lambda name, item: items.append((name, item)))
+    maps = {n: d for n, d in items if isinstance(d, dataset_type) and d.ndim >= 2}
+    shapes = {name: d.shape for name, d in maps.items() if d.dtype.kind in "uif"}
+    return shapes or {name: d.shape for name, d in maps.items() if d.dtype.kind == "b"}
 
 
 def read_mat(path: str | Path, key: str | None = None, *, index: int | None = None) -> np.ndarray:
