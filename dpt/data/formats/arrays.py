@@ -133,7 +133,8 @@ def _hdf5_maps(file: Any, dataset_type: type) -> Mapping[str, Sequence[int]]:
     """Returns the shapes of the data sets of numbers by their names; if there are none, of bits."""
     items: list[tuple[str, Any]] = []
     file.visititems(lambda name, item: items.append((name, item)))
-    maps = {n: d for n, d in items if isinstance(d, dataset_type) and d.ndim >= 2}
+    arrays: dict[str, Any] = {n: d for n, d in items if isinstance(d, dataset_type)}
+    maps = {name: d for name, d in arrays.items() if d.ndim >= 2}
     shapes = {name: d.shape for name, d in maps.items() if d.dtype.kind in "uif"}
     return shapes or {name: d.shape for name, d in maps.items() if d.dtype.kind == "b"}
 
