@@ -86,18 +86,6 @@ def test_interval_of_a_mean_is_that_of_textbooks():
     assert high == pytest.approx(errors.mean() + margin, abs=0.15 * margin)
 
 
-def test_intervals_hold_the_score_and_repeat():
-    metric = DepthMetrics(max_depth=10, all_pooled=True)
-    states = states_of(metric, depth_images(30))
-    intervals = confidence_intervals(metric, states)
-    scores = metric.resampler(states)(np.ones(30))
-    for name in ("abs_rel", "rmse", "rmse_pooled", "delta1_pooled", "delta1"):
-        assert intervals[name].low <= scores[name] <= intervals[name].high, name
-    assert intervals["abs_rel"].low < intervals["abs_rel"].high
-    again = confidence_intervals(metric, states)
-    assert again["rmse"] == intervals["rmse"]
-
-
 def test_images_of_a_block_are_drawn_together():
     metric = RegressionMetrics()
     images = [(torch.tensor([e]), torch.zeros(1)) for e in (0.0, 2.0) * FEW_BLOCKS]

@@ -157,15 +157,6 @@ def test_range_is_strict():
     assert metric.scores()["rmse"] == metric.scores()["rmse_pooled"] == pytest.approx(1)
 
 
-def test_images_without_batch_axis_score_alike():
-    maps = [torch.from_numpy(a) for a in random_maps((20, 30), 10)]
-    batched, single = DepthMetrics(max_depth=10.0), DepthMetrics(max_depth=10.0)
-    batched.update(*maps)
-    for image in zip(*maps, strict=True):
-        single.update(*image)
-    assert single.scores() == pytest.approx(batched.scores(), rel=1e-6)
-
-
 def test_states_keep_their_precision_with_the_model():
     module = torch.nn.Module()
     module.metric = DepthMetrics(max_depth=10.0)
@@ -181,28 +172,8 @@ def test_states_keep_their_precision_with_the_model():
     assert module.metric.images.item() == 0
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"max_depth": 0.0}, "max_depth"),
-        ({"crop": "eigen"}, "crop"),
-        ({"crop": (-5, 5, 0, 3)}, "crop"),
-        ({"prediction_kind": "relativ"}, "prediction_kind"),
-        ({"prediction_kind": "relative", "alignment": "none"}, "alignment"),
-    ],
-)
-def test_wrong_settings_are_refused(settings, message):
-    with pytest.raises(ValueError, match=message):
-        DepthMetrics(**{"max_depth": 80, **settings})
-
-
 @pytest.mark.parametrize("crop", ["eigen_nyu", (0, 300, 0, 320)])
 def test_crop_for_another_size_is_refused(crop):
     metric, maps = DepthMetrics(max_depth=10, crop=crop), torch.ones(240, 320)
     with pytest.raises(ValueError, match="240x320"):
         metric.update(maps, maps, maps.bool())
-
-
-def test_maps_of_another_shape_are_refused():
-    with pytest.raises(ValueError, match="prediction, target, valid"):
-        DepthMetrics(max_depth=10.0).update(torch.ones(1, 2, 3), torch.ones(2, 3), torch.ones(2, 3))

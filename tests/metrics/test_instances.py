@@ -107,10 +107,3 @@ def test_states_of_images_score_as_all_at_once():
     assert scores == pytest.approx(metric.scores(), abs=1e-12, nan_ok=True)
     low, high = confidence_intervals(metric, states)["ap"]
     assert low < metric.resampler(states)(np.ones(8))["ap"] < high
-
-
-def test_half_precision_leaves_the_state_alone():
-    metric, mask = InstanceMetrics(("a",)), box(0, 0, 9, 9)
-    metric.update(mask[None], torch.tensor([0]), torch.tensor([0.1]), [true(mask)])
-    before = metric.scores()
-    assert metric.half().scores() == pytest.approx(before, abs=0, nan_ok=True)

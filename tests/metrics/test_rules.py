@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pytest
 from benchmarks import rules
@@ -12,7 +11,6 @@ from scipy.optimize import linprog
 from dpt.metrics.rules import RULES, SEGMENTATION_RULES, fits
 from dpt.metrics.rules.depth import ordered_pairs
 from dpt.metrics.rules.moge import nearest_in_cells
-from dpt.metrics.rules.segmentation import boundaries
 
 ROWS = list(rules.rows())
 CLASS_ROWS = list(rules.class_rows())
@@ -63,13 +61,6 @@ def test_line_l1_is_the_minimum_of_a_linear_programme(case):
     assert (np.abs(scale * x + shift - y) / y).sum() == pytest.approx(best.fun, rel=1e-9)
 
 
-def test_line_l1_leaves_a_line_through_many_equal_points():
-    x = np.repeat([1.0, 2.0, 3.0], 5)
-    y = np.tile([1.0, 1.0, 2.0, 2.0, 4.0], 3)  # each x has the same values
-    scale, shift = fits.line_l1(x, y, np.ones(15))
-    assert (scale, shift) == (0.0, 2.0)
-
-
 @pytest.mark.parametrize("name", ["depth_pro_boundary", "moge_boundary"])
 def test_boundary_rules_ignore_scale_and_read_tiny_images(name):
     prediction, depth, valid = depth_arrays("holes")
@@ -99,19 +90,6 @@ def test_whdr_draws_are_those_of_splitmix64():
     pairs = [tuple(draw * count >> 32 for draw in draws[k : k + 2]) for k in range(0, 1000, 2)]
     expected = [[a, b] for a, b in pairs if depth[a] != depth[b]]
     assert ordered_pairs(depth)[: len(expected)].tolist() == expected
-
-
-@pytest.mark.parametrize("size", [(30, 41), (7, 5), (90, 64), (1, 9)])
-@pytest.mark.parametrize("distance", [1, 2, 5])
-def test_boundaries_are_what_erosions_take_from_each_mask(size, distance):
-    random = np.random.default_rng(distance)
-    ids = random.integers(0, 3, size).repeat(4, 0)[: size[0]].repeat(6, 1)[:, : size[1]]
-    expected = np.zeros(size, dtype=bool)
-    for k in range(3):
-        mask = np.pad(ids == k, 1).astype(np.uint8)
-        eroded = cv2.erode(mask, np.ones((3, 3), np.uint8), iterations=distance)
-        expected |= (mask > eroded)[1:-1, 1:-1]
-    np.testing.assert_array_equal(boundaries(ids, distance), expected)
 
 
 @pytest.mark.parametrize("rule", COUNTED_RULES, ids=lambda rule: rule.name)

@@ -51,18 +51,6 @@ def test_scores_equal_torchmetrics(absent, dtype):
         assert scores[name] == pytest.approx(peer.compute().item()), name
 
 
-@pytest.mark.parametrize(
-    ("prediction", "labels"),
-    [
-        (torch.zeros(2, 2), torch.zeros(2, 2)),
-        (torch.zeros(2, 2).long(), torch.zeros(1, 2).long()),
-    ],
-)
-def test_predictions_that_are_no_class_ids_are_refused(prediction, labels):
-    with pytest.raises(ValueError, match="prediction"):
-        confusion_matrix(prediction, labels, 2)
-
-
 @pytest.mark.parametrize("num_classes", [100, 254, 255])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int64])
 def test_ids_of_every_type_count_alike(num_classes, dtype):

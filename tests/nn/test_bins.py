@@ -8,8 +8,6 @@ from tiny import small_model
 
 import dpt
 from dpt.nn.heads.dense import DepthBins
-from dpt.weights import load_model_weights
-from dpt.weights.formats import read
 
 ENDS = {"count": 3, "min_depth": 1.0, "max_depth": 9.0}
 
@@ -67,14 +65,3 @@ def test_a_head_with_bins_has_their_range_and_is_saved_with_them(tmp_path):
     assert again.config == model.config
     with torch.no_grad():
         assert torch.equal(again(images)["depth"], depth)
-
-
-def test_weights_for_other_bins_leave_the_last_layer_out_and_say_so(tmp_path):
-    source, target = (small_model(heads=bins(max_depth=m)) for m in (10.0, 80.0))
-    source.save_pretrained(tmp_path)
-    before = target.heads["depth"].conv3.weight.clone()
-    report = load_model_weights(target, target.config, read(tmp_path), source="x")
-    assert torch.equal(target.heads["depth"].conv3.weight, before)
-    assert torch.equal(target.heads["depth"].conv2.weight, source.heads["depth"].conv2.weight)
-    assert "heads.depth.conv3 (bins:" in str(report)
-    assert "max_depth=80.0" in str(report)

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 import dpt
-from dpt.functional import chunked_argmax
 
 HEADS = {"depth": {"kind": "relative"}, "segmentation": {"num_classes": 5, "dropout": 0.0}}
 TINY = {
@@ -48,21 +47,3 @@ def test_one_graph_for_every_size(model, training):
             for name, value in wanted.items():
                 torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-5)
     assert len(counts) <= 2  # the first size may be compiled for itself
-
-
-@pytest.mark.slow
-def test_labels_in_one_graph():
-    torch._dynamo.reset()
-    encoder = {**TINY, "num_blocks": 2, "out_indices": [0, 1]}
-    decoder = {**DECODER, "reassemble_channels": [8, 8]}
-    heads = {"segmentation": HEADS["segmentation"]}
-    model = dpt.create_model("dpt_tiny", heads=heads, encoder=encoder, decoder=decoder).eval()
-
-    def labels(images):
-        logits = model(images, raw=True)["segmentation"].prediction
-        return chunked_argmax(logits, (64, 96))
-
-    images = torch.randn(1, 3, 64, 96)
-    with torch.no_grad():
-        found = graphs(labels, [])(images)
-        assert torch.equal(found, model(images)["segmentation"].argmax(1))

@@ -3,10 +3,6 @@
 import pytest
 import torch
 from tiny import HEADS, small_model
-from torch import nn
-
-from dpt.functional import upsample
-from dpt.nn import Features
 
 SETS = [[name] for name in HEADS] + [["depth", "segmentation"], list(HEADS)]
 
@@ -55,20 +51,6 @@ def test_padding_repeats_the_edge_and_is_cropped_away():
     torch.testing.assert_close(found["classification"], padded["classification"], rtol=0, atol=0)
 
 
-def test_an_image_on_the_grid_is_untouched():
-    images = torch.randn(2, 3, 64, 48)
-    model = tiny().eval()
-    assert model.pad(images)[0] is images
-    with torch.no_grad():
-        found = model(images)
-        tokens = model.encoder(images)
-        features = Features(model.encoder, tokens, model.decoder.fuse(tokens))
-        assert torch.equal(features.map, model.decoder(tokens))
-        wanted = {name: head(features, (64, 48)) for name, head in model.heads.items()}
-    for name, value in wanted.items():
-        torch.testing.assert_close(found[name], value, rtol=0, atol=0)
-
-
 @pytest.mark.parametrize("heads", SETS, ids="+".join)
 def test_every_parameter_is_trained_by_every_set_of_heads(heads):
     model = tiny(heads, num_register_tokens=2, layer_scale=0.5).train()
@@ -83,34 +65,6 @@ def test_every_parameter_is_trained_by_every_set_of_heads(heads):
         assert model.decoder is None
 
 
-@pytest.mark.parametrize("mode", ["ignore", "add", "project"])
-def test_every_readout_mode_trains_everything_and_uses_cls_or_not(mode):
-    model = tiny(["depth"], readout=mode)
-    assert {level.read.mode for level in model.decoder.reassemble} == {mode}
-    model(torch.randn(1, 3, 64, 64))["depth"].mul(torch.randn(64, 64)).sum().backward()
-    assert [n for n, p in model.named_parameters() if p.grad is None] == []
-    model.eval()
-    tokens = model.encoder(torch.randn(1, 3, 64, 64))
-    with torch.no_grad():
-        before = model.decoder(tokens)
-        for level in tokens.levels:
-            level[:, 0] += 1
-        changed = (model.decoder(tokens) - before).abs().max() > 1e-4
-    assert changed == (mode != "ignore")
-
-
-@torch.no_grad()
-def test_small_logits_are_those_that_are_upsampled():
-    model, images = tiny().eval(), torch.randn(1, 3, 64, 96)
-    full = model(images)
-    small = {name: output.prediction for name, output in model(images, raw=True).items()}
-    assert small["segmentation"].shape == (1, 5, 32, 48)
-    assert torch.equal(upsample(small["segmentation"], (64, 96)), full["segmentation"])
-    assert all(torch.equal(small[k], full[k]) for k in full if k != "segmentation")
-    padded = model(torch.randn(1, 3, 70, 90), raw=True)
-    assert padded["segmentation"].tensor.shape == (1, 5, 70, 90)
-
-
 def test_outputs_declare_what_is_predicted():
     model = tiny().eval()
     with torch.no_grad():
@@ -120,16 +74,6 @@ def test_outputs_declare_what_is_predicted():
         shape = [2, *([] if spec.channels is None else [spec.channels])]
         assert spec.name == name
         assert list(predicted[name].shape) == shape + [32, 48] * spec.dense
-
-
-def test_batch_entries_are_independent():
-    model = tiny().eval()
-    images = torch.randn(3, 3, 48, 48)
-    with torch.no_grad():
-        together = model(images)
-        for i in range(3):
-            for name, value in model(images[i : i + 1]).items():
-                torch.testing.assert_close(value[0], together[name][i], rtol=1e-4, atol=1e-5)
 
 
 def test_bf16_autocast_stays_near_float32():
@@ -148,22 +92,3 @@ def test_bf16_autocast_stays_near_float32():
     for name, value in full.items():
         error = (half[name].float() - value).abs().max()
         assert error <= 0.05 * value.abs().max(), name
-
-
-def test_float64_and_float32_agree():
-    model = tiny().eval()
-    images = torch.randn(1, 3, 80, 48)
-    with torch.no_grad():
-        single = model(images)
-        double = model.double()(images.double())
-    for name, value in double.items():
-        assert (single[name] - value).abs().max() <= 1e-5 * value.abs().max()
-
-
-def test_batch_norm_in_the_units_of_segmentation_alone():
-    def norms(model):
-        return [m for m in model.decoder.modules() if isinstance(m, nn.BatchNorm2d)]
-
-    assert len(norms(tiny(["segmentation"]))) == 14  # 2 a unit, 7 units
-    assert not norms(tiny(["depth"]))
-    assert not norms(tiny(["segmentation"], batch_norm=False))

@@ -42,13 +42,6 @@ def upsampled(x, size):
     return F.interpolate(x, size=size, mode="bilinear", align_corners=True)
 
 
-def test_features_are_upsampled_maps_and_patches():
-    x = features(prefix=3)
-    assert torch.equal(x.map, upsampled(x.maps[-1].map, (12, 20)))
-    patches = x.tokens.levels[-1][:, 3:]
-    assert torch.equal(x.patch_map(), patches.mT.reshape(2, 8, *GRID))
-
-
 # --- Depth
 
 ACTIVATIONS = {
@@ -248,11 +241,6 @@ def test_segmentation_head_starts_at_its_prior():
     assert (logits.argmax(1) == 1).all()
     assert head.auxiliary_layers is not None
     torch.testing.assert_close(head.auxiliary_layers[-1].bias.exp(), torch.tensor(prior))
-
-
-def test_segmentation_head_refuses_a_prior_of_other_classes():
-    with pytest.raises(ValueError, match="prior"):
-        SegmentationHeadConfig(num_classes=3, prior=(0.5, 0.5))
 
 
 def test_segmentation_head_draws_its_weights_in_the_order_of_its_layers():

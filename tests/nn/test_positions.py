@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpt.nn import VisionTransformer, ViTConfig
-from dpt.nn.vit import axial_rotation, resize_dinov2, resize_positions, rotate, sincos_1d, sincos_2d
+from dpt.nn.vit import axial_rotation, resize_dinov2, resize_positions, sincos_1d, sincos_2d
 
 POLICIES = ("bilinear", "bicubic", "bicubic_antialias", "dinov2")
 
@@ -45,53 +44,12 @@ def cubic_reference(x, old, new, offset):
     return maps.reshape(1, new[0] * new[1], -1)
 
 
-def test_sincos_1d_is_the_formula():
-    positions = torch.arange(7, dtype=torch.float64)
-    found = sincos_1d(positions, 6)
-    for p in range(7):
-        for i in range(3):
-            angle = p / 10000.0 ** (2 * i / 6)
-            assert found[p, 2 * i].item() == pytest.approx(math.sin(angle), abs=1e-14)
-            assert found[p, 2 * i + 1].item() == pytest.approx(math.cos(angle), abs=1e-14)
-
-
 def test_sincos_2d_is_row_code_then_column_code():
     found = sincos_2d(2, 3, 8)
     for row in range(2):
         for column in range(3):
             parts = [sincos_1d(torch.tensor(float(p)), 4) for p in (row, column)]
             torch.testing.assert_close(found[row * 3 + column], torch.cat(parts), rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("kind", ["sincos_1d", "sincos_2d"])
-def test_half_precision_only_rounds_the_codes(kind, dtype):
-    vit = VisionTransformer(
-        ViTConfig(embed_dim=8, num_heads=1, num_blocks=1, out_indices=(0,), position=kind)
-    )
-    wanted = vit.position_embeddings((2, 300))
-    assert torch.equal(vit.to(dtype).position_embeddings((2, 300)), wanted.to(dtype))
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_same_grid_gives_the_codes_themselves(policy):
-    x = codes(3, 4)
-    assert resize_positions(x, (3, 4), (3, 4), policy=policy) is x
-
-
-@pytest.mark.parametrize("new", [(5, 9), (2, 3), (4, 6), (13, 1)])
-@pytest.mark.parametrize("policy", POLICIES)
-def test_constant_codes_stay_constant_and_row_order_is_kept(policy, new):
-    found = resize_positions(torch.full((1, 24, 2), 1.5), (4, 6), new, policy=policy)
-    torch.testing.assert_close(found, torch.full((1, new[0] * new[1], 2), 1.5))
-    row, column = torch.meshgrid(torch.arange(4.0), torch.arange(6.0), indexing="ij")
-    grid = torch.stack((row, column), dim=-1).reshape(1, 24, 2)
-    maps = resize_positions(grid, (4, 6), new, policy=policy).reshape(*new, 2)
-    assert torch.allclose(maps[..., 0], maps[:, :1, 0].expand(*new), atol=1e-5)
-    assert torch.allclose(maps[..., 1], maps[:1, :, 1].expand(*new), atol=1e-5)
-    if min(new) > 1:
-        assert (maps[..., 0].diff(dim=0) > 0).all()
-        assert (maps[..., 1].diff(dim=1) > 0).all()
 
 
 def test_bilinear_takes_pixel_centres():
@@ -147,15 +105,3 @@ def test_axial_rotation_of_a_grid_of_two_by_one():
     angles = torch.tensor([[-math.pi, -math.pi / 10, 0, 0], [math.pi, math.pi / 10, 0, 0]])
     torch.testing.assert_close(cos, angles.double().cos(), atol=1e-7, rtol=0)
     torch.testing.assert_close(sin, angles.double().sin(), atol=1e-7, rtol=0)
-
-
-def test_rotated_scores_depend_on_the_offset_alone():
-    """Scores of one query and one key at every place of a grid: equal for equal offsets."""
-    rotation = axial_rotation(3, 4, 8, theta=100.0, like=torch.zeros(0, dtype=torch.float64))
-    q, k = torch.randn(2, 1, 1, 1, 8, dtype=torch.float64).expand(-1, -1, -1, 14, -1)
-    q, k = rotate(q, rotation), rotate(k, rotation)
-    assert torch.equal(q[..., :2, :], q[..., :1, :].expand(-1, -1, 2, -1))  # before the patches
-    scores = (q @ k.mT)[0, 0, 2:, 2:].unflatten(0, (3, 4)).unflatten(2, (3, 4))
-    torch.testing.assert_close(scores[0, 1, 1, 3], scores[1, 0, 2, 2])
-    torch.testing.assert_close(scores[2, 3, 0, 2], scores[2, 1, 0, 0])
-    assert (scores[0, 1, 1, 3] - scores[0, 1, 1, 2]).abs() > 1e-3

@@ -56,10 +56,6 @@ def test_signs_of_channels_change_with_the_mirror():
     assert mirror(torch.ones(1, 2), direction).tolist() == [[-1.0, 1.0]]
 
 
-def test_without_augmentation_it_is_the_model_itself():
-    assert augmented(uneven, SPECS) is uneven
-
-
 def test_flip_by_definition(images):
     a, b = uneven(Inputs(images)), uneven(Inputs(images.flip(-1)))
     found = flipped_mean(uneven, SPECS, Inputs(images))
@@ -175,8 +171,6 @@ def test_half_precision_outputs_are_averaged_in_float32(images):
 def test_mistakes_are_named(images):
     with pytest.raises(ValueError, match="stride at most the window"):
         slide(uneven, SPECS, Inputs(images), window=(4, 4), stride=(5, 4))
-    with pytest.raises(ValueError, match=r"stride=\[4, 4\] has no effect without window"):
-        augmented(uneven, SPECS, stride=(4, 4))
     for scales in ([], [0.0], [1e9], [float("nan")]):
         with pytest.raises(ValueError, match="factors above 0 and up to 8"):
             multi_scale(uneven, SPECS, Inputs(images), scales=scales)

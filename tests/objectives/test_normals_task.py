@@ -10,11 +10,9 @@ from tiny import call, small_model
 from dpt.depthmath import angle_between
 from dpt.losses import AngularLoss
 from dpt.metrics import NormalMetrics
-from dpt.nn.tta import augmented
 from dpt.objectives import NormalsObjective
 from dpt.predict import Predictor
 from dpt.types.outputs import HeadOutput
-from dpt.types.samples import Inputs
 
 SIGNS = torch.tensor([-1.0, 1, 1]).view(3, 1, 1)
 
@@ -81,17 +79,6 @@ def test_head_gives_unit_vectors_that_face_the_camera_at_first(model):
     assert normals.shape == (2, 3, 64, 80)
     torch.testing.assert_close(normals.norm(dim=1), torch.ones(2, 64, 80))
     assert normals[:, 2].max() < 0
-
-
-def test_flip_averages_normals_with_the_mirrored_x(model):
-    images = torch.randn(1, 3, 64, 64)
-    with torch.no_grad():
-        plain = model(images)["normals"]
-        mirrored = model(images.flip(-1))["normals"].flip(-1) * SIGNS
-        found = augmented(lambda inputs: model(inputs.images), model.outputs, flip=True)(
-            Inputs(images)
-        )["normals"]
-    torch.testing.assert_close(found, (plain + mirrored) / 2)
 
 
 @pytest.mark.parametrize("options", [{}, {"flip": True}, {"tile": 64}], ids=str)

@@ -8,7 +8,6 @@ import pickle
 
 import pytest
 import torch
-from peer_cases import default
 from peers_beit_swin import (
     BEIT,
     CASES,
@@ -18,7 +17,6 @@ from peers_beit_swin import (
     to_old_names,
 )
 from peers_transformers import make
-from tiny import assert_equal
 
 import dpt
 from dpt.model_config import ModelConfig
@@ -56,16 +54,6 @@ def files(tmp_path_factory):
         (folder / case.model).mkdir()
         actual[case.model] = case.save(case.make(), folder / case.model)
     return actual
-
-
-@pytest.mark.parametrize("case", default(CASES, "MiDaS 3.1, depth, BEiT"))
-def test_the_encoder_alone_is_read_too(case, tmp_path):
-    _, ours = case.build(tmp_path)
-    path = tmp_path / case.file if case.format == "MiDaS 3.1" else tmp_path
-    encoder = ours.config.build().encoder
-    report = load_encoder_weights(encoder, path)
-    assert report.missing == report.resized == []
-    assert_equal(encoder.state_dict(), ours.encoder.state_dict())
 
 
 def test_tables_fit_an_encoder_of_another_grid(files):

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 from peer_cases import output_error
-from peers_depth_anything import Folder, Hub, HubDepthAnything
+from peers_depth_anything import Folder, HubDepthAnything
 
 import dpt
 from dpt.model_config import ModelConfig, model_dict
 from dpt.weights import depth_anything
 from dpt.weights.base import Checkpoint
 from dpt.weights.files import CheckpointFiles
-from dpt.weights.formats import convert, read
+from dpt.weights.formats import read
 from dpt.weights.names import their_names
 
 pytestmark = pytest.mark.peers
@@ -85,16 +85,6 @@ def test_sizes_of_the_releases(size, gated, out_indices, heads, name):
     rule = "bilinear_aligned" if out_indices else "bilinear"
     rules = {"interpolation": "cubic_float", "output_interpolation": rule}
     assert spec["preprocessing"].items() >= {**expected, **rules}.items()
-
-
-def test_between_file_and_folder_the_policy_changes_and_is_noted(tmp_path):
-    _, ours = Hub("depth_anything", "depth", "v2", ()).build(tmp_path)
-    file = tmp_path / "depth_anything_v2_vits.pth"
-    report = convert(file, tmp_path / "folder", to="depth_anything")
-    assert any("position_resize='dinov2' becomes 'bicubic'" in n for n in report.notes)
-    other = dpt.DPT.from_pretrained(tmp_path / "folder")
-    assert torch.equal(predict(other, (70, 70)), predict(ours, (70, 70)))
-    assert not torch.allclose(predict(other), predict(ours), rtol=1e-3)
 
 
 def test_largest_depth_of_metric_files(tmp_path):

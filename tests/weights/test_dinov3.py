@@ -6,14 +6,13 @@ import pytest
 import torch
 import yaml
 from peer_cases import jolt
-from peers_dinov3 import BACKBONE, CASES, DIM, GATED, HubDepther, InOneDtype, exact_rotation
+from peers_dinov3 import BACKBONE, CASES, DIM, GATED, InOneDtype, exact_rotation
 from tiny import assert_equal
 
 import dpt
 from dpt.files import config_dir
 from dpt.nn import VisionTransformer, ViTConfig
 from dpt.weights import load_encoder_weights
-from dpt.weights.dinov3 import Chmv2
 from dpt.weights.formats import convert
 
 pytestmark = pytest.mark.peers
@@ -130,32 +129,6 @@ def test_a_decoder_finds_its_backbone_beside_it(canopy, head, backbone, mean, tm
     assert (output.unit, output.value_range) == ("m", (0.008, 96.0) if canopy else (0.001, 100.0))
     assert (preprocessing.mean[0], actual.encoder.padding) == (mean, "center")
     assert actual.config.encoder.num_heads == 2
-
-
-def test_the_depther_of_the_hub_is_refused_elsewhere(tmp_path):
-    torch.save(HubDepther().state_dict(), tmp_path / "depther.pth")
-    with pytest.raises(ValueError, match=r"the chmv2 .* decoder[.]reassemble_norm=True"):
-        convert(tmp_path / "depther.pth", tmp_path / "folder", to="chmv2")
-    with pytest.raises(ValueError, match="cannot write the format 'dinov3'"):
-        convert(tmp_path / "depther.pth", tmp_path / "folder", to="dinov3")
-
-
-def test_a_written_chmv2_opens_in_transformers_as_the_same_function(tmp_path):
-    from transformers import AutoImageProcessor, CHMv2ForDepthEstimation
-
-    _, ours = CASES["log bins, softmax"].build(tmp_path / "theirs")
-    assert not Chmv2().write(ours.config.to_dict(), ours.state_dict(), tmp_path / "written")
-    theirs, loading = CHMv2ForDepthEstimation.from_pretrained(
-        tmp_path / "written", output_loading_info=True
-    )
-    assert not any(loading.values()), loading
-    processor = AutoImageProcessor.from_pretrained(tmp_path / "written")
-    image = torch.randint(256, (3, 64, 96), dtype=torch.uint8)
-    pixels = processor(image, return_tensors="pt").pixel_values
-    torch.testing.assert_close(ours.preprocessing.normalize(image[None]), pixels)
-    with torch.no_grad():
-        expected = InOneDtype(theirs.eval())(pixels)
-        torch.testing.assert_close(ours(pixels)["depth"], expected, rtol=1e-4, atol=1e-4)
 
 
 def test_chmv2_takes_whole_tiles_and_pads_them(tmp_path):

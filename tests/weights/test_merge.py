@@ -122,14 +122,3 @@ def test_prompts_of_other_cameras_are_refused(saved, prompts):
         return
     with pytest.raises(ValueError, match=f"canonical_focal 300.0 in {a}.*None in {b}"):
         merge([a, b])
-
-
-def test_one_model_or_a_used_folder_is_refused(saved, refused, tmp_path):
-    (_, a), (_, b) = saved("a", "depth"), saved("b", "segmentation")
-    assert a in refused(call, "merge", a, f"--out={tmp_path / 'm'}")
-    assert f"{b}: exists" in refused(call, "merge", a, b, f"--out={b}")
-
-
-def test_settings_of_training_alone_may_differ(saved):
-    (_, a), (_, b) = saved("a", "depth"), saved("b", "segmentation", drop_path=0.1)
-    assert [*merge([a, b]).config.heads] == ["depth", "segmentation"]

@@ -13,7 +13,6 @@ from PIL import Image
 
 import dpt
 from dpt.data.base import Sample
-from dpt.data.resize import resize_image
 from dpt.data.transforms import EvalTransform
 from dpt.model_config import ModelConfig
 
@@ -96,18 +95,6 @@ def test_rules_are_stored_and_absent_ones_are_those_of_own_models(tmp_path):
     plain = model.config.to_dict()
     del plain["preprocessing"]["output_interpolation"]
     assert ModelConfig.from_dict(plain).preprocessing.output_interpolation == "bilinear_aligned"
-
-
-def test_images_as_floats_are_neither_rounded_nor_clipped():
-    actual = resize_image(NOISE, (60, 60), rule="cubic_float")
-    rounded = resize_image(NOISE, (60, 60), rule="cubic")
-    assert actual.dtype == np.float32
-    assert actual.min() < -1
-    assert actual.max() > 256
-    assert np.abs(np.rint(actual).clip(0, 255) - rounded).max() <= 1
-    same = resize_image(NOISE, NOISE.shape[:2], rule="cubic_float")
-    assert same.dtype == np.float32
-    assert (same == NOISE).all()
 
 
 def test_evaluation_sees_the_same_input_as_prediction(tmp_path):

@@ -24,7 +24,6 @@ HUB = "depth_anything, depth, v2 .pth"
 SMP, DEIT = "smp, segmentation, ViT", "smp, segmentation, DeiT, distilled"
 DEPTHER, DEPTHER_3 = "dinov2, depth, hub, DPT head", "dinov3, depth, hub, SYNTHMIX"
 CHMV2, EOMT = "chmv2, depth, mixed bins", "eomt, panoptic, DINOv3"
-TABLE = "pretrained.model.blocks.{}.attn.relative_position_bias_table"
 
 
 @pytest.fixture(scope="module")
@@ -78,40 +77,20 @@ def edited(original, folder, edit):
     ("case", "edit", "message"),
     [
         (OFFICIAL, drop(r"blocks\.3\.mlp\.fc1\.w"), "missing encoder.blocks.3.mlp.fc1.weight"),
-        (OFFICIAL, put("scratch.more", 1), "unexpected scratch.more"),
         (OFFICIAL, put("scratch.layer3_rn.weight", 1, 2), r"layer_rn.2.weight is \(1, 2\), not"),
-        (BEIT, put(TABLE.format(0), 50, 4), r"relative_position_bias_table is \(50, 4\)"),
         (SWIN, drop("attn_mask"), r"fits no Swin that.*'window_size': 6\}"),
-        (
-            SWINV2,
-            put("pretrained.model.layers.0.blocks.1.attn_mask", 4, 144, 144),
-            "fits no Swin that.*'img_size'",
-        ),
         (VIT, {"backbone": {"model_type": "resnet"}}, "over a 'resnet' backbone"),
         (VIT, {"hidden_act": "relu"}, "hidden_act='relu'"),
-        (VIT, {"head_in_index": 1}, "head_in_index=1"),
         (VIT, {"hidden_size": 0}, "its configuration describes no model"),
-        (VIT, {"model_type": "glpn"}, "found model_type 'glpn'"),
         (HF_BEIT, {"backbone": {"use_shared_relative_position_bias": True}}, "shared_relative"),
-        (HF_BEIT, {"backbone": {"image_size": [64, 96]}}, r"image_size=\[64, 96\]: only squares"),
-        (HF_BEIT, {"backbone": {"model_type": "swin"}}, "'swin' backbone, .* beit, swinv2"),
         (HF_SWINV2, {"backbone": {"layer_norm_eps": 1e-6}}, "layer_norm_eps=1e-06"),
         (HUB, drop("pretrained.pos_embed"), "pretrained.pos_embed is missing"),
         (SMP, {"activation": "sigmoid"}, "activation='sigmoid'"),
-        (SMP, {"aux_params": {"classes": 3}}, "aux_params="),
-        (SMP, {"in_channels": 4}, "in_channels=4"),
         (DEIT, {"decoder_readout": "add"}, "averages cls_token, dist_token"),
         (DEPTHER, drop("reassemble_blocks"), "a linear DINOv2 head"),
         (DEPTHER_3, drop("encoder."), "encoder.backbone.patch_embed.proj.weight is missing"),
-        (
-            DEPTHER_3,
-            put("decoder.conv_depth.head.4.weight", 9, 32, 1, 1),
-            "has 9 outputs.*256 bins",
-        ),
         (EOMT, {"use_gated_mlp": True, "hidden_act": "silu"}, "use_gated_mlp=True"),
         (CHMV2, {"norm_strategy": "softmax"}, "bins_strategy='chmv2_mixlog'.*'softmax'"),
-        (CHMV2, {"min_depth": 13}, "heads.depth: min_depth=104 must be below max_depth=96"),
-        (CHMV2, {"backbone": {"apply_layernorm": False}}, "apply_layernorm=False"),
     ],
 )
 def test_read_names_the_fault_of_an_edited_checkpoint(case, edit, message, originals, tmp_path):
@@ -134,7 +113,6 @@ ROPE = {"position": "rope", "layer_scale": 1.0, "final_norm": True}
 EOMT_ROPE = {"position": "rope", "num_blocks": 4, "out_indices": [2], "num_later_blocks": 1}
 PANOPTIC = {"panoptic": {"num_classes": 3, "things": [True] * 3}}
 BINS = {"depth": {"kind": "metric", "bins": {"max_depth": 10.0}}}
-BEIT_ENCODER = {"kind": "beit", "out_indices": [0, 1, 2, 3], "num_blocks": 4}
 
 
 @pytest.mark.parametrize(
@@ -147,26 +125,16 @@ BEIT_ENCODER = {"kind": "beit", "out_indices": [0, 1, 2, 3], "num_blocks": 4}
             "encoder.swiglu=True",
         ),
         ("chmv2", BINS, {}, "encoder.position='learned': only 'rope'"),
-        ("chmv2", BINS, {**ROPE, "final_norm": False}, "apply_layernorm=False"),
-        ("chmv2", BINS, {**ROPE, "layer_scale": None}, "encoder.layer_scale=None"),
         ("chmv2", METRIC, ROPE, "heads.depth.bins=None"),
-        ("transformers", {}, ROPE, "over a 'dinov3_vit' backbone"),
         ("official", TWO_HEADS, {}, "one head"),
         ("official", METRIC, {}, r"kind='metric' \(only 'relative'\).*nyu"),
         ("official", {"classification": {"num_classes": 3}}, {}, "no classification"),
-        ("official", {}, {"num_blocks": 8, "out_indices": [0, 1, 2, 7]}, r"out_indices=\[0, 1"),
-        ("official", {}, {"patch_size": 8}, "upsample='image'"),
         ("transformers", {}, {"position": "sincos_2d"}, "position='sincos_2d'"),
-        ("transformers", DOUBLE, {**DINOV2, **REGISTERS}, "num_register_tokens=4"),
         ("transformers", SEGMENTATION, DINOV2, "no segmentation over"),
         ("transformers", {}, {"reassemble_channels": [None, 8, 8, 8]}, "projection on every level"),
-        ("transformers", {}, {"encoder": BEIT_ENCODER, "qkv_bias": False}, "qkv_bias=False"),
         ("depth_anything", SEGMENTATION, DEPTH_ANYTHING, "no segmentation head"),
-        ("depth_anything", {}, {**DEPTH_ANYTHING, "final_norm": False}, "apply_layernorm=False"),
         ("x.pth", METRIC_20, DEPTH_ANYTHING, r"max_depth=20\.0: .* says the largest depth"),
         ("x_hypersim.pth", {}, DEPTH_ANYTHING, "max_depth=None"),
-        ("x_metric.pth", {}, DEPTH_ANYTHING, "metric by its name"),
-        ("x.pth", {}, {**DEPTH_ANYTHING, "patch_size": 16, "image_size": [64, 64]}, "patch_size="),
     ],
 )
 def test_write_names_what_the_format_cannot_express(target, heads, options, message, tmp_path):

@@ -7,7 +7,7 @@ from peer_cases import default, random_images
 
 import dpt
 from dpt.weights.files import open_checkpoint
-from dpt.weights.formats import convert, read
+from dpt.weights.formats import convert
 
 pytestmark = pytest.mark.peers
 
@@ -64,25 +64,3 @@ def test_round_trip_is_exact_for_what_runs(case, tmp_path):
         theirs.load_state_dict(after)  # strict
     else:
         assert_opens(again, case.task)
-
-
-@pytest.mark.parametrize(
-    ("name", "count", "unused"),
-    [
-        ("official, depth, ViT", 8, "scratch.refinenet4.resConfUnit1.conv1.weight"),
-        ("MiDaS 3.1, depth, SwinV2", None, "pretrained.model.head.weight"),
-        (
-            "MiDaS 3.1, depth, BEiT",
-            None,
-            "pretrained.model.blocks.3.attn.relative_position_index",
-        ),
-        ("transformers, depth, ViT, project", None, "dpt.layernorm.weight"),
-        ("dinov2, depth, hub, DPT head", 3, "backbone.mask_token"),
-        ("dinov3, depth, hub, CHMv2", 2, "encoder.backbone.rope_embed.periods"),
-    ],
-)
-def test_read_lists_tensors_that_never_run(name, count, unused, tmp_path):
-    (case,) = (case for case in all_cases() if str(case) == name)
-    names = read(case.save(case.make(), tmp_path)).unused
-    assert unused in names
-    assert count in (None, len(names))

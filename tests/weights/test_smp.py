@@ -31,9 +31,3 @@ def test_what_a_folder_tells(tmp_path):
     unused = read(tmp_path).unused
     assert not any(name.startswith("decoder") for name in unused)
     assert len(model.state_dict()) + len(unused) == len(theirs.state_dict())
-
-
-def test_a_bare_state_dict_is_refused(tmp_path):
-    torch.save(make().state_dict(), tmp_path / "smp.pth")
-    with pytest.raises(ValueError, match="without its settings: save it by save_pretrained"):
-        dpt.DPT.from_pretrained(tmp_path / "smp.pth")

@@ -7,10 +7,8 @@ import torch
 import transformers
 from peer_cases import default
 from peers_tipsv2 import CASES, Output
-from tiny import assert_equal
 
 import dpt
-from dpt.weights import load_encoder_weights, load_model_weights
 from dpt.weights.files import open_checkpoint
 from dpt.weights.formats import read
 from dpt.weights.tipsv2 import Tipsv2Dpt
@@ -83,24 +81,3 @@ def test_all_three_heads_train_at_once_and_are_written(dense, tmp_path):
     with torch.no_grad():
         pairs = zip(again(images).values(), ours.eval()(images).values(), strict=True)
     assert all(torch.equal(one, other) for one, other in pairs)
-
-
-def test_the_encoder_of_a_folder_is_loaded_alone(dense):
-    folder, ours = dense
-    encoder = dpt.nn.VisionTransformer(ours.config.encoder)
-    report = load_encoder_weights(encoder, folder)
-    assert (report.missing, report.unused, report.moved) == ([], ["mask_token"], [])
-    assert_equal(encoder.state_dict(), ours.encoder.state_dict())
-
-
-def test_other_classes_leave_the_last_layer_out(dense):
-    _, ours = dense
-    config = ours.config.to_dict()
-    config["heads"]["segmentation"] |= {"num_classes": 3}
-    target = dpt.DPT(dpt.model_config.ModelConfig.from_dict(config))
-    report = load_model_weights(target, target.config, read(dense[0]), source="x")
-    assert report.outputs == ["heads.segmentation.conv3 (5 to 3)"]
-    assert torch.equal(
-        target.decoders["segmentation"].layer_rn[0].weight,
-        ours.decoders["segmentation"].layer_rn[0].weight,
-    )

@@ -50,13 +50,6 @@ def test_other_classes_keep_all_but_the_final_layers():
     assert "\n" not in text
 
 
-def test_the_same_classes_keep_everything():
-    source, target = model_of(0), model_of(1)
-    report = transfer(target, source)
-    assert_equal(target.state_dict(), source.state_dict())
-    assert report.outputs == report.missing == report.unused == []
-
-
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
@@ -89,17 +82,6 @@ def test_heads_that_only_one_model_has():
     assert report.missing == ["heads.segmentation", "heads.segmentation.auxiliary_layers"]
     assert report.unused == ["heads.classification"]
     assert "not used: heads.classification" in str(report)
-
-
-def test_an_auxiliary_head_that_is_no_longer_trained():
-    target = model_of(1, heads={"segmentation": {"num_classes": 11, "auxiliary": False}})
-    report = transfer(target, model_of(0))
-    assert report.unused == ["heads.segmentation.auxiliary_layers"]
-
-
-def test_codes_are_resized_to_the_new_grid():
-    report = transfer(model_of(1, size=(96, 96)), model_of(0))
-    assert report.resized == ["pos_embed 4x4 to 6x6"]
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,11 @@ import torch
 from peer_cases import default
 from peers_beit_swin import CASES as MIDAS_CASES
 from peers_official import CASES as OFFICIAL_CASES
-from peers_transformers import BACKBONE, HYBRID, Output, make
+from peers_transformers import BACKBONE, Output, make
 from PIL import Image
 
 import dpt
 from dpt.data.resize import resize_image
-from dpt.model_config import ModelConfig, model_dict
 from dpt.weights import transformers_config
 from dpt.weights.formats import convert
 from dpt.weights.transformers import DECODER, Transformers
@@ -245,14 +244,6 @@ def test_class_names_are_saved_with_the_weights(tmp_path):
     assert json.loads((tmp_path / "again/config.json").read_text())["id2label"]["3"] == "tree"
 
 
-@pytest.mark.slow
-def test_factors_of_a_hybrids_first_levels_are_not_used(tmp_path):
-    """Those of transformers' default, 4 and 2, are in configs of users' hybrids."""
-    options = HYBRID | {"reassemble_factors": [4, 2, 1, 0.5]}
-    make("depth", **options).save_pretrained(tmp_path)
-    assert dpt.DPT.from_pretrained(tmp_path).config.decoder.scales == (1, 1, 1, 0.5)
-
-
 def test_defaults_are_those_of_transformers():
     from transformers import AutoConfig, DPTConfig
 
@@ -264,13 +255,3 @@ def test_defaults_are_those_of_transformers():
         for key, value in keys:
             actual = getattr(config, key)
             assert (list(actual) if isinstance(actual, tuple) else actual) == value, key
-
-
-def test_settings_that_a_head_does_not_use_do_not_keep_it_from_being_written(tmp_path):
-    """As the task's configuration sets them for a head of any kind."""
-    unused = {"num_queries": 50, "num_layers": 2, "prior": [0.2, 0.3, 0.5]}
-    heads = {"segmentation": {"num_classes": 3, "upsample": "double", **unused}}
-    config = model_dict("dpt_tiny", heads=heads, encoder={"position_resize": "bilinear"})
-    model = dpt.DPT(ModelConfig.from_dict(config))
-    notes = Transformers().write(model.config.to_dict(), model.state_dict(), tmp_path)
-    assert not [note for note in notes if note.startswith("heads.")]
