@@ -132,7 +132,7 @@ def test_no_image_with_labels(drives):
 
 def test_data_check_warns_of_shared_groups(drives):
     data = settings(drives, group_by=BY_DRIVE, **LOADER)
-    findings, _ = examine(data, splits=("train", "val"))
+    findings, _ = examine(DataConfig.read(data), splits=("train", "val"))
     (finding,) = [finding for finding in findings if finding.code == "groups_across_splits"]
     assert finding.message.startswith("1 group ")
     findings, _ = examine({**data, "labelled": 4, "unlabelled": True}, splits=("train", "val"))
@@ -146,7 +146,7 @@ def test_data_check_reads_what_training_reads(tmp_path):
     save_pictures(tmp_path, "images", names=range(20))
     save_pictures(tmp_path, "masks", names=range(0, 22, 2))
     data = settings(tmp_path, missing="keep", unlabelled=True, **LOADER)
-    findings, scans = examine(data, splits=("train", "val"))
+    findings, scans = examine(DataConfig.read(data), splits=("train", "val"))
     assert "no_split" not in {finding.code for finding in findings}
     assert [len(scan.records) for scan in scans] == [18, 2]
     stray = [finding for finding in findings if finding.code == "label_without_photo"]
