@@ -135,9 +135,11 @@ def test_data_check_warns_of_shared_groups(drives):
     findings, _ = examine(DataConfig.read(data), splits=("train", "val"))
     (finding,) = [finding for finding in findings if finding.code == "groups_across_splits"]
     assert finding.message.startswith("1 group ")
-    findings, _ = examine({**data, "labelled": 4, "unlabelled": True}, splits=("train", "val"))
+    findings, _ = examine(
+        DataConfig.read({**data, "labelled": 4, "unlabelled": True}), splits=("train", "val")
+    )
     assert finding in findings
-    findings, _ = examine({**data, "folds": 3}, splits=("train", "val"))
+    findings, _ = examine(DataConfig.read({**data, "folds": 3}), splits=("train", "val"))
     assert "groups_across_splits" not in {finding.code for finding in findings}
 
 
