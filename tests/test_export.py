@@ -151,16 +151,12 @@ HYBRID = {
 STANDARDIZED = {**HYBRID["encoder"], "weight_standardization": "official"}
 INVERSE = {"kind": "metric", "activation": "inverse", "scale": 3e-4, "shift": 0.14}
 ROPE = {**TINY, "position": "rope", "key_bias": False, "num_register_tokens": 4}
-BINS = {"depth": {"kind": "metric", "bins": {"max_depth": 9.0, "spacing": "mixed", "eps": 1e-8}}}
-ONE_LAYER = {"hidden_channels": None, "decoder": {"output_project": True, "output_relu": False}}
+BINS = {"depth": {"kind": "metric", "bins": {"max_depth": 9.0}}}
 VARIANTS = {
     "dinov3": (BINS, {"encoder": ROPE, "decoder": {**DECODER, "reassemble_norm": True}}),
-    "tipsv2": (
-        {
-            "normals": ONE_LAYER,
-            "segmentation": {"num_classes": 3, "kind": "map", "decoder": {"readout_gelu": "tanh"}},
-        },
-        {"encoder": {**TINY, "position_resize": "bilinear_antialias"}},
+    "own decoders": (
+        {"normals": {}, "segmentation": {"num_classes": 3, "decoder": {"readout": "add"}}},
+        {"encoder": {**TINY, "position_resize": "bicubic_antialias"}},
     ),
     "classification": ({"classification": {"num_classes": 7}, "regression": {}}, {}),
     "dinov2": (METRIC, {"encoder": {**TINY, **DINOV2, "num_register_tokens": 2}}),

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from dpt.functional import upsample
 from dpt.nn.prompts import corrected
-from dpt.nn.reassemble import Gelu, ReadoutMode
+from dpt.nn.reassemble import ReadoutMode
 from dpt.types.outputs import HeadOutput, HeadPrediction, OutputSpec, Tokens, tensors_in
 
 Padding = Literal["bottom_right", "center"]
@@ -211,7 +211,6 @@ class DecoderConfig:
             the Project step.
         fusion_channels: of the 3×3 convolution after Reassemble and of all layers after it.
         readout: mode of :class:`dpt.nn.reassemble.Read` on levels with a CLS token.
-        readout_gelu: approximation of GELU in the readout (TIPSv2: tanh).
         scales: ratio of each map's size to its token grid; each map is twice as large as the next.
             ``auto`` derives them from the encoder's strides (4, 2, 1, 1/2 for a plain ViT).
         reassemble_norm: BN before the Project step (DINOv3's depthers).
@@ -223,7 +222,6 @@ class DecoderConfig:
             ``to_lateral`` resizes the fused map to the lateral's size; ``resize_lateral`` doubles
             the fused map and resizes the lateral to it (DINOv2's heads, transformers).
         output_project: a 3×3 convolution and ReLU after the last fusion (DINOv2's heads).
-        output_relu: whether the ReLU follows ``output_project`` (TIPSv2: for depth alone).
         deepest_unit: a residual unit on the deepest lateral too (segmentation_models.pytorch);
             official DPT has none.
         prompts: whether a few measured depths of the image are a further input, see
@@ -233,14 +231,12 @@ class DecoderConfig:
     reassemble_channels: tuple[PositiveInt | None, ...] = (96, 192, 384, 768)
     fusion_channels: int = Field(256, ge=2)
     readout: ReadoutMode = "project"
-    readout_gelu: Gelu = "none"
     scales: tuple[float, ...] | Literal["auto"] = "auto"
     reassemble_norm: bool = False
     batch_norm: bool | Literal["auto"] = "auto"
     unit_bias: bool | Literal["auto"] = "auto"
     align: Literal["to_lateral", "resize_lateral"] = "to_lateral"
     output_project: bool = False
-    output_relu: bool = True
     deepest_unit: bool = False
     prompts: bool = False
 

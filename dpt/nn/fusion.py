@@ -99,7 +99,6 @@ class Decoder(nn.Module):
                 channels=c,
                 scale=s,
                 norm=config.reassemble_norm,
-                gelu=config.readout_gelu,
             )
             for dim, prefix, c, s in zip(
                 embed_dims, encoder.num_prefix_tokens, channels, scales, strict=True
@@ -152,7 +151,7 @@ class Decoder(nn.Module):
             above = upsample(fused, size) if i else None
         if self.output_project is not None:
             projected = upsample_conv2d(*maps[-1], self.output_project)
-            maps[-1] = FusedMap(F.relu(projected) if self.config.output_relu else projected, size)
+            maps[-1] = FusedMap(F.relu(projected), size)
         return maps
 
     def forward(self, tokens: Tokens) -> Tensor:

@@ -10,8 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 ReadoutMode = Literal["ignore", "add", "project"]
-Gelu = Literal["none", "tanh"]
-"""How GELU is approximated, as ``torch.nn.functional.gelu`` calls it."""
 
 
 class Read(nn.Module):
@@ -25,14 +23,11 @@ class Read(nn.Module):
     Registers are dropped in every mode.
     """
 
-    def __init__(
-        self, *, dim: int, num_prefix_tokens: int, mode: ReadoutMode, gelu: Gelu = "none"
-    ) -> None:
+    def __init__(self, *, dim: int, num_prefix_tokens: int, mode: ReadoutMode) -> None:
         super().__init__()
         if num_prefix_tokens == 0 and mode != "ignore":
             raise ValueError(f"readout={mode!r} needs a CLS token, and this encoder has none")
         self.mode: ReadoutMode = mode
-        self.gelu = gelu
         self.num_prefix_tokens = num_prefix_tokens
         self.linear = nn.Linear(2 * dim, dim) if mode == "project" else None
 
@@ -47,8 +42,7 @@ class Read(nn.Module):
         dim = patches.shape[-1]
         weight_patch, weight_cls = self.linear.weight.split(dim, dim=1)
         shared = F.linear(cls_token, weight_cls, self.linear.bias)
-        both = F.linear(patches, weight_patch) + shared.unsqueeze(1)
-        return F.gelu(both, approximate=self.gelu)
+        return F.gelu(F.linear(patches, weight_patch) + shared.unsqueeze(1))
 
 
 class Assemble(nn.Module):
@@ -100,10 +94,9 @@ class Reassemble(nn.Module):
         channels: int | None,
         scale: float,
         norm: bool = False,
-        gelu: Gelu = "none",
     ) -> None:
         super().__init__()
-        self.read = Read(dim=dim, num_prefix_tokens=num_prefix_tokens, mode=readout, gelu=gelu)
+        self.read = Read(dim=dim, num_prefix_tokens=num_prefix_tokens, mode=readout)
         self.assemble = Assemble()
         self.norm = nn.BatchNorm2d(dim) if norm else nn.Identity()
         self.project = nn.Identity() if channels is None else Project(dim, channels)

@@ -24,7 +24,7 @@ from dpt.types.outputs import Tokens
 from dpt.validation import NonNegative, Positive
 
 PositionKind = Literal["learned", "sincos_1d", "sincos_2d", "concat", "rope", "none"]
-ResizePolicy = Literal["bilinear", "bilinear_antialias", "bicubic", "bicubic_antialias", "dinov2"]
+ResizePolicy = Literal["bilinear", "bicubic", "bicubic_antialias", "dinov2"]
 
 
 def sincos_1d(positions: Tensor, dim: int) -> Tensor:
@@ -99,11 +99,10 @@ def resize_positions(
 ) -> Tensor:
     """Interpolates learned position embeddings of an ``old`` grid to a ``new`` one.
 
-    Five policies are in use. Mixing them changes results, so a checkpoint stores its own:
+    Four policies are in use. Mixing them changes results, so a checkpoint stores its own:
 
     - ``bilinear``: official DPT and MiDaS, and the DPT ViT of transformers
     - ``bicubic_antialias``: timm
-    - ``bilinear_antialias``: TIPSv2
     - ``dinov2``: bicubic by the scale factor (g + 0.1) / g0, as DINOv2 and Depth Anything
     - ``bicubic``: by size, as the DINOv2 backbones of transformers
 

@@ -49,7 +49,7 @@ class SegmentationObjective(PixelClassObjective):
         class_names: Sequence[str] = (),
         palette: Palette = (),
         loss: nn.Module | None = None,
-        kind: Literal["dpt", "map", "linear", "masks"] = "dpt",
+        kind: Literal["dpt", "linear", "masks"] = "dpt",
         set_loss: SetLoss | None = None,
         auxiliary_weight: NonNegative = 0.2,
         weight: NonNegative = 1.0,

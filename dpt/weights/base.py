@@ -108,8 +108,6 @@ class Format(ABC):
             format that is only read.
         free: patterns of options that may change in writing, with a note or None.
         hint: for messages, how the format defines the unit of depth.
-        head_counts: the numbers of heads that a model may have.
-        has_own_decoders: whether each head has a decoder of its own.
     """
 
     name: str
@@ -130,8 +128,6 @@ class Format(ABC):
         "preprocessing.*": "images are resized or normalised in another way",
     }
     hint = ""
-    head_counts: tuple[int, ...] = (1,)
-    has_own_decoders: bool = False
 
     @abstractmethod
     def recognises(self, files: CheckpointFiles) -> bool:
@@ -149,8 +145,7 @@ class Format(ABC):
         """
         config = deepcopy(config)
         self._check_parts(config)
-        if not self.has_own_decoders:
-            tensors = _share_decoder(config, tensors)
+        tensors = _share_decoder(config, tensors)
         try:
             files = self._files(config, tensors, Path(path))
             checkpoint = Checkpoint(self.read(files))
@@ -171,9 +166,8 @@ class Format(ABC):
         if config["preprocessing"]["pixels"] != "rgb":
             count = len(config["preprocessing"]["mean"])
             self.refuse(f"is for RGB images, and this model takes {count} bands")
-        if len(heads) not in self.head_counts:
-            counts = " or ".join("one head" if n == 1 else str(n) for n in self.head_counts)
-            self.refuse(f"holds {counts}, and this model has {len(heads)}: {', '.join(heads)}")
+        if len(heads) != 1:
+            self.refuse(f"holds one head, and this model has {len(heads)}: {', '.join(heads)}")
         for name, head in heads.items():
             if name not in self.heads or head.get("kind") == "linear":
                 linear = "linear " if name in self.heads else ""
@@ -211,8 +205,6 @@ def _share_decoder(config: Plain, tensors: Tensors) -> Tensors:
     Returns:
         The tensors by their new names. ``config`` is changed.
     """
-    if len(config["heads"]) > 1:
-        return tensors
     ((name, head),) = config["heads"].items()
     if head.get("decoder") is None:
         return tensors

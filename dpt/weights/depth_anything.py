@@ -87,10 +87,11 @@ FOCAL = 300.0  # of metric models of v3
 
 
 class AuthorsNames(NamedTuple):
-    """Prefixes of the tensors in the authors' files."""
+    """Prefixes of the tensors in the authors' files, and the model that is closest to theirs."""
 
     backbone: str
     head: str
+    model: str
 
     @property
     def scratch(self) -> str:
@@ -123,7 +124,7 @@ class AuthorsNames(NamedTuple):
         sizes = shapes.vit(self.backbone)
         hidden_channels = shapes(f"{self.scratch}output_conv2.0.weight")[0]
         return model_dict(
-            "dpt_base",
+            self.model,
             heads={"depth": {"hidden_channels": hidden_channels, **head}},
             encoder={
                 **sizes,
@@ -144,8 +145,8 @@ class AuthorsNames(NamedTuple):
         )
 
 
-FILE = AuthorsNames("pretrained.", "depth_head.")
-V3 = AuthorsNames("model.backbone.pretrained.", "model.head.")
+FILE = AuthorsNames("pretrained.", "depth_head.", "dpt_base")
+V3 = AuthorsNames("model.backbone.pretrained.", "model.head.", "dpt_large")
 
 
 class DepthAnything(Format):
@@ -278,7 +279,6 @@ def _write_config(config: Plain) -> Plain:
         "model_type": "depth_anything",
         "backbone_config": {
             **encoders.write_backbone("dinov2", encoder),
-            "layerscale_value": encoder["layer_scale"] or 1.0,
         },
         "patch_size": encoder["patch_size"],
         "reassemble_hidden_size": encoder["embed_dim"],

@@ -14,14 +14,13 @@ from dpt.weights.base import Checkpoint, Format, StoredModel, naming
 from dpt.weights.card import Card, write_card
 from dpt.weights.depth_anything import DepthAnything, DepthAnything3
 from dpt.weights.dinov2 import Dinov2
-from dpt.weights.dinov3 import Chmv2, Dinov3
+from dpt.weights.dinov3 import Dinov3
 from dpt.weights.eomt import Eomt
 from dpt.weights.files import CONFIG_FILE, WEIGHTS_FILE, CheckpointFiles, open_checkpoint
 from dpt.weights.hub import locate
 from dpt.weights.names import Tensors
 from dpt.weights.official import Official
 from dpt.weights.smp import Smp
-from dpt.weights.tipsv2 import Tipsv2Dpt
 from dpt.weights.transformers import Transformers
 
 CONFIG_KEY = "dpt_config"
@@ -63,8 +62,6 @@ FORMATS: tuple[Format, ...] = (
     Official(),
     Transformers(),
     Eomt(),
-    Chmv2(),
-    Tipsv2Dpt(),
     DepthAnything(),
     DepthAnything3(),
     Dinov2(),

@@ -47,8 +47,6 @@ RENAMED = [
     (re.compile(r"^(?:register|storage)_tokens$"), "reg_token"),  # DINOv2, DINOv3
     (re.compile(r"\.mlp\.w12\."), ".mlp.fc1."),  # DINOv2
     (re.compile(r"\.mlp\.w3\."), ".mlp.fc2."),
-    (re.compile(r"\.mlp\.c_fc\."), ".mlp.fc1."),  # TIPSv2
-    (re.compile(r"\.mlp\.c_proj\."), ".mlp.fc2."),
     (re.compile(r"\.gamma_([12])$"), r".ls\1.gamma"),  # BEiT
 ]
 MERGING = re.compile(r"^layers\.(\d)(?=\.downsample\.)")

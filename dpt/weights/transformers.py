@@ -48,15 +48,14 @@ BIT = {  # config of the hybrid's CNN
 }
 
 
-def neck_table(levels: int = 4, theirs: str = "neck", fusion: str = "fusion_stage.layers") -> Table:
+def neck_table(levels: int = 4) -> Table:
     """Returns the rows of the decoder; transformers counts fusion blocks from the deepest level."""
-    stage = f"{theirs}.reassemble_stage"
-    fusion = f"{theirs}.{fusion}.{{{levels - 1}-n}}"
+    stage, fusion = "neck.reassemble_stage", f"neck.fusion_stage.layers.{{{levels - 1}-n}}"
     return [
         ("decoder.reassemble.{n}.read.linear.*", f"{stage}.readout_projects.{{n}}.0.*"),
         ("decoder.reassemble.{n}.project.*", f"{stage}.layers.{{n}}.projection.*"),
         ("decoder.reassemble.{n}.resample.conv.*", f"{stage}.layers.{{n}}.resize.*"),
-        ("decoder.layer_rn.*", f"{theirs}.convs.*"),
+        ("decoder.layer_rn.*", "neck.convs.*"),
         ("decoder.fusion.{n}.project.*", f"{fusion}.projection.*"),
         ("decoder.fusion.{n}.rcu{k}.conv{j}.*", f"{fusion}.residual_layer{{k}}.convolution{{j}}.*"),
         ("decoder.fusion.{n}.rcu{k}.bn{j}.*", f"{fusion}.residual_layer{{k}}.batch_norm{{j}}.*"),

@@ -7,7 +7,6 @@ belong to ``dpt`` itself. Tensor names are those on disk, which are stable; thos
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from dpt.nn.vit import gated_width
 from dpt.validation import Plain
 from dpt.weights.names import Table, gated_rows
 
@@ -157,7 +156,6 @@ DINOV3_KEYS: Keys = {
     "swiglu": ("use_gated_mlp", False),
     "num_register_tokens": ("num_register_tokens", 0),
 }
-TIPSV2 = "tipsv2_vision_model"
 DPT_BACKBONES = ("dinov2", "dinov2_with_registers", "beit", "swinv2")
 """Those of transformers' ``dpt``."""
 BACKBONES = {
@@ -180,17 +178,6 @@ BACKBONES = {
         {"position": "rope"},
         {},
         ("backbone.layer.{i}.mlp.{gate,up}_proj.*", "backbone.layer.{i}.mlp.down_proj.*"),
-    ),
-    TIPSV2: Family(  # whose tensors have other names on disk, see dpt.weights.tipsv2
-        [],
-        {
-            **DINOV2_KEYS,
-            "image_size": ("image_size", 448),
-            "patch_size": ("patch_size", 14),
-            "num_register_tokens": ("num_register_tokens", 1),
-        },
-        {"position_resize": "bilinear_antialias"},
-        {},
     ),
     "beit": Family(
         _rows(
@@ -310,23 +297,18 @@ def read_backbone(config: Plain, *allowed: str) -> Plain:
 def write_encoder(family: Family, encoder: Plain) -> Plain:
     """Returns transformers' config of our encoder, whose ``image_size`` must be square."""
     config = write_keys(family.keys, encoder)
-    if config.get("layerscale_value", 0) is None:
-        raise ValueError("encoder.layer_scale=None: its blocks have gains")
+    if "layerscale_value" in config:  # its blocks always have gains
+        config["layerscale_value"] = encoder["layer_scale"] or 1.0
     config["image_size"] = encoder["image_size"][0]
     if "mlp_ratio" in config:
         config["mlp_ratio"] = int(encoder["mlp_ratio"])
     else:
-        width = int(encoder["embed_dim"] * encoder["mlp_ratio"])
-        if encoder.get("swiglu"):
-            width = gated_width(width)
-        config["intermediate_size"] = width
+        config["intermediate_size"] = int(encoder["embed_dim"] * encoder["mlp_ratio"])
     if "query_bias" in config:
         config |= {
             "value_bias": encoder["qkv_bias"],
             "key_bias": encoder["qkv_bias"] and encoder["key_bias"],
         }
-    if config.get("use_gated_mlp"):
-        config["hidden_act"] = "silu"
     if "layer_scale_init_value" in config:
         config["layer_scale_init_value"] = encoder["layer_scale"] or 0.0
     return config

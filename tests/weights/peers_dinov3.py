@@ -1,4 +1,4 @@
-"""DINOv3's depthers: transformers' ``chmv2``, and the authors' in small from their key table."""
+"""DINOv3's depther of the authors, in small from its key table."""
 
 import math
 from dataclasses import dataclass
@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from peer_cases import Case, jolt
 from peers_dinov2 import ConvModule, FusionBlock
 from peers_official import depth_layers, resamplers
-from peers_transformers import OfTransformers, Output
 from torch import nn
 
 DIM, HEADS, BLOCKS = 64, 2, 8
@@ -24,12 +23,6 @@ BACKBONE = {
     "out_indices": [1, 3, 4, 6],
     "return_class_token": True,
     "apply_layernorm": True,
-}
-CHMV2 = {
-    "post_process_channels": [8, 12, 16, 24],
-    "fusion_hidden_size": 16,
-    "head_hidden_size": 12,
-    "number_output_channels": 20,
 }
 
 
@@ -50,33 +43,6 @@ def exact_rotation(module, arguments, output):
     coords = torch.cartesian_prod(rows, columns)
     angles = (2 * math.pi * coords[:, :, None] * inv_freq).flatten(1).tile(2)
     return angles.cos(), angles.sin()
-
-
-class InOneDtype(Output):
-    """transformers' bins have the default dtype whatever the images' is."""
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        default = torch.get_default_dtype()
-        torch.set_default_dtype(images.dtype)
-        try:
-            return super().forward(images)
-        finally:
-            torch.set_default_dtype(default)
-
-
-class Chmv2(OfTransformers):
-    def make(self):
-        from transformers import CHMv2Config, CHMv2ForDepthEstimation, DINOv3ViTConfig
-
-        options = dict(self.options)
-        backbone = DINOv3ViTConfig(**{**BACKBONE, **options.pop("backbone", {})})
-        config = CHMv2Config(backbone_config=backbone, **{**CHMV2, **options})
-        theirs = jolt(CHMv2ForDepthEstimation(config))
-        theirs.backbone.rope_embeddings.register_forward_hook(exact_rotation)
-        return InOneDtype(theirs)
-
-
-# --- The authors' layout
 
 
 class Rope(nn.Module):
@@ -177,50 +143,40 @@ class HubViT(nn.Module):
 
 
 class HubHead(nn.Module):
-    def __init__(self, *, canopy: bool) -> None:
+    def __init__(self) -> None:
         super().__init__()
         channels, fusion = (16, 20, 24, 32), 16
         self.reassemble_blocks = blocks = nn.Module()
         blocks.projects = nn.ModuleList(ConvModule(DIM, c, 1) for c in channels)
         blocks.resize_layers = nn.ModuleList(resamplers(channels))
-        if canopy:
-            blocks.readout_projects = nn.ModuleList(
-                nn.Sequential(nn.Linear(2 * DIM, DIM), nn.GELU()) for _ in channels
-            )
-        else:
-            blocks.batchnorm_layers = nn.ModuleList(nn.BatchNorm2d(DIM) for _ in channels)
+        blocks.batchnorm_layers = nn.ModuleList(nn.BatchNorm2d(DIM) for _ in channels)
         self.convs = nn.ModuleList(ConvModule(c, fusion, 3, bias=False) for c in channels)
         self.fusion_blocks = nn.ModuleList(
-            FusionBlock(fusion, deepest=m == 0, bias=canopy) for m in range(4)
+            FusionBlock(fusion, deepest=m == 0, bias=False) for m in range(4)
         )
-        self.project = nn.Identity() if canopy else ConvModule(fusion, fusion, 3)
+        self.project = ConvModule(fusion, fusion, 3)
         self.conv_depth = nn.Module()
         self.conv_depth.head = depth_layers(fusion)[:4].append(nn.Conv2d(32, 256, 1))
-        self.canopy = canopy
 
     def forward(self, levels: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
         blocks, laterals = self.reassemble_blocks, []
-        for n, (x, cls_token) in enumerate(levels):
-            if self.canopy:
-                both = torch.cat((x, cls_token[:, :, None, None].expand_as(x)), 1)
-                x = blocks.readout_projects[n](both.movedim(1, -1)).movedim(-1, 1)
-            else:
-                x = blocks.batchnorm_layers[n](x)
+        for n, (x, _) in enumerate(levels):
+            x = blocks.batchnorm_layers[n](x)
             laterals.append(self.convs[n].conv(blocks.resize_layers[n](blocks.projects[n](x))))
         x = self.fusion_blocks[0](laterals[3])
         for m in (1, 2, 3):
             x = self.fusion_blocks[m](x, laterals[3 - m])
-        return self.conv_depth.head(x if self.canopy else F.relu(self.project(x)))
+        return self.conv_depth.head(F.relu(self.project(x)))
 
 
 class HubDepther(nn.Module):
     """At sizes off the grid its code returns the padded map; this one crops it."""
 
-    def __init__(self, *, canopy: bool = False, gated: bool = False) -> None:
+    def __init__(self, *, gated: bool = False) -> None:
         super().__init__()
         self.encoder = nn.Module()
         self.encoder.backbone = HubViT(gated=gated)
-        self.decoder = HubHead(canopy=canopy)
+        self.decoder = HubHead()
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         height, width = images.shape[-2:]
@@ -229,13 +185,8 @@ class HubDepther(nn.Module):
         images = F.pad(images, (left, columns - left, top, rows - top))
         logits = self.decoder(self.encoder.backbone(images)).relu()
         t = torch.linspace(0, 1, 256, dtype=images.dtype)
-        if self.decoder.canopy:
-            low, high = 0.001, 96 / 8
-            log = torch.exp(math.log(low) + t * (math.log(high) - math.log(low)))
-            bins = 8 * ((1 - t) * log + t * (low + t * (high - low)))
-        else:
-            bins = 0.001 + t * (100 - 0.001)
-        weights = logits + (1e-8 if self.decoder.canopy else 0.1)
+        bins = 0.001 + t * (100 - 0.001)
+        weights = logits + 0.1
         weights = weights / weights.sum(1, keepdim=True)
         depth = torch.einsum("bkhw,k->bhw", weights, bins)[:, None]
         depth = F.interpolate(depth, size=images.shape[-2:], mode="bilinear", align_corners=False)
@@ -259,15 +210,8 @@ class Hub(Case):
 
 
 SIZES = ((64, 64), (48, 48), (48, 80))  # native, an odd grid, and not square
-LINEAR = {"bins_strategy": "linear", "norm_strategy": "linear", "readout_type": "add"}
-SOFTMAX = {"bins_strategy": "log", "norm_strategy": "softmax"}
 GATED = {"use_gated_mlp": True, "hidden_act": "silu", "query_bias": False, "value_bias": False}
 CASES = [
-    Chmv2("chmv2", "depth", "mixed bins", (*SIZES, (48, 80))),
-    Chmv2("chmv2", "depth", "linear bins", SIZES[:2], LINEAR),
-    Chmv2("chmv2", "depth", "log bins, softmax", SIZES[:1], SOFTMAX),
-    Chmv2("chmv2", "depth", "SwiGLU", SIZES[:1], {"backbone": {**GATED, "key_bias": False}}),
     Hub("dinov3", "depth", "hub, SYNTHMIX", (*SIZES, (50, 77))),
     Hub("dinov3", "depth", "hub, SYNTHMIX, SwiGLU (7B)", SIZES[:1], {"gated": True}),
-    Hub("dinov3", "depth", "hub, CHMv2", SIZES, {"canopy": True}),
 ]

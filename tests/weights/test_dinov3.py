@@ -1,19 +1,16 @@
 """DINOv3: our ViT with rotary embeddings against transformers', and depthers in their own files."""
 
-import json
-
 import pytest
 import torch
 import yaml
 from peer_cases import jolt
-from peers_dinov3 import BACKBONE, CASES, DIM, GATED, InOneDtype, exact_rotation
+from peers_dinov3 import BACKBONE, CASES, DIM, GATED, exact_rotation
 from tiny import assert_equal
 
 import dpt
 from dpt.files import config_dir
 from dpt.nn import VisionTransformer, ViTConfig
 from dpt.weights import load_encoder_weights
-from dpt.weights.formats import convert
 
 pytestmark = pytest.mark.peers
 CASES = {case.model: case for case in CASES}
@@ -74,7 +71,7 @@ def test_tokens_and_gradients_equal_those_of_transformers(models):
 
 def test_an_encoder_of_the_hub_loads(tmp_path):
     torch.manual_seed(0)
-    theirs = CASES["hub, CHMv2"].make().encoder.backbone
+    theirs = CASES["hub, SYNTHMIX"].make().encoder.backbone
     torch.save(theirs.state_dict(), tmp_path / "dinov3_vits16_pretrain.pth")
     options = {**OURS, "num_blocks": 8, "norm_eps": 1e-5, "out_indices": (1, 3, 5, 7)}
     ours = VisionTransformer(ViTConfig(**options, key_bias=False)).eval()
@@ -106,40 +103,23 @@ def test_gated_layers_of_the_hub_and_of_timm_are_joined(tmp_path):
         )
 
 
-@pytest.mark.parametrize(
-    ("canopy", "head", "backbone", "mean"),
-    [
-        (False, "vitl16_synthmix_dpt_head-0", "vitl16_pretrain_lvd1689m-8aa4cbdd", 0.485),
-        (True, "vitl16_chmv2_dpt_head", "vitl16_pretrain_sat493m-eadcf0ff", 0.42),
-    ],
-)
-def test_a_decoder_finds_its_backbone_beside_it(canopy, head, backbone, mean, tmp_path):
+def test_a_decoder_finds_its_backbone_beside_it(tmp_path):
     torch.manual_seed(0)
-    theirs = CASES["hub, CHMv2" if canopy else "hub, SYNTHMIX"].make()
+    theirs = CASES["hub, SYNTHMIX"].make()
     torch.save(theirs.state_dict(), tmp_path / "whole.pth")
-    alone = tmp_path / f"dinov3_{head}.pth"
+    alone = tmp_path / "dinov3_vitl16_synthmix_dpt_head-0.pth"
     torch.save(theirs.decoder.state_dict(), alone)
-    with pytest.raises(ValueError, match=rf"dinov3_{backbone[:-9]}\*\.pth, found none"):
+    with pytest.raises(ValueError, match=r"dinov3_vitl16_pretrain_lvd1689m\*\.pth, found none"):
         dpt.DPT.from_pretrained(alone)
-    torch.save(theirs.encoder.backbone.state_dict(), tmp_path / f"dinov3_{backbone}.pth")
+    backbone = tmp_path / "dinov3_vitl16_pretrain_lvd1689m-8aa4cbdd.pth"
+    torch.save(theirs.encoder.backbone.state_dict(), backbone)
     actual, expected = (dpt.DPT.from_pretrained(path) for path in (alone, tmp_path / "whole.pth"))
     assert actual.config == expected.config
     assert_equal(actual.state_dict(), expected.state_dict())
     output, preprocessing = actual.outputs["depth"], actual.preprocessing
-    assert (output.unit, output.value_range) == ("m", (0.008, 96.0) if canopy else (0.001, 100.0))
-    assert (preprocessing.mean[0], actual.encoder.padding) == (mean, "center")
+    assert (output.unit, output.value_range) == ("m", (0.001, 100.0))
+    assert (preprocessing.mean[0], actual.encoder.padding) == (0.485, "center")
     assert actual.config.encoder.num_heads == 2
-
-
-def test_chmv2_takes_whole_tiles_and_pads_them(tmp_path):
-    _, ours = CASES["mixed bins"].build(tmp_path)
-    assert not (tmp_path / "preprocessor_config.json").is_file()
-    assert (ours.preprocessing.resize, ours.preprocessing.multiple_of) == ("none", 1)
-    assert (ours.encoder.padding, ours.preprocessing.mean) == ("center", (0.42, 0.411, 0.296))
-    assert ours.outputs["depth"].value_range == (0.008, 96.0)
-    (tmp_path / "preprocessor_config.json").write_text(json.dumps({"do_resize": True, "size": 384}))
-    read = dpt.DPT.from_pretrained(tmp_path).preprocessing
-    assert (read.resize, read.image_size, read.multiple_of) == ("minimal", (384, 384), 16)
 
 
 @pytest.mark.parametrize("size", ["small", "base", "large"])
@@ -158,21 +138,3 @@ def test_encoders_by_name_have_the_tensors_of_timms(size):
     assert {name: tensor.shape for name, tensor in ours.state_dict().items()} == expected
     assert ours.config.num_heads == theirs.blocks[0].attn.num_heads
     assert ours.config.norm_eps == theirs.norm.eps
-
-
-def test_chmv2_of_the_hub_becomes_the_same_model_of_transformers(tmp_path):
-    from transformers import CHMv2ForDepthEstimation
-
-    theirs, _ = CASES["hub, CHMv2"].build(tmp_path)
-    conversion = convert(tmp_path / "depther.pth", tmp_path / "folder", to="chmv2")
-    assert conversion.unused == [
-        f"encoder.backbone.{n}" for n in ("mask_token", "rope_embed.periods")
-    ]
-    written, loading = CHMv2ForDepthEstimation.from_pretrained(
-        tmp_path / "folder", output_loading_info=True
-    )
-    assert not any(loading.values()), loading
-    images = torch.randn(1, 3, 64, 96)
-    with torch.no_grad():
-        actual, expected = InOneDtype(written.eval())(images), theirs(images)
-    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-4)

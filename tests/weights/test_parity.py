@@ -12,7 +12,6 @@ from dpt.types.outputs import tensors_in
 
 pytestmark = pytest.mark.peers
 DEFAULT = (
-    "chmv2, depth, mixed bins",
     "MiDaS 3.1, depth, BEiT",
     "MiDaS 3.1, depth, Swin",
     "depth_anything, depth, transformers",
@@ -23,7 +22,6 @@ DEFAULT = (
     "official, depth, hybrid",
     "official, segmentation, ViT",
     "smp, segmentation, ViT",
-    "tipsv2_dpt, normals, three necks",
     "transformers, depth, DINOv2 with registers",
     "transformers, depth, SwinV2",
     "transformers, depth, ViT, project",

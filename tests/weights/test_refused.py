@@ -23,7 +23,7 @@ VIT, HF_BEIT, HF_SWINV2 = (f"transformers, depth, {n}" for n in ("ViT, project",
 HUB = "depth_anything, depth, v2 .pth"
 SMP, DEIT = "smp, segmentation, ViT", "smp, segmentation, DeiT, distilled"
 DEPTHER, DEPTHER_3 = "dinov2, depth, hub, DPT head", "dinov3, depth, hub, SYNTHMIX"
-CHMV2, EOMT = "chmv2, depth, mixed bins", "eomt, panoptic, DINOv3"
+EOMT = "eomt, panoptic, DINOv3"
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +82,7 @@ def edited(original, folder, edit):
         (VIT, {"backbone": {"model_type": "resnet"}}, "over a 'resnet' backbone"),
         (VIT, {"hidden_act": "relu"}, "hidden_act='relu'"),
         (VIT, {"hidden_size": 0}, "its configuration describes no model"),
+        (VIT, {"model_type": "chmv2"}, "found model_type 'chmv2'"),
         (HF_BEIT, {"backbone": {"use_shared_relative_position_bias": True}}, "shared_relative"),
         (HF_SWINV2, {"backbone": {"layer_norm_eps": 1e-6}}, "layer_norm_eps=1e-06"),
         (HUB, drop("pretrained.pos_embed"), "pretrained.pos_embed is missing"),
@@ -90,7 +91,11 @@ def edited(original, folder, edit):
         (DEPTHER, drop("reassemble_blocks"), "a linear DINOv2 head"),
         (DEPTHER_3, drop("encoder."), "encoder.backbone.patch_embed.proj.weight is missing"),
         (EOMT, {"use_gated_mlp": True, "hidden_act": "silu"}, "use_gated_mlp=True"),
-        (CHMV2, {"norm_strategy": "softmax"}, "bins_strategy='chmv2_mixlog'.*'softmax'"),
+        (
+            DEPTHER_3,
+            put("decoder.reassemble_blocks.readout_projects.0.0.weight", 64, 128),
+            "CHMv2",
+        ),
     ],
 )
 def test_read_names_the_fault_of_an_edited_checkpoint(case, edit, message, originals, tmp_path):
@@ -112,7 +117,6 @@ DEPTH_ANYTHING = {**DINOV2, "final_norm": True, "readout": "ignore", "unit_bias"
 ROPE = {"position": "rope", "layer_scale": 1.0, "final_norm": True}
 EOMT_ROPE = {"position": "rope", "num_blocks": 4, "out_indices": [2], "num_later_blocks": 1}
 PANOPTIC = {"panoptic": {"num_classes": 3, "things": [True] * 3}}
-BINS = {"depth": {"kind": "metric", "bins": {"max_depth": 10.0}}}
 
 
 @pytest.mark.parametrize(
@@ -124,8 +128,7 @@ BINS = {"depth": {"kind": "metric", "bins": {"max_depth": 10.0}}}
             {**EOMT_ROPE, "swiglu": True, "layer_scale": 1.0},
             "encoder.swiglu=True",
         ),
-        ("chmv2", BINS, {}, "encoder.position='learned': only 'rope'"),
-        ("chmv2", METRIC, ROPE, "heads.depth.bins=None"),
+        ("eomt", PANOPTIC, {**EOMT_ROPE, "layer_scale": None}, "encoder.layer_scale=None"),
         ("official", TWO_HEADS, {}, "one head"),
         ("official", METRIC, {}, r"kind='metric' \(only 'relative'\).*nyu"),
         ("official", {"classification": {"num_classes": 3}}, {}, "no classification"),

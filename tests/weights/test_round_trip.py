@@ -14,7 +14,7 @@ pytestmark = pytest.mark.peers
 WRITTEN = [
     case
     for case in all_cases()
-    if case.format in ("official", "transformers", "depth_anything", "chmv2")
+    if case.format in ("official", "transformers", "depth_anything")
     and "SwinV2" not in case.model
     and "with registers" not in case.model
     and "stored" not in case.model
@@ -41,7 +41,6 @@ def assert_opens(folder, task):
         "transformers, depth, BEiT",
         "depth_anything, depth, v2 .pth",
         "depth_anything, depth, transformers, metric",
-        "chmv2, depth, mixed bins",
     ),
 )
 def test_round_trip_is_exact_for_what_runs(case, tmp_path):

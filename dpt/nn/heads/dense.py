@@ -3,7 +3,6 @@
 Shapes: F fusion channels, (h, w) a map, (H, W) the image, K classes or bins, D embedding.
 """
 
-import math
 from collections.abc import Callable
 from typing import ClassVar, Literal
 
@@ -38,51 +37,31 @@ Upsampling = Literal["image", "double"]
 
 @dataclass(kw_only=True, config=STRICT)
 class DepthBins:
-    """Depths in metres, K ``count``, and how the logits of a pixel weight them.
+    """K ``count`` evenly spaced depths in metres, which relu(logits) + 0.1 of a pixel weight.
 
     Attributes:
         count: K.
         min_depth, max_depth: the first and the last of the depths, in metres.
-        spacing: of the depths: ``linear``, ``log`` (evenly spaced logarithms), or ``mixed``, which
-            passes evenly from ``log`` at the first depth to ``linear`` at the last (CHMv2).
-        weights: ``relu`` is relu(x) + eps, as in DINOv3's and TIPSv2's heads; or ``softmax`` or
-            ``sigmoid``. The weights of a pixel are divided by their sum.
-        eps: of ``relu``.
     """
 
     count: int = Field(256, ge=2, le=10_000)
     min_depth: Metres = 1e-3
     max_depth: Metres
-    spacing: Literal["linear", "log", "mixed"] = "linear"
-    weights: Literal["relu", "softmax", "sigmoid"] = "relu"
-    eps: NonNegative = 0.1
 
     def __post_init__(self) -> None:
         if self.min_depth >= self.max_depth:
             raise ValueError(
                 f"min_depth={self.min_depth:g} must be below max_depth={self.max_depth:g}"
             )
-        if self.weights == "relu" and not self.eps:
-            raise ValueError("eps=0: must be above 0, as relu(x) may be 0 for all bins of a pixel")
-        if self.weights != "relu":
-            self.eps = 0.0
 
     def depths(self, like: Tensor) -> Tensor:
         """Returns the depths (K,) in metres, with the dtype and on the device of ``like``."""
-        first, last = self.min_depth, self.max_depth
         steps = torch.linspace(0, 1, self.count, dtype=like.dtype, device=like.device)
-        linear = first + (last - first) * steps
-        if self.spacing == "linear":
-            return linear
-        log = first * (math.log(last / first) * steps).exp()
-        return log if self.spacing == "log" else torch.lerp(log, linear, steps)
+        return self.min_depth + (self.max_depth - self.min_depth) * steps
 
     def to_depth(self, logits: Tensor) -> Tensor:
         """Maps logits (B, K, H, W) to depth (B, 1, H, W) in metres."""
-        if self.weights == "relu":
-            weights = torch.relu(logits) + self.eps
-        else:
-            weights = logits.softmax(1) if self.weights == "softmax" else logits.sigmoid()
+        weights = torch.relu(logits) + 0.1
         # both sums in one product: normalised weights would be another tensor of this size
         depths = self.depths(logits)
         factors = torch.stack((depths, torch.ones_like(depths)), dim=1)
@@ -105,8 +84,7 @@ class DepthHeadConfig(HeadConfig):
             relu(x) + min_depth (DINOv2's heads), ``exp`` is exp(x) (Depth Anything 3).
         canonical_focal: of ``metric``: the output is metres for a camera of this focal length, see
             :class:`dpt.types.outputs.OutputSpec`; None: it is metres for every camera.
-        hidden_channels: output channels of the second convolution; None: no such layers, see
-            :class:`MapHead`.
+        hidden_channels: output channels of the second convolution.
         scale, shift: of ``inverse``, from relative inverse depth to 1/metres.
         min_depth: of ``relu``, in metres.
         bins: of ``metric``: depth is a weighted mean of these depths; ``activation`` and
@@ -124,7 +102,7 @@ class DepthHeadConfig(HeadConfig):
     max_depth: float | None = None
     activation: Literal["sigmoid", "inverse", "relu", "exp"] = "sigmoid"
     canonical_focal: Positive | None = None
-    hidden_channels: Count | None = 32
+    hidden_channels: Count = 32
     scale: Positive = 1.0
     shift: NonNegative = 0.0
     min_depth: float = Field(0.0, ge=0, le=MAX_METRES)
@@ -158,9 +136,6 @@ class DepthHeadConfig(HeadConfig):
             self.scale, self.shift = 1.0, 0.0
         if self.activation != "relu":
             self.min_depth = 0.0
-        if self.hidden_channels is None and (self.sky != "none" or self.log_variance):
-            settings = f"sky={self.sky}, log_variance={self.log_variance}"
-            raise ValueError(f"{settings}: another map needs hidden_channels, which are None")
 
     @property
     def output(self) -> OutputSpec:
@@ -199,8 +174,6 @@ class DepthHeadConfig(HeadConfig):
         return torch.relu(x) + self.min_depth if self.min_depth else torch.relu(x)
 
     def build(self, encoder: Encoder, fusion_channels: int) -> Head:
-        if self.hidden_channels is None:
-            return MapHead(self.output, fusion_channels, self.num_outputs, self.activate)
         return DepthHead(self, fusion_channels)
 
 
@@ -215,7 +188,6 @@ class DepthHead(Head):
         self.config = config
         self.output = config.output
         hidden = config.hidden_channels
-        assert hidden is not None
         self.conv1 = nn.Conv2d(in_channels, in_channels // 2, kernel_size=3, padding=1)
         self.conv2 = nn.Conv2d(in_channels // 2, hidden, kernel_size=3, padding=1)
         self.conv3 = nn.Conv2d(hidden, config.num_outputs, kernel_size=1)
@@ -250,7 +222,6 @@ class Branch(nn.Module):
         super().__init__()
         self.activate, self.upsample = activate, config.upsample
         hidden = config.hidden_channels
-        assert hidden is not None
         self.conv2 = nn.Conv2d(in_channels, hidden, kernel_size=3, padding=1)
         self.conv3 = nn.Conv2d(hidden, 1, kernel_size=1)
 
@@ -275,49 +246,18 @@ def last_layers(
         return resize(activate(F.conv2d(torch.relu(x), weight, bias)), size).squeeze(1)
 
 
-class MapHead(Head):
-    """Predicts values of each pixel by one 1×1 convolution of the feature map (TIPSv2's heads).
-
-    ``activate`` maps its outputs to the values before they get the image's size.
-    """
-
-    def __init__(
-        self,
-        output: OutputSpec,
-        in_channels: int,
-        num_outputs: int,
-        activate: Callable[[Tensor], Tensor],
-    ) -> None:
-        super().__init__()
-        self.output, self.activate = output, activate
-        self.conv3 = nn.Conv2d(in_channels, num_outputs, kernel_size=1)
-
-    def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
-        x = upsample(*features.maps[-1])
-        assert self.conv3.bias is not None
-        with without_autocast(x.device):  # see last_layers
-            x, weight, bias = map(at_least_float32, (x, self.conv3.weight, self.conv3.bias))
-            x = resize(self.activate(F.conv2d(x, weight, bias)), size)
-        if self.output.is_direction:
-            return F.normalize(x, dim=1)
-        return x if self.output.channels else x.squeeze(1)
-
-
 @register_head("normals")
 @dataclass(kw_only=True)
 class NormalsHeadConfig(HeadConfig):
     """Settings of a :class:`NormalsHead`.
 
     Attributes:
-        hidden_channels: output channels of the second convolution; None: no such layers, see
-            :class:`MapHead`.
+        hidden_channels: output channels of the second convolution.
     """
 
-    hidden_channels: Count | None = 32
+    hidden_channels: Count = 32
 
     def build(self, encoder: Encoder, fusion_channels: int) -> Head:
-        if self.hidden_channels is None:
-            return MapHead(NormalsHead.output, fusion_channels, 3, F.normalize)
         return NormalsHead(fusion_channels, self.hidden_channels)
 
 
@@ -357,9 +297,8 @@ class SegmentationHeadConfig(QueryConfig):
     """Settings of :class:`SegmentationHead` and :class:`LinearSegmentationHead`.
 
     Attributes:
-        kind: ``dpt`` reads the decoder's map, ``map`` too, by one layer (:class:`MapHead`);
-            ``linear`` reads the encoder's tokens; ``masks`` predicts a mask and a class for each
-            query and computes class scores from them.
+        kind: ``dpt`` reads the decoder's map; ``linear`` reads the encoder's tokens; ``masks``
+            predicts a mask and a class for each query and computes class scores from them.
         dropout: before the last convolution.
         prior: of ``dpt``: the probability of each class at the start of training, above 0; empty:
             random ones.
@@ -368,7 +307,7 @@ class SegmentationHeadConfig(QueryConfig):
             doubles them first, at any patch size (transformers).
     """
 
-    kind: Literal["dpt", "map", "linear", "masks"] = "dpt"
+    kind: Literal["dpt", "linear", "masks"] = "dpt"
     dropout: float = Field(0.1, ge=0, le=1)
     prior: tuple[Positive, ...] = ()
     auxiliary: bool = True
@@ -393,8 +332,6 @@ class SegmentationHeadConfig(QueryConfig):
             return LinearSegmentationHead(self, encoder)
         if self.kind == "masks":
             return self.query_head(encoder, fusion_channels, self.output)
-        if self.kind == "map":
-            return MapHead(self.output, fusion_channels, self.num_classes, nn.Identity())
         return SegmentationHead(self, fusion_channels)
 
 
