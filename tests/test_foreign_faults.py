@@ -2,15 +2,13 @@
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import foreign_folders as made
 import numpy as np
 import pytest
-from test_foreign_folders import CASES, KINDS, open_folder, read_all, require_labels
+from test_foreign_folders import CASES, KINDS, open_folder, require_labels
 from tiny import slow_after
 
 from dpt.data import FolderDataset
@@ -120,16 +118,6 @@ def test_label_is_not_given_to_an_image_elsewhere(tmp_path):
     require_labels(open_folder(tmp_path / "a"), tmp_path / "a", written, CASES["tiles"])
 
 
-@pytest.mark.parametrize("size", [0, 500])
-@pytest.mark.parametrize("name", ["coco", "labelme", "via"])
-def test_damaged_image_is_named(tmp_path, name, size):
-    written = make(tmp_path / "a", name)
-    damaged = tmp_path / "a" / next(iter(written))
-    damaged.write_bytes(damaged.read_bytes()[:size])
-    with pytest.raises(DataError, match=re.escape(str(damaged))):
-        read_all(open_folder(tmp_path / "a"), tmp_path / "a")
-
-
 @pytest.mark.parametrize("name", ["", *slow_after(0, [" ", "=1+1", "x" * 300])])
 @pytest.mark.parametrize("tool", [tool for tool in TOOLS if not tool.startswith("via")])
 def test_name_that_no_class_can_have(tmp_path, tool, name):
@@ -143,43 +131,6 @@ def rename(root: Path, name: str) -> None:
     """Gives another name to fir trees."""
     for path in files_below(root, (".json", ".xml", ".yaml")):
         path.write_text(path.read_text("utf-8-sig").replace("fir tree", name), encoding="utf-8")
-
-
-@pytest.mark.parametrize("tool", ["via", "via_project"])
-def test_regions_without_a_class_are_counted(tmp_path, tool):
-    written = make(tmp_path, tool)
-    rename(tmp_path, "")
-    trees = sum(thing.name == "fir tree" for p in written.values() for thing in p.things)
-    assert any(f"{trees} polygons left out" in note for note in detect(tmp_path, {}).notes)
-
-
-@pytest.mark.parametrize("tool", slow_after(5, TOOLS))
-def test_class_with_a_number_as_name(tmp_path, tool):
-    make(tmp_path / "a", tool)
-    rename(tmp_path / "a", "7")
-    assert "7" in open_folder(tmp_path / "a")["train"].info.class_names
-
-
-def test_class_of_val_alone(tmp_path):
-    """COCO's files of both splits are read together; with data=coco train lacks the class."""
-    made.coco_instances(tmp_path, KINDS["any"])
-    path = tmp_path / "annotations/instances_val2017.json"
-    path.write_text(path.read_text().replace("fir tree", "palm"))
-    with pytest.raises(DataError, match=r"palm"):
-        open_folder(tmp_path)
-    settings = {"root": tmp_path, "annotations": "coco"}
-    names = {s: FolderDataset(split=s, **settings).info.class_names for s in ("train", "val")}
-    assert names["train"] == names["val"]
-    assert {"palm", "fir tree"} < {*names["train"]}
-
-
-def test_id_without_a_name(tmp_path):
-    made.yolo(tmp_path, KINDS["parts"])
-    path = tmp_path / "labels/val/v00.txt"
-    lines = path.read_text().splitlines()
-    path.write_text("\n".join([lines[0], lines[1].replace(lines[1][0], "17", 1)]))
-    with pytest.raises(DataError, match=r"labels/val/v00\.txt: line 2.*17"):
-        open_folder(tmp_path)
 
 
 def test_a_thousand_objects(tmp_path):
@@ -197,57 +148,6 @@ def test_a_thousand_objects(tmp_path):
     sample = dataset[0]
     assert sample["objects"].max() == len(things) == 1066
     np.testing.assert_array_equal(sample["labels"] > 0, written["a.jpg"].labels > 0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("program", ["fit", "train"])
-def test_program_ends_with_one_line(tmp_path, program):
-    made.labelme(tmp_path / "a", KINDS["any"])
-    path = tmp_path / "a/t02.json"
-    path.write_bytes(path.read_bytes()[:700])
-    command = {
-        "fit": ["-m", "dpt", "fit", str(path.parent)],
-        "train": ["train.py", "task=instance", "data=folder", "data.annotations=labelme"],
-    }[program]
-    command += [f"run_dir={tmp_path}/run"]
-    command += [f"data.root={path.parent}"] if program == "train" else []
-    root = Path(__file__).resolve().parents[1]
-    done = subprocess.run([sys.executable, *command], cwd=root, capture_output=True, text=True)
-    assert done.returncode == 1
-    (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert str(path) in line
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("shift", [80, 5000])
-@pytest.mark.parametrize("tool", ["coco_rle", "labelme", "yolo"])
-def test_polygon_outside_the_image_is_named(tmp_path, tool, shift):
-    """It counts as an object without a pixel; the others are read."""
-    square = np.array([[20, 0], [40, 0], [40, 10], [20, 10]]) + shift
-    whole = made.Thing(0, np.pad(np.ones((20, 20), bool), ((10, 42), (10, 66))))
-    picture = made.Picture("a", "train", KINDS["any"][0].image, (whole,), np.zeros((72, 96), "u2"))
-    CASES[tool].make(tmp_path, [picture])
-    if tool == "yolo":
-        path = tmp_path / "labels/train/a.txt"
-        corners = " ".join(map(str, (square / (96, 72)).ravel().tolist()))
-        path.write_text(f"{path.read_text()}0 {corners}\n")
-    else:
-        rewrite(tmp_path, lambda row: with_square(row, square.tolist()))
-    settings = {"annotations": tool.removesuffix("_rle"), "fractions": {"train": 1.0}}
-    dataset = FolderDataset(root=tmp_path, split="train", **settings)
-    (warning,) = dataset.validate()
-    assert "a.png" in warning or "a.jpg" in warning
-    assert (dataset[0]["objects"] > 0).sum() == 400
-
-
-def with_square(row: dict, square: list) -> dict:
-    """Returns lists of objects with another one; other mappings as they are."""
-    if "annotations" in row:
-        other = {"id": 9, "segmentation": [np.ravel(square).tolist()]}
-        return row | {"annotations": [*row["annotations"], row["annotations"][0] | other]}
-    if "shapes" in row:
-        return row | {"shapes": [*row["shapes"], row["shapes"][0] | {"points": square}]}
-    return row
 
 
 LABELS_OF_TRAIN = {

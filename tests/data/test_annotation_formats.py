@@ -7,14 +7,12 @@ import json
 import numpy as np
 import pytest
 from label_tool_files import SCENES, SIZE, box, one_ring, save_images
-from photos import save_photo
 from PIL import Image
 from pycocotools import mask as coco
 
 from dpt.data import FolderDataset
 from dpt.data.annotations import FORMATS
 from dpt.data.annotations.base import UNLABELLED, label_maps
-from dpt.data.annotations.labelstudio import unpack_runs
 from dpt.files import DataError, files_below
 from dpt.types.samples import IGNORE_INDEX
 
@@ -91,9 +89,7 @@ def write_labelme(root):
         write_json(root / f"{name}.json", labelme_file(shapes, f"{name}.png"))
 
 
-@pytest.mark.parametrize(
-    "image", ["..\\old\\a.png", "C:\\data\\a.png", "/home/me/a.png", "gone.jpg", ""]
-)
+@pytest.mark.parametrize("image", ["..\\old\\a.png", "/home/me/a.png", "gone.jpg"])
 def test_labelme_image_of_another_folder_is_found(tmp_path, image):
     save_images(tmp_path)
     shape = labelme_shape("tree", one_ring(box(1, 1, 5, 5)))
@@ -122,9 +118,7 @@ def test_labelme_ignored_shapes_are_unlabelled(tmp_path):
     assert [row.name for row in annotations.classes] == ["tree"]
 
 
-@pytest.mark.parametrize(
-    ("x", "y"), [(3.0, 4.0), (2.6, 4.4), (-2.0, 4.0), (29.0, 21.0), (-9.0, 30.0)]
-)
+@pytest.mark.parametrize(("x", "y"), [(2.6, 4.4), (-2.0, 4.0), (29.0, 21.0)])
 def test_labelme_bitmap_begins_at_its_first_point(tmp_path, x, y):
     part = np.random.default_rng(0).random((5, 7)) > 0.5
     options = {"mask": base64.b64encode(png(part)).decode()}
@@ -155,14 +149,6 @@ def test_labelme_shapes_without_an_area_are_counted(tmp_path):
     distance = np.hypot(x - 10, y - 10)
     assert circle[distance < 4.8].all()
     assert not circle[distance > 5.2].any()
-
-
-@pytest.mark.parametrize("group", [None, 1])
-def test_labelme_boxes_alone_are_refused(tmp_path, group):
-    points = [[1, 1], [4, 4]], [[8, 8], [9, 9]]
-    shapes = [labelme_shape("car", corners, "rectangle", group_id=group) for corners in points]
-    with pytest.raises(DataError, match=r"boxes, but no masks.*1 point"):
-        read_labelme(tmp_path, [*shapes, labelme_shape("car", [[1, 1]], "point")])
 
 
 def test_labelme_classes_have_the_order_of_labels_txt(tmp_path):
@@ -243,13 +229,6 @@ def test_via_check_boxes_name_one_class(tmp_path):
     assert any(note.startswith("2 polygons") for note in annotations.notes)
 
 
-def test_via_regions_of_the_only_class_need_no_attribute(tmp_path):
-    shape = via_polygon(one_ring(box(1, 1, 5, 5)))
-    regions = [via_region(names, shape) for names in ({"kind": "bee", "art": "bee"}, {})]
-    annotations = read_via(tmp_path, regions)
-    assert [k for k, _ in objects_of(annotations.images[0])] == ["bee", "bee"]
-
-
 def test_via_project_beside_its_export_is_read_once(tmp_path):
     write_via(tmp_path)
     write_json(tmp_path / "project.json", {"_via_img_metadata": via_images(SCENES)})
@@ -296,7 +275,6 @@ def write_yolo(root, *, images="images", labels="labels", settings="names: [tree
     [
         {"images": "train/images", "labels": "train/labels"},
         {"images": "all", "labels": "all"},
-        {"images": "images/train/1/images", "labels": "images/train/1/labels"},
         {"images": "images/labels", "labels": "labels/labels"},
     ],
 )
@@ -313,8 +291,6 @@ def test_yolo_is_read_exactly(tmp_path, folders):
     [
         ("", ["class_0", "class_1"]),
         ("names: {1: car, 0: tree, 4: 7}\n", ["tree", "car", "7"]),
-        ('{"names": [tree, car]}\n', CLASSES),
-        ("nc: 2\n'names': [tree, car]\n", CLASSES),
     ],
 )
 def test_yolo_names_of_classes(tmp_path, settings, names):
@@ -343,9 +319,7 @@ def test_yolo_classes_can_be_in_a_text_file(tmp_path):
 @pytest.mark.parametrize(
     "settings",
     [
-        "train: images/train\nval: images/val\n",
         "train: ../images/train\nval: ../images/val\n",
-        "path: /home/me/mine\ntrain: [images/train]\nval: [images/val/]\n",
         "train: /home/me/mine/images/train\nval: C:\\mine\\images\\val\n",
         "train: train.txt\nval: val.txt\n",
     ],
@@ -385,25 +359,15 @@ def test_yolo_image_of_several_splits_is_in_the_smallest(tmp_path):
     assert any("images/c.png" in note for note in annotations.notes)
 
 
-@pytest.mark.parametrize("chosen", ["labels", "data.yaml"])
-def test_yolo_files_can_be_chosen(tmp_path, chosen):
+def test_yolo_files_can_be_chosen(tmp_path):
     write_yolo(tmp_path)
-    options = {"fractions": {"train": 1.0}, "annotations": "yolo", "annotation_files": chosen}
+    options = {"fractions": {"train": 1.0}, "annotations": "yolo", "annotation_files": "labels"}
     data = FolderDataset(root=tmp_path, split="train", **options)
     assert len(data) == 3
     assert data.info.class_names == ("background", "tree", "car")
 
 
-def test_yolo_boxes_are_counted(tmp_path):
-    write_yolo(tmp_path)
-    path = tmp_path / "labels/a.txt"
-    path.write_text(f"0 0.5 0.5 0.1 0.1\n{path.read_text()}\n")
-    annotations = read("yolo", tmp_path)
-    assert_equal(annotations)
-    assert any(note.startswith("1 rectangle ") for note in annotations.notes)
-
-
-@pytest.mark.parametrize("line", ["5 0 0 1 0 1 1", "0 0 0 1 0 1", "0 0 x 1 0 1 1", "0 0 0 1"])
+@pytest.mark.parametrize("line", ["5 0 0 1 0 1 1", "0 0 0 1 0 1", "0 0 x 1 0 1 1"])
 def test_yolo_line_that_is_no_object_is_named(tmp_path, line):
     write_yolo(tmp_path)
     path = tmp_path / "labels/a.txt"
@@ -464,25 +428,6 @@ def test_cvat_order_groups_and_splits(tmp_path):
     assert np.array_equal(tree, two)
 
 
-def test_cvat_frame_of_a_video_is_found(tmp_path):
-    save_images(tmp_path / "images", ".PNG")
-    images = cvat_image("a", [cvat_polygon("car", box(1, 1, 5, 5))])
-    write_text(tmp_path / "annotations.xml", cvat_file(images))
-    assert [i.image.name for i in read("cvat", tmp_path).images] == ["a.PNG"]
-
-
-def test_cvat_subsets_can_have_images_of_one_name(tmp_path):
-    masks = {"Train": box(1, 1, 5, 5), "Validation": box(2, 2, 4, 4)}
-    images = ""
-    for name, mask in masks.items():
-        save_images(tmp_path / f"images/{name}")
-        images += cvat_image("a.png", [cvat_polygon("car", mask)], subset=name)
-    write_text(tmp_path / "annotations.xml", cvat_file(images))
-    for image in read("cvat", tmp_path).images:
-        ((_, mask),) = objects_of(image)
-        assert np.array_equal(mask, masks[image.image.parent.name])
-
-
 def write_coco(root, names):
     size = {"height": SIZE[0], "width": SIZE[1]}
     images = [{"id": k, "file_name": name, **size} for k, name in enumerate(names)]
@@ -510,14 +455,6 @@ def test_image_of_a_folder_that_is_not_there_is_no_other_of_its_name(tmp_path, t
     assert len({*paths}) == 6
 
 
-def test_image_of_train_that_is_not_there_is_none_of_val(tmp_path):
-    save_images(tmp_path / "images/val")
-    save_photo(tmp_path / "images/train/d.png", *SIZE)
-    write_coco(tmp_path, ["train/a.png", "train/d.png"])
-    paths = [image.image.relative_to(tmp_path) for image in read("coco", tmp_path).images]
-    assert [path.as_posix() for path in paths] == ["train/a.png", "images/train/d.png"]
-
-
 def test_cvat_shapes(tmp_path):
     save_images(tmp_path)
     shapes = [
@@ -543,8 +480,6 @@ def test_cvat_shapes(tmp_path):
     [
         '<!DOCTYPE x [<!ENTITY a "aaaa">]><annotations><version>&a;</version></annotations>',
         "<annotations>\n<version>1.1</version><track id='0' label='car'/></annotations>",
-        "<annotations>\n<version>1.1</version><image id='0'",
-        "<annotations>\n<version>1.1</version><image id='0' name='a.png'/></annotations>",
         cvat_file(cvat_image("a.png", ['<mask label="car" rle="1, x" left="0" top="0"/>'])),
     ],
 )
@@ -596,10 +531,6 @@ def studio_imported_brush(label, mask):
     return studio_brush(label, mask, level=100)
 
 
-def studio_brush_of_ones(label, mask):
-    return studio_brush(label, mask, level=1)
-
-
 def studio_bitmask(label, mask):
     rgba = np.zeros((*SIZE, 4), np.uint8)
     rgba[mask, 3] = 255
@@ -629,7 +560,6 @@ def studio_polygon_without_size(label, mask):
     "region",
     [
         studio_imported_brush,
-        studio_brush_of_ones,
         studio_bitmask,
         studio_polygon_without_size,
     ],
@@ -645,8 +575,6 @@ def test_label_studio_is_read_exactly(tmp_path, region):
     "name",
     [
         "/data/local-files/?d=photos%2Fa.png",
-        "/data/upload/0123abcd-a.png",
-        "s3://bucket/x/a.png",
         "https://bucket.s3.amazonaws.com/x/a.png?X-Amz-Signature=1f",
         "a.png",
     ],
@@ -707,21 +635,6 @@ def test_label_studio_takes_the_annotation_that_is_ground_truth(tmp_path):
     assert any("1 annotation " in note for note in annotations.notes)
 
 
-def test_label_studio_runs_are_unpacked():
-    begins = [57, 27, 255, 255, 255, 0, 255, 255, 224, 31]  # as files of Label Studio do
-    assert label_studio_rle(np.zeros(1 << 18, np.uint8))[4:14] == begins
-    values = np.random.default_rng(0).integers(0, 2, 3000).astype(np.uint8)
-    values[100:2900] = 5
-    packed = bytes(label_studio_rle(values))
-    assert np.array_equal(unpack_runs(packed, 3000), values)
-    literal = f"{3:032b}{7:05b}{1:04b}" + "0001" * 3 + "000" + "10" + f"{7:08b}{9:08b}{255:08b}"
-    content = int(literal.ljust(-(-len(literal) // 8) * 8, "0"), 2).to_bytes(-(-len(literal) // 8))
-    assert unpack_runs(content, 3).tolist() == [7, 9, 255]
-    for damaged in (packed[:-5], packed[:3], b"", b"\xff" * 40):
-        with pytest.raises(ValueError):
-            unpack_runs(damaged, 3000)
-
-
 # ---------------------------------------------------------------------- pictures of masks
 
 
@@ -735,14 +648,6 @@ def write_object_masks(root):
         write_picture(root / f"stage1_train/{name}/images/{name}.png", np.zeros((*SIZE, 3), "u1"))
         for k, (_, mask) in enumerate(objects):
             write_picture(root / f"stage1_train/{name}/masks/{k}.png", mask * np.uint8(255))
-
-
-def test_object_masks_without_their_image_are_left_out(tmp_path):
-    write_object_masks(tmp_path)
-    (tmp_path / "stage1_train/c/images/c.png").unlink()
-    annotations = read("object_masks", tmp_path)
-    assert_equal(annotations, {"a": [("object", mask) for _, mask in SCENES["a"]]})
-    assert any("c/masks/0.png" in note for note in annotations.notes)
 
 
 def test_mask_of_another_size_is_named(tmp_path):
@@ -795,11 +700,3 @@ def test_file_of_a_whole_set_is_found_among_many_others(tmp_path):
     for k in range(200):
         write_text(tmp_path / f"voc/{k}.xml", "<annotation><object/></annotation>")
     assert [image.image.name for image in read("cvat", tmp_path).images] == ["a.png"]
-
-
-def test_labels_without_their_images_are_named(tmp_path):
-    write_labelme(tmp_path)
-    for path in tmp_path.glob("*.png"):
-        path.unlink()
-    with pytest.raises(DataError, match=str(tmp_path)):
-        read("labelme", tmp_path)

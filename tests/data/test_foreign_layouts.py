@@ -69,7 +69,6 @@ def eyes(root):
     return {f"{name}.jpg": f"{name}_1stHO.png" for name in names}
 
 
-TILE_COLORS = PALETTE.copy()
 TILE_CLASSES = ["Water", "Land", "Road"]
 
 
@@ -195,14 +194,6 @@ def test_public_folders_are_paired(tmp_path, name):
     assert {row.image: row.labels or row.depth for row in detected.rows} == pairs
     for text in named:
         assert any(text in note for note in detected.notes), (text, detected.notes)
-
-
-def test_rare_black_is_padding(tmp_path):
-    tiles(tmp_path)
-    (tmp_path / "classes.json").unlink()
-    detected = detect(tmp_path, {})
-    assert detected.settings["class_names"] == ["color_0a0ac8", "color_0ac80a", "color_c80a0a"]
-    assert any("#000000 (0.13%)" in note for note in detected.notes)
 
 
 def test_words_in_names_of_folders_divide_objects(tmp_path):
