@@ -24,34 +24,12 @@ def street(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize(("name", "ones"), [("poles", [2]), ("road", [3]), ("people", [9, 10])])
-def test_sets_of_two_classes_are_0_and_255(street, name, ones):
-    folder = foreign.make_set(street / "sets", name, street, "b")
-    assert [path.stem for path in sorted(folder.glob("images/val/*"))] == ["b_1"]
-    assert [path.stem for path in sorted(folder.glob("images/train/*"))] == ["a_1"]
-    written = cv2.imread(str(folder / "masks/val/b_1.png"), cv2.IMREAD_UNCHANGED)
-    assert np.unique(written).tolist() == [0, 255]
-    ((image, ids),) = foreign.read_split(folder, "val")
-    assert image.shape == (40, 48, 3)
-    assert np.unique(np.flatnonzero(ids[0]) // 4).tolist() == ones
-
-
 def test_set_of_all_classes_leaves_void_out(street):
     folder = foreign.make_set(street / "sets", "street", street, "")
     ((_, ids),) = foreign.read_split(folder, "val")
     assert np.unique(ids).tolist() == [*range(11), 255]
     assert foreign.num_classes_of(folder) == 11
     assert foreign.score(folder, lambda image: ids) == [1.0] * 11
-
-
-def test_outlines_are_lines_in_all_directions(tmp_path, monkeypatch):
-    monkeypatch.setattr(foreign, "OUTLINES", 2)
-    monkeypatch.setattr(foreign, "OUTLINES_VAL", 1)
-    folder = foreign.make_set(tmp_path, "outlines", tmp_path, "")
-    for split, count in (("train", 2), ("val", 1)):
-        samples = list(foreign.read_split(folder, split))
-        assert len(samples) == count
-        assert all(0.005 < ids.mean() < 0.3 for _, ids in samples)
 
 
 def test_table_has_a_row_for_each_set_and_time(tmp_path):

@@ -143,10 +143,3 @@ def test_truncated_archive_leaves_nothing(tmp_path, kind, keep):
     with pytest.raises(DataError, match=r"set\."):
         extract(path, tmp_path / "out", ALL)
     assert list((tmp_path / "out").iterdir()) == []
-
-
-def test_member_without_a_name(tmp_path):
-    path = make(tmp_path, "tar", {"a.txt": b"a", "": b"b"})
-    with pytest.raises(DataError, match=r"set\.tar: "):
-        extract(path, tmp_path / "out", ALL)
-    assert tree(tmp_path / "out") == {}

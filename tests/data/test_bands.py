@@ -11,9 +11,7 @@ from dpt.data import DataError, FolderDataset, TrainTransform
 from dpt.data.formats import io
 from dpt.data.formats.bands import FilePart
 from dpt.data.layouts import detect
-from dpt.data.loading import collate_train
 from dpt.data.resize import resize_image
-from dpt.data.shards.samples import decode_sample, encode_sample
 from dpt.data.statistics import measure_bands
 from dpt.data.view import view_image
 from dpt.data_check.scan import read_sample
@@ -54,14 +52,6 @@ def test_bands_keep_the_values_of_their_file(tmp_path, dtype, form):
     assert np.array_equal(image, bands)
     chosen = io.read_image(path, part=FilePart(bands=[4, 0]))
     assert np.array_equal(chosen, bands[..., [4, 0]])
-
-
-def test_grey_of_12_bits_is_one_band(tmp_path):
-    grey = RNG.integers(0, 4096, (10, 12)).astype(np.uint16)
-    cv2.imwrite(str(tmp_path / "a.png"), grey)
-    with pytest.raises(DataError, match=r"a\.png: .*data\.bands=all"):
-        io.read_image(tmp_path / "a.png")
-    assert np.array_equal(io.read_image(tmp_path / "a.png", part=ALL), grey[..., None])
 
 
 @pytest.mark.parametrize(
@@ -160,22 +150,6 @@ def test_other_bands_or_types_are_refused_by_file(tmp_path, bands, named):
         [dataset[i] for i in range(4)]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"bands": [0, 12]}, r"tif: holds 12 bands, from 0, not data\.bands=\[0, 12\]"),
-        ({"bands": "all", "image_max": 9.0}, r"data\.image_max is for one or three bands, not 12"),
-        (
-            {"images": ["images", "a", "b"], "images_name": ["%stem", "x%stem"]},
-            r"3 entries.*name 2",
-        ),
-    ],
-)
-def test_mistakes_in_settings(multispectral, options, message):
-    with pytest.raises(DataError, match=message):
-        folder(multispectral, **options)[0]
-
-
 # ----------------------------------------------------------------------------------- transforms
 
 
@@ -218,20 +192,6 @@ def test_changes_of_bands_are_the_same_in_every_unit(multispectral):
         assert np.array_equal(first["labels"], second["labels"])
     plain = TrainTransform(image_size=(48, 64), hflip=0.0)(sample, seed=0)
     assert not np.allclose(plain["image"], transform(sample, seed=0)["image"], equal_nan=True)
-
-
-def test_batches_of_several_kinds_are_refused(multispectral):
-    bands = folder(multispectral, bands="all")[0]
-    rgb = {**bands, "image": np.zeros((*SIZE, 3), np.uint8), "name": "a.png"}
-    with pytest.raises(DataError, match=r"a\.png: is 8-bit RGB.*tif is 12 bands"):
-        collate_train([bands, rgb], ["labels"])
-
-
-def test_packed_bands_are_the_same(multispectral):
-    sample = folder(multispectral, bands="all")[0]
-    decoded = decode_sample(encode_sample(sample), source="a")
-    assert decoded["image"].dtype == np.float32
-    assert np.array_equal(decoded["image"], sample["image"], equal_nan=True)
 
 
 @pytest.mark.parametrize(

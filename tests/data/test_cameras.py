@@ -8,7 +8,7 @@ from test_view import random_view
 from dpt.data.loading import collate_eval, collate_train
 from dpt.data.transforms import EvalTransform, TrainTransform
 from dpt.data.view import view_sample
-from dpt.geometry import Camera, View
+from dpt.geometry import Camera
 from dpt.types.preprocessing import Preprocessing
 
 H, W = 120, 160
@@ -44,13 +44,6 @@ def test_view_camera_sees_points_where_the_view_shows_them(seed):
     assert np.array_equal(result[2], [0, 0, 1])
     assert result[1, 0] == 0
     np.testing.assert_array_equal(view_sample(SAMPLE, view)["K"], result)
-
-
-def test_view_camera_of_a_mirrored_image_has_a_mirrored_x_axis():
-    view = View(np.eye(2, 3), (H, W)).flipped()
-    result, turn = view.map_camera(K)
-    np.testing.assert_array_equal(turn, [[-1, 0], [0, 1]])
-    np.testing.assert_array_equal(result, [[150, 0, W - 1 - 71], [0, 140, 55.5], [0, 0, 1]])
 
 
 def test_camera_resized_keeps_the_field_of_view():

@@ -206,13 +206,6 @@ def test_packed_and_mixed_samples_keep_the_camera(root):
     assert ["K" in mix[i] for i in range(8)] == [True] * 4 + [False] * 4
 
 
-def test_cached_camera_follows_the_smaller_image(root):
-    dataset = folder(root, fov=60, cache=True, cache_size=(12, 16))
-    sample = dataset[0]
-    assert sample["image"].shape == (12, 16, 3)
-    np.testing.assert_allclose(sample["K"], Camera.from_fov(60, (12, 16)).K)
-
-
 @pytest.mark.parametrize(
     "K",
     [

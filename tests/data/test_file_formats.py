@@ -12,10 +12,8 @@ import numpy as np
 import OpenEXR
 import pytest
 import scipy.io
-import tifffile
 
 from dpt.data import DataError, FolderDataset
-from dpt.data.datasets.hypersim import along_axis
 from dpt.data.datasets.indoor import SunRgbdDataset
 from dpt.data.formats import arrays, io
 
@@ -181,16 +179,6 @@ def test_mat_round_trip(tmp_path, version):
     assert np.array_equal(arrays.read_mat(path, "stack", index=1), MAP + 1)
 
 
-@pytest.mark.parametrize("compression", [None, "zlib"])
-@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int32, np.float32, np.float64])
-def test_tiff_of_another_writer(tmp_path, dtype, compression):
-    values = (MAP * 20).astype(dtype)
-    tifffile.imwrite(tmp_path / "d.tiff", values, compression=compression)
-    raw = io.read_raw_depth(tmp_path / "d.tiff")
-    assert raw.dtype == dtype
-    assert np.array_equal(raw, values)
-
-
 LARGE = RNG.integers(1, 60000, (64, 80)).astype(np.uint16)
 
 
@@ -228,16 +216,3 @@ def test_truncated_files_are_named(tmp_path, suffix, fraction):
         warnings.simplefilter("ignore")  # SciPy's on half a header
         with pytest.raises(DataError, match=rf"d\{suffix}: "):
             io.read_raw_depth(path)
-
-
-def test_hypersim_rays_of_a_plane():
-    """A wall parallel to the image: its distance grows to the corners, its depth does not."""
-    height, width = 768, 1024
-    y, x = np.mgrid[:height, :width] + 0.5
-    direction = np.stack([x - width / 2, y - height / 2, np.full_like(x, 886.81)])
-    distance = 4 * np.linalg.norm(direction, axis=0) / 886.81
-    assert distance[0, 0] > 4.9
-    for dtype, tolerance in ((np.float16, 2**-10), (np.float64, 2.5e-7)):  # half: eleven bits
-        K = np.array([[886.81, 0, (width - 1) / 2], [0, 886.81, (height - 1) / 2], [0, 0, 1]])
-        depth = along_axis(distance.astype(dtype), K)
-        assert np.abs(depth - 4).max() < 4 * tolerance

@@ -7,7 +7,6 @@ import OpenEXR
 import pytest
 import scipy.io
 import tifffile
-from made_png import png
 from PIL import Image, PngImagePlugin
 
 from dpt.data import DataError
@@ -120,12 +119,6 @@ def test_transparent_pixels_of_depth_are_0(tmp_path, suffix):
     assert np.array_equal(io.read_raw_depth(tmp_path / f"a{suffix}"), np.where(CLEAR, 0, IDS))
 
 
-def test_alpha_of_16_bits_with_grey(tmp_path):
-    rows = np.dstack([IDS, np.where(CLEAR, 0, 65535)]).astype(">u2")
-    (tmp_path / "a.png").write_bytes(png(12, 10, rows, bits=16, color_type=4))
-    assert np.array_equal(io.read_raw_depth(tmp_path / "a.png"), np.where(CLEAR, 0, IDS))
-
-
 @pytest.mark.parametrize("alpha", [IDS, np.zeros_like(IDS), IDS + 1])
 def test_ids_in_the_alpha_are_refused(tmp_path, alpha):
     with_alpha(RGB, alpha).save(tmp_path / "a.png")
@@ -215,32 +208,6 @@ def test_fewer_than_16_bits_in_16(tmp_path, suffix, bits):
     assert io.read_image(path, part=FilePart(image_max=65535)).max() <= 2**bits / 256
 
 
-def test_values_of_12_bits_are_stretched_for_pictures_alone(tmp_path):
-    photo, path = RNG.integers(0, 4096, (10, 12, 3)).astype(np.uint16), tmp_path / "a.tif"
-    tifffile.imwrite(path, photo, bitspersample=12, photometric="rgb")
-    shown = np.rint(photo / 4095 * 255)
-    assert np.abs(io.read_image(path) - shown).max() <= 1
-    assert np.array_equal(io.read_image(path, part=FilePart(image_max=4095)), shown)
-    assert np.array_equal(io.read_image(path, part=FilePart(bands="all")), photo)
-
-
-def test_maps_of_12_bits_keep_their_values(tmp_path):
-    ids = IDS * np.uint16(1000)
-    tifffile.imwrite(tmp_path / "a.tif", ids, bitspersample=12)
-    for read in (io.read_labels, io.read_raw_depth, io.read_objects):
-        assert np.array_equal(read(tmp_path / "a.tif"), ids)
-
-
-@pytest.mark.parametrize("dtype", [np.uint16, np.float32])
-def test_grey_images_of_many_bits_need_a_white(tmp_path, dtype):
-    grey = RNG.integers(0, 4096, (10, 12)).astype(dtype)
-    tifffile.imwrite(tmp_path / "a.tif", grey)
-    with pytest.raises(DataError, match=r"a\.tif: .*data\.image_max"):
-        io.read_image(tmp_path / "a.tif")
-    image = io.read_image(tmp_path / "a.tif", part=FilePart(image_max=4095))
-    assert np.abs(image[..., 0] - grey / 4095 * 255).max() < 0.51
-
-
 def test_colors_that_were_multiplied_by_alpha(tmp_path):
     colors, alpha = RGB * np.uint16(257), np.full((10, 12, 1), 20_000, np.uint16)
     for kind, stored in (("unassalpha", colors), ("assocalpha", np.rint(colors * (alpha / 65535)))):
@@ -267,22 +234,6 @@ def test_mask_in_a_tiff_hides_pixels(tmp_path):
         shown = read(path)
         assert (shown[CLEAR] == hidden).all()
         assert np.array_equal(shown[~CLEAR], pixels[~CLEAR])
-
-
-@pytest.mark.parametrize("kind", ["lzma", "zstd", "small tiles"])
-def test_tiff_files_that_only_pillow_reads(tmp_path, kind):
-    path = tmp_path / "a.tif"
-    for pixels, read in (
-        (IDS, io.read_labels),
-        (IDS * np.uint16(900), io.read_labels),
-        (IDS * np.float32(1.5), io.read_raw_depth),
-        (RGB, io.read_image),
-    ):
-        if "tiles" in kind:
-            tifffile.imwrite(path, pixels, tile=(16, 16))
-        else:
-            Image.fromarray(pixels).save(path, compression=kind)
-        assert np.array_equal(read(path), pixels)
 
 
 def test_damage_inside_a_tiff_of_8_bits(tmp_path):

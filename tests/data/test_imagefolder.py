@@ -3,7 +3,6 @@ import pytest
 from photos import save_picture
 
 from dpt.data import DataError, ImageFolderDataset, ImageTableDataset, UnlabelledDataset
-from dpt.data_check import quick_findings
 
 
 def write(path, value=0):
@@ -49,16 +48,6 @@ def test_hidden_files_are_no_photos(tmp_path):
     assert [photos.files(i).image.name for i in range(len(photos))] == ["c.png", "a.png", "b.JPG"]
     classes = ImageFolderDataset(root=tmp_path, split="train")
     assert [classes.files(i).image.name for i in range(len(classes))] == ["a.png", "b.JPG"]
-
-
-@pytest.mark.parametrize("make", [ImageFolderDataset, UnlabelledDataset])
-def test_photos_of_unread_formats_are_noted(tmp_path, make):
-    write(tmp_path / "train/ant/a.png")
-    for name in ("b.HEIC", "c.gif"):
-        (tmp_path / "train/ant" / name).touch()
-    dataset = make(root=tmp_path, split="train")
-    assert [dataset.files(i).image.name for i in range(len(dataset))] == ["a.png"]
-    assert any("train/ant/b.HEIC" in line for line in quick_findings(dataset, 1))
 
 
 def test_faulty_class_folders(tmp_path):

@@ -57,7 +57,7 @@ def test_size_is_told_by_the_header(tmp_path, suffix):
     assert pictures.read_size(path) == io.read_image(path).shape[:2] == (30, 50)
 
 
-@pytest.mark.parametrize("content", [b"", b"nothing", b"%!PS-Adobe-3.0 EPSF-3.0\n", b"GIF89a"])
+@pytest.mark.parametrize("content", [b"", b"%!PS-Adobe-3.0 EPSF-3.0\n"])
 @pytest.mark.parametrize("read", [pictures.read_size, io.read_image])
 def test_file_without_a_picture(tmp_path, content, read):
     (tmp_path / "photo.png").write_bytes(content)
@@ -125,20 +125,6 @@ def test_pfm_header_byte_order_and_rows(tmp_path, order, header):
     depth, valid = io.read_depth(tmp_path / "d.pfm")
     assert depth.tolist() == [[1, 2, 3], [4, 5, 0]]
     assert not valid[1, 2]
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"Pf\n3 2\n-1\n" + bytes(20),
-        b"PF\n1 2\n-1\n" + bytes(24),  # in colours
-        b"P6\n3 2\n255\n" + bytes(24),
-    ],
-)
-def test_pfm_faults(tmp_path, content):
-    (tmp_path / "d.pfm").write_bytes(content)
-    with pytest.raises(DataError, match=r"d\.pfm: "):
-        io.read_depth(tmp_path / "d.pfm")
 
 
 # ------------------------------------------------------------------------------------- labels
@@ -213,12 +199,9 @@ def test_cells_of_a_table(tmp_path, content, expected):
     [
         ('image,value\n"a.png,1\nb.png,2\nc.png,3\n', "cannot be read as a table"),
         ('image,value\n"a.png,1\nb.png,2\nc.png",3\n', "line 4: .*close its quote"),
-        ('image,value\n"a.png"x,1\n', "cannot be read as a table"),
-        ("image,value,value\na.png,1,2\n", "several columns value"),
         ("image,value, image\na.png,1,b.png\n", "several columns image"),
         ("image,value\na.png,1,5\n", "line 2: 3 cells for 2 columns"),
         ("name,value\na.png,1\n", "no column image"),
-        ("", "no column image"),
     ],
 )
 def test_table_that_would_lose_rows_or_cells_is_refused(tmp_path, text, says):
@@ -227,7 +210,7 @@ def test_table_that_would_lose_rows_or_cells_is_refused(tmp_path, text, says):
         list(tables.read_table(tmp_path / "a.csv", ["image", "value"], remedy=""))
 
 
-@pytest.mark.parametrize("text", ["1_0", "\u0661\u0662", "\uff11", "1\u00a0", "", "1,5", "0x10"])
+@pytest.mark.parametrize("text", ["1_0", "\u0661\u0662", "", "1,5"])
 def test_only_plain_numbers_are_numbers(text):
     with pytest.raises(ValueError, match=r".+"):
         tables.parse_number(text)

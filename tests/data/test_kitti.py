@@ -47,17 +47,6 @@ def numbers(dataset):
     return [int(dataset.files(i).image.stem) for i in range(len(dataset))]
 
 
-def test_own_frames_below_a_short_relative_root(tmp_path, monkeypatch):
-    save_picture(tmp_path / "own/1.png", np.zeros((6, 8, 3), np.uint8))
-    save_picture(tmp_path / "own/1_depth.png", np.full((6, 8), 512, np.uint16))
-    (tmp_path / "own/val.txt").write_text("1.png 1_depth.png\n")
-    monkeypatch.chdir(tmp_path)
-    folders = {"images": ".", "depth": "."}
-    dataset = KittiDataset(root="own", split="val", **{**LAYOUT, **folders})
-    assert (dataset[0]["depth"] == 2).all()
-    assert dataset.info.targets == ("depth",)
-
-
 def test_lines_without_ground_truth_are_dropped(root):
     dataset = KittiDataset(root=root, split="val", **LAYOUT)
     assert numbers(dataset) == list(range(1, 8))
@@ -83,22 +72,6 @@ def test_where_files_may_lie(root, folder):
     assert dataset.files(0).image.suffix == ".jpg"
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"split": "train"}, r"train\.txt"),
-        ({"images": "rav"}, r"data\.images and data\.depth"),
-        ({"depth": "gt"}, r"data\.images and data\.depth"),
-    ],
-)
-def test_mistakes_are_named(root, options, named):
-    with pytest.raises(DataError, match=named):
-        KittiDataset(**LAYOUT | {"root": root, "split": "val"} | options)
-    (root / "val.txt").write_text(f"{frame(0)} None\n")
-    with pytest.raises(DataError, match=r"val\.txt: no image"):
-        KittiDataset(root=root, split="val", **LAYOUT)
-
-
 @pytest.mark.parametrize(("height", "width"), [(376, 1241), (352, 1216)])
 def test_crop_is_that_of_the_benchmark(height, width, root, monkeypatch):
     rows, columns = np.mgrid[:height, :width]
@@ -113,15 +86,6 @@ def test_crop_is_that_of_the_benchmark(height, width, root, monkeypatch):
     assert out["depth"][0, 0] == top * 2000 + left
     assert out["depth"][-1, -1] == (height - 1) * 2000 + left + 1215
     assert out["image"][0, 0].tolist() == [top % 256, left % 256, 0]
-
-
-def test_crop_refuses_depth_of_another_width(root, monkeypatch):
-    depth = np.ones((370, 1241), np.float32)
-    whole = {"image": np.zeros((370, 1226, 3), np.uint8), "depth": depth, "valid": depth > 0}
-    monkeypatch.setattr(FileDataset, "read_sample", lambda dataset, index: whole)
-    dataset = KittiDataset(root=root, split="val", crop="kb", **LAYOUT)
-    with pytest.raises(DataError, match=r"1226x370 .* 1241x370"):
-        dataset[0]
 
 
 def test_frames_without_their_depth_are_cropped(root):

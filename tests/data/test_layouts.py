@@ -46,10 +46,7 @@ def notes(root, **given):
     [
         ("JPEGImages/{}", "SegmentationClass/{}.png", {}),
         ("images/man_{}_with_mask", "masks/man_{}_with_mask.png", {}),
-        ("test/images/{}", "test/masks/{}.png", {}),
         ("scene_rgb_{}", "scene_mask_{}.png", {}),
-        ("input/{}", "target/{}.png", {}),
-        ("a/{}", "b/{}.png", {"images": "a", "labels": "b"}),
         ("images/{}", "x/mask/{}.png", {"labels": "x/mask"}),
     ],
 )
@@ -76,8 +73,6 @@ def test_names_of_kinds_pair(tmp_path, photo, label, given):
     ("photo", "label", "given"),
     [
         ("train/0001TP_{}", "train_labels/0001TP_{}_L.png", {}),  # CamVid
-        ("a/original_images/{}", "b/label_images/{}.png", {}),
-        ("rgb/frame_{}", "label_color/frame_{}.png", {}),
         ("raw/x_{}", "full/x_{}_L.png", {"images": "raw", "labels": "full"}),
         ("top/top_2_{}", "gts_for_participants/top_2_{}.png", {}),  # Vaihingen
     ],
@@ -129,7 +124,7 @@ def test_names_in_both_forms_of_unicode(tmp_path):
     assert sum(sizes(samples(tmp_path / "b")[0])) == 4
 
 
-@pytest.mark.parametrize("extra", ["train/aug", "predictions", "results", "train/augmented"])
+@pytest.mark.parametrize("extra", ["train/aug", "predictions"])
 def test_pictures_made_of_others_are_left_out(tmp_path, extra):
     save_pairs(tmp_path, range(10), "train/image/{}", "train/label/{}.png")
     for seed in range(10):
@@ -191,21 +186,10 @@ def test_split_does_not_hold_out_a_class(tmp_path):
     assert sizes(samples(tmp_path / "set")[0]) == [18, 6]
 
 
-@pytest.mark.parametrize(
-    ("images", "val"), [(3, 1), (14, 5), (16, 6), (20, 5), (30, 6), (49, 10), (50, 5), (200, 20)]
-)
+@pytest.mark.parametrize(("images", "val"), [(3, 1), (16, 6), (49, 10), (200, 20)])
 def test_split_of_few_images_holds_out_more_of_them(images, val):
     parts = number_of_parts(images)
     assert len(folds([str(i) for i in range(images)], parts, parts - 1)[1]) == val
-
-
-def test_split_of_copies_by_roboflow(tmp_path):
-    names = [f"{i}_jpg.rf.{k}{i:07x}" for i in range(10) for k in "abc"]
-    save_pairs(tmp_path / "set", names)
-    read, _ = samples(tmp_path / "set")
-    assert sizes(read) == [24, 6]
-    sides = [{path.partition("_jpg")[0] for path in part} for part in read.values()]
-    assert not sides[0] & sides[1]
 
 
 def test_split_leaves_out_few_copies_of_a_photo(tmp_path):
@@ -245,8 +229,9 @@ def test_split_by_lists(tmp_path):
         detect(tmp_path, {})
 
 
-@pytest.mark.parametrize("line", ["/images/{}.jpg /masks/{}.png", "{} 1 1"])
-@pytest.mark.parametrize("train", ["train", "trainval"])
+@pytest.mark.parametrize(
+    ("train", "line"), [("train", "/images/{}.jpg /masks/{}.png"), ("trainval", "{} 1 1")]
+)
 def test_split_by_a_list_of_test_images(tmp_path, train, line):
     names = [f"{i:03d}" for i in range(12)]
     save_pairs(tmp_path, names)
@@ -301,9 +286,7 @@ def test_table_rows_may_lack_labels(tmp_path):
 FORMS = [
     (",", "image,mask,split", "{root}/images/{0}.jpg,{root}/masks/{0}.png,{1}"),
     (";", "image;mask;split", "images/{0}.jpg;masks/{0}.png;{1}"),
-    (",", "image, mask, split", "images\\{0}.jpg, masks\\{0}.png, {1}"),
-    ("\t", "split\tmask\tfile", "{1}\tmasks/{0}.png\timages/{0}.jpg"),
-    (",", "IMAGE,MASK,SPLIT", "images/{0}.JPG,./masks/{0}.PNG,{1}"),
+    ("\t", "SPLIT\tMASK\tFILE", "{1}\t./masks/{0}.PNG\timages\\{0}.JPG"),
 ]
 
 
@@ -331,7 +314,6 @@ def test_table_forms(tmp_path, separator, header, row):
     ("row", "named"),
     [
         ("images/train/000.jpg,masks/gone.png,train", "masks/gone"),
-        ("images/none.jpg", "images/none"),
         ("images/train/000.jpg,masks/train/000.png,holdout", "holdout"),
         ("{other}/images/train/000.jpg,masks/train/000.png,train", "old/images"),
         ("", ""),
@@ -410,41 +392,6 @@ def test_coco_with_pictures_of_segments(tmp_path):
     assert detect(tmp_path / "set", files).task == "panoptic"
 
 
-@pytest.mark.parametrize(
-    "name", ["{}.jpg", "http://host/x/{}.jpg?a=1", "images\\{}.jpg", "C:\\x\\{}.jpg"]
-)
-def test_coco_as_tools_write_it(tmp_path, name):
-    """The first photo is missing, the names are URLs or Windows paths, the file has a BOM."""
-    root = tmp_path / "set"
-    names = [name.format(i) for i in range(5)]
-    write_objects(root / "a.json", names, {0: "x", 7: "cup"}, size=SIZE)
-    (root / "a.JSON").write_bytes(b"\xef\xbb\xbf" + (root / "a.json").read_bytes())
-    (root / "a.json").unlink()
-    save_photos(root / "images", range(1, 5))
-    read, detected = samples(root)
-    assert sum(sizes(read)) == 4
-    assert any("a.JSON" in note for note in detected.notes)
-    assert any("not used" in note and "0.jpg" in note for note in detected.notes)
-    save_photos(root / "images", range(5))
-    assert sum(sizes(samples(root)[0])) == 5
-
-
-def test_coco_in_a_folder_for_each_split(tmp_path):
-    root = tmp_path / "set"
-    for split, count in (("test", 5), ("train", 4), ("valid", 2)):
-        write_coco(root / split / "_annotations.coco.json", count)
-        save_photos(root / split, range(count))
-    read, detected = samples(root)
-    assert [*read["train"]] == [f"train/{i}.jpg" for i in range(4)]
-    assert [*read["val"]] == [f"valid/{i}.jpg" for i in range(2)]
-    assert detected.settings["split_names.val"] == "valid"
-    (root / "train/_annotations.coco.json").unlink()
-    with pytest.raises(DataError, match=r"train/0\.jpg.*data\.images=valid"):
-        detect(root, {})
-    with pytest.raises(DataError, match=r"0 images"):  # valid has copies of test's
-        detect(root, {"unlabelled": "train"})
-
-
 def test_table_without_labels_of_train_is_a_question(tmp_path):
     save_pairs(tmp_path, range(6))
     lines = [f"images/{k}.jpg,{f'masks/{k}.png,val' if k > 2 else ',train'}" for k in range(6)]
@@ -476,7 +423,7 @@ def test_coco_beside_masks_is_a_question(tmp_path):
         detect(root, {})
 
 
-@pytest.mark.parametrize("rows", [[[]], [None], {"a": 1}, [["segmentation"]], "text"], ids=str)
+@pytest.mark.parametrize("rows", [[[]], {"a": 1}], ids=str)
 def test_coco_without_objects_is_refused(tmp_path, rows):
     save_photos(tmp_path, ["0"])
     write_coco(tmp_path / "a.json", 1)
@@ -484,21 +431,6 @@ def test_coco_without_objects_is_refused(tmp_path, rows):
     (tmp_path / "a.json").write_text(json.dumps(content | {"annotations": rows}))
     with pytest.raises(DataError, match=r"a\.json"):
         detect(tmp_path, {})
-
-
-def test_coco_of_many_parts_is_not_parsed(tmp_path, monkeypatch):
-    root = folder(tmp_path / "set")
-    monkeypatch.setattr("dpt.data.annotations.coco._MAX_PARTS", 5000)
-    (root / "other.json").write_text("[" + '{"a":[]},' * 1000 + "{}]")
-    write_coco(root / "hostile.JSON", 4)
-    text = (root / "hostile.JSON").read_text()
-    (root / "hostile.JSON").write_text(text[:-1] + ', "x": [' + "[]," * 6000 + "[]]}")
-    with monkeypatch.context() as patch:
-        patch.setattr("dpt.data.annotations.coco.parse_as", None)
-        with pytest.raises(DataError, match=r"hostile\.JSON.* 5000 "):
-            detect(root, {})
-    (root / "hostile.JSON").write_text("\ufeff" + text)
-    assert detect(root, {}).task == "segmentation"  # no image of the file is there
 
 
 # ----------------------------------------------------------------------------------- questions
@@ -516,13 +448,6 @@ def test_files_that_do_not_pair_are_refused(tmp_path, names, named):
         save_picture(tmp_path / name, np.zeros((8, 8), np.uint8))
     with pytest.raises(DataError, match=named):
         detect(tmp_path, {})
-
-
-def test_two_masks_of_a_photo_are_a_question(tmp_path):
-    root = folder(folder(tmp_path / "twice"), kind="labels")
-    with pytest.raises(DataError, match=r"labels/train/000.png, .*set data.labels=labels .*=masks"):
-        detect(root, {})
-    assert detect(root, {"labels": "masks"}).task == "segmentation"
 
 
 def test_masks_and_their_colours_are_a_question(tmp_path):

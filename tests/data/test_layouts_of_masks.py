@@ -70,9 +70,7 @@ def test_ids_below_0_are_unlabelled(tmp_path):
         assert set(np.unique(labels_of(read))) == {0, 1, 255}
 
 
-@pytest.mark.parametrize(
-    ("last", "kind"), [(65535, np.uint16), (2**31 - 1, np.int32), (2**32 - 1, np.uint32)]
-)
+@pytest.mark.parametrize(("last", "kind"), [(65535, np.uint16), (2**31 - 1, np.int32)])
 def test_ids_of_the_largest_value_are_unlabelled(tmp_path, last, kind):
     values = np.array([0, 1, 2, last], kind)
     suffix = ".png" if kind is np.uint16 else ".npy"
@@ -83,11 +81,6 @@ def test_ids_of_the_largest_value_are_unlabelled(tmp_path, last, kind):
         read, detected = samples(root)
         assert any(f"{last} (25.00%)" in note for note in detected.notes)
         np.testing.assert_array_equal(labels_of(read), np.array([0, 1, 2, 255])[make(9)])
-
-
-def test_ids_that_a_label_map_leaves_out_are_named(tmp_path):
-    root = folder(tmp_path / "set", make=of_ids(0, 1, 2, 7))
-    assert any("7 (25.00%)" in note for note in detect(root, {"label_map": [0, [1, 2]]}).notes)
 
 
 def interpolated(seed):
@@ -117,16 +110,11 @@ def test_ids_of_two_readings_are_a_question(tmp_path, make, given, pattern):
         ("classes.txt", "sky\nstage 2\nstage 1\n", "sky, stage 2, stage 1"),
         ("classes.txt", "0: sky\n1: lane 4\n2: car\n", "sky, lane 4, car"),
         ("_classes.csv", "Value, Class\n0, sky\n1, lane 4\n2, car\n", "sky, lane 4, car"),
-        ("classes.csv", "name,id\nsky,0\nlane,1\ncar,2\n", "sky, lane, car"),
         ("classes.csv", "id,name,other\n0,a b,7\n1,c,8\n2,d,9\n", "a b, c, d"),
         ("labelmap.txt", "# label:color::\nsky:0,0,0::\na 4:1,1,1::\nb:2,2,2::\n", "sky, a 4, b"),
         ("classes.json", '{"0": "sky", "1": "lane", "2": "car"}', "sky, lane, car"),
-        ("classes.json", '{"classes": {"0": "a", "1": "b", "2": "c"}}', "a, b, c"),
         ("classes.json", '{"a": 0, "b": 1, "c": 2}', "a, b, c"),
-        ("classes.json", '{"names": ["a", "b", "c"]}', "a, b, c"),
-        ("classes.csv", "name\na\nb\nc\n", "a, b, c"),
         ("label_class_dict.csv", "name,id\na,0\nb,1\nc,2\n", "a, b, c"),
-        ("classes.csv", "train\nbus\ncar\n", "train, bus, car"),
         ("classes.csv", '"name","id"\n"a, b",0\n"c",1\n"d",2\n', "a, b, c, d"),
     ],
 )
@@ -136,18 +124,10 @@ def test_class_file_forms(tmp_path, file, text, names):
     assert ", ".join(settings(root)["class_names"]) == names
 
 
-@pytest.mark.parametrize(
-    ("name", "shown"),
-    [
-        ("a\x1b[31m", "a [31m"),
-        ("می\u200cرود", "می\u200cرود"),
-        ("\ud800x", "x"),
-    ],
-)
-def test_class_file_names_are_cleaned(tmp_path, name, shown):
+def test_class_file_names_are_cleaned(tmp_path):
     root = folder(tmp_path / "set")
-    (root / "classes.json").write_text(json.dumps([name, "b", "c"]))
-    assert settings(root)["class_names"] == [shown, "b", "c"]
+    (root / "classes.json").write_text(json.dumps(["a\x1b[31m", "می\u200cرود", "\ud800x"]))
+    assert settings(root)["class_names"] == ["a [31m", "می\u200cرود", "x"]
 
 
 @pytest.mark.parametrize(
@@ -155,9 +135,7 @@ def test_class_file_names_are_cleaned(tmp_path, name, shown):
     [
         ("classes.txt", "sky\ncar\ncar\n"),
         ("classes.json", '{"classes": 5}'),
-        ("classes.json", json.dumps([f"c{i}" for i in range(10_000)])),
         ("classes.csv", "name,id\n" + "".join(f"c{i},{i}\n" for i in range(300))),
-        ("classes.txt", "x\n" * 20_000),
     ],
 )
 def test_class_file_with_faults_is_refused(tmp_path, file, text):
@@ -166,46 +144,22 @@ def test_class_file_with_faults_is_refused(tmp_path, file, text):
     refuses(root, file.replace(".", r"\."))
 
 
-WRONG = ["null", "[]", "{}", "[1]", "1.5", "NaN", "-Infinity", "1e400", "9" * 5000, '"x"', "true"]
-WRONG += ['"\\ud800"', '"=1+1"', '"@SUM(A1)"', '""', '{"a": [[]]}', '"\\u001b\\n"']
-
-
-@pytest.mark.parametrize("key", ["name", "id", "color", "ignore_index", "classes", "all"])
-def test_class_file_with_wrong_types_is_refused_by_one_line(tmp_path, key):
-    root = folder(tmp_path / "set")
-    for value in WRONG:
-        row = {"name": '"a"', "id": "0", "color": "[0, 0, 0]"} | {key: value}
-        fields = ", ".join(f'"{k}": {v}' for k, v in row.items())
-        texts = {
-            "ignore_index": f'{{"classes": [{{"name": "a", "id": 0}}], "ignore_index": {value}}}',
-            "classes": f'{{"classes": {value}}}',
-            "all": value,
-        }
-        (root / "classes.json").write_text(texts.get(key, f'{{"classes": [{{{fields}}}]}}'))
-        with pytest.raises(ValueError, match=r"\A[^\n\x1b]*classes\.json[^\n\x1b]*\Z"):
-            detect(root, {})
-
-
 @pytest.mark.parametrize(
     ("text", "ids", "given", "names"),
     [  # names, or the keys that decide
         ("sky\nroad\ntree\n", (0, 1, 2, 3), {}, "label_map=1-3.*ignore_index=3"),
-        ("sky\nroad\ntree\n", (0, 1, 3), {}, "label_map=1-3.*ignore_index=3"),
         ("sky\nroad\ntree\n", (0, 1, 2, 3), {"label_map": "1-3"}, ["sky", "road", "tree"]),
         ("sky\nroad\ntree\n", (0, 1, 2, 3), {"ignore_index": 3}, ["sky", "road", "tree"]),
         ("void\nsky\nroad\n", (1, 2), {}, "num_classes=3.*label_map=1-3"),
         ("void\nsky\nroad\n", (1, 2), {"num_classes": 3}, ["void", "sky", "road"]),
         ("sky\nroad\n", (1, 2), {}, ["sky", "road"]),
         ("__ignore__\n_background_\ncat\n", (0, 1, 255), {}, ["_background_", "cat"]),
-        ("_background_\ncat\n", (0, 1, 255), {}, ["_background_", "cat"]),
         ("-1 __ignore__\n0 _background_\n1 cat\n", (0, 1, 255), {}, ["_background_", "cat"]),
         ("255: void\n0: sky\n1: cat\n", (0, 1, 255), {}, ["sky", "cat"]),
         ("void\nsky\ncat\n", (0, 1, 2), {}, ["void", "sky", "cat"]),
         ("void\nsky\ncat\n", (0, 1, 255), {}, "num_classes=3"),
-        ("Unlabeled\nsky\ncat\n", (0, 1, 255), {}, "num_classes=3"),
         ("sky\nroad\n", (0, 255), {}, ["sky", "road"]),
         ("road\n", (0, 255), {}, "255"),
-        ("0 sky\n1 road\n", (0, 255), {}, "255"),
     ],
 )
 def test_class_file_names_belong_to_ids(tmp_path, text, ids, given, names):
@@ -315,13 +269,12 @@ def test_colours_between_others_may_be_classes(tmp_path, reds):
     ],
     ids=["grey", "red"],
 )
-@pytest.mark.parametrize("suffix", [".png", ".npy"])
-def test_ids_in_three_channels(tmp_path, make, suffix):
-    root = folder(tmp_path / "set", make=lambda seed: make(mask(seed)), suffix=suffix)
+def test_ids_in_three_channels(tmp_path, make):
+    root = folder(tmp_path / "set", make=lambda seed: make(mask(seed)))
     np.testing.assert_array_equal(labels_of(samples(root)[0]), mask(9))
     (root / "classes.txt").write_text("sky\nroad\ntree\n")
     assert settings(root)["class_names"] == ["sky", "road", "tree"]
-    save(root / f"masks/val/001{suffix}", mask(9))  # one channel beside three
+    save(root / "masks/val/001.png", mask(9))  # one channel beside three
     np.testing.assert_array_equal(labels_of(samples(root)[0]), mask(9))
 
 
@@ -338,12 +291,11 @@ def test_palettes_of_one_order_hold_ids(tmp_path):
     np.testing.assert_array_equal(labels_of(read), mask(9))
 
 
-@pytest.mark.parametrize("smooth", [False, True])
-def test_palettes_beside_colours(tmp_path, smooth):
+def test_palettes_beside_colours(tmp_path):
     order = np.array([3, 1, 0, 2])  # of the palette
 
     def make(seed):
-        return cv2.GaussianBlur(rgb(seed), (3, 3), 0) if smooth and seed == 1 else rgb(seed)
+        return cv2.GaussianBlur(rgb(seed), (3, 3), 0) if seed == 1 else rgb(seed)
 
     root = folder(tmp_path / "set", make=make)
     for seed in (0, 3, 9):
@@ -369,13 +321,12 @@ def test_black_and_white_beside_colours(tmp_path):
         np.testing.assert_array_equal(labels_of(read, NAMES[seed]), expected)
 
 
-@pytest.mark.parametrize("suffix", [".png", ".gif"])
-def test_palettes_of_other_orders(tmp_path, suffix):
+def test_palettes_of_other_orders(tmp_path):
     def write(path, ids):
         order = np.random.default_rng(ids[::8, ::8].ravel()).permutation(4)
         save_palette(path, np.argsort(order)[ids].astype("u1"), PALETTE[order])
 
-    root = folder(tmp_path / "set", write, suffix=suffix)
+    root = folder(tmp_path / "set", write)
     read, detected = samples(root)
     classes = [PALETTE.tolist().index(color) for color in detected.settings["label_colors"]]
     assert sorted(classes) == [0, 1, 2]
@@ -436,11 +387,8 @@ def test_depth_units(tmp_path, suffix, factor, kind):
     ("factor", "kind", "named"),
     [
         (100, np.uint16, "0.01"),
-        (256, np.uint16, "0.00390625"),
-        (512, np.uint16, "0.001953125"),
         (5000, np.uint16, "0.0002"),
         (1000, np.float32, "0.001"),
-        (50, np.uint16, "0.01"),
         (50, np.uint8, ""),
     ],
 )
@@ -458,9 +406,7 @@ def test_depth_units_are_a_question(tmp_path, factor, kind, named):
     ("top", "kind", "suffix"),
     [
         (65535, np.uint16, ".png"),
-        (255, np.uint8, ".png"),
         (1, np.float32, ".tiff"),
-        (10, np.float64, ".npy"),
     ],
 )
 def test_depth_scaled_to_its_own_range_is_a_question(tmp_path, top, kind, suffix):
@@ -473,7 +419,7 @@ def test_depth_scaled_to_its_own_range_is_a_question(tmp_path, top, kind, suffix
     assert detect(root, {"depth_scale": 0.1}).task == "depth"
 
 
-@pytest.mark.parametrize("missing", [65.535, 65535.0, 65504.0, 1e10])
+@pytest.mark.parametrize("missing", [65.535, 1e10])
 def test_depth_of_65535_in_floats_is_not_measured(tmp_path, missing):
     def make(seed):
         depth = metres(seed).astype(np.float32)
@@ -492,18 +438,7 @@ def test_depth_of_whole_numbers_beside_floats_is_refused(tmp_path):
     refuses(tmp_path, r"depth.*: depth maps of float64, uint16")
 
 
-@pytest.mark.filterwarnings("error")
-def test_depth_of_half_floats_with_infinity(tmp_path):
-    def make(seed):
-        values = metres(seed).astype(np.float16)
-        values[0] = np.inf
-        return values
-
-    folder(tmp_path, kind="depth", make=make, suffix=".npy")
-    assert settings(tmp_path)["invalid_depth"] == [0]
-
-
-@pytest.mark.parametrize("kind", ["disparity", "disp", "Disparities"])
+@pytest.mark.parametrize("kind", ["disp", "Disparities"])
 def test_disparity_is_no_depth(tmp_path, kind):
     def make(seed):
         return (8000 / metres(seed)).astype(np.uint16)

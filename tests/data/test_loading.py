@@ -1,4 +1,3 @@
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -136,10 +135,6 @@ def test_loader_training_batch(without_workers):
                 assert (~batch["valid"][row]).all() == (index % 3 == 2)
 
 
-def test_loader_set_smaller_than_a_batch_is_not_dropped():
-    assert [len(b["index"]) for b in loader(Noise(3))] == [3]
-
-
 def test_loader_global_random_state_is_left_alone():
     torch.manual_seed(0)
     before = torch.get_rng_state()
@@ -179,12 +174,6 @@ def test_collate_image_level_targets():
         assert batch["value"].isnan().tolist() == [False, True]
         assert batch["value"].dtype == torch.float32
         assert "labels" not in batch
-
-
-def test_collate_train_images_of_several_sizes_cannot_be_trained_on():
-    images = [{"image": np.zeros((4, w, 3), np.uint8)} for w in (5, 6)]
-    with pytest.raises(DataError, match=r"data\.image_size"):
-        collate_train(images, ())
 
 
 @pytest.mark.parametrize("num_workers", [0, pytest.param(1, marks=pytest.mark.slow)])
@@ -293,24 +282,3 @@ def test_workers_end_with_their_process(end, code):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
     assert (process.returncode, out) == (code, "a batch\n")
-
-
-def test_workers_print_nothing_about_a_parent_that_was_stopped(capfd):
-    def report():
-        loading.init_worker(0)
-        for error in (BrokenPipeError(), ConnectionResetError(), EOFError(), ValueError("bad")):
-            sys.excepthook(type(error), error, None)
-
-    worker = multiprocessing.get_context("fork").Process(target=report)
-    worker.start()
-    worker.join()
-    assert capfd.readouterr().err == "ValueError: bad\n"
-
-
-@pytest.mark.gpu
-def test_loader_batches_survive_pinning():
-    if not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device")
-    batch = next(iter(loader()))
-    assert batch["image"].is_pinned()
-    assert batch["image"].is_contiguous(memory_format=torch.channels_last)

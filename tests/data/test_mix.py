@@ -104,13 +104,6 @@ def test_mix_draw_depends_on_the_epoch_alone():
         one[30]
 
 
-def test_mix_in_a_mix_changes_from_turn_to_turn():
-    inner = mix(length=6)
-    outer = mix(sets={"inner": inner, "d": Numbers(6, first=240)}, length=12)
-    assert {v for v in drawn(outer, 0) if v < 240} == set(drawn(inner, 0))
-    assert {v for v in drawn(outer, 1) if v < 240} == set(drawn(inner, 1))
-
-
 # ------------------------------------------------------------------------- workers
 
 
@@ -181,14 +174,6 @@ def test_mix_info_is_common():
     assert info == replace(LABELS, targets=targets, min_depth=0.1, max_depth=80.0)
     assert mix(sets={"b": made["b"]}).info == DEPTH
     assert mix(sets={"a": made["a"]}).info == LABELS
-
-
-def test_mix_sets_are_prepared_and_checked():
-    made = {"a": Numbers(4), "b": Numbers(5)}
-    dataset = mix(sets=made)
-    dataset.preload()
-    assert [s.preloaded for s in made.values()] == [1, 1]
-    assert dataset.validate(limit=2) == ["4 numbers", "5 numbers"]
 
 
 # ------------------------------------------------------------------------- mistakes

@@ -141,20 +141,6 @@ def test_encode_sample_pixels_that_are_not_those_of_the_file(tree):
     assert_equal(decode_sample(encode_sample(sample), source="x"), sample)
 
 
-def test_pack_split_webdataset_reads_the_shards(tree, tmp_path):
-    webdataset = pytest.importorskip("webdataset")
-    original = folder_set(tree)
-    index = pack(original, tmp_path)
-    urls = [str(tmp_path / shard.name) for shard in index.shards]
-    items = list(webdataset.WebDataset(urls, shardshuffle=False).decode("rgb8"))
-    assert len(items) == COUNT
-    for i, item in enumerate(items):
-        assert item["__key__"] == f"{i:09}"
-        assert item["json"]["name"] == original[i]["name"]
-        if "png" in item:
-            np.testing.assert_array_equal(item["png"], original[i]["image"])
-
-
 # --------------------------------------------------------------------------- epochs
 
 
@@ -222,12 +208,6 @@ def test_pack_split_overwrites_nothing(tree, tmp_path):
     pack(folder_set(tree), tmp_path)
 
 
-@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_pack_split_names_a_sample_that_cannot_be_read(tree, tmp_path, workers):
-    with pytest.raises(DataError, match=r"10\.png: the file is truncated"):
-        pack(Broken(folder_set(tree), broken=(10,)), tmp_path, num_workers=workers)
-
-
 def test_pack_split_skips_broken_samples(tree, tmp_path, caplog):
     original = folder_set(tree)
     broken = (0, 10, COUNT - 1)
@@ -270,13 +250,8 @@ def changed(folder, shards, change):
     "change",
     [
         lambda v: v["shards"][0].update(name="../secret.tar"),
-        lambda v: v["shards"][0].update(name="/etc/passwd"),
         lambda v: v["shards"][0].update(sha256="../../x"),
-        lambda v: v["shards"][0].update(samples="many"),
         lambda v: v["shards"][0].update(samples=10**9),
-        lambda v: v["shards"].clear(),
-        lambda v: v.update(format="dpt-packed-99"),
-        lambda v: v["info"].update(targets=["everything"]),
         lambda v: v.pop("info"),
     ],
 )
@@ -302,13 +277,12 @@ def link():
     "damage",
     [
         lambda whole: whole[:-1000],
-        lambda whole: b"\1" * len(whole),
         lambda whole: tar_of({"1.jpg": b"x"}, size=len(whole)),  # too few samples
         lambda whole: tar_of({}, negative_size(), size=len(whole)),
         lambda whole: tar_of({}, link(), size=len(whole)),
         None,
     ],
-    ids=["cut", "no tar", "few", "negative size", "link", "absent"],
+    ids=["cut", "few", "negative size", "link", "absent"],
 )
 def test_packed_damaged_shard_is_refused(tmp_path, shards, damage):
     folder = changed(tmp_path / "x", shards, lambda v: None)
@@ -354,11 +328,8 @@ def npz(array):
         ({"json": b"{}"}, "s: "),
         ({"jpg": b"x", "json": b"{}"}, r"s\.jpg: "),
         ({"png": None}, r"s\.json: "),
-        ({"png": None, "json": b"3"}, r"s\.json: "),
         ({"png": None, "json": b'{"class_id": "x"}'}, r"s\.json: "),
-        ({"png": None, "json": b'{"value": NaN}'}, r"s\.json: "),
         ({"png": None, "json": b"{}", "depth.npz": npz("text")}, r"s\.depth\.npz: "),
-        ({"png": None, "json": b"{}", "depth.npz": b"PK\3\4"}, r"s\.depth\.npz: "),
     ],
 )
 def test_decode_sample_names_the_damaged_file(parts, path):

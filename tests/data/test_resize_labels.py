@@ -5,12 +5,10 @@ import json
 
 import numpy as np
 import pytest
-import yaml
 from photos import photo_of, save_picture
 from PIL import Image
 
 from dpt.data import DataError, FolderDataset
-from dpt.data.shards.packed import PackedDataset, pack_split
 from dpt.data.transforms import EvalTransform, TrainTransform
 from dpt.geometry import aspects_agree
 from dpt.types.preprocessing import Preprocessing
@@ -81,13 +79,6 @@ def test_training_resizes_maps_to_the_image(tmp_path):
     np.testing.assert_array_equal(crop["labels"], sample["labels"][top:, left:][:H, :W])
 
 
-def test_cache_size_holds_for_maps_of_another_size(tmp_path):
-    write(tmp_path, (3 * H, 3 * W))
-    sample = folder(tmp_path, cache=True, cache_size=(H, W))[0]
-    assert sample["image"].shape == (H, W, 3)
-    np.testing.assert_array_equal(sample["labels"], LABELS)
-
-
 @pytest.mark.parametrize("kind", ["masks", "ids", "depth"])
 def test_maps_are_refused_without_the_option(tmp_path, kind):
     write(tmp_path, (2 * H, 2 * W), **{k: v.repeat(2, 0).repeat(2, 1) for k, v in MAPS.items()})
@@ -124,16 +115,6 @@ def test_small_maps_tell_how_an_image_is_turned(tmp_path):
     np.testing.assert_array_equal(image, np.rot90(stored, -1))
 
 
-def test_packed_samples_keep_the_size_of_their_maps(tmp_path):
-    write(tmp_path, (2 * H, 2 * W))
-    dataset = folder(tmp_path)
-    pack_split(dataset, tmp_path / "packed", split="train", shard_size=10**6)
-    packed = PackedDataset(root=str(tmp_path / "packed"), split="train")
-    packed.validate()
-    for key in ("image", "labels", "objects", "depth", "valid"):
-        np.testing.assert_array_equal(packed[0][key], dataset[0][key])
-
-
 @pytest.fixture(scope="module")
 def small_maps(tmp_path_factory):
     """Overrides for two images in each split, whose maps are a third of their size."""
@@ -143,14 +124,6 @@ def small_maps(tmp_path_factory):
             write(root, (3 * H, 3 * W), split, stem)
     settings = "labels=masks num_classes=3 depth=depth max_depth=10 resize_labels=true"
     return root, ["data=folder", f"data.root={root}", *(f"data.{s}" for s in settings.split())]
-
-
-@pytest.mark.slow
-def test_run_scores_at_the_size_of_the_labels(train, tmp_path, small_maps):
-    _, options = small_maps
-    run = train(tmp_path / "run", "task=joint", *options, "data.batch_size=1")
-    assert yaml.safe_load((run / "config.yaml").read_text())["data"]["resize_labels"] is True
-    assert len([*(run / "panels").iterdir()])
 
 
 @pytest.mark.parametrize("factor", [1, 3])

@@ -7,7 +7,6 @@ from dpt import geometry
 from dpt.data.scenes import rendering
 from dpt.data.scenes.dataset import CLASSES, MAX_DEPTH, ScenesDataset
 from dpt.data.scenes.random_scenes import LAYOUTS
-from dpt.data.scenes.rendering import Camera, Solid, in_shadow
 from dpt.types.samples import Sample
 
 SMALL = (48, 64)
@@ -92,71 +91,3 @@ def test_scenes_every_class_and_every_kind_of_scene_occurs(train):
     assert ids.tolist() == list(range(len(CLASSES)))
     kinds = {sample["class_id"] for sample in train}
     assert kinds == set(range(len(ScenesDataset.class_id_names)))
-
-
-@pytest.mark.parametrize("kind", LAYOUTS)
-def test_render_depth_back_projects_to_floors_and_ceilings(kind):
-    scene = LAYOUTS[kind](np.random.default_rng(list(LAYOUTS).index(kind)))
-    _, depth, labels, _, _ = rendering.render(scene, SMALL, np.random.default_rng(0))
-    rows, columns = np.indices(SMALL) + 0.5
-    focal = scene.camera.focal * SMALL[1]
-    local = np.stack([(columns - SMALL[1] / 2) / focal, (rows - SMALL[0] / 2) / focal])
-    right, down, forward = scene.camera.rotation
-    rise = local[0] * right[2] + local[1] * down[2] + forward[2]
-    height = scene.camera.position[2] + depth * rise
-    ground = (labels == rendering.GROUND) & (depth < MAX_DEPTH)
-    assert ground.any()
-    np.testing.assert_allclose(height[ground], 0, atol=1e-4)
-    ceiling = labels == rendering.CEILING
-    np.testing.assert_allclose(height[ceiling], scene.shell.high[2], atol=1e-4)
-    others = ~ground & ~ceiling & (depth < MAX_DEPTH)
-    assert height[others].min() > -1e-4  # nothing lies below the ground
-
-
-def solid(kind, center, half, rotation=None):
-    rotation = np.eye(3, dtype=np.float32) if rotation is None else rotation
-    return Solid(kind, np.float32(center), np.float32(half), rotation)
-
-
-INSIDE = {
-    "box": lambda p: np.abs(p).max(0) < 1,
-    "ball": lambda p: (p * p).sum(0) < 1,
-    "cylinder": lambda p: (p[0] ** 2 + p[1] ** 2 < 1) & (np.abs(p[2]) < 1),
-    "cone": lambda p: (np.hypot(p[0], p[1]) < (1 - p[2]) / 2) & (np.abs(p[2]) < 1),
-}
-
-
-@pytest.mark.parametrize("kind", INSIDE)
-def test_solid_span_agrees_with_ray_marching(kind):
-    rng = np.random.default_rng(3)
-    rotation = np.linalg.qr(rng.standard_normal((3, 3)))[0].astype(np.float32)
-    target = solid(kind, [4, 0.3, 1], [0.5, 0.9, 0.7], rotation)
-    camera = Camera.looking(height=1.2, yaw=0.05, pitch=-0.03, roll=0.2, fov=0.7)
-    rays = camera.rays((24, 32))
-    with np.errstate(all="ignore"):
-        entry, leave = target.span(camera.position[:, None], rays)
-    steps = np.arange(2.5, 5.5, 0.004)
-    points = camera.position[:, None, None] + rays[:, :, None] * steps
-    local = rotation.T @ (points.reshape(3, -1) - target.center[:, None]) / target.half[:, None]
-    inside = INSIDE[kind](local).reshape(len(entry), -1)
-    marched = inside.any(1)
-    assert 40 < marched.sum() < 700
-    assert (entry[marched] < leave[marched]).all()
-    np.testing.assert_allclose(entry[marched], steps[inside.argmax(1)[marched]], atol=0.005)
-    last = steps[inside.shape[1] - 1 - inside[:, ::-1].argmax(1)]
-    np.testing.assert_allclose(leave[marched], last[marched], atol=0.005)
-    grazing = (entry < leave) & ~marched
-    assert (leave - entry)[grazing].max(initial=0) < 0.005
-
-
-def test_in_shadow_of_a_box():
-    box = solid("box", [0, 0, 1], [0.5, 0.5, 0.5])
-    light = np.float32([0, 0, 3])
-    # The upper edge, 1.5 m above ground and 0.5 m aside, casts its shadow 1 m aside.
-    x = np.float32([0, 0.9, 0.99, 1.01, 2])
-    points = np.stack([x, 0 * x, 0 * x])
-    with np.errstate(all="ignore"):
-        dark = in_shadow(points, np.full(5, 9), light, [box])
-        itself = in_shadow(points, np.zeros(5), light, [box])
-    assert dark.tolist() == [True, True, True, False, False]
-    assert not itself.any()

@@ -76,13 +76,6 @@ def test_settings_of_the_splits_that_are_refused(drives, options, key):
         names(drives, "train", **options)
 
 
-@pytest.mark.parametrize("fractions", [None, {"train": 0.8, "val": 0.1, "test": 0.1}])
-def test_no_other_split_has_images_of_the_folds(drives, fractions):
-    options = {"images": "images/train", "labels": "masks/train", "num_classes": 2, "folds": 3}
-    with pytest.raises(DataError, match=r"split test .*data\.folds"):
-        FolderDataset(root=drives, split="test", fractions=fractions, **options)
-
-
 # --------------------------------------------------------------------- labelled and unlabelled
 
 

@@ -73,15 +73,6 @@ def test_traced_polygons_have_the_pixels_of_the_mask(mask):
         assert encoded(as_bridged, mask) == encode_pixels(mask)
 
 
-def test_traced_polygons_turn_at_every_corner():
-    for mask in MASKS.values():
-        for ring in (ring for part in trace(mask) for ring in (part.outer, *part.holes)):
-            edges = np.roll(ring, -1, axis=0) - ring
-            is_horizontal = edges[:, 0] != 0
-            np.testing.assert_array_equal(edges[:, 1] != 0, ~is_horizontal)
-            assert is_horizontal.tolist() == [True, False] * (len(ring) // 2)
-
-
 def test_trace_gives_the_corners_of_a_frame():
     mask = np.zeros((6, 7), bool)
     mask[1:5, 2:7] = True
@@ -91,7 +82,3 @@ def test_trace_gives_the_corners_of_a_frame():
     assert [ring.tolist() for ring in part.holes] == [[[3, 2], [5, 2], [5, 4], [3, 4]]]
     ring = one_ring([part]).tolist()
     assert ring == [[2, 1], [3, 2], [5, 2], [5, 4], [3, 4], [3, 2], [2, 1], [7, 1], [7, 5], [2, 5]]
-
-
-def test_trace_of_an_empty_mask_has_no_part():
-    assert trace(np.zeros((3, 4), bool)) == []

@@ -77,14 +77,6 @@ def test_view_of_window_is_a_slice_and_a_resize():
     assert np.array_equal(view_map(sample["labels"], view, 0), labels)
 
 
-@pytest.mark.parametrize("degrees", [0.0, 30.0])
-def test_view_beside_the_image_is_empty(degrees):
-    view = View.of_window(Window(500, -300, 40, 40), (20, 20)).rotated(degrees)
-    out = view_sample(coordinates(), view)
-    assert (out["image"] == GREY).all()
-    assert not out["valid"].any()
-
-
 def test_view_rotates_counterclockwise():
     view = View.of_window(Window(0, 0, 9, 9), (9, 9)).rotated(90)
     np.testing.assert_allclose(view.map_points(np.array([[8.0, 4.0]])), [[4, 0]], atol=1e-9)
@@ -106,15 +98,3 @@ def test_view_sample_long_image_rotated():
     assert out["valid"][25, 10]
     assert out["depth"][25, 10] == pytest.approx(column, abs=1)
     assert out["image"][25, 10, 0] == round(column) // 200
-
-
-@pytest.mark.parametrize("quarters", range(-1, 5))
-def test_view_turned_moves_whole_pixels(quarters):
-    view = View.of_window(Window(0, 0, H, W), (H, W)).turned(quarters)
-    out = view_sample(coordinates(), view)
-    for name, array in coordinates().items():
-        np.testing.assert_array_equal(out[name], np.rot90(array, quarters))
-    upside_down = View.of_window(Window(0, 0, H, W), (H, W)).turned(2).flipped()
-    np.testing.assert_array_equal(
-        view_sample(coordinates(), upside_down)["image"], coordinates()["image"][::-1]
-    )

@@ -13,7 +13,6 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from photos import save_picture
 from PIL import Image
-from tiny import call
 
 from dpt.config.schema import DataConfig
 from dpt.data import DataError, Dataset, FolderDataset, ScenesDataset
@@ -105,16 +104,6 @@ def test_examine_passes_depth_and_notices_two_cameras(rgbd):
     scale, dx = float(message.split("scaling by ")[1].split()[0]), message.split("moving by (")[1]
     assert scale == pytest.approx(0.905, abs=0.02)
     assert int(dx.split(",")[0]) == pytest.approx(-6, abs=4)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["camvid", "rgbd"])
-def test_examine_passes_the_whole_sets(shared_data, tmp_path, name):
-    findings = diagnose(tmp_path, f"data={name}", f"data.root={shared_data / name}")
-    assert passes(findings)
-    # frames of one of CamVid's drives are in train and val
-    harmless = HARMLESS - {"class_absent"} | {"groups_across_splits"}
-    assert findings.keys() <= harmless
 
 
 # ------------------------------------------------------------------------------ planted faults
@@ -351,17 +340,6 @@ def test_unit_is_proposed_for_all_splits(rgbd):
     assert "no_split" in codes  # of test
 
 
-def test_examine_finds_photos_without_labels_in_a_table(dense_folder, tmp_path):
-    masks = [f"masks/train/{i}.png" if i % 3 else "" for i in range(6)]
-    rows = [f"train,images/train/{i}.png,{mask}" for i, mask in enumerate(masks)]
-    (tmp_path / "list.csv").write_text("\n".join(["split,image,mask", *rows]))
-    data = ("data=folder", f"data.root={dense_folder}", "data.labels=masks", "data.num_classes=3")
-    table = f"data.split_files.train={tmp_path}/list.csv"
-    findings = diagnose(tmp_path, *data, table, splits=["train"])
-    assert findings["photo_without_label"].severity == "error"
-    assert len(findings["photo_without_label"].examples) == 2
-
-
 def test_examine_finds_splits_with_other_classes(tmp_path):
     for split, names in (("train", "abc"), ("val", "ad")):
         save_picture(tmp_path / f"{split}/1.png", np.zeros((8, 8, 3), np.uint8))
@@ -394,13 +372,6 @@ def test_examine_reads_a_set_without_a_readable_photo(
         "6 of 6 samples cannot be read",
         "5 of 5 samples cannot be read",
     ]
-
-
-@pytest.mark.slow
-def test_examine_finds_the_same_with_workers(camvid):
-    ids_outside(camvid)
-    truncated_photos(camvid)
-    assert diagnose(camvid, *CAMVID, "data.num_workers=2") == diagnose(camvid, *CAMVID)
 
 
 # --------------------------------------------------------------------------------- the command
@@ -479,25 +450,10 @@ def test_command_takes_the_arguments_of_training(data_check, dense_folder, tmp_p
     assert report(tmp_path / "wrong")[0]["code"] == "task"
 
 
-def test_command_resumes_no_run(refused, tmp_path):
-    for run in (tmp_path / "none", "auto"):
-        message = refused(call, "data", "check", f"resume={run}", f"run_dir={tmp_path}/check")
-        assert f"resume={run}" in message
-    assert not (tmp_path / "check").exists()
-
-
 @pytest.mark.parametrize("task", ["dino", "contrastive", "inpainting"])
 def test_command_checks_tasks_with_other_views(data_check, dense_folder, tmp_path, task):
     folder = ("data=folder", f"data.root={dense_folder}", "data.num_workers=0", "limit=2")
     assert data_check(tmp_path / "run", f"task={task}", *folder) == 0
-
-
-def test_command_refuses_mistakes_in_the_configuration(data_check, tmp_path, capsys):
-    assert data_check(tmp_path, "data.nmu_workers=0") == 1
-    assert "num_workers" in capsys.readouterr().err
-    assert data_check(tmp_path, "data.size=[8,8]") == 1
-    assert "at least 16" in capsys.readouterr().err
-    assert not (tmp_path / "report.json").exists()
 
 
 # ------------------------------------------------------------------------- other kinds of data
@@ -553,14 +509,6 @@ def test_examine_reads_labels_of_whole_images(data_check, image_folder, tmp_path
     (root / "train/a/0.png").write_bytes(b"no picture")
     findings = diagnose(root, *arguments)
     assert "train/a/0.png" in findings["unreadable"].examples[0]
-
-
-@pytest.mark.slow
-def test_examine_passes_scenes(data_check, tmp_path):
-    assert data_check(tmp_path, "data.train.length=10", "data.val.length=6") == 0
-    assert {finding["code"] for finding in report(tmp_path)} <= HARMLESS
-    page = (tmp_path / "report.html").read_text()
-    assert page.count("<img") == 16  # four samples, and what training gets in three rows each
 
 
 @pytest.mark.parametrize(
