@@ -5,10 +5,6 @@ import pytest
 import torch
 from benchmarks.rule_arrays import (
     MAX_DEPTH,
-    K,
-    class_arrays,
-    class_counts,
-    class_scores,
     depth_arrays,
     depth_image,
 )
@@ -65,20 +61,6 @@ def test_all_rules_count_pixels_that_they_leave_out():
     assert scores["bts/left_out"] == pytest.approx(100 * (1 - near / measured))
 
 
-def test_all_rules_stand_in_one_table():
-    metric = filled()
-    scores = metric.scores()
-    table = metric.rule_table(scores)
-    rows = {row[0]: dict(zip(table.columns, row, strict=True)) for row in table.rows}
-    assert list(rows)[:-1] == [rule.name for rule in metric.rules]
-    assert rows["marigold"]["abs_rel"] == scores["marigold/abs_rel"]
-    assert rows["marigold"]["fitted"] == "scale, shift"
-    values = np.array([row["delta1"] for name, row in rows.items() if name != "spread"])
-    values = values[np.isfinite(values)]
-    assert scores["spread/delta1"] == pytest.approx(values.max() - values.min())
-    assert rows["spread"]["delta1"] == f"{values.min():.3g}..{values.max():.3g}"
-
-
 def test_all_rules_are_compared_in_one_unit():
     metric = filled()
     scores = metric.scores()
@@ -95,19 +77,6 @@ def test_all_rules_are_compared_in_one_unit():
     assert scores["spread/silog"] == pytest.approx(values.max() - values.min())
     assert rows["spread"]["silog"] == f"{values.min():.3g}..{values.max():.3g}"
     assert f"silog as stated {stated['metric3d']:.4g}" in rows["metric3d"]["further scores"]
-
-
-def test_all_rules_reach_the_files_of_an_evaluation(
-    tmp_path, files, dense_folder, score_files, metrics, only_depth
-):
-    run = score_files(tmp_path / "run", files, "protocol=all", data=only_depth(dense_folder))
-    values = metrics(run)
-    assert values["protocol"] == "all"
-    assert values["val/bts/abs_rel"] == pytest.approx(values["val/abs_rel"], abs=1e-6)
-    assert values["ci95_low/marigold/delta1"] <= values["val/marigold/delta1"]
-    assert RULES["marigold"].summary in (run / "report.html").read_text()
-    assert "constant/val/abs_rel" in values
-    assert "constant/val/marigold/abs_rel" not in values  # baselines are scored without rules
 
 
 def test_all_rules_score_depth_and_labels_in_two_tables(tmp_path, files, score_files, metrics):
@@ -134,19 +103,3 @@ def test_all_rules_of_classes_show_their_spread_and_no_predictions_of_no_class()
     assert rows["torchmetrics"]["no class predicted"] == "refused"
     assert rows["spread"]["miou"] == "0.5..0.75"
     assert scores["spread/miou"] == 0.25
-
-
-def test_rules_of_label_maps_add_over_images_and_leave_the_confusion_matrix():
-    maps = class_arrays("regions")
-    metric, one = SegmentationRuleMetrics(K), SegmentationRuleMetrics(K)
-    states = []
-    for prediction, labels in maps:
-        metric.update(torch.from_numpy(prediction)[None], torch.from_numpy(labels)[None])
-        one.reset()
-        one.update(torch.from_numpy(prediction), torch.from_numpy(labels))
-        states.append(one.state())
-    rule = SEGMENTATION_RULES["boundary_iou"]
-    expected = class_scores(rule, "regions")
-    assert metric.scores()["boundary_iou/boundary_iou"] == expected
-    assert metric.resampler(states)(np.ones(3))["boundary_iou/boundary_iou"] == expected
-    np.testing.assert_array_equal(metric.confusion_of(states).counts, class_counts("regions"))

@@ -100,12 +100,6 @@ def test_samples_may_lack_labels():
     assert scores["per position"]["val/miou"] == 1
 
 
-def test_objectives_are_left_unchanged():
-    objective = DepthObjective(max_depth=10.0)
-    baselines([depth_sample()], depth=objective)
-    assert np.isnan(objective.compute()["abs_rel"])
-
-
 def test_nearest_image_gives_its_labels():
     """Of two scenes, bright and dark, each has labels of its own."""
     dark, bright = labels_sample(0), labels_sample(2)
@@ -120,18 +114,3 @@ def test_nearest_image_gives_its_labels():
 def test_nearest_image_is_another_one():
     scores = baselines([gray_sample(10 + k, **depth_sample(left=2.0 + k)) for k in range(3)])
     assert scores["nearest photo"]["val/abs_rel"] > 0.1
-
-
-def test_samples_are_read_once():
-    train = Listed([labels_sample()] * 3, SIZE)
-    val = Listed([labels_sample(), depth_sample()] * 5, SIZE)
-    trivial_scores({"segmentation": SegmentationObjective(num_classes=2)}, train, val, SIZE)
-    assert (train.reads, val.reads) == (len(train), len(val))
-
-
-@pytest.mark.slow
-def test_workers_do_not_matter():
-    samples = [gray_sample(10 * k, **depth_sample(left=2.0 + k)) for k in range(5)]
-    data, objectives = Listed(samples, SIZE), {"depth": DepthObjective(max_depth=10.0)}
-    alone, shared = (trivial_scores(objectives, data, data, SIZE, num_workers=n) for n in (0, 2))
-    assert alone == shared

@@ -72,22 +72,6 @@ def test_instances_score_as_by_pycocotools(score_coco, truth, metrics, tmp_path,
         assert values["images"] == 5
 
 
-def test_results_are_of_images_that_have_moved(score_files, truth, metrics, tmp_path):
-    """Labels that name folders of another machine, as data=folder reads them."""
-    shutil.copytree(truth / "instances", tmp_path / "data")
-    path = tmp_path / "data/annotations/instances_val.json"
-    content = json.loads(path.read_text())
-    for row in content["images"][1:]:
-        row["file_name"] = f"elsewhere/{row['file_name'].upper()}"
-    path.write_text(json.dumps(content))
-    results = [{**row, "score": 1.0} for row in content["annotations"]]
-    (tmp_path / "results.json").write_text(json.dumps(results))
-    options = (f"data.root={tmp_path}/data", "data.annotations=coco")
-    data = ("data=folder", *options, "data.annotation_files=annotations/instances_%split.json")
-    values = metrics(score_files(tmp_path / "scores", tmp_path / "results.json", data=data))
-    assert values["val/ap"] == 1
-
-
 def test_panoptic_files_score_as_codes(score_coco, truth, metrics, tmp_path):
     """As panoptic_npy of the same segments."""
     source = truth / "panoptic/annotations"
@@ -132,13 +116,8 @@ def changed(**values):
     ("change", "says"),
     [
         (changed(image_id=99), "image_id 99"),
-        (changed(category_id=1), "category_id 1"),
-        (changed(score=float("nan")), "0.score"),
-        (changed(segmentation=None), "image_id 1"),
         (changed(segmentation={"size": [9, 9], "counts": "0"}), "image_id 1"),
-        (changed(segmentation=[["a"] * 6]), "image_id 1"),
         (lambda rows: {"annotations": rows}, "annotations.0.file_name"),
-        (lambda rows: 3, "results.json"),
     ],
 )
 def test_mistakes_in_results_are_named(score_coco, truth, refused, tmp_path, change, says):
@@ -148,21 +127,3 @@ def test_mistakes_in_results_are_named(score_coco, truth, refused, tmp_path, cha
     message = refused(score_coco, tmp_path / "run", tmp_path / "results.json", "instances")
     assert says in message
     assert "results.json" in message
-
-
-def test_mistakes_in_panoptic_files_are_named(score_coco, truth, refused, tmp_path):
-    source = truth / "panoptic/annotations"
-    shutil.copytree(source / "panoptic_val", tmp_path / "pred")
-    content = json.loads((source / "panoptic_val.json").read_text())
-
-    def says(annotations):
-        (tmp_path / "pred.json").write_text(json.dumps({"annotations": annotations}))
-        return refused(score_coco, tmp_path / "run", tmp_path / "pred.json", "panoptic")
-
-    rows = content["annotations"]
-    assert "000004" in says(rows[:-1])
-    assert "000000" in says([rows[0], *rows])
-    assert "../000000.png" in says([rows[0] | {"file_name": "../000000.png"}, *rows[1:]])
-    missing = rows[0]["segments_info"][0]["id"]
-    message = says([rows[0] | {"segments_info": rows[0]["segments_info"][1:]}, *rows[1:]])
-    assert f"segment ids {missing} " in message

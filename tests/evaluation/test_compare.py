@@ -129,26 +129,6 @@ def test_other_data_splits_and_protocols_are_refused(scored, a, scenes, refused,
     assert not (tmp_path / "x").exists()
 
 
-@pytest.fixture
-def few_scored(score_files, tmp_path):
-    """few_scored(out, *overrides): an evaluation of four images, which a line separator and a line
-    feed in their names must not divide."""
-    names = [f"{side}{number}\u2028x\ny" for side in "lr" for number in "01"]
-    for k, name in enumerate(names):
-        photo = np.full((*SIZE, 3), 9 * k, np.uint8)
-        save_picture(tmp_path / f"data/images/val/{name}.png", photo)
-        for path, factor in (("data/depth/val", 1), ("predictions", 1.1 + k)):
-            (tmp_path / path).mkdir(parents=True, exist_ok=True)
-            np.save(tmp_path / path / f"{name}.npy", np.float32(factor * depth_of("a_000")))
-    options = {"root": tmp_path / "data", "depth": "depth", "max_depth": 20, "depth_scale": 1}
-    data = ("data=folder", *(f"data.{key}={value}" for key, value in options.items()))
-
-    def run(out, *overrides):
-        return score_files(tmp_path / out, tmp_path / "predictions", *overrides, data=data)
-
-    return run
-
-
 def test_one_block_leaves_it_open(scored, tmp_path, capsys):
     one, two = (scored(errors_of(scale, 0.01, 1), "blocks=val") for scale in (1, 0.9))
     assert compared(one, two, tmp_path / "out")["verdict/abs_rel"] == "unknown"
@@ -165,15 +145,6 @@ def test_folders_that_are_no_evaluation_are_refused(a, refused, tmp_path, dense_
     (broken / "left_out.csv").write_text(text)
     (broken / "config.yaml").write_text("split: val\n")
     assert "config.yaml" in refused(call, "compare", a, broken)
-
-
-def test_pictures_are_left_out_where_predictions_are_gone(scored, tmp_path, capsys):
-    errors = errors_of(1, 0.01, 1)
-    one, two = scored(errors), scored(errors_of(0.9, 0.01, 1))
-    shutil.rmtree(one.with_name(one.name.removesuffix("_scores")))
-    assert compared(one, two, tmp_path / "out")["verdict/abs_rel"] == "better"
-    assert "no pictures" in capsys.readouterr().out
-    assert "<img" not in (tmp_path / "out/report.html").read_text()
 
 
 def test_checkpoints_are_compared(evaluate, joint_run, joint_scores, tmp_path):

@@ -2,8 +2,6 @@
 
 import re
 import shutil
-from math import nan
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,9 +10,6 @@ from omegaconf import OmegaConf
 from tiny import ON_CPU, call
 
 import dpt
-from dpt.evaluation.evaluate import REMEDIES, verdict
-from dpt.evaluation.scoring import Blocks
-from dpt.metrics import Interval
 
 
 def assert_contains(scores, expected):
@@ -79,22 +74,6 @@ def test_run_is_evaluated_on_its_own_data(train, dense_data, scores, tmp_path):
         assert_contains(scores(folder), scores(run))
         data = OmegaConf.load(folder / "config.yaml").data
         assert (data.root, data.batch_size) == (location, 1)
-
-
-def test_mistakes_in_what_is_evaluated(joint_run, checkpoint, tmp_path, refused, monkeypatch):
-    saved = tmp_path / "saved"
-    dpt.DPT.from_pretrained(checkpoint).save_pretrained(saved)
-    monkeypatch.chdir(joint_run)  # of which the predictions are not
-    for source, message in {
-        f"checkpoint={saved}": f"data=NAME must be given: {saved}",
-        f"predictions={saved}": f"data=NAME must be given: {saved}",
-        "checkpoint=nowhere.ckpt": "checkpoint nowhere.ckpt does not exist",
-        "checkpoint=5": "error: checkpoint=5: ",
-        "predictions={a:1}": "error: predictions={'a': 1}: ",
-        f"checkpoint={checkpoint} seed=-1": "error: seed=-1: ",
-        f"checkpoint={checkpoint} runtime=x data=scenes": "error: runtime=x: choose from torch, ",
-    }.items():
-        assert message in refused(call, "evaluate", *source.split(), f"run_dir={tmp_path / 'run'}")
 
 
 def test_baselines_stand_beside_the_scores(joint_scores, metrics):
@@ -163,42 +142,3 @@ def test_broken_files_count_nowhere(
     for image in (broken / "images/val").iterdir():
         image.write_bytes(b"no picture")
     assert "no image was scored" in refused(evaluate, tmp_path / "none", checkpoint, *data)
-
-
-@pytest.mark.parametrize(
-    ("name", "score", "baselines", "ending"),
-    [
-        (
-            "miou",
-            0.5,
-            {"constant": 0.3, "per position": 0.4},
-            "better than the baseline per position",
-        ),
-        ("miou", 0.3, {"constant": 0.3, "per position": nan}, "(dpt data check)"),
-        (
-            "abs_rel",
-            0.1,
-            {"constant": 0.3, "per position": 0.2},
-            "the baseline per position (0.200)",
-        ),
-        ("abs_rel", 0.25, {"constant": 0.3, "per position": 0.2}, "(dpt data check)"),
-        ("miou", 0.5, {}, "(95 % interval over 3 sequences: 0.400 to 0.600)"),
-    ],
-)
-def test_verdict_compares_with_the_best_baseline(name, score, baselines, ending):
-    result = SimpleNamespace(
-        headlines=[name],
-        scores={name: score},
-        intervals={name: Interval(0.4, 0.6)},
-        images=[None] * 5,
-        blocks=Blocks("sequence", ("a", "b", "c"), np.array([0, 0, 1, 1, 2])),
-        lower_is_better={"abs_rel"},
-    )
-    rows = {kind: {name: value} for kind, value in baselines.items()}
-    text = verdict(result, rows, REMEDIES["checkpoint"])
-    assert text.startswith(f"{name} {score:.3f} on 5 images")
-    assert ending in text
-    assert ("no better" in text) == ("dpt data check" in ending)
-    of_files = verdict(result, rows, REMEDIES["predictions"])
-    assert ("encoding" in of_files) == ("no better" in text)
-    assert "train longer" not in of_files

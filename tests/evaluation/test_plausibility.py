@@ -33,10 +33,7 @@ def labels_remarks(prediction, labels=LABELS):
         (NEAR + 1, ["3 (0.3", "one too high? 0.8"]),
         (NEAR - 1, ["-1 (0.3", "one too low? 0.8"]),
         (NEAR * 127, ["127 (0.3", "254 (0.3", "multiplied by 127? 0.8"]),
-        (np.where(NEAR == 2, 255, NEAR), ["255 (0.3"]),
-        (np.where(NEAR == 2, 65535, NEAR), ["65535 (0.3"]),
         (np.where(NEAR == 2, 10**9, NEAR), ["65536 (0.3"]),
-        (np.where(NEAR == 2, -9, NEAR), ["-1 (0.3"]),
         (np.full_like(NEAR, 2), ["ids are 2;"]),
     ],
 )
@@ -84,11 +81,8 @@ FITTED = {"has_unit": False}
         (GUESS / 1000, {}, "ground truth in millimetres?"),
         (GUESS / 10, {}, "times the ground truth (median): another unit?"),
         (1 / GUESS, {}, "predictions_kind=relative"),
-        (1 / GUESS, FITTED, "predictions_kind=relative"),
         (GUESS, RELATIVE, "predictions_kind=metric"),
         (DEPTH * 0 + 4, {}, "one value in a, b"),
-        (DEPTH * 0 + 4, RELATIVE, "one value in a, b"),
-        (np.where(NOISE < 0.25, 0, GUESS), {}, "0.2"),
         (np.where(NOISE < 0.25, -1, GUESS), {}, "are 0 or negative"),
     ],
 )
@@ -106,12 +100,8 @@ def test_depth_that_is_nowhere_above_zero_is_an_error():
     ("prediction", "kind"),
     [
         (GUESS, {}),
-        (GUESS * 2, {}),
-        (4 + 3 * NOISE, {}),
         (GUESS * 1000, FITTED),
         (1 / GUESS, RELATIVE),
-        (7 + 1 / GUESS, RELATIVE),
-        (4 + 3 * NOISE, RELATIVE),
         (np.where(NOISE < 0.2, np.nan, GUESS), {}),
     ],
 )

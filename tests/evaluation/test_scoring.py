@@ -11,12 +11,9 @@ from dpt.data import Dataset
 from dpt.evaluation.scoring import Blocks, Scorer, blocks_of
 from dpt.objectives import (
     ClassificationObjective,
-    DepthObjective,
-    RegressionObjective,
-    SegmentationObjective,
 )
 from dpt.types.outputs import HeadOutput, OutputSpec
-from dpt.types.samples import IGNORE_INDEX, DatasetInfo
+from dpt.types.samples import DatasetInfo
 
 
 def test_images_add_up_to_the_data_set(joint_scores, images_table, metrics):
@@ -42,12 +39,6 @@ def scorer_of(objective, spec, output, labels, names):
     images = torch.zeros(count, 3, 8, 9, dtype=torch.uint8)
     scorer.add({objective.head: HeadOutput(output)}, labels, images)
     return scorer
-
-
-def test_two_heads_with_a_score_of_one_name_are_refused():
-    heads = {"depth": DepthObjective(max_depth=10.0), "regression": RegressionObjective()}
-    with pytest.raises(ValueError, match="head regression has a score rmse"):
-        Scorer(heads, {})
 
 
 class Named(Dataset):
@@ -121,19 +112,6 @@ def test_many_blocks_are_left_out_in_groups():
     assert blocks.names[0] == "0 and 2 more"
     assert single(200).joined().names == single(200).names
     assert single(5).at([1, 3]).names == ("1", "3")
-
-
-def test_ids_that_are_no_class_are_shown_as_none():
-    palette = [(10, 0, 0), (20, 0, 0), (30, 0, 0)]
-    objective = SegmentationObjective(num_classes=3, palette=palette)
-    spec = OutputSpec("segmentation", "logits", channels=3)
-    labels = {"labels": [torch.tensor([[0, 1, 2, 2]], dtype=torch.uint8)]}
-
-    def picture(ids):
-        scorer = scorer_of(objective, spec, torch.tensor([[ids]]), labels, ["a"])
-        return scorer.result(single(3)).worst["miou"][0].rgb
-
-    assert np.array_equal(picture([0, 1, -7, 7]), picture([0, 1, IGNORE_INDEX, IGNORE_INDEX]))
 
 
 class Page(HTMLParser):

@@ -6,10 +6,8 @@ from unittest.mock import ANY
 
 import numpy as np
 import pytest
-import tifffile
 import torch
 from PIL import Image
-from prediction_files import records_of
 from tiny import call, small_model
 
 import dpt
@@ -147,16 +145,6 @@ def shown_by_windows(path):
         return image_of_bands(source.read(slice(0, height), slice(0, width)), source.part)
 
 
-def test_windows_see_a_mask_as_pictures_do(tmp_path):
-    mask = np.arange(9 * 13).reshape(9, 13) % 5 > 0
-    with tifffile.TiffWriter(tmp_path / "a.tif") as file:
-        file.write(np.full((9, 13, 3), 7, np.uint8), metadata=None)
-        file.write(mask, subfiletype=4, photometric="mask", metadata=None)
-    expected = np.where(mask[..., None], np.uint8([7, 7, 7]), 255)
-    assert np.array_equal(shown_by_windows(tmp_path / "a.tif"), expected)
-    assert np.array_equal(read_image(tmp_path / "a.tif"), expected)
-
-
 def test_a_turned_tiff_file_is_not_predicted_lying_on_its_side(tmp_path):
     Image.new("RGB", (13, 9)).save(tmp_path / "a.tif", tiffinfo={274: 6})
     with (
@@ -164,21 +152,6 @@ def test_a_turned_tiff_file_is_not_predicted_lying_on_its_side(tmp_path):
         open_raster(tmp_path / "a.tif", FilePart()),
     ):
         pass
-
-
-def test_raster_of_one_tile_equals_the_predictor(tmp_path):
-    model = small_model(heads={"segmentation": {"num_classes": 5}}, in_channels=2).eval()
-    model.preprocessing = BANDS
-    predictor = dpt.Predictor(model)
-    bands = np.random.default_rng(0).normal(0, 1, (32, 48, 2)).astype(np.float32)
-    path = write(tmp_path / "a.tif", bands)
-    file = RasterFile(predictor.outputs["segmentation"])
-    with open_raster(path, FilePart(bands="all")) as source:
-        prediction = RasterPrediction(predictor, source, {"segmentation": file})
-        with file.writing(source, tmp_path / "b.tif") as writer:
-            list(prediction.write({"segmentation": writer}))
-    with rasterio.open(tmp_path / "b.tif") as written:
-        assert np.array_equal(written.read(1), predictor(bands).labels)
 
 
 @pytest.fixture(scope="module")
@@ -210,24 +183,6 @@ def test_command_writes_rasters_and_pictures(checkpoint, tmp_path, capsys):
     assert (tmp_path / "b/labels_tif/plain.tif").is_file()
     call("predict", str(checkpoint), str(images), "--out", str(tmp_path / "c"), "--format", "png")
     assert (tmp_path / "c/labels/map.png").is_file()
-
-
-def test_mistakes_are_answered_in_one_line(checkpoint, tmp_path, monkeypatch, capsys):
-    bands = np.zeros((50, 70, 5), np.int16)
-    path, out = write(tmp_path / "a.tif", bands), str(tmp_path / "out")
-    with pytest.raises(SystemExit):
-        call("predict", str(checkpoint), str(path), "--out", out)
-    assert "a.tif: holds 5 bands of int16, and the model takes 2 bands" in capsys.readouterr().err
-    path = write(tmp_path / "b.tif", bands[..., :2])
-    path.write_bytes(path.read_bytes()[:2000])
-    with pytest.raises(SystemExit):
-        call("predict", str(checkpoint), str(path), "--out", out)
-    assert "b.tif: cannot be read" in capsys.readouterr().err
-    monkeypatch.setitem(sys.modules, "rasterio", None)
-    with pytest.raises(SystemExit):
-        call("predict", str(checkpoint), str(path), "--out", out)
-    assert "[geo]" in capsys.readouterr().err
-    assert not list((tmp_path / "out").rglob("*.tif"))
 
 
 @pytest.fixture
@@ -358,22 +313,3 @@ def canonical(tmp_path):
     model.preprocessing = BANDS
     model.save_pretrained(tmp_path / "model")
     return model
-
-
-@pytest.mark.parametrize(
-    ("option", "focal", "source"),
-    [("600", 600.0, "given"), ("guess", 24 * 3**0.5, "guess")],
-    ids=["given", "guess"],
-)
-def test_command_gives_the_focal_length_to_canonical_depth(
-    canonical, tmp_path, option, focal, source
-):
-    bands = np.random.default_rng(0).normal(0, 1, (32, 48, 2)).astype(np.float32)
-    path, out = write(tmp_path / "a.tif", bands), tmp_path / "out"
-    call("predict", str(tmp_path / "model"), str(path), "--out", str(out), "--focal", option)
-    expected = dpt.Predictor(canonical)(bands, Camera.from_focal(focal, (32, 48))).depth
-    with rasterio.open(out / "depth_tif/a.tif") as written:
-        np.testing.assert_allclose(written.read(1), expected, rtol=1e-4)
-    (record,) = records_of(out).values()
-    assert record["camera"]["source"] == source
-    assert record["depth"]["unit"] == "metres"

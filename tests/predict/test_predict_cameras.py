@@ -1,14 +1,13 @@
 """The cameras of predicted images: given, by EXIF tags, predicted or guessed; and their records."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
-from photos import photo_of, save_photo, tiny
+from photos import photo_of, save_photo
 from PIL import Image
 from PIL.ExifTags import IFD, Base
-from prediction_files import records_of, save_video
+from prediction_files import records_of
 
 import dpt
 from dpt.geometry import Camera
@@ -101,25 +100,3 @@ def test_predict_command_reads_intrinsics_and_refuses_to_mix_cameras(
     code, _, err = run(other, "--intrinsics", file, to=tmp_path / "2")
     assert code == 1
     assert "K.json: is for 57x40 pixels" in err
-
-
-@pytest.mark.parametrize(
-    ("options", "unit", "camera"),
-    [
-        ((), "relative depth", None),
-        (("--fov", "90"), "metres", (32.0, "given")),
-        (("--intrinsics", "cameras.csv"), "metres", (40.0, "given")),
-    ],
-    ids=["no camera", "given", "row"],
-)
-def test_predict_command_records_camera_and_unit_of_a_video(
-    predict, tmp_path, out, monkeypatch, options, unit, camera
-):
-    monkeypatch.chdir(tmp_path)
-    Path("cameras.csv").write_text("image,fx,fy,cx,cy\nclip.mp4,40,40,31,23\nother,9,9,31,23\n")
-    heads = {"depth": {"kind": "metric", "activation": "exp", "canonical_focal": 300.0}}
-    tiny(heads).save_pretrained(tmp_path / "model")
-    save_video(tmp_path / "clip.mp4", frames=3)
-    predict(tmp_path / "clip.mp4", "--format", "color", *options, model=tmp_path / "model")
-    assert cameras_of(out)["clip"] == camera
-    assert records_of(out)["clip"]["depth"] == {"unit": unit}

@@ -3,7 +3,6 @@
 import json
 import os
 import resource
-from itertools import accumulate
 from pathlib import Path
 
 import cv2
@@ -16,9 +15,7 @@ from prediction_files import predictions_of, records_of, save_video
 
 import dpt
 from dpt.data import read_depth, read_labels
-from dpt.predict.encoding import Style, depth_coding, depth_to_uint16
-from dpt.predict.folder import OutputFolder
-from dpt.predict.pipeline import STEADINESS, next_style
+from dpt.predict.encoding import depth_coding, depth_to_uint16
 from dpt.types.outputs import OutputSpec
 from dpt.viz import class_legend, colorize_depth, default_palette
 
@@ -181,27 +178,6 @@ def test_predict_command_lists_an_image_that_needs_too_much_memory(run, tmp_path
     assert "large.png: CUDA out of memory" in err
 
 
-def test_predict_command_predicts_large_images_one_by_one(predict, photos, out, monkeypatch):
-    held, counts = set(), []
-    prepare, files = dpt.Predictor.prepare, OutputFolder.files
-
-    def count(self, path, **options):
-        held.add(path)
-        counts.append(len(held))
-        return prepare(self, path, **options)
-
-    def release(self, file, *arguments):
-        held.remove(file.path)
-        return files(self, file, *arguments)
-
-    monkeypatch.setattr("dpt.predict.pipeline.LARGE", 0)
-    monkeypatch.setattr("dpt.Predictor.prepare", count)
-    monkeypatch.setattr("dpt.predict.folder.OutputFolder.files", release)
-    predict(photos, "--batch-size", "4")
-    assert len(records_of(out)) == 6
-    assert max(counts) == 1
-
-
 def test_predict_command_takes_names_that_are_not_utf8_or_have_two_lines(run, tmp_path):
     photos, out = tmp_path / "photos", os.fsdecode(os.fsencode(tmp_path) + b"/out\xff")
     save_photo(photos / "two\nlines.png")
@@ -247,13 +223,3 @@ def test_predict_command_makes_videos_of_as_many_frames(predict, tmp_path, out):
         assert shapes == [(48 + rows, 240, 3)] * 11
     assert records_of(out)["clip"]["frames"] == 11
     assert "1 were done before" in predict(*command, model="joint")
-
-
-def test_next_style_follows_the_frames_slowly():
-    ramp = np.linspace(0, 1, 101, dtype=np.float32)[None]
-    frames = [depth_of(k * ramp, unit="relative inverse depth") for k in (1, 2, 2)]
-    styles = list(accumulate(frames, next_style, initial=Style()))[1:]
-    tops = [style.limits["depth"][1] for style in styles]
-    assert tops[0] == pytest.approx(0.98)  # the 98 % quantile
-    assert tops[1] == pytest.approx(STEADINESS * 0.98 + (1 - STEADINESS) * 1.96)
-    assert tops[1] < tops[2] < 1.96

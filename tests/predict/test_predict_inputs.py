@@ -1,8 +1,5 @@
 """Which files are predicted, and under what names."""
 
-import logging
-import os
-
 import pytest
 from photos import save_photo
 
@@ -70,32 +67,8 @@ def test_find_inputs_leaves_out_what_was_written(root):
         assert names("b", out="b/out") == ["1", "old/depth_color/1"]
 
 
-def test_find_inputs_counts_pictures_that_are_not_read(root, caplog, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("dpt"), "propagate", True)
-    for name in ("a/1.HEIC", "a/deep/2.heic", "b/3.gif", "b/.4.gif"):
-        (root / name).touch()
-    assert names("a", "b") == ["a/1", "a/2", "a/clip", "a/deep/1", "b/1"]
-    assert "1 .gif, 2 .heic" in caplog.text
-    caplog.clear()
-    names("b/1.png")
-    assert not caplog.text
-    (root / "only").mkdir()
-    (root / "only/1.avif").touch()
-    with pytest.raises(ValueError, match=r"no image or video .*: 1 \.avif"):
-        names("only")
-
-
 def test_find_inputs_follows_links_to_files_alone(root, tmp_path):
     outside = save_photo(tmp_path / "outside/secret.png")
     (root / "b/link.png").symlink_to(outside)  # the name is the link's
     (root / "b/folder").symlink_to(outside.parent)
     assert names("b") == ["1", "link"]
-
-
-@pytest.mark.usefixtures("root")
-def test_find_inputs_refuses_what_is_not_there():
-    os.mkdir("empty")
-    with pytest.raises(ValueError, match=r"x\.png does not exist; .* holds"):
-        names("a/x.png")
-    with pytest.raises(ValueError, match="no image or video in this folder"):
-        names("empty")

@@ -51,21 +51,6 @@ def test_points_project_to_their_pixels_and_are_nan_where_invalid():
     np.testing.assert_array_equal(made(unit="relative depth").points, found)
 
 
-@pytest.mark.parametrize(
-    ("prediction", "remedy"),
-    [
-        (made(unit="relative inverse depth"), "dpt calibrate"),
-        (made(camera=None), "--intrinsics"),
-        (Prediction({}, {}), "does not predict"),
-    ],
-    ids=["relative inverse depth", "no camera", "no depth"],
-)
-def test_points_are_refused_with_the_reason(prediction, remedy):
-    with pytest.raises(ValueError, match=remedy) as refused:
-        _ = prediction.points
-    assert "\n" not in str(refused.value)
-
-
 def test_ply_holds_colored_points_without_those_beside_discontinuities():
     cloud = trimesh.load(io.BytesIO(encoded("ply", made())), file_type="ply")
     beside = 2 * (30 + 20) + 2 * (30 + 20) - 4  # corners of the box have two neighbours outside

@@ -45,29 +45,10 @@ def test_predict_reads_an_image_of_the_memory(predict, memory, tmp_path, out):
     assert records_of(out)["x"]["camera"]["K"][0][0] == 50
 
 
-def test_predict_lists_a_remote_image_that_is_damaged(run, memory, tmp_path, out):
-    memory.pipe("/photos/x.png", save_photo(tmp_path / "x.png").read_bytes())
-    memory.pipe("/photos/y.png", b"no picture")
-    code, said, err = run("memory://photos")
-    assert (code, "1 image in" in said) == (1, True)
-    assert "memory:///photos/y.png" in err
-    assert list(records_of(out)) == ["x"]
-
-
 @pytest.mark.parametrize("to", ["memory://bucket/out", "nowhere://out"])
 def test_predict_writes_to_folders_alone(refusal, memory, photos, to):
     assert to in refusal(photos, to=to)
     assert not memory.find("/bucket")
-
-
-def test_predict_leaves_out_predictions_among_remote_inputs(predict, memory, tmp_path, out):
-    save_photo(tmp_path / "photos/1.png")
-    predict(tmp_path / "photos", to=tmp_path / "photos/depth")
-    memory.put(str(tmp_path / "photos"), "/bucket", recursive=True)
-    assert "1 image in" in predict("memory://bucket")
-    memory.pipe("/bucket/mine/predictions.json", b"{}")  # of another program
-    memory.pipe("/bucket/mine/depth/2.png", save_photo(tmp_path / "2.png").read_bytes())
-    assert "2 images in" in predict("memory://bucket", to=tmp_path / "other")
 
 
 def test_predict_takes_an_address_of_this_machine_as_a_path(refusal, predict, photos, out):
@@ -84,12 +65,3 @@ def test_predict_fetches_images_of_a_web_server(predict, tmp_path, out, name):
     with served(tmp_path / "web") as address:
         predict(f"{address}/{name}", "--format", "png")
     assert predictions_of(out) == {"depth/1.png"}
-
-
-def test_predict_keeps_keys_with_several_slashes_apart(refusal, predict, memory, tmp_path, out):
-    photo = save_photo(tmp_path / "1.png").read_bytes()
-    memory.pipe("/bucket/photos//1.png", photo)
-    predict("memory://bucket/photos", "--format", "png")
-    assert len(predictions_of(out)) == 1
-    memory.pipe("/bucket/photos/1.png", photo)
-    assert "/bucket/photos/" in refusal("memory://bucket/photos")

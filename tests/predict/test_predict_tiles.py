@@ -5,15 +5,13 @@ picture, as the unknown scale of a relative prediction does) must be predicted b
 in one pass.
 """
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 import torch
 from photos import photo_of
 
 import dpt
-from dpt.tiling import OVERLAP, align_tile, tile_spans
+from dpt.tiling import tile_spans
 from dpt.types.outputs import OutputSpec
 from dpt.types.preprocessing import Preprocessing
 
@@ -39,15 +37,6 @@ class StandIn:
 
 def brightness(images):
     return images.mean(1) + 0.1
-
-
-@pytest.mark.parametrize(("length", "tile"), [(100, 100), (101, 100), (1000, 64), (777, 130)])
-def test_tiles_cover_the_image_and_overlap(length, tile):
-    pieces = tile_spans(length, tile)
-    assert (pieces[0].start, pieces[-1].stop) == (0, length)
-    assert {s.stop - s.start for s in pieces} == {tile}
-    for before, after in pairwise(pieces):
-        assert before.stop - after.start >= int(tile * OVERLAP)
 
 
 @pytest.mark.parametrize("size", [(150, 233), (70, 400), (64, 65)])
@@ -76,12 +65,6 @@ def test_tiles_have_the_scale_of_the_whole_image(function, spec):
     model, photo = StandIn(function, spec), photo_of(150, 233)
     whole, tiled = dpt.Predictor(model)(photo), dpt.Predictor(model, tile=80)(photo)
     np.testing.assert_allclose(tiled.depth, whole.depth, rtol=1e-4, atol=1e-4)
-
-
-def test_align_tile_replaces_a_tile_of_negative_scale():
-    whole = torch.rand(1, 1, 30, 40)
-    for tile in (-whole, torch.ones(1, 1, 30, 40)):
-        torch.testing.assert_close(align_tile(tile, whole, inverse=True), whole)
 
 
 @pytest.mark.parametrize("classes", [3, 40])

@@ -159,16 +159,10 @@ def test_predictor_leaves_the_model_alone(joint):
     ("picture", "says"),
     [
         (np.zeros((4, 5), np.uint8), r"uint8 \(4, 5\)"),
-        (np.zeros((4, 5, 4), np.uint8), r"\(H, W, 3\)"),
         (np.zeros((4, 5, 3), np.float32), "float32"),
-        (np.zeros((0, 5, 3), np.uint8), r"\(0, 5, 3\)"),
-        (torch.zeros(1, 3, 4, 5), r"\(3, 4, 5, 1\)"),
         (torch.full((3, 4, 5), 2.0), "divide by 255"),
-        (torch.full((3, 4, 5), torch.nan), "in 0..1"),
-        (torch.full((3, 4, 5), 7, dtype=torch.int64), "int64"),
         (Image.new("I;16", (5, 4)), "I;16"),
         ("no/such/photo.jpg", r"no/such/photo\.jpg"),
-        (5, "found int"),
         (np.zeros((2, 4000, 3), np.uint8), "4000x2 pixels are too elongated"),
     ],
 )

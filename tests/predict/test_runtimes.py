@@ -1,7 +1,5 @@
 """Runtimes: each gives what PyTorch gives, from a checkpoint or from an exported file."""
 
-import logging
-
 import numpy as np
 import pytest
 import torch
@@ -10,7 +8,7 @@ from tiny import random_norms
 
 import dpt
 from dpt.exporting.export import export
-from dpt.exporting.runtimes import RUNTIMES, AutoRuntime, cached_export, make_runtime
+from dpt.exporting.runtimes import RUNTIMES, cached_export, make_runtime
 from dpt.types.preprocessing import Calibration
 from dpt.types.samples import Inputs
 
@@ -114,20 +112,6 @@ def test_masks_are_predicted_by_every_runtime():
     assert actual.keys() == expected.keys()
     for key, value in expected.items():
         torch.testing.assert_close(actual[key], value, atol=1e-4, rtol=0)
-
-
-@pytest.mark.slow
-def test_auto_says_which_runtime_it_takes(model, caplog):
-    caplog.set_level(logging.INFO)
-    images = torch.zeros(1, 3, 64, 80)
-    runtime = make_runtime("auto", model)
-    assert isinstance(runtime, AutoRuntime)
-    assert (
-        runtime(Inputs(images)).keys() == runtime(Inputs(images)).keys() == runtime.outputs.keys()
-    )
-    lines = [line for line in caplog.messages if "for 1x3x64x80" in line]
-    assert len(lines) == 1  # timed once
-    assert "torch" in lines[0]
 
 
 def test_a_model_of_prompts_needs_torch():

@@ -89,15 +89,6 @@ def test_images_without_labels_get_those_of_the_average():
     assert 0.1 < known.float().mean() < 0.5  # a quarter
 
 
-def test_before_its_start_it_changes_nothing():
-    ours, _ = teacher(start=0.5)
-    before = batch()
-    assert ours.add_labels(before, progress=0.4) is before
-    alone = batch(labelled=4)
-    assert "mixed" not in alone
-    assert ours.add_labels(alone, progress=0.9) is alone
-
-
 def test_the_average_follows_the_weights():
     ours, model = teacher(decay=0.9)
     ours.update(model)

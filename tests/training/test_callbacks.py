@@ -13,7 +13,7 @@ import torch
 from tiny import assert_equal, checkpoint_of
 from torch.optim.swa_utils import AveragedModel
 
-from dpt.objectives import DepthObjective, RegressionObjective, SegmentationObjective
+from dpt.objectives import DepthObjective, SegmentationObjective
 from dpt.training import callbacks
 from dpt.training.callbacks import MovingAverage, StopOnSignal, Throughput
 from dpt.training.optim import cosine
@@ -112,22 +112,6 @@ def test_ranks_stop_together(stop):
     assert stop.received == signal.SIGUSR1
 
 
-@pytest.mark.parametrize(
-    ("seconds", "fewest", "most"), [(0.01, 5, 8), (0.1, 10, 16), (3.0, 98, 100)]
-)
-def test_ranks_exchange_signals_once_per_second(stop, monkeypatch, seconds, fewest, most):
-    """Each time they wait for the device and for the slowest rank."""
-    now, asked = [0.0], []
-    monkeypatch.setattr("dpt.training.callbacks.time.monotonic", lambda: now[0])
-    ranks = two_ranks(lambda values, reduce_op: asked.append(now[0]) or values)
-    stop.on_train_start(fake_trainer(global_step=0), None)
-    for step in range(1, 101):
-        now[0] = seconds * step
-        trainer = fake_trainer(**ranks, global_step=step)
-        stop.on_train_batch_end(trainer, None, None, {}, 0)
-    assert fewest <= len(asked) <= most
-
-
 @pytest.mark.parametrize("rank", [0, 1])
 def test_slurms_signal_saves_on_every_rank_and_requeues_once(stop, monkeypatch, rank):
     job = {"NTASKS": 2, "PROCID": rank, "JOB_ID": 9, "ARRAY_JOB_ID": 7, "ARRAY_TASK_ID": 2}
@@ -163,19 +147,6 @@ def test_ctrl_c_in_a_run_validates_and_saves(train, metrics, monkeypatch, tmp_pa
     assert (tmp_path / "checkpoints/best.ckpt").is_file()
 
 
-def test_throughput_counts_the_images_of_all_ranks(monkeypatch):
-    clock = iter([100.0, 110.0])
-    monkeypatch.setattr("dpt.training.callbacks.time.monotonic", lambda: next(clock))
-    logged = {}
-    module = SimpleNamespace(log=lambda name, value, **options: logged.update({name: value}))
-    callback = Throughput()
-    callback.on_train_start(fake_trainer(), module)
-    for step in range(1, 11):
-        trainer = fake_trainer(world_size=2, global_step=step)
-        callback.on_train_batch_end(trainer, module, None, {"image": torch.zeros(4, 3, 1, 1)}, step)
-    assert logged == {"train/images_per_s": 10 * 4 * 2 / 10.0}
-
-
 # --------------------------------------------------------------------- average of weights
 
 
@@ -204,28 +175,6 @@ def rows_for(objectives, outputs, labels, size=(24, 32)):
         for name, o in objectives.items()
     ]
     return [row for row in rows if row is not None]
-
-
-def test_a_row_for_each_dense_head():
-    objectives = {
-        "depth": DepthObjective(max_depth=10.0),
-        "regression": RegressionObjective(),
-        "segmentation": SegmentationObjective(num_classes=2, palette=((255, 0, 0), (0, 255, 0))),
-    }
-    depth = torch.rand(30, 40) * 5 + 1
-    labels = {
-        "depth": [depth],
-        "valid": [depth > 2],
-        "labels": [torch.ones(30, 40, dtype=torch.uint8)],
-    }
-    outputs = {"depth": torch.rand(1, 24, 32) * 5, "segmentation": torch.randn(1, 2, 24, 32)}
-    rows = rows_for(objectives, outputs, labels)
-    assert len(rows) == 2
-    for row in rows:
-        assert row.dtype == np.uint8
-        assert row.shape[0] >= 30
-        assert row.shape[1] >= 4 * 40
-    assert (rows[1] == (0, 255, 0)).all(axis=2).any()  # the data's own colours
 
 
 @pytest.mark.parametrize("kind", ["metric", "relative"])
@@ -291,16 +240,6 @@ def test_deadline_ends_training_and_schedule_by_the_clock(monkeypatch):
     assert 70 <= clock[0] < 71
     assert rates == sorted(rates, reverse=True)
     assert rates[-1] == pytest.approx(0, abs=1e-6)
-
-
-def test_deadline_makes_no_more_than_the_configured_steps(monkeypatch):
-    clock = [0.0]
-    deadline, schedule, trainer = deadline_of(1000.0, clock, monkeypatch)
-    deadline.on_train_start(trainer, SimpleNamespace())
-    trainer.global_step, clock[0] = 5, 1.0
-    deadline.on_step(trainer, SimpleNamespace(total_steps=0.0))
-    assert trainer.fit_loop.epoch_loop.max_steps == 100
-    assert schedule.pace == 1
 
 
 def test_deadline_of_a_resumed_run_counts_the_time_before(monkeypatch):

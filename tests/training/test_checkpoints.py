@@ -69,18 +69,3 @@ def test_a_damaged_checkpoint_falls_back_to_the_best(tmp_path, caplog):
     (run / "checkpoints/best.ckpt").write_bytes(b"")
     with pytest.raises(ValueError, match=r"last.ckpt is damaged, and there is no other"):
         resume.checkpoint_of(run)
-
-
-def test_random_states_come_back(tmp_path):
-    import random
-
-    import numpy as np
-
-    path = tmp_path / "state.pt"
-    torch.save(resume.random_state(), path)
-    drawn = torch.rand(3), np.random.rand(), random.random()
-    torch.rand(7)
-    resume.set_random_state(torch.load(path, weights_only=True))
-    again = torch.rand(3), np.random.rand(), random.random()
-    assert torch.equal(drawn[0], again[0])
-    assert drawn[1:] == again[1:]

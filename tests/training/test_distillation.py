@@ -14,7 +14,6 @@ from dpt.losses.segmentation import softened_divergence
 from dpt.objectives import (
     ClassificationObjective,
     DepthObjective,
-    RegressionObjective,
     SegmentationObjective,
 )
 from dpt.objectives.teacher import FrozenTeacher, predict
@@ -138,12 +137,6 @@ def test_heads_that_the_teacher_lacks_go_without():
     task.training_step(unlabelled(), 0).backward()
     with pytest.raises(ValueError, match="predicts segmentation, but not depth"):
         task_of("depth", teacher="segmentation")
-
-
-def test_a_head_without_distillation_of_its_own_takes_the_absolute_difference():
-    objective = RegressionObjective(weight=2.0)
-    student, teacher = HeadOutput(torch.tensor([1.0, 2.0])), torch.tensor([2.0, 5.0])
-    assert float(objective.distil(student, teacher, temperature=1.0)) == 2 * (1 + 3) / 2
 
 
 def test_the_teacher_is_no_part_of_the_task():

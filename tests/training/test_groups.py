@@ -1,6 +1,5 @@
 """Parameter groups: each parameter in one, rates by part and depth, who is decayed."""
 
-from copy import deepcopy
 from functools import cache
 
 import pytest
@@ -74,14 +73,6 @@ def test_every_parameter_of_every_model_is_in_exactly_one_group(name, layer_deca
     assert (len(groups) == 4) == (layer_decay is None)
 
 
-def test_frozen_parameters_are_left_out():
-    model = deepcopy(model_of("vit"))
-    model.encoder.requires_grad_(False)
-    for layer_decay in (None, 0.8):
-        labels = {group["name"] for group in groups_of(model, layer_decay=layer_decay)}
-        assert labels == {"decoder", "decoder_no_decay"}
-
-
 # ------------------------------------------------------------------------------ weight decay
 
 UNDECAYED = tuple(
@@ -142,9 +133,3 @@ def test_rates_are_timms(name):
             assert ours == pytest.approx(scales[id(parameter)]), part
             compared += 1
     assert compared == sum(n.startswith("encoder.") for n in rates)
-
-
-def test_the_cnn_of_a_hybrid_counts_as_embedding():
-    depths = model_of("dpt_hybrid").encoder.layer_ids()
-    assert {d for name, d in depths.items() if name.startswith("patch_embed.backbone")} == {0}
-    assert max(depths.values()) == 12

@@ -60,23 +60,6 @@ def test_in_fp32_matrices_are_orthogonalised_as_by_timm(monkeypatch, make, shape
     assert (found - expected).norm() <= 2e-3 * expected.norm()
 
 
-@pytest.mark.parametrize("native", [True, False])
-def test_muon_steps_equally_with_matrices_together_and_alone(monkeypatch, native):
-    monkeypatch.setattr(optim, "has_bf16", lambda device: native)
-    models = model_of(), model_of()
-    models[1].load_state_dict(models[0].state_dict())
-    for model, at_once in zip(models, (optim.VALUES_AT_ONCE, 1), strict=True):
-        monkeypatch.setattr(optim, "VALUES_AT_ONCE", at_once)
-        torch.manual_seed(0)
-        for parameter in model.parameters():
-            parameter.grad = torch.randn_like(parameter)
-        muon(model, lr=1e-3).step()
-    for (name, first), second in zip(
-        models[0].named_parameters(), models[1].parameters(), strict=True
-    ):
-        torch.testing.assert_close(first, second, rtol=0, atol=1e-5, msg=name)
-
-
 @pytest.mark.peers
 def test_muon_equals_timm():
     """Three steps, with decay; timm computes in bf16."""
@@ -158,18 +141,3 @@ def test_final_is_a_factor_of_the_full_rate(decay):
 def test_warmup_is_a_share_or_a_number_of_steps(warmup, steps):
     values = rates(20, decay="constant", warmup=warmup)
     assert sum(v < 1 for v in values) == steps
-
-
-def test_schedule_of_another_pace_ends_earlier():
-    parameter = nn.Parameter(torch.zeros(1))
-    optimizer = torch.optim.SGD([parameter], lr=1.0)
-    schedule = cosine(optimizer, total_steps=20, warmup=0)
-    schedule.pace = 2.0
-    rates = []
-    for _ in range(10):
-        rates.append(optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        schedule.step()
-    expected = [0.5 * (1 + math.cos(math.pi * k / 10)) for k in range(10)]
-    assert rates == pytest.approx(expected)
-    assert optimizer.param_groups[0]["lr"] == pytest.approx(0)

@@ -7,13 +7,11 @@ import pytest
 import torch
 from tiny import heads_of, slow_after
 from torch import nn
-from torch.nn.utils.parametrize import is_parametrized
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 import dpt
 from dpt.config.objects import read_part
-from dpt.nn.lora import add_low_rank
 from dpt.objectives import (
     ClassificationObjective,
     ContrastiveObjective,
@@ -267,47 +265,6 @@ def evaluation_batch(sizes):
     }
 
 
-class _Mixing(torch.nn.Module):
-    """A user's own part, which sets a type as autocast allows."""
-
-    def __init__(self, conv):
-        super().__init__()
-        self.conv = conv
-
-    def forward(self, x):
-        return self.conv(x.float())
-
-
-@pytest.mark.parametrize("has_own_part", [False, True])
-def test_validation_in_mixed_precision_has_bf16_weights_where_it_can(
-    tmp_path, monkeypatch, caplog, has_own_part
-):
-    monkeypatch.setattr("dpt.config.trainer.has_bf16", lambda _: True)  # or it is emulated
-    task, batch, used = task_of("depth"), batch_of(2), []
-    add_low_rank(task.model.encoder.blocks[0].mlp.fc1, 2)
-    if has_own_part:
-        task.model.heads["depth"].conv2 = _Mixing(task.model.heads["depth"].conv2)
-    update = task.objectives["depth"].update
-    task.objectives["depth"].update = lambda output, labels: (
-        used.append(task.scored_copy),
-        update(output, labels),
-    )
-    batch |= {key: list(batch[key]) for key in ("depth", "valid", "labels", "objects")}
-    trainer = L.Trainer(
-        precision="bf16-mixed", accelerator="cpu", logger=False, default_root_dir=tmp_path
-    )
-    batch |= {"index": torch.arange(2), "name": ["a", "b"]}
-    trainer.validate(task, DataLoader([batch], batch_size=None), verbose=False)
-    assert (used == [None]) == has_own_part
-    assert ("validation in autocast" in caplog.text) == has_own_part
-    assert task.scored_copy is None  # frees the memory
-    if not has_own_part:
-        copied = used[0]._model.encoder.blocks[0].mlp.fc1.weight
-        expected = task.model.encoder.blocks[0].mlp.fc1.weight
-        assert torch.equal(copied, expected.bfloat16())
-        assert is_parametrized(task.model.encoder.blocks[0].mlp.fc1)
-
-
 def test_labels_stay_with_their_images():
     """Each image's own number comes back at its own label, however the batch is grouped."""
     task = task_of("segmentation").eval()
@@ -318,11 +275,3 @@ def test_labels_stay_with_their_images():
             for output, index in zip(logits, labels["index"], strict=True):
                 alone = task(batch["image"][int(index)][None])["segmentation"][0]
                 assert torch.allclose(output, alone, atol=1e-5)
-
-
-def test_the_checkpoint_holds_what_the_model_is_made_of():
-    task = task_of("joint")
-    task.trainer = L.Trainer(logger=False, enable_checkpointing=False)
-    checkpoint = {"state_dict": task.state_dict()}
-    task.on_save_checkpoint(checkpoint)
-    assert checkpoint["dpt_config"] == task.model.config.to_dict()

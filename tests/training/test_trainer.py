@@ -23,37 +23,19 @@ def trainer_of(batches_per_epoch=1, val_batches=0, val_cost=1.0, callbacks=(), *
     ("settings", "expected"),
     [
         ({}, 40),  # 400 steps
-        ({"accumulate_grad_batches": 4}, 160),
         ({"accumulate_grad_batches": 3}, 160),  # two epochs: each ends with a step of 2 batches
         ({"max_steps": 25, "accumulate_grad_batches": 2}, 6),  # 5 would lie amid a step
-        ({"max_epochs": 24}, 192),  # of 80 batches
         ({"max_epochs": 24, **TWO_RANKS}, 96),  # each sees 40 of them
-        ({"max_epochs": 24, "limit_train_batches": 20}, 48),
         ({"max_epochs": 24, "limit_train_batches": 0.5, **TWO_RANKS}, 48),
-        ({"max_epochs": 24, "max_steps": 100}, 10),
-        (
-            {"max_epochs": 24, "accumulate_grad_batches": 3},
-            240,
-        ),  # of 80: 2 batches in the last step
-        ({"max_epochs": 24, "max_time": "00:08:00:00"}, 100),
         ({"max_epochs": 24, "val_check_interval": 7}, 7),
         ({"max_epochs": 24, "check_val_every_n_epoch": 2}, 1.0),
         # validations take at most a fifth of a run
-        ({"val_batches": 10}, 40),  # of 400 steps: 10 validations take a fifth at most
-        ({"val_batches": 10, "val_cost": 2.0}, 80),  # 5 of them do
         ({"val_batches": 10, "val_cost": 1.1}, 45),  # 9 of them, the last one at the end
-        ({"val_batches": 60}, 400),  # the second one would take more
         ({"val_batches": 10_000}, 400),  # the last one is always made
         ({"val_batches": 20, "accumulate_grad_batches": 4}, 160),  # a step is longer
         ({"val_batches": 40, **TWO_RANKS}, 80),  # 20 for each rank
-        ({"val_batches": 40, "limit_val_batches": 10}, 40),
         ({"val_batches": 40, "limit_val_batches": 0.5}, 80),
-        ({"val_batches": 40, "limit_val_batches": 0}, 40),
-        ({"val_batches": 10_000, "max_steps": -1, "max_epochs": 3}, 240),  # of 80 batches
-        ({"val_batches": 10, "max_steps": 400, "max_time": "00:08:00:00"}, 40),
         ({"val_batches": 50, "max_steps": 10_000, "max_time": "00:08:00:00"}, 200),  # may end early
-        ({"val_batches": 10_000, "val_check_interval": 7}, 7),
-        ({"val_batches": 10_000, "check_val_every_n_epoch": 2}, 1.0),
     ],
 )
 def test_a_run_validates_ten_times_unless_that_takes_too_long(settings, expected):
