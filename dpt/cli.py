@@ -48,7 +48,7 @@ Usage
   dpt compare A B [--out DIR]                      say which of two evaluations is better
   dpt data check data=NAME [...]                   look for faults in a data set
   dpt data download data=NAME                      download a data set
-  dpt data pack data=NAME out=DIR                  write a data set as shards that can be streamed
+  dpt data pack data=NAME out=DIR                  write a data set as shards
   dpt data convert DIR OUT --to FORMAT             write labels as coco, yolo, labelme, voc or masks
   dpt data rank CKPT DIR [--out FILE.csv]          say which images to label next
   dpt predict CKPT INPUTS ... --out DIR            depth and masks of images, folders, videos

@@ -5,7 +5,6 @@ line, the environment, Hydra or a resolver of OmegaConf.
 """
 
 import logging
-import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -252,18 +251,13 @@ def refuse_foreign(values: Plain, folder: Path, keys: Iterable[str]) -> None:
 def _foreign(key: str, text: str, folder: Path) -> str | None:
     """Returns what is wrong with a value of a run's file; None for most."""
     group, name = key.partition(".")[0], key.rpartition(".")[2]
-    allowed = [folder]
     if group in ("callbacks", "logger", "trainer") and (_is_path(text) or name in _FOLDERS):
         fault = "would write outside of the run"
-    elif group == "data" and name == "cache_dir":
-        fault = "is outside of the run and of the folder of data"
-        allowed += [Path(), Path(os.environ.get("DPT_DATA", "data"))]
     elif key in _WEIGHTS and not re.match(r"(timm|hf):", text) and not has_checkpoint(folder):
         fault = "is outside of the run"  # with a checkpoint it is not read
     else:
         return None
-    place = Path(text).resolve()
-    return None if any(place.is_relative_to(other.resolve()) for other in allowed) else fault
+    return None if Path(text).resolve().is_relative_to(folder.resolve()) else fault
 
 
 def _is_path(text: str) -> bool:

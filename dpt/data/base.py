@@ -62,7 +62,7 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
 
     info: DatasetInfo  # targets, class names, palette, depth range; known before any file is read
     class_id_names: tuple[str, ...] = ()  # of the image-level classes, if there are any
-    root: str | Path | None = None  # folder or URL; reports omit it from file names
+    root: str | Path | None = None  # folder; reports omit it from file names
     objects_fault: str = ""  # why labels of objects, if there are any, train and score nothing
     notes: Sequence[str] = ()  # what label files hold that is left out, a sentence each
     annotation_file: Path | None = None  # COCO's JSON file, whose ids predictions name
@@ -99,8 +99,8 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
         return self
 
     @property
-    def available_indices(self) -> Sequence[int]:
-        """Indices of the samples that are cheap to read: all, unless the data is remote."""
+    def distinct_indices(self) -> Sequence[int]:
+        """Indices that give each sample once: all, unless a mix repeats some in an epoch."""
         return range(len(self))
 
     def preload(self) -> None:
@@ -150,8 +150,8 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
         return f"every depth pixel of {self.name(index)} is invalid"
 
     def some_indices(self, limit: int) -> list[int]:
-        """Returns ``limit`` evenly spaced available indices, or all if there are fewer."""
-        indices = self.available_indices
+        """Returns ``limit`` evenly spaced distinct indices, or all if there are fewer."""
+        indices = self.distinct_indices
         positions = np.linspace(0, len(indices) - 1, min(limit, len(indices)))
         return [indices[position] for position in positions.astype(int)]
 

@@ -126,13 +126,10 @@ class MixDataset(Dataset):
         return once
 
     @property
-    def available_indices(self) -> Sequence[int]:
-        available: list[int] = []
-        first = 0
-        for count, dataset in zip(self._counts, self.sets, strict=True):
-            available += range(first, first + min(count, len(dataset.available_indices)))
-            first += count
-        return available
+    def distinct_indices(self) -> Sequence[int]:
+        starts = accumulate(self._counts, initial=0)
+        numbers = zip(starts, self._counts, self._sizes, strict=False)
+        return [i for start, *sizes in numbers for i in range(start, start + min(sizes))]
 
     @property
     def groups(self) -> Sequence[str]:

@@ -126,11 +126,10 @@ def test_resume_refuses_a_logger_or_callback_of_a_file(run, refused, group, sett
     assert outside(run) == before
 
 
-@pytest.mark.parametrize(("group", "name"), [("data", "cache_dir"), ("model", "weights")])
-def test_resume_refuses_files_elsewhere(run, refused, group, name):
-    edit(run, lambda values: values[group].update({name: str(run.parent / "outside/w.pt")}))
+def test_resume_refuses_files_elsewhere(run, refused):
+    edit(run, lambda values: values["model"].update(weights=str(run.parent / "outside/w.pt")))
     shutil.rmtree(run / "checkpoints")
-    assert f"{group}.{name}" in refused(resume_it, f"resume={run}", "trainer.max_steps=3")
+    assert "model.weights" in refused(resume_it, f"resume={run}", "trainer.max_steps=3")
 
 
 def test_resume_takes_a_callback_that_is_typed(run):

@@ -1,9 +1,8 @@
-"""dpt data pack, and runs on its shards: in a folder, from a server, resumed."""
+"""dpt data pack, and runs on its shards, also resumed."""
 
 import json
 
 import pytest
-from servers import served
 from tiny import assert_equal, call, checkpoint_of
 
 from dpt.training import resume
@@ -24,8 +23,8 @@ def packed(dense_data, tmp_path_factory):
     return folder
 
 
-def data(root, cache):
-    return "data=packed", f"data.root={root}", f"data.cache_dir={cache}"
+def data(root):
+    return "data=packed", f"data.root={root}"
 
 
 def assert_same(run, other):
@@ -36,22 +35,15 @@ def assert_same(run, other):
 def whole(train, packed, tmp_path_factory):
     """An uninterrupted run of eight steps; an epoch has six."""
     folder = tmp_path_factory.mktemp("whole")
-    return train(folder / "run", *data(packed, folder / "cache"), *STEADY, "trainer.max_steps=8")
-
-
-@pytest.fixture
-def url(packed):
-    with served(packed) as address:
-        yield address
+    return train(folder / "run", *data(packed), *STEADY, "trainer.max_steps=8")
 
 
 @pytest.mark.slow
-def test_a_resumed_run_from_a_server_equals_an_uninterrupted_one_from_a_folder(
-    train, whole, url, tmp_path, scores
-):
-    there, run = data(url, tmp_path / "cache"), tmp_path / "run"
+def test_a_resumed_run_equals_an_uninterrupted_one(train, whole, packed, tmp_path, scores):
+    run = tmp_path / "run"
     for steps in (4, 8):  # the first stop is inside the first epoch
-        train(run, *there, *STEADY, f"resume=auto trainer.max_steps={steps} data.num_workers=1")
+        options = f"resume=auto trainer.max_steps={steps} data.num_workers=1"
+        train(run, *data(packed), *STEADY, options)
         assert resume.step_of(run / "checkpoints/last.ckpt") == steps
     assert_same(run, whole)
     assert scores(run) == scores(whole)
@@ -62,5 +54,5 @@ def test_packed_data_scores_as_the_original_files(
 ):
     checkpoint = whole / "checkpoints/last.ckpt"
     files = evaluate(tmp_path / "a", checkpoint, *dense_data)
-    shards = evaluate(tmp_path / "b", checkpoint, *data(packed, tmp_path / "cache"))
+    shards = evaluate(tmp_path / "b", checkpoint, *data(packed))
     assert metrics(shards) == metrics(files)

@@ -1,4 +1,4 @@
-"""``data=packed``: the shards that ``dpt data pack`` wrote, in a folder or at a remote address.
+"""``data=packed``: the shards that ``dpt data pack`` wrote, in a folder.
 
 The tar files have the layout of webdataset. They are read by index, because webdataset pipelines
 cannot keep the guarantees of ``EpochSampler``: equal numbers on all ranks and resuming mid-epoch.
@@ -8,7 +8,6 @@ A shard appears under its name when it is complete, and the index when all shard
 import hashlib
 import logging
 import tarfile
-import tempfile
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,14 +24,13 @@ from dpt import atomic
 from dpt.data.base import Dataset
 from dpt.data.loading import nearby_permutation, read_in_order
 from dpt.data.shards.samples import decode_name, decode_sample, encode_sample
-from dpt.fetch import fetch, verify
+from dpt.fetch import verify
 from dpt.files import (
     MAX_BYTES,
     DataError,
     data_root,
     parse_as,
     read_bytes,
-    require_address,
     required_file,
 )
 from dpt.plugins import register
@@ -43,7 +41,6 @@ from dpt.validation import Count
 MAX_SAMPLES = 10**8
 """Largest number of samples in a split: the order of an epoch is held in memory."""
 _MAX_INDEX = 1 << 26
-_REMEDY = "check data.root, and that all files that dpt data pack wrote were copied there"
 
 Table = list[tuple[str, dict[str, tuple[int, int]]]]
 """Key and files of each sample of a shard; a file is its first byte and its length."""
@@ -81,27 +78,16 @@ INDEX = TypeAdapter(ShardIndex)
 class PackedDataset(Dataset):
     """The samples of a packed split, equal to those of the original data set.
 
-    A shard at a remote address is fetched when it is first needed, once for all processes of a
-    machine, verified and kept in ``cache_dir``.
-
     Args:
-        root: folder of the shards, or its address: ``https://``, ``http://``, or any that fsspec
-            supports (``s3://``, ``gs://``).
+        root: folder of the shards.
         window: number of shards from which training draws at a time, see
-            :func:`dpt.data.loading.nearby_permutation`; the order does not depend on ``root``.
-        cache_dir: folder for shards of a remote address.
+            :func:`dpt.data.loading.nearby_permutation`.
     """
 
     is_sharded = True
 
-    def __init__(
-        self, *, root: str, split: str, window: Count = 16, cache_dir: str = "data/shards"
-    ) -> None:
-        self.root = str(root).rstrip("/")
-        self.is_remote = "://" in self.root
-        if self.is_remote:
-            require_address(self.root)
-        self.folder = Path(cache_dir).expanduser() if self.is_remote else data_root(root)
+    def __init__(self, *, root: str, split: str, window: Count = 16) -> None:
+        self.root = self.folder = data_root(root)
         index = self._read_index(split)
         self.info, self.class_id_names = index.info, index.class_id_names
         self.resize_labels = index.resize_labels
@@ -138,15 +124,9 @@ class PackedDataset(Dataset):
                     files[name] = file.read(length)
         return files, f"{self.root}/{shard.name}#{key}"
 
-    @property
-    def available_indices(self) -> range:
-        """Indices that can be read without fetching much: the first shard of a remote address."""
-        return range(self.shards[0].samples if self.is_remote else len(self))
-
     def damaged_files(self) -> Sequence[str]:
-        """Checks the shards of a local folder; a remote shard is verified when it is fetched."""
         faults = []
-        for shard in () if self.is_remote else self.shards:
+        for shard in self.shards:
             try:
                 checksum = f"sha256:{shard.sha256}"
                 verify(self.folder / shard.name, checksum=checksum, remedy="copy it again")
@@ -160,30 +140,15 @@ class PackedDataset(Dataset):
         return nearby_permutation(sizes, window=self.window, random=random)
 
     def _read_index(self, split: str) -> ShardIndex:
-        source = f"{self.root}/{split}.json"
-        with tempfile.TemporaryDirectory() as folder:
-            path = self.folder / f"{split}.json"
-            if self.is_remote:
-                path = Path(folder) / path.name
-                fetch(source, path, limit=_MAX_INDEX, remedy=_REMEDY, quiet=True)
-            else:
-                remedy = f"check data.root, or pack the split: dpt data pack data=... split={split}"
-                required_file(path, what="index", remedy=remedy)
-            text = read_bytes(path, limit=_MAX_INDEX)
-        what = "an index that dpt data pack wrote"
-        return parse_as(INDEX, text, source, what=what, remedy="pack the data again")
+        remedy = f"check data.root, or pack the split: dpt data pack data=... split={split}"
+        path = required_file(self.folder / f"{split}.json", what="index", remedy=remedy)
+        text, what = read_bytes(path, limit=_MAX_INDEX), "an index that dpt data pack wrote"
+        return parse_as(INDEX, text, path, what=what, remedy="pack the data again")
 
     def _open(self, shard: Shard) -> BinaryIO:
         """Opens the file of a shard, after checking its size."""
         path = self.folder / shard.name
-        if self.is_remote:
-            path = self.folder / f"{shard.sha256}.tar"
-            if not path.exists():
-                url, checksum = f"{self.root}/{shard.name}", f"sha256:{shard.sha256}"
-                with atomic.locked(path.with_suffix(".lock")):
-                    fetch(url, path, checksum=checksum, size=shard.size, remedy=_REMEDY, quiet=True)
-        remedy = "remove it" if self.is_remote else "copy it again"
-        verify(path, size=shard.size, remedy=remedy)
+        verify(path, size=shard.size, remedy="copy it again")
         return path.open("rb")
 
     def _table(self, number: int, file: BinaryIO) -> Table:
