@@ -67,13 +67,10 @@ RISING = [1.0, 2.0, 3.0, 4.0, 5.0]
 @pytest.mark.parametrize(
     ("prediction", "depth", "message"),
     [
-        (RISING[:3], RISING[:3], "3 points of known depth: at least 4"),
         ([1.0, 2.0, np.nan, np.nan], RISING[:4], "2 points of known depth"),
         (RISING, [2.0, 2.01, 2.02, 2.0, 2.01], "between 2 and 2.02 m"),
         ([*np.arange(1.0, 13.0), 3.3], [2.0] * 12 + [9.0], "cannot be told apart"),
-        (RISING, [np.nan, np.inf, -1.0, 0.0, 2.0], "1 points of known depth"),
         ([1.0] * 5, RISING, "predicts one value at all points"),
-        (RISING, RISING, "predictions decrease where inverse depth increases"),
     ],
 )
 def test_what_does_not_determine_a_fit(prediction, depth, message):
@@ -293,30 +290,13 @@ def test_depths_in_another_unit_are_not_saved(scene, refused, suffix, right, wro
     assert (folder / "new").exists()
 
 
-def test_a_model_that_predicts_nan_is_named(scene, refused):
-    folder, model, maps = scene
-    with torch.no_grad():
-        model.heads["depth"].conv3.bias.fill_(3e38)
-        model.heads["depth"].conv3.weight.fill_(3e38)  # overflows
-    model.save_pretrained(folder / "nan")
-    table = table_beside_images(folder, maps)
-    command = ("calibrate", folder / "nan", "--points", table, "--out", folder / "new")
-    assert "depth holds NaN or infinity" in refused(call, *command)
-
-
 @pytest.mark.parametrize(
     ("rows", "header", "message"),
     [
         ([["a.png", 1, 2, 3.0]], ("image", "u", "v", "depth"), "no column x, y, depth_m"),
         ([["a.png", 1, "two", 3.0]], None, "line 2: .* must be three numbers"),
-        ([["a.png", 1, 2, 0]], None, "line 2: depth_m=0.0 must be metres above 0"),
         ([["a.png", 1, 2, "nan"]], None, "line 2: depth_m=nan must be metres above 0"),
-        ([["a.png", 1, 2, "1e308"]], None, r"line 2: depth_m=1e\+308 must be .* below 1e6"),
-        ([["a\0.png", 1, 2, 3.0]], None, r"images/a\\x00\.png': not a file name"),
-        ([["a.png", "nan", 2, 3.0]], None, "x=nan, y=2 lies outside of"),
-        ([["a.png", 1, 2, "3" * 200_000]], None, "cannot be read as a table"),
         ([["a.png", 100, 2, 3.0]], None, r"x=100, y=2 lies outside of .*a\.png \(100x80 pixels\)"),
-        ([["c.png", 1, 2, 3.0]], None, r"c\.png does not exist"),
         ([["a.png", 1, 2, 3.0]], None, "1 points of known depth: at least 4"),
     ],
 )

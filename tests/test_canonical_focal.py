@@ -13,7 +13,6 @@ from tiny import small_model
 import dpt
 from dpt.calibrate import KnownDepths, calibrate
 from dpt.data import ScenesDataset
-from dpt.depthmath import focal_ratio
 from dpt.exporting.files import describe
 from dpt.geometry import Camera
 from dpt.losses import SILogLoss
@@ -51,11 +50,6 @@ def batch_of(K, **extra):
     depth = torch.rand(len(NAMES), 8, 10) * 20 + 1
     entries = {"depth": depth, "valid": depth > 0, "name": NAMES, "index": torch.arange(2)}
     return entries | ({} if K is None else {"K": K}) | extra
-
-
-def test_focal_ratio_is_of_the_mean_focal_length():
-    assert focal_ratio(cameras(*FOCAL), 300.0).tolist() == [1.0, 3.0]
-    assert focal_ratio(torch.full((1, 3, 3), torch.nan), 300.0).isnan().all()
 
 
 def test_training_is_that_of_labels_of_the_canonical_camera(objective):
@@ -193,11 +187,6 @@ def test_calibration_does_not_depend_on_a_predicted_camera(tmp_path):
     assert report.calibration.scale == pytest.approx(2, rel=1e-4)
     model.calibration = report.calibration
     np.testing.assert_allclose(dpt.Predictor(model)(image).depth, 2 * raw, rtol=1e-3)
-
-
-def test_export_states_the_focal_length(model):
-    metadata = describe(model, model.heads, normalises=False, size=None)
-    assert json.loads(metadata["outputs"])["depth"]["canonical_focal"] == 300.0
 
 
 def test_export_of_a_calibrated_model_states_no_focal_length(model, monkeypatch):

@@ -152,18 +152,13 @@ WRONG = [  # overrides, and what the message names
     ("optim.lrr=1", "optim.lrr. Did you mean lr?"),
     ("model.encoder.embed_dims=3", "model.encoder.embed_dims. Did you mean embed_dim?"),
     ("task=dept", "task/dept"),
-    ("tsk=depth", "tsk"),
     ("optim.lr=fast", "optim.lr='fast'"),
     ("model=_base", "model.name must be given"),
-    ("trainer.accelerator=abacus", "accelerator"),
     ("trainer.precision=8", "trainer.precision"),
-    ("optim", "optim"),
     ("~steps", "steps must be given"),
     ("--steps 10", "--steps"),
     ("trainer.max_steps=2 trainer.max_time=0", "trainer: max_time"),
-    ("data.image_size=192", "data.image_size=192"),
     ("task.objectives.segmentation.loss.class_weights=[1]", "task.objectives.segmentation.loss"),
-    ("schedule.final=1e308", "schedule.final=1e+308"),
     ("data.weights.rgbd=2 data=mix", "+data.weights.rgbd=VALUE"),
     ("data=mix +data@data.sets.a=scenes +data.unlabelled=x", "data.unlabelled"),
     ("data=mix +data@data.sets.a=scenes data.sets.a.batch_size=1", "data.sets.a.batch_size"),
@@ -174,47 +169,17 @@ WRONG = [  # overrides, and what the message names
 ]
 MORE_WRONG = [
     ("trainer.max_step=3", "trainer.max_step. Did you mean max_steps?"),
-    ("augment.hflp=1", "augment.hflp. Did you mean hflip?"),
-    ("+data.train.lenght=3", "data.lenght. Did you mean length?"),
     ("model/encoder=vitt", "model/encoder/vitt"),
-    ("task.max_depth=1e308", "depth.max_depth=1e+308"),
-    ("model.encoder.layer_scale=1e308", "model.encoder.layer_scale=1e+308"),
     ("model.encoder.mlp_ratio=1e308", "model.encoder.mlp_ratio=1e+308"),
-    ("task=depth task.kind=absolute", "kind='absolute'"),
     ("model.encoder.out_indices=[0,1,2,99]", "out_indices"),
-    ("trainer.precision=transformer-engine", "trainer: "),
     ("augment.hflip=2", "augment.hflip=2"),
-    ("model.encoder.weights=nowhere.ckpt", "nowhere.ckpt"),
-    ("trainer.devices=lots", "trainer: "),
     ("trainer.max_steps=-1 trainer.max_time=00:00:01:00", "trainer.max_steps"),
-    ("trainer.accumulate_grad_batches=-1", "trainer.accumulate_grad_batches=-1"),
     ("trainer.val_check_interval=0", "trainer.val_check_interval=0"),
-    (
-        "trainer.gradient_clip_val=null trainer.gradient_clip_algorithm=value",
-        "trainer.gradient_clip_algorithm",
-    ),
     ("optim=adamw +optim.momentum=0.9", "optim.momentum"),
     ("steps=12345678901234567890123", "steps=12345678901234567890123"),
-    ("steps=${foo}", "foo"),
-    ("data.train=5", "data.train=5"),
-    ("~task.objectives", "task.objectives=None"),
-    ("~optim", "optim must be given"),
     ("optim=null", "optim/null"),
-    ("~data.batch_size", "data needs batch_size"),
-    ("callbacks.panels=5", "callbacks.panels=5"),
-    ("optim.lr=1e300", "optim.lr=1e+300"),
     ("optim.betas=[2,0.9]", "optim.betas.0=2"),
-    ("schedule=poly schedule.power=-1", "power=-1"),
-    (
-        "callbacks.learning_rate.logging_interval=x logger=csv",
-        "callbacks.learning_rate.logging_interval='x'",
-    ),
     ("model/encoder=timm model.encoder.name=vit_tinny", "vit_tinny"),
-    ("model/encoder=timm", "model.encoder.name must be given"),
-    (
-        "model/encoder=timm model.encoder.name=vit_tiny_patch16_224 model.encoder.num_blocks=4",
-        "num_blocks",
-    ),
 ]
 
 
@@ -244,23 +209,6 @@ def test_any_value_of_a_key_is_taken_or_refused_in_one_line(dpt_command, tmp_pat
         code, _, err = dpt_command("train", "task=regression", *TINY, *SCENES, changed)
         assert code in (0, 1), (key, value)
         assert len(err.splitlines()) == code, (key, value, err)
-
-
-def test_a_number_in_quotes_counts(dpt_command, tmp_path):
-    quoted = ("data.batch_size='2'", "seed='1'", "data.num_workers='0'", f"run_dir={tmp_path}")
-    code, _, err = dpt_command("train", "task=regression", *TINY, *SCENES, *quoted)
-    assert (code, err) == (0, "")
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_an_accelerator_that_is_not_there(mistake):
-    message = mistake("train", *TINY, *SCENES, "trainer.accelerator=gpu")
-    assert "trainer: No supported gpu backend found! Set trainer.accelerator=auto" in message
-
-
-def test_a_sweep_over_several_devices_is_refused(mistake):
-    message = mistake("train", "-m", *TINY, *SCENES, "trainer.devices=2", "seed=0,1")
-    assert "trainer.devices" in message
 
 
 def test_the_stack_trace_of_a_mistake_is_kept_in_the_log(mistake, tmp_path):
@@ -309,11 +257,6 @@ def masks(root, *overrides):
     return ("train", *TINY, "task=segmentation", *data, *overrides)
 
 
-def test_the_healthy_folder_trains(dpt_command, folder):
-    code, _, err = dpt_command(*masks(folder), f"run_dir={folder / 'run'}")
-    assert (code, err) == (0, "")
-
-
 def test_missing_folders(mistake, folder):
     message = mistake(*masks(folder / "nowhere"))
     assert str(folder / "nowhere") in message
@@ -360,8 +303,6 @@ def scored(checkpoint, *overrides):
     [
         ("", "classes"),
         ("data=folder data.root=ROOT data.depth=depth data.max_depth=10", "depth maps"),
-        ("split=everything", "everything"),
-        ("image_size=big", "image_size"),
         ("predictions_scale=0.001", "predictions_scale"),
         (
             "data=folder data.root=ROOT data.labels=masks data.num_classes=5 protocol=kitti_garg",

@@ -1,7 +1,5 @@
 """Depth up to scale: larger is farther. Each place that would turn it upside down is held here."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -10,9 +8,7 @@ from tiny import small_model
 import dpt
 from dpt.calibrate import fit_calibration
 from dpt.data import ScenesDataset
-from dpt.evaluation.plausibility import DepthCheck
 from dpt.evaluation.predictions import DepthCoding
-from dpt.exporting.files import describe
 from dpt.losses import ScaleInvariantLoss, SILogLoss
 from dpt.metrics import DepthMetrics, Protocol
 from dpt.objectives import DepthObjective
@@ -20,7 +16,6 @@ from dpt.objectives.depth import default_loss
 from dpt.objectives.teacher import FrozenTeacher, predict
 from dpt.predict.encoding import depth_coding, depth_to_uint16
 from dpt.predict.predictor import replace_sky
-from dpt.predict.ranking import depth_disagreement
 from dpt.types.outputs import HeadOutput, OutputSpec
 from dpt.types.preprocessing import Calibration
 from dpt.types.samples import Mixed
@@ -39,13 +34,6 @@ VALID = torch.ones(2, 8, 12, dtype=torch.bool)
 def model():
     torch.manual_seed(0)
     return small_model(heads={"depth": {"kind": KIND}}).eval()
-
-
-def test_output_spec_tells_the_kinds_of_depth_apart():
-    assert [s.depth_kind for s in (UP_TO_SCALE, METRIC, INVERSE)] == [KIND, "metric", "relative"]
-    assert [s.is_inverse_depth for s in (UP_TO_SCALE, METRIC, INVERSE)] == [False, False, True]
-    with pytest.raises(ValueError, match="unit='disparity'"):
-        OutputSpec("depth", "depth", unit="disparity")
 
 
 def test_head_gives_the_exponential_of_its_last_layer(model):
@@ -187,24 +175,6 @@ def test_16_bit_files_keep_the_order_and_the_ratios():
     stored = depth_to_uint16("depth", prediction)
     assert stored.tolist() == [[16384, 32768, 65535, 0, 1]]
     assert DepthCoding(scale, offset, prediction.unit).kind == KIND
-
-
-def test_depth_check_doubts_inverse_depth():
-    check = DepthCheck(is_inverse=False, has_unit=False)
-    depth = DEPTH[0]
-    check.add(1 / DEPTH[:1], {"name": ["a"], "depth": [depth], "valid": [depth > 0]})
-    assert "predictions_kind=relative" in "".join(check.remarks())
-
-
-def test_ranking_fits_a_scale_alone():
-    depth = DEPTH[:1]
-    assert depth_disagreement(torch.cat([depth, 3 * depth]), UP_TO_SCALE) < 1e-5
-    assert depth_disagreement(torch.cat([depth, depth + 1]), UP_TO_SCALE) > 0.05
-
-
-def test_export_states_the_unit(model):
-    metadata = describe(model, model.heads, normalises=False, size=None)
-    assert json.loads(metadata["outputs"])["depth"]["unit"] == "relative depth"
 
 
 @pytest.mark.parametrize(("inverse", "quantile"), [(False, 0.99), (True, 0.01)])

@@ -96,21 +96,6 @@ def test_maps_of_one_query_are_rows_of_the_whole(name):
         np.testing.assert_allclose(patch_rows.reshape(2, 3, 12), maps[:, :, query, 3:], rtol=1e-5)
 
 
-def test_eomt_has_maps_of_the_blocks_before_its_queries():
-    heads = {"panoptic": {"num_classes": 2, "things": [True, False], "num_queries": 3}}
-    sizes = {"embed_dim": 48, "num_heads": 3, "out_indices": [1], "image_size": [64, 64]}
-    model = dpt.create_model("eomt_small", heads=heads, **sizes).eval()
-    assert [m.shape for m in cls_attention(model, small_images())] == [(1, 3, 3, 4)] * 2
-    with pytest.raises(ValueError, match=r"no block 2: this encoder has blocks 0\.\.1"):
-        attention_maps(model, small_images(), blocks=[2])
-
-
-def test_images_are_padded_as_the_model_pads_them(model):
-    maps = cls_attention(model, small_images(1, 40, 50), blocks=[0])
-    assert maps[0].shape == (1, 3, 3, 4)
-    assert readout_contribution(model, small_images(1, 40, 50))[0].shape == (1, 3, 4)
-
-
 def test_inspection_does_not_change_the_model(model):
     images = small_images()
     before = model(images)["depth"]
@@ -163,13 +148,6 @@ def test_principal_components_are_found_in_order():
     for k in range(3):
         planted_values, actual = latent[..., k].ravel(), colours[..., k].ravel()
         assert abs(np.corrcoef(planted_values, actual)[0, 1]) > 0.98  # but for what is cut off
-
-
-def test_components_keep_their_sign_and_do_not_depend_on_the_order_of_images():
-    random = np.random.default_rng(1)
-    model = planted(random.normal(size=(2, 4, 6, 8)) * np.arange(1, 9))
-    there, back = token_pca(model, numbered(0, 1))[0], token_pca(model, numbered(1, 0))[0]
-    np.testing.assert_allclose(there, back[::-1], atol=1e-5)
 
 
 def test_norms_show_an_outlier_at_its_place():
@@ -227,16 +205,6 @@ def test_an_encoder_without_attention_still_shows_its_tokens(timm_model):
         inspection_sheet(timm_model, photo, patch=(0, 0))
 
 
-def test_every_kind_of_head_has_a_place_on_the_sheet():
-    photo = np.random.default_rng(0).integers(0, 255, (40, 50, 3), np.uint8)
-    heads = {"classification": {"num_classes": 4}, "regression": {}}
-    alone = inspection_sheet(noisy_model(heads=heads), photo)
-    dense = {"depth": {"kind": "relative"}, "segmentation": {"num_classes": 5}}
-    both = inspection_sheet(noisy_model(heads={**dense, **heads}), photo)
-    assert alone.shape[1] >= 1280
-    assert both.shape[0] > alone.shape[0]  # the readout of the decoder
-
-
 @pytest.fixture(scope="module")
 def files(model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("inspect")
@@ -262,18 +230,12 @@ def test_mistakes_are_one_line_and_the_photo_is_not_replaced(files, tmp_path, re
     photo.write_bytes(files[1].read_bytes())
     (tmp_path / "link.png").symlink_to(photo)
     (tmp_path / "hard.png").hardlink_to(photo)
-    (tmp_path / "loop.png").symlink_to("loop.png")
-    cv2.imwrite(str(tmp_path / "line.png"), np.zeros((50_000, 1, 3), np.uint8))
     sheet = tmp_path / "sheet.png"
     for image, out, message, *more in (
         (photo, photo, "photo.png: is the input"),
         (photo, tmp_path / "link.png", "link.png: is the input"),
         (photo, tmp_path / "hard.png", "hard.png: is the input"),
-        (photo, photo / "sheet.png", "sheet.png: cannot be written (File exists)"),
-        (tmp_path / "loop.png", sheet, "levels of symbolic links"),
-        (tmp_path / "line.png", sheet, "1x50000 pixels are too elongated"),
         (photo, sheet, "device='warp' cannot be used", "--device", "warp"),
-        (photo, sheet, "device='meta' cannot be used", "--device", "meta"),
     ):
         assert message in refused(call, "inspect", files[0], image, "--out", out, *more)
     assert photo.read_bytes() == files[1].read_bytes()

@@ -4,7 +4,6 @@ import json
 import os
 import resource
 import zipfile
-from pathlib import Path
 
 import pytest
 import torch
@@ -76,14 +75,6 @@ def test_a_loaded_timm_encoder_fetches_nothing(tmp_path):
         dpt.DPT.from_pretrained(tmp_path)
 
 
-def test_save_leaves_the_model_as_it_was(saved):
-    model, folder = saved
-    before = snapshot(model)
-    model.to(memory_format=torch.channels_last).save_pretrained(folder)
-    assert_equal(model.state_dict(), before)
-    assert_equal(load_file(folder / "model.safetensors"), before)
-
-
 def test_a_model_that_could_not_be_loaded_again_is_not_saved(saved):
     model, folder = saved
     before = snapshot(model)
@@ -109,12 +100,10 @@ def test_a_run_with_parameters_beside_the_models_is_read(saved, tmp_path):
     ("changes", "message"),
     [
         ({"encoder.cls_token": None}, "missing encoder.cls_token$"),
-        ({"extra": torch.ones(1)}, "unexpected extra$"),
         (
             {"encoder.cls_token": torch.ones(1, 1, 5)},
             r"cls_token is \(1, 1, 5\), not \(1, 1, 32",
         ),
-        ({f"x{i}": torch.ones(1) for i in range(30)}, r"unexpected x0; .* and \d+ more$"),
     ],
 )
 def test_a_folder_whose_tensors_do_not_fit(saved, changes, message):
@@ -127,11 +116,9 @@ def test_a_folder_whose_tensors_do_not_fit(saved, changes, message):
 
 ODD = {
     "integer": (lambda v: v.long(), "is torch.int64, not torch.float32"),
-    "complex": (lambda v: v.to(torch.complex64), "is torch.complex64, not"),
     "NaN": (lambda v: v * torch.nan, "holds NaN"),
     "sparse": (lambda v: v.to_sparse(), "is sparse"),
     "without values": (lambda v: v.to("meta"), "lacks its values"),
-    "expanded": (lambda v: torch.ones(1).expand(v.shape), "repeats"),
 }
 
 
@@ -166,11 +153,8 @@ def test_a_damaged_or_compressed_archive_is_refused(saved, tmp_path):
 
 HUGE = {
     "wide": {"embed_dim": 10**6},
-    "wider than memory": {"embed_dim": 10**12},
     "deep": {"num_blocks": 10**9, "out_indices": [0, 1, 2, 10**9 - 1]},
     "of many cells": {"image_size": [10**7, 10**7]},
-    "without bounds": {"mlp_ratio": 1e300},
-    "of timm, deep": {"kind": "timm", "name": "swin_tiny_patch4_window7_224", "depths": [10**9]},
     "of timm, long": {"kind": "timm", "name": "convnext_tiny", "depths": [9000] * 4},
     "of timm, wide": {"kind": "timm", "name": "vit_tiny_patch16_224", "embed_dim": 9990},
 }
@@ -245,14 +229,10 @@ def change(path, edit):
 DAMAGE = {
     "truncated": lambda p: p.write_text(p.read_text()[:60]),
     "not text": lambda p: p.write_bytes(b"\xff\xfe\x00{}"),
-    "a list": lambda p: p.write_text("[]"),
-    "nothing in it": lambda p: p.write_text("{}"),
     "nested": lambda p: p.write_text("[" * 100_000),
-    "no preprocessing": lambda p: change(p, lambda s: s.pop("preprocessing")),
     "unknown encoder": lambda p: change(p, lambda s: s["encoder"].update(kind="mamba")),
     "unknown argument": lambda p: change(p, lambda s: s["encoder"].update(blocks=3)),
     "infinite": lambda p: change(p, lambda s: s["encoder"].update(mlp_ratio=float("inf"))),
-    "another size": lambda p: change(p, lambda s: s["encoder"].update(embed_dim=64)),
 }
 
 
@@ -277,11 +257,6 @@ def test_a_folder_with_a_file_missing(saved, name):
 def test_other_files_are_told_apart(tmp_path):
     with pytest.raises(ValueError, match=r"nowhere\.pt: no such file"):
         dpt.DPT.from_pretrained(tmp_path / "nowhere.pt")
-    with pytest.raises(ValueError, match=rf"{Path.home()}/nowhere\.pt: no such file"):
-        dpt.DPT.from_pretrained("~/nowhere.pt")
-    torch.save(torch.ones(2), tmp_path / "tensor.pt")
-    with pytest.raises(ValueError, match=r"tensor\.pt: .*a Tensor"):
-        dpt.DPT.from_pretrained(tmp_path / "tensor.pt")
     torch.save({CONFIG_KEY: small_model().config.to_dict()}, tmp_path / "half.ckpt")
     with pytest.raises(ValueError, match=r"half\.ckpt: .*state_dict"):
         dpt.DPT.from_pretrained(tmp_path / "half.ckpt")

@@ -100,43 +100,6 @@ def test_predict_with_flip_negates_x_of_the_mirrored_prediction(checkpoint, mode
     np.testing.assert_allclose(picture, (found + 1) / 2 * 255, atol=0.51)
 
 
-def test_predict_with_flip_and_tiles_treats_mirror_images_alike(checkpoint, tmp_path):
-    save_photo(tmp_path / "photos/one.png", 80, 96)
-    mirrored = np.ascontiguousarray(photo_of(80, 96)[:, ::-1])
-    cv2.imwrite(str(tmp_path / "photos/other.png"), mirrored[..., ::-1])
-    out = tmp_path / "out"
-    call(
-        "predict",
-        str(checkpoint),
-        str(tmp_path / "photos"),
-        "--out",
-        str(out),
-        "--flip",
-        "--tile",
-        "64",
-    )
-    one, other = (np.load(out / f"surface_npy/{name}.npy") for name in ("one", "other"))
-    assert one.shape == (80, 96, 3)
-    assert np.load(out / "surface_confidence_npy/one.npy").shape == (80, 96)
-    np.testing.assert_allclose(other[:, ::-1] * np.float32((-1, 1, 1)), one, atol=1e-4)
-
-
-@pytest.mark.slow  # tests/test_export.py exports such a head by default
-def test_export(checkpoint, model, tmp_path, capsys):
-    onnxruntime = pytest.importorskip("onnxruntime")
-    call("export", str(checkpoint), str(tmp_path / "model.onnx"))
-    assert "surface" in capsys.readouterr().out
-    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
-    images = torch.randn(2, 3, 64, 80)
-    names = ["surface", "surface_confidence"]
-    found = session.run(names, {session.get_inputs()[0].name: images.numpy()})
-    with torch.no_grad():
-        for values, tensor in zip(found, model(images)["surface"], strict=True):
-            np.testing.assert_allclose(values, tensor, atol=1e-4)
-    facts = session.get_modelmeta().custom_metadata_map
-    assert json.loads(facts["outputs"])["surface"]["flip_signs"] == [-1, 1, 1]
-
-
 def test_the_demo_serves_it(checkpoint, tmp_path):
     predictor = dpt.Predictor(checkpoint)
     demo = Demo(predictor, name="surface")

@@ -118,20 +118,6 @@ def test_sky_class_is_that_of_the_data():
         DepthObjective.from_data(data, {**settings, "sky_class": 1})
 
 
-def test_sky_that_nothing_trains_is_told(caplog):
-    data = ScenesDataset(length=2, size=(32, 48))
-    for source, is_told in (("invalid", False), (None, True)):
-        DepthObjective.from_data(data, {"sky": "sigmoid", "sky_from": source})
-        assert ("task.sky_from" in caplog.text) == is_told
-
-
-def test_sky_of_scenes_is_where_depth_is_infinite():
-    data = ScenesDataset(length=12, size=(32, 48))
-    skies = [sample["labels"] == 3 for sample in (data[k] for k in range(12))]
-    assert any(sky.any() for sky in skies)
-    assert not any(data[k]["valid"][sky].any() for k, sky in enumerate(skies))
-
-
 def test_predictor_applies_the_rule_of_the_sky(model):
     image = np.random.default_rng(0).integers(0, 256, (64, 96, 3), dtype=np.uint8)
     with torch.no_grad():  # a threshold that half of the pixels reach
@@ -146,16 +132,3 @@ def test_predictor_applies_the_rule_of_the_sky(model):
     assert np.array_equal(invalid.depth[~is_sky], kept.depth[~is_sky])
     assert set(far.depth[is_sky]) == {np.quantile(kept.depth[~is_sky], 0.99)}
     invalid.require_finite()
-
-
-def test_panel_is_black_in_the_sky(model):
-    objective = DepthObjective(max_depth=10.0)
-    depth = torch.linspace(2, 8, 96).reshape(1, 8, 12)
-    sky = torch.zeros(1, 8, 12)
-    sky[:, :, :4] = 0.9
-    labels = {"depth": [depth[0]], "valid": [depth[0] > 0]}
-    image, output = np.zeros((8, 12, 3), np.uint8), HeadOutput(DepthMaps(depth, sky))
-    panel = objective.panel(image, output, labels, model.outputs["depth"])
-    prediction = panel[20:180, 488:728].max(axis=2)
-    assert (prediction[:, :80] == 0).all()
-    assert (prediction[:, 80:240] > 0).all()

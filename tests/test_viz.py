@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from dpt import viz
-from dpt.segments import OBJECT_IDS
 from dpt.types.outputs import OutputSpec
 
 RAMP = np.tile(np.linspace(1, 10, 50, dtype=np.float32), (8, 1))  # nearest at the left
@@ -57,21 +56,6 @@ def test_colorize_labels_takes_the_palette_and_black():
     moved = viz.colorize_labels(labels, palette + [(9, 9, 9)] * 253, ignore_index=1)
     assert moved[:, 1].tolist() == [[0, 0, 0], [9, 9, 9]]
     np.testing.assert_array_equal(viz.colorize_labels(labels)[0, 1], viz.default_palette(2)[1])
-
-
-@pytest.mark.parametrize("palette", [None, [[200, 0, 0], [0, 200, 0]]])
-def test_colorize_segments_shades_the_colours_of_classes(palette):
-    """A band of a picture looks as in the whole one; without a segment all is black."""
-    codes = np.repeat([[1], [1 + OBJECT_IDS], [2 + OBJECT_IDS], [-1]], 8, 0).repeat(8, 1)
-    picture = viz.colorize_segments(codes, palette)
-    for rows in (slice(0, 8), slice(16, 24), slice(24, 32)):
-        band = viz.colorize_segments(codes[rows], palette)
-        assert np.array_equal(band[1:], picture[rows][1:])
-    first, second = picture[12, 4], picture[20, 4]
-    assert (second[first > 0] < first[first > 0]).all()
-    assert not viz.colorize_segments(np.full((4, 4), -1), palette).any()
-    stuff = viz.colorize_segments(codes, palette, (True, False))
-    assert np.array_equal(stuff[12, 4], stuff[20, 4])
 
 
 def test_overlay_mixes_but_not_with_black():
@@ -204,14 +188,3 @@ def test_legend_says_range_and_unit(monkeypatch, spec, limits, texts):
     if spec is METRIC:
         first, last = viz.color_table("inferno")[[0, 255]].tolist()
         assert strip[10].tolist().index(first) < strip[10].tolist().index(last)
-
-
-def test_save_png_replaces_a_picture(tmp_path, image):
-    panel = viz.stack([image, image[:10, :20]])
-    assert panel.shape == (58, 64, 3)
-    path = tmp_path / "panels" / "one.png"
-    for picture in (image, panel):
-        viz.save_png(path, picture)
-        read = cv2.cvtColor(cv2.imread(str(path)), cv2.COLOR_BGR2RGB)
-        np.testing.assert_array_equal(read, picture)
-    assert [file.name for file in path.parent.iterdir()] == ["one.png"]
