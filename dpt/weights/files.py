@@ -1,17 +1,15 @@
 """Files and folders of tensors. Reading executes no code; writing is atomic."""
 
 import json
-import math
 import pickle
 import warnings
 import zipfile
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from pickletools import genops
+from pickletools import genops, stackslice
 from typing import IO
 
 import safetensors.torch
@@ -28,11 +26,11 @@ RUN_FILES = ("checkpoints/best.ckpt", "checkpoints/last.ckpt")
 PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 WEIGHT_SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
 _MAX_JSON = 1 << 24  # bytes; lists of the tensors of the largest models have a few megabytes
-_MAX_VALUES = 10_000_000  # of a pickle, each counted at every place where it appears
+_MAX_VALUES = 10_000_000  # of a pickle, each counted wherever it appears
+_MAX_DEPTH = 100
+_FILLING = ("APPEND", "APPENDS", "SETITEM", "SETITEMS", "BUILD")  # the lowest value they take
 _ZIP_START = b"PK\x03\x04"
 _LEGACY_PICKLES = 5  # in files before torch 1.6: magic number, version, system, data, keys
-_SCALARS = ("NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT")
-_NO_CONTAINERS = (*_SCALARS, "BINUNICODE", "SHORT_BINSTRING", "GLOBAL", "EMPTY_TUPLE")
 _WRAPPERS = ("teacher", "model_ema", "encoder", "model", "state_dict", "model_state_dict")
 
 
@@ -199,32 +197,51 @@ def load_pickles(path: Path, *, mmap: bool = False) -> Plain:
     return content
 
 
+@dataclass
+class _Value:
+    """A value of a pickle: how many values it holds, each counted wherever it appears, and how
+    deeply they are nested; and whether another value holds it."""
+
+    count: int = 1
+    depth: int = 1
+    is_held: bool = False
+
+    def add(self, part: "_Value") -> None:
+        part.is_held = True
+        self.count += part.count
+        self.depth = max(self.depth, 1 + part.depth)
+        if self.is_held or self.count > _MAX_VALUES or self.depth > _MAX_DEPTH:
+            raise ValueError("plain data that is endless, or too large or deep")
+
+
 def _check_pickle(file: IO[bytes]) -> None:
     """Raises a ValueError if the next pickle of a file may describe endless data.
 
-    Lists and tuples may refer to one another: forty lists of two references each hold 2^40 values,
-    and hashing or printing them never ends, even inside of ``torch.load``. A pickle of n operations
-    that refers r times to a container describes at most n · Π (r + 1) values. Tuples of numbers,
-    such as ``betas`` of optimisers, do not count.
+    Containers may refer to one another: forty lists of two references each hold 2^40 values, and
+    hashing or printing them never ends, even inside of ``torch.load``. Hashing a deeply nested
+    tuple ends the process.
     """
-    latest: list[str] = []
-    position_of_slot: dict[object, int] = {}
-    references: Counter[int] = Counter()
-    position = 0
-    for position, (operation, argument, _) in enumerate(genops(file)):
-        name = operation.name
-        if "PUT" in name:
-            position_of_slot.pop(argument, None)
-            tuple_size = int(latest[-1][-1]) if latest[-1] in ("TUPLE1", "TUPLE2", "TUPLE3") else 0
-            is_flat = tuple_size and all(n in _SCALARS for n in latest[-1 - tuple_size : -1])
-            if not is_flat and latest[-1] not in _NO_CONTAINERS:
-                position_of_slot[argument] = position
-            continue
-        if "GET" in name and argument in position_of_slot:
-            references[position_of_slot[argument]] += 1
-        latest = [*latest[-3:], name]
-    if position * math.prod(count + 1 for count in references.values()) > _MAX_VALUES:
-        raise ValueError(f"plain data of more than {_MAX_VALUES} values")
+    stack: list[_Value | None] = []  # None is a mark
+    memo: dict[object, _Value | None] = {}
+    for operation, argument, _ in genops(file):
+        if operation.name in ("BINGET", "LONG_BINGET"):
+            stack.append(memo[argument])
+        elif operation.name in ("BINPUT", "LONG_BINPUT"):
+            memo[argument] = stack[-1]
+        elif operation.name == "MARK":
+            stack.append(None)
+        else:
+            taken: list[_Value | None] = []
+            for kind in reversed(operation.stack_before):
+                while kind is stackslice and stack[-1] is not None:  # down to the mark
+                    taken.append(stack.pop())
+                if kind is not stackslice:
+                    taken.append(stack.pop())
+            parts = [value for value in taken if value is not None]
+            value = parts.pop() if operation.name in _FILLING else _Value()
+            for part in parts:
+                value.add(part)
+            stack += [value] * len(operation.stack_after)
 
 
 def check_archive(path: Path) -> None:

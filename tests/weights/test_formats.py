@@ -266,6 +266,16 @@ BOMBS = {
     "tuples": pickle.dumps({"a": chain(tuple)}, protocol=2),
     "a function": b"\x80\x02" + body(chain(list)) + b")R.",
     "depth": b"\x80\x02" + b"]" * 5000 + b"a" * 4999 + b".",
+    "a key": b"\x80\x02}" + b")" + b"\x85" * 1_000_000 + b"Ns.",
+    # lists that are filled after others refer to them, the last one first
+    "filled late": b"".join(
+        [
+            b"\x80\x02(",
+            *(b"]q%c" % i for i in range(40)),
+            *(b"h%c(h%ch%ce" % (i, i + 1, i + 1) for i in range(39)),
+            b"l.",
+        ]
+    ),
 }
 
 
@@ -299,9 +309,11 @@ def test_a_huge_configuration_is_not_read(saved):
 
 def test_shared_and_long_plain_data_are_read(tmp_path):
     betas = (0.9, 0.999)
+    shared = {f"{i}": (i, [torch.ones(1)]) for i in range(40)}
     content = {"losses": [0.5] * 10_000, "groups": [{"betas": betas}] * 500, "a": torch.ones(3)}
+    content |= {"first": shared, "second": shared, "third": dict(shared)}
     for is_zip in (True, False):
         torch.save(content, tmp_path / "a.pt", _use_new_zipfile_serialization=is_zip)
         actual = open_checkpoint(tmp_path / "a.pt").content
         assert torch.equal(actual.pop("a"), torch.ones(3))
-        assert actual == {"losses": content["losses"], "groups": content["groups"]}
+        assert all(actual[name] == content[name] for name in content if name != "a")
