@@ -196,14 +196,6 @@ def test_export_of_a_calibrated_model_states_no_focal_length(model, monkeypatch)
     assert (stated["canonical_focal"], stated["unit"]) == (None, "relative depth")
 
 
-def test_bounded_head_has_a_range_in_metres():
-    heads = {"depth": {"kind": "metric", "max_depth": 10.0, "canonical_focal": 100.0}}
-    predictor = dpt.Predictor(small_model(heads=heads))
-    camera = Camera.from_focal(250.0, (64, 64))
-    assert predictor.outputs_for(camera)["depth"].value_range == (0.0, 25.0)
-    assert predictor.outputs["depth"].unit == "relative depth"
-
-
 class TwoDepths:
     """Two depth heads that predict 7 and 2 everywhere, the second for a canonical camera."""
 

@@ -7,10 +7,9 @@ from tiny import small_model
 
 import dpt
 from dpt.calibrate import fit_calibration
-from dpt.data import ScenesDataset
 from dpt.evaluation.predictions import DepthCoding
 from dpt.losses import ScaleInvariantLoss, SILogLoss
-from dpt.metrics import DepthMetrics, Protocol
+from dpt.metrics import DepthMetrics
 from dpt.objectives import DepthObjective
 from dpt.objectives.depth import default_loss
 from dpt.objectives.teacher import FrozenTeacher, predict
@@ -80,15 +79,6 @@ def test_scores_are_of_depth_after_a_fit_of_the_median():
     assert abs_rel(1 / DEPTH) > 0.5
     with pytest.raises(ValueError, match=r"up_to_scale predictions have no unit.*alignment"):
         DepthMetrics(prediction_kind=KIND, alignment="none")
-
-
-def test_objective_of_a_model_and_its_baselines_are_of_depth(model):
-    data = ScenesDataset(split="val", length=1, size=(32, 48))
-    objective = DepthObjective.from_output(model.outputs["depth"], data, Protocol())
-    assert (objective.kind, objective.metrics.prediction_kind) == (KIND, KIND)
-    sample = {"depth": [DEPTH[0]], "valid": [VALID[0]]}
-    predicted = objective.baselines([sample], (8, 12))
-    assert torch.equal(predicted["per position"], DEPTH[:1])
 
 
 def test_panel_draws_near_pixels_bright(model):

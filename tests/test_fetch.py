@@ -180,15 +180,6 @@ def test_without_a_checksum_every_request_is_for_the_whole_file(server, tmp_path
     assert set(server.requests) == {None}
 
 
-def test_partial_file_that_is_complete_or_too_long(server, tmp_path):
-    part = tmp_path / "file.zip.part"
-    part.write_bytes(CONTENT + b"more")
-    with pytest.raises(DataError, match=r"file\.zip\.part: "):
-        get(server, tmp_path, checksum=SHA256)
-    part.write_bytes(CONTENT)
-    assert get(server, tmp_path, checksum=SHA256).read_bytes() == CONTENT
-
-
 def test_server_that_does_not_state_the_length(server, tmp_path):
     server.with_length = False
     assert get(server, tmp_path).read_bytes() == CONTENT
@@ -211,12 +202,6 @@ def test_error_statuses(server, tmp_path):
     with pytest.raises(DataError, match=r"file\.zip: .*503"):
         get(server, tmp_path / "other")
     assert len(server.requests) == 4 + ATTEMPTS
-
-
-@pytest.mark.parametrize("url", ["http://127.0.0.1:9/x", "http://[::1/x"])
-def test_no_server(tmp_path, url):
-    with pytest.raises(DataError, match=re.escape(url)):
-        fetch(url, tmp_path / "x")
 
 
 @pytest.mark.parametrize("part", ["headers", "content"])

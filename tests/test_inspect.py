@@ -150,15 +150,6 @@ def test_principal_components_are_found_in_order():
         assert abs(np.corrcoef(planted_values, actual)[0, 1]) > 0.98  # but for what is cut off
 
 
-def test_norms_show_an_outlier_at_its_place():
-    patches = np.ones((1, 4, 6, 9), np.float32)
-    patches[0, 1, 5] = 20
-    norms = feature_norms(planted(patches), numbered(0))[0]
-    expected = np.full((1, 4, 6), 3.0)
-    expected[0, 1, 5] = 60
-    np.testing.assert_allclose(norms, expected, rtol=1e-6)
-
-
 @torch.no_grad()
 def test_the_contribution_of_the_read_out():
     """Against its definition, on concatenated tokens as the paper writes it (section 3.2)."""

@@ -1,21 +1,17 @@
 """A task of a user's own in every command: surface normals, and their confidence beside them."""
 
-import json
 import sys
 from pathlib import Path
-from urllib.request import Request, urlopen
 
 import cv2
 import numpy as np
 import pytest
 import torch
 from photos import photo_of, save_photo
-from servers import running
 from tiny import call
 
 import dpt
 from dpt.config.objects import SLOTS, registered
-from dpt.demo import Demo, make_server
 from dpt.nn import ENCODERS, HEADS
 from dpt.objectives import OBJECTIVES
 from dpt.plugins import REGISTERED
@@ -98,20 +94,3 @@ def test_predict_with_flip_negates_x_of_the_mirrored_prediction(checkpoint, mode
     assert (one - wanted).abs().max() > 0.01
     picture = cv2.imread(str(tmp_path / "out/surface/photo.png"), cv2.IMREAD_COLOR_RGB)
     np.testing.assert_allclose(picture, (found + 1) / 2 * 255, atol=0.51)
-
-
-def test_the_demo_serves_it(checkpoint, tmp_path):
-    predictor = dpt.Predictor(checkpoint)
-    demo = Demo(predictor, name="surface")
-    server = make_server(demo, host="127.0.0.1", port=0)
-    with running(server):
-        address = "http://{}:{}".format(*server.server_address)
-        photo = save_photo(tmp_path / "photo.png").read_bytes()
-        with urlopen(Request(f"{address}/predict", data=photo)) as answer:
-            content = json.load(answer)
-    assert [output["name"] for output in content["outputs"]] == [
-        "surface",
-        "surface_confidence",
-    ]
-    files = {file["name"] for file in content["files"]}
-    assert {"surface.png", "surface_confidence.png"} <= files

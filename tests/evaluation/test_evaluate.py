@@ -87,18 +87,6 @@ def test_baselines_stand_beside_the_scores(joint_scores, metrics):
     assert "<td>protocol/min_depth</td><td>0.001</td>" in page  # exact, in line with the others
 
 
-def test_baselines_are_scored_on_the_images_of_the_model(
-    train, evaluate, checkpoint, metrics, tmp_path
-):
-    """Where these are a part of the split, also after training."""
-    part = "trainer.limit_val_batches=1", "data.batch_size=2"
-    run = evaluate(tmp_path / "scores", checkpoint, *part)
-    assert metrics(run)["images"] == 2
-    assert "baselines, val: 2 of 2" in (run / "log.txt").read_text()
-    run = train(tmp_path / "run", "task=segmentation", "trainer.max_steps=1", *part)
-    assert "baselines, val: 2 of 2" in (run / "log.txt").read_text()
-
-
 def test_heads_without_labels_and_baselines_without_a_train_split_are_left_out(
     evaluate, checkpoint, dense_folder, only_depth, metrics, tmp_path
 ):

@@ -232,10 +232,6 @@ def test_predictions_of_other_images_are_refused(mistake, recorded, dense_folder
     assert re.search(r"\S+train/0\.png, which is not \S+val/", mistake(root))
 
 
-def test_impossible_sources_are_ignored(score_files, recorded, tmp_path, metrics):
-    assert "val/rmse" in metrics(score_files(tmp_path / "run", recorded("a" * 5000)))
-
-
 @pytest.mark.parametrize("orientation", [3, 6])
 def test_images_that_dpt_predict_turned_are_refused(
     mistake, recorded, dense_folder, only_depth, tmp_path, orientation

@@ -105,15 +105,6 @@ def test_blocks_are_what_the_names_show(names, options, expected):
     assert str(blocks_of(Named(names, **options), "image")) == f"{len(names)} images"
 
 
-def test_many_blocks_are_left_out_in_groups():
-    blocks = single(450).joined()
-    assert len(blocks.names) == 200
-    assert np.bincount(blocks.numbers).tolist() == [3] * 50 + [2] * 150
-    assert blocks.names[0] == "0 and 2 more"
-    assert single(200).joined().names == single(200).names
-    assert single(5).at([1, 3]).names == ("1", "3")
-
-
 class Page(HTMLParser):
     """Counts tags and complains of such as reach for the network or are left open."""
 

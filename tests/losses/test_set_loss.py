@@ -94,11 +94,6 @@ def test_images_without_known_pixels_have_no_loss():
     assert torch.stack([*none.values()]).tolist() == [0, 0, 0]
 
 
-def test_more_segments_than_queries_are_refused():
-    with pytest.raises(ValueError, match="has 5 segments, and the model only 3 queries"):
-        SetLoss()(*predictions(queries=3), segments_of_images())
-
-
 def test_layers_are_matched_on_their_own_and_added():
     loss, (masks, logits) = SetLoss(num_points=50), predictions()
     torch.manual_seed(0)

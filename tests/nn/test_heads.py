@@ -15,7 +15,7 @@ from dpt.nn.heads.dense import (
     SegmentationHead,
     SegmentationHeadConfig,
 )
-from dpt.nn.heads.image import ClassificationHeadConfig, RegressionHeadConfig
+from dpt.nn.heads.image import ClassificationHeadConfig
 from dpt.types.outputs import Tokens
 from dpt.weights.formats import convert
 
@@ -209,12 +209,6 @@ def test_without_cls_the_mean_token_is_read():
     x = features(prefix=0)
     mean = x.tokens.levels[-1].mean(1)
     torch.testing.assert_close(head(x, (1, 1)), head.linear(head.norm(mean)))
-
-
-def test_regression_gives_one_number_an_image():
-    head, x = RegressionHeadConfig().build(encoder(), 8), features()
-    wanted = head.linear(head.norm(x.tokens.levels[-1][:, 0]))[:, 0]
-    torch.testing.assert_close(head(x, (1, 1)), wanted)
 
 
 def test_inpainting_places_the_pixels_of_each_token():

@@ -72,19 +72,6 @@ def test_the_stems_batch_norms_are_fused_and_projections_removed():
     assert not any("projection" in name for name in fast.state_dict())
 
 
-def test_norms_of_a_timm_model_are_fused():
-    torch.manual_seed(0)
-    encoder = {"kind": "timm", "name": "resnet18d"}
-    model = dpt.create_model("dpt_tiny", heads={"depth": {}}, encoder=encoder)
-    random_norms(model.eval().double())
-    images = torch.randn(1, 3, 64, 64, dtype=torch.float64)
-    with torch.no_grad():
-        wanted = model.encoder(images).levels
-        found = model.optimize_for_inference(compiled=False).encoder(images).levels
-    for value, other in zip(wanted, found, strict=True):
-        torch.testing.assert_close(other, value, rtol=1e-9, atol=1e-9)
-
-
 @pytest.mark.parametrize("standardization", ["sqrt", "official"])
 def test_the_hybrids_weights_are_standardised_once(standardization):
     torch.manual_seed(0)

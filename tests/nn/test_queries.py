@@ -35,17 +35,6 @@ def test_cross_attention_is_torchs():
     torch.testing.assert_close(ours(queries, memory, attn_mask=attn_mask), wanted)
 
 
-def test_codes_enter_queries_and_keys_and_not_values():
-    attention = CrossAttention(8, memory_dim=8, num_heads=2)
-    queries, memory, codes = torch.randn(1, 2, 8), torch.randn(1, 3, 8), torch.randn(1, 3, 8)
-    found = attention(queries, memory, memory_pos=codes)
-    parts = attention.q(queries), attention.k(memory + codes), attention.v(memory)
-    q, k, v = (x.unflatten(-1, (2, 4)).transpose(1, 2) for x in parts)
-    weights = (q @ k.mT / 4**0.5).softmax(-1)
-    wanted = attention.proj((weights @ v).transpose(1, 2).flatten(2))
-    torch.testing.assert_close(found, wanted)
-
-
 def test_the_two_ways_to_decode_into_tokens():
     """Queries from the encoder's tokens keep their number; learned ones are a set of another."""
     memory = torch.randn(2, 7, 16)

@@ -88,22 +88,6 @@ def test_levels_must_ascend_within_the_blocks(indices):
         small(out_indices=indices)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_only_without_positions_do_tokens_move_with_their_patches(kind):
-    """Attention is equivariant under permutation, and CLS invariant; positions break it."""
-    vit = small(position=kind)
-    randomize(vit)
-    order = torch.randperm(16)
-    with torch.no_grad():
-        map_BDhw = vit.patch_embed(torch.randn(1, 3, 32, 32))
-        straight = vit.encode(map_BDhw)[-1]
-        shuffled = map_BDhw.flatten(2)[..., order].unflatten(2, (4, 4))
-        moved = vit.encode(shuffled)[-1]
-    wanted = torch.cat((straight[:, :1], straight[:, 1:][:, order]), dim=1)
-    difference = (moved - wanted).abs().max() / wanted.abs().max()
-    assert (difference < 1e-5) == (kind == "none")
-
-
 def test_concat_appends_position_after_patch_embedding():
     vit = small(position="concat", position_dim=6)
     randomize(vit)
@@ -113,16 +97,6 @@ def test_concat_appends_position_after_patch_embedding():
     tokens = vit.embed(map_BDhw)[:, 1:]
     torch.testing.assert_close(tokens[..., :10], map_BDhw.flatten(2).transpose(1, 2))
     torch.testing.assert_close(tokens[..., 10:], vit.pos_embed.expand(2, -1, -1))
-
-
-def test_prefix_is_cls_with_its_slot_then_registers_without():
-    vit = small(num_register_tokens=3)
-    randomize(vit)
-    tokens = vit.embed(torch.zeros(1, 16, 4, 4))
-    assert vit.num_prefix_tokens == (4, 4, 4, 4)
-    torch.testing.assert_close(tokens[:, :1], vit.cls_token + vit.pos_embed[:, :1])
-    torch.testing.assert_close(tokens[:, 1:4], vit.reg_token)
-    torch.testing.assert_close(tokens[:, 4:], vit.pos_embed[:, 1:])
 
 
 @pytest.mark.parametrize("order", ["pre", "post"])

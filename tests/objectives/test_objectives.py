@@ -8,7 +8,6 @@ import torch
 
 from dpt.data import collate_eval, collate_train
 from dpt.losses import ScaleShiftInvariantLoss, SILogLoss
-from dpt.metrics.protocols import Protocol
 from dpt.model import create_model
 from dpt.objectives import (
     ClassificationObjective,
@@ -19,7 +18,7 @@ from dpt.objectives import (
     SegmentationObjective,
 )
 from dpt.objectives.depth import default_loss
-from dpt.types.outputs import HeadOutput, Masks, OutputSpec, QueryOutput
+from dpt.types.outputs import HeadOutput, Masks, QueryOutput
 from dpt.types.samples import NO_CLASS
 
 # ------------------------------------------------------------------------------ depth
@@ -183,14 +182,3 @@ def test_regression_starts_from_the_training_values():
     assert objective.losses(HeadOutput(torch.tensor([2010.0])), batch) == {
         "loss_regression": torch.tensor(4.0)
     }
-
-
-def test_names_of_classes_are_saved_and_compared(caplog):
-    data = SimpleNamespace(class_id_names=("a", "b", "c"))
-    settings = ClassificationObjective.from_data(data, {})
-    assert settings == {"num_classes": 3, "class_names": ("a", "b", "c")}
-    output = OutputSpec("classification", "logits", channels=3, class_names=("a", "c", "b"))
-    ClassificationObjective.from_output(output, data, Protocol())
-    assert "classes of the checkpoint (and of the data): c (b), b (c)" in caplog.text
-    with pytest.raises(ValueError, match="needs two classes, not a"):
-        ClassificationObjective.from_data(SimpleNamespace(class_id_names=("a",)), {})

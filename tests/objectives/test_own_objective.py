@@ -2,14 +2,12 @@
 
 import numpy as np
 import pytest
-import torch
 from listed import Listed
 from torch import nn
 
 from dpt.evaluation.baselines import trivial_scores
 from dpt.metrics import SumMetric
 from dpt.objectives import OBJECTIVES, Objective
-from dpt.types.outputs import HeadOutput
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``compute`` method")
 
@@ -67,14 +65,6 @@ def test_baselines_are_the_mean_and_the_mean_at_each_position(objective):
     expected = np.abs(values - values.mean()).mean()
     assert baselines["constant"]["val/difference"] == pytest.approx(expected)
     assert np.isnan(objective.compute()["difference"])
-
-
-def test_maps_of_other_sizes_are_resized(objective):
-    depth = torch.ones(6, 8)
-    batch = {"depth": [depth], "valid": [depth > 0]}
-    objective.update(HeadOutput(torch.ones(1, 3, 4)), batch)
-    assert objective.compute() == {"difference": 0, "pixels": 48}
-    assert objective.predict(torch.ones(1, 3, 2, 5), (7, 9)).shape == (1, 3, 7, 9)
 
 
 def test_a_head_has_one_objective():

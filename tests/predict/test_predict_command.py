@@ -159,25 +159,6 @@ def test_predict_command_names_predictions_that_are_not_finite(run, photos, tmp_
     assert not predictions_of(out)
 
 
-def test_predict_command_lists_an_image_that_needs_too_much_memory(run, tmp_path, monkeypatch):
-    for name in ("a", "b", "c"):
-        save_photo(tmp_path / f"photos/{name}.png")
-    Image.new("RGB", (57, 40), "white").save(tmp_path / "photos/large.png")
-    network = dpt.Predictor.run
-
-    def full(self, images, prompts):
-        if any(image.min() == 255 for image in images):
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB.")
-        return network(self, images, prompts)
-
-    monkeypatch.setattr("dpt.Predictor.run", full)
-    code, said, err = run(tmp_path / "photos", "--batch-size", "4")
-    assert code == 1
-    assert "3 images" in said
-    assert err.startswith("1 failed:\n  ")
-    assert "large.png: CUDA out of memory" in err
-
-
 def test_predict_command_takes_names_that_are_not_utf8_or_have_two_lines(run, tmp_path):
     photos, out = tmp_path / "photos", os.fsdecode(os.fsencode(tmp_path) + b"/out\xff")
     save_photo(photos / "two\nlines.png")

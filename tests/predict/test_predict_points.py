@@ -7,7 +7,7 @@ import struct
 import numpy as np
 import pytest
 from photos import photo_of, save_photo
-from prediction_files import RECORDS, files_of, records_of
+from prediction_files import records_of
 
 from dpt.geometry import Camera, project
 from dpt.predict import Prediction, points
@@ -112,17 +112,3 @@ def test_predict_command_writes_points_and_counts_what_is_left_out(predict, out,
     cloud = trimesh.load(out / "depth_ply/photo.ply")
     assert len(cloud.vertices) == H * W - facts["invalid"] - facts["beside_edges"]
     assert (out / "depth_glb/photo.glb").read_bytes()[:4] == b"glTF"
-
-
-def test_predict_command_writes_the_other_formats_of_images_without_points(run, tmp_path, out):
-    photos = [save_photo(tmp_path / f"{k}.png", *SIZE, seed=k) for k in range(5)]
-    code, said, err = run(*photos, "--format", "ply,png,glb", model="metric")
-    assert (code, "5 images" in said) == (1, True)
-    (line,) = (line for line in err.splitlines() if "--intrinsics" in line)
-    assert "5 files" in line
-    assert "depth_ply, depth_glb" in line
-    assert all(str(path) in line for path in photos[:3])
-    assert files_of(out) - RECORDS == {f"depth/{k}.png" for k in range(5)}
-    assert records_of(out)["3"]["files"] == ["depth/3.png"]
-    code, said, err = run(*photos, "--format", "png", model="metric")
-    assert (code, "5 were done before" in said) == (0, True)

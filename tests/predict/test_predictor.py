@@ -123,21 +123,6 @@ def test_predictor_calibrates_depth(joint, metric):
         np.testing.assert_allclose(prediction.depth, metres(plain.depth), rtol=1e-5)
 
 
-def test_predictor_gives_outputs_for_the_whole_image():
-    model = tiny({"classification": {"num_classes": 7, "class_names": tuple("abcdefg")}})
-    photo = photo_of(48, 64)
-    prediction = dpt.Predictor(model)(photo)
-    images = torch.from_numpy(photo).permute(2, 0, 1)[None]
-    with torch.no_grad():
-        logits = model(model.preprocessing.normalize(images))["classification"][0]
-    np.testing.assert_allclose(prediction.probabilities, logits.softmax(0), rtol=1e-4)
-    assert prediction.class_id == int(logits.argmax())
-    assert prediction.class_names == tuple("abcdefg")
-    assert prediction.depth is None
-    assert prediction.unit is None
-    assert isinstance(dpt.Predictor(tiny({"regression": {}}))(photo).value, float)
-
-
 # ------------------------------------------------------------------------------ the model
 
 

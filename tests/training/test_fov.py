@@ -10,7 +10,6 @@ from photos import photo_of, save_photo, save_picture
 import dpt
 from dpt import create_model
 from dpt.data.loading import collate_train
-from dpt.data.transforms import TrainTransform
 from dpt.geometry import Camera
 from dpt.objectives import FieldOfViewObjective
 from dpt.types.outputs import HeadOutput
@@ -46,17 +45,6 @@ def test_fov_loss_and_score_of_known_cameras_alone():
     assert taught.item() == pytest.approx(loss.item(), rel=1e-5)
     objective.update(HeadOutput(prediction), batch)
     assert objective.compute() == {"fov_error": pytest.approx(7.5, rel=1e-5)}
-
-
-@pytest.mark.parametrize(("targets", "fov"), [(("K",), 35), (("depth",), 64), (("depth", "K"), 35)])
-def test_train_transform_zoom_narrows_cameras_that_are_trained(targets, fov):
-    K = Camera.from_fov(64, SIZE).K
-    sample = {"image": photo_of(*SIZE), "K": K, "depth": np.full(SIZE, 4, np.float32)}
-    sample["valid"] = sample["depth"] > 0
-    transform = TrainTransform(image_size=SIZE, zoom=(2.0, 2.0), targets=targets)
-    out = transform(sample, seed=1)
-    assert Camera(out["K"], SIZE).fov == pytest.approx(fov, abs=0.5)
-    assert out["depth"].max() == (4 if "K" in targets else 2)
 
 
 @pytest.fixture(scope="module")

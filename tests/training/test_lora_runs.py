@@ -6,7 +6,6 @@ from test_resume import assert_same, resume_it, state_of
 from tiny import assert_equal, checkpoint_of
 
 import dpt
-from dpt.nn.lora import PART
 
 LORA = "callbacks.lora.rank=4"
 STEM = ("model=dpt_stem", "model.decoder.reassemble_channels=[8,8,8,8,16,16]")
@@ -63,13 +62,6 @@ def test_a_resumed_run_equals_one_that_was_not_interrupted(train, tmp_path, sett
     for key in ("state_dict", "optimizer_states", "current_model_state", "averaging_state"):
         assert_same(found[key], expected[key])
     assert_same(checkpoint_of(cut).get("lora"), checkpoint_of(whole).get("lora"))
-
-
-@pytest.mark.slow
-def test_a_teachers_average_has_the_updates(train, tmp_path):
-    dino = ("task=dino", "task.objectives.dino.num_prototypes=64")
-    run = train(tmp_path / "run", *dino, LORA)
-    assert any(PART in name for name in checkpoint_of(run)["average"])
 
 
 def test_a_run_cannot_be_resumed_without_its_updates(run, refused):

@@ -125,10 +125,6 @@ def test_poly():
     assert rates(10, decay="poly", warmup=0, power=2)[5] == pytest.approx(0.25)
 
 
-def test_constant():
-    assert rates(10, decay="constant", warmup=2) == pytest.approx([1 / 3, 2 / 3] + [1.0] * 9)
-
-
 @pytest.mark.parametrize("decay", ["poly", "cosine"])
 def test_final_is_a_factor_of_the_full_rate(decay):
     values = rates(10, decay=decay, warmup=0, final=0.2)

@@ -1,17 +1,13 @@
 """One training step of every task: all parameters take part, labelled or not."""
 
-from types import SimpleNamespace
-
 import lightning as L
 import pytest
 import torch
 from tiny import heads_of, slow_after
 from torch import nn
-from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 import dpt
-from dpt.config.objects import read_part
 from dpt.objectives import (
     ClassificationObjective,
     ContrastiveObjective,
@@ -238,18 +234,6 @@ def test_gradients_are_clipped_in_every_precision(tmp_path, precision, fused):
     )
     trainer.fit(task, DataLoader([batch_of(2), batch_of(2, seed=1)], batch_size=None))
     assert seen.norm == pytest.approx(1e-3, rel=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("target", "options"), [("StepLR", {"step_size": 3}), ("OneCycleLR", {"max_lr": 0.1})]
-)
-def test_a_schedule_of_torch_may_not_need_the_length_of_the_run(target, options):
-    task, optimizer = task_of("depth"), torch.optim.SGD([torch.zeros(1)], lr=0.1)
-    node = {"kind": target, **options}
-    task.schedule_factory = read_part(node, "schedule", LRScheduler).factory()
-    task._trainer = SimpleNamespace(estimated_stepping_batches=7)
-    schedule = task.make_schedule(optimizer)
-    assert getattr(schedule, "total_steps", 7) == 7
 
 
 # ------------------------------------------------------------------------------ evaluation

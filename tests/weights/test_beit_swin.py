@@ -20,9 +20,9 @@ from peers_transformers import make
 
 import dpt
 from dpt.model_config import ModelConfig
-from dpt.weights import load_encoder_weights, official, transformers
+from dpt.weights import load_encoder_weights, official
 from dpt.weights.base import Checkpoint
-from dpt.weights.files import CheckpointFiles, open_checkpoint
+from dpt.weights.files import CheckpointFiles
 from dpt.weights.formats import read
 
 pytestmark = pytest.mark.peers
@@ -84,17 +84,6 @@ def test_off_the_windows_the_order_of_padding_tells(folders):
     resnet = {"kind": "timm", "name": "resnet18", "pad_windows": "before_shift"}
     with pytest.raises(ValueError, match=r"pad_windows=.*no windows"):
         dpt.create_model("dpt_tiny", heads={"depth": {}}, encoder=resnet)
-
-
-def test_buffers_of_older_versions_are_left_out(folders):
-    source = open_checkpoint(folders["beit"])
-    attention = "backbone.encoder.layer.0.attention.attention.relative_position_bias"
-    buffer = f"{attention}.relative_position_index"
-    content = {**source.content, buffer: torch.zeros(17, 17, dtype=torch.long)}
-    older = CheckpointFiles(source.path, content, source.config, source.processor)
-    actual, expected = (Checkpoint(transformers.Transformers().read(f)) for f in (older, source))
-    assert buffer in actual.unused
-    assert actual.tensors.keys() == expected.tensors.keys()
 
 
 def test_stages_behind_the_last_level_are_left_out(tmp_path):

@@ -236,12 +236,6 @@ def test_what_exists_is_not_replaced(saved, tmp_path, name):
     assert (tmp_path / "other" / name).read_text() == "mine"
 
 
-def test_a_target_that_cannot_be_written_is_named(saved, tmp_path):
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(ValueError, match=r"file/model/config\.json: cannot be written"):
-        convert(saved[1], tmp_path / "file/model", to="dpt")
-
-
 def chain(kind, levels=40, width=2):
     """A value of width^levels values: lists or tuples of references to the next one."""
     value = kind([1])

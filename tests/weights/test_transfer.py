@@ -136,21 +136,3 @@ def test_a_head_takes_its_decoder_along(old, new, moves):
     unused = source.named_decoders().keys() - moves.values()
     assert report.unused == sorted(unused)
     assert report.missing == []
-
-
-def test_a_decoder_of_another_size_stays_random():
-    source = dense_model(0)
-    heads = {"depth": {"decoder": {"readout": "add"}}}
-    target = model_of(1, heads=heads, batch_norm=True)
-    before = copy(target)
-    report = transfer(target, source)
-    assert_equal(
-        decoder_tensors(target, "decoders.depth"),
-        {
-            k.removeprefix("decoders.depth."): v
-            for k, v in before.items()
-            if k.startswith("decoders")
-        },
-    )
-    assert report.missing == ["decoders.depth"]
-    assert "decoder" in report.unused
