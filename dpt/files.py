@@ -18,6 +18,7 @@ import stat
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -139,9 +140,8 @@ def missing_path(path: Path, *, what: str, remedy: str) -> DataError:
     names = sorted(p.name for p in parent.iterdir() if not p.name.startswith("."))
     for name in names:
         if plain_name(name).casefold() == plain_name(absent).casefold():
-            differs = "the form of its letters in Unicode (NFC or NFD)"
-            differs = differs if plain_name(name) == plain_name(absent) else "capitals"
-            return DataError(f"{what} {path} does not exist; {name} differs in {differs}: {remedy}")
+            fault = f"{name} differs in capitals or in the Unicode form of its letters"
+            return DataError(f"{what} {path} does not exist; {fault}: {remedy}")
     close = difflib.get_close_matches(absent, names, n=5, cutoff=0.5)
     listed = few([*close, *(name for name in names if name not in close)], 10) or "nothing"
     return DataError(f"{what} {path} does not exist; {parent} holds {listed}: {remedy}")
@@ -313,34 +313,31 @@ def parse_yaml(text: str, path: str | Path) -> Any:
                 raise DataError(f"{path}: nested too deep, or holds an alias: write values out")
             if count > _MAX_NODES:
                 raise DataError(f"{path}: more than {_MAX_NODES} values: check the file")
-        root = yaml.compose(text, yaml.SafeLoader)
-        return None if root is None else _plain_yaml(root, yaml.SafeLoader(""), path)
+        return yaml.load(text, _plain_loader())
     except (yaml.YAMLError, ValueError) as error:  # ValueError: of numbers with too many digits
         if isinstance(error, DataError):
             raise
         raise DataError(f"{path}: not valid YAML ({' '.join(str(error).split())})") from None
 
 
-def _plain_yaml(node: Any, loader: Any, path: str | Path) -> Any:
-    """Returns the data of a YAML node without aliases."""
-    if node.id == "scalar":
-        value = loader.construct_object(node)
-        if not isinstance(value, str | int | float | None):
-            raise DataError(f"{path}: {node.value[:80]!r} is a {node.tag}, not plain data")
-        return value
-    if node.tag not in ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"):
-        raise DataError(f"{path}: holds the tag {node.tag[:80]}: write plain data")
-    if node.id == "sequence":
-        return [_plain_yaml(item, loader, path) for item in node.value]
-    values = {}
-    for key_node, value_node in node.value:
-        if key_node.id != "scalar":
-            raise DataError(f"{path}: a key is a mapping or a list: write a text")
-        key = _plain_yaml(key_node, loader, path)
-        if key in values:
-            raise DataError(f"{path}: has the key {key} twice: remove one")
-        values[key] = _plain_yaml(value_node, loader, path)
-    return values
+@cache
+def _plain_loader() -> Any:
+    """Returns the class of a YAML loader that knows plain data alone, and refuses repeated keys."""
+    import yaml
+
+    class PlainLoader(yaml.SafeLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            values = super().construct_mapping(node, deep=True)
+            if len(values) < len(node.value):
+                raise yaml.YAMLError(f"a key stands twice {node.start_mark}")
+            return values
+
+    known = yaml.SafeLoader.yaml_constructors
+    tags = ("null", "bool", "int", "float", "str", "seq", "map")
+    PlainLoader.yaml_constructors = {
+        tag: known[tag] for tag in (None, *(f"tag:yaml.org,2002:{name}" for name in tags))
+    }
+    return PlainLoader
 
 
 def config_dir() -> Path:

@@ -235,7 +235,7 @@ def picture_files(folder):
         frames[0].save(folder / f"pages{suffix}", save_all=True, append_images=frames[1:])
     rgba.convert("RGB").save(folder / "turned.jpg", exif=exif)
     frames[0].save(folder / "pages.gif", save_all=True, append_images=frames[1:])
-    page = io.FilePart(page=1, bands=[0], image_max=600.0)
+    part = io.FilePart(bands=[0], image_max=600.0)
     readers = (
         io.read_image,
         io.read_labels,
@@ -245,8 +245,7 @@ def picture_files(folder):
         io.label_values,
         pictures.read_size,
         pictures.exif_orientation,
-        partial(io.read_image, exif=True, part=page),
-        partial(io.read_objects, part=page),
+        partial(io.read_image, exif=True, part=part),
         partial(io.read_labels, colors=[[0, 0, 0], [9, 9, 9]], distance=9),
     )
     return {path: [partial(read, path) for read in readers] for path in sorted(folder.iterdir())}

@@ -58,7 +58,7 @@ class LoaderSettings:
 
 LOADER_KEYS = (*(f.name for f in fields(LoaderSettings)), "train", "val", "download")
 """Keys of ``data`` that every data set has and none takes as an argument."""
-_PARTS_OF_FILES = ("page", "bands", "image_max", "nodata", "exif")
+_PARTS_OF_FILES = ("bands", "image_max", "nodata", "exif")
 
 
 @dataclass(frozen=True)

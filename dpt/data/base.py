@@ -14,6 +14,7 @@ import numpy as np
 import torch.utils.data
 
 from dpt.data.formats.bands import FilePart
+from dpt.data.formats.pictures import ExifRule
 from dpt.data.formats.rules import DepthRule, LabelRule
 from dpt.files import DataError, few
 from dpt.geometry import Camera, aspects_agree
@@ -71,7 +72,7 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
     label_rule: LabelRule | None = None  # from the values of label files to classes
     part: FilePart = FilePart()  # what is read of files that hold more than one picture or map
     depth_key: str | None = None  # name of the array in depth files that hold several
-    exif: Literal["apply", "ignore"] | None = None  # which pixels labels fit, see FileDataset
+    exif: ExifRule = None  # which pixels labels fit, see FileDataset
     resize_labels: bool = False  # whether maps may be smaller or larger than their image
     split_names: Mapping[str, str] | None = None  # the splits' names on disk, where they differ
     # images with neither labels nor depth; label and depth files without an image

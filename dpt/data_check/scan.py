@@ -277,7 +277,7 @@ def read_sample(dataset: Dataset, index: int) -> Reading:
 
 
 def _raw_depth(dataset: Dataset, path: Path) -> np.ndarray:
-    return io.read_raw_depth(path, key=dataset.depth_key, page=dataset.part.page)
+    return io.read_raw_depth(path, key=dataset.depth_key)
 
 
 def _ignored_values(dataset: Dataset, files: Files, sample: Sample) -> dict[int, float]:

@@ -137,4 +137,4 @@ def test_camera_file_of_a_photo_before_it_is_turned_warns(tmp_path, caplog, cx, 
     file.write_text(f"50 0 {cx} 0 50 28 0 0 1")
     for _ in range(2):
         assert CameraFile(file).camera("a.jpg", (57, 40)).K[0, 2] == cx
-    assert [r.args == (file,) for r in caplog.records] == [True] * is_told
+    assert [str(file) in r.message for r in caplog.records] == [True] * is_told

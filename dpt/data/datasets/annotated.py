@@ -24,7 +24,7 @@ from dpt.data.annotations.base import (
 from dpt.data.annotations.coco import CocoFile, CocoFormat
 from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset, RawMaps, require_files
-from dpt.data.formats.pictures import exif_orientation, read_size
+from dpt.data.formats.pictures import exif_orientation, labels_are_upright, read_size
 from dpt.data.formats.rle import areas_of, pixels_of
 from dpt.data.formats.rules import LabelRule
 from dpt.files import (
@@ -319,11 +319,10 @@ class AnnotatedDataset(FileDataset):
         """
         path, stored, stated = image.image, read_size(image.image), image.size
         if stated is None:
-            turn = 1 if self.exif == "ignore" else exif_orientation(path)
-            if turn > 1 and self.exif is None:
-                fault = f"EXIF orientation {turn}, and the labels do not state its size"
-                raise DataError(f"{path}: {fault}: set data.exif=apply or data.exif=ignore")
-            return stored[::-1] if turn >= 5 else stored
+            turn = exif_orientation(path)
+            return (
+                stored[::-1] if labels_are_upright(path, turn, self.exif) and turn >= 5 else stored
+            )
         if self.fits(stated, stored) or self.fits(stated[::-1], stored):
             return stated
         sizes = f"{stored[1]}x{stored[0]} pixels, but {stated[1]}x{stated[0]} in its labels"

@@ -114,7 +114,6 @@ class FileDataset(Dataset):
             natural order of names among those with the same kinds of labels; ``all`` are those that
             have any. None: no image is left out.
         unlabelled: give the other training images instead, without labels.
-        page: the page or frame, from 0, of files that hold several.
         array_key: the name of the array in label and depth files that hold several.
         bands, image_max, nodata: see :class:`dpt.data.formats.bands.FilePart`. Pixels without data
             in every band are unlabelled and have no depth.
@@ -141,12 +140,11 @@ class FileDataset(Dataset):
     gap: Annotated[int, Field(ge=0)] = 0
     labelled: Annotated[int, Field(ge=1)] | Literal["all"] | None = None
     unlabelled: bool = False
-    page: Annotated[int, Field(ge=0)] | None = None
     array_key: str | None = None
     bands: Literal["all"] | Annotated[tuple[_Band, ...], Field(min_length=1)] | None = None
     image_max: Annotated[float, Field(gt=0)] | None = None
     nodata: float | None = None
-    exif: Literal["apply", "ignore"] | None = None
+    exif: pictures.ExifRule = None
     resize_labels: bool = False
 
     depth_format: ClassVar[DepthRule | None] = None
@@ -154,7 +152,6 @@ class FileDataset(Dataset):
 
     def __post_init__(self) -> None:
         self.part = FilePart(
-            page=self.page,
             key=self.array_key,
             bands=self.bands,
             image_max=self.image_max,
@@ -398,20 +395,16 @@ class FileDataset(Dataset):
             bands = self._read_bands(index, data)
             self._check_form(bands)
             image = io.image_of_bands(bands, self.part)
-        orientation = 1 if self.exif == "ignore" else pictures.orientation_of(data)
-        if orientation == 1:
-            return image
+        orientation = pictures.orientation_of(data)
         upright = pictures.turned_upright(image, orientation)
-        if self.exif == "apply" or map_size is None:
-            return upright
-        fits_stored = self.fits(map_size, image.shape)
-        fits_upright = self.fits(map_size, upright.shape)
-        if fits_upright and not fits_stored:
-            return upright
-        if fits_stored and not fits_upright:
-            return image
-        fault = f"EXIF orientation {orientation}, with labels that may fit stored or upright pixels"
-        raise DataError(f"{path}: {fault}: set data.exif=ignore or data.exif=apply")
+        are_upright = pictures.labels_are_upright(
+            path,
+            orientation,
+            self.exif,
+            fits_stored=map_size is not None and self.fits(map_size, image.shape),
+            fits_upright=map_size is None or self.fits(map_size, upright.shape),
+        )
+        return upright if are_upright else image
 
     def _read_bands(self, index: int, data: bytes | None = None) -> Bands:
         """Returns the bands of a sample; ``data`` is the content of its first file, if known."""
@@ -454,7 +447,7 @@ class FileDataset(Dataset):
         path = self._files[index].depth
         if path is None:
             return None
-        return io.read_raw_depth(path, key=self.depth_key, page=self.page)
+        return io.read_raw_depth(path, key=self.depth_key)
 
     def explain_invalid_depth(self, index: int) -> str:
         raw = self.read_raw_depth(index)

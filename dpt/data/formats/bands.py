@@ -43,7 +43,6 @@ class FilePart:
     """Says what is read of a file that holds more than an 8-bit picture, grey or RGB, or a map.
 
     Attributes:
-        page: the page or frame of files that hold several, from 0.
         key: the name of the array in files that hold several.
         bands: the bands of images, from 0, in this order; of several files, those of the first come
             first. None: images are grey or RGB, with or without alpha.
@@ -52,7 +51,6 @@ class FilePart:
         nodata: the value of bands that means "not measured", besides the one that a GeoTIFF names.
     """
 
-    page: int | None = None
     key: str | None = None
     bands: BandChoice | None = None
     image_max: float | None = None
@@ -128,7 +126,7 @@ def _read_all(path: str | Path, part: FilePart, data: bytes | None) -> Bands:
         reader = ARRAY_READERS[Path(path).suffix.lower()]
         values = _bands_last(path, reader(path, part.key))
     else:
-        values, stated = read_stored_bands(path, data or read_bytes(path), part.page)
+        values, stated = read_stored_bands(path, data or read_bytes(path))
         nodata |= stated
     if values.dtype.kind not in "uif" or values.shape[2] > MAX_BANDS:
         fault = f"{values.shape[2]} bands of {values.dtype}, not numbers of at most {MAX_BANDS}"

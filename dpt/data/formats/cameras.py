@@ -132,10 +132,12 @@ class CameraFile:
         camera = stated.camera(image, size)
         height, width = stated.size or size
         if (height, width) != size:
-            _say(f"{self.path}: scaled from {width}x{height} to {size[1]}x{size[0]} pixels")
+            fault = f"scaled from {width}x{height} to {size[1]}x{size[0]} pixels"
+            _log_once(logging.INFO, f"{self.path}: {fault}")
         cx, cy = camera.K[:2, 2]
         if not (0 <= cx < size[1] and 0 <= cy < size[0]):
-            _warn_of_centre(self.path)
+            reasons = "is K that of a larger image, or of a photo before its EXIF tags turn it?"
+            _log_once(logging.WARNING, f"{self.path}: cx, cy is outside the image: {reasons}")
         return camera
 
     def read(self) -> Mapping[str, StatedCamera]:
@@ -153,9 +155,8 @@ class CameraFile:
 
 
 @cache
-def _say(message: str) -> None:
-    """Logs a message once."""
-    log.info(message)
+def _log_once(level: int, message: str) -> None:
+    log.log(level, message)
 
 
 @lru_cache(maxsize=64)
@@ -239,16 +240,6 @@ def _of_colmap(lines: Sequence[str], path: Path) -> StatedCamera:
     *focal, cx, cy = numbers[:count]
     intrinsics = focal[0], focal[-1], cx - 0.5, cy - 0.5
     return StatedCamera.parse(intrinsics, path, (int(height), int(width)))
-
-
-@cache
-def _warn_of_centre(path: Path) -> None:
-    """Warns once that a principal point is outside its image, which is right for crops alone."""
-    log.warning(
-        "%s: cx, cy is outside the image: is K that of a larger image, or of a photo before its "
-        "EXIF tags turn it?",
-        path,
-    )
 
 
 def _warn_of_distortion(path: Path) -> None:

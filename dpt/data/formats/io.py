@@ -62,7 +62,7 @@ def read_image(
     Args:
         exif: turn the picture upright by its EXIF orientation, as viewers do.
         data: the file's content, if known; ``path`` is then for messages only.
-        part: bands and range of files that hold more than 8-bit grey or RGB, and the page.
+        part: bands and range of files that hold more than 8-bit grey or RGB.
         more: files of the image whose bands follow.
     """
     data = data or read_bytes(path)
@@ -71,7 +71,7 @@ def read_image(
         bands = read_bands([path, *more], part, data=None if more else data)
         return turned_upright(image_of_bands(bands, part), orientation)
     orientation = orientation_of(data) if exif else 1
-    picture = decode_picture(path, data, part.page)
+    picture = decode_picture(path, data)
     colors = picture.colors if part.image_max is None else picture.own_values
     alpha = picture.alpha
     rgb = colors if colors.ndim == 3 else np.repeat(colors[..., None], 3, axis=2)
@@ -128,9 +128,7 @@ def read_depth(
     return rule(read_raw_depth(path, key=key))
 
 
-def read_raw_depth(
-    path: str | Path, *, key: str | None = None, page: int | None = None
-) -> np.ndarray:
+def read_raw_depth(path: str | Path, *, key: str | None = None) -> np.ndarray:
     """Returns the numbers of a depth file as stored, (H, W); 0 where it is transparent.
 
     PNG files with the texts ``near`` and ``far``, as MoGe writes them, hold logarithms; these are
@@ -140,9 +138,8 @@ def read_raw_depth(
         path: PNG, TIFF or PGM of any number of bits, PFM, NPY, NPZ, EXR, HDF5 or MATLAB.
         key: name of the array in files that hold several: an EXR channel, an HDF5 data set, a
             variable of a ``.mat`` or ``.npz`` file. None: the only map.
-        page: the page of files that hold several, from 0.
     """
-    stored = _read_stored(path, FilePart(key=key, page=page))
+    stored = _read_stored(path, FilePart(key=key))
     raw = stored.pixels if stored.palette is None else stored.colors
     if raw.ndim != 2 or raw.dtype.kind not in "uif":
         fault = f"depth must be numbers of (H, W), found {raw.dtype} {raw.shape}"
@@ -161,7 +158,7 @@ def _read_stored(path: str | Path, part: FilePart) -> Picture:
         if array.ndim == 3 and array.shape[2] == 4:
             return Picture(pixels=array[..., :3], alpha=array[..., 3])
         return Picture(pixels=array)
-    return decode_picture(path, read_bytes(path), part.page)
+    return decode_picture(path, read_bytes(path))
 
 
 def _without_logarithms(
@@ -205,7 +202,7 @@ def read_labels(
             more than this, and ``OTHER_COLOR`` otherwise. Then the colours of palettes count, not
             their indices, and those of files that are black and white alone. None: a colour that
             ``colors`` lacks is an error.
-        part: the page or the name of the array.
+        part: the name of the array.
     """
     stored = _read_stored_labels(path, part, use_palette=distance is not None)
     ids = stored.opaque

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 import cv2
 import numpy as np
@@ -44,6 +44,8 @@ _PNG_TAIL = 1 << 13  # bytes
 _PNG_TAGS = (b"eXIf", b"tEXt", b"zTXt", b"iTXt")
 """Chunks that may state an orientation: before the pixels, or in the last bytes of a file."""
 _TIFF_STARTS = (b"II", b"MM")
+ExifRule = Literal["apply", "ignore"] | None
+"""Whether labels fit images turned upright by EXIF, or as stored; None: their size tells."""
 _FILM = math.hypot(36, 24)  # mm
 _MILLIMETRES = {2: 25.4, 3: 10.0, 4: 1.0, 5: 0.001}
 """Of EXIF's FocalPlaneResolutionUnit."""
@@ -116,6 +118,31 @@ def turned_upright(image: np.ndarray, orientation: int) -> np.ndarray:
     """Turns pixels as a file stores them upright, by their EXIF orientation."""
     turn = _AS_STORED.get({6: 8, 8: 6}.get(orientation, orientation))
     return image if turn is None else np.ascontiguousarray(turn(image))
+
+
+def labels_are_upright(
+    path: str | Path,
+    orientation: int,
+    rule: ExifRule,
+    *,
+    fits_stored: bool = True,
+    fits_upright: bool = True,
+) -> bool:
+    """Returns whether the labels of an image are those of its pixels turned upright, not as stored.
+
+    Args:
+        rule: what the user says; None: their size tells.
+        fits_stored, fits_upright: whether their size is that of these pixels.
+
+    Raises:
+        DataError: their size does not tell.
+    """
+    if orientation == 1 or rule is not None:
+        return rule == "apply"
+    if fits_stored == fits_upright:
+        fault = f"EXIF orientation {orientation}, with labels that may fit stored or upright pixels"
+        raise DataError(f"{path}: {fault}: set data.exif=ignore or data.exif=apply")
+    return fits_upright
 
 
 def exif_orientation(path: str | Path) -> int:
@@ -255,28 +282,22 @@ def palette_of(path: str | Path) -> bytes:
 # --- decoding -----------------------------------------------------------------------------------
 
 
-def decode_picture(path: str | Path, data: bytes, page: int | None = None) -> Picture:
-    """Decodes a picture, or a page or frame of one, in the order and the units of its file.
-
-    Args:
-        path: for messages.
-        page: from 0; None if the file holds only one.
-    """
+def decode_picture(path: str | Path, data: bytes) -> Picture:
+    """Decodes a picture in the order and the units of its file; ``path`` is for messages."""
     with decoding(path, "a picture"):
         _check_end(data)
         if data[:2] in _TIFF_STARTS:
             with TiffFile(io.BytesIO(data)) as file:
-                return _decode_tiff(path, data, file, page)
+                return _decode_tiff(path, data, file)
         opened = Image.open(io.BytesIO(data), formats=_FORMATS)
         check_pixels(path, opened.height, opened.width)
         if data.startswith(_JPEG_START):
             return Picture(pixels=_by_opencv(data), lossy="JPEG")
-        frames = getattr(opened, "n_frames", 1)
-        opened.seek(_choose_page(path, frames, page))
+        _require_one_page(path, getattr(opened, "n_frames", 1))
         bits = data[24] if data.startswith(_PNG_START) else 8
         _check_pnm(data)
         is_small = bits < 8 or (bits == 8 and opened.mode in _BY_PILLOW)
-        if is_small or frames > 1 or opened.format in ("BMP", "GIF") or data[:2] in _PNM_TEXTS:
+        if is_small or opened.format in ("BMP", "GIF") or data[:2] in _PNM_TEXTS:
             return _picture(*_by_pillow(opened, bits), opened, lossy=_lossy_webp(data))
         pixels = _by_opencv(data)
         if data[24:26] == b"\x10\x04":  # a PNG of 16 bits, grey and alpha
@@ -309,13 +330,10 @@ def _check_pnm(data: bytes) -> None:
         raise ValueError("it holds several pictures: save each as a file of its own")
 
 
-def _choose_page(path: str | Path, count: int, page: int | None) -> int:
-    """Returns the page's number, from 0; DataError if the file holds several and it is not set."""
-    if count > 1 and (page is None or not 0 <= page < count):
-        chosen = "" if page is None else f", not data.page={page}"
-        fault = f"holds {count} pages or frames{chosen}"
-        raise DataError(f"{path}: {fault}: set data.page to the number of one, 0 to {count - 1}")
-    return page or 0 if count > 1 else 0
+def _require_one_page(path: str | Path, count: int) -> None:
+    """Raises DataError if a file holds several pages or frames."""
+    if count > 1:
+        raise DataError(f"{path}: holds {count} pages or frames: save each as a file of its own")
 
 
 def _by_pillow(opened: Image.Image, bits: int) -> tuple[np.ndarray, int | None]:
@@ -378,10 +396,10 @@ def _lossy_webp(data: bytes) -> str:
 # --- TIFF ---------------------------------------------------------------------------------------
 
 
-def _decode_tiff(path: str | Path, data: bytes, file: TiffFile, number: int | None) -> Picture:
-    """Decodes a page of a TIFF file, without its smaller copies; its mask is the alpha."""
-    pages = _tiff_pages(path, file)
-    page = pages[_choose_page(path, len(pages), number)]
+def _decode_tiff(path: str | Path, data: bytes, file: TiffFile) -> Picture:
+    """Decodes a TIFF file, without its smaller copies; its mask is the alpha."""
+    page, *others = _tiff_pages(path, file)
+    _require_one_page(path, 1 + len(others))
     _check_bands(path, page)
     check_pixels(path, *_tiff_size(page))
     check_bytes(path, (page.nbytes,), 1)
@@ -465,21 +483,19 @@ def _check_bands(path: str | Path, page: TiffPage) -> None:
         raise DataError(f"{path}: {fault}: {remedy}")
 
 
-def read_stored_bands(
-    path: str | Path, data: bytes, page: int | None
-) -> tuple[np.ndarray, set[float]]:
+def read_stored_bands(path: str | Path, data: bytes) -> tuple[np.ndarray, set[float]]:
     """Returns all bands (H, W, C) of a picture of any type, as stored, and its values of no data.
 
-    Pages of a TIFF of one size are bands, unless ``page`` names one of them.
+    Pages of a TIFF of one size are bands.
     """
     if data[:2] not in _TIFF_STARTS:
-        picture = decode_picture(path, data, page)
+        picture = decode_picture(path, data)
         colors, alpha = picture.own_values, picture.alpha
         return np.atleast_3d(colors) if alpha is None else np.dstack([colors, alpha]), set()
     with decoding(path, "a TIFF file"), TiffFile(io.BytesIO(data)) as file:
         pages = _tiff_pages(path, file)
-        if page is not None or len({p.shape for p in pages}) > 1:
-            pages = [pages[_choose_page(path, len(pages), page)]]
+        if len({page.shape for page in pages}) > 1:
+            _require_one_page(path, len(pages))
         check_pixels(path, *_tiff_size(pages[0]))
         check_bytes(path, (len(pages), pages[0].nbytes), 1)
         planes = [np.atleast_3d(_tiff_values(page)) for page in pages]

@@ -195,7 +195,7 @@ def _size(path: Path) -> tuple[int, int] | None:
 def band_settings(folder: Folder, image: str) -> Plain:
     """Returns ``bands=all`` if an image can be read so, and not as 8-bit grey or RGB."""
     path = folder.root / image
-    if not folder.given.keys().isdisjoint(("bands", "image_max", "page")):
+    if not folder.given.keys().isdisjoint(("bands", "image_max")):
         return {}
     with suppress(DataError):
         io.read_image(path)
@@ -632,7 +632,7 @@ class ColorMasks(Masks):
 
 def _part_of(data: PlainMapping) -> FilePart:
     """Returns what keys of ``data`` choose of files that hold more than one map."""
-    return FilePart(key=data.get("array_key"), page=data.get("page"))
+    return FilePart(key=data.get("array_key"))
 
 
 def read_masks(paths: Sequence[Path], file: ClassFile, given: PlainMapping) -> Masks:
@@ -752,9 +752,9 @@ def depth_settings(folder_of_maps: Folder, paths: Sequence[Path]) -> Plain:
     if re.search(_DISPARITY, str(paths[0])):
         remedy = "convert it, metres = focal length x baseline / disparity, and rename the files"
         raise DataError(f"{folder}: disparity, not depth: {remedy}")
-    key, page = given.get("depth_key", given.get("array_key")), given.get("page")
+    key = given.get("depth_key", given.get("array_key"))
     places = np.linspace(0, len(paths) - 1, min(len(paths), _MAX_MAPS)).astype(int)
-    maps = [io.read_raw_depth(paths[i], key=key, page=page) for i in places]
+    maps = [io.read_raw_depth(paths[i], key=key) for i in places]
     _refuse_mixed(maps, folder, given)
     invalid = given.get("invalid_depth", [0, *_missing_values(maps)])
     values = _measured(maps, invalid, folder)
