@@ -12,29 +12,80 @@ from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatch
 from functools import cache
-from typing import Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import torch
 import yaml
+from pydantic import ConfigDict, Field, PlainValidator, ValidationInfo
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from dpt.files import config_dir, reason
-from dpt.nn import ENCODERS, HEADS, Decoder, DecoderConfig, EncoderConfig, HeadConfig, Network
+from dpt.nn import (
+    ENCODERS,
+    HEADS,
+    Decoder,
+    DecoderConfig,
+    Encoder,
+    EncoderConfig,
+    Head,
+    HeadConfig,
+    Network,
+)
 from dpt.types.preprocessing import Calibration, Preprocessing
-from dpt.validation import Plain, PlainMapping, to_plain, unknown_key, validate
+from dpt.validation import STRICT, Plain, PlainMapping, to_plain, unknown_key, validate
 
 log = logging.getLogger("dpt")
 
 T = TypeVar("T")
 HeadSettings = Mapping[str, PlainMapping]
 """The settings of each head by its name."""
+AtLeastOne = Annotated[Plain, Field(min_length=1)]
 
 MAX_PARAMETERS = 10**10  # the largest published DPT, over DINOv3's ViT-7B, has 7 billion
 MAX_TENSORS = 20_000  # of parameters; the largest known models have a tenth of them
 
 
-@dataclass
+def read_encoder(values: object) -> EncoderConfig:
+    """Types the settings of an encoder; ``kind`` chooses their class."""
+    settings: Plain = validate(Plain, values, "model.encoder")
+    config = _choose(ENCODERS, settings.get("kind"), "model.encoder.kind")
+    if "in_chans" in settings:  # timm's name
+        raise ValueError("model.encoder.in_chans: set model.encoder.in_channels instead")
+    encoder: EncoderConfig = validate(config, settings, "model.encoder")
+    return encoder
+
+
+def _read_heads(values: object, info: ValidationInfo) -> dict[str, HeadConfig]:
+    """Types the settings of heads; what a head's own decoder lacks is as in the shared one."""
+    heads: Plain = validate(AtLeastOne, values, "model.heads")
+    shared = to_plain(info.data.get("decoder", DecoderConfig()))
+    configs = {}
+    for name, settings in heads.items():
+        where = f"model.heads.{name}"
+        config = _choose(HEADS, name, "model.heads")
+        if isinstance(settings, Mapping) and isinstance(settings.get("decoder"), Mapping):
+            settings = {**settings, "decoder": {**shared, **settings["decoder"]}}
+        configs[name] = validate(config, settings, where)
+    return configs
+
+
+def _read_preprocessing(values: object, info: ValidationInfo) -> Preprocessing:
+    """Types the preprocessing; bands whose statistics are not given stay as they are."""
+    settings: Plain = validate(Plain, values, "model.preprocessing")
+    encoder = info.data.get("encoder")
+    channels = vars(encoder).get("in_channels", 3) if encoder else 3
+    if channels != 3 and not {"mean", "pixels"} & settings.keys():
+        settings |= {"pixels": "bands", "mean": [0.0] * channels, "std": [1.0] * channels}
+    preprocessing: Preprocessing = validate(Preprocessing, settings, "model.preprocessing")
+    count = len(preprocessing.mean)
+    if encoder and count != channels:
+        fault = f"model.preprocessing.mean has {count} numbers for {channels} channels"
+        raise ValueError(f"{fault}: give one for each of model.encoder.in_channels")
+    return preprocessing
+
+
+@dataclass(kw_only=True)
 class ModelConfig:
     """What a model is made of.
 
@@ -49,57 +100,25 @@ class ModelConfig:
             encoder's ``pad_multiple``.
     """
 
-    name: str
-    encoder: EncoderConfig
-    decoder: DecoderConfig
-    heads: dict[str, HeadConfig]
-    preprocessing: Preprocessing = field(default_factory=Preprocessing)
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    name: str = "dpt"
+    encoder: Annotated[EncoderConfig, PlainValidator(read_encoder)]
+    decoder: DecoderConfig = field(default_factory=DecoderConfig)
+    heads: Annotated[dict[str, HeadConfig], PlainValidator(_read_heads)]
+    preprocessing: Annotated[Preprocessing, PlainValidator(_read_preprocessing)]
     calibration: Calibration | None = None
-    multiple_from_encoder: bool = field(default=True, repr=False, compare=False)
+    multiple_from_encoder: bool = field(default=True, init=False, repr=False, compare=False)
 
     @classmethod
-    def from_dict(cls, values: PlainMapping, *, where: str = "model") -> ModelConfig:
+    def from_dict(cls, values: PlainMapping) -> ModelConfig:
         """Returns the typed form of plain data.
 
         Raises:
             ValueError: one line that names the key, what was found and what is allowed.
         """
-        keys = [f.name for f in fields(cls) if f.compare]
-        for key in values:
-            if key not in keys:
-                raise ValueError(unknown_key(f"{where}.{key}", str(key), keys))
-        missing = [key for key in ("encoder", "heads", "preprocessing") if key not in values]
-        if missing:
-            raise ValueError(f"{where} has no {', '.join(missing)}")
-        encoder, heads = values["encoder"], values["heads"]
-        if not isinstance(heads, Mapping) or not heads:
-            raise ValueError(f"{where}.heads={heads!r}: name at least one of {', '.join(HEADS)}")
-        if not isinstance(encoder, Mapping):
-            raise ValueError(f"{where}.encoder={encoder!r}: must be a mapping with `kind`")
-        encoder_config = _choose(ENCODERS, encoder.get("kind"), f"{where}.encoder.kind")
-        if "in_chans" in encoder:  # timm's name
-            raise ValueError(f"{where}.encoder.in_chans: set {where}.encoder.in_channels instead")
-        channels = encoder.get("in_channels", 3)
-        preprocessing = values["preprocessing"] or {}
-        if channels != 3 and not {"mean", "pixels"} & preprocessing.keys():
-            preprocessing = {**preprocessing, **_as_they_are(channels)}
-        calibration = values.get("calibration")
-        config = cls(
-            name=str(values.get("name", "dpt")),
-            encoder=validate(encoder_config, encoder, f"{where}.encoder"),
-            decoder=validate(DecoderConfig, values.get("decoder") or {}, f"{where}.decoder"),
-            heads={
-                name: _head_config(name, options, values.get("decoder") or {}, f"{where}.heads")
-                for name, options in heads.items()
-            },
-            preprocessing=validate(Preprocessing, preprocessing, f"{where}.preprocessing"),
-            calibration=calibration and validate(Calibration, calibration, f"{where}.calibration"),
-            multiple_from_encoder="multiple_of" not in preprocessing,
-        )
-        if len(config.preprocessing.mean) != channels:
-            count = len(config.preprocessing.mean)
-            fault = f"{where}.preprocessing.mean has {count} numbers for {channels} channels"
-            raise ValueError(f"{fault}: give one for each of {where}.encoder.in_channels")
+        config: ModelConfig = validate(cls, values, "model")
+        config.multiple_from_encoder = "multiple_of" not in values["preprocessing"]
         return config
 
     def to_dict(self) -> Plain:
@@ -144,67 +163,60 @@ class ModelConfig:
 
     def _build(self) -> Network:
         encoder = self.encoder.build()
-        sharing = [head for head in self.heads.values() if head.decoder is None]
-        self.decoder.resolve(encoder, batch_norm=any(head.batch_norm for head in sharing))
-        own = {name: head.decoder for name, head in self.heads.items() if head.decoder is not None}
-        for name, decoder in own.items():
-            decoder.resolve(encoder, batch_norm=self.heads[name].batch_norm)
-        if self.multiple_from_encoder:
-            self.preprocessing = replace(self.preprocessing, multiple_of=encoder.pad_multiple)
-            self.multiple_from_encoder = False
+        self._resolve(encoder)
         heads = {
             name: head.build(encoder, (head.decoder or self.decoder).fusion_channels)
             for name, head in self.heads.items()
         }
+        self._check_heads(heads)
+        sharing = [head for name, head in heads.items() if self.heads[name].decoder is None]
+        shared_decoder = None
+        if any(head.uses_decoder for head in sharing):
+            has_metres = any(head.output.has_metres for head in sharing)
+            shared_decoder = Decoder(self.decoder, encoder, has_metres=has_metres)
+        decoders = {
+            name: Decoder(head.decoder, encoder, has_metres=heads[name].output.has_metres)
+            for name, head in self.heads.items()
+            if head.decoder is not None
+        }
+        return Network(encoder=encoder, decoder=shared_decoder, heads=heads, decoders=decoders)
+
+    def _resolve(self, encoder: Encoder) -> None:
+        """Replaces every ``auto``, and the default of ``multiple_of``, by its value."""
+        sharing = [head for head in self.heads.values() if head.decoder is None]
+        self.decoder.resolve(encoder, batch_norm=any(head.batch_norm for head in sharing))
+        for head in self.heads.values():
+            if head.decoder is not None:
+                head.decoder.resolve(encoder, batch_norm=head.batch_norm)
+        if self.multiple_from_encoder:
+            self.preprocessing = replace(self.preprocessing, multiple_of=encoder.pad_multiple)
+            self.multiple_from_encoder = False
+
+    def _check_heads(self, heads: Mapping[str, Head]) -> None:
+        """Raises ValueError for heads that contradict their names, decoders or each other."""
         for name, head in heads.items():
             if head.output.name != name:
                 raise ValueError(
                     f"model.heads.{name}: its OutputSpec has the name {head.output.name!r}, where "
                     f"register_head has {name!r}: use the same one"
                 )
-            if name in own and not head.uses_decoder:
+            if self.heads[name].decoder is not None and not head.uses_decoder:
                 fault = "this head reads the encoder's tokens, and no decoder"
                 raise ValueError(f"model.heads.{name}.decoder: {fault}: leave it out")
         focals = {head.output.canonical_focal for head in heads.values() if head.output.has_metres}
-        if len(focals) > 1 and any(d.prompts for d in (self.decoder, *own.values())):
+        decoders = (self.decoder, *(head.decoder for head in self.heads.values()))
+        if len(focals) > 1 and any(decoder and decoder.prompts for decoder in decoders):
             raise ValueError(
                 f"model.heads: canonical_focal is {' and '.join(map(str, focals))}, and prompts "
                 "have one: give every metric depth the same, or leave out model.decoder.prompts"
             )
-        sharing_heads = [head for name, head in heads.items() if name not in own]
-        has_metres = any(head.output.has_metres for head in sharing_heads)
-        shared_decoder = None
-        if any(head.uses_decoder for head in sharing_heads):
-            shared_decoder = Decoder(self.decoder, encoder, has_metres=has_metres)
-        decoders = {
-            name: Decoder(config, encoder, has_metres=heads[name].output.has_metres)
-            for name, config in own.items()
-        }
-        return Network(encoder=encoder, decoder=shared_decoder, heads=heads, decoders=decoders)
 
 
 def check_parts(encoder: PlainMapping, decoder: PlainMapping, preprocessing: PlainMapping) -> None:
     """Raises ValueError for an unknown key or a wrong value of a part of a model."""
-    validate(_choose(ENCODERS, encoder.get("kind"), "model.encoder.kind"), encoder, "model.encoder")
+    read_encoder(encoder)
     validate(DecoderConfig, decoder, "model.decoder")
     validate(Preprocessing, preprocessing, "model.preprocessing")
-
-
-def _head_config(name: str, options: object, shared: PlainMapping, where: str) -> HeadConfig:
-    """Returns a head's typed settings; settings that its own decoder lacks are the shared one's."""
-    config = _choose(HEADS, name, where)
-    own = options.get("decoder") if isinstance(options, Mapping) else None
-    if isinstance(options, Mapping) and isinstance(own, Mapping):
-        settings = validate(DecoderConfig, {**shared, **own}, f"{where}.{name}.decoder")
-        options = {**options, "decoder": settings}
-    return validate(config, options, f"{where}.{name}")
-
-
-def _as_they_are(channels: object) -> Plain:
-    """Returns the preprocessing of bands whose statistics are unknown."""
-    if not isinstance(channels, int):
-        return {}  # an error of the encoder's settings
-    return {"pixels": "bands", "mean": [0.0] * channels, "std": [1.0] * channels}
 
 
 def _choose(table: Mapping[str, T], name: object, where: str) -> T:
@@ -256,31 +268,31 @@ def model_dict(
             replaces that of the table.
         **overrides: of encoder or decoder, such as ``patch_size=8`` or ``readout="add"``.
     """
-    if not isinstance(name, str) or name not in _tables():
+    if name not in _tables():
         raise ValueError(f"no model {name!r}; there are {', '.join(list_models())}")
-    sections = {"encoder": encoder, "decoder": decoder, "preprocessing": preprocessing}
-    for section, settings in sections.items():
-        if settings is not None and not isinstance(settings, Mapping):
-            raise ValueError(f"model.{section}={settings!r}: must be a mapping of settings")
     table = deepcopy(_tables()[name])
-    encoder = {"kind": table["encoder"]["kind"], **(encoder or {})}
-    config: Any = _choose(ENCODERS, encoder["kind"], "model.encoder.kind")
-    encoder_keys = {f.name for f in fields(config)}
-    decoder_keys = {f.name for f in fields(DecoderConfig)}
-    for key in overrides:
-        if key not in encoder_keys | decoder_keys:
-            raise ValueError(unknown_key(key, key, sorted(encoder_keys | decoder_keys)))
-    encoder |= {k: v for k, v in overrides.items() if k in encoder_keys}
-    of_decoder = {k: v for k, v in overrides.items() if k not in encoder_keys}
-    if encoder["kind"] == table["encoder"]["kind"]:
-        encoder = {**table["encoder"], **encoder}
-    size = encoder.get("image_size")
+    of_encoder: Plain = validate(Plain, encoder or {}, "model.encoder")
+    of_decoder: Plain = validate(Plain, decoder or {}, "model.decoder")
+    of_images: Plain = validate(Plain, preprocessing or {}, "model.preprocessing")
+    if of_encoder.setdefault("kind", table["encoder"]["kind"]) == table["encoder"]["kind"]:
+        of_encoder = {**table["encoder"], **of_encoder}
+    config: Any = _choose(ENCODERS, of_encoder["kind"], "model.encoder.kind")
+    encoder_keys = [f.name for f in fields(config)]
+    decoder_keys = [f.name for f in fields(DecoderConfig)]
+    of_decoder = {**table["decoder"], **of_decoder}
+    for key, value in overrides.items():
+        if key not in encoder_keys + decoder_keys:
+            raise ValueError(unknown_key(key, key, encoder_keys + decoder_keys))
+        section = of_encoder if key in encoder_keys else of_decoder
+        section[key] = value
+    if "image_size" in of_encoder:
+        of_images.setdefault("image_size", of_encoder["image_size"])
     return {
         "name": name,
-        "encoder": encoder,
-        "decoder": {**table["decoder"], **(decoder or {}), **of_decoder},
+        "encoder": of_encoder,
+        "decoder": of_decoder,
         "heads": heads,
-        "preprocessing": {**({"image_size": size} if size else {}), **(preprocessing or {})},
+        "preprocessing": of_images,
     }
 
 

@@ -1,6 +1,6 @@
 """Validation of plain data and its conversion to typed objects, by pydantic."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from typing import Annotated, Any
@@ -70,27 +70,39 @@ def _refuse_bools(value: object, typed: object, where: str) -> None:
 
 def _describe(error: Any, value: Any, where: str, target: Any) -> tuple[str, str]:
     """Returns the key of a fault, as the beginning of a message, and what is wrong with it."""
-    key = where
-    for part in error["loc"]:  # some parts are no keys, but alternatives of a union
-        is_index = isinstance(value, list | tuple) and isinstance(part, int) and part < len(value)
-        if is_index or (isinstance(value, Mapping) and part in value):
-            key, value = f"{key}.{part}".lstrip("."), value[part]
-    message = error["msg"].removeprefix("Value error, ").replace("valid tuple", "list")
-    if error["type"] == "value_error":  # of our own checks, which name the key themselves
+    key, kind = _place(error["loc"], value, where), error["type"]
+    last = error["loc"][-1] if error["loc"] else ""
+    if kind == "value_error":  # of our own checks, which name the key themselves
+        message = error["msg"].removeprefix("Value error, ")
         return "" if not where or f"{where}." in message else f"{where}: ", message
-    if error["type"] == "missing" and isinstance(error["loc"][-1], int):
-        return f"{key}={value!r}: ", "must have more entries"
+    if kind == "missing" and isinstance(last, str):
+        return f"{key}.{last} ".lstrip("."), "must be given"
+    if kind in ("unexpected_keyword_argument", "extra_forbidden"):
+        allowed = [f.name for f in fields(target) if f.init] if is_dataclass(target) else []
+        return unknown_key(key, str(last), allowed), ""
+    return f"{key}={error['input']!r}: ", _reworded(error)
+
+
+def _reworded(error: Any) -> str:
+    """Returns pydantic's message about a value, in the words of YAML."""
+    value = error["input"]
     if error["type"] == "missing":
-        return f"{key}.{error['loc'][-1]} ".lstrip("."), "must be given"
-    if error["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-        allowed = [f.name for f in fields(target)] if is_dataclass(target) else []
-        return unknown_key(key.lstrip("."), str(error["loc"][-1]), allowed), ""
-    message = message.replace("Input should", "must")
+        return "must have more entries"
     if error["type"] == "is_instance_of" and error["ctx"]["class"] == "Sequence":
-        message = f"must be a list, such as [{value}]"
+        return f"must be a list, such as [{value}]"
+    message = error["msg"].replace("Input should", "must").replace("valid tuple", "list")
     if error["type"] == "tuple_type" and isinstance(value, int | float):
         message += f", such as [{value}, {value}]"
-    return f"{key}={error['input']!r}: ", f"{message[0].lower()}{message[1:]}"
+    return f"{message[0].lower()}{message[1:]}"
+
+
+def _place(steps: Sequence[str | int], value: Any, where: str) -> str:
+    """Returns the dotted key of a fault; some steps are no keys, but alternatives of a union."""
+    for step in steps:
+        is_index = isinstance(value, list | tuple) and isinstance(step, int) and step < len(value)
+        if is_index or (isinstance(value, Mapping) and step in value):
+            where, value = f"{where}.{step}".lstrip("."), value[step]
+    return where
 
 
 def unknown_key(full_key: str, key: str, allowed: list[str]) -> str:

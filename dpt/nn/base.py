@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import EllipsisType
-from typing import ClassVar, Literal, NamedTuple, TypeVar
+from typing import Annotated, ClassVar, Literal, NamedTuple, TypeVar
 
 import pydantic.dataclasses
 from pydantic import ConfigDict, Field, PositiveInt
@@ -229,7 +229,7 @@ class DecoderConfig:
     """
 
     reassemble_channels: tuple[PositiveInt | None, ...] = (96, 192, 384, 768)
-    fusion_channels: int = Field(256, ge=2)
+    fusion_channels: Annotated[int, Field(ge=2)] = 256
     readout: ReadoutMode = "project"
     scales: tuple[float, ...] | Literal["auto"] = "auto"
     reassemble_norm: bool = False
