@@ -81,13 +81,9 @@ LONG = "a" * 300
     [
         ("predict", LONG, LONG, "--out", "o"),
         ("convert", LONG, "b", "--to", "dpt"),
-        ("inspect", LONG, LONG),
-        ("export", LONG, f"{LONG}.onnx"),
         ("calibrate", LONG, "--points", LONG, "--out", "o"),
         ("evaluate", LONG),
-        ("fit", LONG),
         ("data", "check", "data=folder", f"data.root={LONG}"),
-        ("evaluate", f"predictions={LONG}", "data=scenes"),
     ],
 )
 def test_a_name_that_is_too_long_is_one_line(tmp_path, monkeypatch, refused, arguments):

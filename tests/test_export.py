@@ -241,18 +241,6 @@ def test_a_branch_by_size_is_found_out(tmp_path, suffix):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.slow
-def test_weights_beyond_one_file_lie_beside_it(model, tmp_path, monkeypatch):
-    internal = pytest.importorskip("torch.onnx._internal.exporter._onnx_program")
-    monkeypatch.setattr(internal, "_LARGE_MODEL_THRESHOLD", 1000)  # of 1.5 GB
-    report = export(model, tmp_path / "a.onnx")
-    assert {p.name for p in tmp_path.iterdir()} == {"a.onnx", "a.onnx.data"}
-    assert (tmp_path / "a.onnx.data").stat().st_size > (tmp_path / "a.onnx").stat().st_size
-    images = torch.randn(1, 3, 40, 50)
-    with torch.no_grad():
-        assert_agrees(run_onnx(report.path, images), tensors_of(model(images), model.outputs))
-
-
 @pytest.fixture
 def run(dpt_command):
     """run(*arguments): (exit code, stdout, stderr) of ``dpt export ARGUMENTS``."""

@@ -81,14 +81,6 @@ def test_a_built_configuration_is_complete_and_plain():
     assert ModelConfig.from_dict(plain) == model.config
 
 
-def test_overrides_with_and_without_nesting_are_equal():
-    nested = make_config(
-        "dpt_base", heads={"depth": {}}, encoder={"patch_size": 8}, decoder={"readout": "add"}
-    )
-    assert make_config("dpt_base", heads={"depth": {}}, patch_size=8, readout="add") == nested
-    assert (nested.encoder.patch_size, nested.decoder.readout) == (8, "add")
-
-
 def test_settings_of_another_kind_of_depth_head_are_dropped():
     """As training completes a relative head from the weights of a metric one."""
     sigmoid = {"kind": "metric", "activation": "sigmoid", "max_depth": 10.0}

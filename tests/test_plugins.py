@@ -56,10 +56,7 @@ def test_load_plugins_names_what_is_not_there(plugins, value):
     [
         ("import not_installed_of_mine", "ModuleNotFoundError.*not_installed_of_mine"),
         ("x = 1\nraise SystemExit(0)", "SystemExit: 0.*faulty_of_mine.py:2"),
-        ("def broken(:", "SyntaxError"),
         ("def f(): f()\nf()", "RecursionError"),
-        ("raise BaseException('two\\nlines')", "BaseException: two lines"),
-        ("import sys; sys.exit('no')", "SystemExit: no"),
         ("x = '\0'", "null bytes"),
     ],
 )

@@ -58,13 +58,6 @@ def test_colorize_labels_takes_the_palette_and_black():
     np.testing.assert_array_equal(viz.colorize_labels(labels)[0, 1], viz.default_palette(2)[1])
 
 
-def test_overlay_mixes_but_not_with_black():
-    color = np.zeros((2, 2, 3), np.uint8)
-    color[0] = 200
-    mixed = viz.overlay(np.full_like(color, 100), color, 0.25)
-    assert mixed[:, 0, 0].tolist() == [125, 100]
-
-
 def test_colorize_output_draws_as_declared():
     ids = np.array([[0, 1]])
     palette = ((1, 2, 3), (4, 5, 6))

@@ -4,11 +4,10 @@ from copy import deepcopy
 
 import pytest
 import torch
-from tiny import assert_equal, small_model
 from torch import nn
 
 import dpt
-from dpt.nn.lora import add_low_rank, low_rank_tensors, merged_state, unmerged_state
+from dpt.nn.lora import add_low_rank, merged_state
 
 IMAGES = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
 HEADS = {"depth": {}}
@@ -96,17 +95,3 @@ def test_small_updates_survive_autocast():
         change = layer.weight - layer.parametrizations.weight.original
         assert layer.weight.dtype == torch.float32
     assert (change != 0).all()
-
-
-def test_a_state_is_merged_and_split_again():
-    _, model = adapted({})
-    state = with_updates(model).state_dict()
-    merged, low_rank = merged_state(state), low_rank_tensors(state)
-    assert_equal(unmerged_state(merged, low_rank), state)
-    layer = "encoder.blocks.0.attn.qkv"
-    parts = [
-        low_rank[f"{layer}.parametrizations.weight.{n}"] for n in ("original", "0.up", "0.down")
-    ]
-    torch.testing.assert_close(merged[f"{layer}.weight"], parts[0] + parts[1] @ parts[2])
-    plain = small_model().state_dict()
-    assert_equal(merged_state(plain), plain)

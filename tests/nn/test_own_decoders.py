@@ -48,13 +48,6 @@ def test_each_head_predicts_as_alone_from_one_pass_of_the_encoder(segmentation):
     assert len(passes) == 1
 
 
-def test_decoders_that_no_head_reads_are_not_built():
-    assert [*two_decoders().named_decoders()] == ["decoder", "decoders.depth"]
-    model = two_decoders(segmentation={})
-    assert model.decoder is None
-    assert [*model.named_decoders()] == ["decoders.depth", "decoders.segmentation"]
-
-
 def test_settings_that_an_own_decoder_lacks_are_those_of_the_shared_one():
     model = two_decoders(segmentation={"readout": "ignore"})
     shared, depth, segmentation = (

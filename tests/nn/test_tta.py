@@ -67,18 +67,6 @@ def test_flip_by_definition(images):
     torch.testing.assert_close(found["classification"].exp(), mean)
 
 
-def test_scales_by_definition(images):
-    found = multi_scale(uneven, SPECS, Inputs(images), scales=[1.0, 2.0])
-    big = F.interpolate(images, size=(20, 28), mode="bilinear", antialias=True)
-    big = uneven(Inputs(big))
-    kwargs = {"size": (10, 14), "mode": "bilinear", "align_corners": True}
-    depth = F.interpolate(big["depth"][:, None], **kwargs)[:, 0]
-    torch.testing.assert_close(found["depth"], (uneven(Inputs(images))["depth"] + depth) / 2)
-    mean = F.interpolate(big["segmentation"], **kwargs).softmax(1)
-    mean = (mean + uneven(Inputs(images))["segmentation"].softmax(1)) / 2
-    torch.testing.assert_close(found["segmentation"].softmax(1), mean)
-
-
 def test_sides_are_rounded(images):
     sizes = []
 

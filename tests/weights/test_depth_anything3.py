@@ -112,8 +112,6 @@ def test_images_are_resized_twice():
 @pytest.mark.parametrize(
     ("sky", "kind", "left_out", "new"),
     [
-        ("relu", "up_to_scale", [], []),
-        ("none", "up_to_scale", ["heads.depth.branches.sky"], []),
         ("sigmoid", "up_to_scale", [], ["heads.depth.branches.sky.conv3 (sky: relu to sigmoid)"]),
         ("relu", "relative", [], ["heads.depth.conv3 (kind: up_to_scale to relative, "]),
     ],
