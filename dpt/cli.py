@@ -10,19 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
 
-from dpt.commands import (
-    calibrate,
-    compare,
-    configured,
-    data_convert,
-    data_rank,
-    demo,
-    export,
-    fit,
-    inspect,
-    models,
-    predict,
-)
+from dpt.commands import configured, data_convert, data_rank, export, models, predict
 from dpt.config.run_folder import MISTAKES, fail
 from dpt.process import (
     Stopped,
@@ -65,24 +53,24 @@ dpt COMMAND --help explains a command.
 """
 
 COMMANDS: dict[str, Callable[[list[str]], None]] = {
-    "fit": fit.run,
+    "fit": configured.fit,
     "train": configured.train,
     "find-lr": configured.find_lr,
     "evaluate": configured.evaluate,
-    "compare": compare.run,
+    "compare": configured.compare,
     "data check": configured.check,
     "data download": configured.download,
     "data pack": configured.pack,
     "data convert": data_convert.run,
     "data rank": data_rank.run,
     "predict": predict.run,
-    "calibrate": calibrate.run,
+    "calibrate": models.calibrate,
     "export": export.run,
     "convert": models.convert,
     "merge": models.merge,
     "push": models.push,
-    "inspect": inspect.run,
-    "demo": demo.run,
+    "inspect": models.inspect,
+    "demo": models.demo,
 }
 OVERRIDES = ("train", "find-lr", "evaluate", "data check", "data download", "data pack")
 """Commands on configured data, which take Hydra overrides; the others take ordinary flags."""

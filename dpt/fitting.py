@@ -26,6 +26,7 @@ from dpt.data.layouts import Detected, detect
 from dpt.data.statistics import LabelStatistics, measure_labels
 from dpt.data_check import check_data, has_errors
 from dpt.files import real_path
+from dpt.plugins import load_plugins
 from dpt.process import say
 from dpt.run import Run, evaluate, export, starting
 from dpt.run_log import start_log
@@ -97,6 +98,7 @@ class Plan:
     """
 
     def __init__(self, root: Path, overrides: Sequence[str], time: str) -> None:
+        load_plugins()
         self._started = clock.monotonic()
         self._seconds = seconds_of(time)
         self.root, self.overrides = real_path(root), overrides

@@ -26,6 +26,7 @@ from dpt.config.schema import (
     RunConfig,
     read_config,
 )
+from dpt.plugins import load_plugins
 from dpt.process import is_first_rank
 from dpt.validation import PlainMapping
 
@@ -193,6 +194,7 @@ def export(
 @contextmanager
 def started(command: str, kind: type[C], overrides: Sequence[str]) -> Iterator[C]:
     """Yields the configuration of a command, and holds the folder of its run in the block."""
+    load_plugins()
     run = run_to_resume(command, overrides)
     if run is not None:
         with held(run.folder):

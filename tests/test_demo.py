@@ -19,7 +19,7 @@ import pytest
 from photos import save_photo, tiny
 from servers import running
 
-from dpt.commands import demo as command
+from dpt.commands import models
 from dpt.data import read_depth, read_labels
 from dpt.demo import MAX_BYTES, Demo, is_local, make_server
 from dpt.predict import Predictor
@@ -248,7 +248,7 @@ def test_demo_command_listens_on_this_computer_by_default(monkeypatch, tmp_path)
     monkeypatch.setattr("dpt.demo.make_server", listen)
     tiny(HEADS).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="at 7860"):
-        command.run([str(tmp_path)])
+        models.demo([str(tmp_path)])
 
 
 def test_is_local_only_for_addresses_of_this_computer():

@@ -1,10 +1,13 @@
-"""Commands on configured data: they take Hydra overrides, and Hydra's flags."""
+"""Commands on configured data: all but ``fit`` and ``compare`` take Hydra's overrides and flags."""
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dpt
+from dpt.commands import make_parser
 from dpt.config.run_folder import MISTAKES, fail, print_fault
+from dpt.process import say
 
 if TYPE_CHECKING:
     from dpt.config.compose import SweptRun
@@ -38,21 +41,63 @@ def check(arguments: list[str]) -> None:
 
 
 def download(arguments: list[str]) -> None:
-    def function(*overrides: str) -> None:
-        from dpt.commands.data_sets import download
+    from dpt.commands import data_sets
 
-        download(*overrides)
-
-    _run("data download", arguments, function)
+    _run("data download", arguments, data_sets.download)
 
 
 def pack(arguments: list[str]) -> None:
-    def function(*overrides: str) -> None:
-        from dpt.commands.data_sets import pack
+    from dpt.commands import data_sets
 
-        pack(*overrides)
+    _run("data pack", arguments, data_sets.pack)
 
-    _run("data pack", arguments, function)
+
+def fit(arguments: list[str]) -> None:
+    """Trains a model on a folder of images with labels, scores and exports it.
+
+    Prints its assumptions and the train.py command. If the files can be interpreted in two ways, it
+    lists the settings that decide and does not train. run_dir (runs/fit/DIR_DATE) holds the run,
+    pairs.csv, data_check/, evaluation/ and model.onnx (model.pt2 if the extra onnx is not
+    installed).
+    """
+    parser = make_parser("fit", fit.__doc__)
+    parser.add_argument("folder", metavar="DIR", type=Path, help="images, and masks or depth maps")
+    parser.add_argument("--time", default="15m", help="for everything: 90s, 15m, 2h (default: 15m)")
+    parser.add_argument("--plan", action="store_true", help="print what is found, and stop")
+    parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="as for train.py")
+    options = parser.parse_intermixed_args(arguments)
+
+    from dpt.fitting import Plan
+
+    if options.plan:
+        Plan(options.folder, options.overrides, options.time).show()
+    else:
+        dpt.fit(options.folder, *options.overrides, time=options.time)
+
+
+def compare(arguments: list[str]) -> None:
+    """Says whether B is better than A: two folders that dpt evaluate wrote on the same data, split
+    and protocol. Writes the paired difference of each score with a 95 % interval over sequences,
+    folders or images, the images that moved most and pictures of them, as report.html,
+    comparison.json and per_image.csv.
+    """
+    parser = make_parser("compare", compare.__doc__)
+    for letter in "ab":
+        help_text = "the run_dir of an evaluation"
+        parser.add_argument(letter, type=Path, metavar=letter.upper(), help=help_text)
+    text = "a folder for the results (default: comparison)"
+    parser.add_argument("--out", type=Path, default=Path("comparison"), metavar="DIR", help=text)
+    options = parser.parse_args(arguments)
+
+    from dpt.config.run_folder import quiet_libraries
+    from dpt.evaluation.compare import Evaluated
+    from dpt.evaluation.compare import compare as write_comparison
+    from dpt.run_log import start_log
+
+    start_log(None)
+    quiet_libraries()  # pictures of checkpoints are predicted again
+    summary = write_comparison(Evaluated.read(options.a), Evaluated.read(options.b), options.out)
+    say(f"{summary}; report: {options.out / 'report.html'}")
 
 
 def _run(command: str, arguments: list[str], function: Callable[..., Any]) -> Any:

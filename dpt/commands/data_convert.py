@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from argparse import RawDescriptionHelpFormatter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpt.atomic import write_bytes
+from dpt.commands import make_parser, require_new_folder
 from dpt.config.overrides import parse
 from dpt.files import DataError, few, real_path
 from dpt.process import say
@@ -78,9 +78,7 @@ def _classes(dataset: Dataset) -> list[AnnotatedClass]:
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="dpt data convert", description=__doc__, formatter_class=RawDescriptionHelpFormatter
-    )
+    parser = make_parser("data convert", __doc__)
     add = parser.add_argument
     add("folder", metavar="DIR", type=Path, help="the data set")
     add("out", metavar="OUT", type=Path, help="the folder to write, which is new or empty")
@@ -88,8 +86,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     add("overrides", metavar="KEY=VALUE", nargs="*", help="keys of data, such as data.labels=masks")
     options = parser.parse_intermixed_args(arguments)
     out = real_path(options.out)
-    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise ValueError(f"{options.out}: exists and is not empty: give a new folder as OUT")
+    require_new_folder(out)
     if out.is_relative_to(real_path(options.folder)):
         raise ValueError(f"{options.out}: is in DIR, and would be taken for its data: move it")
     return options

@@ -1,9 +1,10 @@
-"""Commands on files of weights: ``dpt convert``, ``dpt merge`` and ``dpt push``."""
+"""Commands on models that have been trained."""
 
-import os
+import sys
 from pathlib import Path
 
-from dpt.commands import command_parser, make_parser
+from dpt.commands import command_parser, make_parser, require_new_folder
+from dpt.files import refuse_inputs
 from dpt.process import say
 
 
@@ -35,8 +36,7 @@ def merge(arguments: list[str]) -> None:
     from dpt.weights.merge import merge as join
 
     out = options.out
-    if os.path.lexists(out) and not (out.is_dir() and not any(out.iterdir())):
-        raise ValueError(f"{out}: exists already; give a new folder")
+    require_new_folder(out)
     merged = join(options.models)
     merged.save(out)
     say(f"{out}: {', '.join(f'{head} of {path}' for head, path in merged.sources.items())}")
@@ -67,3 +67,108 @@ def push(arguments: list[str]) -> None:
         scores=options.scores,
         private=options.private,
     )
+
+
+def calibrate(arguments: list[str]) -> None:
+    """Fits one scale, and for relative models a shift, from predicted depth to known metres, and
+    saves the model with them. Relative models then predict metres, as long as camera and
+    surroundings are like those of the points.
+
+    points.csv has one line for each point, below the header image,x,y,depth_m (x and y in pixels
+    from the upper left, from 0). At least four points at different distances are needed. From 12
+    points on, outliers are rejected.
+    """
+    parser = command_parser("calibrate", calibrate.__doc__)
+    add = parser.add_argument
+    add("--out", required=True, type=Path, metavar="FOLDER", help="a new folder to save to")
+    metres = parser.add_mutually_exclusive_group(required=True)
+    metres.add_argument("--points", metavar="FILE.csv", help="a table of known points")
+    text = "depth maps, dense or sparse (LiDAR, or metres of another model): 16-bit PNG, TIFF, NPY "
+    text += "or PFM, named like their images; 0 means unknown"
+    metres.add_argument("--depth", metavar="DIR", help=text)
+    text = "folder of the images; with --points the default is the folder of the table"
+    add("--images", metavar="DIR", help=text)
+    text = "metres = value in a depth file x S (default: 0.001, for millimetres)"
+    add("--depth-scale", type=float, default=0.001, metavar="S", help=text)
+    text = "values in depth files that mean unknown (default: 0)"
+    add("--invalid", type=float, nargs="+", default=[0.0], metavar="VALUE", help=text)
+    options = parser.parse_args(arguments)
+    if options.depth and not options.images:
+        parser.error("--depth needs --images DIR")
+
+    from dpt.calibrate import calibrate as fit_scale
+    from dpt.calibrate import read_maps, read_points
+    from dpt.model import DPT
+
+    out = options.out
+    require_new_folder(out)
+    if options.points:
+        points = read_points(options.points, images=options.images)
+    else:
+        coding = {"scale": options.depth_scale, "invalid": options.invalid}
+        points = read_maps(options.images, options.depth, **coding)
+    model = DPT.from_pretrained(options.checkpoint)
+    report = fit_scale(model, points)
+    model.calibration = report.calibration
+    model.save_pretrained(out)
+    say(f"{report}\nsaved:  {out}")
+
+
+def inspect(arguments: list[str]) -> None:
+    """Draws one sheet for one image: outputs; principal components and norms of the tokens of each
+    feature level, and the CLS token's contribution; attention of the CLS token and of a patch.
+    Blocks, rows and columns are counted from 0.
+    """
+    parser = command_parser("inspect", inspect.__doc__)
+    add = parser.add_argument
+    add("image", type=Path, help="an image file")
+    add("--out", type=Path, default=Path("sheet.png"), help="default: sheet.png")
+    text = "the patch whose attention is shown, counted in patches; default: the middle"
+    add("--patch", nargs=2, type=int, metavar=("ROW", "COL"), help=text)
+    add("--device", help="default: a GPU where there is one")
+    options = parser.parse_args(arguments)
+    out = options.out
+    if out.suffix.lower() != ".png":
+        raise ValueError(f"--out {out}: the sheet is a PNG, so name it {out.stem}.png")
+    refuse_inputs(out, [options.image, options.checkpoint])
+
+    from dpt.exporting.runtimes import pick_device
+    from dpt.inspect import inspection_sheet
+    from dpt.model import DPT
+    from dpt.viz import save_png
+    from dpt.weights.files import writing
+
+    device = pick_device(options.device)
+    model = DPT.from_pretrained(options.checkpoint).to(device)
+    sheet = inspection_sheet(model, options.image, patch=options.patch and tuple(options.patch))
+    with writing(out):
+        save_png(out, sheet)
+    say(f"{out}: {sheet.shape[1]} x {sheet.shape[0]} pixels")
+
+
+def demo(arguments: list[str]) -> None:
+    """Serves a web page: upload an image, see the predictions beside it, download them."""
+    parser = command_parser("demo", demo.__doc__)
+    add = parser.add_argument
+    text = "address to listen on (default: this computer only; 0.0.0.0: anyone)"
+    add("--host", default="127.0.0.1", help=text)
+    add("--port", type=int, default=7860, help="0 uses a free one (default: 7860)")
+    add("--device", help="default: a GPU if there is one")
+    options = parser.parse_args(arguments)
+
+    from dpt.demo import Demo, is_local, make_server
+    from dpt.model import DPT
+    from dpt.predict import Predictor
+
+    model = DPT.from_pretrained(options.checkpoint)
+    name = f"{model.config.name} ({Path(options.checkpoint).name})"
+    host = options.host
+    page = Demo(Predictor(model, device=options.device), name=name)
+    server = make_server(page, host=host, port=options.port)
+    if not is_local(host):
+        risk = "anyone who can reach this computer can use the page: it has no password"
+        print(f"warning: --host {host}: {risk}", file=sys.stderr)
+    url_host = f"[{host}]" if ":" in host else host
+    say(f"http://{url_host}:{server.server_port}/  (stop with Ctrl-C)")
+    with server:
+        server.serve_forever()

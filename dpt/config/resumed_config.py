@@ -66,14 +66,6 @@ def run_to_resume(command: str, arguments: Sequence[str]) -> RunToResume | None:
     return None
 
 
-@dataclass(frozen=True)
-class _Notes:
-    """What is read of a run's file before it is checked as a whole."""
-
-    overrides: list[str]
-    follows: dict[str, list[str]]
-
-
 def resumed_config(folder: Path, arguments: Sequence[str], resume: str) -> Plain:
     """Returns the configuration of the run in ``folder``, changed by the command line.
 
@@ -89,7 +81,8 @@ def resumed_config(folder: Path, arguments: Sequence[str], resume: str) -> Plain
     """
     path, before = folder / "config.yaml", run_in(folder)
     try:
-        validate(_Notes, {key: before.get(key) for key in ("overrides", "follows")}, "")
+        validate(list[str], before.get("overrides"), "overrides")
+        validate(dict[str, list[str]], before.get("follows"), "follows")
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     _, typed = split_config_dir(arguments)  # the run has used the user's own groups already

@@ -242,11 +242,8 @@ def predict(
             prediction = at_least_float32(outputs[name].tensor).clamp(min=1e-8)
             outputs[name].prediction = prediction.reciprocal()
         elif spec.canonical_focal is not None:
-            K = (
-                images.new_full((len(images), 3, 3), torch.nan, dtype=torch.float32)
-                if K is None
-                else K
-            )
+            if K is None:
+                K = images.new_full((len(images), 3, 3), torch.nan, dtype=torch.float32)
             ratio = focal_ratio(K, spec.canonical_focal)
             outputs[name].prediction = outputs[name].tensor * ratio[:, None, None]
     return outputs

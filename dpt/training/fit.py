@@ -13,13 +13,7 @@ import torch.distributed as dist
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch.utils.data import DataLoader
 
-from dpt.config.build import (
-    image_settings,
-    make_eval_loader,
-    make_model,
-    make_objectives,
-    make_train_loader,
-)
+from dpt.config.build import make_eval_loader, make_objectives
 from dpt.config.overrides import as_argument, map_strings
 from dpt.config.schema import LoaderSettings, RunConfig
 from dpt.config.trainer import require_batches, require_images, with_precision
@@ -36,8 +30,8 @@ from dpt.training.callbacks import StopOnSignal
 from dpt.training.lightning_internals import kill_other_ranks
 from dpt.training.quick_check import check_first_files
 from dpt.training.resume import RunState, checkpoint_of, restoring, step_of, without_weight_files
-from dpt.training.task import Task, make_task
-from dpt.training.trainer import make_trainer, validation_cost
+from dpt.training.task import Task
+from dpt.training.trainer import make_task_and_loader, make_trainer, validation_cost
 
 log = logging.getLogger("dpt")
 
@@ -54,17 +48,12 @@ class LabelledData:
     objectives: dict[str, Objective]
     teacher: Teacher
 
-    @property
-    def targets(self) -> list[str | None]:
-        return [target for o in self.objectives.values() for target in o.targets]
-
 
 @dataclass(frozen=True)
 class Run:
     """A run that is ready to start, new or from a checkpoint."""
 
     config: RunConfig
-    folder: Path
     data: LabelledData
     task: Task
     trainer: L.Trainer
@@ -103,12 +92,14 @@ def fit(config: RunConfig, *, with_baselines: bool = True) -> Scores:
             return scores
         notes = notes_of(run)
         if scores:
-            write_json(run.folder / "metrics.json", {**scores, **notes})
+            write_json(run.config.folder / "metrics.json", {**scores, **notes})
     if scores:
         log_scores(run, scores, notes, with_baselines=with_baselines)
         minutes = (time.monotonic() - started) / 60
         log.info("%d steps in %.1f minutes", run.trainer.global_step, minutes)
-        log_folders(run.folder)
+        log.info("checkpoints: %s", run.config.folder / "checkpoints")
+        if (run.config.folder / "panels").is_dir():  # some tasks have no pictures
+            log.info("panels:      %s", run.config.folder / "panels")
     end_if_stopped(run)
     if run.task.nonfinite:
         raise ValueError(
@@ -133,21 +124,12 @@ def prepare(config: RunConfig, data: LabelledData) -> Run:
     if checkpoint is not None:
         of_run = without_weight_files(config.values["model"], checkpoint)
         config = config.changed(model=of_run)
-    images = image_settings(config.model, data.train)
-    model = make_model(config.model, data.objectives, settings, config.overrides, images)
-    task = make_task(config, data.objectives, data.teacher, model)
+    task, train_loader = make_task_and_loader(config, data.train, data.objectives, data.teacher)
+    model = task.model
     if config.overwrite and is_first_rank():
         (folder / "wandb_id.txt").unlink(missing_ok=True)
-    train_loader = make_train_loader(
-        data.train,
-        settings,
-        config.augment,
-        config.seed,
-        data.targets,
-        prompts=model.takes_prompts,
-    )
     val_loader = make_eval_loader(
-        data.val, settings, model.preprocessing, data.targets, prompts=model.takes_prompts
+        data.val, settings, model.preprocessing, task.targets, prompts=model.takes_prompts
     )
     stop = StopOnSignal(resume=f"dpt train {as_argument('resume', folder)}")
     sampler = train_loader.sampler
@@ -168,7 +150,6 @@ def prepare(config: RunConfig, data: LabelledData) -> Run:
     first_step = -1 if checkpoint is None else step_of(checkpoint)
     return Run(
         config=config,
-        folder=folder,
         data=data,
         task=task,
         trainer=trainer,
@@ -194,7 +175,7 @@ def train_and_validate(run: Run) -> Scores:
             and trainer.global_step == run.first_step
         ):
             log.info("resume: the run's time is over; a longer trainer.max_time extends it")
-        scores = finish(trainer, run.task, run.val_loader, run.folder)
+        scores = finish(trainer, run.task, run.val_loader, run.config.folder)
     except Exception:
         kill_other_ranks(trainer)
         raise
@@ -232,19 +213,13 @@ def log_scores(
             indices=range(len(data.val))[: int(count)],  # fewer by trainer.limit_val_batches
             num_workers=data.settings.num_workers,
         )
-        write_json(run.folder / "metrics.json", {**scores, **named(baselines), **notes})
+        write_json(run.config.folder / "metrics.json", {**scores, **named(baselines), **notes})
         for logger in trainer.loggers:
             logger.log_metrics(named(baselines), step=trainer.global_step)
             logger.save()
     columns = {**baselines, run.config.model.name: scores}
     lower = lower_is_better(data.objectives.values())
     log_table(columns, title="Scores on val", lower_is_better=lower)
-
-
-def log_folders(folder: Path) -> None:
-    log.info("checkpoints: %s", folder / "checkpoints")
-    if (folder / "panels").is_dir():  # some tasks have no pictures
-        log.info("panels:      %s", folder / "panels")
 
 
 def end_if_stopped(run: Run) -> None:
@@ -268,7 +243,7 @@ def log_start(run: Run) -> None:
         len(data.val),
         model.config.name,
         sum(parameter.numel() for parameter in model.parameters()) / 1e6,
-        run.folder,
+        run.config.folder,
     )
     accumulate, ranks = trainer.accumulate_grad_batches, trainer.world_size
     batch_size = data.settings.batch_size

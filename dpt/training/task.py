@@ -38,7 +38,7 @@ from dpt.objectives.teacher import Teacher
 from dpt.process import is_first_rank
 from dpt.training.finite import StepGuard
 from dpt.types.outputs import HeadOutput, HeadPrediction
-from dpt.types.samples import Batch, Inputs
+from dpt.types.samples import Batch, Inputs, Target
 from dpt.validation import Plain
 from dpt.weights.formats import CONFIG_KEY
 
@@ -91,6 +91,11 @@ class Task(L.LightningModule):
         self.scored_copy: TorchRuntime | None = None  # predicts in validation, in the model's place
         self.optimizer_settings: list[Plain] = []  # of each group, as configured
         self.total_steps = math.inf
+
+    @property
+    def targets(self) -> list[Target | None]:
+        """The labels that the objectives read."""
+        return [target for o in self.objectives.values() for target in o.targets]
 
     def forward(self, images: Tensor) -> dict[str, HeadPrediction]:
         """Returns the model's predictions for images (B, C, H, W) as they are read."""

@@ -1,19 +1,23 @@
 """Lightning's Trainer from ``conf/trainer``, with unset values filled in; runs of a few steps."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import lightning as L
 from lightning.pytorch.callbacks import Callback, Checkpoint, WeightAveraging
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader
 
 from dpt.config.build import image_settings, make_model, make_objectives, make_train_loader
 from dpt.config.schema import LoaderSettings, RunConfig
 from dpt.config.trainer import build_trainer, trainer_arguments
+from dpt.data import Dataset
+from dpt.objectives import Objective
+from dpt.objectives.teacher import Teacher
 from dpt.training.callbacks import Lora
 from dpt.training.checkpoints import AtomicCheckpointIO
 from dpt.training.loggers import ignore_errors
-from dpt.training.task import make_task
+from dpt.training.task import Task, make_task
 from dpt.validation import Plain
 
 VALIDATIONS = 10  # per run, unless the trainer's settings say otherwise
@@ -90,6 +94,20 @@ def _callbacks(config: RunConfig, *, has_loggers: bool, strategy: str) -> list[C
     return [*callbacks.values()]
 
 
+def make_task_and_loader(
+    config: RunConfig, train: Dataset, objectives: Mapping[str, Objective], teacher: Teacher
+) -> tuple[Task, DataLoader]:
+    """Makes a new model with its objectives, and the loader of its training images."""
+    settings = config.data.loader
+    images = image_settings(config.model, train)
+    model = make_model(config.model, objectives, settings, config.overrides, images)
+    task = make_task(config, objectives, teacher, model)
+    loader = make_train_loader(
+        train, settings, config.augment, config.seed, task.targets, prompts=model.takes_prompts
+    )
+    return task, loader
+
+
 def limited(limit: float, batches: float) -> float:
     """Returns the batches that Lightning uses: ``limit``, if it is an int, or this fraction."""
     return min(limit, batches) if isinstance(limit, int) else limit * batches
@@ -148,16 +166,9 @@ def short_run(
         schedule: in place of the configured one.
     """
     train = config.data.make("train")
-    objectives = make_objectives(config.task, train)
-    images = image_settings(config.model, train)
-    settings, teacher = config.data.loader, config.task.teacher.build()
-    model = make_model(config.model, objectives, settings, config.overrides, images)
-    task = make_task(config, objectives, teacher, model)
+    objectives, teacher = make_objectives(config.task, train), config.task.teacher.build()
+    task, loader = make_task_and_loader(config, train, objectives, teacher)
     task.schedule_factory = schedule or task.schedule_factory
-    targets = [target for objective in objectives.values() for target in objective.targets]
-    loader = make_train_loader(
-        train, settings, config.augment, config.seed, targets, prompts=model.takes_prompts
-    )
     unlimited = dict.fromkeys(("max_epochs", "max_time", "min_epochs", "min_steps", "profiler"))
     limits = {
         "max_steps": steps,

@@ -2,11 +2,6 @@
 
 import json
 import math
-import os
-import signal
-import subprocess
-import sys
-import time
 from types import SimpleNamespace
 
 import cv2
@@ -46,29 +41,6 @@ def test_a_sweep_writes_what_it_found(swept):
         in (folder / "log.txt").read_text()
     )
     assert not (folder / "checkpoints").exists()
-
-
-@pytest.mark.slow
-def test_a_sweep_that_is_stopped_says_so(tmp_path):
-    command = [sys.executable, "-m", "dpt", "find-lr", *TINY, "find.steps=100000"]
-    process = subprocess.Popen(
-        [*command, f"run_dir={tmp_path}"], start_new_session=True, stderr=subprocess.PIPE, text=True
-    )
-    log, deadline = tmp_path / "log.txt", time.monotonic() + 120
-    while not (log.is_file() and "steps from" in log.read_text()):
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-    os.killpg(process.pid, signal.SIGTERM)
-    _, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (128 + signal.SIGTERM, "stopped by SIGTERM\n")
-    assert not (tmp_path / "lr.json").exists()
-
-
-@pytest.mark.slow
-def test_a_sweep_can_be_repeated(swept, tmp_path):
-    again = sweep(tmp_path, "optim.encoder_lr=1e-4", "find.steps=30", "find.lr_min=1e-5")
-    assert again == swept[1]
 
 
 @pytest.mark.slow
@@ -126,9 +98,7 @@ def test_a_loss_that_only_rises():
 WRONG = [
     ("find=null", "find=None"),
     ("find.steps=3", "find.steps=3: must be greater"),
-    ("find.steps=1000000000000", "find.steps=1000000000000: must be less"),
     ("find.lr_min=2", "lr_min"),
-    ("find.steps=x", "find.steps='x'"),
     ("optim.lr=0", "optim.lr=0"),
     ("trainer.devices=2", "find-lr"),
 ]

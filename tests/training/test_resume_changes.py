@@ -143,20 +143,6 @@ def test_what_is_configured_anew_counts_and_is_said(train, tmp_path, schedule):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("first", "second"), [("poly", "cosine"), ("cosine", "constant")])
-def test_another_schedule_goes_on_from_the_same_step(train, tmp_path, first, second):
-    common = (
-        "task=regression logger=csv trainer.log_every_n_steps=1",
-        "trainer.val_check_interval=100",
-    )
-    whole = train(tmp_path / "whole", *common, f"schedule={second}", "trainer.max_steps=6")
-    run = train(tmp_path / "run", *common, f"schedule={first}", "trainer.max_steps=3")
-    before = rates(run)
-    resume_it(f"resume={run}", f"schedule.decay={second}", "trainer.max_steps=6")
-    assert rates(run) == [*before, *rates(whole)[3:]]
-
-
-@pytest.mark.slow
 def test_a_data_set_that_grew_is_remarked(train, tmp_path):
     """The values that the head predicts keep their mean and their unit."""
     run = train(tmp_path, *RUN)

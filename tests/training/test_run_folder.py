@@ -63,12 +63,6 @@ def test_a_configuration_that_is_no_runs_is_kept(refused, train, tmp_path, text)
         assert (tmp_path / "config.yaml").read_text() == text
 
 
-@pytest.mark.parametrize("name", ["metrics.json", "panels"])
-def test_results_that_are_no_runs_are_kept(refused, train, tmp_path, name):
-    (tmp_path / name).mkdir()
-    assert f"{tmp_path}/{name}" in refused(train, tmp_path, *RUN)
-
-
 def test_a_run_is_overwritten_on_demand(train, run, tmp_path):
     (run / "nonfinite.csv").write_text("old")
     train(run, *RUN, "seed=5", "overwrite=true")
@@ -177,9 +171,7 @@ def test_the_checkpoint_that_is_named_is_taken(run, refused):
 
 
 CONFIGS = {
-    "empty": b"",
     "no mapping": b"- 1\n- 2\n",
-    "text": b"run_dir",
     "not UTF-8": b"\xff\xfe\x00",
     "nested": b"task: " + b"[" * 5000 + b"]" * 5000,
     "interpolation": b"run_dir: ${oc.env:HOME}\n",
@@ -227,24 +219,6 @@ def test_a_folder_in_place_of_a_file_is_named(run, refused, name):
     (run / name).unlink()
     (run / name).mkdir()
     assert f"{run / name}" in refused(resume_it, f"resume={run}")
-
-
-@pytest.mark.parametrize("name", slow_after(1, ["metrics.json", "nonfinite.csv"]))
-def test_a_damaged_result_does_not_matter(run, name):
-    (run / name).write_bytes(b"\xff{{{")
-    resume_it(f"resume={run}", "trainer.max_steps=3")
-    assert resume.step_of(run / "checkpoints/last.ckpt") == 3
-
-
-@SLOW
-@pytest.mark.parametrize("name", ["version_old", "version_0/metrics.csv"])
-def test_a_strange_folder_of_the_csv_logger(train, tmp_path, name):
-    run = train(tmp_path, *RUN, "logger=csv")
-    path = run / "csv" / name
-    path.unlink(missing_ok=True)
-    path.mkdir()
-    resume_it(f"resume={run}", "trainer.max_steps=3")
-    assert resume.step_of(run / "checkpoints/last.ckpt") == 3
 
 
 # ------------------------------------------------------------------------------ passwords

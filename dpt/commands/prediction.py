@@ -1,0 +1,286 @@
+"""What ``dpt predict`` does with its options: inputs, shards, workers, and the files to write."""
+
+import argparse
+import hashlib
+import os
+import shlex
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import cv2
+
+from dpt.data.formats.video import VideoReader
+from dpt.exporting.files import fingerprint_of
+from dpt.exporting.runtimes import is_exported
+from dpt.files import DataError, few, plural, read_bytes, require
+from dpt.model import DPT
+from dpt.predict import writers
+from dpt.predict.encoding import Style
+from dpt.predict.folder import OutputFolder
+from dpt.predict.inputs import GUESS, chosen_camera
+from dpt.predict.pipeline import PartlyWrittenError, Pipeline
+from dpt.predict.prediction import depth_unit, first_output
+from dpt.predict.predictor import Predictor
+from dpt.predict.records import InputShard, PredictionSettings, shards_of
+from dpt.predict.sources import InputFile, find_inputs, find_remote
+from dpt.predict.writers import class_lines
+from dpt.process import say
+from dpt.run_log import start_log, tracked
+from dpt.weights.formats import fingerprint
+
+Failed = list[tuple[str, ValueError]]
+"""Inputs with the reason why each failed."""
+
+
+def predict_inputs(options: argparse.Namespace, arguments: Sequence[str]) -> Failed:
+    """Writes the predictions of the inputs; returns those that failed.
+
+    Args:
+        options: of the command line.
+        arguments: as typed.
+    """
+    start_log(None)
+    if "://" in options.out:
+        remedy = "name a folder, and upload it once at the end"
+        raise ValueError(f"--out {options.out}: is an address: {remedy}")
+    shard = _chosen_shard(options)
+    if any("://" in name for name in options.inputs):
+        inputs = find_remote(options.inputs)
+    else:
+        inputs = find_inputs(options.inputs, out=options.out)
+    if options.engine == "ray":
+        _predict_with_ray(options, inputs)
+    pipeline = _make_pipeline(options, inputs, shard)
+    with _writing(options.out), pipeline.folder.held():
+        if options.merge or options.engine == "ray":
+            failed = _merge(pipeline, inputs, arguments)
+        else:
+            failed = _predict_part(pipeline, inputs)
+    for line in class_lines(pipeline.kinds, pipeline.predictor.outputs):
+        say(line)
+    return failed
+
+
+def _predict_part(pipeline: Pipeline, inputs: Sequence[InputFile]) -> Failed:
+    """Predicts the inputs of this process that are not finished; returns those that failed."""
+    folder = pipeline.folder
+    part = inputs if folder.shard is None else folder.shard.select(inputs)
+    waiting = [file for file in part if not pipeline.is_done(file)]
+    start = time.monotonic()
+    done, failed = _predict(pipeline, waiting)
+    if folder.shard is None:
+        folder.finish(pipeline.kinds)
+    seconds = max(time.monotonic() - start, 1e-9)
+    count = len(part) - len(waiting)
+    skipped = f", {count} were done before" if count else ""
+    rate = f"{plural(done, 'image')} in {seconds:.1f} s ({done / seconds:.3g} images/s)"
+    shard = "" if folder.shard is None else f"shard {folder.shard}: "
+    say(f"{shard}{rate}{skipped}: {folder.path}")
+    return failed
+
+
+def _merge(pipeline: Pipeline, inputs: Sequence[InputFile], arguments: Sequence[str]) -> Failed:
+    """Joins what the shards wrote; returns the inputs that failed.
+
+    Raises:
+        DataError: a shard is not finished; the message has the command that goes on with it.
+    """
+    folder = pipeline.folder
+    missing = {file: k for k, file in enumerate(inputs) if not pipeline.is_done(file)}
+    failures = folder.failures(missing)
+    waiting = {file.name: k for file, k in missing.items() if file not in failures}
+    if waiting:
+        shards = shards_of(folder.path)
+        count = shards[-1].count if shards else 1
+        numbers = sorted({k % count + 1 for k in waiting.values()})
+        commands = [f"--shard {number}/{count}" for number in numbers]
+        command = shlex.join(["dpt", "predict", *(a for a in arguments if a != "--merge")])
+        raise DataError(
+            f"{folder.path}: {len(waiting)} of {len(inputs)} inputs are not finished "
+            f"({few(list(waiting))}): run {command} {few(commands, 8)}"
+        )
+    folder.start()
+    folder.finish(pipeline.kinds)
+    say(f"{len(inputs) - len(failures)} inputs are complete: {folder.path}")
+    return [(file.source, error) for file, error in failures.items()]
+
+
+def _predict_with_ray(options: argparse.Namespace, inputs: Sequence[InputFile]) -> None:
+    """Predicts a shard on each GPU of a Ray cluster, or on each core if it has no GPUs.
+
+    Ray starts the shard of a killed worker again.
+    """
+    ray = require("ray", "--engine ray", extra="ray")
+    ray.init()  # the cluster of RAY_ADDRESS, or this machine
+    resources = ray.cluster_resources()
+    gpus, cores = (int(resources.get(name, 0)) for name in ("GPU", "CPU"))
+    task = ray.remote(num_cpus=1, num_gpus=1 if gpus else 0, max_retries=-1)(predict_shard)
+    count = gpus or cores
+    shards = [InputShard(number + 1, count) for number in range(count)]
+    stored = ray.put(inputs)
+    try:
+        ray.get([task.remote(options, stored, shard) for shard in shards])
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, ValueError):
+            raise error.cause from None
+        raise
+    finally:
+        ray.shutdown()
+
+
+def predict_shard(
+    options: argparse.Namespace, inputs: Sequence[InputFile], shard: InputShard
+) -> None:
+    """Predicts a shard in a worker of Ray; inputs that fail are in the shard's journal."""
+    start_log(None)
+    pipeline = _make_pipeline(options, inputs, shard)
+    with _writing(options.out), pipeline.folder.held():
+        _predict_part(pipeline, inputs)
+
+
+def _chosen_shard(options: argparse.Namespace) -> InputShard | None:
+    """Returns the part of the inputs that ``--shard`` names."""
+    if options.overwrite and (options.shard or options.merge or options.engine == "ray"):
+        fault = "a worker that starts again could not tell what is finished"
+        raise ValueError(f"--overwrite: {fault}: leave it out and choose another --out")
+    if options.runtime == "auto" and (options.shard or options.engine == "ray"):
+        raise ValueError("--runtime auto: each worker might choose another: name one of them")
+    if options.shard is None:
+        return None
+    shard = InputShard.chosen(options.shard)
+    say(f"shard {shard}")
+    return shard
+
+
+@contextmanager
+def _writing(out: str) -> Iterator[None]:
+    """Raises an error of the output folder, as of a full disk, as a ValueError."""
+    try:
+        yield
+    except OSError as error:
+        raise ValueError(
+            f"{out}: cannot be written ({error.strerror or error}): make room or choose "
+            "another --out; finished files stay, and the same command continues from there"
+        ) from error
+
+
+def _predict(pipeline: Pipeline, inputs: Sequence[InputFile]) -> tuple[int, Failed]:
+    """Writes the files; returns the number of images and frames, and the inputs that failed."""
+    pipeline.folder.start()
+    done = 0
+    failed: Failed = []
+
+    def fail(file: InputFile, error: ValueError) -> None:
+        failed.append((file.source, error))
+        pipeline.folder.add_failure(file, error)
+
+    rasters = {file: None for file in inputs if pipeline.is_raster(file)}
+    images = [file for file in inputs if not file.is_video and file not in rasters]
+    with closing(pipeline.images(images)) as finished:
+        for file, error in tracked(finished, len(images), title="images"):
+            done += error is None or isinstance(error, PartlyWrittenError)
+            file.release()
+            if error is not None:
+                fail(file, error)
+    for file in [*rasters, *(file for file in inputs if file.is_video)]:
+        try:
+            for _ in _frames(pipeline, file) if file.is_video else _raster(pipeline, file):
+                done += 1
+        except ValueError as error:
+            fail(file, error)
+        file.release()
+    return done, failed
+
+
+def _raster(pipeline: Pipeline, file: InputFile) -> Iterator[None]:
+    """Predicts a raster window by window, and yields once at its end."""
+    with closing(pipeline.windows(file)) as steps:
+        for _ in tracked(steps, next(steps), title=file.name):
+            pass
+    yield
+
+
+def _frames(pipeline: Pipeline, file: InputFile) -> Iterator[None]:
+    """Predicts a video, and yields after each frame."""
+    video = VideoReader(file.fetch())
+    with closing(pipeline.frames(file, video)) as frames:
+        for _ in tracked(frames, max(1, video.announced), title=file.name):
+            yield
+
+
+def _make_pipeline(
+    options: argparse.Namespace, inputs: Sequence[InputFile], shard: InputShard | None
+) -> Pipeline:
+    """Returns the pipeline that the options describe; mistakes in them are ValueErrors."""
+    style = Style(options.colormap)
+    cv2.setNumThreads(1)  # the pipeline has threads of its own
+    cameras = chosen_camera(options.fov, options.focal, options.intrinsics)
+    keys = ("precision", "runtime", "flip", "tile", "sky", "min_confidence")
+    recorded = {key: vars(options)[key] for key in keys}
+    model, weights = _load(options.checkpoint)
+    predictor = Predictor(model, batch_size=options.batch_size, device=options.device, **recorded)
+    if options.focal == "guess":
+        predictor.guess = GUESS
+        say(f"cameras that are not known get a field of view of {GUESS.degrees:g} degrees, a guess")
+    prompt = None if options.prompt is None else _checked_prompt(options.prompt, inputs)
+    formats = [name.strip() for name in options.format.split(",") if name.strip()]
+    pictures = [name for name in formats if name != writers.RASTER]
+    only_rasters = bool(formats) and not pictures
+    chosen = [] if only_rasters else writers.chosen_kinds(pictures, predictor.outputs)
+    has_rasters = not formats or len(pictures) < len(formats)
+    rasters = writers.raster_kinds(predictor.outputs) if has_rasters else []
+    depth = first_output(predictor.outputs, "depth")
+    settings = PredictionSettings(
+        weights=weights,
+        checkpoint=options.checkpoint,
+        colormap=options.colormap,
+        camera=_camera_option(options),
+        **recorded,
+        prompt=prompt,
+        unit=None if predictor.needs_camera else depth_unit(depth),
+        classes=writers.class_names_by_folder(predictor.outputs),
+    )
+    folders = writers.folders_of(predictor.outputs)
+    with _writing(options.out):
+        folder = OutputFolder(
+            Path(options.out),
+            inputs=inputs,
+            settings=settings,
+            folders=folders,
+            overwrite=options.overwrite,
+            shard=shard,
+        )
+    workers = min(4, os.cpu_count() or 1)
+    return Pipeline(
+        predictor, folder, chosen, style, workers, rasters, only_rasters, cameras, options.prompt
+    )
+
+
+def _load(checkpoint: str) -> tuple[DPT | Path, str]:
+    """Returns the model, or the path of an exported file, with a code of its weights."""
+    if is_exported(checkpoint):
+        return Path(checkpoint), fingerprint_of(Path(checkpoint))
+    model = DPT.from_pretrained(checkpoint)
+    return model, fingerprint(model.config.to_dict(), model.state_dict())
+
+
+def _checked_prompt(path: Path, inputs: Sequence[InputFile]) -> str:
+    """Returns the path with a hash of its content; ValueError unless there is one image."""
+    if len(inputs) != 1 or inputs[0].is_video:
+        found = "a video" if len(inputs) == 1 else f"{len(inputs)} inputs"
+        raise ValueError(f"--prompt {path}: is the depth of one image, and there are {found}")
+    return _with_hash(path)
+
+
+def _with_hash(path: Path) -> str:
+    """Returns the path with a hash of the file's content."""
+    return f"{path} ({hashlib.sha256(read_bytes(path)).hexdigest()[:12]})"
+
+
+def _camera_option(options: argparse.Namespace) -> str:
+    """Returns the option that states the cameras, for the record; empty if there is none."""
+    file = None if options.intrinsics is None else _with_hash(options.intrinsics)
+    values = {"fov": options.fov, "focal": options.focal, "intrinsics": file}
+    return "".join(f"--{key} {value}" for key, value in values.items() if value is not None)
