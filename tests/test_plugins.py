@@ -2,6 +2,7 @@
 
 import json
 import sys
+from functools import partial
 
 import pytest
 from photos import tiny
@@ -80,3 +81,10 @@ def test_from_pretrained_names_plugins_for_unknown_parts(tmp_path, part):
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match=r"'mine': choose from.*DPT_PLUGINS"):
         dpt.DPT.from_pretrained(tmp_path)
+
+
+def test_training_from_python_loads_plugins_too(plugins, tmp_path):
+    plugins("nothing_of_mine")
+    for call in (dpt.train, dpt.check, partial(dpt.evaluate, "a.ckpt"), partial(dpt.fit, tmp_path)):
+        with pytest.raises(ValueError, match="DPT_PLUGINS=nothing_of_mine"):
+            call()

@@ -79,9 +79,6 @@ def _download(config: DataConfig) -> None:
         )
     for split in ("train", "val"):
         log.info("%s: %d images", split, len(config.make(split)))
-    archives = [f.file_name for f in source.files if f.unpack and (root / f.file_name).exists()]
-    if archives:
-        log.info("no longer needed in %s: %s", root, ", ".join(archives))
 
 
 def _with_source() -> list[str]:

@@ -32,12 +32,8 @@ def check_first_files(
     """Reads a few files of each split, and warns about what may be wrong with them."""
     if os.environ.get("LOCAL_RANK", "0") != "0":  # their launcher ends them; srun does not
         return
-    for name, objective in objectives.items():
-        if objective.target and objective.target not in val.info.targets:
-            lacks = LABEL_NAMES[objective.target]
-            log.warning("%s is trained but not scored: the val split has no %s", name, lacks)
-        elif objective.target == "objects" and val.objects_fault:
-            log.warning("%s is trained but not scored: %s", name, val.objects_fault)
+    for remark in unscored(val, objectives):
+        log.warning("%s", remark)
     require_same_classes(train, val)
     for dataset in (train, val):
         try:
@@ -52,6 +48,16 @@ def check_first_files(
             remarks = [str(error)]
         for remark in remarks:
             log.warning("%s", remark)
+
+
+def unscored(val: Dataset, objectives: Mapping[str, Objective]) -> Iterator[str]:
+    """Yields warnings about heads for which the val split has no labels."""
+    for name, objective in objectives.items():
+        if objective.target and objective.target not in val.info.targets:
+            lacks = LABEL_NAMES[objective.target]
+            yield f"{name} is trained but not scored: the val split has no {lacks}"
+        elif objective.target == "objects" and val.objects_fault:
+            yield f"{name} is trained but not scored: {val.objects_fault}"
 
 
 def missing_labels(

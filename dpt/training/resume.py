@@ -174,7 +174,7 @@ def require_same_parameters(saved: PlainMapping, optimizer: Optimizer) -> None:
         for param_groups in (saved["param_groups"], optimizer.param_groups)
     ]
     parameters = (p for group in optimizer.param_groups for p in group["params"])
-    shapes = {index: parameter.shape for index, parameter in enumerate(parameters)}
+    shapes = dict(enumerate(parameter.shape for parameter in parameters))
     # a user's own optimiser has no kinds, and may keep tensors of other shapes
     is_own = "kind" not in optimizer.param_groups[0]
     fits = is_own or all(

@@ -351,10 +351,8 @@ def useless_settings(
     needs_labels = any(o.target for o in objectives.values()) and not teacher.uses_unlabelled
     if needs_labels and has_unlabelled(config.data):
         yield "data.unlabelled: images without labels teach nothing without task/teacher=ema"
-    if augment.get("strong") and not teacher.labels_images:
-        yield "augment.strong: strong views are for task/teacher=ema alone"
-    if teacher.labels_images and not augment.get("strong"):
-        yield "task/teacher=ema labels images with augment.strong above 0 alone"
+    if bool(augment.get("strong")) != teacher.labels_images:
+        yield "augment.strong above 0 and task/teacher=ema have an effect together alone"
     unused = [k for k in ("gamma", "grayscale", "extra") if augment.get(k)]
     if unused and not model.preprocessing.is_rgb:
         yield f"augment: {few(unused)} are for RGB, and do not change bands"
