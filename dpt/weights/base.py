@@ -55,8 +55,8 @@ class Checkpoint:
         unread = dict(stored.tensors)
         for name in self.network.state_dict():
             names = their_names(name, stored.table)
-            if names and all(n in stored.tensors for n in names):
-                rows = [stored.tensors[n] for n in names]
+            rows = [stored.tensors[n] for n in names if n in stored.tensors]
+            if 0 < len(rows) == len(names):
                 self.tensors[name] = torch.cat(rows) if len(rows) > 1 else rows[0]
                 for n in names:
                     unread.pop(n, None)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from pickletools import genops, stackslice
+from pickletools import OpcodeInfo, genops, stackslice
 from typing import IO
 
 import safetensors.torch
@@ -214,6 +214,17 @@ class _Value:
             raise ValueError("plain data that is endless, or too large or deep")
 
 
+def _pop(stack: list[_Value | None], operation: OpcodeInfo) -> list[_Value]:
+    """Takes what an operation needs from the stack, the last value first, without the mark."""
+    taken: list[_Value | None] = []
+    for kind in reversed(operation.stack_before):
+        while kind is stackslice and stack[-1] is not None:  # down to the mark
+            taken.append(stack.pop())
+        if kind is not stackslice:
+            taken.append(stack.pop())
+    return [value for value in taken if value is not None]
+
+
 def _check_pickle(file: IO[bytes]) -> None:
     """Raises a ValueError if the next pickle of a file may describe endless data.
 
@@ -231,13 +242,7 @@ def _check_pickle(file: IO[bytes]) -> None:
         elif operation.name == "MARK":
             stack.append(None)
         else:
-            taken: list[_Value | None] = []
-            for kind in reversed(operation.stack_before):
-                while kind is stackslice and stack[-1] is not None:  # down to the mark
-                    taken.append(stack.pop())
-                if kind is not stackslice:
-                    taken.append(stack.pop())
-            parts = [value for value in taken if value is not None]
+            parts = _pop(stack, operation)
             value = parts.pop() if operation.name in _FILLING else _Value()
             for part in parts:
                 value.add(part)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from dpt.files import few, real_path
+from dpt.files import few
 from dpt.validation import Plain
 from dpt.weights.base import Checkpoint, Format, StoredModel, naming
 from dpt.weights.card import Card, write_card
@@ -16,7 +16,7 @@ from dpt.weights.depth_anything import DepthAnything, DepthAnything3
 from dpt.weights.dinov2 import Dinov2
 from dpt.weights.dinov3 import Dinov3
 from dpt.weights.eomt import Eomt
-from dpt.weights.files import CONFIG_FILE, WEIGHTS_FILE, CheckpointFiles, open_checkpoint
+from dpt.weights.files import CONFIG_FILE, CheckpointFiles, open_checkpoint
 from dpt.weights.hub import locate
 from dpt.weights.names import Tensors
 from dpt.weights.official import Official
@@ -143,9 +143,6 @@ def convert(src: str | Path, dst: str | Path, *, to: str) -> Conversion:
     if to not in WRITABLE:
         raise ValueError(f"cannot write the format {to!r}; choose from {', '.join(WRITABLE)}")
     dst = Path(dst).expanduser()
-    source, target = real_path(Path(src).expanduser()), real_path(dst)
-    if source in (target, target / WEIGHTS_FILE) or (target.is_file() and source in target.parents):
-        raise ValueError(f"{dst}: is the source itself or a part of it; give another path")
     if os.path.lexists(dst) and not (dst.is_dir() and not any(dst.iterdir())):
         raise ValueError(f"{dst}: exists already; give a new path")
     source_format, checkpoint = _read(src)

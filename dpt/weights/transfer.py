@@ -5,7 +5,7 @@ Tensors of a file are renamed, moved and resized to fit the encoder; a report li
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -127,17 +127,20 @@ def load_model_weights(
     for name in changed:
         del expected[name], fitting[name]
     faults = list_faults(expected, fitting)
-    if faults:
-        raise ValueError(f"{source}: another architecture: {faults}")
     with naming(source):
+        if faults:
+            raise ValueError(f"another architecture: {faults}")
         report = _fit(model.encoder, *_encoder_of(checkpoint, model.encoder), source)
     model.load_state_dict(fitting, strict=False)
     report.kept = [f"{part} (from {moved[part]})" if part in moved else part for part in shared]
     report.outputs = list(dict.fromkeys(changed.values()))
-    report.missing += [part for part in by_part if part not in stored_by_part]
-    read = {*by_part, *moved.values()}
-    report.unused += [part for part in stored_by_part if part not in read]
+    report.missing += _missing(by_part, stored_by_part)
+    report.unused += _missing(stored_by_part, {*by_part, *moved.values()})
     return report
+
+
+def _missing(names: Iterable[str], others: Container[str]) -> list[str]:
+    return [name for name in names if name not in others]
 
 
 def _changed_outputs(expected: State, stored: State, meanings: Mapping[str, str]) -> dict[str, str]:
@@ -453,7 +456,7 @@ def _fit_positions(target: nn.Module, state: State, grid: Grid | None, report: L
     outputs; those of tokens that the encoder lacks (DeiT's distillation token) are dropped.
     """
     expected, new = target.state_dict(), _grid_of(target)
-    if new is None or "pos_embed" not in expected or "pos_embed" not in state:
+    if new is None or "pos_embed" not in expected.keys() & state.keys():
         return
     positions = state["pos_embed"]
     if positions.ndim != 3:
@@ -465,15 +468,9 @@ def _fit_positions(target: nn.Module, state: State, grid: Grid | None, report: L
     dropped = [name for name, index in with_slots if (name, index) not in expected_tokens]
     report.unused += [f"code of {name}" for name in dict.fromkeys(dropped)]
     before = positions.new_zeros(1, new_slots, positions.shape[2])
-    for slot, (name, index) in enumerate(expected_tokens):
-        if (name, index) not in with_slots:
-            continue
-        position = positions[:, tokens.index((name, index))]
-        if slot < new_slots:
-            before[:, slot] = position
-        else:
-            state[name] = state[name].clone()
-            state[name][:, index] += position
+    for slot, token in enumerate(expected_tokens):
+        if token in with_slots:
+            _place(positions[:, tokens.index(token)], token, slot, before, state)
     if slots - len(dropped) != new_slots:
         report.moved.append(f"pos_embed {slots} to {new_slots} codes before the patches")
     cells = positions[:, slots:]
@@ -484,6 +481,18 @@ def _fit_positions(target: nn.Module, state: State, grid: Grid | None, report: L
         cells = resize_positions(cells, old, new, policy=policy)
         report.resized.append(f"pos_embed {_times(old)} to {_times(new)}")
     state["pos_embed"] = torch.cat((before, cells), dim=1)
+
+
+def _place(
+    position: Tensor, token: tuple[str, int], slot: int, before: Tensor, state: State
+) -> None:
+    """Writes a token's position embedding to its slot, or adds it to the token without one."""
+    name, index = token
+    if slot < before.shape[1]:
+        before[:, slot] = position
+    else:
+        state[name] = state[name].clone()
+        state[name][:, index] += position
 
 
 def _tokens(tensors: Tensors) -> list[tuple[str, int]]:
