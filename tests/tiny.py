@@ -103,18 +103,6 @@ def checkpoint_of(run: Path, name: str = "last") -> dict[str, Any]:
     return torch.load(run / f"checkpoints/{name}.ckpt", weights_only=True)
 
 
-def losses_of(task, batch, *, steps: int, lr: float) -> list[float]:
-    """The losses of so many training steps on one batch."""
-    optimizer, losses = torch.optim.AdamW(task.parameters(), lr=lr), []
-    for _ in range(steps):
-        optimizer.zero_grad()
-        loss = task.training_step(batch, 0)
-        loss.backward()
-        optimizer.step()
-        losses.append(float(loss.detach()))
-    return losses
-
-
 def words_of(*arguments: object) -> list[str]:
     """The arguments of a command, from texts of one argument or of several ``KEY=VALUE``."""
     return [
