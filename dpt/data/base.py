@@ -319,8 +319,7 @@ _DTYPES: dict[str, np.dtype] = {
 def _check_arrays(sample: Sample, dataset: Dataset) -> None:
     """Raises DataError if a size or dtype is wrong."""
     name, image = sample.get("name", "a sample"), sample["image"]
-    is_rgb = image.dtype == np.uint8 and image.shape[2:] == (3,)
-    if not is_rgb and not (image.dtype == np.float32 and image.ndim == 3 and image.size):
+    if not _is_image(image):
         fault = f"image is {image.dtype} {image.shape}"
         raise DataError(f"{name}: {fault}, must be uint8 (H, W, 3) RGB or float32 (H, W, C)")
     maps = {key: np.asarray(array) for key, array in sample.items() if key in _DTYPES}
@@ -334,6 +333,13 @@ def _check_arrays(sample: Sample, dataset: Dataset) -> None:
     labels = maps.get("labels")
     if labels is not None and maps.get("objects", labels).shape != labels.shape:
         raise DataError(f"{name}: its mask and its map of objects differ in size: resize one")
+
+
+def _is_image(image: np.ndarray) -> bool:
+    """Whether an array is uint8 RGB (H, W, 3), or float32 (H, W, C)."""
+    if image.dtype == np.uint8:
+        return image.shape[2:] == (3,)
+    return image.dtype == np.float32 and image.ndim == 3 and image.size > 0
 
 
 def _has_shape(array: np.ndarray, shape: str) -> bool:

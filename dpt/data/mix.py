@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from itertools import accumulate, chain
 
@@ -189,19 +189,24 @@ def _common_info(infos: Mapping[str, DatasetInfo]) -> DatasetInfo:
     targets: tuple[Target, ...] = tuple(dict.fromkeys(t for i in infos.values() for t in i.targets))
     named: Target = "labels" if "labels" in targets else "class_id"
     with_names = {name: info for name, info in infos.items() if named in info.targets}
-    things = dict.fromkeys(info.things for info in infos.values() if info.things)
-    if len(things) > 1:
-        raise DataError("data.sets differ in the classes that are things: set data.things of each")
     palettes = [info.palette for info in with_names.values() if info.palette]
     low, high = _depth_range([info for info in infos.values() if "depth" in info.targets])
     return DatasetInfo(
         targets=targets,
         class_names=_common_classes({name: i.class_names for name, i in with_names.items()}),
         palette=palettes[0] if palettes else (),
-        things=next(iter(things), ()),
+        things=_common_things(infos.values()),
         min_depth=low,
         max_depth=high,
     )
+
+
+def _common_things(infos: Iterable[DatasetInfo]) -> tuple[bool, ...]:
+    """Returns which classes are things, as the sets say that have any."""
+    things = dict.fromkeys(info.things for info in infos if info.things)
+    if len(things) > 1:
+        raise DataError("data.sets differ in the classes that are things: set data.things of each")
+    return next(iter(things), ())
 
 
 def _depth_range(infos: Sequence[DatasetInfo]) -> tuple[float, float | None]:

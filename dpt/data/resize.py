@@ -31,10 +31,8 @@ def resize_image(image: np.ndarray, size: tuple[int, int], rule: str = "train") 
     """
     if rule == "cubic_area_twice":
         return _cubic_or_area_twice(image, size)
-    if rule == "cubic_float":  # a channel at a time: all as floats take four times the memory
-        planes = (cv2.extractChannel(image, k).astype(np.float32) for k in range(image.shape[2]))
-        resized = [cv2.resize(p, size[::-1], interpolation=cv2.INTER_CUBIC) for p in planes]
-        return np.dstack(resized)
+    if rule == "cubic_float":
+        return _cubic_in_float(image, size)
     factor = whole_factor(image.shape[:2], size) if rule == "train" else 1
     if factor > 1 and image.shape[0] % factor == image.shape[1] % factor == 0:
         small = (image.shape[1] // factor, image.shape[0] // factor)
@@ -52,6 +50,12 @@ def resize_image(image: np.ndarray, size: tuple[int, int], rule: str = "train") 
     return by_four_bands(
         image, lambda bands: cv2.resize(bands, (size[1], size[0]), interpolation=method)
     )
+
+
+def _cubic_in_float(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """Resizes a channel at a time: all as floats take four times the memory."""
+    planes = (cv2.extractChannel(image, k).astype(np.float32) for k in range(image.shape[2]))
+    return np.dstack([cv2.resize(p, size[::-1], interpolation=cv2.INTER_CUBIC) for p in planes])
 
 
 def _cubic_or_area_twice(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:

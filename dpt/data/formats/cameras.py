@@ -207,12 +207,16 @@ def _of_mapping(values: Any, path: Path) -> StatedCamera:
     for key in _MODEL_KEYS:
         if _FISHEYE.search(str(values.get(key))):
             raise DataError(f"{path}: {key} {values[key]}: undistort the images")
-    for coefficients in (values.get(key) or 0 for key in _DISTORTION_KEYS):
-        if isinstance(coefficients, Mapping):
-            coefficients = coefficients.get("data", 0)
-        if _numbers(coefficients).any():
-            _warn_of_distortion(path)
+    if any(_is_distortion(values.get(key)) for key in _DISTORTION_KEYS):
+        _warn_of_distortion(path)
     return StatedCamera.parse(matrix, path, _size_in(values))
+
+
+def _is_distortion(coefficients: Any) -> bool:
+    """Whether coefficients, or a matrix of OpenCV with them, distort the image."""
+    if isinstance(coefficients, Mapping):
+        coefficients = coefficients.get("data")
+    return bool(_numbers(coefficients or 0).any())
 
 
 def _size_in(values: Mapping[str, Any]) -> tuple[int, int] | None:

@@ -261,21 +261,25 @@ def _read_stored_labels(
     stored = _read_stored(path, part)
     labels = _with_colors(stored) if use_palette else stored.pixels
     labels = labels.astype(np.uint8) if labels.dtype == bool else labels
-    is_color = labels.shape[2:] == (3,) and labels.dtype == np.uint8
     levels = [] if stored.alpha is None else np.unique(stored.alpha).tolist()
-    fault = ""
-    if stored.lossy:
-        fault = f"{stored.lossy} compression changes class ids"
-    elif not is_color and (labels.ndim != 2 or labels.dtype.kind not in "ui"):
-        fault = f"found {labels.dtype} {labels.shape}, not one class id per pixel"
-    elif levels == [0] or len({*levels} - {0}) > 1:
-        # clear everywhere, or of several values, which may be a part of the ids
-        fault = f"its alpha is {few([str(level) for level in levels], 6)}, not opaque or 0"
-    if fault:
+    if fault := _fault_of_labels(labels, levels, stored.lossy):
         raise DataError(f"{path}: {fault}: save labels as single-channel PNG")
     check_pixels(path, *labels.shape[:2])
     clear = None if stored.alpha is None or 0 not in levels else np.equal(stored.alpha, 0)
     return _StoredLabels(labels, clear)
+
+
+def _fault_of_labels(labels: np.ndarray, alpha_levels: Sequence[int], lossy: str) -> str:
+    """Returns why the pixels of a file are no labels; empty if they are."""
+    is_color = labels.shape[2:] == (3,) and labels.dtype == np.uint8
+    if lossy:
+        return f"{lossy} compression changes class ids"
+    if not is_color and (labels.ndim != 2 or labels.dtype.kind not in "ui"):
+        return f"found {labels.dtype} {labels.shape}, not one class id per pixel"
+    if alpha_levels == [0] or len({*alpha_levels} - {0}) > 1:
+        # clear everywhere, or of several values, which may be a part of the ids
+        return f"its alpha is {few([str(level) for level in alpha_levels], 6)}, not opaque or 0"
+    return ""
 
 
 def _with_colors(stored: Picture) -> np.ndarray:

@@ -184,7 +184,7 @@ class LabelRule:
         color_distance: int | None = None,
     ) -> None:
         ignored = [ignore_index] if isinstance(ignore_index, int) else ignore_index or ()
-        self.ignore_index = tuple(int(value) for value in ignored)
+        self.ignore_index = tuple(map(int, ignored))
         if color_distance is not None:
             self.ignore_index += (OTHER_COLOR,)
         self.color_distance = color_distance
@@ -194,10 +194,7 @@ class LabelRule:
         first_ids = range(num_classes) if rows is None else [ids[0] for ids in rows]
         self.colors = _color_table(colors, max(first_ids))
         self.palette = tuple(self.colors[i] for i in first_ids) if self.colors else ()
-        # the first and last entries are for ids below 0 and above two bytes, which are ignored
-        self._table = np.full(_IDS + 2, IGNORE_INDEX, np.uint8)
-        for class_id, ids in enumerate(rows or ()):
-            self._table[np.array(ids) + 1] = class_id
+        self._table = _table_of_classes(rows or ())
 
     def __call__(self, raw: np.ndarray, *, source: str | Path) -> np.ndarray:
         """Converts ids of any integer type, (H, W), to classes, uint8 (H, W), of ``source``."""
@@ -217,6 +214,17 @@ class LabelRule:
             return np.zeros(raw.shape, bool)
         allowed = (*self.ignore_index, TRANSPARENT)
         return ((raw < 0) | (raw >= self.num_classes)) & ~np.isin(raw, allowed)
+
+
+def _table_of_classes(rows: Sequence[Sequence[int]]) -> np.ndarray:
+    """Returns the class of each id + 1, uint8 (N,).
+
+    The first and last entries are for ids below 0 and above two bytes, which are ignored.
+    """
+    table = np.full(_IDS + 2, IGNORE_INDEX, np.uint8)
+    for class_id, ids in enumerate(rows):
+        table[np.array(ids) + 1] = class_id
+    return table
 
 
 def _count_classes(count: int | None, *tables: Sequence[object]) -> int:

@@ -55,19 +55,7 @@ def encode_sample(sample: Sample) -> dict[str, bytes]:
     If the sample's name is that of an image file with exactly these pixels, the bytes of that file
     are taken; otherwise (a video frame, a crop) the pixels are saved as PNG.
     """
-    path = Path(sample.get("name", ""))
-    suffix = path.suffix.lower()
-    files = {}
-    if sample["image"].dtype != np.uint8:
-        files[_BANDS] = _npz(image=sample["image"])
-    elif suffix in io.IMAGE_SUFFIXES and path.is_file():
-        data = read_bytes(path)
-        with suppress(DataError):  # of files that are read with settings, such as data.bands
-            if np.array_equal(io.read_image(path, data=data), sample["image"]):
-                usual = {".tiff": ".tif", **dict.fromkeys(io.JPEG_SUFFIXES, ".jpg")}
-                files[usual.get(suffix, suffix).removeprefix(".")] = data
-    if not files:
-        files["png"] = _png(sample["image"][..., ::-1])
+    files = _encode_image(sample["image"], Path(sample.get("name", "")))
     maps = {key: sample[key] for key in _MAP_FILES if key in sample}
     if "depth" in sample:
         maps["depth"] = np.where(sample["valid"], sample["depth"], np.float32(0))
@@ -77,6 +65,20 @@ def encode_sample(sample: Sample) -> dict[str, bytes]:
     scalars = {k: value for k, value in sample.items() if k in _Scalars.__annotations__}
     text = json.dumps(scalars, default=_plain)
     return {**files, "json": text.encode()}
+
+
+def _encode_image(image: np.ndarray, path: Path) -> dict[str, bytes]:
+    """Returns the file of an image; ``path`` is that of its own file, if it has one."""
+    if image.dtype != np.uint8:
+        return {_BANDS: _npz(image=image)}
+    suffix = path.suffix.lower()
+    if suffix in io.IMAGE_SUFFIXES and path.is_file():
+        data = read_bytes(path)
+        with suppress(DataError):  # of files that are read with settings, such as data.bands
+            if np.array_equal(io.read_image(path, data=data), image):
+                usual = {".tiff": ".tif", **dict.fromkeys(io.JPEG_SUFFIXES, ".jpg")}
+                return {usual.get(suffix, suffix).removeprefix("."): data}
+    return {"png": _png(image[..., ::-1])}
 
 
 def _plain(value: bytes | np.ndarray) -> object:
