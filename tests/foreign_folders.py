@@ -669,25 +669,6 @@ def tiles(root: Path, pictures: Sequence[Picture]) -> Folder:
     return written
 
 
-def membranes(root: Path, pictures: Sequence[Picture]) -> Folder:
-    """zhixuhao/unet: augmented copies in ``train/aug``, earlier predictions beside test images."""
-    written = {}
-    for k, picture in enumerate(pictures):
-        grey = cv2.cvtColor(picture.image, cv2.COLOR_RGB2GRAY)
-        mask = (picture.labels > 0).astype(np.uint8) * 255
-        save(root / f"train/image/{k}.png", grey)
-        save(root / f"train/label/{k}.png", mask)
-        written[f"train/image/{k}.png"] = picture
-        for copy in range(2):
-            turned = [np.rot90(array, 2 * copy + 2).copy() for array in (grey, mask)]
-            save(root / f"train/aug/image_{k}_{copy}_{k * 37 + copy}.png", turned[0])
-            save(root / f"train/aug/mask_{k}_{copy}_{k * 37 + copy}.png", turned[1])
-    for k in range(3):
-        save(root / f"test/{k}.png", cv2.cvtColor(pictures[k].image[::-1], cv2.COLOR_RGB2GRAY))
-        save(root / f"test/{k}_predict.png", np.full(SIZE, 37 * k, np.uint8))
-    return written
-
-
 def roboflow_masks(root: Path, pictures: Sequence[Picture]) -> Folder:
     """Masks of ids beside the images of ``train`` and ``valid``, and a table of names."""
     written = {}

@@ -212,7 +212,6 @@ CASES = {
         made.two_annotators, shown="binary", answer="labels=1st_manual", has_objects=False
     ),
     "tiles": Case(made.tiles, has_objects=False),
-    "membranes": Case(made.membranes, shown="binary", has_objects=False),
     "roboflow_masks": Case(made.roboflow_masks, states_splits=True, has_objects=False),
     "cut_outs": Case(made.cut_outs, shown="binary", has_objects=False),
 }

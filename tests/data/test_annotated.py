@@ -206,14 +206,6 @@ def test_splits_are_those_of_the_format(three_splits):
     ]
 
 
-def test_background_of_a_checkpoint_is_stuff(tmp_path):
-    write_boxes(tmp_path, {"a": CUP})
-    data = folder_data(tmp_path, background=False)
-    data.adopt_classes(("background", "plate", "cup"))
-    assert data.info.things == (False, True, True)
-    assert set(np.unique(data[0]["labels"])) == {2, 255}
-
-
 def test_class_of_val_alone_is_named(three_splits):
     (note,) = folder_data(three_splits, "val", fractions=None).notes
     assert "'plate'" in note
@@ -288,20 +280,6 @@ def test_roots_may_be_relative(tmp_path, monkeypatch, root):
     data = folder_data(root.format(name=tmp_path.name), annotation_files="a.json", missing="skip")
     assert names_of(data) == ["a"]
     assert [path.name for path in data.unpaired[1]] == ["b.png"]
-
-
-def test_images_setting_chooses_among_copies(tmp_path):
-    (tmp_path / "photos").mkdir()
-    write_boxes(tmp_path, {"a": CUP, "b": CUP}, file="photos/a.json")
-    for name in "ab":
-        save(tmp_path / f"photos/thumbs/{name}.png", np.zeros((2, 3, 3), np.uint8))
-    (tmp_path / "photos/a.json").rename(tmp_path / "labels.json")
-    with pytest.raises(DataError, match=r"labels\.json: .*a\.png"):
-        folder_data(tmp_path)
-    for name in "ab":
-        (tmp_path / f"photos/thumbs/{name}.png").rename(tmp_path / f"{name}.png")
-    data = folder_data(tmp_path, images="photos")
-    assert data.name(0) == str(tmp_path / "photos/a.png")
 
 
 # ---------------------------------------------------------------------------------- bad input
@@ -407,3 +385,11 @@ def test_labels_without_a_size_need_upright_or_stored_pixels(tmp_path, exif, siz
     corners = (0, 0, size[1] // 10, size[0] // 2)
     np.testing.assert_array_equal(sample["labels"], drawn(size, (1, corners)))
     assert sample["image"].shape[:2] == size
+
+
+def test_background_of_a_checkpoint_is_stuff(tmp_path):
+    write_boxes(tmp_path, {"a": CUP})
+    data = folder_data(tmp_path, background=False)
+    data.adopt_classes(("background", "plate", "cup"))
+    assert data.info.things == (False, True, True)
+    assert set(np.unique(data[0]["labels"])) == {2, 255}

@@ -10,7 +10,6 @@ from label_tool_files import SCENES, SIZE, box, one_ring, save_images
 from PIL import Image
 from pycocotools import mask as coco
 
-from dpt.data import FolderDataset
 from dpt.data.annotations import FORMATS
 from dpt.data.annotations.base import UNLABELLED, label_maps
 from dpt.files import DataError, files_below
@@ -38,12 +37,6 @@ def assert_equal(annotations, scenes=SCENES):
         assert [class_name for class_name, _ in objects] == [k for k, _ in expected]
         for (_, mask), (_, expected_mask) in zip(objects, expected, strict=True):
             assert np.array_equal(mask, expected_mask)
-
-
-def assert_only_b_is_empty(annotations):
-    (note,) = annotations.notes
-    assert note.startswith("1 image without an object")
-    assert "b.png" in note
 
 
 def write_json(path, content):
@@ -160,15 +153,6 @@ def test_labelme_classes_have_the_order_of_labels_txt(tmp_path):
     assert names == ["_background_", "tree", "b\xe4r", "bus", "car"]
 
 
-def test_labelme_list_without_a_class_of_objects_is_left_out(tmp_path):
-    write_labelme(tmp_path)
-    (tmp_path / "labels.txt").write_text("tree\nbus\n")
-    annotations = read("labelme", tmp_path)
-    assert [row.name for row in annotations.classes] == ["car", "tree"]
-    assert annotations.lists == ["labels.txt"]
-    assert any("labels.txt" in note for note in annotations.notes)
-
-
 # ---------------------------------------------------------------------------------------- VIA
 
 
@@ -271,22 +255,6 @@ def write_yolo(root, *, images="images", labels="labels", settings="names: [tree
 
 
 @pytest.mark.parametrize(
-    "folders",
-    [
-        {"images": "train/images", "labels": "train/labels"},
-        {"images": "all", "labels": "all"},
-        {"images": "images/labels", "labels": "labels/labels"},
-    ],
-)
-def test_yolo_is_read_exactly(tmp_path, folders):
-    write_yolo(tmp_path, **folders)
-    annotations = read("yolo", tmp_path)
-    assert_equal(annotations)
-    assert [row.name for row in annotations.classes] == CLASSES
-    assert_only_b_is_empty(annotations)
-
-
-@pytest.mark.parametrize(
     ("settings", "names"),
     [
         ("", ["class_0", "class_1"]),
@@ -340,13 +308,6 @@ def test_yolo_splits_are_those_of_data_yaml(tmp_path, settings):
     assert annotations.lists == (["train.txt", "val.txt"] if "train.txt" in settings else [])
 
 
-def test_yolo_entries_of_the_same_folder_are_no_splits(tmp_path):
-    write_yolo(tmp_path, settings="train: images\nval: images\ntest: none\nnames: [tree, car]\n")
-    annotations = read("yolo", tmp_path)
-    assert {image.split for image in annotations.images} == {""}
-    assert any("none" in note for note in annotations.notes)
-
-
 def test_yolo_image_of_several_splits_is_in_the_smallest(tmp_path):
     write_yolo(tmp_path, settings="train: all.txt\nval: val.txt\nnames: [tree, car]\n")
     for k in range(9):
@@ -357,14 +318,6 @@ def test_yolo_image_of_several_splits_is_in_the_smallest(tmp_path):
     assert [image.split for image in annotations.images] == ["train", "train", "val"]
     assert [row.name for row in annotations.classes] == CLASSES
     assert any("images/c.png" in note for note in annotations.notes)
-
-
-def test_yolo_files_can_be_chosen(tmp_path):
-    write_yolo(tmp_path)
-    options = {"fractions": {"train": 1.0}, "annotations": "yolo", "annotation_files": "labels"}
-    data = FolderDataset(root=tmp_path, split="train", **options)
-    assert len(data) == 3
-    assert data.info.class_names == ("background", "tree", "car")
 
 
 @pytest.mark.parametrize("line", ["5 0 0 1 0 1 1", "0 0 0 1 0 1", "0 0 x 1 0 1 1"])
@@ -692,11 +645,3 @@ def test_foreign_files_are_not_claimed(tmp_path):
     files = [path.relative_to(tmp_path).as_posix() for path in files_below(tmp_path)]
     found = [name for name, tool in FORMATS.items() if tool.find(tmp_path, files)]
     assert found in ([], ["coco"])
-
-
-def test_file_of_a_whole_set_is_found_among_many_others(tmp_path):
-    save_images(tmp_path)
-    write_cvat_names(tmp_path, ["a.png"])
-    for k in range(200):
-        write_text(tmp_path / f"voc/{k}.xml", "<annotation><object/></annotation>")
-    assert [image.image.name for image in read("cvat", tmp_path).images] == ["a.png"]

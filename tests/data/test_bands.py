@@ -71,18 +71,6 @@ def test_no_data_is_rounded_as_the_values_are(tmp_path, stated, stored):
         assert (image[3:] == 5).all()
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_bands_of_8_bits_are_rgb(tmp_path, count):
-    bands = RNG.integers(0, 256, (10, 12, 5)).astype(np.uint8)
-    write_tiff(tmp_path / "a.tif", bands)
-    image = io.read_image(tmp_path / "a.tif", part=FilePart(bands=[*range(count)]))
-    assert image.dtype == np.uint8
-    assert np.array_equal(image, np.repeat(bands[..., :count], 3 // count, axis=2))
-    own = io.read_image(tmp_path / "a.tif", part=ALL)
-    assert own.dtype == np.float32
-    assert np.array_equal(own, bands)
-
-
 def test_files_of_an_image_follow_one_another(tmp_path):
     for name in ("rgb", "depth", "masks"):
         (tmp_path / name).mkdir()

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from coco_files import category_id, save, write, write_objects
+from coco_files import save, write, write_objects
 from pycocotools import mask as coco
 
 from dpt.data import CocoDataset, ScenesDataset, TrainTransform
@@ -98,17 +98,6 @@ def first_segment(content):
 def test_mistakes_are_named(saved, tmp_path, change, key):
     with pytest.raises(DataError, match=rf"(changed\.json|000000\.jpg): .*{key}"):
         edited(saved, tmp_path, change)
-
-
-def test_categories_of_one_name_are_told_apart_by_their_ids(saved, tmp_path):
-    def change(content):
-        for row in content["categories"][:2]:
-            row["name"] = "thing"
-
-    before = dataset(*saved).info.class_names
-    info = edited(saved, tmp_path, change).info
-    ids = [category_id(ScenesDataset(length=1).info.class_names.index(name)) for name in before]
-    assert info.class_names == (f"thing ({ids[0]})", f"thing ({ids[1]})", *before[2:])
 
 
 def test_segments_that_differ_from_the_picture(saved, tmp_path):
@@ -257,18 +246,6 @@ def test_what_other_tools_write_is_read_alike(saved, tmp_path, change):
         assert np.array_equal(one["objects"], other["objects"])
 
 
-@pytest.mark.parametrize("name", ["box", "facades"])
-def test_placeholder_of_roboflow_is_no_class(saved, tmp_path, name):
-    def change(content):
-        content["categories"].append({"id": 0, "name": name, "supercategory": "none"})
-        for row in content["categories"][:-1]:
-            row["supercategory"] = "facades"
-
-    assert edited(saved, tmp_path, change).info == dataset(*saved).info
-    data = edited(saved, tmp_path, lambda c: c["categories"].append({"id": 0, "name": "other"}))
-    assert data.info.class_names[0] == "other"
-
-
 def test_categories_are_joined_by_name(saved, tmp_path):
     """As val of train, and as data of a checkpoint: other ids, an absent class, another order."""
 
@@ -360,14 +337,6 @@ def test_objects_that_overlap_are_scored_whole(tmp_path):
     assert again["masks"] == data[1]["masks"]
 
 
-def test_shard_with_a_damaged_mask_is_refused(tmp_path):
-    parts = encode_sample(overlapping(tmp_path)[0])
-    stored = json.loads(parts["json"])
-    stored["masks"][0][1]["counts"] = "zzzz"
-    with pytest.raises(DataError, match="pack the data again"):
-        decode_sample({**parts, "json": json.dumps(stored).encode()}, source="x")
-
-
 def test_training_samples_have_no_masks(tmp_path):
     transform = TrainTransform(image_size=(32, 32))
     assert "masks" not in transform(overlapping(tmp_path)[0], seed=0)
@@ -413,3 +382,11 @@ def test_many_small_polygons_are_one_mask(count):
     corners = random.integers(0, (600, 440), (count, 2))[:, None] + random.integers(0, 40, (3, 2))
     polygons = corners.reshape(count, -1).astype(float).tolist()
     assert encode_mask(polygons, (480, 640)) == coco.merge(coco.frPyObjects(polygons, 480, 640))
+
+
+def test_shard_with_a_damaged_mask_is_refused(tmp_path):
+    parts = encode_sample(overlapping(tmp_path)[0])
+    stored = json.loads(parts["json"])
+    stored["masks"][0][1]["counts"] = "zzzz"
+    with pytest.raises(DataError, match="pack the data again"):
+        decode_sample({**parts, "json": json.dumps(stored).encode()}, source="x")

@@ -195,15 +195,6 @@ def test_fewer_than_16_bits_in_16(tmp_path, suffix, bits):
     assert io.read_image(path, part=FilePart(image_max=65535)).max() <= 2**bits / 256
 
 
-def test_colors_that_were_multiplied_by_alpha(tmp_path):
-    colors, alpha = RGB * np.uint16(257), np.full((10, 12, 1), 20_000, np.uint16)
-    for kind, stored in (("unassalpha", colors), ("assocalpha", np.rint(colors * (alpha / 65535)))):
-        rgba = np.dstack([stored.astype(np.uint16), alpha])
-        tifffile.imwrite(tmp_path / f"{kind}.tif", rgba, photometric="rgb", extrasamples=[kind])
-    plain, multiplied = (io.read_image(path).astype(int) for path in sorted(tmp_path.iterdir()))
-    assert np.abs(plain - multiplied).max() <= 1
-
-
 def test_mask_in_a_tiff_hides_pixels(tmp_path):
     """As GDAL stores the alpha of cloud-optimized JPEG files."""
     depth, path = IDS + np.float32(1.5), tmp_path / "a.tif"

@@ -90,14 +90,6 @@ def test_masks_of_all_splits_in_one_folder(tmp_path):
             segmentation(tmp_path, images=template)
 
 
-def test_masks_of_each_split_divide_the_images(tmp_path):
-    write(tmp_path, "images", *range(12))
-    write(tmp_path, "masks/train", *range(7))
-    write(tmp_path, "masks/val", *range(7, 10))
-    splits = [stems(segmentation(tmp_path, split=split)) for split in ("train", "val")]
-    assert splits == [[*"0123456"], [*"789"]]
-
-
 def test_fractions(tmp_path):
     for kind in ("images", "masks"):
         write(tmp_path, kind, *range(20))
@@ -183,23 +175,6 @@ def test_table_of_files_of_any_name(tmp_path):
         segmentation(tmp_path, **lists, missing="skip")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "IMAGE\tMASK\tSPLIT\n./images/a.JPG\tmasks/a.PNG\ttrain\nimages\\b.png\tmasks\\b.png\ttrain\n",
-        "split,image,mask\ntrain,{root}/images/a.JPG,masks/a.png\ntrain,x/../images/b.png,masks/b.png",
-    ],
-)
-def test_forms_of_tables(tmp_path, text):
-    write(tmp_path, "images", "a", suffix=".JPG")
-    write(tmp_path, "images", "b")
-    write(tmp_path, "masks", "a", "b")
-    (tmp_path / "list.csv").write_text(text.format(root=tmp_path), newline="")
-    (tmp_path / "link").symlink_to(tmp_path)
-    for root in (tmp_path, tmp_path / "link"):
-        assert stems(segmentation(root, split_files={"train": "list.csv"})) == ["a", "b"]
-
-
 # ----------------------------------------------------------------------------------- pairing
 
 
@@ -222,16 +197,6 @@ def test_name_templates(tmp_path):
         segmentation(tmp_path)
     with pytest.raises(DataError, match=r"data\.labels_name=labels .*%stem"):
         segmentation(tmp_path, labels_name="labels")
-
-
-def test_images_and_masks_in_one_folder(tmp_path):
-    write(tmp_path, "images", "a", "b", suffix=".jpg")
-    for stem in "ab":
-        save_picture(tmp_path / f"images/{stem}.png", PIXELS["masks"])
-    names = {"images_name": "%stem.jpg", "labels_name": "%stem.png", "fractions": {"train": 1.0}}
-    assert stems(segmentation(tmp_path, labels="images", **names)) == ["a", "b"]
-    with pytest.raises(DataError, match=r"a\.jpg and .*a\.png .*data\.images_name"):
-        segmentation(tmp_path, labels="images")
 
 
 def test_images_that_lack_labels(tmp_path):
@@ -512,3 +477,11 @@ def test_rgbd(shared_data):
     assert depth.mean(dtype=np.float64) == pytest.approx(1.6366, abs=1e-4)
     assert np.median(depth) == pytest.approx(1.711, abs=1e-4)
     assert train.validate(limit=4) == []
+
+
+def test_masks_of_each_split_divide_the_images(tmp_path):
+    write(tmp_path, "images", *range(12))
+    write(tmp_path, "masks/train", *range(7))
+    write(tmp_path, "masks/val", *range(7, 10))
+    splits = [stems(segmentation(tmp_path, split=split)) for split in ("train", "val")]
+    assert splits == [[*"0123456"], [*"789"]]

@@ -9,7 +9,6 @@ import scipy.io
 import tifffile
 from label_folders import PALETTE, SIZE, mask, metres, save, save_palette
 from photos import photo_of
-from PIL import Image
 
 from dpt.data import DataError
 from dpt.data.layouts import detect
@@ -23,16 +22,6 @@ def binary(seed, size=SIZE):
     return np.kron(mask(seed, (0, 255)), np.ones((size[0] // SIZE[0], size[1] // SIZE[1]), "u1"))
 
 
-def gif(path, ids):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(ids).save(path)
-
-
-def disc(more):
-    rows, columns = np.mgrid[: SIZE[0], : SIZE[1]]
-    return np.uint8(255) * ((rows - 12) ** 2 + (columns - 16) ** 2 < 130 + more)
-
-
 def cracks(root):
     for seed in range(1, 9):
         photo(root / f"image/{seed:03d}.jpg", seed)
@@ -42,22 +31,6 @@ def cracks(root):
         (root / "seg").mkdir(exist_ok=True)
         (root / f"seg/{seed:03d}.seg").write_text("format ascii cr\n")
     return {f"image/{i:03d}.jpg": f"groundTruth/{i:03d}.mat" for i in range(1, 9)}
-
-
-def retina(root):
-    for split, first in (("test", 1), ("training", 21)):
-        for seed in range(first, first + 6):
-            start = root / split
-            photo(start / f"images/{seed:02d}_{split}.tif", seed)
-            gif(start / f"1st_manual/{seed:02d}_manual1.gif", binary(seed))
-            gif(start / f"mask/{seed:02d}_{split}_mask.gif", disc(seed % 2))
-            if split == "test":
-                gif(start / f"2nd_manual/{seed:02d}_manual2.gif", binary(90 + seed))
-    return {
-        f"{s}/images/{i:02d}_{s}.tif": f"{s}/1st_manual/{i:02d}_manual1.gif"
-        for s, first in (("test", 1), ("training", 21))
-        for i in range(first, first + 6)
-    }
 
 
 def eyes(root):
@@ -166,7 +139,6 @@ def streets(root):
 
 FOLDERS = {  # how it is made, the setting that answers the question, and what the notes name
     "cracks": (cracks, "", ["8 files of .seg"]),
-    "retina": (retina, "labels=%split/1st_manual", ["6 files of .gif in test/2nd_manual"]),
     "eyes": (eyes, "labels_name=%stem_1stHO", []),
     "tiles": (tiles, "", ["Water #c80a0a (33.29%)", "#000000 (0.13%)"]),
     "weeds": (weeds, "labels=annotations", ["train_test_split.yaml"]),

@@ -97,17 +97,6 @@ def test_labels_beside_a_jpeg_of_the_same_name(tmp_path, task):
         np.testing.assert_allclose(sample["depth"], metres(1), atol=1e-3)
 
 
-@pytest.mark.parametrize("kind", ["images", "masks"])
-def test_folders_of_splits_beside_one_folder(tmp_path, kind):
-    root = tmp_path / "set"
-    names = [f"{name[:-3]}{name[0]}{name[-3:]}" for name in NAMES]  # train/t000
-    flat = [name.split("/")[1] for name in names]
-    save_photos(root / "images", names if kind == "images" else flat)
-    for seed, name in enumerate(names if kind == "masks" else flat):
-        save(root / f"masks/{name}.png", mask(seed))
-    assert sizes(samples(root)[0]) == [8, 3]
-
-
 def test_names_in_both_forms_of_unicode(tmp_path):
     names = [f"\u00fc{k}" for k in range(4)]
     split = [unicodedata.normalize("NFD", name) for name in names]
@@ -328,36 +317,7 @@ def test_table_with_a_faulty_row_is_refused(tmp_path, row, named):
         detect(root, {})
 
 
-def test_table_of_each_split(tmp_path):
-    root = folder(tmp_path / "set")
-    for split in ("train", "val"):
-        rows = [f"images/{n}.jpg,masks/{n}.png" for n in NAMES if n.startswith(split)]
-        (root / f"{split}.csv").write_text("\n".join(["image,mask", *rows]))
-    assert sizes(samples(root)[0]) == [8, 3]
-    (root / "val.csv").rename(root / "more.csv")
-    with pytest.raises(DataError, match=r"more.csv, train.csv"):
-        detect(root, {})
-
-
 # ---------------------------------------------------------------------------------------- COCO
-
-
-def test_coco_of_two_splits_and_of_one(tmp_path):
-    for split, count in (("train2017", 4), ("val2017", 2)):
-        path = tmp_path / f"set/annotations/instances_{split}.json"
-        write_coco(path, count)
-        save_photos(tmp_path / "set" / split, range(count))
-    read, detected = samples(tmp_path / "set")
-    assert detected.task == "instance"
-    assert detected.settings == {
-        "annotations": "coco",
-        "annotation_files": "annotations/instances_%split.json",
-        "split_names.train": "train2017",
-        "split_names.val": "val2017",
-    }
-    assert sizes(read) == [4, 2]
-    path.unlink()
-    assert sizes(samples(tmp_path / "set")[0]) == [2, 2]
 
 
 def test_coco_files_of_other_objects_in_the_same_images(tmp_path):
@@ -398,16 +358,6 @@ def test_table_without_labels_of_train_is_a_question(tmp_path):
     (tmp_path / "pairs.csv").write_text("\n".join(["image,mask,split", *lines]))
     with pytest.raises(DataError, match=r"train has no labels.*images/0\.jpg, .*2\.jpg\)"):
         detect(tmp_path, {})
-
-
-def test_coco_below_a_folder_called_training_set(tmp_path):
-    for split in ("train", "val"):
-        save_photos(tmp_path / f"training_set/{split}", ["a"])
-        path = tmp_path / f"training_set/instances_{split}.json"
-        write_objects(path, ["a.jpg"], {1: "thing"}, size=SIZE)
-    detected = settings(tmp_path)
-    assert detected["annotation_files"] == "training_set/instances_%split.json"
-    assert [*samples(tmp_path)[0]["val"]] == ["training_set/val/a.jpg"]
 
 
 def test_coco_beside_masks_is_a_question(tmp_path):
@@ -471,3 +421,24 @@ def test_masks_of_valid_depth(tmp_path):
     with pytest.raises(DataError, match=r"0_depth_mask\.npy: .*data\.labels=null"):
         detect(tmp_path, {})
     assert detect(tmp_path, {"labels": None}).task == "depth"
+
+
+def test_coco_below_a_folder_called_training_set(tmp_path):
+    for split in ("train", "val"):
+        save_photos(tmp_path / f"training_set/{split}", ["a"])
+        path = tmp_path / f"training_set/instances_{split}.json"
+        write_objects(path, ["a.jpg"], {1: "thing"}, size=SIZE)
+    detected = settings(tmp_path)
+    assert detected["annotation_files"] == "training_set/instances_%split.json"
+    assert [*samples(tmp_path)[0]["val"]] == ["training_set/val/a.jpg"]
+
+
+@pytest.mark.parametrize("kind", ["images", "masks"])
+def test_folders_of_splits_beside_one_folder(tmp_path, kind):
+    root = tmp_path / "set"
+    names = [f"{name[:-3]}{name[0]}{name[-3:]}" for name in NAMES]  # train/t000
+    flat = [name.split("/")[1] for name in names]
+    save_photos(root / "images", names if kind == "images" else flat)
+    for seed, name in enumerate(names if kind == "masks" else flat):
+        save(root / f"masks/{name}.png", mask(seed))
+    assert sizes(samples(root)[0]) == [8, 3]

@@ -124,12 +124,6 @@ def test_class_file_forms(tmp_path, file, text, names):
     assert ", ".join(settings(root)["class_names"]) == names
 
 
-def test_class_file_names_are_cleaned(tmp_path):
-    root = folder(tmp_path / "set")
-    (root / "classes.json").write_text(json.dumps(["a\x1b[31m", "می\u200cرود", "\ud800x"]))
-    assert settings(root)["class_names"] == ["a [31m", "می\u200cرود", "x"]
-
-
 @pytest.mark.parametrize(
     ("file", "text"),
     [
@@ -336,12 +330,6 @@ def test_palettes_of_other_orders(tmp_path):
     assert disagreements(root) == 1
 
 
-@pytest.mark.parametrize(("order", "count"), [([0, 1, 2], 0), ([1, 0, 2], 1)])
-def test_palettes_of_other_order_than_a_table(tmp_path, order, count):
-    root = folder(tmp_path / "set", save_palette)
-    assert disagreements(root, label_colors=PALETTE[order].tolist()) == count
-
-
 def disagreements(root, **options):
     """The number of findings about palettes when a run starts."""
     node = {
@@ -444,3 +432,9 @@ def test_disparity_is_no_depth(tmp_path, kind):
         return (8000 / metres(seed)).astype(np.uint16)
 
     refuses(folder(tmp_path / "set", kind=kind, make=make), f"{kind}/train: .*disparity")
+
+
+def test_class_file_names_are_cleaned(tmp_path):
+    root = folder(tmp_path / "set")
+    (root / "classes.json").write_text(json.dumps(["a\x1b[31m", "می\u200cرود", "\ud800x"]))
+    assert settings(root)["class_names"] == ["a [31m", "می\u200cرود", "x"]

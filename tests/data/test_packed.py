@@ -221,12 +221,6 @@ def test_pack_split_skips_broken_samples(tree, tmp_path, caplog):
         pack(Broken(original, broken=range(COUNT)), tmp_path / "none", skip_broken=True)
 
 
-def test_pack_split_refuses_a_mix(tree, tmp_path):
-    mix = MixDataset(sets={"a": lambda split: folder_set(tree)}, split="train")
-    with pytest.raises(DataError, match="split val: a mix"):
-        pack(mix, tmp_path)
-
-
 def test_pack_split_leaves_nothing_on_a_full_disk(tree, tmp_path, monkeypatch):
     def full(*arguments):
         raise OSError(28, "No space left on device")

@@ -4,8 +4,6 @@ import json
 import shutil
 from pathlib import Path
 
-import cv2
-import depth_trees
 import numpy as np
 import pytest
 from coco_files import write_objects
@@ -19,7 +17,6 @@ from dpt.data import DataError, Dataset, FolderDataset, ScenesDataset
 from dpt.data.formats.rules import UNITS, likely_scale
 from dpt.data_check import examine, quick_findings
 from dpt.data_check.checks import CHECKS
-from dpt.data_check.registration import edge_scores, find_misalignment
 from dpt.data_check.scan import Finding, Scan, read_records
 from dpt.files import config_dir
 from dpt.objectives.teacher import Teacher
@@ -258,17 +255,6 @@ def test_class_shift_of_few_masks_or_classes(tmp_path, classes, severity):
     assert (findings.severity if findings else None) == severity
 
 
-@pytest.mark.slow
-def test_ids_outside_recognise_zero_as_other(camvid):
-    # ADE20K: classes from 1, and 0 for what is none of them
-    change(camvid, "masks", lambda mask: np.where(mask == 11, 0, mask + 1).astype(np.uint8))
-    findings = diagnose(camvid, *CAMVID, "data.ignore_index=255")
-    assert not passes(findings)
-    assert "ADE20K" in findings["off_by_one"].message
-    findings = diagnose(camvid, *CAMVID, "data.label_map=1-11", "data.label_colors=[]")
-    assert passes(findings)
-
-
 def one_changed(index, function):
     """Changes one depth map."""
 
@@ -356,22 +342,6 @@ def test_examine_finds_splits_with_other_classes(tmp_path):
     train, val = (DataConfig.read(data).make(split) for split in ("train", "val"))
     with pytest.raises(DataError, match=r"val\.json: 1\.png .*'d'"):
         check_first_files(train, val, {}, Teacher(), on_error="raise")
-
-
-def test_examine_reads_a_set_without_a_readable_photo(
-    data_check, dense_folder, dense_data, tmp_path
-):
-    root = tmp_path / "data"
-    shutil.copytree(dense_folder, root)
-    for path in root.glob("images/*/*"):
-        path.write_bytes(b"no picture")
-    data = [o.replace(str(dense_folder), str(root)) for o in dense_data] + ["data.num_workers=0"]
-    assert data_check(tmp_path / "run", *data) == 1
-    findings = report(tmp_path / "run")
-    assert [f["message"] for f in findings[:2]] == [
-        "6 of 6 samples cannot be read",
-        "5 of 5 samples cannot be read",
-    ]
 
 
 # --------------------------------------------------------------------------------- the command
@@ -511,27 +481,6 @@ def test_examine_reads_labels_of_whole_images(data_check, image_folder, tmp_path
     assert "train/a/0.png" in findings["unreadable"].examples[0]
 
 
-@pytest.mark.parametrize(
-    ("name", "tree", "settings"),
-    [
-        ("nyuv2", depth_trees.nyuv2, ()),  # one archive holds all
-        pytest.param(
-            "sunrgbd",
-            depth_trees.sunrgbd,
-            (),
-            marks=pytest.mark.slow,
-        ),  # depth is encoded
-        ("hypersim", depth_trees.hypersim, ("data.labels=true",)),  # HDF5, labels by a map
-    ],
-)
-def test_examine_reads_sets_of_other_formats(tmp_path, name, tree, settings):
-    root = tmp_path / name
-    root.mkdir()
-    tree(root)
-    findings = diagnose(root, f"data={name}", "data.root={root}", *settings)
-    assert not {"unreadable", "size_mismatch", "no_split", "refused"} & findings.keys(), findings
-
-
 def test_examine_names_the_files_of_a_mix(camvid, rgbd):
     turned, broken = files(rgbd, "images")[0], files(camvid, "images")[1]
     exif = Image.Exif()
@@ -584,27 +533,6 @@ def test_read_records_reads_any_data_set_to_its_end():
 
 
 # ------------------------------------------------------------------------- the checks' own rules
-
-
-@pytest.mark.parametrize(("scale", "shift"), [(1.0, (0, 0)), (0.9, (9, -6))])
-def test_find_misalignment_finds_a_move(scale, shift):
-    matrix = cv2.getRotationMatrix2D((120, 90), 0, scale)
-    matrix[:, 2] += shift
-    scores = []
-    for seed in range(8):
-        random = np.random.default_rng(seed)
-        edges = np.zeros((180, 240), bool)
-        for y, x in zip(random.integers(20, 130, 6), random.integers(20, 180, 6), strict=True):
-            edges[y : y + 30, [x, x + 30]] = edges[[y, y + 30], x : x + 30] = True
-        there = cv2.warpAffine(edges.astype(np.uint8), matrix, (240, 180), flags=cv2.INTER_NEAREST)
-        photo = np.where(there[..., None] > 0, 250, random.integers(60, 90, (180, 240, 3)))
-        scores.append(edge_scores(photo.astype(np.uint8), edges))
-    move = find_misalignment(scores)
-    if scale == 1 and shift == (0, 0):
-        assert move is None
-        return
-    assert move.scale == pytest.approx(scale, abs=0.021)
-    assert (move.dx * 240, move.dy * 240) == pytest.approx(shift, abs=1.5)
 
 
 @pytest.mark.parametrize(
