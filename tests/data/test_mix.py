@@ -94,16 +94,6 @@ def test_mix_each_sample_once_before_any_again():
     assert len(set(seen["b"])) == 60
 
 
-def test_mix_draw_depends_on_the_epoch_alone():
-    one, other = mix(length=30), mix(length=30)
-    assert drawn(one, 3) == drawn(other, 3)  # no matter what was drawn before
-    drawn(other, 1)
-    assert drawn(one, 3) == drawn(other, 3) != drawn(one, 2)
-    assert [int(one[i]["image"][0, 0, 0]) for i in range(30)] == drawn(one, 0)
-    with pytest.raises(IndexError):
-        one[30]
-
-
 # ------------------------------------------------------------------------- workers
 
 

@@ -84,17 +84,6 @@ def test_transform_zoom_divides_depth(zoom):
     assert run(sample, zoom=(zoom, zoom), zoom_scales_depth=False)["depth"].max() == 3.0
 
 
-@pytest.mark.parametrize("size", [(36, 48), (50, 50), (20, 200), (200, 20)])
-def test_draw_view_zoom_1_covers_image_size_as_lower_bound_does(size):
-    views, _ = draw_views(5, size, image_size=(32, 40))
-    scale = max(32 / size[0], 40 / size[1])
-    for window in (view.window for view in views):
-        assert np.allclose(window[2:], [32 / scale, 40 / scale], atol=0.51)
-        assert min(window[:2]) >= 0
-        assert window.top + window.height <= size[0]
-        assert window.left + window.width <= size[1]
-
-
 @pytest.mark.parametrize(("zoom", "image_size", "locations"), [(1, (8, 8), 5), (0.5, (16, 24), 13)])
 def test_draw_view_windows_are_equally_likely_at_all_locations(zoom, image_size, locations):
     """Also at the first and last, and where the window is larger than the image (zoom 0.5)."""
