@@ -557,7 +557,8 @@ def label_studio_brush(root: Path, pictures: Sequence[Picture]) -> Folder:
     for k, picture in enumerate(pictures, 1):
         results = []
         for thing in picture.things:
-            value = {"format": "rle", "rle": brush_rle(thing.mask), "brushlabels": [thing.name]}
+            rgba = (thing.mask.ravel().astype(np.uint8) * 255).repeat(4)
+            value = {"format": "rle", "rle": brush_rle(rgba), "brushlabels": [thing.name]}
             results.append(label_studio_result(picture, value, "brushlabels", len(results)))
         image = "/data/local-files/?d=" + quote(f"things/{picture.stem}.png")
         tasks.append(label_studio_task(k, image, results))
@@ -565,9 +566,8 @@ def label_studio_brush(root: Path, pictures: Sequence[Picture]) -> Folder:
     return written
 
 
-def brush_rle(mask: np.ndarray) -> list[int]:
-    """RGBA of a mask, flat, in the run lengths of @thi.ng/rle-pack."""
-    values = (mask.ravel().astype(np.uint8) * 255).repeat(4)
+def brush_rle(values: np.ndarray) -> list[int]:
+    """Packs flat bytes in the run lengths of @thi.ng/rle-pack; single bytes are no runs."""
     length_bits = [3, 4, 8, 16]  # for runs of different length
     bits = f"{len(values):032b}" + f"{8 - 1:05b}" + "".join(f"{n - 1:04b}" for n in length_bits)
     borders = [0, *(np.flatnonzero(np.diff(values.astype(int))) + 1).tolist(), len(values)]
@@ -575,7 +575,7 @@ def brush_rle(mask: np.ndarray) -> list[int]:
         for first in range(start, stop, 1 << 16):
             count = min(stop - first, 1 << 16)
             k = next(k for k, n in enumerate(length_bits) if count <= 1 << n)
-            bits += f"1{k:02b}{count - 1:0{length_bits[k]}b}{values[first]:08b}"
+            bits += f"{count > 1:b}{k:02b}{count - 1:0{length_bits[k]}b}{values[first]:08b}"
     bits += "0" * (-len(bits) % 8)
     return [int(bits[k : k + 8], 2) for k in range(0, len(bits), 8)]
 

@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from foreign_folders import brush_rle
 from label_tool_files import SCENES, SIZE, box, one_ring, save_images
 from PIL import Image
 from pycocotools import mask as coco
@@ -446,21 +447,6 @@ def test_cvat_file_that_cannot_be_used_is_named(tmp_path, text):
 # ------------------------------------------------------------------------------- Label Studio
 
 
-def label_studio_rle(rgba, sizes=(3, 4, 8, 16)):
-    """Packs runs of equal bytes, and single bytes as blocks that are no runs."""
-    values = rgba.ravel()
-    starts = np.flatnonzero(np.diff(values.astype(int), prepend=-1))
-    bits = f"{len(values):032b}{7:05b}" + "".join(f"{size - 1:04b}" for size in sizes)
-    for start, stop in zip(starts, [*starts[1:], len(values)], strict=True):
-        while start < stop:
-            length = min(int(stop - start), 1 << 16)
-            k = next(k for k, size in enumerate(sizes) if length <= 1 << size)
-            bits += f"{length > 1:b}{k:02b}{length - 1:0{sizes[k]}b}{values[start]:08b}"
-            start += length
-    bits += "0" * (-len(bits) % 8)
-    return [int(bits[k : k + 8], 2) for k in range(0, len(bits), 8)]
-
-
 def studio_region(kind, label, value, **options):
     region = {"id": "r1", "type": kind, "value": {kind: [label], **value}, "image_rotation": 0}
     return region | {"original_width": SIZE[1], "original_height": SIZE[0]} | options
@@ -475,7 +461,7 @@ def studio_brush(label, mask, level=255):
     rgba = np.zeros((*SIZE, 4), np.uint8)
     rgba[mask] = 12, 200, 7, level
     rgba[0, 0, 3] += (rgba[0, 0, 3] == 0) * (level > 1)  # hardly visible
-    value = {"format": "rle", "rle": label_studio_rle(rgba)}
+    value = {"format": "rle", "rle": brush_rle(rgba.ravel())}
     return studio_region("brushlabels", label, value)
 
 
