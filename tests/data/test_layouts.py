@@ -84,19 +84,6 @@ def test_beginnings_and_ends_of_one_kind_are_left_out(tmp_path, photo, label, gi
     assert [(row.image, row.labels) for row in detected.rows] == expected
 
 
-@pytest.mark.parametrize("task", ["segmentation", "depth"])
-def test_labels_beside_a_jpeg_of_the_same_name(tmp_path, task):
-    make = {"segmentation": mask, "depth": lambda s: (1000 * metres(s)).astype(np.uint16)}[task]
-    save_pairs(tmp_path / "set", range(6), "room/{}", "room/{}.png", make)
-    read, detected = samples(tmp_path / "set")
-    assert detected.task == task
-    sample = read["train"]["room/1.jpg"]
-    if task == "segmentation":
-        np.testing.assert_array_equal(sample["labels"], mask(1))
-    else:
-        np.testing.assert_allclose(sample["depth"], metres(1), atol=1e-3)
-
-
 def test_names_in_both_forms_of_unicode(tmp_path):
     names = [f"\u00fc{k}" for k in range(4)]
     split = [unicodedata.normalize("NFD", name) for name in names]

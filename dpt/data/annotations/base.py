@@ -371,32 +371,33 @@ class ImageFinder:
             names: from the folder of ``source``, from the root, or from another folder.
             source: the label file, a path below the root.
         """
-        paths = (self._find(local_name(name), source) for name in names if name)
-        return next(filter(None, paths), None)
+        for name in filter(None, names):
+            paths = self._find(local_name(name), source)
+            if paths:  # of several, which is meant is unknown
+                return self._root / paths[0] if len(paths) == 1 else None
+        return None
 
-    def _find(self, name: str, source: str) -> Path | None:
-        """Returns the image that ``source`` names.
+    def _find(self, name: str, source: str) -> list[str]:
+        """Returns the image that ``source`` names, or several that are equally likely.
 
         Of a name that is not there in full, its last part counts, of images that no name before it
         had in full, and whose folders are not of another split. If several images have it, the one
-        counts that is alone in the split that the path of ``source`` names.
+        counts that is of the split that the path of ``source`` names, and nearest to it.
         """
         for folder in (PurePosixPath(source).parent, PurePosixPath()):
             path = self._paths.get(plain_name(posixpath.normpath(folder / name)))
             if path is not None:
                 self._named.add(path)
-                return self._root / path
+                return [path]
         candidates = self._by_ending[_ending(name)]
         ending = f"/{plain_name(name)}"
         below = [path for path in candidates if f"/{plain_name(path)}".endswith(ending)]
         candidates = below or self._similar(candidates, name)
         if len(candidates) > 1:
-            split = split_word(source)[0]
-            candidates = [path for path in candidates if split_word(path)[0] == split]
-        if len(candidates) != 1:
-            return None
-        self._named.update(below and candidates)
-        return self._root / candidates[0]
+            candidates = _nearest(candidates, source)
+        if len(candidates) == 1:
+            self._named.update(below and candidates)
+        return candidates
 
     def has(self, path: Path) -> bool:
         """Returns whether an image is there."""
@@ -417,6 +418,15 @@ class ImageFinder:
             place = posixpath.normpath(posixpath.join(folder_of(source), name))
             path = self._root / re.sub(r"^(/(.*/)?|(\.\./)+)", "", place)
         return path
+
+
+def _nearest(paths: Sequence[str], source: str) -> list[str]:
+    """Returns the paths of the split of a label file, if there are any, and those in its folder, or
+    in the nearest one above it."""
+    split = split_word(source)[0]
+    of_split = [path for path in paths if split_word(path)[0] == split] or paths
+    shared = {path: len(posixpath.commonpath([path, source])) for path in of_split}
+    return [path for path in of_split if shared[path] == max(shared.values())]
 
 
 def _ending(path: str) -> str:

@@ -13,7 +13,7 @@ from dpt.data.annotations import FORMATS
 from dpt.data.formats import io
 from dpt.data.layouts.base import Detected, Folder, Layout, Match, Row, shown
 from dpt.data.layouts.listed import LabelTool, Tables
-from dpt.data.layouts.pictures import Pictures
+from dpt.data.layouts.pictures import Pictures, names_like_labels
 from dpt.data.layouts.values import band_settings
 from dpt.files import DataError, few, files_below, plural, printable
 from dpt.validation import PlainMapping
@@ -89,6 +89,8 @@ def _refusal(folder: Folder) -> DataError:
         "set data.images=FOLDER data.labels=FOLDER (or data.depth=FOLDER); if its folders are "
         "classes, use python train.py task=classification data=imagefolder data.root=DIR"
     )
+    names = [f"data.labels_name={name}" for name in names_like_labels(folder.pictures)]
+    remedy = f"set {' or '.join(names)}, or {remedy}" if names else remedy
     seen = few(_places({*folder.paths}), 6) or "no files"
     message = f"{folder.root}: no image with labels was found ({seen}){hint}: {remedy}"
     return DataError("; ".join([message, *folder.notes]))

@@ -9,14 +9,11 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import partial
-from itertools import takewhile
+from itertools import combinations, takewhile
 from typing import Literal, NamedTuple
 
-from dpt.data.formats import io
 from dpt.data.layouts.base import Folder, Layout, Row, by_folder, shown
 from dpt.data.layouts.values import PairMatch
 from dpt.data.splits import SPLITS, split_word
@@ -41,50 +38,28 @@ WORDS: dict[Kind, re.Pattern[str]] = {
 }
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _TOKEN = re.compile(r"\d+|[^\W\d_]+|[\W_]")
-_FEW_VALUES = 64  # of a mask that are classes; other pictures have more
-_MIN_SIDE = 8  # pixels of a depth map; smaller arrays are lists
-_MAX_GROUPS = 200  # of files, of which some are read
-_MAX_SAMPLES = 60  # label files of a folder, from whose names prefixes and suffixes are derived
 _MAX_TOKENS = 24  # of a name
-_TRIALS = 6  # pairs of a prefix and a suffix
+_MAX_ENDS = 4
 
 
 class Pictures(Layout):
-    """Images and labels in folders of their own, or with words in their names; where no word tells,
-    labels by their values: few, or depth of 16 bits."""
+    """Images and labels in folders of their own, or with words in their names."""
 
     def match(self, folder: Folder) -> PairMatch | None:
         if folder.given.get("annotations"):
             return None
-        rows, title = rows_of(folder), "pairs by names"
-        if 2 * sum(row.is_labelled for row in rows) <= len(rows):
-            others = _rows_by_values(folder, rows)
-            if sum(row.is_labelled for row in others) > sum(row.is_labelled for row in rows):
-                rows, title = others, "pairs by values"
+        rows = rows_of(folder)
         labels = {row.image: [row.labels] for row in rows if row.labels}
         key = (
             f"data.labels={next(iter(_places(labels))).folder or '.'}" if labels else "data.depth="
         )
-        return PairMatch.of(rows, title=title, key=key)
+        return PairMatch.of(rows, title="pairs by names", key=key)
 
 
-def _rows_by_values(folder: Folder, by_names: Sequence[Row]) -> list[Row]:
-    """Returns the rows by words and values; those by names where values raise a question that
-    names have answered."""
-    try:
-        return rows_of(folder, by_values=True)
-    except DataError:
-        if any(row.is_labelled for row in by_names):
-            return [*by_names]
-        raise
-
-
-def _files_of_kinds(folder: Folder, *, by_values: bool) -> dict[Kind, list[str]]:
-    """Returns the pictures of each kind, as words, perhaps values, and the user's choice tell."""
+def _files_of_kinds(folder: Folder) -> dict[Kind, list[str]]:
+    """Returns the pictures of each kind, as words and the user's choice tell."""
     by_words = _kinds_by_words(folder.pictures)
     kinds: dict[str, Kind] = {path: k for path, k in by_words.items() if k != "unused"}
-    if by_values:
-        kinds |= _kinds_by_values(folder, [path for path, k in kinds.items() if k == "images"])
     chosen = _chosen_kinds(folder, folder.pictures)  # excludes other files of a chosen kind
     given = {kind for kind in KINDS if {kind, f"{kind}_name"} & folder.given.keys()}
     kinds = {path: kind for path, kind in kinds.items() if kind not in given} | chosen
@@ -94,16 +69,13 @@ def _files_of_kinds(folder: Folder, *, by_values: bool) -> dict[Kind, list[str]]
     return files
 
 
-def rows_of(folder: Folder, *, by_values: bool = False) -> list[Row]:
+def rows_of(folder: Folder) -> list[Row]:
     """Returns a row for each image, with its labels if they pair.
-
-    Args:
-        by_values: whether the values of files tell their kind where no word does.
 
     Raises:
         DataError: an image has several labels.
     """
-    files = _files_of_kinds(folder, by_values=by_values)
+    files = _files_of_kinds(folder)
     maps: dict[Kind, dict[str, str]] = {}
     for kind in ("labels", "depth", "objects"):
         image_of = pair(files["images"], files[kind], kind)
@@ -254,42 +226,16 @@ def _kind_of_name(path: str) -> Kind | Literal[""]:
     return ""
 
 
-def _kinds_by_values(folder: Folder, paths: Sequence[str]) -> dict[str, Kind]:
-    """Returns the kinds of files by the values in some of each folder, suffix and word at the end
-    of the name: few values are labels, many of more than 8 bits are depth."""
-    stems = {os.path.splitext(path)[0] for path in paths}
-    groups: dict[tuple[str, str, str], list[str]] = defaultdict(list)
-    for path in paths:
-        stem, suffix = os.path.splitext(path)
-        groups[os.path.dirname(path), suffix, _ending(stem, stems)].append(path)
-    kinds: dict[str, Kind] = {}
-    for members in [*groups.values()][:_MAX_GROUPS]:
-        some = {members[0], members[len(members) // 2], members[-1]}
-        read = {_kind_of_values(folder, path) for path in some}
-        kinds |= dict.fromkeys(members, read.pop() if len(read) == 1 else "images")
-    if "images" not in kinds.values():  # images of 16 bits
-        kinds = {path: "images" if kind == "depth" else kind for path, kind in kinds.items()}
-    return kinds
-
-
-def _ending(stem: str, stems: set[str]) -> str:
-    """Returns what follows the name of another file, or the last word."""
-    for match in reversed([*re.finditer(r"[-_. ]", stem)]):
-        if stem[: match.start()] in stems:
-            return stem[match.start() :]
-    last = re.search(r"[-_. ]([^\W\d_]+)$", stem)
-    return last[0] if last else ""
-
-
-def _kind_of_values(folder: Folder, path: str) -> Kind:
-    with suppress(DataError):  # lossy, colours of a photo, or damaged
-        if len(io.label_values(folder.root / path)) <= _FEW_VALUES:
-            return "labels"
-    with suppress(DataError):
-        values = io.read_raw_depth(folder.root / path)
-        if values.dtype.itemsize > 1 and min(values.shape) > _MIN_SIDE:
-            return "depth"
-    return "images"
+def names_like_labels(pictures: Sequence[str]) -> list[str]:
+    """Returns templates of names that are those of other pictures with an end."""
+    stems = {os.path.splitext(path)[0] for path in pictures}
+    ends = Counter(
+        stem[match.start() :]
+        for stem in stems
+        for match in re.finditer(r"[-_. ]", stem)
+        if stem[: match.start()] in stems
+    )
+    return [f"%stem{end}" for end, count in ends.most_common(_MAX_ENDS) if 2 * count > len(ends)]
 
 
 # ------------------------------------------------------------------------------------- pairing
@@ -315,17 +261,16 @@ def pair(images: Sequence[str], labels: Sequence[str], kind: Kind) -> dict[str, 
     for directory, members in sorted(left.items(), key=lambda item: -len(item[1])):
         labelled = {*image_of.values()}
         near = [*images]
-        is_rest = directory in partners
-        if is_rest:  # further files in a folder that has pairs: labels of images beside these
+        if directory in partners:  # further labels in a folder that has pairs
             near = [path for path in images if os.path.dirname(path) in partners[directory]]
             near = [path for path in near if path not in labelled]
         levels = _levels_of_likeness(near, _Place.of(members[0], kind))
-        image_of |= _pair_folder(levels, members, labelled, only_best=is_rest)
+        image_of |= _pair_folder(levels, members, labelled)
     return image_of
 
 
 def _pair_folder(
-    levels: Sequence[Sequence[str]], labels: Sequence[str], labelled: set[str], *, only_best: bool
+    levels: Sequence[Sequence[str]], labels: Sequence[str], labelled: set[str]
 ) -> dict[str, str]:
     """Returns the image of label files of a folder, in the first level of images that has pairs.
 
@@ -333,7 +278,7 @@ def _pair_folder(
         labelled: images that have labels; few further ones of them are stray.
     """
     for images in levels:
-        pairs = _pair_by_affixes(images, labels, only_best=only_best)
+        pairs = _pair_by_affixes(images, labels)
         if 2 * len(pairs) < len(images):
             pairs = {path: image for path, image in pairs.items() if image not in labelled}
         if pairs:
@@ -407,29 +352,9 @@ def _key_without_kind(path: str, kind: Kind) -> str:
     return f"{folders}/{WORDS[kind].sub('*', _spaced(stem))}"
 
 
-@dataclass(frozen=True)
-class _Trial:
-    """The pairs of label files with images whose names are equal but for constant affixes."""
-
-    pairs: dict[str, str]  # image by label file
-    ambiguous: dict[str, tuple[str, str]]  # two images that fit a label file
-    images: int  # number of them that might have pairs
-    labels: int
-
-    @property
-    def covers_most(self) -> bool:
-        count = len(self.pairs) + len(self.ambiguous)
-        return 2 * count >= min(self.images, self.labels)
-
-
-def _pair_by_affixes(
-    images: Sequence[str], labels: Sequence[str], *, only_best: bool
-) -> dict[str, str]:
-    """Returns the image of label files of a folder, whose names begin and end as all others do.
-
-    Args:
-        only_best: take one prefix and suffix; otherwise also others that cover most of the images,
-            as those of a second annotator do.
+def _pair_by_affixes(images: Sequence[str], labels: Sequence[str]) -> dict[str, str]:
+    """Returns the image of label files of a folder: names are equal but for the beginning and the
+    end that all images share, and those that the labels of most images have.
 
     Raises:
         DataError: two images fit most of the label files.
@@ -440,63 +365,40 @@ def _pair_by_affixes(
         stem = _stem(path)
         images_of[stem[len(prefix) : len(stem) - len(suffix)]].append(path)
     image_of: dict[str, str] = {}
-    trials = [
-        _try_affixes(images_of, labels, *affixes)
-        for affixes in _commonest_affixes(images_of, labels, prefix)
-    ]
-    for trial in sorted(trials, key=lambda trial: -len(trial.pairs) - len(trial.ambiguous)):
-        if not trial.covers_most or (only_best and image_of):
-            continue
-        if len(trial.ambiguous) > len(trial.pairs):
-            label, (first, second) = next(iter(trial.ambiguous.items()))
+    for cores in _cores(images_of, labels, prefix):  # several: those of a second annotator
+        if 2 * len(cores) < min(len(images_of), len(labels)):
+            break
+        pairs = {path: images_of[core] for path, core in cores.items()}
+        ambiguous = [path for path in pairs if len(pairs[path]) > 1]
+        if 2 * len(ambiguous) > len(pairs):
+            first, second, *_ = pairs[ambiguous[0]]
             remedy = "set data.images to the folder of one (train.py reads bands of several)"
-            raise DataError(f"{first} and {second} are both images of {label}: {remedy}")
-        image_of = trial.pairs | image_of
+            raise DataError(f"{first} and {second} are both images of {ambiguous[0]}: {remedy}")
+        certain = {path: images[0] for path, images in pairs.items() if len(images) == 1}
+        image_of = certain | image_of
     return image_of
 
 
-def _commonest_affixes(
-    cores: Mapping[str, Sequence[str]], labels: Sequence[str], prefix: str
-) -> list[tuple[str, str]]:
-    """Returns the commonest pairs of what precedes and follows one of ``cores`` in the names of
-    labels, those that leave out least first.
+def _cores(
+    images_of: Mapping[str, Sequence[str]], labels: Sequence[str], prefix: str
+) -> list[dict[str, str]]:
+    """Returns the key of ``images_of`` in the name of each label file, for each beginning and end
+    of such names, the commonest and the shortest ones first.
 
     Args:
-        prefix: that of the images; only there may the prefix of labels hold a number.
+        prefix: that of the images; only there may the beginning of labels hold a number.
     """
-    votes: Counter[tuple[str, str]] = Counter()
-    for path in labels[:: 1 + len(labels) // _MAX_SAMPLES]:
-        tokens = _TOKEN.findall(_stem(path))
-        starts = range(min(len(tokens), _MAX_TOKENS))
-        ranges = ((i, j) for i in starts for j in range(i + 1, len(tokens) + 1))
-        for i, j in ranges:
-            before, after = "".join(tokens[:i]), "".join(tokens[j:])
-            numbers = re.findall(r"\d+", before)
-            cuts_number = bool(numbers) and numbers != re.findall(r"\d+", prefix)
-            if "".join(tokens[i:j]) in cores and not cuts_number:
-                votes[before, after] += 1
-    order = sorted(votes, key=lambda affixes: (-votes[affixes], len("".join(affixes))))
-    return order[:_TRIALS]
-
-
-def _try_affixes(
-    images_of: Mapping[str, Sequence[str]], labels: Sequence[str], before: str, after: str
-) -> _Trial:
-    """Returns the pairs of label files that have a prefix and a suffix."""
-    pairs: dict[str, str] = {}
-    ambiguous: dict[str, tuple[str, str]] = {}
+    numbers_of_images = re.findall(r"\d+", prefix)
+    cores_of: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
     for path in labels:
-        stem = _stem(path)
-        if not (stem.startswith(before) and stem.endswith(after)):
-            continue
-        images = images_of.get(stem[len(before) : len(stem) - len(after)], ())
-        if len(images) == 1:
-            pairs[path] = images[0]
-        elif images:
-            ambiguous[path] = images[0], images[1]
-    counts = Counter(pairs.values())
-    pairs = {path: image for path, image in pairs.items() if counts[image] == 1}
-    return _Trial(pairs, ambiguous, len(images_of), len(labels))
+        tokens = _TOKEN.findall(_stem(path))
+        for i, j in combinations(range(min(len(tokens), _MAX_TOKENS) + 1), 2):
+            before, core = "".join(tokens[:i]), "".join(tokens[i:j])
+            numbers = re.findall(r"\d+", before)
+            if core in images_of and (not numbers or numbers == numbers_of_images):
+                cores_of[before, "".join(tokens[j:])][path] = core
+    ranking = sorted(cores_of.items(), key=lambda item: (-len(item[1]), len("".join(item[0]))))
+    return [cores for _, cores in ranking]
 
 
 def _stem(path: str) -> str:

@@ -12,7 +12,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Annotated, Self
 
-import cv2
 import numpy as np
 from pydantic import BeforeValidator, Field
 
@@ -217,15 +216,14 @@ _NO_CLASS = r"(?i)_*(void|unlabell?ed|ignored?|undefined)_*"
 _LARGEST_VALUES = {IGNORE_INDEX, *(2**bits - 1 for bits in (16, 31, 32, 63, 64))}
 """The largest values of types of pixels, which mean unlabelled."""
 _MAX_BYTES = 1 << 17  # also the limit of csv.reader
-_HEX_COLOR = "#[0-9a-fA-F]{6}"
 _HEADERS = ("name", "names", "class", "classes", "label", "labels")  # of a list of names alone
 _Byte = Annotated[int, Field(ge=0, le=255)]
 _Color = tuple[_Byte, _Byte, _Byte]
 
 
 def _rgb(color: object) -> object:
-    """Returns ``[80, 227, 194]`` for ``#50E3C2``, and other values as they are."""
-    if isinstance(color, str) and re.fullmatch(_HEX_COLOR, color):
+    """Returns ``[80, 227, 194]`` for Supervisely's ``#50E3C2``, and other values as they are."""
+    if isinstance(color, str) and re.fullmatch("#[0-9a-fA-F]{6}", color):
         return list(bytes.fromhex(color[1:]))
     return color
 
@@ -245,7 +243,6 @@ class ClassFile:
 
     path: str = ""  # below the root
     rows: list[ClassRow] = field(default_factory=list)
-    ignored: list[int] = field(default_factory=list)  # ids that mean unlabelled
 
 
 _RawRow = dict[str, object]
@@ -259,54 +256,38 @@ def read_class_file(folder: Folder) -> ClassFile:
         return ClassFile()
     source = folder.root / path
     text = read_text(source, limit=_MAX_BYTES)
-    raw_rows, ignored = _rows_of_lines(text), list[int]()
-    if path.lower().endswith(".json"):
-        raw_rows, ignored = _rows_of_json(text, source)
+    is_json = path.lower().endswith(".json")
+    raw_rows = _rows_of_json(text, source) if is_json else _rows_of_lines(text)
     if len(raw_rows) > MAX_VALUES:
         raise DataError(f"{source}: {len(raw_rows)} classes, at most {MAX_VALUES - 1}")
     rows = [validate(ClassRow, row, f"{source}: class") for row in raw_rows]
-    file = _without_void(ClassFile(path, rows, ignored), source)
-    if not _CHOICES & folder.given.keys() and len({row.name for row in file.rows}) < len(file.rows):
+    rows = [replace(row, name=name_of_class(row.name, source)) for row in rows if _is_class(row)]
+    if not _CHOICES & folder.given.keys() and len({row.name for row in rows}) < len(rows):
         raise DataError(f"{path}: two classes have one name: give each its own")
-    return file
+    return ClassFile(path, rows)
 
 
-def _without_void(file: ClassFile, source: Path) -> ClassFile:
-    """Returns the classes without those that mean unlabelled, whose ids are ignored."""
-    ignored, rows = [*file.ignored], list[ClassRow]()
-    for row in file.rows:
-        is_void = re.fullmatch(_NO_CLASS, row.name)
-        if row.id is not None and is_void and (row.id < 0 or row.id in _LARGEST_VALUES):
-            ignored.append(row.id)
-        elif row != ClassRow("__ignore__") and row.id not in ignored:  # labelme's -1, without ids
-            rows.append(replace(row, name=name_of_class(row.name, source)))
-    return ClassFile(file.path, rows, ignored)
+def _is_class(row: ClassRow) -> bool:
+    """Returns whether a row does not mean unlabelled, as labelme's first one does."""
+    if row.id is None:
+        return row.name != "__ignore__" or row.color is not None
+    is_void = re.fullmatch(_NO_CLASS, row.name)
+    return not is_void or (row.id >= 0 and row.id not in _LARGEST_VALUES)
 
 
-def _rows_of_json(text: str, source: Path) -> tuple[list[_RawRow], list[int]]:
-    """Returns the classes of a list, ``{name: id}`` or ``{id: name}``, which may stand below
-    ``classes`` or ``names``, and the values of ``ignore_index``."""
-    table = parse_json(text, source)
-    if not isinstance(table, dict) or not {"classes", "names"} & table.keys():
-        table = {"classes": table}
-    classes = table.get("classes", table.get("names"))
+def _rows_of_json(text: str, source: Path) -> list[_RawRow]:
+    """Returns the classes of a list of names, or of objects with a name or title, and perhaps an
+    id and a colour; the list may stand below ``classes``."""
+    classes = parse_json(text, source)
     if isinstance(classes, dict):
-        classes = _rows_of_ids(classes)
+        classes = classes.get("classes")
     if not isinstance(classes, list) or not classes:
-        raise DataError(f"{source}: no names of classes: write a list of names, or {{id: name}}")
+        raise DataError(f"{source}: no names of classes: write a list of names")
     rows: list[_RawRow] = [row if isinstance(row, dict) else {"name": row} for row in classes]
-    name = next((key for key in ("name", "title", "label") if key in rows[0]), "name")
-    ignored = validate(int | list[int] | None, table.get("ignore_index"), f"{source}: ignore_index")
-    rows = [{"name": r.get(name), "id": r.get("id"), "color": r.get("color")} for r in rows]
-    return rows, [ignored] if isinstance(ignored, int) else ignored or []
-
-
-def _rows_of_ids(classes: dict[str, object]) -> list[_RawRow]:
-    """Returns the classes of ``{name: id}`` or ``{id: name}``."""
-    if all(isinstance(value, int) for value in classes.values()):
-        return [{"name": name, "id": number} for name, number in classes.items()]
-    ids = [key for key in classes if re.fullmatch(r"-?[0-9]{1,9}", key)]
-    return [{"id": int(key), "name": classes[key]} for key in ids]
+    return [
+        {"name": row.get("name", row.get("title")), "id": row.get("id"), "color": row.get("color")}
+        for row in rows
+    ]
 
 
 def _rows_of_lines(text: str) -> list[_RawRow]:
@@ -326,22 +307,15 @@ def _rows_of_lines(text: str) -> list[_RawRow]:
 def _row_of_line(line: str) -> _RawRow:
     """Returns the class of a line; spaces separate its parts if nothing else does."""
     (cells,) = csv.reader([re.sub(r"[;:\t]", ",", line)], skipinitialspace=True)
-    words, color = _split_color([cell.strip() for cell in cells if cell.strip()])
+    words = [cell.strip() for cell in cells if cell.strip()]
+    color = None
+    if len(words) > 3 and all(word.isdecimal() for word in words[-3:]):
+        words, color = words[:-3], words[-3:]
     spaced = re.fullmatch(r"(-?\d+)\s+(.+)", words[0]) if len(words) == 1 else None
-    if spaced:
-        words = [spaced[1], spaced[2]]
+    words = [*spaced.groups()] if spaced else words
     ids = [word for word in words if re.fullmatch(r"-?\d+", word)] if len(words) > 1 else []
     name = " ".join(word for word in words if word not in ids)
     return {"name": name, "id": ids[0] if ids else None, "color": color}
-
-
-def _split_color(words: list[str]) -> tuple[list[str], Sequence[str] | str | None]:
-    """Splits the words of a line into those before its colour, and the colour."""
-    if len(words) > 3 and all(word.isdecimal() for word in words[-3:]):
-        return words[:-3], words[-3:]
-    if len(words) > 1 and re.fullmatch(_HEX_COLOR, words[-1]):
-        return words[:-1], words[-1]
-    return words, None
 
 
 # ---------------------------------------------------------------------------- classes of masks
@@ -355,7 +329,7 @@ _BLACK = (0, 0, 0)
 _MAX_PADDING = 0.01  # fraction of the pixels
 _MIN_COLORS = 3
 _MANY_COLORS = 64  # of masks that hold mixed colours
-_NEAR = 32  # largest difference in each channel from a more frequent colour that was changed
+_SHOWN_COLORS = 8
 _CHOICES = {"num_classes", "label_map"}  # keys of data that choose the classes of numbers
 
 
@@ -377,7 +351,7 @@ class Masks(ABC):
         Raises:
             DataError: the masks have no classes, or can be read in two ways.
         """
-        ignored = ignored_ids(self.given, self.file.ignored)
+        ignored = ignored_ids(self.given)
         names = self.names(ignored)
         chosen = _chosen_classes(self.given)
         classes = chosen or [(k,) for k in names if k not in ignored]
@@ -446,9 +420,9 @@ def _notes_of_void(class_names: Sequence[str]) -> list[str]:
     return [f"{few(void)}: trained as a class; {hint}"] if void else []
 
 
-def ignored_ids(given: PlainMapping, default: Sequence[int] = ()) -> set[int]:
+def ignored_ids(given: PlainMapping) -> set[int]:
     """Returns the numbers that mean unlabelled, as the user says."""
-    setting = given.get("ignore_index", default)
+    setting = given.get("ignore_index", ())
     return {setting} if isinstance(setting, int) else {*(setting or ())}
 
 
@@ -579,12 +553,11 @@ class ColorMasks(Masks):
         is_rare = 0 < self.values[_BLACK] < _MAX_PADDING * self.values.total()
         padding = {_BLACK} if is_rare and len(self.values) > _MIN_COLORS else set()
         colors = sorted(self.values.keys() - padding)
-        if len(colors) > _MANY_COLORS:
-            colors = self._solid_colors()
-        if not 1 < len(colors) < MAX_VALUES:
-            fault = f"{len(self.values)} colours, of which {len(colors)} fill areas, are no classes"
-            remedy = "save class ids as PNG without interpolation, or set data.label_colors"
-            raise self._fault(f"{fault}: {remedy}")
+        if not 1 < len(colors) <= _MANY_COLORS:
+            frequent = [[*color] for color, _ in self.values.most_common(_SHOWN_COLORS)]
+            keys = f"data.label_colors={frequent} data.color_distance=0".replace(", ", ",")
+            fault = f"{len(self.values)} colours, as borders mix them"
+            raise self._fault(f"{fault}: set those that are classes, such as {keys}")
         return colors
 
     def value_of(self, number: int) -> Value:
@@ -610,24 +583,6 @@ class ColorMasks(Masks):
             fault = f"the masks hold {few(unknown)}, which data.label_colors lacks"
             raise self._fault(f"{fault}: {remedy}")
         return settings | ({"color_distance": 0} if unknown or self.use_palette else {})
-
-    def _solid_colors(self) -> list[Value]:
-        """Returns the colours that fill a block of 3 x 3 pixels in one of the masks, unlike those
-        that are mixed at borders, and are not slightly off a more frequent one."""
-        block = np.ones((3, 3), np.uint8)
-        colors = [*self.values]
-        solid: set[Value] = set()
-        for path in self.paths:
-            part = _part_of(self.given)
-            ids = io.read_labels(path, colors=colors, distance=0, part=part).astype(np.float32)
-            inside = cv2.erode(ids, block) == cv2.dilate(ids, block)
-            solid |= {colors[int(i)] for i in np.unique(ids[inside]) if i >= 0}
-        distinct: list[Value] = []
-        for color in (color for color, _ in self.values.most_common() if color in solid):
-            steps = [max(abs(a - b) for a, b in zip(color, c, strict=True)) for c in distinct]
-            if min(steps, default=256) > _NEAR:
-                distinct.append(color)
-        return sorted(distinct)
 
 
 def _part_of(data: PlainMapping) -> FilePart:
@@ -677,13 +632,12 @@ def _uses_of_palette(paths: Sequence[Path], given: PlainMapping) -> Sequence[boo
 
 def _without_other_colors(masks: ColorMasks) -> ColorMasks:
     """Returns masks without the table of a file if most pixels have other colours, and most of its
-    colours do not occur; and without the ids of a file, since its colours have rows instead."""
+    colours do not occur."""
     counts = [masks.values[color] for color in masks.table]
     occur = 2 * sum(count > 0 for count in counts) >= len(counts)
     if not occur and 2 * sum(counts) < masks.values.total():
         return replace(masks, table=(), file=ClassFile())
-    has_ids = any(row.id is not None for row in masks.file.rows)
-    return replace(masks, file=replace(masks.file, ignored=[])) if has_ids else masks
+    return masks
 
 
 def _count_values(
