@@ -26,7 +26,7 @@ from omegaconf.errors import (
     OmegaConfBaseException,
 )
 
-from dpt.config.overrides import as_text, escaped, split_config_dir, unreadable
+from dpt.config.overrides import as_text, escaped, parse, split_config_dir, unreadable
 from dpt.config.resumed_config import followers
 from dpt.config.run_folder import fail
 from dpt.files import config_dir
@@ -64,7 +64,7 @@ class Composition:
     def values(self) -> Plain:
         """Returns the configuration as plain data: resolved, with an absolute ``run_dir`` and with
         registered names in place of classes."""
-        from dpt.config.objects import with_names
+        from dpt.config.objects import named, with_names
 
         cfg = self.cfg.copy()
         raw = cast(Plain, OmegaConf.to_container(cfg))
@@ -79,7 +79,10 @@ class Composition:
         values = cast(Plain, with_names(values))
         values["run_dir"] = folder
         if "overrides" in values:
-            values["overrides"] = self.overrides
+            values["overrides"] = [
+                named(*parse([text])).text if "_target_" in text else text
+                for text in self.overrides
+            ]
         if "follows" in values:
             values["follows"] = followers(raw)
         return values

@@ -10,7 +10,7 @@ which is registered then.
 import inspect
 import pkgutil
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, make_dataclass
+from dataclasses import MISSING, dataclass, field, make_dataclass, replace
 from dataclasses import fields as dataclass_fields
 from functools import cache, partial
 from importlib import import_module
@@ -24,6 +24,7 @@ from torch import nn
 from torch.optim import Optimizer, lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler
 
+from dpt.config.overrides import Override, as_text
 from dpt.data import Dataset
 from dpt.nn import HEADS
 from dpt.objectives import OBJECTIVES, Objective
@@ -107,11 +108,6 @@ class Part(Generic[T]):
         defaults = {k: p.default for k, p in self.arguments.items() if k not in later}
         values: Plain = to_plain({**defaults, **self.settings})
         return values
-
-    @property
-    def is_plugin(self) -> bool:
-        """Says whether neither dpt nor one of its libraries defines the class."""
-        return not self.target.__module__.startswith(("dpt.", "lightning.", "torch."))
 
 
 def _built(value: object) -> object:
@@ -310,6 +306,20 @@ def with_names(node: Any, where: str = "") -> Any:
         return values
     target = target_at(values.pop("_target_"), where)
     return {**values, **target}
+
+
+def named(override: Override) -> Override:
+    """Returns an override with registered names in place of the paths of classes, which a run's
+    file does not hold."""
+    if "_target_" not in override.text:
+        return override
+    key, value = override.key, override.value
+    parent, _, last = key.rpartition(".")
+    if last == "_target_":
+        ((last, value),) = target_at(value, parent).items()
+        key = f"{parent}.{last}"
+    value = with_names(value, key)
+    return replace(override, key=key, value=value, text=f"++{key}={as_text(value)}")
 
 
 def target_at(path: object, where: str) -> dict[str, str]:

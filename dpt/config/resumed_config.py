@@ -7,7 +7,7 @@ line, the environment, Hydra or a resolver of OmegaConf.
 import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -93,7 +93,8 @@ def resumed_config(folder: Path, arguments: Sequence[str], resume: str) -> Plain
     refuse_foreign(after, folder, {change.key for change in changes})
     for change in changes:
         _log_change(change.key, _at(before, change.key), _at(after, change.key), folder)
-    texts = [change.text for change in changes if change.text not in before["overrides"]]
+    texts = [change.text for change in map(_with_names, changes)]
+    texts = [text for text in texts if text not in before["overrides"]]
     choice = {"run_dir": str(folder), "resume": resume, "overwrite": False}
     return after | choice | {"overrides": [*before["overrides"], *texts]}
 
@@ -175,13 +176,9 @@ def with_overrides(values: Plain, overrides: Sequence[Override]) -> Plain:
 
 def _with_names(override: Override) -> Override:
     """Returns an override with registered names in place of classes."""
-    from dpt.config.objects import target_at, with_names
+    from dpt.config.objects import named
 
-    parent, _, last = override.key.rpartition(".")
-    if last != "_target_":
-        return replace(override, value=with_names(override.value, override.key))
-    ((key, name),) = target_at(override.value, parent).items()
-    return replace(override, key=f"{parent}.{key}", value=name)
+    return named(override)
 
 
 def _set(values: Plain, override: Override) -> None:

@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from dpt.config.compose import compose
 from dpt.config.objects import SLOTS, make, read_part, registered, slot_of, with_names
 from dpt.data import Dataset
 from dpt.objectives import Objective
@@ -108,12 +109,25 @@ def test_a_class_on_the_command_line(own_module):
     part = {"kind": "make_mine", "size": 3}
     assert named == {"kind": "Mine", "part": part, "others": {"a": part}}
     loss = read_part(named, "x", nn.Module)
-    assert loss.is_plugin
     built = loss.build()
     assert built.part.in_features == built.others["a"].in_features == 3
     for name in ("system", "os", "undeclared", "nothing"):
         with pytest.raises(ValueError, match=rf"x\._target_=parts_of_mine\.{name}: (must|not)"):
             with_names({"_target_": f"{own_module}.{name}", "size": 3}, "x")
+
+
+def test_a_run_keeps_the_name_of_a_class_and_not_its_path(own_module):
+    path = f"{own_module}.make_mine"
+    key = "task.objectives.depth.loss"
+    typed = ["task=depth", f"{key}={{_target_:{path},size:3}}"]
+    values = compose("train", [*typed, "run_dir=run"]).values()
+    assert values["overrides"][:2] == ["task=depth", f"++{key}={{size:3,kind:make_mine}}"]
+    assert path not in str(values)
+    values = compose("train", ["task=depth", f"{key}._target_={path}"]).values()
+    assert values["overrides"] == ["task=depth", f"++{key}.kind=make_mine"]
+    REGISTERED.pop("make_mine")
+    with pytest.raises(ValueError, match=rf"^{key}\.kind='make_mine'.*{key}\._target_="):
+        read_part(values["task"]["objectives"]["depth"]["loss"], key, nn.Module)
 
 
 def test_two_classes_of_one_name_are_refused(monkeypatch):
