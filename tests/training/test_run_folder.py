@@ -13,7 +13,6 @@ import yaml
 from test_resume import assert_same, resume_it, state_of
 from tiny import TINY_DATA, TINY_SCENES, call, slow_after
 
-from dpt import fetch as download
 from dpt.config import run_folder
 from dpt.data import TrainTransform
 from dpt.training import resume
@@ -224,8 +223,7 @@ def test_a_folder_in_place_of_a_file_is_named(run, refused, name):
 # ------------------------------------------------------------------------------ passwords
 
 
-def test_passwords_in_addresses_are_not_written(tmp_path, refused, monkeypatch):
-    monkeypatch.setattr(download, "PAUSE", 0.001)
+def test_passwords_in_addresses_are_not_written(tmp_path, refused):
     address = "http://name:word-of-mine@127.0.0.1:9/shards"
     arguments = ("data=packed", f"data.root={address}", "task=regression", "logger=none")
     message = refused(call, "train", *arguments, *TINY_DATA, f"run_dir={tmp_path}")
