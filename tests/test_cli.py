@@ -310,8 +310,8 @@ def test_a_mistake_in_an_evaluation_is_named(mistake, checkpoint, folder, overri
     assert names in mistake(*scored(checkpoint, *overrides))
 
 
-def test_an_evaluation_names_a_missing_or_damaged_checkpoint(mistake, tmp_path):
-    assert "checkpoint=FILE" in mistake("evaluate")
+def test_an_evaluation_names_a_missing_or_damaged_checkpoint(mistake, refused, tmp_path):
+    assert "checkpoint=FILE" in refused(call, "evaluate")
     assert "nowhere.ckpt" in mistake(*scored("nowhere.ckpt"))
     for other in ("checkpoint=other.ckpt", "++checkpoint=other.ckpt"):
         assert "two checkpoints" in mistake("evaluate", str(tmp_path), other)

@@ -24,7 +24,7 @@ def train(arguments: list[str]) -> None:
 
 
 def evaluate(arguments: list[str]) -> None:
-    _run("evaluate", arguments, dpt.evaluate)
+    _run("evaluate", arguments or ["checkpoint=null"], dpt.evaluate)
 
 
 def find_lr(arguments: list[str]) -> None:
