@@ -69,8 +69,8 @@ def data_of_evaluation(values: PlainMapping) -> Plain:
         raise missing_path(path, what="checkpoint", remedy=remedy)
     if not (values["checkpoint"] and (folder / "config.yaml").is_file()):
         raise ValueError(
-            "give a run's folder, or checkpoint=FILE or predictions=DIR with data=NAME: "
-            f"{source or 'nothing'} is no run, which names its data"
+            "data=NAME must be given with checkpoint=FILE or predictions=DIR; the folder of a run "
+            f"names its data (given: {source or 'nothing'})"
         )
     typed = parse(values["overrides"])
     overrides = [o for o in typed if re.match(r"data\.|paths\.data_dir$", o.key)]
