@@ -1,24 +1,30 @@
-"""From typed settings to objectives, loaders and the model of a run."""
+"""From typed settings to objectives, loaders, the model and the trainer of a run."""
 
+import inspect
 import logging
+import math
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import lightning as L
+import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.strategies import FSDPStrategy
 from torch.utils.data import DataLoader
 
 from dpt import functional
+from dpt.config import resumed_config
 from dpt.config.objects import Part
 from dpt.config.overrides import is_below, keys_of, parse
-from dpt.config.resumed_config import DIVIDING, refuse_foreign, run_in, with_overrides
 from dpt.config.schema import LoaderSettings, ModelSettings, TaskConfig
 from dpt.data import Dataset, EvalTransform, TrainTransform, make_loader
 from dpt.data.statistics import measure_bands
-from dpt.files import few, missing_path, run_folder
-from dpt.metrics import SumMetric
+from dpt.files import few, run_folder
 from dpt.model import DPT
 from dpt.model_config import ModelConfig, warn_without_effect
 from dpt.nn import ENCODERS, HEADS
@@ -45,6 +51,7 @@ _REMEDIES = {
     "caption": "data=imagetable data.caption_column=NAME reads them from a CSV",
     "K": "data=scenes has them; data=folder: set data.intrinsics or data.fov",
 }
+_OTHER_REMEDY = "data=scenes has all; data=folder: set data.labels, depth or objects"
 NOTHING: PlainMapping = MappingProxyType({})
 
 
@@ -60,27 +67,23 @@ def data_of_evaluation(values: PlainMapping) -> Plain:
     """
     if "data" in keys_of(values["overrides"]):
         return dict(values["data"])
-    key = "checkpoint" if values["checkpoint"] is not None else "predictions"
-    source: str = validate(str, values[key] or "", key)
-    path = Path(source).expanduser()
-    folder = run_folder(path)
-    if not path.exists():
-        remedy = "check the path, and give data=NAME for a name on the Hugging Face hub"
-        raise missing_path(path, what="checkpoint", remedy=remedy)
-    if not (values["checkpoint"] and (folder / "config.yaml").is_file()):
+    checkpoint = values["checkpoint"]
+    folder = run_folder(Path(str(checkpoint)).expanduser())
+    if checkpoint is None or not (folder / "config.yaml").is_file():
         raise ValueError(
-            "data=NAME must be given with checkpoint=FILE or predictions=DIR; the folder of a run "
-            f"names its data (given: {source or 'nothing'})"
+            "data=NAME must be given with checkpoint=FILE or predictions=DIR, if the checkpoint is "
+            f"not in the folder of a run (given: {checkpoint or values['predictions']})"
         )
     typed = parse(values["overrides"])
     overrides = [o for o in typed if re.match(r"data\.|paths\.data_dir$", o.key)]
-    divides = [o.key for o in overrides if o.key.partition(".")[2] in DIVIDING]
+    divides = [o.key for o in overrides if o.key.partition(".")[2] in resumed_config.DIVIDING]
     if divides:
         log.warning("%s: the run may have been trained on images of this split", few(divides))
     log.info("data: of the run %s", folder)
-    data: Plain = with_overrides(run_in(folder), overrides)["data"]
+    of_run = resumed_config.run_in(folder)
+    data: Plain = resumed_config.with_overrides(of_run, overrides)["data"]
     foreign = {"data": data, "callbacks": {}, "logger": {}}
-    refuse_foreign(foreign, folder, {override.key for override in overrides})
+    resumed_config.refuse_foreign(foreign, folder, {override.key for override in overrides})
     return data
 
 
@@ -131,25 +134,17 @@ def _batches(settings: LoaderSettings, targets: Sequence[str | None]) -> Plain:
 
 def make_objectives(task: TaskConfig, data: Dataset) -> dict[str, Objective]:
     """Makes the objective of each head. The data give class counts and depth range if not set."""
-    objectives = {}
-    for name, part in task.objectives.items():
-        _require_labels(part.target, task.name, data)
-        objectives[name] = _make_objective(part, data)
-    return objectives
-
-
-def _require_labels(objective: Any, task: str, data: Dataset) -> None:
-    target, targets = objective.target, data.info.targets
-    if not target or target in targets:
-        return
-    remedy = "data=scenes has all; data=folder: set data.labels, depth or objects"
-    if target == "labels":
-        remedy = data.labels_remedy or remedy
-    given = ", ".join(LABEL_NAMES[t] for t in targets) or "pictures"
-    raise ValueError(
-        f"task={task} needs {LABEL_NAMES[target]}, and this data gives only {given}. Choose data "
-        f"that has them ({_REMEDIES.get(target, remedy)})"
-    )
+    for part in task.objectives.values():
+        cls: Any = part.target
+        if cls.target and cls.target not in data.info.targets:
+            remedy = data.labels_remedy if cls.target == "labels" else None
+            given = ", ".join(LABEL_NAMES[t] for t in data.info.targets) or "pictures"
+            raise ValueError(
+                f"task={task.name} needs {LABEL_NAMES[cls.target]}, and this data gives only "
+                f"{given}. Choose data that has them "
+                f"({remedy or _REMEDIES.get(cls.target, _OTHER_REMEDY)})"
+            )
+    return {name: _make_objective(part, data) for name, part in task.objectives.items()}
 
 
 def _make_objective(part: Part[Objective], data: Dataset) -> Objective:
@@ -158,16 +153,11 @@ def _make_objective(part: Part[Objective], data: Dataset) -> Objective:
     settings = {**part.settings, **cls.from_data(data, part.settings)}
     head: Any = HEADS.get(cls.head)  # a dataclass
     keys = {f.name for f in fields(head)} if head else set()
-    of_head = {k: v for k, v in settings.items() if k in keys}
     arguments = {k: v for k, v in settings.items() if k in part.arguments or k not in keys}
     objective = replace(part, settings=arguments).build()
-    if not isinstance(objective.metrics, SumMetric):
-        raise ValueError(
-            f"{part.where}: its metrics are a {type(objective.metrics).__name__}, which cannot be "
-            f"scored image by image: derive it from dpt.metrics.SumMetric"
-        )
     of_user = {k: v for k, v in part.settings.items() if k not in arguments}
     _warn_of_decided(of_user, objective.head_settings, part.where)
+    of_head = {k: v for k, v in settings.items() if k in keys}
     objective.head_settings = {**of_head, **objective.head_settings}
     if head:
         validate(head, objective.head_settings, part.where)
@@ -199,17 +189,13 @@ def image_settings(model: ModelSettings, dataset: Dataset) -> Plain:
     if given.get("pixels") == "bands" and "mean" in given:  # such as those of a resumed run
         return {**settings, **given}
     measured = measure_bands(dataset)
-    count = 3 if measured is None else len(measured.mean)
-    if model.in_channels not in (None, count):
-        raise ValueError(
-            f"model.in_channels={model.in_channels}: the images have {count}: leave it out"
-        )
     if measured is None:
         return settings
+    statistics = {"mean": [*measured.mean], "std": [*measured.std]}
     if is_first_rank():
-        log.info("%d bands: mean %s, std %s", count, [*measured.mean], [*measured.std])
-    statistics = {"pixels": "bands", "mean": [*measured.mean], "std": [*measured.std]}
-    return {**settings, **statistics, **{k: given[k] for k in ("mean", "std") if k in given}}
+        log.info("bands: mean %s, std %s", *statistics.values())
+    statistics |= {key: given[key] for key in statistics if key in given}
+    return {**settings, "pixels": "bands", **statistics}
 
 
 def make_model(
@@ -234,9 +220,13 @@ def make_model(
     if model.weights is not None:
         net = _from_weights(model, heads, settings, typed, images)
     else:
-        encoder = {key: value for key, value in model.encoder.items() if key != "weights"}
-        preprocessing = {**images, **model.preprocessing}
-        net = DPT(_model_config(model.name, encoder, model.decoder, heads, preprocessing, settings))
+        source = {
+            "name": model.name,
+            "encoder": {key: value for key, value in model.encoder.items() if key != "weights"},
+            "decoder": model.decoder,
+            "preprocessing": {**images, **model.preprocessing},
+        }
+        net = DPT(_model_config(source, heads, settings))
         if weights := model.encoder_weights:
             log.info("encoder weights: %s", load_encoder_weights(net.encoder, weights))
     warn_without_effect(net.config, _typed_heads(model, typed))
@@ -278,29 +268,18 @@ def _typed_heads(model: ModelSettings, typed: set[str]) -> dict[str, Plain]:
 
 
 def _model_config(
-    name: str,
-    encoder: PlainMapping,
-    decoder: PlainMapping,
-    heads: PlainMapping,
-    preprocessing: PlainMapping,
-    settings: LoaderSettings,
+    source: PlainMapping, heads: PlainMapping, settings: LoaderSettings
 ) -> ModelConfig:
     """Returns a model's configuration for images of the sizes of ``settings``."""
-    encoder, mean = {**encoder}, preprocessing.get("mean")
+    encoder, preprocessing = {**source["encoder"]}, source["preprocessing"]
     kind: Any = ENCODERS[encoder["kind"]]  # a dataclass
     if any(f.name == "image_size" for f in fields(kind)):
         encoder["image_size"] = list(settings.image_size)
-    if preprocessing.get("pixels") == "bands" and mean is not None:
-        encoder["in_channels"] = len(mean)
-    return ModelConfig.from_dict(
-        {
-            "name": name,
-            "encoder": encoder,
-            "decoder": decoder,
-            "heads": heads,
-            "preprocessing": {**preprocessing, "image_size": list(settings.eval_size)},
-        }
-    )
+    if preprocessing.get("pixels") == "bands" and preprocessing.get("mean") is not None:
+        encoder["in_channels"] = len(preprocessing["mean"])
+    preprocessing = {**preprocessing, "image_size": list(settings.eval_size)}
+    parts = {"encoder": encoder, "heads": heads, "preprocessing": preprocessing}
+    return ModelConfig.from_dict({**source, **parts})
 
 
 def _from_weights(
@@ -313,40 +292,27 @@ def _from_weights(
     """Makes a model as in ``model.weights``, except for its heads and the keys that were typed."""
     checkpoint = read(str(model.weights))
     source = checkpoint.config.to_dict()
-    if model.name != source["name"] and "model" in typed:
-        raise ValueError(
-            f"model={model.name}: the sizes are those of model.weights={model.weights}, a "
-            f"{source['name']}: leave one of the two out"
-        )
-    kind = source["encoder"]["kind"]
-    if model.encoder["kind"] != kind and "model.encoder" in typed:
-        raise ValueError(
-            f"model.weights={model.weights} has an encoder of kind {kind}: leave model/encoder out"
-        )
-    of_user = {
-        part: {k: v for k, v in values.items() if f"model.{part}.{k}" in typed and k != "weights"}
-        for part, values in {
-            "encoder": model.encoder,
-            "decoder": model.decoder,
-            "preprocessing": model.preprocessing,
-        }.items()
+    chosen = {
+        "model": (model.name, source["name"]),
+        "model.encoder": (model.encoder["kind"], source["encoder"]["kind"]),
     }
+    for key, (choice, of_file) in chosen.items():
+        if key in typed and choice != of_file:
+            raise ValueError(
+                f"{key}={choice}: model.weights={model.weights} is a {of_file}: leave one out"
+            )
     stored = source["preprocessing"]
     normalization = {k: stored[k] for k in ("mean", "std", "pixels")}
     is_alike = stored["pixels"] == images.get("pixels", "rgb")
     if is_alike and len(stored["mean"]) == len(images.get("mean", stored["mean"])):
-        preprocessing = {**images, **normalization}
+        source["preprocessing"] = {**images, **normalization}
     else:
-        preprocessing = {**normalization, **images}
-    config = _model_config(
-        source["name"],
-        source["encoder"] | of_user["encoder"],
-        source["decoder"] | of_user["decoder"],
-        {k: _like(v, source["heads"].get(k, {})) for k, v in heads.items()},
-        preprocessing | of_user["preprocessing"],
-        settings,
-    )
-    net = DPT(config)
+        source["preprocessing"] = {**normalization, **images}
+    for part in ("encoder", "decoder", "preprocessing"):
+        given = getattr(model, part).items()
+        source[part] |= {k: v for k, v in given if f"model.{part}.{k}" in typed and k != "weights"}
+    likened = {k: _like(v, source["heads"].get(k, {})) for k, v in heads.items()}
+    net = DPT(_model_config(source, likened, settings))
     report = load_model_weights(net, net.config, checkpoint, source=str(model.weights))
     log.info("weights of a %s: %s", source["name"], report)
     return net
@@ -369,3 +335,76 @@ def set_switches(net: DPT, model: ModelSettings) -> None:
     if model.compile:
         # one graph for each size: TorchInductor fails on gradients at sizes that vary
         net.compile(dynamic=False)
+
+
+# --- The trainer
+
+
+def with_precision(settings: PlainMapping) -> Plain:
+    """Returns the settings of the Trainer with this machine's precision in place of ``auto``:
+    ``bf16-mixed`` if the device has bf16 matrix instructions, otherwise ``32-true``.
+
+    A run stores it, so that it is resumed in the same precision on another machine.
+    """
+    if settings.get("precision") != "auto":
+        return {**settings}
+    best = "bf16-mixed" if _has_bf16(str(settings.get("accelerator"))) else "32-true"
+    log.info("trainer.precision=auto: %s on this machine", best)
+    return {**settings, "precision": best}
+
+
+def _has_bf16(accelerator: str) -> bool:
+    """Returns whether the device of an accelerator has bf16 matrix instructions."""
+    if accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available():
+        return functional.has_bf16("cuda")
+    is_cpu = accelerator in ("auto", "cpu") and not torch.backends.mps.is_available()
+    return is_cpu and functional.has_bf16("cpu")
+
+
+def trainer_arguments(settings: PlainMapping) -> Plain:
+    """Returns the arguments of the Trainer, with a progress bar only in a terminal."""
+    settings = with_precision(settings)
+    is_emulated = not (
+        _has_bf16(str(settings.get("accelerator"))) or torch.backends.mps.is_available()
+    )
+    if settings.get("precision") == "bf16-mixed" and is_emulated:
+        log.warning("trainer.precision=bf16-mixed: %s", functional.EMULATED)
+    strategy = str(settings.get("strategy"))
+    if strategy.endswith(("_spawn", "_fork", "_notebook")):  # loggers cannot be sent to processes
+        raise ValueError(f"trainer.strategy={strategy}: use {strategy.partition('_')[0]}")
+    defaults = {name: p.default for name, p in inspect.signature(L.Trainer).parameters.items()}
+    arguments = {**defaults, **settings}
+    del arguments["logger"], arguments["callbacks"]
+    if arguments["enable_progress_bar"] is None:
+        arguments["enable_progress_bar"] = sys.stdout.isatty()
+    return arguments
+
+
+def build_trainer(**arguments: Any) -> L.Trainer:
+    """Makes Lightning's trainer; ``ValueError`` for arguments that it refuses."""
+    try:
+        return L.Trainer(**arguments)
+    except (MisconfigurationException, ImportError, OverflowError, TypeError, ValueError) as error:
+        remedy = " Set trainer.accelerator=auto" if "backend found" in str(error) else ""
+        raise ValueError(f"trainer: {error}{remedy}") from error
+
+
+def takes_bf16_weights(trainer: L.Trainer) -> bool:
+    """Whether images are scored by a copy of the model with bf16 weights, which is faster than
+    autocast: with ``bf16-mixed`` on devices that have bf16 instructions, unless FSDP shards the
+    weights."""
+    is_mixed = trainer.precision == "bf16-mixed" and not isinstance(trainer.strategy, FSDPStrategy)
+    return is_mixed and functional.has_bf16(trainer.strategy.root_device.type)
+
+
+def require_images(trainer: L.Trainer, val: int, train: int | None = None, batch: int = 1) -> None:
+    """Raises ValueError if one of several ranks, for which the others would wait, has no image to
+    validate on, or no whole batch of the ``train`` images."""
+    ranks = trainer.world_size
+    counts = {f"{val} images to validate on": val >= ranks}
+    if train is not None and ranks > 1:
+        counts[f"{train} images to train on"] = math.ceil(train / ranks) >= batch
+    for images, suffice in counts.items():
+        if not suffice:
+            remedy = "lower trainer.devices or data.batch_size"
+            raise ValueError(f"{images} are too few for {ranks} processes: {remedy}")

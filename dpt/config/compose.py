@@ -26,6 +26,7 @@ from omegaconf.errors import (
     OmegaConfBaseException,
 )
 
+from dpt.config.objects import named
 from dpt.config.overrides import as_text, escaped, parse, split_config_dir, unreadable
 from dpt.config.resumed_config import followers
 from dpt.config.run_folder import fail
@@ -48,7 +49,7 @@ class Composition:
     """A composed configuration, in which keys still refer to others."""
 
     cfg: DictConfig
-    overrides: list[str]  # as typed
+    overrides: list[str]  # as typed, with registered names in place of classes
 
     def with_values(self, values: PlainMapping, overrides: Sequence[str]) -> "Composition":
         """Returns a composition with other values at dotted keys, which others may refer to.
@@ -62,10 +63,7 @@ class Composition:
         return Composition(cfg, [*overrides])
 
     def values(self) -> Plain:
-        """Returns the configuration as plain data: resolved, with an absolute ``run_dir`` and with
-        registered names in place of classes."""
-        from dpt.config.objects import named, with_names
-
+        """Returns the configuration as plain data: resolved, with an absolute ``run_dir``."""
         cfg = self.cfg.copy()
         raw = cast(Plain, OmegaConf.to_container(cfg))
         is_dated = "paths.name" in raw["run_dir"] and "now:" in raw["paths"]["name"]
@@ -76,13 +74,9 @@ class Composition:
             folder = str(Path(of_first_rank or str(cfg.run_dir)).absolute())
             cfg.run_dir = escaped(folder)
             values = cast(Plain, OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True))
-        values = cast(Plain, with_names(values))
         values["run_dir"] = folder
         if "overrides" in values:
-            values["overrides"] = [
-                named(*parse([text])).text if "_target_" in text else text
-                for text in self.overrides
-            ]
+            values["overrides"] = self.overrides
         if "follows" in values:
             values["follows"] = followers(raw)
         return values
@@ -102,6 +96,7 @@ def compose(command: str, arguments: Sequence[str]) -> Composition:
     for argument in typed:
         if argument.lstrip("+~").startswith(("-", "hydra.", "hydra/")):
             raise ValueError(f"{argument}: give KEY=VALUE here; Hydra's own settings are for -m")
+    typed = [named(*parse([word])).text if "_target_" in word else word for word in typed]
     overrides = [_as_hydra_reads(argument, command) for argument in typed]
     if user_files is not None:
         folder = Path(user_files).expanduser().resolve()
@@ -110,7 +105,7 @@ def compose(command: str, arguments: Sequence[str]) -> Composition:
         overrides.append(f"hydra.searchpath=[{as_text(f'file://{folder}')}]")
     if GlobalHydra.instance().is_initialized():  # by a sweep, or by the user's own program
         GlobalHydra.instance().clear()
-    with explained(typed), hydra.initialize_config_dir(str(config_dir()), version_base="1.3"):
+    with explained(), hydra.initialize_config_dir(str(config_dir()), version_base="1.3"):
         return Composition(hydra.compose(_config_name(command), overrides), typed)
 
 
@@ -124,8 +119,7 @@ def _as_hydra_reads(argument: str, command: str) -> str:
     ``optim=null`` becomes ``optim='null'``: Hydra's error would not name the group. Settings of a
     dataclass become ``++KEY=VALUE``: the configuration files need not name them.
     """
-    is_setting = command in TRAINING and argument.startswith(DATACLASS_SETTINGS)
-    if is_setting or re.match(r"[\w.]+\._target_=", argument):
+    if command in TRAINING and argument.startswith(DATACLASS_SETTINGS):
         return f"++{argument}"
     group, _, value = argument.partition("=")
     if (config_dir() / group).is_dir() and re.fullmatch(r"(?i)null|true|false|[-+.\d]+", value):
@@ -164,7 +158,7 @@ def run_hydra(command: str, arguments: Sequence[str], run: Callable[[SweptRun], 
         folder = as_text(job["runtime"]["output_dir"])
         run(SweptRun(name, [*user_files, *kept, f"run_dir={folder}"]))
 
-    with explained(arguments):
+    with explained():
         hydra.main(
             version_base="1.3", config_path=str(config_dir()), config_name=_config_name(command)
         )(task)()
@@ -178,15 +172,15 @@ def print_help(command: str, arguments: Sequence[str]) -> None:
 
 
 @contextmanager
-def explained(arguments: Sequence[str] = ()) -> Iterator[None]:
+def explained() -> Iterator[None]:
     """Turns errors of Hydra and OmegaConf into ValueErrors that say what is allowed."""
     try:
         yield
     except (HydraException, OmegaConfBaseException) as error:
-        raise ValueError(_fault(error, arguments)) from error
+        raise ValueError(_fault(error)) from error
 
 
-def _fault(error: Exception, arguments: Sequence[str]) -> str:
+def _fault(error: Exception) -> str:
     """Returns what is wrong with the arguments that Hydra or OmegaConf refused."""
     cause = error.__cause__
     if isinstance(cause, ConfigAttributeError | ConfigKeyError):
@@ -198,23 +192,14 @@ def _fault(error: Exception, arguments: Sequence[str]) -> str:
         return f"{error.full_key} must be given: {error.full_key}=VALUE"
     if isinstance(error, OverrideParseException):
         return unreadable(error.override.removeprefix("++"))
-    if isinstance(error, OmegaConfBaseException):
-        return str(error).split("\n")[0]
-    for argument in arguments:
-        if argument[:1] == "~" and (config_dir() / argument[1:]).is_dir():
-            return f"{argument[1:]} must be given, as GROUP=NAME"  # it chooses conf/first_run
-    return str(error)
+    return str(error).split("\n")[0]
 
 
 def _allowed_keys(error: OmegaConfBaseException) -> str:
     """Returns a message with the keys beside the misspelt one that OmegaConf did not find."""
     node, key, names = error.parent_node, str(error.full_key), str(error.key).split("/")
-    if not isinstance(node, DictConfig):
-        return unknown_key(key, names[0], [])
-    if not node:
-        copy = key.rpartition(".")[0]
-        remedy = f"write +{key}=VALUE to add it, or change {names[0]} where {copy} comes from"
-        return f"{copy} has no keys: {remedy} (--cfg job)"
     while len(names) > 1 and names[0] in node:  # a group inside of a group
         node = node[names.pop(0)]
-    return unknown_key(key, names[0], [str(name) for name in node if name != "hydra"])
+    allowed = [str(name) for name in node or () if name != "hydra"]
+    text = unknown_key(key, names[0], allowed)
+    return text if allowed else f"{text}; +{key}=VALUE adds it"

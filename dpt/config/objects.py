@@ -3,18 +3,16 @@
 A mapping with ``kind``, a registered name (:func:`dpt.plugins.register`), describes a part of a
 run: a data set, a loss, a callback. The part's settings are the arguments of the class that the
 name stands for. A configuration never holds the path of a class, and nothing is imported because a
-file says so: only ``_target_`` on the command line, or in a user's own YAML files, names a class,
-which is registered then.
+file says so: only ``_target_`` on the command line names a class, which is registered then.
 """
 
 import inspect
 import pkgutil
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, make_dataclass, replace
-from dataclasses import fields as dataclass_fields
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, make_dataclass, replace
 from functools import cache, partial
 from importlib import import_module
-from types import MappingProxyType, UnionType
+from types import UnionType
 from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -43,26 +41,29 @@ class Slot:
         packages: whose modules register its classes.
         later: arguments that the program gives.
         key: of the name, beside the settings.
-        of_data: whether arguments that must be given may be null, because the data decide them.
+        types: of arguments, in place of those that the class declares.
     """
 
-    packages: tuple[str, ...]
+    packages: tuple[str, ...] = ()
     later: tuple[str, ...] = ()
     key: str = "kind"
-    of_data: bool = False
+    types: Plain = field(default_factory=dict)
 
 
 SLOTS: dict[type, Slot] = {
     Dataset: Slot(("dpt.data.datasets",), later=("split", "sets")),
-    Objective: Slot((), key="head", of_data=True),
-    Teacher: Slot(()),
+    Objective: Slot(key="head"),
+    Teacher: Slot(),
     Optimizer: Slot(("dpt.training",), later=("model",)),
     LRScheduler: Slot(("dpt.training",), later=("optimizer", "total_steps")),
     Callback: Slot(("dpt.training", "dpt.evaluation")),
     Logger: Slot(("dpt.training",)),
     nn.Module: Slot(("dpt.losses",)),
 }
-"""The base classes of parts."""
+"""The base classes of parts that are chosen by a name."""
+
+UNNAMED: dict[Target, Slot] = {}
+"""The classes of parts that need no name, see :mod:`dpt.config.schema`."""
 
 register("early_stopping")(EarlyStopping)
 register("learning_rate")(LearningRateMonitor)
@@ -88,10 +89,8 @@ class Part(Generic[T]):
 
     def build(self, **decided: object) -> T:
         """Makes the object; ``decided`` are arguments that the program gives."""
-        hints = _hints(self.target)
-        typed = {k: validate(hints.get(k, Any), v, f"{self.where}.{k}") for k, v in decided.items()}
         try:
-            return self.factory()(**typed)
+            return self.factory()(**decided)
         except (MisconfigurationException, ImportError, TypeError) as error:  # of libraries
             raise ValueError(f"{self.where}: {error}") from error
 
@@ -103,12 +102,6 @@ class Part(Generic[T]):
     def arguments(self) -> Mapping[str, inspect.Parameter]:
         return inspect.signature(self.target).parameters
 
-    def complete(self, later: tuple[str, ...]) -> Plain:
-        """Returns the settings with those that stand at their default, as plain data."""
-        defaults = {k: p.default for k, p in self.arguments.items() if k not in later}
-        values: Plain = to_plain({**defaults, **self.settings})
-        return values
-
 
 def _built(value: object) -> object:
     if isinstance(value, Part):
@@ -118,38 +111,54 @@ def _built(value: object) -> object:
     return value
 
 
-def make(node: object, where: str, base: type) -> Any:
-    """Builds the object that ``node`` describes; see :func:`read_part`."""
-    return read_part(node, where, base).build()
-
-
-def read_part(node: object, where: str, base: type, *, default: str | None = None) -> Part[Any]:
+def read_part(node: object, where: str, base: type, *, name: str | None = None) -> Part[Any]:
     """Checks the description of an object.
 
     Args:
         node: plain data: the name of a class, and its settings.
         where: the node's key in the configuration, for messages.
-        base: of the class, one of :data:`SLOTS` or derived from it.
-        default: the name where the node has none.
+        base: of the class, one of :data:`SLOTS` or derived from it, or the class itself, one of
+            :data:`UNNAMED`.
+        name: where the node has none.
 
     Raises:
         ValueError: one line that names the key, what was found and what is allowed.
     """
+    if base in UNNAMED:
+        settings = _checked(base, validate(Plain, node, where), where, UNNAMED[base])
+        return Part(where, base, settings, where)
     slot = slot_of(base)
     if not isinstance(node, Mapping):
         choice = f": choose by {where.replace('.', '/')}={node}" if isinstance(node, str) else ""
         raise ValueError(f"{where}={node!r}: must be a mapping with {slot.key}{choice}")
-    name = node.get(slot.key, default)
-    targets = registered(base)
+    default = None if base is Objective else name
+    name, targets = node.get(slot.key, default), registered(base)
     if not isinstance(name, str) or name not in targets:
-        names = ", ".join(sorted(targets))
-        remedy = f"{VARIABLE}=MODULE before the command, or {where}._target_=MODULE.CLASS"
         raise ValueError(
-            f"{where}.{slot.key}={str(name)[:200]!r}: choose from {names}; a plug-in's name is "
-            f"known with {remedy}"
+            f"{where}.{slot.key}={str(name)[:200]!r}: choose from {', '.join(sorted(targets))}; a "
+            f"plug-in's name is known with {VARIABLE}=MODULE, or {where}._target_=MODULE.CLASS"
         )
     given = {k: v for k, v in node.items() if k != slot.key}
     return Part(name, targets[name], _checked(targets[name], given, where, slot), where)
+
+
+def read_settings(cls: Any, values: PlainMapping, where: str) -> Any:
+    """Returns a dataclass of plain data, with the parts and dataclasses that its fields are.
+
+    Raises:
+        ValueError: one line that names the key, what was found and what is allowed.
+    """
+    hints = get_type_hints(cls)
+    read = {k: _nested(v, hints.get(k), f"{where}.{k}".lstrip(".")) for k, v in values.items()}
+    return validate(cls, read, where)
+
+
+def complete(part: Part[Any]) -> Plain:
+    """Returns the settings of a part that needs no name with those at their default, as data."""
+    later = UNNAMED[part.target].later
+    defaults = {k: p.default for k, p in part.arguments.items() if k not in later}
+    values: Plain = to_plain({**defaults, **part.settings})
+    return values
 
 
 def slot_of(base: type) -> Slot:
@@ -196,130 +205,78 @@ def _hints(target: Target) -> Plain:
         return {}
 
 
-def _checked(
-    target: Target,
-    given: PlainMapping,
-    where: str,
-    slot: Slot,
-    types: PlainMapping = MappingProxyType({}),
-) -> Plain:
+def _checked(target: Target, given: PlainMapping, where: str, slot: Slot) -> Plain:
     """Returns settings of ``target`` with the types that it declares, and parts among them."""
-    hints = {k: v for k, v in {**_hints(target), **types}.items() if k not in slot.later}
-    values = {key: _nested(value, hints.get(key), f"{where}.{key}") for key, value in given.items()}
-    typed = vars(validate(_schema(target, slot, hints), values, where))
-    return {key: typed[key] for key in given if not _is_left_to_data(target, key, typed[key], slot)}
-
-
-def _is_left_to_data(target: Target, key: str, value: object, slot: Slot) -> bool:
-    if value is not None or not slot.of_data:
-        return False
-    parameter = inspect.signature(target).parameters.get(key)
-    return parameter is not None and parameter.default is parameter.empty
-
-
-def _schema(target: Target, slot: Slot, hints: PlainMapping) -> type:
-    """Returns a dataclass of the arguments of ``target``, and of the settings of its head."""
-    fields: list[tuple[str, Any, Any]] = []
-    for name, parameter in inspect.signature(target).parameters.items():
-        is_named = parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-        if not is_named or name in slot.later:
-            continue
-        hint = hints.get(name, Any) if _part_in(hints.get(name)) is None else Any
-        is_required = parameter.default is parameter.empty
-        if is_required and slot.of_data:
-            hint, is_required = hint | None, False
-        fields.append((name, hint, MISSING if is_required else None))
-    head = HEADS.get(getattr(target, "head", "")) if slot is SLOTS[Objective] else None
-    of_head = [] if head is None else dataclass_fields(head)
-    own = {name for name, *_ in fields}
-    fields += [(f.name, Any, None) for f in of_head if f.name not in own]
-    entries = [(name, hint, field(default=default)) for name, hint, default in fields]
+    hints = {**_hints(target), **slot.types}
+    starred = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    signature = inspect.signature(target).parameters.items()
+    parameters = {k: p for k, p in signature if k not in slot.later and p.kind not in starred}
+    required = {name for name, p in parameters.items() if p.default is p.empty}
+    of_head: Any = None
+    if slot is SLOTS[Objective]:
+        given = {k: v for k, v in given.items() if v is not None or k not in required}
+        required = set()  # the data decide the others
+        of_head = HEADS.get(getattr(target, "head", ""))  # its settings are the objective's too
+    types = dict.fromkeys((f.name for f in fields(of_head)) if of_head else (), Any)
+    types |= {name: hints.get(name, Any) for name in parameters}
+    read = {k: _nested(v, types.get(k), f"{where}.{k}") for k, v in given.items()}
+    types |= {k: Any for k, v in read.items() if k in types and v is not given[k]}
+    entries = [
+        (name, hint, field(default=MISSING if name in required else None))
+        for name, hint in types.items()
+    ]
     strict = {"__pydantic_config__": STRICT}
-    return make_dataclass("Settings", entries, kw_only=True, namespace=strict)
+    settings = make_dataclass("Settings", entries, kw_only=True, namespace=strict)
+    typed = vars(validate(settings, read, where))
+    return {key: typed[key] for key in given}
 
 
-@dataclass(frozen=True)
-class _Nested:
-    """A type of an argument that is a part, or a mapping of parts."""
-
-    base: type
-    is_mapping: bool
-
-
-def _part_in(hint: object) -> _Nested | None:
-    """Returns what parts an argument of this type takes; None if it takes values."""
-    if inspect.isclass(hint):
-        return _Nested(hint, False) if issubclass(hint, tuple(SLOTS)) else None
-    arguments = get_args(hint)
-    origin = get_origin(hint)
-    if inspect.isclass(origin) and issubclass(origin, Mapping):
-        inner = _part_in(arguments[1])
-        return inner and _Nested(inner.base, True)
-    alternatives = map(_part_in, arguments if origin in (Union, UnionType) else ())
-    return next((inner for inner in alternatives if inner is not None), None)
-
-
-def _nested(value: object, hint: object, where: str) -> object:
-    """Returns the parts that an argument of the type ``hint`` takes; other values unchanged."""
-    nested = _part_in(hint)
-    if nested is None or value is None:
+def _nested(value: object, hint: Any, where: str, name: str | None = None) -> object:
+    """Returns the parts and dataclasses that a field of the type ``hint`` takes; other values
+    unchanged."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    base: Any = arguments[0] if origin is Part else hint
+    if value is None:
+        return None
+    if origin is Part or (inspect.isclass(base) and issubclass(base, tuple(SLOTS))):
+        return read_part(value, where, base, name=name)
+    if origin in (Union, UnionType):
+        options = (_nested(value, argument, where, name) for argument in arguments)
+        return next((option for option in options if option is not value), value)
+    if not isinstance(value, Mapping):
         return value
-    if nested.is_mapping and isinstance(value, Mapping):
-        return {key: read_part(v, f"{where}.{key}", nested.base) for key, v in value.items()}
-    return read_part(value, where, nested.base)
-
-
-def read_arguments(
-    target: Callable[..., T],
-    values: object,
-    where: str,
-    later: tuple[str, ...] = (),
-    types: PlainMapping = MappingProxyType({}),
-) -> Part[T]:
-    """Checks the arguments of a class that needs no name.
-
-    Args:
-        values: plain data.
-        where: the key in the configuration, for messages.
-        later: arguments that the program gives.
-        types: of arguments, in place of those that the class declares.
-    """
-    given = validate(Plain, values, where)
-    settings = _checked(target, given, where, Slot((), later=later), types)
-    return Part(where, target, settings, where)
+    if inspect.isclass(origin) and issubclass(origin, Mapping):
+        read = {k: _nested(v, arguments[1], f"{where}.{k}", k) for k, v in value.items()}
+        return read if any(read[k] is not value[k] for k in read) else value
+    return read_settings(base, value, where) if is_dataclass(base) else value
 
 
 # --- Classes that a user names on the command line
 
 
-def with_names(node: Any, where: str = "") -> Any:
-    """Returns plain data with registered names in place of the classes that ``_target_`` names.
-
-    The data must be a user's own: each class is imported and registered under its own name.
-    """
-    if isinstance(node, list):
-        return [with_names(item, f"{where}.{i}") for i, item in enumerate(node)]
-    if not isinstance(node, Mapping):
-        return node
-    values = {key: with_names(value, f"{where}.{key}".lstrip(".")) for key, value in node.items()}
-    if "_target_" not in values:
-        return values
-    target = target_at(values.pop("_target_"), where)
-    return {**values, **target}
-
-
 def named(override: Override) -> Override:
-    """Returns an override with registered names in place of the paths of classes, which a run's
-    file does not hold."""
+    """Returns an override with registered names in place of the classes that ``_target_`` names,
+    which are imported and registered; a run's file holds the names."""
     if "_target_" not in override.text:
         return override
     key, value = override.key, override.value
-    parent, _, last = key.rpartition(".")
-    if last == "_target_":
-        ((last, value),) = target_at(value, parent).items()
-        key = f"{parent}.{last}"
-    value = with_names(value, key)
+    if key.endswith("._target_"):
+        key = key.removesuffix("._target_")
+        ((last, value),) = target_at(value, key).items()
+        key = f"{key}.{last}"
+    value = _with_names(value, key)
     return replace(override, key=key, value=value, text=f"++{key}={as_text(value)}")
+
+
+def _with_names(node: Any, where: str) -> Any:
+    if isinstance(node, list):
+        return [_with_names(item, f"{where}.{i}") for i, item in enumerate(node)]
+    if not isinstance(node, Mapping):
+        return node
+    values = {key: _with_names(value, f"{where}.{key}") for key, value in node.items()}
+    if "_target_" in values:
+        values |= target_at(values.pop("_target_"), where)
+    return values
 
 
 def target_at(path: object, where: str) -> dict[str, str]:

@@ -7,9 +7,8 @@ classes whose settings they are, and not in the YAML files.
 
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
@@ -17,21 +16,20 @@ import lightning as L
 import pydantic
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger
-from pydantic import BeforeValidator, Field, PlainValidator
+from pydantic import BeforeValidator, Field
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from dpt.config.objects import Part, read_arguments, read_part
+from dpt.config.objects import UNNAMED, Part, Slot, complete, read_part, read_settings
 from dpt.config.overrides import keys_of
 from dpt.data import Dataset, MixDataset, TrainTransform
-from dpt.files import missing_path
 from dpt.metrics import Protocol
 from dpt.model_config import check_parts
 from dpt.objectives import Objective
 from dpt.objectives.teacher import Teacher
 from dpt.types.outputs import DepthKind
-from dpt.validation import STRICT, Count, Plain, PlainMapping, Positive, validate
+from dpt.validation import STRICT, Count, NonNegative, Plain, PlainMapping, Positive, validate
 
 log = logging.getLogger("dpt")
 
@@ -39,14 +37,19 @@ Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Side = Annotated[int, Field(ge=1, le=13_000)]  # two of them: no more than dpt.files.MAX_PIXELS
 
 
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """A group of keys: unknown ones are refused."""
+
+    __pydantic_config__: ClassVar[pydantic.ConfigDict] = STRICT
+
+
 # --- Data
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoaderSettings:
+class LoaderSettings(Settings):
     """How samples are batched: the keys of ``data`` that every data set shares."""
-
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = STRICT
 
     image_size: tuple[Side, Side] = (384, 384)
     eval_size: tuple[Side, Side] = (384, 384)
@@ -56,17 +59,10 @@ class LoaderSettings:
     prompt_points: Annotated[int, Field(ge=1, le=10**6)] = 200
 
 
-LOADER_KEYS = (*(f.name for f in fields(LoaderSettings)), "train", "val", "download")
+_OF_LOADER = tuple(f.name for f in fields(LoaderSettings))
+LOADER_KEYS = (*_OF_LOADER, "train", "val", "download")
 """Keys of ``data`` that every data set has and none takes as an argument."""
 _PARTS_OF_FILES = ("bands", "image_max", "nodata", "exif")
-
-
-@dataclass(frozen=True)
-class SplitConfig:
-    """The data set of one split; ``rest`` are images without labels that are trained on too."""
-
-    part: Part[Dataset]
-    rest: Part[Dataset] | None
 
 
 @dataclass(frozen=True)
@@ -74,32 +70,38 @@ class DataConfig:
     """A data set, its loader, and where it comes from: ``data``.
 
     Attributes:
-        splits: of ``train`` and ``val``, whose settings can differ, and of others (``""``).
+        parts: the data set of ``train`` and ``val``, whose settings can differ, and of other splits
+            (``""``).
+        rest: images without labels that are trained on too.
         sets: of a mix.
         values: the plain data that this was read from.
     """
 
     loader: LoaderSettings
-    splits: dict[str, SplitConfig]
+    parts: dict[str, Part[Dataset]]
+    rest: Part[Dataset] | None
     sets: "dict[str, DataConfig]"
     values: Plain
 
     @classmethod
     def read(cls, values: object, where: str = "data") -> Self:
         """Checks plain data: ``kind``, arguments of this data set, and ``LOADER_KEYS``."""
-        if values is None:
-            raise ValueError(f"{where} must be given: {where}=NAME")
         plain: Plain = validate(Plain, values, where)
-        of_loader = {f.name: plain[f.name] for f in fields(LoaderSettings) if f.name in plain}
+        of_loader = {key: plain[key] for key in _OF_LOADER if key in plain}
         if of_loader.get("eval_size") is None and "image_size" in of_loader:
             of_loader["eval_size"] = of_loader["image_size"]
+        settings = {split: _settings_of(plain, split, where) for split in ("train", "val", "")}
         sets: dict[str, DataConfig] = {}
+        rest = None
         if plain.get("kind") == "mix":
             described = validate(dict[str, Plain], plain.get("sets", {}), f"{where}.sets")
             sets = {name: cls.read(v, f"{where}.sets.{name}") for name, v in described.items()}
+        else:
+            rest = _take_unlabelled(settings, where)
         return cls(
             loader=validate(LoaderSettings, of_loader, where),
-            splits={split: _read_split(plain, split, where) for split in ("train", "val", "")},
+            parts={split: read_part(s, where, Dataset) for split, s in settings.items()},
+            rest=rest,
             sets=sets,
             values=plain,
         )
@@ -110,7 +112,7 @@ class DataConfig:
 
     def setting(self, name: str) -> Any:
         """Returns a setting of the training data; None if it was not given."""
-        return self.splits["train"].part.settings.get(name)
+        return self.parts["train"].settings.get(name)
 
     def changed(self, **settings: object) -> Self:
         """Returns the same with other settings of the data set or the loader."""
@@ -122,17 +124,13 @@ class DataConfig:
         A mix decides itself which splits of its sets it needs. With ``unlabelled``, the train split
         is a mix of labelled and unlabelled images in equal numbers.
         """
-        config = self.splits.get(split, self.splits[""])
+        part = self.parts.get(split, self.parts[""])
         if self.sets:
-            makers = {name: data.make for name, data in self.sets.items()}
-            return config.part.build(split=split, sets=makers)
-        if config.rest is None:
-            return config.part.build(split=split)
-        folder = config.rest.settings["root"]
-        if config.rest.name == "unlabelled" and not Path(folder).expanduser().is_dir():
-            raise missing_path(Path(folder), what="folder", remedy="check data.unlabelled")
+            return part.build(split=split, sets={name: s.make for name, s in self.sets.items()})
+        if self.rest is None or split != "train":
+            return part.build(split=split)
         # made here, since errors of a mix name data.sets
-        labelled, rest = config.part.build(split=split), config.rest.build(split=split)
+        labelled, rest = part.build(split=split), self.rest.build(split=split)
         return MixDataset(
             sets={"labelled": lambda _: labelled, "unlabelled": lambda _: rest},
             split=split,
@@ -140,54 +138,41 @@ class DataConfig:
         )
 
 
-def _read_split(data: PlainMapping, split: str, where: str) -> SplitConfig:
-    settings = {key: value for key, value in data.items() if key not in LOADER_KEYS}
-    settings |= validate(Plain | None, data.get(split), f"{where}.{split}") or {}
-    if data.get("kind") == "mix":
-        settings.pop("sets", None)
-        return SplitConfig(read_part(settings, where, Dataset), None)
-    key = f"{where}.unlabelled"
-    unlabelled = validate(bool | str | None, settings.pop("unlabelled", None), key)
-    if not unlabelled or split != "train":
-        return SplitConfig(read_part(settings, where, Dataset), None)
-    if unlabelled is True:
-        rest = {**settings, "unlabelled": True}
-    else:
-        rest = {key: settings[key] for key in _PARTS_OF_FILES if key in settings}
+def _settings_of(data: PlainMapping, split: str, where: str) -> Plain:
+    """Returns the arguments of the data set of a split."""
+    left_out = (*LOADER_KEYS, "sets") if data.get("kind") == "mix" else LOADER_KEYS
+    settings = {key: value for key, value in data.items() if key not in left_out}
+    return settings | (validate(Plain | None, data.get(split), f"{where}.{split}") or {})
+
+
+def _take_unlabelled(settings: dict[str, Plain], where: str) -> Part[Dataset] | None:
+    """Takes ``unlabelled`` out of the settings of all splits, and returns the data set of images
+    without labels that it asks for."""
+    given = {split: of_split.pop("unlabelled", None) for split, of_split in settings.items()}
+    unlabelled = validate(bool | str | None, given["train"], f"{where}.unlabelled")
+    if not unlabelled:
+        return None
+    train = settings["train"]
+    rest = {**train, "unlabelled": True}
+    if unlabelled is not True:
+        rest = {key: train[key] for key in _PARTS_OF_FILES if key in train}
         rest |= {"kind": "unlabelled", "root": unlabelled}
-    if settings.get("missing") == "keep":  # images without labels are in the other part
-        settings["labelled"] = settings.get("labelled") or "all"
-    return SplitConfig(read_part(settings, where, Dataset), read_part(rest, where, Dataset))
+    if train.get("missing") == "keep":  # images without labels are in the other part
+        train["labelled"] = train.get("labelled") or "all"
+    return read_part(rest, where, Dataset)
 
 
 # --- Task and model
 
 
-def _read_objectives(values: object) -> dict[str, Part[Objective]]:
-    nodes: dict[str, Plain] = validate(dict[str, Plain], values, "task.objectives")
-    parts = {}
-    for name, node in nodes.items():
-        where = f"task.objectives.{name}"
-        if not name.isidentifier() or name in dir(nn.ModuleDict):
-            raise ValueError(f"{where}: cannot be the name of one: rename it")
-        if "head" not in node:  # the experiment sets options of a head that this task lacks
-            raise ValueError(f"{where}: this task has none: choose the task of the experiment")
-        parts[name] = read_part(node, where, Objective)
-    return parts
-
-
 @dataclass(frozen=True, kw_only=True)
-class TaskConfig:
+class TaskConfig(Settings):
     """What is learned: ``task``. The further keys are values that several settings copy."""
-
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = STRICT
 
     name: str
     monitor: str = ""
-    objectives: Annotated[dict[str, Part[Objective]], PlainValidator(_read_objectives)]
-    teacher: Annotated[
-        Part[Teacher], PlainValidator(partial(read_part, where="task.teacher", base=Teacher))
-    ]
+    objectives: dict[str, Part[Objective]]
+    teacher: Part[Teacher]
     kind: Any = None
     max_depth: Any = None
     canonical_focal: Any = None
@@ -200,16 +185,19 @@ class TaskConfig:
     set_loss: Any = None
     num_queries: Any = None
 
+    def __post_init__(self) -> None:
+        for name in self.objectives:
+            if not name.isidentifier() or name in dir(nn.ModuleDict):
+                raise ValueError(f"task.objectives.{name}: cannot be the name of one: rename it")
+
 
 @dataclass(frozen=True, kw_only=True)
-class ModelSettings:
+class ModelSettings(Settings):
     """A named model with changes of it, or the model of a file: ``model``.
 
     The settings of encoder, decoder, heads and preprocessing are plain data, to which the data set
     and the objectives add theirs before :class:`dpt.model_config.ModelConfig` types them.
     """
-
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = STRICT
 
     name: str
     encoder: Plain
@@ -217,13 +205,17 @@ class ModelSettings:
     preprocessing: Plain = field(default_factory=dict)
     heads: dict[str, Plain] = field(default_factory=dict)
     head: str = "dpt"
-    in_channels: Count | None = None
     weights: str | None = None
     compile: bool = False
     checkpoint_activations: bool = False
     save_memory: bool | Literal["auto"] = "auto"
     channels_last: bool = False
     calibration: Plain | None = None
+
+    def __post_init__(self) -> None:
+        of_data = ("weights", "image_size")
+        encoder = {key: value for key, value in self.encoder.items() if key not in of_data}
+        check_parts(encoder, self.decoder, self.preprocessing)
 
     @property
     def encoder_weights(self) -> str | None:
@@ -233,77 +225,51 @@ class ModelSettings:
         return weights
 
 
-def _read_model(values: object) -> ModelSettings:
-    model: ModelSettings = validate(ModelSettings, values, "model")
-    of_data = ("weights", "image_size")
-    encoder = {key: value for key, value in model.encoder.items() if key not in of_data}
-    check_parts(encoder, model.decoder, model.preprocessing)
-    return model
-
-
 # --- Training
 
-
-Precision = Literal[
+_Precision = Literal[
     "auto", "32-true", "32", "bf16-mixed", "bf16", "16-mixed", "16", "64-true", "64"
 ]
 """bf16-true and 16-true are left out: Lightning would cast labels too, such as depth."""
-TRAINER_TYPES: Plain = {  # of arguments that the Trainer does not check, or with an assertion
-    "precision": Annotated[Precision, BeforeValidator(str)],
-    "max_steps": Annotated[int, Field(ge=-1, le=10**9)],
-    "max_epochs": Annotated[int, Field(ge=-1, le=10**9)] | None,
-    "num_nodes": Annotated[int, Field(ge=1, le=10**6)],
-    "accumulate_grad_batches": Annotated[int, Field(ge=1, le=10**6)],
-    "check_val_every_n_epoch": Annotated[int, Field(ge=1, le=10**9)] | None,
-    "val_check_interval": Annotated[int | float, Field(ge=1e-9, le=10**9)] | None,
+_Limit = Annotated[int | float, Field(ge=1e-9, le=10**9)] | None
+_OF_TRAINER: Plain = {  # arguments that the Trainer does not check
+    "precision": Annotated[_Precision, BeforeValidator(str)],
+    "accumulate_grad_batches": Count,
+    "check_val_every_n_epoch": Count | None,
+    "val_check_interval": _Limit,
     "log_every_n_steps": Count | None,
-    "gradient_clip_val": Annotated[int | float, Field(ge=0, le=10**9)] | None,
-    "limit_train_batches": Annotated[int | float, Field(ge=1e-9, le=10**9)] | None,
+    "gradient_clip_val": NonNegative | None,
+    "limit_train_batches": _Limit,
 }
+UNNAMED[L.Trainer] = Slot(later=("logger", "callbacks"), types=_OF_TRAINER)
+UNNAMED[TrainTransform] = Slot(later=("image_size", "targets", "prompts"))
 
 
-OF_LOADER = ("image_size", "targets", "prompts")
-
-
-def _read_trainer(values: object) -> Part[L.Trainer]:
-    return read_arguments(L.Trainer, values, "trainer", ("logger", "callbacks"), TRAINER_TYPES)
-
-
-def _read_augment(values: object) -> Part[TrainTransform]:
-    return read_arguments(TrainTransform, values, "augment", OF_LOADER)
-
-
-def _read_named(values: object, where: str, base: type) -> dict[str, Part[Any]]:
-    """Reads parts whose ``kind`` is their key, unless they have another; null removes one."""
-    nodes: dict[str, Plain | None] = validate(dict[str, Plain | None], values, where)
-    return {
-        name: read_part(node, f"{where}.{name}", base, default=name)
-        for name, node in nodes.items()
-        if node is not None
-    }
-
-
-def _typed(target: type, where: str) -> PlainValidator:
-    return PlainValidator(lambda value: validate(target, value, where))
-
-
-def _by(read: Callable[..., Any], **arguments: object) -> PlainValidator:
-    return PlainValidator(partial(read, **arguments))
+def _without_null(value: object) -> object:
+    if not isinstance(value, Mapping):
+        return value
+    return {name: part for name, part in value.items() if part is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Paths:
+class Paths(Settings):
     """Folders that other keys are made of: ``paths``."""
-
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = STRICT
 
     data_dir: str = "data"
     runs: str = "runs"
     name: str = ""
 
 
+_NO_EFFECT = {
+    rf"data\.sets\.[^.]+\.({'|'.join(_OF_LOADER)}|download)": "set the same key of data",
+    r"model\.preprocessing\.image_size": "set data.eval_size",
+    r"model\.encoder\.image_size": "set data.image_size",
+}
+"""Keys of the command line that nothing reads, and what to set in their place."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(Settings):
     """What the configurations of all commands have.
 
     Attributes:
@@ -311,11 +277,9 @@ class Config:
         values: the plain data that this was read from, which the folder of the run stores.
     """
 
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = STRICT
-
     run_dir: str
-    paths: Annotated[Paths, _typed(Paths, "paths")] = field(default_factory=Paths)
-    data: Annotated[DataConfig, _by(DataConfig.read)]
+    paths: Paths = Paths()
+    data: DataConfig
     overrides: list[str] = field(default_factory=list)
     values: Plain = field(default_factory=dict)
 
@@ -326,7 +290,8 @@ class Config:
         Raises:
             ValueError: one line that names the key, what was found and what is allowed.
         """
-        config: Self = validate(cls, {**values, "values": {**values}}, "")
+        data = DataConfig.read(values.get("data"))
+        config: Self = read_settings(cls, {**values, "data": data, "values": {**values}}, "")
         return config
 
     def changed(self, **groups: object) -> Self:
@@ -345,25 +310,23 @@ class Config:
     def without_effect(self) -> Iterator[str]:
         """Yields what a combination of settings makes useless."""
         for key in sorted(self.typed_keys):
-            match = re.fullmatch(r"data\.sets\.[^.]+\.(\w+)", key)
-            if match and match[1] in LOADER_KEYS and match[1] not in ("train", "val"):
-                yield f"{key} has no effect in a mix: set data.{match[1]}"
+            for pattern, remedy in _NO_EFFECT.items():
+                if re.fullmatch(pattern, key):
+                    yield f"{key} has no effect: {remedy}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig(Config):
     """A training run: ``conf/train.yaml``."""
 
-    task: Annotated[TaskConfig, _typed(TaskConfig, "task")]
-    model: Annotated[ModelSettings, _by(_read_model)]
-    augment: Annotated[Part[TrainTransform], _by(_read_augment)]
-    optim: Annotated[Part[Optimizer], _by(read_part, where="optim", base=Optimizer)]
-    schedule: Annotated[Part[LRScheduler], _by(read_part, where="schedule", base=LRScheduler)]
-    trainer: Annotated[Part[L.Trainer], _by(_read_trainer)]
-    callbacks: Annotated[
-        dict[str, Part[Callback]], _by(_read_named, where="callbacks", base=Callback)
-    ]
-    logger: Annotated[dict[str, Part[Logger]], _by(_read_named, where="logger", base=Logger)]
+    task: TaskConfig
+    model: ModelSettings
+    augment: Part[TrainTransform]
+    optim: Part[Optimizer]
+    schedule: Part[LRScheduler]
+    trainer: Part[L.Trainer]
+    callbacks: Annotated[dict[str, Part[Callback]], BeforeValidator(_without_null)]
+    logger: Annotated[dict[str, Part[Logger]], BeforeValidator(_without_null)]
     seed: Seed
     steps: Count
     max_skipped_steps: Count
@@ -380,23 +343,18 @@ class RunConfig(Config):
         """
         encoder = {**model["encoder"], "weights": self.model.encoder_weights}
         return self.changed(
-            augment=self.augment.complete(OF_LOADER),
+            augment=complete(self.augment),
             model={**self.values["model"], **model, "encoder": encoder},
             trainer={**trainer},
         )
 
     def without_effect(self) -> Iterator[str]:
         yield from super().without_effect()
-        typed, trainer = self.typed_keys, self.trainer.settings
-        for key, other in {"preprocessing": "data.eval_size", "encoder": "data.image_size"}.items():
-            if f"model.{key}.image_size" in typed:
-                yield f"model.{key}.image_size has no effect: set {other}"
         if self.model.weights is not None and self.model.encoder.get("weights") is not None:
             yield "model.encoder.weights has no effect beside model.weights"
-        if trainer.get("gradient_clip_algorithm") and not trainer.get("gradient_clip_val"):
-            yield "trainer.gradient_clip_algorithm has no effect without gradient_clip_val"
+        trainer = self.trainer.settings
         ends = trainer.get("max_epochs") is not None or trainer.get("max_steps", -1) != -1
-        if "steps" in typed and ends and trainer.get("max_steps") != self.steps:
+        if "steps" in self.typed_keys and ends and trainer.get("max_steps") != self.steps:
             yield f"steps={self.steps} has no effect beside trainer.max_steps or max_epochs"
 
 
@@ -404,10 +362,8 @@ class RunConfig(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sweep:
+class Sweep(Settings):
     """The rates that are tried: ``find``."""
-
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = STRICT
 
     lr_min: Positive = 1e-6
     lr_max: Positive = 1.0
@@ -422,7 +378,7 @@ class Sweep:
 class FindLrConfig(RunConfig):
     """``dpt find-lr``: ``conf/find_lr.yaml``."""
 
-    find: Annotated[Sweep, _typed(Sweep, "find")] = field(default_factory=Sweep)
+    find: Sweep = Sweep()
 
 
 def _as_list(value: object) -> object:
@@ -448,8 +404,8 @@ class CheckConfig(RunConfig):
 class EvaluateConfig(Config):
     """``dpt evaluate``: ``conf/evaluate.yaml``, which explains the keys."""
 
-    protocol: Annotated[Protocol, _typed(Protocol, "protocol")]
-    trainer: Annotated[Part[L.Trainer], PlainValidator(_read_trainer)]
+    protocol: Protocol
+    trainer: Part[L.Trainer]
     checkpoint: str | None = None
     predictions: str | None = None
     predictions_scale: Positive | None = None
@@ -469,19 +425,16 @@ class EvaluateConfig(Config):
     def without_effect(self) -> Iterator[str]:
         yield from super().without_effect()
         if self.predictions is None:
-            of_files = ("scale", "kind", "encoding")
-            keys = [f"predictions_{name}" for name in of_files]
+            keys = ["predictions_scale", "predictions_kind", "predictions_encoding"]
             unused = [key for key in keys if getattr(self, key) is not None]
-            source = "checkpoint=FILE"
         else:
-            views = ("flip", "scales", "window", "stride")
-            plain, protocol = Protocol(), self.protocol
-            unused = [f"protocol.{k}" for k in views if getattr(protocol, k) != getattr(plain, k)]
-            unused += [key for key in ("image_size", "runtime") if getattr(self, key) is not None]
-            unused += sorted(key for key in self.typed_keys if key.startswith("trainer."))
-            source = "predictions=DIR, which are scored as they are"
+            views, plain = ("flip", "scales", "window", "stride"), Protocol()
+            unused = [key for key in ("image_size", "runtime") if getattr(self, key) is not None]
+            for key in views:
+                if getattr(self.protocol, key) != getattr(plain, key):
+                    unused.append(f"protocol.{key}")
         if unused:
-            yield f"{', '.join(unused)}: no effect on {source}"
+            yield f"{', '.join(unused)}: no effect on {self.source}"
 
 
 @dataclass(frozen=True, kw_only=True)

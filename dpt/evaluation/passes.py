@@ -9,14 +9,8 @@ from pathlib import Path
 import lightning as L
 from torch import Tensor, nn
 
-from dpt.config.build import LABEL_NAMES, make_eval_loader
+from dpt.config import build
 from dpt.config.schema import EvaluateConfig
-from dpt.config.trainer import (
-    build_trainer,
-    require_images,
-    takes_bf16_weights,
-    trainer_arguments,
-)
 from dpt.data import Dataset, read_in_order
 from dpt.data.statistics import measure_bands
 from dpt.evaluation.callbacks import FailedFiles, Panels
@@ -65,7 +59,7 @@ def objectives_of(
             if protocol.resize is not None:
                 objectives[name].resize = protocol.resize
     if not objectives:
-        given = ", ".join(LABEL_NAMES[t] for t in data.info.targets) or "images alone"
+        given = ", ".join(build.LABEL_NAMES[t] for t in data.info.targets) or "images alone"
         hint = ", and inpainting is scored in training alone" if "inpainting" in outputs else ""
         raise ValueError(
             f"nothing to score: the checkpoint predicts {', '.join(outputs)}, "
@@ -174,7 +168,7 @@ def score_checkpoint(
     protocol = replace(protocol, resize=resize)
     scorer = Scorer(objectives_of(model.outputs, dataset, protocol), model.outputs, preprocessing)
     objectives = [*scorer.objectives.values(), *scorer.whole.values()]
-    loader = make_eval_loader(
+    loader = build.make_eval_loader(
         dataset,
         config.data.loader,
         preprocessing,
@@ -183,12 +177,12 @@ def score_checkpoint(
         part=indices,
     )
     panels = Panels(folder=str(config.folder / "panels"))
-    trainer = build_trainer(
-        **trainer_arguments(config.trainer.settings) | {"enable_checkpointing": False},
+    trainer = build.build_trainer(
+        **build.trainer_arguments(config.trainer.settings) | {"enable_checkpointing": False},
         logger=False,
         callbacks=[FailedFiles(), panels],
     )
-    require_images(trainer, len(dataset) if indices is None else len(indices))
+    build.require_images(trainer, len(dataset) if indices is None else len(indices))
     runtime = _runtime(config, model, trainer)
     predict = None if runtime is None else runtime.tensors
     trainer.validate(Evaluation(model, protocol, scorer, predict), loader, verbose=False)
@@ -212,7 +206,7 @@ def _runtime(config: EvaluateConfig, model: DPT, trainer: L.Trainer) -> Runtime 
     with bf16 weights in place of autocast; None if the model itself predicts."""
     name, device = config.runtime, trainer.strategy.root_device
     if name in (None, "torch"):
-        return with_bf16_weights(model, device) if takes_bf16_weights(trainer) else None
+        return with_bf16_weights(model, device) if build.takes_bf16_weights(trainer) else None
     if trainer.precision not in _PRECISIONS:
         allowed = " or ".join(_PRECISIONS)
         fault = f"trainer.precision={trainer.precision}: runtime={name} takes {allowed}"

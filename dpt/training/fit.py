@@ -13,10 +13,9 @@ import torch.distributed as dist
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch.utils.data import DataLoader
 
-from dpt.config.build import make_eval_loader, make_objectives
+from dpt.config.build import make_eval_loader, make_objectives, require_images, with_precision
 from dpt.config.overrides import as_argument, map_strings
 from dpt.config.schema import LoaderSettings, RunConfig
-from dpt.config.trainer import require_batches, require_images, with_precision
 from dpt.data import Dataset, EpochSampler
 from dpt.evaluation.baselines import named, trivial_scores
 from dpt.evaluation.callbacks import FailedFiles
@@ -145,8 +144,7 @@ def prepare(config: RunConfig, data: LabelledData) -> Run:
         val_batches=len(val_loader),
         val_cost=validation_cost(settings),
     )
-    require_batches(trainer, len(data.train), settings.batch_size)
-    require_images(trainer, len(data.val))
+    require_images(trainer, len(data.val), len(data.train), settings.batch_size)
     first_step = -1 if checkpoint is None else step_of(checkpoint)
     return Run(
         config=config,

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from dpt.config.build import takes_bf16_weights
 from dpt.config.schema import DataConfig, RunConfig
-from dpt.config.trainer import takes_bf16_weights
 from dpt.exporting.runtimes import TorchRuntime, with_bf16_weights
 from dpt.files import few
 from dpt.model import DPT
@@ -360,7 +360,7 @@ def useless_settings(
 
 def has_unlabelled(data: DataConfig) -> bool:
     """Returns whether training images without labels are configured, also in a mix."""
-    return any(part.splits["train"].rest for part in (data, *data.sets.values()))
+    return any(part.rest for part in (data, *data.sets.values()))
 
 
 def check_views(config: RunConfig, objectives: Mapping[str, Objective]) -> None:

@@ -8,9 +8,8 @@ from lightning.pytorch.callbacks import Callback, Checkpoint, WeightAveraging
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
-from dpt.config.build import image_settings, make_model, make_objectives, make_train_loader
+from dpt.config import build
 from dpt.config.schema import LoaderSettings, RunConfig
-from dpt.config.trainer import build_trainer, trainer_arguments
 from dpt.data import Dataset
 from dpt.objectives import Objective
 from dpt.objectives.teacher import Teacher
@@ -42,7 +41,7 @@ def make_trainer(
         val_batches: in one validation, of all ranks together.
         val_cost: see :func:`validation_cost`.
     """
-    node = trainer_arguments(config.trainer.settings)
+    node = build.trainer_arguments(config.trainer.settings)
     _set_length(node, config.steps)
     is_unset = node["val_check_interval"] is None and node["check_val_every_n_epoch"] is None
     if is_unset:
@@ -52,7 +51,9 @@ def make_trainer(
     if node["enable_checkpointing"] is None:  # Lightning would add a callback of its own
         node["enable_checkpointing"] = any(isinstance(c, Checkpoint) for c in callbacks)
     node["plugins"] = [*(node["plugins"] or []), AtomicCheckpointIO()]
-    trainer = build_trainer(**node, logger=loggers or False, callbacks=[*first, *callbacks, *last])
+    trainer = build.build_trainer(
+        **node, logger=loggers or False, callbacks=[*first, *callbacks, *last]
+    )
     if is_unset:
         batches = limited(trainer.limit_train_batches, batches_per_epoch / trainer.world_size)
         validation = limited(trainer.limit_val_batches, val_batches / trainer.world_size) * val_cost
@@ -99,10 +100,10 @@ def make_task_and_loader(
 ) -> tuple[Task, DataLoader]:
     """Makes a new model with its objectives, and the loader of its training images."""
     settings = config.data.loader
-    images = image_settings(config.model, train)
-    model = make_model(config.model, objectives, settings, config.overrides, images)
+    images = build.image_settings(config.model, train)
+    model = build.make_model(config.model, objectives, settings, config.overrides, images)
     task = make_task(config, objectives, teacher, model)
-    loader = make_train_loader(
+    loader = build.make_train_loader(
         train, settings, config.augment, config.seed, task.targets, prompts=model.takes_prompts
     )
     return task, loader
@@ -166,7 +167,7 @@ def short_run(
         schedule: in place of the configured one.
     """
     train = config.data.make("train")
-    objectives, teacher = make_objectives(config.task, train), config.task.teacher.build()
+    objectives, teacher = build.make_objectives(config.task, train), config.task.teacher.build()
     task, loader = make_task_and_loader(config, train, objectives, teacher)
     task.schedule_factory = schedule or task.schedule_factory
     unlimited = dict.fromkeys(("max_epochs", "max_time", "min_epochs", "min_steps", "profiler"))

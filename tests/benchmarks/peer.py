@@ -25,9 +25,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from dpt.config.build import make_eval_loader, make_objectives, make_train_loader
-from dpt.config.objects import read_arguments
+from dpt.config.objects import read_part
 from dpt.config.run_folder import MISTAKES, fail
-from dpt.config.schema import OF_LOADER, RunConfig
+from dpt.config.schema import RunConfig
 from dpt.data import TrainTransform
 from dpt.files import config_dir
 from dpt.functional import has_bf16
@@ -105,7 +105,7 @@ def main(overrides: list[str]) -> None:
     fabric = Fabric(accelerator="auto", devices=1)
     fabric.to_device(objective)
     fabric.to_device(peer)
-    flips = read_arguments(TrainTransform, {"hflip": 0.5}, "augment", OF_LOADER)
+    flips = read_part({"hflip": 0.5}, "augment", TrainTransform)
     loaders = fabric.setup_dataloaders(
         make_train_loader(train_set, settings, flips, config.seed, targets),
         make_eval_loader(val_set, settings, rule, targets),

@@ -15,16 +15,15 @@ from dpt.config.build import (
     make_objectives,
     make_train_loader,
 )
-from dpt.config.objects import read_arguments
+from dpt.config.objects import read_part, read_settings
 from dpt.config.overrides import as_argument, as_text, parse
 from dpt.config.run_folder import save_config
-from dpt.config.schema import OF_LOADER, DataConfig, LoaderSettings, ModelSettings, TaskConfig
+from dpt.config.schema import DataConfig, LoaderSettings, ModelSettings, TaskConfig
 from dpt.data import ScenesDataset, TrainTransform
 from dpt.evaluation.passes import objectives_of
 from dpt.files import config_dir, read_yaml
 from dpt.metrics import Protocol
 from dpt.types.samples import DatasetInfo
-from dpt.validation import validate
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``compute`` method")
 
@@ -56,7 +55,7 @@ SETTINGS = LoaderSettings(image_size=(32, 48), eval_size=(64, 96), batch_size=4,
 
 def task(**objectives):
     values = {"name": "mine", "objectives": objectives, "teacher": {"kind": "none"}}
-    return validate(TaskConfig, values, "task")
+    return read_settings(TaskConfig, values, "task")
 
 
 @pytest.fixture
@@ -204,7 +203,7 @@ def test_objectives_of_a_finished_model(scenes):
 
 def test_loaders_carry_the_targets_that_are_asked_for(scenes):
     settings = DataConfig.read(SCENES).loader
-    augment = read_arguments(TrainTransform, {"hflip": 0.5}, "augment", OF_LOADER)
+    augment = read_part({"hflip": 0.5}, "augment", TrainTransform)
     loader = make_train_loader(scenes, settings, augment, 0, ["depth"])
     batch = next(iter(loader))
     assert {"image", "depth", "valid"} <= set(batch)

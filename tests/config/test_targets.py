@@ -12,7 +12,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from dpt.config.compose import compose
-from dpt.config.objects import SLOTS, make, read_part, registered, slot_of, with_names
+from dpt.config.objects import SLOTS, named, read_part, registered, slot_of
+from dpt.config.overrides import as_text, parse
 from dpt.data import Dataset
 from dpt.objectives import Objective
 from dpt.plugins import REGISTERED, load_plugins, register
@@ -34,10 +35,10 @@ ATTACKS = [
 def test_other_code_is_refused_everywhere(base, name):
     key = slot_of(base).key
     with pytest.raises(ValueError, match=rf"^x\.{key}=.*: choose from") as error:
-        make({key: name}, "x", base)
+        read_part({key: name}, "x", base)
     assert "\n" not in str(error.value)
     with pytest.raises(ValueError, match=r"^x"):  # a file's own path of a class
-        make({"_target_": name}, "x", base)
+        read_part({"_target_": name}, "x", base)
 
 
 @pytest.mark.parametrize(
@@ -103,17 +104,21 @@ def own_module(tmp_path, monkeypatch):
     sys.modules.pop("parts_of_mine", None)
 
 
+def typed(value):
+    """The value of an override, with names in place of classes."""
+    return named(*parse([f"x={as_text(value)}"])).value
+
+
 def test_a_class_on_the_command_line(own_module):
     node = {"_target_": f"{own_module}.make_mine", "size": 3}
-    named = with_names({"_target_": f"{own_module}.Mine", "part": node, "others": {"a": node}})
+    value = typed({"_target_": f"{own_module}.Mine", "part": node, "others": {"a": node}})
     part = {"kind": "make_mine", "size": 3}
-    assert named == {"kind": "Mine", "part": part, "others": {"a": part}}
-    loss = read_part(named, "x", nn.Module)
-    built = loss.build()
+    assert value == {"kind": "Mine", "part": part, "others": {"a": part}}
+    built = read_part(value, "x", nn.Module).build()
     assert built.part.in_features == built.others["a"].in_features == 3
     for name in ("system", "os", "undeclared", "nothing"):
         with pytest.raises(ValueError, match=rf"x\._target_=parts_of_mine\.{name}: (must|not)"):
-            with_names({"_target_": f"{own_module}.{name}", "size": 3}, "x")
+            typed({"_target_": f"{own_module}.{name}", "size": 3})
 
 
 def test_a_run_keeps_the_name_of_a_class_and_not_its_path(own_module):
@@ -140,21 +145,21 @@ def test_two_classes_of_one_name_are_refused(monkeypatch):
 def test_a_nested_object_is_of_the_declared_type(own_module):
     wrong = {"kind": "early_stopping", "monitor": "x"}
     with pytest.raises(ValueError, match=r"x\.part\.kind='early_stopping': choose from"):
-        make(with_names({"_target_": f"{own_module}.Mine", "part": wrong}, "x"), "x", nn.Module)
+        read_part(typed({"_target_": f"{own_module}.Mine", "part": wrong}), "x", nn.Module)
 
 
 def test_nothing_is_built_where_a_value_is_expected():
     with pytest.raises(ValueError, match=r"^x\.eps=.*must be a valid number"):
-        make({"kind": "silog", "eps": {"kind": "dice"}}, "x", nn.Module)
+        read_part({"kind": "silog", "eps": {"kind": "dice"}}, "x", nn.Module)
 
 
 def test_a_value_that_the_class_refuses():
     node = {"kind": "early_stopping", "monitor": "x", "mode": "sideways"}
     with pytest.raises(ValueError, match=r"^x: .*sideways|^x: `mode`"):
-        make(node, "x", Callback)
+        read_part(node, "x", Callback).build()
 
 
 @pytest.mark.parametrize("value", [5, None, "silog", []])
 def test_what_is_no_mapping(value):
     with pytest.raises(ValueError, match=re.escape(f"x={value!r}: must be a mapping")):
-        make(value, "x", nn.Module)
+        read_part(value, "x", nn.Module)

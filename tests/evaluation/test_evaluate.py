@@ -54,7 +54,7 @@ def test_runtimes_give_the_scores_of_torch(
 def test_mixed_precision_is_scored_with_bf16_weights(
     evaluate, checkpoint, scores, metrics, joint_run, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("dpt.config.trainer.has_bf16", lambda _: True)  # or it is emulated
+    monkeypatch.setattr("dpt.functional.has_bf16", lambda _: True)  # or it is emulated
     folder = evaluate(tmp_path, checkpoint, "trainer.precision=bf16-mixed")
     assert metrics(folder)["precision"] == "bf16"
     actual, expected = (scores(run)["val/abs_rel"] for run in (folder, joint_run))

@@ -12,7 +12,7 @@ from PIL import Image
 
 import dpt
 from dpt.config.compose import config_dir
-from dpt.config.objects import read_arguments
+from dpt.config.objects import read_settings
 from dpt.metrics import DepthMetrics, Protocol, SegmentationMetrics
 from dpt.objectives import DepthObjective, SegmentationObjective
 
@@ -32,7 +32,7 @@ def test_protocol_files_are_as_published(name):
     base, changed = (OmegaConf.load(config_dir() / f"protocol/{n}.yaml") for n in ("_base", name))
     del changed["defaults"]
     settings = OmegaConf.to_container(OmegaConf.merge(base, changed))
-    protocol = Protocol(**read_arguments(Protocol, settings, "protocol").settings)
+    protocol = read_settings(Protocol, settings, "protocol")
     assert protocol.name == name
     keys = (protocol.max_depth, protocol.crop, protocol.resize)
     assert keys == PUBLISHED.get(name, (None, "none", None))
