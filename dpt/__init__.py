@@ -12,19 +12,14 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_MODULES = {
-    "DPT": "dpt.model",
-    "create_model": "dpt.model",
-    "list_models": "dpt.model_config",
-    "Prediction": "dpt.predict",
-    "Predictor": "dpt.predict",
-    "Run": "dpt.run",
-    "check": "dpt.run",
-    "evaluate": "dpt.run",
-    "export": "dpt.run",
-    "fit": "dpt.fitting",
-    "train": "dpt.run",
+_NAMES = {
+    "dpt.fitting": ("fit",),
+    "dpt.model": ("DPT", "create_model"),
+    "dpt.model_config": ("list_models",),
+    "dpt.predict": ("Prediction", "Predictor"),
+    "dpt.run": ("Run", "check", "evaluate", "export", "train"),
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
 """Where the public names are: imported at first use, so that ``dpt --help`` does not load torch."""
 _SUBMODULES = ("data", "losses", "metrics", "model", "nn", "types", "viz", "weights")
 

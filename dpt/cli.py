@@ -10,20 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
 
+from dpt import __version__, process
 from dpt.commands import configured, data_convert, data_rank, export, models, predict
 from dpt.config.run_folder import MISTAKES, fail
-from dpt.process import (
-    Stopped,
-    check_ranks,
-    end_with_parent,
-    flush_output,
-    is_first_rank,
-    lack_of_memory,
-    raise_file_limit,
-    requeue,
-    say,
-    stoppable,
-)
+from dpt.plugins import load_plugins
 
 HELP = """\
 dpt: Dense Prediction Transformers
@@ -92,13 +82,11 @@ def main(command: str | None = None) -> None:
     """
     with _written_output():
         name, arguments = _command_of(command, _with_home(sys.argv[1:]))
-        if name is None:
-            return
-        with _stoppable(name), _mistakes_in_one_line(name):
+        with _endings_in_one_line(name):
             _prepare_process()
             has_flags = any(argument[:1] == "-" for argument in arguments)
-            if name in OVERRIDES and is_first_rank() and not has_flags:
-                say(f"dpt {name}: loading libraries")
+            if name in OVERRIDES and process.is_first_rank() and not has_flags:
+                process.say(f"dpt {name}: loading libraries")
             COMMANDS[name](arguments)
 
 
@@ -118,7 +106,7 @@ def _written_output() -> Iterator[None]:
         fault = error
     except SystemExit as stop:
         end = stop
-    unwritten = flush_output()
+    unwritten = process.flush_output()
     if end and (end.code or unwritten is None):
         raise end
     fault = fault or unwritten
@@ -127,29 +115,23 @@ def _written_output() -> Iterator[None]:
 
 
 @contextmanager
-def _stoppable(command: str) -> Iterator[None]:
-    """Ends a command that a signal stops by one line; requeues a job of SLURM."""
-    with stoppable():
+def _endings_in_one_line(command: str) -> Iterator[None]:
+    """Ends the process by one line where a signal stops it, the user made a mistake or memory is
+    short; requeues a job of SLURM."""
+    with process.stoppable():
         try:
             yield
-        except Stopped as reason:
+        except process.Stopped as reason:
             if command == "train" and reason.name == "SIGUSR1":  # of SLURM, before training
-                reason.message += f"; {requeue() or 'nothing was trained yet'}"
+                reason.message += f"; {process.requeue() or 'nothing was trained yet'}"
             raise
-
-
-@contextmanager
-def _mistakes_in_one_line(command: str) -> Iterator[None]:
-    """Ends the process by one line where the user made a mistake or memory is short."""
-    try:
-        yield
-    except MISTAKES as error:
-        fail(error)
-    except Exception as error:
-        fault = lack_of_memory(error)
-        if fault:
-            fail(f"{fault}: {LESS_MEMORY if command in OVERRIDES else SMALLER}")
-        raise
+        except MISTAKES as error:
+            fail(error)
+        except Exception as error:
+            fault = process.lack_of_memory(error)
+            if fault:
+                fail(f"{fault}: {LESS_MEMORY if command in OVERRIDES else SMALLER}")
+            raise
 
 
 def _with_home(arguments: list[str]) -> list[str]:
@@ -161,17 +143,15 @@ def _with_home(arguments: list[str]) -> list[str]:
     ]
 
 
-def _command_of(command: str | None, arguments: list[str]) -> tuple[str | None, list[str]]:
-    """Returns a command's name and its arguments; no name if help or version was printed."""
+def _command_of(command: str | None, arguments: list[str]) -> tuple[str, list[str]]:
+    """Returns a command's name and its arguments; prints help or version, and ends the process."""
     if command is None:
         if not arguments or arguments[0] in ("-h", "--help"):
             print(HELP, end="")
-            return None, []
+            raise SystemExit
         if arguments[0] == "--version":
-            from dpt import __version__
-
             print(f"dpt {__version__}")
-            return None, []
+            raise SystemExit
         command, *arguments = arguments
     if arguments and f"{command} {arguments[0]}" in COMMANDS:  # two words: dpt data check
         command, *arguments = f"{command} {arguments[0]}", *arguments[1:]
@@ -184,10 +164,8 @@ def _command_of(command: str | None, arguments: list[str]) -> tuple[str | None, 
 
 def _prepare_process() -> None:
     """Checks the ranks, and loads the user's plugins."""
-    from dpt.plugins import load_plugins
-
     if os.environ.get("LOCAL_RANK", "0") != "0":  # started by Lightning's first rank
-        end_with_parent()
-    check_ranks()
-    raise_file_limit()
+        process.end_with_parent()
+    process.check_ranks()
+    process.raise_file_limit()
     load_plugins()

@@ -153,7 +153,6 @@ WRONG = [  # overrides, and what the message names
     ("trainer.precision=8", "trainer.precision"),
     ("~steps", "steps must be given"),
     ("--steps 10", "--steps"),
-    ("trainer.max_steps=2 trainer.max_time=0", "trainer: max_time"),
     ("task.objectives.segmentation.loss.class_weights=[1]", "task.objectives.segmentation.loss"),
     ("data.weights.rgbd=2 data=mix", "+data.weights.rgbd=VALUE"),
     ("data=mix +data@data.sets.a=scenes +data.unlabelled=x", "data.unlabelled"),

@@ -2,15 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dpt
 from dpt.commands import make_parser
 from dpt.config.run_folder import MISTAKES, fail, print_fault
 from dpt.process import say
-
-if TYPE_CHECKING:
-    from dpt.config.compose import SweptRun
 
 SWEEP = {"-m", "--multirun"}
 HELP = {"-h", "--help"}
@@ -128,16 +125,16 @@ def _sweep(command: str, arguments: list[str], function: Callable[..., Any]) -> 
 
     scores: dict[str, Mapping[str, float] | None] = {}  # of each run; None: it failed
 
-    def run_one(swept: "SweptRun") -> None:
-        scores[swept.name] = None
+    def run_one(name: str, overrides: list[str]) -> None:
+        scores[name] = None
         try:
-            result = function(*swept.overrides)
+            result = function(*overrides)
         except MISTAKES as error:
             if len(scores) == 1:  # the others would fail like the first
                 fail(error)
             print_fault(error)
         else:
-            scores[swept.name] = result.scores if isinstance(result, dpt.Run) else {}
+            scores[name] = result.scores if isinstance(result, dpt.Run) else {}
 
     run_hydra(command, arguments, run_one)
     if any(scores.values()):

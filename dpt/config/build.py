@@ -20,13 +20,13 @@ from torch.utils.data import DataLoader
 from dpt import functional
 from dpt.config import resumed_config
 from dpt.config.objects import Part
-from dpt.config.overrides import is_below, keys_of, parse
+from dpt.config.overrides import keys_of, parse
 from dpt.config.schema import LoaderSettings, ModelSettings, TaskConfig
 from dpt.data import Dataset, EvalTransform, TrainTransform, make_loader
 from dpt.data.statistics import measure_bands
 from dpt.files import few, run_folder
 from dpt.model import DPT
-from dpt.model_config import ModelConfig, warn_without_effect
+from dpt.model_config import ModelConfig
 from dpt.nn import ENCODERS, HEADS
 from dpt.objectives import Objective
 from dpt.process import is_first_rank
@@ -155,21 +155,15 @@ def _make_objective(part: Part[Objective], data: Dataset) -> Objective:
     keys = {f.name for f in fields(head)} if head else set()
     arguments = {k: v for k, v in settings.items() if k in part.arguments or k not in keys}
     objective = replace(part, settings=arguments).build()
-    of_user = {k: v for k, v in part.settings.items() if k not in arguments}
-    _warn_of_decided(of_user, objective.head_settings, part.where)
-    of_head = {k: v for k, v in settings.items() if k in keys}
-    objective.head_settings = {**of_head, **objective.head_settings}
+    decided = objective.head_settings
+    for key in (part.settings.keys() - arguments.keys()) & decided.keys():
+        if part.settings[key] != decided[key]:
+            text = "%s.%s has no effect: task and data decide that it is %s"
+            log.warning(text, part.where, key, decided[key])
+    objective.head_settings = {k: v for k, v in settings.items() if k in keys} | decided
     if head:
         validate(head, objective.head_settings, part.where)
     return objective
-
-
-def _warn_of_decided(settings: PlainMapping, decided: PlainMapping, where: str) -> None:
-    """Logs settings of a head that its objective decides otherwise."""
-    for key in settings.keys() & decided.keys():
-        if settings[key] != decided[key]:
-            text = "%s.%s=%s has no effect: task and data decide that it is %s"
-            log.warning(text, where, key, settings[key], decided[key])
 
 
 # --- The model
@@ -216,7 +210,7 @@ def make_model(
         images: see :func:`image_settings`.
     """
     typed = keys_of(overrides)
-    heads = _heads(model, objectives, typed)
+    heads = _heads(model, objectives)
     if model.weights is not None:
         net = _from_weights(model, heads, settings, typed, images)
     else:
@@ -229,7 +223,7 @@ def make_model(
         net = DPT(_model_config(source, heads, settings))
         if weights := model.encoder_weights:
             log.info("encoder weights: %s", load_encoder_weights(net.encoder, weights))
-    warn_without_effect(net.config, _typed_heads(model, typed))
+    _warn_of_changed(overrides, net.config.to_dict())
     for name, of_head in heads.items():
         limits, most = net.outputs[name].value_range, of_head.get("max_depth")
         if limits is not None and most is not None and limits[1] < most:
@@ -239,32 +233,29 @@ def make_model(
     return net
 
 
-def _heads(
-    model: ModelSettings, objectives: Mapping[str, Objective], typed: set[str]
-) -> dict[str, Plain]:
+def _heads(model: ModelSettings, objectives: Mapping[str, Objective]) -> dict[str, Plain]:
     """Returns the settings of the head of each objective."""
     decided = {objective.head: objective for objective in objectives.values()}
-    for name in model.heads:
-        if name not in decided:
-            raise ValueError(unknown_key(f"model.heads.{name}", name, list(decided)))
     heads = {}
     for name, objective in decided.items():
         given = model.heads.get(name, {})
-        of_user = _typed_heads(model, typed).get(name, {})
-        _warn_of_decided(of_user, objective.head_settings, f"model.heads.{name}")
         measured = {k: given[k] for k in objective.measured if k in given}  # of a resumed run
         heads[name] = _like(objective.head_settings, given) | measured
+    for name in model.heads.keys() - decided.keys():
+        raise ValueError(unknown_key(f"model.heads.{name}", name, list(decided)))
     return heads
 
 
-def _typed_heads(model: ModelSettings, typed: set[str]) -> dict[str, Plain]:
-    """Returns those settings of heads that are on the command line."""
-    # without `model`, the choice of its file: a resumed run has all settings of its heads
-    keys = {key for key in typed if key.startswith("model.heads")}
-    return {
-        name: {k: v for k, v in given.items() if is_below(keys, f"model.heads.{name}.{k}")}
-        for name, given in model.heads.items()
-    }
+def _warn_of_changed(overrides: Sequence[str], config: PlainMapping) -> None:
+    """Logs values of the command line in place of which the model has others."""
+    for key, value in {override.key: override.value for override in parse(overrides)}.items():
+        used: Any = {"model": config}
+        for name in key.split("."):
+            used = used.get(name) if isinstance(used, dict) else None
+        is_same_kind = isinstance(used, str) == isinstance(value, str) and value != "auto"
+        is_leaf = used is not None and value is not None and not isinstance(used, dict)
+        if is_leaf and is_same_kind and used != value:
+            log.warning("%s=%s has no effect: other settings make it %s", key, value, used)
 
 
 def _model_config(

@@ -127,16 +127,11 @@ def _as_hydra_reads(argument: str, command: str) -> str:
     return argument
 
 
-@dataclass(frozen=True)
-class SweptRun:
-    """One run of a sweep."""
-
-    name: str  # its number, with the overrides that differ between the runs
-    overrides: list[str]  # with its run_dir
-
-
-def run_hydra(command: str, arguments: Sequence[str], run: Callable[[SweptRun], None]) -> None:
-    """Lets Hydra act on its flags; ``run`` is called with each run of a sweep.
+def run_hydra(
+    command: str, arguments: Sequence[str], run: Callable[[str, list[str]], None]
+) -> None:
+    """Lets Hydra act on its flags; ``run`` is called with each run of a sweep: its name, which is
+    its number and the overrides that differ, and its overrides.
 
     Hydra reads ``sys.argv``, and accepts the flag of a sweep only before the overrides.
     """
@@ -156,7 +151,7 @@ def run_hydra(command: str, arguments: Sequence[str], run: Callable[[SweptRun], 
         name = " ".join([str(job["job"]["num"]), *changed])
         kept = [override for override in overrides if not override.startswith("run_dir=")]
         folder = as_text(job["runtime"]["output_dir"])
-        run(SweptRun(name, [*user_files, *kept, f"run_dir={folder}"]))
+        run(name, [*user_files, *kept, f"run_dir={folder}"])
 
     with explained():
         hydra.main(

@@ -72,20 +72,17 @@ def unreadable(text: str) -> str:
     """
     text = text[:1000]
     key, has_value, value = text.partition("=")
-    if not re.fullmatch(r"[+~]*[\w./@:]+", key, re.ASCII):
-        return f"{text}: {key!r} is not a key: write KEY=VALUE"
-    if not has_value:
-        return f"{text}: has no value: write {text}=VALUE"
+    if not has_value or not re.fullmatch(r"[+~]*[\w./@:]+", key, re.ASCII):
+        return f"{text}: cannot be read: write KEY=VALUE"
     if value[:1] in ("[", "{"):
-        example = shlex.quote(f'{key}=["A (B)",C]' if value[0] == "[" else f'{key}={{A:"B (C)"}}')
-        remedy = f"close each bracket and quote text with special characters, as in {example}"
-        return f"{key}: cannot read {value}: {remedy}"
-    text_value = value.strip("\"'")
-    return f"{key}: cannot read {value}: for this text write {as_argument(key, text_value)}"
+        example = shlex.quote(f'{key}=["A (B)",C]')
+        return f"{text}: cannot be read: write special characters in quotes, as in {example}"
+    remedy = as_argument(key, value.strip("\"'"))
+    return f"{key}: cannot read {value}: for this text write {remedy}"
 
 
 def parse(overrides: Sequence[str]) -> list[Override]:
-    """Parses overrides of a command line, without those of Hydra itself.
+    """Parses overrides of a command line.
 
     Raises:
         ValueError: an override that cannot be parsed, or that has several values.
@@ -108,9 +105,8 @@ def parse(overrides: Sequence[str]) -> list[Override]:
             form: Literal["set", "add", "remove"] = "remove" if override.is_delete() else "set"
             if override.is_add() or override.is_force_add():
                 form = "add"
-            if override.key_or_group.partition(".")[0] != "hydra":
-                key = override.get_key_element().lstrip("+~")
-                parsed.append(Override(key, typed["value"], form, text))
+            key = override.get_key_element().lstrip("+~")
+            parsed.append(Override(key, typed["value"], form, text))
     except OverrideParseException as error:
         raise ValueError(unreadable(error.override)) from None
     except OmegaConfBaseException as error:
@@ -119,10 +115,9 @@ def parse(overrides: Sequence[str]) -> list[Override]:
 
 
 def keys_of(overrides: Iterable[str]) -> set[str]:
-    """Returns the keys that overrides of a command line set, without those of Hydra itself, which
-    Lightning passes to the other processes of a run."""
-    keys = {o.lstrip("+~").partition("=")[0].rpartition("@")[2] for o in overrides}
-    return {key.replace("/", ".") for key in keys if key.partition(".")[0] != "hydra"}
+    """Returns the keys that overrides of a command line set."""
+    keys = (o.lstrip("+~").partition("=")[0].rpartition("@")[2] for o in overrides)
+    return {key.replace("/", ".") for key in keys}
 
 
 def is_below(keys: Iterable[str], key: str) -> bool:

@@ -116,20 +116,15 @@ def quiet_libraries() -> None:
 def refuse_used(folder: Path, *, is_training: bool) -> None:
     """Raises ValueError if the folder holds a run, scores or a configuration of the user that a
     command would overwrite."""
-    remedy = ", or overwrite=true" if is_training else ""
-    has_checkpoints = any(folder.glob("checkpoints/*.ckpt"))
-    if has_checkpoints or (not is_training and (folder / "metrics.json").exists()):
-        resume = f", {as_argument('resume', folder)} to continue it" if is_training else ""
-        raise ValueError(
-            f"run_dir={folder} holds a run already: give another run_dir{resume}{remedy}"
-        )
-    path = folder / "config.yaml"
-    is_run = path.exists() and re.search(r"(?m)^run_dir:", read_text(path))
-    foreign = [folder / name for name in RESULTS if (folder / name).exists()]
-    if foreign and not is_run:
-        raise ValueError(
-            f"{foreign[0]}: is not of a run: give another run_dir{remedy}, which replaces it"
-        )
+    config = folder / "config.yaml"
+    is_run = config.exists() and re.search(r"(?m)^run_dir:", read_text(config))
+    scores = [] if is_training else [folder / "metrics.json"]
+    results = [] if is_run else [folder / name for name in RESULTS]
+    used = [p for p in (*folder.glob("checkpoints/*.ckpt"), *scores, *results) if p.exists()]
+    if used:
+        resume = as_argument("resume", folder)
+        remedy = f", overwrite=true, or {resume} to continue a run" if is_training else ""
+        raise ValueError(f"run_dir={folder} holds {used[0].name}: give another run_dir{remedy}")
 
 
 def remove_run(folder: Path) -> None:

@@ -110,10 +110,6 @@ class DataConfig:
     def kind(self) -> str:
         return str(self.values["kind"])
 
-    def setting(self, name: str) -> Any:
-        """Returns a setting of the training data; None if it was not given."""
-        return self.parts["train"].settings.get(name)
-
     def changed(self, **settings: object) -> Self:
         """Returns the same with other settings of the data set or the loader."""
         return type(self).read({**self.values, **settings})
@@ -260,14 +256,6 @@ class Paths(Settings):
     name: str = ""
 
 
-_NO_EFFECT = {
-    rf"data\.sets\.[^.]+\.({'|'.join(_OF_LOADER)}|download)": "set the same key of data",
-    r"model\.preprocessing\.image_size": "set data.eval_size",
-    r"model\.encoder\.image_size": "set data.image_size",
-}
-"""Keys of the command line that nothing reads, and what to set in their place."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Config(Settings):
     """What the configurations of all commands have.
@@ -310,9 +298,9 @@ class Config(Settings):
     def without_effect(self) -> Iterator[str]:
         """Yields what a combination of settings makes useless."""
         for key in sorted(self.typed_keys):
-            for pattern, remedy in _NO_EFFECT.items():
-                if re.fullmatch(pattern, key):
-                    yield f"{key} has no effect: {remedy}"
+            match = re.fullmatch(r"data\.sets\.[^.]+\.(\w+)", key)
+            if match and match[1] in _OF_LOADER:
+                yield f"{key} has no effect in a mix: set data.{match[1]}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,7 +39,10 @@ def time_steps(config: RunConfig) -> Times:
     """Times a few training steps of a run."""
     settings = config.data.loader
     few_images = 2 * settings.batch_size
-    if config.data.setting("cache") and len(config.data.make("train")) > few_images:
+    if (
+        config.data.parts["train"].settings.get("cache")
+        and len(config.data.make("train")) > few_images
+    ):
         # all are in the cache after two steps, as in training after the first epoch
         few = {**config.values["data"], "labelled": few_images, "unlabelled": None}
         config = config.changed(data=few)
