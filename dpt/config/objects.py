@@ -155,9 +155,8 @@ def read_settings(cls: Any, values: PlainMapping, where: str) -> Any:
 
 def complete(part: Part[Any]) -> Plain:
     """Returns the settings of a part that needs no name with those at their default, as data."""
-    later = UNNAMED[part.target].later
-    defaults = {k: p.default for k, p in part.arguments.items() if k not in later}
-    values: Plain = to_plain({**defaults, **part.settings})
+    parameters = _parameters(part.target, UNNAMED[part.target])
+    values: Plain = to_plain({k: p.default for k, p in parameters.items()} | part.settings)
     return values
 
 
@@ -205,22 +204,24 @@ def _hints(target: Target) -> Plain:
         return {}
 
 
+def _parameters(target: Target, slot: Slot) -> dict[str, inspect.Parameter]:
+    """Returns the arguments that a configuration may give."""
+    starred = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = inspect.signature(target).parameters.items()
+    return {k: p for k, p in parameters if k not in slot.later and p.kind not in starred}
+
+
 def _checked(target: Target, given: PlainMapping, where: str, slot: Slot) -> Plain:
     """Returns settings of ``target`` with the types that it declares, and parts among them."""
-    hints = {**_hints(target), **slot.types}
-    starred = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    signature = inspect.signature(target).parameters.items()
-    parameters = {k: p for k, p in signature if k not in slot.later and p.kind not in starred}
+    hints, parameters = {**_hints(target), **slot.types}, _parameters(target, slot)
+    types = {name: hints.get(name, Any) for name in parameters}
     required = {name for name, p in parameters.items() if p.default is p.empty}
-    of_head: Any = None
     if slot is SLOTS[Objective]:
         given = {k: v for k, v in given.items() if v is not None or k not in required}
         required = set()  # the data decide the others
-        of_head = HEADS.get(getattr(target, "head", ""))  # its settings are the objective's too
-    types = dict.fromkeys((f.name for f in fields(of_head)) if of_head else (), Any)
-    types |= {name: hints.get(name, Any) for name in parameters}
+        types = _types_of_head(target) | types
     read = {k: _nested(v, types.get(k), f"{where}.{k}") for k, v in given.items()}
-    types |= {k: Any for k, v in read.items() if k in types and v is not given[k]}
+    types |= {k: Any for k, v in read.items() if v is not given[k]}
     entries = [
         (name, hint, field(default=MISSING if name in required else None))
         for name, hint in types.items()
@@ -231,6 +232,12 @@ def _checked(target: Target, given: PlainMapping, where: str, slot: Slot) -> Pla
     return {key: typed[key] for key in given}
 
 
+def _types_of_head(target: Target) -> Plain:
+    """Returns the settings of an objective's head, which are the objective's too."""
+    head: Any = HEADS.get(getattr(target, "head", ""))
+    return {f.name: Any for f in fields(head)} if head else {}
+
+
 def _nested(value: object, hint: Any, where: str, name: str | None = None) -> object:
     """Returns the parts and dataclasses that a field of the type ``hint`` takes; other values
     unchanged."""
@@ -238,7 +245,7 @@ def _nested(value: object, hint: Any, where: str, name: str | None = None) -> ob
     base: Any = arguments[0] if origin is Part else hint
     if value is None:
         return None
-    if origin is Part or (inspect.isclass(base) and issubclass(base, tuple(SLOTS))):
+    if origin is Part or _is_base(base):
         return read_part(value, where, base, name=name)
     if origin in (Union, UnionType):
         options = (_nested(value, argument, where, name) for argument in arguments)
@@ -247,8 +254,12 @@ def _nested(value: object, hint: Any, where: str, name: str | None = None) -> ob
         return value
     if inspect.isclass(origin) and issubclass(origin, Mapping):
         read = {k: _nested(v, arguments[1], f"{where}.{k}", k) for k, v in value.items()}
-        return read if any(read[k] is not value[k] for k in read) else value
+        return value if read == value else read
     return read_settings(base, value, where) if is_dataclass(base) else value
+
+
+def _is_base(hint: object) -> bool:
+    return inspect.isclass(hint) and issubclass(hint, tuple(SLOTS))
 
 
 # --- Classes that a user names on the command line
