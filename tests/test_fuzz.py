@@ -49,8 +49,7 @@ from dpt.data.annotations import FORMATS
 from dpt.data.datasets.archive import extract
 from dpt.data.datasets.filelist import FileListDataset
 from dpt.data.datasets.imagefolder import ImageTableDataset
-from dpt.data.datasets.indoor import NYUv2Dataset, SunRgbdDataset
-from dpt.data.datasets.tum import TumDataset
+from dpt.data.datasets.indoor import NYUv2Dataset, SunRgbdDataset, TumDataset
 from dpt.data.formats import arrays, io, pictures
 from dpt.data.formats.video import VideoReader, VideoWriter
 from dpt.data.layouts import Folder, detect

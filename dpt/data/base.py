@@ -53,7 +53,8 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
     1. Files that can be paired by folders and names need no class: ``defaults: [folder, _self_]``
        (``conf/data/cityscapes.yaml`` is an example).
     2. If only the search for files is special, derive from
-       :class:`dpt.data.datasets.files.FileDataset` and write ``list_files`` (as ``tum.py`` does).
+       :class:`dpt.data.datasets.files.FileDataset` and write ``list_files``
+       (as in ``indoor.py``).
     3. Otherwise derive from this class and write ``info``, ``__len__`` and ``__getitem__``.
 
     The same index must always give the same sample (but see :meth:`draw`), with the keys of

@@ -10,10 +10,13 @@ from photos import save_picture
 
 from dpt.data import DataError, FolderDataset
 from dpt.data.datasets.filelist import KittiDataset
-from dpt.data.datasets.hypersim import HypersimDataset, along_axis, camera_matrix
-from dpt.data.datasets.indoor import NYUv2Dataset, SunRgbdDataset
-from dpt.data.datasets.tum import TumDataset
-from dpt.data.datasets.vkitti2 import VirtualKitti2Dataset
+from dpt.data.datasets.indoor import NYUv2Dataset, SunRgbdDataset, TumDataset
+from dpt.data.datasets.rendered import (
+    HypersimDataset,
+    VirtualKitti2Dataset,
+    along_axis,
+    camera_matrix,
+)
 from dpt.data.mix import MixDataset
 from dpt.data.shards.samples import decode_sample, encode_sample
 from dpt.data.transforms import EvalTransform, TrainTransform

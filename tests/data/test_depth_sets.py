@@ -9,10 +9,8 @@ import scipy.io
 
 from dpt.data import DataError
 from dpt.data.datasets.filelist import FileListDataset
-from dpt.data.datasets.hypersim import HypersimDataset, along_axis
-from dpt.data.datasets.indoor import NYUv2Dataset, SunRgbdDataset
-from dpt.data.datasets.tum import TumDataset, associate
-from dpt.data.datasets.vkitti2 import VirtualKitti2Dataset
+from dpt.data.datasets.indoor import NYUv2Dataset, SunRgbdDataset, TumDataset, associate
+from dpt.data.datasets.rendered import HypersimDataset, VirtualKitti2Dataset, along_axis
 from dpt.types.samples import IGNORE_INDEX
 
 

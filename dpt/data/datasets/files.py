@@ -1,10 +1,9 @@
 """The base class of data sets on disk: a list of records, and the rules by which they are read."""
 
-import gc
 import os
 import pickle
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, NamedTuple
@@ -41,18 +40,6 @@ MAX_OBJECTS = 65535
 
 Side = Annotated[int, Field(ge=1)]
 _Band = Annotated[int, Field(ge=0)]
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Saves the search for circles among millions of new objects, a third of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 class PickledFiles:
@@ -162,8 +149,7 @@ class FileDataset(Dataset):
         self.depth_rule = self.make_depth_rule()
         self.label_rule = self.make_label_rule()
         self.is_train = self.split == "train"
-        with _no_garbage_collection():
-            self._files = PickledFiles(self._select(self.list_files()))
+        self._files = PickledFiles(self._select(self.list_files()))
         self.info = self.make_info()
         if self.unlabelled and self.is_train:
             self.depth_rule = self.label_rule = None
@@ -257,37 +243,22 @@ class FileDataset(Dataset):
     def _select(self, files: list[Files]) -> list[Files]:
         """Returns the records that ``folds``, ``labelled`` and ``unlabelled`` choose."""
         if self.folds is not None and self.listed_split == "train":
-            files = self._of_fold(files, self.folds)
-        if not self.is_train or (self.labelled is None and not self.unlabelled):
-            return files
-        count = self.labelled if isinstance(self.labelled, int) else None
-        kinds = [record.kinds for record in files]
-        chosen = splits.evenly([str(record.image) for record in files], kinds, count)
-        if not self.unlabelled and not chosen:  # labelled is "all", maybe by data.missing=keep
-            fault = f"none of the {len(files)} training images has labels"
-            raise DataError(f"{fault}: add some, or leave data.labelled out")
-        if self.unlabelled:
-            return self._without_labels(files, chosen)
-        return [files[i] for i in chosen]
-
-    def _of_fold(self, files: Sequence[Files], count: int) -> list[Files]:
-        """Returns the records of one of ``count`` parts for val, those of the others for train."""
-        groups = self._groups(record.image for record in files)
-        class_ids = [record.class_id for record in files]
-        train, val = splits.folds(groups, count, self.fold, self.gap, class_ids)
-        chosen = train if self.is_train else val
-        if not chosen:
-            raise DataError(f"data.gap={self.gap} leaves no image for training: reduce it")
-        return [files[i] for i in chosen]
-
-    def _without_labels(self, files: Sequence[Files], labelled: Sequence[int]) -> list[Files]:
-        """Returns the records besides the chosen ones, without labels."""
-        rest = sorted({*range(len(files))}.difference(labelled))
-        if not rest:
-            remedy = "set data.labelled to a number, or data.unlabelled to a folder of images"
-            raise DataError(f"data.unlabelled=true: every training image has labels: {remedy}")
-        unlabelled = [(files[i].image, files[i].extra, files[i].more_images) for i in rest]
-        return [Files(image, extra=extra, more_images=more) for image, extra, more in unlabelled]
+            groups = self._groups(record.image for record in files)
+            class_ids = [record.class_id for record in files]
+            train, val = splits.folds(groups, self.folds, self.fold, self.gap, class_ids)
+            files = [files[i] for i in (train if self.is_train else val)]
+        if self.is_train and (self.labelled is not None or self.unlabelled):
+            count = self.labelled if isinstance(self.labelled, int) else None
+            kinds = [record.kinds for record in files]
+            chosen = splits.evenly([str(record.image) for record in files], kinds, count)
+            rest = sorted({*range(len(files))}.difference(chosen))
+            files = [files[i] for i in (rest if self.unlabelled else chosen)]
+        if not files and (self.folds is not None or self.is_train):
+            fault = "data.gap, data.labelled or data.unlabelled leaves no image"
+            raise DataError(f"{self.folder}: {fault}: change it, or give data.unlabelled a folder")
+        if self.is_train and self.unlabelled:
+            return [Files(f.image, extra=f.extra, more_images=f.more_images) for f in files]
+        return files
 
     # ---------------------------------------------------------------------- what samples hold
 
@@ -370,7 +341,10 @@ class FileDataset(Dataset):
         if self.label_rule is not None and maps.labels is not None:
             source = files.labels or self.name(index)
             sample["labels"] = self.label_rule(maps.labels, source=source)
-        _add_objects(sample, maps, files.objects or self.name(index))
+        if maps.objects is not None:
+            sample["objects"] = numbered(maps.objects, files.objects or self.name(index))
+        if maps.masks is not None:
+            sample["masks"] = maps.masks
         if self.depth_rule is not None and depth is not None:
             sample["depth"], sample["valid"] = self.depth_rule(depth)
         if image.dtype != np.uint8:
@@ -493,24 +467,15 @@ def official_split(split: str) -> str:
 def numbered(ids: np.ndarray, source: Path | str) -> np.ndarray:
     """Returns object ids (H, W) as 1, 2, ... in their order, uint16; ids of 0 and below are 0."""
     ids = np.maximum(ids, 0)
-    if ids.max() <= MAX_OBJECTS:  # without the time to sort all pixels
-        is_present = np.bincount(ids.ravel().astype(np.int64)) > 0
-        is_present[0] = False
-        return is_present.cumsum().astype(np.uint16)[ids]
-    present, positions = np.unique(ids, return_inverse=True)
-    numbers = np.arange(len(present)) + (present[0] != 0)
-    if numbers[-1] > MAX_OBJECTS:
-        fault = f"{len(present)} objects, at most {MAX_OBJECTS} in an image"
-        raise DataError(f"{source}: {fault}: cut it into parts")
-    return numbers[positions].reshape(ids.shape).astype(np.uint16)
-
-
-def _add_objects(sample: Sample, maps: RawMaps, source: Path | str) -> None:
-    """Adds a map of objects, and their masks where these can overlap."""
-    if maps.objects is not None:
-        sample["objects"] = numbered(maps.objects, source)
-    if maps.masks is not None:
-        sample["masks"] = maps.masks
+    if ids.max() > MAX_OBJECTS:
+        present, positions = np.unique(ids, return_inverse=True)
+        ids = positions.reshape(ids.shape) + (present[0] != 0)
+        if ids.max() > MAX_OBJECTS:
+            fault = f"{len(present)} objects, at most {MAX_OBJECTS} in an image"
+            raise DataError(f"{source}: {fault}: cut it into parts")
+    is_present = np.bincount(ids.ravel().astype(np.int64)) > 0  # faster than to sort all pixels
+    is_present[0] = False
+    return is_present.cumsum().astype(np.uint16)[ids]
 
 
 def _add_image_labels(sample: Sample, files: Files) -> None:

@@ -1,6 +1,5 @@
 """A folder of images beside folders of label files and depth files, paired by name."""
 
-import difflib
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -16,7 +15,6 @@ from dpt.data.annotations.base import Annotations
 from dpt.data.base import Files
 from dpt.data.datasets.annotated import (
     AnnotatedDataset,
-    ObjectLabels,
     names_in,
     read_annotations,
     record_of,
@@ -94,29 +92,21 @@ class FolderDataset(AnnotatedDataset):
     missing: Literal["raise", "skip", "keep"] = "raise"
 
     def __post_init__(self) -> None:
-        self._refuse_options()
+        keys = [f"data.{name}" for name in _OF_MASKS.split() if vars(self)[name]]
+        if self.annotations is not None and keys:
+            raise DataError(f"{few(keys, 8)}: leave it out, as data.annotations names the classes")
         folders, names = _listed(self.images), _listed(self.images_name)
-        if 1 < len(folders) != len(names) > 1 or not (folders and names):
-            counts = f"data.images has {len(folders)} entries, and data.images_name {len(names)}"
-            raise DataError(
-                f"{counts}: give one for each file of an image, or a single one for all"
-            )
         count = max(len(folders), len(names))
-        self.image_folders = folders if len(folders) == count else folders * count
-        self.image_names = names if len(names) == count else names * count
+        if not {len(folders), len(names)} <= {1, count} or not (folders and names):
+            counts = f"data.images has {len(folders)} entries, and data.images_name {len(names)}"
+            raise DataError(f"{counts}: give one for each file of an image, or one for all")
+        self.image_folders = folders * (count // len(folders))
+        self.image_names = names * (count // len(names))
         if count > 1 and self.bands is None:
             self.bands = "all"
         if self.intrinsics is not None and self.fov is not None:
             raise DataError("data.fov cannot be combined with data.intrinsics: leave one out")
         super().__post_init__()
-
-    def _refuse_options(self) -> None:
-        """Raises DataError for settings of label files beside those of a label tool's files."""
-        names = _OF_MASKS.split() if self.annotations is not None else []
-        keys = [f"data.{name}" for name in names if vars(self)[name] not in (None, (), [])]
-        if keys:
-            fault = "cannot be combined with data.annotations, whose files name the classes"
-            raise DataError(f"{few(keys, 8)} {fault}: leave it out")
 
     def make_depth_rule(self) -> DepthRule | None:
         if self.depth is None:
@@ -201,71 +191,33 @@ class FolderDataset(AnnotatedDataset):
         if self.annotations is not None:
             return self._list_annotated(self.annotations)
         if self._has_table:
-            return self._list_table()
-        return self._list_named() if self._lists else self._list_folders()
-
-    def _list_table(self) -> list[Files]:
-        """Returns the records of a CSV table."""
-        path = self.list_file()
-        files = self._without_unlabelled(self._read_table(path))
-        return require_files(files, source=path, remedy="check data.root and the table")
-
-    def _list_named(self) -> list[Files]:
-        """Returns the records of the images that a text file lists, with the maps of their
-        names."""
-        folder, is_of_split = self._find(self.image_folders[0], option="data.images")
-        images = self._scan_images(folder)
-        keys = self._listed_keys(images, folder)
-        every_map = self._scan_maps(keys[0], {*keys})
-        stray = self._stray_maps(images, keys, every_map, is_of_split=is_of_split)
-        return self._paired(images, keys, every_map, stray)
+            path = self.list_file()
+            files = self._without_unlabelled(self._read_table(path))
+            return require_files(files, source=path, remedy="check data.root and the table")
+        return self._list_folders()
 
     def _list_folders(self) -> list[Files]:
-        """Returns the records of the images in the split's folder, or in a folder of all splits,
-        with the maps of their names."""
+        """Returns the records of the images that a text file lists, or of those in the split's
+        folder or in a folder of all splits, with the maps of their names."""
         folder, is_of_split = self._find(self.image_folders[0], option="data.images")
         images = self._scan_images(folder)
-        every_map = self._scan_maps(next(iter(images)), images.keys())
-        stray = self._stray_maps(images, [*images], every_map, is_of_split=is_of_split)
-        keys = [*images] if is_of_split else self._keys_of_split(images, every_map)
-        return self._paired(images, keys, every_map, stray)
-
-    def _paired(
-        self,
-        images: Mapping[str, Path],
-        keys: Sequence[str],
-        every_map: Sequence[_Maps],
-        stray: Sequence[Path],
-    ) -> list[Files]:
-        """Returns the records of ``keys``; ``stray`` are the maps without an image."""
-        paths = {maps.kind: maps.paths for maps in every_map}
-        files = [
-            _record(images[key], {kind: paths[kind].get(key) for kind in paths}) for key in keys
-        ]
-        if len(self.image_folders) > 1:
-            files = self._with_more_images(files, keys)
-        return self._without_unlabelled(files, stray)
-
-    def _stray_maps(
-        self,
-        images: Mapping[str, Path],
-        keys: Sequence[str],
-        every_map: Sequence[_Maps],
-        *,
-        is_of_split: bool,
-    ) -> list[Path]:
-        """Returns the maps without an image; DataError if one pairs with images of two splits.
-
-        Args:
-            is_of_split: whether the folder of images holds only those of the split.
-        """
+        keys = self._listed_keys(images, folder) if self._lists else [*images]
+        every_map = self._scan_maps(keys)
         stray: list[Path] = []
         for maps in every_map:
             if is_of_split and not maps.is_of_split:  # they may belong to another split's images
                 self._refuse_shared({key: images[key] for key in keys}, maps.paths)
             else:
                 stray += [path for key, path in maps.paths.items() if key not in images]
-        return stray
+        if not (self._lists or is_of_split):
+            keys = self._keys_of_split(images, every_map)
+        files = [
+            _record(images[key], {maps.kind: maps.paths.get(key) for maps in every_map})
+            for key in keys
+        ]
+        if len(self.image_folders) > 1:
+            files = self._with_more_images(files, keys)
+        return self._without_unlabelled(files, stray)
 
     def _scan_images(self, folder: Path, number: int = 0) -> dict[str, Path]:
         """Returns the files below a folder that are the ``number``-th of each image, by key."""
@@ -285,7 +237,7 @@ class FolderDataset(AnnotatedDataset):
         stacks = zip(files, zip(*further, strict=True), strict=True)
         return [record._replace(more_images=more) for record, more in stacks]
 
-    def _scan_maps(self, first_key: str, keys: Collection[str]) -> list[_Maps]:
+    def _scan_maps(self, keys: Sequence[str]) -> list[_Maps]:
         """Returns the label and depth files; DataError if those of a kind pair with no image."""
         every_map: list[_Maps] = []
         for kind, (template, name) in self._map_options.items():
@@ -294,10 +246,11 @@ class FolderDataset(AnnotatedDataset):
             folder, is_of_split = self._find(template, option=f"data.{kind}")
             paths = scan(folder, name, suffixes, option=option)
             if paths.keys().isdisjoint(keys):
-                closest = difflib.get_close_matches(first_key, [*paths][:1000], n=1, cutoff=0)[0]
-                fault = f"no image pairs with a file of {folder}, as {first_key} with {closest}"
+                names = f"such as {keys[0]}, with a file of {folder}, such as {next(iter(paths))}"
                 remedy = "so that %stem is what they have in common"
-                raise DataError(f"{fault}: set data.images_name and {option} {remedy}")
+                raise DataError(
+                    f"no image pairs, {names}: set data.images_name and {option} {remedy}"
+                )
             every_map.append(_Maps(kind, is_of_split, paths))
         return every_map
 
@@ -313,19 +266,16 @@ class FolderDataset(AnnotatedDataset):
 
     def _refuse_shared(self, images: Mapping[str, Path], maps: Mapping[str, Path]) -> None:
         """Raises DataError if one map pairs with images of two splits."""
-        images_folder = self.image_folders[0]
-        template = images_folder if "%split" in images_folder else f"{images_folder}/%split"
-        folder_of_split = self.path_of(template)
-        for name in {*SPLITS, *(self.split_names or {}).values()}:
+        template = self.image_folders[0]
+        template = template if "%split" in template else f"{template}/%split"
+        for name in {*SPLITS, *(self.split_names or {}).values()} - {self.split_on_disk}:
             folder = self.folder / template.replace("%split", name)
-            if folder == folder_of_split or not folder.is_dir():
-                continue
-            other_images = self._scan_images(folder)
+            other_images = self._scan_images(folder) if folder.is_dir() else {}
             shared = [key for key in images if key in maps and key in other_images]
             if shared:
-                key = shared[0]
-                pair = f"{images[key]} and {other_images[key]}"
-                raise DataError(f"{maps[key]} pairs with {pair}: give each split its own labels")
+                pair = f"{images[shared[0]]} and {other_images[shared[0]]}"
+                fault = f"{maps[shared[0]]} pairs with {pair}"
+                raise DataError(f"{fault}: give each split its own labels")
 
     def _without_unlabelled(self, files: list[Files], stray: Sequence[Path] = ()) -> list[Files]:
         """Returns ``files``; ``missing=skip`` leaves out those with neither labels nor depth."""
@@ -354,34 +304,22 @@ class FolderDataset(AnnotatedDataset):
             images=self.folder if self.images == "images" else self.path_of(self.image_folders[0]),
         )
         paths = self._paths_of_split(annotations, unlabelled)
-        paths, absent = self._present(paths)
+        absent = {path for path in paths if self.missing == "skip" and not path.is_file()}
+        paths = [path for path in paths if path not in absent]
         if name == "coco" and annotations.source.is_file():
             self.annotation_file = annotations.source
-        image_of_path = {image.image: image for image in annotations.images}
-        images = [image for image in map(image_of_path.get, paths) if image is not None]
-        labels = self.use(annotations, images, front=FORMATS[name].front, things=self.things)
-        if not self._lists:
-            self._note_class_without_training(annotations, labels)
-        record_of_path = {image.image: record_of(image) for image in images}
+        record_of_path = {image.image: record_of(image) for image in annotations.images}
         files = [record_of_path.get(path, Files(path)) for path in paths]
-        files = self._without_unlabelled(files, absent)
-        remedy = "add the images, or set data.missing=skip"
-        return require_files(files, source=annotations.source, remedy=remedy)
-
-    def _present(self, paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-        """Returns the images that count, and those that ``missing=skip`` leaves out."""
-        if self.missing != "skip":
-            return [*paths], []
-        present = [path for path in paths if path.is_file()]
-        return present, sorted({*paths}.difference(present))
-
-    def _note_class_without_training(self, annotations: Annotations, labels: ObjectLabels) -> None:
-        """Notes a class of the split that no image of train has."""
+        images = [record.extra for record in files if record.extra is not None]
+        labels = self.use(annotations, images, front=FORMATS[name].front, things=self.things)
         trained = [image for image in annotations.images if image.split == "train"]
         unknown = labels.unknown_class(names_in(trained))
-        if trained and unknown:
+        if trained and unknown and not self._lists:
             remedy = "rename it, or label some of it in train"
             self.notes = [*self.notes, f"{unknown}, of which train has none: {remedy}"]
+        files = self._without_unlabelled(files, sorted(absent))
+        remedy = "add the images, or set data.missing=skip"
+        return require_files(files, source=annotations.source, remedy=remedy)
 
     def _paths_of_split(self, annotations: Annotations, unlabelled: Sequence[Path]) -> list[Path]:
         """Returns the images of the split by lists, as the label tool says, or by fractions."""
@@ -395,15 +333,13 @@ class FolderDataset(AnnotatedDataset):
             split_of_path[path] = split_word(str(path.relative_to(self.folder)))[0] or "train"
         if has_splits and not self._lists:
             return self._paths_of_stated_split(annotations, split_of_path)
-        return self._paths_by_names([*split_of_path], {*unlabelled})
-
-    def _paths_by_names(self, paths: Sequence[Path], unlabelled: Collection[Path]) -> list[Path]:
-        """Returns the images of the split by its list, or by fractions."""
+        paths = [*split_of_path]
         folder = Path(os.path.commonpath([path.parent for path in paths]))
         names = {path.relative_to(folder).as_posix(): path for path in paths}
         if self._lists:
             return [names[name] for name in self._listed_keys(names, folder)]
-        flags = [path not in unlabelled for path in paths]
+        bare = {*unlabelled}
+        flags = [path not in bare for path in paths]
         return [paths[k] for k in self.divide([*names], paths, labelled=flags)]
 
     def _paths_of_stated_split(
@@ -412,10 +348,9 @@ class FolderDataset(AnnotatedDataset):
         """Returns the images of the split, of which a label tool names several."""
         chosen = [path for path, split in split_of_path.items() if split == self.split_on_disk]
         if not chosen:
-            names = sorted({*split_of_path.values()} - {""})
-            fault = f"its splits are {', '.join(names)}, not {self.split_on_disk}"
-            remedy = f"set data.split_names.{self.listed_split} to one of them, or data.folds"
-            raise DataError(f"{annotations.source}: {fault}: {remedy}")
+            names = ", ".join(sorted({*split_of_path.values()} - {""}))
+            key = f"data.split_names.{self.listed_split}"
+            raise DataError(f"{annotations.source}: its splits are {names}: set {key} to one")
         left_out = [path.name for path, split in split_of_path.items() if not split]
         if left_out:
             note = f"{plural(len(left_out), 'image')} in no split ({few(left_out)}) left out"
@@ -508,12 +443,9 @@ class FolderDataset(AnnotatedDataset):
             return of_split, True
         siblings = [name for name in SPLITS if (folder / name).is_dir()]
         if siblings:  # using the folder for all splits would mix their files
-            plus = "" if self.listed_split in (self.split_names or {}) else "+"
-            key = f"{plus}data.split_names.{self.listed_split}"
-            remedy = f"make it, or set {key}={siblings[-1]} or {option}"
-            raise DataError(
-                f"folder {of_split} does not exist, unlike {', '.join(siblings)}: {remedy}"
-            )
+            key = f"data.split_names.{self.listed_split}"
+            fault = f"folder {of_split} does not exist, unlike {', '.join(siblings)}"
+            raise DataError(f"{fault}: make it, or set {key} or {option}")
         return folder, False
 
 
@@ -551,8 +483,6 @@ def scan(folder: Path, name: str, suffixes: Sequence[str], *, option: str) -> di
             raise DataError(f"{paths[key]} and {path} have one name: remove one, or set {option}")
         paths[key] = path
     if not paths:
-        present = f"found {unfit}" if unfit else "it is empty"
-        raise DataError(
-            f"no file in {folder} fits {option}={name} and {' '.join(suffixes)}; {present}"
-        )
+        fault = f"fits {option}={name} and {' '.join(suffixes)}"
+        raise DataError(f"no file in {folder} {fault}; {f'found {unfit}' if unfit else 'empty'}")
     return dict(sorted(paths.items()))

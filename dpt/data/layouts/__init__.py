@@ -6,16 +6,16 @@ would train different models are a question to the user: a DataError that names 
 
 import os
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from dpt.data.annotations import FORMATS
 from dpt.data.formats import io
-from dpt.data.layouts.base import Detected, Folder, Layout, Match, Row, shown
+from dpt.data.layouts.base import Detected, Folder, Layout, Match, Row
 from dpt.data.layouts.listed import LabelTool, Tables
 from dpt.data.layouts.pictures import Pictures, names_like_labels
 from dpt.data.layouts.values import band_settings
-from dpt.files import DataError, few, files_below, plural, printable
+from dpt.files import DataError, few, files_below, printable
 from dpt.validation import PlainMapping
 
 __all__ = ["LAYOUTS", "Detected", "Folder", "Layout", "Row", "detect"]
@@ -45,9 +45,6 @@ def detect(
         DataError: no image, labels without images, a file that cannot be read, or two readings that
             would give different results.
     """
-    if not root.is_dir():
-        fault = "is a file, not a folder" if root.exists() else "does not exist"
-        raise DataError(f"{root}: {fault}: give the folder that holds the images")
     folder = Folder(root, _paths_of_data(root), given, say, holds_out)
     matches: list[Match] = []
     for layout in LAYOUTS:
@@ -58,17 +55,20 @@ def detect(
     if not matches:
         raise _refusal(folder)
     best = _best(folder, matches)
-    folder.note(f"layout: {best.sentence}; labels of {best.explained:.0%} of the images")
+    images = len(best.rows) + len(best.bare)
+    folder.note(f"layout: {best.sentence}; labels of {len(best.rows) / images:.0%} of the images")
     detected = best.read(folder)
     detected.settings |= band_settings(folder, detected.image)
-    _note_unused(folder)
+    places = _places(path for path in folder.paths if path not in folder.used)
+    if places:
+        folder.note(f"not used: {few(places, _MAX_PLACES)}")
     return detected
 
 
 def _best(folder: Folder, matches: list[Match]) -> Match:
     """Returns the match with most labelled images; DataError if another has nearly as many."""
-    best = max(matches, key=lambda match: match.labelled)
-    rivals = [match for match in matches if match.labelled >= _RIVAL * best.labelled]
+    best = max(matches, key=lambda match: len(match.rows))
+    rivals = [match for match in matches if len(match.rows) >= _RIVAL * len(best.rows)]
     if len(rivals) > 1:
         readings = ", and ".join(match.sentence for match in rivals)
         keys = " or ".join(match.key for match in rivals)
@@ -82,51 +82,39 @@ def _best(folder: Folder, matches: list[Match]) -> Match:
 def _refusal(folder: Folder) -> DataError:
     """Returns the error of a folder that no layout matches: what was seen, and the remedy."""
     suffixes = {os.path.splitext(path)[1].lower() for path in folder.paths}
-    unread = sorted(suffixes.intersection(io.UNREAD_SUFFIXES))
-    hint = f"; images of {few(unread)} are not read: convert them to JPEG or PNG" if unread else ""
+    unread = few(sorted(suffixes.intersection(io.UNREAD_SUFFIXES)))
+    hint = f"; convert images of {unread}, which are not read, to JPEG or PNG" if unread else ""
+    names = [f"set data.labels_name={name}, or " for name in names_like_labels(folder.pictures)]
     remedy = (
-        "give an image and its labels one name in folders such as images and masks (or depth), or "
-        "set data.images=FOLDER data.labels=FOLDER (or data.depth=FOLDER); if its folders are "
-        "classes, use python train.py task=classification data=imagefolder data.root=DIR"
+        f"{''.join(names)}give an image and its labels one name in folders such as images and "
+        "masks (or depth), or set data.images=FOLDER data.labels=FOLDER (or data.depth=FOLDER); if "
+        "its folders are classes, use python train.py task=classification data=imagefolder"
     )
-    names = [f"data.labels_name={name}" for name in names_like_labels(folder.pictures)]
-    remedy = f"set {' or '.join(names)}, or {remedy}" if names else remedy
-    seen = few(_places({*folder.paths}), 6) or "no files"
+    seen = few(_places(folder.paths), 6) or "no files"
     message = f"{folder.root}: no image with labels was found ({seen}){hint}: {remedy}"
     return DataError("; ".join([message, *folder.notes]))
 
 
-def _note_unused(folder: Folder) -> None:
-    """Notes where files lie that were not read."""
-    places = _places({*folder.paths} - folder.used)
-    if places:
-        folder.note(f"not used: {few(places, _MAX_PLACES)}")
-
-
-def _places(paths: set[str]) -> list[str]:
-    """Returns how many files of which suffix lie in which folders, the most frequent ones first."""
-    names: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for path in sorted(paths):
-        suffix = os.path.splitext(path)[1].lower() or "no suffix"
-        names[os.path.dirname(path), suffix].append(path)
-    places = sorted(names.items(), key=lambda item: -len(item[1]))
+def _places(paths: Iterable[str]) -> list[str]:
+    """Returns the folders and suffixes of files, with their numbers, the most frequent ones first;
+    a single file by its path."""
+    names: dict[str, list[str]] = defaultdict(list)
+    for path in paths:
+        suffix = os.path.splitext(path)[1].lower()
+        names[f"{os.path.dirname(path) or '.'}/*{suffix}"].append(path)
+    places = sorted(names.items(), key=lambda item: (-len(item[1]), item[0]))
     return [
-        f"{plural(len(members), 'file')} of {suffix}{f' in {folder}' if folder else ''} "
-        f"({shown(members[:1])})"
-        for (folder, suffix), members in places
+        f"{len(members)} files {place}" if len(members) > 1 else members[0]
+        for place, members in places
     ]
 
 
 def _paths_of_data(root: Path) -> list[str]:
     """Returns the paths below a folder, those of upper folders first, without those of runs."""
     files = files_below(root, limit=_MAX_FILES)
-    runs = set()
-    for config in (path for path in files if path.name == "config.yaml"):
-        if (config.parent / "checkpoints").is_dir():
-            runs.add(config.parent)
-        run = config.parent.parent  # of dpt fit that ended before training
-        if config.parent.name == "data_check" and (run / "pairs.csv").is_file():
-            runs.add(run)
+    # of a run, and of one of dpt fit that ended before training
+    marks = {"config.yaml": "checkpoints", "pairs.csv": "data_check"}
+    runs = {p.parent for p in files if p.name in marks and (p.parent / marks[p.name]).is_dir()}
     paths = [p.relative_to(root).as_posix() for p in files if runs.isdisjoint(p.parents)]
     for path in paths:
         if printable(path) != path:

@@ -4,22 +4,17 @@ import csv
 import os
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from dpt.data.formats import io
 from dpt.files import few, plural
 from dpt.validation import Plain, PlainMapping
 
 SUFFIXES = {*io.IMAGE_SUFFIXES, *io.LABEL_SUFFIXES, *io.DEPTH_SUFFIXES}
-_LONGEST_NAME = 40
-_THREADS = 4
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 
 @dataclass
@@ -41,12 +36,11 @@ class Folder:
             self.notes.append(text)
             self.say(text)
 
-    def leave_out(self, paths: Iterable[str], reason: str = "", noun: str = "file") -> None:
+    def leave_out(self, names: Sequence[str], reason: str, noun: str = "image") -> None:
         """Notes files that are not used, if there are any."""
-        names = list(paths)
         self.used.update(names)
         if names:
-            self.note(f"not used: {plural(len(names), noun)}{reason} ({shown(names)})")
+            self.note(f"not used: {plural(len(names), noun)}{reason} ({few(names)})")
 
     @property
     def pictures(self) -> list[str]:
@@ -65,8 +59,9 @@ class Row(NamedTuple):
     objects: str = ""
 
     @property
-    def is_labelled(self) -> bool:
-        return bool(self.labels or self.depth)
+    def maps(self) -> list[str]:
+        """The label file and the depth file, those that there are."""
+        return [path for path in (self.labels, self.depth) if path]
 
 
 @dataclass
@@ -105,14 +100,9 @@ class Match(ABC):
 
     sentence: str  # what was recognised
     key: str  # the setting that chooses this reading
-    rows: list[Row]  # all images, with their labels if they have some
-    labelled: int  # number of images with labels
+    rows: list[Row]  # the images with labels
+    bare: list[Row]  # those without
     files: set[str]  # of labels, and their lists
-
-    @property
-    def explained(self) -> float:
-        """The fraction of the images that have labels."""
-        return self.labelled / len(self.rows)
 
     @abstractmethod
     def read(self, folder: Folder) -> Detected:
@@ -133,21 +123,6 @@ class Layout(ABC):
         Raises:
             DataError: labels fit in several ways; a question that names the keys to give.
         """
-
-
-def shown(names: Sequence[str], count: int = 3) -> str:
-    """Returns the first names for a message, long ones without their middle."""
-    half = _LONGEST_NAME // 2 - 1
-    return few([n if len(n) <= _LONGEST_NAME else f"{n[:half]}…{n[-half:]}" for n in names], count)
-
-
-def in_threads(function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
-    """Yields the results of a function, in order, which some threads compute."""
-    pool = ThreadPoolExecutor(_THREADS)
-    try:
-        yield from pool.map(function, items)
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def by_folder(paths: Iterable[str]) -> dict[str, list[str]]:

@@ -3,8 +3,8 @@
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from dpt.data.annotations.base import UNLABELLED, AnnotationFormat, Annotations
@@ -42,38 +42,31 @@ class LabelTool(Layout):
             images=folder.root / images,
         )
         unread = {*sources}.difference(chosen) if settings else set()
-        match = self._match_of(folder, sorted({*sources} - unread), annotations, bare)
-        if match is not None:
-            of_unread = {os.path.splitext(path)[0] for path in unread}  # folders of their pictures
-            match.files |= unread | {path for path in paths if os.path.dirname(path) in of_unread}
-            match.settings |= settings
-            match.unread = sorted(unread)
-        return match
-
-    def _match_of(
-        self, folder: Folder, sources: list[str], annotations: Annotations, bare: Sequence[Path]
-    ) -> "_ToolMatch | None":
-        """Returns the match of the objects that were read; None, with a note, if no image of theirs
-        is there."""
-        names = few(sources)
+        names = few(sorted({*sources} - unread))
         present = {*folder.paths}
-        images = [i for i in annotations.images if _below(folder, i.image) in present]
-        if not images:
-            absent = few([_below(folder, image.image) for image in annotations.images])
-            fault = f"no image of {self.tool.title} is there ({absent}): copy the images into it"
+        rows = [Row(_below(folder, i.image), split=i.split) for i in annotations.images]
+        absent = [row.image for row in rows if row.image not in present]
+        rows = [row for row in rows if row.image in present]
+        if not rows:
+            fault = (
+                f"no image of {self.tool.title} is there ({few(absent)}): copy the images into it"
+            )
             folder.note(f"not used: {names}: {fault}")
             return None
         maps = {_below(folder, i.map_file) for i in annotations.images if i.map_file}
-        rows = [Row(_below(folder, item.image), split=item.split) for item in images]
-        count = plural(sum(len(image.objects) for image in images), "object")
+        of_unread = {os.path.splitext(path)[0] for path in unread}  # folders of their pictures
+        maps |= {path for path in paths if os.path.dirname(path) in of_unread}
+        count = plural(sum(len(image.objects) for image in annotations.images), "object")
         return _ToolMatch(
             sentence=f"{self.tool.title} ({names}): {count} in {plural(len(rows), 'image')}",
             key=f"data.annotations={self.tool.name}",
-            rows=[*rows, *(Row(_below(folder, path)) for path in bare)],
-            labelled=len(rows),
+            rows=rows,
+            bare=[Row(_below(folder, path)) for path in bare],
             files={*sources, *annotations.lists, *maps},
             annotations=annotations,
-            settings={"annotations": self.tool.name},
+            settings={"annotations": self.tool.name, **settings},
+            unread=sorted(unread),
+            absent=absent,
         )
 
     def _files_of_splits(self, folder: Folder, sources: Sequence[str]) -> tuple[Plain, list[str]]:
@@ -100,10 +93,10 @@ class _ToolMatch(Match):
 
     annotations: Annotations
     settings: Plain
-    unread: list[str] = field(default_factory=list)  # files of other objects in the same images
+    unread: list[str]  # files of other objects in the same images
+    absent: list[str]  # images that are not there
 
     def read(self, folder: Folder) -> Detected:
-        rows, bare = self.rows[: self.labelled], self.rows[self.labelled :]
         images = self.annotations.images
         names = (item.class_name for image in images for item in image.objects)
         objects = Counter("unlabelled" if name == UNLABELLED else name for name in names)
@@ -111,14 +104,11 @@ class _ToolMatch(Match):
             "objects: " + few([f"{name} ({n})" for name, n in objects.most_common()], 40),
             *(f"labels: {note}" for note in self.annotations.notes),
         )
-        absent = [_below(folder, image.image) for image in images]
-        absent = sorted({*absent}.difference(row.image for row in rows))
-        folder.used.update(self.files, *rows)
-        if absent:
-            folder.note(f"not used: {plural(len(absent), 'image')} not there ({few(absent)})")
-        folder.leave_out(self.unread, f", as {self.settings.get('annotation_files')}")
-        folder.leave_out([row.image for row in bare], ", images without a label file")
-        rows, held_out = divide(folder, rows, [])
+        folder.used.update(self.files, *self.rows)
+        folder.leave_out(self.absent, " not there")
+        folder.leave_out(self.unread, f", as {self.settings.get('annotation_files')}", "file")
+        folder.leave_out([row.image for row in self.bare], " without a label file")
+        rows, held_out = divide(folder, self.rows, [])
         task, *others = self._tasks()
         return Detected(task, rows, self.settings | held_out, folder.notes, (*others,))
 
@@ -153,24 +143,19 @@ class Tables(Layout):
             rows = _rows_of_table(folder, path, lines)
             if rows:
                 tables[path] = rows
-        return PairMatch.of(
-            _with_splits(folder, tables),
-            title=f"a table ({few([*tables])})",
-            key="",
-            lists=[*tables],
-            files=folder.pictures,
-        )
-
-
-def _with_splits(folder: Folder, tables: Mapping[str, list[Row]]) -> list[Row]:
-    """Returns the rows of all tables, of several with the splits after which they are named."""
-    if len(tables) < 2:
-        return [row for rows in tables.values() for row in rows]
-    splits = {path: split_word(path)[0] for path in tables}
-    if "" in splits.values() or len({*splits.values()}) < len(splits):
-        remedy = "keep one, name them after their splits (train.csv, val.csv), or give a folder"
-        raise DataError(f"{folder.root}: {few([*tables])} list images and labels: {remedy}")
-    return [row._replace(split=splits[path]) for path, rows in tables.items() for row in rows]
+        splits = {path: split_word(path)[0] for path in tables}
+        if len(tables) > 1 and ("" in splits.values() or len({*splits.values()}) < len(splits)):
+            remedy = "keep one, name them after their splits (train.csv, val.csv), or give a folder"
+            raise DataError(f"{folder.root}: {few([*tables])} list images and labels: {remedy}")
+        rows = [
+            row._replace(split=splits[path]) if len(tables) > 1 else row
+            for path, rows_of_path in tables.items()
+            for row in rows_of_path
+        ]
+        match = PairMatch.of(rows, title=f"a table ({few([*tables])})", key="", lists=[*tables])
+        if match is not None:
+            match.files.update(folder.pictures)
+        return match
 
 
 def _rows_of_table(folder: Folder, path: str, lines: Sequence[Sequence[str]]) -> list[Row]:
@@ -182,8 +167,8 @@ def _rows_of_table(folder: Folder, path: str, lines: Sequence[Sequence[str]]) ->
     Raises:
         DataError: the table names splits without images, an unknown split, or missing files.
     """
-    root, base, source = folder.root, Path(path).parent, folder.root / path
-    columns = _columns(root, base, lines, source)
+    base, source = Path(path).parent, folder.root / path
+    columns = _columns(folder.root, base, lines, source)
     split_column = columns.pop("split", None)
     if "images" not in columns or not {"labels", "depth"} & columns.keys():
         if split_column is not None:
@@ -191,37 +176,27 @@ def _rows_of_table(folder: Folder, path: str, lines: Sequence[Sequence[str]]) ->
             raise DataError(f"{source}: names splits, but no images and labels: {remedy}")
         return []
     rows = []
-    has_header = not any(_is_picture(root, base / cell) for cell in lines[0])
+    has_header = not any(_is_picture(folder.root, base / cell) for cell in lines[0])
     for line in lines[has_header:]:
         word = "" if split_column is None else line[split_column].lower()
-        if word and word not in SPLITS:
-            raise DataError(f"{source}: the split {word}: write {', '.join(SPLITS)}")
-        files = _files_of_line(root, base, line, columns, source)
+        files = {
+            kind: _file(folder.root, base / line[k], source)
+            for kind, k in columns.items()
+            if line[k]
+        }
+        missing = [name for name in files.values() if not os.path.isfile(folder.root / name)]
+        if missing or (word and word not in SPLITS):
+            fault = f"{few(missing)} not there" if missing else f"the split {word} is unknown"
+            raise DataError(f"{source}: {fault}: add it, or remove its row")
         image = files.pop("images", "")
         if image:
             rows.append(Row(image, **files, split=SPLITS.get(word, "")))
-    _require_files(root, rows, source)
     return rows
 
 
-def _require_files(root: Path, rows: Sequence[Row], source: Path) -> None:
-    """Raises DataError if a file of a table does not exist."""
-    named = [file for row in rows for file in (row.image, row.labels, row.depth) if file]
-    missing = [file for file in named if not os.path.isfile(root / file)]
-    if missing:
-        fault = f"{len(missing)} of its files do not exist ({few(missing)})"
-        raise DataError(f"{source}: {fault}: add them, or remove their rows")
-
-
-def _files_of_line(
-    root: Path, base: Path, line: Sequence[str], columns: Mapping[str, int], source: Path
-) -> dict[str, str]:
-    """Returns the files that a line names, below the root, by their kind."""
-    return {
-        kind: path_below(root, str(base / line[column]), source).relative_to(root).as_posix()
-        for kind, column in columns.items()
-        if line[column]
-    }
+def _file(root: Path, name: Path, source: Path) -> str:
+    """Returns the path below the root of a file that a table names."""
+    return path_below(root, str(name), source).relative_to(root).as_posix()
 
 
 def _columns(

@@ -8,16 +8,16 @@ labels of a folder have.
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
 from functools import partial
 from itertools import combinations, takewhile
-from typing import Literal, NamedTuple
+from typing import Literal
 
-from dpt.data.layouts.base import Folder, Layout, Row, by_folder, shown
+from dpt.data.layouts.base import Folder, Layout, Row, by_folder
 from dpt.data.layouts.values import PairMatch
 from dpt.data.splits import SPLITS, split_word
-from dpt.files import DataError, missing_path, plain_name, plural
+from dpt.files import DataError, few, plain_name, plural
 
 Kind = Literal["unused", "objects", "depth", "labels", "images"]
 KINDS: tuple[Kind, ...] = ("objects", "depth", "labels", "images")
@@ -38,7 +38,7 @@ WORDS: dict[Kind, re.Pattern[str]] = {
 }
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _TOKEN = re.compile(r"\d+|[^\W\d_]+|[\W_]")
-_MAX_TOKENS = 24  # of a name
+_MOST_COMPARED = 100  # names of label files, from which beginnings and ends are derived
 _MAX_ENDS = 4
 
 
@@ -49,24 +49,8 @@ class Pictures(Layout):
         if folder.given.get("annotations"):
             return None
         rows = rows_of(folder)
-        labels = {row.image: [row.labels] for row in rows if row.labels}
-        key = (
-            f"data.labels={next(iter(_places(labels))).folder or '.'}" if labels else "data.depth="
-        )
-        return PairMatch.of(rows, title="pairs by names", key=key)
-
-
-def _files_of_kinds(folder: Folder) -> dict[Kind, list[str]]:
-    """Returns the pictures of each kind, as words and the user's choice tell."""
-    by_words = _kinds_by_words(folder.pictures)
-    kinds: dict[str, Kind] = {path: k for path, k in by_words.items() if k != "unused"}
-    chosen = _chosen_kinds(folder, folder.pictures)  # excludes other files of a chosen kind
-    given = {kind for kind in KINDS if {kind, f"{kind}_name"} & folder.given.keys()}
-    kinds = {path: kind for path, kind in kinds.items() if kind not in given} | chosen
-    files: dict[Kind, list[str]] = defaultdict(list)
-    for path, kind in kinds.items():
-        files[kind].append(path)
-    return files
+        key = next((_key("labels", row.image, row.labels) for row in rows if row.labels), "")
+        return PairMatch.of(rows, title="pairs by names", key=key or "data.depth=FOLDER")
 
 
 def rows_of(folder: Folder) -> list[Row]:
@@ -88,56 +72,45 @@ def rows_of(folder: Folder) -> list[Row]:
     return rows
 
 
-def _chosen_kinds(folder: Folder, pictures: Sequence[str]) -> dict[str, Kind]:
+# --------------------------------------------------------------------------------------- kinds
+
+
+def _files_of_kinds(folder: Folder) -> dict[Kind, list[str]]:
+    """Returns the pictures of each kind, as words and the user's choice tell."""
+    kinds = _kinds_by_words(folder.pictures)
+    given = {kind for kind in KINDS if {kind, f"{kind}_name"} & folder.given.keys()}
+    kinds = {path: kind for path, kind in kinds.items() if kind not in given}
+    files: dict[Kind, list[str]] = defaultdict(list)
+    for path, kind in (kinds | _chosen_kinds(folder)).items():
+        files[kind].append(path)
+    return files
+
+
+def _chosen_kinds(folder: Folder) -> dict[str, Kind]:
     """Returns the kinds of files that keys of ``data`` name; the longest folder decides.
 
     Such keys are ``images``, ``labels`` and ``depth`` with a folder, in whose path ``%split``
     stands for any folders, and ``labels_name`` etc. with a name that holds ``%stem``. Files in the
     folder itself count before those in folders below it.
     """
+    folders = {}  # below the root
+    for kind in KINDS:
+        if folder.given.get(kind) or folder.given.get(f"{kind}_name"):
+            name = os.path.relpath(folder.root / str(folder.given.get(kind) or "."), folder.root)
+            folders[kind] = "" if name == "." else f"{name}/"
     kinds: dict[str, Kind] = {}
-    length_of: dict[str, int] = {}  # of the folders that name them
-    for kind in reversed(KINDS):
-        for path, length in _chosen_files(folder, pictures, kind).items():
-            if length > length_of.get(path, -1):
-                kinds[path], length_of[path] = kind, length
+    for kind, name in sorted(folders.items(), key=lambda item: len(item[1])):
+        template = str(folder.given.get(f"{kind}_name") or "%stem")
+        stem = re.escape(template).replace("%stem", "[^/]*")
+        place = re.escape(name).replace("%split", ".+")
+        pattern = re.compile(rf"({place})(?P<below>.*/)?{stem}\.[^./]*", re.DOTALL)
+        matches = [match for match in map(pattern.fullmatch, folder.pictures) if match]
+        if not matches:
+            keys = f"data.{kind}={folder.given.get(kind)}, data.{kind}_name={template}"
+            raise DataError(f"{keys}: no such file below {folder.root}: correct them")
+        direct = [match for match in matches if name and not match["below"]]
+        kinds |= {match.string: kind for match in direct or matches}
     return kinds
-
-
-def _chosen_files(folder: Folder, pictures: Sequence[str], kind: Kind) -> dict[str, int]:
-    """Returns the files that the keys of a kind name, and the length of their folder's path."""
-    keys = [key for key in (kind, f"{kind}_name") if folder.given.get(key)]
-    if not keys:
-        return {}
-    pattern = _pattern(folder, kind)
-    matches = {path: match for path in pictures if (match := pattern.fullmatch(path))}
-    if not matches:
-        given = " ".join(f"data.{key}={folder.given[key]}" for key in keys)
-        raise DataError(f"{given}: no such file below {folder.root}: correct it")
-    has_direct = any(match["folder"] and not match["below"] for match in matches.values())
-    return {
-        path: len(match["folder"])
-        for path, match in matches.items()
-        if not match["below"] or not has_direct
-    }
-
-
-def _pattern(folder: Folder, kind: Kind) -> re.Pattern[str]:
-    """Returns what the paths of the files match that the user has chosen."""
-    name = str(folder.given.get(kind) or ".")
-    start, _, end = str(folder.given.get(f"{kind}_name") or "%stem").partition("%stem")
-    if "%split" not in name:
-        path = folder.root / name
-        if not path.is_dir():
-            raise missing_path(path, what="folder", remedy=f"check data.{kind}")
-        below = os.path.relpath(path, folder.root)
-        if below.startswith(".."):
-            remedy = "give the folder that holds images and labels"
-            raise DataError(f"data.{kind}={name} is not below {folder.root}: {remedy}")
-        name = below
-    place = "" if name == "." else re.escape(name.strip("/")).replace("%split", ".+") + "/"
-    stem = f"{re.escape(start)}[^/]*{re.escape(end)}"
-    return re.compile(rf"(?P<folder>{place})(?P<below>.*/)?{stem}\.[^./]*", re.DOTALL)
 
 
 def kind_of_word(name: str) -> Kind | Literal[""]:
@@ -176,43 +149,34 @@ def _kinds_of_folders(directories: set[str]) -> dict[str, Kind | Literal[""]]:
 
     The word of a folder that holds both images and labels in folders of their own does not count.
     """
-    inner: dict[str, set[str]] = defaultdict(set)
+    inner: dict[str, set[str]] = defaultdict(set)  # kinds of the folders below
     for directory in directories:
-        for outer, _, below in _levels(directory):
-            inner[outer].update(map(kind_of_word, below))
+        names = directory.split("/")
+        for k in range(1, len(names)):
+            inner["/".join(names[:k])].update(map(kind_of_word, names[k:]))
     kinds: dict[str, Kind | Literal[""]] = {}
     for directory in directories:
-        kind: Kind | Literal[""] = ""
-        for outer, part, _ in _levels(directory):
-            if _is_unused(part):
-                kind = "unused"
-                break
-            is_container = "images" in inner[outer] and bool({"labels", "depth"} & inner[outer])
-            part_kind = "" if is_container else kind_of_word(part)
-            if part_kind and not (kind and part_kind == "images"):
-                kind = part_kind
-        kinds[directory] = kind
+        names, kind = directory.split("/"), kind_of_word("")
+        for k, name in enumerate(names, 1):
+            below = inner["/".join(names[:k])]
+            is_container = "images" in below and bool({"labels", "depth"} & below)
+            name_kind = "" if is_container else kind_of_word(name)
+            if name_kind and not (kind and name_kind == "images"):
+                kind = name_kind
+        kinds[directory] = "unused" if any(map(_is_unused, names)) else kind
     return kinds
 
 
-def _levels(directory: str) -> Iterator[tuple[str, str, list[str]]]:
-    """Yields the path of each folder on the way to a directory, its name, and the names below."""
-    parts = directory.split("/")
-    for k, part in enumerate(parts, 1):
-        yield "/".join(parts[:k]), part, parts[k:]
+def _has_outer(kind: Kind, text: str) -> bool:
+    """Returns whether a word of a kind stands at the beginning of a name or, but for a number, at
+    its end."""
+    matches = WORDS[kind].finditer(text)
+    return any(m.start() == 0 or not re.search(r"[^\W\d_]", text[m.end() :]) for m in matches)
 
 
 def _is_unused(name: str) -> bool:
     """Returns whether the first or the last word of a name says that it is no data."""
-    pattern = WORDS["unused"]
-    return any(
-        _is_outer(match) for text in (name, _spaced(name)) for match in pattern.finditer(text)
-    )
-
-
-def _is_outer(match: re.Match[str]) -> bool:
-    """Returns whether a word stands at the beginning or, but for a number, at the end."""
-    return match.start() == 0 or bool(re.fullmatch(r"[\W\d_]*", match.string[match.end() :]))
+    return _has_outer("unused", name) or _has_outer("unused", _spaced(name))
 
 
 def _kind_of_name(path: str) -> Kind | Literal[""]:
@@ -220,10 +184,8 @@ def _kind_of_name(path: str) -> Kind | Literal[""]:
     stem = os.path.splitext(os.path.basename(path))[0]
     if _is_unused(stem):
         return "unused"
-    for kind in ("labels", "depth"):
-        if any(_is_outer(match) for match in WORDS[kind].finditer(_spaced(stem))):
-            return kind
-    return ""
+    kinds: tuple[Kind, ...] = ("labels", "depth")
+    return next((kind for kind in kinds if _has_outer(kind, _spaced(stem))), "")
 
 
 def names_like_labels(pictures: Sequence[str]) -> list[str]:
@@ -264,63 +226,35 @@ def pair(images: Sequence[str], labels: Sequence[str], kind: Kind) -> dict[str, 
         if directory in partners:  # further labels in a folder that has pairs
             near = [path for path in images if os.path.dirname(path) in partners[directory]]
             near = [path for path in near if path not in labelled]
-        levels = _levels_of_likeness(near, _Place.of(members[0], kind))
-        image_of |= _pair_folder(levels, members, labelled)
+        for level in _levels_of_likeness(near, members[0], kind):
+            pairs = _pair_by_affixes(level, members)
+            if 2 * len(pairs) < len(level):  # few further labels of an image are stray
+                pairs = {path: image for path, image in pairs.items() if image not in labelled}
+            image_of |= pairs
+            if pairs:
+                break
     return image_of
 
 
-def _pair_folder(
-    levels: Sequence[Sequence[str]], labels: Sequence[str], labelled: set[str]
-) -> dict[str, str]:
-    """Returns the image of label files of a folder, in the first level of images that has pairs.
+def _levels_of_likeness(images: Sequence[str], label: str, kind: Kind) -> list[list[str]]:
+    """Returns the images whose folders are equally like that of a label file, the most like ones
+    first, without those of another split.
 
-    Args:
-        labelled: images that have labels; few further ones of them are stray.
+    Likeness is whether a folder's name says that it holds images, how many folders at the beginning
+    and the end of the paths are the same, and how many words anywhere.
     """
-    for images in levels:
-        pairs = _pair_by_affixes(images, labels)
-        if 2 * len(pairs) < len(images):
-            pairs = {path: image for path, image in pairs.items() if image not in labelled}
-        if pairs:
-            return pairs
-    return {}
-
-
-def _levels_of_likeness(images: Sequence[str], labels: "_Place") -> list[list[str]]:
-    """Returns the images whose folders are equally like that of label files, the most like ones
-    first, without those of another split."""
-    levels: dict[_Likeness, list[str]] = defaultdict(list)
-    for members in by_folder(images).values():
-        place = _Place.of(members[0], "images")
-        if len({place.split, labels.split} - {""}) < 2:
-            levels[place.likeness(labels)] += members
+    place = os.path.dirname(_whole_key(label, kind))
+    folders, words = place.split("/"), {*re.split(r"[-_. /]+", place)}
+    levels: dict[tuple[bool, int, int], list[str]] = defaultdict(list)
+    for directory, members in by_folder(images).items():
+        other = os.path.dirname(_whole_key(members[0], "images"))
+        if len({split_word(place)[0], split_word(other)[0]} - {""}) == 2:
+            continue
+        others = other.split("/")
+        alike = _common_start(folders, others) + _common_start(folders[::-1], others[::-1])
+        is_named = bool(WORDS["images"].search(_spaced(directory)))
+        levels[is_named, alike, len(words & {*re.split(r"[-_. /]+", other)})] += members
     return [levels[likeness] for likeness in sorted(levels, reverse=True)]
-
-
-_Likeness = tuple[bool, int, int]
-
-
-class _Place(NamedTuple):
-    """Where files lie, without the words for their kind."""
-
-    folders: list[str]
-    words: set[str]
-    split: str
-    is_named: bool  # whether a word in a folder's name tells the kind
-
-    @classmethod
-    def of(cls, path: str, kind: Kind) -> "_Place":
-        place = os.path.dirname(_whole_key(path, kind))
-        words = {*re.split(r"[-_. /]+", place)}
-        is_named = bool(WORDS[kind].search(_spaced(os.path.dirname(path))))
-        return cls(place.split("/"), words, split_word(place)[0], is_named)
-
-    def likeness(self, labels: "_Place") -> _Likeness:
-        """Returns whether the name of a place of images says so, how many folders at its beginning
-        and end are those of a place of labels, and how many words anywhere."""
-        parts, others = self.folders, labels.folders
-        folders = _common_start(parts, others) + _common_start(parts[::-1], others[::-1])
-        return self.is_named, folders, len(self.words & labels.words)
 
 
 def _unique(paths: Iterable[str], key: Callable[[str], str]) -> dict[str, str]:
@@ -362,43 +296,44 @@ def _pair_by_affixes(images: Sequence[str], labels: Sequence[str]) -> dict[str, 
     prefix, suffix = _common_affixes({_stem(path) for path in images})
     images_of: dict[str, list[str]] = defaultdict(list)
     for path in images:
-        stem = _stem(path)
-        images_of[stem[len(prefix) : len(stem) - len(suffix)]].append(path)
+        images_of[_stem(path).removeprefix(prefix).removesuffix(suffix)].append(path)
     image_of: dict[str, str] = {}
-    for cores in _cores(images_of, labels, prefix):  # several: those of a second annotator
-        if 2 * len(cores) < min(len(images_of), len(labels)):
-            break
-        pairs = {path: images_of[core] for path, core in cores.items()}
+    for before, after in _affixes(images_of.keys(), labels, prefix):
+        pairs = {}
+        for path in labels:
+            stem = _stem(path)
+            core = stem[len(before) : len(stem) - len(after)]
+            if core in images_of and stem == f"{before}{core}{after}":
+                pairs[path] = images_of[core]
+        if 2 * len(pairs) < min(len(images_of), len(labels)):
+            continue
         ambiguous = [path for path in pairs if len(pairs[path]) > 1]
         if 2 * len(ambiguous) > len(pairs):
             first, second, *_ = pairs[ambiguous[0]]
             remedy = "set data.images to the folder of one (train.py reads bands of several)"
             raise DataError(f"{first} and {second} are both images of {ambiguous[0]}: {remedy}")
         certain = {path: images[0] for path, images in pairs.items() if len(images) == 1}
-        image_of = certain | image_of
+        image_of = certain | image_of  # further affixes are those of a second annotator
     return image_of
 
 
-def _cores(
-    images_of: Mapping[str, Sequence[str]], labels: Sequence[str], prefix: str
-) -> list[dict[str, str]]:
-    """Returns the key of ``images_of`` in the name of each label file, for each beginning and end
-    of such names, the commonest and the shortest ones first.
+def _affixes(cores: Collection[str], labels: Sequence[str], prefix: str) -> list[tuple[str, str]]:
+    """Returns the beginnings and ends around ``cores`` in names of label files, the commonest and
+    the shortest ones first.
 
     Args:
         prefix: that of the images; only there may the beginning of labels hold a number.
     """
     numbers_of_images = re.findall(r"\d+", prefix)
-    cores_of: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
-    for path in labels:
+    counts: Counter[tuple[str, str]] = Counter()
+    for path in labels[:: len(labels) // _MOST_COMPARED + 1]:
         tokens = _TOKEN.findall(_stem(path))
-        for i, j in combinations(range(min(len(tokens), _MAX_TOKENS) + 1), 2):
-            before, core = "".join(tokens[:i]), "".join(tokens[i:j])
+        for i, j in combinations(range(len(tokens) + 1), 2):
+            before = "".join(tokens[:i])
             numbers = re.findall(r"\d+", before)
-            if core in images_of and (not numbers or numbers == numbers_of_images):
-                cores_of[before, "".join(tokens[j:])][path] = core
-    ranking = sorted(cores_of.items(), key=lambda item: (-len(item[1]), len("".join(item[0]))))
-    return [cores for _, cores in ranking]
+            if "".join(tokens[i:j]) in cores and (not numbers or numbers == numbers_of_images):
+                counts[before, "".join(tokens[j:])] += 1
+    return sorted(counts, key=lambda affixes: (-counts[affixes], len("".join(affixes))))
 
 
 def _stem(path: str) -> str:
@@ -425,61 +360,34 @@ def _common_start(first: Sequence[str], second: Sequence[str]) -> int:
 # ------------------------------------------------------------------- several labels of one image
 
 
-class _LabelPlace(NamedTuple):
-    """Where the label files of one kind of content lie, relative to the images."""
-
-    folder: str
-    name: str  # a template with %stem
-
-
 def _one_for_each_image(folder: Folder, image_of: Mapping[str, str], kind: Kind) -> dict[str, str]:
     """Returns the label file of each image; DataError if an image has several: a question."""
     labels_of: dict[str, list[str]] = defaultdict(list)
     for label, image in image_of.items():
         labels_of[image].append(label)
     several = {image: labels for image, labels in labels_of.items() if len(labels) > 1}
-    if not several:
-        return {image: labels[0] for image, labels in labels_of.items()}
-    image, labels = next(iter(several.items()))
-    places = _places(labels_of)
-    contested = [place for place, members in places.items() if {*labels} & {*members}]
-    are_folders = len({place.folder for place in contested}) == len(contested)
-    choices = []
-    for place in contested:
-        setting = f"{kind}={place.folder or '.'}" if are_folders else f"{kind}_name={place.name}"
-        choices.append(f"data.{setting} ({len(places[place])} files)")
-    fault = f"{plural(len(several), 'image')} with several {kind}, such as {image}"
-    remedy = f"set {' or '.join(sorted(choices))}"
-    raise DataError(f"{folder.root}: {fault} with {shown(sorted(labels), 4)}: {remedy}")
+    if several:
+        image, labels = next(iter(several.items()))
+        are_folders = len({*map(os.path.dirname, labels)}) == len(labels)
+        keys = Counter(_key(kind, i, path, by_name=not are_folders) for path, i in image_of.items())
+        contested = {_key(kind, image, path, by_name=not are_folders) for path in labels}
+        choices = [f"{key} ({count} files)" for key, count in keys.items() if key in contested]
+        fault = f"{plural(len(several), 'image')} with several {kind}, such as {image}"
+        remedy = f"set {' or '.join(sorted(choices))}"
+        raise DataError(f"{folder.root}: {fault} with {few(sorted(labels), 4)}: {remedy}")
+    return {image: labels[0] for image, labels in labels_of.items()}
 
 
-def _places(labels_of: Mapping[str, Sequence[str]]) -> dict[_LabelPlace, list[str]]:
-    """Returns the label files by their place; with ``%split`` for folders that differ."""
-    by_place: dict[_LabelPlace, dict[str, str]] = defaultdict(dict)
-    for image, labels in labels_of.items():
-        for label in labels:
-            shared, inner = _folders(image, label)
-            by_place[_LabelPlace(inner, _template(image, label))][label] = shared
-    places: dict[_LabelPlace, list[str]] = defaultdict(list)
-    for (inner, name), shared_of in by_place.items():
-        starts = {*shared_of.values()}
-        start = starts.pop() if len(starts) == 1 else "%split"
-        places[_LabelPlace("/".join(filter(None, (start, inner))), name)] += shared_of
-    return places
-
-
-def _folders(image: str, label: str) -> tuple[str, str]:
-    """Returns the folders that a label file shares with its image, and its others after them."""
+def _key(kind: Kind, image: str, label: str, *, by_name: bool = False) -> str:
+    """Returns the setting that names label files like this one: their folder, in which ``%split``
+    stands for the folders that they share with images, or their names."""
     of_image, of_label = image.split("/")[:-1], label.split("/")[:-1]
     head = _common_start(of_image, of_label)
-    inner, other = of_label[head:], of_image[head:]
-    while inner and ((other and inner[-1] == other[-1]) or inner[-1].lower() in SPLITS):
-        inner, other = inner[:-1], other[:-1]
-    return "/".join(of_label[:head]), "/".join(inner)
-
-
-def _template(image: str, label: str) -> str:
-    """Returns the name of a label file without suffix, with ``%stem`` for what is its image's."""
-    of_image, stem = _stem(image), _stem(label)
-    match = SequenceMatcher(None, of_image, stem, autojunk=False).find_longest_match()
-    return f"{stem[: match.b]}%stem{stem[match.b + match.size :]}"
+    inner = of_label[head:]
+    while inner and (inner[-1] in of_image or inner[-1].lower() in SPLITS):
+        inner.pop()
+    if inner and not by_name:
+        return f"data.{kind}={'/'.join(['%split'] * bool(head) + inner)}"
+    stem = _stem(label)
+    match = SequenceMatcher(None, _stem(image), stem, autojunk=False).find_longest_match()
+    return f"data.{kind}_name={stem[: match.b]}%stem{stem[match.b + match.size :]}"

@@ -1,37 +1,26 @@
 """The splits of samples: by names, by lists of names, or with a part of the images held out."""
 
-import hashlib
 import os
 import re
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from dpt.data.formats.pictures import read_size, read_thumbnail
-from dpt.data.layouts.base import Folder, Row, by_folder, in_threads, shown
-from dpt.data.splits import (
-    SPLITS,
-    folds,
-    group_names,
-    groups_shown,
-    natural_key,
-    original_name,
-    split_word,
-)
-from dpt.files import DataError, few, open_file, plural, read_list
+from dpt.data import splits
+from dpt.data.formats.pictures import read_thumbnail
+from dpt.data.layouts.base import Folder, Row, by_folder
+from dpt.files import DataError, few, plural, read_list
 from dpt.validation import Plain
 
 _MAX_HELD_OUT = 0.4  # largest fraction of the images that is used for validation
-_MAX_ALIKE = (
-    0.1  # largest fraction of the images with near copies in the other split that are moved
-)
+_MAX_ALIKE = 0.1  # largest fraction of the images that are moved to val, as they look like it
 _MANY_IMAGES = 50  # of which a tenth is held out
 _PART_NAMES = {3: "third", 4: "quarter", 5: "fifth", 10: "tenth"}
-_MAX_PIXELS = 500_000_000  # of all images that are compared: some seconds
+_MAX_BYTES = 500_000_000  # of all images that are compared: some seconds
 _MAX_IMAGES = 20_000
 _MAX_BITS = 3  # of 64 in which the hashes of near copies differ
 _MAX_LEVELS = 6.0  # by which their thumbnails differ on average, of 255
@@ -71,69 +60,49 @@ def divide(
     else:
         rows = [row._replace(split=row.split or "train") for row in rows]
         folder.note(f"splits: {few([*{row.split: None for row in rows}])}; no image is held out")
-    _note_unused_splits(folder, rows)
-    return rows, settings
-
-
-def _note_unused_splits(folder: Folder, rows: Sequence[Row]) -> None:
-    """Notes the images that neither train nor validate."""
     if folder.holds_out:
         of_test = [row.image for row in rows if row.split == "test"]
-        folder.leave_out(of_test, " of the split test", "image")
-    folder.leave_out([row.image for row in rows if not row.split], " in no split", "image")
+        folder.leave_out(of_test, " of the split test")
+    folder.leave_out([row.image for row in rows if not row.split], " in no split")
+    return rows, settings
 
 
 def _require_labels_of_train(folder: Folder, rows: Sequence[Row], bare: Sequence[Row]) -> None:
     """Raises DataError if pictures of train have no labels, so that val or test would be trained
     on."""
-    split_of = {row.image: row.split or split_word(row.image)[0] for row in rows}
-    present = {*split_of.values()}
+    split_of = {row.image: row.split or splits.split_word(row.image)[0] for row in rows}
     is_chosen = {"images", "annotation_files", "unlabelled"} & folder.given.keys()
-    lacking = _pictures_of_train(folder, rows, bare)
-    if is_chosen or not lacking or not present <= {"val", "test"}:
+    if is_chosen or not {*split_of.values()} <= {"val", "test"}:
         return
-    split = "val" if "val" in present else "test"
-    place = os.path.commonpath(
-        [os.path.dirname(k) for k, name in split_of.items() if name == split]
-    )
-    is_beside = any(os.path.dirname(row.labels or row.depth) == place for row in rows)
-    answer = f"give the folder {folder.root / place}" if is_beside else f"set data.images={place}"
-    remedy = f"add them, or {answer} to train on a part of {split}" if place else "add them"
-    fault = f"train has no labels, as {split} has, for {plural(len(lacking), 'picture')}"
-    raise DataError(f"{folder.root}: {fault} ({shown(lacking)}): {remedy}")
-
-
-def _pictures_of_train(folder: Folder, rows: Sequence[Row], bare: Sequence[Row]) -> list[str]:
-    """Returns the pictures of train, by the words in their paths, that no row names."""
-    named = {path for row in rows for path in (row.image, row.labels, row.depth, row.objects)}
-    split_of = {path: split_word(path)[0] for path in folder.pictures if path not in named}
-    split_of |= {row.image: row.split for row in bare if row.split}
-    return [path for path, split in split_of.items() if split == "train"]
+    named = {path for row in rows for path in row}
+    of_train = [path for path in folder.pictures if splits.split_word(path)[0] == "train"]
+    of_train += [row.image for row in bare if row.split == "train"]
+    lacking = [path for path in dict.fromkeys(of_train) if path not in named]
+    if lacking:
+        place = os.path.commonpath([*map(os.path.dirname, split_of)])
+        remedy = f"add them, or set data.images={place} or give the folder {folder.root / place}"
+        count = plural(len(lacking), "picture")
+        fault = f"train has no labels, as val or test has, for {count} ({few(lacking)})"
+        raise DataError(f"{folder.root}: {fault}: {remedy} to train on a part of them")
 
 
 def _hold_out(folder: Folder, rows: Sequence[Row]) -> tuple[list[Row], Plain]:
-    """Returns the rows without copies of images, which may come to lie in both splits, some of
-    train as val; or none as val, and the settings of the user's folds."""
-    copies = _copies_of(folder.root, [row.image for row in rows])
-    if copies:
-        pairs = [f"{copy} = {original}" for copy, original in copies.items()]
-        folder.note(f"not used: {plural(len(copies), 'image')}, copied from others ({few(pairs)})")
-    rows = [row for row in rows if row.image not in copies]
+    """Returns the rows with some of train as val; or none as val, and the settings of the user's
+    folds."""
     images = [row.image for row in rows if row.split == "train"]
-    if len({*map(original_name, images)}) < 2:
+    if len({*map(splits.original_name, images)}) < 2:
         fault = f"{plural(len(images), 'image')} with labels"
         raise DataError(f"{folder.root}: {fault}: add some, for training and for validation")
     start, given = "splits: no val on disk; validation on", folder.given
     if not {"folds", "fold", "group_by"} & given.keys():
-        splits, text = _splits_of(folder, images)
+        split_of, text = _splits_of(folder, images)
         folder.note(f"{start} {text}")
-        return [row._replace(split=splits.get(row.image, row.split)) for row in rows], {}
-    groups = group_names(images, given.get("group_by"))
+        return [row._replace(split=split_of.get(row.image, row.split)) for row in rows], {}
+    groups = splits.group_names(images, given.get("group_by"))
     count = given.get("folds") or min(10, len({*groups}))
     fold = given.get("fold", count - 1)
-    keys = "data.folds, data.fold and data.group_by"
-    folder.note(f"{start} part {fold} of {count}, as {keys} say")
-    return rows, {"folds": count, "fold": fold}
+    folder.note(f"{start} part {fold} of {count}, as data.folds, data.fold and data.group_by say")
+    return [*rows], {"folds": count, "fold": fold}
 
 
 def _splits_of(folder: Folder, images: Sequence[str]) -> tuple[dict[str, str], str]:
@@ -151,11 +120,11 @@ def _splits_of(folder: Folder, images: Sequence[str]) -> tuple[dict[str, str], s
     val = [*part.val, *alike] if is_moved else part.val
     text = f"{len(val)} of {plural(len(images), 'image')}: {part.text}"
     if alike:
-        names = f"{len(alike)} that look like them ({shown([images[k] for k in alike])})"
-        text += f", and {names}" if is_moved else f"; {names} are in train"
-    splits = dict.fromkeys(images, "")
-    splits |= {images[k]: "train" for k in part.train} | {images[k]: "val" for k in val}
-    return splits, text
+        text += f"; {len(alike)} that look like them ({few([images[k] for k in alike])}) are "
+        text += "among them" if is_moved else "in train"
+    split_of = dict.fromkeys(images, "")
+    split_of |= {images[k]: "train" for k in part.train} | {images[k]: "val" for k in val}
+    return split_of, text
 
 
 def number_of_parts(images: int) -> int:
@@ -168,57 +137,37 @@ def _parts(images: Sequence[str]) -> list[_Part]:
     """Returns what may be held out, in the order of preference."""
     choices = []
     wanted = number_of_parts(len(images))
-    for groups in groups_shown(images).values():
+    for groups in splits.groups_shown(images).values():
         count = len(set(groups))
         if count > len(images) // 3:
             continue
         parts = min(10, count)
-        divisions = [folds(groups, parts, k) for k in range(parts)]
+        divisions = [splits.folds(groups, parts, k) for k in range(parts)]
         size = len(images) / wanted
         train, val = min(divisions, key=lambda division: abs(len(division[1]) - size))
         if len(val) <= _MAX_HELD_OUT * len(images):  # larger groups may be classes
-            names = shown(sorted({groups[i] for i in val}))
+            names = few(sorted({groups[i] for i in val}))
             choices.append(_Part(f"{names} of the {count} groups that the names show", train, val))
-    groups = [original_name(path) for path in images]
+    groups = [splits.original_name(path) for path in images]
     count = len(set(groups))
     gap = ", with a gap before it" if len(images) >= _MANY_IMAGES else ""
     parts = min(wanted, count)
-    train, val = folds(groups, parts, parts - 1, count // 50)
+    train, val = splits.folds(groups, parts, parts - 1, count // 50)
     return [*choices, _Part(f"the last {_PART_NAMES[wanted]} by name{gap}", train, val)]
 
 
-# ------------------------------------------------------------------- copies, and near copies
-
-
-def _copies_of(root: Path, images: Sequence[str]) -> dict[str, str]:
-    """Returns the original of each image file whose bytes are those of an earlier one."""
-    sizes = {path: os.path.getsize(root / path) for path in images}
-    counts = Counter(sizes.values())
-    originals: dict[bytes, str] = {}
-    copies = {}
-    for path in sorted(images, key=natural_key):
-        if counts[sizes[path]] > 1:
-            with open_file(root / path) as file:
-                digest = hashlib.file_digest(file, "sha256").digest()
-            original = originals.setdefault(digest, path)
-            if original != path:
-                copies[path] = original
-    return copies
+# ------------------------------------------------------------------------------- near copies
 
 
 def _thumbnails_of(folder: Folder, images: Sequence[str]) -> np.ndarray | None:
     """Returns grey thumbnails, float32 (N, 8, 9), NaN where an image cannot be read; None for large
     sets, which is noted."""
     paths = [folder.root / name for name in images]
-    pixels = 0
-    with suppress(DataError):
-        height, width = read_size(paths[0])
-        is_fast = paths[0].suffix.lower() in (".jpg", ".jpeg")  # decoded at an eighth
-        pixels = height * width * len(paths) // (16 if is_fast else 1)
-    if pixels > _MAX_PIXELS or len(paths) > _MAX_IMAGES:
+    if sum(map(os.path.getsize, paths)) > _MAX_BYTES or len(paths) > _MAX_IMAGES:
         folder.note(f"near copies: not searched for, as the {len(paths)} images are many")
         return None
-    return np.stack([*in_threads(_thumbnail, paths)])
+    with ThreadPoolExecutor(4) as pool:
+        return np.stack([*pool.map(_thumbnail, paths)])
 
 
 def _thumbnail(path: Path) -> np.ndarray:
@@ -233,9 +182,9 @@ def _near_copies(
 ) -> list[int]:
     """Returns the other images that look like one of ``indices``: with the same original, or nearly
     the same difference hash and thumbnail."""
-    names = {original_name(images[k]) for k in indices}
+    names = {splits.original_name(images[k]) for k in indices}
     others = {*range(len(images))}.difference(indices)
-    alike = {k for k in others if original_name(images[k]) in names}
+    alike = {k for k in others if splits.original_name(images[k]) in names}
     if thumbnails is None:
         return sorted(alike)
     bits = thumbnails[:, :, 1:] > thumbnails[:, :, :-1]
@@ -253,18 +202,6 @@ def _near_copies(
 # ------------------------------------------------------------------------------------- lists
 
 
-class _Lists(NamedTuple):
-    """The text files of a folder that list the images of splits."""
-
-    paths: list[str]
-    rows: list[Row]  # that they name, with their splits
-    unmatched: int  # number of lines without a row
-
-    @property
-    def splits(self) -> set[str]:
-        return {row.split for row in self.rows}
-
-
 def rows_by_lists(folder: Folder, rows: list[Row]) -> tuple[list[str], list[Row]]:
     """Returns the text files that list images of train, and of val or test, and the rows of these.
 
@@ -276,43 +213,29 @@ def rows_by_lists(folder: Folder, rows: list[Row]) -> tuple[list[str], list[Row]
     """
     if any(row.split for row in rows):
         return [], rows
-    by_name = [row._replace(split=split_word(row.image)[0]) for row in rows]
+    by_name = [row._replace(split=splits.split_word(row.image)[0]) for row in rows]
     if len({row.split for row in by_name}) > 1 and all(row.split for row in by_name):
         return [], by_name
     readings = []
     for paths in _paths_of_lists(folder.paths):
-        lists = _read_lists(folder, paths, rows)
-        if lists.splits > {"train"}:
-            readings.append(lists)
-        else:
-            _require_train(folder, lists)
-            folder.leave_out(paths, ", which do not name images of train and of val or test")
-    for lists in _only_one(folder, readings):
-        if lists.unmatched > 0:
-            fault = "without an image that has labels, or named twice"
-            count = plural(lists.unmatched, "line")
-            folder.note(f"not used: {count} of {few(lists.paths)}, {fault}")
-        return lists.paths, lists.rows
-    return [], rows
-
-
-def _only_one(folder: Folder, readings: list[_Lists]) -> list[_Lists]:
-    """Returns the lists that count, if there are any: those with val before others."""
-    readings = [lists for lists in readings if "val" in lists.splits] or readings
-    if len(readings) > 1:
-        names = " and ".join(few(lists.paths) for lists in readings)
+        named, unmatched = _read_lists(folder, paths, rows)
+        present = {row.split for row in named}
+        if present > {"train"}:
+            readings.append((paths, named))
+            if unmatched > 0:
+                count = plural(unmatched, "line")
+                fault = "without an image that has labels, or named twice"
+                folder.note(f"not used: {count} of {few(paths)}, {fault}")
+            continue
+        if present and "train" not in present and "train" in map(_split_of, paths):
+            fault = "none of the images of train has labels, as those of the others have"
+            raise DataError(f"{folder.root / paths[0]}: {fault}: add them, or remove {few(paths)}")
+        folder.leave_out(paths, ", which do not name images of train and of val or test", "file")
+    with_val = [reading for reading in readings if "val" in map(_split_of, reading[0])]
+    if len(with_val or readings) > 1:
+        names = " and ".join(few(paths) for paths, _ in readings)
         raise DataError(f"{folder.root}: {names} divide the images: remove those that do not count")
-    return readings
-
-
-def _require_train(folder: Folder, lists: _Lists) -> None:
-    """Raises DataError if a list of train names no image with labels, and another one does."""
-    of_train = [path for path in lists.paths if _split_of(path) == "train"]
-    if lists.splits and of_train and "train" not in lists.splits:
-        named = " and ".join(sorted(lists.splits))
-        fault = f"none of its images has labels, as those of {named} have"
-        remedy = f"add them, or remove {few(lists.paths)} to train on a part of the others"
-        raise DataError(f"{folder.root / of_train[0]}: {fault}: {remedy}")
+    return (with_val or readings or [([], rows)])[0]
 
 
 def _paths_of_lists(paths: Sequence[str]) -> list[list[str]]:
@@ -325,15 +248,15 @@ def _paths_of_lists(paths: Sequence[str]) -> list[list[str]]:
 
 
 def _split_of(path: str) -> str:
-    return SPLITS.get(Path(path).stem.lower(), "")
+    return splits.SPLITS.get(Path(path).stem.lower(), "")
 
 
-def _read_lists(folder: Folder, paths: list[str], rows: Sequence[Row]) -> _Lists:
+def _read_lists(folder: Folder, paths: Sequence[str], rows: Sequence[Row]) -> tuple[list[Row], int]:
     """Returns the rows that text files name, by the image's name or path and perhaps its labels in
-    each line."""
+    each line, with their splits; and the number of lines without a row."""
     stems = {os.path.splitext(row.image)[0]: row for row in rows}
     counts = Counter(os.path.basename(stem) for stem in stems)
-    splits: dict[str, str] = {}
+    split_of: dict[str, str] = {}
     lines = [(path, line) for path in paths for line in read_list(folder.root / path)]
     for path, line in lines:
         for name in map(os.path.normpath, {line, re.split(r"[,\s]", line)[0].lstrip("/")}):
@@ -341,10 +264,10 @@ def _read_lists(folder: Folder, paths: list[str], rows: Sequence[Row]) -> _Lists
             names = {name, stem}
             if counts[os.path.basename(stem)] == 1:  # in whatever folder
                 names.add(os.path.basename(stem))
-            splits |= dict.fromkeys(names, _split_of(path))
+            split_of |= dict.fromkeys(names, _split_of(path))
     named = [
-        row._replace(split=splits.get(stem) or splits.get(os.path.basename(stem), ""))
+        row._replace(split=split_of.get(stem) or split_of.get(os.path.basename(stem), ""))
         for stem, row in stems.items()
     ]
     named = [row for row in named if row.split]
-    return _Lists(paths, named, len(lines) - len(named))
+    return named, len(lines) - len(named)

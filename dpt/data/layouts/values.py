@@ -2,34 +2,22 @@
 
 import csv
 import re
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from itertools import chain
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Self
 
 import numpy as np
-from pydantic import BeforeValidator, Field
+from pydantic import AliasChoices, BeforeValidator, Field
 
-from dpt.data.formats import io
+from dpt.data.formats import io, rules
 from dpt.data.formats.bands import FilePart, read_bands
-from dpt.data.formats.io import MAX_COLORS, MAX_RED_ID
-from dpt.data.formats.pictures import exif_orientation, read_size
-from dpt.data.formats.rules import (
-    UNITS,
-    DepthRule,
-    LabelMap,
-    LabelRule,
-    are_normalised,
-    likely_scale,
-    name_of_class,
-    top_of,
-)
-from dpt.data.layouts.base import Detected, Folder, Match, Row, in_threads
+from dpt.data.formats.pictures import read_size
+from dpt.data.layouts.base import Detected, Folder, Match, Row
 from dpt.data.layouts.splits import divide, rows_by_lists
 from dpt.files import DataError, few, parse_json, plural, read_text
 from dpt.geometry import aspects_agree
@@ -37,7 +25,6 @@ from dpt.run_log import tracked
 from dpt.types.samples import IGNORE_INDEX
 from dpt.validation import Plain, PlainMapping, validate
 
-_MANY = 100  # masks, before whose reading a note is printed
 _BACKGROUND = r"(?i)_*background_*|0|color_000000"
 
 
@@ -45,60 +32,41 @@ _BACKGROUND = r"(?i)_*background_*|0|color_000000"
 class PairMatch(Match):
     """Images with masks, depth maps or both."""
 
-    lists: Sequence[str] = ()  # the tables that name the rows
+    lists: Sequence[str]  # the tables that name the rows
 
     @classmethod
     def of(
-        cls,
-        rows: Sequence[Row],
-        *,
-        title: str,
-        key: str,
-        files: Iterable[str] = (),
-        lists: Sequence[str] = (),
+        cls, rows: Sequence[Row], *, title: str, key: str, lists: Sequence[str] = ()
     ) -> Self | None:
-        """Returns the match of rows; None if none has labels.
-
-        Args:
-            files: label files besides those of the rows.
-        """
-        labelled = [row for row in rows if row.is_labelled]
+        """Returns the match of rows; None if none has labels."""
+        labelled = [row for row in rows if row.maps]
         if not labelled:
             return None
-        masks = sum(bool(row.labels) for row in labelled)
-        maps = sum(bool(row.depth) for row in labelled)
-        nouns = [plural(masks, "mask")] * bool(masks) + [plural(maps, "depth map")] * bool(maps)
-        example = " with ".join(path for path in labelled[0][:3] if path)
+        example = " with ".join([labelled[0].image, *labelled[0].maps])
+        noun = "mask" if any(row.labels for row in labelled) else "depth map"
         return cls(
-            sentence=f"{' and '.join(nouns)}, {title}, such as {example}",
+            sentence=f"{plural(len(labelled), noun)}, {title}, such as {example}",
             key=key,
-            rows=[*rows],
-            labelled=len(labelled),
+            rows=labelled,
+            bare=[row for row in rows if not row.maps],
             lists=lists,
-            files={*files, *(path for row in labelled for path in row[1:3] if path)},
+            files={path for row in labelled for path in row.maps},
         )
 
     def read(self, folder: Folder) -> Detected:
-        lists, rows = self._labelled_rows(folder)
+        lists, rows = rows_by_lists(folder, self.rows)
+        folder.used |= {*lists, *self.lists, *(path for row in self.rows for path in row)}
+        without = " without labels, which data.unlabelled=DIR trains on"
+        folder.leave_out([row.image for row in self.bare], without)
+        listed = {row.image for row in rows}
+        unlisted = [row.image for row in self.rows if row.image not in listed]
+        folder.leave_out(unlisted, f" that {few(lists)} do not name")
         settings = _settings_of_labels(folder, rows)
-        has_objects = "objects" in settings
-        bare = [row for row in self.rows if not row.is_labelled]
-        rows, held_out = divide(folder, rows, lists, bare)
+        rows, held_out = divide(folder, rows, lists, self.bare)
         task = "segmentation" if "depth" not in settings else "joint"
         task = task if "labels" in settings else "depth"
-        other_tasks = ("panoptic", "instance") if has_objects else ()
+        other_tasks = ("panoptic", "instance") if "objects" in settings else ()
         return Detected(task, rows, settings | held_out, folder.notes, other_tasks)
-
-    def _labelled_rows(self, folder: Folder) -> tuple[list[str], list[Row]]:
-        """Returns the lists that define the splits, and the rows with labels that they name."""
-        labelled = [row for row in self.rows if row.is_labelled]
-        lists, used = rows_by_lists(folder, labelled)
-        folder.used |= {*lists, *self.lists, *(path for row in self.rows for path in row)}
-        bare = [row.image for row in self.rows if not row.is_labelled]
-        folder.leave_out(bare, " without labels, which data.unlabelled=DIR trains on", "image")
-        unlisted = {row.image for row in labelled}.difference(row.image for row in used)
-        folder.leave_out(sorted(unlisted), f" that {few(lists)} do not name", "image")
-        return lists, used
 
 
 def _settings_of_labels(folder: Folder, rows: Sequence[Row]) -> Plain:
@@ -106,32 +74,25 @@ def _settings_of_labels(folder: Folder, rows: Sequence[Row]) -> Plain:
     masks = [folder.root / row.labels for row in rows if row.labels]
     maps = [folder.root / row.depth for row in rows if row.depth]
     settings: Plain = {}
-    if "resize_labels" not in folder.given and _compare_sizes(folder, rows):
+    if "resize_labels" not in folder.given and _have_other_sizes(folder, rows):
         settings["resize_labels"] = True
     if masks:
-        settings |= _settings_of_masks(folder, masks, has_depth=bool(maps))
+        try:
+            file = read_class_file(folder)
+            of_masks, notes = read_masks(masks, file, folder.given).settings()
+        except DataError as error:  # the masks may be those of valid depth
+            remedy = "; data.labels=null leaves all masks out" if maps else ""
+            raise DataError(f"{error}{remedy}") from None
+        settings |= {"labels": "labels", **of_masks}
+        if any(row.name in settings.get("class_names", ()) for row in file.rows):
+            folder.used.add(file.path)
+            folder.note(f"class names: {file.path}")
+        folder.note(*notes)
     if masks and all(row.objects for row in rows):
         settings |= _object_settings({**folder.given, **settings})
     if maps:
         settings |= {"depth": "depth", **depth_settings(folder, maps)}
     return settings
-
-
-def _settings_of_masks(folder: Folder, paths: Sequence[Path], *, has_depth: bool) -> Plain:
-    """Returns the settings of the classes of masks, and notes them."""
-    if len(paths) > _MANY:
-        folder.say(f"reading {len(paths)} masks, for the classes")
-    try:
-        file = read_class_file(folder)
-        settings, notes = read_masks(paths, file, folder.given).settings()
-    except DataError as error:  # the masks may be those of valid depth
-        remedy = "; data.labels=null leaves all masks out" if has_depth else ""
-        raise DataError(f"{error}{remedy}") from None
-    if any(row.name in settings.get("class_names", ()) for row in file.rows):
-        folder.used.add(file.path)
-        folder.note(f"class names: {file.path}")
-    folder.note(*notes)
-    return {"labels": "labels", **settings}
 
 
 def _object_settings(settings: Plain) -> Plain:
@@ -147,41 +108,25 @@ def _object_settings(settings: Plain) -> Plain:
     return of_objects
 
 
-# ----------------------------------------------------------------------------- sizes and bands
-
-
-def _compare_sizes(folder: Folder, rows: Iterable[Row]) -> bool:
-    """Returns whether some labels have another size than their image, in its proportions.
-
-    Raises:
-        DataError: the proportions differ.
-    """
+def _have_other_sizes(folder: Folder, rows: Sequence[Row]) -> bool:
+    """Returns whether some labels have another size than their image, in its proportions; DataError
+    if the proportions differ."""
     resized: list[str] = []
     wrong: list[str] = []
-    sizes: Counter[str] = Counter()
     for row in rows:
         size = _size(folder.root / row.image)
-        sizes[f"{size[1]}x{size[0]}" if size else "unknown"] += 1
-        for path in filter(None, (row.labels, row.depth)):
+        for path in row.maps:
             other = _size(folder.root / path)
-            if size is None or other is None or _are_equal(other, size, folder.root / row.image):
-                continue
-            text = f"{path} {other[1]}x{other[0]} of {row.image} {size[1]}x{size[0]}"
-            (resized if aspects_agree(other, size) else wrong).append(text)
-    folder.note("sizes: " + few([f"{name} ({count})" for name, count in sizes.most_common()]))
+            # turned by 90 degrees, they may fit the upright image
+            if size and other and other not in (size, size[::-1]):
+                (resized if aspects_agree(other, size) else wrong).append(f"{path} of {row.image}")
     if wrong:
         fault = f"{len(wrong)} label files have other proportions than their image"
-        remedy = "replace them, or take them out"
-        raise DataError(f"{folder.root}: {fault} ({few(wrong)}): {remedy}")
+        raise DataError(f"{folder.root}: {fault} ({few(wrong)}): replace them, or take them out")
     if resized:
-        reason = f"{len(resized)} label files are not as large as their image ({few(resized)})"
-        folder.note(f"sizes: data.resize_labels=true, as {reason}")
+        files = f"{len(resized)} label files are not as large as their image ({few(resized)})"
+        folder.note(f"sizes: data.resize_labels=true, as {files}")
     return bool(resized)
-
-
-def _are_equal(other: tuple[int, int], size: tuple[int, int], image: Path) -> bool:
-    """Returns whether a map has the size of its image, as it is stored or upright."""
-    return other == size or (other == size[::-1] and exif_orientation(image) > 4)
 
 
 def _size(path: Path) -> tuple[int, int] | None:
@@ -210,7 +155,7 @@ def band_settings(folder: Folder, image: str) -> Plain:
 
 _NAMES = r"class(es|_names|_dict\w*)?|names|palette|labelmap"
 _CLASS_FILE = rf"(?i)(.*/)?(label)?_?({_NAMES})\.(txt|csv|json)"
-MAX_VALUES = 256  # of masks: 255 classes, and one that means unlabelled
+_MAX_VALUES = 256  # of masks: 255 classes, and one that means unlabelled
 _NO_CLASS = r"(?i)_*(void|unlabell?ed|ignored?|undefined)_*"
 """Names that often mean unlabelled."""
 _LARGEST_VALUES = {IGNORE_INDEX, *(2**bits - 1 for bits in (16, 31, 32, 63, 64))}
@@ -232,7 +177,7 @@ def _rgb(color: object) -> object:
 class ClassRow:
     """A class in a file of class names; None is what the file does not say."""
 
-    name: str
+    name: Annotated[str, Field(validation_alias=AliasChoices("name", "title"))]
     id: int | None = None
     color: Annotated[_Color, BeforeValidator(_rgb)] | None = None
 
@@ -245,77 +190,60 @@ class ClassFile:
     rows: list[ClassRow] = field(default_factory=list)
 
 
-_RawRow = dict[str, object]
-"""The fields of a ``ClassRow``, not checked yet."""
-
-
 def read_class_file(folder: Folder) -> ClassFile:
-    """Reads the first file of the folder whose name is one of class names."""
+    """Reads the first file of the folder whose name is one of class names.
+
+    A JSON file has a list of names, or of objects with ``name`` or ``title`` and perhaps ``id`` and
+    ``color``; the list may stand below ``classes``.
+    """
     path = next((path for path in folder.paths if re.fullmatch(_CLASS_FILE, path)), "")
     if not path:
         return ClassFile()
     source = folder.root / path
     text = read_text(source, limit=_MAX_BYTES)
-    is_json = path.lower().endswith(".json")
-    raw_rows = _rows_of_json(text, source) if is_json else _rows_of_lines(text)
-    if len(raw_rows) > MAX_VALUES:
-        raise DataError(f"{source}: {len(raw_rows)} classes, at most {MAX_VALUES - 1}")
-    rows = [validate(ClassRow, row, f"{source}: class") for row in raw_rows]
-    rows = [replace(row, name=name_of_class(row.name, source)) for row in rows if _is_class(row)]
-    if not _CHOICES & folder.given.keys() and len({row.name for row in rows}) < len(rows):
-        raise DataError(f"{path}: two classes have one name: give each its own")
-    return ClassFile(path, rows)
+    if path.lower().endswith(".json"):
+        content = parse_json(text, source)
+        content = content.get("classes") if isinstance(content, dict) else content
+        raw_rows = validate(list[Plain | str], content, f"{source}: classes")
+        raw_rows = [{"name": row} if isinstance(row, str) else row for row in raw_rows]
+    else:
+        raw_rows = _rows_of_lines(text)
+    rows = validate(list[ClassRow], raw_rows, f"{source}: class")
+    rows = [replace(row, name=rules.name_of_class(row.name, source)) for row in rows]
+    return ClassFile(path, [row for row in rows if not _is_void(row)])
 
 
-def _is_class(row: ClassRow) -> bool:
-    """Returns whether a row does not mean unlabelled, as labelme's first one does."""
+def _is_void(row: ClassRow) -> bool:
+    """Returns whether a row means unlabelled, as labelme's first one does."""
     if row.id is None:
-        return row.name != "__ignore__" or row.color is not None
-    is_void = re.fullmatch(_NO_CLASS, row.name)
-    return not is_void or (row.id >= 0 and row.id not in _LARGEST_VALUES)
+        return row.name == "__ignore__" and row.color is None
+    is_void = bool(re.fullmatch(_NO_CLASS, row.name))
+    return is_void and (row.id < 0 or row.id in _LARGEST_VALUES)
 
 
-def _rows_of_json(text: str, source: Path) -> list[_RawRow]:
-    """Returns the classes of a list of names, or of objects with a name or title, and perhaps an
-    id and a colour; the list may stand below ``classes``."""
-    classes = parse_json(text, source)
-    if isinstance(classes, dict):
-        classes = classes.get("classes")
-    if not isinstance(classes, list) or not classes:
-        raise DataError(f"{source}: no names of classes: write a list of names")
-    rows: list[_RawRow] = [row if isinstance(row, dict) else {"name": row} for row in classes]
-    return [
-        {"name": row.get("name", row.get("title")), "id": row.get("id"), "color": row.get("color")}
-        for row in rows
-    ]
-
-
-def _rows_of_lines(text: str) -> list[_RawRow]:
+def _rows_of_lines(text: str) -> list[Plain]:
     """Returns the classes of lines with a name, and perhaps an id and a colour, below a header if
     there is one."""
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     rows = [row for row in map(_row_of_line, lines) if row["name"]]
-    if not rows:
-        return []
-    has_numbers = [row["id"] is not None or row["color"] is not None for row in rows]
-    others_have_numbers = len(rows) > 1 and all(has_numbers[1:])
-    is_named = str(rows[0]["name"]).lower() in _HEADERS
-    is_header = not has_numbers[0] and (others_have_numbers or is_named)
+    with_numbers = [len(row) > 1 for row in rows]
+    is_named = bool(rows) and rows[0]["name"].lower() in _HEADERS
+    is_header = not all(with_numbers[:1]) and (is_named or all([*with_numbers[1:], len(rows) > 1]))
     return rows[is_header:]
 
 
-def _row_of_line(line: str) -> _RawRow:
-    """Returns the class of a line; spaces separate its parts if nothing else does."""
-    (cells,) = csv.reader([re.sub(r"[;:\t]", ",", line)], skipinitialspace=True)
+def _row_of_line(line: str) -> Plain:
+    """Returns the class of a line; a space may follow an id at its beginning."""
+    line = re.sub(r"[;:\t]", ",", re.sub(r"^\s*(-?\d+)\s+", r"\1,", line))
+    (cells,) = csv.reader([line], skipinitialspace=True)
     words = [cell.strip() for cell in cells if cell.strip()]
-    color = None
+    row: Plain = {}
     if len(words) > 3 and all(word.isdecimal() for word in words[-3:]):
-        words, color = words[:-3], words[-3:]
-    spaced = re.fullmatch(r"(-?\d+)\s+(.+)", words[0]) if len(words) == 1 else None
-    words = [*spaced.groups()] if spaced else words
+        words, row["color"] = words[:-3], words[-3:]
     ids = [word for word in words if re.fullmatch(r"-?\d+", word)] if len(words) > 1 else []
-    name = " ".join(word for word in words if word not in ids)
-    return {"name": name, "id": ids[0] if ids else None, "color": color}
+    if ids:
+        row["id"] = ids[0]
+    return row | {"name": " ".join(word for word in words if word not in ids)}
 
 
 # ---------------------------------------------------------------------------- classes of masks
@@ -334,16 +262,19 @@ _CHOICES = {"num_classes", "label_map"}  # keys of data that choose the classes 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Masks(ABC):
+class Masks:
     """The values of masks, and what a file of class names and the user say of them.
 
-    A class has a number: its id, or the row of its colour in ``label_colors``.
+    A class has a number: its id, or the row of its colour in ``colors``.
     """
 
     paths: Sequence[Path]
     values: Values
     file: ClassFile
     given: PlainMapping  # keys of data, which decide before the file and the values
+    colors: Sequence[Value] = ()  # of the user or of the file, or else those that occur
+    is_apart: bool = False  # whether no mask holds both 1 and 255
+    use_palette: bool = False  # whether colours of palettes count, not their indices
 
     def settings(self) -> tuple[Plain, list[str]]:
         """Returns the settings of the masks, and what was recognised or assumed.
@@ -351,73 +282,100 @@ class Masks(ABC):
         Raises:
             DataError: the masks have no classes, or can be read in two ways.
         """
-        ignored = ignored_ids(self.given)
-        names = self.names(ignored)
-        chosen = _chosen_classes(self.given)
-        classes = chosen or [(k,) for k in names if k not in ignored]
-        settings = self.settings_of_colors()
+        ignored, chosen = ignored_ids(self.given), _chosen_classes(self.given)
+        names = self._names_of_colors() if self.colors else self._names_of_ids(ignored)
+        numbers = [row[0] for row in chosen] or [k for k in names if k not in ignored]
+        used = {k for row in chosen for k in row} or {*numbers}
+        unlabelled = {*range(len(self.colors))} - used
+        settings = self._settings_of_colors() if self.colors else {}
+        if not self.colors:
+            unlabelled = {i for (i,) in self.values if i < 0 or i in _LARGEST_VALUES}
         if not chosen:
-            numbers = [row[0] for row in classes]
             is_range = numbers == [*range(len(numbers))]
             settings |= {"num_classes": len(numbers)} if is_range else {"label_map": numbers}
-        used = {*chain(*classes)}
-        settings["ignore_index"] = sorted({*ignored, *self.unlabelled(used), IGNORE_INDEX})
-        class_names = [names.get(row[0], "") for row in classes]
+        settings["ignore_index"] = sorted(ignored | unlabelled | {IGNORE_INDEX})
+        class_names = [names.get(k, "") for k in numbers]
         notes = self._notes({k: names.get(k, "") for k in used})
         if all(class_names) and "class_names" not in self.given:
             settings["class_names"] = class_names
-            notes += _notes_of_void(class_names)
         return settings, notes
 
     def counts(self, settings: PlainMapping) -> list[int]:
         """Returns the pixels of each class of ``settings``."""
         numbers = settings.get("label_map", range(settings.get("num_classes", 0)))
-        return [self.values[self.value_of(k)] for k in numbers]
+        return [self.values[self._value_of(k)] for k in numbers]
 
-    @abstractmethod
-    def names(self, ignored: Collection[int]) -> dict[int, str]:
-        """Returns the numbers that are classes, and their names, "" where they are unknown."""
+    def _value_of(self, number: int) -> Value:
+        return self.colors[number] if number < len(self.colors) else (number,)
 
-    @abstractmethod
-    def unlabelled(self, used: Collection[int]) -> set[int]:
-        """Returns the numbers, besides those of the user, that mean unlabelled."""
+    def _names_of_colors(self) -> dict[int, str]:
+        """Returns the number and the name of each colour."""
+        name_of: dict[Value | None, str] = {row.color: row.name for row in self.file.rows}
+        unnamed = "color_{:02x}{:02x}{:02x}"
+        return {k: name_of.get(c, unnamed.format(*c)) for k, c in enumerate(self.colors)}
 
-    @abstractmethod
-    def value_of(self, number: int) -> Value:
-        """Returns the value that has a number."""
+    def _settings_of_colors(self) -> Plain:
+        settings: Plain = {"label_colors": [list(color) for color in self.colors]}
+        unknown = [str(color) for color in self.values if color not in self.colors]
+        if "color_distance" in self.given:
+            return settings
+        if unknown and self.given.get("label_colors"):
+            fault = f"the masks hold {few(unknown)}, which data.label_colors lacks"
+            raise self._fault(f"{fault}: add them, or set data.color_distance")
+        return settings | ({"color_distance": 0} if unknown or self.use_palette else {})
 
-    def settings_of_colors(self) -> Plain:
-        """Returns the settings that turn colours into numbers."""
-        return {}
+    def _names_of_ids(self, ignored: Collection[int]) -> dict[int, str]:
+        """Returns the ids of the classes, as the user or the file says, or all that occur, and
+        their names, "" where they are unknown."""
+        ids = sorted(i for (i,) in self.values if i not in ignored and i >= 0)
+        rows, chosen = self.file.rows, _chosen_classes(self.given)
+        if chosen:
+            has_ids = bool(rows) and all(row.id is not None for row in rows)
+            numbers = [row.id or 0 for row in rows] if has_ids else [row[0] for row in chosen]
+        elif rows:
+            numbers = _ids_of_names(self.file, ids)
+        else:
+            self._ask_for_doubtful(ids)
+            numbers = _ids_of_classes(ids)
+        names = [row.name for row in rows] if len(rows) == len(numbers) else [""] * len(numbers)
+        return dict(zip(numbers, names, strict=True))
+
+    def _ask_for_doubtful(self, ids: Sequence[int]) -> None:
+        """Raises DataError for ids without names that can be read in two ways."""
+        (first, first_pixels), (second, second_pixels) = (self.values.most_common(2) * 2)[:2]
+        is_most = first_pixels + second_pixels > 0.9 * self.values.total()
+        is_mixed = len(ids) > 8 and abs(first[0] - second[0]) > 100 and is_most
+        if is_mixed or len(self.values) > _MAX_VALUES:
+            fault = f"{len(self.values)} values, as in masks after interpolation"
+            raise self._fault(f"{fault}: save them as PNG, or set data.label_map (or data.depth)")
+        classes = [i for i in ids if i != IGNORE_INDEX]
+        choices: list[object] = []
+        if [*ids] == [0, 1, IGNORE_INDEX] and self.is_apart:
+            choices = [[0, [1, IGNORE_INDEX]], classes]
+        elif IGNORE_INDEX in ids and len(classes) > 1 and classes[-1] > 100:
+            choices = [ids, classes]
+        if choices:
+            keys = " or ".join(f"data.label_map={choice}".replace(" ", "") for choice in choices)
+            raise self._fault(f"{IGNORE_INDEX} may be a class or mean unlabelled: set {keys}")
 
     def _notes(self, names: Mapping[int, str]) -> list[str]:
         """Returns lines about the values that are classes, and those that are none."""
-        name_of = {self.value_of(k): name for k, name in names.items()}
+        name_of = {self._value_of(k): name for k, name in names.items()}
         total = self.values.total()
         texts: dict[bool, list[str]] = {True: [], False: []}
         for value in [*name_of, *(v for v, _ in self.values.most_common() if v not in name_of)]:
             code = ("#{:02x}{:02x}{:02x}" if len(value) == 3 else "{}").format(*value)
             text = f"{name_of.get(value, '')} {code} ({self.values[value] / total:.2%})"
             texts[value in name_of].append(text.strip())
-        lines = [f"masks: {len(self.paths)} files with the classes {few(texts[True], 40)}"]
+        hint = "if one is no class, set data.ignore_index or data.label_map"
+        lines = [f"masks: {len(self.paths)} files with the classes {few(texts[True], 40)}; {hint}"]
         if texts[False]:
             hint = "data.color_distance=32 gives colours the nearest class within 32"
             lines.append(f"unlabelled: {few(texts[False], 6)} of the pixels; {hint}")
-        if not self.file.rows and not _CHOICES & self.given.keys():
-            lines.append(
-                "each value is a class; if one is none, set data.ignore_index or label_map"
-            )
         return lines
 
     def _fault(self, text: str) -> DataError:
         return DataError(f"{self.paths[0].parent}: {text}")
-
-
-def _notes_of_void(class_names: Sequence[str]) -> list[str]:
-    """Returns a note of the classes that may mean unlabelled, if there are some."""
-    void = [name for name in class_names if re.fullmatch(_NO_CLASS, name)]
-    hint = "if it means unlabelled, set data.ignore_index to its number, counted from 0"
-    return [f"{few(void)}: trained as a class; {hint}"] if void else []
 
 
 def ignored_ids(given: PlainMapping) -> set[int]:
@@ -430,59 +388,10 @@ def _chosen_classes(given: PlainMapping) -> list[tuple[int, ...]]:
     """Returns the numbers of each class that the user has chosen; none if the user has not."""
     if not _CHOICES & given.keys():
         return []
-    label_map = validate(LabelMap | None, given.get("label_map"), "data.label_map")
+    label_map = validate(rules.LabelMap | None, given.get("label_map"), "data.label_map")
     count = validate(int | None, given.get("num_classes"), "data.num_classes")
-    rule = LabelRule(label_map=label_map, num_classes=count)
+    rule = rules.LabelRule(label_map=label_map, num_classes=count)
     return list(rule.ids_of_class or [(k,) for k in range(rule.num_classes)])
-
-
-@dataclass(frozen=True, kw_only=True)
-class IdMasks(Masks):
-    """Masks that hold class ids."""
-
-    are_mixed: bool = False  # whether no file holds both 1 and 255
-
-    def value_of(self, number: int) -> Value:
-        return (number,)
-
-    def unlabelled(self, used: Collection[int]) -> set[int]:
-        return {i for (i,) in self.values if i < 0 or i in _LARGEST_VALUES}
-
-    def names(self, ignored: Collection[int]) -> dict[int, str]:
-        if len(self.values) > MAX_VALUES:
-            remedy = "save class ids without interpolation, or set data.label_map (or data.depth)"
-            raise self._fault(f"masks of more than {MAX_VALUES} values: {remedy}")
-        ids = sorted(i for (i,) in self.values if i not in ignored and i >= 0)
-        rows = self.file.rows
-        numbers = self._numbers(ids)
-        names = [row.name for row in rows] if len(rows) == len(numbers) else [""] * len(numbers)
-        return dict(zip(numbers, names, strict=True))
-
-    def _numbers(self, ids: Sequence[int]) -> list[int]:
-        """Returns the ids of the classes: as the user or the file says, or all that occur."""
-        rows, chosen = self.file.rows, _chosen_classes(self.given)
-        if chosen:
-            has_ids = bool(rows) and all(row.id is not None for row in rows)
-            return [row.id or 0 for row in rows] if has_ids else [row[0] for row in chosen]
-        if rows:
-            return _ids_of_names(self.file, ids)
-        self._refuse_doubtful(ids)
-        return _ids_of_classes(ids)
-
-    def _refuse_doubtful(self, ids: Sequence[int]) -> None:
-        """Raises DataError for ids without names that can be read in two ways."""
-        (first, first_pixels), (second, second_pixels) = (self.values.most_common(2) * 2)[:2]
-        is_most = first_pixels + second_pixels > 0.9 * self.values.total()
-        if len(ids) > 8 and abs(first[0] - second[0]) > 100 and is_most:
-            fault = "nearly all pixels have two values, as in masks of two after interpolation"
-            raise self._fault(f"{fault}: save them as PNG, or set data.label_map")
-        if [*ids] == [0, 1, IGNORE_INDEX] and self.are_mixed:
-            choices = "[0,[1,255]] if both are a class, or [0,1] if 255 means unlabelled"
-            raise self._fault(f"no mask holds both 1 and 255: set data.label_map={choices}")
-        classes = [i for i in ids if i != IGNORE_INDEX]
-        if IGNORE_INDEX in ids and len(classes) > 1 and classes[-1] > 100:
-            keys = [f"data.label_map={choice}".replace(" ", "") for choice in (ids, classes)]
-            raise self._fault(f"255 may be a class or mean unlabelled: set {keys[0]} or {keys[1]}")
 
 
 def _ids_of_classes(ids: Sequence[int]) -> list[int]:
@@ -495,94 +404,23 @@ def _ids_of_classes(ids: Sequence[int]) -> list[int]:
 
 
 def _ids_of_names(file: ClassFile, ids: Sequence[int]) -> list[int]:
-    """Returns the id of each name in a file, for masks that hold ``ids``.
-
-    Raises:
-        DataError: the first name without an id may belong to 0, 1 or a value that means unlabelled,
-            or an id has no name.
-    """
+    """Returns the id of each name in a file, for masks that hold ``ids``; DataError if an id has no
+    name, or the first name may be that of several ids."""
     count, first = len(file.rows), file.rows[0]
     classes = {*ids} - _LARGEST_VALUES
-    if len(classes) < 2:  # 255 is a class, too, where only one other id occurs
+    if len(classes) < 2:  # the largest value is a class, too, where only one other id occurs
         classes = {*ids}
         if len(ids) == count and all(row.id is None for row in file.rows):
             return [*ids]
-    start = _start_of_names(file, ids, classes) if first.id is None and classes else 0
-    numbers = [k + start if row.id is None else row.id for k, row in enumerate(file.rows)]
-    unnamed = [str(i) for i in sorted(classes - {*numbers})]
-    if unnamed:
-        fault = f"no name for the ids {few(unnamed)} of the masks"
-        raise DataError(f"{file.path}: {fault}: add them, or set data.label_map")
+    starts = [k for k in (0, 1) if first.id is None and classes <= {*range(k, k + count)}]
+    is_void = classes < {*ids} and bool(re.fullmatch(_NO_CLASS, first.name))
+    numbers = [k + sum(starts) if row.id is None else row.id for k, row in enumerate(file.rows)]
+    if len(starts) > 1 or (starts and is_void) or not classes <= {*numbers}:
+        held = f"{count} names from {first.name}, and the masks hold {few([*map(str, ids)], 12)}"
+        choices = f"data.num_classes={count} if the first name is that of 0, data.label_map="
+        choices += f"1-{count} if it is that of 1, or data.ignore_index={count} if {count}"
+        raise DataError(f"{file.path}: {held}: set {choices} means unlabelled")
     return numbers
-
-
-def _start_of_names(file: ClassFile, ids: Sequence[int], classes: set[int]) -> int:
-    """Returns the id of the first name; DataError if it may be several.
-
-    Args:
-        classes: those of ``ids`` that do not mean unlabelled.
-    """
-    count, first = len(file.rows), file.rows[0].name
-    starts = [0, 1, -1] if classes < {*ids} and re.fullmatch(_NO_CLASS, first) else [0, 1]
-    possible = [k for k in starts if classes <= {*range(k, k + count)}]
-    if len(possible) > 1 or (not possible and classes <= {*range(count + 1)}):
-        held = f"{count} names, and the masks hold the ids {few([*map(str, ids)], 12)}"
-        choices = (
-            f"data.num_classes={count} if {first} is the name of 0, "
-            f"data.label_map=1-{count} if it is that of 1, or data.ignore_index={count} if "
-            f"{count} means unlabelled; or remove the name if it means unlabelled"
-        )
-        raise DataError(f"{file.path}: {held}: set {choices}")
-    return possible[0] if possible else 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class ColorMasks(Masks):
-    """Masks whose colours are classes."""
-
-    table: Sequence[_Color] = ()  # colours of the user or of the file
-    use_palette: bool = False  # whether colours of palettes count, not their indices
-
-    @cached_property
-    def colors(self) -> Sequence[Value]:
-        """The colours of the numbers: those of the table, or those in the masks."""
-        if self.table:
-            return self.table
-        if self.given.get("class_names"):
-            raise self._fault("data.class_names needs data.label_colors, the colour of each class")
-        is_rare = 0 < self.values[_BLACK] < _MAX_PADDING * self.values.total()
-        padding = {_BLACK} if is_rare and len(self.values) > _MIN_COLORS else set()
-        colors = sorted(self.values.keys() - padding)
-        if not 1 < len(colors) <= _MANY_COLORS:
-            frequent = [[*color] for color, _ in self.values.most_common(_SHOWN_COLORS)]
-            keys = f"data.label_colors={frequent} data.color_distance=0".replace(", ", ",")
-            fault = f"{len(self.values)} colours, as borders mix them"
-            raise self._fault(f"{fault}: set those that are classes, such as {keys}")
-        return colors
-
-    def value_of(self, number: int) -> Value:
-        return self.colors[number] if number < len(self.colors) else (-1,)
-
-    def names(self, ignored: Collection[int]) -> dict[int, str]:
-        name_of: dict[Value | None, str] = {row.color: row.name for row in self.file.rows}
-        default = "" if self.table else "color_{:02x}{:02x}{:02x}"
-        return {
-            k: name_of.get(color) or default.format(*color) for k, color in enumerate(self.colors)
-        }
-
-    def unlabelled(self, used: Collection[int]) -> set[int]:
-        return {*range(len(self.colors))}.difference(used) if self.table else set()
-
-    def settings_of_colors(self) -> Plain:
-        settings: Plain = {"label_colors": [list(color) for color in self.colors]}
-        unknown = [str(color) for color in self.values if color not in self.colors]
-        if "color_distance" in self.given:
-            return settings
-        if unknown and self.given.get("label_colors"):
-            remedy = "add each (and its number to data.ignore_index), or set data.color_distance"
-            fault = f"the masks hold {few(unknown)}, which data.label_colors lacks"
-            raise self._fault(f"{fault}: {remedy}")
-        return settings | ({"color_distance": 0} if unknown or self.use_palette else {})
 
 
 def _part_of(data: PlainMapping) -> FilePart:
@@ -602,64 +440,70 @@ def read_masks(paths: Sequence[Path], file: ClassFile, given: PlainMapping) -> M
     Raises:
         DataError: a mask cannot be read, all hold one value, or some ids and others colours.
     """
-    colors = validate(list[_Color], given.get("label_colors") or [], "data.label_colors")
-    table = colors or [row.color for row in file.rows if row.color]
-    for use_palette in _uses_of_palette(paths, given):
-        values, are_mixed = _count_values(paths, given, use_palette=use_palette)
-        if any(len(value) == 3 and value not in table for value in values):
-            values = _with_ids(values)
-        if len(values) < 2:
+    table = validate(list[_Color], given.get("label_colors") or [], "data.label_colors")
+    table = table or [row.color for row in file.rows if row.color]
+    has_numbers = bool(_CHOICES & given.keys())
+    are_apart = has_numbers or not io.palettes_disagree(paths, _part_of(given))
+    for use_palette in (False, True) if are_apart else (True,):
+        masks = _count_values(paths, file, given, use_palette=use_palette)
+        if any(len(value) == 3 and value not in table for value in masks.values):
+            masks = replace(masks, values=_with_ids(masks.values))
+        if len(masks.values) < 2:
             fault = "all masks hold one value, and transparent pixels mean unlabelled"
-            remedy = "save each class as an id or an opaque colour"
-            raise DataError(f"{paths[0].parent}: {fault}: {remedy}")
-        examples = {len(value): value for value in values}
+            raise masks._fault(f"{fault}: save each class as an id or an opaque colour")
+        examples = {len(value): value for value in masks.values}
         if 3 not in examples:
-            return IdMasks(paths=paths, values=values, file=file, given=given, are_mixed=are_mixed)
+            return masks
         if 1 not in examples:
-            masks = ColorMasks(paths=paths, values=values, file=file, given=given, table=table)
-            masks = replace(masks, use_palette=use_palette)
-            return masks if colors else _without_other_colors(masks)
+            return _with_colors(masks, table)
     both = f"some masks hold ids, such as {examples[1][0]}, others colours, such as {examples[3]}"
-    raise DataError(f"{paths[0].parent}: {both}: save all as ids, or all as colours")
+    raise masks._fault(f"{both}: save all as ids, or all as colours")
 
 
-def _uses_of_palette(paths: Sequence[Path], given: PlainMapping) -> Sequence[bool]:
-    """Returns whether to read palettes: only so where they disagree, else where indices fail."""
-    if not _CHOICES & given.keys() and io.palettes_disagree(paths, _part_of(given)):
-        return (True,)
-    return False, True
+def _with_colors(masks: Masks, table: Sequence[Value]) -> Masks:
+    """Returns masks with the table of their colours, or else with those that occur.
 
-
-def _without_other_colors(masks: ColorMasks) -> ColorMasks:
-    """Returns masks without the table of a file if most pixels have other colours, and most of its
-    colours do not occur."""
-    counts = [masks.values[color] for color in masks.table]
-    occur = 2 * sum(count > 0 for count in counts) >= len(counts)
-    if not occur and 2 * sum(counts) < masks.values.total():
-        return replace(masks, table=(), file=ClassFile())
-    return masks
+    Raises:
+        DataError: borders mix the colours; the question which are classes.
+    """
+    values, given = masks.values, masks.given
+    counts = [values[color] for color in table]
+    is_common = 2 * sum(count > 0 for count in counts) >= len(counts)
+    if table and (given.get("label_colors") or is_common or 2 * sum(counts) >= values.total()):
+        return replace(masks, colors=table)
+    if given.get("class_names"):
+        raise masks._fault("data.class_names needs data.label_colors, the colour of each class")
+    is_rare = 0 < values[_BLACK] < _MAX_PADDING * values.total() and len(values) > _MIN_COLORS
+    colors = sorted(values.keys() - ({_BLACK} if is_rare else set()))
+    if not 1 < len(colors) <= _MANY_COLORS:
+        frequent = [[*color] for color, _ in values.most_common(_SHOWN_COLORS)]
+        keys = f"data.label_colors={frequent} data.color_distance=0".replace(", ", ",")
+        fault = f"{len(values)} colours, as borders mix them"
+        raise masks._fault(f"{fault}: set those that are classes, such as {keys}")
+    return replace(masks, colors=colors, file=ClassFile())
 
 
 def _count_values(
-    paths: Sequence[Path], given: PlainMapping, *, use_palette: bool
-) -> tuple[Values, bool]:
-    """Returns the pixels of each value, and whether no mask holds both 1 and 255."""
-    values, are_mixed = Values(), True
+    paths: Sequence[Path], file: ClassFile, given: PlainMapping, *, use_palette: bool
+) -> Masks:
+    """Returns the masks with the pixels of each value."""
+    values, is_apart = Values(), True
     count = partial(io.label_values, part=_part_of(given), use_palette=use_palette)
-    counted = tracked(in_threads(count, paths), len(paths), title="reading masks")
-    for path, counts in zip(paths, counted, strict=True):
-        values.update(counts)
-        are_mixed = are_mixed and not {1, IGNORE_INDEX} <= {value[0] for value in counts}
-        if len(values) > MAX_COLORS:
-            raise DataError(f"{path}: pictures of more than {MAX_COLORS} colours, not masks")
-    return values, are_mixed
+    with ThreadPoolExecutor(4) as pool:
+        for counts in tracked(pool.map(count, paths), len(paths), title="reading masks"):
+            values.update(counts)
+            is_apart = is_apart and not {1, IGNORE_INDEX} <= {value[0] for value in counts}
+    masks = Masks(paths=paths, values=values, file=file, given=given)
+    if len(values) > io.MAX_COLORS:
+        raise masks._fault(f"pictures of more than {io.MAX_COLORS} colours, not masks")
+    return replace(masks, is_apart=is_apart, use_palette=use_palette)
 
 
 def _with_ids(values: Values) -> Values:
     """Returns the values, with ids in place of colours if all are grey, or dark red as ids in R."""
     colors = [value for value in values if len(value) == 3]
     are_grey = all(r == g == b for r, g, b in colors)
-    if not are_grey and any(g or b or r > MAX_RED_ID for r, g, b in colors):
+    if not are_grey and any(g or b or r > io.MAX_RED_ID for r, g, b in colors):
         return values
     ids = Values()
     for value, count in values.items():
@@ -671,82 +515,49 @@ def _with_ids(values: Values) -> Values:
 
 _MAX_MAPS = 48  # from which the unit is derived
 _RANGES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 80.0, 100.0, 200.0, 500.0)  # metres
-_ROOM = 10.0  # metres: the range of depth cameras
-_NEAR_ROOM = 2.5  # metres: rooms mostly reach farther, so that the unit may be another
+_USUAL = 2.5, 10.0  # metres: the farthest depth of rooms; in other units it may be as plausible
+_FARTHEST = 100.0  # metres
+_UNITS = (1.0, 0.01, 1 / 256, 1 / 512, 0.001, 0.0002)  # metres of each, that are in use
 _SPARSE = 0.3  # fraction of measured pixels: laser scanners measure fewer
 _NOT_MEASURED = (65.535, 65535.0, 65504.0, 1e10)
 """What means "not measured" in floats: the end of 16 bits, also of halves, and Blender's sky."""
 _DISPARITY = r"(?i)(^|[-_. /])disp(s|arity|arities)?([-_. /0-9]|$)"
 
 
-@dataclass(frozen=True)
-class _DepthValues:
-    """The values of depth files.
-
-    Attributes:
-        typical, high: the median and the 99 % quantile of what is measured.
-        farthest: the largest measured value.
-        fraction: of the pixels that are measured.
-    """
-
-    dtype: np.dtype
-    typical: float
-    high: float
-    farthest: float
-    fraction: float
-
-
-def depth_settings(folder_of_maps: Folder, paths: Sequence[Path]) -> Plain:
+def depth_settings(folder: Folder, paths: Sequence[Path]) -> Plain:
     """Returns the settings of depth maps, and notes them.
 
     Raises:
-        DataError: disparity, maps scaled to their own range, or an unknown unit.
+        DataError: disparity, nothing measured, several types, or a unit that must be asked for.
     """
-    given, folder = folder_of_maps.given, paths[0].parent
+    given, place = folder.given, paths[0].parent
     if re.search(_DISPARITY, str(paths[0])):
         remedy = "convert it, metres = focal length x baseline / disparity, and rename the files"
-        raise DataError(f"{folder}: disparity, not depth: {remedy}")
+        raise DataError(f"{place}: disparity, not depth: {remedy}")
     key = given.get("depth_key", given.get("array_key"))
-    places = np.linspace(0, len(paths) - 1, min(len(paths), _MAX_MAPS)).astype(int)
-    maps = [io.read_raw_depth(paths[i], key=key) for i in places]
-    _refuse_mixed(maps, folder, given)
+    indices = np.linspace(0, len(paths) - 1, min(len(paths), _MAX_MAPS)).astype(int)
+    maps = [io.read_raw_depth(paths[i], key=key) for i in indices]
     invalid = given.get("invalid_depth", [0, *_missing_values(maps)])
-    values = _measured(maps, invalid, folder)
-    scale = given.get("depth_scale") or _scale(folder, values)
-    limit = next((limit for limit in _RANGES if limit >= scale * values.farthest), None)
-    max_depth = limit or float(np.ceil(scale * values.farthest))
-    unit = f"{UNITS.get(scale, scale)}, {values.typical * scale:.2g} m typically"
-    declared = few([str(value) for value in invalid])
-    text = f"{len(paths)} files of {values.dtype} in {unit}; {declared} and NaN: not measured"
-    folder_of_maps.note(f"depth: {text}")
+    rule = rules.DepthRule(invalid=invalid)
+    measured = [values[rule.is_measured(values)] for values in maps]
+    measured = [values for values in measured if values.size]
+    types = sorted({str(values.dtype) for values in maps})
+    if not measured or len({values.dtype.kind == "f" for values in maps}) > 1:
+        fault = f"no measured depth, or maps of several types ({few(types)})"
+        raise DataError(f"{place}: {fault}: save all in one unit and type")
+    fraction = sum(values.size for values in measured) / sum(values.size for values in maps)
+    scale = given.get("depth_scale") or _scale(place, measured, fraction)
+    farthest = scale * max(float(values.max()) for values in measured)
+    max_depth = next((limit for limit in _RANGES if limit >= farthest), float(np.ceil(farthest)))
+    unit = f"{rules.UNITS.get(scale, scale)}, {_typical(measured) * scale:.2g} m typically"
+    text = f"{len(paths)} files of {few(types)} in {unit}; not measured: NaN, {[*invalid]}"
+    folder.note(f"depth: {text}")
     return {"depth_scale": scale, "invalid_depth": invalid, "max_depth": max_depth}
 
 
-def _measured(maps: Sequence[np.ndarray], invalid: Sequence[float], folder: Path) -> _DepthValues:
-    """Returns what maps hold; DataError if nothing is measured."""
-    rule = DepthRule(invalid=invalid)
-    measured = [values[rule.is_measured(values)] for values in maps]
-    fraction = sum(values.size for values in measured) / sum(values.size for values in maps)
-    measured = [values for values in measured if values.size]
-    if not measured:
-        raise DataError(f"{folder}: no depth map holds a measured depth: check the files")
-    return _DepthValues(
-        maps[0].dtype,
-        typical=float(np.median([np.median(values) for values in measured])),
-        high=float(np.median([np.quantile(values, 0.99) for values in measured])),
-        farthest=max(float(values.max()) for values in measured),
-        fraction=fraction,
-    )
-
-
-def _refuse_mixed(maps: Sequence[np.ndarray], folder: Path, given: PlainMapping) -> None:
-    """Raises DataError if maps have no unit in common."""
-    if len({values.dtype.kind == "f" for values in maps}) > 1:
-        types = sorted({str(values.dtype) for values in maps})
-        raise DataError(f"{folder}: depth maps of {few(types)}: save all in one unit and type")
-    if "depth_scale" not in given and are_normalised([top_of(values) for values in maps]):
-        fault = f"all depth maps end at {maps[0].max():g}, as if each was scaled to its own range"
-        raise DataError(f"{folder}: {fault}: save metres, or set data.depth_scale if they share it")
+def _typical(measured: Sequence[np.ndarray], quantile: float = 0.5) -> float:
+    """Returns the median of the maps' quantiles."""
+    return float(np.median([np.quantile(values, quantile) for values in measured]))
 
 
 def _missing_values(maps: Sequence[np.ndarray]) -> list[float]:
@@ -758,36 +569,20 @@ def _missing_values(maps: Sequence[np.ndarray]) -> list[float]:
     return [value for value in candidates if any((values == value).any() for values in wide)]
 
 
-def _scale(folder: Path, values: _DepthValues) -> float:
-    """Returns the metres of a unit; DataError if several units are likely, or none."""
-    is_whole = values.dtype.kind != "f"
-    scale = likely_scale(values.typical, values.high, max_depth=None, scale=np.inf)
-    if is_whole and values.typical >= 250:
-        scale = 0.001
-    if scale is None or values.dtype.itemsize == 1:
-        fault = "maps of 8 bits have no usual unit" if scale else "no usual unit is plausible"
-        remedy = (
-            f"a typical depth of {values.typical:.4g}: set data.depth_scale to metres of a unit"
-        )
-        raise DataError(f"{folder}: {fault}, with {remedy}")
-    units = dict.fromkeys([scale, *_other_scales(values, scale)])
-    if scale != 1.0 and len(units) > 1:
-        choices = ", ".join(
-            f"{values.typical * unit:.2g} m with data.depth_scale={unit:.9g}" for unit in units
-        )
-        raise DataError(
-            f"{folder}: the typical depth {values.typical:.4g} may be {choices}: set it"
-        )
-    return scale
+def _scale(place: Path, measured: Sequence[np.ndarray], fraction: float) -> float:
+    """Returns the metres of a unit: 1 of floats that are not scaled to 1, 0.001 of rooms in 16
+    bits; otherwise DataError, a question.
 
-
-def _other_scales(values: _DepthValues, scale: float) -> list[float]:
-    """Returns the metres of other units that depth cameras and laser scanners use."""
-    is_whole = values.dtype.kind != "f"
-    if is_whole and values.fraction < _SPARSE:
-        return [1 / 256]
-    if is_whole and values.high * scale > _ROOM:
-        return [0.0002]
-    if is_whole and values.high * scale < _NEAR_ROOM:
-        return [0.01 if scale == 0.001 else 0.001, 1 / 256, 1 / 512]
-    return [0.001]
+    Args:
+        measured: the valid values of each map, which are this fraction of all.
+    """
+    typical, high, dtype = _typical(measured), _typical(measured, 0.99), measured[0].dtype
+    units = [u for u in _UNITS if typical * u >= rules.NEAR and high * u <= _FARTHEST]
+    if dtype.kind == "f" and 1.0 in units and high > 1.0:
+        return 1.0
+    is_room = _USUAL[0] <= high * 0.001 <= _USUAL[1] and 0.001 in units
+    if dtype.itemsize > 1 and dtype.kind != "f" and is_room and fraction >= _SPARSE:
+        return 0.001
+    choices = [f"{typical * unit:.2g} m with data.depth_scale={unit:.9g}" for unit in units]
+    fault = f"the typical depth {typical:.4g} may be {', '.join(choices)}, or have no unit"
+    raise DataError(f"{place}: {fault}: set data.depth_scale to the metres of a unit")

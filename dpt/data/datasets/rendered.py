@@ -1,8 +1,15 @@
-"""Hypersim (Roberts et al. 2021): rendered rooms with exact depth and the NYU-40 classes."""
+"""Rendered sets with exact depth and classes: Hypersim and Virtual KITTI 2.
+
+Hypersim (Roberts et al. 2021): rooms with the NYU-40 classes. Virtual KITTI 2 (Cabon et al. 2020):
+five drives in ten variations.
+"""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from pathlib import Path
 
 import numpy as np
 
@@ -10,13 +17,13 @@ from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset, require_files
 from dpt.data.formats.cameras import StatedCamera
 from dpt.data.formats.rules import DepthRule, LabelRule
-from dpt.files import DataError, decoding, read_table, required_file
+from dpt.files import DataError, decoding, few, read_list, read_table, required_file
 from dpt.plugins import register
 
 _TABLE = "metadata_images_split_scene_v1.csv"
 _CAMERAS = "metadata_camera_parameters.csv"
-_SIZE = (768, 1024)
-_NOMINAL = StatedCamera.parse((886.81, 886.81, 511.5, 383.5), "Hypersim", _SIZE)
+_HYPERSIM_SIZE = (768, 1024)
+_NOMINAL = StatedCamera.parse((886.81, 886.81, 511.5, 383.5), "Hypersim", _HYPERSIM_SIZE)
 _COLUMNS = "scene_name camera_name frame_id included_in_public_release split_partition_name"
 
 
@@ -110,8 +117,8 @@ class HypersimDataset(FileDataset):
             path, ["scene_name", *entries], remedy="download it again"
         ):
             with decoding(where, "a projection"):
-                K = camera_matrix(np.array(texts, float).reshape(4, 4), _SIZE)
-            cameras[scene] = StatedCamera.parse(K, where, _SIZE)
+                K = camera_matrix(np.array(texts, float).reshape(4, 4), _HYPERSIM_SIZE)
+            cameras[scene] = StatedCamera.parse(K, where, _HYPERSIM_SIZE)
         return cameras
 
     def camera_source(self, index: int) -> StatedCamera:
@@ -125,3 +132,78 @@ class HypersimDataset(FileDataset):
         assert distance is not None
         size = distance.shape[0], distance.shape[1]
         return along_axis(distance, self.camera_source(index).camera(self.name(index), size).K)
+
+
+_VKITTI_MASKS = "classSegmentation"
+_VKITTI_SIZE = (375, 1242)
+
+
+@register("vkitti2")
+@dataclass(kw_only=True, eq=False)
+class VirtualKitti2Dataset(FileDataset):
+    """``SceneXX/VARIATION/frames/{rgb,depth,classSegmentation}/Camera_N/`` as in the archives.
+
+    The cameras are in ``SceneXX/VARIATION/intrinsic.txt``, if that archive was unpacked.
+
+    Args:
+        variations: ``clone``, ``fog``, ``15-deg-left``, ...; None for all.
+        cameras: ``Camera_0`` (left) and ``Camera_1``.
+        labels: also read the 14 classes if their archive was unpacked.
+        class_names, label_colors: the 14 classes, and their colours and that of undefined pixels.
+    """
+
+    scenes: Mapping[str, Sequence[str]]
+    variations: Sequence[str] | None = None
+    cameras: Sequence[str] = ("Camera_0",)
+    labels: bool = True
+    max_depth: float | None = 80.0
+    class_names: Sequence[str] = ()
+    label_colors: Sequence[Sequence[int]] = ()
+
+    depth_format = DepthRule(scale=0.01, invalid=(0, 65535))  # the sky is stored as 655.35 m
+    labels_remedy = f"unpack the {_VKITTI_MASKS} archive into data.root"
+
+    def make_label_rule(self) -> LabelRule | None:
+        if not (self.labels and any(self.folder.glob(f"Scene*/*/frames/{_VKITTI_MASKS}"))):
+            return None
+        return LabelRule(
+            class_names=self.class_names,
+            colors=self.label_colors,
+            ignore_index=len(self.class_names),
+        )
+
+    def camera_source(self, index: int) -> StatedCamera | None:
+        image = self._files[index].image
+        path = image.parents[3] / "intrinsic.txt"
+        if not path.is_file():
+            return None
+        row = image.stem.removeprefix("rgb_").lstrip("0") or "0", image.parent.name[-1]
+        with decoding(path, "intrinsics of Virtual KITTI 2"):
+            return _read_intrinsics(path)[row]
+
+    def list_files(self) -> list[Files]:
+        files: list[Files] = []
+        for scene in self.scenes.get(self.listed_split, ()):
+            on_disk = sorted(path.parent.name for path in self.folder.glob(f"{scene}/*/frames"))
+            variations = on_disk if self.variations is None else self.variations
+            if not on_disk or not set(variations) <= set(on_disk):
+                remedy = f"check data.scenes.{self.listed_split} and data.variations"
+                raise DataError(
+                    f"{self.folder / scene} holds {few(on_disk, 10) or 'nothing'}: {remedy}"
+                )
+            for variation, camera in product(variations, self.cameras):
+                folder = self.folder / scene / variation / "frames"
+                for image in sorted((folder / "rgb" / camera).glob("rgb_*.jpg")):
+                    number = image.stem.removeprefix("rgb_")
+                    mask = folder / _VKITTI_MASKS / camera / f"classgt_{number}.png"
+                    depth = folder / "depth" / camera / f"depth_{number}.png"
+                    files.append(Files(image, mask if self.label_rule else None, depth))
+        remedy = f"unpack the rgb, depth and {_VKITTI_MASKS} archives, or set data.labels=false"
+        return require_files(files, source=self.folder, remedy=remedy)
+
+
+@lru_cache(maxsize=64)
+def _read_intrinsics(path: Path) -> dict[tuple[str, str], StatedCamera]:
+    """Returns the cameras by the texts of frame and camera."""
+    rows = (line.split() for line in read_list(path)[1:])
+    return {(row[0], row[1]): StatedCamera.parse(row[2:6], path, _VKITTI_SIZE) for row in rows}
