@@ -7,7 +7,7 @@ import numpy as np
 from photos import photo_of
 from PIL import Image
 
-from dpt.config.schema import DataConfig
+from dpt.data import FolderDataset
 from dpt.data.layouts import detect
 
 SIZE = (24, 32)
@@ -69,20 +69,23 @@ def folder(root, write=save, kind="masks", make=mask, suffix=".png"):
 
 def samples(root, **given):
     """Returns the samples of train and val as training reads them, by the image's path."""
-    detected = detect(root, given)
-    node = {"kind": "folder", "root": str(root)}
-    for key, value in {**detected.settings, **given}.items():
-        head, _, tail = key.partition(".")
-        node |= {head: {**node.get(head, {}), tail: value}} if tail else {head: value}
-    table = root.parent / f"{root.name}.csv"
-    table.write_text(detected.table())
-    node["split_files"] = {"train": str(table), "val": str(table)}
-    read = {}
-    for split in ("train", "val"):
-        data = DataConfig.read(node).make(split)
+    read, detected = {}, detect(root, given)
+    for split, data in datasets(root, detected, **given).items():
         paths: list[Path] = [data.files(i).image for i in range(len(data))]
         read[split] = {p.relative_to(root).as_posix(): data[i] for i, p in enumerate(paths)}
     return read, detected
+
+
+def datasets(root, detected, **given):
+    """Returns the data sets of train and val of what was detected."""
+    options = {"root": str(root)}
+    for key, value in {**detected.settings, **given}.items():
+        head, _, tail = key.partition(".")
+        options |= {head: {**options.get(head, {}), tail: value}} if tail else {head: value}
+    table = root.with_suffix(".csv")
+    table.write_text(detected.table())
+    options["split_files"] = {"train": str(table), "val": str(table)}
+    return {split: FolderDataset(split=split, **options) for split in ("train", "val")}
 
 
 def settings(root, **given):

@@ -6,21 +6,17 @@ import shutil
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import foreign_folders as made
 import numpy as np
 import pytest
 import yaml
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
+from label_folders import datasets
 from pycocotools import mask as coco
 from tiny import slow_after
 
-from dpt.config.compose import config_dir
-from dpt.config.schema import DataConfig
 from dpt.data import FolderDataset
 from dpt.data.annotations import FORMATS
 from dpt.data.annotations.base import AnnotatedImage
@@ -217,14 +213,6 @@ CASES = {
 }
 
 
-@cache
-def configured_folder() -> dict[str, Any]:
-    """Returns the configuration ``data=folder`` of train.py."""
-    with initialize_config_dir(str(config_dir()), version_base="1.3"):
-        cfg = compose("train", overrides=["data=folder", "data.root=x"])
-    return OmegaConf.to_container(cfg.data, resolve=True)
-
-
 def open_folder(root: Path, answer: str = "", **given: object) -> dict[str, Dataset]:
     """Returns the data sets of train and val, as ``dpt fit`` finds them."""
     if answer:
@@ -232,19 +220,10 @@ def open_folder(root: Path, answer: str = "", **given: object) -> dict[str, Data
             detect(root, given)
         key, value = answer.split("=")
         given[key] = yaml.safe_load(value)
-    detected = detect(root, given)
-    node = {**configured_folder(), "root": str(root)}
-    values = {**detected.settings, **given}
-    table = root.with_suffix(".csv")
-    table.write_text(detected.table())
-    values |= {f"split_files.{split}": str(table) for split in ("train", "val")}
-    for key, value in values.items():
-        head, _, tail = key.partition(".")
-        node[head] = {**node[head], tail: value} if tail else value
-    train, val = DataConfig.read(node).make("train"), DataConfig.read(node).make("val")
-    val.adopt_classes(train.info.class_names)
-    require_same_classes(train, val)
-    return {"train": train, "val": val}
+    read = datasets(root, detect(root, given), **given)
+    read["val"].adopt_classes(read["train"].info.class_names)
+    require_same_classes(read["train"], read["val"])
+    return read
 
 
 def names_of_pixels(labels: np.ndarray, names: Sequence[str]) -> np.ndarray:
@@ -392,7 +371,7 @@ def convert(dpt_command: Callable, root: Path, name: str, to: str) -> tuple[Path
 
 
 TO = ("coco", "yolo", "labelme", "voc", "folder")
-ROUNDS = [(name, TO[(k + shift) % 5]) for shift in range(5) for k, name in enumerate(CASES)]
+ROUNDS = [(name, TO[k % 5]) for k, name in enumerate(CASES)]
 
 
 @pytest.mark.parametrize(("name", "to"), slow_after(12, ROUNDS))

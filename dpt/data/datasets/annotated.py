@@ -9,32 +9,14 @@ from typing import Literal
 
 import numpy as np
 
-from dpt.data.annotations import FORMATS
-from dpt.data.annotations.base import (
-    UNLABELLED,
-    AnnotatedClass,
-    AnnotatedImage,
-    Annotation,
-    AnnotationFormat,
-    Annotations,
-    Front,
-    images_of,
-    label_maps,
-)
+from dpt.data.annotations import FORMATS, base
 from dpt.data.annotations.coco import CocoFile, CocoFormat
 from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset, RawMaps, require_files
 from dpt.data.formats.pictures import exif_orientation, labels_are_upright, read_size
 from dpt.data.formats.rle import areas_of, pixels_of
 from dpt.data.formats.rules import LabelRule
-from dpt.files import (
-    DataError,
-    few,
-    files_below,
-    path_below,
-    plain_name,
-    required_file,
-)
+from dpt.files import DataError, few, files_below, path_below, plain_name, required_file
 from dpt.geometry import aspects_agree
 from dpt.plugins import register
 from dpt.types.samples import IGNORE_INDEX, DatasetInfo, ObjectMask, Rle
@@ -54,10 +36,10 @@ class ObjectLabels:
 
     def __init__(
         self,
-        annotations: Annotations,
-        images: Sequence[AnnotatedImage],
+        annotations: base.Annotations,
+        images: Sequence[base.AnnotatedImage],
         *,
-        front: Front,
+        front: base.Front,
         background: bool | None = None,
         things: Sequence[str | int] | None = None,
     ) -> None:
@@ -82,18 +64,18 @@ class ObjectLabels:
         if not has_object or (are_crowds and all(are_crowds)):
             self.fault = f"{self.source}: none of its images has an object that is no crowd"
 
-    def _number(self, rows: Sequence[AnnotatedClass]) -> None:
+    def _number(self, rows: Sequence[base.AnnotatedClass]) -> None:
         names = [row.name for row in rows]
         self._rows = rows
         self._id_of_name = {name: names.index(name) for name in names}
-        self._id_of_name[UNLABELLED] = IGNORE_INDEX
+        self._id_of_name[base.UNLABELLED] = IGNORE_INDEX
         has_background = self._background in names
         self._outside = names.index(self._background) if has_background else IGNORE_INDEX
         self._thing_ids = {class_id for class_id, row in enumerate(rows) if row.is_thing}
         colors = [row.color for row in rows] if all(len(row.color) == 3 for row in rows) else ()
         self.rule = LabelRule(num_classes=len(rows), class_names=names, colors=colors)
 
-    def _id_of(self, item: Annotation) -> int:
+    def _id_of(self, item: base.Annotation) -> int:
         return self._id_of_name[item.class_name]
 
     @property
@@ -115,12 +97,12 @@ class ObjectLabels:
                 return f"{self.source}: {image.name} has objects of the class {name!r}"
         return ""
 
-    def maps(self, image: AnnotatedImage, size: tuple[int, int]) -> RawMaps:
+    def maps(self, image: base.AnnotatedImage, size: tuple[int, int]) -> RawMaps:
         """Returns the maps of an image of ``size`` (H, W), and its objects one by one where they
         can overlap."""
         raster = image.rasterise(size, self._front)
         classes = [(self._id_of(item), item.is_crowd) for item in image.objects]
-        labels, objects = label_maps(raster.positions, classes, self._thing_ids, self._outside)
+        labels, objects = base.label_maps(raster.positions, classes, self._thing_ids, self._outside)
         if raster.codes is None:
             return RawMaps(labels, objects)
         pairs = zip(image.objects, raster.codes, strict=True)
@@ -131,7 +113,7 @@ class ObjectLabels:
         ]
         return RawMaps(labels, objects, masks)
 
-    def faults(self, image: AnnotatedImage, size: tuple[int, int]) -> tuple[list[str], int]:
+    def faults(self, image: base.AnnotatedImage, size: tuple[int, int]) -> tuple[list[str], int]:
         """Returns the names of objects without a pixel in an image of ``size`` (H, W), and the
         number of pixels that are in several objects."""
         codes = image.rasterise(size, self._front).codes or ()
@@ -145,7 +127,7 @@ class ObjectLabels:
         return empty, int((cover > 1).sum())
 
 
-def _mask(class_id: int, item: Annotation, code: Rle) -> ObjectMask:
+def _mask(class_id: int, item: base.Annotation, code: Rle) -> ObjectMask:
     """Returns an object with the area that the file states, or else that of its mask."""
     area = item.area
     if area is None or not area >= 0:  # NaN too
@@ -153,7 +135,7 @@ def _mask(class_id: int, item: Annotation, code: Rle) -> ObjectMask:
     return ObjectMask(class_id, code, item.is_crowd, area)
 
 
-def record_of(image: AnnotatedImage) -> Files:
+def record_of(image: base.AnnotatedImage) -> Files:
     """Returns the record of an image with objects."""
     return Files(image.image, objects=image.map_file, extra=image)
 
@@ -168,40 +150,43 @@ def thing_flags(things: Sequence[str | int], names: Sequence[str]) -> tuple[bool
     return tuple(k in things or name in things for k, name in enumerate(names))
 
 
-def _objects(images: Iterable[AnnotatedImage]) -> Iterable[Annotation]:
+def _objects(images: Iterable[base.AnnotatedImage]) -> Iterable[base.Annotation]:
     return chain.from_iterable(image.objects for image in images)
 
 
-def names_in(images: Iterable[AnnotatedImage]) -> set[str]:
+def names_in(images: Iterable[base.AnnotatedImage]) -> set[str]:
     """Returns the names of the classes that objects of images have."""
-    return {item.class_name for item in _objects(images)} - {UNLABELLED}
+    return {item.class_name for item in _objects(images)} - {base.UNLABELLED}
 
 
-def _is_background(row: AnnotatedClass) -> bool:
-    return row.name.strip("_").lower() == "background"
+def is_background(name: str) -> bool:
+    """Returns whether a class has no objects, as its name says."""
+    return name.strip("_").lower() in ("background", "color_000000")
 
 
-def _class_of_name(name: str) -> AnnotatedClass:
-    row = AnnotatedClass(name=name)
-    return replace(row, is_thing=not _is_background(row))
+def _class_of_name(name: str) -> base.AnnotatedClass:
+    row = base.AnnotatedClass(name=name)
+    return replace(row, is_thing=not is_background(name))
 
 
-def _with_unlisted(rows: Sequence[AnnotatedClass], names: Iterable[str]) -> list[AnnotatedClass]:
+def _with_unlisted(
+    rows: Sequence[base.AnnotatedClass], names: Iterable[str]
+) -> list[base.AnnotatedClass]:
     """Returns the classes that a format lists, and after them those of objects alone."""
     unlisted = {*names} - {row.name for row in rows}
-    rows = [replace(row, is_thing=False) if _is_background(row) else row for row in rows]
+    rows = [replace(row, is_thing=False) if is_background(row.name) else row for row in rows]
     return [*rows, *map(_class_of_name, sorted(unlisted))]
 
 
-def _with_background(rows: Sequence[AnnotatedClass]) -> list[AnnotatedClass]:
+def _with_background(rows: Sequence[base.AnnotatedClass]) -> list[base.AnnotatedClass]:
     """Returns the classes with that of pixels without an object first."""
-    rows = sorted(rows, key=lambda row: not _is_background(row))
-    if rows and _is_background(rows[0]):
+    rows = sorted(rows, key=lambda row: not is_background(row.name))
+    if rows and is_background(rows[0].name):
         return rows
-    return [AnnotatedClass(name="background", is_thing=False, color=(0, 0, 0)), *rows]
+    return [base.AnnotatedClass(name="background", is_thing=False, color=(0, 0, 0)), *rows]
 
 
-def format_named(name: str) -> AnnotationFormat:
+def format_named(name: str) -> base.AnnotationFormat:
     """Returns the format of that name; DataError if there is none."""
     if name not in FORMATS:
         raise DataError(f"data.annotations={name}: choose from {', '.join(FORMATS)}")
@@ -210,7 +195,7 @@ def format_named(name: str) -> AnnotationFormat:
 
 def read_annotations(
     root: Path, name: str, *, chosen: Sequence[Path], images: Path
-) -> tuple[Annotations, list[Path]]:
+) -> tuple[base.Annotations, list[Path]]:
     """Returns the objects in the files of a label tool, and the images beside theirs without any.
 
     Args:
@@ -228,7 +213,7 @@ def read_annotations(
     if not sources:
         remedy = "check data.root, data.annotations and data.annotation_files"
         raise DataError(f"{[*chosen, root][0]}: holds no {form.title}: {remedy}")
-    pictures = {*images_of(every_file)} - {*sources}
+    pictures = {*base.images_of(every_file)} - {*sources}
     left_out = {path for path in pictures if not (root / path).is_relative_to(images)}
     annotations = form.read(root, sources, [path for path in every_file if path not in left_out])
     paths = {image.image for image in annotations.images}
@@ -238,7 +223,7 @@ def read_annotations(
 
 
 def _sources(
-    form: AnnotationFormat, root: Path, files: Sequence[str], chosen: Sequence[Path]
+    form: base.AnnotationFormat, root: Path, files: Sequence[str], chosen: Sequence[Path]
 ) -> list[str]:
     """Returns the label files that are chosen, or lie in chosen folders, or all of them."""
     if chosen and all(path.is_file() for path in chosen):
@@ -268,10 +253,10 @@ class AnnotatedDataset(FileDataset):
 
     def use(
         self,
-        annotations: Annotations,
-        images: Sequence[AnnotatedImage],
+        annotations: base.Annotations,
+        images: Sequence[base.AnnotatedImage],
         *,
-        front: Front,
+        front: base.Front,
         things: Sequence[str | int] | None = None,
     ) -> ObjectLabels:
         """Makes labels of objects; the arguments are those of :class:`ObjectLabels`."""
@@ -283,7 +268,7 @@ class AnnotatedDataset(FileDataset):
         return labels
 
     def annotation_id(self, index: int) -> int | str | None:
-        image: AnnotatedImage | None = self._files[index].extra
+        image: base.AnnotatedImage | None = self._files[index].extra
         return None if image is None else image.id
 
     def adopt_classes(self, names: Sequence[str]) -> None:
@@ -304,12 +289,12 @@ class AnnotatedDataset(FileDataset):
     def read_raw_maps(self, index: int) -> RawMaps:
         if self.object_labels is None:
             return super().read_raw_maps(index)
-        image: AnnotatedImage | None = self._files[index].extra
+        image: base.AnnotatedImage | None = self._files[index].extra
         if image is None:
             return RawMaps()
         return self.object_labels.maps(image, self._label_size(image))
 
-    def _label_size(self, image: AnnotatedImage) -> tuple[int, int]:
+    def _label_size(self, image: base.AnnotatedImage) -> tuple[int, int]:
         """Returns the (H, W) in which the objects are drawn, that of the stored pixels or upright.
 
         It is known before memory for the masks is allocated.
@@ -329,7 +314,7 @@ class AnnotatedDataset(FileDataset):
         raise DataError(f"{path}: {sizes}: {remedy}")
 
     def object_faults(self, index: int) -> list[str]:
-        image: AnnotatedImage | None = self._files[index].extra
+        image: base.AnnotatedImage | None = self._files[index].extra
         if self.object_labels is None or image is None:
             return []
         empty, shared = self.object_labels.faults(image, self._label_size(image))
@@ -377,7 +362,7 @@ class CocoDataset(AnnotatedDataset):
             missing = {image.image for image in images if not image.image.is_file()}
             self.unpaired = (), sorted(missing)
             images = [image for image in images if image.image not in missing]
-        annotations = Annotations(
+        annotations = base.Annotations(
             source=path, images=images, classes=[*classes.values()], notes=content.notes
         )
         self.use(annotations, images, front=CocoFormat.front)

@@ -13,13 +13,7 @@ from pydantic import Field
 from dpt.data.annotations import FORMATS
 from dpt.data.annotations.base import Annotations
 from dpt.data.base import Files
-from dpt.data.datasets.annotated import (
-    AnnotatedDataset,
-    names_in,
-    read_annotations,
-    record_of,
-    thing_flags,
-)
+from dpt.data.datasets import annotated
 from dpt.data.datasets.files import RawMaps, Side, require_files
 from dpt.data.formats.cameras import CameraFile, CameraSource, FieldOfView, StatedCamera
 from dpt.data.formats.io import BAND_SUFFIXES, DEPTH_SUFFIXES, IMAGE_SUFFIXES, LABEL_SUFFIXES
@@ -56,7 +50,7 @@ class _Maps(NamedTuple):
 
 @register("folder")
 @dataclass(kw_only=True, eq=False)
-class FolderDataset(AnnotatedDataset):
+class FolderDataset(annotated.AnnotatedDataset):
     """Pairs files of two or three folders by their names, or reads the files of a label tool.
 
     ``data/README.md`` shows layouts and explains the options, which are the settings of
@@ -160,7 +154,7 @@ class FolderDataset(AnnotatedDataset):
         if not info.class_names:
             raise DataError("data.objects needs data.labels, the classes of the objects")
         things = range(info.num_classes) if self.things is None else self.things
-        flags = thing_flags(things, info.class_names)
+        flags = annotated.thing_flags(things, info.class_names)
         return replace(info, targets=(*info.targets, "objects"), things=flags)
 
     def read_raw_maps(self, index: int) -> RawMaps:
@@ -297,7 +291,7 @@ class FolderDataset(AnnotatedDataset):
     def _list_annotated(self, name: str) -> list[Files]:
         """Returns the records of images whose labels are in the files of a label tool."""
         template = self.annotation_files or ""
-        annotations, unlabelled = read_annotations(
+        annotations, unlabelled = annotated.read_annotations(
             self.folder,
             name,
             chosen=[self.path_of(template)] if template else [],
@@ -308,12 +302,12 @@ class FolderDataset(AnnotatedDataset):
         paths = [path for path in paths if path not in absent]
         if name == "coco" and annotations.source.is_file():
             self.annotation_file = annotations.source
-        record_of_path = {image.image: record_of(image) for image in annotations.images}
+        record_of_path = {image.image: annotated.record_of(image) for image in annotations.images}
         files = [record_of_path.get(path, Files(path)) for path in paths]
         images = [record.extra for record in files if record.extra is not None]
         labels = self.use(annotations, images, front=FORMATS[name].front, things=self.things)
         trained = [image for image in annotations.images if image.split == "train"]
-        unknown = labels.unknown_class(names_in(trained))
+        unknown = labels.unknown_class(annotated.names_in(trained))
         if trained and unknown and not self._lists:
             remedy = "rename it, or label some of it in train"
             self.notes = [*self.notes, f"{unknown}, of which train has none: {remedy}"]

@@ -3,7 +3,7 @@
 import csv
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -24,8 +24,6 @@ from dpt.geometry import aspects_agree
 from dpt.run_log import tracked
 from dpt.types.samples import IGNORE_INDEX
 from dpt.validation import Plain, PlainMapping, validate
-
-_BACKGROUND = r"(?i)_*background_*|0|color_000000"
 
 
 @dataclass(kw_only=True)
@@ -89,23 +87,15 @@ def _settings_of_labels(folder: Folder, rows: Sequence[Row]) -> Plain:
             folder.note(f"class names: {file.path}")
         folder.note(*notes)
     if masks and all(row.objects for row in rows):
-        settings |= _object_settings({**folder.given, **settings})
+        settings["objects"] = "objects"
+        choices = {**folder.given, **settings}
+        if not choices.get("class_names"):  # pixels of 0 have no object
+            labels = enumerate(row[0] for row in _chosen_classes(choices))
+            names = [f"class_{k}" if label else "background" for k, label in labels]
+            settings["class_names"] = names
     if maps:
         settings |= {"depth": "depth", **depth_settings(folder, maps)}
     return settings
-
-
-def _object_settings(settings: Plain) -> Plain:
-    """Returns the settings of maps of objects; all classes but the background have objects."""
-    label_map = settings.get("label_map", range(settings.get("num_classes", 0)))
-    names = settings.get("class_names") or [str(label) for label in label_map]
-    things = [k for k, name in enumerate(names) if not re.fullmatch(_BACKGROUND, name)]
-    of_objects: Plain = {"objects": "objects", "things": things}
-    if not settings.get("class_names") and len(things) < len(names):
-        of_objects["class_names"] = [
-            f"class_{k}" if k in things else "background" for k in range(len(names))
-        ]
-    return of_objects
 
 
 def _have_other_sizes(folder: Folder, rows: Sequence[Row]) -> bool:
@@ -273,7 +263,6 @@ class Masks:
     file: ClassFile
     given: PlainMapping  # keys of data, which decide before the file and the values
     colors: Sequence[Value] = ()  # of the user or of the file, or else those that occur
-    is_apart: bool = False  # whether no mask holds both 1 and 255
     use_palette: bool = False  # whether colours of palettes count, not their indices
 
     def settings(self) -> tuple[Plain, list[str]]:
@@ -321,7 +310,7 @@ class Masks:
             return settings
         if unknown and self.given.get("label_colors"):
             fault = f"the masks hold {few(unknown)}, which data.label_colors lacks"
-            raise self._fault(f"{fault}: add them, or set data.color_distance")
+            raise self.fault(f"{fault}: add them, or set data.color_distance")
         return settings | ({"color_distance": 0} if unknown or self.use_palette else {})
 
     def _names_of_ids(self, ignored: Collection[int]) -> dict[int, str]:
@@ -347,16 +336,12 @@ class Masks:
         is_mixed = len(ids) > 8 and abs(first[0] - second[0]) > 100 and is_most
         if is_mixed or len(self.values) > _MAX_VALUES:
             fault = f"{len(self.values)} values, as in masks after interpolation"
-            raise self._fault(f"{fault}: save them as PNG, or set data.label_map (or data.depth)")
+            raise self.fault(f"{fault}: save them as PNG, or set data.label_map (or data.depth)")
         classes = [i for i in ids if i != IGNORE_INDEX]
-        choices: list[object] = []
-        if [*ids] == [0, 1, IGNORE_INDEX] and self.is_apart:
-            choices = [[0, [1, IGNORE_INDEX]], classes]
-        elif IGNORE_INDEX in ids and len(classes) > 1 and classes[-1] > 100:
-            choices = [ids, classes]
-        if choices:
-            keys = " or ".join(f"data.label_map={choice}".replace(" ", "") for choice in choices)
-            raise self._fault(f"{IGNORE_INDEX} may be a class or mean unlabelled: set {keys}")
+        if IGNORE_INDEX in ids and (classes == [0, 1] or (len(classes) > 1 and classes[-1] > 100)):
+            both = [0, [1, IGNORE_INDEX]] if classes == [0, 1] else ids
+            keys = f"data.label_map={both} or data.label_map={classes}".replace(", ", ",")
+            raise self.fault(f"{IGNORE_INDEX} may be a class or mean unlabelled: set {keys}")
 
     def _notes(self, names: Mapping[int, str]) -> list[str]:
         """Returns lines about the values that are classes, and those that are none."""
@@ -374,7 +359,8 @@ class Masks:
             lines.append(f"unlabelled: {few(texts[False], 6)} of the pixels; {hint}")
         return lines
 
-    def _fault(self, text: str) -> DataError:
+    def fault(self, text: str) -> DataError:
+        """Returns an error that names the folder of the masks."""
         return DataError(f"{self.paths[0].parent}: {text}")
 
 
@@ -423,11 +409,6 @@ def _ids_of_names(file: ClassFile, ids: Sequence[int]) -> list[int]:
     return numbers
 
 
-def _part_of(data: PlainMapping) -> FilePart:
-    """Returns what keys of ``data`` choose of files that hold more than one map."""
-    return FilePart(key=data.get("array_key"))
-
-
 def read_masks(paths: Sequence[Path], file: ClassFile, given: PlainMapping) -> Masks:
     """Reads the values of all masks: all ids, or all colours, which are also those of palettes
     where other masks are pictures of colours or the palettes disagree.
@@ -442,22 +423,24 @@ def read_masks(paths: Sequence[Path], file: ClassFile, given: PlainMapping) -> M
     """
     table = validate(list[_Color], given.get("label_colors") or [], "data.label_colors")
     table = table or [row.color for row in file.rows if row.color]
+    part = FilePart(key=given.get("array_key"))
     has_numbers = bool(_CHOICES & given.keys())
-    are_apart = has_numbers or not io.palettes_disagree(paths, _part_of(given))
+    are_apart = has_numbers or not io.palettes_disagree(paths, part)
     for use_palette in (False, True) if are_apart else (True,):
-        masks = _count_values(paths, file, given, use_palette=use_palette)
-        if any(len(value) == 3 and value not in table for value in masks.values):
-            masks = replace(masks, values=_with_ids(masks.values))
-        if len(masks.values) < 2:
+        values = _count_values(paths, partial(io.label_values, part=part, use_palette=use_palette))
+        if any(len(value) == 3 and value not in table for value in values):
+            values = _with_ids(values)
+        masks = Masks(paths=paths, values=values, file=file, given=given, use_palette=use_palette)
+        if len(values) < 2:
             fault = "all masks hold one value, and transparent pixels mean unlabelled"
-            raise masks._fault(f"{fault}: save each class as an id or an opaque colour")
-        examples = {len(value): value for value in masks.values}
+            raise masks.fault(f"{fault}: save each class as an id or an opaque colour")
+        examples = {len(value): value for value in values}
         if 3 not in examples:
             return masks
         if 1 not in examples:
             return _with_colors(masks, table)
     both = f"some masks hold ids, such as {examples[1][0]}, others colours, such as {examples[3]}"
-    raise masks._fault(f"{both}: save all as ids, or all as colours")
+    raise masks.fault(f"{both}: save all as ids, or all as colours")
 
 
 def _with_colors(masks: Masks, table: Sequence[Value]) -> Masks:
@@ -472,31 +455,27 @@ def _with_colors(masks: Masks, table: Sequence[Value]) -> Masks:
     if table and (given.get("label_colors") or is_common or 2 * sum(counts) >= values.total()):
         return replace(masks, colors=table)
     if given.get("class_names"):
-        raise masks._fault("data.class_names needs data.label_colors, the colour of each class")
+        raise masks.fault("data.class_names needs data.label_colors, the colour of each class")
     is_rare = 0 < values[_BLACK] < _MAX_PADDING * values.total() and len(values) > _MIN_COLORS
     colors = sorted(values.keys() - ({_BLACK} if is_rare else set()))
     if not 1 < len(colors) <= _MANY_COLORS:
         frequent = [[*color] for color, _ in values.most_common(_SHOWN_COLORS)]
         keys = f"data.label_colors={frequent} data.color_distance=0".replace(", ", ",")
         fault = f"{len(values)} colours, as borders mix them"
-        raise masks._fault(f"{fault}: set those that are classes, such as {keys}")
+        raise masks.fault(f"{fault}: set those that are classes, such as {keys}")
     return replace(masks, colors=colors, file=ClassFile())
 
 
-def _count_values(
-    paths: Sequence[Path], file: ClassFile, given: PlainMapping, *, use_palette: bool
-) -> Masks:
-    """Returns the masks with the pixels of each value."""
-    values, is_apart = Values(), True
-    count = partial(io.label_values, part=_part_of(given), use_palette=use_palette)
+def _count_values(paths: Sequence[Path], count: Callable[[Path], Mapping[Value, int]]) -> Values:
+    """Returns the pixels of each value in all masks."""
+    values = Values()
     with ThreadPoolExecutor(4) as pool:
         for counts in tracked(pool.map(count, paths), len(paths), title="reading masks"):
             values.update(counts)
-            is_apart = is_apart and not {1, IGNORE_INDEX} <= {value[0] for value in counts}
-    masks = Masks(paths=paths, values=values, file=file, given=given)
-    if len(values) > io.MAX_COLORS:
-        raise masks._fault(f"pictures of more than {io.MAX_COLORS} colours, not masks")
-    return replace(masks, is_apart=is_apart, use_palette=use_palette)
+            if len(values) > io.MAX_COLORS:
+                fault = f"pictures of more than {io.MAX_COLORS} colours, not masks"
+                raise DataError(f"{paths[0].parent}: {fault}")
+    return values
 
 
 def _with_ids(values: Values) -> Values:
@@ -578,7 +557,8 @@ def _scale(place: Path, measured: Sequence[np.ndarray], fraction: float) -> floa
     """
     typical, high, dtype = _typical(measured), _typical(measured, 0.99), measured[0].dtype
     units = [u for u in _UNITS if typical * u >= rules.NEAR and high * u <= _FARTHEST]
-    if dtype.kind == "f" and 1.0 in units and high > 1.0:
+    is_scaled = max(float(values.max()) for values in measured) <= 1.0
+    if dtype.kind == "f" and 1.0 in units and not is_scaled:
         return 1.0
     is_room = _USUAL[0] <= high * 0.001 <= _USUAL[1] and 0.001 in units
     if dtype.itemsize > 1 and dtype.kind != "f" and is_room and fraction >= _SPARSE:
