@@ -91,7 +91,7 @@ Folder = Mapping[str, Picture]
 """What a maker has written: the picture of each image by its path."""
 
 
-def scene_pictures(train: int = 3, val: int = 2) -> list[Picture]:
+def scene_pictures(train: int = 4, val: int = 2) -> list[Picture]:
     """Scenes; the first picture of a split has a ring around a hole, and a second part of it."""
     pictures = []
     for split, count in (("train", train), ("val", val)):

@@ -254,20 +254,18 @@ def _split_of(path: str) -> str:
 def _read_lists(folder: Folder, paths: Sequence[str], rows: Sequence[Row]) -> tuple[list[Row], int]:
     """Returns the rows that text files name, by the image's name or path and perhaps its labels in
     each line, with their splits; and the number of lines without a row."""
-    stems = {os.path.splitext(row.image)[0]: row for row in rows}
-    counts = Counter(os.path.basename(stem) for stem in stems)
-    split_of: dict[str, str] = {}
+    row_of = {os.path.splitext(row.image)[0]: row for row in rows}
+    counts = Counter(map(os.path.basename, row_of))
+    names = {os.path.basename(stem): row for stem, row in row_of.items()}  # in whatever folder
+    row_of |= {name: row for name, row in names.items() if counts[name] == 1}
     lines = [(path, line) for path in paths for line in read_list(folder.root / path)]
+    split_of: dict[str, str] = {}
     for path, line in lines:
-        for name in map(os.path.normpath, {line, re.split(r"[,\s]", line)[0].lstrip("/")}):
+        for text in (re.split(r"[,\s]", line)[0].lstrip("/"), line):
+            name = os.path.normpath(text)
             stem = os.path.splitext(name)[0]
-            names = {name, stem}
-            if counts[os.path.basename(stem)] == 1:  # in whatever folder
-                names.add(os.path.basename(stem))
-            split_of |= dict.fromkeys(names, _split_of(path))
-    named = [
-        row._replace(split=split_of.get(stem) or split_of.get(os.path.basename(stem), ""))
-        for stem, row in stems.items()
-    ]
-    named = [row for row in named if row.split]
+            for key in (os.path.basename(stem), stem, name):
+                if key in row_of:
+                    split_of[row_of[key].image] = _split_of(path)
+    named = [row._replace(split=split_of[row.image]) for row in rows if row.image in split_of]
     return named, len(lines) - len(named)
