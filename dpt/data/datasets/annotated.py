@@ -58,11 +58,15 @@ class ObjectLabels:
         if not rows:
             raise DataError(f"{self.source}: no object has a class: label some")
         self._number(rows)
-        are_crowds = [i.is_crowd for i in _objects(images) if self._id_of(i) in self._thing_ids]
-        has_object = any(image.objects for image in images)
         self.fault = ""  # why no object can be trained and scored
-        if not has_object or (are_crowds and all(are_crowds)):
+        if not self._can_train(images):
             self.fault = f"{self.source}: none of its images has an object that is no crowd"
+
+    def _can_train(self, images: Sequence[base.AnnotatedImage]) -> bool:
+        """Returns whether there are objects, and those of things are not all crowds."""
+        things = [item for item in _objects(images) if self._id_of(item) in self._thing_ids]
+        has_object = any(image.objects for image in images)
+        return has_object and not (things and all(item.is_crowd for item in things))
 
     def _number(self, rows: Sequence[base.AnnotatedClass]) -> None:
         names = [row.name for row in rows]

@@ -248,17 +248,21 @@ class FileDataset(Dataset):
             train, val = splits.folds(groups, self.folds, self.fold, self.gap, class_ids)
             files = [files[i] for i in (train if self.is_train else val)]
         if self.is_train and (self.labelled is not None or self.unlabelled):
-            count = self.labelled if isinstance(self.labelled, int) else None
-            kinds = [record.kinds for record in files]
-            chosen = splits.evenly([str(record.image) for record in files], kinds, count)
-            rest = sorted({*range(len(files))}.difference(chosen))
-            files = [files[i] for i in (rest if self.unlabelled else chosen)]
-        if not files and (self.folds is not None or self.is_train):
+            files = self._of_labels(files)
+        if not files:
             fault = "data.gap, data.labelled or data.unlabelled leaves no image"
             raise DataError(f"{self.folder}: {fault}: change it, or give data.unlabelled a folder")
-        if self.is_train and self.unlabelled:
-            return [Files(f.image, extra=f.extra, more_images=f.more_images) for f in files]
         return files
+
+    def _of_labels(self, files: Sequence[Files]) -> list[Files]:
+        """Returns the records that ``labelled`` chooses, or the others without labels."""
+        count = self.labelled if isinstance(self.labelled, int) else None
+        kinds = [record.kinds for record in files]
+        chosen = splits.evenly([str(record.image) for record in files], kinds, count)
+        if not self.unlabelled:
+            return [files[i] for i in chosen]
+        rest = [files[i] for i in sorted({*range(len(files))}.difference(chosen))]
+        return [Files(f.image, extra=f.extra, more_images=f.more_images) for f in rest]
 
     # ---------------------------------------------------------------------- what samples hold
 
@@ -338,13 +342,7 @@ class FileDataset(Dataset):
         sizes = [values.shape for values in (maps.labels, depth) if values is not None]
         image = self.read_image(index, sizes[0] if sizes else None)
         sample = Sample(image=image, index=index, name=printable(self.name(index)))
-        if self.label_rule is not None and maps.labels is not None:
-            source = files.labels or self.name(index)
-            sample["labels"] = self.label_rule(maps.labels, source=source)
-        if maps.objects is not None:
-            sample["objects"] = numbered(maps.objects, files.objects or self.name(index))
-        if maps.masks is not None:
-            sample["masks"] = maps.masks
+        self._add_maps(sample, maps, files)
         if self.depth_rule is not None and depth is not None:
             sample["depth"], sample["valid"] = self.depth_rule(depth)
         if image.dtype != np.uint8:
@@ -354,6 +352,16 @@ class FileDataset(Dataset):
             sample["K"] = camera_source.camera(files.image, image.shape[:2]).K
         _add_image_labels(sample, files)
         return sample
+
+    def _add_maps(self, sample: Sample, maps: RawMaps, files: Files) -> None:
+        """Adds labels, a map of objects, and their masks where these can overlap."""
+        if self.label_rule is not None and maps.labels is not None:
+            source = files.labels or sample["name"]
+            sample["labels"] = self.label_rule(maps.labels, source=source)
+        if maps.objects is not None:
+            sample["objects"] = numbered(maps.objects, files.objects or sample["name"])
+        if maps.masks is not None:
+            sample["masks"] = maps.masks
 
     def read_image(self, index: int, map_size: tuple[int, ...] | None = None) -> np.ndarray:
         """Returns the image, uint8 RGB (H, W, 3) or float32 (H, W, C), turned as ``exif`` says.

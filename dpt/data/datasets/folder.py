@@ -200,7 +200,7 @@ class FolderDataset(annotated.AnnotatedDataset):
         stray: list[Path] = []
         for maps in every_map:
             if is_of_split and not maps.is_of_split:  # they may belong to another split's images
-                self._refuse_shared({key: images[key] for key in keys}, maps.paths)
+                self._refuse_shared(images, maps.paths)
             else:
                 stray += [path for key, path in maps.paths.items() if key not in images]
         if not (self._lists or is_of_split):
@@ -297,23 +297,35 @@ class FolderDataset(annotated.AnnotatedDataset):
             chosen=[self.path_of(template)] if template else [],
             images=self.folder if self.images == "images" else self.path_of(self.image_folders[0]),
         )
-        paths = self._paths_of_split(annotations, unlabelled)
-        absent = {path for path in paths if self.missing == "skip" and not path.is_file()}
-        paths = [path for path in paths if path not in absent]
+        paths, absent = self._present(self._paths_of_split(annotations, unlabelled))
         if name == "coco" and annotations.source.is_file():
             self.annotation_file = annotations.source
         record_of_path = {image.image: annotated.record_of(image) for image in annotations.images}
         files = [record_of_path.get(path, Files(path)) for path in paths]
         images = [record.extra for record in files if record.extra is not None]
         labels = self.use(annotations, images, front=FORMATS[name].front, things=self.things)
-        trained = [image for image in annotations.images if image.split == "train"]
-        unknown = labels.unknown_class(annotated.names_in(trained))
-        if trained and unknown and not self._lists:
-            remedy = "rename it, or label some of it in train"
-            self.notes = [*self.notes, f"{unknown}, of which train has none: {remedy}"]
-        files = self._without_unlabelled(files, sorted(absent))
+        if not self._lists:
+            self._note_class_without_training(annotations, labels)
+        files = self._without_unlabelled(files, absent)
         remedy = "add the images, or set data.missing=skip"
         return require_files(files, source=annotations.source, remedy=remedy)
+
+    def _present(self, paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+        """Returns the images that count, and those that ``missing=skip`` leaves out."""
+        if self.missing != "skip":
+            return [*paths], []
+        present = [path for path in paths if path.is_file()]
+        return present, sorted({*paths}.difference(present))
+
+    def _note_class_without_training(
+        self, annotations: Annotations, labels: annotated.ObjectLabels
+    ) -> None:
+        """Notes a class of the split that no image of train has."""
+        trained = [image for image in annotations.images if image.split == "train"]
+        unknown = labels.unknown_class(annotated.names_in(trained))
+        if trained and unknown:
+            remedy = "rename it, or label some of it in train"
+            self.notes = [*self.notes, f"{unknown}, of which train has none: {remedy}"]
 
     def _paths_of_split(self, annotations: Annotations, unlabelled: Sequence[Path]) -> list[Path]:
         """Returns the images of the split by lists, as the label tool says, or by fractions."""
@@ -327,13 +339,15 @@ class FolderDataset(annotated.AnnotatedDataset):
             split_of_path[path] = split_word(str(path.relative_to(self.folder)))[0] or "train"
         if has_splits and not self._lists:
             return self._paths_of_stated_split(annotations, split_of_path)
-        paths = [*split_of_path]
+        return self._paths_by_names([*split_of_path], {*unlabelled})
+
+    def _paths_by_names(self, paths: Sequence[Path], unlabelled: Collection[Path]) -> list[Path]:
+        """Returns the images of the split by its list, or by fractions."""
         folder = Path(os.path.commonpath([path.parent for path in paths]))
         names = {path.relative_to(folder).as_posix(): path for path in paths}
         if self._lists:
             return [names[name] for name in self._listed_keys(names, folder)]
-        bare = {*unlabelled}
-        flags = [path not in bare for path in paths]
+        flags = [path not in unlabelled for path in paths]
         return [paths[k] for k in self.divide([*names], paths, labelled=flags)]
 
     def _paths_of_stated_split(

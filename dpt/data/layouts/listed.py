@@ -3,7 +3,7 @@
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from dpt.data.layouts.pictures import kind_of_word
 from dpt.data.layouts.splits import divide
 from dpt.data.layouts.values import PairMatch
 from dpt.data.splits import SPLITS, split_word
-from dpt.files import DataError, few, path_below, plural, read_cells
+from dpt.files import DataError, few, path_below, plural, read_cells, required_file
 from dpt.validation import Plain
 
 
@@ -29,49 +29,55 @@ class LabelTool(Layout):
         is_chosen = bool(given) and format_named(str(given)) is self.tool
         if {"labels", "depth"} & folder.given.keys() or bool(given) != is_chosen:
             return None
-        paths = [path for path in folder.paths if path not in folder.taken]
-        sources = self.tool.find(folder.root, paths)
+        free = [path for path in folder.paths if path not in folder.taken]
+        sources = self.tool.find(folder.root, free)
         if not sources and not is_chosen:
             return None
-        settings, chosen = self._files_of_splits(folder, sources)
-        images = folder.given.get("images") or "."
+        settings, chosen, unread = self._files_of_splits(folder, sources)
         annotations, bare = read_annotations(
             folder.root,
             self.tool.name,
             chosen=[folder.root / path for path in chosen],
-            images=folder.root / images,
+            images=folder.root / (folder.given.get("images") or "."),
         )
-        unread = {*sources}.difference(chosen) if settings else set()
-        names = few(sorted({*sources} - unread))
+        match = self._match_of(folder, sorted({*sources}.difference(unread)), annotations)
+        if match is not None:
+            match.settings |= settings
+            match.bare = [Row(_below(folder, path)) for path in bare]
+            match.leave_unread(unread, folder.pictures)
+        return match
+
+    def _match_of(
+        self, folder: Folder, sources: Sequence[str], annotations: Annotations
+    ) -> "_ToolMatch | None":
+        """Returns the match of the objects that were read; None, with a note, if no image of theirs
+        is there."""
         present = {*folder.paths}
-        rows = [Row(_below(folder, i.image), split=i.split) for i in annotations.images]
-        absent = [row.image for row in rows if row.image not in present]
-        rows = [row for row in rows if row.image in present]
-        if not rows:
-            fault = (
-                f"no image of {self.tool.title} is there ({few(absent)}): copy the images into it"
-            )
-            folder.note(f"not used: {names}: {fault}")
+        splits = {_below(folder, image.image): image.split for image in annotations.images}
+        absent = sorted(splits.keys() - present)
+        if len(absent) == len(splits):
+            fault = f"no image of {self.tool.title} is there ({few(absent)})"
+            folder.note(f"not used: {few(sources)}: {fault}: copy the images into it")
             return None
+        rows = [Row(path, split=split) for path, split in splits.items() if path in present]
         maps = {_below(folder, i.map_file) for i in annotations.images if i.map_file}
-        of_unread = {os.path.splitext(path)[0] for path in unread}  # folders of their pictures
-        maps |= {path for path in paths if os.path.dirname(path) in of_unread}
         count = plural(sum(len(image.objects) for image in annotations.images), "object")
         return _ToolMatch(
-            sentence=f"{self.tool.title} ({names}): {count} in {plural(len(rows), 'image')}",
+            sentence=f"{self.tool.title} ({few(sources)}): {count} in {plural(len(rows), 'image')}",
             key=f"data.annotations={self.tool.name}",
             rows=rows,
-            bare=[Row(_below(folder, path)) for path in bare],
+            bare=[],
             files={*sources, *annotations.lists, *maps},
             annotations=annotations,
-            settings={"annotations": self.tool.name, **settings},
-            unread=sorted(unread),
+            settings={"annotations": self.tool.name},
             absent=absent,
         )
 
-    def _files_of_splits(self, folder: Folder, sources: Sequence[str]) -> tuple[Plain, list[str]]:
-        """Returns the settings of the files of train and val, and their paths; those that the user
-        has given, or none, if there are no such files."""
+    def _files_of_splits(
+        self, folder: Folder, sources: Sequence[str]
+    ) -> tuple[Plain, list[str], list[str]]:
+        """Returns the settings of the files of train and val, their paths, and other files; the
+        path that the user has given, or none, if there are no such files."""
         given = folder.given.get("annotation_files")
         words_of: dict[str, dict[str, str]] = defaultdict(dict)
         for path in sources if self.tool.lists_classes else ():
@@ -83,8 +89,9 @@ class LabelTool(Layout):
             if template == (given or template) and {"train", "val"} <= words.keys():
                 settings: Plain = {"annotation_files": template}
                 settings |= {f"split_names.{split}": word for split, word in words.items()}
-                return settings, [template.replace("%split", word) for word in words.values()]
-        return {}, [str(given)] if given else []
+                chosen = [template.replace("%split", word) for word in words.values()]
+                return settings, chosen, sorted({*sources}.difference(chosen))
+        return {}, [str(given)] if given else [], []
 
 
 @dataclass(kw_only=True)
@@ -93,8 +100,14 @@ class _ToolMatch(Match):
 
     annotations: Annotations
     settings: Plain
-    unread: list[str]  # files of other objects in the same images
     absent: list[str]  # images that are not there
+    unread: Sequence[str] = ()  # files of other objects in the same images
+
+    def leave_unread(self, paths: Sequence[str], pictures: Sequence[str]) -> None:
+        """Takes label files that are not read, with the pictures in folders of their names."""
+        folders = {os.path.splitext(path)[0] for path in paths}
+        self.files.update(paths, (p for p in pictures if os.path.dirname(p) in folders))
+        self.unread = paths
 
     def read(self, folder: Folder) -> Detected:
         images = self.annotations.images
@@ -143,19 +156,22 @@ class Tables(Layout):
             rows = _rows_of_table(folder, path, lines)
             if rows:
                 tables[path] = rows
-        splits = {path: split_word(path)[0] for path in tables}
-        if len(tables) > 1 and ("" in splits.values() or len({*splits.values()}) < len(splits)):
-            remedy = "keep one, name them after their splits (train.csv, val.csv), or give a folder"
-            raise DataError(f"{folder.root}: {few([*tables])} list images and labels: {remedy}")
-        rows = [
-            row._replace(split=splits[path]) if len(tables) > 1 else row
-            for path, rows_of_path in tables.items()
-            for row in rows_of_path
-        ]
+        rows = _with_splits(folder, tables)
         match = PairMatch.of(rows, title=f"a table ({few([*tables])})", key="", lists=[*tables])
         if match is not None:
             match.files.update(folder.pictures)
         return match
+
+
+def _with_splits(folder: Folder, tables: Mapping[str, list[Row]]) -> list[Row]:
+    """Returns the rows of all tables, of several with the splits after which they are named."""
+    if len(tables) < 2:
+        return [row for rows in tables.values() for row in rows]
+    splits = {path: split_word(path)[0] for path in tables}
+    if "" in splits.values() or len({*splits.values()}) < len(splits):
+        remedy = "keep one, name them after their splits (train.csv, val.csv), or give a folder"
+        raise DataError(f"{folder.root}: {few([*tables])} list images and labels: {remedy}")
+    return [row._replace(split=splits[path]) for path, rows in tables.items() for row in rows]
 
 
 def _rows_of_table(folder: Folder, path: str, lines: Sequence[Sequence[str]]) -> list[Row]:
@@ -175,28 +191,23 @@ def _rows_of_table(folder: Folder, path: str, lines: Sequence[Sequence[str]]) ->
             remedy = "add their paths from its folder, or move it elsewhere"
             raise DataError(f"{source}: names splits, but no images and labels: {remedy}")
         return []
-    rows = []
+    rows, split_of = [], {"": "", **SPLITS}
     has_header = not any(_is_picture(folder.root, base / cell) for cell in lines[0])
     for line in lines[has_header:]:
         word = "" if split_column is None else line[split_column].lower()
-        files = {
-            kind: _file(folder.root, base / line[k], source)
-            for kind, k in columns.items()
-            if line[k]
-        }
-        missing = [name for name in files.values() if not os.path.isfile(folder.root / name)]
-        if missing or (word and word not in SPLITS):
-            fault = f"{few(missing)} not there" if missing else f"the split {word} is unknown"
-            raise DataError(f"{source}: {fault}: add it, or remove its row")
-        image = files.pop("images", "")
-        if image:
-            rows.append(Row(image, **files, split=SPLITS.get(word, "")))
+        if word not in split_of:
+            raise DataError(f"{source}: the split {word}: write {', '.join(SPLITS)}")
+        named = {kind: base / line[k] for kind, k in columns.items() if line[k]}
+        files = {kind: _file(folder.root, name, source) for kind, name in named.items()}
+        if "images" in files:
+            rows.append(Row(files.pop("images"), **files, split=split_of[word]))
     return rows
 
 
 def _file(root: Path, name: Path, source: Path) -> str:
-    """Returns the path below the root of a file that a table names."""
-    return path_below(root, str(name), source).relative_to(root).as_posix()
+    """Returns the path below the root of a file that a table names, and that exists."""
+    path = required_file(path_below(root, str(name), source), remedy=f"correct {source}")
+    return path.relative_to(root).as_posix()
 
 
 def _columns(

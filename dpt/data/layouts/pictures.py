@@ -93,24 +93,27 @@ def _chosen_kinds(folder: Folder) -> dict[str, Kind]:
     stands for any folders, and ``labels_name`` etc. with a name that holds ``%stem``. Files in the
     folder itself count before those in folders below it.
     """
-    folders = {}  # below the root
-    for kind in KINDS:
-        if folder.given.get(kind) or folder.given.get(f"{kind}_name"):
-            name = os.path.relpath(folder.root / str(folder.given.get(kind) or "."), folder.root)
-            folders[kind] = "" if name == "." else f"{name}/"
+    chosen = [k for k in KINDS if folder.given.get(k) or folder.given.get(f"{k}_name")]
+    folders = {kind: _folder_of(folder, kind) for kind in chosen}
     kinds: dict[str, Kind] = {}
-    for kind, name in sorted(folders.items(), key=lambda item: len(item[1])):
+    for kind in sorted(chosen, key=lambda kind: len(folders[kind])):
         template = str(folder.given.get(f"{kind}_name") or "%stem")
         stem = re.escape(template).replace("%stem", "[^/]*")
-        place = re.escape(name).replace("%split", ".+")
+        place = re.escape(folders[kind]).replace("%split", ".+")
         pattern = re.compile(rf"({place})(?P<below>.*/)?{stem}\.[^./]*", re.DOTALL)
         matches = [match for match in map(pattern.fullmatch, folder.pictures) if match]
         if not matches:
             keys = f"data.{kind}={folder.given.get(kind)}, data.{kind}_name={template}"
             raise DataError(f"{keys}: no such file below {folder.root}: correct them")
-        direct = [match for match in matches if name and not match["below"]]
+        direct = [match for match in matches if place and not match["below"]]
         kinds |= {match.string: kind for match in direct or matches}
     return kinds
+
+
+def _folder_of(folder: Folder, kind: Kind) -> str:
+    """Returns the beginning of the paths in the folder that the user has chosen for a kind."""
+    name = os.path.relpath(folder.root / str(folder.given.get(kind) or "."), folder.root)
+    return "" if name == "." else f"{name}/"
 
 
 def kind_of_word(name: str) -> Kind | Literal[""]:
@@ -212,10 +215,8 @@ def pair(images: Sequence[str], labels: Sequence[str], kind: Kind) -> dict[str, 
     image_of: dict[str, str] = {}
     for key in (_whole_key, _key_without_kind):
         keys = _unique(images, partial(key, kind="images"))
-        for path in labels:
-            image = keys.get(key(path, kind))
-            if image is not None:
-                image_of.setdefault(path, image)
+        keys_of = {path: key(path, kind) for path in labels if path not in image_of}
+        image_of |= {path: keys[name] for path, name in keys_of.items() if name in keys}
     partners: dict[str, set[str]] = defaultdict(set)  # folders of images by those of labels
     for path, image in image_of.items():
         partners[os.path.dirname(path)].add(os.path.dirname(image))
@@ -224,16 +225,27 @@ def pair(images: Sequence[str], labels: Sequence[str], kind: Kind) -> dict[str, 
         labelled = {*image_of.values()}
         near = [*images]
         if directory in partners:  # further labels in a folder that has pairs
-            near = [path for path in images if os.path.dirname(path) in partners[directory]]
-            near = [path for path in near if path not in labelled]
-        for level in _levels_of_likeness(near, members[0], kind):
-            pairs = _pair_by_affixes(level, members)
-            if 2 * len(pairs) < len(level):  # few further labels of an image are stray
-                pairs = {path: image for path, image in pairs.items() if image not in labelled}
-            image_of |= pairs
-            if pairs:
-                break
+            free = [path for path in images if path not in labelled]
+            near = [path for path in free if os.path.dirname(path) in partners[directory]]
+        image_of |= _pair_folder(_levels_of_likeness(near, members[0], kind), members, labelled)
     return image_of
+
+
+def _pair_folder(
+    levels: Sequence[Sequence[str]], labels: Sequence[str], labelled: set[str]
+) -> dict[str, str]:
+    """Returns the image of label files of a folder, in the first level of images that has pairs.
+
+    Args:
+        labelled: images that have labels; few further ones of them are stray.
+    """
+    for images in levels:
+        pairs = _pair_by_affixes(images, labels)
+        if 2 * len(pairs) < len(images):
+            pairs = {path: image for path, image in pairs.items() if image not in labelled}
+        if pairs:
+            return pairs
+    return {}
 
 
 def _levels_of_likeness(images: Sequence[str], label: str, kind: Kind) -> list[list[str]]:
@@ -299,12 +311,9 @@ def _pair_by_affixes(images: Sequence[str], labels: Sequence[str]) -> dict[str, 
         images_of[_stem(path).removeprefix(prefix).removesuffix(suffix)].append(path)
     image_of: dict[str, str] = {}
     for before, after in _affixes(images_of.keys(), labels, prefix):
-        pairs = {}
-        for path in labels:
-            stem = _stem(path)
-            core = stem[len(before) : len(stem) - len(after)]
-            if core in images_of and stem == f"{before}{core}{after}":
-                pairs[path] = images_of[core]
+        images_of_stem = {f"{before}{core}{after}": images_of[core] for core in images_of}
+        stems = {path: _stem(path) for path in labels}
+        pairs = {p: images_of_stem[stem] for p, stem in stems.items() if stem in images_of_stem}
         if 2 * len(pairs) < min(len(images_of), len(labels)):
             continue
         ambiguous = [path for path in pairs if len(pairs[path]) > 1]

@@ -60,26 +60,30 @@ def divide(
     else:
         rows = [row._replace(split=row.split or "train") for row in rows]
         folder.note(f"splits: {few([*{row.split: None for row in rows}])}; no image is held out")
+    _note_unused_splits(folder, rows)
+    return rows, settings
+
+
+def _note_unused_splits(folder: Folder, rows: Sequence[Row]) -> None:
+    """Notes the images that neither train nor validate."""
     if folder.holds_out:
         of_test = [row.image for row in rows if row.split == "test"]
         folder.leave_out(of_test, " of the split test")
     folder.leave_out([row.image for row in rows if not row.split], " in no split")
-    return rows, settings
 
 
 def _require_labels_of_train(folder: Folder, rows: Sequence[Row], bare: Sequence[Row]) -> None:
     """Raises DataError if pictures of train have no labels, so that val or test would be trained
     on."""
-    split_of = {row.image: row.split or splits.split_word(row.image)[0] for row in rows}
-    is_chosen = {"images", "annotation_files", "unlabelled"} & folder.given.keys()
-    if is_chosen or not {*split_of.values()} <= {"val", "test"}:
+    if {"images", "annotation_files", "unlabelled"} & folder.given.keys():
         return
+    present = {row.split or splits.split_word(row.image)[0] for row in rows}
     named = {path for row in rows for path in row}
     of_train = [path for path in folder.pictures if splits.split_word(path)[0] == "train"]
     of_train += [row.image for row in bare if row.split == "train"]
     lacking = [path for path in dict.fromkeys(of_train) if path not in named]
-    if lacking:
-        place = os.path.commonpath([*map(os.path.dirname, split_of)])
+    if lacking and present <= {"val", "test"}:
+        place = os.path.commonpath([os.path.dirname(row.image) for row in rows])
         remedy = f"add them, or set data.images={place} or give the folder {folder.root / place}"
         count = plural(len(lacking), "picture")
         fault = f"train has no labels, as val or test has, for {count} ({few(lacking)})"
@@ -214,28 +218,37 @@ def rows_by_lists(folder: Folder, rows: list[Row]) -> tuple[list[str], list[Row]
     if any(row.split for row in rows):
         return [], rows
     by_name = [row._replace(split=splits.split_word(row.image)[0]) for row in rows]
-    if len({row.split for row in by_name}) > 1 and all(row.split for row in by_name):
+    present = {row.split for row in by_name}
+    if len(present) > 1 and "" not in present:
         return [], by_name
-    readings = []
-    for paths in _paths_of_lists(folder.paths):
-        named, unmatched = _read_lists(folder, paths, rows)
-        present = {row.split for row in named}
-        if present > {"train"}:
-            readings.append((paths, named))
-            if unmatched > 0:
-                count = plural(unmatched, "line")
-                fault = "without an image that has labels, or named twice"
-                folder.note(f"not used: {count} of {few(paths)}, {fault}")
-            continue
-        if present and "train" not in present and "train" in map(_split_of, paths):
-            fault = "none of the images of train has labels, as those of the others have"
-            raise DataError(f"{folder.root / paths[0]}: {fault}: add them, or remove {few(paths)}")
-        folder.leave_out(paths, ", which do not name images of train and of val or test", "file")
-    with_val = [reading for reading in readings if "val" in map(_split_of, reading[0])]
-    if len(with_val or readings) > 1:
+    readings = [_reading_of(folder, paths, rows) for paths in _paths_of_lists(folder.paths)]
+    readings = [(paths, named) for paths, named in readings if named]
+    if len(readings) > 1:
         names = " and ".join(few(paths) for paths, _ in readings)
         raise DataError(f"{folder.root}: {names} divide the images: remove those that do not count")
-    return (with_val or readings or [([], rows)])[0]
+    return readings[0] if readings else ([], rows)
+
+
+def _reading_of(
+    folder: Folder, paths: list[str], rows: Sequence[Row]
+) -> tuple[list[str], list[Row]]:
+    """Returns text files and the rows that they name; no rows if these do not divide the images.
+
+    Raises:
+        DataError: no image of train has labels, and one of another split has.
+    """
+    named, unmatched = _read_lists(folder, paths, rows)
+    present = {row.split for row in named}
+    if present > {"train"}:
+        if unmatched > 0:
+            count = f"{plural(unmatched, 'line')} of {few(paths)}"
+            folder.note(f"not used: {count}, without an image that has labels, or named twice")
+        return paths, named
+    if present and "train" not in present and "train" in map(_split_of, paths):
+        fault = "none of the images of train has labels, as those of the others have"
+        raise DataError(f"{folder.root / paths[0]}: {fault}: add them, or remove {few(paths)}")
+    folder.leave_out(paths, ", which do not name images of train and of val or test", "file")
+    return paths, []
 
 
 def _paths_of_lists(paths: Sequence[str]) -> list[list[str]]:
@@ -264,8 +277,7 @@ def _read_lists(folder: Folder, paths: Sequence[str], rows: Sequence[Row]) -> tu
         for text in (re.split(r"[,\s]", line)[0].lstrip("/"), line):
             name = os.path.normpath(text)
             stem = os.path.splitext(name)[0]
-            for key in (os.path.basename(stem), stem, name):
-                if key in row_of:
-                    split_of[row_of[key].image] = _split_of(path)
+            keys = row_of.keys() & {os.path.basename(stem), stem, name}
+            split_of |= {row_of[key].image: _split_of(path) for key in keys}
     named = [row._replace(split=split_of[row.image]) for row in rows if row.image in split_of]
     return named, len(lines) - len(named)

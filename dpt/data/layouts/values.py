@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -75,27 +76,36 @@ def _settings_of_labels(folder: Folder, rows: Sequence[Row]) -> Plain:
     if "resize_labels" not in folder.given and _have_other_sizes(folder, rows):
         settings["resize_labels"] = True
     if masks:
-        try:
-            file = read_class_file(folder)
-            of_masks, notes = read_masks(masks, file, folder.given).settings()
-        except DataError as error:  # the masks may be those of valid depth
-            remedy = "; data.labels=null leaves all masks out" if maps else ""
-            raise DataError(f"{error}{remedy}") from None
-        settings |= {"labels": "labels", **of_masks}
-        if any(row.name in settings.get("class_names", ()) for row in file.rows):
-            folder.used.add(file.path)
-            folder.note(f"class names: {file.path}")
-        folder.note(*notes)
+        settings |= _settings_of_masks(folder, masks, has_depth=bool(maps))
     if masks and all(row.objects for row in rows):
-        settings["objects"] = "objects"
-        choices = {**folder.given, **settings}
-        if not choices.get("class_names"):  # pixels of 0 have no object
-            labels = enumerate(row[0] for row in _chosen_classes(choices))
-            names = [f"class_{k}" if label else "background" for k, label in labels]
-            settings["class_names"] = names
+        settings |= _object_settings({**folder.given, **settings})
     if maps:
         settings |= {"depth": "depth", **depth_settings(folder, maps)}
     return settings
+
+
+def _settings_of_masks(folder: Folder, paths: Sequence[Path], *, has_depth: bool) -> Plain:
+    """Returns the settings of the classes of masks, and notes them."""
+    try:
+        file = read_class_file(folder)
+        settings, notes = read_masks(paths, file, folder.given).settings()
+    except DataError as error:  # the masks may be those of valid depth
+        remedy = "; data.labels=null leaves all masks out" if has_depth else ""
+        raise DataError(f"{error}{remedy}") from None
+    if any(row.name in settings.get("class_names", ()) for row in file.rows):
+        folder.used.add(file.path)
+        folder.note(f"class names: {file.path}")
+    folder.note(*notes)
+    return {"labels": "labels", **settings}
+
+
+def _object_settings(settings: Plain) -> Plain:
+    """Returns the settings of maps of objects, with names of classes that have none."""
+    of_objects: Plain = {"objects": "objects"}
+    if not settings.get("class_names"):  # pixels of 0 have no object
+        labels = enumerate(row[0] for row in _chosen_classes(settings))
+        of_objects["class_names"] = [f"class_{k}" if i else "background" for k, i in labels]
+    return of_objects
 
 
 def _have_other_sizes(folder: Folder, rows: Sequence[Row]) -> bool:
@@ -273,21 +283,23 @@ class Masks:
         """
         ignored, chosen = ignored_ids(self.given), _chosen_classes(self.given)
         names = self._names_of_colors() if self.colors else self._names_of_ids(ignored)
-        numbers = [row[0] for row in chosen] or [k for k in names if k not in ignored]
-        used = {k for row in chosen for k in row} or {*numbers}
-        unlabelled = {*range(len(self.colors))} - used
-        settings = self._settings_of_colors() if self.colors else {}
-        if not self.colors:
-            unlabelled = {i for (i,) in self.values if i < 0 or i in _LARGEST_VALUES}
+        classes = chosen or [(k,) for k in names if k not in ignored]
+        numbers, used = [row[0] for row in classes], {*chain(*classes)}
+        settings = self._settings_of_colors()
         if not chosen:
             is_range = numbers == [*range(len(numbers))]
             settings |= {"num_classes": len(numbers)} if is_range else {"label_map": numbers}
-        settings["ignore_index"] = sorted(ignored | unlabelled | {IGNORE_INDEX})
+        settings["ignore_index"] = sorted({*ignored, *self._unlabelled(used), IGNORE_INDEX})
         class_names = [names.get(k, "") for k in numbers]
-        notes = self._notes({k: names.get(k, "") for k in used})
         if all(class_names) and "class_names" not in self.given:
             settings["class_names"] = class_names
-        return settings, notes
+        return settings, self._notes({k: names.get(k, "") for k in used})
+
+    def _unlabelled(self, used: Collection[int]) -> set[int]:
+        """Returns the numbers, besides those of the user, that mean unlabelled."""
+        if self.colors:
+            return {*range(len(self.colors))}.difference(used)
+        return {i for (i,) in self.values if i < 0 or i in _LARGEST_VALUES}
 
     def counts(self, settings: PlainMapping) -> list[int]:
         """Returns the pixels of each class of ``settings``."""
@@ -304,6 +316,8 @@ class Masks:
         return {k: name_of.get(c, unnamed.format(*c)) for k, c in enumerate(self.colors)}
 
     def _settings_of_colors(self) -> Plain:
+        if not self.colors:
+            return {}
         settings: Plain = {"label_colors": [list(color) for color in self.colors]}
         unknown = [str(color) for color in self.values if color not in self.colors]
         if "color_distance" in self.given:
@@ -517,21 +531,29 @@ def depth_settings(folder: Folder, paths: Sequence[Path]) -> Plain:
     indices = np.linspace(0, len(paths) - 1, min(len(paths), _MAX_MAPS)).astype(int)
     maps = [io.read_raw_depth(paths[i], key=key) for i in indices]
     invalid = given.get("invalid_depth", [0, *_missing_values(maps)])
-    rule = rules.DepthRule(invalid=invalid)
-    measured = [values[rule.is_measured(values)] for values in maps]
-    measured = [values for values in measured if values.size]
-    types = sorted({str(values.dtype) for values in maps})
-    if not measured or len({values.dtype.kind == "f" for values in maps}) > 1:
-        fault = f"no measured depth, or maps of several types ({few(types)})"
-        raise DataError(f"{place}: {fault}: save all in one unit and type")
-    fraction = sum(values.size for values in measured) / sum(values.size for values in maps)
+    measured, fraction = _measured(maps, invalid, place)
     scale = given.get("depth_scale") or _scale(place, measured, fraction)
     farthest = scale * max(float(values.max()) for values in measured)
     max_depth = next((limit for limit in _RANGES if limit >= farthest), float(np.ceil(farthest)))
     unit = f"{rules.UNITS.get(scale, scale)}, {_typical(measured) * scale:.2g} m typically"
-    text = f"{len(paths)} files of {few(types)} in {unit}; not measured: NaN, {[*invalid]}"
+    text = f"{len(paths)} files of {maps[0].dtype} in {unit}; not measured: NaN, {[*invalid]}"
     folder.note(f"depth: {text}")
     return {"depth_scale": scale, "invalid_depth": invalid, "max_depth": max_depth}
+
+
+def _measured(
+    maps: Sequence[np.ndarray], invalid: Sequence[float], place: Path
+) -> tuple[list[np.ndarray], float]:
+    """Returns the valid values of each map, and the fraction of all that they are; DataError if
+    there are none, or the types differ."""
+    rule = rules.DepthRule(invalid=invalid)
+    measured = [values[rule.is_measured(values)] for values in maps]
+    fraction = sum(values.size for values in measured) / sum(values.size for values in maps)
+    types = {str(values.dtype) for values in maps}
+    if not fraction or len({values.dtype.kind == "f" for values in maps}) > 1:
+        fault = f"no measured depth, or maps of several types ({few(sorted(types))})"
+        raise DataError(f"{place}: {fault}: save all in one unit and type")
+    return [values for values in measured if values.size], fraction
 
 
 def _typical(measured: Sequence[np.ndarray], quantile: float = 0.5) -> float:
