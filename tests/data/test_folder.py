@@ -350,7 +350,9 @@ def test_objects_are_numbered(tmp_path):
     assert data[0]["objects"][0].tolist() == [0, 0, 0, 0, 1, 1, 2, 2]
     rgb = np.stack([stored % 256, stored // 256, stored // 26001], 2).astype(np.uint8)
     save_picture(tmp_path / "ids/train/a.png", rgb)
+    options["class_names"][0] = "background"
     data = one(tmp_path, PIXELS["masks"], **options)
+    assert data.info.things == (False, True, True)
     assert data[0]["objects"][0].tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
 
 

@@ -1,6 +1,5 @@
 """Folders as they lie in public repositories: what is paired, left out, and asked."""
 
-import json
 import re
 
 import numpy as np
@@ -42,9 +41,6 @@ def eyes(root):
     return {f"{name}.jpg": f"{name}_1stHO.png" for name in names}
 
 
-TILE_CLASSES = ["Water", "Land", "Road"]
-
-
 def tiles(root):
     for tile in range(1, 5):
         for k in range(1, 4):
@@ -58,11 +54,6 @@ def tiles(root):
                 save_palette(path, np.argsort(order)[ids].astype("u1"), PALETTE[order])
             else:
                 save(path, PALETTE[ids])
-    classes = [
-        {"title": name, "shape": "polygon", "color": "#{:02X}{:02X}{:02X}".format(*color)}
-        for name, color in zip(TILE_CLASSES, PALETTE[1:], strict=True)
-    ]
-    (root / "classes.json").write_text(json.dumps({"classes": classes}))
     return {
         f"Tile {t}/images/image_part_{k:03d}.jpg": f"Tile {t}/masks/image_part_{k:03d}.png"
         for t in range(1, 5)
@@ -140,7 +131,7 @@ def streets(root):
 FOLDERS = {  # how it is made, the setting that answers the question, and what the notes name
     "cracks": (cracks, "", ["8 files of .seg"]),
     "eyes": (eyes, "labels_name=%stem_1stHO", []),
-    "tiles": (tiles, "", ["Water #c80a0a (33.29%)", "#000000 (0.13%)"]),
+    "tiles": (tiles, "", ["color_c80a0a #c80a0a (33.29%)", "#000000 (0.13%)"]),
     "weeds": (weeds, "labels=annotations", ["train_test_split.yaml"]),
     "desk": (desk, "", ["5 depth maps"]),
     "bridges": (bridges, "labels=SegmentationClass/defect", ["ImageSets/Segmentation/train.txt"]),
