@@ -9,7 +9,6 @@ export DEVICE="${DEVICE:-cuda}" WANDB_MODE=offline
 SCALE="${SCALE:-1}"    # of the seconds of each section
 WORKERS="${WORKERS:-4}" # processes of the tests
 LOG="$(mktemp -d)"
-export TORCHINDUCTOR_CACHE_DIR="${TORCHINDUCTOR_CACHE_DIR:-$LOG/inductor}"
 
 section() { # NAME SECONDS COMMAND...
     local name=$1 seconds=$(($2 * SCALE)) start=$SECONDS code=0
@@ -23,8 +22,10 @@ section() { # NAME SECONDS COMMAND...
            printf '```\n\n' ;;
     esac
 }
-bench() { # SECTION SECONDS
-    section "$1" "$2" python tests/benchmarks gpu "$1" --device "$DEVICE" --seconds $(($2 * SCALE * 8 / 10))
+bench() { # SECTION SECONDS ARGUMENTS...
+    local name=$1 seconds=$2
+    shift 2
+    section "$name" "$seconds" python tests/benchmarks "$@" --dtype bf16 --device "$DEVICE"
 }
 
 python - <<'PYTHON'
@@ -36,19 +37,12 @@ print(f"{name}, {os.cpu_count()} cores, torch {torch.__version__}, transformers 
       f"{transformers.__version__}, segmentation_models.pytorch {segmentation_models_pytorch.__version__}\n")
 PYTHON
 
-# While the tests run, compiled kernels are written to the cache, which the timed section reads.
-COMPILERS=()
-if [ "$DEVICE" = cuda ]; then
-    for model in dpt_small dpt_base dpt_large; do
-        timeout 230 python tests/benchmarks gpu compiled --models "$model" --rounds 1 >/dev/null 2>&1 &
-        COMPILERS+=($!)
-    done
-fi
 section tests 230 python -m pytest -m gpu -n "$WORKERS" --durations 5 "${@:-tests}"
-for pid in "${COMPILERS[@]}"; do kill "$pid" 2>/dev/null; wait "$pid" 2>/dev/null; done
 
-bench predict 80
-bench train 90
-bench compiled 130
-bench loader 50
+MODELS="dpt_base dpt_large dpt_small"
+[ "$DEVICE" = cpu ] && MODELS=dpt_tiny
+for model in $MODELS; do
+    bench "$model" 60 --model "$model" --batch 8 --train
+    bench "$model-compiled" 60 --model "$model" --batch 8 --train --against dpt-compile,transformers-compile,smp-compile
+done
 printf 'Errors and warnings: %s\n' "$LOG"

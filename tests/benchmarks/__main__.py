@@ -12,7 +12,6 @@ MODULES = {
     "canonical": "metres at fields of view that were not trained",
     "folder": "dpt predict on a folder beside the network's passes alone",
     "foreign": "dpt fit on label sets of several kinds",
-    "gpu": "sections of tests/gpu.sh",
     "prompts": "sparse depth beside fits to the same points",
     "rules": "rules of scoring beside the code that defines them",
     "runtimes": "one model in PyTorch, ONNX Runtime and OpenVINO",
@@ -29,7 +28,7 @@ def run(arguments: list[str]) -> None:
     import torch
     from benchmarks.models import DTYPES, bench
     from benchmarks.originals import table
-    from benchmarks.parts import bench_data, bench_metrics
+    from benchmarks.parts import bench_data
 
     from dpt.model_config import list_models
 
@@ -42,11 +41,10 @@ def run(arguments: list[str]) -> None:
         "what",
         nargs="?",
         default="model",
-        choices=("model", "data", "metrics", "originals", *MODULES),
+        choices=("model", "data", "originals", *MODULES),
         help="model: forward passes and training steps; data: loading and augmentation on one "
-        "core; metrics: updates of the confusion matrix on one core; originals: the largest "
-        "differences of scores from those of the code that defines them; "
-        + "; ".join(f"{name}: {text}" for name, text in MODULES.items()),
+        "core; originals: the largest differences of scores from those of the code that defines "
+        "them; " + "; ".join(f"{name}: {text}" for name, text in MODULES.items()),
     )
     parser.add_argument("--root", help="data: folder with images and depth (default: made images)")
     parser.add_argument("--model", default="dpt_base", choices=list_models())
@@ -70,8 +68,6 @@ def run(arguments: list[str]) -> None:
     given["against"] = [name for name in given["against"].split(",") if name]
     if what == "data":
         print(bench_data(root=root, size=given["size"], rounds=given["rounds"]))
-    elif what == "metrics":
-        print(bench_metrics(rounds=given["rounds"]))
     elif what == "originals":
         print(table(sets))
     else:

@@ -1,9 +1,8 @@
 """``python tests/benchmarks folder CHECKPOINT PHOTOS``: a folder beside the network's passes alone.
 
 Both take turns on the same images, in one process: the passes get inputs that are read and resized
-already, and ``dpt predict`` reads, resizes, predicts, encodes and writes. The second table is
-processor time of one image by stage, in one thread. ``--memory`` predicts many tiny images and
-prints the memory of the process on the way.
+already, and ``dpt predict`` reads, resizes, predicts, encodes and writes. ``--memory`` predicts
+many tiny images and prints the memory of the process on the way.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import statistics
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -29,7 +28,7 @@ from dpt.predict.pipeline import Pipeline
 from dpt.predict.predictor import Predictor, PreparedImage
 from dpt.predict.records import PredictionSettings
 from dpt.predict.sources import InputFile, find_inputs
-from dpt.predict.writers import chosen_kinds, facts_of, folders_of
+from dpt.predict.writers import chosen_kinds, folders_of
 
 
 def make_pipeline(
@@ -88,51 +87,6 @@ def compare(
             row += [f"{1e3 * statistics.median(seconds[name]):.1f}", f"{ratio:.2f}"]
         rows.append(row)
     return markdown(["", "ms / image", "ratio", "processor ms / image", "ratio"], rows)
-
-
-def stages(predictor: Predictor, inputs: Sequence[InputFile], formats: Sequence[str]) -> str:
-    """Returns the median processor time of each stage of an image."""
-    times: dict[str, list[float]] = defaultdict(list)
-    size: dict[str, list[int]] = defaultdict(list)
-
-    def timed(name: str, run: Callable[[], object]) -> object:
-        begun = time.process_time()
-        result = run()
-        times[name].append(time.process_time() - begun)
-        return result
-
-    products = chosen_kinds(formats, predictor.outputs)
-    with tempfile.TemporaryDirectory() as out:
-        pipeline = make_pipeline(predictor, inputs, formats, Path(out))
-        with pipeline.folder.held():
-            pipeline.folder.start()
-            for file in inputs:
-                image = timed("prepare", lambda f=file: predictor.prepare(f.path, keep_image=True))
-                values = timed("pass", lambda i=image: predictor.run([i.input]))[0]
-                made = timed("to image size", lambda i=image, v=values: predictor._finish(i, v))
-                contents = []
-                for product in products:
-                    encode = partial(product.encode, made, file, image.image, pipeline.style)
-                    contents.append(timed(f"encode {product.folder}", encode))
-                    size[f"encode {product.folder}"].append(len(contents[-1]))
-
-                facts = facts_of(made)
-
-                def write(file=file, contents=contents, facts=facts) -> None:
-                    with pipeline.folder.files(file, products, facts) as paths:
-                        for path, content in zip(paths.values(), contents, strict=True):
-                            path.write_bytes(content)
-
-                timed("write", write)
-    rows = [
-        [
-            name,
-            f"{1e3 * statistics.median(seconds):.2f}",
-            f"{statistics.median(size[name]) / 1024:.0f}" if name in size else "",
-        ]
-        for name, seconds in times.items()
-    ]
-    return markdown(["stage", "processor ms", "KB"], rows)
 
 
 def resident_mib() -> float:
@@ -196,5 +150,4 @@ def run(arguments: list[str]) -> None:
         return
     inputs = find_inputs([given.photos], out=Path(given.photos, "none"))[: given.count]
     formats = [name for name in given.format.split(",") if name]
-    print(compare(predictor, inputs, formats, given.rounds), "\n")
-    print(stages(predictor, inputs[:30], formats))
+    print(compare(predictor, inputs, formats, given.rounds))

@@ -1,4 +1,4 @@
-"""Loading and a metric beside the usual ways to write them, on one core.
+"""Loading beside the usual ways to write it, on one core.
 
 Seconds of loading are processor time, so that other programs do not count.
 """
@@ -20,7 +20,6 @@ from benchmarks.timing import take_turns, timing_table
 from torch import Tensor
 
 from dpt.data import FolderDataset, TrainTransform, read_image
-from dpt.metrics import SegmentationMetrics
 
 ZOOM = (1.0, 1.5)
 SAMPLES = 12
@@ -182,25 +181,3 @@ def with_torchvision(pairs: Sequence[tuple[str, str]], size: tuple[int, int]) ->
 def _scaled(values: np.ndarray) -> np.ndarray:
     """Returns depth in metres, and labels as they are."""
     return values if values.dtype == np.uint8 else values.astype(np.float32) * 0.001
-
-
-@on_one_core()
-def bench_metrics(*, rounds: int) -> str:
-    """Returns milliseconds of a batch of labels, 4 × 512 × 512 with 150 classes, on one core."""
-    from torchmetrics.classification import MulticlassJaccardIndex
-
-    random = torch.Generator().manual_seed(0)
-    labels = torch.randint(150, (4, 512, 512), generator=random)
-    predicted = torch.where(torch.rand(labels.shape, generator=random) < 0.3, 0, labels)
-    labels[:, :20] = 255
-    small = labels.to(torch.uint8)  # as masks are read
-    confusion = SegmentationMetrics(150)
-    jaccard = MulticlassJaccardIndex(150, ignore_index=255)
-    unchecked = MulticlassJaccardIndex(150, ignore_index=255, validate_args=False)
-    runs: dict[str, Callable[[int], object]] = {
-        "dpt, as it validates": lambda _: confusion.update(predicted.to(torch.uint8), small),
-        "dpt, int64 throughout": lambda _: confusion.update(predicted, labels),
-        "torchmetrics JaccardIndex": lambda _: jaccard.update(predicted, labels),
-        "torchmetrics, validate_args=False": lambda _: unchecked.update(predicted, labels),
-    }
-    return timing_table(take_turns(runs, rounds), unit="ms")

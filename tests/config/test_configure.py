@@ -128,18 +128,11 @@ def test_depth_losses_can_be_chosen(task, loss):
     value = made(torch.rand(2, 8, 8), depth, depth > 0)
     assert value.ndim == 0
     assert value > 0
-    if loss != "auto":
+    if loss == "auto":
+        assert isinstance(made, SILogLoss)
+    else:
         with pytest.raises(ValueError, match=f"loss for {kind} depth: set task.kind={kind}"):
             DepthObjective(max_depth=10.0, kind=other, loss=CombinedLoss({"a": made}))
-
-
-def test_the_default_depth_loss_follows_the_kind():
-    losses = {}
-    for kind in ("metric", "relative", "up_to_scale"):
-        config = composed("task=depth", f"task.kind={kind}")
-        losses[kind] = config.task.objectives["depth"].settings["loss"].build()
-    assert isinstance(losses["metric"], SILogLoss)
-    assert len({*map(type, losses.values())}) == 3
 
 
 class LinearEncoder(Encoder):
@@ -150,9 +143,10 @@ class LinearEncoder(Encoder):
         self.linear = nn.Linear(3, 3)
 
 
-@pytest.mark.parametrize("schedule", choices("schedule"))
-@pytest.mark.parametrize("optim", choices("optim"))
-def test_every_optimiser_runs_with_every_schedule(optim, schedule):
+@pytest.mark.parametrize(
+    ("optim", "schedule"), zip(choices("optim"), choices("schedule"), strict=True)
+)
+def test_every_optimiser_and_every_schedule_runs(optim, schedule):
     rates = ("optim.lr=0.5", "optim.encoder_lr=0.1")
     config = composed(f"optim={optim}", f"schedule={schedule}", *rates)
     model = nn.ModuleDict({"encoder": LinearEncoder(), "heads": nn.Linear(3, 3)})
@@ -190,17 +184,13 @@ def test_every_experiment_says_its_command_and_has_a_tiny_twin(choice):
         ("optim.momentm", 0.9, "there is no optim.momentm. Did you mean momentum?"),
         ("data.root", "x", "there is no data.root. Allowed here: fov, length, seed, size"),
         ("data.image_size", [1, 2, 3], "data.image_size=[1, 2, 3]: "),
-        ("data.train", 5, "data.train=5: must be a valid dictionary"),
         ("model.encoder.embed_dims", 3, "there is no model.encoder.embed_dims. Did you mean"),
-        ("model.heads", 3, "model.heads=3: must be a valid dictionary"),
         ("trainer.max_steps", "x", "trainer.max_steps='x': must be a valid integer"),
         ("trainer.precision", "bf16-true", "trainer.precision='bf16-true': must be 'auto', "),
         ("trainer.callbacks", [], "there is no trainer.callbacks."),
-        ("augment.image_size", [8, 8], "there is no augment.image_size."),
         ("callbacks.freeze", 7, "callbacks.freeze=7: must be a mapping"),
         ("callbacks.freze", {}, "callbacks.freze.kind='freze': choose from checkpoint, "),
         ("logger.csv", {"kind": "csv", "x": 1, "save_dir": "."}, "there is no logger.csv.x. "),
-        ("task.objectives", 5, "task.objectives=5: must be a valid dictionary"),
         ("task.objectives.normals", {"weight": 1}, "task.objectives.normals.head='None': choose"),
         ("task.objectives.depth.loss.trim", 2, "there is no task.objectives.depth.loss.trim."),
         ("seed", -1, "seed=-1: must be greater than or equal to 0"),
@@ -254,11 +244,6 @@ def make_wheel(settings, where):
     return read_part({"kind": "wheel", **settings}, where, nn.Module).build()
 
 
-def test_make_calls_the_class_with_typed_arguments():
-    made = make_wheel({"size": 3, "shape": [2, 4]}, "w")
-    assert (made.size, made.colour, made.shape) == (3, "black", (2, 4))
-
-
 def test_optimisers_and_schedules_wait_for_the_rest():
     node = {"kind": "LinearLR", "total_iters": 7}
     part = read_part(node, "schedule", LRScheduler)
@@ -267,22 +252,14 @@ def test_optimisers_and_schedules_wait_for_the_rest():
         read_part({**node, "total_iters": "x"}, "schedule", LRScheduler)
 
 
-def test_unknown_key():
-    with pytest.raises(ValueError) as error:
-        make_wheel({"size": 1, "color": "red"}, "car.wheel")
-    assert str(error.value) == (
-        "there is no car.wheel.color. Did you mean colour? Allowed here: colour, shape, size"
-    )
-
-
 @pytest.mark.parametrize(
     ("values", "says"),
     [
         ({"size": "big"}, r"^w\.size='big': must be a valid integer"),
-        ({"size": None}, r"^w\.size=None: must be a valid integer"),
         ({"size": 1, "colour": 3}, r"^w\.colour=3: must be a valid string"),
         ({"size": 1, "shape": [1]}, r"^w\.shape=\[1\]: must have more entries"),
         ({}, r"^w\.size must be given$"),
+        ({"size": 1, "color": "red"}, r"^there is no w\.color\. Did you mean colour\?"),
     ],
 )
 def test_wrong_types_are_one_line(values, says):

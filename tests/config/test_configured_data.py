@@ -110,11 +110,6 @@ def test_a_class_count_other_than_the_datas(scenes):
         make_objectives(task(classification={**CLASSES, "num_classes": 99}), scenes)
 
 
-def test_a_value_out_of_range(scenes):
-    with pytest.raises(ValueError, match=r"task\.objectives\.classification\.label_smoothing=1\.5"):
-        make_objectives(task(classification={**CLASSES, "label_smoothing": 1.5}), scenes)
-
-
 def test_targets_that_the_data_lacks(scenes):
     scenes.info = DatasetInfo(targets=("depth",), max_depth=20.0)
     with pytest.raises(ValueError, match=r"task=mine needs class masks.*only depth maps.*data="):
@@ -150,14 +145,11 @@ def test_settings_of_the_head_of_a_resumed_run_give_way_to_the_task(scenes):
     assert model.config.heads["depth"].max_depth == 20.0
 
 
-@pytest.mark.parametrize(("end", "is_told"), [(5.0, True), (20.0, False)])
-def test_bins_that_end_before_the_depth_of_the_data(scenes, caplog, end, is_told):
-    heads = {"depth": {"bins": {"max_depth": end}}}
+def test_bins_that_end_before_the_depth_of_the_data(scenes, caplog):
+    model = replace(MODEL, heads={"depth": {"bins": {"max_depth": 5.0}}})
     with torch.device("meta"):
-        make_model(
-            replace(MODEL, heads=heads), make_objectives(task(depth=DEPTH), scenes), SETTINGS
-        )
-    assert ("depth.bins.max_depth=5: depth above, up to 20 m" in caplog.text) == is_told
+        make_model(model, make_objectives(task(depth=DEPTH), scenes), SETTINGS)
+    assert "depth.bins.max_depth=5: depth above, up to 20 m" in caplog.text
 
 
 def test_a_setting_that_the_task_decides(scenes, caplog):
@@ -259,15 +251,10 @@ def test_an_unreadable_list_names_its_key(text):
         parse([text])
 
 
-@pytest.mark.parametrize("text", ["blocks", "a b=3", "-x"])
-def test_an_override_without_key_or_value_is_named(text):
-    with pytest.raises(ValueError, match=rf"^{text}: .* write "):
+@pytest.mark.parametrize("text", ["blocks", "a b=3", "-x", "run_dir=a, b"])
+def test_an_override_without_key_or_with_several_values_is_named(text):
+    with pytest.raises(ValueError, match=rf"^{text}: .* (write|quote) "):
         parse([text])
-
-
-def test_several_values_are_no_value():
-    with pytest.raises(ValueError, match="run_dir=a, b: has several values"):
-        parse(["run_dir=a, b"])
 
 
 TEXTS = (

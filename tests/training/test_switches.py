@@ -49,7 +49,9 @@ def test_recomputation_saves_memory_where_it_is_wanted(monkeypatch):
     model = small_model(heads={"depth": {"kind": "relative"}})
 
     def kept(setting, dtype=torch.float32):
-        set_switches(model.to(dtype), ModelSettings(name="x", encoder={}, save_memory=setting))
+        set_switches(
+            model.to(dtype), ModelSettings(name="x", encoder={"kind": "vit"}, save_memory=setting)
+        )
         return kept_bytes(lambda: model(torch.zeros(2, 3, 64, 96, dtype=dtype)))
 
     monkeypatch.setattr(functional, "save_memory", None)
