@@ -30,7 +30,7 @@ def test_train_raises_a_mistake_and_resumes(run, tmp_path):
     with pytest.raises(ValueError, match=r"optim\.lrr"):
         dpt.train("task=regression", "optim.lrr=1", f"run_dir={tmp_path / 'new'}")
     assert not (tmp_path / "new").exists()
-    with pytest.raises(ValueError, match="holds a run already"):
+    with pytest.raises(ValueError, match="give another run_dir"):
         dpt.train("task=regression", *SCENES, f"run_dir={run.folder}")
     again = dpt.train(f"resume={run.folder}")
     assert again.scores == run.scores

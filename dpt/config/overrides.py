@@ -76,7 +76,7 @@ def unreadable(text: str) -> str:
         return f"{text}: cannot be read: write KEY=VALUE"
     if value[:1] in ("[", "{"):
         example = shlex.quote(f'{key}=["A (B)",C]')
-        return f"{text}: cannot be read: write special characters in quotes, as in {example}"
+        return f"{key}: cannot read {value}: quote special characters, as in {example}"
     remedy = as_argument(key, value.strip("\"'"))
     return f"{key}: cannot read {value}: for this text write {remedy}"
 

@@ -124,7 +124,7 @@ def refuse_used(folder: Path, *, is_training: bool) -> None:
     if used:
         resume = as_argument("resume", folder)
         remedy = f", overwrite=true, or {resume} to continue a run" if is_training else ""
-        raise ValueError(f"run_dir={folder} holds {used[0].name}: give another run_dir{remedy}")
+        raise ValueError(f"{used[0]} exists already: give another run_dir{remedy}")
 
 
 def remove_run(folder: Path) -> None:

@@ -37,7 +37,7 @@ def content(folder):
 def test_a_second_run_is_refused_and_changes_nothing(train, run, refused):
     before = content(run)
     message = refused(train, run, *RUN, "seed=5")
-    assert f"run_dir={run} holds a run already" in message
+    assert f"{run}/checkpoints/" in message
     for remedy in ("another run_dir", f"resume={run}", "overwrite=true"):
         assert remedy in message
     assert content(run) == before
@@ -46,7 +46,7 @@ def test_a_second_run_is_refused_and_changes_nothing(train, run, refused):
 def test_another_command_does_not_write_into_it(run, refused):
     before = content(run)
     message = refused(call, "data", "check", f"run_dir={run}", *TINY_DATA, *TINY_SCENES)
-    assert f"run_dir={run} holds a run already" in message
+    assert f"{run}/checkpoints/" in message
     assert "overwrite" not in message
     assert content(run) == before
 
