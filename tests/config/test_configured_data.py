@@ -158,9 +158,10 @@ def test_a_setting_that_the_task_decides(scenes, caplog):
     assert "task.objectives.depth.activation=exp has no effect" in caplog.text
 
 
-def test_the_model_is_made_for_the_size_of_the_training_images(scenes):
+def test_the_model_is_made_for_the_size_of_the_training_images(scenes, caplog):
     objectives = make_objectives(task(depth=DEPTH), scenes)
-    model = make_model(MODEL, objectives, SETTINGS)
+    model = make_model(MODEL, objectives, SETTINGS, ["model.encoder.image_size=[8,8]"])
+    assert "model.encoder.image_size=[8, 8] has no effect" in caplog.text
     assert model.preprocessing.image_size == (64, 96)  # of whole images, in evaluation
     assert model.encoder.pos_embed.shape[1] == 1 + 2 * 3
     assert len(model.encoder.blocks) == 4
