@@ -18,16 +18,14 @@ import torch
 
 from dpt.data.datasets.folder import scan
 from dpt.data.formats import io, pictures
-from dpt.files import DataError, parse_number, path_below, read_table
+from dpt.files import DataError, path_below
 from dpt.geometry import aspects_agree
 from dpt.model import DPT
-from dpt.predict import Predictor
-from dpt.predict.inputs import part_of
+from dpt.predict import Predictor, inputs
 from dpt.types.outputs import OutputSpec
 from dpt.types.preprocessing import Calibration, CalibrationSpace
 from dpt.validation import MAX_METRES
 
-COLUMNS = ("image", "x", "y", "depth_m")
 POINTS_PER_IMAGE = 2000  # sampled from a depth map: enough to fit a scale and a shift
 MIN_POINTS = 4
 ROBUST_POINTS = 12  # with fewer points, outliers are not rejected: all points are fitted
@@ -67,31 +65,22 @@ def read_points(path: str | Path, *, images: str | Path | None = None) -> list[K
         DataError: a column is missing, a value is not a number, an image is outside of the
             folder, or a point is outside its image.
     """
-    points: dict[str, list[list[float]]] = {}
-    remedy = f"its first line must name {','.join(COLUMNS)}"
-    for where, (name, *values) in read_table(path, COLUMNS, remedy=remedy):
-        try:
-            point = [parse_number(value) for value in values]
-        except ValueError:
-            raise DataError(f"{where}: {values} must be three numbers: x, y, depth_m") from None
-        if not 1e-6 < point[2] < 1e6:  # squares and reciprocals stay finite
-            raise DataError(f"{where}: depth_m={point[2]} must be metres above 0, below 1e6")
-        points.setdefault(name, []).append(point)
     folder = Path(path).parent if images is None else Path(images)
-    known_depths = []
-    for name, rows in points.items():
+    sizes: dict[Path, tuple[int, int]] = {}
+    points: dict[Path, list[list[float]]] = {}
+    for where, (name,), (x, y, depth) in inputs.read_points(path, "image"):
         image = path_below(folder, name, path)
-        height, width = pictures.read_size(image)
-        if pictures.exif_orientation(image) > 4:  # turned by 90 degrees
-            height, width = width, height
-        x, y, depth = np.array(rows).T
-        is_inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
-        if not is_inside.all():
-            first = is_inside.argmin()
-            location = f"x={x[first]:g}, y={y[first]:g}"
-            raise DataError(f"{path}: {location} lies outside of {image} ({width}x{height} pixels)")
-        x, y = (x + 0.5) / width, (y + 0.5) / height
-        known_depths.append(KnownDepths(image, x, y, depth, exif=True))
+        if image not in sizes:
+            height, width = pictures.read_size(image)
+            is_turned = pictures.exif_orientation(image) > 4  # by 90 degrees
+            sizes[image] = (width, height) if is_turned else (height, width)
+        height, width = sizes[image]
+        inputs.require_inside(where, x, y, sizes[image])
+        points.setdefault(image, []).append([(x + 0.5) / width, (y + 0.5) / height, depth])
+    known_depths = []
+    for image, rows in points.items():
+        x, y, metres = np.array(rows).T
+        known_depths.append(KnownDepths(image, x, y, metres, exif=True))
     return known_depths
 
 
@@ -246,7 +235,7 @@ def _predict(model: DPT, spec: OutputSpec, known: Sequence[KnownDepths]) -> np.n
         predictor.calibration = Calibration(
             1.0, space="depth", min_depth=1e-6, max_depth=MAX_METRES
         )
-    values, part = [], part_of(model.preprocessing)
+    values, part = [], inputs.part_of(model.preprocessing)
     for points in known:
         prediction = predictor(io.read_image(points.image, exif=points.exif, part=part))
         prediction.require_finite()

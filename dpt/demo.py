@@ -29,7 +29,7 @@ from dpt.predict.inputs import GUESS, KnownCamera, known_camera, part_of
 from dpt.predict.points import viewer_page
 from dpt.predict.prediction import first_output
 from dpt.predict.sources import InputFile
-from dpt.predict.writers import all_kinds, image_lines
+from dpt.predict.writers import Predicted, all_kinds, image_lines
 from dpt.validation import Plain
 from dpt.viz import shrink
 
@@ -123,7 +123,7 @@ class Demo:
         with self._lock:
             prediction = self._result(key).prediction
             source = InputFile(Path(), name)
-            return self.downloads[name].encode(prediction, source, None, Style())
+            return self.downloads[name].encode(Predicted(source, prediction))
 
     def points(self, key: str) -> bytes:
         """Returns a page with the surface that an image shows, to be turned."""

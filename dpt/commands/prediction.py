@@ -11,7 +11,6 @@ from pathlib import Path
 
 import cv2
 
-from dpt.data.formats.video import VideoReader
 from dpt.exporting.files import fingerprint_of
 from dpt.exporting.runtimes import is_exported
 from dpt.files import DataError, few, plural, read_bytes, require
@@ -20,7 +19,7 @@ from dpt.predict import writers
 from dpt.predict.encoding import Style
 from dpt.predict.folder import OutputFolder
 from dpt.predict.inputs import GUESS, chosen_camera
-from dpt.predict.pipeline import PartlyWrittenError, Pipeline
+from dpt.predict.pipeline import Pipeline
 from dpt.predict.prediction import depth_unit, first_output
 from dpt.predict.predictor import Predictor
 from dpt.predict.records import InputShard, PredictionSettings, shards_of
@@ -176,38 +175,26 @@ def _predict(pipeline: Pipeline, inputs: Sequence[InputFile]) -> tuple[int, Fail
         failed.append((file.source, error))
         pipeline.folder.add_failure(file, error)
 
-    rasters = {file: None for file in inputs if pipeline.is_raster(file)}
-    images = [file for file in inputs if not file.is_video and file not in rasters]
+    in_steps = {file: None for file in inputs if file.is_video or pipeline.is_raster(file)}
+    images = [file for file in inputs if file not in in_steps]
     with closing(pipeline.images(images)) as finished:
         for file, error in tracked(finished, len(images), title="images"):
-            done += error is None or isinstance(error, PartlyWrittenError)
+            done += error is None
             file.release()
             if error is not None:
                 fail(file, error)
-    for file in [*rasters, *(file for file in inputs if file.is_video)]:
+    for file in in_steps:
         try:
-            for _ in _frames(pipeline, file) if file.is_video else _raster(pipeline, file):
-                done += 1
+            with closing(
+                pipeline.frames(file) if file.is_video else pipeline.windows(file)
+            ) as steps:
+                for _ in tracked(steps, next(steps), title=file.name):
+                    done += file.is_video
+            done += not file.is_video
         except ValueError as error:
             fail(file, error)
         file.release()
     return done, failed
-
-
-def _raster(pipeline: Pipeline, file: InputFile) -> Iterator[None]:
-    """Predicts a raster window by window, and yields once at its end."""
-    with closing(pipeline.windows(file)) as steps:
-        for _ in tracked(steps, next(steps), title=file.name):
-            pass
-    yield
-
-
-def _frames(pipeline: Pipeline, file: InputFile) -> Iterator[None]:
-    """Predicts a video, and yields after each frame."""
-    video = VideoReader(file.fetch())
-    with closing(pipeline.frames(file, video)) as frames:
-        for _ in tracked(frames, max(1, video.announced), title=file.name):
-            yield
 
 
 def _make_pipeline(

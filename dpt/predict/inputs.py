@@ -1,37 +1,31 @@
 """What is predicted: the pixels of an image of any kind, its camera, and sparse depth."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 import PIL.Image
 import PIL.ImageOps
+from pydantic import Field
 from torch import Tensor
 
+from dpt.data.formats import cameras as sources
 from dpt.data.formats.bands import BandChoice, FilePart
-from dpt.data.formats.cameras import (
-    CameraFile,
-    CameraSource,
-    FieldOfView,
-    FocalLength,
-    StatedCamera,
-)
 from dpt.data.formats.io import read_image, read_raw_depth
 from dpt.data.formats.pictures import exif_focal, over_white
 from dpt.data.formats.rules import DepthRule
-from dpt.files import DataError, parse_number, read_table, reason
+from dpt.files import DataError, parse_number, read_table
 from dpt.geometry import Camera
 from dpt.types.preprocessing import Preprocessing
-from dpt.validation import MAX_METRES, Plain
+from dpt.validation import MAX_METRES, Plain, Positive, validate
 
 Image = str | Path | np.ndarray | Tensor | PIL.Image.Image
 Prompt = str | Path | np.ndarray
-GUESS = FieldOfView(60.0)
+GUESS = sources.FieldOfView(60.0)
 """The camera of ``dpt predict --focal guess`` where nothing else is known."""
-_COLUMNS = ("x", "y", "depth_m")  # as dpt calibrate reads them
-_REMEDY = "the columns are x,y,depth_m: pixels, from 0,0 at the upper left, and metres"
+_Degrees = Annotated[float, Field(gt=0, lt=180)]
 
 
 # --- pixels -------------------------------------------------------------------------------------
@@ -76,56 +70,42 @@ def part_of(preprocessing: Preprocessing) -> FilePart:
     return FilePart(bands=bands, image_max=image_max, nodata=nodata)
 
 
-def as_rgb(image: Image) -> np.ndarray:
-    """Returns any image as uint8 (H, W, 3) RGB, turned upright by its EXIF orientation if it has
+def as_rgb(image: np.ndarray | Tensor | PIL.Image.Image) -> np.ndarray:
+    """Returns an image as uint8 (H, W, 3) RGB, turned upright by its EXIF orientation if it has
     one.
 
-    ``image`` is a file's path; uint8 (H, W, 3) RGB; a PIL image; a tensor, uint8 (3, H, W), or
-    float (3, H, W) in 0..1, which is rounded to 256 levels.
+    ``image`` is uint8 (H, W, 3) RGB; a PIL image; a tensor, uint8 (3, H, W), or float (3, H, W) in
+    0..1, which is rounded to 256 levels.
 
     Raises:
         ValueError: the image is none of these; the message says what was found.
     """
-    if isinstance(image, str | Path):
-        return read_image(image, exif=True)
-    array: object = image
     if isinstance(image, PIL.Image.Image):
         array = _from_pil(image)
-    elif isinstance(image, Tensor):
-        array = _from_tensor(image)
-    fits = isinstance(array, np.ndarray) and array.dtype == np.uint8 and array.ndim == 3
-    if not isinstance(array, np.ndarray) or not (fits and array.shape[2] == 3 and array.size):
-        shape = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else ""
-        found = shape or type(image).__name__
-        raise ValueError(
-            "an image must be a path, uint8 (H, W, 3) RGB, a PIL image or a tensor (3, H, W), "
-            f"uint8 or float in 0..1, found {found}"
+    else:
+        array = _from_tensor(image) if isinstance(image, Tensor) else np.asarray(image)
+    if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3 or not array.size:
+        expected = (
+            "a path, uint8 (H, W, 3) RGB, a PIL image, or a tensor (3, H, W) of uint8 or 0..1"
         )
+        raise ValueError(f"an image must be {expected}, found {array.dtype} {array.shape}")
     return np.ascontiguousarray(array)
 
 
 def _from_pil(image: PIL.Image.Image) -> np.ndarray:
-    if image.mode.startswith(("I", "F")):
-        raise ValueError(
-            f"a PIL image of mode {image.mode} has more than 8 bits per channel: convert it to RGB"
-        )
-    try:
-        upright = PIL.ImageOps.exif_transpose(image)
-        if "A" in upright.mode or "transparency" in upright.info:
-            return over_white(np.asarray(upright.convert("RGBA")))
-        return np.asarray(upright.convert("RGB"))
-    except OSError as error:  # of the file, which is read only now
-        raise ValueError(f"a PIL image cannot be read ({reason(error)})") from error
+    if image.mode.startswith(("I", "F")):  # PIL would clip its values
+        raise ValueError(f"a PIL image of mode {image.mode}: convert it to 8 bits per channel")
+    upright = PIL.ImageOps.exif_transpose(image)
+    if "A" in upright.mode or "transparency" in upright.info:
+        return over_white(np.asarray(upright.convert("RGBA")))
+    return np.asarray(upright.convert("RGB"))
 
 
 def _from_tensor(image: Tensor) -> np.ndarray:
     if image.is_floating_point():
         image = image.float()
         if not ((image >= 0) & (image <= 1)).all():  # NaN neither
-            raise ValueError(
-                "a float tensor must be in 0..1: divide by 255, and do not normalise: the "
-                "predictor does that"
-            )
+            raise ValueError("a float tensor must be in 0..1: divide by 255, and do not normalise")
         image = (image * 255).round().byte()
     return image.cpu().movedim(0, -1).numpy()
 
@@ -150,7 +130,7 @@ class KnownCamera(NamedTuple):
 class FrameCamera:
     """The camera that ``stated`` gives to the frames of a video, by the video's name."""
 
-    stated: CameraSource
+    stated: sources.CameraSource
     video: Path
 
     def camera(self, image: str | Path, size: tuple[int, int]) -> Camera:
@@ -158,7 +138,11 @@ class FrameCamera:
 
 
 def known_camera(
-    image: Image, size: tuple[int, int], stated: CameraSource | None, *, data: bytes | None = None
+    image: Image,
+    size: tuple[int, int],
+    stated: sources.CameraSource | None,
+    *,
+    data: bytes | None = None,
 ) -> KnownCamera | None:
     """Returns the camera that ``stated`` gives to an image of ``size`` (H, W), upright, or that of
     its file's EXIF tags; None without any. ``data`` is the content of the file, if it was read."""
@@ -169,35 +153,19 @@ def known_camera(
     return None if focal is None else KnownCamera(Camera.from_focal(focal, size), "EXIF")
 
 
-def as_sources(
-    cameras: Camera | Sequence[Camera | None] | None, count: int
-) -> list[CameraSource | None]:
-    """Returns what states the camera of each of ``count`` images: one for all, or one for each."""
-    if cameras is None or isinstance(cameras, Camera):
-        cameras = [cameras] * count
-    if len(cameras) != count:
-        raise ValueError(f"{len(cameras)} cameras for {count} images: give one, or one for each")
-    return [None if c is None else StatedCamera.parse(c.K, "cameras", c.size) for c in cameras]
-
-
 def chosen_camera(
     fov: float | None, focal: str | None, intrinsics: Path | None
-) -> CameraSource | None:
+) -> sources.CameraSource | None:
     """Returns the camera that the options of ``dpt predict`` state; None if none does."""
     if fov is not None:
-        if not 0 < fov < 180:
-            raise ValueError(f"--fov {fov:g}: must be above 0 and below 180 degrees")
-        return FieldOfView(fov)
+        return sources.FieldOfView(validate(_Degrees, fov, "--fov"))
     if intrinsics is not None:
-        file = CameraFile(intrinsics)
+        file = sources.CameraFile(intrinsics)
         file.read()  # faults are told before any image is read
         return file
     if focal in (None, "guess"):
         return None
-    pixels = float(focal) if focal.replace(".", "", 1).isdecimal() else 0.0
-    if pixels == 0:
-        raise ValueError(f"--focal {focal}: must be above 0, in pixels of the images, or guess")
-    return FocalLength(pixels)
+    return sources.FocalLength(validate(Positive, focal, "--focal"))
 
 
 # --- sparse depth -------------------------------------------------------------------------------
@@ -215,12 +183,16 @@ def as_prompt(prompt: Prompt, size: tuple[int, int]) -> np.ndarray:
     Raises:
         DataError: it cannot be read, has another size, a point outside the image, or no point.
     """
+    name = "prompt" if isinstance(prompt, np.ndarray) else str(prompt)
     if isinstance(prompt, np.ndarray):
-        name, values = "prompt", prompt
-    elif Path(prompt).suffix.lower() == ".csv":
-        name, values = str(prompt), _read_points(prompt, size)
+        values = prompt
+    elif name.lower().endswith(".csv"):
+        values = np.zeros(size, np.float32)
+        for where, _, (x, y, metres) in read_points(name):
+            require_inside(where, x, y, size)
+            values[round(y), round(x)] = metres
     else:
-        name, values = str(prompt), read_raw_depth(prompt)
+        values = read_raw_depth(prompt)
     if values.shape != size or values.dtype.kind not in "uif":
         fault = f"{values.dtype} {values.shape}, and the image has (H, W) = {size}"
         raise DataError(f"{name}: is {fault}: give depth for each pixel, 0 where unknown")
@@ -231,16 +203,25 @@ def as_prompt(prompt: Prompt, size: tuple[int, int]) -> np.ndarray:
     return depth
 
 
-def _read_points(path: str | Path, size: tuple[int, int]) -> np.ndarray:
-    depth = np.zeros(size, np.float32)
-    for where, cells in read_table(path, _COLUMNS, remedy=_REMEDY):
+def read_points(
+    path: str | Path, *names: str
+) -> Iterator[tuple[str, list[str], tuple[float, float, float]]]:
+    """Yields the lines of a CSV table of known depths: the position for messages, the cells of the
+    columns ``names``, and x, y in pixels from the upper left, from 0, and metres."""
+    columns = (*names, "x", "y", "depth_m")
+    remedy = f"the columns are {','.join(columns)}: pixels, from 0,0 at the upper left, and metres"
+    for where, cells in read_table(path, columns, remedy=remedy):
         try:
-            x, y, metres = map(parse_number, cells)
+            x, y, metres = map(parse_number, cells[len(names) :])
         except ValueError:
-            raise DataError(f"{where}: {cells} are not three numbers: {_REMEDY}") from None
-        is_inside = -0.5 <= x < size[1] - 0.5 and -0.5 <= y < size[0] - 0.5
-        if not is_inside or not 0 < metres <= MAX_METRES:
-            limits = f"an image of {size[1]}x{size[0]} pixels, 0 to {MAX_METRES:g} m"
-            raise DataError(f"{where}: {cells} is outside of {limits}: {_REMEDY}")
-        depth[round(y), round(x)] = metres
-    return depth
+            raise DataError(f"{where}: {cells} are not all numbers: {remedy}") from None
+        if not 1e-6 < metres <= MAX_METRES:  # squares and reciprocals stay finite
+            raise DataError(f"{where}: depth_m={metres} must be above 0, up to {MAX_METRES:g}")
+        yield where, cells[: len(names)], (x, y, metres)
+
+
+def require_inside(where: str, x: float, y: float, size: tuple[int, int]) -> None:
+    """Raises DataError if a point is outside of its image of ``size`` (H, W)."""
+    height, width = size
+    if not (-0.5 <= x < width - 0.5 and -0.5 <= y < height - 0.5):
+        raise DataError(f"{where}: x={x:g}, y={y:g} is outside of the {width}x{height} pixels")

@@ -4,12 +4,12 @@ import math
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby, islice
+from itertools import groupby
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -17,25 +17,22 @@ from dpt.data.formats import bands
 from dpt.data.formats.cameras import CameraSource
 from dpt.data.formats.pictures import read_size
 from dpt.data.formats.video import VideoReader, VideoWriter
-from dpt.predict.encoding import Style, paint_with_legend
+from dpt.predict import writers
+from dpt.predict.encoding import Style
 from dpt.predict.folder import OutputFolder
 from dpt.predict.inputs import FrameCamera, known_camera, part_of
 from dpt.predict.prediction import Prediction
 from dpt.predict.predictor import Predictor, PreparedImage, batches
-from dpt.predict.rasters import RasterFile, RasterPrediction
+from dpt.predict.rasters import RasterPrediction
 from dpt.predict.sources import InputFile
-from dpt.predict.writers import FileKind, facts_of, raster_facts, unit_facts, videos_of
 from dpt.validation import Plain
 
 S = TypeVar("S")
+T = TypeVar("T")
 Finished = Generator[tuple[S, ValueError | None], None, None]
 
 LARGE = 2**25  # pixels of an image above which it is predicted alone, which bounds the memory
 STEADINESS = 0.9  # weight of the previous colour range in a video, which follows within 20 frames
-
-
-class PartlyWrittenError(ValueError):
-    """Some files of an image are written, and others cannot be."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +45,10 @@ class Pipeline:
 
     predictor: Predictor
     folder: OutputFolder
-    kinds: Sequence[FileKind]
+    kinds: Sequence[writers.FileKind]
     style: Style
     workers: int
-    rasters: Sequence[FileKind] = ()
+    rasters: Sequence[writers.FileKind] = ()
     """The files of each image that is predicted by windows."""
     only_rasters: bool = False  # whether other files are refused
     cameras: CameraSource | None = None  # of all images and videos; None: of their EXIF tags
@@ -59,7 +56,7 @@ class Pipeline:
 
     def is_done(self, input_file: InputFile) -> bool:
         """Whether the files of an input were written since it changed, and exist."""
-        kinds = videos_of(self.kinds) if input_file.is_video else self.kinds
+        kinds = writers.videos_of(self.kinds) if input_file.is_video else self.kinds
         kinds = self.rasters if self.is_raster(input_file) else kinds
         return self.folder.is_done(input_file, kinds)
 
@@ -69,40 +66,65 @@ class Pipeline:
         These are all TIFF files if that is the only format, and otherwise georeferenced ones, and
         TIFF, PNG and JPEG files with too many pixels for a picture.
         """
-        if not self.rasters:
-            return False
         is_tiff = bands.is_tiff(input_file.path)
-        if input_file.is_remote and not is_tiff:  # its header would need the whole file
+        # the header of a remote file would need the whole file
+        if not self.rasters or (input_file.address and not is_tiff):
             return False
-        input_file.fetch()
-        return (self.only_rasters and is_tiff) or bands.needs_windows(input_file.path)
+        return (self.only_rasters and is_tiff) or bands.needs_windows(input_file.fetch())
 
     def windows(self, input_file: InputFile) -> Generator[int, None, None]:
         """Predicts an image by windows; yields the number of steps first, and after each."""
         if self.prompt is not None:
             raise ValueError(f"--prompt {self.prompt}: images predicted by windows take none")
         part = part_of(self.predictor.preprocessing)
-        outputs = self.predictor.outputs
-        files = {kind.name: RasterFile(outputs[kind.name]) for kind in self.rasters}
-        with ExitStack() as stack:
-            source = stack.enter_context(bands.open_raster(input_file.fetch(), part))
+        with bands.open_raster(input_file.fetch(), part) as source:
             known = None
             if self.predictor.needs_camera and self.cameras is not None:
                 known = known_camera(input_file.path, source.size, self.cameras)
             elif self.predictor.needs_camera:
                 known = self.predictor.guessed(source.size)
-            camera = None if known is None else known.camera
-            prediction = RasterPrediction(self.predictor, source, files, camera)
+            prediction = RasterPrediction(self.predictor, source, known and known.camera)
             yield len(prediction)
-            facts = raster_facts(prediction.outputs) | ({} if known is None else known.facts)
-            paths = stack.enter_context(self.folder.files(input_file, self.rasters, facts))
-            with ExitStack() as written:
-                writers = {
-                    kind.name: written.enter_context(files[kind.name].writing(source, path))
-                    for kind, path in paths.items()
-                }
-                for _ in prediction.write(writers):
+            facts = writers.depth_facts(prediction.outputs, scale=1.0, offset=0.0)
+            facts |= {} if known is None else known.facts
+            with self.folder.files(input_file, self.rasters, facts) as paths:
+                for _ in prediction.write({kind.name: path for kind, path in paths.items()}):
                     yield len(prediction)
+
+    def frames(self, input_file: InputFile) -> Generator[int, None, None]:
+        """Predicts a video; yields the number of frames first, and after each. ValueError if a
+        frame fails."""
+        kinds, style = writers.videos_of(self.kinds), self.style
+        if not kinds:
+            fault = f"{input_file.source}: a video needs pictures"
+            raise ValueError(f"{fault}: add color or overlay to --format")
+        video = VideoReader(input_file.fetch())
+        total = max(1, video.announced)
+        yield total
+        facts: Plain = {"frames": 0, "fps": video.fps}
+        with self.folder.files(input_file, kinds, facts) as paths:
+            targets = {kind: VideoWriter(path, fps=video.fps) for kind, path in paths.items()}
+
+            def write(_: np.ndarray, frame: PreparedImage, prediction: Prediction) -> None:
+                nonlocal style
+                prediction.require_finite()
+                style = next_style(style, prediction)
+                facts.update(writers.depth_facts(prediction.outputs))
+                if prediction.known_camera is not None:
+                    facts.update(prediction.known_camera.facts)
+                predicted = writers.Predicted(input_file, prediction, frame.image, style)
+                for kind, target in targets.items():
+                    target.write(kind.paint(predicted))
+
+            camera = self.cameras and FrameCamera(self.cameras, input_file.path)
+            prepare = partial(self.predictor.prepare, keep_image=True, camera=camera)
+            for _, error in run_stages(self.predictor, prepare, write, video, workers=1):
+                if error is not None:
+                    raise error
+                facts["frames"] += 1
+                yield total
+            for target in targets.values():
+                target.close()
 
     def images(self, inputs: Iterable[InputFile]) -> Finished[InputFile]:
         """Predicts images; yields each at its end, with the error if it failed."""
@@ -116,66 +138,27 @@ class Pipeline:
             )
 
         for _, group in groupby(inputs, _if_large):
-            yield from _Stages(self.predictor, prepare, self._write, self.workers).run(group)
+            yield from run_stages(self.predictor, prepare, self._write, group, workers=self.workers)
 
     def _write(self, input_file: InputFile, image: PreparedImage, prediction: Prediction) -> None:
-        """Writes an image's files.
-
-        Raises:
-            PartlyWrittenError: the image cannot have some of them; the others are written.
-            ValueError: it can have none of them.
-        """
+        """Writes an image's files; ValueError names those that it cannot have, after the others."""
         prediction.require_finite()
-        facts = facts_of(prediction)
-        missing: dict[FileKind, str] = {}  # with the reason
+        facts = writers.facts_of(prediction)
+        missing: dict[writers.FileKind, str] = {}  # with the reason
         for kind in self.kinds:
             try:
                 facts |= kind.facts(prediction)
             except ValueError as error:
                 missing[kind] = str(error)
         kinds = [kind for kind in self.kinds if kind not in missing]
+        predicted = writers.Predicted(input_file, prediction, image.image, self.style)
         if kinds or not missing:
             with self.folder.files(input_file, kinds, facts) as paths:
                 for kind, path in paths.items():
-                    path.write_bytes(kind.encode(prediction, input_file, image.image, self.style))
+                    path.write_bytes(kind.encode(predicted))
         if missing:
-            fault = f"no {', '.join(kind.folder for kind in missing)}"
             reasons = "; ".join(dict.fromkeys(missing.values()))
-            if kinds:
-                raise PartlyWrittenError(f"{fault}, the other files are written: {reasons}")
-            raise ValueError(f"{fault}: {reasons}")
-
-    def frames(self, input_file: InputFile, video: VideoReader) -> Generator[None, None, None]:
-        """Predicts a video; yields after each frame. ValueError if a frame fails."""
-        kinds, style = videos_of(self.kinds), self.style
-        if not kinds:
-            raise ValueError(
-                "a video needs pictures: add color or overlay to --format, or predict its frames "
-                "as images"
-            )
-        facts: Plain = {"frames": 0, "fps": video.fps}
-        with self.folder.files(input_file, kinds, facts) as paths:
-            writers = {kind: VideoWriter(path, fps=video.fps) for kind, path in paths.items()}
-
-            def write(_: np.ndarray, frame: PreparedImage, prediction: Prediction) -> None:
-                nonlocal style
-                prediction.require_finite()
-                style = next_style(style, prediction)
-                facts.update(unit_facts(prediction.outputs))
-                if prediction.known_camera is not None:
-                    facts.update(prediction.known_camera.facts)
-                for kind, writer in writers.items():
-                    writer.write(paint_with_legend(kind.name, prediction, frame.image, style))
-
-            camera = self.cameras and FrameCamera(self.cameras, input_file.path)
-            prepare = partial(self.predictor.prepare, keep_image=True, camera=camera)
-            for _, error in _Stages(self.predictor, prepare, write, workers=1).run(video):
-                if error is not None:
-                    raise error
-                facts["frames"] += 1
-                yield
-            for writer in writers.values():
-                writer.close()
+            raise ValueError(f"no {', '.join(kind.folder for kind in missing)}: {reasons}")
 
 
 def _if_large(input_file: InputFile) -> InputFile | None:
@@ -196,79 +179,80 @@ def next_style(style: Style, prediction: Prediction) -> Style:
     return replace(style, limits=limits)
 
 
-class _Queue(Generic[S]):
-    """Items in the order in which they were added, with their last task: writing, or reading if
-    that failed."""
+def run_stages(
+    predictor: Predictor,
+    prepare: Callable[[S], PreparedImage],
+    write: Callable[[S, PreparedImage, Prediction], None],
+    items: Iterable[S],
+    *,
+    workers: int,
+) -> Finished[S]:
+    """Yields each item at its end, with the error if it failed.
 
-    def __init__(self) -> None:
-        self._tasks: deque[tuple[S, Future[None] | Future[PreparedImage]]] = deque()
+    Three stages work at the same time: preparation in threads, the network, and writing in threads.
+    At most ``workers`` and a batch of items wait before and after the network.
+    """
+    readers, finishers = ThreadPoolExecutor(workers), ThreadPoolExecutor(workers)
+    ahead = workers + predictor.batch_size
 
-    def add(self, item: S, task: Future[None] | Future[PreparedImage]) -> None:
-        self._tasks.append((item, task))
+    def predicted() -> Iterator[tuple[S, PreparedImage | ValueError, Prediction | ValueError]]:
+        read = _ahead(readers, prepare, items, ahead)
+        for group in batches(read, predictor.batch_size, key=lambda pair: _input_shape(pair[1])):
+            images = [image for _, image in group if not isinstance(image, ValueError)]
+            errors = [image for _, image in group if isinstance(image, ValueError)]
+            results = errors or _predict(predictor, images)
+            for (item, image), result in zip(group, results, strict=True):
+                yield item, image, result
 
-    def finish(self, *, leave: int = 0) -> Finished[S]:
-        """Waits for the first items until ``leave`` remain; yields each, with the error if its task
-        failed."""
-        while len(self._tasks) > leave:
-            item, task = self._tasks.popleft()
-            error = task.exception()
-            if error is not None and not isinstance(error, ValueError):
-                raise error
+    def finish(entry: tuple[S, PreparedImage | ValueError, Prediction | ValueError]) -> None:
+        item, image, result = entry
+        if isinstance(result, ValueError):
+            raise result
+        assert not isinstance(image, ValueError)
+        write(item, image, result)
+
+    try:
+        for (item, _, _), error in _ahead(finishers, finish, predicted(), ahead):
             yield item, error
+    finally:  # tasks that still wait are not started
+        for pool in (readers, finishers):
+            pool.shutdown(cancel_futures=True)
 
 
-@dataclass(frozen=True)
-class _Stages(Generic[S]):
-    """Three stages that work at the same time: preparation in threads, the network, and writing in
-    threads. At most ``workers`` and a batch of items wait before and after the network."""
+def _ahead(
+    pool: ThreadPoolExecutor, function: Callable[[S], T], items: Iterable[S], count: int
+) -> Iterator[tuple[S, T | ValueError]]:
+    """Yields the items in order with the results of ``function``, or its ValueErrors; ``count``
+    tasks are begun ahead."""
+    tasks: deque[tuple[S, Future[T]]] = deque()
 
-    predictor: Predictor
-    prepare: Callable[[S], PreparedImage]
-    write: Callable[[S, PreparedImage, Prediction], None]
-    workers: int
-
-    def run(self, items: Iterable[S]) -> Finished[S]:
-        """Yields each item at its end, with the error if it failed."""
-        size = self.predictor.batch_size
-        queue: _Queue[S] = _Queue()
-        with ExitStack() as stack:
-            readers, writers = ThreadPoolExecutor(self.workers), ThreadPoolExecutor(self.workers)
-            for pool in (readers, writers):  # at the end, tasks that still wait are not started
-                stack.callback(pool.shutdown, cancel_futures=True)
-            prepared = self._prepared(readers, items, queue)
-            for batch in batches(prepared, size, key=lambda pair: pair[1].input.shape):
-                results = self._predict([image for _, image in batch])
-                for (item, image), result in zip(batch, results, strict=True):
-                    if isinstance(result, ValueError):
-                        yield item, result
-                        continue
-                    yield from queue.finish(leave=self.workers + size - 1)
-                    queue.add(item, writers.submit(self.write, item, image, result))
-            yield from queue.finish()
-
-    def _prepared(
-        self, pool: ThreadPoolExecutor, items: Iterable[S], queue: _Queue[S]
-    ) -> Iterator[tuple[S, PreparedImage]]:
-        """Reads ahead, and yields the items that succeed; the others are added to ``queue``."""
-        items = iter(items)
-        reading: deque[tuple[S, Future[PreparedImage]]] = deque()
-        while True:
-            for item in islice(items, self.workers + self.predictor.batch_size - len(reading)):
-                reading.append((item, pool.submit(self.prepare, item)))
-            if not reading:
-                return
-            item, task = reading.popleft()
-            if task.exception() is None:
-                yield item, task.result()
-            else:
-                queue.add(item, task)
-
-    def _predict(self, images: Sequence[PreparedImage]) -> list[Prediction | ValueError]:
-        """Returns the prediction for each image, or its error."""
+    def finished() -> tuple[S, T | ValueError]:
+        item, task = tasks.popleft()
         try:
-            return [*self.predictor.predict(images)]
+            return item, task.result()
         except ValueError as error:
-            if len(images) == 1:
-                return [error.with_traceback(None)]  # its frames would keep tensors
-        # together they may not fit into memory
-        return [result for image in images for result in self._predict([image])]
+            return item, error
+
+    for item in items:
+        tasks.append((item, pool.submit(function, item)))
+        if len(tasks) == count:
+            yield finished()
+    while tasks:
+        yield finished()
+
+
+def _input_shape(image: PreparedImage | ValueError) -> tuple[int, ...]:
+    return () if isinstance(image, ValueError) else image.input.shape
+
+
+def _predict(
+    predictor: Predictor, images: Sequence[PreparedImage]
+) -> Sequence[Prediction | ValueError]:
+    """Returns the prediction for each image, or its error."""
+    try:
+        return predictor.predict(images)
+    except ValueError as error:
+        if len(images) == 1:
+            return [error.with_traceback(None)]  # its frames would keep tensors
+    # together they may not fit into memory
+    return [result for image in images for result in _predict(predictor, [image])]

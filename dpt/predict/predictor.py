@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dpt.data.formats.cameras import CameraSource
+from dpt.data.formats.cameras import CameraSource, StatedCamera
 from dpt.data.resize import resize_image
 from dpt.data.view import view_points
 from dpt.depthmath import at_least_float32, focal_ratio
@@ -25,16 +25,8 @@ from dpt.functional import chunked_argmax, resize, upsample
 from dpt.geometry import Camera, View, Window
 from dpt.model import DPT
 from dpt.nn.tta import flipped_mean, refuse_masks
-from dpt.predict.inputs import (
-    Image,
-    KnownCamera,
-    Prompt,
-    as_pixels,
-    as_prompt,
-    as_sources,
-    known_camera,
-)
-from dpt.predict.prediction import Prediction, first_output
+from dpt.predict.inputs import Image, KnownCamera, Prompt, as_pixels, as_prompt, known_camera
+from dpt.predict.prediction import Prediction, depth_unit, first_output
 from dpt.process import lack_of_memory
 from dpt.segments import SegmentMap, panoptic_segments
 from dpt.tiling import predict_tiles
@@ -205,20 +197,23 @@ class Predictor:
             cameras: that of all images, or of each; images of another size are taken for scaled
                 ones. Without one it is that of the EXIF tags of a file, or the predicted one, see
                 :attr:`Prediction.camera`.
-            prompt: measured depth at some pixels of the one image, see
+            prompt: measured depth at some pixels of each image, see
                 :func:`dpt.predict.inputs.as_prompt`, for models with ``decoder.prompts``.
 
         Raises:
             ValueError: a file cannot be read, an image is none of these, or a camera does not fit.
         """
-        if not isinstance(images, list | tuple):
-            (camera,) = as_sources(cameras, 1)
-            return self.predict([self.prepare(images, camera=camera, prompt=prompt)])[0]
-        if prompt is not None:
-            raise ValueError("prompt: is the depth of one image: predict images one by one")
-        sources = as_sources(cameras, len(images))
-        pairs = zip(images, sources, strict=True)
-        return self.predict_all(self.prepare(image, camera=camera) for image, camera in pairs)
+        is_list = isinstance(images, list | tuple)
+        pictures = images if isinstance(images, list | tuple) else [images]
+        if cameras is None or isinstance(cameras, Camera):
+            cameras = [cameras] * len(pictures)
+        parse = StatedCamera.parse
+        sources = [None if c is None else parse(c.K, "cameras", c.size) for c in cameras]
+        pairs = zip(pictures, sources, strict=True)
+        predictions = self.predict_all(
+            self.prepare(image, camera=camera, prompt=prompt) for image, camera in pairs
+        )
+        return predictions if is_list else predictions[0]
 
     def predict_all(self, images: Iterable[PreparedImage]) -> list[Prediction]:
         """Predicts prepared images, successive ones of equal input size together."""
@@ -356,8 +351,11 @@ class Predictor:
             # a copy, not a view of the batch
             arrays[name] = np.array(array, np.uint16 if is_wide else array.dtype, order="C")
         not_finite = tuple(name for name in arrays if not values[name].isfinite().all())
-        outputs = self.outputs_for(camera)
-        self._cut_sky(arrays, outputs)
+        outputs, sky = self.outputs_for(camera), self.sky_output
+        if self._depth is not None and sky is not None:
+            name, far = self._depth.name, self.sky == "far"
+            is_sky, inverse = arrays[sky.name] >= sky.threshold, outputs[name].is_inverse_depth
+            arrays[name] = replace_sky(arrays[name], is_sky, far=far, inverse=inverse)
         return Prediction(arrays, outputs, not_finite, scores, known, self.min_confidence)
 
     def _camera(self, values: Mapping[str, Tensor], size: tuple[int, int]) -> KnownCamera | None:
@@ -391,17 +389,6 @@ class Predictor:
             self._has_warned = True
             log.warning("depth is relative: for metres this model needs the focal length of images")
         return values
-
-    def _cut_sky(self, arrays: dict[str, np.ndarray], outputs: Mapping[str, OutputSpec]) -> None:
-        """Applies the rule of the sky to depth, if the model predicts where the sky is."""
-        sky = self.sky_output
-        if self._depth is None or sky is None:
-            return
-        depth, is_sky = arrays[self._depth.name], arrays[sky.name] >= sky.threshold
-        inverse = outputs[self._depth.name].is_inverse_depth
-        arrays[self._depth.name] = replace_sky(
-            depth, is_sky, far=self.sky == "far", inverse=inverse
-        )
 
     def _at_image_size(self, values: Tensor, spec: OutputSpec, image: PreparedImage) -> Tensor:
         """Returns class ids (H, W) of logits (1, K, h', w'), values (H, W) or (H, W, C) of other
@@ -460,3 +447,76 @@ def batches(items: Iterable[T], size: int, *, key: Callable[[T], Hashable]) -> I
     for _, group in groupby(items, key):
         while batch := list(islice(group, size)):
             yield batch
+
+
+class RayPredictor:
+    """Adds the predictions of each image to the batches of a Ray data set.
+
+    For ``ray.data.Dataset.map_batches``; each worker of Ray loads the model once::
+
+        images = ray.data.read_images("s3://bucket/photos", mode="RGB", include_paths=True)
+        depth = images.map_batches(
+            RayPredictor,
+            fn_constructor_args=["best.ckpt"],
+            fn_constructor_kwargs={"batch_size": 8},  # images in one pass, of one size
+            batch_size=8,
+            num_gpus=1,
+            concurrency=4,
+        )
+
+    Ray does not apply the EXIF orientation of the files that it reads; ``dpt`` does for paths.
+
+    Args:
+        model: a model, or where to load one from, see :class:`dpt.Predictor`.
+        column: the name of the images, uint8 (H, W, 3) RGB each, or of paths of files.
+        cameras: the name of a column with the camera of each image, K (3, 3) or fx, fy, cx and cy
+            in its pixels, for metres of a model with a canonical focal length.
+        settings: further arguments of :class:`dpt.Predictor`, such as ``precision``.
+    """
+
+    def __init__(
+        self,
+        model: DPT | str,
+        *,
+        column: str = "image",
+        cameras: str | None = None,
+        **settings: Any,
+    ) -> None:
+        self.predictor = Predictor(model, **settings)
+        self.column, self.cameras = column, cameras
+
+    def __call__(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns the batch with a column for each output of the model: an array (H, W) or
+        (H, W, C) for each image; values or probabilities of outputs for the whole image. Depth has
+        a second column ``NAME_unit``, see :attr:`dpt.Prediction.unit`.
+
+        Raises:
+            ValueError: an output has the name of a column, or the network gave NaN or infinity.
+        """
+        images = batch[self.column]
+        cameras: Sequence[StatedCamera | None] = [None] * len(images)
+        if self.cameras is not None:
+            cameras = [StatedCamera.parse(K, f"column {self.cameras}") for K in batch[self.cameras]]
+        pairs = zip(images, cameras, strict=True)
+        prepare = self.predictor.prepare
+        predictions = self.predictor.predict_all(prepare(x, camera=camera) for x, camera in pairs)
+        for prediction in predictions:
+            prediction.require_finite()
+        added: dict[str, np.ndarray] = {}
+        for name, spec in self.predictor.outputs.items():
+            added[name] = _column([prediction.arrays[name] for prediction in predictions])
+            if spec.kind == "depth":
+                units = [depth_unit(prediction.outputs[name]) for prediction in predictions]
+                added[f"{name}_unit"] = _column(units)
+        taken = batch.keys() & added.keys()
+        if taken:
+            raise ValueError(f"column {min(taken)}: is also an output of the model: rename it")
+        return dict(batch) | added
+
+
+def _column(values: Sequence[object]) -> np.ndarray:
+    """Returns one value for each image; arrays may differ in size."""
+    column = np.empty(len(values), dtype=object)
+    for k, value in enumerate(values):
+        column[k] = value
+    return column

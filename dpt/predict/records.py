@@ -25,7 +25,10 @@ RECORDS_FILE = "predictions.jsonl"
 JOURNALS = "shards"  # folder of the journals of workers
 LABEL_TOOLS = ("coco", "yolo", "labelme", "voc")
 POINT_FORMATS = ("ply", "glb")
-MAX_SETTINGS = 1 << 20  # bytes; class names take the most
+FORMATS = ("png", "npy", "color", "overlay", "json", *LABEL_TOOLS, *POINT_FORMATS)
+RASTER = "tif"
+"""The format of images that are predicted by windows."""
+_MAX_SETTINGS = 1 << 20  # bytes; class names take the most
 
 
 @dataclass(frozen=True)
@@ -64,18 +67,14 @@ class PredictionSettings:
     def read(cls, folder: Path) -> "PredictionSettings | None":
         """Returns what ``dpt predict`` wrote into the folder; None for other folders."""
         path = folder / SETTINGS_FILE
+        if not path.is_file():
+            return None
         with suppress(ValueError):
-            return cls.parse(read_bytes(path, limit=MAX_SETTINGS), path) if path.is_file() else None
-        return None
-
-    @classmethod
-    def parse(cls, content: bytes, source: str | Path) -> "PredictionSettings | None":
-        """Returns the settings that ``dpt predict`` wrote; None for other contents."""
-        with suppress(ValueError):
-            settings: PredictionSettings = validate(cls, parse_json(content, source), str(source))
+            content = parse_json(read_bytes(path, limit=_MAX_SETTINGS), path)
+            settings: PredictionSettings = validate(cls, content, str(path))
             # the settings of other programs have no ``written``
-            is_ours = settings.written and {*settings.written} <= {*written_folders(), RECORDS_FILE}
-            return settings if is_ours else None
+            if settings.written and {*settings.written} <= {*written_folders(), RECORDS_FILE}:
+                return settings
         return None
 
 
@@ -127,55 +126,19 @@ def written_folders() -> set[str]:
     """Returns the names of all sub-folders that ``dpt predict`` writes for any model, see
     :func:`dpt.predict.writers.all_kinds`."""
     names = ("depth", "depth_sky", "depth_confidence", "labels", *HEADS)
-    formats = [
-        "npy",
-        "color",
-        "overlay",
-        "json",
-        "tif",
-        "coco",
-        "yolo",
-        "labelme",
-        "voc",
-        "ply",
-        "glb",
-    ]
-    endings = ("", *(f"_{name}" for name in formats))
+    endings = ("", *(f"_{name}" for name in (*FORMATS[1:], RASTER)))
     return {"overlay", *(f"{name}{ending}" for name in names for ending in endings)}
 
 
 # --- parts of the inputs for several workers ----------------------------------------------------
 
-
-@dataclass(frozen=True)
-class Launcher:
-    """The variables of what starts workers: number of this one, number of all, and the first
-    number, which is 0 without a variable."""
-
-    number: str
-    count: str
-    first: str = ""
-
-    @property
-    def variables(self) -> list[str]:
-        return [name for name in (self.number, self.count, self.first) if name]
-
-    def shard(self, environment: Mapping[str, str]) -> "InputShard | None":
-        """Returns the shard that the environment states; None if it states none."""
-        texts = [environment.get(name, "") for name in (self.number, self.count)]
-        texts.append(environment.get(self.first, "0"))
-        numbers = [int(text) for text in texts if re.fullmatch(r"\d{1,9}", text)]
-        if len(numbers) < len(texts):
-            return None
-        number, count, first = numbers
-        return InputShard.parse(f"{number - first + 1}/{count}")
-
-
 LAUNCHERS = {
-    "slurm": Launcher("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN"),
-    "torchrun": Launcher("RANK", "WORLD_SIZE"),
-    "kubernetes": Launcher("JOB_COMPLETION_INDEX", "JOB_COMPLETIONS"),
+    "slurm": ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN"),
+    "torchrun": ("RANK", "WORLD_SIZE"),
+    "kubernetes": ("JOB_COMPLETION_INDEX", "JOB_COMPLETIONS"),
 }
+"""The variables of what starts workers: number of this one, number of all, and the first number,
+which is 0 without a variable."""
 
 
 @dataclass(frozen=True)
@@ -217,17 +180,19 @@ class InputShard:
     def chosen(cls, text: str, environment: Mapping[str, str] = os.environ) -> "InputShard":
         """Returns the shard of ``--shard text``: K/N, a launcher's name, or ``auto`` for the only
         launcher whose variables are set."""
-        names = [text] if text in LAUNCHERS else []
-        if text == "auto":
-            names = [name for name, of in LAUNCHERS.items() if of.number in environment]
-        shard = cls.parse(text)
-        if len(names) == 1:
-            shard = LAUNCHERS[names[0]].shard(environment)
+        started = [name for name, keys in LAUNCHERS.items() if keys[0] in environment]
+        name = started[0] if text == "auto" and len(started) == 1 else text
+        stated = text
+        values = [environment.get(key, "0") for key in LAUNCHERS[name]] if name in started else []
+        if values and all(re.fullmatch(r"\d{1,9}", value) for value in values):
+            number, count, first = map(int, [*values, "0"][:3])
+            stated = f"{number - first + 1}/{count}"
+        shard = cls.parse(stated)
         if shard is None:
-            variables = [v for name in names for v in LAUNCHERS[name].variables]
-            stated = ", ".join(f"{v}={environment.get(v, 'nothing')}" for v in variables)
+            variables = [key for names in LAUNCHERS.values() for key in names if key in environment]
+            found = ", ".join(f"{key}={environment[key]}" for key in variables)
             choices = ", ".join((*LAUNCHERS, "auto"))
-            fault = f"--shard {text}: found {stated or 'no numbers'}"
+            fault = f"--shard {text}: found {found or 'no variables of a launcher'}"
             raise ValueError(f"{fault}: write K/N with K in 1..N, or one of {choices}")
         return shard
 

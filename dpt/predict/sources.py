@@ -6,18 +6,19 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import fsspec
 
 from dpt.data.formats.io import IMAGE_SUFFIXES, UNREAD_SUFFIXES
 from dpt.data.formats.video import VIDEO_SUFFIXES
 from dpt.fetch import fetch
-from dpt.files import MAX_BYTES, MAX_FILES, DataError, missing_path, reason, require_address
-from dpt.predict.records import MAX_SETTINGS, SETTINGS_FILE, PredictionSettings
+from dpt.files import MAX_BYTES, DataError, missing_path, reason, require_address
+from dpt.predict.records import PredictionSettings
 from dpt.validation import PlainMapping
 
 log = logging.getLogger("dpt")
@@ -29,10 +30,13 @@ _REMEDY = "check the address and the permissions"
 
 @dataclass(frozen=True)
 class InputFile:
-    """An image or video to predict."""
+    """An image or video to predict; ``path`` of a remote one is where it is copied to."""
 
     path: Path  # absolute
     name: str  # of the output files: a relative path with ``/``, without suffix and ``..``
+    address: str = ""  # of a remote file
+    stamp: tuple[str, int] = ("", 0)
+    """The store's version or time of a remote file, and its size in bytes."""
 
     @property
     def is_video(self) -> bool:
@@ -41,16 +45,13 @@ class InputFile:
     @property
     def source(self) -> str:
         """The path or address in records and messages."""
-        return str(self.path)
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether :meth:`fetch` copies the file."""
-        return False
+        return self.address or str(self.path)
 
     def modified(self) -> list[object]:
-        """Returns time in nanoseconds and size in bytes, which tell a replaced file from the file
-        before it; empty if the file is gone."""
+        """Returns time in nanoseconds (or ``stamp``) and size in bytes, which tell a replaced file
+        from the file before it; empty if the file is gone."""
+        if self.address:
+            return [*self.stamp]
         with suppress(OSError):  # reading it names the fault
             status = self.path.stat()
             return [status.st_mtime_ns, status.st_size]
@@ -58,36 +59,14 @@ class InputFile:
 
     def fetch(self) -> Path:
         """Returns the path of the file on this machine; copies a remote file there."""
-        return self.path
-
-    def release(self) -> None:
-        """Removes the local copy of a remote file."""
-
-
-@dataclass(frozen=True)
-class RemoteFile(InputFile):
-    """An input at an address; ``path`` is where its local copy lies while it is predicted."""
-
-    address: str = ""
-    stamp: tuple[str, int] = ("", 0)
-    """The store's version or time of the file, and its size in bytes."""
-
-    @property
-    def source(self) -> str:
-        return self.address
-
-    @property
-    def is_remote(self) -> bool:
-        return True
-
-    def modified(self) -> list[object]:
-        return [*self.stamp]
-
-    def fetch(self) -> Path:
+        if not self.address:
+            return self.path
         return fetch(self.address, self.path, limit=MAX_BYTES, remedy=_REMEDY, quiet=True)
 
     def release(self) -> None:
-        shutil.rmtree(self.path.parent, ignore_errors=True)
+        """Removes the local copy of a remote file."""
+        if self.address:
+            shutil.rmtree(self.path.parent, ignore_errors=True)
 
 
 def find_inputs(inputs: Sequence[str | Path], *, out: Path) -> list[InputFile]:
@@ -100,37 +79,30 @@ def find_inputs(inputs: Sequence[str | Path], *, out: Path) -> list[InputFile]:
     suffix keep it. Arrays (``.npy``) are images of bands in folders without pictures.
     """
     files: dict[Path, None] = {}
-    unread: set[Path] = set()
     paths, out = [_absolute(path) for path in inputs], _absolute(out)
     for path in paths:
         if path == out and path.is_dir():
             raise DataError(f"{path}: is an input and --out: choose another --out")
         if not os.path.lexists(path):
             raise missing_path(path, what="input", remedy="check the path")
-        if path.is_dir():
-            readable = _readable(path, out, unread)
-            files.update(dict.fromkeys(readable))
-        else:
-            files[path] = None
-    if unread:
-        log.warning(_left_out(unread))
-    folders = [path for path in paths if path.is_dir()]
-    return [
-        InputFile(path, name.as_posix()) for path, name in names_of(list(files), folders).items()
-    ]
+        files.update(dict.fromkeys(_readable(path, out) if path.is_dir() else [path]))
+    names = names_of(list(files), [path for path in paths if path.is_dir()])
+    return [InputFile(path, name.as_posix()) for path, name in names.items()]
 
 
-def _readable(folder: Path, out: Path, unread: set[Path]) -> list[Path]:
-    """Returns the images and videos of a folder; adds pictures that are not read to ``unread``."""
+def _readable(folder: Path, out: Path) -> list[Path]:
+    """Returns the images and videos of a folder; logs how many pictures are not read."""
     walked = list(_walk(folder, out))
+    unread = Counter(file.suffix.lower() for file in walked).keys() & UNREAD_SUFFIXES
+    if unread:
+        formats = ", ".join(sorted(unread))
+        log.warning("%s: files in %s are left out: convert them to JPEG or PNG", folder, formats)
     arrays = [file for file in walked if file.suffix.lower() == ".npy"]
-    readable = [file for file in walked if file.suffix.lower() in SUFFIXES]
-    unread.update({*walked}.difference(arrays, readable))
-    if not (readable or arrays):
-        fault = f"{folder}: no image or video in this folder or below ({', '.join(SUFFIXES)})"
-        exception = ", except what dpt predict wrote" if PredictionSettings.read(folder) else ""
-        raise DataError(f"{fault}{exception}{f'; {_left_out(unread)}' if unread else ''}")
-    return readable or arrays
+    readable = [file for file in walked if file.suffix.lower() in SUFFIXES] or arrays
+    if not readable:
+        kinds = f"no image or video ({', '.join(SUFFIXES)}) that dpt predict did not write"
+        raise DataError(f"{folder}: {kinds} in this folder or below: check the path")
+    return readable
 
 
 def names_of(files: Sequence[Path], folders: Sequence[Path]) -> dict[Path, Path]:
@@ -157,13 +129,6 @@ def _absolute(path: str | Path) -> Path:
     return Path(os.path.abspath(Path(path).expanduser()))
 
 
-def _left_out(files: Iterable[Path]) -> str:
-    """Returns which pictures are left out, and the remedy."""
-    counts = Counter(file.suffix.lower() for file in files)
-    kinds = ", ".join(f"{count} {suffix}" for suffix, count in sorted(counts.items()))
-    return f"left out, because such formats are not read: {kinds}: convert to JPEG or PNG"
-
-
 def _walk(folder: Path, out: Path) -> Iterator[Path]:
     """Yields images, videos and arrays, and pictures in formats that are not read."""
     for parent, folders, files in os.walk(folder):
@@ -182,60 +147,11 @@ def _walk(folder: Path, out: Path) -> Iterator[Path]:
 # --- addresses ----------------------------------------------------------------------------------
 
 
-class _RemoteFolder:
-    """What lies at an address."""
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-        require_address(address)
-        try:
-            self.system, root = fsspec.core.url_to_fs(address)
-            self.root = str(root).rstrip("/")
-            self.system.invalidate_cache()
-            found = self.system.find(self.root, detail=True)
-            self.system.invalidate_cache()  # it would stay in memory
-        except Exception as error:  # every file system has its own exceptions
-            raise DataError(f"{address}: cannot be listed ({reason(error)}): {_REMEDY}") from None
-        if len(found) > MAX_FILES:
-            raise DataError(f"{address}: more than {MAX_FILES} files: give a part of them")
-        # without objects that stand for empty folders
-        below = {path: info for path, info in found.items() if path.startswith(f"{self.root}/")}
-        self.files: dict[str, PlainMapping] = {k: v for k, v in below.items() if k[-1] != "/"}
-        self.is_file = [*found] == [self.root]
-        if self.is_file:
-            self.files = dict(found)
-
-    def images(self) -> dict[str, PlainMapping]:
-        """Returns the images and videos by their paths, without what ``dpt predict`` wrote."""
-        written = tuple(self._written())
-        return {
-            path: info
-            for path, info in self.files.items()
-            if path.lower().endswith(SUFFIXES)
-            and not path.startswith(written)
-            and not any(part[0] == "." for part in Path(path[len(self.root) :].strip("/")).parts)
-        }
-
-    def _written(self) -> Iterator[str]:
-        """Yields the folders that ``dpt predict`` wrote."""
-        for path, info in self.files.items():
-            if path.endswith(f"/{SETTINGS_FILE}") and int(info.get("size") or 0) <= MAX_SETTINGS:
-                settings = PredictionSettings.parse(self._read(path), path)
-                parent = path.rpartition("/")[0]
-                yield from (f"{parent}/{n}/" for n in (settings.written if settings else ()))
-
-    def _read(self, path: str) -> bytes:
-        try:
-            with self.system.open(path, "rb") as file:
-                return bytes(file.read(MAX_SETTINGS))
-        except Exception as error:
-            raise DataError(f"{path}: cannot be read ({reason(error)}): {_REMEDY}") from None
-
-
 def find_remote(inputs: Sequence[str]) -> list[InputFile]:
     """Returns the images and videos at addresses such as ``s3://bucket/photos``.
 
-    As :func:`find_inputs`, without hidden files.
+    As :func:`find_inputs`, but what ``dpt predict`` wrote is not left out. The address of an image
+    is not listed.
 
     Raises:
         DataError: an address cannot be listed or holds no image, two names cannot be told apart,
@@ -244,34 +160,48 @@ def find_remote(inputs: Sequence[str]) -> list[InputFile]:
     if len({name.partition("://")[0] for name in inputs}) > 1:
         fault = "inputs of several file systems"
         raise DataError(f"{', '.join(inputs)}: {fault}: predict them one after another")
-    infos: dict[str, PlainMapping] = {}  # by paths of the file system
-    folders = [_RemoteFolder(address) for address in inputs]
-    for folder in folders:
-        images = folder.images()
-        if not images:
-            fault = f"no image ({', '.join(SUFFIXES)}) that dpt predict did not write"
-            raise DataError(f"{folder.address}: {fault}: check the address")
-        infos |= images
-    by_path = {Path("/", path): path for path in sorted(infos)}  # absolute, as local ones
-    if len(by_path) < len(infos):
-        names = [path for path in sorted(infos) if by_path[Path("/", path)] != path]
-        raise DataError(f"{names[0]}: another file has this name but for slashes: rename it")
+    remote: dict[Path, InputFile] = {}
+    folders = []
+    for address in inputs:
+        system, root, infos = _listed(address)
+        images = [name for name in sorted(infos) if name.lower().endswith(SUFFIXES)]
+        images = [name for name in images if "/." not in name[len(root) :]]
+        paths = [Path("/", name) for name in images]  # absolute, as local ones
+        if not images or len({*paths}) < len(paths):
+            fault = "names that differ in slashes alone" if images else "no image"
+            raise DataError(f"{address}: {fault} ({', '.join(SUFFIXES)}): check the address")
+        if images != [root]:
+            folders.append(Path("/", root))
+        for path, name in zip(paths, images, strict=True):
+            # the same for all ways to write a file's address
+            full_address = str(system.unstrip_protocol(name))
+            remote[path] = InputFile(path, name, full_address, _stamp(infos[name]))
     copies = Path(tempfile.mkdtemp(prefix="dpt-"))
     atexit.register(shutil.rmtree, copies, ignore_errors=True)
-    roots = [Path("/", folder.root) for folder in folders if not folder.is_file]
     return [
-        RemoteFile(
-            path=copies / f"{number}" / path.name,  # as files of intrinsics name it
-            name=name.as_posix(),
-            # the same for all ways to write a file's address
-            address=str(folders[0].system.unstrip_protocol(by_path[path])),
-            stamp=_stamp(infos[by_path[path]]),
-        )
-        for number, (path, name) in enumerate(names_of([*by_path], roots).items())
+        # the copy's name is the one that files of intrinsics know
+        replace(remote[path], path=copies / f"{number}" / path.name, name=name.as_posix())
+        for number, (path, name) in enumerate(names_of(list(remote), folders).items())
     ]
 
 
-def _stamp(info: Mapping[str, object]) -> tuple[str, int]:
+def _listed(address: str) -> tuple[Any, str, dict[str, PlainMapping]]:
+    """Returns the file system of an address, the path there, and the files below by their paths."""
+    require_address(address)
+    try:
+        system, root = fsspec.core.url_to_fs(address)
+        root = str(root).rstrip("/")
+        system.invalidate_cache()
+        if root.lower().endswith(SUFFIXES):  # a server would send the image in place of a list
+            return system, root, {root: system.info(root)}
+        infos = system.find(root, detail=True)
+        system.invalidate_cache()  # it would stay in memory
+    except Exception as error:  # every file system has its own exceptions
+        raise DataError(f"{address}: cannot be listed ({reason(error)}): {_REMEDY}") from None
+    return system, root, {name: v for name, v in infos.items() if name.startswith(f"{root}/")}
+
+
+def _stamp(info: PlainMapping) -> tuple[str, int]:
     """Returns what tells a replaced file from the one before it."""
     stamp = next((str(info[key]) for key in _STAMPS if key in info), "")
-    return stamp, int(str(info.get("size") or 0))
+    return stamp, int(info.get("size") or 0)

@@ -6,7 +6,7 @@ folders that begin with its head's name.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -15,22 +15,27 @@ from dpt.data.annotations.base import AnnotatedClass, Entry, Reader, Writer
 from dpt.data.formats.rle import encode_parts, encode_pixels, object_of
 from dpt.files import few, read_bytes, require
 from dpt.predict import encoding
-from dpt.predict.encoding import Style, paint_with_legend
 from dpt.predict.points import encode_points, point_grid
 from dpt.predict.prediction import Prediction, depth_unit, first_output, require_points
-from dpt.predict.records import LABEL_TOOLS, POINT_FORMATS
+from dpt.predict.records import FORMATS, LABEL_TOOLS, POINT_FORMATS, RASTER
 from dpt.predict.sources import InputFile
 from dpt.types.outputs import OutputSpec
 from dpt.types.samples import IGNORE_INDEX, ObjectMask
 from dpt.validation import Plain
 from dpt.viz import encode_png, output_palette
 
-RASTER = "tif"
-"""The format of images that are predicted by windows."""
-FORMATS = ("png", "npy", "color", "overlay", "json", *LABEL_TOOLS, *POINT_FORMATS)
 Outputs = Mapping[str, OutputSpec]
 Encoder = Callable[[str, Prediction], bytes]
 """An output's name and the prediction to a file's content, see :mod:`dpt.predict.encoding`."""
+
+
+class Predicted(NamedTuple):
+    """What the files of an image are made of."""
+
+    source: InputFile
+    prediction: Prediction
+    image: np.ndarray | None = None  # uint8 (H, W, 3), given if a file needs it
+    style: encoding.Style = encoding.Style()
 
 
 @dataclass(frozen=True)
@@ -52,11 +57,13 @@ class FileKind:
         """Returns the path of the file of an input in the output folder."""
         return f"{self.folder}/{source.name}{self.suffix}"
 
-    def encode(
-        self, prediction: Prediction, source: InputFile, image: np.ndarray | None, style: Style
-    ) -> bytes:
-        """Returns the content of the file; ``image`` is given if it is needed."""
-        return encode_png(paint_with_legend(self.name, prediction, image, style))
+    def paint(self, image: Predicted) -> np.ndarray:
+        """Returns the picture of the output, uint8 (h, w, 3)."""
+        return encoding.paint_with_legend(self.name, image.prediction, image.image, image.style)
+
+    def encode(self, image: Predicted) -> bytes:
+        """Returns the content of the file."""
+        return encode_png(self.paint(image))
 
     def common_files(self, read: Reader, names: Sequence[str]) -> dict[str, bytes]:
         """Returns files for all inputs by their paths in the output folder.
@@ -76,10 +83,8 @@ class ValuesFile(FileKind):
     is_picture = False
     needs_image = False
 
-    def encode(
-        self, prediction: Prediction, source: InputFile, image: np.ndarray | None, style: Style
-    ) -> bytes:
-        return self.encoder(self.name, prediction)
+    def encode(self, image: Predicted) -> bytes:
+        return self.encoder(self.name, image.prediction)
 
 
 @dataclass(frozen=True)
@@ -88,11 +93,11 @@ class PointsFile(FileKind):
 
     is_picture = False
 
-    def encode(
-        self, prediction: Prediction, source: InputFile, image: np.ndarray | None, style: Style
-    ) -> bytes:
-        assert image is not None
-        return encode_points(point_grid(prediction), image, textured=self.suffix == ".glb")
+    def encode(self, image: Predicted) -> bytes:
+        assert image.image is not None
+        return encode_points(
+            point_grid(image.prediction), image.image, textured=self.suffix == ".glb"
+        )
 
     def facts(self, prediction: Prediction) -> Plain:
         grid = point_grid(prediction)
@@ -105,31 +110,32 @@ class PointsFile(FileKind):
 
 @dataclass(frozen=True, kw_only=True)
 class LabelFile(FileKind):
-    """One of the files of an image in the format of a label tool."""
+    """One of the files of an image in the format of a label tool, or the copy of the image where
+    the tool expects it."""
 
     writer: Writer
-    position: int  # among the label files
+    position: int | None  # among the label files; None: the copy
     is_picture = False
     needs_image = False
 
     def path(self, source: InputFile) -> str:
+        if self.position is None:
+            return f"{self.folder}/{self.writer.image_path(source.name, '')}{source.path.suffix}"
         return f"{self.folder}/{self.writer.label_paths(source.name, '')[self.position]}"
 
-    def encode(
-        self, prediction: Prediction, source: InputFile, image: np.ndarray | None, style: Style
-    ) -> bytes:
+    def encode(self, image: Predicted) -> bytes:
+        source, prediction = image.source, image.prediction
+        if self.position is None:
+            return read_bytes(source.fetch())
         height, width = prediction.arrays[self.name].shape
         objects = _objects(self.name, prediction)
-        entry = Entry(
-            image=source.path,
-            name=source.name,
-            size=(height, width),
-            objects=[item for item in objects if item.class_id in self.writer.class_ids],
-        )
+        objects = [item for item in objects if item.class_id in self.writer.class_ids]
+        size = (height, width)
+        entry = Entry(image=source.path, name=source.name, size=size, objects=objects)
         return self.writer.encode(entry)[self.position]
 
     def common_files(self, read: Reader, names: Sequence[str]) -> dict[str, bytes]:
-        if self.position:
+        if self.position != 0:
             return {}
 
         def read_below(paths: Sequence[str]) -> Iterable[bytes]:
@@ -137,23 +143,6 @@ class LabelFile(FileKind):
 
         files = self.writer.common_files(read_below, {"": names})
         return {f"{self.folder}/{path}": content for path, content in files.items()}
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImageCopy(FileKind):
-    """A copy of the image where the label tool expects it."""
-
-    writer: Writer
-    is_picture = False
-    needs_image = False
-
-    def path(self, source: InputFile) -> str:
-        return f"{self.folder}/{self.writer.image_path(source.name, '')}{source.path.suffix}"
-
-    def encode(
-        self, prediction: Prediction, source: InputFile, image: np.ndarray | None, style: Style
-    ) -> bytes:
-        return read_bytes(source.fetch())
 
 
 def _label_kinds(spec: OutputSpec, folder: str, tool: str) -> list[FileKind]:
@@ -165,9 +154,8 @@ def _label_kinds(spec: OutputSpec, folder: str, tool: str) -> list[FileKind]:
         for k, is_thing in enumerate(things)
     ]
     writer = WRITERS[tool](classes)
-    count = len(writer.label_paths("", ""))
-    labels = [LabelFile(spec.name, folder, writer=writer, position=k) for k in range(count)]
-    return [*labels, ImageCopy(spec.name, folder, writer=writer)]
+    positions = [*range(len(writer.label_paths("", ""))), None]
+    return [LabelFile(spec.name, folder, writer=writer, position=k) for k in positions]
 
 
 def _objects(name: str, prediction: Prediction) -> list[ObjectMask]:
@@ -298,25 +286,18 @@ def facts_of(prediction: Prediction) -> Plain:
     """Returns how to read an image's depth files, by folder, its camera, and the outputs for the
     whole image."""
     known = prediction.known_camera
-    facts: Plain = {} if known is None else known.facts
+    facts = depth_facts(prediction.outputs) | ({} if known is None else known.facts)
     for name, folder in folder_names(prediction.outputs).items():
-        if prediction.outputs[name].kind == "depth":
+        if folder in facts:
             scale, offset = encoding.depth_coding(name, prediction)
-            unit = depth_unit(prediction.outputs[name])
-            facts[folder] = {"scale": scale, "offset": offset, "unit": unit}
+            facts[folder] |= {"scale": scale, "offset": offset}
     return facts | image_facts(prediction)
 
 
-def raster_facts(outputs: Outputs) -> Plain:
-    """Returns how to read the depth files of a raster, which hold depth as it is, by folder."""
-    units = unit_facts(outputs).items()
-    return {folder: {"scale": 1.0, "offset": 0.0, **facts} for folder, facts in units}
-
-
-def unit_facts(outputs: Outputs) -> Plain:
-    """Returns the unit of each depth, by the folder of its files."""
+def depth_facts(outputs: Outputs, **coding: float) -> Plain:
+    """Returns the unit of each depth, by the folder of its files, with its ``coding`` there."""
     return {
-        folder: {"unit": depth_unit(outputs[name])}
+        folder: {"unit": depth_unit(outputs[name]), **coding}
         for name, folder in folder_names(outputs).items()
         if outputs[name].kind == "depth"
     }

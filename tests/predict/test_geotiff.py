@@ -15,7 +15,7 @@ from dpt.data.formats.bands import FilePart, needs_windows, open_raster
 from dpt.data.formats.io import image_of_bands, read_image
 from dpt.geometry import Camera
 from dpt.predict.inputs import part_of
-from dpt.predict.rasters import RasterFile, RasterPrediction
+from dpt.predict.rasters import RasterPrediction
 from dpt.types.outputs import OutputSpec
 from dpt.types.preprocessing import Preprocessing
 
@@ -54,14 +54,10 @@ class PixelRuntime:
 
 def predict(path, out, predictor):
     """Writes the outputs of a raster into ``out``."""
-    files = {name: RasterFile(spec) for name, spec in predictor.outputs.items()}
+    paths = {"segmentation": out / "labels.tif", "depth": out / "depth.tif"}
     with open_raster(path, part_of(predictor.preprocessing)) as source:
-        prediction = RasterPrediction(predictor, source, files)
-        with (
-            files["segmentation"].writing(source, out / "labels.tif") as labels,
-            files["depth"].writing(source, out / "depth.tif") as depth,
-        ):
-            steps = list(prediction.write({"segmentation": labels, "depth": depth}))
+        prediction = RasterPrediction(predictor, source)
+        steps = list(prediction.write(paths))
     assert len(steps) == len(prediction)
     with rasterio.open(out / "labels.tif") as a, rasterio.open(out / "depth.tif") as b:
         return a.read(1), b.read(1), a.profile
@@ -218,13 +214,12 @@ def test_a_large_png_is_predicted_as_a_tiff_file_of_its_pixels(
 def test_relative_depth_has_no_common_scale(tmp_path, unit):
     path = write(tmp_path / "a.tif", np.zeros((50, 70, 2), np.int16))
     runtime = PixelRuntime()
-    spec = OutputSpec("depth", "depth", unit=unit)
-    runtime.outputs = {"depth": spec}
+    runtime.outputs = {"depth": OutputSpec("depth", "depth", unit=unit)}
     with (
         open_raster(path, FilePart(bands="all")) as source,
         pytest.raises(ValueError, match=r"a\.tif: relative depth.*dpt calibrate"),
     ):
-        RasterPrediction(dpt.Predictor(runtime), source, {"depth": RasterFile(spec)})
+        RasterPrediction(dpt.Predictor(runtime), source)
 
 
 @pytest.mark.slow
@@ -276,11 +271,9 @@ class SkyRuntime(PixelRuntime):
 
 
 def predicted_depth(path, predictor, camera=None):
-    files = {name: RasterFile(spec) for name, spec in predictor.outputs.items()}
     with open_raster(path, part_of(predictor.preprocessing)) as source:
-        prediction = RasterPrediction(predictor, source, files, camera)
-        with files["depth"].writing(source, path.with_name("depth.tif")) as writer:
-            list(prediction.write({"depth": writer}))
+        prediction = RasterPrediction(predictor, source, camera)
+        list(prediction.write({"depth": path.with_name("depth.tif")}))
     with rasterio.open(path.with_name("depth.tif")) as written:
         return written.read(1)
 

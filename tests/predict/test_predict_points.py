@@ -13,7 +13,7 @@ from dpt.geometry import Camera, project
 from dpt.predict import Prediction, points
 from dpt.predict.inputs import KnownCamera
 from dpt.predict.points import point_grid, viewer_page
-from dpt.predict.writers import PointsFile
+from dpt.predict.writers import PointsFile, Predicted
 from dpt.types.outputs import OutputSpec
 
 trimesh = pytest.importorskip("trimesh", reason="needs the extra 'points'")
@@ -37,7 +37,7 @@ def made(depth=None, unit="m", camera=CAMERA):
 
 def encoded(suffix, prediction):
     product = PointsFile("depth", f"depth_{suffix}", f".{suffix}")
-    return product.encode(prediction, None, photo_of(*SIZE), None)
+    return product.encode(Predicted(None, prediction, photo_of(*SIZE)))
 
 
 def test_points_project_to_their_pixels_and_are_nan_where_invalid():

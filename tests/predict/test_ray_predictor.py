@@ -7,7 +7,7 @@ from PIL import Image
 
 import dpt
 from dpt.geometry import Camera
-from dpt.predict.ray import RayPredictor
+from dpt.predict.predictor import RayPredictor
 
 
 def test_ray_predictor_adds_a_column_for_each_output(joint):
