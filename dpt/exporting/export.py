@@ -16,9 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from dpt.exporting.files import check_target, describe, folder_beside, parts_of, write
-from dpt.exporting.sessions import Run, run_of
-from dpt.files import reason
+from dpt.exporting import files
 from dpt.library_internals import drop_guards, oblivious_sizes
 from dpt.model import DPT
 from dpt.nn import Network
@@ -42,7 +40,7 @@ class Export:
     compared: tuple[Shape, ...]  # (images, height, width) of the inputs of the comparison
 
     def __str__(self) -> str:
-        size = sum(file.stat().st_size for file in parts_of(self.path)) / 1e6
+        size = sum(file.stat().st_size for file in files.parts_of(self.path)) / 1e6
         errors = ", ".join(f"{error:.1e} ({name})" for name, error in self.errors.items())
         return (
             f"{self.path}: {size:.1f} MB, largest error {errors} of the largest value\n"
@@ -79,13 +77,13 @@ def export(
             the model. Nothing is left behind then.
     """
     path = Path(path)
-    check_target(path)
+    files.check_target(path)
     if size and min(size) < 1:
         raise ValueError(f"size {size[0]}x{size[1]}: each side must be at least one pixel")
     if model.takes_prompts:
         log.warning("%s: the file takes images alone, and no sparse depth", path)
     graph = Graph.of(model, tasks=tasks, with_preprocessing=with_preprocessing)
-    metadata = describe(model, graph.model.outputs, normalises=with_preprocessing, size=size)
+    metadata = files.describe(model, graph.model.outputs, normalises=with_preprocessing, size=size)
     compared: tuple[Shape, ...]
     if size:
         traced, compared = (2, *size), ((1, *size), (3, *size), (4, *size))
@@ -95,13 +93,15 @@ def export(
             trained = max(trained[0], 2 * step + 1), max(trained[1], 2 * step + 1)
         traced = (2, 5 * step - 3, 4 * step - 1)
         compared = ((1, *trained), (2, 4 * step + 1, 3 * step), (1, 3 * step, trained[1]))
-    with folder_beside(path) as folder:
+    with files.folder_beside(path) as folder:
         program = trace(graph.for_inference(), traced, free_size=size is None)
         file = folder / path.name
         with writing(path):
             outputs = graph.all_outputs()
-            write(program, file, axes=graph.axes, outputs=outputs, metadata=metadata, opset=opset)
-        run = run_of(file)
+            files.write(
+                program, file, axes=graph.axes, outputs=outputs, metadata=metadata, opset=opset
+            )
+        run = files.run_of(file)
         try:
             errors = compare(graph, run, compared)
         except ValueError as error:
@@ -110,7 +110,7 @@ def export(
     return Export(path, errors, metadata, compared)
 
 
-def compare(graph: Graph, run: Run, shapes: Iterable[Shape]) -> dict[str, float]:
+def compare(graph: Graph, run: files.Run, shapes: Iterable[Shape]) -> dict[str, float]:
     """Returns each output's largest difference, as a fraction of its largest value in the model.
 
     Raises:
@@ -121,10 +121,8 @@ def compare(graph: Graph, run: Run, shapes: Iterable[Shape]) -> dict[str, float]
         images = graph.example(shape)
         with torch.no_grad():
             expected = graph(images)
-            try:
+            with files.quiet(f"it fails on {_form(shape)} pixels"):
                 outputs = run(images)
-            except Exception as error:  # of either runtime
-                raise ValueError(f"it fails on {_form(shape)} pixels: {reason(error)}") from error
         for name, value in expected.items():
             off = inf
             if outputs[name].shape == value.shape:
@@ -133,10 +131,8 @@ def compare(graph: Graph, run: Run, shapes: Iterable[Shape]) -> dict[str, float]
             errors[name] = max(errors.get(name, 0.0), inf if isnan(off) else off)
     worst = max(errors, key=lambda name: errors[name])
     if errors[worst] > TOLERANCE:
-        raise ValueError(
-            f"its {worst} is off by {errors[worst]:.1e} of the largest value, more than "
-            f"{TOLERANCE:.0e}"
-        )
+        fault = f"its {worst} is off by {errors[worst]:.1e} of the largest value"
+        raise ValueError(f"{fault}, more than {TOLERANCE:.0e}")
     return errors
 
 
@@ -211,13 +207,10 @@ def trace(graph: Graph, shape: Shape, *, free_size: bool) -> ExportedProgram:
     ``shape`` is that of the images to trace with. A model that torch cannot trace is a ValueError.
     """
     free = {i: Dim.DYNAMIC for i, name in graph.axes.items() if free_size or name == "batch"}
-    try:
-        with torch.no_grad(), oblivious_sizes():
-            program = torch.export.export(
-                graph, (graph.example(shape),), dynamic_shapes=(free,), strict=False
-            )
-    except Exception as error:  # torch raises many types
-        remedy = "; fix the size, with --size H W" if free_size else ""
-        raise ValueError(f"this model cannot be traced: {reason(error)}{remedy}") from error
+    remedy = "; fix the size, with --size H W" if free_size else ""
+    with files.quiet(f"this model cannot be traced{remedy}"), torch.no_grad(), oblivious_sizes():
+        program = torch.export.export(
+            graph, (graph.example(shape),), dynamic_shapes=(free,), strict=False
+        )
     drop_guards(program)  # in their place, the file is compared with the model at several sizes
     return program

@@ -1,56 +1,45 @@
-"""An exported file: its weights, and the metadata by which a program can use it."""
-
-from __future__ import annotations
+"""An exported file: its weights, the metadata by which a program can use it, and running it."""
 
 import hashlib
 import io
 import json
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 from torch.export import ExportedProgram
 
 import dpt
-from dpt.files import open_file, parse_json, reason
+from dpt.files import open_file, parse_json, reason, require
 from dpt.model import DPT
 from dpt.types.outputs import DEPTH_UNITS, OutputSpec
 from dpt.types.preprocessing import Calibration, Preprocessing
 from dpt.validation import Plain, to_plain, validate
 from dpt.weights.files import writing
 
-if TYPE_CHECKING:  # of the extra `onnx`
-    from onnx_ir import Value
+log = logging.getLogger("dpt")
 
 SUFFIXES = ".onnx", ".xml", ".pt2"
+Run = Callable[[Tensor], Mapping[str, Tensor]]  # the graph's input to its outputs by name
 
 
 def check_target(path: Path) -> None:
     """Raises ValueError if ``path`` cannot be written in the format of its suffix."""
-    if path.suffix not in SUFFIXES:
-        raise ValueError(
-            f"{path}: the name of an exported file ends in {', '.join(SUFFIXES[:-1])} or .pt2"
-        )
-    if path.is_dir() or not path.parent.is_dir():
-        raise ValueError(f"{path}: is no file in a folder that exists")
-    if path.suffix == ".pt2":
-        return
-    extra = "onnx" if path.suffix == ".onnx" else "openvino"
-    needed = ("onnx", "onnxruntime", "onnxscript", *(["openvino"] if extra == "openvino" else []))
-    absent = [name for name in needed if not find_spec(name)]
-    if absent:
-        raise ValueError(
-            f"{path}: the format needs {', '.join(absent)}: "
-            f'pip install "dense-prediction-transformers[{extra}]"'
-        )
+    if path.suffix not in SUFFIXES or path.is_dir() or not path.parent.is_dir():
+        raise ValueError(f"{path}: must be a file that ends in .onnx, .xml or .pt2, in a folder")
+    if path.suffix != ".pt2":
+        extra = "onnx" if path.suffix == ".onnx" else "openvino"
+        for name in ("onnx", "onnxruntime", "onnxscript", extra):
+            require(name, f"{path}: the format", extra=extra)
 
 
 def parts_of(path: Path) -> list[Path]:
@@ -153,13 +142,11 @@ def to_openvino(source: Path, target: Path) -> None:
     openvino.save_model(openvino.Core().read_model(source), target, compress_to_fp16=False)
 
 
-def _name_axes(value: Value, names: Mapping[int, str]) -> None:
+def _name_axes(value: Any, names: Mapping[int, str]) -> None:
     """Names free axes by their index; the trace calls them s34, or 16*((s34 + 15)//16)."""
-    shape = value.shape
-    assert shape is not None
-    by_index = {index % len(shape): name for index, name in names.items()}
-    sizes = enumerate(shape)
-    value.shape = type(shape)(s if isinstance(s, int) else by_index.get(i, s) for i, s in sizes)
+    by_index = {index % len(value.shape): name for index, name in names.items()}
+    sizes = [s if isinstance(s, int) else by_index.get(i, s) for i, s in enumerate(value.shape)]
+    value.shape = type(value.shape)(sizes)
 
 
 def describe(
@@ -228,12 +215,11 @@ class Description:
     size: tuple[int, int] | None
 
     @classmethod
-    def read(cls, metadata: Mapping[str, str], path: Path) -> Description:
+    def read(cls, metadata: Mapping[str, str], path: Path) -> "Description":
         """Returns what the metadata of a file state; ValueError if something is missing."""
-        needed = ("preprocessing", "outputs", "normalises", "input_size")
-        absent = [key for key in needed if key not in metadata]
+        absent = {"preprocessing", "outputs", "normalises", "input_size"} - metadata.keys()
         if absent:
-            fault = f"its metadata do not state {', '.join(absent)}, and nothing is guessed"
+            fault = f"its metadata do not state {min(absent)}"
             raise ValueError(f"{path}: {fault}: write it by dpt export, or give the checkpoint")
 
         def typed(kind: Any, key: str) -> Any:
@@ -249,3 +235,86 @@ class Description:
             normalises=typed(bool, "normalises"),
             size=size,
         )
+
+
+# --- running it on the CPU, by other libraries with PyTorch's threads -----------------------------
+
+
+@dataclass(frozen=True)
+class Session:
+    """An open file. A call maps the graph's input to its outputs by name."""
+
+    metadata: Mapping[str, str]
+    names: list[str]
+    run: Callable[[np.ndarray], Iterable[np.ndarray]]
+
+    def __call__(self, images: Tensor) -> dict[str, Tensor]:
+        values = map(torch.from_numpy, self.run(images.contiguous().numpy()))
+        return dict(zip(self.names, values, strict=True))
+
+
+def onnx_session(path: Path) -> Session:
+    """Opens an ``.onnx`` file in ONNX Runtime."""
+    onnxruntime = require("onnxruntime", f"{path}: ONNX Runtime", extra="onnx")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.log_severity_level = 3
+    # spinning threads would slow down other timings
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    providers = ["CPUExecutionProvider"]
+    with quiet(f"{path.name}: ONNX Runtime refuses the file, export it with another --opset"):
+        session = onnxruntime.InferenceSession(path, options, providers=providers)
+    metadata = session.get_modelmeta().custom_metadata_map
+    names = [output.name for output in session.get_outputs()]
+    return Session(metadata, names, lambda images: session.run(None, {"images": images}))
+
+
+def openvino_session(path: Path, *, bf16: bool = False) -> Session:
+    """Opens an ``.onnx`` or ``.xml`` file in OpenVINO, in fp32, or with ``bf16`` where the CPU has
+    it."""
+    openvino = require("openvino", f"{path}: OpenVINO", extra="openvino")
+    settings = {
+        "INFERENCE_PRECISION_HINT": "bf16" if bf16 else "f32",
+        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+        "NUM_STREAMS": 1,
+    }
+    core = openvino.Core()
+    with quiet(f"{path.name}: OpenVINO refuses the file, export it anew"):
+        model = core.read_model(path)
+        if bf16:
+            _end_in_fp32(model)
+        compiled = core.compile_model(model, "CPU", settings)
+    has_metadata = model.has_rt_info(["framework"])
+    stated = model.get_rt_info(["framework"]).value if has_metadata else {}
+    if bf16 and "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        log.warning("precision=bf16: this CPU has no bf16 instructions, OpenVINO takes fp32")
+    names = [output.get_any_name() for output in compiled.outputs]
+    request = compiled.create_infer_request()
+    metadata = {key: str(value) for key, value in stated.items()}
+    return Session(metadata, names, lambda images: request.infer([images]).values())
+
+
+def _end_in_fp32(model: Any) -> None:
+    """Makes OpenVINO's bf16 leave the outputs of layers in fp32 that an exponential or a quotient
+    turns into depth.
+
+    OpenVINO rounds the output of a layer to bf16 unless it joins the next operation to the layer.
+    These it cannot join, and depth would have steps of 0.4 %. Limits that change no value it can.
+    """
+    opset = require("openvino.opset13", "precision=bf16", extra="openvino")
+    largest = torch.finfo(torch.float32).max
+    for node in model.get_ops():
+        kind = node.get_type_name()
+        if kind in ("Exp", "Einsum"):  # depth of the activation exp, and of bins
+            layer = node.input_value(0) if kind == "Exp" else node.output(0)
+            followers = layer.get_target_inputs()
+            limited = opset.clamp(layer, -largest, largest).output(0)
+            for follower in followers:
+                follower.replace_source_output(limited)
+
+
+def run_of(path: Path) -> Run:
+    """Returns an exported file as a function: run by torch, ONNX Runtime or OpenVINO."""
+    if path.suffix == ".pt2":
+        return torch.export.load(path).module()
+    return openvino_session(path) if path.suffix == ".xml" else onnx_session(path)

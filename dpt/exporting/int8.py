@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 from torch import Tensor
 
+from dpt.exporting import files
 from dpt.exporting.export import export
-from dpt.exporting.files import check_target, folder_beside, parts_of, quiet
-from dpt.exporting.sessions import OnnxSession, Run, run_of
 from dpt.files import few, require
 from dpt.model import DPT
 from dpt.types.outputs import OutputSpec, tensor_specs
@@ -55,7 +55,7 @@ class Int8Export:
     layers: int
 
     def __str__(self) -> str:
-        size = sum(file.stat().st_size for file in parts_of(self.path)) / 1e6
+        size = sum(file.stat().st_size for file in files.parts_of(self.path)) / 1e6
         differences = ", ".join(f"{loss:.2%} ({name})" for name, loss in self.differences.items())
         kept = f", {len(self.kept)} in float ({few(self.kept)})" if self.kept else ""
         return (
@@ -85,33 +85,28 @@ def export_int8(
     Raises:
         ValueError: the loss is larger with half of the layers in float, or as of ``export``.
     """
-    check_target(path)
-    if path.suffix not in (".onnx", ".xml"):
-        raise ValueError(f"{path}: int8 is for files that end in .onnx or .xml")
-    if len(images) < 2:
-        raise ValueError("--calibrate: needs at least 2 images; 50 to 200 are usual")
+    files.check_target(path)
+    if path.suffix == ".pt2" or len(images) < 2:
+        raise ValueError(f"{path}: int8 is for .onnx and .xml, from 2 images of --calibrate on")
     quantize = _quantize_onnx if path.suffix == ".onnx" else _quantize_openvino
     calibrating = [image for i, image in enumerate(images) if i % CHECKED]
-    with folder_beside(path) as folder, TemporaryDirectory(dir=folder.parent) as scratch:
+    with files.folder_beside(path) as folder, TemporaryDirectory(dir=folder.parent) as scratch:
         source, target = Path(scratch, "float.onnx"), folder / path.name
         export(model, source, **options)
-        outputs = OnnxSession(source)
+        outputs = files.onnx_session(source)
         expected = [(image, outputs(image)) for image in images[::CHECKED]]
         specs = tensor_specs(model.outputs)
         noises = noise_of_layers(source, calibrating[0])
         for kept in _choices(sorted(noises, key=lambda name: noises[name], reverse=True)):
             quantize(source, target, calibrating, kept)
-            differences = compare_outputs(run_of(target), expected, specs)
+            differences = compare_outputs(files.run_of(target), expected, specs)
             losses = differences if measure is None else measure(target)
             worst = max(losses, key=lambda name: losses[name])
             log.info("%d layers in float: %s loses %.2f %%", len(kept), worst, 100 * losses[worst])
             if losses[worst] <= max_loss:
                 return Int8Export(path, differences, losses, kept, len(noises))
-        raise ValueError(
-            f"{path} was not written: in int8, {worst} loses {losses[worst]:.1%} even with "
-            f"{len(kept)} of {len(noises)} layers in float, more than {max_loss:.1%}: allow it by "
-            "--max-loss, or give more images to --calibrate"
-        )
+        fault = f"in int8, {worst} loses {losses[worst]:.1%} even with half of the layers in float"
+        raise ValueError(f"{path} was not written: {fault}: set --max-loss, or calibrate with more")
 
 
 def _choices(by_noise: Sequence[str]) -> Iterator[tuple[str, ...]]:
@@ -123,7 +118,7 @@ def _choices(by_noise: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def compare_outputs(
-    run: Run,
+    run: files.Run,
     expected: Sequence[tuple[Tensor, Mapping[str, Tensor]]],
     specs: Mapping[str, OutputSpec],
 ) -> dict[str, float]:
@@ -155,7 +150,7 @@ def noise_of_layers(path: Path, image: Tensor) -> dict[str, float]:
     model.graph.output.extend(map(onnx.helper.make_empty_tensor_value_info, sorted(inner)))
     with TemporaryDirectory(dir=path.parent) as folder:
         onnx.save(model, Path(folder, "all.onnx"), save_as_external_data=True)
-        values = {"images": image, **OnnxSession(Path(folder, "all.onnx"))(image)}
+        values = {"images": image, **files.onnx_session(Path(folder, "all.onnx"))(image)}
     noises = {name: _noise(values[name].float()) for names in layers.values() for name in names}
     return {layer: max(noises[name] for name in names) for layer, names in layers.items()}
 
@@ -169,26 +164,16 @@ def _noise(values: Tensor) -> float:
     return float(error.norm() / values.norm())
 
 
-class _Reader:
-    """Calibration images as ONNX Runtime reads them."""
-
-    def __init__(self, images: Sequence[Tensor]) -> None:
-        self._images = iter(images)
-
-    def get_next(self) -> dict[str, Any] | None:
-        image = next(self._images, None)
-        return None if image is None else {"images": image.numpy()}
-
-
 def _quantize_onnx(
     source: Path, target: Path, images: Sequence[Tensor], kept: Sequence[str]
 ) -> None:
-    with quiet(f"{target.name}: ONNX Runtime cannot quantise this model"):
+    with files.quiet(f"{target.name}: ONNX Runtime cannot quantise this model"):
         tools = require("onnxruntime.quantization", "int8", extra="onnx")
+        inputs = iter([{"images": image.numpy()} for image in images])
         tools.quantize_static(
             source,
             target,
-            _Reader(images),
+            SimpleNamespace(get_next=lambda: next(inputs, None)),
             quant_format=tools.QuantFormat.QDQ,
             op_types_to_quantize=list(KINDS),
             per_channel=True,
@@ -202,7 +187,7 @@ def _quantize_openvino(
     source: Path, target: Path, images: Sequence[Tensor], kept: Sequence[str]
 ) -> None:
     os.environ.setdefault("NNCF_CI", "1")  # otherwise it reports its use to a server
-    with quiet(f"{target.name}: NNCF cannot quantise this model"):
+    with files.quiet(f"{target.name}: NNCF cannot quantise this model"):
         openvino = require("openvino", "int8", extra="openvino")
         nncf = require("nncf", "int8", extra="openvino")
         quantized = nncf.quantize(

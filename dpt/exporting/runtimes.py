@@ -2,29 +2,28 @@
 
 import logging
 import os
-import shutil
 import statistics
 import time
-from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, Literal, Protocol, get_args
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
 import dpt
 from dpt.depthmath import at_least_float32
+from dpt.exporting import files
 from dpt.exporting.export import Graph, compare, export
-from dpt.exporting.files import Description
-from dpt.exporting.sessions import OnnxSession, OpenVinoSession, Session
-from dpt.files import reason, require, required_file
+from dpt.files import reason, required_file
 from dpt.functional import EMULATED, has_bf16, without_autocast
 from dpt.model import DPT
 from dpt.types.outputs import OutputSpec, array_specs, confidence, tensor_specs, tensors_of
 from dpt.types.preprocessing import Calibration, Preprocessing
 from dpt.types.samples import Inputs
+from dpt.validation import validate
 from dpt.weights.files import writing
 from dpt.weights.formats import fingerprint
 
@@ -32,6 +31,7 @@ log = logging.getLogger("dpt")
 
 Precision = Literal["fp32", "bf16", "fp16"]
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+REPEATS = 5  # of the timing for ``auto``
 
 
 class Runtime(Protocol):
@@ -62,9 +62,8 @@ class TorchRuntime:
         precision: Precision = "fp32",
         upsample_logits: bool = False,
     ) -> None:
-        if precision not in _DTYPES:
-            raise ValueError(f"precision={precision!r}: choose from {get_args(Precision)}")
-        self.device, self._dtype = pick_device(device), _DTYPES[precision]
+        self.device = pick_device(device)
+        self._dtype = _DTYPES[validate(Precision, precision, "precision")]
         kind = self.device.type
         if self._dtype is torch.float16 and kind == "cpu":
             raise ValueError("precision=fp16 is for GPUs: choose bf16 or fp32 on a CPU")
@@ -129,30 +128,25 @@ def pick_device(name: str | torch.device | None) -> torch.device:
     return device
 
 
-log = logging.getLogger("dpt")
-
-REPEATS = 5  # of the timing for ``auto``
-
-
 class FileRuntime:
     """A model in an exported file, run on the CPU by another library.
 
     Args:
+        name: ``onnx`` (ONNX Runtime) or ``openvino``.
         model: an exported file; or a model, which is exported to a cache.
         device: None or ``cpu``.
-        precision: one of :attr:`precisions`.
+        precision: ``fp32``, or ``bf16`` in OpenVINO.
         upsample_logits: has no effect: outputs of a file have the size of its input.
 
     Raises:
         ValueError: the library is absent, or cannot run the model as asked.
     """
 
-    name: ClassVar[str]
-    precisions: ClassVar[tuple[Precision, ...]] = ("fp32",)
     takes_prompts = False
 
     def __init__(
         self,
+        name: str,
         model: DPT | Path,
         *,
         device: str | torch.device | None = None,
@@ -160,81 +154,51 @@ class FileRuntime:
         upsample_logits: bool = False,
     ) -> None:
         self.device = torch.device("cpu") if device is None else pick_device(device)
-        try:
-            if self.device.type != "cpu":
-                raise ValueError(f"runs on the CPU here, not on {self.device}: use runtime=torch")
-            if precision not in self.precisions:
-                raise ValueError(f"has no precision={precision}, but {', '.join(self.precisions)}")
-            if isinstance(model, DPT) and model.takes_prompts:
-                raise ValueError("takes no sparse depth, as this model does: use runtime=torch")
-            path = cached_export(model) if isinstance(model, DPT) else model
-            self._session = self._open(required_file(path, remedy="check the path"), precision)
-            self._about = about = Description.read(self._session.metadata, path)
-            if precision == "bf16" and about.normalises and not about.preprocessing.is_rgb:
-                fault = f"precision=bf16 would round the bands that {path} normalises"
-                raise ValueError(f"{fault}: export it without --with-preprocessing, or take fp32")
-        except ValueError as error:
-            raise ValueError(f"runtime={self.name}: {error}") from error
+        fault = ""
+        if self.device.type != "cpu":
+            fault = f"runs on the CPU here, not on {self.device}"
+        elif precision not in (("fp32", "bf16") if name == "openvino" else ("fp32",)):
+            fault = f"has no precision={precision}"
+        elif isinstance(model, DPT) and model.takes_prompts:
+            fault = "takes no sparse depth, as this model does"
+        if fault:
+            raise ValueError(f"runtime={name}: {fault}: use runtime=torch")
+        path = cached_export(model) if isinstance(model, DPT) else model
+        required_file(path, remedy="check the path")
+        if name == "openvino":
+            self._session = files.openvino_session(path, bf16=precision == "bf16")
+        else:
+            self._session = files.onnx_session(path)
+        self._about = files.Description.read(self._session.metadata, path)
         self.preprocessing: Preprocessing = self._about.preprocessing
+        if precision == "bf16" and self._about.normalises and not self.preprocessing.is_rgb:
+            fault = f"precision=bf16 would round the bands that {path} normalises"
+            raise ValueError(f"{fault}: export it without --with-preprocessing, or take fp32")
         self.calibration: Calibration | None = self._about.calibration
         self.outputs: Mapping[str, OutputSpec] = array_specs(self._about.outputs)
 
-    @staticmethod
-    @abstractmethod
-    def _open(path: Path, precision: Precision) -> Session:
-        """Opens the file by the library."""
-
     def tensors(self, inputs: Inputs) -> dict[str, Tensor]:
-        images = inputs.images
-        size = (images.shape[-2], images.shape[-1])
-        if self._about.size not in (None, size):
-            expected, found = ("x".join(map(str, pair)) for pair in (self._about.size, size))
-            raise ValueError(
-                f"the exported file takes inputs of {expected} pixels alone, not {found}: export "
-                "the model without --size"
-            )
-        return dict(self._session(self._input(images)))
+        images, size = inputs.images, self._about.size
+        if size not in (None, tuple(images.shape[-2:])):
+            fault = f"the exported file takes inputs of (H, W) = {size} alone"
+            raise ValueError(f"{fault}, not {tuple(images.shape[-2:])}: export it without --size")
+        if not self._about.normalises:
+            return self._session(images.float())
+        rule = self.preprocessing
+        mean, std = (torch.tensor(v).view(-1, 1, 1) for v in (rule.mean, rule.std))
+        values = (images * std + mean).permute(0, 2, 3, 1)
+        return self._session((255 * values).round().clamp(0, 255).byte() if rule.is_rgb else values)
 
     def __call__(self, inputs: Inputs) -> Mapping[str, Tensor]:
         return with_confidences(self.tensors(inputs), self._about.outputs)
 
-    def _input(self, images: Tensor) -> Tensor:
-        """Returns the file's input for normalised images."""
-        if not self._about.normalises:
-            return images.float()
-        rule = self.preprocessing
-        mean, std = (torch.tensor(v).view(-1, 1, 1) for v in (rule.mean, rule.std))
-        values = (images * std + mean).permute(0, 2, 3, 1)
-        return (255 * values).round().clamp(0, 255).byte() if rule.is_rgb else values
-
-
-class OnnxRuntime(FileRuntime):
-    """An ``.onnx`` file in ONNX Runtime."""
-
-    name = "onnx"
-
-    @staticmethod
-    def _open(path: Path, precision: Precision) -> Session:
-        return OnnxSession(path)
-
-
-class OpenVinoRuntime(FileRuntime):
-    """An ``.onnx`` or ``.xml`` file in OpenVINO."""
-
-    name = "openvino"
-    precisions = ("fp32", "bf16")
-
-    @staticmethod
-    def _open(path: Path, precision: Precision) -> Session:
-        return OpenVinoSession(path, bf16=precision == "bf16")
-
 
 RUNTIMES: dict[str, Callable[..., Runtime]] = {
     "torch": TorchRuntime,
-    "onnx": OnnxRuntime,
-    "openvino": OpenVinoRuntime,
+    "onnx": partial(FileRuntime, "onnx"),
+    "openvino": partial(FileRuntime, "openvino"),
 }
-"""By name: classes with the arguments of :class:`dpt.exporting.runtimes.TorchRuntime`."""
+"""By name: what takes the arguments of :class:`dpt.exporting.runtimes.TorchRuntime`."""
 FILES = {".onnx": "onnx", ".xml": "openvino"}
 """The runtime of exported files by their suffix, if none is named."""
 
@@ -297,8 +261,9 @@ def make_runtime(
     def make(chosen: str) -> Runtime:
         if chosen == "torch" and isinstance(model, Path):
             raise ValueError(f"runtime=torch: cannot run {model}: give the checkpoint, or another")
-        options = {"precision": precision, "upsample_logits": upsample_logits}
-        return RUNTIMES[chosen](model, device=device, **options)
+        return RUNTIMES[chosen](
+            model, device=device, precision=precision, upsample_logits=upsample_logits
+        )
 
     if name != "auto":
         return make(name)
@@ -318,37 +283,21 @@ def is_exported(model: str | Path) -> bool:
     return Path(model).suffix in FILES
 
 
-log = logging.getLogger("dpt")
-
-MOST_FILES = 8  # the least recently used are deleted
-
-
 def cached_export(model: DPT) -> Path:
     """Returns the ONNX file of a model, which is written if it is not in the cache.
 
-    A file that is there is compared with the model at one small size.
+    A file that is there is compared with the model at one small size, as the code may have changed.
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "dpt" / "exported"
     folder = cache / f"{fingerprint(model.config.to_dict(), model.state_dict())}-{dpt.__version__}"
     path = folder / "model.onnx"
+    if path.is_file():
+        graph = Graph.of(model, tasks=(), with_preprocessing=False)
+        step = model.encoder.pad_multiple
+        with suppress(ValueError):
+            compare(graph, files.onnx_session(path), [(1, 3 * step, 4 * step)])
+            return path
     with writing(path):
         folder.mkdir(parents=True, exist_ok=True)
-        os.utime(folder)
-        kept = sorted((f for f in cache.iterdir() if f.is_dir()), key=lambda f: f.stat().st_mtime)
-        for old in kept[:-MOST_FILES]:
-            shutil.rmtree(old, ignore_errors=True)
-    if path.is_file() and _is_current(model, path):
-        return path
-    require("onnxscript", "export to ONNX", extra="onnx")
     log.info("%s: the model is exported for this runtime, once", path)
     return export(model, path).path
-
-
-def _is_current(model: DPT, path: Path) -> bool:
-    """Whether the file agrees with the model, also after a change of the code."""
-    graph, step = Graph.of(model, tasks=(), with_preprocessing=False), model.encoder.pad_multiple
-    try:
-        compare(graph, OnnxSession(path), [(1, 3 * step, 4 * step)])
-    except ValueError:
-        return False
-    return True

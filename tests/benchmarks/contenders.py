@@ -19,8 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dpt.exporting.export import Graph, trace
-from dpt.exporting.files import check_target, write
-from dpt.exporting.sessions import run_of
+from dpt.exporting.files import check_target, run_of, write
 from dpt.functional import chunked_argmax
 from dpt.losses import CrossEntropyLoss
 from dpt.model import DPT, create_model

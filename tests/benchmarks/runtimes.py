@@ -21,9 +21,9 @@ from benchmarks.timing import markdown, median_ratio, take_turns
 from torch import Tensor, nn
 
 import dpt
+from dpt.exporting.files import onnx_session
 from dpt.exporting.int8 import compare_outputs
 from dpt.exporting.runtimes import make_runtime
-from dpt.exporting.sessions import OnnxSession
 from dpt.types.outputs import tensor_specs
 from dpt.types.samples import Inputs
 
@@ -36,7 +36,7 @@ def peers(name: str, size: tuple[int, int], folder: Path) -> dict[str, Run]:
     path = folder / "theirs.onnx"
     example = torch.zeros(1, 3, *size)
     torch.onnx.export(theirs, (example,), path, dynamo=True, input_names=["images"], verbose=False)
-    runs: dict[str, Run] = {"transformers, ONNX Runtime": OnnxSession(path)}
+    runs: dict[str, Run] = {"transformers, ONNX Runtime": onnx_session(path)}
     for precision, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
         copy = partial(_plain, theirs, dtype)
         runs[f"transformers, {precision}"] = copy()
