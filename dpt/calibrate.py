@@ -100,21 +100,11 @@ def read_maps(
         DataError: a folder is empty, no names match, a file cannot be read, or a map has another
             aspect ratio than its image, or that of its stored and of its upright pixels.
     """
-    files = []
-    for folder, suffixes, option in (
-        (Path(images), io.IMAGE_SUFFIXES, "--images"),
-        (Path(depth), io.DEPTH_SUFFIXES, "--depth"),
-    ):
-        if not folder.is_dir():
-            raise DataError(f"{folder}: no such folder: check {option}")
-        files.append(scan(folder, "%stem", suffixes, option=option))
-    image_files, depth_files = files
+    image_files = scan(Path(images), "%stem", io.IMAGE_SUFFIXES, option="--images")
+    depth_files = scan(Path(depth), "%stem", io.DEPTH_SUFFIXES, option="--depth")
     pairs = [(image_files[key], depth_files[key]) for key in image_files if key in depth_files]
     if not pairs:
-        examples = f"such as {next(iter(image_files))} and {next(iter(depth_files))}"
-        raise DataError(
-            f"no file of {images} has the stem of one of {depth} ({examples}): name them alike"
-        )
+        raise DataError(f"no file of {images} has the stem of one of {depth}: name them alike")
     return [_read_map(*pair, scale=scale, invalid=invalid) for pair in pairs]
 
 
@@ -125,14 +115,10 @@ def _read_map(image: Path, file: Path, *, scale: float, invalid: Sequence[float]
     orientation = pictures.exif_orientation(image)
     fits_stored = aspects_agree(metres.shape, stored)
     fits_upright = aspects_agree(metres.shape, stored[::-1] if orientation > 4 else stored)
-    if not (fits_stored or fits_upright):
-        raise DataError(
-            f"{file}: {width}x{height} pixels (width x height) is not the aspect ratio of "
-            f"{image}, {stored[1]}x{stored[0]}: save both in the same orientation, uncut"
-        )
-    if fits_stored and fits_upright and orientation != 1:
-        fault = f"may fit the stored or the upright pixels of {image}, EXIF orientation"
-        raise DataError(f"{file}: {fault} {orientation}: save the image upright")
+    if not (fits_stored or fits_upright) or (fits_stored and fits_upright and orientation != 1):
+        shape = f"{width}x{height} (width x height)"
+        other = f"{image}, {stored[1]}x{stored[0]}, EXIF orientation {orientation}"
+        raise DataError(f"{file}: {shape} does not tell how it fits {other}: save both upright")
     indices = np.flatnonzero(valid)
     if len(indices) > POINTS_PER_IMAGE:
         random = np.random.default_rng(zlib.crc32(os.fsencode(image.name)))
@@ -179,10 +165,8 @@ class Report:
             f"clamped to {c.min_depth:.3g}..{c.max_depth:.3g} m"
         )
         if self.overall.abs_rel > POOR:
-            lines.append(
-                f"note:   the mean error is {self.overall.abs_rel:.0%}: the points or the "
-                "predictions do not agree on one scale"
-            )
+            error = f"the mean error is {self.overall.abs_rel:.0%}"
+            lines.append(f"note:   {error}: points and predictions do not agree on one scale")
         return "\n".join(lines)
 
 
@@ -198,17 +182,13 @@ def calibrate(model: DPT, known: Sequence[KnownDepths]) -> Report:
             metres or do not determine the fit.
     """
     spec = next((spec for spec in model.outputs.values() if spec.kind == "depth"), None)
-    if spec is None:
-        raise ValueError(f"nothing to calibrate: the heads are {', '.join(model.heads)}, no depth")
-    if not known:
-        raise ValueError("nothing to calibrate: there are no images with known depths")
+    if spec is None or not known:
+        raise ValueError("nothing to calibrate: no head for depth, or no image with known depths")
     depth = np.concatenate([k.depth for k in known])
     median = float(np.median(depth)) if len(depth) else METRES[0]
     if not METRES[0] <= median <= METRES[1]:
-        raise ValueError(
-            f"the median of the known depths is {median:.3g} m, probably not in "
-            "metres: check --depth-scale (1: metres, 0.001: millimetres) or the column depth_m"
-        )
+        remedy = "check --depth-scale (1: metres, 0.001: millimetres) or the column depth_m"
+        raise ValueError(f"the median of the known depths is {median:.3g} m: {remedy}")
     predicted = _predict(model, spec, known)
     space: CalibrationSpace = "inverse_depth" if spec.is_inverse_depth else "depth"
     calibration, is_inlier = fit_calibration(predicted, depth, space=space)
@@ -229,12 +209,9 @@ def calibrate(model: DPT, known: Sequence[KnownDepths]) -> Report:
 def _predict(model: DPT, spec: OutputSpec, known: Sequence[KnownDepths]) -> np.ndarray:
     """Returns the first depth, without a calibration, at every known depth: float64 (N,)."""
     predictor = Predictor(model, sky="keep")
-    predictor.calibration = None
-    if spec.canonical_focal is not None:
-        # the output as it is, which a predicted camera would change
-        predictor.calibration = Calibration(
-            1.0, space="depth", min_depth=1e-6, max_depth=MAX_METRES
-        )
+    # the output as it is, which a camera would change
+    as_it_is = Calibration(1.0, space="depth", min_depth=1e-6, max_depth=MAX_METRES)
+    predictor.calibration = None if spec.canonical_focal is None else as_it_is
     values, part = [], inputs.part_of(model.preprocessing)
     for points in known:
         prediction = predictor(io.read_image(points.image, exif=points.exif, part=part))
@@ -280,15 +257,11 @@ def fit_calibration(
         solution, agrees = _fit_without_outliers(rows, x, target)
     near, far = np.quantile(measured[agrees], [0.05, 0.95])
     if with_shift and far < MIN_SPREAD * near:
-        raise ValueError(
-            f"nearly all known depths lie between {near:.3g} and {far:.3g} m, where scale and "
-            "shift cannot be told apart: add points that are nearer or farther"
-        )
+        fault = f"nearly all known depths lie between {near:.3g} and {far:.3g} m"
+        raise ValueError(f"{fault}, too near for scale and shift: add nearer or farther points")
     if solution[0] <= 0:
-        raise ValueError(
-            f"predictions decrease where {space.replace('_', ' ')} increases: check that points "
-            "and images belong together"
-        )
+        fault = f"predictions decrease where {space.replace('_', ' ')} increases"
+        raise ValueError(f"{fault}: check that points and images belong together")
     calibration = Calibration(
         scale=float(solution[0]),
         shift=float(solution[1]) if with_shift else 0.0,

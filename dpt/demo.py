@@ -16,20 +16,17 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
 import numpy as np
 
 from dpt.data.formats.io import read_image
 from dpt.html import data_uri, render_page
-from dpt.predict import Prediction, Predictor
+from dpt.predict import Prediction, Predictor, inputs, writers
 from dpt.predict.encoding import Style, depth_coding, paint, paint_legend
-from dpt.predict.inputs import GUESS, KnownCamera, known_camera, part_of
 from dpt.predict.points import viewer_page
 from dpt.predict.prediction import first_output
 from dpt.predict.sources import InputFile
-from dpt.predict.writers import Predicted, all_kinds, image_lines
 from dpt.validation import Plain
 from dpt.viz import shrink
 
@@ -54,84 +51,69 @@ class RefusedError(Exception):
     """A request that is not served: its HTTP status and the reason."""
 
 
-class Shown(NamedTuple):
-    """What is kept of an uploaded image."""
-
-    prediction: Prediction
-    picture: np.ndarray  # of the image, uint8 (h, w, 3), as it is shown
-
-
 class Demo:
     """The answers of the server; ``name`` is that of the model, for the page."""
 
     def __init__(self, predictor: Predictor, *, name: str) -> None:
-        self.predictor = predictor
-        self.preprocessing, self.outputs = predictor.preprocessing, predictor.outputs
-        products = all_kinds(self.outputs)
+        self.predictor, self.outputs = predictor, predictor.outputs
+        products = writers.all_kinds(self.outputs)
         self.downloads = {f"{p.folder}{p.suffix}": p for p in products["png"] + products["npy"]}
-        self._results: OrderedDict[str, Shown] = OrderedDict()
+        # the latest predictions by their keys, each with a picture of the image as it is shown
+        self._results: OrderedDict[str, tuple[Prediction, np.ndarray]] = OrderedDict()
         self._lock = threading.Lock()
-        self.page = render_page(
-            "demo.html",
-            title=" and ".join(self.outputs).capitalize(),
-            model=name,
-            max_bytes=MAX_BYTES,
-            max_pixels=MAX_PIXELS,
-        )
+        title = " and ".join(self.outputs).capitalize()
+        limits = {"max_bytes": MAX_BYTES, "max_pixels": MAX_PIXELS}
+        self.page = render_page("demo.html", title=title, model=name, **limits)
 
     def predict(self, data: bytes) -> Plain:
         """Returns the page's content for an uploaded image."""
-        if not data:
-            raise ValueError("image: the file is empty")
+        rule = self.predictor.preprocessing
         with self._lock:  # one image at a time, which bounds the memory
-            part = part_of(self.preprocessing)
-            pixels = read_image("image", exif=True, data=data, part=part)
+            pixels = read_image("image", exif=True, data=data, part=inputs.part_of(rule))
             height, width, _ = pixels.shape
             if height * width > MAX_PIXELS:
                 fault = f"more than {MAX_PIXELS:,} pixels: shrink it"
                 raise ValueError(f"image: {width} x {height}: {fault}")
-            known = known_camera("image", (height, width), None, data=data)
+            known = inputs.known_camera("image", (height, width), None, data=data)
             prediction = self.predictor(pixels, None if known is None else known.camera)
             prediction.require_finite()
             if prediction.known_camera is None:
-                guess = KnownCamera(GUESS.camera("image", (height, width)), "guess")
+                camera = inputs.GUESS.camera("image", (height, width))
+                guess = inputs.KnownCamera(camera, "guess")
                 prediction = replace(prediction, known_camera=guess)
-            image = self.preprocessing.picture(pixels.transpose(2, 0, 1))
+            image = rule.picture(pixels.transpose(2, 0, 1))
             key = secrets.token_urlsafe(16)
-            self._results[key] = Shown(prediction, shrink(image, VIEW_WIDTH))
+            self._results[key] = prediction, shrink(image, VIEW_WIDTH)
             while len(self._results) > KEPT_RESULTS:
                 self._results.popitem(last=False)
-            names = [name for name, spec in self.outputs.items() if spec.dense]
+            outputs = []
+            for name in (name for name, spec in self.outputs.items() if spec.dense):
+                picture = paint(name, prediction, image, Style())
+                legend = paint_legend(name, prediction, Style(), width=500)
+                pictures = {"picture": _picture_uri(picture), "legend": _picture_uri(legend)}
+                outputs.append({"name": name, **pictures})
             return {
                 "image": _picture_uri(image),
                 "note": note(prediction),
                 "points": f"points?key={key}" if has_points(prediction) else None,
-                "outputs": [self._output(name, prediction, image) for name in names],
+                "outputs": outputs,
                 "files": [{"name": n, "url": f"file?key={key}&name={n}"} for n in self.downloads],
             }
-
-    def _output(self, name: str, prediction: Prediction, image: np.ndarray) -> Plain:
-        """Returns the page's content for one output."""
-        picture = paint(name, prediction, image, Style())
-        legend = paint_legend(name, prediction, Style(), width=500)
-        return {"name": name, "picture": _picture_uri(picture), "legend": _picture_uri(legend)}
 
     def file(self, key: str, name: str) -> bytes:
         """Returns a file for download, at the image's own size."""
         if name not in self.downloads:
             raise RefusedError(404, f"there is no file {name}")
         with self._lock:
-            prediction = self._result(key).prediction
-            source = InputFile(Path(), name)
-            return self.downloads[name].encode(Predicted(source, prediction))
+            predicted = writers.Predicted(InputFile(Path(), name), self._result(key)[0])
+            return self.downloads[name].encode(predicted)
 
     def points(self, key: str) -> bytes:
         """Returns a page with the surface that an image shows, to be turned."""
         with self._lock:
-            shown = self._result(key)
-            return viewer_page(shown.prediction, shown.picture, limit=VIEWER_POINTS)
+            return viewer_page(*self._result(key), limit=VIEWER_POINTS)
 
-    def _result(self, key: str) -> Shown:
+    def _result(self, key: str) -> tuple[Prediction, np.ndarray]:
         if key not in self._results:
             raise RefusedError(404, "this result is no longer kept: upload the image again")
         return self._results[key]
@@ -140,14 +122,14 @@ class Demo:
 def note(prediction: Prediction) -> str:
     """Returns the outputs for the whole image, and what a 16-bit PNG of depth holds, a line for
     each."""
-    lines = image_lines(prediction)
+    lines = writers.image_lines(prediction)
     for name in (n for n, spec in prediction.outputs.items() if spec.kind == "depth"):
         scale, offset = depth_coding(name, prediction)
         lines.append(f"{name} as 16-bit PNG: depth = value × {scale:.6g} + {offset:.6g}")
     known = prediction.known_camera
     if has_points(prediction) and known is not None and known.source == "guess":
-        degrees = f"{known.camera.fov:.0f} degrees"
-        lines.append(f"in space: the camera is unknown, its field of view is taken as {degrees}")
+        view = f"its field of view is taken as {known.camera.fov:.0f} degrees"
+        lines.append(f"in space: the camera is unknown, {view}")
     return "\n".join(lines)
 
 
@@ -186,10 +168,9 @@ class Handler(BaseHTTPRequestHandler):
         """Refuses pages of other sites, also those whose name leads here (DNS rebinding)."""
         host = self.headers.get("Host", "")
         name = urlsplit(f"//{host}").hostname or ""
-        if name != self.host.lower() and address_of(name) is None:
-            raise RefusedError(403, "unknown name: open the page by its address, or give --host")
-        if urlsplit(self.headers.get("Origin", f"//{host}")).netloc != host:
-            raise RefusedError(403, "requests from pages of other sites are refused")
+        is_known = name == self.host.lower() or address_of(name) is not None
+        if not is_known or urlsplit(self.headers.get("Origin", f"//{host}")).netloc != host:
+            raise RefusedError(403, "open the page by the address of this server, or give --host")
 
     def _respond(self, address: str, query: dict[str, str]) -> bytes | Plain:
         """Returns the answer: bytes, or data for JSON."""
@@ -203,10 +184,8 @@ class Handler(BaseHTTPRequestHandler):
         if address != "POST /predict":
             raise RefusedError(404, "there is nothing at this address")
         length = self.headers.get("Content-Length", "")
-        if not length.isdecimal():
-            raise RefusedError(411, "the request does not state its length")
-        if int(length) > MAX_BYTES:
-            raise RefusedError(413, f"more than {MAX_BYTES / 1e6:g} MB")
+        if not length.isdecimal() or int(length) > MAX_BYTES:
+            raise RefusedError(413, f"the length must be stated, up to {MAX_BYTES / 1e6:g} MB")
         return self.demo.predict(self.rfile.read(int(length)))
 
     def do_GET(self) -> None:
@@ -222,10 +201,10 @@ class Handler(BaseHTTPRequestHandler):
         kind = "text/html; charset=utf-8" if is_page else "application/octet-stream"
         if not isinstance(body, bytes):
             kind, body = "application/json", json.dumps(body).encode()
+        policy = VIEWER_POLICY if path == "/points" else PAGE_POLICY
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
-        policy = VIEWER_POLICY if path == "/points" else PAGE_POLICY
         self.send_header("Content-Security-Policy", policy)
         self.send_header("X-Content-Type-Options", "nosniff")
         self.end_headers()
@@ -249,10 +228,8 @@ def make_server(demo: Demo, *, host: str, port: int) -> ThreadingHTTPServer:
     try:
         return Server((host, port), type("DemoHandler", (Handler,), {"demo": demo, "host": host}))
     except (OSError, OverflowError) as error:
-        raise ValueError(
-            f"cannot listen on --host {host} --port {port} ({error}): choose others, such as "
-            "--host 127.0.0.1 --port 0"
-        ) from None
+        fault = f"cannot listen on --host {host} --port {port} ({error})"
+        raise ValueError(f"{fault}: choose others, such as --port 0") from None
 
 
 def address_of(host: str) -> IPv4Address | IPv6Address | None:

@@ -177,8 +177,8 @@ def test_server_opens_no_file_or_address_of_a_visitors_choice(client, path):
     ("headers", "status"),
     [
         ({"Content_Length": str(MAX_BYTES + 1)}, 413),
-        ({"Transfer_Encoding": "chunked"}, 411),
-        ({"Content_Length": "-1"}, 411),
+        ({"Transfer_Encoding": "chunked"}, 413),
+        ({"Content_Length": "-1"}, 413),
     ],
 )
 def test_server_refuses_large_uploads_before_reading_them(client, headers, status):
