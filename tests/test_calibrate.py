@@ -68,7 +68,7 @@ RISING = [1.0, 2.0, 3.0, 4.0, 5.0]
     [
         ([1.0, 2.0, np.nan, np.nan], RISING[:4], "2 points of known depth"),
         (RISING, [2.0, 2.01, 2.02, 2.0, 2.01], "between 2 and 2.02 m"),
-        ([*np.arange(1.0, 13.0), 3.3], [2.0] * 12 + [9.0], "cannot be told apart"),
+        ([*np.arange(1.0, 13.0), 3.3], [2.0] * 12 + [9.0], "too near for scale and shift"),
         ([1.0] * 5, RISING, "predicts one value at all points"),
     ],
 )

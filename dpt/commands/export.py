@@ -9,22 +9,14 @@ dpt evaluate such as data=camvid, its scores. If the loss is above --max-loss, t
 stay in float, up to half of them; if that is not enough, no file is written.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import Any
 
 from dpt.commands import command_parser
 from dpt.config.overrides import as_text
 from dpt.process import say
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from dpt.model import DPT
-    from dpt.run import Run
 
 MOST_IMAGES = 128  # for calibration, spread over those that are given
 
@@ -64,23 +56,20 @@ def run(arguments: list[str]) -> None:
         refuse_inputs(target, [options.checkpoint])
     if options.out.exists():
         say(f"{options.out}: exists; the new file replaces it after the comparison")
-    size = tuple(options.size) if options.size else None
+    arguments_of_export = {
+        "size": tuple(options.size) if options.size else None,
+        "tasks": options.task,
+        "with_preprocessing": options.with_preprocessing,
+        "opset": options.opset,
+    }
     if options.int8:
         start_log(None)
-        say(_int8(options, size))
-        return
-    report = export(
-        options.checkpoint,
-        options.out,
-        size=size,
-        tasks=options.task,
-        with_preprocessing=options.with_preprocessing,
-        opset=options.opset,
-    )
-    say(str(report))
+        say(_int8(options, arguments_of_export))
+    else:
+        say(str(export(options.checkpoint, options.out, **arguments_of_export)))
 
 
-def _int8(options: argparse.Namespace, size: tuple[int, int] | None) -> str:
+def _int8(options: argparse.Namespace, arguments_of_export: dict[str, Any]) -> str:
     """Writes a file of 8-bit integers, and returns the report."""
     from dpt.exporting.files import check_target
     from dpt.exporting.int8 import export_int8
@@ -88,7 +77,7 @@ def _int8(options: argparse.Namespace, size: tuple[int, int] | None) -> str:
 
     check_target(options.out)  # before a large model is read
     model = DPT.from_pretrained(options.checkpoint)
-    images = _images(model, options, size)
+    images = _images(model, options, arguments_of_export["size"])
     scores = Scores(options.checkpoint, options.overrides) if options.overrides else None
     report = export_int8(
         model,
@@ -96,10 +85,7 @@ def _int8(options: argparse.Namespace, size: tuple[int, int] | None) -> str:
         images,
         max_loss=options.max_loss,
         measure=None if scores is None else scores.losses,
-        size=size,
-        tasks=options.task,
-        with_preprocessing=options.with_preprocessing,
-        opset=options.opset,
+        **arguments_of_export,
     )
     return str(report) if scores is None else f"{report}\n{scores}"
 
@@ -109,37 +95,37 @@ class Scores:
 
     def __init__(self, checkpoint: str, overrides: list[str]) -> None:
         self._checkpoint, self._overrides = checkpoint, overrides
-        self._before = self._scored()
-        self._after = self._before
+        self._before = self._after = self._scored()
 
-    def losses(self, path: Path) -> dict[str, float]:
-        """Returns the relative loss of each score of a file."""
-        self._after = self._scored(f"runtime={as_text(str(path))}")
-        losses = {}
-        for name in self._before.headlines:
-            before, after = (run.scores[f"val/{name}"] for run in (self._before, self._after))
-            sign = 1 if name in self._before.lower_is_better else -1
-            losses[name] = sign * (after - before) / max(abs(before), 1e-30)
-        return losses
-
-    def __str__(self) -> str:
-        pairs = []
-        for name in self._before.headlines:
-            before, after = (run.scores[f"val/{name}"] for run in (self._before, self._after))
-            pairs.append(f"{name} {before:.4f} -> {after:.4f}")
-        return f"  scores, fp32 -> int8  {', '.join(pairs)}"
-
-    def _scored(self, *overrides: str) -> Run:
-        """Returns an evaluation, whose files are not kept."""
+    def _scored(self, *overrides: str) -> Any:
+        """Returns the run of an evaluation, whose files are not kept."""
         from dpt.run import evaluate
 
         with TemporaryDirectory() as folder:
             arguments = (*self._overrides, *overrides, f"run_dir={as_text(folder)}")
             return evaluate(self._checkpoint, *arguments)
 
+    def _pairs(self) -> dict[str, tuple[float, float]]:
+        """Returns each main score before and after."""
+        before, after = self._before.scores, self._after.scores
+        return {k: (before[f"val/{k}"], after[f"val/{k}"]) for k in self._before.headlines}
 
-def _images(model: DPT, options: argparse.Namespace, size: tuple[int, int] | None) -> list[Tensor]:
-    """Returns calibration images, spread over those given, as inputs of the file."""
+    def losses(self, path: Path) -> dict[str, float]:
+        """Returns the relative loss of each score of a file."""
+        self._after = self._scored(f"runtime={as_text(str(path))}")
+        losses = {}
+        for name, (before, after) in self._pairs().items():
+            sign = 1 if name in self._before.lower_is_better else -1
+            losses[name] = sign * (after - before) / max(abs(before), 1e-30)
+        return losses
+
+    def __str__(self) -> str:
+        pairs = [f"{name} {old:.4f} -> {new:.4f}" for name, (old, new) in self._pairs().items()]
+        return f"  scores, fp32 -> int8  {', '.join(pairs)}"
+
+
+def _images(model: Any, options: argparse.Namespace, size: tuple[int, int] | None) -> list[Any]:
+    """Returns calibration images (tensors), spread over those given, as inputs of the file."""
     import torch
 
     from dpt.data.resize import resize_image

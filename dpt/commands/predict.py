@@ -45,8 +45,6 @@ of the only launcher whose variables are set.
 """
 
 import argparse
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from dpt.commands import command_parser, exit_if_failed
@@ -56,10 +54,13 @@ from dpt.process import Stopped
 def run(arguments: list[str]) -> None:
     """Writes the files; lists the inputs that failed."""
     options = _parse(arguments)
-    with _resumable():
+    try:
         from dpt.commands.prediction import predict_inputs
 
         failed = predict_inputs(options, arguments)
+    except Stopped as reason:
+        reason.message += "; the same command continues from here"
+        raise
     exit_if_failed(failed)
 
 
@@ -67,13 +68,8 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     """Returns the options that the command line gives."""
     parser = command_parser("predict", __doc__)
     add = parser.add_argument
-    add(
-        "inputs",
-        nargs="+",
-        type=_plain_path,
-        metavar="INPUTS",
-        help="images, videos, folders, s3://BUCKET/...",
-    )
+    text = "images, videos, folders, s3://BUCKET/..."
+    add("inputs", nargs="+", type=_plain_path, metavar="INPUTS", help=text)
     add("--out", required=True, type=_plain_path, metavar="DIR", help="the folder to write to")
     add("--format", default="", metavar="A,B", help="formats to write, see above")
     text = "images in one pass (only consecutive images of one size; default: 1)"
@@ -113,13 +109,3 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 def _plain_path(text: str) -> str:
     """Returns a path or address; that of a file on this machine becomes its path."""
     return text.removeprefix("file://")
-
-
-@contextmanager
-def _resumable() -> Iterator[None]:
-    """Adds to the message of a stop that the same command continues."""
-    try:
-        yield
-    except Stopped as reason:
-        reason.message += "; the same command continues from here"
-        raise

@@ -5,8 +5,8 @@ import hashlib
 import os
 import shlex
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import cv2
@@ -52,7 +52,7 @@ def predict_inputs(options: argparse.Namespace, arguments: Sequence[str]) -> Fai
     if options.engine == "ray":
         _predict_with_ray(options, inputs)
     pipeline = _make_pipeline(options, inputs, shard)
-    with _writing(options.out), pipeline.folder.held():
+    with pipeline.folder.held():
         if options.merge or options.engine == "ray":
             failed = _merge(pipeline, inputs, arguments)
         else:
@@ -96,10 +96,8 @@ def _merge(pipeline: Pipeline, inputs: Sequence[InputFile], arguments: Sequence[
         numbers = sorted({k % count + 1 for k in waiting.values()})
         commands = [f"--shard {number}/{count}" for number in numbers]
         command = shlex.join(["dpt", "predict", *(a for a in arguments if a != "--merge")])
-        raise DataError(
-            f"{folder.path}: {len(waiting)} of {len(inputs)} inputs are not finished "
-            f"({few(list(waiting))}): run {command} {few(commands, 8)}"
-        )
+        fault = f"{len(waiting)} of {len(inputs)} inputs are not finished ({few(list(waiting))})"
+        raise DataError(f"{folder.path}: {fault}: run {command} {few(commands, 8)}")
     folder.start()
     folder.finish(pipeline.kinds)
     say(f"{len(inputs) - len(failures)} inputs are complete: {folder.path}")
@@ -135,34 +133,21 @@ def predict_shard(
     """Predicts a shard in a worker of Ray; inputs that fail are in the shard's journal."""
     start_log(None)
     pipeline = _make_pipeline(options, inputs, shard)
-    with _writing(options.out), pipeline.folder.held():
+    with pipeline.folder.held():
         _predict_part(pipeline, inputs)
 
 
 def _chosen_shard(options: argparse.Namespace) -> InputShard | None:
     """Returns the part of the inputs that ``--shard`` names."""
-    if options.overwrite and (options.shard or options.merge or options.engine == "ray"):
-        fault = "a worker that starts again could not tell what is finished"
-        raise ValueError(f"--overwrite: {fault}: leave it out and choose another --out")
-    if options.runtime == "auto" and (options.shard or options.engine == "ray"):
-        raise ValueError("--runtime auto: each worker might choose another: name one of them")
+    is_divided = options.shard or options.merge or options.engine == "ray"
+    if is_divided and (options.overwrite or options.runtime == "auto"):
+        # a worker could not tell what is finished, or take another runtime
+        raise ValueError("--overwrite, --runtime auto: are for one process: leave them out")
     if options.shard is None:
         return None
     shard = InputShard.chosen(options.shard)
     say(f"shard {shard}")
     return shard
-
-
-@contextmanager
-def _writing(out: str) -> Iterator[None]:
-    """Raises an error of the output folder, as of a full disk, as a ValueError."""
-    try:
-        yield
-    except OSError as error:
-        raise ValueError(
-            f"{out}: cannot be written ({error.strerror or error}): make room or choose "
-            "another --out; finished files stay, and the same command continues from there"
-        ) from error
 
 
 def _predict(pipeline: Pipeline, inputs: Sequence[InputFile]) -> tuple[int, Failed]:
@@ -206,68 +191,53 @@ def _make_pipeline(
     cameras = chosen_camera(options.fov, options.focal, options.intrinsics)
     keys = ("precision", "runtime", "flip", "tile", "sky", "min_confidence")
     recorded = {key: vars(options)[key] for key in keys}
-    model, weights = _load(options.checkpoint)
+    model: DPT | Path = Path(options.checkpoint)
+    if is_exported(options.checkpoint):
+        weights = fingerprint_of(Path(options.checkpoint))
+    else:
+        model = DPT.from_pretrained(options.checkpoint)
+        weights = fingerprint(model.config.to_dict(), model.state_dict())
     predictor = Predictor(model, batch_size=options.batch_size, device=options.device, **recorded)
     if options.focal == "guess":
         predictor.guess = GUESS
         say(f"cameras that are not known get a field of view of {GUESS.degrees:g} degrees, a guess")
-    prompt = None if options.prompt is None else _checked_prompt(options.prompt, inputs)
+    if options.prompt is not None and (len(inputs) != 1 or inputs[0].is_video):
+        raise ValueError(f"--prompt {options.prompt}: is the depth of one image: name that alone")
     formats = [name.strip() for name in options.format.split(",") if name.strip()]
     pictures = [name for name in formats if name != writers.RASTER]
     only_rasters = bool(formats) and not pictures
     chosen = [] if only_rasters else writers.chosen_kinds(pictures, predictor.outputs)
-    has_rasters = not formats or len(pictures) < len(formats)
+    has_rasters = not formats or writers.RASTER in formats
     rasters = writers.raster_kinds(predictor.outputs) if has_rasters else []
+    intrinsics = _with_hash(options.intrinsics)
+    stated = {"fov": options.fov, "focal": options.focal, "intrinsics": intrinsics}
     depth = first_output(predictor.outputs, "depth")
     settings = PredictionSettings(
         weights=weights,
         checkpoint=options.checkpoint,
         colormap=options.colormap,
-        camera=_camera_option(options),
+        camera="".join(f"--{key} {value}" for key, value in stated.items() if value is not None),
         **recorded,
-        prompt=prompt,
+        prompt=_with_hash(options.prompt),
         unit=None if predictor.needs_camera else depth_unit(depth),
         classes=writers.class_names_by_folder(predictor.outputs),
     )
-    folders = writers.folders_of(predictor.outputs)
-    with _writing(options.out):
-        folder = OutputFolder(
-            Path(options.out),
-            inputs=inputs,
-            settings=settings,
-            folders=folders,
-            overwrite=options.overwrite,
-            shard=shard,
-        )
+    folder = OutputFolder(
+        Path(options.out),
+        inputs=inputs,
+        settings=settings,
+        folders=writers.folders_of(predictor.outputs),
+        overwrite=options.overwrite,
+        shard=shard,
+    )
     workers = min(4, os.cpu_count() or 1)
     return Pipeline(
         predictor, folder, chosen, style, workers, rasters, only_rasters, cameras, options.prompt
     )
 
 
-def _load(checkpoint: str) -> tuple[DPT | Path, str]:
-    """Returns the model, or the path of an exported file, with a code of its weights."""
-    if is_exported(checkpoint):
-        return Path(checkpoint), fingerprint_of(Path(checkpoint))
-    model = DPT.from_pretrained(checkpoint)
-    return model, fingerprint(model.config.to_dict(), model.state_dict())
-
-
-def _checked_prompt(path: Path, inputs: Sequence[InputFile]) -> str:
-    """Returns the path with a hash of its content; ValueError unless there is one image."""
-    if len(inputs) != 1 or inputs[0].is_video:
-        found = "a video" if len(inputs) == 1 else f"{len(inputs)} inputs"
-        raise ValueError(f"--prompt {path}: is the depth of one image, and there are {found}")
-    return _with_hash(path)
-
-
-def _with_hash(path: Path) -> str:
-    """Returns the path with a hash of the file's content."""
+def _with_hash(path: Path | None) -> str | None:
+    """Returns the path with a hash of the file's content, for the record."""
+    if path is None:
+        return None
     return f"{path} ({hashlib.sha256(read_bytes(path)).hexdigest()[:12]})"
-
-
-def _camera_option(options: argparse.Namespace) -> str:
-    """Returns the option that states the cameras, for the record; empty if there is none."""
-    file = None if options.intrinsics is None else _with_hash(options.intrinsics)
-    values = {"fov": options.fov, "focal": options.focal, "intrinsics": file}
-    return "".join(f"--{key} {value}" for key, value in values.items() if value is not None)
