@@ -23,8 +23,7 @@ import numpy as np
 from dpt.data.formats.io import read_image
 from dpt.html import data_uri, render_page
 from dpt.predict import Prediction, Predictor, inputs, writers
-from dpt.predict.encoding import Style, depth_coding, paint, paint_legend
-from dpt.predict.points import viewer_page
+from dpt.predict.encoding import Style, depth_coding, paint, paint_legend, viewer_page
 from dpt.predict.prediction import first_output
 from dpt.predict.sources import InputFile
 from dpt.validation import Plain

@@ -4,8 +4,6 @@ The templates are in ``dpt/templates``. ``report.html`` holds the macros ``page`
 ``figures``; each report has a template of its own that imports them.
 """
 
-from __future__ import annotations
-
 import base64
 import math
 import os
@@ -14,7 +12,7 @@ from collections.abc import Sequence
 from functools import cache
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import cv2
 import numpy as np
@@ -22,9 +20,6 @@ import numpy as np
 from dpt.atomic import write_bytes
 from dpt.files import DataError
 from dpt.process import visible
-
-if TYPE_CHECKING:
-    import jinja2
 
 _FIRST_LINE = "<!doctype html>"
 _JPEG_SIDE = 65500
@@ -101,7 +96,7 @@ def plain(text: str) -> str:
 
 
 @cache
-def _environment() -> jinja2.Environment:
+def _environment() -> Any:
     from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
     environment = Environment(

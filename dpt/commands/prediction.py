@@ -191,12 +191,7 @@ def _make_pipeline(
     cameras = chosen_camera(options.fov, options.focal, options.intrinsics)
     keys = ("precision", "runtime", "flip", "tile", "sky", "min_confidence")
     recorded = {key: vars(options)[key] for key in keys}
-    model: DPT | Path = Path(options.checkpoint)
-    if is_exported(options.checkpoint):
-        weights = fingerprint_of(Path(options.checkpoint))
-    else:
-        model = DPT.from_pretrained(options.checkpoint)
-        weights = fingerprint(model.config.to_dict(), model.state_dict())
+    model, weights = _load(options.checkpoint)
     predictor = Predictor(model, batch_size=options.batch_size, device=options.device, **recorded)
     if options.focal == "guess":
         predictor.guess = GUESS
@@ -204,9 +199,7 @@ def _make_pipeline(
     if options.prompt is not None and (len(inputs) != 1 or inputs[0].is_video):
         raise ValueError(f"--prompt {options.prompt}: is the depth of one image: name that alone")
     formats = [name.strip() for name in options.format.split(",") if name.strip()]
-    pictures = [name for name in formats if name != writers.RASTER]
-    only_rasters = bool(formats) and not pictures
-    chosen = [] if only_rasters else writers.chosen_kinds(pictures, predictor.outputs)
+    chosen = writers.chosen_kinds(formats, predictor.outputs)
     has_rasters = not formats or writers.RASTER in formats
     rasters = writers.raster_kinds(predictor.outputs) if has_rasters else []
     intrinsics = _with_hash(options.intrinsics)
@@ -231,9 +224,15 @@ def _make_pipeline(
         shard=shard,
     )
     workers = min(4, os.cpu_count() or 1)
-    return Pipeline(
-        predictor, folder, chosen, style, workers, rasters, only_rasters, cameras, options.prompt
-    )
+    return Pipeline(predictor, folder, chosen, style, workers, rasters, cameras, options.prompt)
+
+
+def _load(checkpoint: str) -> tuple[DPT | Path, str]:
+    """Returns the model, or the path of an exported file, with a code of its weights."""
+    if is_exported(checkpoint):
+        return Path(checkpoint), fingerprint_of(Path(checkpoint))
+    model = DPT.from_pretrained(checkpoint)
+    return model, fingerprint(model.config.to_dict(), model.state_dict())
 
 
 def _with_hash(path: Path | None) -> str | None:

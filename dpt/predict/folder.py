@@ -19,16 +19,7 @@ from pathlib import Path
 
 from dpt.atomic import replacing, write_bytes
 from dpt.files import DataError, file_identity, read_bytes, real_path
-from dpt.predict.records import (
-    JOURNALS,
-    RECORDS_FILE,
-    SETTINGS_FILE,
-    InputRecord,
-    InputShard,
-    PredictionSettings,
-    held,
-    shards_of,
-)
+from dpt.predict import records
 from dpt.predict.sources import InputFile
 from dpt.predict.writers import FileKind
 from dpt.validation import PlainMapping
@@ -55,18 +46,18 @@ class OutputFolder:
         path: Path,
         *,
         inputs: Iterable[InputFile],
-        settings: PredictionSettings,
+        settings: records.PredictionSettings,
         folders: Iterable[str],
         overwrite: bool = False,
-        shard: InputShard | None = None,
+        shard: records.InputShard | None = None,
     ) -> None:
         self.path, self.shard = path, shard
         self._root = real_path(path)
         self._inputs = {file_identity(input_file.path) for input_file in inputs} - {None}
-        self._journal = RECORDS_FILE if shard is None else shard.journal
+        self._journal = records.RECORDS_FILE if shard is None else shard.journal
         self._lock = threading.Lock()
-        links = (SETTINGS_FILE, JOURNALS, RECORDS_FILE, self._journal)
-        names = {*folders, RECORDS_FILE}
+        links = (records.SETTINGS_FILE, records.JOURNALS, records.RECORDS_FILE, self._journal)
+        names = {*folders, records.RECORDS_FILE}
         # before the settings, which another worker writes before its first file
         occupied = [path / name for name in sorted(names) if _is_occupied(path / name)]
         written = self._written_before(settings, overwrite=overwrite)
@@ -78,48 +69,46 @@ class OutputFolder:
             raise _refusal(*next(iter(faults.items())))
         self._settings = replace(settings, written=tuple(sorted(written | names)))
         self._overwrite = overwrite
-        self._earlier: dict[str, InputRecord] = {}
-        self._records: dict[str, InputRecord] = {}  # of the inputs that are finished
+        self._earlier: dict[str, records.InputRecord] = {}
+        self._records: dict[str, records.InputRecord] = {}  # of the inputs that are finished
 
-    def _written_before(self, settings: PredictionSettings, *, overwrite: bool) -> set[str]:
+    def _written_before(self, settings: records.PredictionSettings, *, overwrite: bool) -> set[str]:
         """Returns the names of what ``dpt predict`` has written in the folder."""
-        if not os.path.lexists(self.path / SETTINGS_FILE):
+        if not os.path.lexists(self.path / records.SETTINGS_FILE):
             return set()
-        earlier = PredictionSettings.read(self.path)
+        earlier = records.PredictionSettings.read(self.path)
         if earlier is None:
-            raise _refusal(self.path / SETTINGS_FILE, "was not written by dpt predict")
+            raise _refusal(self.path / records.SETTINGS_FILE, "was not written by dpt predict")
         difference = settings.difference(earlier)
         if difference and not overwrite:
-            raise DataError(
-                f"{self.path}: was written with {difference}: choose another --out, or give "
-                "--overwrite to predict everything again"
-            )
+            remedy = "choose another --out, or give --overwrite to predict everything again"
+            raise DataError(f"{self.path}: was written with {difference}: {remedy}")
         return {*earlier.written}
 
     @contextmanager
     def held(self) -> Iterator[None]:
         """Keeps other processes from the inputs of this one, and reads what is finished."""
-        with held(self.path, self.shard):
-            if os.path.lexists(self.path / SETTINGS_FILE):
-                self._earlier = InputRecord.read_all(self.path)
+        with records.held(self.path, self.shard):
+            if os.path.lexists(self.path / records.SETTINGS_FILE):
+                self._earlier = records.InputRecord.read_all(self.path)
                 self._records = {} if self._overwrite else self._earlier
             yield
 
     def start(self) -> None:
         """Writes the settings, and the records of the inputs that are finished."""
         writer = "" if self.shard is None else f"{self.shard.file_name}."
-        path, content = self.path / SETTINGS_FILE, self._settings.to_json()
+        path, content = self.path / records.SETTINGS_FILE, self._settings.to_json()
         if self.shard is None or not path.is_file() or path.read_bytes() != content:
             write_bytes(path, content, writer=writer)
-        records: Iterable[InputRecord] = self._records.values()
+        finished: Iterable[records.InputRecord] = self._records.values()
         if self.shard is not None:
-            journal = InputRecord.read_journal(self.path / self._journal)
+            journal = records.InputRecord.read_journal(self.path / self._journal)
             latest = {record.name: record for record in journal}
-            records = [record for record in latest.values() if record.error is None]
-        self._rewrite_journal(records)
+            finished = [record for record in latest.values() if record.error is None]
+        self._rewrite_journal(finished)
 
-    def _rewrite_journal(self, records: Iterable[InputRecord]) -> None:
-        content = "".join(record.to_json() for record in records)
+    def _rewrite_journal(self, finished: Iterable[records.InputRecord]) -> None:
+        content = "".join(record.to_json() for record in finished)
         write_bytes(self.path / self._journal, content.encode())
 
     def is_done(self, input_file: InputFile, kinds: Sequence[FileKind]) -> bool:
@@ -131,10 +120,8 @@ class OutputFolder:
         if record is None or not all(os.path.isfile(self.path / name) for name in names):
             return False
         if record.source != input_file.source:
-            raise DataError(
-                f"{self.path}: {input_file.name} was predicted from {record.source}, not from "
-                f"{input_file.source}: choose another --out, or give --overwrite"
-            )
+            fault = f"{input_file.name} was predicted from {record.source}, not {input_file.source}"
+            raise DataError(f"{self.path}: {fault}: choose another --out, or give --overwrite")
         return {*names} <= {*record.files} and record.modified == input_file.modified()
 
     def _may_replace(self, name: str) -> bool:
@@ -174,24 +161,25 @@ class OutputFolder:
                 names += remaining
             else:
                 self._remove(remaining)
-        self._add(InputRecord(input_file.name, input_file.source, state, facts, names))
+        self._add(records.InputRecord(input_file.name, input_file.source, state, facts, names))
 
-    def _add(self, record: InputRecord) -> None:
+    def _add(self, record: records.InputRecord) -> None:
         with self._lock, (self.path / self._journal).open("a", encoding="utf-8") as journal:
             journal.write(record.to_json())
 
     def add_failure(self, input_file: InputFile, error: ValueError) -> None:
         """Records why an input of a shard has no files, so that the others can be merged."""
         if self.shard is not None:
-            state = input_file.modified()
-            source = input_file.source
-            self._add(InputRecord(input_file.name, source, state, {}, [], str(error)))
+            name, state = input_file.name, input_file.modified()
+            self._add(records.InputRecord(name, input_file.source, state, {}, [], str(error)))
 
     def failures(self, inputs: Iterable[InputFile]) -> dict[InputFile, ValueError]:
         """Returns the error of each of the inputs that failed in a shard."""
-        journals = [self.path / shard.journal for shard in shards_of(self.path)]
-        records = [record for path in journals for record in InputRecord.read_journal(path)]
-        errors = {record.name: record for record in records if record.error is not None}
+        journals = [self.path / shard.journal for shard in records.shards_of(self.path)]
+        journaled = [
+            record for path in journals for record in records.InputRecord.read_journal(path)
+        ]
+        errors = {record.name: record for record in journaled if record.error is not None}
         return {
             file: ValueError(errors[file.name].error)
             for file in inputs
@@ -203,17 +191,17 @@ class OutputFolder:
 
         The journals of shards are joined and removed.
         """
-        records = sorted(InputRecord.read_all(self.path).items())
-        self._rewrite_journal(record for _, record in records)
-        for shard in shards_of(self.path):
-            for path in (Path(shard.journal), Path(JOURNALS, f"{shard.file_name}.lock")):
+        finished = sorted(records.InputRecord.read_all(self.path).items())
+        self._rewrite_journal(record for _, record in finished)
+        for shard in records.shards_of(self.path):
+            for path in (Path(shard.journal), Path(records.JOURNALS, f"{shard.file_name}.lock")):
                 (self.path / path).unlink(missing_ok=True)
         with suppress(OSError):  # of others that hold something else
-            (self.path / JOURNALS).rmdir()
+            (self.path / records.JOURNALS).rmdir()
         for kind in kinds:
             names = [
                 name
-                for name, record in records
+                for name, record in finished
                 if kind.path(InputFile(Path(record.source), name)) in record.files
             ]
             for name, content in kind.common_files(self._read, names).items():

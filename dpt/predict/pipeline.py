@@ -50,9 +50,13 @@ class Pipeline:
     workers: int
     rasters: Sequence[writers.FileKind] = ()
     """The files of each image that is predicted by windows."""
-    only_rasters: bool = False  # whether other files are refused
     cameras: CameraSource | None = None  # of all images and videos; None: of their EXIF tags
     prompt: Path | None = None  # sparse depth of the only image
+
+    @property
+    def only_rasters(self) -> bool:
+        """Whether other files are refused: TIFF is the only format."""
+        return bool(self.rasters) and not self.kinds
 
     def is_done(self, input_file: InputFile) -> bool:
         """Whether the files of an input were written since it changed, and exist."""

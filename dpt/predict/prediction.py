@@ -111,10 +111,8 @@ class Prediction:
     def require_camera(self) -> Camera:
         """Returns the camera; ValueError if it is unknown."""
         if self.camera is None:
-            raise ValueError(
-                "points need the image's camera, which is unknown: give --fov, --focal or "
-                "--intrinsics (cameras=... in Python), or --focal guess"
-            )
+            options = "--fov, --focal, --intrinsics or --focal guess (cameras=... in Python)"
+            raise ValueError(f"points need the image's camera, which is unknown: give {options}")
         return self.camera
 
     @property
@@ -175,10 +173,8 @@ class Prediction:
 def require_finite(broken: Sequence[str]) -> None:
     """Raises ValueError if the network gave NaN or infinity for outputs, ``broken``."""
     if broken:
-        raise ValueError(
-            f"the model's {' and '.join(broken)} holds NaN or infinity: use precision fp32, or a "
-            "checkpoint from before the training diverged"
-        )
+        fault = f"the model's {' and '.join(broken)} holds NaN or infinity"
+        raise ValueError(f"{fault}: use precision fp32, or an earlier checkpoint")
 
 
 def first_output(
@@ -190,13 +186,9 @@ def first_output(
 
 def require_points(spec: OutputSpec | None) -> OutputSpec:
     """Returns the declaration of a depth that gives points; ValueError if there is none."""
-    if spec is None:
-        raise ValueError("points need depth, which this model does not predict")
-    if spec.is_inverse_depth:
-        raise ValueError(
-            "points need depth: relative inverse depth has an unknown shift, which would "
-            "distort every shape: calibrate the model (dpt calibrate), or take one for metric depth"
-        )
+    if spec is None or spec.is_inverse_depth:  # with its unknown shift, every shape is distorted
+        remedy = "calibrate the model (dpt calibrate), or take one for metric depth"
+        raise ValueError(f"points need depth, and not relative inverse depth: {remedy}")
     return spec
 
 

@@ -182,19 +182,23 @@ class InputShard:
         launcher whose variables are set."""
         started = [name for name, keys in LAUNCHERS.items() if keys[0] in environment]
         name = started[0] if text == "auto" and len(started) == 1 else text
-        stated = text
-        values = [environment.get(key, "0") for key in LAUNCHERS[name]] if name in started else []
-        if values and all(re.fullmatch(r"\d{1,9}", value) for value in values):
-            number, count, first = map(int, [*values, "0"][:3])
-            stated = f"{number - first + 1}/{count}"
-        shard = cls.parse(stated)
+        shard = cls.parse(_of_launcher(name, environment) if name in started else text)
         if shard is None:
-            variables = [key for names in LAUNCHERS.values() for key in names if key in environment]
-            found = ", ".join(f"{key}={environment[key]}" for key in variables)
+            variables = [key for keys in LAUNCHERS.values() for key in keys if key in environment]
+            stated = ", ".join(f"{key}={environment[key]}" for key in variables)
             choices = ", ".join((*LAUNCHERS, "auto"))
-            fault = f"--shard {text}: found {found or 'no variables of a launcher'}"
+            fault = f"--shard {text}: found {stated or 'no variables of a launcher'}"
             raise ValueError(f"{fault}: write K/N with K in 1..N, or one of {choices}")
         return shard
+
+
+def _of_launcher(name: str, environment: Mapping[str, str]) -> str:
+    """Returns K/N by the variables of a launcher; empty if they are no numbers."""
+    values = [environment.get(key, "0") for key in LAUNCHERS[name]]
+    if not all(re.fullmatch(r"\d{1,9}", value) for value in values):
+        return ""
+    number, count, first = map(int, [*values, "0"][:3])
+    return f"{number - first + 1}/{count}"
 
 
 def shards_of(folder: Path) -> list[InputShard]:

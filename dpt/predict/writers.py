@@ -15,7 +15,6 @@ from dpt.data.annotations.base import AnnotatedClass, Entry, Reader, Writer
 from dpt.data.formats.rle import encode_parts, encode_pixels, object_of
 from dpt.files import few, read_bytes, require
 from dpt.predict import encoding
-from dpt.predict.points import encode_points, point_grid
 from dpt.predict.prediction import Prediction, depth_unit, first_output, require_points
 from dpt.predict.records import FORMATS, LABEL_TOOLS, POINT_FORMATS, RASTER
 from dpt.predict.sources import InputFile
@@ -95,12 +94,12 @@ class PointsFile(FileKind):
 
     def encode(self, image: Predicted) -> bytes:
         assert image.image is not None
-        return encode_points(
-            point_grid(image.prediction), image.image, textured=self.suffix == ".glb"
+        return encoding.encode_points(
+            encoding.point_grid(image.prediction), image.image, textured=self.suffix == ".glb"
         )
 
     def facts(self, prediction: Prediction) -> Plain:
-        grid = point_grid(prediction)
+        grid = encoding.point_grid(prediction)
         left_out = {
             "invalid": int((~grid.is_valid).sum()),
             "beside_edges": int((grid.is_valid & grid.is_beside_edge).sum()),
@@ -255,14 +254,14 @@ def folders_of(outputs: Outputs) -> list[str]:
 
 
 def chosen_kinds(formats: Sequence[str], outputs: Outputs) -> list[FileKind]:
-    """Returns the files for each image: by default of all formats but ``npy``, and the arrays of
-    maps."""
+    """Returns the files for each image that is not predicted by windows: by default of all formats
+    but ``npy``, and the arrays of maps."""
     possible = all_kinds(outputs)
     if not formats:
         names = ("png", "color", "overlay", "json")
         chosen = [kind for name in names for kind in possible[name]]
         return chosen + [kind for kind in possible["npy"] if outputs[kind.name].kind == "map"]
-    for name in formats:
+    for name in set(formats) - {RASTER}:
         if name not in possible:
             raise ValueError(f"--format {name}: choose from {', '.join((*possible, RASTER))}")
         if name in POINT_FORMATS:
@@ -271,6 +270,7 @@ def chosen_kinds(formats: Sequence[str], outputs: Outputs) -> list[FileKind]:
         if not possible[name]:
             kinds = ", ".join(f"{n} ({s.kind})" for n, s in outputs.items())
             raise ValueError(f"--format {name} fits none of this model's outputs: {kinds}")
+    possible[RASTER] = []
     return list(dict.fromkeys(kind for name in formats for kind in possible[name]))
 
 

@@ -62,7 +62,7 @@ def start(checkpoint, photos, out):
 )
 def test_a_stopped_run_goes_on(predict, checkpoints, tmp_path, out, stop):
     photos = tmp_path / "photos"
-    for i in range(30):
+    for i in range(16):
         save_photo(photos / f"{i}.png", 60, 80 + i % 3, seed=i)
     process = start(checkpoints["joint"], photos, out)
     process.send_signal(stop)
@@ -71,12 +71,12 @@ def test_a_stopped_run_goes_on(predict, checkpoints, tmp_path, out, stop):
     assert "Traceback" not in err
     done = records_of(out) if stop is signal.SIGINT else {}
     finished = {file: times_of(out)[file] for record in done.values() for file in record["files"]}
-    assert len(files_of(out)) < 30 * 4, "it was stopped too late to tell"
+    assert len(files_of(out)) < 16 * 4, "it was stopped too late to tell"
     assert "were done before" in predict(photos, "--flip", "--format", "png,npy", model="joint")
-    assert len(predictions_of(out)) == 30 * 4
+    assert len(predictions_of(out)) == 16 * 4
     assert not [name for name in files_of(out) if "/." in name]
     assert finished.items() <= times_of(out).items()
-    for i in range(30):
+    for i in range(16):
         depth = np.load(out / f"depth_npy/{i}.npy")
         stored = cv2.imread(str(out / f"depth/{i}.png"), cv2.IMREAD_UNCHANGED)
         assert depth.shape == stored.shape == (60, 80 + i % 3)
@@ -173,7 +173,7 @@ def written(predict, tmp_path):
 
 
 @either_way
-@pytest.mark.parametrize("folder", ["", ".", "..", "/", "mine", "depth/", "depth\0", "predictions"])
+@pytest.mark.parametrize("folder", ["", "..", "mine", "depth/"])
 def test_forged_records_remove_nothing(predict, refusal, written, tmp_path, out, folder, overwrite):
     """``written`` lists a name that is no product's, or a record lists files of others."""
     mine = [out / "mine/a.txt", out / "a.txt", tmp_path / "a.txt"]
@@ -196,8 +196,10 @@ def test_forged_records_remove_nothing(predict, refusal, written, tmp_path, out,
 
 
 @either_way
-@pytest.mark.parametrize("link", ["depth", "depth/b", "depth_npy"])
-@pytest.mark.parametrize("target", ["photos", "photos/b", "empty", "out/depth_color"])
+@pytest.mark.parametrize(
+    ("link", "target"),
+    [("depth", "out/depth_color"), ("depth/b", "photos/b"), ("depth_npy", "empty")],
+)
 def test_nothing_is_written_through_a_linked_folder(
     refusal, written, tmp_path, out, link, target, overwrite
 ):

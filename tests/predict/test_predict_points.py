@@ -10,9 +10,9 @@ from photos import photo_of, save_photo
 from prediction_files import records_of
 
 from dpt.geometry import Camera, project
-from dpt.predict import Prediction, points
+from dpt.predict import Prediction, encoding
+from dpt.predict.encoding import point_grid, viewer_page
 from dpt.predict.inputs import KnownCamera
-from dpt.predict.points import point_grid, viewer_page
 from dpt.predict.writers import PointsFile, Predicted
 from dpt.types.outputs import OutputSpec
 
@@ -82,13 +82,13 @@ def test_glb_has_no_triangle_across_a_discontinuity():
 
 
 def test_point_grid_of_large_images_has_a_stride(monkeypatch):
-    monkeypatch.setattr(points, "MAX_POINTS", 700)
+    monkeypatch.setattr(encoding, "MAX_POINTS", 700)
     grid = point_grid(made(np.full(SIZE, 4, np.float32)), limit=700)
     assert grid.stride == 3
     np.testing.assert_allclose(
         grid.points * [1, -1, -1], made(np.full(SIZE, 4, np.float32)).points[::3, ::3], atol=1e-5
     )
-    mesh = points.surface(grid, photo_of(*SIZE))
+    mesh = encoding.surface(grid, photo_of(*SIZE))
     pixels = project(mesh.vertices * [1, -1, -1], CAMERA.K)
     np.testing.assert_allclose(
         mesh.visual.uv * [1, -1] + [0, 1], (pixels + 0.5) / [W, H], atol=1e-4
