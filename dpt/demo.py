@@ -66,6 +66,8 @@ class Demo:
 
     def predict(self, data: bytes) -> Plain:
         """Returns the page's content for an uploaded image."""
+        if not data:
+            raise ValueError("image: the file is empty")
         rule = self.predictor.preprocessing
         with self._lock:  # one image at a time, which bounds the memory
             pixels = read_image("image", exif=True, data=data, part=inputs.part_of(rule))
