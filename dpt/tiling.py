@@ -2,7 +2,7 @@
 
 Evaluation averages windows evenly, as mmsegmentation does (:func:`dpt.nn.tta.slide`). Prediction of
 large images gives weights that fall to the borders of a window, so that there are no seams
-(:func:`predict_tiles`, and :mod:`dpt.predict.rasters` for files of any size).
+(:func:`predict_tiles`, and :mod:`dpt.predict.pipeline` for files of any size).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -80,12 +80,12 @@ def assert_agrees(actual, expected, limit=1e-4):
 
 
 def test_onnx_agrees_at_sizes_not_seen_and_holds_only_standard_operations(model, tmp_path):
-    report = export(model, tmp_path / "a.onnx")
+    report = export(model, tmp_path / "a.onnx", tasks=["surface"])
     for batch, *size in UNSEEN:
         images = torch.randn(batch, 3, *size)
         with torch.no_grad():
-            expected = tensors_of(model(images), model.outputs)
-        assert list(expected) == ["depth", "segmentation", "surface", "surface_confidence"]
+            tensors = tensors_of(model(images), model.outputs)
+        expected = {name: tensors[name] for name in ("surface", "surface_confidence")}
         assert_agrees(run_onnx(report.path, images), expected)
     stored = onnx.load(report.path)
     onnx.checker.check_model(stored)

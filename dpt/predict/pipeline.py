@@ -1,37 +1,54 @@
-"""Many images, and videos: reading ahead, prediction in batches, writing behind."""
+"""Many images, and videos: reading ahead, prediction in batches, writing behind.
+
+Files of any size are predicted tile by tile into TIFF files with the same georeference. The tiles
+are those of :mod:`dpt.tiling`, at the file's own resolution. A panel of columns is predicted from
+top to bottom and written as it is finished, so that the memory does not depend on the file's size.
+"""
 
 import math
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby
+from itertools import groupby, zip_longest
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from dpt.data.formats import bands
 from dpt.data.formats.cameras import CameraSource
+from dpt.data.formats.io import image_of_bands
 from dpt.data.formats.pictures import read_size
 from dpt.data.formats.video import VideoReader, VideoWriter
+from dpt.data.resize import resize_image
+from dpt.data.view import GREY
+from dpt.files import DataError, plural
+from dpt.functional import resize
+from dpt.geometry import Camera, Window
 from dpt.predict import writers
 from dpt.predict.encoding import Style
 from dpt.predict.folder import OutputFolder
 from dpt.predict.inputs import FrameCamera, known_camera, part_of
-from dpt.predict.prediction import Prediction
+from dpt.predict.prediction import Prediction, first_output, require_finite
 from dpt.predict.predictor import Predictor, PreparedImage, batches
-from dpt.predict.rasters import RasterPrediction
 from dpt.predict.sources import InputFile
+from dpt.tiling import Blend, tile_spans
+from dpt.types.samples import IGNORE_INDEX
 from dpt.validation import Plain
+from dpt.viz import output_palette
 
 S = TypeVar("S")
 T = TypeVar("T")
 Finished = Generator[tuple[S, ValueError | None], None, None]
 
 LARGE = 2**25  # pixels of an image above which it is predicted alone, which bounds the memory
+PANEL = 2048  # columns that are predicted from top to bottom
 STEADINESS = 0.9  # weight of the previous colour range in a video, which follows within 20 frames
 
 
@@ -260,3 +277,161 @@ def _predict(
             return [error.with_traceback(None)]  # its frames would keep tensors
     # together they may not fit into memory
     return [result for image in images for result in _predict(predictor, [image])]
+
+
+# --- windows of large images ----------------------------------------------------------------------
+
+
+class RasterPrediction:
+    """The prediction of a raster, computed in steps: a row of tiles of a panel each.
+
+    Args:
+        camera: of the raster, whose focal length canonical depth needs.
+
+    Attributes:
+        outputs: declaration of the outputs that are predicted: the dense ones but segments.
+
+    Raises:
+        DataError: the file lacks the bands that the model takes, or its depth cannot be predicted
+            tile by tile.
+    """
+
+    def __init__(
+        self, predictor: Predictor, raster: bands.Raster, camera: Camera | None = None
+    ) -> None:
+        self.predictor, self.raster = predictor, raster
+        size = predictor.preprocessing.image_size
+        self.tile = size if predictor.tile is None else (predictor.tile, predictor.tile)
+        self.input_size = predictor.preprocessing.input_size(*self.tile)
+        height, width = raster.size
+        self._rows = tile_spans(max(height, self.tile[0]), self.tile[0])
+        self._columns = tile_spans(max(width, self.tile[1]), self.tile[1])
+        self._panels = [slice(left, min(left + PANEL, width)) for left in range(0, width, PANEL)]
+        self._camera = camera and Camera(camera.K, self.tile).resized(self.input_size)
+        outputs = predictor.outputs_for(self._camera).items()
+        self.outputs = {name: s for name, s in outputs if s.dense and s.kind != "masks"}
+        depth = first_output(self.outputs, "depth")
+        self._depth_name = "" if depth is None else depth.name
+        fault = self._fault()
+        if fault:
+            raise DataError(f"{raster.path}: {fault}")
+
+    def _fault(self) -> str:
+        """Returns why the raster cannot be predicted; empty if it can."""
+        rule, raster = self.predictor.preprocessing, self.raster
+        fits = raster.count == len(rule.mean)
+        if rule.is_rgb:
+            is_scaled = raster.dtype == "uint8" or rule.image_max is not None
+            fits = raster.count in (1, 3) and is_scaled
+        if not fits:
+            form = f"{plural(raster.count, 'band')} of {raster.dtype}"
+            expected = "8-bit RGB" if rule.is_rgb else plural(len(rule.mean), "band")
+            return f"holds {form}, and the model takes {expected}"
+        kinds = {spec.depth_kind for spec in self.outputs.values() if spec.kind == "depth"}
+        if kinds - {"metric"} and len(self._rows) * len(self._columns) > 1:
+            remedy = "give --fov, --focal or --intrinsics if the model has a canonical focal length"
+            fault = "relative depth has another scale in every window"
+            return f"{fault}: {remedy}, name --format png, or calibrate it (dpt calibrate)"
+        if self.predictor.sky_output is not None and self.predictor.sky == "far":
+            return "sky=far needs whole images: choose invalid or keep, or name --format png"
+        return ""
+
+    def _dtype(self, name: str) -> str:
+        """Returns the type of an output's file."""
+        if self.outputs[name].kind != "logits":
+            return "float32"
+        return "uint8" if (self.outputs[name].num_classes or 0) <= IGNORE_INDEX else "uint16"
+
+    def _nodata(self, name: str) -> float:
+        """Returns the value of pixels without data: the largest of an integer type, or NaN."""
+        dtype = self._dtype(name)
+        return np.nan if dtype == "float32" else float(np.iinfo(dtype).max)
+
+    def __len__(self) -> int:
+        return len(self._panels) * len(self._rows)
+
+    @torch.inference_mode()
+    def write(self, paths: Mapping[str, Path]) -> Iterator[None]:
+        """Predicts everything, and writes the outputs named to TIFF files with the georeference of
+        the raster; yields after each step."""
+        with ExitStack() as stack:
+            targets: dict[str, bands.RasterWriter] = {}
+            for name, path in paths.items():
+                spec, dtype = self.outputs[name], self._dtype(name)
+                count = spec.channels or 1 if spec.kind == "map" else 1
+                form = self.raster.writing(
+                    path, count=count, dtype=dtype, nodata=self._nodata(name)
+                )
+                targets[name] = stack.enter_context(form)
+                if dtype == "uint8":
+                    targets[name].set_colors(output_palette(spec))
+            for panel in self._panels:
+                yield from self._write_panel(panel, targets)
+
+    def _write_panel(
+        self, panel: slice, targets: Mapping[str, bands.RasterWriter]
+    ) -> Iterator[None]:
+        tiles = [c for c in self._columns if c.start < panel.stop and c.stop > panel.start]
+        strip = slice(tiles[0].start, tiles[-1].stop)
+        inside = slice(panel.start - strip.start, panel.stop - strip.start)
+        blend = Blend(smooth=True)
+        for rows, following in zip_longest(self._rows, self._rows[1:]):
+            pixels, missing = self._read(rows, strip)
+            self._add_tiles(blend, pixels, [tile.start - strip.start for tile in tiles])
+            stop = self.raster.size[0] if following is None else following.start
+            count = stop - rows.start
+            window = Window(rows.start, panel.start, count, panel.stop - panel.start)
+            means = {name: mean[..., inside] for name, mean in blend.take_rows(count).items()}
+            empty = missing[:count, inside]
+            without_depth, sky = empty, self.predictor.sky_output
+            if sky is not None:
+                without_depth = empty | (sky.threshold <= means[sky.name][0, 0].cpu().numpy())
+            for name, target in targets.items():
+                without = without_depth if name == self._depth_name else empty
+                target.write(self._encoded(name, means[name], without), window)
+            yield
+
+    def _encoded(self, name: str, mean: Tensor, missing: np.ndarray) -> np.ndarray:
+        """Returns what is stored of an output (1, C, h, w): class ids (h, w), or (C, h, w), without
+        the ``missing`` pixels, bool (h, w)."""
+        spec = self.outputs[name]
+        if spec.is_direction:
+            mean = F.normalize(mean, dim=1)
+        array = mean[0].cpu().numpy()
+        if not (np.isfinite(array).all(axis=0) | missing).all():
+            require_finite([name])
+        values = array.argmax(axis=0) if spec.kind == "logits" else array
+        return np.where(missing, self._nodata(name), values).astype(self._dtype(name))
+
+    def _read(self, rows: slice, columns: slice) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the pixels (h, w, C) of a strip, and where no band has data, bool (h, w).
+
+        A raster that is smaller than a tile is enlarged as a view outside an image.
+        """
+        height, width = self.raster.size
+        strip = self.raster.read(
+            slice(rows.start, min(rows.stop, height)),
+            slice(columns.start, min(columns.stop, width)),
+        )
+        is_rgb = self.predictor.preprocessing.is_rgb
+        own_values = strip.own_values()
+        image = image_of_bands(strip, self.raster.part) if is_rgb else own_values
+        missing = np.isnan(own_values).all(axis=2)
+        margins = (0, max(rows.stop - height, 0)), (0, max(columns.stop - width, 0))
+        fill = GREY if is_rgb else np.nan
+        return np.pad(image, (*margins, (0, 0)), constant_values=fill), np.pad(missing, margins)
+
+    def _add_tiles(self, blend: Blend, pixels: np.ndarray, starts: Sequence[int]) -> None:
+        """Predicts the tiles of a strip, which begin at the columns ``starts``, and blends them."""
+        rule = self.predictor.preprocessing
+        for positions in batches(starts, self.predictor.batch_size, key=lambda _: None):
+            tiles = [pixels[:, start : start + self.tile[1]] for start in positions]
+            inputs = [resize_image(x, self.input_size, rule=rule.interpolation) for x in tiles]
+            for start, outputs in zip(positions, self.predictor.run(inputs), strict=True):
+                for name, spec in self.outputs.items():
+                    values = outputs[name]
+                    if spec.kind == "logits":  # as in evaluation
+                        values = resize(values, self.input_size, "bilinear_aligned")
+                    values = resize(values, self.tile, rule.output_interpolation)
+                    values = self.predictor.in_range(name, values, self._camera)
+                    blend.add(name, values, (pixels.shape[0], pixels.shape[1]), left=start)

@@ -239,7 +239,7 @@ def _kinds_of(spec: OutputSpec, folder: str) -> Iterator[tuple[str, FileKind]]:
 
 
 def raster_kinds(outputs: Outputs) -> list[FileKind]:
-    """Returns the files for each image that is predicted as :mod:`dpt.predict.rasters` does."""
+    """Returns the files for each image that is predicted by windows."""
     return [
         FileKind(name, f"{folder}_{RASTER}", f".{RASTER}")
         for name, folder in folder_names(outputs).items()

@@ -15,7 +15,7 @@ from dpt.data.formats.bands import FilePart, needs_windows, open_raster
 from dpt.data.formats.io import image_of_bands, read_image
 from dpt.geometry import Camera
 from dpt.predict.inputs import part_of
-from dpt.predict.rasters import RasterPrediction
+from dpt.predict.pipeline import RasterPrediction
 from dpt.types.outputs import OutputSpec
 from dpt.types.preprocessing import Preprocessing
 
@@ -66,7 +66,7 @@ def predict(path, out, predictor):
 @pytest.mark.parametrize("size", [(20, 30), (32, 48), (33, 49), (100, 45), (75, 201)])
 @pytest.mark.parametrize("panel", [64, 2048])
 def test_windows_leave_no_seams(tmp_path, monkeypatch, size, panel):
-    monkeypatch.setattr("dpt.predict.rasters.PANEL", panel)
+    monkeypatch.setattr("dpt.predict.pipeline.PANEL", panel)
     bands = np.random.default_rng(0).integers(0, 900, (*size, 2)).astype(np.int16)
     path = write(tmp_path / "a.tif", bands)
     labels, depth, _ = predict(path, tmp_path, dpt.Predictor(PixelRuntime(), batch_size=3))
