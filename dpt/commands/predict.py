@@ -85,7 +85,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     text = "depth in the sky, of models that predict it: invalid (default), far, or keep"
     add("--sky", default="invalid", choices=("invalid", "far", "keep"), help=text)
     add("--precision", default="fp32", choices=("fp32", "bf16", "fp16"))
-    text = "torch (default), onnx, openvino, or auto: the fastest for the first image"
+    text = "torch (default), onnx, openvino, or auto: the fastest that is installed"
     add("--runtime", metavar="NAME", help=text)
     cameras = parser.add_mutually_exclusive_group()
     text = "horizontal field of view of the images in degrees (default: by the EXIF tags of each)"

@@ -203,41 +203,15 @@ FILES = {".onnx": "onnx", ".xml": "openvino"}
 """The runtime of exported files by their suffix, if none is named."""
 
 
-class AutoRuntime:
-    """The fastest of several runtimes of one model, chosen at the size of the first images."""
-
-    def __init__(self, candidates: Mapping[str, Runtime]) -> None:
-        self._candidates = candidates
-        self._chosen: Runtime | None = None
-        first = next(iter(candidates.values()))
-        self.preprocessing, self.calibration = first.preprocessing, first.calibration
-        self.outputs, self.device = first.outputs, first.device
-        self.takes_prompts = first.takes_prompts
-
-    def tensors(self, inputs: Inputs) -> dict[str, Tensor]:
-        return self._best(inputs).tensors(inputs)
-
-    def __call__(self, inputs: Inputs) -> Mapping[str, Tensor]:
-        return self._best(inputs)(inputs)
-
-    def _best(self, inputs: Inputs) -> Runtime:
-        if self._chosen is None:
-            seconds = {k: _seconds(partial(r, inputs)) for k, r in self._candidates.items()}
-            fastest = min(seconds, key=lambda name: seconds[name])
-            size = "x".join(str(side) for side in inputs.images.shape)
-            times = ", ".join(f"{name} {1e3 * s:.4g} ms" for name, s in seconds.items())
-            log.info("runtime=auto: %s for %s: %s", times, size, fastest)
-            self._chosen = self._candidates[fastest]
-            self._candidates = {}  # frees the others
-        return self._chosen
-
-
-def _seconds(run: Callable[[], object]) -> float:
-    """Returns the median time of a run after one that does not count."""
+def _seconds(runtime: Runtime) -> float:
+    """Returns the median time for an image of the model's size, after one that does not count."""
+    rule = runtime.preprocessing
+    inputs = Inputs(torch.zeros(1, len(rule.mean), *rule.image_size, device=runtime.device))
     times = []
     for _ in range(1 + REPEATS):
         start = time.perf_counter()
-        run()
+        outputs = runtime(inputs)
+        next(iter(outputs.values())).cpu()  # a GPU has finished
         times.append(time.perf_counter() - start)
     return statistics.median(times[1:])
 
@@ -252,7 +226,7 @@ def make_runtime(
 ) -> Runtime:
     """Returns the runtime ``name`` of a model or an exported file; ValueError if it cannot run.
 
-    None is ``torch`` for a model. ``auto`` is the fastest that is installed.
+    None is ``torch`` for a model. ``auto`` is the fastest that is installed, at the model's size.
     """
     name = name or (FILES[model.suffix] if isinstance(model, Path) else "torch")
     if name not in (*RUNTIMES, "auto"):
@@ -267,15 +241,17 @@ def make_runtime(
 
     if name != "auto":
         return make(name)
-    candidates: dict[str, Runtime] = {}
+    seconds: dict[Runtime, float] = {}
     for candidate in RUNTIMES:
         try:
-            candidates[candidate] = make(candidate)
+            runtime = make(candidate)
+            seconds[runtime] = _seconds(runtime)
+            log.info("runtime=auto: %s takes %.4g ms", candidate, 1e3 * seconds[runtime])
         except ValueError as error:
             log.info("runtime=auto: without %s (%s)", candidate, error)
-    if not candidates:
+    if not seconds:
         raise ValueError(f"runtime=auto: none can run {model}, see the lines above")
-    return AutoRuntime(candidates)
+    return min(seconds, key=lambda runtime: seconds[runtime])
 
 
 def is_exported(model: str | Path) -> bool:

@@ -70,7 +70,7 @@ class Predictor:
         device: ``cpu``, ``cuda``, ``cuda:1``, ...; None uses a GPU if there is one.
         precision: ``fp32``, ``bf16``, or ``fp16`` (GPUs). Outputs are float32.
         runtime: ``torch``, ``onnx`` or ``openvino`` (on a CPU; the model is exported once), or
-            ``auto``: the fastest of those installed at the size of the first images. None:
+            ``auto``: the fastest of those installed at the model's image size. None:
             ``torch``, or what the suffix of an exported file names.
         flip: average the predictions (class probabilities) for the image and its mirror image.
         tile: side in pixels of overlapping tiles, by which larger images are predicted: more
