@@ -201,7 +201,7 @@ def _make_pipeline(
     formats = [name.strip() for name in options.format.split(",") if name.strip()]
     chosen = writers.chosen_kinds(formats, predictor.outputs)
     has_rasters = not formats or writers.RASTER in formats
-    rasters = writers.raster_kinds(predictor.outputs) if has_rasters else []
+    rasters = writers.all_kinds(predictor.outputs)[writers.RASTER] if has_rasters else []
     intrinsics = _with_hash(options.intrinsics)
     stated = {"fov": options.fov, "focal": options.focal, "intrinsics": intrinsics}
     depth = first_output(predictor.outputs, "depth")

@@ -25,9 +25,9 @@ RECORDS_FILE = "predictions.jsonl"
 JOURNALS = "shards"  # folder of the journals of workers
 LABEL_TOOLS = ("coco", "yolo", "labelme", "voc")
 POINT_FORMATS = ("ply", "glb")
-FORMATS = ("png", "npy", "color", "overlay", "json", *LABEL_TOOLS, *POINT_FORMATS)
 RASTER = "tif"
 """The format of images that are predicted by windows."""
+FORMATS = ("png", "npy", "color", "overlay", "json", *LABEL_TOOLS, *POINT_FORMATS, RASTER)
 _MAX_SETTINGS = 1 << 20  # bytes; class names take the most
 
 
@@ -126,7 +126,7 @@ def written_folders() -> set[str]:
     """Returns the names of all sub-folders that ``dpt predict`` writes for any model, see
     :func:`dpt.predict.writers.all_kinds`."""
     names = ("depth", "depth_sky", "depth_confidence", "labels", *HEADS)
-    endings = ("", *(f"_{name}" for name in (*FORMATS[1:], RASTER)))
+    endings = ("", *(f"_{name}" for name in FORMATS[1:]))
     return {"overlay", *(f"{name}{ending}" for name in names for ending in endings)}
 
 

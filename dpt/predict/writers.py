@@ -218,6 +218,8 @@ def _kinds_of(spec: OutputSpec, folder: str) -> Iterator[tuple[str, FileKind]]:
         "masks": encoding.encode_segments,
     }
     name = spec.name
+    if spec.kind != "masks":
+        yield RASTER, FileKind(name, f"{folder}_{RASTER}", f".{RASTER}")
     yield "npy", ValuesFile(name, f"{folder}_npy", ".npy", encoder=encoding.encode_array)
     if spec.kind in encoders:
         yield "png", ValuesFile(name, folder, encoder=encoders[spec.kind])
@@ -238,19 +240,10 @@ def _kinds_of(spec: OutputSpec, folder: str) -> Iterator[tuple[str, FileKind]]:
                 yield from ((tool, k) for k in _label_kinds(spec, f"{folder}_{tool}", tool))
 
 
-def raster_kinds(outputs: Outputs) -> list[FileKind]:
-    """Returns the files for each image that is predicted by windows."""
-    return [
-        FileKind(name, f"{folder}_{RASTER}", f".{RASTER}")
-        for name, folder in folder_names(outputs).items()
-        if outputs[name].kind != "masks"
-    ]
-
-
 def folders_of(outputs: Outputs) -> list[str]:
     """Returns the sub-folders of all files that can be made of these outputs."""
     kinds = [kind for group in all_kinds(outputs).values() for kind in group]
-    return [*dict.fromkeys(kind.folder for kind in (*kinds, *raster_kinds(outputs)))]
+    return [*dict.fromkeys(kind.folder for kind in kinds)]
 
 
 def chosen_kinds(formats: Sequence[str], outputs: Outputs) -> list[FileKind]:
@@ -261,15 +254,14 @@ def chosen_kinds(formats: Sequence[str], outputs: Outputs) -> list[FileKind]:
         names = ("png", "color", "overlay", "json")
         chosen = [kind for name in names for kind in possible[name]]
         return chosen + [kind for kind in possible["npy"] if outputs[kind.name].kind == "map"]
-    for name in set(formats) - {RASTER}:
-        if name not in possible:
-            raise ValueError(f"--format {name}: choose from {', '.join((*possible, RASTER))}")
+    for name in formats:
         if name in POINT_FORMATS:
             require_points(first_output(outputs, "depth"))
             require("trimesh", f"--format {name}", extra="points")
-        if not possible[name]:
+        if not possible.get(name):
             kinds = ", ".join(f"{n} ({s.kind})" for n, s in outputs.items())
-            raise ValueError(f"--format {name} fits none of this model's outputs: {kinds}")
+            fault = f"--format {name} fits none of this model's outputs: {kinds}"
+            raise ValueError(f"{fault}: choose from {', '.join(FORMATS)}")
     possible[RASTER] = []
     return list(dict.fromkeys(kind for name in formats for kind in possible[name]))
 
