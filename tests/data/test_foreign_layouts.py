@@ -129,15 +129,15 @@ def streets(root):
 
 
 FOLDERS = {  # how it is made, the setting that answers the question, and what the notes name
-    "cracks": (cracks, "", ["8 files of .seg"]),
+    "cracks": (cracks, "", ["seg/001.seg (8 such files)"]),
     "eyes": (eyes, "labels_name=%stem_1stHO", []),
     "tiles": (tiles, "", ["color_c80a0a #c80a0a (33.29%)", "#000000 (0.13%)"]),
     "weeds": (weeds, "labels=annotations", ["train_test_split.yaml"]),
     "desk": (desk, "", ["5 depth maps"]),
     "bridges": (bridges, "labels=SegmentationClass/defect", ["ImageSets/Segmentation/train.txt"]),
-    "floods": (floods, "", ["8 files of .png in labels"]),
+    "floods": (floods, "", ["labels/0_184.png (8 such files)"]),
     "streets": (streets, "", ["12 images without labels", "testing/images/10.jpg"]),
-    "reefs": (reefs, "labels=%split/masks", ["6 files of .bmp in TEST/masks/RO"]),
+    "reefs": (reefs, "labels=%split/masks", ["TEST/masks/RO/d_r_10_.bmp (6 such files)"]),
 }
 
 

@@ -129,7 +129,7 @@ def test_unused_files_are_named(tmp_path):
     (root / "long.csv").write_text(f"a,b\n{'x' * 200_000},2\n")
     save(root / "masks/train/alone.png", mask(0))
     save_pairs(root, ["extra/x"])
-    for name in (".heic", "notes.csv", "long.csv", "masks/train/alone.png", "images/extra/x.jpg"):
+    for name in (".HEIC", "notes.csv", "long.csv", "masks/train/alone.png", "images/extra/x.jpg"):
         assert name in notes(root)
 
 

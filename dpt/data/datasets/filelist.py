@@ -97,11 +97,9 @@ class KittiDataset(FileListDataset):
             return sample
         self.check(sample)  # maps of another size can have one size after the crop
         height, width = sample["image"].shape[:2]
-        if "depth" in sample and sample["depth"].shape != (height, width):
-            fault = "depth of another size than its image cannot be cropped"
-            raise DataError(f"{sample['name']}: {fault}: set data.crop=null")
-        if height < _CROP[0] or width < _CROP[1]:
-            fault = f"{width}x{height} is smaller than the crop of {_CROP[1]}x{_CROP[0]}"
+        has_other_size = "depth" in sample and sample["depth"].shape != (height, width)
+        if has_other_size or height < _CROP[0] or width < _CROP[1]:
+            fault = f"{width}x{height} is smaller than the crop, or depth has another size"
             raise DataError(f"{sample['name']}: {fault}: set data.crop=null")
         top, left = height - _CROP[0], (width - _CROP[1]) // 2
         for key in ("image", "depth", "valid"):

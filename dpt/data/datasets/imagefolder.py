@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,19 +42,17 @@ class ImageFolderDataset(FileDataset):
         train = self.folder / (self.split_names or {}).get("train", "train")
         folder_names = _folder_names(folder)
         names = self.class_names or _folder_names(train)
-        if not names:
-            raise DataError(f"{self.folder}: no class folders: expected train/<class>/<image>")
         unknown = sorted({*folder_names}.difference(names))
-        if unknown:
+        if unknown or not names:
             fault = f"class folders {few(unknown)} are not among the {len(names)} classes of train"
-            raise DataError(f"{folder}: {fault}: remove them, or set data.class_names")
+            raise DataError(f"{folder}: {fault}: expected train/CLASS/IMAGE, or data.class_names")
         self.class_id_names = tuple(name_of_class(name, train) for name in names)
         files = self.without_unread(
             Files(path, class_id=class_id)
             for class_id, name in enumerate(names)
             for path in files_below(folder / name, PICTURES)
         )
-        if not files:
+        if not files:  # their existence is known
             raise DataError(f"{folder}: no image found: put images into its class folders")
         return files
 
@@ -109,11 +108,10 @@ class ImageTableDataset(FileDataset):
 
 def _number(text: str) -> float | None:
     """Returns the finite number that a text is; None if it is none."""
-    try:
+    with suppress(ValueError):
         number = parse_number(text)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
+        return number if math.isfinite(number) else None
+    return None
 
 
 def _folder_names(path: Path) -> list[str]:

@@ -15,7 +15,7 @@ from dpt.data.layouts.base import Detected, Folder, Layout, Match, Row
 from dpt.data.layouts.listed import LabelTool, Tables
 from dpt.data.layouts.pictures import Pictures, names_like_labels
 from dpt.data.layouts.values import band_settings
-from dpt.files import DataError, few, files_below, printable
+from dpt.files import DataError, few, files_below, plural, printable
 from dpt.validation import PlainMapping
 
 __all__ = ["LAYOUTS", "Detected", "Folder", "Layout", "Row", "detect"]
@@ -96,17 +96,12 @@ def _refusal(folder: Folder) -> DataError:
 
 
 def _places(paths: Iterable[str]) -> list[str]:
-    """Returns the folders and suffixes of files, with their numbers, the most frequent ones first;
-    a single file by its path."""
-    names: dict[str, list[str]] = defaultdict(list)
+    """Returns the numbers of files of one folder and suffix, the most frequent ones first."""
+    groups: dict[tuple[str, str], list[str]] = defaultdict(list)
     for path in paths:
-        suffix = os.path.splitext(path)[1].lower()
-        names[f"{os.path.dirname(path) or '.'}/*{suffix}"].append(path)
-    places = sorted(names.items(), key=lambda item: (-len(item[1]), item[0]))
-    return [
-        f"{len(members)} files {place}" if len(members) > 1 else members[0]
-        for place, members in places
-    ]
+        groups[os.path.dirname(path), os.path.splitext(path)[1].lower()].append(path)
+    ranked = sorted(groups.values(), key=lambda members: -len(members))
+    return [f"{members[0]} ({plural(len(members), 'such file')})" for members in ranked]
 
 
 def _paths_of_data(root: Path) -> list[str]:
