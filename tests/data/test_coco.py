@@ -280,15 +280,12 @@ def test_data_without_objects_cannot_be_trained_for_objects(saved, tmp_path, kin
         for segment in each_segment(content)[:-1] if not saved[1] else each_segment(content):
             segment["iscrowd"] = 0
 
-    for change, message in (
-        (all_crowds, r"all of its \d+ objects are crowds"),
-        (no_segment, "none"),
-    ):
+    for change in (all_crowds, no_segment):
         data = edited(saved, tmp_path, change)
         before = data.info
         data.adopt_classes(())  # of predictions without names
         assert data.info == before
-        with pytest.raises(DataError, match=rf"changed\.json: {message}"):
+        with pytest.raises(DataError, match=r"changed\.json: none"):
             kind.from_data(data, {})
     kind.from_data(edited(saved, tmp_path, one_object), {})
 

@@ -391,7 +391,7 @@ def test_depth_scaled_to_its_own_range_is_a_question(tmp_path, top, kind, suffix
         return ((depth - depth.min()) / np.ptp(depth) * top).astype(kind)
 
     root = folder(tmp_path / "set", kind="depth", make=make, suffix=suffix)
-    refuses(root, rf"depth/train: .*{top}.*data\.depth_scale")
+    refuses(root, r"depth/train: .*data\.depth_scale")
     assert detect(root, {"depth_scale": 0.1}).task == "depth"
 
 

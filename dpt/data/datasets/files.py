@@ -250,8 +250,8 @@ class FileDataset(Dataset):
         if self.is_train and (self.labelled is not None or self.unlabelled):
             files = self._of_labels(files)
         if not files:
-            fault = "data.gap, data.labelled or data.unlabelled leaves no image"
-            raise DataError(f"{self.folder}: {fault}: change it, or give data.unlabelled a folder")
+            fault = f"data.gap={self.gap}, data.labelled={self.labelled} or data.unlabelled="
+            raise DataError(f"{fault}{str(self.unlabelled).lower()} leaves no image: change it")
         return files
 
     def _of_labels(self, files: Sequence[Files]) -> list[Files]:

@@ -153,7 +153,9 @@ class FolderDataset(annotated.AnnotatedDataset):
             return info
         if not info.class_names:
             raise DataError("data.objects needs data.labels, the classes of the objects")
-        things = range(info.num_classes) if self.things is None else self.things
+        things = self.things
+        if things is None:
+            things = [name for name in info.class_names if not annotated.is_background(name)]
         flags = annotated.thing_flags(things, info.class_names)
         return replace(info, targets=(*info.targets, "objects"), things=flags)
 
