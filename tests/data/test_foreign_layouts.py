@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.io
 import tifffile
-from label_folders import PALETTE, SIZE, mask, metres, save, save_palette
+from label_folders import PALETTE, SIZE, mask, save, save_palette
 from photos import photo_of
 
 from dpt.data import DataError
@@ -59,23 +59,6 @@ def tiles(root):
         for t in range(1, 5)
         for k in range(1, 4)
     }
-
-
-def weeds(root):
-    for seed in range(1, 9):
-        photo(root / f"images/{seed:03d}_image.png", seed)
-        save(root / f"annotations/{seed:03d}_annotation.png", PALETTE[mask(seed)])
-        save(root / f"masks/{seed:03d}_mask.png", binary(seed))
-    (root / "train_test_split.yaml").write_text("train: [1, 2]\ntest: [3]\n")
-    return {f"images/{i:03d}_image.png": f"annotations/{i:03d}_annotation.png" for i in range(1, 9)}
-
-
-def desk(root):
-    for seed in range(1, 6):
-        photo(root / f"color/{seed}.png", seed)
-        save(root / f"depth/{seed}.pgm", (1000 * metres(seed)).astype("u2"))
-    (root / "pose.txt").write_text("0 0 0\n")
-    return {f"color/{i}.png": f"depth/{i}.pgm" for i in range(1, 6)}
 
 
 def bridges(root):
@@ -132,8 +115,6 @@ FOLDERS = {  # how it is made, the setting that answers the question, and what t
     "cracks": (cracks, "", ["seg/001.seg (8 such files)"]),
     "eyes": (eyes, "labels_name=%stem_1stHO", []),
     "tiles": (tiles, "", ["color_c80a0a #c80a0a (33.29%)", "#000000 (0.13%)"]),
-    "weeds": (weeds, "labels=annotations", ["train_test_split.yaml"]),
-    "desk": (desk, "", ["5 depth maps"]),
     "bridges": (bridges, "labels=SegmentationClass/defect", ["ImageSets/Segmentation/train.txt"]),
     "floods": (floods, "", ["labels/0_184.png (8 such files)"]),
     "streets": (streets, "", ["12 images without labels", "testing/images/10.jpg"]),

@@ -68,21 +68,6 @@ def test_names_of_kinds_pair(tmp_path, photo, label, given):
     assert any("notes.csv" in note for note in detected.notes)
 
 
-@pytest.mark.parametrize(
-    ("photo", "label", "given"),
-    [
-        ("train/0001TP_{}", "train_labels/0001TP_{}_L.png", {}),  # CamVid
-        ("raw/x_{}", "full/x_{}_L.png", {"images": "raw", "labels": "full"}),
-        ("top/top_2_{}", "gts_for_participants/top_2_{}.png", {}),  # Vaihingen
-    ],
-)
-def test_beginnings_and_ends_of_one_kind_are_left_out(tmp_path, photo, label, given):
-    save_pairs(tmp_path, range(6), photo, label)
-    detected = detect(tmp_path, given)
-    expected = [(f"{photo.format(seed)}.jpg", label.format(seed)) for seed in range(6)]
-    assert [(row.image, row.labels) for row in detected.rows] == expected
-
-
 def test_names_in_both_forms_of_unicode(tmp_path):
     names = [f"\u00fc{k}" for k in range(4)]
     split = [unicodedata.normalize("NFD", name) for name in names]
