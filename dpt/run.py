@@ -143,7 +143,7 @@ def find_lr(*overrides: str) -> Run:
         As scores, ``optim.lr`` and, where it is set, ``optim.encoder_lr``.
     """
     with started("find-lr", FindLrConfig, overrides) as config:
-        from dpt.training.find_lr import find_lr as sweep
+        from dpt.training.short_runs import find_lr as sweep
 
         rates = sweep(config)
     return Run(config.folder, rates, config.values)
@@ -195,10 +195,10 @@ def export(
 def started(command: str, kind: type[C], overrides: Sequence[str]) -> Iterator[C]:
     """Yields the configuration of a command, and holds the folder of its run in the block."""
     load_plugins()
-    run = run_to_resume(command, overrides)
-    if run is not None:
-        with held(run.folder):
-            yield read_config(kind, resumed_config(run.folder, overrides, run.resume))
+    folder = run_to_resume(command, overrides)
+    if folder is not None:
+        with held(folder):
+            yield read_config(kind, resumed_config(folder, overrides))
         return
     values = compose(command, overrides).values()
     if command == "evaluate":

@@ -19,15 +19,17 @@ from tiny import ON_CPU, TINY_DATA, TINY_VIT, call, checkpoint_of
 
 from dpt.data.layouts import Detected, Row, detect
 from dpt.data.statistics import LabelStatistics
-from dpt.training.recipe import (
+from dpt.fitting import (
     ENCODER,
+    Length,
     enlargement,
     label_settings,
+    length_of,
     rate_settings,
     settings_of,
     val_images,
 )
-from dpt.training.timing import Length, Times, length_of
+from dpt.training.short_runs import Times
 
 REFUSED = [  # arguments, and what the message names
     (["empty"], "empty"),
@@ -184,7 +186,7 @@ def test_fit_trains_scores_and_exports(tmp_path, capsys, monkeypatch):
     clock = itertools.count(0, 30)  # a slow machine: half a minute between two looks at the clock
     times = SimpleNamespace(monotonic=lambda: next(clock), process_time=lambda: 1.0)
     monkeypatch.setattr("dpt.fitting.clock", times)
-    monkeypatch.setattr("dpt.training.timing.time", times)
+    monkeypatch.setattr("dpt.training.short_runs.time", times)
     call("fit", str(root), "--time", "40s", *RUN, f"run_dir={run}")
     printed = capsys.readouterr().out
     assert "training: python train.py" in printed

@@ -39,7 +39,7 @@ from tiny import ON_CPU, TINY_DATA, TINY_SCENES, TINY_VIT, save_checkpoint, smal
 
 from dpt import files
 from dpt.calibrate import read_points
-from dpt.config.build import make_eval_loader, make_model, make_objectives, make_train_loader
+from dpt.config.build import make_eval_loader, make_objectives
 from dpt.config.overrides import keys_of, parse
 from dpt.config.resumed_config import resumed_config
 from dpt.config.run_folder import save_config
@@ -64,8 +64,7 @@ from dpt.predict.sources import find_inputs
 from dpt.predict.writers import all_kinds
 from dpt.process import lack_of_memory
 from dpt.training.resume import fault_of
-from dpt.training.task import make_task
-from dpt.training.trainer import make_trainer
+from dpt.training.trainer import make_task_and_loader, make_trainer
 from dpt.types.outputs import OutputSpec
 from dpt.weights import load_encoder_weights
 
@@ -413,19 +412,16 @@ def runs(folder):
     save_config(values | {"overrides": ["task=joint"], "follows": {}}, folder)
 
     def built():
-        values = resumed_config(folder, ["optim.lr=0.1"], str(folder))
+        values = resumed_config(folder, ["optim.lr=0.1"])
         config = read_config(RunConfig, values)
         settings = config.data.loader
         train, val = (config.data.make(split) for split in ("train", "val"))
         objectives = make_objectives(config.task, train)
-        targets = [o.target for o in objectives.values()]
-        model = make_model(config.model, objectives, settings, config.overrides)
-        make_task(config, objectives, config.task.teacher.build(), model)
-        make_train_loader(train, settings, config.augment, config.seed, targets)
-        make_eval_loader(val, settings, model.preprocessing, targets)
+        task, _ = make_task_and_loader(config, train, objectives, config.task.teacher.build())
+        make_eval_loader(val, settings, task.model.preprocessing, task.targets)
         make_trainer(config, 4, [], [])
 
-    return {folder / "config.yaml": [partial(resumed_config, folder, [], "x"), built]}
+    return {folder / "config.yaml": [partial(resumed_config, folder, []), built]}
 
 
 def overrides(folder):

@@ -103,6 +103,11 @@ def checkpoint_of(run: Path, name: str = "last") -> dict[str, Any]:
     return torch.load(run / f"checkpoints/{name}.ckpt", weights_only=True)
 
 
+def step_of(path: Path) -> int:
+    """The step of a checkpoint; 0 without one."""
+    return torch.load(path, weights_only=True, mmap=True)["global_step"] if path.is_file() else 0
+
+
 def words_of(*arguments: object) -> list[str]:
     """The arguments of a command, from texts of one argument or of several ``KEY=VALUE``."""
     return [

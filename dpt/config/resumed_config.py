@@ -7,10 +7,10 @@ line, the environment, Hydra or a resolver of OmegaConf.
 import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from dpt.config.objects import named
 from dpt.config.overrides import (
     Override,
     as_argument,
@@ -32,16 +32,9 @@ _WEIGHTS = ("model.weights", "model.encoder.weights")
 _FOLDERS = ("dirpath", "folder", "save_dir", "default_root_dir")
 
 
-@dataclass(frozen=True)
-class RunToResume:
-    """A run that the command line names by ``resume``, with the text that was typed."""
-
-    folder: Path
-    resume: str
-
-
-def run_to_resume(command: str, arguments: Sequence[str]) -> RunToResume | None:
-    """Returns the run that ``resume`` names among the arguments; None if none is resumed.
+def run_to_resume(command: str, arguments: Sequence[str]) -> Path | None:
+    """Returns the folder of the run that ``resume`` names among the arguments; None if none is
+    resumed.
 
     Raises:
         ValueError: ``resume`` names no run, or cannot be combined with the other arguments.
@@ -60,20 +53,19 @@ def run_to_resume(command: str, arguments: Sequence[str]) -> RunToResume | None:
     if real_path(Path(typed.get("run_dir", folder))) != real_path(folder):
         raise ValueError(f"run_dir={typed['run_dir']}: a resumed run stays in {folder}")
     if (folder / "config.yaml").is_file():
-        return RunToResume(folder.absolute(), resume)
+        return folder.absolute()
     if resume != "auto":
         raise ValueError(f"resume={resume}: not a run's folder, which holds config.yaml")
     return None
 
 
-def resumed_config(folder: Path, arguments: Sequence[str], resume: str) -> Plain:
+def resumed_config(folder: Path, arguments: Sequence[str]) -> Plain:
     """Returns the configuration of the run in ``folder``, changed by the command line.
 
     Args:
         folder: of the run; paths inside its former folder are changed to this one.
-        arguments: overrides as typed. A group or recipe must be one that the run was started with;
-            it changes nothing.
-        resume: the value of ``resume``, as typed.
+        arguments: overrides as typed, with ``resume``. A group or recipe must be one that the run
+            was started with; it changes nothing.
 
     Raises:
         ValueError: a damaged file, a change that needs a new run, or a file that names other code
@@ -86,17 +78,18 @@ def resumed_config(folder: Path, arguments: Sequence[str], resume: str) -> Plain
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     _, typed = split_config_dir(arguments)  # the run has used the user's own groups already
-    changes = [o for o in parse(typed) if o.key not in RUN_CHOICE and not _is_done(o, before)]
+    overrides = parse(typed)
+    changes = [o for o in overrides if o.key not in RUN_CHOICE and not _is_done(o, before)]
     after = with_overrides(before, changes)
     if ":***@" in str({**after, "overrides": []}):
         raise ValueError(f"{path}: passwords are not stored: give the address with :***@ again")
     refuse_foreign(after, folder, {change.key for change in changes})
     for change in changes:
         _log_change(change.key, _at(before, change.key), _at(after, change.key), folder)
-    texts = [change.text for change in map(_with_names, changes)]
-    texts = [text for text in texts if text not in before["overrides"]]
-    choice = {"run_dir": str(folder), "resume": resume, "overwrite": False}
-    return after | choice | {"overrides": [*before["overrides"], *texts]}
+    texts = [change.text for change in map(named, changes)]
+    after["overrides"] = list(dict.fromkeys([*before["overrides"], *texts]))
+    resume = next((str(o.value) for o in overrides if o.key == "resume"), None)
+    return after | {"run_dir": str(folder), "resume": resume, "overwrite": False}
 
 
 def _log_change(key: str, old: object, new: object, folder: Path) -> None:
@@ -161,7 +154,7 @@ def with_overrides(values: Plain, overrides: Sequence[Override]) -> Plain:
         ValueError: a key that the configuration does not have, or a copy that cannot follow.
     """
     before, values = values, map_strings(values, str)
-    for override in map(_with_names, overrides):
+    for override in map(named, overrides):
         _set(values, override)
     typed = {override.key for override in overrides}
     for source, copies in before.get("follows", {}).items():
@@ -172,13 +165,6 @@ def with_overrides(values: Plain, overrides: Sequence[Override]) -> Plain:
                 value = _followed(copy, _at(values, copy), old, new)
                 _set(values, Override(copy, value, "set", ""))
     return values
-
-
-def _with_names(override: Override) -> Override:
-    """Returns an override with registered names in place of classes."""
-    from dpt.config.objects import named
-
-    return named(override)
 
 
 def _set(values: Plain, override: Override) -> None:
@@ -232,26 +218,18 @@ def refuse_foreign(values: Plain, folder: Path, keys: Iterable[str]) -> None:
     """Raises ValueError for a value that a run's file must not choose; ``keys`` were typed."""
     typed = {*keys}
     for key, text in texts_of(values):
-        fault = None if is_below(typed, key) else _foreign(key, text, folder)
-        if fault:
+        group, name = key.partition(".")[0], key.rpartition(".")[2]
+        is_path = text[:1] in ("/", "~") or "://" in text or ".." in Path(text).parts
+        fault = ""
+        if group in ("callbacks", "logger", "trainer") and (is_path or name in _FOLDERS):
+            fault = "would write outside of the run"
+        elif key in _WEIGHTS and not re.match(r"(timm|hf):", text) and not has_checkpoint(folder):
+            fault = "is outside of the run"  # with a checkpoint it is not read
+        if not fault or is_below(typed, key):
+            continue
+        if not Path(text).resolve().is_relative_to(folder.resolve()):
             remedy = "give it on the command line if you want it"
             raise ValueError(f"{folder / 'config.yaml'}: {key}={text[:200]} {fault}: {remedy}")
-
-
-def _foreign(key: str, text: str, folder: Path) -> str | None:
-    """Returns what is wrong with a value of a run's file; None for most."""
-    group, name = key.partition(".")[0], key.rpartition(".")[2]
-    if group in ("callbacks", "logger", "trainer") and (_is_path(text) or name in _FOLDERS):
-        fault = "would write outside of the run"
-    elif key in _WEIGHTS and not re.match(r"(timm|hf):", text) and not has_checkpoint(folder):
-        fault = "is outside of the run"  # with a checkpoint it is not read
-    else:
-        return None
-    return None if Path(text).resolve().is_relative_to(folder.resolve()) else fault
-
-
-def _is_path(text: str) -> bool:
-    return text[:1] in ("/", "~") or "://" in text or ".." in Path(text).parts
 
 
 def texts_of(node: object, key: str = "") -> Iterator[tuple[str, str]]:

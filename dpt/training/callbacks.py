@@ -139,9 +139,9 @@ class ProgressLines(StepCallback):
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: object) -> None:
         task = cast(Task, pl_module)
-        name, scores = task.monitor, task.scores
-        if name in scores:
-            log.info("step %d: %s %.4f", trainer.global_step, name, scores[name])
+        if task.monitor in task.scores:
+            score = task.scores[task.monitor]
+            log.info("step %d: %s %.4f", trainer.global_step, task.monitor, score)
 
 
 @register("progress")
@@ -180,12 +180,8 @@ class Freeze(Callback):
         modules = dict(cast(Task, pl_module).model.named_modules())
         unknown = [name for name in self.parts if not name or name not in modules]
         if unknown:
-            model = cast(Task, pl_module).model
-            names = ["encoder", *model.named_decoders(), *(f"heads.{name}" for name in model.heads)]
-            raise ValueError(
-                f"callbacks.freeze.parts: the model has no {unknown[0]!r}; there are "
-                f"{', '.join(names)}, and modules inside of them"
-            )
+            names = ", ".join(name for name in modules if name and name.count(".") < 2)
+            raise ValueError(f"callbacks.freeze.parts: no {unknown[0]!r} among {names}")
         self.modules = [modules[name].requires_grad_(False) for name in self.parts]
         count = sum(p.numel() for module in self.modules for p in module.parameters())
         log.info("frozen: %s (%.1f M parameters)", ", ".join(self.parts), count / 1e6)
@@ -219,36 +215,25 @@ class Lora(Callback):
             return
         task = cast(Task, pl_module)
         self.encoder = task.model.encoder.requires_grad_(False)
-        layers = self.encoder.lora_layers().values()
-        adapted = [layer for layer in layers if self.rank < min(layer.weight.shape)]
-        count = plural(len(layers), "linear layer")
-        if not adapted:
-            raise ValueError(
-                f"callbacks.lora.rank={self.rank}: the encoder has {count}, none of which has both "
-                "sides above the rank: set a lower one, or leave callbacks.lora out"
-            )
+        all_layers = self.encoder.lora_layers().values()
+        layers = [layer for layer in all_layers if self.rank < min(layer.weight.shape)]
+        if not layers:
+            raise ValueError(f"callbacks.lora.rank={self.rank}: no linear layer is larger")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(torch.initial_seed() + 1)  # the same with any number of ranks
-            for layer in adapted:
+            for layer in layers:
                 add_low_rank(layer, self.rank)
         if task.teacher.needs_whole_weights:  # it averages the model, with these updates
             task.teacher.setup(task.model, task.objectives)
-        log.info(
-            "LoRA: updates of rank %d to %d of %s of the encoder (%.2f M parameters)",
-            self.rank,
-            len(adapted),
-            count,
-            sum(p.numel() for p in self.encoder.parameters() if p.requires_grad) / 1e6,
-        )
+        count = sum(p.numel() for p in self.encoder.parameters() if p.requires_grad)
+        text = "LoRA: updates of rank %d to %s of the encoder (%.2f M parameters)"
+        log.info(text, self.rank, plural(len(layers), "linear layer"), count / 1e6)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: object) -> None:
         if self.encoder is None:
             return
         if not any(p.requires_grad for p in self.encoder.parameters()):
-            raise ValueError(
-                "callbacks.freeze.parts: callbacks.lora does not train what is frozen: leave the "
-                "encoder out, LoRA freezes its weights by itself"
-            )
+            raise ValueError("callbacks.freeze.parts: leave out what callbacks.lora trains")
         for module in self.encoder.modules():
             if isinstance(module, BATCH_NORMS):
                 module.eval()
@@ -287,24 +272,23 @@ class StopOnSignal(StepCallback):
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None and number == signal.SIGINT:
-            end_now(Stopped(number, f"; go on from the last checkpoint: {self.resume}"))
+            self._end_now()
         if self.received is None:
             self.received = signal.Signals(number)
             start_new_thread(self._end_if_stuck, (time.monotonic(),))
-        again = "again " if number == signal.SIGINT else ""
-        log.info(
-            "%s: saving and validating, then stopping; Ctrl-C %sstops at once",
-            self.received.name,
-            again,
-        )
+        text = "%s: saving and validating, then stopping; Ctrl-C after it stops at once"
+        log.info(text, self.received.name)
 
     def _end_if_stuck(self, asked: float) -> None:
         """Ends the process if the loader gives no batch: a file system may hang for ever."""
         while self.handlers:
             if min(seconds_without_batch(), time.monotonic() - asked) > STUCK:
-                remark = f"; no batch came for {STUCK:g} s; go on from the last checkpoint: "
-                end_now(Stopped(self.received or signal.SIGTERM, remark + self.resume))
+                self._end_now(f"; no batch came for {STUCK:g} s")
             time.sleep(0.5)
+
+    def _end_now(self, remark: str = "") -> None:
+        remark += f"; go on from the last checkpoint: {self.resume}"
+        end_now(Stopped(self.received or signal.SIGTERM, remark))
 
     def on_train_start(self, trainer: L.Trainer, pl_module: object) -> None:
         signal.signal(signal.SIGTERM, self._receive)  # instead of Lightning's, which broadcasts
@@ -342,7 +326,7 @@ class StopOnSignal(StepCallback):
     def _requeue(self, trainer: L.Trainer) -> None:
         """Asks SLURM to run this job, or this task of a job array, again, and exits."""
         outcome = requeue() if self.agreed == signal.SIGUSR1 else None
-        if outcome is not None and self.agreed is not None:
+        if outcome is not None:
             if outcome:
                 log.info("saved for SLURM's signal; %s", outcome)
-            raise SystemExit(128 + self.agreed)
+            raise SystemExit(128 + signal.SIGUSR1)

@@ -47,11 +47,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         except (OSError, RuntimeError) as error:  # torch raises RuntimeError on a full disk
             if isinstance(error.__context__, DataError):
                 raise error.__context__ from error
-            raise OSError(
-                f"{path}: cannot be written ({str(error).splitlines()[0]}): free disk space or "
-                f"check the folder's permissions; an existing checkpoint is unchanged, resume=RUN "
-                f"continues from it"
-            ) from error
+            fault = f"{path}: cannot be written ({str(error).splitlines()[0]})"
+            raise OSError(f"{fault}: free disk space or check the folder's permissions") from error
 
 
 @register("checkpoint")
@@ -82,8 +79,7 @@ class RunCheckpoints(Checkpoint):
         patience: Count | None,
     ) -> None:
         self.last, self.best = (Path(dirpath) / name for name in ("last.ckpt", "best.ckpt"))
-        self.every_n_train_steps = every_n_train_steps
-        self.every_n_minutes = every_n_minutes
+        self.every_n_train_steps, self.every_n_minutes = every_n_train_steps, every_n_minutes
         self.patience = patience
         self.best_score: float | None = None
         self.monitor = ""  # the name of the score
@@ -155,7 +151,7 @@ class RunCheckpoints(Checkpoint):
         return {"best_score": self.best_score, "monitor": self.monitor, "waited": self.waited}
 
     def load_state_dict(self, state_dict: Plain) -> None:
-        self.best_score, self.waited = state_dict["best_score"], state_dict.get("waited", 0)
+        self.best_score, self.waited = state_dict.get("best_score"), state_dict.get("waited", 0)
 
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: object, checkpoint: Plain) -> None:
         """Takes the best score from ``best.ckpt``, unless that is of a later step.
@@ -163,17 +159,14 @@ class RunCheckpoints(Checkpoint):
         A score of another ``task.monitor`` is forgotten.
         """
         best = read_checkpoint(self.best)
+        state = checkpoint.setdefault("callbacks", {}).setdefault(self.state_key, {})
         if best is not None and best["global_step"] <= checkpoint["global_step"]:
-            of_best = best["callbacks"].get(self.state_key, {"best_score": None})
-            state = checkpoint.setdefault("callbacks", {}).setdefault(self.state_key, {})
-            state |= {key: of_best[key] for key in ("best_score", "monitor") if key in of_best}
-        state = checkpoint.get("callbacks", {}).get(self.state_key, {})
-        monitor = cast(Task, pl_module).monitor
-        before = state.get("monitor") or monitor
-        if before != monitor:
+            of_best = best["callbacks"].get(self.state_key, {})
+            state |= {key: of_best.get(key) for key in ("best_score", "monitor")}
+        before, self.monitor = state.get("monitor"), cast(Task, pl_module).monitor
+        if before and before != self.monitor:
             log.info("resume: the next validation replaces best.ckpt, the best by %s", before)
             state |= {"best_score": None, "waited": 0}
-        self.monitor = monitor
 
 
 def read_checkpoint(path: Path) -> Plain | None:

@@ -1,39 +1,44 @@
 """A training run, from configuration to metrics.json."""
 
 import logging
+import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import lightning as L
-import torch
+import numpy as np
 import torch.distributed as dist
-from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch.utils.data import DataLoader
 
-from dpt.config.build import make_eval_loader, make_objectives, require_images, with_precision
+from dpt.config import build
 from dpt.config.overrides import as_argument, map_strings
-from dpt.config.schema import LoaderSettings, RunConfig
+from dpt.config.schema import RunConfig
 from dpt.data import Dataset, EpochSampler
+from dpt.data.base import require_same_classes
+from dpt.data_check import quick_findings
 from dpt.evaluation.baselines import named, trivial_scores
 from dpt.evaluation.callbacks import FailedFiles
-from dpt.files import without_passwords
+from dpt.files import DataError, without_passwords
 from dpt.objectives import Objective
 from dpt.objectives.batches import lower_is_better, nonfinite_summary
 from dpt.objectives.teacher import Teacher
 from dpt.process import is_first_rank
 from dpt.run_log import log_table, write_json
+from dpt.training import resume
+from dpt.training import trainer as trainers
 from dpt.training.callbacks import StopOnSignal
 from dpt.training.lightning_internals import kill_other_ranks
-from dpt.training.quick_check import check_first_files
-from dpt.training.resume import RunState, checkpoint_of, restoring, step_of, without_weight_files
 from dpt.training.task import Task
-from dpt.training.trainer import make_task_and_loader, make_trainer, validation_cost
+from dpt.types.samples import Sample
+from dpt.validation import Plain
 
 log = logging.getLogger("dpt")
 
+CHECKED_FILES = 16  # of each split
 Scores = dict[str, float]
 
 
@@ -41,10 +46,9 @@ Scores = dict[str, float]
 class LabelledData:
     """The two splits of a run, and what is learned from them."""
 
-    settings: LoaderSettings
     train: Dataset
     val: Dataset
-    objectives: dict[str, Objective]
+    objectives: Mapping[str, Objective]
     teacher: Teacher
 
 
@@ -58,10 +62,8 @@ class Run:
     trainer: L.Trainer
     train_loader: DataLoader
     val_loader: DataLoader
-    state: RunState
+    state: resume.RunState
     stop: StopOnSignal
-    checkpoint: Path | None
-    first_step: int | None
 
 
 def fit(config: RunConfig, *, with_baselines: bool = True) -> Scores:
@@ -79,10 +81,11 @@ def fit(config: RunConfig, *, with_baselines: bool = True) -> Scores:
     """
     started = time.monotonic()
     L.seed_everything(config.seed, verbose=False)
-    data = read_data(config)
-    check_first_files(
-        data.train, data.val, data.objectives, data.teacher, on_error=data.settings.on_error
-    )
+    train, val = (config.data.make(split) for split in ("train", "val"))
+    val.adopt_classes(train.info.class_names)
+    objectives = build.make_objectives(config.task, train)
+    data = LabelledData(train, val, objectives, config.task.teacher.build())
+    check_first_files(data, on_error=config.data.loader.on_error)
     run = prepare(config, data)
     log_start(run)
     with run.stop:
@@ -99,7 +102,12 @@ def fit(config: RunConfig, *, with_baselines: bool = True) -> Scores:
         log.info("checkpoints: %s", run.config.folder / "checkpoints")
         if (run.config.folder / "panels").is_dir():  # some tasks have no pictures
             log.info("panels:      %s", run.config.folder / "panels")
-    end_if_stopped(run)
+    if run.stop.received is not None:
+        steps, command = run.trainer.global_step, run.stop.resume
+        log.info("stopped by %s after %d steps", run.stop.received.name, steps)
+        log.info("go on with: %s", command)
+        # Only rank 0 exits non-zero; otherwise the launcher would kill it while it is writing
+        raise SystemExit(128 + run.stop.received)
     if run.task.nonfinite:
         raise ValueError(
             f"the run has diverged: {nonfinite_summary(run.task.nonfinite)}. Lower optim.lr; "
@@ -108,78 +116,69 @@ def fit(config: RunConfig, *, with_baselines: bool = True) -> Scores:
     return scores
 
 
-def read_data(config: RunConfig) -> LabelledData:
-    """Makes the data sets, objectives and teacher of a run."""
-    train, val = (config.data.make(split) for split in ("train", "val"))
-    val.adopt_classes(train.info.class_names)
-    objectives = make_objectives(config.task, train)
-    return LabelledData(config.data.loader, train, val, objectives, config.task.teacher.build())
-
-
 def prepare(config: RunConfig, data: LabelledData) -> Run:
     """Makes the model, new or from the run's checkpoint, its loaders and its trainer."""
-    folder, settings = config.folder, data.settings
-    checkpoint = checkpoint_of(folder, config.resume) if config.resume else None
+    folder, settings = config.folder, config.data.loader
+    checkpoint = resume.checkpoint_of(folder, config.resume) if config.resume else None
     if checkpoint is not None:
-        of_run = without_weight_files(config.values["model"], checkpoint)
+        of_run = resume.without_weight_files(config.values["model"], checkpoint)
         config = config.changed(model=of_run)
-    task, train_loader = make_task_and_loader(config, data.train, data.objectives, data.teacher)
+    task, train_loader = trainers.make_task_and_loader(
+        config, data.train, data.objectives, data.teacher
+    )
     model = task.model
     if config.overwrite and is_first_rank():
         (folder / "wandb_id.txt").unlink(missing_ok=True)
-    val_loader = make_eval_loader(
+    val_loader = build.make_eval_loader(
         data.val, settings, model.preprocessing, task.targets, prompts=model.takes_prompts
     )
     stop = StopOnSignal(resume=f"dpt train {as_argument('resume', folder)}")
     sampler = train_loader.sampler
     assert isinstance(sampler, EpochSampler)
-    config = config.completed(model.config.to_dict(), with_precision(config.values["trainer"]))
-    state = RunState(cfg=config.values, sampler=sampler, batch_size=settings.batch_size)
-    trainer = make_trainer(
+    config = config.completed(
+        model.config.to_dict(), build.with_precision(config.values["trainer"])
+    )
+    state = resume.RunState(cfg=config.values, sampler=sampler, checkpoint=checkpoint)
+    trainer = trainers.make_trainer(
         config,
         len(train_loader),
         [state, FailedFiles()],
         # it may save, so it comes after every callback that belongs to a step, such as EMA
         [stop],
         val_batches=len(val_loader),
-        val_cost=validation_cost(settings),
+        val_cost=trainers.validation_cost(settings),
     )
-    require_images(trainer, len(data.val), len(data.train), settings.batch_size)
-    first_step = -1 if checkpoint is None else step_of(checkpoint)
-    return Run(
-        config=config,
-        data=data,
-        task=task,
-        trainer=trainer,
-        train_loader=train_loader,
-        val_loader=val_loader,
-        state=state,
-        stop=stop,
-        checkpoint=checkpoint,
-        first_step=first_step,
-    )
+    build.require_images(trainer, len(data.val), len(data.train), settings.batch_size)
+    return Run(config, data, task, trainer, train_loader, val_loader, state, stop)
 
 
 def train_and_validate(run: Run) -> Scores:
-    """Trains to the end of the run, or until it is stopped, and returns the last scores."""
-    trainer, stop = run.trainer, run.stop
+    """Trains to the end of the run, or until it is stopped, and returns the last scores.
+
+    Validates the final weights if that is not done yet, and saves missing checkpoints.
+    """
+    trainer, task, folder = run.trainer, run.task, run.config.folder
     try:
-        with restoring(run.checkpoint, run.state):
-            trainer.fit(run.task, run.train_loader, run.val_loader, ckpt_path=run.checkpoint)
-        ended = trainer.should_stop and stop.received is None
-        if (
-            run.config.trainer.settings.get("max_time")
-            and ended
-            and trainer.global_step == run.first_step
-        ):
-            log.info("resume: the run's time is over; a longer trainer.max_time extends it")
-        scores = finish(trainer, run.task, run.val_loader, run.config.folder)
+        with run.state.restoring():
+            trainer.fit(task, run.train_loader, run.val_loader, ckpt_path=run.state.checkpoint)
+        _save_if_missing(trainer, folder / "checkpoints/last.ckpt")
+        if task.scored_step != trainer.global_step:
+            trainer.should_stop = False
+            log.info("validating the final weights")
+            trainer.validate(task, run.val_loader, verbose=False)
+        if not task.nonfinite:
+            _save_if_missing(trainer, folder / "checkpoints/best.ckpt")
     except Exception:
         kill_other_ranks(trainer)
         raise
     if dist.is_initialized():
         dist.destroy_process_group()
-    return scores
+    return dict(task.scores)
+
+
+def _save_if_missing(trainer: L.Trainer, path: Path) -> None:
+    if trainer.strategy.broadcast(not path.is_file()):  # all ranks save together, or none
+        trainer.save_checkpoint(path)
 
 
 def notes_of(run: Run) -> dict[str, float | str]:
@@ -199,17 +198,17 @@ def log_scores(
     run: Run, scores: Scores, notes: Mapping[str, float | str], *, with_baselines: bool
 ) -> None:
     """Logs the scores beside those of baselines, which a stopped job may not have the time for."""
-    data, trainer = run.data, run.trainer
+    data, trainer, settings = run.data, run.trainer, run.config.data.loader
     baselines: dict[str, dict[str, float]] = {}
     if with_baselines and run.stop.received is None:
-        count = trainer.num_val_batches[0] * data.settings.batch_size * trainer.world_size
+        count = trainer.num_val_batches[0] * settings.batch_size * trainer.world_size
         baselines = trivial_scores(
             data.objectives,
             data.train,
             data.val,
-            data.settings.image_size,
+            settings.image_size,
             indices=range(len(data.val))[: int(count)],  # fewer by trainer.limit_val_batches
-            num_workers=data.settings.num_workers,
+            num_workers=settings.num_workers,
         )
         write_json(run.config.folder / "metrics.json", {**scores, **named(baselines), **notes})
         for logger in trainer.loggers:
@@ -218,16 +217,6 @@ def log_scores(
     columns = {**baselines, run.config.model.name: scores}
     lower = lower_is_better(data.objectives.values())
     log_table(columns, title="Scores on val", lower_is_better=lower)
-
-
-def end_if_stopped(run: Run) -> None:
-    """Raises SystemExit if a signal has ended the run."""
-    received = run.stop.received
-    if received is not None:
-        log.info("stopped by %s after %d steps", received.name, run.trainer.global_step)
-        log.info("go on with: %s", run.stop.resume)
-        # Only rank 0 exits non-zero; otherwise the launcher would kill it while it is writing
-        raise SystemExit(128 + received)
 
 
 def log_start(run: Run) -> None:
@@ -243,37 +232,65 @@ def log_start(run: Run) -> None:
         sum(parameter.numel() for parameter in model.parameters()) / 1e6,
         run.config.folder,
     )
-    accumulate, ranks = trainer.accumulate_grad_batches, trainer.world_size
-    batch_size = data.settings.batch_size
-    factors = [f"{batch_size} images a batch"]
-    factors += [f"{accumulate} batches accumulated"] if accumulate > 1 else []
-    factors += [f"{ranks} processes"] if ranks > 1 else []
-    images = batch_size * accumulate * ranks
-    log.info("each step uses %d images (%s)", images, ", ".join(factors))
-    threads, load = torch.get_num_threads(), os.getloadavg()[0]
-    if threads > 1 and threads + load > 1.5 * (os.cpu_count() or 1):
-        log.warning("this machine is busy: OMP_NUM_THREADS=1 before the command may be faster")
-    if run.checkpoint is not None:
-        log.info("resume: from %s, step %d", run.checkpoint, run.first_step)
+    factors = run.config.data.loader.batch_size, trainer.accumulate_grad_batches, trainer.world_size
+    text = "each step uses %d images: %d a batch, %d batches accumulated, %d processes"
+    log.info(text, math.prod(factors), *factors)
     for logger in trainer.loggers:
         logger.log_hyperparams(map_strings(run.config.values, without_passwords))
 
 
-def finish(trainer: L.Trainer, task: Task, val_loader: DataLoader, folder: Path) -> Scores:
-    """Validates the final weights if that is not done yet, and saves missing checkpoints."""
-    _save_if_missing(trainer, folder / "checkpoints/last.ckpt")
-    if task.scored_step != trainer.global_step:
-        trainer.should_stop = False
-        log.info("validating the final weights")
+def check_first_files(data: LabelledData, *, on_error: str) -> None:
+    """Reads a few files of each split, and warns about what may be wrong with them."""
+    if os.environ.get("LOCAL_RANK", "0") != "0":  # their launcher ends them; srun does not
+        return
+    for remark in unscored(data.val, data.objectives):
+        log.warning("%s", remark)
+    require_same_classes(data.train, data.val)
+    for dataset in (data.train, data.val):
         try:
-            trainer.validate(task, val_loader, verbose=False)
-        except SIGTERMException:  # it came before StopOnSignal could replace Lightning's handler
-            trainer.validate(task, val_loader, verbose=False)
-    if not task.nonfinite:
-        _save_if_missing(trainer, folder / "checkpoints/best.ckpt")
-    return dict(task.scores)
+            remarks = [*dataset.validate(limit=CHECKED_FILES)]
+            if dataset.reads_files:
+                remarks += quick_findings(dataset, CHECKED_FILES)
+            if dataset is data.train and (dataset.reads_files or data.teacher.labels_images):
+                remarks += missing_labels(data)
+        except DataError as error:
+            if on_error != "skip":
+                raise
+            remarks = [str(error)]
+        for remark in remarks:
+            log.warning("%s", remark)
 
 
-def _save_if_missing(trainer: L.Trainer, path: Path) -> None:
-    if trainer.strategy.broadcast(not path.is_file()):  # all ranks save together, or none
-        trainer.save_checkpoint(path)
+def unscored(val: Dataset, objectives: Mapping[str, Objective]) -> Iterator[str]:
+    """Yields warnings about heads for which the val split has no labels."""
+    for name, objective in objectives.items():
+        if objective.target and objective.target not in val.info.targets:
+            lacks = build.LABEL_NAMES[objective.target]
+            yield f"{name} is trained but not scored: the val split has no {lacks}"
+        elif objective.target == "objects" and val.objects_fault:
+            yield f"{name} is trained but not scored: {val.objects_fault}"
+
+
+def missing_labels(data: LabelledData) -> Iterator[str]:
+    """Yields warnings about targets that no image has, and about a teacher without images to
+    label."""
+    indices = data.train.some_indices(CHECKED_FILES)
+    samples = [without_arrays(data.train[index]) for index in indices]
+    count = len(samples)
+    for name, objective in data.objectives.items():
+        yield from objective.remarks(samples)
+        if objective.target and not any(objective.target in sample for sample in samples):
+            lacks = build.LABEL_NAMES[objective.target]
+            yield f"{name}: none of the {count} training images that were read has {lacks}"
+    targets = {objective.target for objective in data.objectives.values()}
+    if data.teacher.labels_images and all(targets & sample.keys() for sample in samples):
+        yield (
+            f"task/teacher: all of the {count} training images that were read have labels; "
+            "the teacher labels only images without them"
+        )
+
+
+def without_arrays(sample: Sample) -> Sample:
+    """Returns a sample with None for images and maps: 16 large ones take a gigabyte."""
+    values: Plain = {**sample}
+    return cast(Sample, {key: None if np.ndim(value) else value for key, value in values.items()})

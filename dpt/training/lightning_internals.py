@@ -71,11 +71,6 @@ def set_logged_step(trainer: L.Trainer, step: int) -> None:
     trainer.fit_loop.epoch_loop._batches_that_stepped = step
 
 
-def overfits_batches(trainer: L.Trainer) -> bool:
-    """Returns whether ``overfit_batches`` is set, which the trainer keeps without declaring it."""
-    return bool(vars(trainer)["overfit_batches"])
-
-
 def batch_index(trainer: L.Trainer) -> int:
     """Returns the index of the latest training batch in its epoch, which validation hooks lack."""
     return trainer.fit_loop.batch_idx

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
@@ -98,27 +97,9 @@ class CsvFile(CSVLogger):
         super().save()
 
 
-@register("tensorboard")
-class TensorBoard(TensorBoardLogger):
-    """Lightning's logger, which also takes pictures."""
+register("tensorboard")(TensorBoardLogger)
 
-    @rank_zero_only
-    def log_image(
-        self, key: str, images: list[np.ndarray], step: int, caption: list[str], **_: object
-    ) -> None:
-        """Logs uint8 images (H, W, 3), as ``WandbLogger.log_image`` does; captions may be equal."""
-        for index, (name, image) in enumerate(zip(caption, images, strict=True)):
-            self.experiment.add_image(f"{key}/{index}_{name}", image, step, dataformats="HWC")
-
-
-METHODS = (
-    "log_metrics",
-    "log_hyperparams",
-    "log_image",
-    "save",
-    "finalize",
-    "after_save_checkpoint",
-)
+METHODS = "log_metrics", "log_hyperparams", "log_image", "save", "finalize"
 
 
 def ignore_errors(logger: Logger) -> Logger:
@@ -132,12 +113,8 @@ def ignore_errors(logger: Logger) -> Logger:
                 method(*arguments, **options)
             except Exception as error:  # network, disk, service, library
                 if not failed:
-                    log.warning(
-                        "%s: %s failed (%s); training continues without what it would have logged",
-                        type(logger).__name__,
-                        method.__name__,
-                        reason(error),
-                    )
+                    text = "%s: %s failed (%s); training continues without it"
+                    log.warning(text, type(logger).__name__, method.__name__, reason(error))
                 failed.append(method.__name__)
 
         return call

@@ -23,15 +23,7 @@ log = logging.getLogger("dpt")
 
 Rate = Annotated[float, Field(ge=0, le=1000)]  # more overflows within a few steps
 LayerDecay = Annotated[float, Field(gt=0, le=1)]
-LINEAR_MAPS = (
-    nn.Linear,
-    nn.Conv1d,
-    nn.Conv2d,
-    nn.Conv3d,
-    nn.ConvTranspose1d,
-    nn.ConvTranspose2d,
-    nn.ConvTranspose3d,
-)
+LINEAR_MAPS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.ConvTranspose1d, nn.ConvTranspose2d)
 
 
 @register("adamw")
@@ -113,57 +105,35 @@ def parameter_groups(
     Raises:
         ValueError: no parameter is trainable.
     """
-    rates = rates_of_parameters(model, lr, encoder_lr, layer_decay)
-    decayed = decayed_parameters(model)
+    encoder = cast(Encoder, model.encoder)
+    layers = {} if layer_decay is None else encoder.layer_ids()
+    top = max(layers.values(), default=0) + 1
+    modules = dict(model.named_modules())
     groups: dict[str, Plain] = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
-        part, rate = rates[name]
-        label = part if name in decayed else f"{part}_no_decay"
-        if label not in groups:
-            decay = weight_decay if name in decayed else 0.0
-            groups[label] = {"params": [], "lr": rate, "weight_decay": decay}
-            groups[label] |= {"name": label, "kind": kind}
-        groups[label]["params"].append(parameter)
+        label, rate, decay = "decoder", lr, weight_decay
+        if name.startswith("encoder."):
+            label, rate = "encoder", lr if encoder_lr is None else encoder_lr
+            if layer_decay is not None:
+                layer = layers[name.removeprefix("encoder.")]
+                label, rate = f"encoder_{layer}", rate * layer_decay ** (top - layer)
+        owner, _, leaf = name.rpartition(".")
+        if not _is_decayed(parameter, modules[owner], leaf):
+            label, decay = f"{label}_no_decay", 0.0
+        group = {"params": [], "lr": rate, "weight_decay": decay, "name": label, "kind": kind}
+        groups.setdefault(label, group)["params"].append(parameter)
     if not groups:
         raise ValueError("callbacks.freeze.parts freezes all parameters: leave a part out")
     return list(groups.values())
 
 
-def rates_of_parameters(
-    model: nn.Module, lr: float, encoder_lr: float | None, layer_decay: float | None
-) -> dict[str, tuple[str, float]]:
-    """Returns the part of the model and the learning rate of each parameter, by its name; see
-    :func:`parameter_groups`."""
-    encoder = cast(Encoder, model.encoder)
-    layers = {} if layer_decay is None else encoder.layer_ids()
-    top = max(layers.values(), default=0) + 1
-    rates = {}
-    for name, _ in model.named_parameters():
-        if not name.startswith("encoder."):
-            rates[name] = ("decoder", lr)
-            continue
-        rate = lr if encoder_lr is None else encoder_lr
-        if layer_decay is None:
-            rates[name] = ("encoder", rate)
-        else:
-            layer = layers[name.removeprefix("encoder.")]
-            rates[name] = (f"encoder_{layer}", rate * layer_decay ** (top - layer))
-    return rates
-
-
-def decayed_parameters(model: nn.Module) -> set[str]:
-    """Returns the names of weight matrices and kernels, without tables of embeddings."""
-    modules = dict(model.named_modules())
-    names = set()
-    for name, parameter in model.named_parameters():
-        parent, _, leaf = name.rpartition(".")
-        # the parent counts besides the shape: FSDP shows a flat piece of a weight
-        is_matrix = parameter.ndim > 1 or isinstance(modules[parent], LINEAR_MAPS)
-        if is_matrix and leaf.endswith("weight") and not isinstance(modules[parent], nn.Embedding):
-            names.add(name)
-    return names
+def _is_decayed(parameter: nn.Parameter, owner: nn.Module, leaf: str) -> bool:
+    """Returns whether a parameter is a weight matrix or a kernel, and no table of embeddings."""
+    # the owner counts besides the shape: FSDP shows a flat piece of a weight
+    is_matrix = parameter.ndim > 1 or isinstance(owner, LINEAR_MAPS)
+    return is_matrix and leaf.endswith("weight") and not isinstance(owner, nn.Embedding)
 
 
 NEWTON_SCHULZ = [
@@ -308,11 +278,9 @@ def cosine(
 ) -> StepSchedule:
     """Makes a schedule of a linear warm-up, then (1 + cos πt) / 2, t from 0 to 1; ``final`` is the
     factor of the full rate at the end. See :func:`warmup_then_decay`."""
+    half = (1 - final) / 2
     return warmup_then_decay(
-        optimizer,
-        total_steps,
-        warmup,
-        lambda t: final + (1 - final) * (0.5 * (1 + math.cos(math.pi * t))),
+        optimizer, total_steps, warmup, lambda t: final + half * (1 + math.cos(math.pi * t))
     )
 
 

@@ -25,15 +25,8 @@ from dpt.config.run_folder import MISTAKES, remove_run, save_config
 from dpt.data import EpochSampler
 from dpt.files import reason
 from dpt.process import lack_of_memory
+from dpt.training import lightning_internals
 from dpt.training.checkpoints import read_checkpoint
-from dpt.training.lightning_internals import (
-    count_epoch_as_started,
-    discard_fetched_batch,
-    end_training_at,
-    optimizer_steps,
-    overfits_batches,
-    set_logged_step,
-)
 from dpt.training.optim import StepSchedule
 from dpt.training.task import OR_NEW_RUN, Task
 from dpt.types.samples import Batch
@@ -56,24 +49,24 @@ class RunState(Callback):
     Args:
         cfg: the run's configuration; saved when training starts, after all checks.
         sampler: of the training loader.
-        batch_size: of one rank.
+        checkpoint: what the run continues from, if anything.
     """
 
-    def __init__(self, *, cfg: PlainMapping, sampler: EpochSampler, batch_size: int) -> None:
-        self.cfg = cfg
-        self.sampler = sampler
-        self.batch_size = batch_size
-        self.resumed = False
+    def __init__(
+        self, *, cfg: PlainMapping, sampler: EpochSampler, checkpoint: Path | None
+    ) -> None:
+        self.cfg, self.sampler, self.checkpoint = cfg, sampler, checkpoint
+        self.batch_size: int = cfg["data"]["batch_size"]  # of one rank
         self.started = False
-        self.random_state: Plain | None = None
+        self.random_state: Plain | None = None  # of a resumed run, until its first step
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: object, checkpoint: Plain) -> None:
         ranks: list[Plain | None] = [random_state()] * trainer.world_size
         if dist.is_initialized():
             dist.all_gather_object(ranks, random_state())
-        batches = discard_fetched_batch(checkpoint)
+        batches = lightning_internals.discard_fetched_batch(checkpoint)
         if not trainer.state.finished:
-            count_epoch_as_started(checkpoint, trainer.current_epoch)
+            lightning_internals.count_epoch_as_started(checkpoint, trainer.current_epoch)
         epoch_is_done = batches >= trainer.num_training_batches
         checkpoint[KEY] = {
             "epoch": trainer.current_epoch + epoch_is_done,
@@ -86,56 +79,41 @@ class RunState(Callback):
 
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: object, checkpoint: Plain) -> None:
         """Sets the position to continue from; ValueError if the checkpoint does not fit the run."""
-        state = checkpoint[KEY]
-        self._require_same_batches(trainer, state)
-        if not isinstance(trainer.strategy, FSDPStrategy):
-            (saved,) = checkpoint["optimizer_states"]
-            require_same_parameters(saved, cast(Task, pl_module).new_optimizer())
-        step, last_epoch = checkpoint["global_step"], trainer.max_epochs or -1
-        count = optimizer_steps(checkpoint)
-        if count != step:
-            raise ValueError(  # the run would be over at once, or never
-                f"resume: the .ckpt is of step {step}, but counts {count} steps of the optimiser: "
-                f"copy it again, {OR_NEW_RUN}"
-            )
-        if 0 <= trainer.max_steps <= step or 0 <= last_epoch <= state["epoch"]:
-            end_training_at(trainer, step)
-            log.info("resume: this run is finished; trainer.max_steps or max_epochs extends it")
-        # set here, because Lightning creates the loader's iterator before it sets the epoch
-        self.sampler.set_epoch(state["epoch"])
-        self.sampler.start = state["batches"] * self.batch_size
-        self.random_state = state["ranks"][trainer.global_rank]
-        self.resumed = True
-
-    def _require_same_batches(self, trainer: L.Trainer, state: PlainMapping) -> None:
-        """Raises ValueError if the epoch cannot be continued with the batches configured now."""
-        if overfits_batches(trainer):  # Lightning replaces the sampler
-            raise ValueError("resume: a run with trainer.overfit_batches must be started again")
+        state, step, length = checkpoint[KEY], checkpoint["global_step"], self.sampler.length
         for name, now in (("world_size", trainer.world_size), ("batch_size", self.batch_size)):
             if state[name] != now:
                 raise ValueError(
                     f"resume: the run had {name} {state[name]} and now has {now}; restore "
                     f"data.batch_size and trainer.devices, {OR_NEW_RUN}"
                 )
-        if state["samples"] != self.sampler.length and trainer.is_global_zero:
-            log.warning(
-                "resume: the run had %d training samples and now has %d: the rest of this epoch is "
-                "in another order, some samples may occur twice and some not at all",
-                state["samples"],
-                self.sampler.length,
-            )
+        if state["samples"] != length:
+            text = "resume: the run had %d training samples and now has %d: this epoch's are others"
+            log.warning(text, state["samples"], length)
+        if self.cfg["trainer"].get("overfit_batches"):  # Lightning replaces the sampler
+            raise ValueError("resume: a run with trainer.overfit_batches must be started again")
+        if not isinstance(trainer.strategy, FSDPStrategy):
+            (saved,) = checkpoint["optimizer_states"]
+            require_same_parameters(saved, cast(Task, pl_module).new_optimizer())
+        log.info("resume: from %s, step %d", self.checkpoint, step)
+        if 0 <= trainer.max_steps <= step or 0 <= (trainer.max_epochs or -1) <= state["epoch"]:
+            lightning_internals.end_training_at(trainer, step)
+            log.info("resume: this run is finished; trainer.max_steps or max_epochs extends it")
+        # set here, because Lightning creates the loader's iterator before it sets the epoch
+        self.sampler.set_epoch(state["epoch"])
+        self.sampler.start = state["batches"] * self.batch_size
+        self.random_state = state["ranks"][trainer.global_rank]
 
     def on_train_start(self, trainer: L.Trainer, pl_module: object) -> None:
         self.started = True
         if trainer.is_global_zero:
             folder = Path(self.cfg["run_dir"])
-            if self.cfg["overwrite"] and not self.resumed:
+            if self.cfg["overwrite"] and self.random_state is None:
                 remove_run(folder)
             save_config(self.cfg, folder)
-        if self.resumed:
-            self._set_rates(trainer, pl_module)
+        if self.random_state is not None:
+            self._set_rates(trainer, cast(Task, pl_module))
 
-    def _set_rates(self, trainer: L.Trainer, pl_module: object) -> None:
+    def _set_rates(self, trainer: L.Trainer, task: Task) -> None:
         """Sets the optimiser's settings to those configured now, at the step of the checkpoint.
 
         A schedule that is no function of the step continues from its own state, with the settings
@@ -146,7 +124,6 @@ class RunState(Callback):
             name = type(config.scheduler).__name__
             log.info("resume: %s and the optimiser's settings are the checkpoint's", name)
             return
-        task = cast(Task, pl_module)
         for group, settings in zip(optimizer.param_groups, task.optimizer_settings, strict=True):
             parameters = group["params"]
             group.clear()
@@ -161,47 +138,44 @@ class RunState(Callback):
         if self.random_state is not None:
             set_random_state(self.random_state)
             self.random_state = None
-            set_logged_step(trainer, trainer.global_step)
+            lightning_internals.set_logged_step(trainer, trainer.global_step)
+
+    @contextmanager
+    def restoring(self) -> Iterator[None]:
+        """Turns what any library raises about the content of the checkpoint, so before the first
+        step, into a ValueError that names the file."""
+        try:
+            yield
+        except Exception as error:
+            is_clear = isinstance(error, (*MISTAKES, MisconfigurationException))
+            if self.checkpoint is None or self.started or is_clear or lack_of_memory(error):
+                raise
+            fault = f"{self.checkpoint}: cannot be resumed from ({reason(error)})"
+            raise ValueError(f"{fault}: restore the run's settings, {OR_NEW_RUN}") from error
 
 
 def require_same_parameters(saved: PlainMapping, optimizer: Optimizer) -> None:
     """Raises ValueError if a checkpoint's optimiser state is of other parameters or another kind.
 
-    torch would read past the end of tensors that are too small.
+    torch would read past the end of tensors that are too small. A user's own optimiser has no
+    kinds, and may keep tensors of other shapes.
     """
-    groups = [
+    groups = optimizer.param_groups
+    layout, saved_layout = (
         [(group.get("name"), group.get("kind"), len(group["params"])) for group in param_groups]
-        for param_groups in (saved["param_groups"], optimizer.param_groups)
-    ]
-    parameters = (p for group in optimizer.param_groups for p in group["params"])
-    shapes = dict(enumerate(parameter.shape for parameter in parameters))
-    # a user's own optimiser has no kinds, and may keep tensors of other shapes
-    is_own = "kind" not in optimizer.param_groups[0]
-    fits = is_own or all(
-        value.shape == shapes.get(index)
+        for param_groups in (groups, saved["param_groups"])
+    )
+    shapes = [parameter.shape for group in groups for parameter in group["params"]]
+    has_other_shapes = "kind" in groups[0] and any(
+        isinstance(value, Tensor) and value.ndim and value.shape != shapes[index]
         for index, moments in saved["state"].items()
         for value in moments.values()
-        if isinstance(value, Tensor) and value.ndim
     )
-    if groups[0] != groups[1] or not fits:
+    if layout != saved_layout or has_other_shapes:
         raise ValueError(
             "resume: other parameters are trained, in other groups or by another optimiser: "
             f"restore optim, callbacks.freeze.parts and callbacks.lora.rank, {OR_NEW_RUN}"
         )
-
-
-@contextmanager
-def restoring(checkpoint: Path | None, state: RunState) -> Iterator[None]:
-    """Turns what any library raises about the content of a checkpoint, so before the first step,
-    into a ValueError that names the file."""
-    try:
-        yield
-    except Exception as error:
-        is_clear = isinstance(error, (*MISTAKES, MisconfigurationException))
-        if checkpoint is None or state.started or is_clear or lack_of_memory(error):
-            raise
-        fault = f"{checkpoint}: cannot be resumed from ({reason(error)})"
-        raise ValueError(f"{fault}: copy it again, {OR_NEW_RUN}") from error
 
 
 def random_state() -> Plain:
@@ -258,6 +232,8 @@ def fault_of(path: Path) -> str | None:
         validate(Number, values["global_step"], "global_step")
         position = {name: value for name, value in values[KEY].items() if name != "ranks"}
         validate(dict[str, Number], position, KEY)
+        if lightning_internals.optimizer_steps(values) != values["global_step"]:
+            return "its counts of steps differ"
         for state in values[KEY]["ranks"]:
             set_random_state(state)
     except Exception as error:  # damaged archives and random states raise many kinds
@@ -265,12 +241,6 @@ def fault_of(path: Path) -> str | None:
     finally:
         set_random_state(before)
     return None
-
-
-def step_of(path: Path) -> int | None:
-    """Returns the step of a checkpoint; None if it cannot be read."""
-    values = read_checkpoint(path)
-    return None if values is None else int(values["global_step"])
 
 
 def without_weight_files(model: PlainMapping, checkpoint: Path) -> Plain:

@@ -17,25 +17,12 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from dpt.config.build import takes_bf16_weights
-from dpt.config.schema import DataConfig, RunConfig
 from dpt.exporting.runtimes import TorchRuntime, with_bf16_weights
-from dpt.files import few
 from dpt.model import DPT
 from dpt.nn.lora import low_rank_tensors, merged_state, unmerged_state
 from dpt.nn.tta import joined
-from dpt.objectives.base import Objective
-from dpt.objectives.batches import (
-    evaluated,
-    lower_is_better,
-    merged_scores,
-    nonfinite_names,
-    nonfinite_summary,
-    prompts_of,
-    same_size_groups,
-    take,
-)
+from dpt.objectives import Objective, batches
 from dpt.objectives.teacher import Teacher
-from dpt.process import is_first_rank
 from dpt.training.finite import StepGuard
 from dpt.types.outputs import HeadOutput, HeadPrediction
 from dpt.types.samples import Batch, Inputs, Target
@@ -135,7 +122,7 @@ class Task(L.LightningModule):
         return loss
 
     def _training_outputs(self, inputs: Tensor, batch: Batch) -> dict[str, HeadOutput]:
-        prompts = prompts_of(batch, self.model.outputs)
+        prompts = batches.prompts_of(batch, self.model.outputs)
         outputs = self.model(inputs, raw=True, prompts=prompts)  # losses upsample the logits
         small = batch["views"].small if "views" in batch else None
         if small is not None:  # these views have another size
@@ -180,7 +167,7 @@ class Task(L.LightningModule):
     def validation_step(self, batch: Batch, batch_index: int) -> dict[str, list[Evaluated]]:
         groups = list(self.evaluate_batch(batch))
         for outputs, labels in groups:
-            self.nonfinite += nonfinite_names(outputs, labels)
+            self.nonfinite += batches.nonfinite_names(outputs, labels)
             for objective in self.objectives.values():
                 objective.update(outputs[objective.head], labels)
         return {"groups": groups}  # for the panels
@@ -188,11 +175,13 @@ class Task(L.LightningModule):
     def evaluate_batch(self, batch: Batch) -> Iterator[Evaluated]:
         """Yields outputs and labels of a batch, in groups of images of one size."""
         objectives = self.objectives.values()
-        for images, positions in same_size_groups(batch):
-            inputs, labels = self._prepare({**take(batch, positions), "image": images}, step=0)
-            prompts = prompts_of(labels, self.model.outputs)
+        for images, positions in batches.same_size_groups(batch):
+            inputs, labels = self._prepare(
+                {**batches.take(batch, positions), "image": images}, step=0
+            )
+            prompts = batches.prompts_of(labels, self.model.outputs)
             predictions = self._predictions(inputs, prompts)
-            yield evaluated(predictions, self.model.heads, objectives, labels), labels
+            yield batches.evaluated(predictions, self.model.heads, objectives, labels), labels
 
     def _predictions(self, inputs: Tensor, prompts: Tensor | None) -> Mapping[str, HeadPrediction]:
         if self.scored_copy is None:
@@ -201,36 +190,25 @@ class Task(L.LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         self.scored_copy = None
-        scores = merged_scores({name: o.compute() for name, o in self.objectives.items()})
+        scores = batches.merged_scores({name: o.compute() for name, o in self.objectives.items()})
         self.scores = {f"val/{k}": v for k, v in scores.items()}
         if self.trainer.sanity_checking:  # one batch before the first step
             self.improves(None)  # refuses an unknown name of ``monitor``
             self.scores = {}
             return
-        self._warn_of_monitor()
+        if self.scored_step < 0 and math.isnan(self.scores.get(self.monitor, 0.0)):
+            log.warning("task.monitor=%s has no value: best.ckpt is the last one", self.monitor)
         self.scored_step = self.global_step
         for name, value in self.scores.items():
             if name == self.monitor or value == value:  # NaN: class does not occur
                 # compute() has summed over the ranks, so all of them log the same number
                 self.log(name, value, prog_bar=name == self.monitor, sync_dist=True)
-        self._warn_of_nonfinite()
-
-    def _warn_of_monitor(self) -> None:
-        is_first = self.scored_step < 0 and self.trainer.is_global_zero
-        if is_first and math.isnan(self.scores.get(self.monitor, 0.0)):
-            log.warning(
-                "task.monitor=%s has no value on val: best.ckpt is of the last validation, and "
-                "callbacks.checkpoint.patience has no effect",
-                self.monitor,
-            )
-
-    def _warn_of_nonfinite(self) -> None:
         if dist.is_initialized():
             gathered: list[list[str]] = [[]] * dist.get_world_size()
             dist.all_gather_object(gathered, self.nonfinite)
             self.nonfinite = [name for names in gathered for name in names]
-        if self.nonfinite and self.trainer.is_global_zero:
-            summary = nonfinite_summary(self.nonfinite)
+        if self.nonfinite:
+            summary = batches.nonfinite_summary(self.nonfinite)
             log.warning("step %d: %s; best.ckpt is not replaced", self.global_step, summary)
 
     def improves(self, best: float | None) -> bool:
@@ -245,7 +223,7 @@ class Task(L.LightningModule):
             return False
         if best is None or math.isnan(best):
             return True
-        lower = name.removeprefix("val/") in lower_is_better(self.objectives.values())
+        lower = name.removeprefix("val/") in batches.lower_is_better(self.objectives.values())
         return self.scores[name] < best if lower else self.scores[name] > best
 
     def new_optimizer(self) -> Optimizer:
@@ -290,86 +268,8 @@ class Task(L.LightningModule):
         low_rank = checkpoint.get("lora", {})
         checkpoint["state_dict"] = unmerged_state(checkpoint["state_dict"], low_rank)
         weights = checkpoint.get("current_model_state")  # beside an average
-        if weights and not self._is_averaged():
+        callbacks = self.trainer.callbacks  # type: ignore[attr-defined]  # Lightning sets it late
+        if weights and not any(isinstance(callback, WeightAveraging) for callback in callbacks):
             log.info("resume: from the run's weights, not from their average (callbacks=ema)")
             checkpoint["state_dict"] = weights
-        expected, state = self.state_dict(), checkpoint["state_dict"]
-        differing = sorted(expected.keys() ^ state.keys())
-        differing += [k for k in expected if k in state and expected[k].shape != state[k].shape]
-        if differing:
-            raise ValueError(
-                f"resume: the run's model is not the one configured now (tensors that differ: "
-                f"{len(differing)}, such as {differing[0]}): restore the settings of model, task "
-                f"and callbacks.lora, {OR_NEW_RUN}"
-            )
-        average = checkpoint.get("average", {})
-        if self.teacher.state_dict().keys() - average.keys():
-            raise ValueError(
-                "resume: the run has no moving average, which this task/teacher needs: restore "
-                f"task/teacher, {OR_NEW_RUN}"
-            )
-        self.teacher.load_state_dict(average)
-
-    def _is_averaged(self) -> bool:
-        """Returns whether a callback keeps an average of the weights."""
-        callbacks = self.trainer.callbacks  # type: ignore[attr-defined]  # Lightning sets it late
-        return any(isinstance(callback, WeightAveraging) for callback in callbacks)
-
-
-def make_task(
-    config: RunConfig, objectives: Mapping[str, Objective], teacher: Teacher, model: DPT
-) -> Task:
-    """Returns the task of a run from its configuration."""
-    check_views(config, objectives)
-    if "inpainting" in model.heads and not model.preprocessing.is_rgb:
-        raise ValueError("task=inpainting paints RGB, and these images are bands: set another task")
-    if is_first_rank():
-        for text in useless_settings(config, objectives, teacher, model):
-            log.warning(text)
-    if "fsdp" in str(config.trainer.settings.get("strategy")).lower():
-        fault = "needs whole weights, but trainer.strategy=fsdp shards them: set"
-        if teacher.needs_whole_weights:
-            raise ValueError(f"task.teacher {fault} trainer.strategy=ddp")
-        if config.optim.name == "muon":
-            raise ValueError(f"optim.kind=muon {fault} optim=adamw")
-    return Task(
-        model=model,
-        objectives=objectives,
-        teacher=teacher,
-        optimizer=config.optim.factory(),
-        schedule=config.schedule.factory(),
-        monitor=config.task.monitor,
-        max_skipped_steps=config.max_skipped_steps,
-    )
-
-
-def useless_settings(
-    config: RunConfig, objectives: Mapping[str, Objective], teacher: Teacher, model: DPT
-) -> Iterator[str]:
-    """Yields warnings of settings that do nothing beside the others."""
-    augment = config.augment.settings
-    needs_labels = any(o.target for o in objectives.values()) and not teacher.uses_unlabelled
-    if needs_labels and has_unlabelled(config.data):
-        yield "data.unlabelled: images without labels teach nothing without task/teacher=ema"
-    if bool(augment.get("strong")) != teacher.labels_images:
-        yield "augment.strong above 0 and task/teacher=ema have an effect together alone"
-    unused = [k for k in ("gamma", "grayscale", "extra") if augment.get(k)]
-    if unused and not model.preprocessing.is_rgb:
-        yield f"augment: {few(unused)} are for RGB, and do not change bands"
-
-
-def has_unlabelled(data: DataConfig) -> bool:
-    """Returns whether training images without labels are configured, also in a mix."""
-    return any(part.rest for part in (data, *data.sets.values()))
-
-
-def check_views(config: RunConfig, objectives: Mapping[str, Objective]) -> None:
-    """Raises ValueError if the augmentation does not give the views that the losses compare."""
-    needed = [objective.views for objective in objectives.values()]
-    views, crops = (config.augment.settings.get(key, 0) for key in ("views", "crops"))
-    if max(needed) > views or ((views or crops) and not min(needed)):
-        raise ValueError(
-            f"augment.views={views}, augment.crops={crops}: task={config.task.name} needs "
-            f"{'at least 2 views: set augment.views=2' if max(needed) else 'none'}, or leave "
-            "augment out"
-        )
+        self.teacher.load_state_dict(checkpoint.get("average", {}))

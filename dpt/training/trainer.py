@@ -1,23 +1,28 @@
-"""Lightning's Trainer from ``conf/trainer``, with unset values filled in; runs of a few steps."""
+"""Lightning's Trainer from ``conf/trainer``, with unset values filled in, and what it trains."""
 
+import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import lightning as L
 from lightning.pytorch.callbacks import Callback, Checkpoint, WeightAveraging
-from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from dpt.config import build
 from dpt.config.schema import LoaderSettings, RunConfig
 from dpt.data import Dataset
+from dpt.files import few
+from dpt.model import DPT
 from dpt.objectives import Objective
 from dpt.objectives.teacher import Teacher
 from dpt.training.callbacks import Lora
 from dpt.training.checkpoints import AtomicCheckpointIO
 from dpt.training.loggers import ignore_errors
-from dpt.training.task import Task, make_task
+from dpt.training.task import Task
 from dpt.validation import Plain
+
+log = logging.getLogger("dpt")
 
 VALIDATIONS = 10  # per run, unless the trainer's settings say otherwise
 FRACTION_OF_VALIDATION = 0.2  # of a run's time: a short run validates less often
@@ -51,9 +56,8 @@ def make_trainer(
     if node["enable_checkpointing"] is None:  # Lightning would add a callback of its own
         node["enable_checkpointing"] = any(isinstance(c, Checkpoint) for c in callbacks)
     node["plugins"] = [*(node["plugins"] or []), AtomicCheckpointIO()]
-    trainer = build.build_trainer(
-        **node, logger=loggers or False, callbacks=[*first, *callbacks, *last]
-    )
+    callbacks = [*first, *callbacks, *last]
+    trainer = build.build_trainer(**node, logger=loggers or False, callbacks=callbacks)
     if is_unset:
         batches = limited(trainer.limit_train_batches, batches_per_epoch / trainer.world_size)
         validation = limited(trainer.limit_val_batches, val_batches / trainer.world_size) * val_cost
@@ -78,20 +82,26 @@ def _set_length(node: Plain, steps: int) -> None:
 
 
 def _callbacks(config: RunConfig, *, has_loggers: bool, strategy: str) -> list[Callback]:
-    """Returns the configured callbacks; ValueError for one whose weights would not be saved."""
+    """Returns the configured callbacks; ValueError for a part whose weights would be wrong."""
     callbacks = {name: part.build() for name, part in config.callbacks.items()}
     if not has_loggers:
         callbacks.pop("learning_rate", None)  # Lightning's monitor needs a logger
+    of_whole_weights = []
+    teacher: Any = config.task.teacher.target  # a class
+    if teacher.needs_whole_weights:
+        of_whole_weights.append("task.teacher")
+    if config.optim.name == "muon":
+        of_whole_weights.append("optim.kind=muon")
     for name, callback in callbacks.items():
         # it sets the average when all checkpoints are written
         if isinstance(callback, L.pytorch.callbacks.StochasticWeightAveraging):
             raise ValueError(f"callbacks.{name}: its average would not be saved: use callbacks=ema")
         adapts = isinstance(callback, Lora) and callback.rank is not None
-        if "fsdp" in strategy and (adapts or isinstance(callback, WeightAveraging)):
-            raise ValueError(
-                f"callbacks.{name} needs whole weights, but trainer.strategy=fsdp shards them: "
-                "set trainer.strategy=ddp"
-            )
+        if adapts or isinstance(callback, WeightAveraging):
+            of_whole_weights.append(f"callbacks.{name}")
+    if of_whole_weights and "fsdp" in strategy:
+        fault = "needs whole weights, but trainer.strategy=fsdp shards them"
+        raise ValueError(f"{of_whole_weights[0]} {fault}: set trainer.strategy=ddp")
     return [*callbacks.values()]
 
 
@@ -102,11 +112,46 @@ def make_task_and_loader(
     settings = config.data.loader
     images = build.image_settings(config.model, train)
     model = build.make_model(config.model, objectives, settings, config.overrides, images)
-    task = make_task(config, objectives, teacher, model)
+    _check_images(config, objectives, teacher, model)
+    task = Task(
+        model=model,
+        objectives=objectives,
+        teacher=teacher,
+        optimizer=config.optim.factory(),
+        schedule=config.schedule.factory(),
+        monitor=config.task.monitor,
+        max_skipped_steps=config.max_skipped_steps,
+    )
+    prompts = model.takes_prompts
     loader = build.make_train_loader(
-        train, settings, config.augment, config.seed, task.targets, prompts=model.takes_prompts
+        train, settings, config.augment, config.seed, task.targets, prompts=prompts
     )
     return task, loader
+
+
+def _check_images(
+    config: RunConfig, objectives: Mapping[str, Objective], teacher: Teacher, model: DPT
+) -> None:
+    """Raises ValueError if the training images do not suit the task, and logs what changes nothing
+    about them."""
+    augment, is_rgb = config.augment.settings, model.preprocessing.is_rgb
+    needed = [objective.views for objective in objectives.values()]
+    views = augment.get("views", 0) or augment.get("crops", 0)
+    if max(needed) > augment.get("views", 0) or (views and not min(needed)):
+        remedy = "augment.views=2" if max(needed) else "augment.views=0 and augment.crops=0"
+        raise ValueError(f"task={config.task.name} compares {max(needed)} views: set {remedy}")
+    if "inpainting" in model.heads and not is_rgb:
+        raise ValueError("task=inpainting paints RGB, and these images are bands: set another task")
+    data = config.data
+    has_unlabelled = any(d.rest for d in (data, *data.sets.values()))
+    needs_labels = any(objective.target for objective in objectives.values())
+    if has_unlabelled and needs_labels and not teacher.uses_unlabelled:
+        log.warning("data.unlabelled: images without labels teach nothing without task/teacher=ema")
+    if bool(augment.get("strong")) != teacher.labels_images:
+        log.warning("augment.strong above 0 and task/teacher=ema have an effect together alone")
+    of_rgb = [key for key in ("gamma", "grayscale", "extra") if augment.get(key)]
+    if of_rgb and not is_rgb:
+        log.warning("augment: %s are for RGB, and do not change bands", few(of_rgb))
 
 
 def limited(limit: float, batches: float) -> float:
@@ -151,33 +196,3 @@ def validation_interval(
     if interval > batches and int(batches) % accumulate:  # an epoch ends with a shorter step
         return math.ceil(interval / int(batches)) * int(batches)
     return math.ceil(interval / accumulate) * accumulate
-
-
-def short_run(
-    config: RunConfig,
-    callback: Callback,
-    *,
-    steps: int,
-    schedule: Callable[..., LRScheduler] | None = None,
-) -> None:
-    """Trains a new model for ``steps`` steps, without validations, loggers and checkpoints.
-
-    Args:
-        config: of the run; of its callbacks only ``lora`` and ``freeze`` are used.
-        schedule: in place of the configured one.
-    """
-    train = config.data.make("train")
-    objectives, teacher = build.make_objectives(config.task, train), config.task.teacher.build()
-    task, loader = make_task_and_loader(config, train, objectives, teacher)
-    task.schedule_factory = schedule or task.schedule_factory
-    unlimited = dict.fromkeys(("max_epochs", "max_time", "min_epochs", "min_steps", "profiler"))
-    limits = {
-        "max_steps": steps,
-        "fast_dev_run": False,
-        "limit_val_batches": 0,
-        "enable_checkpointing": False,
-    }
-    callbacks = {name: config.values["callbacks"].get(name) for name in ("lora", "freeze")}
-    arguments = {**config.values["trainer"], **unlimited, **limits}
-    short = config.changed(trainer=arguments, logger={}, callbacks=callbacks)
-    make_trainer(short, len(loader), [callback]).fit(task, loader)

@@ -20,7 +20,7 @@ from dpt.data_check.checks import CHECKS
 from dpt.data_check.scan import Finding, Scan, read_records
 from dpt.files import config_dir
 from dpt.objectives.teacher import Teacher
-from dpt.training.quick_check import check_first_files
+from dpt.training.fit import LabelledData, check_first_files
 from dpt.types.samples import DatasetInfo, Sample
 
 SLOW = pytest.mark.slow
@@ -341,7 +341,7 @@ def test_examine_finds_splits_with_other_classes(tmp_path):
     assert "val.json: 1.png has objects of the class 'd'" in error.message
     train, val = (DataConfig.read(data).make(split) for split in ("train", "val"))
     with pytest.raises(DataError, match=r"val\.json: 1\.png .*'d'"):
-        check_first_files(train, val, {}, Teacher(), on_error="raise")
+        check_first_files(LabelledData(train, val, {}, Teacher()), on_error="raise")
 
 
 # --------------------------------------------------------------------------------- the command
@@ -623,5 +623,5 @@ def test_quick_findings_are_logged_when_a_run_starts(dense_folder, caplog):
     data += ["data.max_depth=10", "data.depth_scale=1e-6", "data.min_depth=0"]
     data = configured(*data)
     train, val = (DataConfig.read(data).make(s) for s in ("train", "val"))
-    check_first_files(train, val, {}, Teacher(), on_error="raise")
+    check_first_files(LabelledData(train, val, {}, Teacher()), on_error="raise")
     assert "these look like millimetres" in caplog.text

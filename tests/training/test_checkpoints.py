@@ -4,6 +4,7 @@ import resource
 
 import pytest
 import torch
+from tiny import step_of
 
 from dpt.files import DataError
 from dpt.training import lightning_internals, resume
@@ -33,7 +34,7 @@ def test_a_full_disk_raises_and_keeps_the_old_file(tmp_path):
             AtomicCheckpointIO().save_checkpoint(checkpoint(2), path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert resume.step_of(path) == 1
+    assert step_of(path) == 1
     assert [p.name for p in tmp_path.iterdir()] == ["last.ckpt"]
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from tiny import ON_CPU, TINY_DATA, TINY_VIT, call, slow_after
 
-from dpt.training.find_lr import Recorder, suggested_rate
+from dpt.training.short_runs import Recorder, suggested_rate
 
 TINY = (*TINY_VIT, *TINY_DATA, *ON_CPU, "data=scenes", "data.train.length=8", "task=depth")
 

@@ -9,10 +9,9 @@ import pytest
 import torch
 import yaml
 from test_resume import resume_it
-from tiny import slow_after
+from tiny import slow_after, step_of
 
 from dpt.files import require_own_files
-from dpt.training import resume
 from dpt.training.loggers import wandb_id
 
 SECRET = "s3cr3t-of-the-environment"
@@ -69,7 +68,7 @@ def test_resume_executes_no_stored_override(run, monkeypatch, tmp_path, case):
     overrides = hostile_overrides(run)[case]
     edit(run, lambda values: values.update(overrides=overrides))
     resume_it(f"resume={run}", "trainer.max_steps=3")
-    assert resume.step_of(run / "checkpoints/last.ckpt") == 3
+    assert step_of(run / "checkpoints/last.ckpt") == 3
     assert not mark.exists()
     assert SECRET not in (run / "log.txt").read_text()
 
@@ -135,7 +134,7 @@ def test_resume_refuses_files_elsewhere(run, refused):
 def test_resume_takes_a_callback_that_is_typed(run):
     name = "lightning.pytorch.callbacks.DeviceStatsMonitor"
     resume_it(f"resume={run}", f"+callbacks.x._target_={name}", "trainer.max_steps=3")
-    assert resume.step_of(run / "checkpoints/last.ckpt") == 3
+    assert step_of(run / "checkpoints/last.ckpt") == 3
 
 
 LOOPS = ("loops", "fit_loop")
@@ -259,5 +258,5 @@ def test_a_run_with_wandb_is_resumed(train, tmp_path, monkeypatch):
     run = train(tmp_path / "run", "task=regression", "logger=wandb")
     before = (run / "wandb_id.txt").read_text()
     resume_it(f"resume={run}", "trainer.max_steps=3")
-    assert resume.step_of(run / "checkpoints/last.ckpt") == 3
+    assert step_of(run / "checkpoints/last.ckpt") == 3
     assert (run / "wandb_id.txt").read_text() == before

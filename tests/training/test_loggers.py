@@ -3,11 +3,10 @@
 import csv
 from pathlib import Path
 
-import numpy as np
 import pytest
 from lightning.pytorch.loggers import CSVLogger
 
-from dpt.training.loggers import CsvFile, TensorBoard, ignore_errors, make_wandb
+from dpt.training.loggers import CsvFile, ignore_errors, make_wandb
 
 
 class Unreachable(CSVLogger):
@@ -74,18 +73,3 @@ def test_an_unreachable_service_leaves_the_run_offline(tmp_path, monkeypatch, ca
     assert asked == ["online", "offline"]
     assert "no route to host, so this run is logged to" in caplog.text
     assert list(tmp_path.glob("wandb/offline-run-*/*.wandb"))
-
-
-def test_tensorboard_takes_pictures(tmp_path):
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    logger = TensorBoard(save_dir=str(tmp_path), name="", version="")
-    pictures = [np.zeros((8, 12, 3), np.uint8)] * 2
-    logger.log_image("panels/val", pictures, step=3, caption=["a.png"] * 2, file_type=["jpg"])
-    logger.finalize("success")
-    events = EventAccumulator(str(tmp_path))
-    events.Reload()
-    assert events.Tags()["images"] == ["panels/val/0_a.png", "panels/val/1_a.png"]
-    (event,) = events.Images("panels/val/1_a.png")
-    assert (event.step, event.width, event.height) == (3, 12, 8)

@@ -3,9 +3,7 @@
 import json
 
 import pytest
-from tiny import assert_equal, call, checkpoint_of
-
-from dpt.training import resume
+from tiny import assert_equal, call, checkpoint_of, step_of
 
 STEADY = (
     "schedule=constant callbacks.checkpoint.every_n_train_steps=1 data.batch_size=1",
@@ -44,7 +42,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(train, whole, packed, tmp_pat
     for steps in (4, 8):  # the first stop is inside the first epoch
         options = f"resume=auto trainer.max_steps={steps} data.num_workers=1"
         train(run, *data(packed), *STEADY, options)
-        assert resume.step_of(run / "checkpoints/last.ckpt") == steps
+        assert step_of(run / "checkpoints/last.ckpt") == steps
     assert_same(run, whole)
     assert scores(run) == scores(whole)
 

@@ -6,10 +6,9 @@ from copy import deepcopy
 import pytest
 import yaml
 from test_resume import assert_same, csv_rows, resume_it, state_of
-from tiny import checkpoint_of, small_model, words_of
+from tiny import checkpoint_of, small_model, step_of, words_of
 
 from dpt.evaluation.callbacks import FailedFiles
-from dpt.training import resume
 
 SLOW = pytest.mark.slow
 RUN = ("task=regression", "trainer.max_steps=4", "trainer.val_check_interval=3")
@@ -33,7 +32,7 @@ def test_resume_uses_best_if_last_is_damaged(train, tmp_path):
     whole = train(tmp_path / "whole", *RUN, *same, "trainer.max_steps=6")
     run = train(tmp_path / "run", *RUN, *same)
     (run / "checkpoints/last.ckpt").unlink()
-    assert resume.step_of(run / "checkpoints/best.ckpt") == 3
+    assert step_of(run / "checkpoints/best.ckpt") == 3
     resume_it(f"resume={run}", "trainer.max_steps=6")
     assert_same(state_of(run), state_of(whole))
 
@@ -108,7 +107,7 @@ def test_resume_finds_data_that_was_moved(train, tmp_path, image_folder):
     run = train(tmp_path / "run", *data)
     places[0].rename(places[1])
     resume_it(f"resume={run}", f"paths.data_dir={places[1]}", "trainer.max_steps=3")
-    assert resume.step_of(run / "checkpoints/last.ckpt") == 3
+    assert step_of(run / "checkpoints/last.ckpt") == 3
 
 
 # ------------------------------------------------------------------------------ other rates

@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 import yaml
 from test_resume import assert_same, resume_it, state_of
-from tiny import TINY_DATA, TINY_SCENES, call, slow_after
+from tiny import TINY_DATA, TINY_SCENES, call, slow_after, step_of
 
 from dpt.config import run_folder
 from dpt.data import TrainTransform
@@ -116,7 +116,7 @@ def test_two_processes_do_not_share_a_folder(train, run, refused, monkeypatch):
     assert content(run) == before
     other.communicate(b"\n")
     resume_it(f"resume={run}", "trainer.max_steps=3")
-    assert resume.step_of(run / "checkpoints/last.ckpt") == 3
+    assert step_of(run / "checkpoints/last.ckpt") == 3
 
 
 # ------------------------------------------------------------------------------ the end of a run
@@ -128,7 +128,7 @@ EPOCHS = (*RUN, "trainer.max_steps=-1")
 def test_a_run_extended_by_epochs_stays_finished(train, tmp_path, metrics):
     run = train(tmp_path / "run", *EPOCHS, "trainer.max_epochs=1")
     resume_it(f"resume={run}", "trainer.max_epochs=2")
-    assert resume.step_of(run / "checkpoints/last.ckpt") == 4
+    assert step_of(run / "checkpoints/last.ckpt") == 4
     state, scores = state_of(run), metrics(run)
     resume_it(f"resume={run}")
     assert_same(state_of(run), state)

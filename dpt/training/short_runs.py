@@ -1,31 +1,40 @@
-"""``dpt find-lr``: a sweep of the learning rate over real training steps (Smith 2017).
-
-Lightning's ``LearningRateFinder`` gives every parameter group the same rate; here the groups keep
-the ratios of the run, such as that of ``optim.encoder_lr``.
-"""
+"""Trainings of a few steps: ``dpt find-lr``, and the time of a step for ``dpt fit``."""
 
 import logging
 import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import lightning as L
 import numpy as np
+from lightning.pytorch.callbacks import Callback, LambdaCallback
 from scipy.signal import savgol_filter
+from torch.optim import Optimizer
 
 from dpt.atomic import replacing
-from dpt.config.schema import FindLrConfig
+from dpt.config.build import make_objectives
+from dpt.config.schema import FindLrConfig, RunConfig
 from dpt.run_log import write_json
+from dpt.training import trainer as trainers
 from dpt.training.callbacks import StepCallback
 from dpt.training.optim import StepSchedule
 from dpt.training.task import Task
-from dpt.training.trainer import short_run
 from dpt.validation import Plain, Positive, validate
 
 log = logging.getLogger("dpt")
 
+_TIMED_STEPS = 5
+_TIMING_SECONDS = 20.0  # for timing steps; four steps are timed in any case
+
 
 def find_lr(config: FindLrConfig) -> dict[str, float]:
-    """Trains with a rate that grows at every step, and suggests one by the fall of the loss.
+    """Trains with a rate that grows at every step, and suggests one by the fall of the loss
+    (Smith 2017).
+
+    Lightning's ``LearningRateFinder`` gives every parameter group the same rate; here the groups
+    keep the ratios of the run, such as that of ``optim.encoder_lr``.
 
     Writes ``lr.json`` and ``lr.png`` to the run's folder; no checkpoint is kept.
 
@@ -40,15 +49,12 @@ def find_lr(config: FindLrConfig) -> dict[str, float]:
 
     L.seed_everything(config.seed, verbose=False)
     last, recorder = len(rates) - 1, Recorder()
+
+    def sweep(optimizer: Optimizer) -> StepSchedule:
+        return StepSchedule(optimizer, lambda step: float(rates[min(step, last)]) / base)
+
     log.info("%d steps from %.1e to %.1e, in %s", len(rates), rates[0], rates[-1], folder)
-    short_run(
-        config,
-        recorder,
-        steps=len(rates),
-        schedule=lambda optimizer, total_steps: StepSchedule(
-            optimizer, lambda step: float(rates[min(step, last)]) / base
-        ),
-    )
+    short_run(config, recorder, steps=len(rates), schedule=sweep)
     losses = np.array(recorder.losses)
     rate, smooth = suggested_rate(rates, losses)
     suggested = {"optim.lr": rate}
@@ -116,3 +122,64 @@ def _plot(
     axes.legend()
     with replacing(path) as temporary:
         figure.savefig(temporary)
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of a step and of a validation, with what they consist of."""
+
+    batches: int  # of a step
+    step: float
+    images: int  # of val
+    validation: float
+
+
+def time_steps(config: RunConfig) -> Times:
+    """Times a few training steps of a run."""
+    settings = config.data.loader
+    batches = config.trainer.settings.get("accumulate_grad_batches", 1)
+    few_images = 2 * settings.batch_size
+    if (
+        config.data.parts["train"].settings.get("cache")
+        and len(config.data.make("train")) > few_images
+    ):
+        # all are in the cache after two steps, as in training after the first epoch
+        few = {**config.values["data"], "labelled": few_images, "unlabelled": None}
+        config = config.changed(data=few)
+    times: list[float] = []
+
+    def note_time(trainer: L.Trainer, *_: object) -> None:
+        times.append(time.monotonic())
+        trainer.should_stop = len(times) > 3 and times[-1] - times[0] > _TIMING_SECONDS
+
+    config = config.changed(trainer={**config.values["trainer"], "accumulate_grad_batches": 1})
+    short_run(config, LambdaCallback(on_train_batch_end=note_time), steps=_TIMED_STEPS)
+    seconds = float(np.median(np.diff(times[1:])))
+    images = len(config.data.make("val"))
+    validation = trainers.validation_cost(settings) * seconds * images / settings.batch_size
+    return Times(batches, batches * seconds, images, validation)
+
+
+def short_run(
+    config: RunConfig,
+    callback: Callback,
+    *,
+    steps: int,
+    schedule: Callable[[Optimizer], StepSchedule] | None = None,
+) -> None:
+    """Trains a new model for ``steps`` steps, without validations, loggers and checkpoints.
+
+    Args:
+        config: of the run; of its callbacks only ``lora`` and ``freeze`` are used.
+        schedule: in place of the configured one.
+    """
+    train = config.data.make("train")
+    objectives, teacher = make_objectives(config.task, train), config.task.teacher.build()
+    task, loader = trainers.make_task_and_loader(config, train, objectives, teacher)
+    task.schedule_factory = schedule or task.schedule_factory
+    limits: Plain = dict.fromkeys(("max_epochs", "max_time", "min_epochs", "min_steps", "profiler"))
+    limits |= {"fast_dev_run": False, "limit_val_batches": 0, "enable_checkpointing": False}
+    callbacks = {name: config.values["callbacks"].get(name) for name in ("lora", "freeze")}
+    arguments = {**config.values["trainer"], **limits, "max_steps": steps}
+    short = config.changed(trainer=arguments, logger={}, callbacks=callbacks)
+    trainers.make_trainer(short, len(loader), [callback]).fit(task, loader)
