@@ -9,7 +9,7 @@ from dpt.files import DataError
 from dpt.metrics import image as metrics_module
 from dpt.metrics.image import RetrievalMetrics
 from dpt.model import create_model
-from dpt.objectives.clip import caption_ids
+from dpt.objectives.image import caption_ids
 
 TINY = {"embed_dim": 48, "num_blocks": 4, "out_indices": [0, 1, 2, 3]}
 

@@ -1,10 +1,10 @@
 """Objectives: for each head, its labels, losses, metrics, baselines and pictures."""
 
 from dpt.objectives.base import OBJECTIVES, Objective
-from dpt.objectives.clip import ClipObjective
 from dpt.objectives.depth import DepthObjective, NormalsObjective
 from dpt.objectives.image import (
     ClassificationObjective,
+    ClipObjective,
     FieldOfViewObjective,
     RegressionObjective,
 )

@@ -80,10 +80,8 @@ class Objective(nn.Module, ABC):
         if "head" in vars(cls):
             other = OBJECTIVES.get(cls.head, cls)
             if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
-                raise ValueError(
-                    f"{cls.__module__}.{cls.__qualname__}: the head {cls.head} has the objective "
-                    f"{other.__qualname__}, by which it is evaluated: choose another name"
-                )
+                fault = f"the head {cls.head} has the objective {other.__qualname__} already"
+                raise ValueError(f"{cls.__module__}.{cls.__qualname__}: {fault}")
             OBJECTIVES[cls.head] = cls
 
     @classmethod
@@ -258,20 +256,16 @@ class ClassObjective(Objective):
     def from_data(cls, data: Dataset, settings: PlainMapping) -> Plain:
         names = cls.names_of_classes(data)
         if settings.get("num_classes") not in (None, len(names)):
-            raise ValueError(
-                f"num_classes={settings['num_classes']}, but the data has {len(names)} classes "
-                f"({', '.join(names[:4])}, ...): leave it out, or set data.num_classes"
-            )
+            fault = f"num_classes={settings['num_classes']}, but the data has {len(names)} classes"
+            raise ValueError(f"{fault}: leave it out, or set data.num_classes")
         return {"num_classes": len(names), "class_names": names}
 
     @classmethod
     def from_output(cls, output: OutputSpec, data: Dataset, protocol: Protocol) -> Self:
         names = cls.names_of_classes(data)
         if output.num_classes != len(names):
-            raise ValueError(
-                f"the checkpoint's {output.name} head has {output.num_classes} classes, but the "
-                f"data has {len(names)}: evaluate on the data it was trained for"
-            )
+            fault = f"{output.num_classes} classes, but the data has {len(names)}"
+            raise ValueError(f"the checkpoint's {output.name} head has {fault}: give other data")
         warn_of_other_names(output, names, "the checkpoint")
         return super().from_output(output, data, protocol)
 

@@ -70,10 +70,7 @@ def merged_scores(scores: Mapping[str, Mapping[str, float]]) -> dict[str, float]
     for head, values in scores.items():
         for name, value in values.items():
             if name in merged:
-                raise ValueError(
-                    f"the head {head} has a score {name}, as another head does: leave one out, or "
-                    "score it by a metric of your own with other names"
-                )
+                raise ValueError(f"two heads, one is {head}, have a score {name}: leave one out")
             merged[name] = value
     return merged
 

@@ -4,6 +4,7 @@ import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Literal, Self
 
 import numpy as np
@@ -106,10 +107,9 @@ class DepthObjective(Objective):
         self.more_targets = ("labels",) if sky_from == "labels" else ()
         self.has_warned = False
         self.variance_loss = LogVarianceLoss(kind=kind) if log_variance else None
+        if canonical_focal is not None and kind != "metric":
+            raise ValueError(f"canonical_focal={canonical_focal} needs kind=metric, not {kind}")
         if canonical_focal is not None:
-            if kind != "metric":
-                fault = f"canonical_focal={canonical_focal} is for metric depth, not kind={kind}"
-                raise ValueError(f"{fault}: leave it out")
             self.head_settings = {"activation": "exp", "max_depth": None}
         elif kind == "metric":
             self.head_settings = {"activation": "sigmoid"}
@@ -117,10 +117,7 @@ class DepthObjective(Objective):
         types = [type(module) for module in self.loss.modules()]
         for loss_kind, loss_type in _LOSSES.items():
             if loss_kind != kind and loss_type in types:
-                raise ValueError(
-                    f"{loss_type.__name__} is a loss for {loss_kind} depth: set "
-                    f"task.kind={loss_kind} or task/depth_loss=auto"
-                )
+                raise ValueError(f"{loss_type.__name__} needs task.kind={loss_kind}, not {kind}")
         self.metrics = DepthMetrics(
             prediction_kind=kind,
             min_depth=min_depth,
@@ -135,19 +132,12 @@ class DepthObjective(Objective):
         if settings.get("max_depth") is None:
             of_data["max_depth"] = data.info.max_depth
         if settings.get("sky", "none") != "none" and settings.get("sky_from") is None:
-            log.warning(
-                "task.sky=%s: without task.sky_from nothing trains the sky, which stays as in "
-                "model.weights, or random",
-                settings["sky"],
-            )
+            log.warning("task.sky=%s: nothing trains it without task.sky_from", settings["sky"])
         if settings.get("sky_from") == "labels":
             names = data.info.class_names if "labels" in data.info.targets else ()
             if not names or (settings.get("sky_class") is None and SKY not in names):
-                fault = f"sky_from=labels: no class of this data is called {SKY}"
-                raise ValueError(
-                    f"{fault} ({few(names) or 'it has no class masks'}): set "
-                    "task.sky_class=ID of class masks, or task.sky_from=invalid"
-                )
+                fault = f"no class of this data is called {SKY} ({few(names) or 'no class masks'})"
+                raise ValueError(f"sky_from=labels: {fault}: set task.sky_class")
             if settings.get("sky_class") is None:
                 of_data["sky_class"] = names.index(SKY)
         return of_data
@@ -158,11 +148,8 @@ class DepthObjective(Objective):
         limit = data.info.max_depth or math.inf
         max_depth = protocol.max_depth or limit
         if max_depth > limit:
-            log.warning(
-                "protocol.max_depth=%g m, but the data ends at data.max_depth=%g m",
-                max_depth,
-                limit,
-            )
+            text = "protocol.max_depth=%g m, but the data ends at data.max_depth=%g m"
+            log.warning(text, max_depth, limit)
         _require_cameras(data, output.canonical_focal)
         has_variance = any(spec.kind == "log_variance" for spec in output.extra)
         objective = cls(
@@ -174,14 +161,8 @@ class DepthObjective(Objective):
         objective.compares_mirrored = has_variance
         protocol = replace(protocol, max_depth=max_depth)
         uncertainties = ["ause", "ause_flip"] if has_variance else []
-        if protocol.rules:
-            objective.metrics = RuleMetrics(
-                protocol, prediction_kind=kind, uncertainties=uncertainties
-            )
-        else:
-            objective.metrics = DepthMetrics(
-                protocol, prediction_kind=kind, all_pooled=True, uncertainties=uncertainties
-            )
+        metrics = RuleMetrics if protocol.rules else partial(DepthMetrics, all_pooled=True)
+        objective.metrics = metrics(protocol, prediction_kind=kind, uncertainties=uncertainties)
         return objective
 
     @property
@@ -325,13 +306,10 @@ class DepthObjective(Objective):
         return depth, self.with_camera(valid, take(batch, [k]))
 
     def update(self, output: HeadOutput, batch: Batch) -> None:
-        if self.canonical_focal is not None and not self.has_warned:
-            is_missing = self._focal_ratio(batch).isnan().tolist()
-            missing = [name for name, gone in zip(batch["name"], is_missing, strict=True) if gone]
-            self.has_warned = bool(missing)
-            if missing:
-                text = "depth of images without a camera, such as %s, is not scored: metres need it"
-                log.warning(text, missing[0])
+        needs_camera = self.canonical_focal is not None and not self.has_warned
+        if needs_camera and self._focal_ratio(batch).isnan().any():
+            self.has_warned = True
+            log.warning("depth of images without a camera is not scored: metres need it")
         super().update(output, batch)
 
     def panel(
@@ -400,7 +378,5 @@ class NormalsObjective(Objective):
 
 def _require_cameras(data: Dataset, canonical_focal: float | None) -> None:
     if canonical_focal is not None and "K" not in data.info.targets:
-        raise ValueError(
-            f"canonical_focal={canonical_focal:g}: metres need cameras, and this data has none: "
-            "data=folder takes data.fov and data.intrinsics; or leave canonical_focal out"
-        )
+        fault = f"canonical_focal={canonical_focal:g} needs cameras, and this data has none"
+        raise ValueError(f"{fault}: data=folder takes data.fov and data.intrinsics")

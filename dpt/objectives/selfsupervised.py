@@ -34,9 +34,7 @@ def draw_hidden(
     """
     height, width = (math.ceil(length / patch) for length in size)
     if height * width < 2:
-        raise ValueError(
-            f"mask_size={patch} hides whole images of {size[0]}x{size[1]}: make it smaller"
-        )
+        raise ValueError(f"mask_size={patch} hides whole images of {size[0]}x{size[1]}")
     count = min(max(1, round(ratio * height * width)), height * width - 1)
     chosen = np.zeros((len(indices), height * width), bool)
     for row, index in zip(chosen, indices, strict=True):
@@ -232,8 +230,6 @@ class DinoObjective(SelfSupervisedObjective):
         hidden = batch["hidden"][:, :: self.mask_size, :: self.mask_size].flatten(1)
         patches, targets = student[1::2], teacher[1::2]
         if hidden.shape != patches.shape[:2]:
-            raise ValueError(
-                f"task.objectives.dino.mask_size={self.mask_size} must be the side of the "
-                f"encoder's patches (it has {patches.shape[1]} of them, not {hidden.shape[1]})"
-            )
+            fault = f"the encoder has {patches.shape[1]} patches, not {hidden.shape[1]}"
+            raise ValueError(f"task.objectives.dino.mask_size={self.mask_size}: {fault}")
         return ibot_loss(patches[hidden], targets[hidden], **self.temperatures)

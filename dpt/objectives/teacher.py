@@ -100,10 +100,6 @@ class FrozenTeacher(Teacher):
             reason = objective.teacher_mismatch(self.model.outputs[objective.head])
             if reason:
                 raise ValueError(f"{self.path} cannot teach {objective.head}: {reason}")
-        canonical = [name for name, spec in self.model.outputs.items() if spec.canonical_focal]
-        if canonical:
-            text = "teacher: images without a camera are not taught %s: its metres need one"
-            log.info(text, canonical[0])
         taught = ", ".join(o.head for o in self.objectives)
         log.info("teacher: %s (%s), for %s", self.path, self.model.config.name, taught)
 
