@@ -15,27 +15,14 @@ from torch import Tensor, nn
 from dpt.data.base import Dataset
 from dpt.depthmath import focal_ratio, masked_mean, masked_median, normalize, valid_range
 from dpt.files import few
-from dpt.losses.depth import (
-    AngularLoss,
-    LogVarianceLoss,
-    ScaleInvariantLoss,
-    ScaleShiftInvariantLoss,
-    SILogLoss,
-)
+from dpt.losses import depth as depth_losses
 from dpt.metrics.depth import DepthMetrics, NormalMetrics
 from dpt.metrics.protocols import Protocol
 from dpt.metrics.rules.all_rules import RuleMetrics
 from dpt.objectives.base import Objective, nearest
 from dpt.objectives.batches import take
 from dpt.plugins import register
-from dpt.types.outputs import (
-    DEPTH_UNITS,
-    DepthKind,
-    DepthMaps,
-    HeadOutput,
-    HeadPrediction,
-    OutputSpec,
-)
+from dpt.types import outputs as types
 from dpt.types.samples import IGNORE_INDEX, Batch, Sample
 from dpt.validation import Metres, NonNegative, Plain, PlainMapping, Positive
 from dpt.viz import depth_panel
@@ -44,15 +31,15 @@ log = logging.getLogger("dpt")
 
 SKY = "sky"  # the name of a class
 SkySource = Literal["labels", "invalid"]
-_LOSSES: dict[DepthKind, type[nn.Module]] = {
-    "metric": SILogLoss,
-    "relative": ScaleShiftInvariantLoss,
-    "up_to_scale": ScaleInvariantLoss,
+_LOSSES: dict[types.DepthKind, type[nn.Module]] = {
+    "metric": depth_losses.SILogLoss,
+    "relative": depth_losses.ScaleShiftInvariantLoss,
+    "up_to_scale": depth_losses.ScaleInvariantLoss,
 }
 
 
 @register("auto")
-def default_loss(*, depth: DepthKind) -> nn.Module:
+def default_loss(*, depth: types.DepthKind) -> nn.Module:
     """Returns SILog for metric depth, the loss without shift or scale for relative depth."""
     return _LOSSES[depth]()
 
@@ -89,7 +76,7 @@ class DepthObjective(Objective):
     def __init__(
         self,
         *,
-        kind: DepthKind = "metric",
+        kind: types.DepthKind = "metric",
         max_depth: Metres,
         min_depth: Metres = 1e-3,
         loss: nn.Module | None = None,
@@ -106,7 +93,7 @@ class DepthObjective(Objective):
         self.sky, self.sky_from, self.sky_class = sky, sky_from, sky_class
         self.more_targets = ("labels",) if sky_from == "labels" else ()
         self.has_warned = False
-        self.variance_loss = LogVarianceLoss(kind=kind) if log_variance else None
+        self.variance_loss = depth_losses.LogVarianceLoss(kind=kind) if log_variance else None
         if canonical_focal is not None and kind != "metric":
             raise ValueError(f"canonical_focal={canonical_focal} needs kind=metric, not {kind}")
         if canonical_focal is not None:
@@ -114,9 +101,9 @@ class DepthObjective(Objective):
         elif kind == "metric":
             self.head_settings = {"activation": "sigmoid"}
         self.loss = loss or default_loss(depth=kind)
-        types = [type(module) for module in self.loss.modules()]
+        loss_types = [type(module) for module in self.loss.modules()]
         for loss_kind, loss_type in _LOSSES.items():
-            if loss_kind != kind and loss_type in types:
+            if loss_kind != kind and loss_type in loss_types:
                 raise ValueError(f"{loss_type.__name__} needs task.kind={loss_kind}, not {kind}")
         self.metrics = DepthMetrics(
             prediction_kind=kind,
@@ -143,7 +130,7 @@ class DepthObjective(Objective):
         return of_data
 
     @classmethod
-    def from_output(cls, output: OutputSpec, data: Dataset, protocol: Protocol) -> Self:
+    def from_output(cls, output: types.OutputSpec, data: Dataset, protocol: Protocol) -> Self:
         kind = output.depth_kind
         limit = data.info.max_depth or math.inf
         max_depth = protocol.max_depth or limit
@@ -181,7 +168,9 @@ class DepthObjective(Objective):
             if any(m is None and name.startswith(f"branches.{k}.") for k, m in is_trained.items()):
                 parameter.requires_grad_(False)
 
-    def add_outputs(self, head: nn.Module, output: HeadOutput, batch: Batch) -> HeadOutput:
+    def add_outputs(
+        self, head: nn.Module, output: types.HeadOutput, batch: Batch
+    ) -> types.HeadOutput:
         """Makes canonical depth metres of the cameras; images without one keep their values."""
         if self.canonical_focal is None:
             return output
@@ -201,7 +190,7 @@ class DepthObjective(Objective):
             return valid
         return valid & self._focal_ratio(batch).isfinite().to(valid.device)[:, None, None]
 
-    def losses(self, output: HeadOutput, batch: Batch) -> dict[str, Tensor]:
+    def losses(self, output: types.HeadOutput, batch: Batch) -> dict[str, Tensor]:
         depth, valid = batch["depth"], self.within_range(batch["depth"], batch["valid"])
         valid = self.with_camera(valid, batch)
         if "mixed" in batch:
@@ -215,15 +204,15 @@ class DepthObjective(Objective):
         if self.sky_from is not None:
             terms["loss_sky"] = self.weight * self._sky_loss(output.prediction, batch)
         if self.variance_loss is not None:
-            assert isinstance(output.prediction, DepthMaps)
+            assert isinstance(output.prediction, types.DepthMaps)
             loss = self.variance_loss(output.tensor, output.prediction.log_variance, depth, valid)
             terms["loss_depth_variance"] = self.weight * loss
         return terms
 
-    def uncertainties(self, output: HeadOutput, size: Sequence[int]) -> tuple[Tensor, ...]:
+    def uncertainties(self, output: types.HeadOutput, size: Sequence[int]) -> tuple[Tensor, ...]:
         """Returns the log-variance, and the disagreement with the mirrored image if it is known."""
         prediction = output.prediction
-        if not isinstance(prediction, DepthMaps) or prediction.log_variance is None:
+        if not isinstance(prediction, types.DepthMaps) or prediction.log_variance is None:
             return ()  # such as of baselines
         maps = [prediction.log_variance]
         if output.auxiliary is not None:
@@ -240,10 +229,10 @@ class DepthObjective(Objective):
             difference = difference - masked_median(difference, everywhere)[:, None, None]
         return difference.abs()
 
-    def _sky_loss(self, prediction: HeadPrediction, batch: Batch) -> Tensor:
+    def _sky_loss(self, prediction: types.HeadPrediction, batch: Batch) -> Tensor:
         """Returns the cross-entropy of the sky; of a head with ``sky=relu``, whose values are no
         probabilities, the squared error."""
-        if not isinstance(prediction, DepthMaps) or prediction.sky is None:
+        if not isinstance(prediction, types.DepthMaps) or prediction.sky is None:
             raise ValueError(f"sky_from={self.sky_from}: the head has no sky: set task.sky=sigmoid")
         is_sky = ~batch["valid"]
         counted = batch["valid"].flatten(1).any(dim=1)[:, None, None].expand_as(is_sky)
@@ -285,17 +274,17 @@ class DepthObjective(Objective):
             return valid_range(depth, valid, min_depth=0.0, max_depth=math.inf)
         return valid_range(depth, valid, min_depth=self.min_depth, max_depth=self.max_depth)
 
-    def teacher_mismatch(self, output: OutputSpec) -> str | None:
+    def teacher_mismatch(self, output: types.OutputSpec) -> str | None:
         kind = output.depth_kind
-        order: Sequence[DepthKind] = ("metric", "up_to_scale", "relative")  # each knows less
+        order: Sequence[types.DepthKind] = ("metric", "up_to_scale", "relative")  # each knows less
         if order.index(kind) > order.index(self.kind):
-            return f"its {DEPTH_UNITS[kind]} is not {self.kind}: set task.kind={kind}"
+            return f"its {types.DEPTH_UNITS[kind]} is not {self.kind}: set task.kind={kind}"
         return None
 
     def usable(self, teacher: Tensor, batch: Batch) -> Tensor:
         return torch.where(self.with_camera(teacher > 0, batch), teacher, torch.nan)
 
-    def distil(self, output: HeadOutput, teacher: Tensor, temperature: float) -> Tensor:
+    def distil(self, output: types.HeadOutput, teacher: Tensor, temperature: float) -> Tensor:
         """Returns the loss, with the teacher's depth in place of measured depth."""
         valid = self.within_range(teacher, teacher > 0)
         loss: Tensor = self.loss(output.tensor, teacher, valid)
@@ -305,7 +294,7 @@ class DepthObjective(Objective):
         depth, valid = super().ground_truth(batch, k)
         return depth, self.with_camera(valid, take(batch, [k]))
 
-    def update(self, output: HeadOutput, batch: Batch) -> None:
+    def update(self, output: types.HeadOutput, batch: Batch) -> None:
         needs_camera = self.canonical_focal is not None and not self.has_warned
         if needs_camera and self._focal_ratio(batch).isnan().any():
             self.has_warned = True
@@ -313,14 +302,14 @@ class DepthObjective(Objective):
         super().update(output, batch)
 
     def panel(
-        self, image: np.ndarray, output: HeadOutput, labels: Batch, spec: OutputSpec
+        self, image: np.ndarray, output: types.HeadOutput, labels: Batch, spec: types.OutputSpec
     ) -> np.ndarray:
         """Returns pictures of depth as it is scored, aligned and on the pixels that count; what is
         predicted as sky is black."""
         depth, valid = self.ground_truth(labels, 0)
         prediction = self.predict(output.prediction, depth.shape[-2:])
         metres, counted = self.metrics.in_metres(prediction, depth, valid)
-        if isinstance(output.prediction, DepthMaps) and output.prediction.sky is not None:
+        if isinstance(output.prediction, types.DepthMaps) and output.prediction.sky is not None:
             sky = self.predict(output.prediction.sky, depth.shape[-2:])
             metres[sky >= spec.extra_named("sky").threshold] = torch.nan
         return depth_panel(
@@ -353,15 +342,15 @@ class NormalsObjective(Objective):
 
     def __init__(self, *, loss: nn.Module | None = None, weight: NonNegative = 1.0) -> None:
         super().__init__(weight=weight)
-        self.loss = loss or AngularLoss()
+        self.loss = loss or depth_losses.AngularLoss()
         self.metrics = NormalMetrics()
 
-    def losses(self, output: HeadOutput, batch: Batch) -> dict[str, Tensor]:
+    def losses(self, output: types.HeadOutput, batch: Batch) -> dict[str, Tensor]:
         normals = batch["normals"]
         loss = self.loss(output.tensor, normals, normals.any(dim=1))
         return {"loss_normals": self.weight * loss}
 
-    def distil(self, output: HeadOutput, teacher: Tensor, temperature: float) -> Tensor:
+    def distil(self, output: types.HeadOutput, teacher: Tensor, temperature: float) -> Tensor:
         """Returns the loss, with the teacher's normals in place of true ones."""
         everywhere = torch.ones_like(teacher[:, 0], dtype=torch.bool)
         loss: Tensor = self.loss(output.tensor, teacher, everywhere)
@@ -371,7 +360,7 @@ class NormalsObjective(Objective):
         normals = batch["normals"][k][None]
         return normals, normals.any(dim=1)
 
-    def predict(self, prediction: HeadPrediction, size: Sequence[int]) -> Tensor:
+    def predict(self, prediction: types.HeadPrediction, size: Sequence[int]) -> Tensor:
         """Returns the normals at ``size``, again of unit length."""
         return F.normalize(super().predict(prediction, size), dim=1)
 

@@ -13,12 +13,7 @@ from dpt.data.base import Dataset
 from dpt.depthmath import at_least_float32
 from dpt.files import few
 from dpt.losses.contrastive import contrastive_loss
-from dpt.metrics.image import (
-    ClassificationMetrics,
-    FieldOfViewMetrics,
-    RegressionMetrics,
-    RetrievalMetrics,
-)
+from dpt.metrics import image as image_metrics
 from dpt.metrics.protocols import Protocol
 from dpt.nn.heads.image import ClipHead
 from dpt.objectives.base import ClassObjective, Objective, mean_predictions
@@ -52,7 +47,7 @@ class ClassificationObjective(ClassObjective):
         self.num_classes = num_classes
         self.label_smoothing = label_smoothing
         self.class_names = tuple(class_names)
-        self.metrics = ClassificationMetrics(num_classes)
+        self.metrics = image_metrics.ClassificationMetrics(num_classes)
 
     @classmethod
     def from_data(cls, data: Dataset, settings: PlainMapping) -> Plain:
@@ -98,7 +93,7 @@ class RegressionObjective(Objective):
     def __init__(self, *, std: float = 1.0, weight: NonNegative = 1.0) -> None:
         super().__init__(weight=weight)
         self.std = std
-        self.metrics = RegressionMetrics()
+        self.metrics = image_metrics.RegressionMetrics()
 
     @classmethod
     def from_data(cls, data: Dataset, settings: PlainMapping) -> Plain:
@@ -136,7 +131,7 @@ class FieldOfViewObjective(Objective):
 
     def __init__(self, *, weight: NonNegative = 1.0) -> None:
         super().__init__(weight=weight)
-        self.metrics = FieldOfViewMetrics()
+        self.metrics = image_metrics.FieldOfViewMetrics()
 
     def losses(self, output: HeadOutput, batch: Batch) -> dict[str, Tensor]:
         fov = batch["fov"]
@@ -173,14 +168,14 @@ class ClipObjective(Objective):
     target = "caption"
     scored_by = "class_id"
     dense = False
-    metrics: RetrievalMetrics
+    metrics: image_metrics.RetrievalMetrics
 
     def __init__(
         self, *, class_names: Sequence[str] = (), text_length: int = 128, weight: NonNegative = 1.0
     ) -> None:
         super().__init__(weight=weight)
         self.class_names, self.text_length = tuple(class_names), text_length
-        self.metrics = RetrievalMetrics()
+        self.metrics = image_metrics.RetrievalMetrics()
 
     @classmethod
     def from_data(cls, data: Dataset, settings: PlainMapping) -> Plain:

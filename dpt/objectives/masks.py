@@ -124,14 +124,8 @@ class MaskObjective(PixelClassObjective):
         if isinstance(prediction, Objects):
             return SegmentMap.from_objects(*(tensor[0] for tensor in prediction))
         masks, classes = (logits[0].float() for logits in tensors_in(prediction))
-        return panoptic_segments(
-            masks,
-            classes,
-            self.things,
-            size=size,
-            threshold=self.threshold,
-            overlap=self.overlap,
-        )
+        limits = {"threshold": self.threshold, "overlap": self.overlap}
+        return panoptic_segments(masks, classes, self.things, size=size, **limits)
 
     def panel(
         self, image: np.ndarray, output: HeadOutput, labels: Batch, spec: OutputSpec
@@ -139,11 +133,8 @@ class MaskObjective(PixelClassObjective):
         classes, objects = (maps[0] for maps in self.ground_truth(labels, 0))
         expected = self._segments(classes, objects)
         predicted = self.segment_map(output.prediction, (classes.shape[-2], classes.shape[-1]))
-        spec = replace(
-            spec,
-            class_names=spec.class_names or self.class_names,
-            palette=spec.palette or self.palette,
-        )
+        names, palette = spec.class_names or self.class_names, spec.palette or self.palette
+        spec = replace(spec, class_names=names, palette=palette)
         return output_panel(
             image,
             expected.map.codes.numpy(force=True),

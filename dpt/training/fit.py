@@ -12,6 +12,7 @@ from typing import cast
 import lightning as L
 import numpy as np
 import torch.distributed as dist
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch.utils.data import DataLoader
 
 from dpt.config import build
@@ -165,7 +166,10 @@ def train_and_validate(run: Run) -> Scores:
         if task.scored_step != trainer.global_step:
             trainer.should_stop = False
             log.info("validating the final weights")
-            trainer.validate(task, run.val_loader, verbose=False)
+            try:
+                trainer.validate(task, run.val_loader, verbose=False)
+            except SIGTERMException:  # before StopOnSignal could replace Lightning's handler
+                trainer.validate(task, run.val_loader, verbose=False)
         if not task.nonfinite:
             _save_if_missing(trainer, folder / "checkpoints/best.ckpt")
     except Exception:
