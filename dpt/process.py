@@ -45,10 +45,7 @@ def check_ranks() -> None:
         rank, ranks = os.environ.get(name, "0"), os.environ.get(size, "1")
         is_number = all(re.fullmatch("0|[1-9][0-9]{0,8}", text) for text in (rank, ranks))
         if rank != "0" and not (is_number and int(rank) < int(ranks)):
-            raise ValueError(
-                f"{name}={rank} in the environment: must be a number below {size}={ranks}; "
-                f"torchrun and srun set both: unset {name}"
-            )
+            raise ValueError(f"{name}={rank} must be a number below {size}={ranks}: unset it")
 
 
 def raise_file_limit() -> None:

@@ -182,12 +182,7 @@ def export(
     if not isinstance(model, DPT):
         model = DPT.from_pretrained(model)
     return write(
-        model,
-        target,
-        size=size,
-        tasks=tasks,
-        with_preprocessing=with_preprocessing,
-        opset=opset,
+        model, target, size=size, tasks=tasks, with_preprocessing=with_preprocessing, opset=opset
     )
 
 

@@ -10,8 +10,4 @@ from dpt.objectives.image import (
 )
 from dpt.objectives.masks import InstanceObjective, PanopticObjective
 from dpt.objectives.segmentation import SegmentationObjective
-from dpt.objectives.selfsupervised import (
-    ContrastiveObjective,
-    DinoObjective,
-    InpaintingObjective,
-)
+from dpt.objectives.selfsupervised import ContrastiveObjective, DinoObjective, InpaintingObjective

@@ -19,14 +19,7 @@ from dpt.metrics.panoptic import PanopticMetrics
 from dpt.metrics.protocols import Protocol
 from dpt.objectives.base import PixelClassObjective, nearest
 from dpt.objectives.batches import take
-from dpt.segments import (
-    OBJECT_IDS,
-    SegmentMap,
-    Segments,
-    instances,
-    panoptic_segments,
-    segments_of,
-)
+from dpt.segments import OBJECT_IDS, SegmentMap, Segments, instances, panoptic_segments, segments_of
 from dpt.types.outputs import HeadOutput, HeadPrediction, Objects, OutputSpec, tensors_in
 from dpt.types.samples import Batch, Palette
 from dpt.validation import NonNegative, Plain, PlainMapping

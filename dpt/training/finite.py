@@ -123,21 +123,11 @@ class StepGuard:
                 rows.writerows([*start, csv_cell(name)] for name in names)
         if self.total & (self.total - 1) == 0:  # the 1st, 2nd, 4th, 8th, ...
             losses = ", ".join(f"{float(loss):g}" for loss, _ in batches)
-            log.warning(
-                "step %d: loss %s, gradient norm %g: step skipped (%d so far); its samples "
-                "are in %s",
-                step,
-                losses,
-                norm,
-                self.total,
-                path,
-            )
+            text = "step %d: loss %s, gradient norm %g: step skipped (%d so far), see %s"
+            log.warning(text, step, losses, norm, self.total, path)
         if self.in_a_row >= self.limit:
-            raise ValueError(
-                f"loss or gradient not finite in {self.in_a_row} steps in a row; the samples are "
-                f"in {path}. Check those files (dpt data check), lower optim.lr, or set "
-                f"trainer.precision=32-true; resume=RUN continues from the last checkpoint"
-            )
+            fault = f"loss or gradient not finite in {self.in_a_row} steps in a row, see {path}"
+            raise ValueError(f"{fault}: lower optim.lr, or set trainer.precision=32-true")
 
 
 def clipped_norm(

@@ -110,10 +110,8 @@ def fit(config: RunConfig, *, with_baselines: bool = True) -> Scores:
         # Only rank 0 exits non-zero; otherwise the launcher would kill it while it is writing
         raise SystemExit(128 + run.stop.received)
     if run.task.nonfinite:
-        raise ValueError(
-            f"the run has diverged: {nonfinite_summary(run.task.nonfinite)}. Lower optim.lr; "
-            f"best.ckpt, if there is one, is of an earlier validation"
-        )
+        summary = nonfinite_summary(run.task.nonfinite)
+        raise ValueError(f"the run has diverged: {summary}: lower optim.lr")
     return scores
 
 
@@ -288,10 +286,7 @@ def missing_labels(data: LabelledData) -> Iterator[str]:
             yield f"{name}: none of the {count} training images that were read has {lacks}"
     targets = {objective.target for objective in data.objectives.values()}
     if data.teacher.labels_images and all(targets & sample.keys() for sample in samples):
-        yield (
-            f"task/teacher: all of the {count} training images that were read have labels; "
-            "the teacher labels only images without them"
-        )
+        yield f"task/teacher: all {count} training images read have labels: it labels none"
 
 
 def without_arrays(sample: Sample) -> Sample:

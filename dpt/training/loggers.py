@@ -53,10 +53,8 @@ def make_wandb(
         try:
             run = wandb.init(mode="offline", **options)
         except Exception as error:  # W&B refuses the project, name, group, tags or settings
-            raise ValueError(
-                f"logger.wandb: {reason(error)}: check project, name, group, tags and the "
-                "variables WANDB_*, or choose logger=csv"
-            ) from error
+            remedy = "check its settings and the variables WANDB_*, or choose logger=csv"
+            raise ValueError(f"logger.wandb: {reason(error)}: {remedy}") from error
     run.define_metric("trainer/global_step")
     run.define_metric("*", step_metric="trainer/global_step", step_sync=True)
     return WandbLogger(experiment=run, save_dir=save_dir, project=project)

@@ -82,10 +82,8 @@ class RunState(Callback):
         state, step, length = checkpoint[KEY], checkpoint["global_step"], self.sampler.length
         for name, now in (("world_size", trainer.world_size), ("batch_size", self.batch_size)):
             if state[name] != now:
-                raise ValueError(
-                    f"resume: the run had {name} {state[name]} and now has {now}; restore "
-                    f"data.batch_size and trainer.devices, {OR_NEW_RUN}"
-                )
+                fault = f"the run had {name} {state[name]} and now has {now}"
+                raise ValueError(f"resume: {fault}: restore it, {OR_NEW_RUN}")
         if state["samples"] != length:
             text = "resume: the run had %d training samples and now has %d: this epoch's are others"
             log.warning(text, state["samples"], length)
@@ -172,10 +170,8 @@ def require_same_parameters(saved: PlainMapping, optimizer: Optimizer) -> None:
         for value in moments.values()
     )
     if layout != saved_layout or has_other_shapes:
-        raise ValueError(
-            "resume: other parameters are trained, in other groups or by another optimiser: "
-            f"restore optim, callbacks.freeze.parts and callbacks.lora.rank, {OR_NEW_RUN}"
-        )
+        fault = "other parameters are trained, in other groups or by another optimiser"
+        raise ValueError(f"resume: {fault}: restore optim and callbacks, {OR_NEW_RUN}")
 
 
 def random_state() -> Plain:

@@ -96,10 +96,8 @@ def suggested_rate(rates: np.ndarray, losses: np.ndarray) -> tuple[float, np.nda
     enough = len(losses) > 2 * half
     smooth = savgol_filter(losses, 2 * half + 1, 1) if enough else losses
     if not enough or smooth.argmin() < half:
-        raise ValueError(
-            f"the loss does not fall from find.lr_min={rates[0]:.1e} on: set a smaller one, or "
-            f"check with debug=overfit whether this run can train at all"
-        )
+        fault = f"the loss does not fall from find.lr_min={rates[0]:.1e} on"
+        raise ValueError(f"{fault}: set a smaller one, or try debug=overfit")
     reached = smooth <= 0.1 * smooth[0] + 0.9 * smooth.min()
     if smooth.argmin() == len(rates) - 1:
         log.warning("the loss still falls at find.lr_max=%.1e: set a larger one", rates[-1])

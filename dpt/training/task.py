@@ -139,11 +139,8 @@ class Task(L.LightningModule):
         for objective in self.objectives.values():
             for name, term in objective.losses(outputs[objective.head], batch).items():
                 if name in terms or term.ndim > 0:
-                    fault = f"shape {tuple(term.shape)}" if term.ndim else "another loss's name"
-                    raise ValueError(
-                        f"{type(objective).__name__}: its {name} has {fault}: each loss is one "
-                        "number under its own name"
-                    )
+                    fault = f"its {name} must be one number under a name of its own"
+                    raise ValueError(f"{type(objective).__name__}: {fault}")
                 terms[name] = term
         return terms
 
@@ -215,10 +212,8 @@ class Task(L.LightningModule):
         """Returns whether the monitored score of the last validation is better than ``best``."""
         name = self.monitor
         if name not in self.scores:
-            raise ValueError(
-                f"task.monitor={name}: there is no such score; choose from "
-                f"{', '.join(k for k in self.scores if k.count('/') == 1)}"
-            )
+            names = ", ".join(key for key in self.scores if key.count("/") == 1)
+            raise ValueError(f"task.monitor={name}: there is no such score; choose from {names}")
         if self.nonfinite:
             return False
         if best is None or math.isnan(best):

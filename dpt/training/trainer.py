@@ -73,10 +73,7 @@ def _set_length(node: Plain, steps: int) -> None:
     if node["max_epochs"] is None:
         node["max_epochs"] = -1  # no limit: steps or time end the run
     if node["max_steps"] == -1 and node["max_epochs"] == -1:
-        raise ValueError(
-            "trainer.max_time alone does not define the length of the schedule: also set "
-            "trainer.max_steps or trainer.max_epochs, where the learning rate reaches its end"
-        )
+        raise ValueError("trainer.max_time: the schedule needs trainer.max_steps or max_epochs too")
     if isinstance(node["val_check_interval"], float) and node["check_val_every_n_epoch"] is None:
         node["check_val_every_n_epoch"] = 1  # a fraction of each epoch
 
