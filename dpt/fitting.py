@@ -16,7 +16,7 @@ import torch
 
 from dpt.atomic import write_bytes
 from dpt.config.compose import compose
-from dpt.config.overrides import as_argument, as_text, is_below, keys_of, parse
+from dpt.config.overrides import as_text, is_below, keys_of, parse
 from dpt.config.run_folder import held
 from dpt.config.schema import CheckConfig, RunConfig
 from dpt.data import FolderDataset
@@ -44,11 +44,7 @@ _CHECKED_PIXELS = 200_000_000  # largest number of pixels per split that the dat
 _CHECKED_PIXELS_PER_SECOND = 250_000  # the same, for each second of the time limit
 _EXPORT_SECONDS = 12.0  # of a processor that has nothing else to do
 _HEAD = "task.objectives.segmentation."
-_SEGMENTATION: Plain = {
-    "augment": "strong",
-    f"{_HEAD}dropout": 0.0,
-    f"{_HEAD}auxiliary_weight": 0.0,
-}
+_SEGMENTATION = {"augment": "strong", f"{_HEAD}dropout": 0.0, f"{_HEAD}auxiliary_weight": 0.0}
 RECIPES: dict[str, Plain] = {  # as experiment=camvid and experiment=rgbd
     "segmentation": _SEGMENTATION,
     "joint": _SEGMENTATION,
@@ -105,7 +101,9 @@ def fit(folder: Path | str, *overrides: str, time: str = "15m") -> Run:
     if "steps" not in plan.given and not any(k.startswith("trainer.max_") for k in plan.given):
         plan.change(plan.length_settings(time_steps(plan.config)))
     config = plan.config
-    _remove_results(plan.folder)
+    shutil.rmtree(plan.folder / "evaluation", ignore_errors=True)  # of a run that is overwritten
+    for name in ("model.onnx", "model.pt2"):
+        (plan.folder / name).unlink(missing_ok=True)
     say(f"training: {plan.command}")
     say(f"then: evaluation and export of {plan.folder} (dpt evaluate, dpt export)")
     with starting("train", config):
@@ -231,9 +229,7 @@ def _free_folder(root: Path, given: PlainMapping) -> Path:
     folder = Path(str(given.get("run_dir") or f"runs/fit/{root.name}_{now}")).absolute()
     is_used = folder.is_dir() and any(path.name != "pairs.csv" for path in folder.iterdir())
     if is_used and not given.get("overwrite"):
-        remedy = "give another, or overwrite=true, which replaces evaluation and model.*"
-        resume = f"python train.py {as_argument('resume', folder)} continues a run"
-        raise ValueError(f"run_dir={folder} holds files already: {remedy}; {resume}")
+        raise ValueError(f"run_dir={folder} holds files already: give another, or overwrite=true")
     return folder
 
 
@@ -259,13 +255,6 @@ def _check(plan: Plan) -> None:
     if has_errors(findings):
         raise ValueError(f"the data have errors, which are listed above and in {folder}")
     start_log(None)
-
-
-def _remove_results(folder: Path) -> None:
-    """Removes what follows the training of a run that overwrite=true replaces."""
-    shutil.rmtree(folder / "evaluation", ignore_errors=True)
-    for name in ("model.onnx", "model.pt2"):
-        (folder / name).unlink(missing_ok=True)
 
 
 def seconds_of(text: str) -> float:

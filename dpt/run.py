@@ -13,19 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from dpt.config import schema
 from dpt.config.build import data_of_evaluation
 from dpt.config.compose import RUN_DIR, compose
 from dpt.config.overrides import as_text
 from dpt.config.resumed_config import resumed_config, run_in, run_to_resume
 from dpt.config.run_folder import held, refuse_used, save_config
-from dpt.config.schema import (
-    CheckConfig,
-    Config,
-    EvaluateConfig,
-    FindLrConfig,
-    RunConfig,
-    read_config,
-)
 from dpt.plugins import load_plugins
 from dpt.process import is_first_rank
 from dpt.validation import PlainMapping
@@ -36,7 +29,7 @@ if TYPE_CHECKING:
     from dpt.model import DPT
 
 
-C = TypeVar("C", bound=Config)
+C = TypeVar("C", bound=schema.Config)
 
 
 @dataclass(frozen=True)
@@ -85,7 +78,7 @@ def train(*overrides: str) -> Run:
         ValueError: a mistake in the configuration or in the data, or the run has diverged.
         SystemExit: a signal has stopped the run, which was validated and saved before.
     """
-    with started("train", RunConfig, overrides) as config:
+    with started("train", schema.RunConfig, overrides) as config:
         from dpt.training.fit import fit
 
         scores = fit(config)
@@ -113,7 +106,7 @@ def evaluate(source: Run | Path | str, *overrides: str) -> Run:
     if not any(argument.startswith("data=") for argument in arguments):
         # the data of the run may have other keys than the default
         arguments = [f"++{a}" if a.startswith("data.") else a for a in arguments]
-    with started("evaluate", EvaluateConfig, arguments) as config:
+    with started("evaluate", schema.EvaluateConfig, arguments) as config:
         from dpt.evaluation.evaluate import evaluate as score
 
         scored = score(config)
@@ -130,7 +123,7 @@ def check(*overrides: str) -> list[Finding]:
     Returns:
         What was found, errors first.
     """
-    with started("data check", CheckConfig, overrides) as config:
+    with started("data check", schema.CheckConfig, overrides) as config:
         from dpt.data_check import check_data
 
         return check_data(config)
@@ -142,7 +135,7 @@ def find_lr(*overrides: str) -> Run:
     Returns:
         As scores, ``optim.lr`` and, where it is set, ``optim.encoder_lr``.
     """
-    with started("find-lr", FindLrConfig, overrides) as config:
+    with started("find-lr", schema.FindLrConfig, overrides) as config:
         from dpt.training.short_runs import find_lr as sweep
 
         rates = sweep(config)
@@ -193,24 +186,24 @@ def started(command: str, kind: type[C], overrides: Sequence[str]) -> Iterator[C
     folder = run_to_resume(command, overrides)
     if folder is not None:
         with held(folder):
-            yield read_config(kind, resumed_config(folder, overrides))
+            yield schema.read_config(kind, resumed_config(folder, overrides))
         return
     values = compose(command, overrides).values()
     if command == "evaluate":
         values["data"] = data_of_evaluation(values)
-    config = read_config(kind, values)
+    config = schema.read_config(kind, values)
     with starting(command, config):
         yield config
 
 
 @contextmanager
-def starting(command: str, config: Config) -> Iterator[None]:
+def starting(command: str, config: schema.Config) -> Iterator[None]:
     """Holds the folder of a new run in the block, after a check that it is free."""
     with held(config.folder):
         if is_first_rank():
             os.environ[RUN_DIR] = str(config.folder)  # for the ranks that Lightning starts
             is_training = command == "train"
-            of_run = config if is_training and isinstance(config, RunConfig) else None
+            of_run = config if is_training and isinstance(config, schema.RunConfig) else None
             if of_run is None or not (of_run.overwrite or of_run.resume):
                 refuse_used(config.folder, is_training=is_training)
                 save_config(config.values, config.folder)  # else RunState saves it, after checks

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from functools import partial
+from typing import cast
 
 import numpy as np
 import torch
@@ -127,19 +128,13 @@ class SelfSupervisedObjective(Objective):
         """Returns (B, V, E), of the views and then of the smaller ones (``augment.crops``)."""
         outputs = [output] if output.crops is None else [output, output.crops]
         count = len(batch["views"].large)
-        rows = [projection_of(part).unflatten(0, (count, -1)) for part in outputs]
+        rows = [cast(EmbeddingOutput, o).projection.unflatten(0, (count, -1)) for o in outputs]
         return torch.cat(rows, dim=1)
 
     def update(self, output: HeadOutput, batch: Batch) -> None:
         index = batch["index"]
         class_id = batch.get("class_id", torch.full_like(index, NO_CLASS))
         self.metrics.update(output.tensor, class_id, index)
-
-
-def projection_of(output: HeadOutput) -> Tensor:
-    """Returns the projection of a head in training."""
-    assert isinstance(output, EmbeddingOutput)
-    return output.projection
 
 
 class ContrastiveObjective(SelfSupervisedObjective):
