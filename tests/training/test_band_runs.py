@@ -51,6 +51,7 @@ def test_statistics_of_the_training_images_are_kept(case):
     assert cv2.imread(str(next((run / "panels").iterdir()))).std() > 20
 
 
+@pytest.mark.parametrize("case", [12], indirect=True)
 def test_resumed_run_equals_the_uninterrupted_one(case, train, tmp_path):
     _, root, _ = case
     options = (*SEGMENTATION, f"data.root={root}", "data.bands=all", *AUGMENTED)
@@ -85,6 +86,7 @@ def test_prediction_is_that_of_the_network(case, tmp_path):
         predictor(np.zeros((*SIZE, 5), np.int16))
 
 
+@pytest.mark.parametrize("case", [12], indirect=True)
 def test_evaluation_reads_the_bands(case, evaluate, tmp_path):
     _, root, run = case
     options = (*SEGMENTATION[1:], f"data.root={root}", "data.bands=all")
@@ -117,6 +119,7 @@ def test_exported_file_takes_the_bands(case, tmp_path):
     assert np.abs(logits - expected.numpy()).max() < 1e-3
 
 
+@pytest.mark.parametrize("case", [12], indirect=True)
 def test_run_starts_from_weights_of_rgb(case, train, joint_run, tmp_path):
     count, root, _ = case
     options = (*SEGMENTATION, f"data.root={root}", "data.bands=all")

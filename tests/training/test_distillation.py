@@ -11,11 +11,7 @@ from tiny import assert_equal, heads_of
 
 import dpt
 from dpt.losses.segmentation import softened_divergence
-from dpt.objectives import (
-    ClassificationObjective,
-    DepthObjective,
-    SegmentationObjective,
-)
+from dpt.objectives import ClassificationObjective, DepthObjective, SegmentationObjective
 from dpt.objectives.teacher import FrozenTeacher, predict
 from dpt.training.task import Task
 from dpt.types.outputs import HeadOutput

@@ -186,11 +186,7 @@ def test_resume_refuses_a_checkpoint_of_odd_states(run, refused, keys, value):
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [
-        ("data.sets", {"a": None}),
-        ("data.sets", ["a"]),
-        ("trainer.max_time", {"days": 10**12}),
-    ],
+    [("data.sets", {"a": None}), ("data.sets", ["a"]), ("trainer.max_time", {"days": 10**12})],
 )
 def test_resume_refuses_odd_values_by_one_line(run, refused, key, value):
     group, name = key.split(".")

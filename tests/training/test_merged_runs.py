@@ -16,9 +16,7 @@ def test_heads_of_two_runs_are_joined_and_scored_together(
     average = "callbacks=ema"  # a frozen encoder's is exact
     runs = [
         train(tmp_path / "depth", "task=depth", FROZEN),
-        train(
-            tmp_path / "segmentation", "task=segmentation", average, FROZEN, "trainer.max_steps=12"
-        ),
+        train(tmp_path / "segmentation", "task=segmentation", average, FROZEN),
     ]
     joined = tmp_path / "joined"
     call("merge", *map(str, runs), f"--out={joined}")

@@ -51,10 +51,7 @@ def test_a_users_optimiser_and_a_schedule_of_torch_go_on(train, tmp_path, monkey
     """The one has groups without names, and moments of other shapes; the other no length."""
     (tmp_path / "own_optimiser.py").write_text(OWN)
     monkeypatch.setenv("DPT_PLUGINS", str(tmp_path / "own_optimiser.py"))
-    for group, text in (
-        ("optim", "adafactor\nlr: 0.01"),
-        ("schedule", "StepLR\nstep_size: 2"),
-    ):
+    for group, text in (("optim", "adafactor\nlr: 0.01"), ("schedule", "StepLR\nstep_size: 2")):
         (tmp_path / group).mkdir()
         (tmp_path / group / "mine.yaml").write_text(f"kind: {text}\n")
     same = (f"--config-dir={tmp_path}", "task=regression", "optim=mine", "schedule=mine")
@@ -70,10 +67,7 @@ def test_resume_sets_keys_of_the_runs_own_groups(train, tmp_path):
     loss = "task.segmentation_loss.label_smoothing"
     run = train(tmp_path, *groups, "++optim.fused=false", f"{loss}=0.1")
     before = yaml.safe_load((run / "config.yaml").read_text())
-    changes = (
-        f"trainer.max_steps=3 {loss}=0.0 callbacks.ema.decay=0.5",
-        "optim.fused=true",
-    )
+    changes = (f"trainer.max_steps=3 {loss}=0.0 callbacks.ema.decay=0.5", "optim.fused=true")
     resume_it(f"resume={run}", *changes)
     after = yaml.safe_load((run / "config.yaml").read_text())
     expected = deepcopy(before)

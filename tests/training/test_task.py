@@ -189,9 +189,9 @@ def test_two_halves_of_a_batch_teach_what_the_whole_does(name, partial):
 
 
 def dead_starts():
-    """Seeds of twelve with which a relative model starts at zero everywhere."""
+    """Seeds of four with which a relative model starts at zero everywhere."""
     dead = []
-    for seed in range(12):
+    for seed in range(4):
         torch.manual_seed(seed)
         heads = {"depth": {"kind": "relative"}}
         model = dpt.create_model("dpt_tiny", heads=heads, image_size=SIZE)
