@@ -59,9 +59,7 @@ def pad_before_shift(model: nn.Module, name: str) -> None:
     kinds = (SwinTransformerBlock, SwinTransformerV2Block)
     blocks: list[Any] = [module for module in model.modules() if isinstance(module, kinds)]
     if not blocks:
-        raise ValueError(
-            f"pad_windows='before_shift' is for Swin and SwinV2; {name} has no windows"
-        )
+        raise ValueError(f"pad_windows='before_shift' is for Swin and SwinV2, not {name}")
     for block in blocks:
         block._attn = partial(_attend_to_padded, block)  # unlike a method, it can be pickled
 

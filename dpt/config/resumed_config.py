@@ -118,10 +118,8 @@ def _is_done(override: Override, before: Plain) -> bool:
     is_group |= isinstance(_at(before, override.key), dict) and isinstance(override.value, str)
     if is_group and not is_repeated:
         weights = as_argument("model.weights", before["run_dir"])
-        raise ValueError(
-            f"{override.text}: another group is a new run: start it from these weights with "
-            f"{weights}, or set single keys, {override.key.replace('/', '.')}.KEY=VALUE"
-        )
+        fault = f"{override.text}: another group is a new run"
+        raise ValueError(f"{fault}: start it from these weights with {weights}, or set single keys")
     return is_repeated and (is_group or override.form == "remove")
 
 

@@ -8,6 +8,5 @@ from dpt.objectives.image import (
     FieldOfViewObjective,
     RegressionObjective,
 )
-from dpt.objectives.masks import InstanceObjective, PanopticObjective
-from dpt.objectives.segmentation import SegmentationObjective
+from dpt.objectives.segmentation import InstanceObjective, PanopticObjective, SegmentationObjective
 from dpt.objectives.selfsupervised import ContrastiveObjective, DinoObjective, InpaintingObjective

@@ -1,7 +1,9 @@
-"""Semantic segmentation."""
+"""Semantic segmentation, and panoptic and instance segmentation by mask classification."""
 
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Literal, Self
+from dataclasses import replace
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -9,18 +11,23 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dpt.data.base import Dataset
-from dpt.functional import chunked_argmax, upsample
+from dpt.files import DataError
+from dpt.functional import chunked_argmax, resize, upsample
 from dpt.losses.masks import SetLoss
 from dpt.losses.segmentation import CrossEntropyLoss, softened_divergence
+from dpt.metrics.base import SumMetric, class_labels
+from dpt.metrics.instances import InstanceMetrics, objects_of
+from dpt.metrics.panoptic import PanopticMetrics
 from dpt.metrics.protocols import Protocol
 from dpt.metrics.rules.all_rules import SegmentationRuleMetrics
 from dpt.metrics.segmentation import SegmentationMetrics
 from dpt.objectives.base import PixelClassObjective, mean_predictions, nearest
-from dpt.segments import segments_of
-from dpt.types.outputs import HeadOutput, HeadPrediction, OutputSpec, tensors_in
+from dpt.objectives.batches import take
+from dpt.segments import OBJECT_IDS, SegmentMap, Segments, instances, panoptic_segments, segments_of
+from dpt.types.outputs import HeadOutput, HeadPrediction, Objects, OutputSpec, tensors_in
 from dpt.types.samples import IGNORE_INDEX, Batch, Palette
-from dpt.validation import NonNegative
-from dpt.viz import segmentation_panel
+from dpt.validation import NonNegative, Plain, PlainMapping
+from dpt.viz import output_panel, segmentation_panel
 
 
 class SegmentationObjective(PixelClassObjective):
@@ -145,3 +152,178 @@ class SegmentationObjective(PixelClassObjective):
 
         frequencies = mean_predictions(map(one_hot, samples), dense=True)
         return {kind: values.argmax(dim=1) for kind, values in frequencies.items()}
+
+
+class MaskObjective(PixelClassObjective):
+    """Trains masks and classes of queries by :class:`dpt.losses.SetLoss`.
+
+    Args:
+        num_classes, class_names, palette: see :class:`SegmentationObjective`.
+        things: for each class, whether it is a thing; the others are stuff.
+        loss: None for its defaults.
+        threshold, overlap: of the segments that are scored and shown, see
+            :func:`dpt.segments.panoptic_segments`.
+    """
+
+    target = "objects"
+    stuff: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        *,
+        num_classes: int,
+        things: Sequence[bool],
+        class_names: Sequence[str] = (),
+        palette: Palette = (),
+        loss: SetLoss | None = None,
+        threshold: float = 0.8,
+        overlap: float = 0.8,
+        weight: NonNegative = 1.0,
+    ) -> None:
+        super().__init__(weight=weight)
+        self.num_classes, self.things = num_classes, tuple(things)
+        self.palette = tuple(palette)
+        self.class_names = class_labels(class_names, num_classes)
+        self.loss = loss or SetLoss()
+        self.threshold, self.overlap = threshold, overlap
+        self.metrics = self.make_metrics()
+
+    @property
+    def notes(self) -> Plain:
+        return {"protocol/resize": "bilinear"}  # as in Mask2Former, whatever ``resize`` is
+
+    @abstractmethod
+    def make_metrics(self) -> SumMetric:
+        """Returns the metrics of the classes."""
+
+    @abstractmethod
+    def score(self, prediction: HeadPrediction, segments: Segments, labels: Batch) -> None:
+        """Updates the metrics with one image; ``labels`` has a batch axis of 1."""
+
+    @classmethod
+    def from_data(cls, data: Dataset, settings: PlainMapping) -> Plain:
+        if data.objects_fault:
+            raise DataError(f"{data.objects_fault}: correct the file, or choose task=segmentation")
+        return {**super().from_data(data, settings), "things": data.info.things}
+
+    @classmethod
+    def from_output(cls, output: OutputSpec, data: Dataset, protocol: Protocol) -> Self:
+        objective = super().from_output(output, data, protocol)
+        objective.threshold, objective.overlap = output.threshold, output.overlap
+        return objective
+
+    def teacher_mismatch(self, output: OutputSpec) -> str | None:
+        return "queries of two models have different orders: leave task/teacher out"
+
+    def losses(self, output: HeadOutput, batch: Batch) -> dict[str, Tensor]:
+        maps = zip(batch["labels"], batch["objects"], strict=True)
+        segments = [self._segments(labels, objects) for labels, objects in maps]
+        return self.set_loss_terms(self.loss, output, batch["labels"], segments)
+
+    def _segments(self, labels: Tensor, objects: Tensor) -> Segments:
+        """Returns the true segments; without objects, no pixel is known."""
+        segments = segments_of(labels, objects, self.things, stuff=self.stuff)
+        return segments._replace(compared=segments.compared & (objects >= 0))
+
+    def ground_truth(self, batch: Batch, k: int) -> tuple[Tensor, ...]:
+        return batch["labels"][k][None], batch["objects"][k][None]
+
+    def update(self, output: HeadOutput, batch: Batch) -> None:
+        for k, labels in enumerate(batch["labels"]):
+            segments = self._segments(labels, batch["objects"][k])
+            if segments.compared.any():
+                self.score(output.image(k).prediction, segments, take(batch, [k]))
+
+    def segment_map(self, prediction: HeadPrediction, size: tuple[int, int]) -> SegmentMap:
+        """Returns the predicted segments of one image at ``size``.
+
+        The prediction is ``Masks``, or from a file ``Objects`` or,
+        also of a baseline, :attr:`SegmentMap.codes`.
+        """
+        if isinstance(prediction, Tensor):
+            return SegmentMap.from_codes(nearest(prediction, size)[0].long())
+        if isinstance(prediction, Objects):
+            return SegmentMap.from_objects(*(tensor[0] for tensor in prediction))
+        masks, classes = (logits[0].float() for logits in tensors_in(prediction))
+        limits = {"threshold": self.threshold, "overlap": self.overlap}
+        return panoptic_segments(masks, classes, self.things, size=size, **limits)
+
+    def panel(
+        self, image: np.ndarray, output: HeadOutput, labels: Batch, spec: OutputSpec
+    ) -> np.ndarray:
+        classes, objects = (maps[0] for maps in self.ground_truth(labels, 0))
+        expected = self._segments(classes, objects)
+        predicted = self.segment_map(output.prediction, (classes.shape[-2], classes.shape[-1]))
+        names, palette = spec.class_names or self.class_names, spec.palette or self.palette
+        spec = replace(spec, class_names=names, palette=palette)
+        return output_panel(
+            image,
+            expected.map.codes.numpy(force=True),
+            predicted.codes.numpy(force=True),
+            spec,
+            captions=(
+                f"ground truth, {len(expected.classes)} segments",
+                f"prediction, {len(predicted.classes)} segments",
+            ),
+        )
+
+    def baselines(self, samples: Iterable[Batch], size: tuple[int, int]) -> dict[str, Tensor]:
+        """Returns :attr:`SegmentMap.codes`: the most frequent class of stuff.
+
+        Those of a single sample are its own segments.
+        """
+        maps = [
+            [nearest(labels, size)[0].long() for labels in self.ground_truth(sample, 0)]
+            for sample in samples
+        ]
+        if len(maps) == 1:
+            return {"per position": self._segments(*maps[0]).map.codes[None]}
+        labels = torch.stack([classes for classes, _ in maps])
+        frequencies = torch.stack(
+            [(labels == c).float().mean(0) * (not thing) for c, thing in enumerate(self.things)]
+        )
+        overall = frequencies.mean((1, 2)).argmax()
+        return {
+            "constant": (overall * OBJECT_IDS).expand(1, *size),
+            "per position": (frequencies.argmax(0) * OBJECT_IDS)[None],
+        }
+
+
+class PanopticObjective(MaskObjective):
+    """Objects and areas of stuff without overlap, scored by PQ; see :class:`MaskObjective`."""
+
+    head = "panoptic"
+
+    def make_metrics(self) -> PanopticMetrics:
+        return PanopticMetrics(self.things, self.class_names)
+
+    def score(self, prediction: HeadPrediction, segments: Segments, labels: Batch) -> None:
+        height, width = segments.compared.shape
+        self.metrics.update(self.segment_map(prediction, (height, width)), segments)
+
+
+class InstanceObjective(MaskObjective):
+    """Objects alone, scored by the AP of their masks; see :class:`MaskObjective`."""
+
+    head = "instance"
+    stuff = False
+
+    def make_metrics(self) -> InstanceMetrics:
+        return InstanceMetrics(self.class_names)
+
+    def score(self, prediction: HeadPrediction, segments: Segments, labels: Batch) -> None:
+        height, width = segments.compared.shape
+        size = height, width
+        if isinstance(prediction, Tensor):
+            baseline = self.segment_map(prediction, size)
+            numbers = torch.arange(len(baseline.classes), device=prediction.device)
+            masks = baseline.ids == numbers[:, None, None]
+            predicted = masks, baseline.classes, baseline.scores
+        elif isinstance(prediction, Objects):
+            predicted = prediction.masks[0], prediction.classes[0], prediction.scores[0]
+        else:
+            masks, classes = (logits.float() for logits in tensors_in(prediction))
+            predicted = instances(resize(masks, size)[0], classes[0], self.things)
+        (stored,) = labels.get("masks", [None])
+        expected = objects_of(segments) if stored is None else stored
+        self.metrics.update(*predicted, expected, int(labels["index"][0]))

@@ -78,7 +78,7 @@ class RunCheckpoints(Checkpoint):
         every_n_minutes: Positive | None,
         patience: Count | None,
     ) -> None:
-        self.last, self.best = (Path(dirpath) / name for name in ("last.ckpt", "best.ckpt"))
+        self.last, self.best = Path(dirpath) / "last.ckpt", Path(dirpath) / "best.ckpt"
         self.every_n_train_steps, self.every_n_minutes = every_n_train_steps, every_n_minutes
         self.patience = patience
         self.best_score: float | None = None

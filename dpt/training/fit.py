@@ -224,16 +224,11 @@ def log_scores(
 def log_start(run: Run) -> None:
     """Logs what is trained on what, and how many images a step uses."""
     data, trainer, model = run.data, run.trainer, run.task.model
-    log.info(
-        "%s on %s (%d train, %d val images), %s with %.1f M parameters, in %s",
-        run.config.task.name,
-        run.config.data.kind,
-        len(data.train),
-        len(data.val),
-        model.config.name,
-        sum(parameter.numel() for parameter in model.parameters()) / 1e6,
-        run.config.folder,
-    )
+    images = f"{len(data.train)} train, {len(data.val)} val images"
+    size = sum(parameter.numel() for parameter in model.parameters()) / 1e6
+    network = f"{model.config.name} with {size:.1f} M parameters"
+    task, kind, folder = run.config.task.name, run.config.data.kind, run.config.folder
+    log.info("%s on %s (%s), %s, in %s", task, kind, images, network, folder)
     factors = run.config.data.loader.batch_size, trainer.accumulate_grad_batches, trainer.world_size
     text = "each step uses %d images: %d a batch, %d batches accumulated, %d processes"
     log.info(text, math.prod(factors), *factors)

@@ -311,9 +311,8 @@ def warmup_then_decay(
     """
     warmup_steps = int(warmup) if warmup >= 1 else round(warmup * total_steps)
     if warmup_steps >= total_steps:
-        log.warning(
-            "schedule.warmup=%g: the run of %d steps ends before the full rate", warmup, total_steps
-        )
+        text = "schedule.warmup=%g: the run of %d steps ends before the full rate"
+        log.warning(text, warmup, total_steps)
 
     def factor(step: int) -> float:
         if step < warmup_steps:

@@ -25,7 +25,7 @@ from dpt.data.base import require_same_classes
 from dpt.data.datasets.annotated import ObjectLabels
 from dpt.data.formats.rle import areas_of, encode_mask, encode_pixels, pixels_of, subtract_mask
 from dpt.files import DataError
-from dpt.objectives.masks import InstanceObjective, PanopticObjective
+from dpt.objectives import InstanceObjective, PanopticObjective
 from dpt.objectives.segmentation import SegmentationObjective
 from dpt.segments import segments_of
 

@@ -16,7 +16,7 @@ from dpt.data_check.checks import objects
 from dpt.data_check.measure import measure_objects
 from dpt.data_check.scan import Scan, read_records
 from dpt.files import DataError
-from dpt.objectives.masks import InstanceObjective, PanopticObjective
+from dpt.objectives import InstanceObjective, PanopticObjective
 from dpt.types.outputs import HeadOutput, Masks
 
 SIZE = (48, 64)
