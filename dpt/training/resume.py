@@ -85,7 +85,7 @@ class RunState(Callback):
                 fault = f"the run had {name} {state[name]} and now has {now}"
                 raise ValueError(f"resume: {fault}: restore it, {OR_NEW_RUN}")
         if state["samples"] != length:
-            text = "resume: the run had %d training samples and now has %d: this epoch's are others"
+            text = "resume: the run had %d training samples and now has %d: this epoch is reordered"
             log.warning(text, state["samples"], length)
         if self.cfg["trainer"].get("overfit_batches"):  # Lightning replaces the sampler
             raise ValueError("resume: a run with trainer.overfit_batches must be started again")

@@ -82,7 +82,7 @@ def test_off_the_windows_the_order_of_padding_tells(folders):
             expected, actual = ours(images)["depth"], plain(images)["depth"]
         assert torch.equal(actual, expected) == equal
     resnet = {"kind": "timm", "name": "resnet18", "pad_windows": "before_shift"}
-    with pytest.raises(ValueError, match=r"pad_windows=.*no windows"):
+    with pytest.raises(ValueError, match="pad_windows="):
         dpt.create_model("dpt_tiny", heads={"depth": {}}, encoder=resnet)
 
 
