@@ -97,7 +97,7 @@ class CsvFile(CSVLogger):
 
 register("tensorboard")(TensorBoardLogger)
 
-METHODS = "log_metrics", "log_hyperparams", "log_image", "save", "finalize"
+METHODS = "log_metrics", "log_hyperparams", "log_image", "save", "finalize", "after_save_checkpoint"
 
 
 def ignore_errors(logger: Logger) -> Logger:
@@ -111,7 +111,7 @@ def ignore_errors(logger: Logger) -> Logger:
                 method(*arguments, **options)
             except Exception as error:  # network, disk, service, library
                 if not failed:
-                    text = "%s: %s failed (%s); training continues without it"
+                    text = "%s: %s failed (%s); training continues"
                     log.warning(text, type(logger).__name__, method.__name__, reason(error))
                 failed.append(method.__name__)
 
