@@ -137,10 +137,8 @@ def time_steps(config: RunConfig) -> Times:
     settings = config.data.loader
     batches = config.trainer.settings.get("accumulate_grad_batches", 1)
     few_images = 2 * settings.batch_size
-    if (
-        config.data.parts["train"].settings.get("cache")
-        and len(config.data.make("train")) > few_images
-    ):
+    is_cached = config.data.parts["train"].settings.get("cache")
+    if is_cached and len(config.data.make("train")) > few_images:
         # all are in the cache after two steps, as in training after the first epoch
         few = {**config.values["data"], "labelled": few_images, "unlabelled": None}
         config = config.changed(data=few)

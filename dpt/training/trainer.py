@@ -131,15 +131,10 @@ def _check_images(
 ) -> None:
     """Raises ValueError if the training images do not suit the task, and logs what changes nothing
     about them."""
-    augment, is_rgb = config.augment.settings, model.preprocessing.is_rgb
-    needed = [objective.views for objective in objectives.values()]
-    views = augment.get("views", 0) or augment.get("crops", 0)
-    if max(needed) > augment.get("views", 0) or (views and not min(needed)):
-        remedy = "augment.views=2" if max(needed) else "augment.views=0 and augment.crops=0"
-        raise ValueError(f"task={config.task.name} compares {max(needed)} views: set {remedy}")
+    _require_views(config, objectives)
+    augment, data, is_rgb = config.augment.settings, config.data, model.preprocessing.is_rgb
     if "inpainting" in model.heads and not is_rgb:
         raise ValueError("task=inpainting paints RGB, and these images are bands: set another task")
-    data = config.data
     has_unlabelled = any(d.rest for d in (data, *data.sets.values()))
     needs_labels = any(objective.target for objective in objectives.values())
     if has_unlabelled and needs_labels and not teacher.uses_unlabelled:
@@ -149,6 +144,15 @@ def _check_images(
     of_rgb = [key for key in ("gamma", "grayscale", "extra") if augment.get(key)]
     if of_rgb and not is_rgb:
         log.warning("augment: %s are for RGB, and do not change bands", few(of_rgb))
+
+
+def _require_views(config: RunConfig, objectives: Mapping[str, Objective]) -> None:
+    """Raises ValueError if the augmentation does not give the views that the losses compare."""
+    needed = [objective.views for objective in objectives.values()]
+    views, crops = (config.augment.settings.get(key, 0) for key in ("views", "crops"))
+    if max(needed) > views or ((views or crops) and not min(needed)):
+        remedy = "augment.views=2" if max(needed) else "augment.views=0 and augment.crops=0"
+        raise ValueError(f"task={config.task.name} compares {max(needed)} views: set {remedy}")
 
 
 def limited(limit: float, batches: float) -> float:
