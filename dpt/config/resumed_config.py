@@ -217,9 +217,8 @@ def refuse_foreign(values: Plain, folder: Path, keys: Iterable[str]) -> None:
     typed = {*keys}
     for key, text in texts_of(values):
         group, name = key.partition(".")[0], key.rpartition(".")[2]
-        is_path = text[:1] in ("/", "~") or "://" in text or ".." in Path(text).parts
         fault = ""
-        if group in ("callbacks", "logger", "trainer") and (is_path or name in _FOLDERS):
+        if group in ("callbacks", "logger", "trainer") and (_is_path(text) or name in _FOLDERS):
             fault = "would write outside of the run"
         elif key in _WEIGHTS and not re.match(r"(timm|hf):", text) and not has_checkpoint(folder):
             fault = "is outside of the run"  # with a checkpoint it is not read
@@ -228,6 +227,10 @@ def refuse_foreign(values: Plain, folder: Path, keys: Iterable[str]) -> None:
         if not Path(text).resolve().is_relative_to(folder.resolve()):
             remedy = "give it on the command line if you want it"
             raise ValueError(f"{folder / 'config.yaml'}: {key}={text[:200]} {fault}: {remedy}")
+
+
+def _is_path(text: str) -> bool:
+    return text[:1] in ("/", "~") or "://" in text or ".." in Path(text).parts
 
 
 def texts_of(node: object, key: str = "") -> Iterator[tuple[str, str]]:

@@ -94,9 +94,9 @@ class DepthObjective(Objective):
         self.more_targets = ("labels",) if sky_from == "labels" else ()
         self.has_warned = False
         self.variance_loss = depth_losses.LogVarianceLoss(kind=kind) if log_variance else None
-        if canonical_focal is not None and kind != "metric":
-            raise ValueError(f"canonical_focal={canonical_focal} needs kind=metric, not {kind}")
         if canonical_focal is not None:
+            if kind != "metric":
+                raise ValueError(f"canonical_focal={canonical_focal} needs kind=metric, not {kind}")
             self.head_settings = {"activation": "exp", "max_depth": None}
         elif kind == "metric":
             self.head_settings = {"activation": "sigmoid"}

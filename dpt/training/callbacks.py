@@ -177,10 +177,11 @@ class Freeze(Callback):
         """Runs before the optimiser and DDP are created."""
         if stage != "fit" or not self.parts:
             return
-        modules = dict(cast(Task, pl_module).model.named_modules())
+        model = cast(Task, pl_module).model
+        modules = dict(model.named_modules())
         unknown = [name for name in self.parts if not name or name not in modules]
         if unknown:
-            names = ", ".join(name for name in modules if name and name.count(".") < 2)
+            names = ", ".join(dict(model.named_children()))
             raise ValueError(f"callbacks.freeze.parts: no {unknown[0]!r} among {names}")
         self.modules = [modules[name].requires_grad_(False) for name in self.parts]
         count = sum(p.numel() for module in self.modules for p in module.parameters())

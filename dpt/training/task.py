@@ -200,6 +200,9 @@ class Task(L.LightningModule):
             if name == self.monitor or value == value:  # NaN: class does not occur
                 # compute() has summed over the ranks, so all of them log the same number
                 self.log(name, value, prog_bar=name == self.monitor, sync_dist=True)
+        self._warn_of_nonfinite()
+
+    def _warn_of_nonfinite(self) -> None:
         if dist.is_initialized():
             gathered: list[list[str]] = [[]] * dist.get_world_size()
             dist.all_gather_object(gathered, self.nonfinite)

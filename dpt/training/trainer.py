@@ -133,7 +133,7 @@ def _check_images(
     about them."""
     _require_views(config, objectives)
     augment, data, is_rgb = config.augment.settings, config.data, model.preprocessing.is_rgb
-    if "inpainting" in model.heads and not is_rgb:
+    if not is_rgb and "inpainting" in model.heads:
         raise ValueError("task=inpainting paints RGB, and these images are bands: set another task")
     has_unlabelled = any(d.rest for d in (data, *data.sets.values()))
     needs_labels = any(objective.target for objective in objectives.values())
@@ -141,9 +141,9 @@ def _check_images(
         log.warning("data.unlabelled: images without labels teach nothing without task/teacher=ema")
     if bool(augment.get("strong")) != teacher.labels_images:
         log.warning("augment.strong above 0 and task/teacher=ema have an effect together alone")
-    of_rgb = [key for key in ("gamma", "grayscale", "extra") if augment.get(key)]
+    of_rgb = few([*filter(augment.get, ("gamma", "grayscale", "extra"))])
     if of_rgb and not is_rgb:
-        log.warning("augment: %s are for RGB, and do not change bands", few(of_rgb))
+        log.warning("augment: %s are for RGB, and do not change bands", of_rgb)
 
 
 def _require_views(config: RunConfig, objectives: Mapping[str, Objective]) -> None:
