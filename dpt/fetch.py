@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
+from urllib import request
 from urllib.error import HTTPError
 from urllib.parse import unquote, urlsplit
-from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 import fsspec
 
@@ -68,11 +68,12 @@ def fetch(
         return target
     require_address(url)
     part = target.with_name(f"{target.name}.part")
+    part.parent.mkdir(parents=True, exist_ok=True)
+    if part.is_symlink():  # it would be written through
+        part.unlink()
     remedy = remedy or f"fetch the file by hand and save it as {target}"
+    is_complete = False
     try:
-        part.parent.mkdir(parents=True, exist_ok=True)
-        if part.is_symlink():  # it would be written through
-            part.unlink()
         with part.open("ab" if checksum else "wb") as file:
             room = file.tell() + int(0.9 * shutil.disk_usage(part.parent).free)
             transfer = _Transfer(url, file, min(limit or size or room, room), remedy, quiet)
@@ -80,18 +81,12 @@ def fetch(
                 transfer.over_http(resume=checksum is not None)
             else:
                 transfer.over_fsspec()
-    except DataError:
-        if part.stat().st_size == 0:
-            part.unlink()
-        raise
-    except OSError as error:
-        remedy = "free some space or check the permissions, and run the same command again"
-        raise DataError(f"{part}: cannot be written ({error.strerror}): {remedy}") from None
-    try:
+        is_complete = True
         fault = f"it was removed; run again, or check whether {url} has changed"
         verify(part, checksum=checksum, size=size, remedy=fault)
     except DataError:
-        part.unlink()
+        if is_complete or part.stat().st_size == 0:
+            part.unlink()
         raise
     os.replace(part, target)
     return target
@@ -162,7 +157,7 @@ class _Transfer:
             with _answer(_http_request(self.url, self.file.tell())) as response:
                 if response.status != 206:  # the server sends the whole file
                     self._clear()
-                length = int(response.headers["Content-Length"] or 0)  # 0 if it is not stated
+                length = response.length or 0  # 0 if it is not stated
                 total = self.file.tell() + length
                 self._append(response.read1, length)
         except HTTPError as error:
@@ -172,10 +167,6 @@ class _Transfer:
             if error.code in (408, 425, 429) or error.code >= 500:
                 return reason
             raise DataError(f"{self.url}: {reason}: {self.remedy}") from None
-        except DataError:
-            raise
-        except ValueError as error:  # an address or a header is malformed
-            raise DataError(f"{self.url}: {error}: {self.remedy}") from None
         except (OSError, http.client.HTTPException) as error:
             return str(error) or type(error).__name__
         done = self.file.tell()
@@ -197,7 +188,7 @@ class _Transfer:
             pass
 
     def _append_megabytes(self, read: Callable[[int], bytes]) -> Iterator[None]:
-        """Appends what ``read`` returns; yields after each megabyte, and at the end."""
+        """Appends what ``read`` returns; yields after each megabyte."""
         size, start = 0, time.monotonic()
         while block := read(_MEGABYTE):
             self.file.write(block)
@@ -208,48 +199,40 @@ class _Transfer:
             if size >= _MEGABYTE:
                 yield
                 size, start = 0, time.monotonic()
-        yield
 
     def _refuse_above_limit(self, size: int) -> None:
-        if size <= self.limit:
-            return
-        if self.file.tell() > self.limit:
+        if size > self.limit:
             self._clear()
-        limits = f"{self.limit} bytes, the size expected or 90 % of the free space"
-        raise DataError(f"{self.file.name}: has more than {limits}: check the address or data.root")
+            limits = f"{self.limit} bytes, the size expected or 90 % of the free space"
+            raise DataError(f"{self.file.name}: has more than {limits}: check the address")
 
     def _clear(self) -> None:
         self.file.seek(0)
         self.file.truncate()
 
 
-def _http_request(url: str, start: int) -> Request:
+def _http_request(url: str, start: int) -> request.Request:
     """Returns a request for the bytes of a file from ``start`` on."""
     user, at, _ = urlsplit(url).netloc.rpartition("@")
     headers = {"User-Agent": "dpt", "Accept-Encoding": "identity"}
-    request = Request(url.replace(user + at, "", 1), headers=headers)
     if start:
-        request.add_header("Range", f"bytes={start}-")
+        headers["Range"] = f"bytes={start}-"
+    asked = request.Request(url.replace(user + at, "", 1), headers=headers)
     if user:  # urllib does not know name:password@host; a redirection is not told the password
         token = base64.b64encode(unquote(user).encode()).decode()
-        request.add_unredirected_header("Authorization", f"Basic {token}")
-    return request
+        asked.add_unredirected_header("Authorization", f"Basic {token}")
+    return asked
 
 
-class _Redirects(HTTPRedirectHandler):
-    """Follows redirections to addresses that :func:`require_address` allows."""
-
-    def redirect_request(
-        self, req: Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
-    ) -> Request | None:
-        require_address(newurl)
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
+_OPENER = request.OpenerDirector()  # of http and https alone, also after a redirection
+for handler in (
+    *(request.ProxyHandler, request.UnknownHandler, request.HTTPHandler, request.HTTPSHandler),
+    *(request.HTTPDefaultErrorHandler, request.HTTPRedirectHandler, request.HTTPErrorProcessor),
+):
+    _OPENER.add_handler(handler())
 
 
-_OPENER = build_opener(_Redirects)
-
-
-def _answer(request: Request) -> http.client.HTTPResponse:
+def _answer(asked: request.Request) -> http.client.HTTPResponse:
     """Returns the answer to a request, after its headers.
 
     TIMEOUT alone would allow them to come byte by byte, so they are read in a thread, which is left
@@ -259,7 +242,7 @@ def _answer(request: Request) -> http.client.HTTPResponse:
 
     def ask() -> None:
         try:
-            answer.set_result(_OPENER.open(request, timeout=TIMEOUT))
+            answer.set_result(_OPENER.open(asked, timeout=TIMEOUT))
         except Exception as error:
             answer.set_exception(error)
 

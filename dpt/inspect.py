@@ -8,6 +8,7 @@ not included. Functions return float32 arrays; the model should be in evaluation
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from typing import Any
 
 import cv2
 import numpy as np
@@ -18,22 +19,18 @@ from dpt.model import DPT
 from dpt.nn import Decoder, Network, VisionTransformer
 from dpt.nn.reassemble import Read
 from dpt.nn.vit import Attention, Rotation
-from dpt.predict.encoding import Style, paint, paint_legend
-from dpt.predict.inputs import Image, as_pixels
-from dpt.predict.prediction import Prediction
+from dpt.predict import encoding, inputs
 from dpt.predict.predictor import Predictor
 from dpt.predict.writers import image_lines
-from dpt.validation import PlainMapping
 from dpt.viz import heading, heatmap, stack, tiles
+
+Ids = Sequence[int] | None
+Grid = tuple[int, int]
 
 
 @torch.no_grad()
 def attention_maps(
-    model: Network,
-    images: Tensor,
-    *,
-    blocks: Sequence[int] | None = None,
-    queries: Sequence[int] | None = None,
+    model: Network, images: Tensor, *, blocks: Ids = None, queries: Ids = None
 ) -> list[np.ndarray]:
     """Returns softmax(Q Kᵀ / √d + bias) of each block: (B, heads, T, T), whose rows sum to 1.
 
@@ -47,37 +44,29 @@ def attention_maps(
     layers = [m for m in encoder.blocks.modules() if isinstance(m, Attention)]
     layers = layers[: encoder.config.out_indices[-1] + 1]
     blocks = range(len(layers)) if blocks is None else blocks
-    for block in blocks:
-        if not 0 <= block < len(layers):
-            raise ValueError(f"no block {block}: this encoder has blocks 0..{len(layers) - 1}")
+    if not {*blocks} <= {*range(len(layers))}:
+        raise ValueError(f"blocks={blocks}: this encoder has blocks 0..{len(layers) - 1}")
     maps: dict[nn.Module, np.ndarray] = {}
 
-    def keep(attention: nn.Module, args: tuple[Tensor], options: PlainMapping) -> None:
-        assert isinstance(attention, Attention)
-        weights = attention_rows(attention, *args, queries=queries, **options)
-        maps[attention] = weights.cpu().numpy()
+    def keep(attention: Any, args: tuple[Tensor], options: Any) -> None:
+        maps[attention] = attention_rows(attention, *args, queries=queries, **options).cpu().numpy()
 
     with ExitStack() as hooks:  # which are removed at its end
         for block in set(blocks):
-            hook = layers[block].register_forward_pre_hook(keep, with_kwargs=True)
-            hooks.enter_context(hook)
+            hooks.enter_context(layers[block].register_forward_pre_hook(keep, with_kwargs=True))
         encoder(model.pad(images)[0])
     return [maps[layers[block]] for block in blocks]
 
 
-def cls_attention(
-    model: Network, images: Tensor, *, blocks: Sequence[int] | None = None
-) -> list[np.ndarray]:
+def cls_attention(model: Network, images: Tensor) -> list[np.ndarray]:
     """Returns the attention of the CLS token to each patch (Caron et al. 2021, DINO, figure 1).
 
     (B, heads, h, w) of each block; a map sums to 1 minus the weight of the prefix tokens.
     """
-    return _patch_maps(model, images, query=0, blocks=blocks)
+    return _patch_maps(model, images, query=0)
 
 
-def patch_attention(
-    model: Network, images: Tensor, *, patch: tuple[int, int], blocks: Sequence[int] | None = None
-) -> list[np.ndarray]:
+def patch_attention(model: Network, images: Tensor, *, patch: Grid) -> list[np.ndarray]:
     """Returns the attention of the ``patch`` at (row, column) of the grid, from 0, to each patch.
 
     Raises:
@@ -85,19 +74,17 @@ def patch_attention(
     """
     (height, width), (row, column) = patch_grid(model, images), patch
     if not (0 <= row < height and 0 <= column < width):
-        raise ValueError(
-            f"patch {row} {column} lies outside the grid of {height} rows and {width} columns, "
-            "which are counted from 0"
-        )
+        grid = f"the grid of {height} rows and {width} columns, counted from 0"
+        raise ValueError(f"patch {row} {column} lies outside {grid}")
     query = model.encoder.num_prefix_tokens[-1] + row * width + column
-    return _patch_maps(model, images, query=query, blocks=blocks)
+    return _patch_maps(model, images, query=query)
 
 
 def attention_rows(
     attention: Attention,
     tokens: Tensor,
     *,
-    queries: Sequence[int] | None = None,
+    queries: Ids,
     norm: nn.Module | None = None,
     bias: Tensor | None = None,
     rotation: Rotation | None = None,
@@ -111,28 +98,23 @@ def attention_rows(
     return scores.softmax(dim=-1, dtype=torch.float32)
 
 
-def patch_grid(model: Network, images: Tensor) -> tuple[int, int]:
+def patch_grid(model: Network, images: Tensor) -> Grid:
     """Returns (h, w), the grid of the patches of padded ``images``."""
-    padded, _ = model.pad(images)
-    side = _encoder(model).config.patch_size
-    return padded.shape[-2] // side, padded.shape[-1] // side
+    (height, width), side = model.pad(images)[0].shape[-2:], _encoder(model).config.patch_size
+    return height // side, width // side
 
 
-def _patch_maps(
-    model: Network, images: Tensor, *, query: int, blocks: Sequence[int] | None
-) -> list[np.ndarray]:
+def _patch_maps(model: Network, images: Tensor, *, query: int) -> list[np.ndarray]:
     """Returns one token's attention to the patches, (B, heads, h, w) of each block."""
     grid, prefix = patch_grid(model, images), model.encoder.num_prefix_tokens[-1]
-    rows = attention_maps(model, images, blocks=blocks, queries=[query])
+    rows = attention_maps(model, images, queries=[query])
     return [r[:, :, 0, prefix:].reshape(*r.shape[:2], *grid) for r in rows]
 
 
 def _encoder(model: Network) -> VisionTransformer:
     if not isinstance(model.encoder, VisionTransformer):
-        raise ValueError(
-            f"no attention maps of {type(model.encoder).__name__}: only ViT, hybrid and BEiT "
-            "encoders have them; tokens, their norms and the readout can be inspected"
-        )
+        name = type(model.encoder).__name__
+        raise ValueError(f"no attention maps of {name}: only ViT, hybrid and BEiT have them")
     return model.encoder
 
 
@@ -209,9 +191,7 @@ def components(patches: np.ndarray) -> np.ndarray:
 WIDTH = 1280  # of a sheet, in pixels; many attention heads make it wider
 
 
-def inspection_sheet(
-    model: DPT, image: Image, *, patch: tuple[int, int] | None = None
-) -> np.ndarray:
+def inspection_sheet(model: DPT, image: inputs.Image, *, patch: Grid | None = None) -> np.ndarray:
     """Draws image and outputs, tokens and readout of each level, attention of each block.
 
     Args:
@@ -225,12 +205,12 @@ def inspection_sheet(
         ValueError: ``patch`` is outside the grid, or given for an encoder without attention maps,
             or an output is NaN or infinite.
     """
-    device, preprocessing = next(model.parameters()).device, model.preprocessing
-    pixels = as_pixels(image, preprocessing)
-    rgb = preprocessing.picture(pixels.transpose(2, 0, 1))
+    device = next(model.parameters()).device
     predictor = Predictor(model, device=device)
-    inputs = torch.from_numpy(predictor.prepare(pixels).input).permute(2, 0, 1)[None]
-    images = model.pad(preprocessing.normalize(inputs.to(device)))[0]
+    pixels = inputs.as_pixels(image, model.preprocessing)
+    rgb = model.preprocessing.picture(pixels.transpose(2, 0, 1))
+    scaled = torch.from_numpy(predictor.prepare(pixels).input).permute(2, 0, 1)[None]
+    images = model.pad(model.preprocessing.normalize(scaled.to(device)))[0]
     prediction, shape = predictor(pixels), images.shape[-2:]
     prediction.require_finite()
     attention, caption = [], "image"
@@ -242,11 +222,17 @@ def inspection_sheet(
         attention += _attention("the framed patch", of_patch, shape)
         rgb = _framed(rgb, patch, grid)
         caption = f"framed: patch {patch[0]} {patch[1]}"
-    first = _outputs(rgb, prediction, caption, shape)
-    return stack([*first, *_levels(model, images, shape), *attention])
+    # dense outputs as pictures, others in the title
+    size = f"network input {shape[0]} x {shape[1]} (height x width)"
+    style, dense = encoding.Style(), [n for n, spec in prediction.outputs.items() if spec.dense]
+    pictures = [rgb, *(encoding.paint(name, prediction, rgb, style) for name in dense)]
+    title = "; ".join([size, *image_lines(prediction)])
+    outputs = _section(title, pictures, [caption, *dense], rgb.shape)
+    legends = [encoding.paint_legend(name, prediction, style, width=WIDTH) for name in dense]
+    return stack([*outputs, *legends, *_levels(model, images, shape), *attention])
 
 
-def _framed(rgb: np.ndarray, patch: tuple[int, int], grid: tuple[int, int]) -> np.ndarray:
+def _framed(rgb: np.ndarray, patch: Grid, grid: Grid) -> np.ndarray:
     height, width = rgb.shape[0] / grid[0], rgb.shape[1] / grid[1]
     first = round(patch[1] * width), round(patch[0] * height)
     last = round((patch[1] + 1) * width), round((patch[0] + 1) * height)
@@ -254,37 +240,20 @@ def _framed(rgb: np.ndarray, patch: tuple[int, int], grid: tuple[int, int]) -> n
     return np.asarray(cv2.rectangle(rgb.copy(), first, last, (255, 50, 50), thickness))
 
 
-def _outputs(
-    rgb: np.ndarray, prediction: Prediction, caption: str, shape: Sequence[int]
-) -> list[np.ndarray]:
-    """Draws the image and the outputs: dense ones as pictures, others in the title."""
-    size = f"network input {shape[0]} x {shape[1]} (height x width)"
-    title = "; ".join([size, *image_lines(prediction)])
-    dense = [name for name, spec in prediction.outputs.items() if spec.dense]
-    pictures = [rgb, *(paint(name, prediction, rgb, Style()) for name in dense)]
-    legends = [paint_legend(name, prediction, Style(), width=WIDTH) for name in dense]
-    return [*_section(title, pictures, [caption, *dense], rgb.shape), *legends]
-
-
 def _levels(model: DPT, images: Tensor, shape: Sequence[int]) -> list[np.ndarray]:
     """Draws a row of cells for each quantity, a column for each feature level."""
     names = [f"level {i}, stride {s}" for i, s in enumerate(model.encoder.strides)]
     pca = [np.rint(level[0] * 255).astype(np.uint8) for level in token_pca(model, images)]
     norms = [level[0] for level in feature_norms(model, images)]
-    captions = [
-        f"{name}: median {np.median(n):.3g}, largest {n.max():.3g}"
-        for name, n in zip(names, norms, strict=True)
-    ]
     rows = _section("Tokens: principal components as red, green, blue", pca, names, shape)
+    captions = [f"median {np.median(norm):.3g}, largest {norm.max():.3g}" for norm in norms]
     title = "Tokens: norm; single bright patches are outliers"
-    rows += _section(title, [heatmap(n) for n in norms], captions, shape)
+    rows += _section(title, [heatmap(norm) for norm in norms], captions, shape)
     for name, decoder in model.named_decoders().items():
         changes = [level[0] for level in readout_contribution(model, images, decoder=decoder)]
-        captions = [f"{n}: median {np.median(c):.2f}" for n, c in zip(names, changes, strict=True)]
-        high = max(*(float(np.quantile(c, 0.99)) for c in changes), 1e-6)
-        title = (
-            f"Readout of {name}: relative change of each patch by the CLS token, 0 to {high:.2f}"
-        )
+        captions = [f"median {np.median(change):.2f}" for change in changes]
+        high = max(*(float(np.quantile(change, 0.99)) for change in changes), 1e-6)
+        title = f"Readout of {name}: relative change by the CLS token, 0 to {high:.2f}"
         rows += _section(title, [heatmap(c, high=high) for c in changes], captions, shape)
     return rows
 
@@ -299,11 +268,7 @@ def _attention(token: str, maps: Sequence[np.ndarray], shape: Sequence[int]) -> 
 
 
 def _section(
-    title: str,
-    pictures: Sequence[np.ndarray],
-    captions: Sequence[str],
-    shape: Sequence[int],
-    columns: int | None = None,
+    title: str, pictures: Any, captions: Any, shape: Sequence[int], columns: int = 0
 ) -> list[np.ndarray]:
     """Draws a heading, and cells of the aspect ratio of ``shape``; by default in one row."""
     columns = columns or max(3, len(pictures))

@@ -13,7 +13,7 @@ from tiny import assert_equal, call, small_model
 
 import dpt
 from dpt.commands.push import initial_weights, scores_of, shared_overrides
-from dpt.weights.card import Card, is_generated, license_in
+from dpt.weights.hub import Card, is_generated, license_in
 
 LICENSE = ("--license", "cc-by-4.0")
 

@@ -7,6 +7,9 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from huggingface_hub import get_token
+from timm import get_pretrained_cfg
+
 from dpt.config.overrides import keys_of
 from dpt.config.resumed_config import run_in
 from dpt.evaluation.passes import WEIGHTS_NOTE
@@ -15,20 +18,9 @@ from dpt.model import DPT
 from dpt.process import say
 from dpt.training.checkpoints import RunCheckpoints, read_checkpoint
 from dpt.validation import Plain, PlainMapping
-from dpt.weights.card import (
-    Card,
-    InitialWeights,
-    Score,
-    Scores,
-    Training,
-    is_generated,
-    license_in,
-    read_card,
-    write_card,
-)
+from dpt.weights import hub
 from dpt.weights.files import checkpoint_of
 from dpt.weights.formats import fingerprint
-from dpt.weights.hub import is_hub_name, license_of, require_token, upload
 
 _OF_MACHINE = {"run_dir", "resume", "overwrite", "logger", "paths"}
 """Keys of a run that say nothing about its result."""
@@ -51,33 +43,30 @@ def publish(
         scores: folder of an evaluation of this model.
         private: create a private repository.
     """
-    if not is_hub_name(name):
+    if not hub.is_hub_name(name):
         raise ValueError(f"{name}: must have the form user/name")
-    text = read_card(source)
-    wants_card = bool(license or scores or not license_in(text))
-    if wants_card and text and not is_generated(text):
-        raise ValueError(
-            f"{source / 'README.md'}: dpt did not write it, so it is published as it is: state "
-            "licence and scores there (license: NAME in its first lines), and leave --license and "
-            "--scores out; or remove it"
-        )
+    text = hub.read_card(source)
+    wants_card = bool(license or scores or not hub.license_in(text))
+    if wants_card and text and not hub.is_generated(text):
+        remedy = "state licence and scores there, without --license and --scores, or remove it"
+        raise ValueError(f"{source / 'README.md'}: dpt did not write it: {remedy}")
     if wants_card and not license:
         raise ValueError(f"{source}: states no licence: give --license NAME, such as apache-2.0")
-    require_token()
+    if get_token() is None:
+        raise ValueError("no token of the Hugging Face hub: type hf auth login, or set HF_TOKEN")
     model = DPT.from_pretrained(str(source))
     with tempfile.TemporaryDirectory(prefix="dpt-push-") as temporary:
         folder = Path(temporary)
         model.save_pretrained(folder)
         if wants_card:
-            training = training_of(source)
-            results = scores_of(source, model, scores)
-            text = Card(name, license, training, results).text(model, model.config)
-        write_card(folder, text)
+            card = hub.Card(name, license, training_of(source), scores_of(source, model, scores))
+            text = card.text(model, model.config)
+        hub.write_card(folder, text)
         say(f"{name}: uploading")
-        say(upload(folder, name, private=private))
+        say(hub.upload(folder, name, private=private))
 
 
-def training_of(path: Path) -> Training | None:
+def training_of(path: Path) -> hub.Training | None:
     """Returns how a run was trained, ``path`` being its folder or a checkpoint in it; None for
     other models."""
     folder = run_folder(path)
@@ -87,7 +76,7 @@ def training_of(path: Path) -> Training | None:
     data, model = config["data"], config["model"]
     weights = model.get("weights") or model["encoder"].get("weights")
     download = data.get("download") or {}
-    return Training(
+    return hub.Training(
         task=str(config["task"]["name"]),
         data=data_name(data),
         page=str(download.get("page") or ""),
@@ -113,25 +102,21 @@ def shared_overrides(overrides: Iterable[str]) -> Iterator[str]:
             yield _FOLDERS.sub("", override)
 
 
-def initial_weights(text: str) -> InitialWeights:
+def initial_weights(text: str) -> hub.InitialWeights:
     """Returns what is known of ``FILE``, ``timm:NAME``, ``hf:USER/NAME`` or ``USER/NAME``."""
-    path = Path(text).expanduser()
+    path, name = Path(text).expanduser(), text.removeprefix("hf:")
     if text.startswith("timm:"):
-        from timm import get_pretrained_cfg
-
         config = get_pretrained_cfg(text.removeprefix("timm:"))
-        if config is None:
-            return InitialWeights(text, None, None)
-        return InitialWeights(text, config.hf_hub_id, config.license)
+        facts = (config.hf_hub_id, config.license) if config else (None, None)
+        return hub.InitialWeights(text, *facts)
     if path.exists():
-        return InitialWeights(path.name, None, license_in(read_card(path)))
-    name = text.removeprefix("hf:")
-    is_there, license = license_of(name)
-    is_of_hub = is_there or name != text
-    return InitialWeights(name if is_of_hub else path.name, name if is_there else None, license)
+        return hub.InitialWeights(path.name, None, hub.license_in(hub.read_card(path)))
+    is_there, license = hub.license_of(name)
+    is_name = is_there or name != text
+    return hub.InitialWeights(name if is_name else path.name, name if is_there else None, license)
 
 
-def scores_of(path: Path, model: DPT, folder: Path | None) -> Scores | None:
+def scores_of(path: Path, model: DPT, folder: Path | None) -> hub.Scores | None:
     """Returns the scores of a model; None if none are known.
 
     Args:
@@ -143,24 +128,22 @@ def scores_of(path: Path, model: DPT, folder: Path | None) -> Scores | None:
     Raises:
         DataError: ``folder`` has the scores of other weights.
     """
-    own = run_folder(path) / "evaluation"
+    of_fit = run_folder(path) / "evaluation"
     weights = fingerprint(model.config.to_dict(), model.state_dict())
-    if folder is None and _read_facts(own).get(WEIGHTS_NOTE) == weights:
-        folder = own
+    if folder is None and _read_facts(of_fit).get(WEIGHTS_NOTE) == weights:
+        folder = of_fit
     if folder is None:
         return _scores_of_validation(path)
     facts, config = _read_facts(folder), run_in(folder)
     if facts.get(WEIGHTS_NOTE) != weights:
-        raise DataError(
-            f"{folder / METRICS_FILE}: not the scores of {path}: give the folder that dpt "
-            f"evaluate {path} run_dir=FOLDER writes"
-        )
+        remedy = f"give the folder that dpt evaluate {path} run_dir=FOLDER writes"
+        raise DataError(f"{folder / METRICS_FILE}: not the scores of {path}: {remedy}")
     notes = _notes(facts, checkpoint_of(path))
     notes["intervals over"] = f"{facts['blocks']} {facts['blocks_kind']}s"
-    return Scores(data_name(config["data"]), str(config["split"]), _rows(facts), notes)
+    return hub.Scores(data_name(config["data"]), str(config["split"]), _rows(facts), notes)
 
 
-def _scores_of_validation(path: Path) -> Scores | None:
+def _scores_of_validation(path: Path) -> hub.Scores | None:
     """Returns the scores of a run's validation.
 
     ``metrics.json`` has those of the last step. Of an earlier ``best.ckpt`` only the score by which
@@ -174,7 +157,7 @@ def _scores_of_validation(path: Path) -> Scores | None:
     if last is None or last["global_step"] != content["global_step"]:
         facts = dict([_choice(content)])
     rows, data = _rows(facts), run_in(folder)["data"]
-    return Scores(data_name(data), "val", rows, _notes(facts, checkpoint)) if rows else None
+    return hub.Scores(data_name(data), "val", rows, _notes(facts, checkpoint)) if rows else None
 
 
 def _read_facts(folder: Path) -> Plain:
@@ -186,14 +169,14 @@ def _read_facts(folder: Path) -> Plain:
     return facts
 
 
-def _rows(facts: PlainMapping) -> list[Score]:
+def _rows(facts: PlainMapping) -> list[hub.Score]:
     """Returns the finite scores of ``metrics.json`` with their intervals."""
     rows = []
     for key, value in facts.items():
         group, _, name = key.partition("/")
         if group == "val" and isinstance(value, float) and math.isfinite(value):
             low, high = (facts.get(f"ci95_{end}/{name}") for end in ("low", "high"))
-            rows.append(Score(name, value, low, high))
+            rows.append(hub.Score(name, value, low, high))
     return rows
 
 

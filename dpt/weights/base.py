@@ -1,5 +1,6 @@
 """The interface of a checkpoint format, and the model that is read from a checkpoint."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -8,7 +9,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from reprlib import repr as shortened
-from typing import ClassVar, NoReturn
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -46,9 +47,11 @@ class Checkpoint:
         network: the model on the meta device, without values.
         tensors: by our names; unexpected ones have their name in the file.
         unused: names in the file of tensors that take no part in a prediction.
+        format: the name of the file's format.
     """
 
-    def __init__(self, stored: StoredModel) -> None:
+    def __init__(self, stored: StoredModel, format: str = "dpt") -> None:
+        self.format = format
         self.config = ModelConfig.from_dict(stored.config)
         self.network = self.config.outline()
         self.tensors: dict[str, Tensor] = {}
@@ -73,22 +76,18 @@ class Checkpoint:
         The network is not built a second time, unless a class outside the project holds tensors
         that are in no file, or parameters under several names.
         """
-        device, expected = torch.get_default_device(), self.network.state_dict()
-        copies = {
+        parameters = list(self.network.parameters())
+        is_tied = len(parameters) < len(list(self.network.named_parameters(remove_duplicate=False)))
+        copies, device = {}, torch.get_default_device()
+        for name, tensor in self.network.state_dict().items():
             # files may be mapped into memory, and tensors may share memory
-            name: torch.empty_like(tensor, device=device, memory_format=torch.contiguous_format)
-            for name, tensor in expected.items()
-        }
-        for name, tensor in copies.items():
-            tensor.copy_(self.tensors[name].detach())
-        parameters = dict(self.network.named_parameters(remove_duplicate=False))
-        is_tied = len({id(parameter) for parameter in parameters.values()}) < len(parameters)
+            copies[name] = torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
+            copies[name].copy_(self.tensors[name].detach())
         self.network.load_state_dict(copies, assign=True)
         self.network.encoder.compute_buffers()
         if is_tied or _has_meta_tensors(self.network):
-            network = self.config.build()
-            network.load_state_dict(copies)
-            return network
+            self.network = self.config.build()
+            self.network.load_state_dict(copies)
         return self.network
 
 
@@ -107,7 +106,6 @@ class Format(ABC):
         encoders, heads: kinds of encoders and names of heads that are written; no encoders in a
             format that is only read.
         free: patterns of options that may change in writing, with a note or None.
-        hint: for messages, how the format defines the unit of depth.
     """
 
     name: str
@@ -127,7 +125,6 @@ class Format(ABC):
         "preprocessing.output_interpolation": "outputs are resized to the image in another way",
         "preprocessing.*": "images are resized or normalised in another way",
     }
-    hint = ""
 
     @abstractmethod
     def recognises(self, files: CheckpointFiles) -> bool:
@@ -144,36 +141,29 @@ class Format(ABC):
         is refused with a ValueError.
         """
         config = deepcopy(config)
-        self._check_parts(config)
+        heads, kind = config["heads"], config["encoder"]["kind"]
+        (name, head), *others = heads.items()
+        fits = name in self.heads and head.get("kind") != "linear"
+        self._require(config["preprocessing"]["pixels"] == "rgb", "is for RGB images")
+        self._require(not others, f"holds one head, and this model has {', '.join(heads)}")
+        self._require(fits, f"has no such {name} head, only {' or '.join(self.heads)}")
+        allowed = f"cannot express encoder.kind={kind!r} (only {' or '.join(self.encoders)})"
+        self._require(kind in self.encoders, allowed)
         tensors = _share_decoder(config, tensors)
         try:
             files = self._files(config, tensors, Path(path))
             checkpoint = Checkpoint(self.read(files))
         except ValueError as error:
-            self.refuse(f"cannot express this model: {error}")
+            raise ValueError(f"the {self.name} format cannot express this model: {error}") from None
         notes, faults = self._compare(config, checkpoint.config.to_dict())
         fault = "; ".join(faults) or checkpoint.list_faults()
-        if fault:
-            self.refuse(f"cannot express {fault}{self.hint if 'heads.depth' in fault else ''}")
+        self._require(not fault, f"cannot express {fault}")
         files.save()
         return notes
 
-    def _check_parts(self, config: Plain) -> None:
-        """Raises a ValueError if the format has not the model's encoder, or not its heads."""
-        if not self.encoders:
-            self.refuse("is only read, not written")
-        heads, kind = config["heads"], config["encoder"]["kind"]
-        if config["preprocessing"]["pixels"] != "rgb":
-            count = len(config["preprocessing"]["mean"])
-            self.refuse(f"is for RGB images, and this model takes {count} bands")
-        if len(heads) != 1:
-            self.refuse(f"holds one head, and this model has {len(heads)}: {', '.join(heads)}")
-        for name, head in heads.items():
-            if name not in self.heads or head.get("kind") == "linear":
-                linear = "linear " if name in self.heads else ""
-                self.refuse(f"has no {linear}{name} head, only {' or '.join(self.heads)}")
-        if kind not in self.encoders:
-            self.refuse(f"cannot express encoder.kind={kind!r} (only {' or '.join(self.encoders)})")
+    def _require(self, condition: bool, fault: str) -> None:
+        if not condition:
+            raise ValueError(f"the {self.name} format {fault}")
 
     def _files(self, config: Plain, tensors: Tensors, path: Path) -> CheckpointFiles:
         """Returns what is to be written, with zeros for tensors that the format never runs.
@@ -195,9 +185,6 @@ class Format(ABC):
                 notes.append(f"{key}={before} becomes {after}: {allowed[0]}")
         return notes, faults
 
-    def refuse(self, fault: str) -> NoReturn:
-        raise ValueError(f"the {self.name} format {fault}")
-
 
 def _share_decoder(config: Plain, tensors: Tensors) -> Tensors:
     """Makes the decoder of a model's only head, if it is its own, the shared one.
@@ -209,11 +196,7 @@ def _share_decoder(config: Plain, tensors: Tensors) -> Tensors:
     if head.get("decoder") is None:
         return tensors
     config["decoder"], head["decoder"] = head["decoder"], None
-    prefix = f"decoders.{name}."
-    return {
-        f"decoder.{k.removeprefix(prefix)}" if k.startswith(prefix) else k: tensor
-        for k, tensor in tensors.items()
-    }
+    return {re.sub(rf"^decoders\.{name}\.", "decoder.", k): v for k, v in tensors.items()}
 
 
 def _dotted(config: Plain) -> Plain:

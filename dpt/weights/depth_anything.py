@@ -32,18 +32,11 @@ import torch
 from dpt.model_config import model_dict
 from dpt.validation import Plain
 from dpt.weights import transformers
-from dpt.weights import transformers_config as encoders
+from dpt.weights import transformers_config as configs
 from dpt.weights.base import Format, StoredModel
-from dpt.weights.dinov2 import IMAGENET, SCALES, gated_table, spread_blocks
+from dpt.weights.dinov import gated_table
 from dpt.weights.files import CheckpointFiles
-from dpt.weights.names import Shapes, Table, Tensors, to_theirs
-from dpt.weights.transformers_config import (
-    Keys,
-    read_dpt_processor,
-    read_keys,
-    write_dpt_processor,
-    write_keys,
-)
+from dpt.weights.names import IMAGENET, SCALES, Shapes, Table, Tensors, spread_blocks, to_theirs
 
 log = logging.getLogger("dpt")
 
@@ -69,17 +62,18 @@ DEFAULT_BACKBONE = {  # of transformers' DepthAnythingConfig
     "image_size": 518,
     "out_indices": [9, 10, 11, 12],
 }
-DECODER_KEYS: Keys = {
+DECODER_KEYS: configs.Keys = {
     "reassemble_channels": ("neck_hidden_sizes", [48, 96, 192, 384]),
     "fusion_channels": ("fusion_hidden_size", 64),
     "scales": ("reassemble_factors", SCALES),
 }
-HEAD_KEYS: Keys = {
+HEAD_KEYS: configs.Keys = {
     "kind": ("depth_estimation_type", "relative"),
     "hidden_channels": ("head_hidden_size", 32),
 }
 
 FILE_MASK_TOKEN = "pretrained.mask_token"
+FILE_UNIT = "depth_head.scratch.refinenet4.resConfUnit"  # of the deepest level
 OUTPUT = "head.conv3."  # the last layer of a folder
 MONO, METRIC = "da3mono-large", "da3metric-large"
 KIND = re.compile(r"da3[-_]?(mono|metric)")  # also in the path of a copy of the Hub
@@ -96,10 +90,6 @@ class AuthorsNames(NamedTuple):
     @property
     def scratch(self) -> str:
         return f"{self.head}scratch."
-
-    @property
-    def deepest_unit(self) -> str:
-        return f"{self.scratch}refinenet4.resConfUnit"
 
     def table(self, encoder: Plain) -> Table:
         """Returns the rows of a file."""
@@ -122,6 +112,7 @@ class AuthorsNames(NamedTuple):
     def read(self, shapes: Shapes, *, head: Plain, encoder: Plain, preprocessing: Plain) -> Plain:
         """Returns the configuration of a file with further options of each part."""
         sizes = shapes.vit(self.backbone)
+        levels = [f"{self.head}projects.{i}.weight" for i in range(4)]
         hidden_channels = shapes(f"{self.scratch}output_conv2.0.weight")[0]
         return model_dict(
             self.model,
@@ -136,9 +127,7 @@ class AuthorsNames(NamedTuple):
             },
             decoder={
                 **DECODER,
-                "reassemble_channels": [
-                    shapes(f"{self.head}projects.{i}.weight")[0] for i in range(4)
-                ],
+                "reassemble_channels": [shapes(name)[0] for name in levels],
                 "fusion_channels": shapes(f"{self.scratch}layer1_rn.weight")[0],
             },
             preprocessing={**IMAGENET, "multiple_of": sizes["patch_size"], **preprocessing},
@@ -165,45 +154,55 @@ class DepthAnything(Format):
         return files.has_prefixes(FILE.backbone, FILE.scratch)
 
     def read(self, files: CheckpointFiles) -> StoredModel:
-        is_folder = "model_type" in files.config
-        config = _read_folder(files) if is_folder else _read_file(files)
-        never_run = transformers.never_run(config["encoder"])
-        never_run += [FILE_MASK_TOKEN, f"{FILE.deepest_unit}1.*"]
-        tensors = files.tensors
-        if is_folder and config["heads"]["depth"]["kind"] == "relative":
+        if "model_type" not in files.config:
+            config = _read_file(files)
+            never_run = [FILE_MASK_TOKEN, f"{FILE_UNIT}1.*"]
+            return StoredModel(config, files.tensors, FILE.table(config["encoder"]), never_run)
+        config, tensors = _read_folder(files), files.tensors
+        if config["heads"]["depth"]["kind"] == "relative":
             # transformers multiplies by it here too
             gain = files.config.get("max_depth") or 1
             tensors = {k: v * gain if k.startswith(OUTPUT) else v for k, v in tensors.items()}
-        return StoredModel(config, tensors, tensor_names(config, is_folder=is_folder), never_run)
+        encoder = config["encoder"]
+        return StoredModel(config, tensors, _table(encoder), transformers.never_run(encoder))
 
     def _files(self, config: Plain, tensors: Tensors, path: Path) -> CheckpointFiles:
-        encoder, (head,) = config["encoder"], config["heads"].values()
+        encoder, head = config["encoder"], config["heads"]["depth"]
         mask_token = torch.zeros(1, encoder["embed_dim"])
         if path.suffix in (".pth", ".pt"):
             if head["max_depth"] != _named_depth(path):
                 raise ValueError(
                     f"max_depth={head['max_depth']}: the name of a .pth says the largest depth "
-                    "(hypersim: 20 m, vkitti: 80 m, others: relative): choose such a name, or "
-                    "write a folder"
+                    "(hypersim: 20 m, vkitti: 80 m, others: relative), or write a folder"
                 )
             if encoder["layer_scale"] is not None:
                 encoder["layer_scale"] = 1.0  # gains are in the tensors
-            theirs = to_theirs(tensors, tensor_names(config, is_folder=False), FILE.deepest_unit)
+            theirs = to_theirs(tensors, FILE.table(encoder), FILE_UNIT)
             return CheckpointFiles(path, theirs | {FILE_MASK_TOKEN: mask_token})
-        theirs = to_theirs(tensors, tensor_names(config, is_folder=True), transformers.DEEPEST_UNIT)
+        theirs = to_theirs(tensors, _table(encoder), transformers.DEEPEST_UNIT)
         theirs[transformers.MASK_TOKEN] = mask_token
         encoder["num_blocks"] = encoder["out_indices"][-1] + 1  # later ones are not built
-        processor = write_dpt_processor(config, only_square=encoder["layer_scale"] is None)
-        return CheckpointFiles(path, theirs, _write_config(config), processor)
+        processor = configs.write_dpt_processor(config, only_square=encoder["layer_scale"] is None)
+        theirs_config = {
+            "architectures": ["DepthAnythingForDepthEstimation"],
+            "model_type": "depth_anything",
+            "backbone_config": configs.write_backbone("dinov2", encoder),
+            "patch_size": encoder["patch_size"],
+            "reassemble_hidden_size": encoder["embed_dim"],
+            **configs.write_keys(DECODER_KEYS, config["decoder"]),
+            "reassemble_factors": SCALES,  # whole numbers, which transformers needs
+            "head_in_index": -1,
+            **configs.write_keys(HEAD_KEYS, head),
+            "max_depth": int(head["max_depth"] or 1) if head["kind"] == "metric" else 1,
+            "dtype": "float32",
+        }
+        return CheckpointFiles(path, theirs, theirs_config, processor)
 
 
-def tensor_names(config: Plain, *, is_folder: bool) -> Table:
-    """Returns the rows of a folder, or of a ``.pth``."""
-    encoder = config["encoder"]
-    if not is_folder:
-        return FILE.table(encoder)
+def _table(encoder: Plain) -> Table:
+    """Returns the rows of a folder."""
     neck = transformers.neck_table()
-    return [*encoders.encoder_table(encoder), *neck, ("heads.depth.*", "head.*")]
+    return [*configs.encoder_table(encoder), *neck, ("heads.depth.*", "head.*")]
 
 
 def _read_file(files: CheckpointFiles) -> Plain:
@@ -215,23 +214,16 @@ def _read_file(files: CheckpointFiles) -> Plain:
         log.warning("%s: read as Depth Anything v2; v1 needs its name, %s", path, V1.pattern)
     max_depth = files.content.get("max_depth") or _named_depth(path)
     if max_depth is None and "metric" in path.name.lower():
-        raise ValueError(
-            "metric by its name, but without a largest depth: name it hypersim (20 m) or vkitti "
-            '(80 m), or save it as {"model": tensors, "max_depth": metres}'
-        )
+        names = "hypersim (20 m) or vkitti (80 m)"
+        raise ValueError(f"metric by its name, but without a largest depth: name it {names}")
     head: Plain = {"kind": "relative"}
     if max_depth is not None:
         head = {"kind": "metric", "activation": "sigmoid", "max_depth": max_depth}
-    last_blocks = {"out_indices": list(range(num_blocks - 4, num_blocks))}
-    return FILE.read(
-        shapes,
-        head=head,
-        encoder={"patch_size": 14, **(last_blocks if is_v1 else {})},
-        preprocessing={
-            **PREPROCESSING,
-            "output_interpolation": "bilinear" if is_v1 else "bilinear_aligned",
-        },
-    )
+    encoder, interpolation = {}, "bilinear_aligned"
+    if is_v1:
+        encoder, interpolation = {"out_indices": [*range(num_blocks - 4, num_blocks)]}, "bilinear"
+    preprocessing = {**PREPROCESSING, "output_interpolation": interpolation}
+    return FILE.read(shapes, head=head, encoder=encoder, preprocessing=preprocessing)
 
 
 def _named_depth(path: Path) -> float | None:
@@ -242,53 +234,26 @@ def _read_folder(files: CheckpointFiles) -> Plain:
     """Returns the configuration of a folder of transformers."""
     config = files.config
     backbone = config.get("backbone_config") or DEFAULT_BACKBONE
-    encoder = encoders.read_backbone(backbone, "dinov2")
+    encoder = configs.read_backbone(backbone, "dinov2")
     final_norm, patch = encoder["final_norm"], encoder["patch_size"]
     if not final_norm or config.get("patch_size", 14) != patch:
-        raise ValueError(
-            f"a Depth Anything whose backbone has apply_layernorm={final_norm} and "
-            f"patch_size={patch}, not supported"
-        )
-    head = read_keys(HEAD_KEYS, config)
+        raise ValueError(f"not supported: apply_layernorm={final_norm}, patch_size={patch}")
+    head = configs.read_keys(HEAD_KEYS, config)
     if head["kind"] not in ("relative", "metric"):
         raise ValueError(f"depth_estimation_type={head['kind']!r}: only 'relative' or 'metric'")
     if head["kind"] == "metric":
         head |= {"activation": "sigmoid", "max_depth": float(config.get("max_depth") or 1)}
-    preprocessing = {
-        **PREPROCESSING,
-        "resize": "minimal",
-        "multiple_of": patch,
-        "interpolation": "cubic_antialias",
-    }
+    resize = {"resize": "minimal", "multiple_of": patch, "interpolation": "cubic_antialias"}
+    preprocessing = {**PREPROCESSING, **resize}
     if files.processor:
-        preprocessing = read_dpt_processor(files.processor, encoder)
+        preprocessing = configs.read_dpt_processor(files.processor, encoder)
     return model_dict(
         "dpt_base",
         heads={"depth": head},
         encoder=encoder,
-        decoder={**DECODER, **read_keys(DECODER_KEYS, config)},
+        decoder={**DECODER, **configs.read_keys(DECODER_KEYS, config)},
         preprocessing={**preprocessing, "output_interpolation": "bicubic"},
     )
-
-
-def _write_config(config: Plain) -> Plain:
-    """Returns ``config.json`` for our complete configuration."""
-    encoder, (head,) = config["encoder"], config["heads"].values()
-    return {
-        "architectures": ["DepthAnythingForDepthEstimation"],
-        "model_type": "depth_anything",
-        "backbone_config": {
-            **encoders.write_backbone("dinov2", encoder),
-        },
-        "patch_size": encoder["patch_size"],
-        "reassemble_hidden_size": encoder["embed_dim"],
-        **write_keys(DECODER_KEYS, config["decoder"]),
-        "reassemble_factors": SCALES,  # whole numbers, which transformers needs
-        "head_in_index": -1,
-        **write_keys(HEAD_KEYS, head),
-        "max_depth": int(head["max_depth"] or 1) if head["kind"] == "metric" else 1,
-        "dtype": "float32",
-    }
 
 
 class DepthAnything3(Format):
@@ -307,10 +272,7 @@ class DepthAnything3(Format):
         name = str(files.config.get("model_name", "/".join(files.path.parts[-3:])))
         kinds = {*KIND.findall(name.lower())}
         if len(kinds) != 1:
-            raise ValueError(
-                f"model_name={files.config.get('model_name')!r} in config.json is neither {MONO} "
-                f"nor {METRIC}, and tensors do not tell metres from relative depth: set it"
-            )
+            raise ValueError(f"model_name={name!r} in config.json must be {MONO} or {METRIC}")
         depth: Plain = {"kind": "up_to_scale"}
         if kinds == {"metric"}:
             depth = {"kind": "metric", "activation": "exp", "canonical_focal": FOCAL}
@@ -325,8 +287,8 @@ class DepthAnything3(Format):
                 "output_interpolation": "bilinear",
             },
         )
-        table = V3.table(config["encoder"])
-        return StoredModel(config, files.tensors, table, [f"{V3.backbone}mask_token"])
+        table, never_run = V3.table(config["encoder"]), [f"{V3.backbone}mask_token"]
+        return StoredModel(config, files.tensors, table, never_run)
 
     def _files(self, config: Plain, tensors: Tensors, path: Path) -> CheckpointFiles:
         encoder, head = config["encoder"], config["heads"]["depth"]

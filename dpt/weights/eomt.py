@@ -13,24 +13,12 @@ from pathlib import Path
 
 from dpt.model_config import model_dict
 from dpt.validation import Plain
+from dpt.weights import transformers_config as configs
 from dpt.weights.base import Format, StoredModel
-from dpt.weights.dinov2 import IMAGENET
 from dpt.weights.files import CheckpointFiles
-from dpt.weights.names import Table, Tensors, gated_rows, to_theirs
-from dpt.weights.transformers_config import (
-    DINOV3_KEYS,
-    Family,
-    Keys,
-    dinov3_rows,
-    read_encoder,
-    read_names,
-    read_pixels,
-    write_encoder,
-    write_names,
-    write_pixels,
-)
+from dpt.weights.names import IMAGENET, Table, Tensors, gated_rows, to_theirs
 
-KEYS: Keys = {  # our argument, their key and its default
+KEYS: configs.Keys = {  # our argument, their key and its default
     "embed_dim": ("hidden_size", 1024),
     "num_blocks": ("num_hidden_layers", 24),
     "num_heads": ("num_attention_heads", 16),
@@ -49,24 +37,24 @@ WITHOUT_BATCH = ("query.weight", "embeddings.position_embeddings.weight")
 """Their tensors (N, D) that are (1, N, D) here."""
 GATED = (f"{LAYER}.mlp.{{gate,up}}_proj.*", f"{LAYER}.mlp.down_proj.*")
 FAMILIES = {
-    "eomt": Family(
+    "eomt": configs.Family(
         [
             ("encoder.pos_embed", "embeddings.position_embeddings.weight"),
             ("encoder.patch_embed.proj.*", "embeddings.patch_embeddings.projection.*"),
             (f"{BLOCK}.attn.proj.*", f"{LAYER}.attention.out_proj.*"),
             (f"{BLOCK}.mlp.*", f"{LAYER}.mlp.*"),
-            *dinov3_rows("", LAYER, "layernorm"),
+            *configs.dinov3_rows("", LAYER, "layernorm"),
         ],
         {**KEYS, "mlp_ratio": ("mlp_ratio", 4), "swiglu": ("use_swiglu_ffn", False)},
         {"cls_position": False, "position_resize": "bicubic_antialias"},
         {},
         GATED,
     ),
-    "eomt_dinov3": Family(
-        dinov3_rows("", LAYER, "layernorm"),
+    "eomt_dinov3": configs.Family(
+        configs.dinov3_rows("", LAYER, "layernorm"),
         {
             **KEYS,
-            **{k: DINOV3_KEYS[k] for k in ("qkv_bias", "key_bias", "rope_theta")},
+            **{k: configs.DINOV3_KEYS[k] for k in ("qkv_bias", "key_bias", "rope_theta")},
             "mlp_ratio": ("intermediate_size", 4096),
         },
         {"position": "rope"},
@@ -123,7 +111,7 @@ class Eomt(Format):
             heads={name: head},
             encoder=encoder,
             preprocessing={  # without the padding to a square
-                **read_pixels(files.processor, IMAGENET["mean"], IMAGENET["std"], 2),
+                **configs.read_pixels(files.processor, IMAGENET["mean"], IMAGENET["std"], 2),
                 "image_size": [shortest, shortest],
                 "resize": "lower_bound" if name == "segmentation" else "upper_bound",
                 "output_interpolation": "bilinear",
@@ -147,10 +135,10 @@ class Eomt(Format):
             "model_type": model_type,
             "head": name,
             "hidden_act": "gelu",
-            **write_encoder(FAMILIES[model_type], encoder),
+            **configs.write_encoder(FAMILIES[model_type], encoder),
             "num_upscale_blocks": len(fnmatch.filter(tensors, f"heads.{name}.upscale.*.norm.bias")),
             "num_queries": head["num_queries"],
-            **write_names(head),
+            **configs.write_names(head),
             "dtype": str(tensors["encoder.cls_token"].dtype).removeprefix("torch."),
         }
         if "rope_theta" in theirs:
@@ -163,7 +151,7 @@ class Eomt(Format):
             "image_processor_type": "EomtImageProcessor",
             "do_resize": True,
             "size": {"shortest_edge": side, "longest_edge": None if is_split else side},
-            **write_pixels(preprocessing),
+            **configs.write_pixels(preprocessing),
             "do_split_image": is_split,
             "do_pad": not is_split,
         }
@@ -178,7 +166,7 @@ def _model_type(encoder: Plain) -> str:
 
 def _read_encoder(config: Plain) -> Plain:
     flat = {**(config.get("rope_parameters") or {}), **config}
-    encoder = read_encoder(FAMILIES[config["model_type"]], flat)
+    encoder = configs.read_encoder(FAMILIES[config["model_type"]], flat)
     last = encoder["num_blocks"] - 1 - encoder["num_later_blocks"]
     return encoder | {"out_indices": [last]}
 
@@ -190,7 +178,7 @@ def _read_head(files: CheckpointFiles) -> tuple[str, Plain]:
     head: Plain = {
         "num_classes": num_classes,
         "num_queries": config.get("num_queries", 200),
-        "class_names": read_names(config),
+        "class_names": configs.read_names(config),
     }
     default = "instance" if num_classes == COCO_THINGS else "panoptic"
     if files.processor.get("do_split_image"):

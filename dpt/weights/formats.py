@@ -11,13 +11,11 @@ import torch
 from dpt.files import few
 from dpt.validation import Plain
 from dpt.weights.base import Checkpoint, Format, StoredModel, naming
-from dpt.weights.card import Card, write_card
 from dpt.weights.depth_anything import DepthAnything, DepthAnything3
-from dpt.weights.dinov2 import Dinov2
-from dpt.weights.dinov3 import Dinov3
+from dpt.weights.dinov import Dinov2, Dinov3
 from dpt.weights.eomt import Eomt
 from dpt.weights.files import CONFIG_FILE, CheckpointFiles, open_checkpoint
-from dpt.weights.hub import locate
+from dpt.weights.hub import Card, locate, write_card
 from dpt.weights.names import Tensors
 from dpt.weights.official import Official
 from dpt.weights.smp import Smp
@@ -87,27 +85,19 @@ def read(path: str | Path, *, revision: str | None = None) -> Checkpoint:
             supported, or its tensors do not fit its configuration: each missing, unexpected or
             unfit tensor is listed.
     """
-    return _read(path, revision)[1]
-
-
-def _read(path: str | Path, revision: str | None = None) -> tuple[Format, Checkpoint]:
     files = open_checkpoint(locate(path, revision))
     source_format = find_format(files)
     if source_format is not None:
         with naming(files.path):
-            checkpoint = Checkpoint(source_format.read(files))
-            faults = checkpoint.list_faults()
-            if faults:
+            checkpoint = Checkpoint(source_format.read(files), source_format.name)
+            if faults := checkpoint.list_faults():
                 raise ValueError(f"does not fit its own configuration: {faults}")
-        return source_format, checkpoint
+        return checkpoint
     if not files.config and (files.path.parent / CONFIG_FILE).is_file():
         raise ValueError(f"{path}: holds the weights alone: give its folder {files.path.parent}")
-    names = sorted(map(str, files.content))
-    config = f"model_type {files.config.get('model_type')!r}, " if files.config else ""
-    raise ValueError(
-        f"{path}: of no known format ({', '.join(f.name for f in FORMATS)}); found {config}"
-        f"{len(names)} entries: {few(names, 8)}"
-    )
+    known, names = ", ".join(f.name for f in FORMATS), sorted(map(str, files.content))
+    config = f"model_type {files.config.get('model_type')!r} and " if files.config else ""
+    raise ValueError(f"{path}: of no known format ({known}); found {config}{few(names, 8)}")
 
 
 @dataclass(frozen=True)
@@ -145,14 +135,12 @@ def convert(src: str | Path, dst: str | Path, *, to: str) -> Conversion:
     dst = Path(dst).expanduser()
     if os.path.lexists(dst) and not (dst.is_dir() and not any(dst.iterdir())):
         raise ValueError(f"{dst}: exists already; give a new path")
-    source_format, checkpoint = _read(src)
+    checkpoint = read(src)
     if checkpoint.config.calibration and to != "dpt":
-        raise ValueError(
-            f"the {to} format has no place for a calibration, so depth would no longer be in "
-            "metres: convert the checkpoint that was calibrated"
-        )
+        fault = "has no place for a calibration, so depth would no longer be in metres"
+        raise ValueError(f"the {to} format {fault}: convert the checkpoint that was calibrated")
     notes = WRITABLE[to].write(checkpoint.config.to_dict(), checkpoint.tensors, dst)
-    return Conversion(source_format.name, to, len(checkpoint.tensors), checkpoint.unused, notes)
+    return Conversion(checkpoint.format, to, len(checkpoint.tensors), checkpoint.unused, notes)
 
 
 def fingerprint(config: Plain, state: Tensors) -> str:

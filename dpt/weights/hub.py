@@ -1,23 +1,35 @@
-"""Models on the Hugging Face hub, by the name ``user/name``."""
+"""Models on the Hugging Face hub, by the name ``user/name``, and their cards.
 
-from __future__ import annotations
+A card is a ``README.md`` beside saved weights. Its front matter is what
+``huggingface_hub.ModelCardData`` writes. What is not known is left out.
+"""
 
+import hashlib
 import logging
+import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+import shlex
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import Any, NamedTuple
 
-from dpt.files import reason
-from dpt.weights.card import CARD_FILE, is_generated, read_card
-from dpt.weights.files import WEIGHT_SUFFIXES
-
-if TYPE_CHECKING:
-    from huggingface_hub import HfApi
+from dpt import __version__
+from dpt.atomic import write_bytes
+from dpt.files import DataError, parse_yaml, read_text, reason
+from dpt.model_config import ModelConfig
+from dpt.nn import Network
+from dpt.types.outputs import OutputSpec
+from dpt.weights.files import WEIGHT_SUFFIXES, writing
 
 log = logging.getLogger("dpt")
+
+CARD_FILE = "README.md"
+LIBRARY = "dense-prediction-transformers"
+_MAX_CARD = 1 << 20  # bytes
+_LABELLING = {"miou", "pixel_accuracy", "mean_accuracy", "pq", "sq", "rq", "ap"}
+"""Scores of segmentation, which a model with depth may have too."""
 
 
 def is_hub_name(text: str) -> bool:
@@ -84,24 +96,173 @@ def license_of(name: str) -> tuple[bool, str | None]:
     return True, card.license if card else None
 
 
-def require_token() -> None:
-    """Raises ValueError if no token of the hub is set or stored."""
-    from huggingface_hub import get_token
-
-    if get_token() is None:
-        raise ValueError("no token of the Hugging Face hub: type hf auth login, or set HF_TOKEN")
+# --- Cards
 
 
-@contextmanager
-def _publishing(name: str) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:  # of many libraries
-        cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
-        raise ValueError(
-            f"{name}: nothing was committed ({reason(cause)}): check the name, what the token may "
-            "do, and the network, and type the command again"
-        ) from error
+class Score(NamedTuple):
+    """A score and the ends of its 95 % interval, if they are known."""
+
+    name: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Scores of a model.
+
+    Attributes:
+        data, split: the name of the data set, and of the part that was scored.
+        rows: finite scores. Those of one class have a slash in the name, as ``iou/road``.
+        notes: how they were computed, by name.
+    """
+
+    data: str
+    split: str
+    rows: list[Score]
+    notes: dict[str, str]
+
+    def results(self, tasks: list[str]) -> list[Any]:
+        """Returns the scores of all classes together, as the hub stores them.
+
+        ``tasks`` are those of the model, by the hub's names.
+        """
+        from huggingface_hub import EvalResult
+
+        first, labelling = (tasks or ["other"])[0], "image-segmentation"
+        results = []
+        for name, value, *_ in self.rows:
+            task = labelling if name in _LABELLING and labelling in tasks else first
+            result = EvalResult(task, self.data, self.data, name, value, dataset_split=self.split)
+            result.metric_name = name
+            results += [] if "/" in name else [result]
+        return results
+
+
+class InitialWeights(NamedTuple):
+    """From what training started, and what is known of it: its name on the hub, its licence."""
+
+    name: str
+    hub_name: str | None
+    license: str | None
+
+
+@dataclass(frozen=True)
+class Training:
+    """What a run was trained on, and how.
+
+    Attributes:
+        task, data: their names.
+        page, terms: of the data, if they are published.
+        command: as typed in a shell, with the last part of each absolute path.
+        weights: from which training started; None for random ones.
+    """
+
+    task: str
+    data: str
+    page: str | None
+    terms: str | None
+    command: str
+    weights: InitialWeights | None
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a card says beside what the model itself declares.
+
+    Attributes:
+        name: under which the model is loaded, such as ``user/name``.
+        license: identifier of the licence, such as ``apache-2.0``; None if it is not stated.
+    """
+
+    name: str
+    license: str | None = None
+    training: Training | None = None
+    scores: Scores | None = None
+
+    def text(self, model: Network, config: ModelConfig) -> str:
+        """Returns the card of a model, in Markdown."""
+        from dpt.html import render_markdown  # imports OpenCV, which loading a model does not need
+
+        specs = model.outputs.values()
+        tasks = list(dict.fromkeys(filter(None, map(pipeline_tag, specs))))
+        body = render_markdown(
+            "model_card.md",
+            card=self,
+            argument=shlex.quote(self.name),
+            config=config,
+            specs=list(specs),
+            parameters=sum(p.numel() for p in model.parameters()),
+            library=LIBRARY,
+            version=__version__,
+        )
+        text = f"---\n{self._front_matter(tasks)}\n---\n\n{body}"
+        return f"{text}<!-- Written by dpt, and replaced unless it is edited: {_digest(text)} -->\n"
+
+    def _front_matter(self, tasks: list[str]) -> str:
+        from huggingface_hub import ModelCardData
+
+        training = self.training
+        results = self.scores.results(tasks) if self.scores else None
+        data = ModelCardData(
+            license=self.license,
+            library_name=LIBRARY,
+            pipeline_tag=tasks[0] if tasks else None,
+            tags=["dpt", *tasks[1:]],
+            datasets=training.data.split(", ") if training else None,
+            base_model=training.weights.hub_name if training and training.weights else None,
+            model_name=self.name if results else None,
+            eval_results=results,
+        )
+        return str(data.to_yaml()).strip()
+
+
+def pipeline_tag(spec: OutputSpec) -> str | None:
+    """Returns the hub's name of the task that an output belongs to; None if it has none."""
+    if spec.kind == "logits":
+        return "image-segmentation" if spec.dense else "image-classification"
+    return {"depth": "depth-estimation", "masks": "image-segmentation"}.get(spec.kind)
+
+
+def write_card(folder: Path, text: str) -> None:
+    """Writes ``README.md``, but keeps one that a person wrote or edited, with a warning."""
+    path = folder / CARD_FILE
+    if os.path.lexists(path) and not is_generated(read_card(folder)):
+        log.warning("%s: kept, since dpt did not write it; remove it to get a new one", path)
+        return
+    with writing(path):
+        write_bytes(path, text.encode())
+
+
+def read_card(folder: Path) -> str:
+    """Returns the card in a folder; empty if there is none, or if it is no text."""
+    with suppress(DataError):
+        return read_text(folder / CARD_FILE, limit=_MAX_CARD)
+    return ""
+
+
+def is_generated(card: str) -> bool:
+    """Returns whether a card is as :meth:`Card.text` wrote it: its last line has its checksum."""
+    text, _, last_line = card.rpartition("<!--")
+    return bool(text) and f": {_digest(text)} -->" in last_line
+
+
+def license_in(card: str) -> str | None:
+    """Returns the licence that the front matter of a card states; None if there is none."""
+    match = re.match(r"---\r?\n(.*?)\n---", card, re.DOTALL)
+    with suppress(DataError):
+        values = parse_yaml(match[1], CARD_FILE) if match else None
+        found = values.get("license") if isinstance(values, dict) else None
+        return found if isinstance(found, str) else None
+    return None
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+# --- Publishing
 
 
 def upload(folder: Path, name: str, *, private: bool) -> str:
@@ -112,31 +273,35 @@ def upload(folder: Path, name: str, *, private: bool) -> str:
     Raises:
         ValueError: the upload failed, or ``private`` and a public repository.
     """
+    try:
+        return _upload(folder, name, private=private)
+    except DataError:
+        raise
+    except Exception as error:  # of many libraries
+        cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+        remedy = "check the name, what the token may do, and the network"
+        raise ValueError(f"{name}: nothing was committed ({reason(cause)}): {remedy}") from error
+
+
+def _upload(folder: Path, name: str, *, private: bool) -> str:
     from huggingface_hub import HfApi
 
-    api = HfApi()
-    with _publishing(name):
-        exists = api.repo_exists(name)
-        is_public = exists and not api.model_info(name).private
-    if private and is_public:
-        raise ValueError(f"{name}: is public on the hub: make it private there, or leave --private")
-    with _publishing(name):
-        kept = []
-        if not exists:
-            api.create_repo(name, private=private or None)
-        elif _has_own_card(api, name):
-            log.warning("%s: keeps its README.md, which dpt did not write; remove it there", name)
-            kept.append(CARD_FILE)
-        commit = api.upload_folder(
-            repo_id=name,
-            folder_path=folder,
-            commit_message="Upload a model of dpt",
-            ignore_patterns=kept,
-        )
+    api, kept = HfApi(), []
+    if not api.repo_exists(name):
+        api.create_repo(name, private=private or None)
+    elif private and not api.model_info(name).private:
+        raise DataError(f"{name}: is public on the hub: make it private there")
+    elif _has_own_card(api, name):
+        log.warning("%s: keeps its README.md, which dpt did not write; remove it there", name)
+        kept.append(CARD_FILE)
+    message = "Upload a model of dpt"
+    commit = api.upload_folder(
+        repo_id=name, folder_path=folder, commit_message=message, ignore_patterns=kept
+    )
     return commit.commit_url
 
 
-def _has_own_card(api: HfApi, name: str) -> bool:
+def _has_own_card(api: Any, name: str) -> bool:
     """Returns whether a repository has a card with a text that dpt did not write."""
     if not api.file_exists(name, CARD_FILE):
         return False

@@ -9,8 +9,7 @@ applies.
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import torch
 from torch import Tensor
@@ -21,46 +20,25 @@ from dpt.validation import Plain
 Tensors = Mapping[str, Tensor]
 Table = Sequence[tuple[str, str]]
 SAME_NAMES: Table = (("*", "*"),)
+IMAGENET: Plain = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
+SCALES = [4, 2, 1, 0.5]
 _PLACEHOLDER = re.compile(r"\{(?:(\d)-)?([a-z])([+-]\d)?\}")
 
 
-@dataclass(frozen=True)
-class Row:
-    """A row of a table, parsed.
+@cache
+def _parse(ours: str, theirs: str) -> tuple[re.Pattern[str], list[str]]:
+    """Returns a pattern of our names, and the other format's names.
 
-    Attributes:
-        ours: matches our names; its groups are the numbers by their letters, and ``rest``.
-        theirs: the other format's names, with the placeholders of numbers and ``*``.
+    The groups of the pattern are the numbers by their letters, and ``rest``.
     """
-
-    ours: re.Pattern[str]
-    theirs: tuple[str, ...]
-
-    @staticmethod
-    @cache
-    def parse(ours: str, theirs: str) -> "Row":
-        pattern = re.escape(ours).replace(r"\*", "(?P<rest>.+)")
-        pattern = re.sub(r"\\\{(\w)\\\}", r"(?P<\1>\\d+)", pattern)
-        choice = re.search(r"\{(\w+(?:,\w+)+)\}", theirs)
-        words = choice[1].split(",") if choice else []
-        names = [theirs.replace(choice[0], word) for word in words] if choice else [theirs]
-        return Row(re.compile(pattern), tuple(names))
-
-    def translate(self, name: str) -> list[str]:
-        """Returns the names of our tensor in the other format; none if the row is of others."""
-        match = self.ours.fullmatch(name)
-        if match is None:
-            return []
-        values = match.groupdict()
-        return [
-            _PLACEHOLDER.sub(lambda p: _number(p, values), theirs).replace(
-                "*", values.get("rest", "")
-            )
-            for theirs in self.theirs
-        ]
+    pattern = re.escape(ours).replace(r"\*", "(?P<rest>.+)")
+    pattern = re.sub(r"\\\{(\w)\\\}", r"(?P<\1>\\d+)", pattern)
+    choice = re.search(r"\{(\w+(?:,\w+)+)\}", theirs)
+    names = [theirs.replace(choice[0], word) for word in choice[1].split(",")] if choice else []
+    return re.compile(pattern), names or [theirs]
 
 
-def _number(placeholder: re.Match[str], values: Mapping[str, str]) -> str:
+def _number(values: Mapping[str, str], placeholder: re.Match[str]) -> str:
     base, letter, shift = placeholder.groups()
     number = int(values[letter])
     return str(int(base) - number if base else number + int(shift or 0))
@@ -78,8 +56,14 @@ def their_names(name: str, table: Table) -> list[str]:
 
     There are several where it holds the rows of several tensors, and none without a row.
     """
-    names = (Row.parse(ours, theirs).translate(name) for ours, theirs in table)
-    return next(filter(None, names), [])
+    for ours, theirs in table:
+        pattern, names = _parse(ours, theirs)
+        match = pattern.fullmatch(name)
+        if match is not None:
+            values = {"rest": "", **match.groupdict()}
+            names = [_PLACEHOLDER.sub(partial(_number, values), n) for n in names]
+            return [n.replace("*", values["rest"]) for n in names]
+    return []
 
 
 def to_theirs(tensors: Tensors, table: Table, deepest_unit: str | None = None) -> dict[str, Tensor]:
@@ -123,37 +107,46 @@ class Shapes:
         """Returns the number of items under ``prefix``, such as ``pretrained.blocks.``."""
         return len({n[len(prefix) :].split(".")[0] for n in self.tensors if n.startswith(prefix)})
 
-    def vit(self, prefix: str) -> Plain:
-        """Returns the options of our ViT for one under ``prefix``, with timm's or DINOv2's names.
+    def vit(self, prefix: str, head_dim: int = 64) -> Plain:
+        """Returns the options of our ViT for one under ``prefix``, with timm's or DINO's names.
 
-        Assumed, not derived from shapes: 64 channels per head, a LayerNorm eps of 1e-6, and 16
+        Assumed, not derived from shapes: the channels of a head, a LayerNorm eps of 1e-6, and 16
         pixels for a hybrid's patches.
         """
-        slots, dim = self(f"{prefix}pos_embed")[1:]
-        if dim % 64:
-            raise ValueError(f"{dim} channels; {self.family} has 64 a head")
-        hybrid = any(k.startswith(f"{prefix}patch_embed.backbone.") for k in self.tensors)
-        patch = 16 if hybrid else self(f"{prefix}patch_embed.proj.weight")[-1]
+        dim, _, patch, _ = self(f"{prefix}patch_embed.proj.weight")
+        if dim % head_dim:
+            raise ValueError(f"{dim} channels; {self.family} has {head_dim} a head")
+        patch = 16 if self.count(f"{prefix}patch_embed.backbone.") else patch
         block = f"{prefix}blocks.0."
-        gated = f"{block}mlp.w12.weight" in self.tensors
-        mlp_ratio = self(f"{block}mlp.{'w12' if gated else 'fc1'}.weight")[0] / dim
-        if gated:
-            mlp_ratio = 4.0 if mlp_ratio * dim == 2 * gated_width(4 * dim) else 0.75 * mlp_ratio
-        registers = f"{prefix}register_tokens"
-        return {
-            "image_size": [math.isqrt(slots - 1) * patch] * 2,
+        layers = ("w12", "w1", "fc1")  # joined gates, separate gates, no gates
+        first = next((n for n in layers if f"{block}mlp.{n}.weight" in self.tensors), "fc1")
+        width = self(f"{block}mlp.{first}.weight")[0] // (2 if first == "w12" else 1)
+        mlp_ratio = width / dim
+        if first != "fc1":
+            mlp_ratio = 4.0 if width == gated_width(4 * dim) else 1.5 * mlp_ratio
+        registers = [prefix + n for n in ("register_tokens", "storage_tokens")]
+        options: Plain = {
             "patch_size": patch,
             "embed_dim": dim,
             "num_blocks": self.count(f"{prefix}blocks."),
-            "num_heads": dim // 64,
+            "num_heads": dim // head_dim,
             "mlp_ratio": mlp_ratio,
-            "swiglu": gated,
-            "qkv_bias": f"{block}attn.qkv.bias" in self.tensors,
+            "swiglu": first != "fc1",
+            "qkv_bias": any(f"{block}attn.{n}" in self.tensors for n in ("qkv.bias", "q_bias")),
             "norm_eps": 1e-6,
-            "num_register_tokens": self(registers)[1] if registers in self.tensors else 0,
+            "num_register_tokens": sum(self(n)[1] for n in registers if n in self.tensors),
         }
+        if f"{prefix}pos_embed" in self.tensors:
+            slots = self(f"{prefix}pos_embed")[1]
+            options["image_size"] = [math.isqrt(slots - 1) * patch] * 2
+        return options
 
 
 def quarter_ends(num_blocks: int) -> list[int]:
     """Returns the zero-based indices of the last block of each quarter of an encoder."""
     return [num_blocks * (i + 1) // 4 - 1 for i in range(4)]
+
+
+def spread_blocks(num_blocks: int) -> list[int]:
+    """Returns the blocks of the feature levels of Depth Anything v2 and DINOv2's heads."""
+    return [4, 11, 17, 23] if num_blocks == 24 else quarter_ends(num_blocks)

@@ -12,7 +12,6 @@ released Swin that fits. MiDaS takes its Swins only at their own size; at other 
 in transformers. Its resizing of BEiT's tables confuses rows and columns: equal on square grids.
 """
 
-import math
 from pathlib import Path
 
 import torch
@@ -59,21 +58,11 @@ NEVER_RUN = (
 )
 BEIT = f"{MODEL}blocks.0.attn.relative_position_bias_table"
 SWIN = f"{MODEL}layers.0.blocks.0.attn."
-RELEASED: list[Plain] = [  # the Swins of MiDaS 3.1
-    {
-        "embed_dim": dim,
-        "depths": [2, 2, 18 if dim > 96 else 6, 2],
-        "num_heads": [heads * 2**i for i in range(4)],
-        "window_size": window,
-        "img_size": [size, size],
-        **({"pretrained_window_sizes": pretrained} if pretrained else {}),
-    }
-    for dim, heads, window, size, pretrained in [
-        (192, 6, 12, 384, None),  # dpt_swin_large_384, the only Swin v1
-        (192, 6, 24, 384, [12, 12, 12, 6]),  # dpt_swin2_large_384
-        (128, 4, 24, 384, [12, 12, 12, 6]),  # dpt_swin2_base_384
-        (96, 3, 16, 256, [0, 0, 0, 0]),  # dpt_swin2_tiny_256
-    ]
+RELEASED = [  # the Swins of MiDaS 3.1: width, heads, window, image size, windows in pretraining
+    (192, 6, 12, 384, None),  # dpt_swin_large_384, the only Swin v1
+    (192, 6, 24, 384, [12, 12, 12, 6]),  # dpt_swin2_large_384
+    (128, 4, 24, 384, [12, 12, 12, 6]),  # dpt_swin2_base_384
+    (96, 3, 16, 256, [0, 0, 0, 0]),  # dpt_swin2_tiny_256
 ]
 
 
@@ -84,7 +73,6 @@ class Official(Format):
         "decoder.align": "official code takes only sides that are multiples of 32",
         "encoder.weight_standardization": "the weights of the CNN are scaled for it",
     }
-    hint = f"; files named {' or '.join(f'{n}*.pt' for n in METRIC)} are metric"
 
     def recognises(self, files: CheckpointFiles) -> bool:
         return files.has_prefixes(MODEL, "scratch.")
@@ -101,11 +89,10 @@ class Official(Format):
         if encoder.get("weight_standardization") == "sqrt":
             tensors = restandardize(tensors, "official")
         dim = encoder["embed_dim"]
-        zeros = {f"{MODEL}norm.bias": (dim,), f"{MODEL}head.weight": (1000, dim)}
-        zeros[f"{MODEL}head.bias"] = (1000,)
         theirs = to_theirs(tensors, TABLE, DEEPEST_UNIT)
-        theirs |= {name: torch.zeros(shape) for name, shape in zeros.items()}
-        theirs[f"{MODEL}norm.weight"] = torch.ones(dim)
+        theirs |= {f"{MODEL}norm.weight": torch.ones(dim), f"{MODEL}norm.bias": torch.zeros(dim)}
+        theirs[f"{MODEL}head.weight"] = torch.zeros(1000, dim)
+        theirs[f"{MODEL}head.bias"] = torch.zeros(1000)
         return CheckpointFiles(path, theirs)
 
 
@@ -182,11 +169,17 @@ def restandardize(state: Tensors, kind: str) -> dict[str, Tensor]:
 
 
 def _encoder(shapes: Shapes, files: CheckpointFiles) -> Plain:
-    if BEIT in files.tensors:
-        return _beit(shapes)
     if files.has_prefixes(SWIN):
         return _swin(shapes)
-    encoder = {**shapes.vit(MODEL), "position_resize": "bilinear"}
+    if BEIT in shapes.tensors:
+        offsets, heads = shapes(BEIT)
+        width = shapes(f"{MODEL}cls_token")[-1]
+        encoder = shapes.vit(MODEL, head_dim=width // heads) | {"kind": "beit"}
+        encoder["image_size"] = [encoder["patch_size"] * offsets_side(offsets - 3)] * 2
+        encoder["layer_scale"] = 0.1 if f"{MODEL}blocks.0.gamma_1" in shapes.tensors else None
+    else:
+        encoder = shapes.vit(MODEL)
+    encoder["position_resize"] = "bilinear"
     encoder["out_indices"] = quarter_ends(encoder["num_blocks"])
     if files.has_prefixes(f"{MODEL}patch_embed.backbone."):  # its CNN gives the first two levels
         encoder |= {"kind": "hybrid", "weight_standardization": "official"}
@@ -194,62 +187,28 @@ def _encoder(shapes: Shapes, files: CheckpointFiles) -> Plain:
     return encoder
 
 
-def _beit(shapes: Shapes) -> Plain:
-    dim, in_channels, patch, _ = shapes(f"{MODEL}patch_embed.proj.weight")
-    offsets, heads = shapes(BEIT)
-    num_blocks = shapes.count(f"{MODEL}blocks.")
-    block = f"{MODEL}blocks.0."
-    return {
-        "kind": "beit",
-        "embed_dim": dim,
-        "num_blocks": num_blocks,
-        "num_heads": heads,
-        "mlp_ratio": shapes(f"{block}mlp.fc1.weight")[0] / dim,
-        "qkv_bias": f"{block}attn.q_bias" in shapes.tensors,
-        "norm_eps": 1e-6,
-        "image_size": [patch * offsets_side(offsets - 3)] * 2,
-        "patch_size": patch,
-        "in_channels": in_channels,
-        "out_indices": quarter_ends(num_blocks),
-        "position_resize": "bilinear",
-        "layer_scale": 0.1 if f"{block}gamma_1" in shapes.tensors else None,
-    }
-
-
 def _swin(shapes: Shapes) -> Plain:
-    is_v2 = f"{SWIN}logit_scale" in shapes.tensors
-    dim, in_channels, patch, _ = shapes(f"{MODEL}patch_embed.proj.weight")
+    """Returns the options of the released Swin that fits: windows are in no file."""
+    dim, _, patch, _ = shapes(f"{MODEL}patch_embed.proj.weight")
     stages = [f"{MODEL}layers.{i}.blocks." for i in range(shapes.count(f"{MODEL}layers."))]
-    return {
-        "kind": "timm",
-        "name": "swinv2_tiny_window8_256" if is_v2 else "swin_tiny_patch4_window7_224",
-        **_swin_sizes(shapes, stages, dim, patch, is_v2=is_v2),
-        "patch_size": patch,
-        "in_channels": in_channels,
-        "mlp_ratio": shapes(f"{stages[0]}0.mlp.fc1.weight")[0] / dim,
-        "qkv_bias": f"{SWIN}{'q_bias' if is_v2 else 'qkv.bias'}" in shapes.tensors,
-        "out_indices": list(range(len(stages))),
-        "pad_windows": "before_shift",
-    }
-
-
-def _swin_sizes(shapes: Shapes, stages: list[str], dim: int, patch: int, *, is_v2: bool) -> Plain:
-    """Returns the sizes of the released Swin that fits, or of a Swin v1 those in its masks."""
-    sizes: Plain = {"embed_dim": dim, "depths": [shapes.count(stage) for stage in stages]}
-    if is_v2:
-        sizes["num_heads"] = [shapes(f"{stage}0.attn.logit_scale")[0] for stage in stages]
-    else:
-        tables = [shapes(f"{stage}0.attn.relative_position_bias_table") for stage in stages]
-        sizes["num_heads"] = [heads for _, heads in tables]
-        sizes["window_size"] = offsets_side(tables[0][0])
-    mask = f"{stages[0]}1.attn_mask"  # (windows, cells, cells)
-    if mask in shapes.tensors:
-        windows, cells, _ = shapes(mask)
-        sizes["window_size"] = math.isqrt(cells)
-        sizes["img_size"] = [patch * math.isqrt(windows * cells)] * 2
-    for released in RELEASED:
-        if ("pretrained_window_sizes" in released) == is_v2 and sizes.items() <= released.items():
-            return released
-    if is_v2 or mask not in shapes.tensors:  # windows before fine-tuning are in no file
-        raise ValueError(f"fits no Swin that MiDaS 3.1 released: {sizes}")
-    return sizes
+    is_v2, mask = f"{SWIN}logit_scale" in shapes.tensors, f"{stages[0]}1.attn_mask"
+    for width, heads, window, size, pretrained in RELEASED:
+        masks = ((size // patch // window) ** 2, window**2, window**2)
+        fits = mask not in shapes.tensors or shapes(mask) == masks
+        if fits and (dim, is_v2) == (width, pretrained is not None):
+            return {
+                "kind": "timm",
+                "name": "swinv2_tiny_window8_256" if is_v2 else "swin_tiny_patch4_window7_224",
+                "embed_dim": dim,
+                "depths": [shapes.count(stage) for stage in stages],
+                "num_heads": [heads * 2**i for i in range(len(stages))],
+                "window_size": window,
+                "img_size": [size, size],
+                **({"pretrained_window_sizes": pretrained} if is_v2 else {}),
+                "patch_size": patch,
+                "mlp_ratio": shapes(f"{stages[0]}0.mlp.fc1.weight")[0] / dim,
+                "qkv_bias": f"{SWIN}{'q_bias' if is_v2 else 'qkv.bias'}" in shapes.tensors,
+                "out_indices": list(range(len(stages))),
+                "pad_windows": "before_shift",
+            }
+    raise ValueError(f"fits no Swin that MiDaS 3.1 released: {dim} channels")

@@ -36,16 +36,44 @@ class Smp(Format):
     def read(self, files: CheckpointFiles) -> StoredModel:
         if not files.config:
             raise ValueError(
-                "tensors of smp's DPT without its settings: save it by save_pretrained"
+                "tensors of smp's DPT alone: save it with settings, by save_pretrained"
             )
         shapes = Shapes(files.tensors, "smp")
-        config = _read_config(files.config, shapes)
-        num_blocks = shapes.count(f"{ENCODER}blocks.")
-        later = range(config["encoder"]["out_indices"][-1] + 1, num_blocks)
-        heads = ("norm", "fc_norm", "head", "head_dist", "attn_pool")
-        never_run = [f"{ENCODER}{n}.*" for n in (*heads, *(f"blocks.{i}" for i in later))]
-        table = _table(len(config["decoder"]["scales"]))
-        return StoredModel(config, files.tensors, table, never_run)
+        config, num_blocks = {**DEFAULTS, **files.config}, shapes.count(f"{ENCODER}blocks.")
+        levels, patch = config["encoder_depth"], shapes(f"{ENCODER}patch_embed.proj.weight")[-1]
+        names = ("cls_token", "dist_token", "reg_token")
+        tokens = [n for n in names if ENCODER + n in shapes.tensors]
+        _require_supported(config, patch, tokens)
+        out_indices = config["encoder_output_indices"]
+        if out_indices is None:
+            out_indices = [int(num_blocks / levels * (i + 1)) - 1 for i in range(levels)]
+        out_indices = [i % num_blocks for i in out_indices]
+        name = str(config["encoder_name"]).removeprefix("tu-")
+        of_timm = {k: v for k, v in config.items() if k not in NOT_TIMMS and k[0] != "_"}
+        ours = model_dict(
+            "dpt_base",
+            heads={"segmentation": {"num_classes": config["classes"], "auxiliary": False}},
+            encoder={
+                "kind": "timm",
+                "name": name,
+                "out_indices": out_indices,
+                **{k: v for k, v in of_timm.items() if v is not None},
+            },
+            decoder={
+                "reassemble_channels": list(config["decoder_intermediate_channels"]),
+                "fusion_channels": config["decoder_fusion_channels"],
+                "readout": READOUTS[config["decoder_readout"]],
+                "scales": [patch / 2 ** (i + 2) for i in range(levels)],
+                "batch_norm": True,
+                "unit_bias": False,
+                "deepest_unit": True,
+            },
+            preprocessing=_read_preprocessing(config, shapes, name, patch, len(tokens)),
+        )
+        later = [f"blocks.{i}" for i in range(out_indices[-1] + 1, num_blocks)]
+        unused = ("norm", "fc_norm", "head", "head_dist", "attn_pool", *later)
+        never_run = [f"{ENCODER}{part}.*" for part in unused]
+        return StoredModel(ours, files.tensors, _table(levels), never_run)
 
 
 def _table(levels: int) -> Table:
@@ -66,40 +94,7 @@ def _table(levels: int) -> Table:
     ]
 
 
-def _read_config(theirs: Plain, shapes: Shapes) -> Plain:
-    config = {**DEFAULTS, **theirs}
-    patch = shapes(f"{ENCODER}patch_embed.proj.weight")[-1]
-    tokens = [n for n in ("cls_token", "dist_token", "reg_token") if ENCODER + n in shapes.tensors]
-    _check_supported(config, patch, tokens)
-    name = str(config["encoder_name"]).removeprefix("tu-")
-    levels, num_blocks = config["encoder_depth"], shapes.count(f"{ENCODER}blocks.")
-    out_indices = config["encoder_output_indices"]
-    if out_indices is None:
-        out_indices = [int(num_blocks / levels * (i + 1)) - 1 for i in range(levels)]
-    of_timm = {k: v for k, v in theirs.items() if k not in NOT_TIMMS and k[0] != "_"}
-    return model_dict(
-        "dpt_base",
-        heads={"segmentation": {"num_classes": config["classes"], "auxiliary": False}},
-        encoder={
-            "kind": "timm",
-            "name": name,
-            "out_indices": [i % num_blocks for i in out_indices],
-            **{k: v for k, v in of_timm.items() if v is not None},
-        },
-        decoder={
-            "reassemble_channels": list(config["decoder_intermediate_channels"]),
-            "fusion_channels": config["decoder_fusion_channels"],
-            "readout": READOUTS[config["decoder_readout"]],
-            "scales": [patch / 2 ** (i + 2) for i in range(levels)],
-            "batch_norm": True,
-            "unit_bias": False,
-            "deepest_unit": True,
-        },
-        preprocessing=_read_preprocessing(config, shapes, name, patch, len(tokens)),
-    )
-
-
-def _check_supported(config: Plain, patch: int, tokens: list[str]) -> None:
+def _require_supported(config: Plain, patch: int, tokens: list[str]) -> None:
     allowed = {"activation": (None, "identity"), "aux_params": (None,), "in_channels": (3,)}
     faults = [f"{k}={config[k]!r}" for k, values in allowed.items() if config[k] not in values]
     if patch & (patch - 1):
@@ -119,18 +114,14 @@ def _read_preprocessing(
     preprocessing: Plain = {"resize": "none", "multiple_of": 2 * patch}
     positions = f"{ENCODER}pos_embed"
     slots = shapes(positions)[1] if positions in shapes.tensors else 0
-    for before in (num_tokens, 1, 0):  # slots before those of patches
-        side = math.isqrt(max(slots - before, 0))
-        if side and side * side == slots - before:
-            preprocessing["image_size"] = [side * patch] * 2
-    if "image_size" in preprocessing and not config.get("dynamic_img_size"):
-        preprocessing["resize"] = "stretch"  # to the only size that it takes
+    side = math.isqrt(slots)
+    if side and slots - side**2 in (0, 1, num_tokens):  # with slots of tokens before the patches
+        preprocessing["image_size"] = [side * patch] * 2
+        if not config.get("dynamic_img_size"):
+            preprocessing["resize"] = "stretch"  # to the only size that it takes
     released = get_pretrained_cfg(name)
     if released is not None:
+        preprocessing["mean"], preprocessing["std"] = list(released.mean), list(released.std)
         method = released.interpolation.replace("bicubic", "cubic")
-        preprocessing |= {
-            "mean": list(released.mean),
-            "std": list(released.std),
-            "interpolation": f"{method}_antialias",  # timm resizes by Pillow
-        }
+        preprocessing["interpolation"] = f"{method}_antialias"  # timm resizes by Pillow
     return preprocessing

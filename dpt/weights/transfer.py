@@ -5,14 +5,17 @@ Tensors of a file are renamed, moved and resized to fit the encoder; a report li
 
 import math
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from importlib import import_module
 from io import StringIO
 from pathlib import Path
 
+import timm
 import torch
+from timm.layers import resample_patch_embed
+from timm.models import adapt_input_conv
 from torch import Tensor, nn
 
 from dpt.files import few, plural, reason
@@ -20,9 +23,8 @@ from dpt.model_config import ModelConfig, model_dict
 from dpt.nn import Beit, Encoder, Network, TimmEncoder, VisionTransformer
 from dpt.nn.beit import offsets, offsets_side, resize_table
 from dpt.nn.vit import ResizePolicy, resize_positions
-from dpt.validation import PlainMapping
 from dpt.weights.base import Checkpoint, StoredModel, list_faults, naming
-from dpt.weights.dinov3 import split_biases
+from dpt.weights.dinov import split_biases
 from dpt.weights.files import CheckpointFiles, open_checkpoint
 from dpt.weights.formats import Native, find_format
 from dpt.weights.hub import from_hub, locate
@@ -49,7 +51,7 @@ RENAMED = [
     (re.compile(r"\.mlp\.w3\."), ".mlp.fc2."),
     (re.compile(r"\.gamma_([12])$"), r".ls\1.gamma"),  # BEiT
 ]
-MERGING = re.compile(r"^layers\.(\d)(?=\.downsample\.)")
+MERGING = "layers.0.downsample.reduction.weight"  # of Swin, as of its authors and timm 0.6
 
 
 @dataclass
@@ -123,37 +125,28 @@ def load_model_weights(
     shared = [part for part in by_part if part in stored_by_part]
     expected = {k: v for part in shared for k, v in by_part[part].items()}
     fitting = {k: v for part in shared for k, v in stored_by_part[part].items()}
-    changed = _changed_outputs(expected, fitting, _changed_meanings(checkpoint.config, config))
+    changed = _changed_outputs(expected, fitting, checkpoint.config, config)
     for name in changed:
         del expected[name], fitting[name]
-    faults = list_faults(expected, fitting)
     with naming(source):
-        if faults:
+        if faults := list_faults(expected, fitting):
             raise ValueError(f"another architecture: {faults}")
         report = _fit(model.encoder, *_encoder_of(checkpoint, model.encoder), source)
     model.load_state_dict(fitting, strict=False)
     report.kept = [f"{part} (from {moved[part]})" if part in moved else part for part in shared]
     report.outputs = list(dict.fromkeys(changed.values()))
-    report.missing += _missing(by_part, stored_by_part)
-    report.unused += _missing(stored_by_part, {*by_part, *moved.values()})
+    report.missing += [part for part in by_part if part not in shared]
+    report.unused += [p for p in stored_by_part if p not in by_part and p not in moved.values()]
     return report
 
 
-def _missing(names: Iterable[str], others: Container[str]) -> list[str]:
-    return [name for name in names if name not in others]
-
-
-def _changed_outputs(expected: State, stored: State, meanings: Mapping[str, str]) -> dict[str, str]:
-    """Returns tensors of layers whose outputs have another number or meaning, with the change."""
-    changed = {}
-    for name in sorted(n for n in stored if n.startswith("heads.") and n in expected):
-        old, new, layer = stored[name].shape, expected[name].shape, name.rpartition(".")[0]
-        change = meanings.get(layer, "")
-        if old != new and old[1:] == new[1:]:
-            change = f"{old[0]} to {new[0]}"
-        if change:
-            changed[name] = f"{layer} ({change})"
-    return changed
+def _by_part(tensors: Tensors) -> dict[str, State]:
+    """Returns the tensors of the decoder and of each head."""
+    by_part: dict[str, State] = {}
+    for name, tensor in tensors.items():
+        if match := PART.match(name):
+            by_part.setdefault(match[0], {})[name] = tensor
+    return by_part
 
 
 def _move_decoders(
@@ -166,42 +159,36 @@ def _move_decoders(
     """
     moved: dict[str, str] = {}
     for name, head in model.heads.items():
-        ours, theirs = (_decoder_of(name, network) for network in (model, source))
-        if not head.uses_decoder or name not in source.heads or ours in stored:
-            continue
-        tensors = {ours + k.removeprefix(theirs): v for k, v in stored.get(theirs, {}).items()}
-        if _shapes(tensors) == _shapes(by_part[ours]):
-            stored[ours], moved[ours] = tensors, theirs
+        ours, theirs = (
+            f"decoders.{name}" if name in network.decoders else "decoder"
+            for network in (model, source)
+        )
+        if head.uses_decoder and name in source.heads and ours not in stored:
+            tensors = {ours + k.removeprefix(theirs): v for k, v in stored.get(theirs, {}).items()}
+            if not list_faults(by_part[ours], tensors):
+                stored[ours], moved[ours] = tensors, theirs
     return moved
 
 
-def _decoder_of(head: str, network: Network) -> str:
-    return f"decoders.{head}" if head in network.decoders else "decoder"
-
-
-def _shapes(tensors: Tensors) -> dict[str, torch.Size]:
-    return {name: tensor.shape for name, tensor in tensors.items()}
-
-
-def _changed_meanings(old: ModelConfig, new: ModelConfig) -> dict[str, str]:
-    """Returns how the meaning of a layer's output changes, by the layer's name in the model."""
-    changes = {}
-    for name in old.heads.keys() & new.heads.keys():
-        before, after = vars(old.heads[name]), vars(new.heads[name])
-        for layer, keys in new.heads[name].meanings.items():
+def _changed_outputs(
+    expected: State, stored: State, old: ModelConfig, new: ModelConfig
+) -> dict[str, str]:
+    """Returns tensors of layers whose outputs have another number or meaning, with the change."""
+    meanings: dict[str, str] = {}
+    for head in old.heads.keys() & new.heads.keys():
+        before, after = vars(old.heads[head]), vars(new.heads[head])
+        for layer, keys in new.heads[head].meanings.items():
             differing = [f"{k}: {before[k]} to {after[k]}" for k in keys if before[k] != after[k]]
-            changes[f"heads.{name}.{layer}"] = ", ".join(differing)
-    return changes
-
-
-def _by_part(tensors: Tensors) -> dict[str, State]:
-    """Returns the tensors of the decoder and of each head."""
-    by_part: dict[str, State] = {}
-    for name, tensor in tensors.items():
-        match = PART.match(name)
-        if match:
-            by_part.setdefault(match[0], {})[name] = tensor
-    return by_part
+            meanings[f"heads.{head}.{layer}"] = ", ".join(differing)
+    changed = {}
+    for name in sorted(n for n in stored if n.startswith("heads.") and n in expected):
+        sizes, sizes_now, layer = stored[name].shape, expected[name].shape, name.rpartition(".")[0]
+        change = meanings.get(layer, "")
+        if sizes != sizes_now and sizes[1:] == sizes_now[1:]:
+            change = f"{sizes[0]} to {sizes_now[0]}"
+        if change:
+            changed[name] = f"{layer} ({change})"
+    return changed
 
 
 # --- Reading
@@ -209,14 +196,9 @@ def _by_part(tensors: Tensors) -> dict[str, State]:
 
 def _read_timm(source: str) -> tuple[State, Grid | None]:
     """Returns a timm model's released weights, and the grid of its position embeddings."""
-    import timm
-
     name = source.removeprefix(TIMM)
     if re.search(r"[^\w.-]", name):  # as local-dir:DIR, which timm may unpickle
-        raise ValueError(
-            f"{source}: {TIMM} takes the name of a timm model: give a file or folder without "
-            f"{TIMM}, or {HUB}USER/NAME"
-        )
+        raise ValueError(f"{source}: {TIMM} takes the name of a timm model, not a file or folder")
     try:
         model = timm.create_model(name, pretrained=True, num_classes=0)
     except Exception as error:  # no such model or tag, no released weights, no network
@@ -262,17 +244,13 @@ def _encoder_of(checkpoint: Checkpoint, target: Encoder) -> tuple[State, Grid | 
     """
     encoder = checkpoint.network.encoder
     if isinstance(encoder, VisionTransformer) and isinstance(target, VisionTransformer):
-        _require_equal(vars(encoder.config), vars(target.config))
+        stored, ours = vars(encoder.config), vars(target.config)
+        for key in SHAPELESS:
+            if stored["embed_dim"] == ours["embed_dim"] and stored[key] != ours[key]:
+                fault = f"model.encoder.{key}={ours[key]}: must be {stored[key]}, as in this file"
+                raise ValueError(fault)
     prefix = "encoder.model." if isinstance(encoder, TimmEncoder) else "encoder."
     return _below(prefix, checkpoint.tensors), _grid_of(_target(encoder))
-
-
-def _require_equal(stored: PlainMapping, ours: PlainMapping) -> None:
-    """Raises ValueError if two ViTs of one width differ in ``SHAPELESS`` settings."""
-    for key in SHAPELESS:
-        if stored["embed_dim"] == ours["embed_dim"] and stored[key] != ours[key]:
-            fault = f"model.encoder.{key}={ours[key]}: must be {stored[key]}, as in this file"
-            raise ValueError(fault)
 
 
 def _below(prefix: str, tensors: Tensors) -> State:
@@ -336,13 +314,10 @@ def _count_registers(tensors: Tensors) -> int:
 def _rename(state: State, target: nn.Module) -> State:
     """Returns tensors with the names of ``target``; refuses blocks of another kind."""
     expected = target.state_dict().keys()
-    merged = "layers.0.downsample.reduction.weight"  # Swin, as of its authors and timm 0.6
-    if merged in state and merged not in expected:
-        state = {MERGING.sub(lambda m: f"layers.{int(m[1]) + 1}", k): v for k, v in state.items()}
     if isinstance(target, VisionTransformer):
         state = _of_our_kind(state, target)
-    elif "storage_tokens" in state and getattr(target, "rope", None) is not None:  # DINOv3
-        # by timm's own rules, which follow its options (biases of queries, names of gains)
+    elif MERGING in state.keys() - expected or "storage_tokens" in state.keys() - expected:
+        # Swin's and DINOv3's authors: by timm's own rules, which follow its options
         rules = import_module(type(target).__module__).checkpoint_filter_fn
         with redirect_stdout(StringIO()):  # it prints each bias that it leaves out
             return dict(rules(state, target))
@@ -358,21 +333,16 @@ def _of_our_kind(state: State, target: VisionTransformer) -> State:
     of_dinov3 = () if is_rotary else ("storage_tokens", "rope_embed.", "rope.")
     foreign = [k for k in state if k.startswith(of_dinov3) or k.endswith(of_beit)]
     if foreign:
-        raise ValueError(
-            f"holds {foreign[0]}, so it is of DINOv3, EVA or BEiT: use encoder dinov3_small "
-            "or another dinov3, kind 'timm' with their name there, or kind 'beit'"
-        )
-    return _join_gates(split_biases(state)) if is_rotary else state
-
-
-def _join_gates(state: State) -> State:
-    """Returns tensors of DINOv3, with the two halves of gated MLPs of the hub and timm joined."""
-    joined = dict(state)
-    for gate, value in (("w1", "w2"), ("fc1_g", "fc1_x")):
+        kinds = "model/encoder=dinov3_small (base, large), timm or beit"
+        raise ValueError(f"holds {foreign[0]}, so it is of DINOv3, EVA or BEiT: use {kinds}")
+    if not is_rotary:
+        return state
+    state = split_biases(state)
+    for gate, value in (("w1", "w2"), ("fc1_g", "fc1_x")):  # of the hub and timm, joined here
         for name in [name for name in state if f".mlp.{gate}." in name]:
-            rows = [joined.pop(name), joined.pop(name.replace(gate, value))]
-            joined[name.replace(gate, "fc1")] = torch.cat(rows)
-    return joined
+            halves = [state.pop(name), state.pop(name.replace(gate, value))]
+            state[name.replace(gate, "fc1")] = torch.cat(halves)
+    return state
 
 
 def _fit_bands(state: State, expected: Tensors, report: LoadReport) -> None:
@@ -381,17 +351,11 @@ def _fit_bands(state: State, expected: Tensors, report: LoadReport) -> None:
     The kernels of red, green and blue are repeated, and scaled so that their sum over all bands
     stays alike; a single band gets their sum.
     """
-    for name, weight in state.items():
-        if weight.ndim != 4 or weight.shape[1] != 3 or name not in expected:
-            continue
-        rows, count = expected[name].shape[0], expected[name].shape[1]
-        if rows != weight.shape[0] or count == 3:
-            continue
-        if count == 1:
-            state[name] = weight.sum(dim=1, keepdim=True)
-        else:
-            state[name] = weight.repeat(1, -(-count // 3), 1, 1)[:, :count] * (3 / count)
-        report.inflated.append(f"{name} to {plural(count, 'band')}")
+    for name in [k for k, v in state.items() if v.ndim == 4 and k in expected]:
+        old, new = state[name].shape, expected[name].shape
+        if old[:2] == (new[0], 3) and new[1] != 3:
+            state[name] = adapt_input_conv(new[1], state[name])
+            report.inflated.append(f"{name} to {plural(new[1], 'band')}")
 
 
 def _resize_patches(state: State, expected: Tensors, report: LoadReport) -> None:
@@ -399,14 +363,11 @@ def _resize_patches(state: State, expected: Tensors, report: LoadReport) -> None
 
     By the pseudo-inverse of bilinear resizing (Beyer et al. 2023, FlexiViT, section 3.4).
     """
-    if EMBED not in state or EMBED not in expected:
-        return
-    old, new = state[EMBED].shape, expected[EMBED].shape
-    if old[:2] == new[:2] and old != new:
-        from timm.layers import resample_patch_embed
-
-        state[EMBED] = resample_patch_embed(state[EMBED], list(new[2:]))
-        report.resized.append(f"{EMBED} {old[2]}x{old[3]} to {new[2]}x{new[3]}")
+    if EMBED in state and EMBED in expected:
+        old, new = state[EMBED].shape, expected[EMBED].shape
+        if old[:2] == new[:2] and old != new:
+            state[EMBED] = resample_patch_embed(state[EMBED], list(new[2:]))
+            report.resized.append(f"{EMBED} {_times(old[2:])} to {_times(new[2:])}")
 
 
 def _resize_bias_tables(
@@ -416,9 +377,9 @@ def _resize_bias_tables(
     names = [k for k in state if k.endswith(BIAS_TABLE)]
     if not isinstance(target, Beit) or not names:
         return
-    rows = state[names[0]].shape[0]
-    grid = grid or (offsets_side(rows - 3),) * 2
-    if grid != target.grid and math.prod(offsets(grid)) + 3 == rows:
+    count = state[names[0]].shape[0]
+    grid = grid or (offsets_side(count - 3),) * 2
+    if grid != target.grid and math.prod(offsets(grid)) + 3 == count:
         policy = target.config.position_resize
         for name in names:
             state[name] = resize_table(state[name], grid, target.grid, policy=policy)
@@ -461,16 +422,20 @@ def _fit_positions(target: nn.Module, state: State, grid: Grid | None, report: L
     positions = state["pos_embed"]
     if positions.ndim != 3:
         return
-    new_slots = expected["pos_embed"].shape[1] - new[0] * new[1]
     tokens, expected_tokens = _tokens(state), _tokens(expected)
     slots, old = _find_grid(positions.shape[1], len(tokens), grid, new)
-    with_slots = tokens[:slots]
-    dropped = [name for name, index in with_slots if (name, index) not in expected_tokens]
-    report.unused += [f"code of {name}" for name in dict.fromkeys(dropped)]
+    new_slots = expected["pos_embed"].shape[1] - new[0] * new[1]
+    with_slots = dict(zip(tokens[:slots], positions[0], strict=False))
+    dropped = [token for token in with_slots if token not in expected_tokens]
+    report.unused += dict.fromkeys(f"code of {name}" for name, _ in dropped)
     before = positions.new_zeros(1, new_slots, positions.shape[2])
     for slot, token in enumerate(expected_tokens):
-        if token in with_slots:
-            _place(positions[:, tokens.index(token)], token, slot, before, state)
+        if token in with_slots and slot < new_slots:
+            before[:, slot] = with_slots[token]
+        elif token in with_slots:
+            name, index = token
+            state[name] = state[name].clone()
+            state[name][:, index] += with_slots[token]
     if slots - len(dropped) != new_slots:
         report.moved.append(f"pos_embed {slots} to {new_slots} codes before the patches")
     cells = positions[:, slots:]
@@ -481,18 +446,6 @@ def _fit_positions(target: nn.Module, state: State, grid: Grid | None, report: L
         cells = resize_positions(cells, old, new, policy=policy)
         report.resized.append(f"pos_embed {_times(old)} to {_times(new)}")
     state["pos_embed"] = torch.cat((before, cells), dim=1)
-
-
-def _place(
-    position: Tensor, token: tuple[str, int], slot: int, before: Tensor, state: State
-) -> None:
-    """Writes a token's position embedding to its slot, or adds it to the token without one."""
-    name, index = token
-    if slot < before.shape[1]:
-        before[:, slot] = position
-    else:
-        state[name] = state[name].clone()
-        state[name][:, index] += position
 
 
 def _tokens(tensors: Tensors) -> list[tuple[str, int]]:
@@ -511,11 +464,9 @@ def _find_grid(count: int, num_tokens: int, grid: Grid | None, new: Grid) -> tup
         for height, width in (grid,) if grid else ((side, side), new):
             if 0 < height * width == count - slots:
                 return slots, (height, width)
-    raise ValueError(
-        f"pos_embed has {count} slots, which are not those of "
-        f"{_times(grid) if grid else 'a square of'} patches and {num_tokens} tokens"
-    )
+    patches = f"{_times(grid)} patches" if grid else "a square of patches"
+    raise ValueError(f"pos_embed has {count} slots: not {patches} and {num_tokens} tokens")
 
 
-def _times(grid: Grid) -> str:
-    return f"{grid[0]}x{grid[1]}"
+def _times(sides: Sequence[int]) -> str:
+    return f"{sides[0]}x{sides[1]}"

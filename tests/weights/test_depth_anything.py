@@ -48,7 +48,7 @@ def released(dim, num_blocks, channels, fusion, *, gated=False, name="x_v2.pth")
         },
     )
     config = ModelConfig.from_dict(spec)
-    rules = depth_anything.tensor_names(config.to_dict(), is_folder=False)
+    rules = depth_anything.FILE.table(config.to_dict()["encoder"])
     tensors = {
         their: tensor
         for our, tensor in config.outline().state_dict().items()

@@ -109,7 +109,7 @@ def test_a_decoder_finds_its_backbone_beside_it(tmp_path):
     torch.save(theirs.state_dict(), tmp_path / "whole.pth")
     alone = tmp_path / "dinov3_vitl16_synthmix_dpt_head-0.pth"
     torch.save(theirs.decoder.state_dict(), alone)
-    with pytest.raises(ValueError, match=r"dinov3_vitl16_pretrain_lvd1689m\*\.pth, found none"):
+    with pytest.raises(ValueError, match=r"dinov3_vitl16_pretrain_lvd1689m\*\.pth must lie"):
         dpt.DPT.from_pretrained(alone)
     backbone = tmp_path / "dinov3_vitl16_pretrain_lvd1689m-8aa4cbdd.pth"
     torch.save(theirs.encoder.backbone.state_dict(), backbone)
