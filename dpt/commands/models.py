@@ -33,13 +33,12 @@ def merge(arguments: list[str]) -> None:
     parser.add_argument("--out", required=True, type=Path, metavar="FOLDER", help=text)
     options = parser.parse_args(arguments)
 
-    from dpt.weights.merge import merge as join
+    from dpt.weights.formats import merge as join
 
     out = options.out
     require_new_folder(out)
-    merged = join(options.models)
-    merged.save(out)
-    say(f"{out}: {', '.join(f'{head} of {path}' for head, path in merged.sources.items())}")
+    sources = join(options.models, out)
+    say(f"{out}: {', '.join(f'{head} of {path}' for head, path in sources.items())}")
 
 
 def push(arguments: list[str]) -> None:

@@ -146,7 +146,7 @@ class Format(ABC):
         fits = name in self.heads and head.get("kind") != "linear"
         self._require(config["preprocessing"]["pixels"] == "rgb", "is for RGB images")
         self._require(not others, f"holds one head, and this model has {', '.join(heads)}")
-        self._require(fits, f"has no such {name} head, only {' or '.join(self.heads)}")
+        self._require(fits, f"has no {name} head of this kind, only {' or '.join(self.heads)}")
         allowed = f"cannot express encoder.kind={kind!r} (only {' or '.join(self.encoders)})"
         self._require(kind in self.encoders, allowed)
         tensors = _share_decoder(config, tensors)

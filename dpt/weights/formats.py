@@ -1,14 +1,18 @@
-"""The list of checkpoint formats with this project's own: reading any, converting between them."""
+"""The list of checkpoint formats with this project's own: reading any, converting, merging."""
 
 import hashlib
 import json
 import os
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from dpt.files import few
+from dpt.types.outputs import prompt_focal
 from dpt.validation import Plain
 from dpt.weights.base import Checkpoint, Format, StoredModel, naming
 from dpt.weights.depth_anything import DepthAnything, DepthAnything3
@@ -141,6 +145,86 @@ def convert(src: str | Path, dst: str | Path, *, to: str) -> Conversion:
         raise ValueError(f"the {to} format {fault}: convert the checkpoint that was calibrated")
     notes = WRITABLE[to].write(checkpoint.config.to_dict(), checkpoint.tensors, dst)
     return Conversion(checkpoint.format, to, len(checkpoint.tensors), checkpoint.unused, notes)
+
+
+def merge(paths: Sequence[str | Path], folder: str | Path) -> dict[str, str]:
+    """Joins models over one frozen encoder into one with all of their heads, and saves it.
+
+    Each head's predictions stay equal to the bit. A decoder that a model's heads share becomes each
+    head's own, except the first that several heads share: it stays the shared one.
+
+    Args:
+        paths: two or more, each as for :meth:`dpt.DPT.from_pretrained`.
+        folder: written as :meth:`dpt.DPT.save_pretrained` does.
+
+    Returns:
+        The file of each head.
+
+    Raises:
+        ValueError: encoders, preprocessing or the cameras of sparse depth differ, or two models
+            have a head of the same name.
+    """
+    models = {str(path): read(path) for path in paths}
+    if len(models) < 2:
+        raise ValueError(f"{few([*models])}: give two or more models to merge")
+    sources = _sources_of_heads(models)
+    sharing = {path: _sharing_heads(model) for path, model in models.items()}
+    kept = next((path for path, heads in sharing.items() if len(heads) > 1), "")
+    tensors: dict[str, Tensor] = {}
+    config = deepcopy(models[kept or next(iter(models))].config)
+    config.heads, config.calibration = {}, None
+    for path, model in models.items():
+        moved = [] if path == kept else sharing[path]
+        for name in moved:
+            model.config.heads[name].decoder = deepcopy(model.config.decoder)
+        config.heads |= model.config.heads
+        config.calibration = config.calibration or model.config.calibration
+        for name, tensor in model.tensors.items():
+            if name.startswith("decoder.") and path != kept:
+                tensors |= {f"decoders.{head}{name[7:]}": tensor for head in moved}
+            else:
+                tensors[name] = tensor
+    Native().write(config.to_dict(), tensors, folder)
+    return sources
+
+
+def _sources_of_heads(models: Mapping[str, Checkpoint]) -> dict[str, str]:
+    """Returns the file of each head; ValueError for models that cannot become one."""
+    first = next(iter(models))
+    sources: dict[str, str] = {}
+    for path, model in models.items():
+        if fault := _difference(model, models[first]):
+            remedy = "train both with callbacks.freeze.parts=[encoder] from the same model.weights"
+            raise ValueError(f"{path}: {fault} in {first}: {remedy}")
+        if twice := [name for name in model.config.heads if name in sources]:
+            raise ValueError(f"{path}: has a head {twice[0]}, as {sources[twice[0]]} has")
+        sources |= dict.fromkeys(model.config.heads, path)
+    prompted = {p: m.network.outputs for p, m in models.items() if m.network.takes_prompts}
+    focals = {path: prompt_focal(outputs) for path, outputs in prompted.items()}
+    if len({*focals.values()}) > 1:
+        listed = few([f"{focal} in {path}" for path, focal in focals.items()])
+        raise ValueError(f"prompts are for the canonical_focal {listed}: train both with the same")
+    return sources
+
+
+def _sharing_heads(model: Checkpoint) -> list[str]:
+    """Returns the names of heads that read the shared decoder."""
+    heads = model.network.heads.items()
+    return [n for n, h in heads if h.uses_decoder and model.config.heads[n].decoder is None]
+
+
+def _difference(model: Checkpoint, other: Checkpoint) -> str:
+    """Returns the first difference of encoder or preprocessing; empty if there is none."""
+    ours, theirs = model.config.to_dict(), other.config.to_dict()
+    for part in ("encoder", "preprocessing"):
+        for key in (ours[part] | theirs[part]).keys() - {"drop_path"}:  # only for training
+            values = ours[part].get(key), theirs[part].get(key)
+            if values[0] != values[1]:
+                return f"{part}.{key}={values[0]!r}, but {values[1]!r}"
+    names = [name for name in model.tensors if name.startswith("encoder.")]
+    differing = [n for n in names if not torch.equal(model.tensors[n], other.tensors[n])]
+    counts = f"{len(differing)} of {len(names)} tensors"
+    return f"{counts} of the encoder, first {differing[0]}, differ from those" if differing else ""
 
 
 def fingerprint(config: Plain, state: Tensors) -> str:

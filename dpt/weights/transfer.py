@@ -135,8 +135,8 @@ def load_model_weights(
     model.load_state_dict(fitting, strict=False)
     report.kept = [f"{part} (from {moved[part]})" if part in moved else part for part in shared]
     report.outputs = list(dict.fromkeys(changed.values()))
-    report.missing += [part for part in by_part if part not in shared]
-    report.unused += [p for p in stored_by_part if p not in by_part and p not in moved.values()]
+    report.missing += sorted(by_part.keys() - {*shared})
+    report.unused += sorted(stored_by_part.keys() - {*by_part, *moved.values()})
     return report
 
 

@@ -352,5 +352,5 @@ def test_dinov3_under_the_hubs_names(tmp_path):
     content["norm.weight"], content["norm.bias"] = torch.ones(64), torch.zeros(64)
     assert load(target, content, tmp_path).missing == []
     assert_equal(target.state_dict(), source.state_dict())
-    with pytest.raises(ValueError, match=r"of DINOv3, EVA or BEiT.*encoder dinov3_small"):
+    with pytest.raises(ValueError, match=r"of DINOv3, EVA or BEiT.*encoder=dinov3_small"):
         load(our_vit(embed_dim=64, patch_size=16), content, tmp_path)
