@@ -174,18 +174,23 @@ def merge(paths: Sequence[str | Path], folder: str | Path) -> dict[str, str]:
     config = deepcopy(models[kept or next(iter(models))].config)
     config.heads, config.calibration = {}, None
     for path, model in models.items():
-        moved = [] if path == kept else sharing[path]
-        for name in moved:
-            model.config.heads[name].decoder = deepcopy(model.config.decoder)
+        tensors |= model.tensors if path == kept else _with_own_decoders(model, sharing[path])
         config.heads |= model.config.heads
         config.calibration = config.calibration or model.config.calibration
-        for name, tensor in model.tensors.items():
-            if name.startswith("decoder.") and path != kept:
-                tensors |= {f"decoders.{head}{name[7:]}": tensor for head in moved}
-            else:
-                tensors[name] = tensor
     Native().write(config.to_dict(), tensors, folder)
     return sources
+
+
+def _with_own_decoders(model: Checkpoint, heads: Sequence[str]) -> dict[str, Tensor]:
+    """Returns the tensors of a model whose ``heads`` get decoders of their own, and changes it."""
+    for name in heads:
+        model.config.heads[name].decoder = deepcopy(model.config.decoder)
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in model.tensors.items():
+        shared, _, rest = name.partition("decoder.")
+        names = [name] if shared else [f"decoders.{head}.{rest}" for head in heads]
+        tensors |= dict.fromkeys(names, tensor)
+    return tensors
 
 
 def _sources_of_heads(models: Mapping[str, Checkpoint]) -> dict[str, str]:

@@ -132,7 +132,7 @@ class Shapes:
             "num_heads": dim // head_dim,
             "mlp_ratio": mlp_ratio,
             "swiglu": first != "fc1",
-            "qkv_bias": any(f"{block}attn.{n}" in self.tensors for n in ("qkv.bias", "q_bias")),
+            "qkv_bias": self.count(f"{block}attn.qkv.b") + self.count(f"{block}attn.q_b") > 0,
             "norm_eps": 1e-6,
             "num_register_tokens": sum(self(n)[1] for n in registers if n in self.tensors),
         }

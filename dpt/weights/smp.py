@@ -21,8 +21,11 @@ DEFAULTS: Plain = {  # of its code
     "activation": None,
     "aux_params": None,
 }
-NOT_TIMMS = {*DEFAULTS, "encoder_name", "encoder_weights", "dynamic_img_size", "strict_img_size"}
-"""Keys of a config that are not passed on to timm; our encoder sets the last two itself."""
+NOT_TIMMS = {
+    *(*DEFAULTS, "_model_class", "encoder_name", "encoder_weights"),
+    *("dynamic_img_size", "strict_img_size"),
+}
+"""Keys of a config that are not passed on to timm; our encoder sets image sizes itself."""
 
 
 class Smp(Format):
@@ -44,12 +47,10 @@ class Smp(Format):
         names = ("cls_token", "dist_token", "reg_token")
         tokens = [n for n in names if ENCODER + n in shapes.tensors]
         _require_supported(config, patch, tokens)
-        out_indices = config["encoder_output_indices"]
-        if out_indices is None:
-            out_indices = [int(num_blocks / levels * (i + 1)) - 1 for i in range(levels)]
-        out_indices = [i % num_blocks for i in out_indices]
+        spread = [int(num_blocks / levels * (i + 1)) - 1 for i in range(levels)]
+        out_indices = [i % num_blocks for i in config["encoder_output_indices"] or spread]
         name = str(config["encoder_name"]).removeprefix("tu-")
-        of_timm = {k: v for k, v in config.items() if k not in NOT_TIMMS and k[0] != "_"}
+        of_timm = {k: v for k, v in config.items() if k not in NOT_TIMMS and v is not None}
         ours = model_dict(
             "dpt_base",
             heads={"segmentation": {"num_classes": config["classes"], "auxiliary": False}},
@@ -57,7 +58,7 @@ class Smp(Format):
                 "kind": "timm",
                 "name": name,
                 "out_indices": out_indices,
-                **{k: v for k, v in of_timm.items() if v is not None},
+                **of_timm,
             },
             decoder={
                 "reassemble_channels": list(config["decoder_intermediate_channels"]),

@@ -335,10 +335,12 @@ def _of_our_kind(state: State, target: VisionTransformer) -> State:
     if foreign:
         kinds = "model/encoder=dinov3_small (base, large), timm or beit"
         raise ValueError(f"holds {foreign[0]}, so it is of DINOv3, EVA or BEiT: use {kinds}")
-    if not is_rotary:
-        return state
-    state = split_biases(state)
-    for gate, value in (("w1", "w2"), ("fc1_g", "fc1_x")):  # of the hub and timm, joined here
+    return _join_gates(split_biases(state)) if is_rotary else state
+
+
+def _join_gates(state: State) -> State:
+    """Returns tensors of DINOv3 with the halves of gated MLPs joined; ``state`` is changed."""
+    for gate, value in (("w1", "w2"), ("fc1_g", "fc1_x")):  # of the hub and timm
         for name in [name for name in state if f".mlp.{gate}." in name]:
             halves = [state.pop(name), state.pop(name.replace(gate, value))]
             state[name.replace(gate, "fc1")] = torch.cat(halves)
@@ -417,25 +419,23 @@ def _fit_positions(target: nn.Module, state: State, grid: Grid | None, report: L
     outputs; those of tokens that the encoder lacks (DeiT's distillation token) are dropped.
     """
     expected, new = target.state_dict(), _grid_of(target)
-    if new is None or "pos_embed" not in expected.keys() & state.keys():
-        return
-    positions = state["pos_embed"]
-    if positions.ndim != 3:
+    positions = state.get("pos_embed")
+    if new is None or "pos_embed" not in expected or positions is None or positions.ndim != 3:
         return
     tokens, expected_tokens = _tokens(state), _tokens(expected)
     slots, old = _find_grid(positions.shape[1], len(tokens), grid, new)
     new_slots = expected["pos_embed"].shape[1] - new[0] * new[1]
     with_slots = dict(zip(tokens[:slots], positions[0], strict=False))
-    dropped = [token for token in with_slots if token not in expected_tokens]
-    report.unused += dict.fromkeys(f"code of {name}" for name, _ in dropped)
+    dropped = with_slots.keys() - expected_tokens
+    report.unused += sorted({f"code of {name}" for name, _ in dropped})
     before = positions.new_zeros(1, new_slots, positions.shape[2])
-    for slot, token in enumerate(expected_tokens):
-        if token in with_slots and slot < new_slots:
-            before[:, slot] = with_slots[token]
-        elif token in with_slots:
-            name, index = token
+    for slot, (name, index) in enumerate(expected_tokens):
+        position = with_slots.get((name, index), 0)
+        if slot < new_slots:
+            before[:, slot] = position
+        elif (name, index) in with_slots:
             state[name] = state[name].clone()
-            state[name][:, index] += with_slots[token]
+            state[name][:, index] += position
     if slots - len(dropped) != new_slots:
         report.moved.append(f"pos_embed {slots} to {new_slots} codes before the patches")
     cells = positions[:, slots:]
