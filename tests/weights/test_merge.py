@@ -55,10 +55,11 @@ def test_three_models_with_other_decoders(saved, tmp_path, capsys):
         saved("b", "segmentation"),
         saved("c", "classification"),
     )
-    model = merged(tmp_path / "m", *models)
+    first = merged(tmp_path / "ab", *models[:2])
+    assert "segmentation of " + models[1][1] in capsys.readouterr().out
+    model = merged(tmp_path / "m", (first, str(tmp_path / "ab")), models[2])
     assert_predicts_as(model, *models)
     assert [*model.named_decoders()] == ["decoders.depth", "decoders.segmentation"]
-    assert "segmentation of " + models[1][1] in capsys.readouterr().out
     card = (tmp_path / "m/README.md").read_text()
     assert all(f"\n| `{head}` |" in card for head in model.heads)
     call("convert", tmp_path / "m", tmp_path / "again/m", "--to", "dpt")
@@ -72,13 +73,6 @@ def test_a_decoder_that_several_heads_share_stays_shared(saved, tmp_path):
     model = merged(tmp_path / "m", *models)
     assert_predicts_as(model, *models)
     assert [*model.named_decoders()] == ["decoder"]
-
-
-def test_a_merged_model_is_merged_again(saved, tmp_path):
-    a, b, c = saved("a", "depth"), saved("b", "segmentation"), saved("c", "classification")
-    first = merged(tmp_path / "ab", a, b)
-    model = merged(tmp_path / "abc", (first, str(tmp_path / "ab")), c)
-    assert_predicts_as(model, a, b, c)
 
 
 def test_the_calibration_of_depth_is_kept(saved, tmp_path):
