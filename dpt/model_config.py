@@ -21,17 +21,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from dpt.files import config_dir, reason
-from dpt.nn import (
-    ENCODERS,
-    HEADS,
-    Decoder,
-    DecoderConfig,
-    Encoder,
-    EncoderConfig,
-    Head,
-    HeadConfig,
-    Network,
-)
+from dpt.nn import ENCODERS, HEADS, Decoder, DecoderConfig, EncoderConfig, HeadConfig, Network
 from dpt.types.preprocessing import Calibration, Preprocessing
 from dpt.validation import STRICT, Plain, PlainMapping, to_plain, unknown_key, validate
 
@@ -146,11 +136,8 @@ class ModelConfig:
             nonlocal parameters, tensors
             parameters, tensors = parameters + parameter.numel(), tensors + 1
             if parameters > MAX_PARAMETERS or tensors > MAX_TENSORS:
-                raise ValueError(
-                    f"model: {parameters:,} parameters in the first {tensors:,} tensors, at most "
-                    f"{MAX_PARAMETERS:,} in {MAX_TENSORS:,}: check the sizes of model.encoder and "
-                    "model.decoder"
-                )
+                most = f"at most {MAX_PARAMETERS:,} in {MAX_TENSORS:,}"
+                raise ValueError(f"model: {parameters:,} parameters in {tensors:,} tensors, {most}")
 
         hook = register_module_parameter_registration_hook(count)
         try:
@@ -162,54 +149,46 @@ class ModelConfig:
             hook.remove()
 
     def _build(self) -> Network:
+        """Builds the modules, and replaces every ``auto`` by its value."""
         encoder = self.encoder.build()
-        self._resolve(encoder)
-        heads = {
-            name: head.build(encoder, (head.decoder or self.decoder).fusion_channels)
-            for name, head in self.heads.items()
-        }
-        self._check_heads(heads)
-        sharing = [head for name, head in heads.items() if self.heads[name].decoder is None]
-        shared_decoder = None
-        if any(head.uses_decoder for head in sharing):
-            has_metres = any(head.output.has_metres for head in sharing)
-            shared_decoder = Decoder(self.decoder, encoder, has_metres=has_metres)
-        decoders = {
-            name: Decoder(head.decoder, encoder, has_metres=heads[name].output.has_metres)
-            for name, head in self.heads.items()
-            if head.decoder is not None
-        }
-        return Network(encoder=encoder, decoder=shared_decoder, heads=heads, decoders=decoders)
-
-    def _resolve(self, encoder: Encoder) -> None:
-        """Replaces every ``auto``, and the default of ``multiple_of``, by its value."""
-        sharing = [head for head in self.heads.values() if head.decoder is None]
-        self.decoder.resolve(encoder, batch_norm=any(head.batch_norm for head in sharing))
-        for head in self.heads.values():
-            if head.decoder is not None:
-                head.decoder.resolve(encoder, batch_norm=head.batch_norm)
         if self.multiple_from_encoder:
             self.preprocessing = replace(self.preprocessing, multiple_of=encoder.pad_multiple)
             self.multiple_from_encoder = False
+        sharing = [name for name, head in self.heads.items() if head.decoder is None]
+        has_batch_norm = any(self.heads[name].batch_norm for name in sharing)
+        self.decoder.resolve(encoder, batch_norm=has_batch_norm)
+        heads = {}
+        for name, config in self.heads.items():
+            if config.decoder is not None:
+                config.decoder.resolve(encoder, batch_norm=config.batch_norm)
+            heads[name] = config.build(encoder, (config.decoder or self.decoder).fusion_channels)
+        shared_decoder = None
+        if any(heads[name].uses_decoder for name in sharing):
+            has_metres = any(heads[name].output.has_metres for name in sharing)
+            shared_decoder = Decoder(self.decoder, encoder, has_metres=has_metres)
+        decoders = {
+            name: Decoder(config.decoder, encoder, has_metres=heads[name].output.has_metres)
+            for name, config in self.heads.items()
+            if config.decoder is not None
+        }
+        network = Network(encoder=encoder, decoder=shared_decoder, heads=heads, decoders=decoders)
+        self._check_heads(network)
+        return network
 
-    def _check_heads(self, heads: Mapping[str, Head]) -> None:
+    def _check_heads(self, network: Network) -> None:
         """Raises ValueError for heads that contradict their names, decoders or each other."""
-        for name, head in heads.items():
+        for name, head in network.heads.items():
             if head.output.name != name:
-                raise ValueError(
-                    f"model.heads.{name}: its OutputSpec has the name {head.output.name!r}, where "
-                    f"register_head has {name!r}: use the same one"
-                )
-            if self.heads[name].decoder is not None and not head.uses_decoder:
+                fault = f"its OutputSpec has the name {head.output.name!r}"
+                raise ValueError(f"model.heads.{name}: {fault}: use the name of register_head")
+            if name in network.decoders and not head.uses_decoder:
                 fault = "this head reads the encoder's tokens, and no decoder"
                 raise ValueError(f"model.heads.{name}.decoder: {fault}: leave it out")
-        focals = {head.output.canonical_focal for head in heads.values() if head.output.has_metres}
-        decoders = (self.decoder, *(head.decoder for head in self.heads.values()))
-        if len(focals) > 1 and any(decoder and decoder.prompts for decoder in decoders):
-            raise ValueError(
-                f"model.heads: canonical_focal is {' and '.join(map(str, focals))}, and prompts "
-                "have one: give every metric depth the same, or leave out model.decoder.prompts"
-            )
+        outputs = [head.output for head in network.heads.values() if head.output.has_metres]
+        focals = {output.canonical_focal for output in outputs}
+        if len(focals) > 1 and network.takes_prompts:
+            fault = f"canonical_focal is {' and '.join(map(str, focals))}, and prompts have one"
+            raise ValueError(f"model.heads: {fault}: give every metric depth the same")
 
 
 def check_parts(encoder: PlainMapping, decoder: PlainMapping, preprocessing: PlainMapping) -> None:
@@ -221,10 +200,8 @@ def check_parts(encoder: PlainMapping, decoder: PlainMapping, preprocessing: Pla
 
 def _choose(table: Mapping[str, T], name: object, where: str) -> T:
     if not isinstance(name, str) or name not in table:
-        raise ValueError(
-            f"{where}={name!r}: choose from {', '.join(table)}; a class of your own is known once "
-            "its module is imported (DPT_PLUGINS=MODULE for commands)"
-        )
+        remedy = f"choose from {', '.join(table)}, or name your own classes by DPT_PLUGINS=MODULE"
+        raise ValueError(f"{where}={name!r}: {remedy}")
     return table[name]
 
 
@@ -271,15 +248,12 @@ def model_dict(
     if name not in _tables():
         raise ValueError(f"no model {name!r}; there are {', '.join(list_models())}")
     table = deepcopy(_tables()[name])
-    of_encoder: Plain = validate(Plain, encoder or {}, "model.encoder")
-    of_decoder: Plain = validate(Plain, decoder or {}, "model.decoder")
-    of_images: Plain = validate(Plain, preprocessing or {}, "model.preprocessing")
+    of_encoder, of_images = {**(encoder or {})}, {**(preprocessing or {})}
+    of_decoder = {**table["decoder"], **(decoder or {})}
     if of_encoder.setdefault("kind", table["encoder"]["kind"]) == table["encoder"]["kind"]:
         of_encoder = {**table["encoder"], **of_encoder}
     config: Any = _choose(ENCODERS, of_encoder["kind"], "model.encoder.kind")
-    encoder_keys = [f.name for f in fields(config)]
-    decoder_keys = [f.name for f in fields(DecoderConfig)]
-    of_decoder = {**table["decoder"], **of_decoder}
+    encoder_keys, decoder_keys = ([f.name for f in fields(c)] for c in (config, DecoderConfig))
     for key, value in overrides.items():
         if key not in encoder_keys + decoder_keys:
             raise ValueError(unknown_key(key, key, encoder_keys + decoder_keys))

@@ -9,6 +9,7 @@ from dpt.weights.files import CheckpointFiles
 from dpt.weights.names import Shapes, Table
 
 ENCODER = "encoder.model."
+NEVER_RUN = [ENCODER + n for n in ("norm.*", "fc_norm.*", "head.*", "head_dist.*", "attn_pool.*")]
 READOUTS = {"cat": "project", "add": "add", "ignore": "ignore"}
 DEFAULTS: Plain = {  # of its code
     "encoder_depth": 4,
@@ -71,10 +72,8 @@ class Smp(Format):
             },
             preprocessing=_read_preprocessing(config, shapes, name, patch, len(tokens)),
         )
-        later = [f"blocks.{i}" for i in range(out_indices[-1] + 1, num_blocks)]
-        unused = ("norm", "fc_norm", "head", "head_dist", "attn_pool", *later)
-        never_run = [f"{ENCODER}{part}.*" for part in unused]
-        return StoredModel(ours, files.tensors, _table(levels), never_run)
+        later = [f"{ENCODER}blocks.{i}.*" for i in range(out_indices[-1] + 1, num_blocks)]
+        return StoredModel(ours, files.tensors, _table(levels), [*NEVER_RUN, *later])
 
 
 def _table(levels: int) -> Table:
