@@ -158,8 +158,8 @@ def _make_objective(part: Part[Objective], data: Dataset) -> Objective:
     decided = objective.head_settings
     for key in (part.settings.keys() - arguments.keys()) & decided.keys():
         if part.settings[key] != decided[key]:
-            text = "%s.%s has no effect: task and data decide that it is %s"
-            log.warning(text, part.where, key, decided[key])
+            text = "%s.%s=%s has no effect: task and data decide that it is %s"
+            log.warning(text, part.where, key, part.settings[key], decided[key])
     objective.head_settings = {k: v for k, v in settings.items() if k in keys} | decided
     if head:
         validate(head, objective.head_settings, part.where)
