@@ -71,9 +71,7 @@ def read_points(path: str | Path, *, images: str | Path | None = None) -> list[K
     for where, (name,), (x, y, depth) in inputs.read_points(path, "image"):
         image = path_below(folder, name, path)
         if image not in sizes:
-            height, width = pictures.read_size(image)
-            is_turned = pictures.exif_orientation(image) > 4  # by 90 degrees
-            sizes[image] = (width, height) if is_turned else (height, width)
+            sizes[image] = pictures.upright_size(image)
         height, width = sizes[image]
         inputs.require_inside(where, x, y, sizes[image])
         points.setdefault(image, []).append([(x + 0.5) / width, (y + 0.5) / height, depth])
@@ -114,7 +112,7 @@ def _read_map(image: Path, file: Path, *, scale: float, invalid: Sequence[float]
     (height, width), stored = metres.shape, pictures.read_size(image)
     orientation = pictures.exif_orientation(image)
     fits_stored = aspects_agree(metres.shape, stored)
-    fits_upright = aspects_agree(metres.shape, stored[::-1] if orientation > 4 else stored)
+    fits_upright = aspects_agree(metres.shape, pictures.upright_size(image))
     if not (fits_stored or fits_upright) or (fits_stored and fits_upright and orientation != 1):
         shape = f"{width}x{height} (width x height)"
         other = f"{image}, {stored[1]}x{stored[0]}, EXIF orientation {orientation}"

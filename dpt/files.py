@@ -138,12 +138,8 @@ def missing_path(path: Path, *, what: str, remedy: str) -> DataError:
         return DataError(f"{what} {path} is a link to {path.readlink()}, which is not there")
     parent = path
     while not parent.is_dir() and parent != parent.parent:
-        absent, parent = parent.name, parent.parent
+        absent, parent = plain_name(parent.name), parent.parent
     names = sorted(p.name for p in parent.iterdir() if not p.name.startswith("."))
-    for name in names:
-        if plain_name(name).casefold() == plain_name(absent).casefold():
-            fault = f"{name} differs in capitals or in the Unicode form of its letters"
-            return DataError(f"{what} {path} does not exist; {fault}: {remedy}")
     close = difflib.get_close_matches(absent, names, n=5, cutoff=0.5)
     listed = few([*close, *(name for name in names if name not in close)], 10) or "nothing"
     return DataError(f"{what} {path} does not exist; {parent} holds {listed}: {remedy}")
@@ -173,17 +169,15 @@ def require(name: str, purpose: str, *, extra: str) -> Any:
 def check_pixels(path: str | Path, height: int, width: int) -> None:
     """Raises DataError if a picture or map is larger than ``MAX_PIXELS``."""
     if height * width > MAX_PIXELS:
-        most = f"{MAX_PIXELS / 1e6:g} million"
-        raise DataError(f"{path}: has more than {most} pixels, the limit: cut or shrink it")
+        fault = f"has more than {MAX_PIXELS / 1e6:g} million pixels, the limit"
+        raise DataError(f"{path}: {fault}: cut or shrink it")
 
 
 def check_bytes(path: str | Path, shape: Sequence[int], item_bytes: int) -> None:
     """Raises DataError if an array in a file is larger than ``MAX_BYTES``."""
     if math.prod(shape) * item_bytes > MAX_BYTES:
-        most = f"{MAX_BYTES / 1e6:g} MB"
-        raise DataError(
-            f"{path}: {tuple(shape)} takes more than {most}, the limit: cut or shrink it"
-        )
+        fault = f"{tuple(shape)} takes more than {MAX_BYTES / 1e6:g} MB, the limit"
+        raise DataError(f"{path}: {fault}: cut or shrink it")
 
 
 @contextmanager
@@ -234,6 +228,8 @@ def open_file(path: str | Path, *, limit: int | None = None) -> Iterator[Buffere
         DataError: it does not exist, cannot be read, has more than ``limit`` bytes, or is a folder,
             a FIFO, a socket or a device.
     """
+    if "\0" in str(path):
+        raise DataError(f"{str(path)!r}: not a file name: check the path")
     try:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):
@@ -248,10 +244,6 @@ def open_file(path: str | Path, *, limit: int | None = None) -> Iterator[Buffere
     except OSError as error:
         error.filename = error.filename or str(path)
         raise DataError(explain(error)) from None
-    except ValueError:
-        if "\0" in str(path):
-            raise DataError(f"{str(path)!r}: not a file name: check the path") from None
-        raise
 
 
 def read_bytes(path: str | Path, *, limit: int = MAX_BYTES) -> bytes:
@@ -311,10 +303,10 @@ def parse_yaml(text: str, path: str | Path) -> Any:
             count += 1
             level += isinstance(event, yaml.CollectionStartEvent)
             level -= isinstance(event, yaml.CollectionEndEvent)
-            if level > _MAX_LEVELS or isinstance(event, yaml.AliasEvent):
-                raise DataError(f"{path}: nested too deep, or holds an alias: write values out")
-            if count > _MAX_NODES:
-                raise DataError(f"{path}: more than {_MAX_NODES} values: check the file")
+            is_alias = isinstance(event, yaml.AliasEvent)
+            if is_alias or level > _MAX_LEVELS or count > _MAX_NODES:
+                fault = f"holds an alias, more than {_MAX_LEVELS} levels or {_MAX_NODES} values"
+                raise DataError(f"{path}: {fault}: write fewer values, without aliases")
         return yaml.load(text, _plain_loader())
     except (yaml.YAMLError, ValueError) as error:  # ValueError: of numbers with too many digits
         if isinstance(error, DataError):
@@ -435,8 +427,7 @@ def files_below(
             kept = (n for n in names if n[0] != "." and n.lower().endswith(tuple(suffixes)))
             paths += (Path(parent, name) for name in kept)
             if len(paths) + len(entered) > limit:
-                fault = f"more than {limit} files: give the folder of one data set"
-                raise DataError(f"{folder}: {fault}")
+                raise DataError(f"{folder}: more than {limit} files: give one data set's folder")
     return sorted(paths)
 
 
@@ -464,13 +455,10 @@ def read_cells(path: str | Path) -> Iterator[tuple[str, list[str]]]:
         for row in rows:
             where = f"{path}: line {rows.line_num}"
             count = count or len(row)
-            if any(row[count:]):
-                fault = f"{len(row)} cells for {count} columns"
-                raise DataError(f"{where}: {fault}: put texts that hold {separator!r} in quotes")
             lines = [line for cell in row for line in cell.splitlines()[1:]]
-            if any(line.count(separator) >= count - 1 for line in lines):
-                fault = "a cell in quotes holds line breaks and what looks like further rows"
-                raise DataError(f"{where}: {fault}: close its quote, or write it in one line")
+            if any(row[count:]) or any(line.count(separator) >= count - 1 for line in lines):
+                fault = f"{len(row)} cells for {count} columns, or a cell that holds further rows"
+                raise DataError(f"{where}: {fault}: put texts with {separator!r} in closed quotes")
             if row:
                 cells = [cell.strip() for cell in row[:count]]
                 yield where, cells + [""] * (count - len(cells))
@@ -482,23 +470,15 @@ def read_table(
     """Reads ``columns`` of a CSV file as :func:`read_cells` does, without the header."""
     rows = read_cells(path)
     _, header = next(rows, ("", []))
-    positions = _positions(path, header, columns, remedy)
+    names = [cell.lower() for cell in header]
+    counts = {column: names.count(column.lower()) for column in columns}
+    faults = [f"{n} columns {column}" for column, n in counts.items() if n != 1]
+    if faults:
+        present = few(header, 6) or "none"
+        raise DataError(f"{path}: has {', '.join(faults)} (it has {present}): {remedy}")
+    positions = [names.index(column.lower()) for column in columns]
     for where, cells in rows:
         yield where, [cells[k] for k in positions]
-
-
-def _positions(
-    path: str | Path, header: Sequence[str], columns: Sequence[str], remedy: str
-) -> list[int]:
-    """Returns the positions of ``columns`` in a header line, whose names may be in capitals."""
-    names = [cell.lower() for cell in header]
-    absent = [column for column in columns if column.lower() not in names]
-    repeated = [column for column in columns if names.count(column.lower()) > 1]
-    if absent or repeated:
-        fault = f"no column {', '.join(absent)}" if absent else f"several columns {repeated[0]}"
-        present = few(header, 6) or "none"
-        raise DataError(f"{path}: {fault} (it has {present}): {remedy}")
-    return [names.index(column.lower()) for column in columns]
 
 
 def parse_number(text: str) -> float:

@@ -603,7 +603,7 @@ def fuzz(folder, seed, count, seconds):
 
 
 def test_changed_files_end_in_one_line(tmp_path):
-    fuzz(tmp_path, 0, 2, 120)
+    fuzz(tmp_path, 0, 1, 120)
 
 
 @pytest.mark.slow

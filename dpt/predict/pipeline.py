@@ -359,12 +359,12 @@ class RasterPrediction:
             for name, path in paths.items():
                 spec, dtype = self.outputs[name], self._dtype(name)
                 count = spec.channels or 1 if spec.kind == "map" else 1
+                palette = output_palette(spec) if dtype == "uint8" else None
+                nodata = self._nodata(name)
                 form = self.raster.writing(
-                    path, count=count, dtype=dtype, nodata=self._nodata(name)
+                    path, count=count, dtype=dtype, nodata=nodata, palette=palette
                 )
                 targets[name] = stack.enter_context(form)
-                if dtype == "uint8":
-                    targets[name].set_colors(output_palette(spec))
             for panel in self._panels:
                 yield from self._write_panel(panel, targets)
 

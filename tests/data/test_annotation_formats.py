@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import re
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from label_tool_files import SCENES, SIZE, box, one_ring, save_images
 from PIL import Image
 from pycocotools import mask as coco
 
-from dpt.data.annotations import FORMATS
+from dpt.data.annotations import FORMATS, yolo
 from dpt.data.annotations.base import UNLABELLED, label_maps
 from dpt.files import DataError, files_below
 from dpt.types.samples import IGNORE_INDEX
@@ -281,7 +282,7 @@ def test_yolo_classes_can_be_in_a_text_file(tmp_path):
     assert any(paths[1] in note for note in annotations.notes)
     (tmp_path / paths[1]).unlink()
     (tmp_path / paths[0]).write_text("fir tree\n")
-    with pytest.raises(DataError, match=r"a\.txt: line 2"):
+    with pytest.raises(DataError, match=r"a\.txt: .1 0\.5"):
         read("yolo", tmp_path)
 
 
@@ -326,8 +327,16 @@ def test_yolo_line_that_is_no_object_is_named(tmp_path, line):
     write_yolo(tmp_path)
     path = tmp_path / "labels/a.txt"
     path.write_text(f"{path.read_text()}\n{line}\n")
-    with pytest.raises(DataError, match=r"a\.txt: line 5"):
+    with pytest.raises(DataError, match=r"a\.txt: .[05] 0 "):
         read("yolo", tmp_path)
+
+
+def test_files_are_recognised_in_linear_time():
+    patterns = [pattern for tool in FORMATS.values() for pattern in tool.patterns]
+    for pattern in (*patterns, yolo._FIRST_LINE, yolo._NAMES):
+        for character in {*pattern, *b" \n0"}:
+            for start in (b"", b"0"):
+                re.search(pattern, start + bytes([character]) * 65536 + b"x", re.MULTILINE)
 
 
 def test_yolo_keypoints_are_refused(tmp_path):

@@ -95,7 +95,7 @@ def test_files_of_an_image_follow_one_another(tmp_path):
     with pytest.raises(DataError, match=r"depth: no file for 1 of . images \(1\)"):
         folder(tmp_path, **options)
     cv2.imwrite(str(tmp_path / "depth/1_d.png"), depth[:50])
-    with pytest.raises(DataError, match=r"1_d\.png: is 96x50, but .*1\.jpg is 96x72"):
+    with pytest.raises(DataError, match=r"1_d\.png: .*1\.jpg"):
         folder(tmp_path, **options)[1]
 
 

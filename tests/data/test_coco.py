@@ -86,8 +86,8 @@ def first_segment(content):
 @pytest.mark.parametrize(
     ("change", "key"),
     [
-        (lambda c: first_segment(c).update(category_id=7), "category_id 7"),
-        (lambda c: c["annotations"][0].update(image_id=99), "image_id 99"),
+        (lambda c: first_segment(c).update(category_id=7), "categories: id 7"),
+        (lambda c: c["annotations"][0].update(image_id=99), "images: id 99"),
         (lambda c: c["categories"][0].update(color=[1, 2, 256]), r"categories\.0\.color\.2"),
         (lambda c: c["images"].append({**c["images"][1], "id": 77}), r"000001\.jpg .*2, 77"),
         (lambda c: c["images"][0].update(file_name="no.jpg"), r"1 files of its 3 .*no\.jpg"),

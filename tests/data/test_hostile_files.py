@@ -163,7 +163,7 @@ def test_mat_file_in_itself(tmp_path, monkeypatch):
         (tmp_path / "a.mat").write_bytes(data)
         with pytest.raises(DataError, match=r"a\.mat: .*nested too deep"):
             io.read_raw_depth(tmp_path / "a.mat")
-    monkeypatch.setattr(arrays, "MAX_BYTES", 1000)
+    monkeypatch.setattr(arrays, "_MAX_UNPACKED", 1000)
     (tmp_path / "a.mat").write_bytes(mat(compressed=True))
     with pytest.raises(DataError, match=r"a\.mat: "):
         io.read_raw_depth(tmp_path / "a.mat")

@@ -24,30 +24,12 @@ import numpy as np
 from pycocotools import mask as coco
 from pydantic import Field, TypeAdapter
 
+from dpt.data.formats import rle
 from dpt.data.formats.io import IMAGE_SUFFIXES, read_objects
-from dpt.data.formats.pictures import Picture, decode_picture
-from dpt.data.formats.rle import (
-    areas_of,
-    encode_pixels,
-    encode_rings,
-    merge_masks,
-    overlay,
-    subtract_mask,
-)
+from dpt.data.formats.pictures import decode_picture
 from dpt.data.formats.rules import name_of_class
 from dpt.data.splits import natural_key, split_word
-from dpt.files import (
-    MAX_BYTES,
-    DataError,
-    few,
-    open_file,
-    parse_as,
-    plain_name,
-    plural,
-    read_bytes,
-    read_text,
-    reason,
-)
+from dpt.files import DataError, few, open_file, parse_as, plain_name, plural, read_bytes, read_text
 from dpt.types.samples import ObjectMask, Rle
 
 Front = Literal["smaller", "later"]
@@ -58,8 +40,7 @@ BOX = "rectangle"
 """What messages call the bounding box of an object, whose pixels it does not tell."""
 BACKGROUND = ("background", "_background_")
 """Names of the class whose pixels have no object, where a format has objects alone."""
-MAX_IMAGE_BYTES = 64 << 20
-"""Largest label file of one image."""
+_MAX_TEXT = 64 << 20
 _MOST_PROBED = 8
 _START = 1 << 16
 
@@ -77,7 +58,7 @@ Encoder = Callable[[tuple[int, int]], Rle]
 ValueError if the object does not fit, or would take too much memory."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Annotation:
     """An object in a file."""
 
@@ -126,8 +107,8 @@ class AnnotatedImage:
             except Exception as error:  # of pycocotools, of any kind
                 fault = f"the mask of object {item.name or number} cannot be read"
                 raise DataError(f"{self.image}: {fault}: {str(error)[:200]}: correct it") from None
-        order = np.argsort(-areas_of(codes), kind="stable") if front == "smaller" else None
-        return Raster(overlay(codes, size, order), codes)
+        order = np.argsort(-rle.areas_of(codes), kind="stable") if front == "smaller" else None
+        return Raster(rle.overlay(codes, size, order), codes)
 
 
 def label_maps(
@@ -189,7 +170,7 @@ class Annotations:
 
 def polygon(points: object) -> Encoder:
     """Returns the mask of a polygon with corners [[x, y], ...]; ValueError if it has no area."""
-    return partial(encode_rings, [as_ring(points).ravel()])
+    return partial(rle.encode_rings, [as_ring(points).ravel()])
 
 
 def as_ring(points: object) -> np.ndarray:
@@ -224,53 +205,32 @@ def ellipse(x: float, y: float, radius_x: float, radius_y: float, radians: float
     return polygon(np.stack([x + along * cos - across * sin, y + along * sin + across * cos], 1))
 
 
-def encode_bitmap(
-    content: str, corner: tuple[int, int], size: tuple[int, int], *, is_cropped: bool = False
-) -> Rle:
+def encode_bitmap(content: str, corner: tuple[int, int], size: tuple[int, int]) -> Rle:
     """Returns the mask in a picture of a part of the image.
+
+    The pixels are those that are opaque and, without alpha, those that are not 0. Black that is
+    opaque everywhere is a full mask.
 
     Args:
         content: the picture's file in base64.
         corner: x and y of the pixel of the image where it begins.
-        is_cropped: whether a part of the picture may be outside the image.
     """
-    try:
-        data = base64.b64decode(content)
-        mask = _mask_of(decode_picture("bitmap", data))
-    except Exception as error:  # damaged content raises many kinds
-        raise ValueError(f"its bitmap is damaged ({reason(error)})") from None
-    if is_cropped:
-        start, stop = np.array(corner), np.array([size[1], size[0]])
-        (x0, y0), (x1, y1) = np.maximum(-start, 0), np.maximum(stop - start, 0)
-        mask, (left, top) = mask[y0:y1, x0:x1], start.clip(0, stop).tolist()
-        corner = left, top
-    return encode_pixels(placed(mask, corner, size))
-
-
-def _mask_of(picture: Picture) -> np.ndarray:
-    """Returns where a picture is opaque and, without alpha, where it is not 0; bool (H, W).
-
-    Black that is opaque everywhere is a full mask.
-    """
+    picture = decode_picture("bitmap", base64.b64decode(content))
     alpha, pixels = picture.alpha, picture.pixels
-    if alpha is not None and (alpha.min() < alpha.max() or not pixels.any()):
-        return alpha > 0
     mask: np.ndarray = (pixels != 0).reshape(*pixels.shape[:2], -1).any(axis=2)
-    return mask
+    if alpha is not None and (alpha.min() < alpha.max() or not mask.any()):
+        mask = alpha > 0
+    return rle.encode_pixels(placed(mask, corner, size))
 
 
 def placed(mask: np.ndarray, corner: tuple[int, int], size: tuple[int, int]) -> np.ndarray:
-    """Returns a mask of an image, bool (H, W), of which ``mask`` is a part.
-
-    Raises:
-        ValueError: the part is not inside the image.
-    """
+    """Returns a mask of an image, bool (H, W), with ``mask`` at a corner x, y as far as it is
+    inside the image."""
     (left, top), (height, width) = corner, mask.shape
-    if not (0 <= top <= size[0] - height and 0 <= left <= size[1] - width):
-        place = f"{width}x{height} at {left}, {top}"
-        raise ValueError(f"a mask of {place} is not inside the image of {size[1]}x{size[0]}")
+    y, x = max(top, 0), max(left, 0)
     whole = np.zeros(size, bool)
-    whole[top : top + height, left : left + width] = mask
+    inside = whole[y : max(top + height, 0), x : max(left + width, 0)]
+    inside[:] = mask[y - top :, x - left :][: inside.shape[0], : inside.shape[1]]
     return whole
 
 
@@ -280,17 +240,17 @@ def encode_picture(path: Path, size: tuple[int, int]) -> Rle:
     if ids.shape != size:
         sizes = f"{ids.shape[1]}x{ids.shape[0]} pixels, but its image {size[1]}x{size[0]}"
         raise DataError(f"{path}: {sizes}: use masks of the image's size")
-    return encode_pixels(ids != 0)
+    return rle.encode_pixels(ids != 0)
 
 
 def encode_union(encoders: Sequence[Encoder], size: tuple[int, int]) -> Rle:
     """Returns the pixels of any of several masks."""
-    return merge_masks([encode(size) for encode in encoders])
+    return rle.merge_masks([encode(size) for encode in encoders])
 
 
 def encode_difference(encode: Encoder, other: Encoder, size: tuple[int, int]) -> Rle:
     """Returns the pixels of a mask that another one does not have."""
-    return subtract_mask(encode(size), other(size))
+    return rle.subtract_mask(encode(size), other(size))
 
 
 # --------------------------------------------------------------------------------- finding files
@@ -311,16 +271,16 @@ def folder_of(path: str) -> str:
     return path.rpartition("/")[0]
 
 
-def files_like(root: Path, candidates: Sequence[str], pattern: bytes) -> list[str]:
+def files_like(root: Path, candidates: Sequence[str], *patterns: bytes) -> list[str]:
     """Returns the candidates without those in folders where no file that was looked at matches.
 
     Args:
-        pattern: regular expression, searched in the beginning of at most 16 candidates: some of
+        patterns: regular expressions, searched in the beginning of at most 16 candidates: some of
             all, and the first of some folders.
     """
     first_of_folder = {folder_of(path): path for path in reversed(candidates)}
     probed = {*_evenly(candidates), *_evenly([*first_of_folder.values()])}
-    matching = {folder_of(path) for path in probed if starts_with(root / path, pattern)}
+    matching = {folder_of(path) for path in probed if starts_with(root / path, *patterns)}
     others = {folder_of(path) for path in probed} - matching
     return [path for path in candidates if folder_of(path) not in others] if matching else []
 
@@ -330,11 +290,11 @@ def _evenly(paths: Sequence[str]) -> list[str]:
     return [paths[int(k * step)] for k in range(min(_MOST_PROBED, len(paths)))]
 
 
-def starts_with(path: Path, pattern: bytes) -> bool:
-    """Returns whether the beginning of a file matches; False if it cannot be read."""
+def starts_with(path: Path, *patterns: bytes) -> bool:
+    """Returns whether the beginning of a file holds all patterns; False if it cannot be read."""
     with suppress(DataError), open_file(path) as file:
         start = file.read(_START).removeprefix(codecs.BOM_UTF8)
-        return re.search(pattern, start, re.DOTALL | re.MULTILINE) is not None
+        return all(re.search(pattern, start, re.MULTILINE) for pattern in patterns)
     return False
 
 
@@ -436,21 +396,22 @@ def _ending(path: str) -> str:
 # ---------------------------------------------------------------------------------------- reading
 
 
-class AnnotationFormat(ABC):
-    """A format of a label tool.
+class AnnotationFormat:
+    """A format of a label tool, whose files are recognised by their suffix and their beginning.
 
-    To add one, derive from this class in a module of its own, or from :class:`ToolFormat`, which
-    counts what is left out, and add it to :data:`dpt.data.annotations.FORMATS`;
-    ``data.annotations=NAME`` and ``dpt fit`` then find it.
+    To add one, derive from this class in a module of its own, and add it to
+    :data:`dpt.data.annotations.FORMATS`; ``data.annotations=NAME`` and ``dpt fit`` then find it.
     """
 
-    name: str  # as in data.annotations=NAME
-    title: str  # for messages, as in "labelme's JSON files"
-    front: Front = "later"
-    lists_classes: bool = False
+    name: ClassVar[str]  # as in data.annotations=NAME
+    title: ClassVar[str]  # for messages, as in "labelme's JSON files"
+    front: ClassVar[Front] = "later"
+    lists_classes: ClassVar[bool] = False
     """Whether each file lists all classes, so that the files of a split are read alone."""
+    suffixes: ClassVar[tuple[str, ...]] = (".json",)
+    patterns: ClassVar[tuple[bytes, ...]] = ()
+    """Regular expressions, all of which are searched in the beginning of a file."""
 
-    @abstractmethod
     def find(self, root: Path, files: Sequence[str]) -> list[str]:
         """Returns the files of this format, a part of ``files``; an empty list if there are none.
 
@@ -459,8 +420,9 @@ class AnnotationFormat(ABC):
         Args:
             files: paths of all files below ``root``, with ``/``.
         """
+        candidates = [path for path in files if path.lower().endswith(self.suffixes)]
+        return files_like(root, candidates, *self.patterns)
 
-    @abstractmethod
     def read(self, root: Path, sources: Sequence[str], files: Sequence[str]) -> Annotations:
         """Reads the files that :meth:`find` returned, or those of them that the user chose.
 
@@ -468,13 +430,13 @@ class AnnotationFormat(ABC):
             DataError: a file cannot be read, or none of its objects has a mask; one line with the
                 file and the remedy.
         """
+        reading = Reading(root, self.title, files)
+        self.collect(reading, sources)
+        return reading.result()
 
-
-def read_json(kind: TypeAdapter[Any], path: Path, title: str, *, limit: int = MAX_BYTES) -> Any:
-    """Returns the content of a label file as the type of ``kind``; ``title`` is the format's."""
-    remedy = "export it again, or set data.annotation_files to the right files"
-    what = f"one of {title}"
-    return parse_as(kind, read_bytes(path, limit=limit), path, what=what, remedy=remedy)
+    def collect(self, reading: "Reading", sources: Sequence[str]) -> None:
+        """Adds the images, and the classes if the files list them, to ``reading``."""
+        raise NotImplementedError
 
 
 class Region(NamedTuple):
@@ -503,11 +465,21 @@ class Reading:
         self._left_out: dict[tuple[str, str], list[str]] = defaultdict(list)
         self._lists: list[str] = []
 
+    def content(self, kind: TypeAdapter[Any], source: str) -> Any:
+        """Returns the content of a label file, JSON, as the type of ``kind``."""
+        path, what = self.root / source, f"one of {self.title}"
+        remedy = "export it again, or set data.annotation_files to the right files"
+        return parse_as(kind, read_bytes(path), path, what=what, remedy=remedy)
+
     def lines(self, source: str) -> list[str]:
+        """Returns the lines with text of a label file, or of a list beside the label files."""
+        lines = read_text(self.root / source, limit=_MAX_TEXT).splitlines()
+        return [line.strip() for line in lines if line.strip()]
+
+    def listed(self, source: str) -> list[str]:
         """Returns the lines with text of a list beside the label files."""
         self._lists.append(source)
-        lines = read_text(self.root / source, limit=MAX_IMAGE_BYTES).splitlines()
-        return [line.strip() for line in lines if line.strip()]
+        return self.lines(source)
 
     def leave_out(self, noun: str, why: str, place: str) -> None:
         """Counts one more that has no place in the labels, such as a "line" with "no area"."""
@@ -530,20 +502,14 @@ class Reading:
         for region in regions:
             try:
                 encode = region.make()
+                if region.class_name is None:
+                    raise ValueError("not of one class")
             except ValueError as error:
                 self.leave_out(region.noun, str(error), place)
                 continue
-            if region.class_name is None:
-                self.leave_out(region.noun, "not of one class", place)
-                continue
-            part = Annotation(
-                class_name=region.class_name,
-                encode=encode,
-                is_box=region.noun == BOX,
-                name=region.name,
-                group=region.group,
-            )
-            parts.append(part)
+            is_box = region.noun == BOX
+            name, group = region.name, region.group
+            parts.append(Annotation(region.class_name, encode, is_box, name=name, group=group))
         return parts
 
     def add_image(
@@ -567,15 +533,11 @@ class Reading:
             is_unlabelled = part.class_name == UNLABELLED
             name = UNLABELLED if is_unlabelled else name_of_class(part.class_name, image)
             groups[name, part.group, -1 if part.group else number].append(part)
-        objects = [
-            Annotation(
-                class_name=name,
-                encode=partial(encode_union, [part.encode for part in group]),
-                is_box=all(part.is_box for part in group),
-                name=group[0].name,
-            )
-            for (name, _, _), group in groups.items()
-        ]
+        objects: list[Annotation] = []
+        for (name, _, _), group in groups.items():
+            encode = partial(encode_union, [part.encode for part in group])
+            is_box = all(part.is_box for part in group)
+            objects.append(Annotation(name, encode, is_box, name=group[0].name))
         self._images[image] = AnnotatedImage(image=image, size=size, objects=objects, split=split)
 
     @property
@@ -639,30 +601,6 @@ def _split_by_folders(root: Path, images: list[AnnotatedImage]) -> list[Annotate
     return [replace(image, split=split) for image, split in zip(images, splits, strict=True)]
 
 
-class ToolFormat(AnnotationFormat):
-    """A format whose files are recognised by their suffix and their beginning.
-
-    Attributes:
-        pattern: regular expression, searched in the beginning of a file.
-    """
-
-    suffixes: ClassVar[tuple[str, ...]] = (".json",)
-    pattern: ClassVar[bytes] = b""
-
-    def find(self, root: Path, files: Sequence[str]) -> list[str]:
-        candidates = [path for path in files if path.lower().endswith(self.suffixes)]
-        return files_like(root, candidates, self.pattern)
-
-    def read(self, root: Path, sources: Sequence[str], files: Sequence[str]) -> Annotations:
-        reading = Reading(root, self.title, files)
-        self.collect(reading, sources)
-        return reading.result()
-
-    @abstractmethod
-    def collect(self, reading: Reading, sources: Sequence[str]) -> None:
-        """Adds the images, and the classes if the files list them, to ``reading``."""
-
-
 # ---------------------------------------------------------------------------------------- writing
 
 Reader = Callable[[Sequence[str]], Iterable[bytes]]
@@ -685,7 +623,7 @@ class Entry:
     def has_overlaps(self) -> bool:
         """Whether pixels are in several objects."""
         codes = [item.mask for item in self.objects]
-        return bool(codes) and areas_of(codes).sum() > areas_of([coco.merge(codes)])[0]
+        return bool(codes) and rle.areas_of(codes).sum() > rle.areas_of([coco.merge(codes)])[0]
 
 
 class Writer(ABC):

@@ -1,10 +1,9 @@
 """COCO's JSON files: instances (polygons and RLE), and panoptic (PNG files of segment ids)."""
 
-import codecs
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,7 +12,7 @@ from typing import Annotated
 
 import numpy as np
 from pycocotools import mask as coco
-from pydantic import BeforeValidator, Field, TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from dpt.data.annotations import base
 from dpt.data.formats import io
@@ -24,7 +23,6 @@ from dpt.files import DataError, few, parse_as, parse_json, path_below, plural, 
 from dpt.types.samples import Rle
 from dpt.validation import Plain
 
-_HEAD_BYTES = 1 << 16
 _LISTS = re.compile(rb'"(images|annotations|categories)"\s*:\s*\[')
 _MAX_PARTS = 30_000_000  # lists and objects of a file: ten gigabytes in memory
 _MOST_BESIDE = 30  # JSON files in a folder; where there are more, each belongs to an image
@@ -33,15 +31,9 @@ _MOST_BESIDE = 30  # JSON files in a folder; where there are more, each belongs 
 # ----------------------------------------------------------------------------- the JSON file
 
 
-def _without_nulls(row: object) -> object:
-    """Returns a JSON object without the keys that are null."""
-    return {k: v for k, v in row.items() if v is not None} if isinstance(row, dict) else row
-
-
 CocoId = Annotated[int | str, Field(union_mode="left_to_right")]
 _Side = Annotated[int, Field(gt=0)]
 _Byte = Annotated[int, Field(ge=0, le=255)]
-_Row = BeforeValidator(_without_nulls)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,15 +49,15 @@ class _Category:
     id: int
     name: str
     supercategory: object = None
-    isthing: bool = True
-    color: tuple[_Byte, ...] = ()
+    isthing: bool | None = None
+    color: tuple[_Byte, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Segment:
     id: CocoId | None = None
     category_id: int | None = None
-    iscrowd: bool = False
+    iscrowd: bool | None = None
     area: float | None = None
     segmentation: object = None
 
@@ -80,9 +72,9 @@ class _Segment:
     def annotation(self, classes: Mapping[int | None, base.AnnotatedClass]) -> base.Annotation:
         """Returns the object; a segment of a PNG file has no mask of its own."""
         return base.Annotation(
-            class_name=classes[self.category_id].name,
-            encode=partial(encode_mask, self.outlines),
-            is_crowd=self.iscrowd,
+            classes[self.category_id].name,
+            partial(encode_mask, self.outlines),
+            is_crowd=bool(self.iscrowd),
             area=self.area,
             name=str(self.id),
         )
@@ -93,8 +85,8 @@ class _Annotation(_Segment):
     """A segment in the instances format; in the panoptic one all segments of an image."""
 
     image_id: CocoId
-    file_name: str = ""
-    segments_info: list[Annotated[_Segment, _Row]] | None = None
+    file_name: str | None = None
+    segments_info: list[_Segment] | None = None
 
     @property
     def segments(self) -> Sequence[_Segment]:
@@ -103,9 +95,9 @@ class _Annotation(_Segment):
 
 @dataclass(frozen=True, kw_only=True)
 class _Content:
-    images: Annotated[list[Annotated[_Image, _Row]], Field(min_length=1)]
-    categories: Annotated[list[Annotated[_Category, _Row]], Field(min_length=1, max_length=256)]
-    annotations: list[Annotated[_Annotation, _Row]]
+    images: Annotated[list[_Image], Field(min_length=1)]
+    categories: Annotated[list[_Category], Field(min_length=1, max_length=256)]
+    annotations: list[_Annotation]
 
 
 _CONTENT = TypeAdapter(_Content)
@@ -152,37 +144,30 @@ class CocoFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         data = read_bytes(path)
-        if data[:_HEAD_BYTES].removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
-            remedy = "give the file of the labels, which has images and categories too"
-            raise DataError(f"{path}: a list, such as COCO's results, not labels: {remedy}")
         if data.count(b"[") + data.count(b"{") > _MAX_PARTS:
             raise DataError(f"{path}: more than {_MAX_PARTS} lists and objects: divide it")
-        content = parse_as(_CONTENT, data, path, what="in COCO's format", remedy="correct it")
-        self._content: _Content = content
+        what, remedy = "labels in COCO's format", "correct it"
+        content: _Content = parse_as(_CONTENT, data, path, what=what, remedy=remedy)
+        self._content = content
         self.image_names = {row.id: base.local_name(row.file_name) for row in content.images}
         self.is_panoptic = any(row.segments_info is not None for row in content.annotations)
         self.notes: list[str] = []
-        self._rows: dict[int | str, list[_Annotation]] = {row.id: [] for row in content.images}
         self._used_ids = {item.category_id for row in content.annotations for item in row.segments}
-        category_ids = {row.id for row in content.categories}
-        self._refuse_wrong_ids(category_ids)
+        self._rows: dict[CocoId, list[_Annotation]] = {row.id: [] for row in content.images}
+        named_ids = {row.image_id for row in content.annotations}
+        self._require_ids("images", [row.id for row in content.images], named_ids)
+        self._require_ids("categories", [row.id for row in content.categories], self._used_ids)
         for row in content.annotations:
             self._rows[row.image_id].append(row)
 
-    def _refuse_wrong_ids(self, category_ids: set[int]) -> None:
-        content = self._content
-        if len(self._rows) < len(content.images):
-            raise DataError(f"{self.path}: an id occurs twice in 'images': remove one")
-        if len(category_ids) < len(content.categories):
-            raise DataError(f"{self.path}: an id occurs twice in 'categories': remove one")
-        unknown = [row.image_id for row in content.annotations if row.image_id not in self._rows]
-        if unknown:
-            fault = f"image_id {unknown[0]!r} of an annotation is not among the images"
-            raise DataError(f"{self.path}: {fault}: correct it")
-        unknown_categories = self._used_ids - category_ids
-        if unknown_categories:
-            fault = f"category_id {unknown_categories.pop()} is not among the categories"
-            raise DataError(f"{self.path}: {fault}: correct it")
+    def _require_ids(
+        self, key: str, ids: Sequence[CocoId], used: Collection[CocoId | None]
+    ) -> None:
+        """Raises DataError if an id occurs twice, or one that is ``used`` is not there."""
+        faults = [f"{i!r} is there twice" for i, count in Counter(ids).items() if count > 1]
+        faults += [f"{i!r} of an annotation is not there" for i in {*used} - {*ids}]
+        if faults:
+            raise DataError(f"{self.path}: {key}: id {faults[0]}: correct it")
 
     @property
     def used_names(self) -> list[object]:
@@ -202,8 +187,8 @@ class CocoFile:
         return {
             row.id: base.AnnotatedClass(
                 name=row.name if times[row.name] == 1 else f"{row.name} ({row.id})",
-                is_thing=row.isthing,
-                color=row.color,
+                is_thing=row.isthing is not False,
+                color=row.color or (),
             )
             for row in rows
         }
@@ -222,48 +207,34 @@ class CocoFile:
             classes: see :meth:`classes`.
             picture_path: called with the name of a PNG file.
         """
-        self._refuse_copies(paths)
-        images = [
-            self._image(row, paths[row.id], classes, picture_path, split)
-            for row in self._content.images
-        ]
+        image_path, count = Counter(paths.values()).most_common(1)[0]
+        if count > 1:
+            ids = few([str(i) for i, path in paths.items() if path == image_path])
+            raise DataError(f"{self.path}: {image_path} has several ids, {ids}: give it one")
+        images: list[base.AnnotatedImage] = []
+        for row in self._content.images:
+            rows = self._rows[row.id]
+            pictures = [item.file_name or "" for item in rows if item.segments_info is not None]
+            map_file = picture_path(base.local_name(pictures[-1])) if pictures else None
+            segments = [segment for item in rows for segment in item.segments]
+            kind = PanopticImage if map_file else base.AnnotatedImage
+            image = kind(
+                image=paths[row.id],
+                id=row.id,
+                size=(row.height, row.width) if row.height and row.width else None,
+                objects=[k.annotation(classes) for k in segments if map_file or k.outlines],
+                split=split,
+                map_file=map_file,
+            )
+            images.append(image)
         segments = [row for row in self._content.annotations if row.segments_info is None]
         without_mask = [str(segment.id) for segment in segments if not segment.outlines]
-        if without_mask and not any(row.objects for row in images):
+        if without_mask and not any(image.objects for image in images):
             raise DataError(f"{self.path}: boxes, but no masks: add polygons or RLE to the objects")
         if without_mask:
             what = f"{plural(len(without_mask), 'object')} without a mask (id {few(without_mask)})"
             self.notes.append(f"{what} left out: {self.path}")
         return images
-
-    def _refuse_copies(self, paths: Mapping[int | str, Path]) -> None:
-        image, count = Counter(paths.values()).most_common(1)[0]
-        if count > 1:
-            ids = few([str(i) for i, other in paths.items() if other == image])
-            fault = f"{image} has several ids, {ids}"
-            raise DataError(f"{self.path}: {fault}: give it one, or remove copies")
-
-    def _image(
-        self,
-        row: _Image,
-        path: Path,
-        classes: Mapping[int | None, base.AnnotatedClass],
-        picture_path: Callable[[str], Path],
-        split: str,
-    ) -> base.AnnotatedImage:
-        rows = self._rows[row.id]
-        pictures = [item.file_name for item in rows if item.segments_info is not None]
-        map_file = picture_path(base.local_name(pictures[-1])) if pictures else None
-        segments = [segment for item in rows for segment in item.segments]
-        kind = PanopticImage if map_file else base.AnnotatedImage
-        return kind(
-            image=path,
-            id=row.id,
-            size=(row.height, row.width) if row.height and row.width else None,
-            objects=[k.annotation(classes) for k in segments if map_file or k.outlines],
-            split=split,
-            map_file=map_file,
-        )
 
 
 class CocoFormat(base.AnnotationFormat):
@@ -285,15 +256,13 @@ class CocoFormat(base.AnnotationFormat):
         contents = {source: CocoFile(root / source) for source in sources}
         used_names = [name for content in contents.values() for name in content.used_names]
         source_of_image: dict[Path, str] = {}
-        known: set[str] = set()
-        result = base.Annotations(
-            source=root / sources[0] if len(sources) == 1 else root,
-            images=[],
-            classes=[],
-            background=not any(content.is_panoptic for content in contents.values()),
-        )
+        rows: dict[str, base.AnnotatedClass] = {}
+        images: list[base.AnnotatedImage] = []
         for source, content in contents.items():
-            paths = _paths(finder, content, source)
+            names = content.image_names
+            for name in names.values():  # those that are there in full count first
+                finder.find([name], source)
+            paths = {i: finder.path([name], source) for i, name in names.items()}
             shared = [path for path in paths.values() if path in source_of_image]
             if shared:
                 both = f"{source_of_image[shared[0]]} and {source}"
@@ -301,24 +270,21 @@ class CocoFormat(base.AnnotationFormat):
                 raise DataError(f"{root}: {both} both have {shared[0]}: {remedy}")
             source_of_image |= dict.fromkeys(paths.values(), source)
             classes = content.classes(used_names)
-            result.classes += [row for row in classes.values() if row.name not in known]
-            known |= {row.name for row in classes.values()}
+            rows = rows | {row.name: row for row in classes.values() if row.name not in rows}
             picture_path = partial(path_below, (root / source).with_suffix(""), source=source)
-            result.images += content.images(paths, classes, picture_path, split_word(source)[0])
-            result.notes += content.notes
-        return result
-
-
-def _paths(finder: base.ImageFinder, content: CocoFile, source: str) -> dict[int | str, Path]:
-    """Returns the images of a file by their ids."""
-    for name in content.image_names.values():  # those that are there in full count first
-        finder.find([name], source)
-    return {i: finder.path([name], source) for i, name in content.image_names.items()}
+            images += content.images(paths, classes, picture_path, split_word(source)[0])
+        return base.Annotations(
+            source=root / sources[0] if len(sources) == 1 else root,
+            images=images,
+            classes=[*rows.values()],
+            background=not any(content.is_panoptic for content in contents.values()),
+            notes=[note for content in contents.values() for note in content.notes],
+        )
 
 
 def _is_coco(path: Path) -> bool:
     """Returns whether a file seems to have COCO's three lists, or is cut before their end."""
-    if not base.starts_with(path, rb"\A\s*\{.*" + _LISTS.pattern):
+    if not base.starts_with(path, rb"\A\s*\{", _LISTS.pattern):
         return False
     with suppress(DataError):
         text = read_bytes(path)

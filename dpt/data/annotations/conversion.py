@@ -3,9 +3,8 @@
 import os
 import shutil
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from pycocotools import mask as coco
@@ -14,8 +13,7 @@ from dpt.atomic import replacing, write_bytes
 from dpt.data.annotations.base import AnnotatedClass, Entry, Writer
 from dpt.data.annotations.masks import maps_of
 from dpt.data.base import Dataset
-from dpt.data.formats.pictures import exif_orientation, read_size
-from dpt.data.formats.rle import areas_of, encode_each, encode_parts, encode_pixels, object_of
+from dpt.data.formats import pictures, rle
 from dpt.data.resize import resize_map
 from dpt.files import DataError, few, plural, read_bytes
 from dpt.types.samples import IGNORE_INDEX, ObjectMask, Sample
@@ -25,46 +23,37 @@ _CODES = 2**16
 _WRITTEN = "written"
 
 
-class Objects(NamedTuple):
-    """The objects of an image."""
-
-    masks: list[ObjectMask]  # later ones are in front
-    num_cut: int = 0  # objects without the pixels that others cover
-    num_empty: int = 0  # objects without a pixel, which are left out
-
-
-def objects_of(sample: Sample, classes: Sequence[AnnotatedClass]) -> Objects:
-    """Returns the objects of a sample with labels.
+def objects_of(
+    sample: Sample, classes: Sequence[AnnotatedClass], counts: Counter[str]
+) -> list[ObjectMask]:
+    """Returns the objects of a sample with labels; later ones are in front.
 
     Each connected part of a class that is not a thing is an object. Pixels of a thing without an
     object are a crowd. Other objects are whole, where ``sample`` holds whole masks and its maps are
     those masks with the smaller ones in front.
+
+    Args:
+        counts: of objects that are cut or left out, to which those of the sample are added.
     """
     labels = sample["labels"]
     stuff = [
-        object_of(class_id, part)
+        rle.object_of(class_id, part)
         for class_id, row in enumerate(classes)
         if not row.is_thing
-        for part in encode_parts(labels == class_id)
+        for part in rle.encode_parts(labels == class_id)
     ]
     if "objects" not in sample:
-        return Objects(stuff)
+        return stuff
     masks = sample.get("masks", [])
-    whole = _from_large_to_small([mask for mask in masks if coco.area(mask.mask)])
-    num_empty = len(masks) - len(whole)
+    areas = rle.areas_of([item.mask for item in masks])
+    whole = [masks[k] for k in np.flatnonzero(areas)]
+    counts["left out, as they have no pixel"] += len(masks) - len(whole)
+    if whole and areas.sum() > coco.area(coco.merge([item.mask for item in whole])):  # they overlap
+        whole.sort(key=lambda item: -int(coco.area(item.mask)))
     if whole and _make_maps_of(stuff + whole, sample, classes):
-        return Objects(stuff + whole, num_empty=num_empty)
-    visible = _visible_objects(labels, sample["objects"], classes)
-    return Objects(stuff + visible, num_cut=len(whole), num_empty=num_empty)
-
-
-def _from_large_to_small(masks: Sequence[ObjectMask]) -> list[ObjectMask]:
-    """Returns objects in their order; the larger first if some overlap."""
-    codes = [item.mask for item in masks]
-    areas = areas_of(codes)
-    if masks and areas.sum() > coco.area(coco.merge(codes)):
-        return [masks[k] for k in np.argsort(-areas, kind="stable")]
-    return [*masks]
+        return stuff + whole
+    counts["written without the pixels behind others"] += len(whole)
+    return stuff + _visible_objects(labels, sample["objects"], classes)
 
 
 def _make_maps_of(
@@ -86,9 +75,9 @@ def _visible_objects(
     numbers = np.where(objects > 0, objects.astype(np.int64), _CODES)
     codes = np.where(np.isin(labels, things), numbers * _CODES + labels, -1)
     present, positions = np.unique(codes, return_inverse=True)
-    masks = encode_each(positions.reshape(labels.shape) + 1)
+    masks = rle.encode_each(positions.reshape(labels.shape) + 1)
     return [
-        object_of(code % _CODES, mask, is_crowd=code // _CODES == _CODES)
+        rle.object_of(code % _CODES, mask, is_crowd=code // _CODES == _CODES)
         for code, mask in zip(present.tolist(), masks, strict=True)
         if code >= 0
     ]
@@ -124,14 +113,14 @@ def _at_size_of_image(sample: Sample) -> Sample:
     if stored == size:
         return sample
     out = sample.copy()
-    out["labels"] = resize_map(sample["labels"], size)
-    if "objects" in sample:
-        out["objects"] = resize_map(sample["objects"], size)
+    for key in ("labels", "objects"):
+        if key in sample:
+            out[key] = resize_map(sample[key], size)
     if "masks" in sample:
         growth = size[0] * size[1] / (stored[0] * stored[1])
         out["masks"] = []
         for item in sample["masks"]:
-            mask = encode_pixels(resize_map(coco.decode(item.mask), size) > 0)
+            mask = rle.encode_pixels(resize_map(coco.decode(item.mask), size) > 0)
             out["masks"].append(item._replace(mask=mask, area=item.area * growth))
     return out
 
@@ -146,6 +135,7 @@ class Conversion:
 
     def __init__(self, writer: Writer, classes: Sequence[AnnotatedClass], out: Path) -> None:
         self._writer, self._classes, self._out = writer, classes, out
+        self._skipped = [k.name for i, k in enumerate(classes) if i not in writer.class_ids]
         self._names: dict[str, list[str]] = {}  # of the images of each split
         self._counts: Counter[str] = Counter()  # of objects, by what became of them
         self._images: dict[str, list[str]] = defaultdict(list)  # by what the format lacks of them
@@ -165,8 +155,8 @@ class Conversion:
         writer = self._writer
         sample = _at_size_of_image(sample)
         height, width = sample["labels"].shape
-        objects = objects_of(sample, self._classes)
-        masks = [item for item in objects.masks if item.class_id in writer.class_ids]
+        objects = objects_of(sample, self._classes, self._counts)
+        masks = [item for item in objects if item.class_id in writer.class_ids]
         entry = Entry(image=path, name=name, split=split, size=(height, width), objects=masks)
         paths, contents = writer.label_paths(name, split), writer.encode(entry)
         for file, content in zip(paths, contents, strict=True):
@@ -176,35 +166,25 @@ class Conversion:
         names.append(name)
         crowds = sum(item.is_crowd for item in masks)
         self._counts["written as an object, though a crowd"] += 0 if writer.has_crowds else crowds
-        self._counts["written without the pixels behind others"] += objects.num_cut
-        self._counts["left out, as they have no pixel"] += objects.num_empty
         self._counts[_WRITTEN] += len(masks) - crowds
         if not writer.has_background and (sample["labels"] == IGNORE_INDEX).any():
-            self._images[f"unlabelled pixels {self._fate_of_no_object}"].append(str(path))
+            fate = f"become {few(self._skipped)}" if self._skipped else "have no object"
+            self._images[f"unlabelled pixels {fate}"].append(str(path))
         if not writer.has_overlaps and entry.has_overlaps:
             self._images["objects that overlap are cut"].append(str(path))
-        if _is_turned(path, exif, entry.size):
+        is_stored = exif != "apply" and pictures.read_size(path) == entry.size
+        if is_stored and pictures.exif_orientation(path) > 1:
             self._images["labels fit pixels that programs turn by EXIF"].append(str(path))
-
-    @property
-    def _skipped(self) -> list[str]:
-        """The classes that the format does not have."""
-        class_ids = self._writer.class_ids
-        return [row.name for k, row in enumerate(self._classes) if k not in class_ids]
-
-    @property
-    def _fate_of_no_object(self) -> str:
-        return f"become {few(self._skipped)}" if self._skipped else "have no object"
 
     def finish(self) -> None:
         """Writes the files for all images."""
-        for path, content in self._writer.common_files(self._read, self._names).items():
+        files = self._writer.common_files(
+            lambda paths: (read_bytes(self._out / path) for path in paths), self._names
+        )
+        for path, content in files.items():
             write_bytes(self._out / path, content)
         if self._writer.scratch:
             shutil.rmtree(self._out / self._writer.scratch)
-
-    def _read(self, paths: Sequence[str]) -> Iterator[bytes]:
-        return (read_bytes(self._out / path) for path in paths)
 
     def report(self) -> list[str]:
         """Returns a line for each thing that the format does not hold, and one for the result."""
@@ -218,18 +198,11 @@ class Conversion:
             lines.append(f"{few(skipped)}: not written; {remedy}")
         elif not writer.has_background:
             lines.append("read the files with data.background=false")
-        for fate, count in self._counts.items():
-            if count and fate != _WRITTEN:
-                lines.append(f"{plural(count, 'object')}: {fate}")
+        written = (
+            f"{plural(self._counts.pop(_WRITTEN, 0), 'object')}, {len(writer.classes)} classes"
+        )
+        lines += [f"{plural(n, 'object')}: {fate}" for fate, n in self._counts.items() if n]
         for lack, paths in self._images.items():
             lines.append(f"{lack}: {plural(len(paths), 'image')} ({few(paths)})")
         sizes = ", ".join(f"{split} {len(names)}" for split, names in self._names.items())
-        written = f"{plural(self._counts[_WRITTEN], 'object')}, {len(writer.classes)} classes"
         return [*lines, f"{self._out}: {writer.name}, images: {sizes}, {written}"]
-
-
-def _is_turned(path: Path, exif: str | None, size: tuple[int, int]) -> bool:
-    """Returns whether labels of ``size`` do not fit the upright image."""
-    turn = exif_orientation(path)
-    is_stored = exif is None and turn >= 5 and read_size(path) == size
-    return turn > 1 and (exif == "ignore" or is_stored)

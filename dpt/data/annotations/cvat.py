@@ -37,7 +37,7 @@ def _encode_runs(runs: np.ndarray, box: tuple[int, int, int, int], size: tuple[i
     return encode_pixels(base.placed(mask, (left, top), size))
 
 
-class CvatFormat(base.ToolFormat):
+class CvatFormat(base.AnnotationFormat):
     """Polygons, ellipses and masks are objects; those of a label in the same group are one.
 
     Boxes are left out. The shape with the larger ``z_order`` is in front, of equal ones the later.
@@ -46,7 +46,7 @@ class CvatFormat(base.ToolFormat):
     name = "cvat"
     title = "CVAT's XML files"
     suffixes = (".xml",)
-    pattern = rb"<annotations>\s*<(version|meta|image)\b"
+    patterns = (rb"<annotations>\s*<(version|meta|image)\b",)
 
     def collect(self, reading: base.Reading, sources: Sequence[str]) -> None:
         for source in sources:

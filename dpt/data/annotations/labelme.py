@@ -44,20 +44,18 @@ class _Shape:
     def encoder(self) -> base.Encoder:
         """Returns its mask; ValueError if it has no area."""
         points = self.points
-        if self.kind in _POLYGONS or (
-            self.kind == base.BOX and len(points) == 4
-        ):  # X-AnyLabeling's
+        has_corners = self.kind == base.BOX and len(points) == 4  # X-AnyLabeling's
+        if self.kind in _POLYGONS or has_corners:
             return base.polygon(points)
-        if self.kind in (base.BOX, "circle", "mask") and len(points) == 2:
-            (x0, y0), (x1, y1) = points
-            if self.kind == base.BOX:
-                return base.rectangle(x0, y0, x1, y1)
-            if self.kind == "circle":  # its centre, and a point on it
-                radius = dist(*points)
-                return base.ellipse(x0, y0, radius, radius)
-            if self.mask:
-                corner = round(x0), round(y0)
-                return partial(base.encode_bitmap, self.mask, corner, is_cropped=True)
+        if len(points) != 2:
+            raise ValueError("no area")
+        (x, y), other = points
+        if self.kind == base.BOX:
+            return base.rectangle(x, y, *other)
+        if self.kind == "circle":  # its centre, and a point on it
+            return base.ellipse(x, y, dist(*points), dist(*points))
+        if self.kind == "mask" and self.mask:
+            return partial(base.encode_bitmap, self.mask, (round(x), round(y)))
         raise ValueError("no area")
 
 
@@ -76,7 +74,7 @@ class _File:
 _FILE = TypeAdapter(_File)
 
 
-class LabelmeFormat(base.ToolFormat):
+class LabelmeFormat(base.AnnotationFormat):
     """A shape is an object; shapes of a label with the same ``group_id`` are one.
 
     A later shape is in front. One with the label ``_background_`` is cut out of the shapes before
@@ -85,13 +83,11 @@ class LabelmeFormat(base.ToolFormat):
 
     name = "labelme"
     title = "labelme's JSON files"
-    pattern = rb'"(shapes|imageData)"\s*:.*"(shape_type|image\w+)"'
+    patterns = (rb'"(shapes|imageData)"\s*:', rb'"(shape_type|image\w+)"')
 
     def collect(self, reading: base.Reading, sources: Sequence[str]) -> None:
         for source in sources:
-            content = base.read_json(
-                _FILE, reading.root / source, self.title, limit=base.MAX_IMAGE_BYTES
-            )
+            content: _File = reading.content(_FILE, source)
             if content.shapes is None:
                 reading.leave_out("file", "of another format", source)
                 continue
@@ -112,7 +108,7 @@ def _without(part: base.Annotation, other: base.Encoder) -> base.Annotation:
 def _add_listed_classes(reading: base.Reading) -> None:
     """Adds the classes of ``labels.txt``, if it lists all classes of objects."""
     for path in (path for path in reading.files if PurePosixPath(path).name in _CLASS_LISTS):
-        names = [name_of_class(line, path) for line in reading.lines(path) if line != _IGNORED]
+        names = [name_of_class(line, path) for line in reading.listed(path) if line != _IGNORED]
         if not reading.class_names <= {*names}:
             reading.leave_out("list", "it lacks classes of objects", path)
             continue

@@ -14,7 +14,7 @@ from typing import Annotated
 from urllib.parse import unquote
 
 import numpy as np
-from pydantic import Field, TypeAdapter
+from pydantic import AliasChoices, Field, TypeAdapter
 
 from dpt.data.annotations import base
 from dpt.data.formats.io import IMAGE_SUFFIXES
@@ -22,6 +22,9 @@ from dpt.data.formats.rle import encode_pixels, encode_relative
 from dpt.types.samples import Rle
 
 _KINDS = ("polygon", "brush", "bitmask", "ellipse", base.BOX, "keypoint", "vector")
+
+
+_LABELS = AliasChoices("polygonlabels", "brushlabels", "bitmasklabels", "ellipselabels", "labels")
 
 
 def _encode_brush(content: bytes, size: tuple[int, int]) -> Rle:
@@ -59,11 +62,7 @@ def unpack_runs(content: bytes, count: int) -> np.ndarray:
 @dataclass(frozen=True, kw_only=True)
 class _Value:
     points: base.Points = field(default_factory=list)
-    polygonlabels: list[str] = field(default_factory=list)
-    brushlabels: list[str] = field(default_factory=list)
-    bitmasklabels: list[str] = field(default_factory=list)
-    ellipselabels: list[str] = field(default_factory=list)
-    labels: list[str] = field(default_factory=list)
+    labels: Annotated[list[str], Field(validation_alias=_LABELS)] = field(default_factory=list)
     rle: list[Annotated[int, Field(ge=0, le=255)]] = field(default_factory=list)
     imageDataURL: str = ""  # noqa: N815
     x: float = 0.0
@@ -71,11 +70,6 @@ class _Value:
     radiusX: float = 0.0  # noqa: N815
     radiusY: float = 0.0  # noqa: N815
     rotation: float = 0.0  # degrees, clockwise
-
-    @property
-    def class_names(self) -> list[str]:
-        masks = [*self.brushlabels, *self.bitmasklabels]
-        return [*self.polygonlabels, *masks, *self.ellipselabels, *self.labels]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +114,7 @@ class _Task:
 _CONTENT = TypeAdapter(list[_Task])
 
 
-class LabelStudioFormat(base.ToolFormat):
+class LabelStudioFormat(base.AnnotationFormat):
     """A region is an object; the later one is in front.
 
     Of several annotations of an image, that marked as ground truth counts, or the last one.
@@ -128,12 +122,15 @@ class LabelStudioFormat(base.ToolFormat):
 
     name = "labelstudio"
     title = "Label Studio's JSON files"
-    pattern = rb'\A\s*\[\s*\{.*"(annotations|completions)"\s*:\s*\[.*"(result|completed_by)"'
+    patterns = (
+        rb"\A\s*\[\s*\{",
+        rb'"(annotations|completions)"\s*:\s*\[',
+        rb'"(result|completed_by)"',
+    )
 
     def collect(self, reading: base.Reading, sources: Sequence[str]) -> None:
         for source in sources:
-            tasks = base.read_json(_CONTENT, reading.root / source, self.title)
-            for number, task in enumerate(tasks):
+            for number, task in enumerate(reading.content(_CONTENT, source)):
                 _add_task(reading, source, task, number)
 
 
@@ -175,7 +172,7 @@ def _regions(work: _Work) -> Iterator[base.Region]:
     for row in work.result:
         kind = row.type.removesuffix("labels")
         if kind in _KINDS:  # others are such as a text or a choice
-            names = row.value.class_names or names_of_region.get(row.id, [])
+            names = row.value.labels or names_of_region.get(row.id, [])
             class_name = names[0] if len(names) == 1 else None
             yield base.Region(class_name, kind, partial(_encoder, row, kind), name=row.id)
 

@@ -28,7 +28,7 @@ class _Folder(NamedTuple):
     masks: list[str]
 
 
-class ObjectMasksFormat(base.ToolFormat):
+class ObjectMasksFormat(base.AnnotationFormat):
     """All objects are of one class, ``object``; the smaller one is in front."""
 
     name = "object_masks"
@@ -47,18 +47,15 @@ class ObjectMasksFormat(base.ToolFormat):
         for folder in _folders(reading.files).values():
             masks = [path for path in folder.masks if path in chosen]
             if len(folder.images) == 1 and masks:
-                parts = [_part(reading.root, path, "object") for path in masks]
+                encoders = [partial(base.encode_picture, reading.root / path) for path in masks]
+                pairs = zip(masks, encoders, strict=True)
+                parts = [base.Annotation("object", encode, name=path) for path, encode in pairs]
                 reading.add_image(reading.root / folder.images[0], parts)
                 continue
             for image in folder.images:
                 reading.leave_out("image", "no folder of its masks", image)
             for path in masks:
                 reading.leave_out("mask", "its image is not there", path)
-
-
-def _part(root: Path, path: str, class_name: str) -> base.Annotation:
-    encode = partial(base.encode_picture, root / path)
-    return base.Annotation(class_name=class_name, encode=encode, name=path)
 
 
 def _folders(files: Sequence[str]) -> dict[str, _Folder]:

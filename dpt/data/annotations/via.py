@@ -82,7 +82,7 @@ def _images_of_project(content: object) -> object:
 _CONTENT = TypeAdapter(Annotated[dict[str, _Image], BeforeValidator(_images_of_project)])
 
 
-class ViaFormat(base.ToolFormat):
+class ViaFormat(base.AnnotationFormat):
     """A region is an object; the later one is in front.
 
     Its class is the value of the attribute that regions have, or of that named ``class`` if they
@@ -92,12 +92,12 @@ class ViaFormat(base.ToolFormat):
 
     name = "via"
     title = "JSON files of the VGG Image Annotator"
-    pattern = rb'"_via_img_metadata"|"_via_settings"|"regions"\s*:.*"region_attributes"'
+    patterns = (rb'"_via_img_metadata"|"_via_settings"|"region_attributes"',)
 
     def collect(self, reading: base.Reading, sources: Sequence[str]) -> None:
         rows: dict[Path, _Image] = {}
         for source in sources:
-            for row in base.read_json(_CONTENT, reading.root / source, self.title).values():
+            for row in reading.content(_CONTENT, source).values():
                 image = reading.finder.path([row.filename], source)
                 if rows.get(image) == row:  # of a project and what was exported from it
                     reading.leave_out("row", "as in another file", source)

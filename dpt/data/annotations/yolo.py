@@ -18,10 +18,10 @@ from pydantic import BeforeValidator
 
 from dpt.data.annotations import base
 from dpt.data.formats.rle import encode_relative, one_ring, trace_code
-from dpt.files import DataError, few, plain_name, read_text, read_yaml
+from dpt.files import DataError, few, plain_name, read_yaml
 from dpt.validation import Plain, validate
 
-_NUMBER = rb"-?\d?(\.\d*)?(e-?\d+)?"
+_NUMBER = rb"-?(\d(\.\d*)?|\.\d+)(e-?\d+)?"
 _FIRST_LINE = rb"\A\s*(\Z|\d+(\.0+)?([ \t]+" + _NUMBER + rb"){4,}[ \t]*\r?$)"
 _NAMES = rb"^(\{\s*)?[\"']?names[\"']?\s*:"
 _YAML = (".yaml", ".yml")
@@ -53,14 +53,14 @@ class _Settings:
     kpt_shape: object = None
 
     @property
-    def entries(self) -> Iterator[tuple[str, str]]:
-        """Yields a split and a path of its images, for each that is stated."""
+    def entries(self) -> list[tuple[str, str]]:
+        """Returns a split and a path of its images, for each that is stated."""
         splits = {"train": self.train, "val": [*self.val, *self.valid], "test": self.test}
-        for split, entries in splits.items():
-            yield from ((split, f"{self.path or ''}/{entry}") for entry in entries)
+        folder = self.path or ""
+        return [(split, f"{folder}/{name}") for split, names in splits.items() for name in names]
 
 
-class YoloFormat(base.ToolFormat):
+class YoloFormat(base.AnnotationFormat):
     """The smaller of two objects is in front, as for Ultralytics.
 
     Label files lie beside their images, or in ``labels`` where the images lie in ``images``; an
@@ -81,12 +81,15 @@ class YoloFormat(base.ToolFormat):
         root, labels = reading.root, _label_files(reading.files)
         yaml_files = [path for path in sources if path.lower().endswith(_YAML)]
         yaml_files = yaml_files or _settings_files(root, reading.files)
+        settings, splits = _Settings(), {}
         if len(yaml_files) > 1:
             fault = f"{few(yaml_files)} each name classes"
             raise DataError(f"{root}: {fault}: set data.annotation_files to one of them")
-        settings, splits = _Settings(), {}
         if yaml_files:
-            settings = _read_settings(root / yaml_files[0])
+            path = root / yaml_files[0]
+            settings = validate(_Settings, read_yaml(path), str(path))
+            if settings.kpt_shape is not None:
+                raise DataError(f"{path}: keypoints, but no masks: use another data set")
             splits = _splits(reading, settings, base.folder_of(yaml_files[0]))
         names = settings.names or _listed_names(reading)
         for _, name in sorted(names.items()):
@@ -103,21 +106,11 @@ def _settings_files(root: Path, files: Iterable[str]) -> list[str]:
     return [path for path in candidates[:_MOST_YAML] if base.starts_with(root / path, _NAMES)]
 
 
-def _read_settings(path: Path) -> _Settings:
-    try:
-        settings: _Settings = validate(_Settings, read_yaml(path), str(path))
-    except ValueError as error:
-        raise error if isinstance(error, DataError) else DataError(f"{error}: correct it") from None
-    if settings.kpt_shape is not None:
-        raise DataError(f"{path}: keypoints, but no masks: use another data set")
-    return settings
-
-
 def _listed_names(reading: base.Reading) -> dict[int, str]:
     """Returns the classes in the lists of names, which Label Studio and others write, if all lists
     are equal."""
     paths = [path for path in reading.files if path.rpartition("/")[2] in _NAME_LISTS]
-    lists = [reading.lines(path) for path in paths]
+    lists = [reading.listed(path) for path in paths]
     if all(names == lists[0] for names in lists):
         return dict(enumerate(lists[0] if lists else ()))
     for path in paths:
@@ -165,10 +158,14 @@ def _images_at(reading: base.Reading, path: str, folder: str) -> list[str]:
 
 def _listed(reading: base.Reading, source: str) -> list[str]:
     """Returns the images that a text file lists, a path in each line."""
-    found = {name: reading.finder.find([name], source) for name in reading.lines(source)}
-    for name in (name for name, path in found.items() if path is None):
-        reading.leave_out("line", "its image is not there", f"{source}: {name}")
-    return [path.relative_to(reading.root).as_posix() for path in found.values() if path]
+    images: list[str] = []
+    for name in reading.listed(source):
+        path = reading.finder.find([name], source)
+        if path is None:
+            reading.leave_out("line", "its image is not there", f"{source}: {name}")
+        else:
+            images.append(path.relative_to(reading.root).as_posix())
+    return images
 
 
 def _label_files(files: Sequence[str]) -> dict[str, str]:
@@ -186,23 +183,19 @@ def label_stem(image_stem: str) -> str:
 
 def _parts(reading: base.Reading, source: str, names: dict[int, str]) -> Iterator[base.Annotation]:
     """Yields the objects of a label file."""
-    path = reading.root / source
-    for number, line in enumerate(read_text(path, limit=base.MAX_IMAGE_BYTES).splitlines(), 1):
+    for line in reading.lines(source):
         try:
             values = [float(text) for text in line.split()]
-            class_id = int(values[0]) if values else -1
-            if len(values) > 5:
-                pairs = [*zip(values[1::2], values[2::2], strict=True)]
-                name = names[class_id] if names else f"class_{class_id}"
-                encode = partial(encode_relative, base.as_ring(pairs))
-                yield base.Annotation(class_name=name, encode=encode)
-            elif len(values) == 5:
+            class_id = int(values[0])
+            if len(values) == 5:
                 reading.leave_out(base.BOX, "no mask", source)
-            elif values:
-                raise ValueError(f"{len(values)} numbers")
+                continue
+            ring = base.as_ring([*zip(values[1::2], values[2::2], strict=True)])
+            name = names[class_id] if names else f"class_{class_id}"
+            yield base.Annotation(name, partial(encode_relative, ring))
         except (KeyError, ValueError, OverflowError) as error:
-            fault = f"line {number} is not a known class, and x, y of three corners or more"
-            raise DataError(f"{path}: {fault} ({error}): correct it") from None
+            fault = f"{line[:60]!r} is not a known class, and x, y of three corners or more"
+            raise DataError(f"{reading.root / source}: {fault} ({error}): correct it") from None
 
 
 class YoloWriter(base.Writer):

@@ -13,7 +13,7 @@ from dpt.data.annotations import FORMATS, base
 from dpt.data.annotations.coco import CocoFile, CocoFormat
 from dpt.data.base import Files
 from dpt.data.datasets.files import FileDataset, RawMaps, require_files
-from dpt.data.formats.pictures import exif_orientation, labels_are_upright, read_size
+from dpt.data.formats.pictures import exif_orientation, labels_are_upright, read_size, upright_size
 from dpt.data.formats.rle import areas_of, pixels_of
 from dpt.data.formats.rules import LabelRule
 from dpt.files import DataError, few, files_below, path_below, plain_name, required_file
@@ -305,10 +305,8 @@ class AnnotatedDataset(FileDataset):
         """
         path, stored, stated = image.image, read_size(image.image), image.size
         if stated is None:
-            turn = exif_orientation(path)
-            return (
-                stored[::-1] if labels_are_upright(path, turn, self.exif) and turn >= 5 else stored
-            )
+            is_upright = labels_are_upright(path, exif_orientation(path), self.exif)
+            return upright_size(path) if is_upright else stored
         if self.fits(stated, stored) or self.fits(stated[::-1], stored):
             return stated
         sizes = f"{stored[1]}x{stored[0]} pixels, but {stated[1]}x{stated[0]} in its labels"

@@ -12,17 +12,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from dpt.files import (
-    COPY_AGAIN,
-    MAX_BYTES,
-    DataError,
-    check_bytes,
-    decoding,
-    few,
-    open_file,
-    read_bytes,
-    require,
-)
+from dpt import files
+from dpt.files import DataError, check_bytes, decoding, few, open_file, read_bytes, require
 
 _NUMBERS = ("double", "single", "logical", "int", "uint")  # as MATLAB names them
 _BSDS = "Segmentation"
@@ -34,15 +25,15 @@ _HDF5_START = b"\x89HDF\r\n\x1a\n"
 def read_pfm(path: str | Path, key: str | None = None) -> np.ndarray:
     """Reads a portable float map: a header split on white space, then rows from bottom to top."""
     data = read_bytes(path)
-    header = re.match(rb"(P[Ff])\s+(\d+)\s+(\d+)\s+(\S+?)(?:[ \t\r]*\n|\s)", data)
-    if header is None:
-        raise DataError(f"{path}: not a PFM file (Pf, width, height, scale): {COPY_AGAIN}")
-    kind, width, height, scale = header.groups()
     with decoding(path, "a PFM file"):
+        header = re.match(rb"(P[Ff])\s+(\d+)\s+(\d+)\s+(\S+?)(?:[ \t\r]*\n|\s)", data)
+        if header is None:
+            raise ValueError("no Pf, width, height and scale")
+        kind, width, height, scale = header.groups()
         dtype = "<f4" if float(scale) < 0 else ">f4"
         pixels = np.frombuffer(data, dtype, offset=header.end())
-        rows = pixels.reshape(int(height), int(width), 3 if kind == b"PF" else 1)
-        return rows[::-1].astype(np.float32)
+        shape = int(height), int(width), 3 if kind == b"PF" else 1
+        return pixels.reshape(shape)[::-1].astype(np.float32)
 
 
 def read_numpy(
@@ -69,12 +60,10 @@ def read_numpy(
 
 def check_numpy_header(path: str | Path, file: IO[bytes]) -> Sequence[int]:
     """Returns the shape of an array in NumPy's format; DataError if it is too large."""
-    readers = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-    }
     start = io.BytesIO(file.read(_NUMPY_HEADER))  # NumPy believes the length that a header states
-    shape, _, dtype = readers[np.lib.format.read_magic(start)](start)
+    version, formats = np.lib.format.read_magic(start), np.lib.format
+    read = formats.read_array_header_1_0 if version == (1, 0) else formats.read_array_header_2_0
+    shape, _, dtype = read(start)
     check_bytes(path, shape, dtype.itemsize)
     return tuple(shape)
 
@@ -131,12 +120,12 @@ def read_hdf5(path: str | Path, key: str | None = None, *, index: int | None = N
 
 def _hdf5_maps(file: Any, dataset_type: type) -> Mapping[str, Sequence[int]]:
     """Returns the shapes of the data sets of numbers by their names; if there are none, of bits."""
-    items: list[tuple[str, Any]] = []
-    file.visititems(lambda name, item: items.append((name, item)))
-    arrays: dict[str, Any] = {n: d for n, d in items if isinstance(d, dataset_type)}
-    maps = {name: d for name, d in arrays.items() if d.ndim >= 2}
-    shapes = {name: d.shape for name, d in maps.items() if d.dtype.kind in "uif"}
-    return shapes or {name: d.shape for name, d in maps.items() if d.dtype.kind == "b"}
+    names: list[str] = []
+    file.visit(names.append)
+    arrays = {name: file[name] for name in names if isinstance(file[name], dataset_type)}
+    maps = {name: array for name, array in arrays.items() if array.ndim >= 2}
+    shapes = {name: array.shape for name, array in maps.items() if array.dtype.kind in "uif"}
+    return shapes or {name: array.shape for name, array in maps.items() if array.dtype.kind == "b"}
 
 
 def read_mat(path: str | Path, key: str | None = None, *, index: int | None = None) -> np.ndarray:
@@ -174,19 +163,13 @@ def read_mat(path: str | Path, key: str | None = None, *, index: int | None = No
     return values if index is None else values[..., index]
 
 
-_SHAPE, _MATRIX, _COMPRESSED, _TEXTS = 5, 14, 15, (16, 17, 18)
-_ARRAYS = {*range(1, 8), 9, 12, 13, *_TEXTS}
-"""Types of the elements of a MATLAB file."""
+_SHAPE, _MATRIX, _COMPRESSED = 5, 14, 15
+_VALUES = {*range(1, 8), 9, 12, 13, 16, 17, 18}
+"""Types of the elements of a MATLAB file: of arrays of numbers, and of texts."""
 _CONTAINERS, _READ = (1, 2, 3), range(1, 16)
-"""Classes of matrices: cells, structs and objects; all but functions and the like."""
+"""Classes of matrices: cells, structs and objects; all but functions, which SciPy leaves out."""
 _MAX_LEVELS = 40
-
-
-def _types_inside(matrix_class: int) -> Set[int]:
-    """Returns the types of elements of a matrix; none if SciPy leaves it out."""
-    if matrix_class in _CONTAINERS:
-        return _ARRAYS | {_MATRIX}
-    return _ARRAYS if matrix_class in _READ else set()
+_MAX_UNPACKED = files.MAX_BYTES
 
 
 def _check_mat(view: memoryview, order: str, types: Set[int], level: int = 0) -> None:
@@ -200,11 +183,13 @@ def _check_mat(view: memoryview, order: str, types: Set[int], level: int = 0) ->
         if kind not in types or size > len(content) or level > _MAX_LEVELS:
             raise ValueError(f"an element of type {kind} and {size} bytes, or nested too deep")
         if kind == _COMPRESSED:
-            unpacked = zlib.decompressobj().decompress(content, MAX_BYTES)
+            unpacked = zlib.decompressobj().decompress(content, _MAX_UNPACKED)
             _check_mat(memoryview(unpacked), order, {_MATRIX}, level + 1)
         elif kind == _MATRIX and size > 8:  # no empty cell
-            types_inside = _types_inside(content[8 if order == "<" else 11])
-            _check_mat(content if types_inside else content[:0], order, types_inside, level + 1)
+            matrix_class = content[8 if order == "<" else 11]
+            types_inside = _VALUES | {_MATRIX} if matrix_class in _CONTAINERS else _VALUES
+            if matrix_class in _READ:
+                _check_mat(content, order, types_inside, level + 1)
         elif _MATRIX in types and kind == _SHAPE:
             shape = np.frombuffer(content, f"{order}i4").tolist()
             if math.prod(shape) > len(view):

@@ -15,24 +15,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from dpt import files
 from dpt.data.formats.arrays import ARRAY_READERS, size_of
-from dpt.data.formats.pictures import (
-    has_too_many_pixels,
-    over_white,
-    read_stored_bands,
-    tiff_header,
-)
-from dpt.files import (
-    MAX_BYTES,
-    MAX_PIXELS,
-    DataError,
-    check_pixels,
-    decoding,
-    open_file,
-    plural,
-    read_bytes,
-    require,
-)
+from dpt.data.formats.pictures import Header, header_of, over_white, read_stored_bands
+from dpt.files import DataError, check_pixels, decoding, open_file, plural, read_bytes, require
 from dpt.geometry import Window
 
 BandChoice = Sequence[int] | Literal["all"]
@@ -97,16 +83,11 @@ def read_bands(paths: Sequence[str | Path], part: FilePart, *, data: bytes | Non
 
     ``data`` is the content of the only file, if known.
     """
-    return _chosen([_read_all(path, part, data) for path in paths], part)
-
-
-def _chosen(stack: Sequence[Bands], part: FilePart) -> Bands:
-    """Returns the chosen bands of the files of an image; DataError if their sizes differ."""
-    path, (height, width, _) = stack[0].path, stack[0].values.shape
+    stack = [_read_all(path, part, data) for path in paths]
+    path, (height, width, _) = paths[0], stack[0].values.shape
     for bands in stack[1:]:
         if bands.values.shape[:2] != (height, width):
-            rows, columns = bands.values.shape[:2]
-            fault = f"is {columns}x{rows}, but {path} is {width}x{height}"
+            fault = f"has another size than {path}, {width}x{height}"
             raise DataError(f"{bands.path}: {fault}: save all files of an image in one size")
     values = np.concatenate([bands.values for bands in stack], axis=2)
     missing = np.concatenate([bands.missing for bands in stack], axis=2)
@@ -162,12 +143,10 @@ _BLOCK = 256  # side of the squares in which files are written
 
 def needs_windows(path: Path) -> bool:
     """Whether a file has a georeference, or is too large to be read as a whole."""
-    if not is_tiff(path):
-        return path.suffix.lower() in DRIVERS and has_too_many_pixels(path)
-    header = tiff_header(path)
+    header = header_of(path) if path.suffix.lower() in DRIVERS else None
     if header is None or header.is_georeferenced:
         return header is not None
-    return math.prod(header.size) > MAX_PIXELS or header.bytes > MAX_BYTES
+    return math.prod(header.size) > files.MAX_PIXELS or header.bytes > files.MAX_BYTES
 
 
 def is_tiff(path: Path) -> bool:
@@ -234,49 +213,39 @@ class Raster:
 
     @contextmanager
     def writing(
-        self, path: Path, *, count: int, dtype: str, nodata: float
+        self, path: Path, *, count: int, dtype: str, nodata: float, palette: np.ndarray | None
     ) -> Iterator["RasterWriter"]:
-        """Opens a compressed TIFF file of this size, with the same georeference."""
+        """Opens a compressed TIFF file of this size, with the same georeference.
+
+        Args:
+            palette: the colours of class ids, uint8 (K, 3), that maps show.
+        """
         points, crs = self._source.gcps
         place = {"transform": self._source.transform, "crs": self._source.crs}
-        if points:
-            place = {"gcps": points, "crs": crs}
-        profile = {
-            "driver": "GTiff",
-            "height": self.size[0],
-            "width": self.size[1],
-            "count": count,
-            "dtype": dtype,
-            "nodata": nodata,
-            "rpcs": self._source.rpcs,
-            **place,
-            "compress": "deflate",
-            "tiled": True,
-            "blockxsize": _BLOCK,
-            "blockysize": _BLOCK,
-            "BIGTIFF": "IF_SAFER",
-        }
-        with _rasterio(path).open(path, "w", **profile) as target:
+        place = {"gcps": points, "crs": crs} if points else place
+        shape = {"height": self.size[0], "width": self.size[1], "count": count, "dtype": dtype}
+        profile = {"nodata": nodata, "rpcs": self._source.rpcs, "compress": "deflate"} | place
+        profile |= {"tiled": True, "blockxsize": _BLOCK, "blockysize": _BLOCK}
+        library = _rasterio(path)
+        with library.open(path, "w", "GTiff", **shape, **profile, BIGTIFF="IF_SAFER") as target:
+            if palette is not None:
+                colors = {k: (*color, 255) for k, color in enumerate(palette.tolist())}
+                target.write_colormap(1, colors)
             yield RasterWriter(target)
 
 
+@dataclass(frozen=True)
 class RasterWriter:
     """A TIFF file that is written window by window."""
 
-    def __init__(self, target: Any) -> None:
-        self._target = target
+    target: Any
 
     def write(self, values: np.ndarray, window: Window) -> None:
         """Writes (H, W), or (C, H, W)."""
         rows = (window.top, window.top + window.height)
         columns = (window.left, window.left + window.width)
         bands = values if values.ndim == 3 else values[None]
-        self._target.write(bands, window=(rows, columns))
-
-    def set_colors(self, palette: np.ndarray) -> None:
-        """Stores the colours of class ids, uint8 (K, 3), that maps show."""
-        colors = {k: (*row, 255) for k, row in enumerate(palette.tolist())}
-        self._target.write_colormap(1, colors)
+        self.target.write(bands, window=(rows, columns))
 
 
 def _table_of(source: Any, index: int, *, is_palette: bool) -> np.ndarray | None:
@@ -304,11 +273,9 @@ def open_raster(path: Path, part: FilePart) -> Iterator[Raster]:
         with decoding(path, f"a {driver} file"):
             source = library.open(path, driver=driver)
         with source:
-            header = tiff_header(path)
-            is_turned = source.tags().get("EXIF_Orientation", "1") != "1"
-            if header is not None and not header.is_georeferenced:
-                is_turned = is_turned or header.orientation != 1
-            if is_turned:
+            header = header_of(path) or Header((source.height, source.width))
+            is_turned = header.orientation != 1 and not header.is_georeferenced
+            if is_turned or source.tags().get("EXIF_Orientation", "1") != "1":
                 remedy = "save it as it is shown, as a TIFF or PNG file"
                 raise DataError(f"{path}: is stored turned, and windows are not turned: {remedy}")
             yield Raster(path, part, source)

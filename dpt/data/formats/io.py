@@ -3,21 +3,13 @@
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from dpt.data.formats import pictures
 from dpt.data.formats.arrays import ARRAY_READERS
 from dpt.data.formats.bands import Bands, FilePart, read_bands
-from dpt.data.formats.pictures import (
-    Picture,
-    decode_picture,
-    orientation_of,
-    over_white,
-    palette_of,
-    turned_upright,
-)
 from dpt.data.formats.rules import OTHER_COLOR, TRANSPARENT, DepthRule, LabelRule
 from dpt.files import DataError, check_pixels, decoding, few, read_bytes
 
@@ -66,19 +58,23 @@ def read_image(
         more: files of the image whose bands follow.
     """
     data = data or read_bytes(path)
-    if part.bands is not None:
-        orientation = orientation_of(data) if exif else 1
+    if part.bands is None:
+        image = _read_rgb(path, data, part)
+    else:
         bands = read_bands([path, *more], part, data=None if more else data)
-        return turned_upright(image_of_bands(bands, part), orientation)
-    orientation = orientation_of(data) if exif else 1
-    picture = decode_picture(path, data)
-    colors = picture.colors if part.image_max is None else picture.own_values
-    alpha = picture.alpha
+        image = image_of_bands(bands, part)
+    return pictures.turned_upright(image, pictures.orientation_of(data)) if exif else image
+
+
+def _read_rgb(path: str | Path, data: bytes, part: FilePart) -> np.ndarray:
+    """Returns a picture as uint8 RGB (H, W, 3)."""
+    picture = pictures.decode_picture(path, data)
+    colors, alpha = picture.colors if part.image_max is None else picture.own_values, picture.alpha
     rgb = colors if colors.ndim == 3 else np.repeat(colors[..., None], 3, axis=2)
     image = _eight_bits(path, rgb, part.image_max)
-    if alpha is not None and alpha.min() < np.iinfo(alpha.dtype).max:
-        image = over_white(np.dstack([image, alpha >> 8 * (alpha.itemsize - 1)]))
-    return turned_upright(image, orientation)
+    if alpha is None or alpha.min() == np.iinfo(alpha.dtype).max:
+        return image
+    return pictures.over_white(np.dstack([image, alpha >> 8 * (alpha.itemsize - 1)]))
 
 
 def image_of_bands(bands: Bands, part: FilePart) -> np.ndarray:
@@ -150,15 +146,15 @@ def read_raw_depth(path: str | Path, *, key: str | None = None) -> np.ndarray:
     return _without_logarithms(path, raw, stored.texts) if "near" in stored.texts else raw
 
 
-def _read_stored(path: str | Path, part: FilePart) -> Picture:
+def _read_stored(path: str | Path, part: FilePart) -> pictures.Picture:
     """Reads a depth or label file: a picture, or an array as one."""
     reader = ARRAY_READERS.get(Path(path).suffix.lower())
     if reader is not None:
         array = _without_single_axes(reader(path, part.key))
         if array.ndim == 3 and array.shape[2] == 4:
-            return Picture(pixels=array[..., :3], alpha=array[..., 3])
-        return Picture(pixels=array)
-    return decode_picture(path, read_bytes(path))
+            return pictures.Picture(pixels=array[..., :3], alpha=array[..., 3])
+        return pictures.Picture(pixels=array)
+    return pictures.decode_picture(path, read_bytes(path))
 
 
 def _without_logarithms(
@@ -167,7 +163,7 @@ def _without_logarithms(
     """Returns depth of a PNG file of MoGe: 0 where unknown, infinity beyond its range."""
     with decoding(path, "logarithmic depth"):
         near, far, unit = (float(str(texts.get(name, 1))) for name in ("near", "far", "unit"))
-        if raw.dtype != np.uint16 or not 0 < near < far < np.inf or not 0 < unit < np.inf:
+        if raw.dtype != np.uint16 or not 0 < near < far:
             raise ValueError(f"{raw.dtype}, near={near}, far={far}")
         steps = (raw.astype(np.float32) - 1) / (2**16 - 3)
         depth = unit * np.exp(math.log(near) + steps * math.log(far / near))
@@ -204,14 +200,14 @@ def read_labels(
             ``colors`` lacks is an error.
         part: the name of the array.
     """
-    stored = _read_stored_labels(path, part, use_palette=distance is not None)
-    ids = stored.opaque
+    labels, clear = _read_stored_labels(path, part, use_palette=distance is not None)
+    ids = labels if clear is None else labels[~clear][None]
     if ids.ndim == 3:
         ids = ids_of_colors(path, ids, colors or (), distance)
-    if stored.clear is None:
+    if clear is None:
         return ids
-    every_id = np.full(stored.clear.shape, TRANSPARENT)
-    every_id[~stored.clear] = ids[0]
+    every_id = np.full(clear.shape, TRANSPARENT)
+    every_id[~clear] = ids[0]
     return every_id
 
 
@@ -236,28 +232,15 @@ def read_classes(
     return scores.argmax(axes[0])
 
 
-@dataclass(frozen=True)
-class _StoredLabels:
-    """What a label file holds.
-
-    Attributes:
-        values: integers (H, W), or colours uint8 (H, W, 3).
-        clear: where the file is transparent, bool (H, W); None if it is nowhere.
-    """
-
-    values: np.ndarray
-    clear: np.ndarray | None
-
-    @property
-    def opaque(self) -> np.ndarray:
-        """``values``; if some are transparent, the others in a row, (1, N) or (1, N, 3)."""
-        return self.values if self.clear is None else self.values[~self.clear][None]
-
-
 def _read_stored_labels(
     path: str | Path, part: FilePart, *, use_palette: bool = False
-) -> _StoredLabels:
-    """Reads a label file; ``use_palette``: see :func:`_with_colors`."""
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Returns the integers (H, W), or the colours uint8 (H, W, 3), of a label file, and where it
+    is transparent, bool (H, W); None if it is nowhere.
+
+    Args:
+        use_palette: see :func:`_with_colors`.
+    """
     stored = _read_stored(path, part)
     labels = _with_colors(stored) if use_palette else stored.pixels
     labels = labels.astype(np.uint8) if labels.dtype == bool else labels
@@ -265,8 +248,7 @@ def _read_stored_labels(
     if fault := _fault_of_labels(labels, levels, stored.lossy):
         raise DataError(f"{path}: {fault}: save labels as single-channel PNG")
     check_pixels(path, *labels.shape[:2])
-    clear = None if stored.alpha is None or 0 not in levels else np.equal(stored.alpha, 0)
-    return _StoredLabels(labels, clear)
+    return labels, None if stored.alpha is None or 0 not in levels else stored.alpha == 0
 
 
 def _fault_of_labels(labels: np.ndarray, alpha_levels: Sequence[int], lossy: str) -> str:
@@ -282,7 +264,7 @@ def _fault_of_labels(labels: np.ndarray, alpha_levels: Sequence[int], lossy: str
     return ""
 
 
-def _with_colors(stored: Picture) -> np.ndarray:
+def _with_colors(stored: pictures.Picture) -> np.ndarray:
     """Returns the colours of a palette in place of its indices, and RGB of grey that is black and
     white alone: programs save pictures so that have no other colours."""
     colors = stored.colors
@@ -296,11 +278,11 @@ def read_objects(path: str | Path, *, part: FilePart = _WHOLE) -> np.ndarray:
 
     The file holds whole numbers, or R + 256 G + 65536 B as an RGB picture.
     """
-    stored = _read_stored_labels(path, part)
-    ids = stored.values.astype(np.int64)
+    labels, clear = _read_stored_labels(path, part)
+    ids = labels.astype(np.int64)
     if ids.ndim == 3:
         ids = ids @ np.array([1, 256, 65536])
-    return ids if stored.clear is None else np.where(stored.clear, 0, ids)
+    return ids if clear is None else np.where(clear, 0, ids)
 
 
 def label_values(
@@ -316,17 +298,13 @@ def label_values(
         colors: see :func:`read_labels`; without them the colours of RGB files are counted.
         use_palette: see :func:`_with_colors`.
     """
-    labels = _read_stored_labels(path, part, use_palette=use_palette).opaque
+    labels, clear = _read_stored_labels(path, part, use_palette=use_palette)
+    labels = labels if clear is None else labels[~clear][None]
     if labels.ndim == 3 and not colors:
         return count_colors(path, labels)
-    if labels.ndim == 3:
-        labels = ids_of_colors(path, labels, colors, None)
-    if labels.dtype in (np.uint8, np.uint16):  # faster than sorting
-        counts = np.bincount(labels.ravel())
-        ids, counts = np.flatnonzero(counts), counts[counts > 0]
-    else:
-        ids, counts = np.unique(labels, return_counts=True)
-    return {(i,): n for i, n in zip(ids.tolist(), counts.tolist(), strict=True)}
+    ids = ids_of_colors(path, labels, colors, None) if labels.ndim == 3 else labels
+    values, counts = np.unique(ids, return_counts=True)
+    return {(i,): n for i, n in zip(values.tolist(), counts.tolist(), strict=True)}
 
 
 def palettes_disagree(
@@ -334,7 +312,7 @@ def palettes_disagree(
 ) -> bool:
     """Returns whether an index has several colours in label files and the table ``colors``, and
     one of these several indices, as of programs that make a palette for each picture."""
-    if len({palette_of(path) for path in paths} - {b""}) + bool(colors) < 2:
+    if len({pictures.palette_of(path) for path in paths} - {b""}) + bool(colors) < 2:
         return False
     pairs = {(i, tuple(color)) for i, color in enumerate(colors)}
     for path in paths:
@@ -356,12 +334,8 @@ def count_colors(path: str | Path, rgb: np.ndarray) -> dict[tuple[int, ...], int
     """Returns the number of pixels of each colour; DataError if a picture has too many."""
     packed = (rgb.astype(np.int32) @ _PACKED).ravel()
     starts = np.flatnonzero(np.append(True, packed[1:] != packed[:-1]))  # of runs of one colour
-    if len(starts) < packed.size // 4:  # much faster, as masks have long runs
-        codes, positions = np.unique(packed[starts], return_inverse=True)
-        lengths = np.diff(starts, append=packed.size)
-        counts = np.bincount(positions, lengths).astype(int)
-    else:
-        codes, counts = np.unique(packed, return_counts=True)
+    codes, positions = np.unique(packed[starts], return_inverse=True)  # much faster than of pixels
+    counts = np.bincount(positions, np.diff(starts, append=packed.size)).astype(int)
     if len(codes) > MAX_COLORS:
         raise DataError(f"{path}: a picture of {len(codes)} colours, not labels: check data.labels")
     colors = map(tuple, _unpacked(codes).tolist())
@@ -393,15 +367,19 @@ def ids_of_colors(
     order = np.argsort(codes)
     ids = order[np.searchsorted(codes, packed, sorter=order).clip(max=len(codes) - 1)]
     unknown = codes[ids] != packed
-    if unknown.any():
-        if distance is None:
-            fault = f"colour {rgb[unknown][0].tolist()} ({int(unknown.sum())} pixels) has no class"
-            raise DataError(f"{path}: {fault}: add it to data.label_colors")
-        strange, positions = np.unique(packed[unknown], return_inverse=True)
-        count_colors(path, rgb)  # refuses pictures
-        ids[unknown] = _nearest(strange, np.asarray(colors, np.int32), distance)[positions]
-        return ids
-    return ids.astype(np.uint8 if len(codes) <= 256 else np.uint16)
+    if not unknown.any():
+        return ids.astype(np.uint8 if len(codes) <= 256 else np.uint16)
+    if distance is None:
+        fault = f"colour {rgb[unknown][0].tolist()} ({int(unknown.sum())} pixels) has no class"
+        raise DataError(f"{path}: {fault}: add it to data.label_colors")
+    from scipy.spatial.distance import cdist  # slow to import
+
+    count_colors(path, rgb)  # refuses pictures
+    strange, positions = np.unique(packed[unknown], return_inverse=True)
+    distances = cdist(_unpacked(strange), np.asarray(colors), "chebyshev")
+    nearest = np.where(distances.min(axis=1) <= distance, distances.argmin(axis=1), OTHER_COLOR)
+    ids[unknown] = nearest[positions]
+    return ids
 
 
 def _ids_in_channels(path: str | Path, rgb: np.ndarray) -> np.ndarray:
@@ -414,11 +392,3 @@ def _ids_in_channels(path: str | Path, rgb: np.ndarray) -> np.ndarray:
     shown = str(colors).replace(" ", "") if len(colors) <= 12 else "[[r,g,b],...]"
     fault = f"an RGB picture of {len(colors)} colours, not of class ids"
     raise DataError(f"{path}: {fault}: set data.label_colors={shown}, a row for each id")
-
-
-def _nearest(codes: np.ndarray, table: np.ndarray, distance: int) -> np.ndarray:
-    """Returns the row of ``table`` that is nearest to each packed colour, or ``OTHER_COLOR``."""
-    from scipy.spatial.distance import cdist  # slow to import
-
-    distances = cdist(_unpacked(codes), table, "chebyshev")
-    return np.where(distances.min(axis=1) <= distance, distances.argmin(axis=1), OTHER_COLOR)

@@ -21,15 +21,7 @@ from PIL import ExifTags, Image, PngImagePlugin
 from tifffile import TiffFile, TiffPage
 
 from dpt.data.formats.arrays import NUMPY_START, check_numpy_header, size_of
-from dpt.files import (
-    MAX_PIXELS,
-    DataError,
-    check_bytes,
-    check_pixels,
-    decoding,
-    open_file,
-    read_bytes,
-)
+from dpt.files import DataError, check_bytes, check_pixels, decoding, open_file, read_bytes
 
 # This module raises each failure with the file's name; OpenCV's log would only repeat it.
 cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
@@ -39,10 +31,9 @@ logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # about ArcGIS' value 
 PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY  # a long comment is no fault
 
 _JPEG_START, _JPEG_SCAN, _JPEG_END = b"\xff\xd8\xff", b"\xff\xda", b"\xff\xd9"
-_PNG_START, _PNG_DATA, _PNG_END = b"\x89PNG\r\n\x1a\n", b"IDAT", b"IEND\xaeB`\x82"
-_PNG_TAIL = 1 << 13  # bytes
-_PNG_TAGS = (b"eXIf", b"tEXt", b"zTXt", b"iTXt")
-"""Chunks that may state an orientation: before the pixels, or in the last bytes of a file."""
+_PNG_START, _PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
+_EXIF = re.compile(rb"Exif|eXIf|Raw profile type|XML:com.adobe.xmp|tiff:Orientation")
+"""What a JPEG or PNG with an orientation holds."""
 _TIFF_STARTS = (b"II", b"MM")
 ExifRule = Literal["apply", "ignore"] | None
 """Whether labels fit images turned upright by EXIF, or as stored; None: their size tells."""
@@ -54,10 +45,8 @@ _FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "PPM", "GIF", "TIFF")
 _BY_PILLOW = ("1", "P", "LA", "PA", "RGBA")
 """Pillow's modes of 8 bits or fewer that OpenCV turns into colours, or multiplies by alpha."""
 _PNM_TEXTS = (b"P2", b"P3")
-_PNM = re.compile(rb"P[2356]" + 3 * rb"(?:\s|#[^\n]*\n)+(\d{1,9})")
+_PNM = re.compile(rb"P[2356]" + 3 * rb"(?:\s|#[^\n]*\n)+(\d{1,9})\b")
 _MAX_PAGES = 1024  # of a TIFF file, with smaller copies
-_ALPHA = ((1,), (2,))
-"""Values of a TIFF's ExtraSamples."""
 _COLORS = {2: 3, 5: 4, 6: 3, 8: 3}
 """Number of colours by a TIFF's photometric interpretation; 1 for all others."""
 _GEO_TAGS = (33550, 33922, 34264, 34735, 50844)
@@ -171,7 +160,7 @@ def exif_focal(path: str | Path, *, data: bytes | None = None) -> float | None:
     with suppress(Exception):  # damaged tags raise many kinds
         data = data or read_bytes(path)
         tags = _exif(data).get_ifd(ExifTags.IFD.Exif)
-        diagonal = math.hypot(*_header_size(path, io.BytesIO(data)))
+        diagonal = math.hypot(*_read_header(path, io.BytesIO(data)).size)
         focal = float(tags.get(ExifTags.Base.FocalLengthIn35mmFilm, 0)) / _FILM * diagonal
         if not focal:
             unit = _MILLIMETRES[tags.get(ExifTags.Base.FocalPlaneResolutionUnit, 2)]
@@ -186,80 +175,67 @@ def exif_focal(path: str | Path, *, data: bytes | None = None) -> float | None:
 def _exif(data: bytes) -> Image.Exif:
     """Returns the EXIF tags of a picture's content, if it can have any: Pillow needs the time to
     open a picture, and decodes all pixels of a PNG, to find none."""
-    header = b"Exif"
-    if data.startswith(_PNG_START):
-        header = data[: data.find(_PNG_DATA)] + data[-_PNG_TAIL:]
-        header = b"Exif" if any(tag in header for tag in _PNG_TAGS) else b""
-    elif data.startswith(_JPEG_START):
-        header = data[: data.find(_JPEG_SCAN)]
-    if b"Exif" in header or b"tiff:Orientation" in header:
-        return Image.open(io.BytesIO(data), formats=_FORMATS).getexif()
-    return Image.Exif()
+    if data.startswith((_JPEG_START, _PNG_START)) and not _EXIF.search(data):
+        return Image.Exif()
+    return Image.open(io.BytesIO(data), formats=_FORMATS).getexif()
 
 
 # --- what headers state -------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Header:
+    """What the header of an image states, or that of the first page of a TIFF file.
+
+    Attributes:
+        size: (H, W).
+        bytes: of the pixels of a TIFF file.
+        orientation: of a TIFF file, 1 (upright) to 8.
+    """
+
+    size: tuple[int, int]
+    bytes: int = 0
+    orientation: int = 1
+    is_georeferenced: bool = False
+
+
 def read_size(path: str | Path) -> tuple[int, int]:
     """Returns (H, W) of an image or an array as it is stored, without decoding pixels."""
     with open_file(path) as file:
-        height, width = _header_size(path, file)
+        height, width = _read_header(path, file).size
     check_pixels(path, height, width)
     return height, width
 
 
-def has_too_many_pixels(path: str | Path) -> bool:
-    """Whether an image is too large to be decoded as a whole; False for damaged files."""
-    with suppress(ValueError, OSError), open_file(path) as file:
-        height, width = _header_size(path, file)
-        return height * width > MAX_PIXELS
-    return False
+def upright_size(path: str | Path) -> tuple[int, int]:
+    """Returns (H, W) of an image that is turned upright by its EXIF orientation."""
+    height, width = read_size(path)
+    return (width, height) if exif_orientation(path) > 4 else (height, width)
 
 
-def _header_size(path: str | Path, file: BinaryIO) -> tuple[int, int]:
-    """Returns (H, W) by a file's header."""
+def header_of(path: str | Path) -> Header | None:
+    """Returns the header of an image of any size; None of damaged files."""
+    with suppress(DataError), open_file(path) as file:
+        return _read_header(path, file)
+    return None
+
+
+def _read_header(path: str | Path, file: BinaryIO) -> Header:
     start = file.read(8)
     file.seek(0)
     with decoding(path, "a picture"):
         if start[:2] in _TIFF_STARTS:
             with TiffFile(file) as tiff:
-                return _tiff_size(tiff.pages.first)
+                page = tiff.pages.first
+                is_georeferenced = any(tag in page.tags for tag in _GEO_TAGS)
+                return Header(_tiff_size(page), page.nbytes, _orientation(page), is_georeferenced)
         if start.startswith(NUMPY_START):
-            return size_of(check_numpy_header(path, file))
+            return Header(size_of(check_numpy_header(path, file)))
         try:
             picture = Image.open(file, formats=_FORMATS)
         except Image.DecompressionBombError:  # far above MAX_PIXELS
-            return MAX_PIXELS, 2
-        return picture.height, picture.width
-
-
-@dataclass(frozen=True)
-class TiffHeader:
-    """What the first page of a TIFF file states.
-
-    Attributes:
-        size: (H, W).
-        bytes: of its pixels.
-        orientation: 1 (upright) to 8.
-    """
-
-    size: tuple[int, int]
-    bytes: int
-    orientation: int
-    is_georeferenced: bool
-
-
-def tiff_header(path: str | Path) -> TiffHeader | None:
-    """Returns the header of a TIFF file; None for other and damaged files."""
-    with suppress(Exception), open_file(path) as file, TiffFile(file) as tiff:
-        page = tiff.pages.first
-        return TiffHeader(
-            _tiff_size(page),
-            page.nbytes,
-            _orientation(page),
-            any(tag in page.tags for tag in _GEO_TAGS),
-        )
-    return None
+            return Header((1 << 20, 1 << 20))
+        return Header((picture.height, picture.width))
 
 
 def _tiff_size(page: TiffPage) -> tuple[int, int]:
@@ -285,7 +261,7 @@ def palette_of(path: str | Path) -> bytes:
 def decode_picture(path: str | Path, data: bytes) -> Picture:
     """Decodes a picture in the order and the units of its file; ``path`` is for messages."""
     with decoding(path, "a picture"):
-        _check_end(data)
+        _refuse_misread(data)
         if data[:2] in _TIFF_STARTS:
             with TiffFile(io.BytesIO(data)) as file:
                 return _decode_tiff(path, data, file)
@@ -294,30 +270,25 @@ def decode_picture(path: str | Path, data: bytes) -> Picture:
         if data.startswith(_JPEG_START):
             return Picture(pixels=_by_opencv(data), lossy="JPEG")
         _require_one_page(path, getattr(opened, "n_frames", 1))
+        is_lossy = data[8:12] == b"WEBP" and b"VP8 " in data[12:].partition(b"VP8L")[0]
+        lossy = "lossy WebP" if is_lossy else ""
         bits = data[24] if data.startswith(_PNG_START) else 8
-        _check_pnm(data)
         is_small = bits < 8 or (bits == 8 and opened.mode in _BY_PILLOW)
         if is_small or opened.format in ("BMP", "GIF") or data[:2] in _PNM_TEXTS:
-            return _picture(*_by_pillow(opened, bits), opened, lossy=_lossy_webp(data))
+            return _picture(*_by_pillow(opened, bits), opened, lossy)
         pixels = _by_opencv(data)
         if data[24:26] == b"\x10\x04":  # a PNG of 16 bits, grey and alpha
             pixels = pixels[..., [0, 3]]
-        return _picture(pixels, None, opened, lossy=_lossy_webp(data))
+        return _picture(pixels, None, opened, lossy)
 
 
-def _check_end(data: bytes) -> None:
-    """Raises ValueError if a JPEG or PNG has no end mark: OpenCV decodes what there is of it."""
-    if data.startswith(_JPEG_START):
-        # search after the last scan: an embedded thumbnail has an end mark of its own
-        is_whole = data.endswith(_JPEG_END) or _JPEG_END in data[max(data.rfind(_JPEG_SCAN), 0) :]
-    else:
-        is_whole = not data.startswith(_PNG_START) or data.endswith(_PNG_END) or _PNG_END in data
-    if not is_whole:
+def _refuse_misread(data: bytes) -> None:
+    """Raises ValueError for a JPEG or PNG without its end, of which OpenCV decodes what there is,
+    and for a PNM file of several pictures, or whose values libraries scale."""
+    # an embedded thumbnail, before the last scan, has an end mark of its own
+    is_cut = data.startswith(_JPEG_START) and data.rfind(_JPEG_END) < data.rfind(_JPEG_SCAN)
+    if is_cut or (data.startswith(_PNG_START) and _PNG_END not in data):
         raise ValueError(f"truncated after {len(data)} bytes")
-
-
-def _check_pnm(data: bytes) -> None:
-    """Raises ValueError for values that libraries scale, and for further pictures in a file."""
     header = _PNM.match(data)
     if header is None:
         return
@@ -359,7 +330,7 @@ def _by_opencv(data: bytes, flags: int = cv2.IMREAD_UNCHANGED) -> np.ndarray:
 
 
 def _picture(
-    pixels: np.ndarray, white: int | None, opened: Image.Image | None, *, lossy: str
+    pixels: np.ndarray, white: int | None, opened: Image.Image | None, lossy: str
 ) -> Picture:
     """Returns decoded pixels with what Pillow knows of the file: a palette, a transparent value."""
     info = {} if opened is None else opened.info
@@ -377,20 +348,10 @@ def _picture(
     if opened is not None and opened.mode in ("P", "PA") and pixels.ndim == 2:
         table = [*(opened.getpalette("RGB") or ()), *[0] * 768][:768]
         palette = np.reshape(table, (256, 3)).astype(np.uint8)
+    pixels = np.ascontiguousarray(pixels)
     return Picture(
-        pixels=np.ascontiguousarray(pixels),
-        alpha=alpha,
-        palette=palette,
-        white=white,
-        lossy=lossy,
-        texts=info,
+        pixels=pixels, alpha=alpha, palette=palette, white=white, lossy=lossy, texts=info
     )
-
-
-def _lossy_webp(data: bytes) -> str:
-    """Returns the name of the compression of a WebP file that changes ids."""
-    is_lossy = data[8:12] == b"WEBP" and b"VP8 " in data[12:].partition(b"VP8L")[0]
-    return "lossy WebP" if is_lossy else ""
 
 
 # --- TIFF ---------------------------------------------------------------------------------------
@@ -404,13 +365,7 @@ def _decode_tiff(path: str | Path, data: bytes, file: TiffFile) -> Picture:
     check_pixels(path, *_tiff_size(page))
     check_bytes(path, (page.nbytes,), 1)
     picture = _tiff_picture(data, page)
-    if picture.alpha is None:
-        return replace(picture, alpha=_mask_of(file, page))
-    if picture.alpha.dtype == np.uint16 and page.extrasamples == (1,):  # multiplies the colours
-        opacity = np.maximum(picture.alpha, 1)[..., None] / np.float32(65535)
-        pixels = np.rint(np.minimum(picture.pixels / opacity, 65535)).astype(np.uint16)
-        return replace(picture, pixels=pixels)
-    return picture
+    return replace(picture, alpha=_mask_of(file, page)) if picture.alpha is None else picture
 
 
 def _mask_of(file: TiffFile, page: TiffPage) -> np.ndarray | None:
@@ -434,16 +389,14 @@ def _tiff_picture(data: bytes, page: TiffPage) -> Picture:
     """Decodes a page by the library that reads its kind right, see the module."""
     bits = page.bitspersample if page.sampleformat == 1 else 64
     white = None if bits in (8, 16, 32, 64) else 2**bits - 1
-    lossy = ""
-    if page.compression not in _LOSSLESS:
-        lossy = "JPEG" if page.compression in (6, 7) else f"TIFF's method {page.compression}"
+    lossy = "" if page.compression in _LOSSLESS else f"TIFF's method {int(page.compression)}"
     turn = _AS_STORED.get(_orientation(page), np.asarray)
     if bits <= 8 and page.photometric < 5:
         with suppress(Image.UnidentifiedImageError):
             opened = Image.open(io.BytesIO(data), formats=_FORMATS)
             opened.seek(page.index)
             pixels, white = _by_pillow(opened, bits)
-            return _picture(turn(pixels), white, opened, lossy=lossy)
+            return _picture(turn(pixels), white, opened, lossy)
     if 8 <= bits <= 16 and page.index == 0:
         is_converted = bits == 8 and page.photometric > 4
         with suppress(ValueError):
@@ -451,10 +404,10 @@ def _tiff_picture(data: bytes, page: TiffPage) -> Picture:
             pixels = turn(_by_opencv(data, flags))
             if white:  # of fewer than 16 bits, which OpenCV stretches
                 pixels = np.right_shift(pixels, 16 - bits)
-            return _picture(pixels, white, None, lossy=lossy)
+            return _picture(pixels, white, None, lossy)
     if white or page.photometric not in ((0, 1, 2) if bits > 16 else (1, 2)):
         raise ValueError(f"{page.photometric} of {bits} bits: save it as 8 or 16 bits")
-    return _picture(_tiff_values(page), None, None, lossy=lossy)
+    return _picture(_tiff_values(page), None, None, lossy)
 
 
 def _tiff_values(page: TiffPage) -> np.ndarray:
@@ -472,15 +425,13 @@ def _check_bands(path: str | Path, page: TiffPage) -> None:
     OpenCV misreads bands of many bits with an unusual alpha, or stored one after the other.
     """
     colors = _COLORS.get(page.photometric, 1)
-    has_alpha = page.extrasamples in _ALPHA
-    bits, is_unsigned = page.bitspersample, page.sampleformat == 1
-    is_plain = is_unsigned and (bits <= 8 or (bits == 16 and colors > 1))
+    bits = page.bitspersample if page.sampleformat == 1 else 64
+    is_read = page.extrasamples in ((1,), (2,)) if bits <= 8 else page.extrasamples == (2,)
+    has_alpha = is_read and (bits <= 8 or (bits == 16 and colors > 1))
     is_misread = page.planarconfig == 2 and page.samplesperpixel > 1 and bits > 8
-    has_other_bands = page.samplesperpixel != colors + has_alpha
-    if has_other_bands or is_misread or (has_alpha and not is_plain):
+    if page.samplesperpixel != colors + has_alpha or is_misread:
         fault = f"holds {page.samplesperpixel} bands, which are not grey or RGB pixel by pixel"
-        remedy = "set data.bands=all, or some as in [0,1,2], of an image; save a map with one band"
-        raise DataError(f"{path}: {fault}: {remedy}")
+        raise DataError(f"{path}: {fault}: set data.bands=all, or save a map with one band")
 
 
 def read_stored_bands(path: str | Path, data: bytes) -> tuple[np.ndarray, set[float]]:

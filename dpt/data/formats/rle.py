@@ -34,23 +34,15 @@ def encode_mask(segmentation: object, size: tuple[int, int]) -> Rle:
     code = segmentation if isinstance(segmentation, Mapping) else {}
     if [*map(float, code.get("size", ()))] != [*size]:
         raise ValueError(f"it is neither polygons nor an RLE of {size[0]}x{size[1]}")
-    stored = code.get("counts")
+    stored, area = code.get("counts"), size[0] * size[1]
     stored = stored.decode("latin-1") if isinstance(stored, bytes) else stored
-    if not isinstance(stored, str | list):
-        raise ValueError("its counts are neither a text nor a list")
-    return _encode_runs(stored, size)
-
-
-def _encode_runs(stored: str | list[object], size: tuple[int, int]) -> Rle:
-    """Returns run lengths, or their compressed text, as an RLE."""
-    area = size[0] * size[1]
-    if len(stored) > (area + 1) * (6 if isinstance(stored, str) else 1):
-        raise ValueError(f"it has more counts than {size[0]}x{size[1]} pixels")
+    is_text = isinstance(stored, str)
+    if not isinstance(stored, str | list) or len(stored) > (area + 1) * (6 if is_text else 1):
+        raise ValueError(f"its counts are not those of {size[0]}x{size[1]} pixels")
     counts = rle_counts(stored) if isinstance(stored, str) else np.asarray(stored)
-    if counts.dtype.kind != "i" or counts.min() < 0 or counts.max() > area:
-        raise ValueError(f"its counts are not whole numbers up to {area}")
-    if counts.sum() != area:
-        raise ValueError(f"its counts sum to {counts.sum()}, not {area}")
+    is_whole = counts.dtype.kind == "i" and counts.min() >= 0 and counts.max() <= area
+    if not is_whole or counts.sum() != area:
+        raise ValueError(f"its counts are not whole numbers with the sum {area}")
     return _from_counts(counts.tolist(), size)
 
 
@@ -117,14 +109,7 @@ def merge_masks(codes: Sequence[Rle]) -> Rle:
 
 def subtract_mask(code: Rle, other: Rle) -> Rle:
     """Returns the pixels of a mask that another mask of the same size does not have."""
-    common = coco.merge([code, other], intersect=True)
-    # the borders of runs of an exclusive or are those that one of the two has
-    borders = np.concatenate([rle_counts(c["counts"].decode()).cumsum() for c in (code, common)])
-    borders, times = np.unique(borders, return_counts=True)
-    height, width = code["size"]
-    ends = np.append(borders[times == 1], height * width)
-    counts = np.diff(ends, prepend=0).tolist()
-    return _from_counts(counts, (height, width))
+    return encode_pixels(coco.decode(code) > coco.decode(other))
 
 
 def areas_of(codes: Sequence[Rle]) -> np.ndarray:

@@ -194,7 +194,10 @@ class LabelRule:
         first_ids = range(num_classes) if rows is None else [ids[0] for ids in rows]
         self.colors = _color_table(colors, max(first_ids))
         self.palette = tuple(self.colors[i] for i in first_ids) if self.colors else ()
-        self._table = _table_of_classes(rows or ())
+        self._table = np.full(_IDS + 2, IGNORE_INDEX, np.uint8)
+        """The class of each id + 1; the first and the last entry are for ids outside of it."""
+        for class_id, ids in enumerate(rows or ()):
+            self._table[np.array(ids) + 1] = class_id
 
     def __call__(self, raw: np.ndarray, *, source: str | Path) -> np.ndarray:
         """Converts ids of any integer type, (H, W), to classes, uint8 (H, W), of ``source``."""
@@ -214,17 +217,6 @@ class LabelRule:
             return np.zeros(raw.shape, bool)
         allowed = (*self.ignore_index, TRANSPARENT)
         return ((raw < 0) | (raw >= self.num_classes)) & ~np.isin(raw, allowed)
-
-
-def _table_of_classes(rows: Sequence[Sequence[int]]) -> np.ndarray:
-    """Returns the class of each id + 1, uint8 (N,).
-
-    The first and last entries are for ids below 0 and above two bytes, which are ignored.
-    """
-    table = np.full(_IDS + 2, IGNORE_INDEX, np.uint8)
-    for class_id, ids in enumerate(rows):
-        table[np.array(ids) + 1] = class_id
-    return table
 
 
 def _count_classes(count: int | None, *tables: Sequence[object]) -> int:

@@ -25,14 +25,7 @@ from dpt.data.base import Dataset
 from dpt.data.loading import nearby_permutation, read_in_order
 from dpt.data.shards.samples import decode_name, decode_sample, encode_sample
 from dpt.fetch import verify
-from dpt.files import (
-    MAX_BYTES,
-    DataError,
-    data_root,
-    parse_as,
-    read_bytes,
-    required_file,
-)
+from dpt.files import MAX_BYTES, DataError, data_root, parse_as, read_bytes, required_file
 from dpt.plugins import register
 from dpt.run_log import tracked
 from dpt.types.samples import DatasetInfo, Sample
@@ -180,9 +173,8 @@ def _read_table(file: BinaryIO, *, source: str, count: int) -> Table:
     except (tarfile.TarError, MemoryError) as error:  # a header may declare any size
         raise DataError(f"{source}: not a readable shard ({error}): copy it again") from None
     if len(table) != count:
-        raise DataError(
-            f"{source}: has {len(table)} samples, expected {count}: pack the data again"
-        )
+        fault = f"has {len(table)} samples, expected {count}"
+        raise DataError(f"{source}: {fault}: pack the data again")
     return table
 
 
@@ -215,10 +207,10 @@ def pack_split(
     """
     target = folder / f"{split}.json"
     existing = [target] if target.exists() else sorted(folder.glob(f"{split}-{6 * '[0-9]'}.tar"))
-    fault = f"{existing[0]} is there: choose another out, or remove it" if existing else ""
     if dataset.changes_every_epoch:
-        fault = "a mix is drawn again in every epoch: pack its data sets, and mix the packed ones"
-    if fault:
+        raise DataError(f"split {split}: a mix is drawn again in every epoch: pack its data sets")
+    if existing:
+        fault = f"{existing[0]} is there: choose another out, or remove it"
         raise DataError(f"split {split}: {fault}")
     order = np.random.default_rng(0).permutation(len(dataset)) if shuffle else range(len(dataset))
     encode = partial(_encode, dataset, skip_broken)
