@@ -471,11 +471,11 @@ def read_table(
     rows = read_cells(path)
     _, header = next(rows, ("", []))
     names = [cell.lower() for cell in header]
-    counts = {column: names.count(column.lower()) for column in columns}
-    faults = [f"{n} columns {column}" for column, n in counts.items() if n != 1]
-    if faults:
-        present = few(header, 6) or "none"
-        raise DataError(f"{path}: has {', '.join(faults)} (it has {present}): {remedy}")
+    absent = [column for column in columns if column.lower() not in names]
+    repeated = [column for column in columns if names.count(column.lower()) > 1]
+    if absent or repeated:
+        fault = f"no column {', '.join(absent)}" if absent else f"several columns {repeated[0]}"
+        raise DataError(f"{path}: {fault} (it has {few(header, 6) or 'none'}): {remedy}")
     positions = [names.index(column.lower()) for column in columns]
     for where, cells in rows:
         yield where, [cells[k] for k in positions]

@@ -564,7 +564,7 @@ def run(folder, seed, count, only="", case=-1):
         if target.__name__.startswith(only):
             (folder / target.__name__).mkdir()
             places |= target(folder / target.__name__)
-    files.MAX_PIXELS, files.MAX_BYTES, arrays.MAX_BYTES = 1 << 20, 1 << 24, 1 << 24
+    files.MAX_PIXELS, files.MAX_BYTES, arrays._MAX_UNPACKED = 1 << 20, 1 << 24, 1 << 24
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + (MEGABYTES << 20)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

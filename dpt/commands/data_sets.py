@@ -73,9 +73,9 @@ def _download(config: DataConfig) -> None:
     if source.steps and (missing or not source.files):
         log.info("by hand: %s", source.steps)
     if missing:
+        remedy = f"save in {root} and run the same command again"
         raise ValueError(
-            f"{', '.join(missing)} must be fetched by hand from {source.page}: save in {root} and "
-            "run the same command again"
+            f"{', '.join(missing)}: to be fetched from {source.page} by hand: {remedy}"
         )
     for split in ("train", "val"):
         log.info("%s: %d images", split, len(config.make(split)))

@@ -112,17 +112,15 @@ class PanopticImage(base.AnnotatedImage):
     def rasterise(self, size: tuple[int, int], front: base.Front) -> base.Raster:
         assert self.map_file is not None
         position_of_id = {item.name: k for k, item in enumerate(self.objects, 1)}
-        if len(position_of_id) < len(self.objects):
-            (repeated, _), *_ = Counter(item.name for item in self.objects).most_common(1)
-            fault = f"segment id {repeated} is twice in the JSON file"
-            raise DataError(f"{self.map_file}: {fault}: correct it")
         stored = io.read_objects(self.map_file)
         ids, indices = np.unique(stored, return_inverse=True)
         names = [*map(str, ids.tolist())]
         differing = sorted(position_of_id.keys() ^ {*names} - {"0"})
-        if differing:
-            fault = f"ids {few(differing)} are only in this file or only in the JSON file"
-            raise DataError(f"{self.map_file}: {fault}: export both again")
+        if differing or len(position_of_id) < len(self.objects):
+            fault = few(differing) or "one is repeated"
+            raise DataError(
+                f"{self.map_file}: has other ids than the JSON file ({fault}): correct it"
+            )
         positions = np.array([position_of_id.get(name, 0) for name in names], np.int32)
         return base.Raster(positions[indices].reshape(stored.shape), None)
 

@@ -24,6 +24,7 @@ from dpt.types.samples import Rle
 _KINDS = ("polygon", "brush", "bitmask", "ellipse", base.BOX, "keypoint", "vector")
 
 
+_WORKS = AliasChoices("annotations", "completions")  # before version 1
 _LABELS = AliasChoices("polygonlabels", "brushlabels", "bitmasklabels", "ellipselabels", "labels")
 
 
@@ -100,14 +101,12 @@ class _Work:
 @dataclass(frozen=True, kw_only=True)
 class _Task:
     data: dict[str, object]
-    annotations: list[_Work] | None = None
-    completions: list[_Work] | None = None  # their name before version 1
+    annotations: Annotated[list[_Work] | None, Field(validation_alias=_WORKS)] = None
 
     @property
     def works(self) -> list[_Work]:
         """Returns what was submitted; of several, those that are marked as ground truth."""
-        every = [*(self.annotations or ()), *(self.completions or ())]
-        works = [work for work in every if not work.was_cancelled]
+        works = [work for work in self.annotations or () if not work.was_cancelled]
         return [work for work in works if work.ground_truth] or works
 
 

@@ -129,9 +129,8 @@ def _bands_last(path: str | Path, array: np.ndarray) -> np.ndarray:
     if array.ndim == 2:
         return array[..., None]
     if array.ndim != 3 or not array.size:
-        raise DataError(
-            f"{path}: its array is {array.shape}, not (H, W, C) or (C, H, W): reshape it"
-        )
+        fault = f"its array is {array.shape}, not (H, W, C) or (C, H, W)"
+        raise DataError(f"{path}: {fault}: reshape it")
     return array if array.shape[:2] == size_of(array.shape) else np.moveaxis(array, 0, -1)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from dpt.files import COPY_AGAIN, DataError, check_pixels, open_file
+from dpt.files import COPY_AGAIN, DataError, check_pixels, open_file, printable
 
 VIDEO_SUFFIXES = (".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v")
 # Containers only: FFmpeg's other formats are lists of further files and addresses, which it opens.
@@ -23,10 +23,8 @@ _WHOLE = 0.9
 
 def _require_utf8(path: str | Path) -> None:
     """Raises DataError for a name in another encoding, for which OpenCV would end the process."""
-    try:
-        str(path).encode()
-    except UnicodeEncodeError:
-        raise DataError(f"{path}: names of videos must be UTF-8: rename it") from None
+    if printable(path) != str(path):
+        raise DataError(f"{path}: names of videos must be UTF-8: rename it")
 
 
 class VideoReader:
