@@ -361,7 +361,7 @@ def test_claimed_size_is_compared_with_the_image_first(instances, tmp_path, size
     ],
 )
 def test_long_outlines_are_refused(polygons, size):
-    with pytest.raises(ValueError, match="its outline has"):
+    with pytest.raises(ValueError, match="outline"):
         encode_mask(polygons, size)
 
 

@@ -60,11 +60,23 @@ def encode_rings(polygons: Sequence[np.ndarray], size: tuple[int, int]) -> Rle:
     """
     if not polygons or any(p.ndim != 1 or p.size < 6 or p.size % 2 for p in polygons):
         raise ValueError("a polygon needs x and y of three points or more")
-    inside = [p for p in polygons if not _is_outside(p.reshape(-1, 2), *size)]
+    height, width = size
+    inside: list[np.ndarray] = []
+    outline = 0.0
+    for polygon in polygons:
+        ring = polygon.reshape(-1, 2)
+        if (ring.max(axis=0) <= 0).any() or (ring.min(axis=0) >= (width, height)).any():
+            continue  # it has no pixel; NaN is not outside
+        inside.append(ring)
+        outline += np.abs(ring - np.roll(ring, 1, axis=0)).max(axis=1).sum() + len(ring)
     if not inside:
-        return _from_counts([size[0] * size[1]], size)
-    _check_polygons(inside, *size)
-    return merge_masks(coco.frPyObjects([p.tolist() for p in inside], *size))
+        return _from_counts([height * width], size)
+    # pycocotools needs memory and time that grow with the outline, and checks neither
+    corners, side = np.concatenate(inside), max(size)
+    if not ((corners >= -side) & (corners <= 2 * side)).all() or outline > _MOST_OUTLINE:
+        fault = f"is far outside the image of {height}x{width}, or longer than {_MOST_OUTLINE}"
+        raise ValueError(f"the outline of a polygon {fault}")
+    return merge_masks(coco.frPyObjects([ring.ravel().tolist() for ring in inside], *size))
 
 
 def encode_relative(ring: np.ndarray, size: tuple[int, int]) -> Rle:
@@ -139,28 +151,6 @@ def overlay(
     for k in range(len(codes)) if order is None else order:
         positions[pixels_of(codes[k])] = k + 1
     return np.ascontiguousarray(positions.reshape(size[::-1]).T)
-
-
-def _is_outside(corners: np.ndarray, height: int, width: int) -> bool:
-    """Returns whether a polygon has no pixel in the image, wherever it is; NaN is not outside."""
-    return bool((corners.max(axis=0) <= 0).any() or (corners.min(axis=0) >= (width, height)).any())
-
-
-def _check_polygons(polygons: Sequence[np.ndarray], height: int, width: int) -> None:
-    """Raises ValueError for polygons for which pycocotools would need too much memory or time.
-
-    Both grow with the length of the outline, and it does not check that memory is given.
-    """
-    side = max(height, width)
-    outline = 0.0
-    for polygon in polygons:
-        corners = polygon.reshape(-1, 2)
-        if not ((corners >= -side) & (corners <= 2 * side)).all():  # NaN too
-            raise ValueError(f"a polygon is far outside the image of {height}x{width}")
-        steps = np.abs(corners - np.roll(corners, 1, axis=0)).max(axis=1)
-        outline += steps.sum() + len(corners)
-    if outline > _MOST_OUTLINE:
-        raise ValueError(f"its outline has {outline:.3g} pixels, more than {_MOST_OUTLINE}")
 
 
 def rle_counts(text: str) -> np.ndarray:
