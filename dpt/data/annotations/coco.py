@@ -43,6 +43,10 @@ class _Image:
     height: _Side | None = None  # unknown to Label Studio for images without an object
     width: _Side | None = None
 
+    @property
+    def size(self) -> tuple[int, int] | None:
+        return (self.height, self.width) if self.height and self.width else None
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Category:
@@ -211,18 +215,15 @@ class CocoFile:
             raise DataError(f"{self.path}: {image_path} has several ids, {ids}: give it one")
         images: list[base.AnnotatedImage] = []
         for row in self._content.images:
-            rows = self._rows[row.id]
-            pictures = [item.file_name or "" for item in rows if item.segments_info is not None]
-            map_file = picture_path(base.local_name(pictures[-1])) if pictures else None
-            segments = [segment for item in rows for segment in item.segments]
-            kind = PanopticImage if map_file else base.AnnotatedImage
+            objects, picture = self._objects(row.id, classes)
+            kind = base.AnnotatedImage if picture is None else PanopticImage
             image = kind(
                 image=paths[row.id],
                 id=row.id,
-                size=(row.height, row.width) if row.height and row.width else None,
-                objects=[k.annotation(classes) for k in segments if map_file or k.outlines],
+                size=row.size,
+                objects=objects,
                 split=split,
-                map_file=map_file,
+                map_file=None if picture is None else picture_path(base.local_name(picture)),
             )
             images.append(image)
         segments = [row for row in self._content.annotations if row.segments_info is None]
@@ -233,6 +234,16 @@ class CocoFile:
             what = f"{plural(len(without_mask), 'object')} without a mask (id {few(without_mask)})"
             self.notes.append(f"{what} left out: {self.path}")
         return images
+
+    def _objects(
+        self, image_id: CocoId, classes: Mapping[int | None, base.AnnotatedClass]
+    ) -> tuple[list[base.Annotation], str | None]:
+        """Returns the objects of an image, and the name of its PNG file; None if it has none."""
+        rows = self._rows[image_id]
+        pictures = [item.file_name or "" for item in rows if item.segments_info is not None]
+        segments = [segment for item in rows for segment in item.segments]
+        objects = [k.annotation(classes) for k in segments if pictures or k.outlines]
+        return objects, pictures[-1] if pictures else None
 
 
 class CocoFormat(base.AnnotationFormat):
@@ -268,7 +279,8 @@ class CocoFormat(base.AnnotationFormat):
                 raise DataError(f"{root}: {both} both have {shared[0]}: {remedy}")
             source_of_image |= dict.fromkeys(paths.values(), source)
             classes = content.classes(used_names)
-            rows = rows | {row.name: row for row in classes.values() if row.name not in rows}
+            for row in classes.values():
+                rows.setdefault(row.name, row)
             picture_path = partial(path_below, (root / source).with_suffix(""), source=source)
             images += content.images(paths, classes, picture_path, split_word(source)[0])
         return base.Annotations(

@@ -166,8 +166,10 @@ def read_mat(path: str | Path, key: str | None = None, *, index: int | None = No
 _SHAPE, _MATRIX, _COMPRESSED = 5, 14, 15
 _VALUES = {*range(1, 8), 9, 12, 13, 16, 17, 18}
 """Types of the elements of a MATLAB file: of arrays of numbers, and of texts."""
-_CONTAINERS, _READ = (1, 2, 3), range(1, 16)
-"""Classes of matrices: cells, structs and objects; all but functions, which SciPy leaves out."""
+_TYPES_INSIDE = dict.fromkeys(range(1, 16), _VALUES)
+_TYPES_INSIDE |= dict.fromkeys((1, 2, 3), _VALUES | {_MATRIX})
+"""Types of the elements of a matrix by its class, of which 1 to 3 are cells, structs and objects;
+SciPy leaves functions out."""
 _MAX_LEVELS = 40
 _MAX_UNPACKED = files.MAX_BYTES
 
@@ -186,9 +188,8 @@ def _check_mat(view: memoryview, order: str, types: Set[int], level: int = 0) ->
             unpacked = zlib.decompressobj().decompress(content, _MAX_UNPACKED)
             _check_mat(memoryview(unpacked), order, {_MATRIX}, level + 1)
         elif kind == _MATRIX and size > 8:  # no empty cell
-            matrix_class = content[8 if order == "<" else 11]
-            types_inside = _VALUES | {_MATRIX} if matrix_class in _CONTAINERS else _VALUES
-            if matrix_class in _READ:
+            types_inside = _TYPES_INSIDE.get(content[8 if order == "<" else 11])
+            if types_inside:
                 _check_mat(content, order, types_inside, level + 1)
         elif _MATRIX in types and kind == _SHAPE:
             shape = np.frombuffer(content, f"{order}i4").tolist()
