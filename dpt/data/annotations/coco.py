@@ -228,9 +228,9 @@ class CocoFile:
             images.append(image)
         segments = [row for row in self._content.annotations if row.segments_info is None]
         without_mask = [str(segment.id) for segment in segments if not segment.outlines]
-        if without_mask and not any(image.objects for image in images):
-            raise DataError(f"{self.path}: boxes, but no masks: add polygons or RLE to the objects")
         if without_mask:
+            if not any(image.objects for image in images):
+                raise DataError(f"{self.path}: boxes, but no masks: add polygons or RLE to them")
             what = f"{plural(len(without_mask), 'object')} without a mask (id {few(without_mask)})"
             self.notes.append(f"{what} left out: {self.path}")
         return images

@@ -165,15 +165,14 @@ class Conversion:
             shutil.copyfile(path, copy)
         names.append(name)
         crowds = sum(item.is_crowd for item in masks)
-        self._counts["written as an object, though a crowd"] += 0 if writer.has_crowds else crowds
+        self._counts["written as an object, though a crowd"] += crowds * (not writer.has_crowds)
         self._counts[_WRITTEN] += len(masks) - crowds
         if not writer.has_background and (sample["labels"] == IGNORE_INDEX).any():
             fate = f"become {few(self._skipped)}" if self._skipped else "have no object"
             self._images[f"unlabelled pixels {fate}"].append(str(path))
         if not writer.has_overlaps and entry.has_overlaps:
             self._images["objects that overlap are cut"].append(str(path))
-        is_stored = exif != "apply" and pictures.read_size(path) == entry.size
-        if is_stored and pictures.exif_orientation(path) > 1:
+        if _is_turned(path, entry.size, exif):
             self._images["labels fit pixels that programs turn by EXIF"].append(str(path))
 
     def finish(self) -> None:
@@ -206,3 +205,9 @@ class Conversion:
             lines.append(f"{lack}: {plural(len(paths), 'image')} ({few(paths)})")
         sizes = ", ".join(f"{split} {len(names)}" for split, names in self._names.items())
         return [*lines, f"{self._out}: {writer.name}, images: {sizes}, {written}"]
+
+
+def _is_turned(path: Path, size: tuple[int, int], exif: str | None) -> bool:
+    """Returns whether labels of ``size`` fit the stored pixels of an image that EXIF turns."""
+    is_stored = exif != "apply" and pictures.read_size(path) == size
+    return is_stored and pictures.exif_orientation(path) > 1

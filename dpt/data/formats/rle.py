@@ -36,11 +36,10 @@ def encode_mask(segmentation: object, size: tuple[int, int]) -> Rle:
         raise ValueError(f"it is neither polygons nor an RLE of {size[0]}x{size[1]}")
     stored, area = code.get("counts"), size[0] * size[1]
     stored = stored.decode("latin-1") if isinstance(stored, bytes) else stored
-    is_text = isinstance(stored, str)
-    if not isinstance(stored, str | list) or len(stored) > (area + 1) * (6 if is_text else 1):
+    if not isinstance(stored, str | list) or len(stored) > 6 * (area + 1):
         raise ValueError(f"its counts are not those of {size[0]}x{size[1]} pixels")
     counts = rle_counts(stored) if isinstance(stored, str) else np.asarray(stored)
-    is_whole = counts.dtype.kind == "i" and counts.min() >= 0 and counts.max() <= area
+    is_whole = counts.dtype.kind == "i" and 0 <= counts.min() <= counts.max() <= area
     if not is_whole or counts.sum() != area:
         raise ValueError(f"its counts are not whole numbers with the sum {area}")
     return _from_counts(counts.tolist(), size)
@@ -65,7 +64,8 @@ def encode_rings(polygons: Sequence[np.ndarray], size: tuple[int, int]) -> Rle:
     outline = 0.0
     for polygon in polygons:
         ring = polygon.reshape(-1, 2)
-        if (ring.max(axis=0) <= 0).any() or (ring.min(axis=0) >= (width, height)).any():
+        is_outside = (ring.max(axis=0) <= 0) | (ring.min(axis=0) >= (width, height))
+        if is_outside.any():
             continue  # it has no pixel; NaN is not outside
         inside.append(ring)
         outline += np.abs(ring - np.roll(ring, 1, axis=0)).max(axis=1).sum() + len(ring)
