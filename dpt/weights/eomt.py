@@ -103,7 +103,10 @@ class Eomt(Format):
         return files.config.get("model_type") in FAMILIES
 
     def read(self, files: CheckpointFiles) -> StoredModel:
-        encoder, (name, head) = _read_encoder(files.config), _read_head(files)
+        name, head = _read_head(files)
+        flat = {**(files.config.get("rope_parameters") or {}), **files.config}
+        encoder = configs.read_encoder(FAMILIES[flat["model_type"]], flat)
+        encoder["out_indices"] = [encoder["num_blocks"] - 1 - encoder["num_later_blocks"]]
         size = files.config.get("image_size", KEYS["image_size"][1])
         shortest = (files.processor.get("size") or {}).get("shortest_edge", size)
         config = model_dict(
@@ -162,13 +165,6 @@ class Eomt(Format):
 
 def _model_type(encoder: Plain) -> str:
     return "eomt_dinov3" if encoder.get("position") == "rope" else "eomt"
-
-
-def _read_encoder(config: Plain) -> Plain:
-    flat = {**(config.get("rope_parameters") or {}), **config}
-    encoder = configs.read_encoder(FAMILIES[config["model_type"]], flat)
-    last = encoder["num_blocks"] - 1 - encoder["num_later_blocks"]
-    return encoder | {"out_indices": [last]}
 
 
 def _read_head(files: CheckpointFiles) -> tuple[str, Plain]:

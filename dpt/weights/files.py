@@ -95,10 +95,8 @@ def open_checkpoint(path: str | Path) -> CheckpointFiles:
     if not path.is_dir():
         return CheckpointFiles(path, read_tensors(path))
     if not (path / CONFIG_FILE).is_file():
-        raise ValueError(
-            f"{path}: this folder holds neither {CONFIG_FILE}, as a saved model's does, nor "
-            f"{' or '.join(RUN_FILES)}, as a run's does"
-        )
+        wanted = f"{CONFIG_FILE}, as a saved model has, nor {' or '.join(RUN_FILES)}, as a run has"
+        raise ValueError(f"{path}: this folder holds neither {wanted}")
     config = _read_json(path / CONFIG_FILE)
     processors = [_read_json(path / n) for n in PROCESSOR_FILES if (path / n).is_file()]
     processor = processors[0] if processors else {}
@@ -161,11 +159,9 @@ def read_tensors(path: Path) -> Plain:
             content = load_pickles(path)
     except Exception as error:  # of pickle, zip files and safetensors
         is_misleading = isinstance(error, pickle.UnpicklingError | EOFError)  # torch's own texts
-        raise ValueError(
-            f"{path}: damaged, no checkpoint, or holds more than tensors and plain data, and was "
-            f"not loaded{'' if is_misleading else f' ({reason(error)})'}: give a run's folder or a "
-            ".ckpt, .pt, .pth or .safetensors file"
-        ) from error
+        cause = "" if is_misleading else f" ({reason(error)})"
+        fault = f"damaged, no checkpoint, or holds more than tensors and plain data{cause}"
+        raise ValueError(f"{path}: {fault}, and was not loaded") from error
     for name, tensor in unwrap(content).items():
         is_dense = tensor.layout == torch.strided and not tensor.is_meta
         if not is_dense or tensor.untyped_storage().nbytes() < tensor.nbytes:
@@ -206,13 +202,6 @@ class _Value:
     depth: int = 1
     is_held: bool = False
 
-    def add(self, part: "_Value") -> None:
-        part.is_held = True
-        self.count += part.count
-        self.depth = max(self.depth, 1 + part.depth)
-        if self.is_held or self.count > _MAX_VALUES or self.depth > _MAX_DEPTH:
-            raise ValueError("plain data that is endless, or too large or deep")
-
 
 def _pop(stack: list[_Value | None], operation: OpcodeInfo) -> list[_Value]:
     """Takes what an operation needs from the stack, the last value first, without the mark."""
@@ -245,7 +234,11 @@ def _check_pickle(file: IO[bytes]) -> None:
             parts = _pop(stack, operation)
             value = parts.pop() if operation.name in _FILLING else _Value()
             for part in parts:
-                value.add(part)
+                part.is_held = True
+                value.count += part.count
+                value.depth = max(value.depth, 1 + part.depth)
+                if value.is_held or value.count > _MAX_VALUES or value.depth > _MAX_DEPTH:
+                    raise ValueError("plain data that is endless, or too large or deep")
             stack += [value] * len(operation.stack_after)
 
 

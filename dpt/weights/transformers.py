@@ -181,24 +181,20 @@ def _read_head(files: CheckpointFiles, decoder: Plain) -> tuple[str, Plain]:
 def _check_writable(config: Plain) -> None:
     """Raises a ValueError for what transformers' dpt would compute in another way."""
     encoder, decoder = config["encoder"], config["decoder"]
-    is_hybrid, registers = encoder["kind"] == "hybrid", encoder["num_register_tokens"]
-    has_backbone = configs.find_family(encoder)[0] is not None
-    faults = {
-        f"num_register_tokens={registers}: its dpt takes them for patches": registers,
-        "its dpt has no segmentation over a DINOv2 or BEiT encoder": (
-            "segmentation" in config["heads"] and has_backbone
-        ),
-        "its dpt has a projection on every level": (
-            None in decoder["reassemble_channels"] and not is_hybrid
-        ),
-        "its hybrid has decoder.readout='project'": is_hybrid and decoder["readout"] != "project",
-        "its metric depth has decoder.fusion_channels=256": (
-            decoder["output_project"] and decoder["fusion_channels"] != 256
-        ),
-    }
-    for fault, applies in faults.items():
-        if applies:
-            raise ValueError(fault)
+    is_hybrid, channels = encoder["kind"] == "hybrid", decoder["fusion_channels"]
+    faults = []
+    if registers := encoder["num_register_tokens"]:
+        faults.append(f"num_register_tokens={registers}: its dpt takes them for patches")
+    if "segmentation" in config["heads"] and configs.find_family(encoder)[0] is not None:
+        faults.append("its dpt has no segmentation over a DINOv2 or BEiT encoder")
+    if None in decoder["reassemble_channels"] and not is_hybrid:
+        faults.append("its dpt has a projection on every level")
+    if is_hybrid and decoder["readout"] != "project":
+        faults.append("its hybrid has decoder.readout='project'")
+    if decoder["output_project"] and channels != 256:
+        faults.append("its metric depth has decoder.fusion_channels=256")
+    if faults:
+        raise ValueError("; ".join(faults))
 
 
 def _write_config(config: Plain) -> Plain:

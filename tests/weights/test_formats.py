@@ -228,16 +228,6 @@ def test_an_encoder_takes_its_weights_from_any_format(name, target, saved, tmp_p
     assert all(torch.equal(actual[k], v) for k, v in expected.items() if k != "pos_embed")
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "a.txt"])
-def test_what_exists_is_not_replaced(saved, tmp_path, name):
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / name).write_text("mine")
-    for target in (tmp_path / "other", tmp_path / "other" / name):
-        with pytest.raises(ValueError, match="exists already"):
-            convert(saved[1], target, to="dpt")
-    assert (tmp_path / "other" / name).read_text() == "mine"
-
-
 def chain(kind, levels=40, width=2):
     """A value of width^levels values: lists or tuples of references to the next one."""
     value = kind([1])
