@@ -111,7 +111,7 @@ def test_data_without_cameras_is_refused(objective, model):
         DepthObjective.from_data(data, {"canonical_focal": 300.0})
     with pytest.raises(ValueError, match="canonical_focal=300"):
         DepthObjective.from_output(output, data, Protocol())
-    with pytest.raises(ValueError, match=r"canonical_focal=300.*kind=relative"):
+    with pytest.raises(ValueError, match=r"canonical_focal=300.*kind=metric"):
         DepthObjective(kind="relative", max_depth=9.0, canonical_focal=300.0)
     samples = [{"depth": None, "K": None, "name": "a"}, {"depth": None, "name": "b"}]
     assert "1 of the 2" in next(objective.remarks(samples))

@@ -123,8 +123,10 @@ class DepthObjective(Objective):
         if settings.get("sky_from") == "labels":
             names = data.info.class_names if "labels" in data.info.targets else ()
             if not names or (settings.get("sky_class") is None and SKY not in names):
-                fault = f"no class of this data is called {SKY} ({few(names) or 'no class masks'})"
-                raise ValueError(f"sky_from=labels: {fault}: set task.sky_class")
+                fault = f"no class is called {SKY} ({few(names) or 'no class masks'})"
+                raise ValueError(
+                    f"sky_from=labels: {fault}: set task.sky_class or sky_from=invalid"
+                )
             if settings.get("sky_class") is None:
                 of_data["sky_class"] = names.index(SKY)
         return of_data
@@ -296,9 +298,10 @@ class DepthObjective(Objective):
 
     def update(self, output: types.HeadOutput, batch: Batch) -> None:
         needs_camera = self.canonical_focal is not None and not self.has_warned
-        if needs_camera and self._focal_ratio(batch).isnan().any():
+        if needs_camera and (is_missing := self._focal_ratio(batch).isnan()).any():
             self.has_warned = True
-            log.warning("depth of images without a camera is not scored: metres need it")
+            name = batch["name"][int(is_missing.int().argmax())]
+            log.warning("depth of images without a camera, such as %s, is not scored", name)
         super().update(output, batch)
 
     def panel(

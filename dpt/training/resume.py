@@ -149,7 +149,7 @@ class RunState(Callback):
             if self.checkpoint is None or self.started or is_clear or lack_of_memory(error):
                 raise
             fault = f"{self.checkpoint}: cannot be resumed from ({reason(error)})"
-            raise ValueError(f"{fault}: restore the run's settings, {OR_NEW_RUN}") from error
+            raise ValueError(f"{fault}: restore model, task and callbacks, {OR_NEW_RUN}") from error
 
 
 def require_same_parameters(saved: PlainMapping, optimizer: Optimizer) -> None:

@@ -265,9 +265,9 @@ class Task(L.LightningModule):
             return
         low_rank = checkpoint.get("lora", {})
         checkpoint["state_dict"] = unmerged_state(checkpoint["state_dict"], low_rank)
-        weights = checkpoint.get("current_model_state")  # beside an average
-        callbacks = self.trainer.callbacks  # type: ignore[attr-defined]  # Lightning sets it late
-        if weights and not any(isinstance(callback, WeightAveraging) for callback in callbacks):
-            log.info("resume: from the run's weights, not from their average (callbacks=ema)")
-            checkpoint["state_dict"] = weights
+        if weights := checkpoint.get("current_model_state"):  # beside an average
+            callbacks = self.trainer.callbacks  # type: ignore[attr-defined]  # Lightning sets it late
+            if not any(isinstance(callback, WeightAveraging) for callback in callbacks):
+                log.info("resume: from the run's weights, not from their average (callbacks=ema)")
+                checkpoint["state_dict"] = weights
         self.teacher.load_state_dict(checkpoint.get("average", {}))

@@ -59,4 +59,4 @@ def test_a_resumed_run_equals_one_that_was_not_interrupted(train, tmp_path):
 
 def test_a_run_cannot_be_resumed_without_its_updates(run, refused):
     message = refused(resume_it, f"resume={run} callbacks.lora.rank=null trainer.max_steps=4")
-    assert "callbacks.lora" in message
+    assert "callbacks" in message
