@@ -42,8 +42,6 @@ def color_table(name: str) -> np.ndarray:
     """Returns the colormap as uint8 RGB (256, 3), from far to near."""
     from matplotlib import colormaps  # a quarter of a second
 
-    if name not in COLORMAPS:
-        raise ValueError(f"unknown colormap {name!r}; choose from {', '.join(COLORMAPS)}")
     cmap = colormaps["Spectral_r" if name == "spectral" else name]
     table = cmap(np.arange(256), bytes=True)[:, :3].copy()
     if table[0].max() < 30:  # start a little brighter than black
@@ -85,9 +83,6 @@ def _inverse_depth(
 
     With ``inverse=False``, ``depth`` is inverse depth already.
     """
-    depth = np.asarray(depth)
-    if depth.ndim != 2:
-        raise ValueError(f"a depth map must have the shape (H, W), got {depth.shape}")
     usable = np.isfinite(depth) & ((depth > 0) | (not inverse))
     if valid is not None:
         usable &= valid
@@ -122,8 +117,6 @@ def colorize_depth(
         valid: bool (H, W); values that are not finite, and metres of 0 or less, never are.
         colormap: one of ``COLORMAPS``.
     """
-    if vmin is not None and vmax is not None and not vmin < vmax:
-        raise ValueError(f"vmin must be smaller than vmax, got {vmin} and {vmax}")
     values, usable = _inverse_depth(depth, valid, inverse=inverse)
     low, high = _central_range(values, usable)
     if inverse:  # the nearest depth is the largest inverse depth
@@ -148,8 +141,6 @@ def as_palette(palette: object, num_classes: int) -> np.ndarray:
     rows = np.asarray(() if palette is None else palette)
     if rows.size == 0:
         return default_palette(num_classes)
-    if rows.ndim != 2 or rows.shape[1] != 3 or rows.min() < 0 or rows.max() > 255:
-        raise ValueError(f"a palette must be (K, 3) with values in 0..255, got {rows.shape}")
     return rows.astype(np.uint8)
 
 
@@ -163,19 +154,11 @@ def colorize_labels(
 ) -> np.ndarray:
     """Returns class ids, integer (H, W), as a picture; pixels of ``ignore_index`` are black.
 
-    ``palette`` is (K, 3) RGB in 0..255; None or empty for the default colours. ValueError if an id
-    has no row in it.
+    ``palette`` is (K, 3) RGB in 0..255 for K classes; None or empty for the default colours.
     """
-    labels = np.asarray(labels)
-    if labels.ndim != 2 or not np.issubdtype(labels.dtype, np.integer):
-        raise ValueError(f"labels must be integers (H, W), got {labels.dtype} {labels.shape}")
     labelled = labels != ignore_index
     ids = np.where(labelled, labels, 0).astype(np.int64)
-    lowest, highest = int(ids.min(initial=0)), int(ids.max(initial=0))
-    rows = as_palette(palette, highest + 1)
-    if lowest < 0 or highest >= len(rows):
-        wrong = lowest if lowest < 0 else highest
-        raise ValueError(f"label {wrong} has no colour: the palette has {len(rows)} rows")
+    rows = as_palette(palette, int(ids.max(initial=0)) + 1)
     picture = rows.take(ids, axis=0)
     picture[~labelled] = 0
     return picture
@@ -216,14 +199,10 @@ def colorize_output(
     ``depth`` with a colormap; ``map`` of three channels as RGB, of others the first channel with a
     colormap; ``masks`` as codes, see :func:`colorize_segments`.
     """
-    values = np.asarray(values)
-    if not output.dense:
-        raise ValueError(f"output {output.name!r} is not dense: it has no picture")
     if output.kind == "logits":
         ids = values.argmax(0) if values.ndim == 3 else values
-        has_ignored = (output.num_classes or 0) <= IGNORE_INDEX  # no class has that id
-        ignored = IGNORE_INDEX if has_ignored else -1
-        return colorize_labels(ids, output.palette, ignore_index=ignored)
+        is_class = (output.num_classes or 0) > IGNORE_INDEX  # which is then the id of one
+        return colorize_labels(ids, output.palette, ignore_index=-1 if is_class else IGNORE_INDEX)
     if output.kind == "masks":
         return colorize_segments(values, output.palette, output.things)
     low, high = limits or color_limits(values, output)
@@ -266,12 +245,7 @@ def overlay(image: np.ndarray, color: np.ndarray, alpha: float = 0.5) -> np.ndar
 
 
 def legend(
-    values: np.ndarray,
-    output: OutputSpec,
-    *,
-    width: int,
-    limits: Limits,
-    colormap: str = "inferno",
+    values: np.ndarray, output: OutputSpec, *, width: int, limits: Limits, colormap: str = "inferno"
 ) -> np.ndarray:
     """Returns what the colours of a prediction mean: a strip of ``width`` pixels, 240 at least.
 
@@ -460,11 +434,11 @@ def tiles(
 ) -> np.ndarray:
     """Returns a grid of captioned cells of ``size`` = (h, w), row by row; pixels of small pictures
     become squares."""
-    rules = [
-        cv2.INTER_AREA if picture.shape[0] > size[0] else cv2.INTER_NEAREST_EXACT
-        for picture in pictures
-    ]
-    cells = [_cell(*cell, size) for cell in zip(pictures, captions, rules, strict=True)]
+    cells = []
+    for picture, caption in zip(pictures, captions, strict=True):
+        is_large = picture.shape[0] > size[0]
+        rule = cv2.INTER_AREA if is_large else cv2.INTER_NEAREST_EXACT
+        cells.append(_cell(picture, caption, rule, size))
     rows = [cells[start : start + columns] for start in range(0, len(cells), columns)]
     return stack([np.concatenate(row, axis=1) for row in rows])
 

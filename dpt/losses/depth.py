@@ -14,15 +14,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from dpt.depthmath import (
-    angle_between,
-    at_least_float32,
-    inverse_depth,
-    masked_mean,
-    normalize,
-    valid_range,
-)
+from dpt import depthmath
+from dpt.depthmath import at_least_float32, inverse_depth, masked_mean, normalize, valid_range
 from dpt.plugins import register
+from dpt.types.outputs import DepthKind
 from dpt.validation import Count, NonNegative, Positive, Share
 
 SILogForm = Literal["bts", "depth_anything", "eigen"]
@@ -184,9 +179,7 @@ class LogVarianceLoss(nn.Module):
     :class:`ScaleShiftInvariantLoss`.
     """
 
-    def __init__(
-        self, *, kind: Literal["metric", "relative", "up_to_scale"], eps: Positive = 1e-3
-    ) -> None:
+    def __init__(self, *, kind: DepthKind, eps: Positive = 1e-3) -> None:
         super().__init__()
         self.kind, self.eps = kind, eps
 
@@ -220,7 +213,7 @@ class AngularLoss(nn.Module):
             target: float (B, 3, H, W), of length 1 where valid.
             valid: bool (B, H, W).
         """
-        return masked_mean(angle_between(prediction, target), valid).mean()
+        return masked_mean(depthmath.angle_between(prediction, target), valid).mean()
 
 
 def _log_error(
@@ -251,5 +244,4 @@ def _sqrt(values: Tensor) -> Tensor:
 
 def _check_shapes(prediction: Tensor, target: Tensor, valid: Tensor) -> None:
     if not (prediction.ndim == 3 and prediction.shape == target.shape == valid.shape):
-        shapes = [tuple(t.shape) for t in (prediction, target, valid)]
-        raise ValueError(f"depth, target and valid must share one shape (B, H, W), got {shapes}")
+        raise ValueError("depth, target and valid must share one shape (B, H, W)")

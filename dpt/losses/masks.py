@@ -20,6 +20,9 @@ from dpt.plugins import register
 from dpt.segments import Segments
 from dpt.validation import Count, NonNegative, Probability
 
+Pair = tuple[Tensor, Tensor]
+"""Queries of an image, and the segments assigned to them: int64 (N,) each."""
+
 
 @register("set")
 class SetLoss(nn.Module):
@@ -54,8 +57,7 @@ class SetLoss(nn.Module):
         importance: Probability = 0.75,
     ) -> None:
         super().__init__()
-        self.no_object = no_object
-        self.class_weight = class_weight
+        self.no_object, self.class_weight = no_object, class_weight
         self.mask_weight, self.dice_weight = mask_weight, dice_weight
         self.pixel_weight = pixel_weight
         self.pixel_loss: nn.Module = CrossEntropyLoss()
@@ -88,16 +90,11 @@ class SetLoss(nn.Module):
         num_queries = masks.shape[2]
         most_segments = max((len(segments.classes) for segments in ground_truth), default=0)
         if most_segments > num_queries:
-            raise ValueError(
-                f"an image has {most_segments} segments, and the model only {num_queries} queries: "
-                f"set task.num_queries={2 * most_segments}"
-            )
+            fault = f"an image has {most_segments} segments, and the model {num_queries} queries"
+            raise ValueError(f"{fault}: set task.num_queries={2 * most_segments}")
         layers = zip(masks.unbind(1), classes.unbind(1), strict=True)
-        terms_of_layers = [self._layer(*layer, ground_truth) for layer in layers]
-        terms = {
-            name: torch.stack([layer[name] for layer in terms_of_layers]).sum()
-            for name in terms_of_layers[0]
-        }
+        of_layers = [self._layer(*layer, ground_truth) for layer in layers]
+        terms = {k: torch.stack([layer[k] for layer in of_layers]).sum() for k in of_layers[0]}
         if pixels is not None and labels is not None:
             terms["pixel"] = self.pixel_weight * self.pixel_loss(pixels, labels)
         return terms
@@ -122,16 +119,14 @@ class SetLoss(nn.Module):
         }
 
     @torch.no_grad()
-    def match(
-        self, masks: Tensor, classes: Tensor, ground_truth: Sequence[Segments]
-    ) -> list[tuple[Tensor, Tensor]]:
+    def match(self, masks: Tensor, classes: Tensor, ground_truth: Sequence[Segments]) -> list[Pair]:
         """Returns, for each image, queries and the segments assigned to them, int64 (N,) each.
 
         The assignment minimises the sum of costs, computed at P points (Kuhn 1955).
         """
         pairs = []
         for mask, logits, segments in zip(masks, classes, ground_truth, strict=True):
-            points = torch.rand(1, self._count(mask), 2, device=masks.device)
+            points = torch.rand(1, min(self.num_points, mask[0].numel()), 2, device=masks.device)
             predicted, true, unknown = (
                 sample(maps[None].to(mask), points)[0]
                 for maps in (mask, segments.masks, ~segments.compared[None])
@@ -153,10 +148,7 @@ class SetLoss(nn.Module):
         return pairs
 
     def _mask_terms(
-        self,
-        masks: Tensor,
-        pairs: Sequence[tuple[Tensor, Tensor]],
-        ground_truth: Sequence[Segments],
+        self, masks: Tensor, pairs: Sequence[Pair], ground_truth: Sequence[Segments]
     ) -> tuple[Tensor, Tensor]:
         """Returns cross-entropy and Dice of the pairs, summed and divided by their number."""
         sizes = [len(queries) for queries, _ in pairs]
@@ -180,12 +172,9 @@ class SetLoss(nn.Module):
         dice = 1 - (2 * (probability * true).sum(1) + 1) / (probability.sum(1) + true.sum(1) + 1)
         return entropy.sum() / total, dice.sum() / total
 
-    def _count(self, masks: Tensor) -> int:
-        return min(self.num_points, masks.shape[-2] * masks.shape[-1])
-
     def _points(self, masks: Tensor) -> Tensor:
         """Returns points (N, P, 2) in 0..1 for masks (N, 1, h, w): uncertain ones, then others."""
-        count = self._count(masks)
+        count = min(self.num_points, masks[0].numel())
         candidates = torch.rand(len(masks), int(count * self.oversample), 2, device=masks.device)
         uncertainty = -sample(masks, candidates)[:, 0].abs()
         kept = int(self.importance * count)

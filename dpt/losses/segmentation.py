@@ -46,10 +46,8 @@ class CrossEntropyLoss(nn.Module):
         pixel_weights = valid.to(logits.dtype)
         if weights is not None:
             if len(weights) != logits.shape[1]:
-                raise ValueError(
-                    f"class_weights has {len(weights)} entries for {logits.shape[1]} classes: give "
-                    f"one for each (task.segmentation_loss.class_weights)"
-                )
+                counts = f"{len(weights)} entries for {logits.shape[1]} classes"
+                raise ValueError(f"task.segmentation_loss.class_weights has {counts}")
             weights = weights.to(logits.dtype)
             pixel_weights = torch.where(valid, weights[torch.where(valid, labels, 0)], 0.0)
         total = pixel_weights.flatten(1).sum(1)
@@ -192,8 +190,7 @@ def softened_divergence(student: Tensor, teacher: Tensor, *, temperature: float 
         student, teacher: logits of one shape, (B, K) or (B, K, h, w).
         temperature: T > 0; above 1 it raises small probabilities.
     """
-    student, teacher = (
-        (at_least_float32(x) / temperature).log_softmax(1) for x in (student, teacher)
-    )
+    student = (at_least_float32(student) / temperature).log_softmax(1)
+    teacher = (at_least_float32(teacher) / temperature).log_softmax(1)
     divergence = F.kl_div(student, teacher, reduction="none", log_target=True)
     return temperature**2 * divergence.sum(1).mean()

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import EllipsisType
 from typing import Annotated, ClassVar, Literal, NamedTuple, TypeVar
 
@@ -16,6 +17,7 @@ from dpt.nn.reassemble import ReadoutMode
 from dpt.types.outputs import HeadOutput, HeadPrediction, OutputSpec, Tokens, tensors_in
 
 Padding = Literal["bottom_right", "center"]
+Size = tuple[int, int]
 Window = tuple[EllipsisType, slice, slice]
 """The index of the original pixels in a padded image or map."""
 STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -169,16 +171,12 @@ class Head(nn.Module):
         prediction = self.crop(output.prediction, size, window)
         return replace(output, prediction=prediction, auxiliary=auxiliary)
 
-    def crop(
-        self, prediction: HeadPrediction, size: tuple[int, int], window: Window
-    ) -> HeadPrediction:
+    def crop(self, prediction: HeadPrediction, size: Size, window: Window) -> HeadPrediction:
         """Returns a prediction for padded images, see :meth:`crop_output`."""
         specs = (self.output, *self.output.extra)
+        pairs = zip(specs, tensors_in(prediction), strict=True)
         return self.output.join(
-            [
-                upsample(tensor, size)[window] if spec.dense else tensor
-                for spec, tensor in zip(specs, tensors_in(prediction), strict=True)
-            ]
+            [upsample(tensor, size)[window] if spec.dense else tensor for spec, tensor in pairs]
         )
 
     def set_progress(self, fraction: float) -> None:
@@ -283,19 +281,14 @@ T = TypeVar("T")
 
 def register_encoder(kind: str) -> Callable[[C], C]:
     """Adds a configuration class to ``ENCODERS``, so that ``model.encoder.kind`` can name it."""
-    return _adding_to(ENCODERS, kind)
+    return partial(_enter, ENCODERS, kind)
 
 
 def register_head(name: str) -> Callable[[C], C]:
     """Adds a configuration class to ``HEADS``, so that ``heads={name: {...}}`` builds it."""
-    return _adding_to(HEADS, name)
+    return partial(_enter, HEADS, name)
 
 
-def _adding_to(table: dict[str, type[T]], name: str) -> Callable[[C], C]:
-    """Returns a decorator that adds a class to ``table``."""
-
-    def add(config: C) -> C:
-        table[name] = config
-        return config
-
-    return add
+def _enter(table: dict[str, type[T]], name: str, config: C) -> C:
+    table[name] = config
+    return config

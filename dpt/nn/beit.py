@@ -7,22 +7,15 @@ grid, N = h·w patch tokens, T = 1 + N with CLS first. Parameter names are those
 
 import math
 from collections.abc import Iterable
-from typing import cast
+from typing import Literal, cast
 
 import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
+from dpt.nn import vit
 from dpt.nn.base import Encoder, register_encoder
-from dpt.nn.vit import (
-    Attention,
-    Block,
-    PositionKind,
-    ResizePolicy,
-    VisionTransformer,
-    ViTConfig,
-    resize_positions,
-)
+from dpt.nn.vit import Attention, Block, ResizePolicy, VisionTransformer, ViTConfig
 
 Grid = tuple[int, int]
 
@@ -57,7 +50,7 @@ def offset_index(grid: Grid, *, device: torch.device) -> Tensor:
 
 def resize_table(table: Tensor, old: Grid, new: Grid, *, policy: ResizePolicy) -> Tensor:
     """Resizes a bias table (offsets + 3, heads) from an ``old`` grid to a ``new`` one."""
-    cells = resize_positions(table[None, :-3], offsets(old), offsets(new), policy=policy)
+    cells = vit.resize_positions(table[None, :-3], offsets(old), offsets(new), policy=policy)
     return torch.cat((cells[0], table[-3:]))
 
 
@@ -91,14 +84,9 @@ class BeitConfig(ViTConfig):
     """
 
     kind: str = "beit"
-    position: PositionKind = "none"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.position != "none" or self.num_register_tokens or self.num_later_blocks:
-            raise ValueError(
-                "BEiT supports only position=none, num_register_tokens=0 and num_later_blocks=0"
-            )
+    position: Literal["none"] = "none"
+    num_register_tokens: Literal[0] = 0
+    num_later_blocks: Literal[0] = 0
 
     def build(self) -> Encoder:
         return Beit(self)

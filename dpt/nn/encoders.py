@@ -8,14 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import fields
-from difflib import get_close_matches
 from functools import partial
 from inspect import signature
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt
+from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
@@ -29,6 +28,8 @@ from dpt.validation import Plain
 Standardization = Literal["sqrt", "official"]
 WindowPadding = Literal["after_shift", "before_shift"]
 Norm = Callable[[int], nn.Module]
+Width = Annotated[int, Field(ge=1, le=4096)]
+Blocks = Annotated[int, Field(ge=0, le=100)]
 WRONG_SHAPE = re.compile("must match the size of tensor|is invalid for input of size")
 
 
@@ -130,12 +131,8 @@ class HybridConfig(ViTConfig):
 
     kind: str = "hybrid"
     out_indices: tuple[int, ...] = (8, 11)
+    patch_size: Literal[16] = 16
     weight_standardization: Standardization = "sqrt"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.patch_size != 16:
-            raise ValueError("the hybrid's CNN features have stride 16: patch_size must be 16")
 
     def build(self) -> Encoder:
         return CnnVisionTransformer(self)
@@ -158,10 +155,8 @@ class CnnVisionTransformer(VisionTransformer):
     def forward(self, images: Tensor) -> Tokens:
         *stages, embedding = self.patch_embed(images)
         levels, grids = maps_to_tokens(stages)
-        grid = (embedding.shape[-2], embedding.shape[-1])
-        return Tokens(
-            [*levels, *self.encode(embedding)], [*grids, *[grid] * len(self.config.out_indices)]
-        )
+        outputs, grid = self.encode(embedding), (embedding.shape[-2], embedding.shape[-1])
+        return Tokens([*levels, *outputs], [*grids, *[grid] * len(outputs)])
 
 
 class ResidualBlock(nn.Module):
@@ -228,16 +223,9 @@ class StemConfig(ViTConfig):
 
     kind: str = "stem"
     out_indices: tuple[int, ...] = (8, 11)
-    stem_channels: tuple[PositiveInt, PositiveInt, PositiveInt] = (32, 64, 128)
-    stem_blocks: tuple[NonNegativeInt, NonNegativeInt] = (1, 2)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.patch_size != 16 or max(self.stem_channels) > 4096 or max(self.stem_blocks) > 100:
-            raise ValueError(
-                "the stem has stride 16: patch_size must be 16, stem_channels at most 4096 and "
-                "stem_blocks at most 100"
-            )
+    patch_size: Literal[16] = 16
+    stem_channels: tuple[Width, Width, Width] = (32, 64, 128)
+    stem_blocks: tuple[Blocks, Blocks] = (1, 2)
 
     def build(self) -> Encoder:
         return CnnVisionTransformer(self)
@@ -284,11 +272,11 @@ class TimmConfig(EncoderConfig):
         return {k: v for k, v in vars(self).items() if k not in names}
 
     def build(self) -> Encoder:
-        for key, value in self.arguments.items():  # timm may make a list of that length
-            if re.search(r"(?<![\w.])\d{5}", str(value)):
-                raise ValueError(f"model.encoder.{key}={value}: numbers must be below 10000")
-        if rate := self.arguments.get("patch_drop_rate"):
-            raise ValueError(f"model.encoder.patch_drop_rate={rate}: must be 0 for dense outputs")
+        for key, value in self.arguments.items():
+            is_long = re.search(r"(?<![\w.])\d{5}", str(value))  # timm may make a list of it
+            if is_long or (key == "patch_drop_rate" and value):  # dense outputs need all patches
+                limit = "numbers must be below 10000, and patch_drop_rate 0"
+                raise ValueError(f"model.encoder.{key}={value}: {limit}")
         encoder = TimmEncoder(self)
         self.out_indices = tuple(encoder.out_indices)
         return encoder
@@ -308,10 +296,9 @@ class TimmEncoder(Encoder):
         self.plain = len(set(reductions)) == 1  # one stride throughout: a plain transformer
         self.out_indices = self._choose_indices(len(reductions))
         if hasattr(model, "prune_intermediate_layers"):
-            needed = [*self.out_indices, self.out_indices[-1] + self.num_later_blocks]
-            model.prune_intermediate_layers(
-                needed, prune_norm=not self.num_later_blocks, prune_head=True
-            )
+            later = self.num_later_blocks
+            needed = [*self.out_indices, self.out_indices[-1] + later]
+            model.prune_intermediate_layers(needed, prune_norm=not later, prune_head=True)
         if config.pad_windows == "before_shift":
             pad_before_shift(model, config.name)
         levels = [model.feature_info[i] for i in self.out_indices]
@@ -325,8 +312,7 @@ class TimmEncoder(Encoder):
         """Returns the levels, of ``count`` blocks or stages."""
         config, later = self.config, self.num_later_blocks
         if later and not (self.plain and hasattr(self.model, "blocks")):
-            fault = f"{config.name} is not a plain transformer with blocks"
-            raise ValueError(f"num_later_blocks={later}: {fault}")
+            raise ValueError(f"num_later_blocks={later}: {config.name} has no blocks of one size")
         if config.out_indices != "auto":
             indices = list(config.out_indices)
         elif later:
@@ -373,12 +359,9 @@ class TimmEncoder(Encoder):
         except (AssertionError, RuntimeError) as error:
             if not isinstance(error, AssertionError) and not WRONG_SHAPE.search(str(error)):
                 raise
-            height, width = images.shape[-2:]
-            raise ValueError(
-                f"model.encoder.name={self.config.name}: this model accepts one image size, not "
-                f"{height}x{width} ({reason(error)}): set model.encoder.img_size if timm has it, "
-                "or choose a ViT, Swin or ConvNeXt"
-            ) from error
+            fault = f"model.encoder.name={self.config.name}: {reason(error)}"
+            remedy = "set model.encoder.img_size if timm has it, or choose a ViT, Swin or ConvNeXt"
+            raise ValueError(f"{fault}: {remedy}") from error
 
     def _tokens(self, images: Tensor) -> Tokens:
         options = {"indices": self.out_indices, "stop_early": True, "intermediates_only": True}
@@ -399,12 +382,9 @@ def _count_prefix_tokens(model: Any) -> int:
     Registers without CLS are dropped: the first of them would be read as CLS.
     """
     has_cls = getattr(model, "cls_token", None) is not None
-    if (
-        not has_cls
-        or "return_prefix_tokens" not in signature(model.forward_intermediates).parameters
-    ):
-        return 0
-    return int(getattr(model, "num_prefix_tokens", 0) or 0)
+    options = signature(model.forward_intermediates).parameters
+    count = int(getattr(model, "num_prefix_tokens", 0) or 0)
+    return count if has_cls and "return_prefix_tokens" in options else 0
 
 
 def _create(config: TimmConfig) -> Any:
@@ -415,15 +395,15 @@ def _create(config: TimmConfig) -> Any:
     """
     import timm
 
-    name, base = config.name, config.name.partition(".")[0]
-    if not timm.is_model(base):
-        near = get_close_matches(base, timm.list_models(), n=5)
-        raise ValueError(f"timm has no model {name!r}" + (f"; near: {near}" if near else ""))
-    arguments = dict(config.arguments)
+    name = config.name
+    if not timm.is_model(name.partition(".")[0]):
+        raise ValueError(f"timm has no model {name!r}")
+    arguments: Plain = {}
     if config.drop_path:
-        arguments.setdefault("drop_path_rate", config.drop_path)
+        arguments["drop_path_rate"] = config.drop_path
     if config.in_channels != 3:
-        arguments.setdefault("in_chans", config.in_channels)
+        arguments["in_chans"] = config.in_channels
+    arguments |= config.arguments
     # timm refuses what `arguments` gives a second time: no configuration fetches or reads weights
     fixed: Plain = {"pretrained": False, "checkpoint_path": "", "num_classes": 0}
     sizes: list[Plain] = [{"dynamic_img_size": True}, {"strict_img_size": False}, {}]

@@ -83,13 +83,10 @@ class Decoder(nn.Module):
         channels, scales, embed_dims = config.reassemble_channels, config.scales, encoder.embed_dims
         count, width = len(embed_dims), config.fusion_channels
         if not len(channels) == len(scales) == count >= 2:
-            raise ValueError(
-                "the decoder needs one entry per level and at least two levels: "
-                f"{count} levels (model.encoder.out_indices), "
-                f"reassemble_channels={list(channels)}, scales={list(scales)}; EoMT has one level, "
-                "for task=panoptic, instance and segmentation"
-            )
+            fault = f"reassemble_channels={list(channels)}, scales={list(scales)}: must be as many"
+            raise ValueError(f"{fault} as model.encoder.out_indices, two at least ({count})")
         self.config = config
+        levels = zip(embed_dims, encoder.num_prefix_tokens, channels, scales, strict=True)
         conv = partial(nn.Conv2d, out_channels=width, kernel_size=3, padding=1)
         self.reassemble = nn.ModuleList(
             Reassemble(
@@ -100,9 +97,7 @@ class Decoder(nn.Module):
                 scale=s,
                 norm=config.reassemble_norm,
             )
-            for dim, prefix, c, s in zip(
-                embed_dims, encoder.num_prefix_tokens, channels, scales, strict=True
-            )
+            for dim, prefix, c, s in levels
         )
         self.layer_rn = nn.ModuleList(
             conv(c or dim, bias=False) for dim, c in zip(embed_dims, channels, strict=True)
@@ -118,10 +113,9 @@ class Decoder(nn.Module):
         )
         self.output_project = conv(width, bias=True) if config.output_project else None
         # last: the modules above draw the same initial weights without it
-        layers = range(count if config.prompts else 0)
-        self.prompt_layers = nn.ModuleList(PromptLayer(width) for _ in layers)
-        self.prompt_gate: nn.Conv2d | None = None
+        self.prompt_layers, self.prompt_gate = nn.ModuleList(), None
         if config.prompts:
+            self.prompt_layers.extend(PromptLayer(width) for _ in range(count))
             self.prompt_gate = nn.Conv2d(width, 1, kernel_size=1, bias=False)
             nn.init.zeros_(self.prompt_gate.weight)
             # DDP waits for gradients of what is not frozen

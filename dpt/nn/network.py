@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from copy import deepcopy
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Literal, TypeVar, cast, overload
+from typing import TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -108,37 +108,23 @@ class Network(nn.Module):
                 images = F.pad(images, (left, columns - left, top, rows - top))
         return images, (..., slice(top, top + height), slice(left, left + width))
 
-    def _check(self, images: Tensor) -> None:
-        if not isinstance(images, Tensor):
-            raise ValueError(f"images must be a tensor, not {type(images).__name__}")
-        if images.dtype == torch.float64 != next(self.parameters()).dtype:
-            raise ValueError("images are float64, the model is not: give images.float()")
-        is_float, channels = images.is_floating_point(), self.encoder.in_channels
-        is_batch = images.ndim == 4 and images.shape[1] == channels
-        if not is_float or not is_batch or 0 in images.shape[-2:]:
+    def _check(self, images: Tensor, prompts: Tensor | None) -> None:
+        channels, shape = self.encoder.in_channels, tuple(images.shape)
+        is_wide = images.dtype == torch.float64 != next(self.parameters()).dtype
+        is_batch = len(shape) == 4 and shape[1] == channels and 0 not in shape[2:]
+        if is_wide or not is_batch or not images.is_floating_point():
             raise ValueError(
-                f"images must be float (B, {channels}, H, W) with H, W > 0, found "
-                f"{images.dtype} {tuple(images.shape)}: "
-                "give one image as image[None]; dpt.Predictor also takes files and uint8"
+                f"images must be float32 (B, {channels}, H, W), found {images.dtype} {shape}: give "
+                "one image as image[None]; dpt.Predictor also takes files and uint8"
+            )
+        if prompts is None:
+            return
+        if not self.takes_prompts or prompts.shape != (shape[0], *shape[2:]):
+            raise ValueError(
+                f"prompts {tuple(prompts.shape)}: must be (B, H, W) as the images {shape}, and the "
+                "model trained with model.decoder.prompts=true"
             )
 
-    def _check_prompts(self, prompts: Tensor, images: Tensor) -> None:
-        if not self.takes_prompts:
-            raise ValueError(
-                "this model takes no prompts: train it with model.decoder.prompts=true"
-            )
-        expected = (len(images), *images.shape[-2:])
-        if prompts.shape != expected:
-            raise ValueError(f"prompts are {tuple(prompts.shape)}, must be (B, H, W) = {expected}")
-
-    @overload
-    def forward(
-        self, images: Tensor, *, raw: Literal[False] = False, prompts: Tensor | None = None
-    ) -> dict[str, HeadPrediction]: ...
-    @overload
-    def forward(
-        self, images: Tensor, *, raw: Literal[True], prompts: Tensor | None = None
-    ) -> dict[str, HeadOutput]: ...
     def forward(
         self, images: Tensor, *, raw: bool = False, prompts: Tensor | None = None
     ) -> dict[str, HeadPrediction] | dict[str, HeadOutput]:
@@ -159,35 +145,31 @@ class Network(nn.Module):
             (B, H, W); with ``raw``, the head's :class:`dpt.types.outputs.HeadOutput`.
 
         Raises:
-            ValueError: ``images`` have another shape or type.
+            ValueError: ``images`` or ``prompts`` have another shape or type.
         """
-        self._check(images)
+        self._check(images, prompts)
         padded, window = self.pad(images)
         size = (padded.shape[-2], padded.shape[-1])
         if prompts is None and self.training and self.takes_prompts:
             prompts = images.new_zeros((len(images), *images.shape[-2:]))  # all ranks train alike
         if prompts is not None:
-            self._check_prompts(prompts, images)
-            given = prompts
-            prompts = prompts.new_zeros((len(given), *size))
-            prompts[window] = given
+            padded_prompts = prompts.new_zeros((len(prompts), *size))
+            padded_prompts[window] = prompts
+            prompts = padded_prompts
         features = self.features(padded, prompts)
-        if not raw:
-            return {
-                name: head.crop(
-                    features[name].corrected(head(features[name], size), head.output), size, window
-                )
-                for name, head in self.heads.items()
-            }
-        outputs = {name: head.raw(features[name], size) for name, head in self.heads.items()}
-        for name, output in outputs.items():
-            spec = self.heads[name].output
-            output.prediction = features[name].corrected(output.prediction, spec)
-        if padded is images:
-            return outputs
-        return {
-            name: head.crop_output(outputs[name], size, window) for name, head in self.heads.items()
-        }
+        predictions: dict[str, HeadPrediction] = {}
+        outputs: dict[str, HeadOutput] = {}
+        for name, head in self.heads.items():
+            read = features[name]
+            if not raw:
+                prediction = read.corrected(head(read, size), head.output)
+                predictions[name] = head.crop(prediction, size, window)
+                continue
+            output = head.raw(read, size)
+            output.prediction = read.corrected(output.prediction, head.output)
+            is_padded = padded is not images
+            outputs[name] = head.crop_output(output, size, window) if is_padded else output
+        return outputs if raw else predictions
 
 
 M = TypeVar("M", bound=Network)
@@ -204,31 +186,24 @@ class Compiled:
 
     def __call__(self, images: Tensor, **options: object) -> object:
         with torch.no_grad():
-            self.chosen = self.chosen or self._choose(images, options)
             try:
+                self.chosen = self.chosen or self._choose(images, options)
                 return self.chosen(images, **options)
             except Exception as error:  # other sizes and options are compiled when they come
-                self.chosen = self._uncompiled(error)
+                # torch raises errors of its own types if there is no C++ compiler or no Triton
+                if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+                    raise
+                log.warning("torch.compile does not work here, running without: %s", reason(error))
+            self.chosen = self.function
             return self.function(images, **options)
 
     def _choose(self, images: Tensor, options: Mapping[str, object]) -> Forward:
         self.function(images, **options)  # raises what is wrong with the images
         compiled = torch.compile(self.function, options={"freezing": True})
-        try:
-            compiled(images, **options)
-        except Exception as error:
-            return self._uncompiled(error)
+        compiled(images, **options)
         seconds = {f: _seconds(f, images, options) for f in (self.function, compiled)}
         log.info("%.4g s, compiled %.4g s, for %s", *seconds.values(), tuple(images.shape))
         return min(seconds, key=seconds.__getitem__)
-
-    def _uncompiled(self, error: Exception) -> Forward:
-        """Returns the function as it is if torch.compile failed; raises other errors again."""
-        # torch raises errors of its own types if there is no C++ compiler or no Triton
-        if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
-            raise error
-        log.warning("torch.compile does not work here, running without: %s", reason(error))
-        return self.function
 
     def __deepcopy__(self, memo: dict[int, object]) -> Compiled:
         return Compiled(deepcopy(self.function, memo))  # compiled again for the copy's weights

@@ -56,22 +56,17 @@ def augmented(
         return model
     refuse_masks(outputs)
     specs = tensor_specs(outputs)
-    augmented_model = partial(_split_predictions, model, outputs)
+    averaged: Model = partial(_split_predictions, model, outputs)
     if window is not None:
         stride = stride or (max(1, window[0] * 2 // 3), max(1, window[1] * 2 // 3))
-        augmented_model = partial(slide, augmented_model, specs, window=window, stride=stride)
+        averaged = partial(slide, averaged, specs, window=window, stride=stride)
     if tuple(scales) != (1.0,):
-        augmented_model = partial(
-            multi_scale,
-            augmented_model,
-            specs,
-            scales=scales,
-            multiple_of=multiple_of,
-            resize=resize,
+        averaged = partial(
+            multi_scale, averaged, specs, scales=scales, multiple_of=multiple_of, resize=resize
         )
     if flip:  # last, so that all logits are resized before any are averaged
-        augmented_model = partial(flipped_mean, augmented_model, specs)
-    return partial(joined, augmented_model, outputs)
+        averaged = partial(flipped_mean, averaged, specs)
+    return partial(joined, averaged, outputs)
 
 
 def _split_predictions(model: Predictions, outputs: Specs, inputs: Inputs) -> Outputs:
@@ -81,18 +76,13 @@ def _split_predictions(model: Predictions, outputs: Specs, inputs: Inputs) -> Ou
 def joined(model: Model, outputs: Specs, inputs: Inputs) -> Mapping[str, HeadPrediction]:
     """Returns the prediction of each head, of the tensors by name that ``model`` returns."""
     tensors = model(inputs)
-    return {
-        key: spec.join([tensors[name] for name in spec.tensors]) for key, spec in outputs.items()
-    }
+    return {k: spec.join([tensors[name] for name in spec.tensors]) for k, spec in outputs.items()}
 
 
 def refuse_masks(specs: Specs) -> None:
     """Raises ValueError for masks: a query may find another object in another view."""
-    for name, spec in specs.items():
-        if spec.kind == "masks":
-            raise ValueError(
-                f"flip, scales and tiles do not work with the masks of {name}: leave them out"
-            )
+    if any(spec.kind == "masks" for spec in specs.values()):
+        raise ValueError("flip, scales and tiles do not work with masks: leave them out")
 
 
 def flipped_mean(model: Model, specs: Specs, inputs: Inputs) -> Outputs:
@@ -132,9 +122,7 @@ def multi_scale(
     Scales above 1 add no detail of the original image.
     """
     if not scales or not all(0 < scale <= MAX_SCALE for scale in scales):
-        raise ValueError(
-            f"scales={list(scales)}: must be factors above 0 and up to {MAX_SCALE}, as [0.75, 1.0]"
-        )
+        raise ValueError(f"scales={list(scales)}: must be above 0 and up to {MAX_SCALE}")
     height, width = inputs.images.shape[-2:]
 
     def side(length: int, scale: float) -> int:
@@ -177,10 +165,8 @@ def slide(
     image.
     """
     if min(*window, *stride) < 1 or stride[0] > window[0] or stride[1] > window[1]:
-        raise ValueError(
-            f"window={list(window)}, stride={list(stride)}: both must be positive, the stride at "
-            "most the window, or pixels between windows would have no prediction"
-        )
+        sides = f"window={list(window)}, stride={list(stride)}"
+        raise ValueError(f"{sides}: must be positive, and the stride at most the window")
     height, width = inputs.images.shape[-2:]
     blend = Blend(smooth=False)
     total: Outputs = {}  # of outputs that are not dense

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import repeat
 from typing import Literal, NamedTuple
 
@@ -38,13 +39,12 @@ def sincos_1d(positions: Tensor, dim: int) -> Tensor:
     return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)
 
 
-def sincos_2d(height: int, width: int, dim: int, *, like: Tensor | None = None) -> Tensor:
+def sincos_2d(height: int, width: int, dim: int, *, like: Tensor) -> Tensor:
     """Returns the code ``[PE1D(row) || PE1D(column)]`` of a grid, (height * width, dim).
 
-    ``dim`` must be a multiple of 4. ``like`` gives device and dtype (default: CPU float32). Angles
-    are at least float32: bfloat16 does not hold 257.
+    ``dim`` must be a multiple of 4. ``like`` gives device and dtype. Angles are at least float32:
+    bfloat16 does not hold 257.
     """
-    like = torch.zeros(0) if like is None else like
     dtype = torch.promote_types(like.dtype, torch.float32)
     positions = torch.arange(max(height, width), device=like.device, dtype=dtype)
     codes = sincos_1d(positions, dim // 2).to(like.dtype)
@@ -69,10 +69,7 @@ def axial_rotation(height: int, width: int, dim: int, *, theta: float, like: Ten
     multiple of 4. ``like`` gives the device and the dtype, which is at least float32.
     """
     dtype = torch.promote_types(like.dtype, torch.float32)
-
-    def numbers(count: int) -> Tensor:
-        return torch.arange(count, device=like.device, dtype=dtype)
-
+    numbers = partial(torch.arange, device=like.device, dtype=dtype)
     frequencies = 2 * math.pi * theta ** (-4 / dim * numbers(dim // 4))
     rows = (2 * numbers(height) + 1) / height - 1
     columns = (2 * numbers(width) + 1) / width - 1
@@ -266,12 +263,8 @@ class Block(nn.Module):
         dim, scale = config.embed_dim, config.layer_scale
         self.pre_norm = config.norm_order == "pre"
         self.norm1 = nn.LayerNorm(dim, eps=config.norm_eps)
-        self.attn = Attention(
-            dim,
-            num_heads=config.num_heads,
-            qkv_bias=config.qkv_bias,
-            key_bias=config.key_bias,
-        )
+        biases = {"qkv_bias": config.qkv_bias, "key_bias": config.key_bias}
+        self.attn = Attention(dim, num_heads=config.num_heads, **biases)
         self.ls1 = nn.Identity() if scale is None else LayerScale(dim, scale)
         self.norm2 = nn.LayerNorm(dim, eps=config.norm_eps)
         self.mlp = MLP(dim, hidden=int(dim * config.mlp_ratio), gated=config.swiglu)
@@ -324,7 +317,7 @@ class ViTConfig(EncoderConfig):
 
     kind: str = "vit"
     image_size: tuple[int, int] = (384, 384)
-    patch_size: int = 16
+    patch_size: int = Field(16, ge=1)
     in_channels: int = Field(3, ge=1, le=512)
     embed_dim: int = Field(768, ge=1)
     num_blocks: int = Field(12, ge=1, le=1000)
@@ -350,22 +343,15 @@ class ViTConfig(EncoderConfig):
     padding: Padding = "bottom_right"
 
     def __post_init__(self) -> None:
-        dim = self.embed_dim
-        if dim % self.num_heads:
-            raise ValueError(f"embed_dim={dim} is not a multiple of num_heads={self.num_heads}")
-        if self.position == "concat" and not 0 < self.position_dim < dim:
-            raise ValueError(
-                f"position_dim={self.position_dim}: must lie between 0 and embed_dim={dim}"
-            )
+        if self.position == "concat" and not 0 < self.position_dim < self.embed_dim:
+            raise ValueError(f"position_dim={self.position_dim}: must be in 1..embed_dim - 1")
         divisor = {"sincos_1d": 2, "sincos_2d": 4, "rope": 4 * self.num_heads}.get(self.position, 1)
-        if dim % divisor:
-            raise ValueError(f"embed_dim={dim}: {self.position} needs a multiple of {divisor}")
+        divisor = math.lcm(divisor, self.num_heads)
+        if self.embed_dim % divisor:
+            raise ValueError(f"embed_dim={self.embed_dim}: must be a multiple of {divisor}")
         check_out_indices(self.out_indices, self.num_blocks, self.num_later_blocks)
-        if not 1 <= self.patch_size <= min(self.image_size):
-            raise ValueError(
-                f"image_size={list(self.image_size)} must hold a patch, and "
-                f"patch_size={self.patch_size} be at least 1"
-            )
+        if self.patch_size > min(self.image_size):
+            raise ValueError(f"patch_size={self.patch_size}: must fit into {self.image_size}")
 
     def build(self) -> Encoder:
         return VisionTransformer(self)
@@ -377,15 +363,11 @@ class ViTConfig(EncoderConfig):
 
 def check_out_indices(indices: Sequence[int], num_blocks: int, later: int) -> None:
     """Raises a ValueError unless ``indices`` ascend below ``num_blocks - later``."""
-    if not indices or list(indices) != sorted(set(indices) & set(range(num_blocks))):
+    last = num_blocks - 1 - later
+    if not indices or list(indices) != sorted(set(indices) & set(range(last + 1))):
         raise ValueError(
-            f"out_indices={list(indices)}: must ascend within 0..{num_blocks - 1} (zero-based) and "
-            "name at least one"
-        )
-    if indices[-1] + later >= num_blocks:
-        raise ValueError(
-            f"num_later_blocks={later}: only {num_blocks - 1 - indices[-1]} come after the block "
-            f"{indices[-1]} of out_indices"
+            f"out_indices={list(indices)}, num_later_blocks={later}: the indices must be at least "
+            f"one and must ascend within 0..{last} (zero-based)"
         )
 
 
@@ -457,13 +439,13 @@ class VisionTransformer(Encoder):
         if self.pos_embed is not None:
             codes = self.pos_embed[:, 1:] if self.cls_position else self.pos_embed
             return resize_positions(codes, self.grid, grid, policy=self.config.position_resize)
-        like = self.cls_token
+        like, dim = self.cls_token, self.config.embed_dim
         if self.config.position == "sincos_2d":
-            return sincos_2d(*grid, self.config.embed_dim, like=like).unsqueeze(0)
+            return sincos_2d(*grid, dim, like=like).unsqueeze(0)
         if self.config.position == "sincos_1d":
             dtype = torch.promote_types(like.dtype, torch.float32)
             positions = torch.arange(grid[0] * grid[1], device=like.device, dtype=dtype)
-            return sincos_1d(positions, self.config.embed_dim).to(like.dtype).unsqueeze(0)
+            return sincos_1d(positions, dim).to(like.dtype).unsqueeze(0)
         return None
 
     def rotation(self, grid: tuple[int, int]) -> Rotation | None:
@@ -528,12 +510,8 @@ class VisionTransformer(Encoder):
 
     def forward(self, images: Tensor) -> Tokens:
         """Returns tokens of normalised images (B, C, H, W), sides multiples of the patch size."""
-        height, width = images.shape[-2:]
-        if height % self.config.patch_size or width % self.config.patch_size:
-            raise ValueError(
-                f"an image of {height}x{width} is not a multiple of the patch size "
-                f"{self.config.patch_size}: pad it, as dpt.nn.Network does"
-            )
+        if any(side % self.pad_multiple for side in images.shape[-2:]):
+            raise ValueError(f"sides {images.shape[-2:]}: pad them to multiples of the patch size")
         map_BDhw = self.patch_embed(images)
         levels = self.encode(map_BDhw)
         grid = (map_BDhw.shape[-2], map_BDhw.shape[-1])

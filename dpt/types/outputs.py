@@ -216,8 +216,8 @@ class OutputSpec:
 
     def __post_init__(self) -> None:
         if self.kind == "depth" and self.unit not in DEPTH_UNITS.values():
-            units = ", ".join(map(repr, DEPTH_UNITS.values()))
-            raise ValueError(f"output {self.name!r}: unit={self.unit!r} of depth: one of {units}")
+            units = ", ".join(DEPTH_UNITS.values())
+            raise ValueError(f"output {self.name}: unit={self.unit!r}: choose from {units}")
 
     @property
     def num_classes(self) -> int | None:
@@ -279,10 +279,8 @@ def array_specs(outputs: Mapping[str, OutputSpec]) -> dict[str, OutputSpec]:
     """
     maps: dict[str, OutputSpec] = {}
     for name, spec in outputs.items():
-        tensors = [tensor.array for tensor in spec.tensors.values()]
-        maps |= (
-            {name: spec} if spec.kind == "masks" else {tensor.name: tensor for tensor in tensors}
-        )
+        arrays = [tensor.array for tensor in spec.tensors.values()]
+        maps |= {name: spec} if spec.kind == "masks" else {array.name: array for array in arrays}
     return maps
 
 

@@ -1,15 +1,16 @@
 """From the pixels of a file to the network's input, and from its output to metres."""
 
 from dataclasses import dataclass
-from math import ceil, inf, isfinite
-from typing import ClassVar, Literal
+from math import ceil
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
+from pydantic import ConfigDict, Field
 from torch import Tensor
 
 from dpt.files import MAX_PIXELS, DataError
-from dpt.validation import MAX_METRES, PlainMapping
+from dpt.validation import STRICT, Metres, Positive
 
 ResizeRule = Literal["lower_bound", "upper_bound", "longest_side", "minimal", "stretch", "none"]
 Interpolation = Literal[
@@ -55,37 +56,29 @@ class Preprocessing:
             without aligned corners, as in official DPT, MiDaS and transformers' depth.
     """
 
-    __pydantic_config__: ClassVar[PlainMapping] = {"extra": "forbid"}
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
-    std: tuple[float, ...] = (0.5, 0.5, 0.5)
+    std: tuple[Positive, ...] = (0.5, 0.5, 0.5)
     pixels: Literal["rgb", "bands"] = "rgb"
     bands: tuple[int, ...] | None = None
     image_max: float | None = None
     nodata: float | None = None
     image_size: tuple[int, int] = (384, 384)
     resize: ResizeRule = "lower_bound"
-    multiple_of: int = 16
+    multiple_of: Annotated[int, Field(ge=1, le=1000)] = 16
     interpolation: Interpolation = "cubic"
     output_interpolation: OutputResize = "bilinear_aligned"
 
     def __post_init__(self) -> None:
         height, width = self.image_size
         if min(height, width) < 1 or height * width > MAX_PIXELS:
-            raise ValueError(
-                f"preprocessing.image_size={[height, width]}: must be [H, W] in pixels, of at most "
-                f"{MAX_PIXELS} pixels"
-            )
-        if not 1 <= self.multiple_of <= 1000:
-            raise ValueError(f"preprocessing.multiple_of={self.multiple_of}: must be 1 to 1000")
-        if not all(map(isfinite, self.mean)):
-            raise ValueError(f"preprocessing.mean={list(self.mean)}: must be finite")
-        if not all(isfinite(s) and s > 0 for s in self.std):
-            raise ValueError(f"preprocessing.std={list(self.std)}: must be finite and above 0")
-        if len(self.mean) != len(self.std) or (self.is_rgb and len(self.mean) != 3):
-            counts = f"{len(self.mean)} and {len(self.std)} numbers"
-            allowed = "3 each for RGB" if self.is_rgb else "one for each band"
-            raise ValueError(f"preprocessing.mean and std: {counts}, must be {allowed}")
+            limit = f"must be [H, W], of at most {MAX_PIXELS} pixels"
+            raise ValueError(f"preprocessing.image_size={[height, width]}: {limit}")
+        counts = len(self.mean), len(self.std)
+        if counts[0] != counts[1] or (self.is_rgb and counts[0] != 3):
+            fault = f"{counts[0]} and {counts[1]} numbers"
+            raise ValueError(f"preprocessing.mean and std: {fault}: give one a channel, 3 for RGB")
 
     def input_size(self, height: int, width: int) -> tuple[int, int]:
         """Returns (H, W) to which an image of ``height`` × ``width`` pixels is resized."""
@@ -118,10 +111,8 @@ class Preprocessing:
         size = self.input_size(height, width)
         usual = self.image_size[0] * self.image_size[1]
         if size[0] * size[1] > (MAX_PIXELS if self.resize == "none" else MAX_ELONGATION * usual):
-            raise DataError(
-                f"{name}: {width}x{height} pixels are too elongated, the network's input would "
-                f"have {size[1]}x{size[0]}: crop it"
-            )
+            fault = f"{width}x{height} pixels are too elongated for an input of {size[1]}x{size[0]}"
+            raise DataError(f"{name}: {fault}: crop it")
         return size
 
     @property
@@ -134,8 +125,7 @@ class Preprocessing:
         RGB is in 0..255, bands are in their own unit. What has no data (NaN) becomes 0, the mean.
         """
         if images.shape[-3] != len(self.mean):
-            found, expected = images.shape[-3], len(self.mean)
-            fault = f"images have {found} channels, and the model takes {expected}"
+            fault = f"images have {images.shape[-3]} channels, the model takes {len(self.mean)}"
             raise ValueError(f"{fault}: choose them by data.bands, or another model")
         mean, std = (
             (255 if self.is_rgb else 1) * torch.tensor(values, device=images.device).view(-1, 1, 1)
@@ -153,8 +143,7 @@ class Preprocessing:
         channels = torch.as_tensor(image).cpu().float()
         if not self.is_rgb:
             shown = [0, 1, 2] if len(self.mean) >= 3 else [0, 0, 0]
-            normalized = self.normalize(channels[None])[0, shown]
-            channels = 127.5 + 63.75 * normalized
+            channels = 127.5 + 63.75 * self.normalize(channels[None])[0, shown]
         return channels.round().clamp(0, 255).byte().permute(1, 2, 0).numpy()
 
 
@@ -173,24 +162,18 @@ class Calibration:
         min_depth, max_depth: limits of the result, in metres.
     """
 
-    __pydantic_config__: ClassVar[PlainMapping] = {"extra": "forbid"}
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
-    scale: float
+    scale: Positive
     shift: float = 0.0
     space: CalibrationSpace = "inverse_depth"
-    min_depth: float = 1e-3
-    max_depth: float = 1e3
+    min_depth: Metres = 1e-3
+    max_depth: Metres = 1e3
 
     def __post_init__(self) -> None:
-        if not (0 < self.scale < inf and isfinite(self.shift)):
-            raise ValueError(
-                f"calibration.scale={self.scale}, shift={self.shift}: must be finite, scale above 0"
-            )
-        if not 0 < self.min_depth < self.max_depth <= MAX_METRES:
-            raise ValueError(
-                f"calibration.min_depth={self.min_depth}, max_depth={self.max_depth}: must be "
-                f"above 0, ascend and reach at most {MAX_METRES:g}"
-            )
+        if not self.min_depth < self.max_depth:
+            limits = f"calibration.min_depth={self.min_depth}, max_depth={self.max_depth}"
+            raise ValueError(f"{limits}: must ascend")
 
     def to_metres(self, prediction: Tensor) -> Tensor:
         """Returns depth in metres, within ``min_depth`` and ``max_depth``, of a prediction.

@@ -164,15 +164,10 @@ class DatasetInfo:
 
     def __post_init__(self) -> None:
         if twice := [name for name, count in Counter(self.class_names).items() if count > 1]:
-            raise DataError(
-                f"data.class_names has {twice[0]!r} twice: give each class a name of its own, by "
-                "which it is scored"
-            )
+            raise DataError(f"data.class_names has {twice[0]!r} twice: give each class its own")
         if not all(0 <= limit <= MAX_METRES for limit in (self.min_depth, self.max_depth or 0)):
-            raise DataError(
-                f"data.min_depth={self.min_depth}, data.max_depth={self.max_depth}: must be in "
-                f"0..{MAX_METRES:g} metres"
-            )
+            limits = f"data.min_depth={self.min_depth}, data.max_depth={self.max_depth}"
+            raise DataError(f"{limits}: must be in 0..{MAX_METRES:g} metres")
 
     @property
     def num_classes(self) -> int:

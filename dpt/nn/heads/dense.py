@@ -12,24 +12,13 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
+from dpt import functional
 from dpt.depthmath import at_least_float32
-from dpt.functional import (
-    norm_relu_conv2d,
-    resize,
-    upsample,
-    upsample_conv2d,
-    without_autocast,
-)
+from dpt.functional import resize, upsample, upsample_conv2d
 from dpt.nn.base import STRICT, Encoder, Features, FusedMap, Head, HeadConfig, register_head
 from dpt.nn.heads.queries import QueryConfig, require_per_class
-from dpt.types.outputs import (
-    DEPTH_UNITS,
-    DepthKind,
-    DepthMaps,
-    HeadOutput,
-    HeadPrediction,
-    OutputSpec,
-)
+from dpt.types import outputs
+from dpt.types.outputs import DepthMaps, HeadOutput, OutputSpec
 from dpt.validation import MAX_METRES, Count, Metres, NonNegative, Positive
 
 Upsampling = Literal["image", "double"]
@@ -50,9 +39,7 @@ class DepthBins:
 
     def __post_init__(self) -> None:
         if self.min_depth >= self.max_depth:
-            raise ValueError(
-                f"min_depth={self.min_depth:g} must be below max_depth={self.max_depth:g}"
-            )
+            raise ValueError(f"min_depth={self.min_depth:g}: must be below {self.max_depth:g}")
 
     def depths(self, like: Tensor) -> Tensor:
         """Returns the depths (K,) in metres, with the dtype and on the device of ``like``."""
@@ -98,8 +85,8 @@ class DepthHeadConfig(HeadConfig):
             :class:`dpt.losses.LogVarianceLoss`.
     """
 
-    kind: DepthKind = "relative"
-    max_depth: float | None = None
+    kind: outputs.DepthKind = "relative"
+    max_depth: Metres | None = None
     activation: Literal["sigmoid", "inverse", "relu", "exp"] = "sigmoid"
     canonical_focal: Positive | None = None
     hidden_channels: Count = 32
@@ -117,21 +104,16 @@ class DepthHeadConfig(HeadConfig):
     }
 
     def __post_init__(self) -> None:
-        if self.kind == "relative":
-            self.activation, self.min_depth, self.bins = "relu", 0.0, None
-        if self.kind == "up_to_scale":
-            self.activation, self.bins = "exp", None
-        if self.bins is not None:
-            self.activation, self.min_depth = "relu", 0.0
         if self.kind != "metric":
-            self.canonical_focal = None
+            self.bins = self.canonical_focal = None
+        if self.kind == "up_to_scale":
+            self.activation = "exp"
+        elif self.kind == "relative" or self.bins is not None:
+            self.activation, self.min_depth = "relu", 0.0
         if self.activation != "sigmoid":
             self.max_depth = None
-        elif not 0 < (self.max_depth or 0) <= MAX_METRES:
-            raise ValueError(
-                f"a metric depth head needs max_depth above 0 and up to {MAX_METRES:g} metres, not "
-                f"{self.max_depth}"
-            )
+        elif self.max_depth is None:
+            raise ValueError("a metric depth head needs max_depth, in metres")
         if self.activation != "inverse":
             self.scale, self.shift = 1.0, 0.0
         if self.activation != "relu":
@@ -149,16 +131,12 @@ class DepthHeadConfig(HeadConfig):
         return OutputSpec(
             "depth",
             "depth",
-            unit=DEPTH_UNITS[self.kind],
+            unit=outputs.DEPTH_UNITS[self.kind],
             canonical_focal=self.canonical_focal,
             value_range=value_range,
             record=DepthMaps if extra else None,
             extra=tuple(extra),
         )
-
-    @property
-    def num_outputs(self) -> int:
-        return 1 if self.bins is None else self.bins.count
 
     def activate(self, x: Tensor) -> Tensor:
         """Maps the outputs of the last layer, (B, K, H, W), to depth, (B, 1, H, W)."""
@@ -185,12 +163,11 @@ class DepthHead(Head):
 
     def __init__(self, config: DepthHeadConfig, in_channels: int) -> None:
         super().__init__()
-        self.config = config
-        self.output = config.output
-        hidden = config.hidden_channels
+        self.config, self.output, self.activate = config, config.output, config.activate
+        hidden, num_outputs = config.hidden_channels, config.bins.count if config.bins else 1
         self.conv1 = nn.Conv2d(in_channels, in_channels // 2, kernel_size=3, padding=1)
         self.conv2 = nn.Conv2d(in_channels // 2, hidden, kernel_size=3, padding=1)
-        self.conv3 = nn.Conv2d(hidden, config.num_outputs, kernel_size=1)
+        self.conv3 = nn.Conv2d(hidden, num_outputs, kernel_size=1)
         if config.activation != "sigmoid":
             # a ReLU whose input starts below zero at every pixel would have no gradient
             assert self.conv3.bias is not None
@@ -202,10 +179,9 @@ class DepthHead(Head):
         if config.log_variance:
             self.branches["log_variance"] = Branch(in_channels // 2, config, torch.clone)
 
-    def forward(self, features: Features, size: tuple[int, int]) -> HeadPrediction:
+    def forward(self, features: Features, size: tuple[int, int]) -> outputs.HeadPrediction:
         x = upsample_conv2d(*features.maps[-1], self.conv1)
-        layers = self.conv2, self.conv3
-        depth = last_layers(x, size, *layers, self.config.activate, self.config.upsample)
+        depth = last_layers(self, x, size)
         maps = {name: branch(x, size) for name, branch in self.branches.items()}
         return DepthMaps(depth, **maps) if maps else depth
 
@@ -220,30 +196,23 @@ class Branch(nn.Module):
         self, in_channels: int, config: DepthHeadConfig, activate: Callable[[Tensor], Tensor]
     ) -> None:
         super().__init__()
-        self.activate, self.upsample = activate, config.upsample
+        self.config, self.activate = config, activate
         hidden = config.hidden_channels
         self.conv2 = nn.Conv2d(in_channels, hidden, kernel_size=3, padding=1)
         self.conv3 = nn.Conv2d(hidden, 1, kernel_size=1)
 
     def forward(self, x: Tensor, size: tuple[int, int]) -> Tensor:
-        return last_layers(x, size, self.conv2, self.conv3, self.activate, self.upsample)
+        return last_layers(self, x, size)
 
 
-def last_layers(
-    x: Tensor,
-    size: tuple[int, int],
-    conv2: nn.Conv2d,
-    conv3: nn.Conv2d,
-    activate: Callable[[Tensor], Tensor],
-    upsample: Upsampling,
-) -> Tensor:
+def last_layers(head: DepthHead | Branch, x: Tensor, size: tuple[int, int]) -> Tensor:
     """Returns the map (B, H, W) at ``size`` that two convolutions make of (B, C, h, w)."""
     double = (2 * x.shape[-2], 2 * x.shape[-1])
-    x = upsample_conv2d(x, size if upsample == "image" else double, conv2)
-    assert conv3.bias is not None
-    with without_autocast(x.device):  # bf16 would round 30 m to 0.125 m
-        x, weight, bias = map(at_least_float32, (x, conv3.weight, conv3.bias))
-        return resize(activate(F.conv2d(torch.relu(x), weight, bias)), size).squeeze(1)
+    x = upsample_conv2d(x, double if head.config.upsample == "double" else size, head.conv2)
+    assert head.conv3.bias is not None
+    with functional.without_autocast(x.device):  # bf16 would round 30 m to 0.125 m
+        x, weight, bias = map(at_least_float32, (x, head.conv3.weight, head.conv3.bias))
+        return resize(head.activate(F.conv2d(torch.relu(x), weight, bias)), size).squeeze(1)
 
 
 @register_head("normals")
@@ -366,19 +335,18 @@ class SegmentationHead(Head):
 
     def raw(self, features: Features, size: tuple[int, int]) -> HeadOutput:
         """Returns logits at the size of the feature map; at ``size`` with ``upsample="double"``."""
-        if self.config.upsample == "double":
-            logits = self(features, size)
-        else:
-            logits = self._logits(self.layers, features.maps[-1])
-        if not self.training or self.auxiliary_layers is None:
-            return HeadOutput(logits)
-        return HeadOutput(logits, auxiliary=self._logits(self.auxiliary_layers, features.maps[-2]))
+        is_double = self.config.upsample == "double"
+        logits = self(features, size) if is_double else self._logits(self.layers, features.maps[-1])
+        output = HeadOutput(logits)
+        if self.training and self.auxiliary_layers is not None:
+            output.auxiliary = self._logits(self.auxiliary_layers, features.maps[-2])
+        return output
 
     @staticmethod
     def _logits(layers: nn.Sequential, fused_map: FusedMap) -> Tensor:
         conv, norm, _, dropout, classify = layers
         x = upsample_conv2d(*fused_map, conv)
-        return norm_relu_conv2d(norm, classify, x, dropout=dropout)
+        return functional.norm_relu_conv2d(norm, classify, x, dropout=dropout)
 
     def prepare_for_inference(self) -> None:
         self.auxiliary_layers = None

@@ -4,8 +4,10 @@ Shapes: D embedding of the tokens, K classes, E embedding of the head.
 """
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -21,44 +23,79 @@ from dpt.types.outputs import EmbeddingOutput, HeadOutput, OutputSpec
 from dpt.validation import Positive
 
 
+@dataclass(kw_only=True)
+class TokenHeadConfig(HeadConfig):
+    """Settings of a :class:`TokenHead`; ``dropout`` comes before the linear map."""
+
+    dropout: float = Field(0.0, ge=0, le=1)
+    initial: ClassVar[float] = 0.0  # the value of the linear map at first
+
+    @property
+    @abstractmethod
+    def output(self) -> OutputSpec:
+        """What the head predicts."""
+
+    def activate(self, values: Tensor) -> Tensor:
+        """Maps the values of the linear map to the prediction."""
+        return values
+
+    def build(self, encoder: Encoder, fusion_channels: int) -> Head:
+        return TokenHead(self, encoder)
+
+
 @register_head("classification")
 @dataclass(kw_only=True)
-class ClassificationHeadConfig(HeadConfig):
-    """Settings of a :class:`TokenHead` with logits (B, K) of the whole image.
-
-    ``dropout`` comes before the linear map; ``class_names`` are K or none.
-    """
+class ClassificationHeadConfig(TokenHeadConfig):
+    """Settings of a head with logits (B, K) of the whole image; ``class_names`` are K or none."""
 
     num_classes: int = Field(ge=1)
-    dropout: float = Field(0.0, ge=0, le=1)
     class_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         require_per_class(self.num_classes, class_names=self.class_names)
 
-    def build(self, encoder: Encoder, fusion_channels: int) -> Head:
-        output = OutputSpec(
-            "classification",
-            "logits",
-            channels=self.num_classes,
-            dense=False,
-            class_names=self.class_names,
-        )
-        return TokenHead(encoder, output, dropout=self.dropout)
+    @property
+    def output(self) -> OutputSpec:
+        names = self.class_names
+        return OutputSpec("classification", "logits", self.num_classes, False, class_names=names)
 
 
 @register_head("regression")
 @dataclass(kw_only=True)
-class RegressionHeadConfig(HeadConfig):
-    """Settings of a :class:`RegressionHead`: ``mean`` and ``std`` of the training values."""
+class RegressionHeadConfig(TokenHeadConfig):
+    """Settings of a head with one number (B,): ``mean`` plus ``std`` times its value.
 
-    dropout: float = Field(0.0, ge=0, le=1)
+    They are the mean and the standard deviation of the training values.
+    """
+
     mean: float = 0.0
     std: Positive = 1.0
 
-    def build(self, encoder: Encoder, fusion_channels: int) -> Head:
-        output = OutputSpec("regression", "vector", dense=False)
-        return RegressionHead(self, encoder, output)
+    @property
+    def output(self) -> OutputSpec:
+        return OutputSpec("regression", "vector", dense=False)
+
+    def activate(self, values: Tensor) -> Tensor:
+        return self.mean + self.std * at_least_float32(values)
+
+
+@register_head("fov")
+@dataclass(kw_only=True)
+class FieldOfViewHeadConfig(TokenHeadConfig):
+    """Settings of a head with the horizontal field of view of images (B,) in degrees, in 0..180.
+
+    It is 180 · sigmoid(x) for the value x of a :class:`TokenHead`, at first about 60. It does not
+    depend on the size or aspect ratio to which a whole image is resized.
+    """
+
+    initial: ClassVar[float] = -math.log(2)
+
+    @property
+    def output(self) -> OutputSpec:
+        return OutputSpec("fov", "fov", dense=False, unit="degrees", value_range=(0.0, 180.0))
+
+    def activate(self, values: Tensor) -> Tensor:
+        return 180 * torch.sigmoid(at_least_float32(values))
 
 
 class TokenHead(Head):
@@ -69,57 +106,18 @@ class TokenHead(Head):
 
     uses_decoder = False
 
-    def __init__(self, encoder: Encoder, output: OutputSpec, *, dropout: float) -> None:
+    def __init__(self, config: TokenHeadConfig, encoder: Encoder) -> None:
         super().__init__()
-        self.output = output
+        self.output, self.activate = config.output, config.activate
         self.norm = nn.LayerNorm(encoder.embed_dims[-1], eps=1e-6)
-        self.dropout = nn.Dropout(dropout)
-        self.linear = nn.Linear(encoder.embed_dims[-1], output.channels or 1)
+        self.dropout = nn.Dropout(config.dropout)
+        self.linear = nn.Linear(encoder.embed_dims[-1], self.output.channels or 1)
         nn.init.trunc_normal_(self.linear.weight, std=0.02)
-        nn.init.zeros_(self.linear.bias)
+        nn.init.constant_(self.linear.bias, config.initial)
 
     def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
-        token = features.image_token()
-        values = self.linear(self.dropout(self.norm(token)))
-        return values.squeeze(-1) if self.output.channels is None else values
-
-
-class RegressionHead(TokenHead):
-    """Predicts one number (B,): ``mean`` plus ``std`` times the value of a :class:`TokenHead`."""
-
-    def __init__(self, config: RegressionHeadConfig, encoder: Encoder, output: OutputSpec) -> None:
-        super().__init__(encoder, output, dropout=config.dropout)
-        self.mean, self.std = config.mean, config.std
-
-    def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
-        return self.mean + self.std * at_least_float32(super().forward(features, size))
-
-
-@register_head("fov")
-@dataclass(kw_only=True)
-class FieldOfViewHeadConfig(HeadConfig):
-    """Settings of a :class:`FieldOfViewHead`; ``dropout`` comes before the linear map."""
-
-    dropout: float = Field(0.0, ge=0, le=1)
-
-    def build(self, encoder: Encoder, fusion_channels: int) -> Head:
-        output = OutputSpec("fov", "fov", dense=False, unit="degrees", value_range=(0.0, 180.0))
-        return FieldOfViewHead(encoder, output, dropout=self.dropout)
-
-
-class FieldOfViewHead(TokenHead):
-    """Predicts the horizontal field of view of images (B,) in degrees, above 0 and below 180.
-
-    It is 180 · sigmoid(x) for the value x of a :class:`TokenHead`, at first about 60. It does not
-    depend on the size or aspect ratio to which a whole image is resized.
-    """
-
-    def __init__(self, encoder: Encoder, output: OutputSpec, *, dropout: float) -> None:
-        super().__init__(encoder, output, dropout=dropout)
-        nn.init.constant_(self.linear.bias, -math.log(2))
-
-    def forward(self, features: Features, size: tuple[int, int]) -> Tensor:
-        return 180 * torch.sigmoid(at_least_float32(super().forward(features, size)))
+        values = self.linear(self.dropout(self.norm(features.image_token())))
+        return self.activate(values.squeeze(-1) if self.output.channels is None else values)
 
 
 @register_head("contrastive")
@@ -128,7 +126,7 @@ class ContrastiveHeadConfig(HeadConfig):
     """No settings. The :class:`EmbeddingHead`'s projection has 2048 and 128 channels (SimCLR)."""
 
     def build(self, encoder: Encoder, fusion_channels: int) -> Head:
-        return EmbeddingHead(encoder, "contrastive", [2048, 128])
+        return EmbeddingHead(encoder, "contrastive", [2048, 128], patches=False)
 
 
 @register_head("dino")
@@ -180,12 +178,7 @@ class EmbeddingHead(Head):
     uses_decoder = False
 
     def __init__(
-        self,
-        encoder: Encoder,
-        name: str,
-        dims: Sequence[int],
-        *last: nn.Module,
-        patches: bool = False,
+        self, encoder: Encoder, name: str, dims: Sequence[int], *last: nn.Module, patches: bool
     ) -> None:
         super().__init__()
         self.patches = patches
@@ -261,13 +254,7 @@ class ClipHead(Head):
         width, heads = config.text_dim, config.text_dim // 32
         self.blocks = nn.ModuleList(
             nn.TransformerEncoderLayer(
-                width,
-                heads,
-                4 * width,
-                dropout=0.0,
-                activation="gelu",
-                batch_first=True,
-                norm_first=True,
+                width, heads, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True
             )
             for _ in range(config.text_depth)
         )
