@@ -188,18 +188,12 @@ class Camera:
     def require_plausible(self, source: str | Path) -> None:
         """Raises DataError, which names ``source``, if K is not the matrix of such a camera, or its
         principal point is farther outside the image than the image is large."""
-        height, width = self.size
-        K, fault = self.K, ""
-        is_complete = K.shape == (3, 3) and np.isfinite(K).all()
-        if not is_complete or K[1:].ravel()[[0, 3, 4, 5]].tolist() != [0, 0, 0, 1]:
-            fault = "must be 3x3 finite numbers, the rows fx s cx, 0 fy cy, 0 0 1"
-        elif not (0 < K[0, 0] < 1e9 and 0 < K[1, 1] < 1e9):
-            fault = "its focal lengths must be above 0 pixels and below 1e9"
-        elif not (-width < K[0, 2] < 2 * width and -height < K[1, 2] < 2 * height):
-            fault = f"its principal point is far outside the image of {width}x{height} pixels"
-        if fault:
-            rows = "; ".join(" ".join(f"{value:g}" for value in row) for row in np.atleast_2d(K))
-            raise DataError(f"{source}: K = [{rows[:120]}]: {fault}: correct the camera")
+        (height, width), K = self.size, self.K
+        is_camera = K.shape == (3, 3) and K[1:].ravel()[[0, 3, 4, 5]].tolist() == [0, 0, 0, 1]
+        is_camera = is_camera and np.isfinite(K).all() and 0 < K[0, 0] < 1e9 and 0 < K[1, 1] < 1e9
+        if not is_camera or not (-width < K[0, 2] < 2 * width and -height < K[1, 2] < 2 * height):
+            expected = f"[fx s cx, 0 fy cy, 0 0 1] of an image of {width}x{height} pixels"
+            raise DataError(f"{source}: K = {str(K.tolist())[:120]}: must be {expected}")
 
 
 # --- points and surfaces -------------------------------------------------------------------------

@@ -39,7 +39,7 @@ def sources():
 @pytest.mark.parametrize(
     ("pattern", "allowed"),
     [
-        (r"^\s*(import|from) albumentations", {"dpt/data/color_changes.py"}),
+        (r"^\s*(import|from) albumentations", {"dpt/data/transforms.py"}),
         (r"^\s*(import|from) hydra", {"dpt/config/compose.py", "dpt/config/overrides.py"}),
         (r"^\s*(import|from) omegaconf", {"dpt/config/compose.py", "dpt/config/overrides.py"}),
         (r"^\s*(import|from) wandb", {"dpt/training/loggers.py"}),

@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -170,8 +169,7 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
         """
         name, count = sample.get("name", "a sample"), self.info.num_classes
         if "image" not in sample or ("depth" in sample) != ("valid" in sample):
-            held = ", ".join(sample)
-            raise DataError(f"{name}: has {held}, not an image, and depth and valid or neither")
+            raise DataError(f"{name}: must have an image, and depth and valid or neither")
         _check_arrays(sample, self)
         if "K" in sample:
             height, width = sample["image"].shape[:2]
@@ -187,8 +185,7 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
             is_outside = (labels >= count) & (labels != IGNORE_INDEX)
             outside |= set(np.unique(labels[is_outside]).tolist())
         if outside:
-            unknown_ids = few([str(value) for value in sorted(outside)], 8)
-            fault = f"class ids {unknown_ids} are outside 0..{count - 1}"
+            fault = f"class ids {few([*map(str, sorted(outside))], 8)} are outside 0..{count - 1}"
             raise DataError(f"{name}: {fault}: use {IGNORE_INDEX} for unlabelled pixels")
 
     def validate(self, *, limit: int = 16) -> list[str]:
@@ -240,12 +237,9 @@ def require_same_classes(first: Dataset, other: Dataset) -> None:
     if fault := other.unknown_class(names):
         remedy = f"rename it to one of {few(names, 8)}, or label some of it in both"
         raise DataError(f"{fault}, but the other split has no such class: {remedy}")
-    for k, (name, other_name) in enumerate(zip_longest(names, other_names, fillvalue="none")):
-        if name != other_name:
-            raise DataError(
-                f"{other.root or 'data'}: class {k} is {name} in one split and {other_name} in "
-                "another: give the files of all splits the same list of classes"
-            )
+    if names != other_names:
+        lists = f"{few(names, 8)} in one split and {few(other_names, 8)} in another"
+        raise DataError(f"{other.root or 'data'}: the classes are {lists}: give all the same list")
 
 
 class Transform(Protocol):
@@ -320,15 +314,17 @@ _DTYPES: dict[str, np.dtype] = {
 def _check_arrays(sample: Sample, dataset: Dataset) -> None:
     """Raises DataError if a size or dtype is wrong."""
     name, image = sample.get("name", "a sample"), sample["image"]
-    if not _is_image(image):
+    is_rgb = image.dtype == np.uint8 and image.shape[2:] == (3,)
+    is_bands = image.dtype == np.float32 and image.ndim == 3 and image.size > 0
+    if not is_rgb and not is_bands:
         fault = f"image is {image.dtype} {image.shape}"
         raise DataError(f"{name}: {fault}, must be uint8 (H, W, 3) RGB or float32 (H, W, C)")
     maps = {key: np.asarray(array) for key, array in sample.items() if key in _DTYPES}
     for key, array in maps.items():
-        shape = "(H, W, 3)" if key == "normals" else "(H, W)"
-        if array.dtype != _DTYPES[key] or not _has_shape(array, shape):
-            fault = f"{key} is {array.dtype} {array.shape}, must be {_DTYPES[key]} {shape}"
-            raise DataError(f"{name}: {fault}")
+        has_shape = array.shape[2:] == (3,) if key == "normals" else array.ndim == 2
+        if array.dtype != _DTYPES[key] or not has_shape:
+            form = f"{_DTYPES[key]} {'(H, W, 3)' if key == 'normals' else '(H, W)'}"
+            raise DataError(f"{name}: {key} is {array.dtype} {array.shape}, must be {form}")
         if not dataset.fits(array.shape, image.shape):
             raise _misfit(sample, key, array.shape, dataset)
     labels = maps.get("labels")
@@ -336,28 +332,14 @@ def _check_arrays(sample: Sample, dataset: Dataset) -> None:
         raise DataError(f"{name}: its mask and its map of objects differ in size: resize one")
 
 
-def _is_image(image: np.ndarray) -> bool:
-    """Whether an array is uint8 RGB (H, W, 3), or float32 (H, W, C)."""
-    if image.dtype == np.uint8:
-        return image.shape[2:] == (3,)
-    return image.dtype == np.float32 and image.ndim == 3 and image.size > 0
-
-
-def _has_shape(array: np.ndarray, shape: str) -> bool:
-    return array.shape[2:] == (3,) if shape == "(H, W, 3)" else array.ndim == 2
-
-
 def _misfit(sample: Sample, key: str, shape: tuple[int, ...], dataset: Dataset) -> DataError:
     """Returns the error for a map that belongs to an image of another size."""
     height, width = sample["image"].shape[:2]
     files = dataset.files(sample["index"]) if "index" in sample else None
     paths = {} if files is None else files._asdict()
-    path = paths.get(key) or paths.get("objects")
-    noun = {"labels": "mask", "objects": "map of objects"}.get(key, key)
+    path = paths.get(key) or paths.get("objects") or "its file"
     remedy = "pair the right files, or resize them to one size (all but the image by nearest)"
     if aspects_agree(shape, (height, width)):
         remedy = "set data.resize_labels=true if it shows all of the image"
-    return DataError(
-        f"{sample.get('name', 'a sample')}: image is {width}x{height} but its {noun} "
-        f"is {shape[1]}x{shape[0]}{f' ({path})' if path else ''}: {remedy}"
-    )
+    fault = f"image is {width}x{height} but its {key} {shape[1]}x{shape[0]} ({path})"
+    return DataError(f"{sample.get('name', 'a sample')}: {fault}: {remedy}")

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader
 
 from dpt.data.base import Augmented, Dataset, Transform
 from dpt.data.transforms import paste_parts
-from dpt.data.view import MapName
+from dpt.data.view import MAP_FILLS, MapName
 from dpt.files import DataError
 from dpt.geometry import Camera
 from dpt.process import end_with_parent
@@ -116,8 +116,7 @@ def collate_train(samples: Sequence[Sample], targets: Collection[Target]) -> Bat
     """Stacks samples of one size; ``targets`` that a sample lacks are marked as ignored."""
     forms = {_form(sample): sample.get("name") for sample in samples}
     if len(forms) > 1:
-        (form, name), (other, other_name), *_ = forms.items()
-        fault = f"{other_name}: is {other}, but {name} is {form}"
+        fault = "; ".join(f"{name} is {form}" for form, name in forms.items())
         raise DataError(f"{fault}: train on images of one kind, and set data.image_size")
     batch = _collate_values(samples, targets)
     for key in _map_keys(targets):
@@ -148,12 +147,13 @@ def collate_eval(samples: Sequence[Sample], targets: Collection[Target] = ()) ->
     return batch
 
 
-_MAPS: dict[MapName, tuple[float, type]] = {
+_MAPS: dict[str, tuple[float, type]] = {
     "labels": (IGNORE_INDEX, np.uint8),
     "objects": (-1, np.int32),
     "depth": (0, np.float32),
     "valid": (False, bool),
     "normals": (0, np.float32),
+    "prompt": (0, np.float32),
 }
 """By name the value of the maps of samples that lack them, and the type in a batch."""
 
@@ -168,10 +168,10 @@ def _form(sample: Sample) -> str:
 def _map_keys(targets: Collection[str]) -> list[MapName]:
     """Returns the maps of a batch with these targets: labels go with objects, valid with depth."""
     beside = {"labels": "objects", "valid": "depth"}
-    return [key for key in _MAPS if key in targets or beside.get(key) in targets]
+    return [key for key in MAP_FILLS if key in targets or beside.get(key) in targets]
 
 
-def _maps(samples: Sequence[Sample], key: MapName) -> list[Tensor]:
+def _maps(samples: Sequence[Sample], key: MapName | Literal["prompt"]) -> list[Tensor]:
     """Returns a map of each sample, (H, W) or (3, H, W)."""
     fill, dtype = _MAPS[key]
     tensors = []
@@ -179,8 +179,8 @@ def _maps(samples: Sequence[Sample], key: MapName) -> list[Tensor]:
         if key in sample:
             array: np.ndarray = sample[key].astype(dtype, copy=False)
         else:
-            height, width = sample["image"].shape[:2]
-            array = np.full((height, width, 3)[: 3 if key == "normals" else 2], fill, dtype)
+            shape = sample["image"].shape[:2]
+            array = np.full((*shape, 3) if key == "normals" else shape, fill, dtype)
         tensors.append(as_tensor(array).permute(2, 0, 1) if key == "normals" else as_tensor(array))
     return tensors
 
@@ -188,12 +188,12 @@ def _maps(samples: Sequence[Sample], key: MapName) -> list[Tensor]:
 def _collate_values(samples: Sequence[Sample], targets: Collection[str]) -> Batch:
     """Returns a batch of all but the maps: images, cameras, sparse depth and image-level labels."""
     images = [s["image"] for s in samples]
+    has_one_form = len({(image.shape, image.dtype) for image in images}) == 1
+    listed = [] if has_one_form else [as_tensor(image).permute(2, 0, 1) for image in images]
     batch = Batch(
         index=torch.tensor([s.get("index", -1) for s in samples]),
         name=[s.get("name", "") for s in samples],
-        image=_stack_images(images)
-        if len({(image.shape, image.dtype) for image in images}) == 1
-        else _listed([as_tensor(image).permute(2, 0, 1) for image in images]),
+        image=_stack_images(images) if has_one_form else _listed(listed),
     )
     if failed := [message for s in samples for message in s.get("failed", ())]:
         batch["failed"] = failed
@@ -224,9 +224,7 @@ def _measured(samples: Sequence[Sample], targets: Collection[str]) -> Batch:
         batch["K"] = torch.from_numpy(np.stack([camera.K for camera in cameras])).float()
         batch["fov"] = torch.tensor([camera.fov for camera in cameras])
     if any("prompt" in s for s in samples):
-        empty = (np.zeros(s["image"].shape[:2], np.float32) for s in samples)
-        pairs = zip(samples, empty, strict=True)
-        prompts = [as_tensor(s.get("prompt", zeros)) for s, zeros in pairs]
+        prompts = _maps(samples, "prompt")
         has_one_size = len({prompt.shape for prompt in prompts}) == 1
         batch["prompt"] = torch.stack(prompts) if has_one_size else _listed(prompts)
     return batch

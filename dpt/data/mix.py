@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from itertools import accumulate, chain
 
 import numpy as np
 
 from dpt.data.base import Dataset, Files
-from dpt.files import DataError
+from dpt.files import DataError, few
 from dpt.plugins import register
 from dpt.types.samples import DatasetInfo, Sample, Target
 from dpt.validation import Count, Positive
@@ -49,10 +49,10 @@ class MixDataset(Dataset):
     ) -> None:
         weights = weights or {}
         chosen = [val_on] if isinstance(val_on, str) else list(val_on or sets)
-        unknown_names = {*weights, *chosen} - {*sets}
+        unknown_names = sorted({*weights, *chosen} - {*sets})
         if not sets or unknown_names:
-            fault = f"data.weights or data.val_on name {', '.join(sorted(unknown_names))}"
-            raise DataError(f"data.sets has {', '.join(sets) or 'no sets'}, but {fault}")
+            fault = f"data.weights or data.val_on name {unknown_names}"
+            raise DataError(f"data.sets has {[*sets]}, but {fault}")
         self.is_training = split == "train"
         by_name = {n: _make_set(n, sets[n], split) for n in (sets if self.is_training else chosen)}
         self.sets = list(by_name.values())
@@ -100,7 +100,7 @@ class MixDataset(Dataset):
     def locate(self, epoch: int, index: int) -> tuple[int, int, int]:
         """Returns the number of the set, the completed passes through it, and the index in it."""
         if not 0 <= index < len(self):
-            raise IndexError(f"index {index} is not in 0..{len(self) - 1}")
+            raise IndexError(index)
         starts = [0, *accumulate(self._counts)]
         number = bisect_right(starts, index) - 1
         position = index - starts[number]
@@ -190,29 +190,18 @@ def _common_info(infos: Mapping[str, DatasetInfo]) -> DatasetInfo:
     named: Target = "labels" if "labels" in targets else "class_id"
     with_names = {name: info for name, info in infos.items() if named in info.targets}
     palettes = [info.palette for info in with_names.values() if info.palette]
-    low, high = _depth_range([info for info in infos.values() if "depth" in info.targets])
+    things = {info.things for info in infos.values() if info.things}
+    if len(things) > 1:
+        raise DataError("data.sets differ in the classes that are things: set data.things of each")
+    with_depth = [info for info in infos.values() if "depth" in info.targets]
     return DatasetInfo(
         targets=targets,
         class_names=_common_classes({name: i.class_names for name, i in with_names.items()}),
         palette=palettes[0] if palettes else (),
-        things=_common_things(infos.values()),
-        min_depth=low,
-        max_depth=high,
+        things=things.pop() if things else (),
+        min_depth=min((info.min_depth for info in with_depth), default=DatasetInfo.min_depth),
+        max_depth=max((info.max_depth for info in with_depth if info.max_depth), default=None),
     )
-
-
-def _common_things(infos: Iterable[DatasetInfo]) -> tuple[bool, ...]:
-    """Returns which classes are things, as the sets say that have any."""
-    things = dict.fromkeys(info.things for info in infos if info.things)
-    if len(things) > 1:
-        raise DataError("data.sets differ in the classes that are things: set data.things of each")
-    return next(iter(things), ())
-
-
-def _depth_range(infos: Sequence[DatasetInfo]) -> tuple[float, float | None]:
-    """Returns the smallest ``min_depth``, and the largest ``max_depth`` if any is known."""
-    high = max((info.max_depth for info in infos if info.max_depth), default=None)
-    return min((info.min_depth for info in infos), default=DatasetInfo.min_depth), high
 
 
 def _common_classes(names: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
@@ -220,9 +209,6 @@ def _common_classes(names: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
     first, expected = next(iter(names.items()), ("", ()))
     for name, classes in names.items():
         if classes != expected:
-            shown = f"{name} has {len(classes)} classes ({', '.join(classes[:3])}, ...)"
-            raise DataError(
-                f"data.sets.{shown}, and {first} {len(expected)} ({', '.join(expected[:3])}, ...): "
-                "give all the same, or switch off the labels of one"
-            )
+            fault = f"data.sets.{name} has the classes {few(classes)}, and {first} {few(expected)}"
+            raise DataError(f"{fault}: give all the same, or switch off the labels of one")
     return expected

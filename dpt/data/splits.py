@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 from dpt.files import DataError, few
 
@@ -74,17 +75,14 @@ def group_names(names: Sequence[str], group_by: str | None) -> list[str]:
         return [original_name(name) for name in names]
     try:
         pattern = re.compile(group_by)
+        matches = [pattern.search(name) for name in names]
+        groups = [match and match[min(1, pattern.groups)] for match in matches]
     except re.error as error:
-        fault = f"is not a regular expression ({error})"
-        raise DataError(f"data.group_by={group_by}: {fault}: correct it") from None
-    groups: list[str] = []
-    for name in names:
-        match = pattern.search(name)
-        group = match and match[min(1, pattern.groups)]
-        if group is None:
-            raise DataError(f"data.group_by={group_by}: does not match {name}: correct it")
-        groups.append(group)
-    return groups
+        raise DataError(f"data.group_by={group_by}: no regular expression: {error}") from None
+    if None in groups:
+        name = names[groups.index(None)]
+        raise DataError(f"data.group_by={group_by}: does not match {name}: correct it")
+    return cast(list[str], groups)
 
 
 def folds(
@@ -170,8 +168,7 @@ def _counts(total: int, fractions: Mapping[str, float], least: int) -> dict[str,
     if rest < 0 or sum(fractions.values()) > 1 - 1e-6:
         counts[max(counts, key=lambda name: counts[name])] += rest
     if min(counts.values()) < least:
-        fault = f"{total} images or groups are too few for data.fractions={dict(fractions)}"
-        raise DataError(f"{fault}: add some")
+        raise DataError(f"data.fractions={dict(fractions)}: {total} images or groups are too few")
     return counts
 
 
@@ -188,7 +185,6 @@ def evenly(names: Sequence[str], kinds: Sequence[Sequence[bool]], count: int | N
     candidates = [i for i, kind in enumerate(kinds) if any(kind)]
     count = len(candidates) if count is None else count
     if count > len(candidates):
-        fault = f"only {len(candidates)} training images have labels"
-        raise DataError(f"data.labelled={count}: {fault}")
+        raise DataError(f"data.labelled={count}: {len(candidates)} training images have labels")
     candidates.sort(key=lambda i: (kinds[i], natural_key(names[i])))
     return sorted(candidates[k * len(candidates) // count] for k in range(count))

@@ -50,17 +50,16 @@ def measure_bands(dataset: Dataset, *, images: int = IMAGES) -> Preprocessing | 
             rows.append(image[::step, ::step].reshape(-1, image.shape[2]))
     if not rows:
         return None
-    if len({values.shape[1] for values in rows}) > 1:
-        counts = sorted({values.shape[1] for values in rows})
-        raise DataError(f"images have {counts} bands: train on images of one kind")
+    counts = {values.shape[1] for values in rows}
+    if len(counts) > 1:
+        raise DataError(f"images have {sorted(counts)} bands: train on images of one kind")
     pixels = np.concatenate(rows)
     for value in _USUAL_NODATA:
         fraction = np.mean(pixels == value)
         if fraction > 0.001:
             text = "%.1f %% of the values of bands are %g: set data.nodata if that means no data"
             log.warning(text, 100 * fraction, value)
-    pairs = [_robust(values, k) for k, values in enumerate(pixels.T)]
-    mean, std = zip(*pairs, strict=True)
+    mean, std = zip(*(_robust(values, k) for k, values in enumerate(pixels.T)), strict=True)
     return Preprocessing(mean=mean, std=std, pixels="bands")
 
 
@@ -68,8 +67,9 @@ def _robust(values: np.ndarray, band: int) -> tuple[float, float]:
     """Returns mean and standard deviation of a band, to six digits; 1 for a constant band."""
     known = values[np.isfinite(values)].astype(np.float64)
     if not known.size:
-        fault = f"band {band} has no data in the images that were read"
-        raise DataError(f"{fault}: check data.nodata, or leave the band out by data.bands")
+        raise DataError(
+            f"band {band} has no data: check data.nodata and data.bands"
+        )
     usual = known.clip(*np.percentile(known, _PERCENTILES))
     if usual.min() == usual.max():  # measured at few pixels, and one value at all others
         usual = known
@@ -130,8 +130,8 @@ def statistics_of(maps: Iterable[np.ndarray], num_classes: int) -> LabelStatisti
         for k in np.unique(labels[labels != IGNORE_INDEX]).tolist():
             mask = labels == k
             widths[k].append(width_of(mask))
-            area = cv2.resize(mask.astype(np.float32), (_GRID, _GRID), interpolation=cv2.INTER_AREA)
-            fractions[k] = area
+            cells = mask.astype(np.float32)
+            fractions[k] = cv2.resize(cells, (_GRID, _GRID), interpolation=cv2.INTER_AREA)
         coarse.append(fractions)
     present = [k for k, values in enumerate(widths) if values and k != counts.argmax()]
     can_compare = len(coarse) > 1 and len(present) > 0

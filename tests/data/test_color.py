@@ -7,7 +7,7 @@ import torch
 from torchvision.transforms.v2 import functional as peer
 
 from dpt.data import TrainTransform
-from dpt.data.color_changes import change_colors
+from dpt.data.transforms import change_colors
 
 SAME = {"brightness": 1.0, "contrast": 1.0, "saturation": 1.0, "hue": 0.0}
 

@@ -5,8 +5,7 @@ import pytest
 
 from dpt import geometry
 from dpt.data.scenes import rendering
-from dpt.data.scenes.dataset import CLASSES, MAX_DEPTH, ScenesDataset
-from dpt.data.scenes.random_scenes import LAYOUTS
+from dpt.data.scenes.dataset import CLASSES, LAYOUTS, MAX_DEPTH, ScenesDataset
 from dpt.types.samples import Sample
 
 SMALL = (48, 64)
