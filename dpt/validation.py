@@ -85,14 +85,10 @@ def _describe(error: Any, value: Any, where: str, target: Any) -> tuple[str, str
 
 def _reworded(error: Any) -> str:
     """Returns pydantic's message about a value, in the words of YAML."""
-    value = error["input"]
     if error["type"] == "missing":
         return "must have more entries"
-    if error["type"] == "is_instance_of" and error["ctx"]["class"] == "Sequence":
-        return f"must be a list, such as [{value}]"
     message = error["msg"].replace("Input should", "must").replace("valid tuple", "list")
-    if error["type"] == "tuple_type" and isinstance(value, int | float):
-        message += f", such as [{value}, {value}]"
+    message = message.replace("an instance of Sequence", "a list")
     return f"{message[0].lower()}{message[1:]}"
 
 

@@ -275,7 +275,5 @@ def test_model_shows_its_three_parts():
     + [torch.zeros(1, 3, 64, 64).byte()],
 )
 def test_images_of_another_kind_are_named(images):
-    with pytest.raises(
-        ValueError, match=r"float \(B, 3, H, W\) with H, W > 0, found .*image\[None\]"
-    ):
+    with pytest.raises(ValueError, match=r"images must be float32 \(B, 3, H, W\)"):
         small_model()(images)

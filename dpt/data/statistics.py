@@ -67,9 +67,7 @@ def _robust(values: np.ndarray, band: int) -> tuple[float, float]:
     """Returns mean and standard deviation of a band, to six digits; 1 for a constant band."""
     known = values[np.isfinite(values)].astype(np.float64)
     if not known.size:
-        raise DataError(
-            f"band {band} has no data: check data.nodata and data.bands"
-        )
+        raise DataError(f"band {band} has no data: check data.nodata and data.bands")
     usual = known.clip(*np.percentile(known, _PERCENTILES))
     if usual.min() == usual.max():  # measured at few pixels, and one value at all others
         usual = known

@@ -359,9 +359,10 @@ class TimmEncoder(Encoder):
         except (AssertionError, RuntimeError) as error:
             if not isinstance(error, AssertionError) and not WRONG_SHAPE.search(str(error)):
                 raise
-            fault = f"model.encoder.name={self.config.name}: {reason(error)}"
+            height, width = images.shape[-2:]
+            fault = f"takes one image size, not {height}x{width} ({reason(error)})"
             remedy = "set model.encoder.img_size if timm has it, or choose a ViT, Swin or ConvNeXt"
-            raise ValueError(f"{fault}: {remedy}") from error
+            raise ValueError(f"model.encoder.name={self.config.name}: {fault}: {remedy}") from error
 
     def _tokens(self, images: Tensor) -> Tokens:
         options = {"indices": self.out_indices, "stop_early": True, "intermediates_only": True}

@@ -39,12 +39,13 @@ def sincos_1d(positions: Tensor, dim: int) -> Tensor:
     return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)
 
 
-def sincos_2d(height: int, width: int, dim: int, *, like: Tensor) -> Tensor:
+def sincos_2d(height: int, width: int, dim: int, *, like: Tensor | None = None) -> Tensor:
     """Returns the code ``[PE1D(row) || PE1D(column)]`` of a grid, (height * width, dim).
 
-    ``dim`` must be a multiple of 4. ``like`` gives device and dtype. Angles are at least float32:
-    bfloat16 does not hold 257.
+    ``dim`` must be a multiple of 4. ``like`` gives device and dtype (default: CPU float32). Angles
+    are at least float32: bfloat16 does not hold 257.
     """
+    like = torch.zeros(0) if like is None else like
     dtype = torch.promote_types(like.dtype, torch.float32)
     positions = torch.arange(max(height, width), device=like.device, dtype=dtype)
     codes = sincos_1d(positions, dim // 2).to(like.dtype)

@@ -119,7 +119,7 @@ def test_hybrid_levels_and_gradients():
     ],
 )
 def test_sizes_of_a_cnn_are_bounded(config, options):
-    with pytest.raises(ValueError, match="patch_size must be 16"):
+    with pytest.raises(ValueError, match=next(iter(options))):
         config(**options)
 
 

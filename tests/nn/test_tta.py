@@ -157,8 +157,8 @@ def test_half_precision_outputs_are_averaged_in_float32(images):
 
 
 def test_mistakes_are_named(images):
-    with pytest.raises(ValueError, match="stride at most the window"):
+    with pytest.raises(ValueError, match="stride="):
         slide(uneven, SPECS, Inputs(images), window=(4, 4), stride=(5, 4))
     for scales in ([], [0.0], [1e9], [float("nan")]):
-        with pytest.raises(ValueError, match="factors above 0 and up to 8"):
+        with pytest.raises(ValueError, match="scales="):
             multi_scale(uneven, SPECS, Inputs(images), scales=scales)

@@ -489,23 +489,16 @@ class ScenesDataset(Dataset):
             camera = geometry.Camera.from_fov(fov, self.size)
             lens = replace(scene.camera, focal=camera.focal / self.size[1])
             scene = replace(scene, camera=lens)
-        image, depth, labels, objects, normals = rendering.render(scene, self.size, rng)
-        valid = depth <= MAX_DEPTH
-        height, width = self.size[0] // 3, self.size[1] // 3
-        return Sample(
-            image=image,
-            depth=np.where(valid, depth, np.float32(0)),
-            valid=valid,
-            normals=normals,
-            labels=labels,
-            objects=objects,
-            class_id=class_id,
-            value=min(float(depth[height:-height, width:-width].min()), MAX_DEPTH),
-            caption=caption_of(self.class_id_names[class_id], labels, objects),
-            K=camera.K,
-            index=int(index),
-            name=self.name(index),
-        )
+        sample = rendering.render(scene, self.size, rng)
+        depth, (height, width) = sample["depth"], (self.size[0] // 3, self.size[1] // 3)
+        nearest = float(depth[height:-height, width:-width].min())
+        sample["valid"] = depth <= MAX_DEPTH
+        sample["depth"] = np.where(sample["valid"], depth, np.float32(0))
+        sample["class_id"], sample["value"] = class_id, min(nearest, MAX_DEPTH)
+        kind = self.class_id_names[class_id]
+        sample["caption"] = caption_of(kind, sample["labels"], sample["objects"])
+        sample["K"], sample["index"], sample["name"] = camera.K, int(index), self.name(index)
+        return sample
 
     def name(self, index: int) -> str:
         return f"scenes/{self.split}/{index:06d}"

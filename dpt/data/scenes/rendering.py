@@ -12,10 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import cv2
 import numpy as np
+
+from dpt.types.samples import Sample
 
 Kind = Literal["box", "ball", "cylinder", "cone"]
 Span = tuple[np.ndarray, np.ndarray]
@@ -302,19 +304,9 @@ class Scene:
     blur: float  # sigma of a Gaussian, pixels
 
 
-class Rendering(NamedTuple):
-    """What the camera of a scene sees at each pixel centre."""
-
-    image: np.ndarray  # uint8 RGB (H, W, 3)
-    depth: np.ndarray  # float32 (H, W), z-depth in metres, inf in the sky
-    labels: np.ndarray  # uint8 (H, W)
-    objects: np.ndarray  # uint16 (H, W), 0 where there is none
-    normals: np.ndarray  # float32 (H, W, 3), see dpt.types.samples.Sample; zeros in the sky
-
-
 @np.errstate(all="ignore")  # misses are NaN, the sky is inf
-def render(scene: Scene, size: tuple[int, int], rng: np.random.Generator) -> Rendering:
-    """Returns an image of ``size`` (H, W) of a scene, and its maps."""
+def render(scene: Scene, size: tuple[int, int], rng: np.random.Generator) -> Sample:
+    """Returns an image of ``size`` (H, W) of a scene, and its maps; depth is inf in the sky."""
     rays, depth, surface = first_hits(scene.camera, scene.shell, scene.solids, size)
     count = len(scene.solids)
     shaded_depth = np.minimum(depth, _FAR)
@@ -354,10 +346,14 @@ def render(scene: Scene, size: tuple[int, int], rng: np.random.Generator) -> Ren
         above = np.flatnonzero(surface == count + SKY_FACE)
         color[:, above] = _sky_color(scene.sky, scene.light, rays.take(above, axis=1))
     image = np.ascontiguousarray(color.T).reshape(*size, 3)
-    picture = _photograph(image, scene, rng)
-    maps = (depth.reshape(size), labels.reshape(size), objects.reshape(size))
     in_camera = np.ascontiguousarray((scene.camera.rotation @ normals).T)
-    return Rendering(picture, *maps, in_camera.reshape(*size, 3))
+    return Sample(
+        image=_photograph(image, scene, rng),
+        depth=depth.reshape(size),
+        labels=labels.reshape(size),
+        objects=objects.reshape(size),
+        normals=in_camera.reshape(*size, 3),
+    )
 
 
 def _unwrap(solid: Solid, local: np.ndarray) -> np.ndarray:

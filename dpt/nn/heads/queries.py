@@ -4,8 +4,8 @@
 Cheng et al. 2022) by a transformer decoder (Vaswani et al. 2017, section 3.2.3).
 :class:`EoMTHead` passes them through the encoder's last blocks (Kerssies et al. 2025).
 
-Shapes: B batch, Q queries, K classes, D width, T tokens of the encoder (the memory), (g, g') the
-grid of patch tokens, (h, w) a mask.
+Shapes: B batch, Q queries, K classes, D width, T tokens of the encoder (the memory), M the memory's
+width, (g, g') the grid of patch tokens, (h, w) a mask.
 """
 
 from collections.abc import Sequence
@@ -180,32 +180,32 @@ def attended(masks: Tensor, grid: tuple[int, int]) -> Tensor:
 class CrossAttention(nn.Module):
     """Computes softmax(Q Kᵀ / √d_head) V in heads; Q of one sequence, K and V of another."""
 
-    def __init__(self, dim: int, *, num_heads: int) -> None:
+    def __init__(self, dim: int, *, memory_dim: int, num_heads: int) -> None:
         super().__init__()
         self.num_heads = num_heads
         self.q = nn.Linear(dim, dim)
-        self.k = nn.Linear(dim, dim)
-        self.v = nn.Linear(dim, dim)
+        self.k = nn.Linear(memory_dim, dim)
+        self.v = nn.Linear(memory_dim, dim)
         self.proj = nn.Linear(dim, dim)
 
     def forward(
         self,
         queries_BQD: Tensor,
-        memory_BTD: Tensor,
+        memory_BTM: Tensor,
         *,
         query_pos: Tensor | float = 0.0,
         memory_pos: Tensor | float = 0.0,
         attn_mask: Tensor | None = None,
     ) -> Tensor:
-        """Maps (B, Q, D) and (B, T, D) to (B, Q, D).
+        """Maps (B, Q, D) and (B, T, M) to (B, Q, D).
 
         Position embeddings are added to the inputs of Q and K, not of V (Carion et al. 2020,
         section A.4). ``attn_mask``, bool (B, 1, Q, T), is False where a query must not attend;
         each query needs at least one True.
         """
         q = self._split(self.q(queries_BQD + query_pos))
-        k = self._split(self.k(memory_BTD + memory_pos))
-        v = self._split(self.v(memory_BTD))
+        k = self._split(self.k(memory_BTM + memory_pos))
+        v = self._split(self.v(memory_BTM))
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask)
         return self.proj(mixed.transpose(1, 2).flatten(2))
 
@@ -217,49 +217,68 @@ class CrossAttention(nn.Module):
 class DecoderLayer(nn.Module):
     """Self-attention of the queries, cross-attention to the memory, MLP: each x + f(LN x)."""
 
-    def __init__(self, dim: int, *, num_heads: int) -> None:
+    def __init__(self, dim: int, *, memory_dim: int, num_heads: int) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(dim)
-        self.self_attn = CrossAttention(dim, num_heads=num_heads)
+        self.self_attn = CrossAttention(dim, memory_dim=dim, num_heads=num_heads)
         self.norm2 = nn.LayerNorm(dim)
-        self.cross_attn = CrossAttention(dim, num_heads=num_heads)
+        self.cross_attn = CrossAttention(dim, memory_dim=memory_dim, num_heads=num_heads)
         self.norm3 = nn.LayerNorm(dim)
         self.mlp = MLP(dim, hidden=4 * dim)
 
     def forward(
         self,
-        x: Tensor,
-        memory: Tensor,
-        query_pos: Tensor,
-        memory_pos: Tensor,
-        attn_mask: Tensor | None,
+        queries_BQD: Tensor,
+        memory_BTM: Tensor,
+        *,
+        query_pos: Tensor | float = 0.0,
+        memory_pos: Tensor | float = 0.0,
+        attn_mask: Tensor | None = None,
     ) -> Tensor:
-        """Maps queries (B, Q, D) to (B, Q, D); arguments as of :meth:`CrossAttention.forward`."""
+        """Maps (B, Q, D) to (B, Q, D); arguments as for :meth:`CrossAttention.forward`."""
+        x = queries_BQD
         y = self.norm1(x)
         x = x + self.self_attn(y, y, query_pos=query_pos, memory_pos=query_pos)
-        y = self.norm2(x)
-        x = x + self.cross_attn(
-            y, memory, query_pos=query_pos, memory_pos=memory_pos, attn_mask=attn_mask
-        )
+        y, positions = self.norm2(x), {"query_pos": query_pos, "memory_pos": memory_pos}
+        x = x + self.cross_attn(y, memory_BTM, **positions, attn_mask=attn_mask)
         return x + self.mlp(x, norm=self.norm3)
 
 
 class TokenDecoder(nn.Module):
-    """Layers whose queries attend to the tokens of an encoder.
+    """Decoder layers whose queries attend to the tokens of an encoder.
 
-    The queries of the first layer are learned tokens with learned positions, ``codes`` (object
-    queries, Carion et al. 2020); each further layer takes the output of the previous one.
+    The queries of the first layer are ``num_queries`` learnable tokens with learnable positions
+    (object queries, Carion et al. 2020), whose outputs are a set; or, if that is None, the
+    encoder's tokens, so that there is an output token for each of them and D must be M. Each
+    further layer takes the output of the previous one.
     """
 
-    def __init__(self, dim: int, *, num_layers: int, num_heads: int, num_queries: int) -> None:
+    def __init__(
+        self, dim: int, *, memory_dim: int, num_layers: int, num_heads: int, num_queries: int | None
+    ) -> None:
         super().__init__()
-        self.queries = nn.Parameter(torch.zeros(1, num_queries, dim))
-        self.codes = nn.Parameter(torch.zeros(1, num_queries, dim))
-        nn.init.trunc_normal_(self.queries, std=0.02)
-        nn.init.normal_(self.codes)  # as large as normalised tokens, so that queries differ
+        self.queries = self.codes = None
+        if num_queries is not None:
+            self.queries = nn.Parameter(torch.zeros(1, num_queries, dim))
+            self.codes = nn.Parameter(torch.zeros(1, num_queries, dim))
+            nn.init.trunc_normal_(self.queries, std=0.02)
+            nn.init.normal_(self.codes)  # as large as normalised tokens, so that queries differ
         self.layers = nn.ModuleList(
-            DecoderLayer(dim, num_heads=num_heads) for _ in range(num_layers)
+            DecoderLayer(dim, memory_dim=memory_dim, num_heads=num_heads) for _ in range(num_layers)
         )
+
+    def start(self, memory_BTM: Tensor) -> tuple[Tensor, Tensor | float]:
+        """Returns the queries of the first layer, (B, Q, D), and their position embeddings."""
+        if self.queries is None or self.codes is None:
+            return memory_BTM, 0.0
+        return self.queries.expand(memory_BTM.shape[0], -1, -1), self.codes
+
+    def forward(self, memory_BTM: Tensor, *, memory_pos: Tensor | float = 0.0) -> Tensor:
+        """Maps (B, T, M) to the queries after the last layer, (B, Q, D)."""
+        x, codes = self.start(memory_BTM)
+        for layer in self.layers:
+            x = layer(x, memory_BTM, query_pos=codes, memory_pos=memory_pos)
+        return x
 
 
 class MaskHead(QueryHead):
@@ -281,9 +300,13 @@ class MaskHead(QueryHead):
         self.memory = nn.Sequential(
             nn.LayerNorm(encoder.embed_dims[-1], eps=1e-6), nn.Linear(encoder.embed_dims[-1], dim)
         )
-        num_heads = max(h for h in range(1, 9) if dim % h == 0 and dim // h >= min(dim, 16))
-        sizes = {"num_layers": config.num_layers, "num_queries": config.num_queries}
-        self.decoder = TokenDecoder(dim, num_heads=num_heads, **sizes)
+        self.decoder = TokenDecoder(
+            dim,
+            memory_dim=dim,
+            num_layers=config.num_layers,
+            num_heads=max(h for h in range(1, 9) if dim % h == 0 and dim // h >= min(dim, 16)),
+            num_queries=config.num_queries,
+        )
         self.norm = nn.LayerNorm(dim)
         self.classify = nn.Linear(dim, config.num_classes + 1)
         self.mask_mlp = mlp(dim)
@@ -299,14 +322,14 @@ class MaskHead(QueryHead):
         pixel_pos = sincos_2d(rows, columns, pixels.shape[1], like=pixels)
         pixels = pixels + pixel_pos.mT.unflatten(1, (rows, columns))
         logits = self.classify_pixels(features.maps[-1].map)
-        x, query_pos = self.decoder.queries.expand(memory.shape[0], -1, -1), self.decoder.codes
+        x, query_pos = self.decoder.start(memory)
         predictions = [self._predict(x, pixels, logits)]
         for layer in self.decoder.layers:
             attn_mask = None
             if self.masked_attention:
                 attn_mask = attended(predictions[-1].masks, grid)
                 attn_mask = (attn_mask | ~attn_mask.any(-1, keepdim=True))[:, None]
-            x = layer(x, memory, query_pos, codes, attn_mask)
+            x = layer(x, memory, query_pos=query_pos, memory_pos=codes, attn_mask=attn_mask)
             predictions.append(self._predict(x, pixels, logits))
         return predictions, logits
 
