@@ -301,7 +301,7 @@ class Augmented(torch.utils.data.Dataset[Sample]):
         raise DataError(f"{len(failed)} samples in a row cannot be read: {failed[0]}")
 
 
-_DTYPES: dict[str, np.dtype] = {
+MAP_TYPES: dict[str, np.dtype] = {
     "labels": np.dtype(np.uint8),
     "objects": np.dtype(np.uint16),
     "depth": np.dtype(np.float32),
@@ -309,6 +309,7 @@ _DTYPES: dict[str, np.dtype] = {
     "valid": np.dtype(bool),
     "normals": np.dtype(np.float32),
 }
+"""The type of each map of a sample."""
 
 
 def _check_arrays(sample: Sample, dataset: Dataset) -> None:
@@ -319,11 +320,11 @@ def _check_arrays(sample: Sample, dataset: Dataset) -> None:
     if not is_rgb and not is_bands:
         fault = f"image is {image.dtype} {image.shape}"
         raise DataError(f"{name}: {fault}, must be uint8 (H, W, 3) RGB or float32 (H, W, C)")
-    maps = {key: np.asarray(array) for key, array in sample.items() if key in _DTYPES}
+    maps = {key: np.asarray(array) for key, array in sample.items() if key in MAP_TYPES}
     for key, array in maps.items():
         has_shape = array.shape[2:] == (3,) if key == "normals" else array.ndim == 2
-        if array.dtype != _DTYPES[key] or not has_shape:
-            form = f"{_DTYPES[key]} {'(H, W, 3)' if key == 'normals' else '(H, W)'}"
+        if array.dtype != MAP_TYPES[key] or not has_shape:
+            form = f"{MAP_TYPES[key]} {'(H, W, 3)' if key == 'normals' else '(H, W)'}"
             raise DataError(f"{name}: {key} is {array.dtype} {array.shape}, must be {form}")
         if not dataset.fits(array.shape, image.shape):
             raise _misfit(sample, key, array.shape, dataset)

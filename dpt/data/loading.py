@@ -22,13 +22,13 @@ import torch.utils.data
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from dpt.data.base import Augmented, Dataset, Transform
+from dpt.data.base import MAP_TYPES, Augmented, Dataset, Transform
 from dpt.data.transforms import paste_parts
 from dpt.data.view import MAP_FILLS, MapName
 from dpt.files import DataError
 from dpt.geometry import Camera
 from dpt.process import end_with_parent
-from dpt.types.samples import IGNORE_INDEX, NO_CLASS, Batch, RandomViews, Sample, Target
+from dpt.types.samples import NO_CLASS, Batch, RandomViews, Sample, Target
 
 
 @dataclass(eq=False)
@@ -147,17 +147,6 @@ def collate_eval(samples: Sequence[Sample], targets: Collection[Target] = ()) ->
     return batch
 
 
-_MAPS: dict[str, tuple[float, type]] = {
-    "labels": (IGNORE_INDEX, np.uint8),
-    "objects": (-1, np.int32),
-    "depth": (0, np.float32),
-    "valid": (False, bool),
-    "normals": (0, np.float32),
-    "prompt": (0, np.float32),
-}
-"""By name the value of the maps of samples that lack them, and the type in a batch."""
-
-
 def _form(sample: Sample) -> str:
     """Returns what the images of a batch must have in common."""
     height, width, channels = sample["image"].shape
@@ -173,7 +162,9 @@ def _map_keys(targets: Collection[str]) -> list[MapName]:
 
 def _maps(samples: Sequence[Sample], key: MapName | Literal["prompt"]) -> list[Tensor]:
     """Returns a map of each sample, (H, W) or (3, H, W)."""
-    fill, dtype = _MAPS[key]
+    fill, dtype = 0.0 if key == "prompt" else MAP_FILLS[key], MAP_TYPES[key]
+    if key == "objects":  # -1 in images that lack them
+        fill, dtype = -1, np.dtype(np.int32)
     tensors = []
     for sample in samples:
         if key in sample:

@@ -52,23 +52,10 @@ def _standardized_conv(kind: Standardization) -> Callable[..., nn.Module]:
     return partial(StandardizedConv, eps=1e-5 if kind == "official" else 1e-8)
 
 
-class CnnEmbed(nn.Module):
-    """A CNN over images (B, C, H, W), in place of a ViT's patch embedding.
-
-    Its ``forward`` returns the maps of two stages, at strides 4 and 8, and the embedding at
-    stride 16.
-
-    Attributes:
-        stage_channels: channels of the two maps.
-    """
-
-    stage_channels: tuple[int, ...]
-
-
-class HybridEmbed(CnnEmbed):
+class HybridEmbed(nn.Module):
     """ResNet-50 (three weight-standardised stages), and a 1×1 convolution of its stride-16 map."""
 
-    stage_channels = (256, 512)
+    stage_channels = (256, 512)  # of the maps at strides 4 and 8
 
     def __init__(self, config: HybridConfig, dim: int) -> None:
         super().__init__()
@@ -144,7 +131,7 @@ class HybridConfig(ViTConfig):
 class CnnVisionTransformer(VisionTransformer):
     """A ViT over a CNN; the levels are two stages of the CNN, at strides 4 and 8, then blocks."""
 
-    patch_embed: CnnEmbed
+    patch_embed: HybridEmbed | StemEmbed
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__(config)
@@ -178,7 +165,7 @@ def _conv_norm(
     return nn.Sequential(conv, norm(outputs))
 
 
-class StemEmbed(CnnEmbed):
+class StemEmbed(nn.Module):
     """3×3 convolutions of stride 2 (Xiao et al. 2021), with residual blocks at strides 4 and 8.
 
     The map at stride 2 has instance norm, which takes out an image's brightness and contrast

@@ -79,7 +79,7 @@ def test_broken_file_stops_the_run_unless_it_is_skipped():
     [
         ({"labels": np.full((32, 48), 2, np.uint8)}, r"0\.png: class ids 2 are outside 0\.\.1"),
         ({"depth": np.ones((32, 48), np.float32)}, r"0\.png: .* depth and valid or neither"),
-        ({"image": None}, r"0\.png: has name, labels"),
+        ({"image": None}, r"0\.png: must have an image"),
     ],
 )
 def test_sample_that_is_not_what_its_data_set_says_is_refused(changed, says):

@@ -59,7 +59,7 @@ def test_size_of_maps_decides_where_it_can(tmp_path, turn):
     with pytest.raises(DataError, match=r"a\.jpg: "):
         folder(tmp_path, labels=np.zeros((7, 9), np.uint8))[0]
     if turn >= 5:
-        with pytest.raises(DataError, match=r"a\.jpg: image is 20x30 but its mask"):
+        with pytest.raises(DataError, match=r"a\.jpg: image is 20x30 but its labels"):
             folder(tmp_path, labels=np.zeros((20, 30), np.uint8), exif="apply").validate()
 
 

@@ -173,10 +173,10 @@ def test_mix_info_is_common():
     ("options", "key"),
     [
         ({"sets": {}}, "data.sets"),
-        ({"weights": {"x": 1}}, "data.weights or data.val_on name x"),
-        ({"val_on": "y"}, "data.weights or data.val_on name y"),
+        ({"weights": {"x": 1}}, "data.weights or data.val_on name"),
+        ({"val_on": "y"}, "data.weights or data.val_on name"),
         ({"sets": {"a": Numbers(0)}}, "data.sets.a: "),
-        ({"sets": {"a": Numbers(3), "b": Numbers(3, info=STREETS)}}, "data.sets.b has 2 classes"),
+        ({"sets": {"a": Numbers(3), "b": Numbers(3, info=STREETS)}}, "data.sets.b has the classes"),
         ({"sets": {"a": Numbers(3, info=ONE), "b": Numbers(3, info=TWO)}}, "things"),
     ],
 )

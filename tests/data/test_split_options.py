@@ -67,7 +67,7 @@ def test_folds_of_class_folders_have_every_class(tmp_path, fold):
         ({"folds": 4, "group_by": BY_DRIVE}, "folds=4: .* 3 groups.* a, b, c"),
         ({"folds": 3, "group_by": "("}, r"group_by=\("),
         ({"folds": 2, "gap": 20}, "gap=20"),
-        ({"labelled": 13}, "labelled=13: only 12"),
+        ({"labelled": 13}, "labelled=13: 12"),
         ({"unlabelled": True}, "unlabelled=true"),
     ],
 )

@@ -25,11 +25,7 @@ def wanted_shapes(heads, batch, height, width):
     return {name: everything[name] for name in heads}
 
 
-@pytest.mark.parametrize(
-    "size",
-    [(64, 64), (48, 80), (65, 63), (64, 65), (9, 5), (1, 1), (160, 144), (17, 128)],
-    ids=lambda s: f"{s[0]}x{s[1]}",
-)
+@pytest.mark.parametrize("size", [(48, 80), (65, 63), (1, 1), (17, 128)])
 def test_any_image_size(size):
     model = tiny().eval()
     with torch.no_grad():

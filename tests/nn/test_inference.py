@@ -83,12 +83,9 @@ def test_the_hybrids_weights_are_standardised_once(standardization):
     ).eval()
     fast = model.optimize_for_inference(compiled=False)
     assert not any(hasattr(m, "standardized") for m in fast.modules())
-    for size in ((64, 64), (33, 50), (16, 48)):
-        images = torch.randn(1, 3, *size)
-        with torch.no_grad():
-            torch.testing.assert_close(
-                fast(images)["depth"], model(images)["depth"], rtol=1e-4, atol=1e-5
-            )
+    images = torch.randn(1, 3, 33, 50)
+    with torch.no_grad():
+        torch.testing.assert_close(fast(images), model(images), rtol=1e-4, atol=1e-5)
 
 
 def test_the_model_itself_is_left_alone(model):

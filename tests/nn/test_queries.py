@@ -17,6 +17,11 @@ def eomt(heads=PANOPTIC, **options):
     return dpt.create_model("eomt_small", heads=heads, **{**sizes, **options})
 
 
+def small_dpt(heads=PANOPTIC):
+    sizes = {"embed_dim": 48, "num_heads": 4, "num_blocks": 4, "out_indices": [0, 1, 2, 3]}
+    return dpt.create_model("dpt_tiny", heads=heads, encoder=sizes, fusion_channels=32)
+
+
 def test_cross_attention_is_torchs():
     ours = CrossAttention(16, memory_dim=24, num_heads=4).double()
     theirs = torch.nn.MultiheadAttention(16, 4, kdim=24, vdim=24, batch_first=True).double()
@@ -56,7 +61,7 @@ def test_semantic_scores():
 @pytest.mark.parametrize("model", ["dpt_tiny", "eomt"])
 @pytest.mark.parametrize("heads", [PANOPTIC, SEMANTIC], ids=["panoptic", "semantic"])
 def test_outputs(model, heads):
-    net = eomt(heads) if model == "eomt" else dpt.create_model(model, heads=heads)
+    net = eomt(heads) if model == "eomt" else small_dpt(heads)
     ((name, _),) = heads.items()
     layers = 3 if model == "eomt" else 4
     for height, width in ((64, 96), (50, 33)):
@@ -80,7 +85,7 @@ def test_outputs(model, heads):
 
 def test_classes_of_queries_do_not_overflow_in_float16():
     """The mean of the pixels' logits, whose sum over a mask is above 65504."""
-    head = dpt.create_model("dpt_tiny", heads=PANOPTIC).heads["panoptic"].eval()
+    head = small_dpt().heads["panoptic"].eval()
     dim = head.pixels.out_channels
     queries, pixels = torch.randn(1, 1, dim), torch.randn(1, dim, 64, 64)
     logits = torch.full((1, 4, 64, 64), 60.0)
@@ -144,9 +149,9 @@ def test_over_timm(name):
     """The later blocks are timm's own: without queries they give timm's features."""
     import timm
 
-    encoder = {"kind": "timm", "name": name, "num_later_blocks": 3}
+    encoder = {"kind": "timm", "name": name, "depth": 5, "num_later_blocks": 3}
     net = dpt.create_model("eomt_small", heads=PANOPTIC, encoder=encoder).eval()
-    whole = timm.create_model(name, num_classes=0, dynamic_img_size=True).eval()
+    whole = timm.create_model(name, depth=5, num_classes=0, dynamic_img_size=True).eval()
     whole.load_state_dict(net.encoder.model.state_dict())
     stride = net.encoder.strides[0]
     images = torch.randn(1, 3, 4 * stride, 6 * stride)
