@@ -128,7 +128,7 @@ def _images(model: Any, options: argparse.Namespace, size: tuple[int, int] | Non
     """Returns calibration images (tensors), spread over those given, as inputs of the file."""
     import torch
 
-    from dpt.data.resize import resize_image
+    from dpt.data.view import resize_image
     from dpt.predict.inputs import as_pixels
     from dpt.predict.sources import find_inputs
 

@@ -126,9 +126,7 @@ def folds(
 
 
 def by_fraction(
-    groups: Sequence[str],
-    fractions: Mapping[str, float],
-    labelled: Sequence[bool] | None = None,
+    groups: Sequence[str], fractions: Mapping[str, float], labelled: Sequence[bool] | None = None
 ) -> dict[str, list[int]]:
     """Divides images by fractions of the number of their groups.
 

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from dpt.data.resize import by_four_bands, resize_image, whole_factor
-from dpt.data.view import GREY, view_image, view_map, view_points, view_sample
+from dpt.data import view as views
 from dpt.geometry import Camera, View, Window
 from dpt.types.preprocessing import Preprocessing
 from dpt.types.samples import (
@@ -95,7 +94,7 @@ def blur_sometimes(
     if random.random() >= probability:
         return image
     sigma = random.uniform(0.1, 1.5)
-    return by_four_bands(image, lambda bands: cv2.GaussianBlur(bands, (0, 0), sigma))
+    return views.by_four_bands(image, lambda bands: cv2.GaussianBlur(bands, (0, 0), sigma))
 
 
 def change_strongly(image: np.ndarray, random: np.random.Generator, strength: float) -> np.ndarray:
@@ -346,9 +345,9 @@ class TrainTransform:
             sample = sample.copy()
             del sample["normals"]
         view, zoom = self.draw_view(source.shape[:2], random)
-        out = view_sample(sample, view)
+        out = views.view_sample(sample, view)
         out.pop("masks", None)  # of the whole image
-        inside = view_map(np.ones(source.shape[:2], bool), view, fill=False)
+        inside = views.view_map(np.ones(source.shape[:2], bool), view, fill=False)
         if not inside.all():
             out["inside"] = inside
         if "depth" in out:
@@ -397,7 +396,7 @@ class TrainTransform:
         size = self.image_size[::-1] if quarters % 2 else self.image_size
         scale = max(size[0] / source[0], size[1] / source[1]) * zoom
         rows, columns = (max(1, round(side / scale)) for side in size)
-        factor = whole_factor((rows, columns), size)
+        factor = views.whole_factor((rows, columns), size)
         height, width = rows // factor * factor, columns // factor * factor  # are resized faster
         y, x = random.random(2).tolist()
         top, left = _start(y, source[0] - height), _start(x, source[1] - width)
@@ -446,7 +445,9 @@ class EvalTransform:
         height, width = sample["image"].shape[:2]
         size = self.preprocessing.bounded_size(height, width, sample.get("name", "an image"))
         out = sample.copy()
-        out["image"] = resize_image(sample["image"], size, rule=self.preprocessing.interpolation)
+        out["image"] = views.resize_image(
+            sample["image"], size, rule=self.preprocessing.interpolation
+        )
         if "K" in sample:
             out["K"] = Camera(sample["K"], (height, width)).resized(size).K
         if self.prompt_points and "depth" in sample and "prompt" not in sample:
@@ -455,15 +456,12 @@ class EvalTransform:
             out["prompt"], out["valid"] = drawn, sample["valid"] & (drawn == 0)
         if "prompt" in out:
             whole = Window(0, 0, *out["prompt"].shape)
-            out["prompt"] = view_points(out["prompt"], View.of_window(whole, size))
+            out["prompt"] = views.view_points(out["prompt"], View.of_window(whole, size))
         return out
 
 
 def draw_recolored_crop(
-    image: np.ndarray,
-    random: np.random.Generator,
-    size: tuple[int, int],
-    area: tuple[float, float],
+    image: np.ndarray, random: np.random.Generator, size: tuple[int, int], area: tuple[float, float]
 ) -> np.ndarray:
     """Returns a random crop of an image, resized to ``size``: uint8 RGB (h, w, 3), or bands.
 
@@ -481,6 +479,6 @@ def draw_recolored_crop(
     view = View.of_window(Window(top, left, h, w), size)
     if random.random() < 0.5:
         view = view.flipped()
-    crop = change_strongly(view_image(image, view), random, 1.0)
+    crop = change_strongly(views.view_image(image, view), random, 1.0)
     is_solarised = random.random() < 0.1 and crop.dtype == np.uint8
-    return np.where(crop < GREY, crop, 255 - crop) if is_solarised else crop
+    return np.where(crop < views.GREY, crop, 255 - crop) if is_solarised else crop

@@ -10,7 +10,7 @@ import numpy as np
 
 from dpt import html
 from dpt.data.base import Augmented
-from dpt.data.resize import resize_image
+from dpt.data.view import resize_image
 from dpt.data_check.checks import images_of_classes, pixels_of_classes
 from dpt.data_check.scan import SEVERITIES, Finding, Scan, has_errors, read_sample, shorten
 from dpt.files import plural

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from dpt.data import DataError, Dataset, read_in_order
 from dpt.data.loading import collate_eval
-from dpt.data.resize import by_four_bands, resize_map
-from dpt.data.view import MAP_FILLS
+from dpt.data.view import MAP_FILLS, by_four_bands, resize_map
 from dpt.geometry import Camera
 from dpt.objectives import Objective
 from dpt.run_log import tracked

@@ -26,8 +26,7 @@ from dpt.data.formats.cameras import CameraSource
 from dpt.data.formats.io import image_of_bands
 from dpt.data.formats.pictures import read_size
 from dpt.data.formats.video import VideoReader, VideoWriter
-from dpt.data.resize import resize_image
-from dpt.data.view import GREY
+from dpt.data.view import GREY, resize_image
 from dpt.files import DataError, plural
 from dpt.functional import resize
 from dpt.geometry import Camera, Window

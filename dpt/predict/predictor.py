@@ -17,8 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dpt.data.formats.cameras import CameraSource, StatedCamera
-from dpt.data.resize import resize_image
-from dpt.data.view import view_points
+from dpt.data.view import resize_image, view_points
 from dpt.depthmath import at_least_float32, focal_ratio
 from dpt.exporting.runtimes import Precision, Runtime, is_exported, make_runtime
 from dpt.functional import chunked_argmax, resize, upsample

@@ -49,7 +49,7 @@ class Preprocessing:
             ``image_size`` as it is; ``none`` keeps the image's size, but for ``multiple_of``.
         multiple_of: both sides are rounded to a multiple of this many pixels: to the nearest one,
             but never below ``image_size`` by ``lower_bound`` or above it by ``upper_bound``.
-        interpolation: of the image, when resized, see :func:`dpt.data.resize.resize_image`.
+        interpolation: of the image, when resized, see :func:`dpt.data.view.resize_image`.
         output_interpolation: how dense outputs, of class scores the logits, get the image's size:
             ``bilinear_aligned`` as in Depth Anything v2; ``bilinear``, without aligned corners, as
             in Depth Anything v1, transformers' segmentation and mmsegmentation; ``bicubic``,

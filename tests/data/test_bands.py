@@ -11,9 +11,8 @@ from dpt.data import DataError, FolderDataset, TrainTransform
 from dpt.data.formats import io
 from dpt.data.formats.bands import FilePart
 from dpt.data.layouts import detect
-from dpt.data.resize import resize_image
 from dpt.data.statistics import measure_bands
-from dpt.data.view import view_image
+from dpt.data.view import resize_image, view_image
 from dpt.data_check.scan import read_sample
 from dpt.geometry import View, Window
 from dpt.types.preprocessing import Preprocessing

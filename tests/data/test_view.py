@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from dpt.data.resize import resize_image, resize_map
-from dpt.data.view import GREY, view_image, view_map, view_sample
+from dpt.data.view import GREY, resize_image, resize_map, view_image, view_map, view_sample
 from dpt.geometry import View, Window
 from dpt.types.samples import IGNORE_INDEX
 

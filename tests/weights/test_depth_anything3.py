@@ -10,7 +10,7 @@ from peers_depth_anything3 import CASES
 from safetensors.torch import load_file, save_file
 
 import dpt
-from dpt.data.resize import resize_image
+from dpt.data.view import resize_image
 from dpt.types.preprocessing import Preprocessing
 from dpt.weights import load_model_weights
 from dpt.weights.files import open_checkpoint

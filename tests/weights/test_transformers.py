@@ -12,7 +12,7 @@ from peers_transformers import BACKBONE, Output, make
 from PIL import Image
 
 import dpt
-from dpt.data.resize import resize_image
+from dpt.data.view import resize_image
 from dpt.weights import transformers_config
 from dpt.weights.formats import convert
 from dpt.weights.transformers import DECODER, Transformers

@@ -14,7 +14,7 @@ from dpt.data.annotations.base import AnnotatedClass, Entry, Writer
 from dpt.data.annotations.masks import maps_of
 from dpt.data.base import Dataset
 from dpt.data.formats import pictures, rle
-from dpt.data.resize import resize_map
+from dpt.data.view import resize_map
 from dpt.files import DataError, few, plural, read_bytes
 from dpt.types.samples import IGNORE_INDEX, ObjectMask, Sample
 

@@ -17,8 +17,7 @@ from dpt.data.formats import io, pictures
 from dpt.data.formats.bands import Bands, FilePart, read_bands
 from dpt.data.formats.cameras import CameraSource
 from dpt.data.formats.rules import DepthRule, LabelRule
-from dpt.data.resize import resize_image, resize_map
-from dpt.data.view import MAP_FILLS
+from dpt.data.view import MAP_FILLS, resize_image, resize_map
 from dpt.files import (
     DataError,
     data_root,

@@ -286,11 +286,7 @@ def _outdoors(site: Site, ground_look: Look) -> Scene:
 
 
 def _finish(
-    site: Site,
-    floor: Material,
-    walls: dict[int, Windows],
-    light: Light,
-    sky: Sky | None,
+    site: Site, floor: Material, walls: dict[int, Windows], light: Light, sky: Sky | None
 ) -> Scene:
     """Adds the surfaces of the shell, with windows in ``walls``, and the camera's settings."""
     rng = site.rng
