@@ -324,8 +324,9 @@ def _check_arrays(sample: Sample, dataset: Dataset) -> None:
     for key, array in maps.items():
         has_shape = array.shape[2:] == (3,) if key == "normals" else array.ndim == 2
         if array.dtype != MAP_TYPES[key] or not has_shape:
-            form = f"{MAP_TYPES[key]} {'(H, W, 3)' if key == 'normals' else '(H, W)'}"
-            raise DataError(f"{name}: {key} is {array.dtype} {array.shape}, must be {form}")
+            form = {"normals": "(H, W, 3)"}.get(key, "(H, W)")
+            fault = f"{key} is {array.dtype} {array.shape}, must be {MAP_TYPES[key]} {form}"
+            raise DataError(f"{name}: {fault}")
         if not dataset.fits(array.shape, image.shape):
             raise _misfit(sample, key, array.shape, dataset)
     labels = maps.get("labels")
