@@ -111,7 +111,7 @@ def test_settings_of_another_kind_of_depth_head_are_dropped():
             r"preprocessing\.mean has 3 numbers for 4 channels",
         ),
         ({"out_indices": [2, 5, 8, 12]}, r"out_indices=\[2, 5, 8, 12\].*0\.\.11"),
-        ({"num_heads": 5}, "not a multiple of num_heads=5"),
+        ({"num_heads": 5}, "embed_dim=192: must be a multiple of 5"),
         ({"embed_dim": 48_000}, r"18,497,040,000 parameters .* at most 10,000,000,000 in"),
         ({"mlp_ratio": math.inf}, r"model\.encoder\.mlp_ratio=inf: must be a finite number"),
         ({"preprocessing": {"image_size": [10**5, 10**5]}}, r"image_size=\[100000, .*at most"),

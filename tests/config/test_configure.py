@@ -277,7 +277,7 @@ def test_wrong_types_are_one_line(values, says):
         (Mapping[str, float], {"a": math.inf}, r"w\.a=inf: must be a finite number"),
         (int, True, "w=true: must be a number"),
         (tuple[float, float], [0.5, False], r"w\.1=false: must be a number"),
-        (tuple[int, int], 192, r"w=192: .*such as \[192, 192\]"),
+        (tuple[int, int], 192, "w=192: must be a list"),
     ],
 )
 def test_values_that_are_no_numbers(target, value, says):
