@@ -1,5 +1,6 @@
 """A run's log, progress, table of scores and metrics.json."""
 
+import csv
 import json
 import logging
 import sys
@@ -77,6 +78,21 @@ def csv_cell(cell: str) -> str:
     """Returns a cell of a CSV file that no spreadsheet takes for a formula."""
     cell = visible(cell)  # csv takes a carriage return for the end of a line
     return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\n")) else cell
+
+
+def write_csv(path: Path, rows: Iterable[Sequence[str | float]], *, digits: int = 8) -> None:
+    """Writes a table; texts are no formulas, and NaN is empty."""
+
+    def cell(value: str | float) -> str:
+        if isinstance(value, str):
+            return csv_cell(value)
+        if isinstance(value, int):
+            return str(value)
+        return "" if value != value else f"{value:.{digits}g}"
+
+    text = StringIO()
+    csv.writer(text, lineterminator="\n").writerows([*map(cell, row)] for row in rows)
+    write_bytes(path, text.getvalue().encode(errors="backslashreplace"))
 
 
 def log_table(

@@ -8,13 +8,9 @@ the score is the mean of the image's ranks, from 0 to 1. Images that cannot be r
 the end; the exit code is then 1.
 """
 
-import csv
-import io
 import os
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from dpt.atomic import write_bytes
 from dpt.commands import command_parser, exit_if_failed
 from dpt.files import plural
 from dpt.process import say
@@ -31,45 +27,36 @@ def run(arguments: list[str]) -> None:
     if options.out.suffix.lower() != ".csv":
         raise ValueError(f"--out {options.out}: the table is a CSV file: name it so")
 
+    import numpy as np
+    from scipy.stats import rankdata
+
     from dpt.model import DPT
     from dpt.predict.ranking import Ranker
     from dpt.predict.sources import find_inputs
-    from dpt.run_log import start_log, tracked
+    from dpt.run_log import start_log, tracked, write_csv
 
     start_log(None)
     inputs = find_inputs([options.folder], out=options.out)
     images = [file.path for file in inputs if not file.is_video]
     ranker = Ranker(DPT.from_pretrained(options.checkpoint), device=options.device)
-    scores: dict[Path, list[float]] = {}
+    names: list[str] = []
+    scores: list[list[float]] = []
     failed: list[tuple[Path, ValueError]] = []
     for path in tracked(images, len(images), title="images"):
         try:
-            scores[path] = ranker.scores(path)
+            scores.append(ranker.scores(path))
+            names.append(Path(os.path.relpath(path, options.folder)).as_posix())
         except ValueError as error:
             failed.append((path, error))
     if scores:
-        write_bytes(options.out, _table(scores, options.folder, ranker.outputs).encode())
+        header, columns = ["image", "score"], np.array(scores).T
+        if len(columns) > 1:
+            header += ranker.outputs
+            ranks = [rankdata(column) / len(column) for column in columns]
+            columns = np.stack([np.mean(ranks, axis=0), *columns])
+        rows = sorted(zip(names, *columns.tolist(), strict=True), key=lambda row: -row[1])
+        write_csv(options.out, [header, *rows], digits=6)
         say(f"{options.out}: {plural(len(scores), 'image')}, the first to be labelled first")
     if len(images) < len(inputs):
         say(f"left out: {plural(len(inputs) - len(images), 'video')}")
     exit_if_failed(failed)
-
-
-def _table(scores: Mapping[Path, Sequence[float]], root: Path, outputs: Sequence[str]) -> str:
-    """Returns the CSV table; the score of several outputs is the mean of the ranks by each."""
-    import numpy as np
-    from scipy.stats import rankdata
-
-    from dpt.run_log import csv_cell
-
-    by_output = [*zip(*scores.values(), strict=True)]
-    ranks = [rankdata(column) / len(column) for column in by_output]
-    totals = by_output[0] if len(outputs) == 1 else np.mean(ranks, axis=0)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["image", "score", *(outputs if len(outputs) > 1 else ())])
-    for total, path in sorted(zip(totals, scores, strict=True), key=lambda row: -row[0]):
-        name = csv_cell(Path(os.path.relpath(path, root)).as_posix())
-        columns = scores[path] if len(outputs) > 1 else ()
-        writer.writerow([name, *(f"{value:.6g}" for value in (total, *columns))])
-    return text.getvalue()

@@ -8,6 +8,7 @@ import json
 import logging
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import cast
@@ -45,8 +46,7 @@ def check_data(config: CheckConfig) -> list[Finding]:
     findings, scans = examine(config.data, splits=config.split, limit=config.limit)
     targets = _targets(config, scans, findings)
     entries = [asdict(finding) for finding in findings]
-    for entry in entries:
-        del entry["indices"]
+    entries = [{k: v for k, v in entry.items() if k != "indices"} for entry in entries]
     write_bytes(folder / "report.json", f"{json.dumps(entries, indent=2)}\n".encode())
     if scans:
         title = f"Data check of {config.data.values.get('root', config.data.kind)}"
@@ -146,7 +146,12 @@ def _propose(data: DataConfig, splits: Sequence[str]) -> tuple[Plain, list[Findi
 def _classes_of_masks(data: DataConfig, splits: Sequence[str]) -> tuple[Plain, list[float]]:
     """Returns the settings of the classes in all masks, and weights of the classes; one class and
     no weights if there are no masks."""
-    paths = _masks_of(data, splits)
+    paths: list[Path] = []
+    for split in splits:
+        with suppress(DataError):  # becomes a finding when the split is read
+            dataset = data.changed(unlabelled=None).make(split)
+            samples = [dataset.files(index) for index in range(len(dataset))]
+            paths += [files.labels for files in samples if files and files.labels]
     if not paths:
         return {"num_classes": 1}, []
     given = {k: v for k, v in data.values.items() if v not in (None, []) and k != "num_classes"}
@@ -156,19 +161,6 @@ def _classes_of_masks(data: DataConfig, splits: Sequence[str]) -> tuple[Plain, l
     if {*of_masks["ignore_index"]} - ignored_ids(given) - {IGNORE_INDEX}:
         settings["ignore_index"] = of_masks["ignore_index"]
     return settings, class_weights(masks.counts(of_masks))
-
-
-def _masks_of(data: DataConfig, splits: Sequence[str]) -> list[Path]:
-    """Returns the label files of the splits that can be read."""
-    paths: list[Path] = []
-    for split in splits:
-        try:
-            dataset = data.changed(unlabelled=None).make(split)
-        except DataError:  # becomes a finding when the split is read, as do damaged files
-            continue
-        samples = [dataset.files(index) for index in range(len(dataset))]
-        paths += [files.labels for files in samples if files and files.labels]
-    return paths
 
 
 def _judge(scan: Scan) -> list[Finding]:

@@ -4,7 +4,7 @@
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from math import exp, log
 from statistics import median
 
@@ -42,16 +42,13 @@ _BETTER = 1.2  # ratio of two fits
 
 def refused_samples(scan: Scan) -> Iterator[Finding]:
     """Finds samples that cannot be used, each with its reason; class ids have their own check."""
-    for code, fault, remedy in (
-        ("unreadable", "cannot be read", "do what is said of each file, or remove it"),
-        (
-            "size_mismatch",
-            "have a label map of another size than the image",
-            "pair the right files, or resize them to one size (labels and depth by nearest)",
-        ),
-    ):
+    remedies = {
+        "unreadable": ("cannot be read", "do what is said of each file, or remove it"),
+        "size_mismatch": ("have a label map of another size", "pair the right files, or resize"),
+    }
+    for code, (fault, remedy) in remedies.items():
         texts = [(r, text) for r in scan.records for kind, text in r.faults if kind == code]
-        records = list(dict.fromkeys(record for record, _ in texts))
+        records = dict.fromkeys(record for record, _ in texts)
         if records:
             message = f"{len(records)} of {len(scan.records)} samples {fault}"
             examples = [text for _, text in texts]
@@ -69,18 +66,16 @@ def damaged_files(scan: Scan) -> Iterator[Finding]:
 
 def files_without_partner(scan: Scan) -> Iterator[Finding]:
     """Finds images without labels, and label files without an image."""
-    images, maps = scan.dataset.unpaired
+    images, maps = (list(map(str, paths)) for paths in scan.dataset.unpaired)
     if images:
         severity: Severity = "error" if scan.missing == "raise" else "note"
         message = f"{plural(len(images), 'image')} without labels"
         remedy = "add the files, correct the name templates, or set data.missing=skip"
-        names = map(str, images)
-        yield scan.finding(severity, "photo_without_label", message, remedy, examples=names)
+        yield scan.finding(severity, "photo_without_label", message, remedy, examples=images)
     if maps:
         message = f"{plural(len(maps), 'label file')} without an image"
         remedy = "add the images, or remove the files"
-        names = map(str, maps)
-        yield scan.finding("warning", "label_without_photo", message, remedy, examples=names)
+        yield scan.finding("warning", "label_without_photo", message, remedy, examples=maps)
 
 
 def left_out(scan: Scan) -> Iterator[Finding]:
@@ -94,11 +89,6 @@ def duplicates(scan: Scan) -> Iterator[Finding]:
     copies: dict[bytes, list[Record]] = defaultdict(list)
     for record, image in _distinct(scan):
         copies[image.digest].append(record)
-    yield from _copies_within(scan, copies)
-    yield from _copies_across(scan, copies)
-
-
-def _copies_within(scan: Scan, copies: Mapping[bytes, list[Record]]) -> Iterator[Finding]:
     within = [records for records in copies.values() if len(records) > 1]
     if within:
         message = f"{plural(len(within), 'image')} with identical copies in this split"
@@ -106,11 +96,8 @@ def _copies_within(scan: Scan, copies: Mapping[bytes, list[Record]]) -> Iterator
         examples = [" = ".join(record.name for record in records) for records in within]
         affected = [record for records in within for record in records]
         yield scan.finding("warning", "duplicate", message, remedy, affected, examples)
-
-
-def _copies_across(scan: Scan, copies: Mapping[bytes, list[Record]]) -> Iterator[Finding]:
     earlier = {image.digest: r.name for other in scan.earlier for r, image in _distinct(other)}
-    across = {digest: records[0] for digest, records in copies.items() if digest in earlier}
+    across = {digest: copies[digest][0] for digest in copies.keys() & earlier.keys()}
     if across:
         message = f"{plural(len(across), 'image')} also in another split"
         remedy = "remove them from one split: scores on training images are meaningless"
@@ -136,23 +123,24 @@ def shared_groups(scan: Scan) -> Iterator[Finding]:
 
 def unusual_images(scan: Scan) -> Iterator[Finding]:
     """Finds images that are empty, need rotation or, in train, are smaller than the crop."""
-    flags = [(record, image.is_empty) for record, image in scan.images]
     what = "images nearly black, white or of one colour"
     remedy = "view them, and remove those that are useless"
-    yield from scan.count("photo_empty", flags, what, remedy, "warning")
+    yield from scan.count("photo_empty", scan.images, lambda image: image.is_empty, what, remedy)
     exif = scan.dataset.exif
     has_maps = {"labels", "depth"} & set(scan.dataset.info.targets)
     severity: Severity = "warning" if has_maps and exif is None else "note"
     remedy = "set data.exif=apply if labels fit what viewers show, ignore if the stored pixels"
     remedy = f"data.exif={exif} is set" if exif else remedy
-    flags = [(record, image.orientation != 1) for record, image in scan.images]
-    what = "images with an EXIF orientation"
-    yield from scan.count("exif_orientation", flags, what, remedy, severity)
+    code, what = "exif_orientation", "images with an EXIF orientation"
+    yield from scan.count(code, scan.images, lambda i: i.orientation != 1, what, remedy, severity)
     height, width = scan.image_size if scan.split == "train" else (0, 0)
-    flags = [(r, image.size[0] < height or image.size[1] < width) for r, image in scan.images]
-    what = f"images smaller than data.image_size=[{height},{width}]"
+    code, what = "smaller_than_crop", f"images smaller than data.image_size=[{height},{width}]"
     remedy = "training upsamples them; set a smaller data.image_size to avoid that"
-    yield from scan.count("smaller_than_crop", flags, what, remedy, "note")
+
+    def is_small(image: ImageStats) -> bool:
+        return image.size[0] < height or image.size[1] < width
+
+    yield from scan.count(code, scan.images, is_small, what, remedy, "note")
 
 
 def unregistered_maps(scan: Scan) -> Iterator[Finding]:
@@ -160,15 +148,14 @@ def unregistered_maps(scan: Scan) -> Iterator[Finding]:
     for kind in registration.MAP_KINDS:
         records = [record for record in scan.records if kind in record.edge_scores]
         move = registration.find_misalignment(record.edge_scores[kind] for record in records)
-        findings = _pairing(scan, kind, move)
+        findings = list(_pairing(scan, kind, move))
         yield from findings
         if move and not any(finding.code == f"{kind}_unpaired" for finding in findings):
             dx, dy = move.pixels(scan.images[0][1].size)
             message = (
                 f"edges of the {_NOUNS[kind]} fit those of the images best after scaling by "
                 f"{move.scale:g} about the centre and moving by ({dx}, {dy}) pixels (score "
-                f"{move.score:.2f}; without the change {move.score_unmoved:.2f}; over "
-                f"{move.images} images)"
+                f"{move.score:.2f} over {move.images} images; as they are {move.score_unmoved:.2f})"
             )
             remedy = "check that images and labels come from one camera and were cropped alike"
             yield scan.finding("warning", f"{kind}_misregistered", message, remedy, records, ())
@@ -176,12 +163,16 @@ def unregistered_maps(scan: Scan) -> Iterator[Finding]:
 
 def _pairing(
     scan: Scan, kind: registration.MapKind, move: registration.Misalignment | None
-) -> list[Finding]:
-    """Returns a finding if all or some maps, after ``move``, fit another image better than their
-    own."""
-    records, images, maps = _edges_of(scan, kind, move)
-    if len(records) < registration.MANY_IMAGES:
-        return []
+) -> Iterator[Finding]:
+    """Finds that all or some maps, after ``move``, fit another image better than their own."""
+    # by name, since a mix of data sets repeats samples
+    measured = {r.name: (r, image.size) for r, image in scan.images if kind in r.edges}.values()
+    if len(measured) < registration.MANY_IMAGES:
+        return
+    records = [record for record, _ in measured]
+    images, maps = np.stack([record.edges[kind] for record in records], axis=1)
+    if move:
+        maps = np.stack([move.apply(record.edges[kind][1], size) for record, size in measured])
     table = registration.fit_table(images, maps)
     diagonal, highest = table.diagonal(), table.max(axis=1)
     typical = float(np.median(diagonal))
@@ -193,37 +184,19 @@ def _pairing(
     noun, code = _NOUNS[kind], f"{kind}_unpaired"
     remedy = "check the names, or the lists, by which files are paired"
     basis = f"(by their edges, over {len(records)} samples)"
-    if fits[mistake] > max(_FIT, _BETTER * typical):
-        message = f"{noun} fit their images best when {mistake} {basis}"
-        return [scan.finding("error", code, message, remedy, records, ())]
-    if typical < _NO_FIT:
-        severity: Severity = "error" if np.median(highest) > _NOT_BY_CHANCE else "warning"
-        message = f"{noun} fit their own images no better than those of other samples {basis}"
-        return [scan.finding(severity, code, message, remedy, records, ())]
     is_swapped = (diagonal < _NO_FIT) & (highest > diagonal + _CLEARLY_BETTER)
     swapped = {records[i]: records[table[i].argmax()] for i in np.flatnonzero(is_swapped).tolist()}
-    if not swapped:
-        return []
-    examples = [f"{record.name}: fits {other.name}" for record, other in swapped.items()]
-    message = f"{len(swapped)} of {len(records)} {noun} fit other images than their own {basis}"
-    return [scan.finding("warning", f"{kind}_swapped", message, remedy, swapped, examples)]
-
-
-def _edges_of(
-    scan: Scan, kind: registration.MapKind, move: registration.Misalignment | None
-) -> tuple[list[Record], np.ndarray, np.ndarray]:
-    """Returns the samples whose edges were measured, by name, since a mix of data sets repeats
-    samples, and the edges of their images and of their maps after ``move``, (N, h, w)."""
-    measured = {r.name: (r, image.size) for r, image in scan.images if kind in r.edges}.values()
-    empty = np.empty((0, 0, 0), np.float32)
-    images = [record.edges[kind][0] for record, _ in measured]
-    maps = [record.edges[kind][1] for record, _ in measured]
-    if move is not None:
-        sizes = [size for _, size in measured]
-        maps = [move.apply(edges, size) for edges, size in zip(maps, sizes, strict=True)]
-    if not images:
-        return [], empty, empty
-    return [record for record, _ in measured], np.stack(images), np.stack(maps)
+    if fits[mistake] > max(_FIT, _BETTER * typical):
+        message = f"{noun} fit their images best when {mistake} {basis}"
+        yield scan.finding("error", code, message, remedy, records, ())
+    elif typical < _NO_FIT:
+        severity: Severity = "error" if np.median(highest) > _NOT_BY_CHANCE else "warning"
+        message = f"{noun} fit their own images no better than those of other samples {basis}"
+        yield scan.finding(severity, code, message, remedy, records, ())
+    elif swapped:
+        examples = [f"{record.name}: fits {other.name}" for record, other in swapped.items()]
+        message = f"{len(swapped)} of {len(records)} {noun} fit other images than their own {basis}"
+        yield scan.finding("warning", f"{kind}_swapped", message, remedy, swapped, examples)
 
 
 # --- class masks and image-level labels ---------------------------------------------------------
@@ -244,22 +217,21 @@ def images_of_classes(scan: Scan) -> Counter[int]:
 
 def ids_outside(scan: Scan) -> Iterator[Finding]:
     """Finds ids that are neither a class nor ignored, or that seem to be numbered from 1."""
-    affected = [(record, labels.outside) for record, labels in scan.masks if labels.outside]
-    records = [record for record, _ in affected]
-    examples = [f"{record.name}: {_listed(values)}" for record, values in affected]
-    outside = {value for _, values in affected for value in values}
+    affected = {record: labels.outside for record, labels in scan.masks if labels.outside}
+    examples = [f"{record.name}: {_listed(values)}" for record, values in affected.items()]
+    outside = {value for values in affected.values() for value in values}
     rule, count = scan.dataset.label_rule, scan.dataset.info.num_classes
     shift = _shift(scan, outside)
     if shift:
         severity, message = shift
         remedy = f"set data.label_map=1-{count} (id 1 becomes the first class, 0 is ignored)"
         remedy += ", and give data.label_colors a row for id 0" if rule and rule.colors else ""
-        yield scan.finding(severity, "off_by_one", message, remedy, records, examples)
+        yield scan.finding(severity, "off_by_one", message, remedy, affected, examples)
     elif outside:
-        masks = plural(len(records), "mask")
+        masks = plural(len(affected), "mask")
         message = f"{masks} with class ids outside 0..{count - 1}: {_listed(outside)}"
         remedy = "set data.num_classes, or data.ignore_index for values that mean unlabelled"
-        yield scan.finding("error", "label_outside", message, remedy, records, examples)
+        yield scan.finding("error", "label_outside", message, remedy, affected, examples)
 
 
 def _shift(scan: Scan, outside: set[int]) -> tuple[Severity, str] | None:
@@ -361,27 +333,21 @@ def _fractions_of_classes(scan: Scan, count: int) -> np.ndarray:
     return counts / max(1, counts.sum())
 
 
-def empty_masks(scan: Scan) -> list[Finding]:
-    """Finds masks without a labelled pixel."""
-    flags = [(record, not labels.classes) for record, labels in scan.class_masks]
-    what, remedy = "masks without a labelled pixel", "check data.ignore_index, or remove them"
-    return scan.count("labels_all_ignored", flags, what, remedy)
-
-
 def unusual_masks(scan: Scan) -> Iterator[Finding]:
-    """Finds masks of one class only, if most are, or resized by interpolation, if a tenth is."""
-    count = scan.dataset.info.num_classes
+    """Finds masks without a class, of one class only, if most are, or resized by interpolation, if
+    a tenth is."""
+    masks, count = scan.class_masks, scan.dataset.info.num_classes
+    what, remedy = "masks without a labelled pixel", "check data.ignore_index, or remove them"
+    yield from scan.count("labels_all_ignored", masks, lambda m: not m.classes, what, remedy, None)
     if count > 1:
-        remedy = "check the masks"
+        code, what, remedy = "labels_constant", "masks hold one class only", "check the masks"
         if count == 2 and pixels_of_classes(scan)[IGNORE_INDEX]:
             remedy += "; if 255 is a class and does not mean unlabelled, set data.label_map=[0,255]"
-        flags = [(record, len(labels.classes) == 1) for record, labels in scan.class_masks]
-        what = "masks hold one class only"
-        yield from scan.count("labels_constant", flags, what, remedy, "warning", above=0.5)
-    flags = [(record, labels.is_interpolated) for record, labels in scan.masks]
+        yield from scan.count(code, masks, lambda m: len(m.classes) == 1, what, remedy, above=0.5)
+    code = "labels_interpolated"
     what = "masks seem resized by interpolation: ids along borders lie between both sides' ids"
     remedy = "make them again from the originals with nearest-neighbour resizing"
-    yield from scan.count("labels_interpolated", flags, what, remedy, "warning", above=0.1)
+    yield from scan.count(code, scan.masks, lambda m: m.is_interpolated, what, remedy, above=0.1)
 
 
 # --- objects ------------------------------------------------------------------------------------
@@ -389,17 +355,16 @@ def unusual_masks(scan: Scan) -> Iterator[Finding]:
 
 def objects(scan: Scan) -> Iterator[Finding]:
     """Finds objects without a class, of several classes, and what the data set itself reports."""
-    flags = [(record, stats.without_class > 0) for record, stats in scan.objects]
+    code, maps = "object_without_class", scan.objects
     what = "maps hold objects without a pixel of a class in data.things"
     remedy = "give them a class, add it to data.things, or set data.first_object"
-    yield from scan.count("object_without_class", flags, what, remedy)
-    flags = [(record, stats.of_several_classes > 0) for record, stats in scan.objects]
+    yield from scan.count(code, maps, lambda stats: stats.without_class > 0, what, remedy, None)
+    code, remedy = "object_of_several_classes", "check that masks and ids belong together"
     what = "maps hold objects of several classes, each of which counts as an object"
-    remedy = "check that masks and ids belong together"
-    yield from scan.count("object_of_several_classes", flags, what, remedy, "warning")
-    faulty = [record for record, _ in scan.objects if record.object_faults]
+    yield from scan.count(code, maps, lambda stats: stats.of_several_classes > 0, what, remedy)
+    faulty = [record for record, _ in maps if record.object_faults]
     if faulty:
-        message = f"{len(faulty)} of {len(scan.objects)} samples have empty or overlapping objects"
+        message = f"{len(faulty)} of {len(maps)} samples have empty or overlapping objects"
         remedy = "empty ones are left out; where masks overlap, the format says which is in front"
         examples = [f"{record.name}: {text}" for record in faulty for text in record.object_faults]
         yield scan.finding("warning", "object_faults", message, remedy, faulty, examples)
@@ -408,7 +373,7 @@ def objects(scan: Scan) -> Iterator[Finding]:
 # --- depth maps ---------------------------------------------------------------------------------
 
 
-def unit(scan: Scan) -> Iterator[Finding]:
+def _unit(scan: Scan) -> Iterator[Finding]:
     """Finds an implausible typical depth, and the unit that would make it plausible."""
     values = _typical(scan)
     if values is None:
@@ -436,8 +401,7 @@ def unit(scan: Scan) -> Iterator[Finding]:
         elif better is not None:
             message += f"; these look like {UNITS[better]}"
             remedy = f"set data.depth_scale={better:.6g}"
-    names = [record.name for record, _ in scan.maps[:3]]
-    yield scan.finding(severity, "depth_unit", message, remedy, examples=names)
+    yield scan.finding(severity, "depth_unit", message, remedy, [r for r, _ in scan.maps[:3]])
 
 
 def _typical(scan: Scan) -> tuple[float, float] | None:
@@ -449,78 +413,64 @@ def _typical(scan: Scan) -> tuple[float, float] | None:
     return median(raw[0] for raw in quantiles), median(raw[1] for raw in quantiles)
 
 
-def empty_maps(scan: Scan) -> list[Finding]:
-    """Finds depth maps without a valid pixel, unless their unit is wrong."""
-    if has_errors(unit(scan)):
-        return []
-    flags = [(record, not depth.valid) for record, depth in scan.maps]
-    what = "depth maps without a measured pixel in the valid range"
-    remedy = "check data.min_depth, data.max_depth and the files, or remove them"
-    return scan.count("depth_all_invalid", flags, what, remedy)
+def depth_values(scan: Scan) -> Iterator[Finding]:
+    """Finds maps of a wrong unit, or else without a valid pixel or with many beyond the limit."""
+    findings = list(_unit(scan))
+    yield from findings
+    maps = scan.maps
+    if not has_errors(findings):
+        what = "depth maps without a measured pixel in the valid range"
+        remedy = "check data.min_depth, data.max_depth and the files, or remove them"
+        yield from scan.count("depth_all_invalid", maps, lambda d: not d.valid, what, remedy, None)
+        measured = sum(depth.measured for _, depth in maps)
+        beyond = sum(depth.beyond * depth.measured for _, depth in maps) / max(measured, 1e-9)
+        if beyond > _MANY_BEYOND:
+            limit = f"data.max_depth={scan.dataset.info.max_depth:g} m"
+            message = f"{beyond:.0%} of measured pixels are beyond {limit}"
+            remedy = "raise it if they are correct; otherwise add their value to data.invalid_depth"
+            records = [record for record, depth in maps if depth.beyond > _MANY_BEYOND]
+            yield scan.finding("warning", "depth_beyond_max", message, remedy, records)
+    if not any(finding.remedy == _MORE_BITS for finding in findings):
+        code, what = "depth_8bit", "depth maps stored with 8 bits, which is 255 levels at most"
+        yield from scan.count(code, maps, lambda depth: depth.dtype == "uint8", what, _MORE_BITS)
 
 
 def unusual_maps(scan: Scan) -> Iterator[Finding]:
-    """Finds maps of one depth, of 8 bits, or with undeclared invalid values."""
-    flags = [(record, depth.is_constant) for record, depth in scan.maps]
+    """Finds maps of one depth, with undeclared invalid values, scaled to their own range, or whose
+    lower half is farther, though images show near things below."""
+    maps = scan.maps
     what, remedy = "depth maps with one depth only", "remove them, or check the files"
-    yield from scan.count("depth_constant", flags, what, remedy)
-    if not any(finding.remedy == _MORE_BITS for finding in unit(scan)):
-        flags = [(record, depth.dtype == "uint8") for record, depth in scan.maps]
-        what = "depth maps stored with 8 bits, which is 255 levels at most"
-        yield from scan.count("depth_8bit", flags, what, _MORE_BITS, "warning")
-    flags = [(record, depth.has_type_maximum) for record, depth in scan.maps]
+    yield from scan.count("depth_constant", maps, lambda d: d.is_constant, what, remedy, None)
     what = "depth maps hold the largest value of the files' type as a valid depth"
     remedy = "if it means 'not measured', add it to data.invalid_depth, as in [0,65535]"
-    yield from scan.count("depth_undeclared", flags, what, remedy, "warning")
-    negative = {record: depth.negative for record, depth in scan.maps if depth.negative}
+    yield from scan.count("depth_undeclared", maps, lambda d: d.has_type_maximum, what, remedy)
+    negative = {record: depth.negative for record, depth in maps if depth.negative}
     if negative:
-        fraction = sum(negative.values()) / len(scan.maps)
+        fraction = sum(negative.values()) / len(maps)
         message = f"{fraction:.2%} of the depth values are below 0 and count as not measured"
         remedy = "add their value to data.invalid_depth if that is right, or check the files"
         yield scan.finding("warning", "depth_negative", message, remedy, negative)
-
-
-def far_maps(scan: Scan) -> Iterator[Finding]:
-    """Finds many measured pixels beyond ``data.max_depth``, unless the unit is wrong."""
-    measured = sum(depth.measured for _, depth in scan.maps)
-    beyond = sum(depth.beyond * depth.measured for _, depth in scan.maps) / max(measured, 1e-9)
-    if beyond > _MANY_BEYOND and not has_errors(unit(scan)):
-        limit = f"data.max_depth={scan.dataset.info.max_depth:g} m"
-        message = f"{beyond:.0%} of measured pixels are beyond {limit}"
-        remedy = "raise it if they are correct; otherwise add their value to data.invalid_depth"
-        records = [record for record, depth in scan.maps if depth.beyond > _MANY_BEYOND]
-        yield scan.finding("warning", "depth_beyond_max", message, remedy, records)
-
-
-def scaled_maps(scan: Scan) -> Iterator[Finding]:
-    """Finds maps that were each scaled to their own range."""
-    tops = [depth.top for _, depth in scan.maps]
+    tops = [depth.top for _, depth in maps]
     if tops and are_normalised(tops):
         message = f"all depth maps end at {tops[0][0]:g}, as if each was scaled to its own range"
         remedy = "save metres, or train task.kind=relative"
         yield scan.finding("warning", "depth_normalised", message, remedy)
-
-
-def deviating_maps(scan: Scan) -> list[Finding]:
-    """Finds maps whose typical depth is far from that of the others."""
-    logs = {record: log(depth.raw[0]) for record, depth in scan.maps if depth.raw[0] > 0}
-    if len(logs) < registration.MANY_IMAGES:
-        return []
-    middle = median(logs.values())
-    limit = max(log(_FAR_OFF), 6 * median(abs(value - middle) for value in logs.values()))
-    flags = [(record, abs(value - middle) > limit) for record, value in logs.items()]
-    what = f"depth maps are typically over {exp(limit):.2g} times nearer or farther than others"
-    remedy = "check the unit of these files, and that they belong to this data set"
-    return scan.count("depth_outlier", flags, what, remedy, "warning")
-
-
-def inverse_maps(scan: Scan) -> list[Finding]:
-    """Finds that most maps have a farther lower half, though images show near things below."""
-    flags = [(record, depth.grows_down) for record, depth in scan.maps]
     what = "depth maps have larger values in the lower half, as disparity and inverse depth do"
     remedy = "convert disparity to depth: metres = focal length x baseline / disparity"
-    above = registration.AGREEING if len(flags) >= registration.MANY_IMAGES else 1.0
-    return scan.count("depth_inverse", flags, what, remedy, "warning", above=above)
+    above = registration.AGREEING if len(maps) >= registration.MANY_IMAGES else 1.0
+    yield from scan.count("depth_inverse", maps, lambda d: d.grows_down, what, remedy, above=above)
+
+
+def deviating_maps(scan: Scan) -> Iterable[Finding]:
+    """Finds maps whose typical depth is far from that of the others."""
+    logs = [(record, log(depth.raw[0])) for record, depth in scan.maps if depth.raw[0] > 0]
+    if len(logs) < registration.MANY_IMAGES:
+        return ()
+    middle = median(value for _, value in logs)
+    limit = max(log(_FAR_OFF), 6 * median(abs(value - middle) for _, value in logs))
+    what = f"depth maps are typically over {exp(limit):.2g} times nearer or farther than others"
+    remedy = "check the unit of these files, and that they belong to this data set"
+    return scan.count("depth_outlier", logs, lambda v: abs(v - middle) > limit, what, remedy)
 
 
 Check = Callable[[Scan], Iterable[Finding]]
@@ -545,11 +495,8 @@ QUICK_CHECKS: tuple[Check, ...] = (
     too_many_classes,
     unusual_masks,
     palettes,
-    inverse_maps,
-    scaled_maps,
-    unit,
+    depth_values,
     unusual_maps,
-    far_maps,
 )
 """Also run at the start of every training, on a few samples and without images."""
 CHECKS: tuple[Check, ...] = (
@@ -563,9 +510,7 @@ CHECKS: tuple[Check, ...] = (
     unregistered_maps,
     absent_classes,
     class_shift,
-    empty_masks,
     objects,
-    empty_maps,
     deviating_maps,
     *QUICK_CHECKS,
 )

@@ -74,9 +74,9 @@ class DepthStats:
     # * without the largest value of the file's integer type
 
 
-def measure_image(image: np.ndarray, *, orientation: int = 1) -> ImageStats:
-    """Measures an image, uint8 RGB (H, W, 3) or float32 (H, W, C)."""
-    mean, std = cv2.meanStdDev(cv2.cvtColor(shown(image), cv2.COLOR_RGB2GRAY))
+def measure_image(image: np.ndarray, picture: np.ndarray, orientation: int) -> ImageStats:
+    """Measures an image, uint8 RGB (H, W, 3) or float32 (H, W, C), shown as ``picture``."""
+    mean, std = cv2.meanStdDev(cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY))
     is_empty = mean.item() < 8 or mean.item() > 247 or std.item() < 3
     digest = hashlib.blake2b(repr(image.shape).encode() + image.tobytes(), digest_size=16).digest()
     return ImageStats(image.shape[:2], is_empty, digest, orientation)

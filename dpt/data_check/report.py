@@ -61,9 +61,8 @@ def log_tables(scans: Sequence[Scan]) -> None:
     """Logs the tables of the page."""
     for heading, header, rows in _tables(scans):
         cells = [[html.number(cell) for cell in row] for row in rows[:_MAX_ROWS]]
-        is_cut = len(rows) > _MAX_ROWS
-        rest = f" (the first {_MAX_ROWS} of {len(rows)}, see report.html)" if is_cut else ""
-        log_rows(heading + rest, header, cells)
+        left = f", {len(cells)} of {len(rows)} rows (all: report.html)" if rows[_MAX_ROWS:] else ""
+        log_rows(heading + left, header, cells)
 
 
 def write_check_report(
@@ -108,7 +107,7 @@ def _tables(scans: Sequence[Scan]) -> list[Table]:
     names = dict(enumerate(dataset.info.class_names)) | {IGNORE_INDEX: "(ignored)"}
     tables = [_overview(scans), _sizes(scans), _classes("pixels", pixels, names)]
     tables.append(_classes("images", images, dict(enumerate(dataset.class_id_names))))
-    tables += [_objects(scans), _depth(scans), _bands(scans[0])]
+    tables += [_objects(scans), _depth(scans)]
     return [table for table in tables if table.rows]
 
 
@@ -168,16 +167,6 @@ def _depth(scans: Sequence[Scan]) -> Table:
     return Table(heading, ["split", "maps", "invalid, %", "1 %", "median", "99 %"], rows)
 
 
-def _bands(scan: Scan) -> Table:
-    """Returns the statistics by which training normalises images of bands."""
-    rows: list[list[html.Cell]] = []
-    if scan.bands is not None:
-        pairs = zip(scan.bands.mean, scan.bands.std, strict=True)
-        rows = [[k, mean, std] for k, (mean, std) in enumerate(pairs)]
-    heading = "Bands (of values between the 1st and the 99th percentile, in the files' unit)"
-    return Table(heading, ["band", "mean", "standard deviation"], rows)
-
-
 def _sample_rows(scan: Scan, indices: Iterable[int]) -> list[Picture]:
     """Returns image, labels, depth and normals of samples as they are on disk."""
     samples = [read_sample(scan.dataset, index).sample for index in indices]
@@ -191,15 +180,12 @@ def _augmented_rows(augmented: Augmented, scan: Scan, indices: Iterable[int]) ->
     for index in indices:
         original = scan.dataset[index]
         layers = [_layers(augmented[epoch, index], scan) for epoch in range(_EPOCHS)]
-        images = [shown["image"] for shown in layers]
-        if "labels" in original:
-            images = [overlay(shown["image"], shown["labels"], 0.55) for shown in layers]
-        picture = scan.picture(original["image"])
-        yield _name(scan, original), _row([picture, *images])
-        for key in ("depth", "normals"):
-            if key in layers[0]:
-                maps = [shown[key] for shown in layers]
-                yield _name(scan, original), _row([picture, *maps])
+        for shown in layers:
+            if "labels" in shown:
+                shown["image"] = overlay(shown["image"], shown.pop("labels"), 0.55)
+        for key in layers[0]:
+            pictures = [scan.picture(original["image"]), *(shown[key] for shown in layers)]
+            yield _name(scan, original), _row(pictures)
 
 
 def _name(scan: Scan, sample: Sample) -> str:

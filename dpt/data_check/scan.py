@@ -2,29 +2,29 @@
 a ``Finding`` for each problem.
 """
 
-from __future__ import annotations
-
 import re
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, TypeVar
 
 import numpy as np
 
 from dpt.data.base import Dataset, Files
 from dpt.data.formats import io, pictures
-from dpt.data.formats.rules import DepthRule, LabelRule
+from dpt.data.formats.rules import DepthRule
 from dpt.data.loading import read_in_order
 from dpt.data.statistics import measure_bands
 from dpt.data_check import measure, registration
-from dpt.files import DataError, printable
+from dpt.files import DataError, printable, reason
 from dpt.run_log import tracked
 from dpt.types.preprocessing import Preprocessing
 from dpt.types.samples import IGNORE_INDEX, Sample
 
+T = TypeVar("T")
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 
@@ -59,11 +59,8 @@ _COMPARED = 1024  # largest number of samples whose maps are compared with other
 _MAX_IGNORED = 64  # ignored ids of a mask that are counted
 
 
-class Fault(NamedTuple):
-    """Why a sample cannot be used."""
-
-    code: str  # unreadable, size_mismatch or label_outside
-    text: str
+Fault = tuple[str, str]
+"""Why a sample cannot be used: ``unreadable``, ``size_mismatch`` or ``label_outside``, a line."""
 
 
 @dataclass(slots=True, eq=False)
@@ -92,10 +89,10 @@ class Scan:
     records: Sequence[Record]
     image_size: tuple[int, int] = (0, 0)  # (H, W) of training crops
     missing: str = "raise"  # or "skip": what training does with images without labels
-    earlier: tuple[Scan, ...] = ()  # the splits that were read before
+    earlier: tuple["Scan", ...] = ()  # the splits that were read before
 
     @property
-    def first(self) -> Scan:
+    def first(self) -> "Scan":
         """The split that was read first, usually train."""
         return self.earlier[0] if self.earlier else self
 
@@ -155,23 +152,24 @@ class Scan:
     def count(
         self,
         code: str,
-        flags: Sequence[tuple[Record, bool]],
+        pairs: Sequence[tuple[Record, T]],
+        is_affected: Callable[[T], bool],
         what: str,
         remedy: str,
-        severity: Severity | None = None,
+        severity: Severity | None = "warning",
         *,
         above: float = 0.0,
     ) -> list[Finding]:
-        """Returns the finding ``COUNT of TOTAL what`` if more than the fraction ``above`` of
-        ``flags`` is true.
+        """Returns the finding ``COUNT of TOTAL what`` if more than the fraction ``above`` of the
+        records is affected, as their measurements say.
 
-        The severity is ``severity``. None: error if more than half of them are, otherwise warning.
+        The severity None is error if more than half of them are, otherwise warning.
         """
-        records = [record for record, flag in flags if flag]
-        if len(records) <= above * len(flags):
+        records = [record for record, stats in pairs if is_affected(stats)]
+        if len(records) <= above * len(pairs):
             return []
-        severity = severity or ("error" if 2 * len(records) > len(flags) else "warning")
-        message = f"{len(records)} of {len(flags)} {what}"
+        severity = severity or ("error" if 2 * len(records) > len(pairs) else "warning")
+        message = f"{len(records)} of {len(pairs)} {what}"
         return [self.finding(severity, code, message, remedy, records)]
 
 
@@ -213,10 +211,6 @@ def record_of(
     sample = reading.sample
     name = shorten(dataset, sample.get("name", f"sample {index}"))
     record = Record(index, name, reading.faults, class_id=sample.get("class_id"))
-    if complete and "image" in sample:
-        files = dataset.files(index)
-        orientation = pictures.exif_orientation(files.image) if files else 1
-        record.image = measure.measure_image(sample["image"], orientation=orientation)
     if "labels" in sample:
         record.labels = measure.measure_labels(
             sample["labels"], outside=reading.outside, unlabelled=reading.unlabelled
@@ -229,22 +223,18 @@ def record_of(
         record.depth = measure.measure_depth(
             sample["depth"], sample["valid"], raw=reading.raw_depth, rule=dataset.depth_rule
         )
-    if complete and not reading.faults:
-        _measure_edges(record, sample, is_compared=index in compared, is_aligned=index in aligned)
-    return record
-
-
-def _measure_edges(record: Record, sample: Sample, *, is_compared: bool, is_aligned: bool) -> None:
-    """Measures how edges of labels and depth fit those of the image."""
-    if not (is_compared or is_aligned):
-        return
-    picture = measure.shown(sample["image"])
+    if not complete or "image" not in sample:
+        return record
+    files, picture = dataset.files(index), measure.shown(sample["image"])
+    orientation = pictures.exif_orientation(files.image) if files else 1
+    record.image = measure.measure_image(sample["image"], picture, orientation)
     for kind in registration.MAP_KINDS:
-        edges = registration.edge_map(sample, kind)
-        if edges is not None and is_compared:
+        edges = None if reading.faults else registration.edge_map(sample, kind)
+        if edges is not None and index in compared:
             record.edges[kind] = registration.edge_densities(picture, edges)
-        if edges is not None and is_aligned:
+        if edges is not None and index in aligned:
             record.edge_scores[kind] = registration.edge_scores(picture, edges)
+    return record
 
 
 @dataclass(slots=True)
@@ -289,13 +279,14 @@ def _ignored_values(dataset: Dataset, files: Files, sample: Sample) -> dict[int,
         raw = io.read_ids(files.labels, rule, dataset.part)
     except DataError:  # a file that holds more than the map of this sample
         return {}
-    is_ignored = rule(raw, source="") == IGNORE_INDEX
-    values, counts = np.unique(raw[is_ignored], return_counts=True)
-    frequent = np.argsort(-counts)[:_MAX_IGNORED]
-    fractions = (counts[frequent] / raw.size).tolist()
-    unlabelled = dict(zip(values[frequent].tolist(), fractions, strict=True))
-    rest = np.count_nonzero(labels == IGNORE_INDEX) - np.count_nonzero(is_ignored)
-    return unlabelled | ({io.WITHOUT_DATA: float(rest / raw.size)} if rest > 0 else {})
+    pixels = _pixels_of_values(raw[rule(raw, source="") == IGNORE_INDEX])
+    pixels[io.WITHOUT_DATA] += int(np.count_nonzero(labels == IGNORE_INDEX)) - pixels.total()
+    return {value: n / raw.size for value, n in pixels.most_common(_MAX_IGNORED) if n > 0}
+
+
+def _pixels_of_values(values: np.ndarray) -> Counter[int]:
+    present, counts = np.unique(values, return_counts=True)
+    return Counter(dict(zip(present.tolist(), counts.tolist(), strict=True)))
 
 
 def _read_files(dataset: Dataset, files: Files, sample: Sample, refusal: Fault) -> Reading:
@@ -310,7 +301,10 @@ def _read_files(dataset: Dataset, files: Files, sample: Sample, refusal: Fault) 
         if files.labels and label_rule:
             raw = io.read_ids(files.labels, label_rule, dataset.part)
             sizes.append(raw.shape)
-            sample["labels"], reading.outside = _split_labels(raw, label_rule)
+            is_outside = label_rule.is_outside(raw)
+            reading.outside = _pixels_of_values(raw[is_outside])
+            labels = label_rule(np.where(is_outside, 0, raw), source="")
+            sample["labels"] = np.where(is_outside, np.uint8(IGNORE_INDEX), labels)
     with _collecting(reading.faults):
         if files.depth and depth_rule:
             raw = _raw_depth(dataset, files.depth)
@@ -318,9 +312,9 @@ def _read_files(dataset: Dataset, files: Files, sample: Sample, refusal: Fault) 
             sample["depth"], sample["valid"] = depth_rule(raw)
             reading.raw_depth = raw if depth_rule.decode is None else None
     if not all(dataset.fits(size, sizes[0]) for size in sizes):
-        reading.faults.append(Fault("size_mismatch", refusal.text))
+        reading.faults.append(("size_mismatch", refusal[1]))
     elif reading.outside:
-        reading.faults.append(Fault("label_outside", refusal.text))
+        reading.faults.append(("label_outside", refusal[1]))
     elif not reading.faults:
         reading.faults.append(refusal)
     return reading
@@ -335,17 +329,7 @@ def _collecting(faults: list[Fault]) -> Iterator[None]:
         faults.append(_unreadable(error))
 
 
-def _split_labels(raw: np.ndarray, rule: LabelRule) -> tuple[np.ndarray, dict[int, int]]:
-    """Returns the classes of a label file, and the pixels of each value that the rule refuses."""
-    wrong = rule.is_outside(raw)
-    values, counts = np.unique(raw[wrong], return_counts=True)
-    labels = rule(np.where(wrong, 0, raw), source="")
-    outside = dict(zip(values.tolist(), counts.tolist(), strict=True))
-    return np.where(wrong, np.uint8(IGNORE_INDEX), labels), outside
-
-
 def _unreadable(error: Exception) -> Fault:
     """Returns an error as one line, with its type unless it is one that the readers raise."""
-    text = " ".join(str(error).split())
-    name = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-    return Fault("unreadable", name + text)
+    text = str(error) if isinstance(error, ValueError) else reason(error)
+    return "unreadable", " ".join(text.split())

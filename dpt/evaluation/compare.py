@@ -16,12 +16,12 @@ import numpy as np
 from dpt import html
 from dpt.config.resumed_config import refuse_foreign, run_in
 from dpt.config.schema import LOADER_KEYS, EvaluateConfig
+from dpt.evaluation.evaluate import LEFT_OUT_FILE
 from dpt.evaluation.passes import score_checkpoint, score_files
-from dpt.evaluation.report import LEFT_OUT_FILE, write_csv
 from dpt.evaluation.scoring import MATCHES, PanelPicture
 from dpt.files import DataError, decoding, few, parse_json, plural, read_bytes, read_text
 from dpt.metrics import LeftOut
-from dpt.run_log import csv_cell, log_rows, write_json
+from dpt.run_log import csv_cell, log_rows, write_csv, write_json
 from dpt.validation import Plain
 
 log = logging.getLogger("dpt")
@@ -58,11 +58,6 @@ class Difference(NamedTuple):
     ci95_low: float
     ci95_high: float
     verdict: str
-
-    def values(self) -> dict[str, float | str]:
-        """Returns the cells by column, without the score's name."""
-        columns: dict[str, float | str] = self._asdict()
-        return {key: value for key, value in columns.items() if key != "score"}
 
 
 @dataclass(frozen=True)
@@ -129,7 +124,7 @@ def _read_table(path: Path) -> dict[str, dict[str, float]]:
         }
 
 
-def require_comparable(a: Evaluated, b: Evaluated) -> None:
+def _require_comparable(a: Evaluated, b: Evaluated) -> None:
     """Raises DataError unless two evaluations are of the same images, split and protocol."""
     pairs = [("split", a.config.get("split"), b.config.get("split"))]
     for key in sorted({*a.config["data"], *b.config["data"]} - _OTHER_DATA):
@@ -137,29 +132,18 @@ def require_comparable(a: Evaluated, b: Evaluated) -> None:
     for key in sorted(k for k in {*a.facts, *b.facts} if k.startswith("protocol")):
         if key not in _VIEWS or (key in a.facts and key in b.facts):
             pairs.append((key.replace("/", "."), a.facts.get(key), b.facts.get(key)))
+    names, others = [*a.by_short_name()], [*b.by_short_name()]
+    if names == others:
+        pairs.append(("blocks", a.block_rule, b.block_rule))
+        pairs.append(("images of blocks", a.left_out.images.tolist(), b.left_out.images.tolist()))
     differing = [f"{key} ({one} and {two})" for key, one, two in pairs if one != two]
-    differing += _differing_images(a, b)
+    if names != others:
+        differing.append(f"images or their order ({few(sorted({*names} ^ {*others}))})")
     if not {*a.left_out.scores} & {*b.left_out.scores}:
         differing.append("scores, of which none is in both")
     if differing:
         remedy = "evaluate both in the same way"
         raise DataError(f"{a.folder} and {b.folder} differ in {few(differing)}: {remedy}")
-
-
-def _differing_images(a: Evaluated, b: Evaluated) -> list[str]:
-    """Returns how the images or their blocks differ; empty if they do not."""
-    names = [[*evaluated.by_short_name()] for evaluated in (a, b)]
-    in_one = sorted({*names[0]} ^ {*names[1]})
-    if in_one:
-        return [f"images, of which only one has {few(in_one)}"]
-    if names[0] != names[1]:
-        moved = next(name for name, other in zip(*names, strict=True) if name != other)
-        return [f"the order of the images, first of {moved}"]
-    if a.block_rule != b.block_rule:
-        return [f"blocks ({a.block_rule} and {b.block_rule})"]
-    if a.left_out.images.tolist() != b.left_out.images.tolist():
-        return [f"blocks ({len(a.blocks)} and {len(b.blocks)})"]
-    return []
 
 
 def compare(a: Evaluated, b: Evaluated, out: Path) -> str:
@@ -168,7 +152,7 @@ def compare(a: Evaluated, b: Evaluated, out: Path) -> str:
     Returns:
         A sentence about the first score that both have.
     """
-    require_comparable(a, b)
+    _require_comparable(a, b)
     html.require_free(out, "comparison.html", ("comparison.json", "per_image.csv"))
     rows = _differences(a, b)
     first, blocks = rows[0], plural(len(a.blocks), str(a.facts.get("blocks_kind")))
@@ -181,12 +165,13 @@ def compare(a: Evaluated, b: Evaluated, out: Path) -> str:
     )
     facts: dict[str, float | str] = {}
     for row in rows:
-        facts |= {f"{key}/{row.score}": value for key, value in row.values().items()}
+        columns = row._asdict()
+        del columns["score"]
+        facts |= {f"{key}/{row.score}": value for key, value in columns.items()}
     facts |= {"blocks": len(a.blocks), "images": len(a.images), "summary": summary}
     write_json(out / "comparison.json", facts)
     moved = _moved(a, b, first.score)
-    cells = [[csv_cell(name), *(f"{v:.8g}" for v in values)] for name, *values in moved]
-    write_csv(out / "per_image.csv", [["name", "A", "B", "better by"], *cells])
+    write_csv(out / "per_image.csv", [["name", "A", "B", "better by"], *moved])
     shown = [*moved[:PICTURED], *moved[PICTURED:][-PICTURED:]]
     whole = [row for row in rows if "/" not in row.score]
     cells = [[n, *(f"{v:.4f}" for v in values), verdict] for n, *values, verdict in whole]

@@ -1,34 +1,34 @@
-"""``dpt evaluate``: scores a checkpoint, or predictions on disk, and writes the results."""
+"""``dpt evaluate``: scores a checkpoint, or predictions on disk, and writes tables and a report."""
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import lightning as L
+import numpy as np
 import torch.distributed as dist
 
+from dpt import html, run_log
 from dpt.config.run_folder import save_config
 from dpt.config.schema import EvaluateConfig
 from dpt.data import Dataset
 from dpt.evaluation.baselines import named, trivial_scores
 from dpt.evaluation.passes import score_checkpoint, score_files
-from dpt.evaluation.report import (
-    LEFT_OUT_FILE,
-    log_rules,
-    write_confusion,
-    write_left_out,
-    write_per_image,
-    write_report,
-)
-from dpt.evaluation.scoring import DatasetScores, Scorer, blocks_of
+from dpt.evaluation.scoring import DatasetScores, ImageScore, Scorer, blocks_of
 from dpt.files import plural
-from dpt.html import require_free
+from dpt.metrics import Confusion
+from dpt.metrics.base import RuleTable
 from dpt.objectives.batches import nonfinite_summary
 from dpt.process import is_first_rank
-from dpt.run_log import log_table, write_json
 
 log = logging.getLogger("dpt")
+
+CONFUSIONS = 20
+LEFT_OUT_FILE = "left_out.csv"
+Baselines = Mapping[str, Mapping[str, float]]
+"""Scores of predictors that use no trained model, by their kind and name."""
 
 
 @dataclass(frozen=True)
@@ -57,18 +57,16 @@ def evaluate(config: EvaluateConfig) -> Evaluation:
     if bool(config.checkpoint) == bool(config.predictions):
         raise ValueError("give one of the two: checkpoint=FILE, or predictions=DIR to score files")
     L.seed_everything(config.seed, verbose=False)
-    protocol = config.protocol
     if is_first_rank():
         written = ("per_image.csv", LEFT_OUT_FILE, "confusion.csv", "panels")
-        require_free(config.folder, "evaluation.html", written)
+        html.require_free(config.folder, "evaluation.html", written)
     dataset = config.data.make(config.split).without_repeats()
-    # a mistake fails before scoring
-    blocks = blocks_of(dataset, config.blocks)
+    blocks = blocks_of(dataset, config.blocks)  # a mistake fails before scoring
     score = score_checkpoint if config.checkpoint else score_files
-    scorer = score(config, dataset, protocol)
+    scorer = score(config, dataset, config.protocol)
     if not scorer.images:
         raise ValueError("no image was scored, see the lines above")
-    scorer.notes["protocol"] = protocol.name
+    scorer.notes["protocol"] = config.protocol.name
     scores = {f"val/{name}": value for name, value in scorer.scores().items()}
     is_first = not dist.is_initialized() or dist.get_rank() == 0
     if dist.is_initialized():
@@ -87,9 +85,7 @@ def _write(config: EvaluateConfig, scorer: Scorer, result: DatasetScores, datase
     Raises:
         ValueError: a prediction is not finite. The files are written before.
     """
-    folder = config.folder
-    source = config.source
-    remedy = REMEDIES["checkpoint" if config.checkpoint else "predictions"]
+    folder, source = config.folder, config.source
     broken = [image.name for image in result.images if not image.is_finite]
     notes = {
         "images": len(result.images),
@@ -97,70 +93,36 @@ def _write(config: EvaluateConfig, scorer: Scorer, result: DatasetScores, datase
         "blocks_kind": result.blocks.kind,
         "headlines": ", ".join(result.headlines),
         "lower_is_better": ", ".join(sorted(result.lower_is_better & result.scores.keys())),
-        **result.notes,
+        **scorer.notes,
         "nonfinite_predictions": len(broken),
     }
     low = {name: interval.low for name, interval in result.intervals.items()}
     high = {name: interval.high for name, interval in result.intervals.items()}
     columns = {"val": result.scores, "ci95_low": low, "ci95_high": high}
     values = notes | {f"{c}/{k}": v for c, column in columns.items() for k, v in column.items()}
-    write_json(folder / "metrics.json", values)  # already here, since baselines are slow
+    run_log.write_json(folder / "metrics.json", values)  # already here, since baselines are slow
     write_per_image(folder / "per_image.csv", result.images)
     write_left_out(folder / LEFT_OUT_FILE, result)
     write_confusion(folder / "confusion.csv", result.confusions)
     rows = _baselines(config, scorer, dataset)
-    write_json(folder / "metrics.json", values | named(rows))
+    run_log.write_json(folder / "metrics.json", values | named(rows))
     baselines = {
         kind: {name.removeprefix("val/"): value for name, value in row.items()}
         for kind, row in rows.items()
     }
-    write_report(
-        folder / "report.html",
-        result,
-        baselines=baselines,
-        settings={"scored": source, "split": config.split, **notes},
-    )
-    log_table(
+    settings = {"scored": source, "split": config.split, **notes}
+    _write_report(folder / "report.html", scorer, result, baselines, settings)
+    run_log.log_table(
         {**baselines, "ci95 low": low, "ci95 high": high, "score": result.scores},
-        title=f"{source} on {config.split}, protocol {notes['protocol']}",
+        title=f"{source} on {config.split}, protocol {config.protocol.name}",
         lower_is_better=result.lower_is_better,
     )
     for table in result.rules:
-        log_rules(table, result.scores)
+        _log_rules(table)
     log.info("%d images; report: %s", len(result.images), folder / "report.html")
-    log.info("%s", verdict(result, baselines, remedy))
+    log.info("%s", verdict(result, baselines, is_of_files=config.checkpoint is None))
     if broken:
         raise ValueError(f"{nonfinite_summary(broken)}: the scores are unreliable")
-
-
-REMEDIES = {
-    "checkpoint": "train longer, add images, or check the labels (dpt data check)",
-    "predictions": "check unit, kind and encoding of the predictions (dpt evaluate --help)",
-}
-"""What may help if a model, or files of predictions, are no better than a baseline."""
-
-
-def verdict(
-    result: DatasetScores, baselines: Mapping[str, Mapping[str, float]], remedy: str
-) -> str:
-    """Returns a sentence that compares the first score with the best baseline."""
-    name = result.headlines[0]
-    score, interval, count = result.scores[name], result.intervals[name], len(result.images)
-    text = f"{name} {score:.3f} on {plural(count, 'image')}"
-    if not math.isnan(interval.low):
-        text += f" (95 % interval over {result.blocks}: {interval.low:.3f} to {interval.high:.3f})"
-    elif len(result.blocks.names) == 1 < count:
-        text += f" (no interval, as they are one {result.blocks.kind}: set blocks=)"
-    sign = -1 if name in result.lower_is_better else 1
-    rows = [(sign * row[name], kind) for kind, row in baselines.items() if name in row]
-    rows = [row for row in rows if not math.isnan(row[0])]
-    if not rows:
-        return text
-    best, kind = max(rows)
-    baseline = f"the baseline {kind} ({sign * best:.3f})"
-    if sign * score > best:
-        return f"{text}: better than {baseline}"
-    return f"{text}: no better than {baseline}: {remedy}"
 
 
 def _baselines(
@@ -182,3 +144,148 @@ def _baselines(
     except (ValueError, OSError) as error:
         log.warning("no baselines, which need the train split: %s", error)
         return {}
+
+
+def verdict(result: DatasetScores, baselines: Baselines, *, is_of_files: bool) -> str:
+    """Returns a sentence that compares the first score with the best baseline."""
+    name, score, low, high, comparisons = _headline(result.headlines[0], result, baselines)
+    text = f"{name} {score:.3f} on {plural(len(result.images), 'image')}"
+    if not math.isnan(low):
+        text += f" (95 % interval over {result.blocks}: {low:.3f} to {high:.3f})"
+    elif len(result.blocks.names) == 1 < len(result.images):
+        text += f" (no interval, as they are one {result.blocks.kind}: set blocks=)"
+    comparisons = [row for row in comparisons if not math.isnan(row[1])]
+    if not comparisons:
+        return text
+    best_of = min if name in result.lower_is_better else max
+    kind, best, is_better = best_of(comparisons, key=lambda row: row[1])
+    if is_better:
+        return f"{text}: better than the baseline {kind} ({best:.3f})"
+    remedy = "train longer, add images, or check the labels (dpt data check)"
+    if is_of_files:
+        remedy = "check unit, kind and encoding of the predictions (dpt evaluate --help)"
+    return f"{text}: no better than the baseline {kind} ({best:.3f}): {remedy}"
+
+
+# --- tables -------------------------------------------------------------------------------------
+
+
+def write_per_image(path: Path, images: Sequence[ImageScore]) -> None:
+    """Writes a line for each image: its name and its scores; empty where it has no label."""
+    rows: list[list[str | float]] = [["name", *images[0].scores]]
+    rows += [[image.name, *image.scores.values()] for image in images]
+    run_log.write_csv(path, rows)
+
+
+def write_left_out(path: Path, result: DatasetScores) -> None:
+    """Writes the scores of all images, then a line for each block: those without its images.
+
+    The differences of two evaluations get their intervals from these (``dpt compare``).
+    """
+    left_out = result.left_out
+    if not left_out.scores:
+        return
+    names = ["", *result.blocks.joined().names]
+    sizes = [int(left_out.images.sum()), *left_out.images.tolist()]
+    columns = [[left_out.scores[name], *left_out.without[name]] for name in left_out.scores]
+    lines = zip(names, sizes, np.transpose(columns).tolist(), strict=True)
+    rows: list[list[str | float]] = [["without", "images", *left_out.scores]]
+    rows += [[name, size, *values] for name, size, values in lines]
+    run_log.write_csv(path, rows, digits=12)
+
+
+def write_confusion(path: Path, confusions: Sequence[Confusion]) -> None:
+    """Writes counts, ground truth by row and prediction by column; no file without a matrix."""
+    for names, counts in confusions:
+        rows = [(name, *row) for name, row in zip(names, counts.tolist(), strict=True)]
+        run_log.write_csv(path, [("ground truth", *names, "no class"), *rows])
+
+
+def _log_rules(table: RuleTable) -> None:
+    """Logs the common scores of rules in a table, and then what some rules alone score."""
+    texts = table.texts()
+    header = [column.replace(" ", "\n") for column in table.columns[:-2]]
+    run_log.log_rows("By the rules of others", header, [row[:-2] for row in texts])
+    further = [f"{row[0]}: {row[-2]}" for row in texts if row[-2]]
+    if further:
+        log.info("Scores that only some of these rules have\n%s", "\n".join(further))
+
+
+# --- the report ---------------------------------------------------------------------------------
+
+
+def _write_report(
+    path: Path,
+    scorer: Scorer,
+    result: DatasetScores,
+    baselines: Baselines,
+    settings: Mapping[str, object],
+) -> None:
+    """Writes an HTML page; ``settings`` say what was scored and how."""
+    table = []
+    for name in (name for name in result.scores if "/" not in name):
+        better = "lower" if name in result.lower_is_better else "higher"
+        baseline_values = [row.get(name) for row in baselines.values()]
+        interval = result.intervals[name]
+        table.append((name, result.scores[name], *interval, better, *baseline_values))
+    galleries = {"Examples": scorer.examples}
+    galleries |= {f"Worst images by {name}": pictures for name, pictures in result.worst.items()}
+    html.write_page(
+        path,
+        "evaluation.html",
+        settings=[(name, str(value)) for name, value in settings.items()],
+        headlines=[_headline(name, result, baselines) for name in result.headlines],
+        columns=["metric", "score", "95 % from", "to", "better", *baselines],
+        scores=table,
+        rules=[_rules(rules) for rules in result.rules],
+        blocks=str(result.blocks),
+        classes=[_classes(confusion, result) for confusion in result.confusions],
+        galleries=[
+            (title, [(picture.caption, picture.rgb) for picture in pictures])
+            for title, pictures in galleries.items()
+        ],
+    )
+
+
+def _headline(
+    name: str, result: DatasetScores, baselines: Baselines
+) -> tuple[str, float, float, float, list[tuple[str, float, bool]]]:
+    """Returns a score, its interval, and whether it is better than each baseline."""
+    sign = -1 if name in result.lower_is_better else 1
+    score = result.scores[name]
+    beside = [(kind, row[name]) for kind, row in baselines.items() if name in row]
+    comparisons = [(kind, value, sign * score > sign * value) for kind, value in beside]
+    return name, score, *result.intervals[name], comparisons
+
+
+def _rules(table: RuleTable) -> dict[str, Sequence]:
+    """Returns what the report's two tables of rules hold: common scores, and all else."""
+    texts = table.texts()
+    return {
+        "columns": table.columns[:-2],
+        "scores": [row[:-2] for row in texts],
+        "others": [[row[0], row[-1], row[-2]] for row in texts[:-1]],  # without the spread
+        "note": table.note,
+    }
+
+
+def _classes(confusion: Confusion, result: DatasetScores) -> dict[str, list[tuple[html.Cell, ...]]]:
+    """Returns the rows of the report's tables of classes and of confusions."""
+    names, counts = confusion
+    labelled = counts.sum(1)
+    total = max(1, counts.sum())
+    recall = counts.diagonal() / np.where(labelled, labelled, np.nan)
+    rows: list[tuple[html.Cell, ...]] = []
+    for name, pixels, accuracy in zip(names, labelled, recall, strict=True):
+        iou = f"iou/{name}"
+        rows.append((name, pixels / total, result.scores[iou], *result.intervals[iou], accuracy))
+    wrong = counts.copy()
+    np.fill_diagonal(wrong[:, : len(names)], 0)
+    largest = np.argsort(wrong, axis=None)[::-1][:CONFUSIONS]
+    columns = [*names, "no class"]
+    confusions: list[tuple[html.Cell, ...]] = []
+    for row, column in zip(*np.unravel_index(largest, wrong.shape), strict=True):
+        count = wrong[row, column]
+        if count:
+            confusions.append((names[row], columns[column], count / total, count / labelled[row]))
+    return {"rows": rows, "confusions": confusions}

@@ -14,9 +14,9 @@ from dpt.config.schema import EvaluateConfig
 from dpt.data import Dataset, read_in_order
 from dpt.data.statistics import measure_bands
 from dpt.evaluation.callbacks import FailedFiles, Panels
-from dpt.evaluation.coco_results import CocoPredictions, coco_predictions, find_json
+from dpt.evaluation.coco_results import CocoPredictions, find_json
 from dpt.evaluation.plausibility import DepthCheck, LabelsCheck
-from dpt.evaluation.predictions import PredictedDataset
+from dpt.evaluation.predictions import Predicted, PredictedDataset
 from dpt.evaluation.scoring import PICTURE_WIDTH, PanelPicture, Scorer
 from dpt.exporting.runtimes import Precision, Runtime, is_exported, make_runtime, with_bf16_weights
 from dpt.metrics import Protocol
@@ -49,10 +49,8 @@ def objectives_of(
     for name, output in outputs.items():
         cls = OBJECTIVES.get(name)
         if cls is None:
-            raise ValueError(
-                f"no objective for the head {name}: choose from {', '.join(OBJECTIVES)}, or name "
-                "the module of your own in DPT_PLUGINS"
-            )
+            remedy = f"choose from {', '.join(OBJECTIVES)}, or name your module in DPT_PLUGINS"
+            raise ValueError(f"no objective for the head {name}: {remedy}")
         if {cls.target, cls.scored_by} & {*data.info.targets}:
             data.adopt_classes(output.class_names)
             objectives[name] = cls.from_output(output, data, protocol)
@@ -60,22 +58,14 @@ def objectives_of(
                 objectives[name].resize = protocol.resize
     if not objectives:
         given = ", ".join(build.LABEL_NAMES[t] for t in data.info.targets) or "images alone"
-        hint = ", and inpainting is scored in training alone" if "inpainting" in outputs else ""
-        raise ValueError(
-            f"nothing to score: the checkpoint predicts {', '.join(outputs)}, "
-            f"the data gives {given}{hint}"
-        )
-    if protocol.rules and not any(objective.has_rules for objective in objectives.values()):
-        raise ValueError(
-            f"protocol={protocol.name} scores depth and segmentation by rules of other projects, "
-            f"but only {', '.join(objectives)} is scored: choose another protocol, such as whole"
-        )
+        fault = f"the checkpoint predicts {', '.join(outputs)}, the data gives {given}"
+        raise ValueError(f"nothing to score: {fault}")
+    scored = objectives.values()
+    lacks_rules = protocol.rules and not any(objective.has_rules for objective in scored)
     is_for_depth = protocol.depth_notes() != Protocol().depth_notes()
-    if is_for_depth and all(objective.target != "depth" for objective in objectives.values()):
-        raise ValueError(
-            f"protocol={protocol.name} says how depth is scored, but only {', '.join(objectives)} "
-            "is scored: choose another protocol, such as whole or slide"
-        )
+    if lacks_rules or (is_for_depth and all(objective.target != "depth" for objective in scored)):
+        fault = f"no effect on {', '.join(objectives)}, which is all that is scored"
+        raise ValueError(f"protocol={protocol.name}: {fault}: choose another, such as whole")
     return objectives
 
 
@@ -151,10 +141,8 @@ def score_checkpoint(
     """Returns the scores of the checkpoint on a data set, or on some of its samples."""
     model = DPT.from_pretrained(config.source)
     if model.calibration is not None:
-        log.warning(
-            "the calibration of the model is not used: to score its metres, use dpt predict, then "
-            "dpt evaluate predictions=DIR"
-        )
+        remedy = "score what dpt predict writes, by predictions=DIR"
+        log.warning("the calibration of the model is not used: %s", remedy)
     if model.takes_prompts and tuple(protocol.scales) != (1.0,):
         raise ValueError(
             f"protocol.scales={list(protocol.scales)}: no other sizes of sparse depth: leave it out"
@@ -221,21 +209,6 @@ def _runtime(config: EvaluateConfig, model: DPT, trainer: L.Trainer) -> Runtime 
     return runtime
 
 
-def _predicted(config: EvaluateConfig, dataset: Dataset) -> PredictedDataset | CocoPredictions:
-    """Returns a data set with the predictions that the configuration names."""
-    path = Path(config.source).expanduser()
-    coco = find_json(dataset, path)
-    if coco is not None:
-        return coco_predictions(dataset, coco)
-    return PredictedDataset(
-        dataset,
-        path,
-        scale=config.predictions_scale,
-        kind=config.predictions_kind,
-        encoding=config.predictions_encoding,
-    )
-
-
 def score_files(
     config: EvaluateConfig,
     dataset: Dataset,
@@ -243,7 +216,15 @@ def score_files(
     indices: Sequence[int] | None = None,
 ) -> Scorer:
     """Returns the scores of the files in the folder of predictions, or of some samples alone."""
-    predicted = _predicted(config, dataset)
+    path = Path(config.source).expanduser()
+    results = find_json(dataset, path)
+    predicted: Predicted
+    if results is None:
+        scale, kind = config.predictions_scale, config.predictions_kind
+        encoding = config.predictions_encoding
+        predicted = PredictedDataset(dataset, path, scale=scale, kind=kind, encoding=encoding)
+    else:
+        predicted = CocoPredictions(dataset, results)
     objectives = objectives_of(predicted.outputs, dataset, protocol)
     preprocessing = measure_bands(dataset, images=4) or Preprocessing()
     scorer = Scorer(objectives, predicted.outputs, preprocessing)
@@ -271,18 +252,12 @@ def score_files(
     return scorer
 
 
-def _check_of(
-    name: str, predicted: PredictedDataset | CocoPredictions, scorer: Scorer
-) -> LabelsCheck | DepthCheck | None:
+def _check_of(name: str, predicted: Predicted, scorer: Scorer) -> LabelsCheck | DepthCheck | None:
     """Returns what checks the files of an output; None if nothing does."""
     dataset = predicted.dataset
     if name == "segmentation":
         return LabelsCheck(dataset.info.num_classes, dataset.label_rule)
     if name != "depth":
         return None
-    return DepthCheck(
-        is_inverse=predicted.kind == "relative",
-        has_unit=scorer.notes["protocol/alignment"] == "none",
-        scale=predicted.scale_to_change,
-        holds_depth=predicted.encoding != "disparity",
-    )
+    has_unit = scorer.notes["protocol/alignment"] == "none"
+    return DepthCheck(predicted.kind == "relative", has_unit, predicted.scale_to_change)

@@ -86,21 +86,12 @@ class DepthCheck:
     Args:
         is_inverse: whether the predictions are relative inverse depth.
         has_unit: whether predictions are scored in metres.
-        scale: ``predictions_scale``, by which the values were multiplied; None if the files state
-            their unit, so that it cannot be set.
-        holds_depth: whether the files hold depth, and no disparities.
+        scale: ``predictions_scale``, by which the values were multiplied; None if it cannot tell
+            the unit.
     """
 
-    def __init__(
-        self,
-        *,
-        is_inverse: bool,
-        has_unit: bool,
-        scale: float | None = 1.0,
-        holds_depth: bool = True,
-    ) -> None:
-        self.is_inverse, self.has_unit = is_inverse, has_unit
-        self.scale, self.holds_depth = scale, holds_depth
+    def __init__(self, is_inverse: bool, has_unit: bool, scale: float | None = 1.0) -> None:
+        self.is_inverse, self.has_unit, self.scale = is_inverse, has_unit, scale
         self.constant: list[str] = []  # names of images with one value in all pixels
         self.measures: list[tuple[float, float, float]] = []
         """Three numbers an image: the fraction of pixels not above 0, the median of prediction /
@@ -146,24 +137,14 @@ class DepthCheck:
         ratio = float(np.median(ratios))
         if ratio > 0 and max(ratio, 1 / ratio) > FACTOR:
             fault = f"predictions are {ratio:.4g} times the ground truth (median)"
-            remarks.append(f"{fault}: {self._remedy(ratio)}")
+            remarks.append(f"{fault}: {self._likely_unit(ratio)} check data.depth_scale")
         return remarks
 
-    def _remedy(self, ratio: float) -> str:
+    def _likely_unit(self, ratio: float) -> str:
         """Returns which unit is likely for a median of prediction / depth, and what to set."""
-        if self.scale is not None and self.holds_depth:
-            unit = _unit(ratio / self.scale)
-            if unit is not None:
-                scale = f"predictions_scale={1 / UNITS[unit]:.4g}"
-                return f"predictions in {unit}? set {scale}, or check data.depth_scale"
-        unit = _unit(1 / ratio)
-        likely = "another unit?" if unit is None else f"ground truth in {unit}?"
-        remedy = f"{likely} check data.depth_scale"
-        if self.scale is not None:
-            remedy += f", or set predictions_scale={self.scale / ratio:.4g}"
-        return remedy
-
-
-def _unit(per_metre: float) -> str | None:
-    """Returns the unit of which about ``per_metre`` are a metre; None for none of ``UNITS``."""
-    return next((unit for unit, size in UNITS.items() if 0.7 < size / per_metre < 1.4), None)
+        for name, size in UNITS.items():
+            if self.scale is not None and 0.7 < size * self.scale / ratio < 1.4:
+                return f"predictions in {name}? set predictions_scale={1 / size:.4g}, or"
+            if 0.7 < size * ratio < 1.4:
+                return f"ground truth in {name}?"
+        return "another unit?"

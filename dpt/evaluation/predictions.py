@@ -3,6 +3,7 @@
 import filecmp
 import os
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Literal
 import numpy as np
 import torch
 from pydantic import FiniteFloat
+from torch import Tensor
 
 from dpt.data import Dataset
 from dpt.data.formats import io, pictures
@@ -19,7 +21,7 @@ from dpt.data.loading import collate_eval
 from dpt.files import DataError, files_below, plain_name
 from dpt.predict.records import JOURNALS, RECORDS_FILE, InputRecord, PredictionSettings
 from dpt.segments import OBJECT_IDS
-from dpt.types.outputs import DEPTH_UNITS, DepthKind, HeadOutput, OutputSpec
+from dpt.types.outputs import DEPTH_UNITS, DepthKind, HeadOutput, HeadPrediction, OutputSpec
 from dpt.types.samples import Batch, Sample, Target
 from dpt.validation import Positive, validate
 
@@ -86,34 +88,19 @@ class PredictionFolder:
     inside a larger file, ``nyu.mat#12``, has a file of that number: ``12.png``, ``0012.png``.
 
     Args:
+        files: those in ``folder``.
         names: of the samples, usually the paths of their images.
-        recorded: the files that count; None for all.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        target: Target,
-        names: Sequence[str],
-        recorded: Mapping[Path, PredictedFile] | None = None,
-    ) -> None:
+    def __init__(self, folder: Path, files: Sequence[PredictedFile], names: Sequence[str]) -> None:
         self.folder, self.names = folder, names
-        files: dict[tuple[str, ...], list[PredictedFile]] = {}
-        for path in files_below(folder, SUFFIXES[target]):
-            file = PredictedFile(path) if recorded is None else recorded.get(path)
-            if file is not None:
-                files.setdefault(_components(path.relative_to(folder)), []).append(file)
-        if not files:
-            raise DataError(
-                f"predictions={folder}: no file with a suffix of {' '.join(SUFFIXES[target])}"
-            )
+        files_of: dict[tuple[str, ...], list[PredictedFile]] = {}
+        for file in files:
+            files_of.setdefault(_components(file.path.relative_to(folder)), []).append(file)
         samples = [_components(PurePath(name)) for name in names]
         if len(set(samples)) < len(set(names)):
-            raise DataError(
-                f"predictions={folder}: images of this data differ only in the suffix or in zeros "
-                "before a number, so that predictions cannot be told apart: rename them"
-            )
+            fault = "images of this data differ only in the suffix or in zeros before a number"
+            raise DataError(f"predictions={folder}: {fault}: rename them")
         self.count = 1  # the fewest components by which the samples differ
         while len({components[-self.count :] for components in samples}) < len(set(samples)):
             self.count += 1
@@ -123,21 +110,19 @@ class PredictionFolder:
             # the path below the folder that all share is enough, such as 7 beside b/7
             fewest = max(1, min(self.count, len(components) - shared))
             lengths = range(fewest, len(components) + 1)
-            self.files.append([f for n in lengths for f in files.get(components[-n:], ())])
+            self.files.append([f for n in lengths for f in files_of.get(components[-n:], ())])
 
     def __getitem__(self, index: int) -> PredictedFile:
         """Returns the only file of a sample; DataError without one or with several."""
         files = self.files[index]
-        if not files:
-            name, missing = self.names[index], self.files.count([])
-            raise DataError(
-                f"{name}: no file {'/'.join(_components(PurePath(name))[-self.count :])}.* in "
-                f"{self.folder} ({missing} of {len(self.files)} images have none)"
-            )
-        if len(files) > 1:
-            first, second = files[0].path, files[1].path
-            raise DataError(f"{first} and {second} are predictions of one image: remove one")
-        return files[0]
+        if len(files) == 1:
+            return files[0]
+        if files:
+            raise DataError(f"{files[0].path} and {files[1].path} are of one image: remove one")
+        name, missing = self.names[index], self.files.count([])
+        wanted = "/".join(_components(PurePath(name))[-self.count :])
+        fault = f"no file {wanted}.* in {self.folder}"
+        raise DataError(f"{name}: {fault} ({missing} of {len(self.files)} images have none)")
 
 
 def _components(path: PurePath) -> tuple[str, ...]:
@@ -157,7 +142,7 @@ def find_folders(
     folder: Path,
     targets: Sequence[Target],
     names: Sequence[str],
-    recorded: Mapping[Path, PredictedFile] | None,
+    recorded: Mapping[Path, PredictedFile] | None = None,
 ) -> dict[Target, PredictionFolder]:
     """Returns the folder of each target.
 
@@ -165,47 +150,72 @@ def find_folders(
     either depth or labels.
 
     Args:
-        names, recorded: as for :class:`PredictionFolder`.
+        names: as for :class:`PredictionFolder`.
+        recorded: the files that count; None for all.
     """
-    if not folder.is_dir():
-        raise DataError(f"predictions={folder}: no such folder")
     dense = [target for target in FOLDERS if target in targets]
-    paths = {target: _folder_of(folder, target, recorded) for target in dense}
-    folders = {
-        target: PredictionFolder(path, target=target, names=names, recorded=recorded)
-        for target, path in paths.items()
-        if path is not None
-    }
-    maps = [target for target in dense if target != "objects"]
-    if not folders and recorded is None and len(maps) == 1:
-        folders[maps[0]] = PredictionFolder(folder, target=maps[0], names=names)
+    folders: dict[Target, PredictionFolder] = {}
+    for target in dense:
+        for name in reversed(FOLDERS[target]):  # the first one with files wins
+            files = _files_in(folder / name, target, recorded)
+            if files:
+                folders[target] = PredictionFolder(folder / name, files, names)
+    if not folders and recorded is None and len({*dense} - {"objects"}) == 1:
+        files = _files_in(folder, dense[0], None)
+        if files:
+            folders[dense[0]] = PredictionFolder(folder, files, names)
     if not folders:
-        raise _missing_files(folder if recorded is None else folder / RECORDS_FILE, dense)
+        allowed = ", ".join(name for target in dense for name in FOLDERS[target])
+        source = folder if recorded is None else folder / RECORDS_FILE
+        fault = f"no file in {allowed or 'a folder of maps'}, as this data needs"
+        raise DataError(f"predictions={source}: {fault}: put them there, or predict again")
     return folders
 
 
-def _missing_files(place: Path, dense: Sequence[Target]) -> DataError:
-    """Returns the error for a place without predictions of any target."""
-    names = [name for target in dense for name in FOLDERS[target]]
-    return DataError(
-        f"predictions={place}: no file in {', '.join(names) or 'a folder of maps'}, as predictions "
-        "for this data need: put them there, or predict again with --format npy"
-    )
-
-
-def _folder_of(
+def _files_in(
     folder: Path, target: Target, recorded: Mapping[Path, PredictedFile] | None
-) -> Path | None:
-    """Returns the first sub-folder that holds predictions of a target; None without one."""
-    paths = [folder / name for name in FOLDERS[target] if (folder / name).is_dir()]
-    if recorded is not None:
-        used = {parent for path in recorded for parent in path.parents}
-        paths = [path for path in paths if path in used]
-    return next(iter(paths), None)
+) -> list[PredictedFile]:
+    """Returns the files of a folder that count; none if there is no such folder."""
+    paths = files_below(folder, SUFFIXES[target]) if folder.is_dir() else []
+    if recorded is None:
+        return [PredictedFile(path) for path in paths]
+    return [recorded[path] for path in paths if path in recorded]
 
 
-class PredictedDataset:
+class Predicted(ABC):
     """Samples with their predictions from files.
+
+    Attributes:
+        outputs: what the files hold, by head.
+        kind: of the depth.
+        scale_to_change: by which depth is multiplied, 1 if it is not; None if it cannot be changed.
+    """
+
+    kind: DepthKind = "metric"
+    scale_to_change: float | None = None
+
+    def __init__(self, dataset: Dataset, declared: Mapping[Target, OutputSpec]) -> None:
+        self.dataset = dataset
+        self.heads = {target: output.name for target, output in declared.items()}
+        self.outputs = {output.name: output for output in declared.values()}
+
+    def read(self, index: int) -> tuple[dict[str, HeadOutput], Batch]:
+        """Returns predictions by head, and labels as an evaluation batch."""
+        sample = self.dataset[index]
+        self.dataset.check(sample)
+        sample["index"] = index
+        outputs = {
+            h: HeadOutput(self.prediction(target, sample)) for target, h in self.heads.items()
+        }
+        return outputs, collate_eval([sample], targets=[*self.heads])
+
+    @abstractmethod
+    def prediction(self, target: Target, sample: Sample) -> HeadPrediction:
+        """Returns the prediction of one target of a sample, (1, H, W) or objects."""
+
+
+class PredictedDataset(Predicted):
+    """Samples with one file of predictions for each target.
 
     Args:
         scale: of the depth files, in metres for each unit; None if the files define it.
@@ -214,9 +224,6 @@ class PredictedDataset:
         encoding: of metric depth, if the files hold no depth: ``disparity``, of which ``scale`` is
             focal length times baseline (pixels · metres): depth = scale / value; or ``log``:
             depth = scale · exp(value).
-
-    Attributes:
-        scale_to_change: ``scale``, 1 if there is none; None if the records state the unit.
     """
 
     def __init__(
@@ -228,7 +235,7 @@ class PredictedDataset:
         kind: DepthKind | None = None,
         encoding: DepthEncoding | None = None,
     ) -> None:
-        self.dataset, self.scale, self.encoding = dataset, scale, encoding
+        self.scale, self.encoding = scale, encoding
         if encoding is not None and kind == "relative":
             raise ValueError(f"predictions_encoding={encoding}: is of metres, not predictions_kind")
         if encoding == "disparity" and scale is None:
@@ -241,58 +248,42 @@ class PredictedDataset:
         if "depth" in self.folders:
             given = {"kind": kind, "scale": scale, "encoding": encoding}
             _require_one_unit(folder / RECORDS_FILE, kinds, given)
-        self.kind: DepthKind = next(iter(kinds), kind or "metric")
-        self.scale_to_change = None if kinds else 1.0 if scale is None else scale
-        declared = self._declared(PredictionSettings.read(folder))
-        self.heads = {target: declared[target].name for target in self.folders}
-        self.outputs = {name: declared[target] for target, name in self.heads.items()}
+        self.kind = next(iter(kinds), kind or "metric")
+        if not kinds and encoding != "disparity":
+            self.scale_to_change = 1.0 if scale is None else scale
+        declared = self._declared(dataset, PredictionSettings.read(folder))
+        super().__init__(dataset, {target: declared[target] for target in self.folders})
 
-    def _declared(self, settings: PredictionSettings | None) -> dict[Target, OutputSpec]:
+    def _declared(
+        self, dataset: Dataset, settings: PredictionSettings | None
+    ) -> dict[Target, OutputSpec]:
         """Returns what the files of each target hold."""
-        class_names = settings.classes if settings else {}
-        labels = tuple(class_names.get("labels", ()))
-        dataset = self.dataset
+        names_of = settings.classes if settings else {}
+        labels, segments = (tuple(names_of.get(key, ())) for key in ("labels", "panoptic"))
+        info, unit = dataset.info, DEPTH_UNITS[self.kind]
+        count = len(labels) or info.num_classes
         return {
-            "depth": OutputSpec("depth", "depth", unit=DEPTH_UNITS[self.kind]),
-            "labels": OutputSpec(
-                "segmentation",
-                "logits",
-                channels=len(labels) or dataset.info.num_classes,
-                class_names=labels,
-            ),
-            "objects": OutputSpec(
-                "panoptic",
-                "masks",
-                things=dataset.info.things,
-                class_names=tuple(class_names.get("panoptic", ())),
-            ),
+            "depth": OutputSpec("depth", "depth", unit=unit),
+            "labels": OutputSpec("segmentation", "logits", channels=count, class_names=labels),
+            "objects": OutputSpec("panoptic", "masks", things=info.things, class_names=segments),
         }
 
-    def read(self, index: int) -> tuple[dict[str, HeadOutput], Batch]:
-        """Returns predictions (1, H, W) by head, and labels as an evaluation batch."""
-        sample = self.dataset[index]
-        self.dataset.check(sample)
-        sample["index"] = index
-        outputs = {}
-        for target, head in self.heads.items():
-            outputs[head] = HeadOutput(torch.from_numpy(self._read(target, sample))[None])
-        return outputs, collate_eval([sample], targets=[*self.folders])
+    def prediction(self, target: Target, sample: Sample) -> Tensor:
+        return torch.from_numpy(self._read(target, sample))[None]
 
     def _read(self, target: Target, sample: Sample) -> np.ndarray:
         if target not in sample:  # no label: nothing is scored
             dtype = np.float32 if target == "depth" else np.int64
             return np.zeros(sample["image"].shape[:2], dtype)
-        file = self.folders[target][sample["index"]]
+        file, info = self.folders[target][sample["index"]], self.dataset.info
         self._check_source(file, Path(sample["name"]))
         if target == "depth":
             values, size = self._read_depth(file), sample["depth"].shape
         elif target == "objects":
             values, size = self._read_objects(file), sample["objects"].shape
         else:
-            palette = self.dataset.info.palette
-            classes = self.dataset.info.num_classes
-            values = io.read_classes(file.path, classes, colors=palette).astype(np.int64)
-            size = sample["labels"].shape
+            values = io.read_classes(file.path, info.num_classes, colors=info.palette)
+            values, size = values.astype(np.int64), sample["labels"].shape
         image_size = sample["image"].shape[:2]
         if values.shape != size and not (self.dataset.resize_labels and values.shape == image_size):
             raise DataError(
@@ -308,13 +299,10 @@ class PredictedDataset:
         if file.source is None:
             return
         present = image if image.is_file() else file.source
-        orientation = pictures.exif_orientation(present)
-        if orientation != 1 and self.dataset.exif != "apply":
-            raise DataError(
-                f"{present}: has the EXIF orientation {orientation}, by which dpt predict turned "
-                "it: set data.exif=apply if the labels are upright too, or save the image upright "
-                "and predict it again"
-            )
+        if self.dataset.exif != "apply" and pictures.exif_orientation(present) != 1:
+            fault = "dpt predict turned it by its EXIF orientation"
+            remedy = "set data.exif=apply if labels are upright, or save it upright and predict it"
+            raise DataError(f"{present}: {fault}: {remedy}")
         has_both = file.source != image and os.path.isfile(file.source) and image.is_file()
         if has_both and not filecmp.cmp(file.source, image, shallow=False):
             raise DataError(f"{file.path}: was predicted from {file.source}, which is not {image}")
@@ -360,11 +348,7 @@ def _require_one_unit(
     records: Path, kinds: Collection[DepthKind], given: Mapping[str, object]
 ) -> None:
     """Raises ValueError if records state several units, or one that is ``given`` as well."""
-    if len(kinds) > 1:
-        raise DataError(
-            f"{records}: holds depth of the kinds {' and '.join(sorted(kinds))}: predict again so "
-            "that all images have one, as with cameras for all or none"
-        )
     keys = [f"predictions_{key}" for key, value in given.items() if value is not None]
-    if kinds and keys:
-        raise ValueError(f"{', '.join(keys)}: {records} states the unit")
+    if len(kinds) > 1 or (kinds and keys):
+        fault = f"{records} states the unit ({' and '.join(sorted(kinds))})"
+        raise DataError(f"{fault}: leave out {' and '.join(keys) or 'images of all units but one'}")

@@ -151,9 +151,6 @@ class DatasetScores:
     """The name of the first score of each objective, by which its images are sorted."""
     worst: dict[str, list[PanelPicture]]
     """Pictures of the worst images, by the name of the score."""
-    examples: list[PanelPicture]
-    notes: dict[str, Note]
-    """Facts for ``metrics.json`` about how the scores were computed."""
     lower_is_better: set[str]
     """Names of the scores that are better if lower."""
 
@@ -191,7 +188,9 @@ class Scorer:
             k: [] for k, o in self.objectives.items() if o.dense
         }
         self.examples: list[PanelPicture] = []
-        self.notes = {key: note for o in objectives.values() for key, note in o.notes.items()}
+        self.notes: dict[str, Note] = {
+            key: note for o in objectives.values() for key, note in o.notes.items()
+        }
         # refuses two scores of one name before anything is scored
         merged_scores({k: o.metrics.scores() for k, o in self.objectives.items()})
 
@@ -254,11 +253,9 @@ class Scorer:
 
     def scores(self) -> dict[str, float]:
         """Returns the scores of all images, which do not depend on batches or processes."""
-        once = np.ones(len(self.images))
-        scores = {
-            key: objective.metrics.resampler(self._states(key))(once)
-            for key, objective in self.objectives.items()
-        }
+        scores, once = {}, np.ones(len(self.images))
+        for key, objective in self.objectives.items():
+            scores[key] = objective.metrics.resampler(self._states(key))(once)
         return merged_scores({**scores, " and ".join(self.whole): self.whole_scores})
 
     def result(self, blocks: Blocks) -> DatasetScores:
@@ -273,16 +270,17 @@ class Scorer:
         intervals: dict[str, Interval] = {}
         firsts: dict[str, str] = {}
         every_left_out = LeftOut({}, {}, np.bincount(joined))
-        confusions = []
+        scores, confusions, tables = self.scores(), [], []
         for key, objective in self.objectives.items():
-            states = self._states(key)
-            intervals_of_metric = confidence_intervals(objective.metrics, states, blocks.numbers)
-            intervals |= intervals_of_metric
-            firsts[key] = next(iter(intervals_of_metric))
-            every_left_out.update(left_out(objective.metrics, states, joined))
-            confusions.append(objective.metrics.confusion_of(states))
-        scores = self.scores()
-        tables = [objective.metrics.rule_table(scores) for objective in self.objectives.values()]
+            metric, states = objective.metrics, self._states(key)
+            of_metric = confidence_intervals(metric, states, blocks.numbers)
+            intervals |= of_metric
+            firsts[key] = next(iter(of_metric))
+            without = left_out(metric, states, joined)
+            every_left_out.scores.update(without.scores)
+            every_left_out.without.update(without.without)
+            confusions.append(metric.confusion_of(states))
+            tables.append(metric.rule_table(scores))
         return DatasetScores(
             scores=scores,
             intervals=dict.fromkeys(self.whole_scores, Interval(nan, nan)) | intervals,
@@ -293,7 +291,5 @@ class Scorer:
             rules=[table for table in tables if table is not None],
             headlines=[*firsts.values(), *self.whole_scores][: len(firsts) + 1],
             worst={firsts[key]: pictures for key, pictures in self.worst.items()},
-            examples=self.examples,
-            notes=self.notes,
             lower_is_better=lower_is_better([*self.objectives.values(), *self.whole.values()]),
         )

@@ -65,11 +65,6 @@ class LeftOut:
         margin = float(t.ppf(0.975, freedom) * np.sqrt(variance))
         return Interval(score - margin, score + margin)
 
-    def update(self, other: "LeftOut") -> None:
-        """Adds the scores of another metric on the same images and blocks."""
-        self.scores.update(other.scores)
-        self.without.update(other.without)
-
     def minus(self, other: "LeftOut") -> "LeftOut":
         """Returns differences to another model's scores on the same images and blocks."""
         names = [name for name in self.scores if name in other.scores]

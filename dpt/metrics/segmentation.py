@@ -1,4 +1,4 @@
-"""Intersection over union and accuracies, from counts of pixels over the data set."""
+"""Scores of classes and of segments, from sums over the data set."""
 
 from collections.abc import Sequence
 
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from dpt.functional import sum_dtype
 from dpt.metrics.base import Confusion, SumMetric, class_labels, require_one_shape
+from dpt.segments import NO_SEGMENT, SegmentMap, Segments
 
 
 def confusion_matrix(prediction: Tensor, labels: Tensor, num_classes: int) -> Tensor:
@@ -93,3 +94,85 @@ class SegmentationMetrics(SumMetric):
         total = np.asarray(vstack(states).sum(axis=0)).ravel()
         counts = total[: self.confusion.numel()].reshape(self.confusion.shape)  # its first state
         return Confusion(self.class_names, counts.astype(np.int64))
+
+
+class PanopticMetrics(SumMetric):
+    """PQ = SQ · RQ of each class, then the mean over classes, as panopticapi computes it.
+
+    A predicted and a true segment of the same class match if their IoU is above 0.5 (Kirillov et
+    al. 2019, Panoptic Segmentation). The IoU leaves out unlabelled pixels, but not crowds; a
+    predicted segment without a match is ignored if more than half of it is unlabelled or in crowds
+    of its class.
+
+    Args:
+        things: for each class, whether it is a thing; the others are stuff.
+        class_names: K names for the ``pq/<name>`` scores; empty for the class ids.
+    """
+
+    has_limits = True
+    iou: Tensor
+    true_positives: Tensor
+    false_positives: Tensor
+    false_negatives: Tensor
+
+    def __init__(self, things: Sequence[bool], class_names: Sequence[str] = ()) -> None:
+        super().__init__()
+        self.things = tuple(things)
+        self.class_names = class_labels(class_names, len(things))
+        self.add_sum("iou", len(things))
+        for name in ("true_positives", "false_positives", "false_negatives"):
+            self.add_count(name, len(things))
+
+    def update(self, prediction: SegmentMap, ground_truth: Segments) -> None:
+        """Adds an image, whose prediction and ground truth have the same size."""
+        num_predicted = 1 + len(prediction.classes)
+        num_true = 1 + len(ground_truth.classes)
+        # row 0 and column 0 are of pixels without a segment
+        rows = prediction.ids - NO_SEGMENT
+        columns = ground_truth.map.ids - NO_SEGMENT
+        is_labelled = ground_truth.compared | (ground_truth.crowds >= 0)
+        pairs = (rows * num_true + columns)[is_labelled]
+        counts = torch.bincount(pairs, minlength=num_predicted * num_true)
+        counts = counts.view(num_predicted, num_true).to(sum_dtype(rows.device))
+        intersection = counts[1:, 1:]
+        labelled_areas = counts[1:].sum(1)
+        areas = torch.bincount(rows.flatten(), minlength=num_predicted)[1:]
+        union = labelled_areas[:, None] + counts[:, 1:].sum(0) - intersection
+        iou = intersection / union.clamp(min=1)
+        is_match = (iou > 0.5) & (prediction.classes[:, None] == ground_truth.classes)
+        predicted_classes = torch.cat([prediction.classes.new_zeros(1), prediction.classes])[rows]
+        in_crowd = predicted_classes == ground_truth.crowds
+        crowd_areas = torch.bincount(rows[in_crowd], minlength=num_predicted)[1:]
+        is_ignored = 2 * (labelled_areas - crowd_areas) < areas
+        matched = ground_truth.classes.expand_as(is_match)[is_match]
+        unmatched = prediction.classes[~is_match.any(1) & ~is_ignored]
+        missed = ground_truth.classes[~is_match.any(0)]
+        self.iou = self.iou.index_add(0, matched, iou[is_match].to(self.iou.dtype))
+        self.true_positives = self.true_positives + self._count(matched)
+        self.false_positives = self.false_positives + self._count(unmatched)
+        self.false_negatives = self.false_negatives + self._count(missed)
+
+    def _count(self, classes: Tensor) -> Tensor:
+        return torch.bincount(classes, minlength=len(self.things))
+
+    def compute(self) -> dict[str, Tensor]:
+        """Returns scalars in 0..1; NaN where no class was seen or predicted.
+
+        ``pq``, ``sq`` and ``rq`` are means over the classes that occur, ``pq_things`` and
+        ``pq_stuff`` over things and stuff among them; ``pq/<name>`` is that of a class.
+        """
+        hits = self.true_positives.to(self.iou.dtype)
+        total = hits + (self.false_positives + self.false_negatives).to(hits.dtype) / 2
+        occurs = total > 0
+        quality = torch.where(occurs, self.iou / total, torch.nan)
+        segmentation = torch.where(occurs, self.iou / hits.clamp(min=1), torch.nan)
+        recognition = torch.where(occurs, hits / total, torch.nan)
+        things = torch.tensor(self.things, device=quality.device)
+        return {
+            "pq": quality.nanmean(),
+            "sq": segmentation.nanmean(),
+            "rq": recognition.nanmean(),
+            "pq_things": quality[things].nanmean(),
+            "pq_stuff": quality[~things].nanmean(),
+            **{f"pq/{k}": v for k, v in zip(self.class_names, quality.unbind(), strict=True)},
+        }

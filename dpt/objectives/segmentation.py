@@ -17,7 +17,7 @@ from dpt.losses.masks import SetLoss
 from dpt.losses.segmentation import CrossEntropyLoss, softened_divergence
 from dpt.metrics.base import SumMetric, class_labels
 from dpt.metrics.instances import InstanceMetrics, objects_of
-from dpt.metrics.panoptic import PanopticMetrics
+from dpt.metrics.segmentation import PanopticMetrics
 from dpt.metrics.protocols import Protocol
 from dpt.metrics.rules.all_rules import SegmentationRuleMetrics
 from dpt.metrics.segmentation import SegmentationMetrics

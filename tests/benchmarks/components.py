@@ -13,7 +13,7 @@ import torch
 
 import dpt
 from dpt.data import ScenesDataset
-from dpt.metrics.panoptic import PanopticMetrics
+from dpt.metrics.segmentation import PanopticMetrics
 from dpt.segments import segments_of
 
 

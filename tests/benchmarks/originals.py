@@ -25,7 +25,7 @@ from torchmetrics.classification import MulticlassJaccardIndex
 
 from dpt.metrics import DepthMetrics, SegmentationMetrics
 from dpt.metrics.instances import InstanceMetrics, encode_masks
-from dpt.metrics.panoptic import PanopticMetrics
+from dpt.metrics.segmentation import PanopticMetrics
 from dpt.segments import NO_SEGMENT, SegmentMap, segments_of
 from dpt.types.samples import ObjectMask
 

@@ -9,8 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from dpt.metrics.rules import DepthImage, DepthRule, SegmentationRule
-from dpt.metrics.rules.base import Mask
-from dpt.metrics.rules.fits import Floats
+from dpt.metrics.rules.base import Floats, Mask
 from dpt.metrics.segmentation import confusion_matrix
 from dpt.types.outputs import DepthKind
 

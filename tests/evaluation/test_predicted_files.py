@@ -10,7 +10,7 @@ from photos import save_picture
 from PIL import Image
 
 from dpt.data.formats.io import read_labels, read_raw_depth
-from dpt.evaluation.predictions import PredictionFolder
+from dpt.evaluation.predictions import find_folders
 
 VAL = ["val/a/1.png", "val/b/1.png"]
 
@@ -19,7 +19,7 @@ def prediction_folder(root, names, samples):
     for name in names:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).touch()
-    return PredictionFolder(root, target="depth", names=[f"/data/images/{s}" for s in samples])
+    return find_folders(root, ["depth"], [f"/data/images/{s}" for s in samples])["depth"]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tiny import ON_CPU, call
 
-from dpt.evaluation.report import write_confusion, write_per_image
+from dpt.evaluation.evaluate import write_confusion, write_per_image
 from dpt.evaluation.scoring import ImageScore
 from dpt.files import DataError
 from dpt.html import render_page, require_free, write_page

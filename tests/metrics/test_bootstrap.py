@@ -17,7 +17,7 @@ from dpt.metrics import (
     confidence_intervals,
 )
 from dpt.metrics.intervals import FEW_BLOCKS, left_out
-from dpt.metrics.panoptic import PanopticMetrics
+from dpt.metrics.segmentation import PanopticMetrics
 from dpt.segments import segments_of
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from dpt.metrics.panoptic import PanopticMetrics
+from dpt.metrics.segmentation import PanopticMetrics
 from dpt.segments import NO_SEGMENT, SegmentMap, segments_of
 
 THINGS = (True, True, False, False)

@@ -8,7 +8,8 @@ from benchmarks import rules
 from benchmarks.rule_arrays import K, class_counts, depth_arrays, depth_image, depth_scores
 from scipy.optimize import linprog
 
-from dpt.metrics.rules import RULES, SEGMENTATION_RULES, fits
+from dpt.metrics.rules import RULES, SEGMENTATION_RULES
+from dpt.metrics.rules.base import line_l1
 from dpt.metrics.rules.depth import ordered_pairs
 from dpt.metrics.rules.moge import nearest_in_cells
 
@@ -52,7 +53,7 @@ def test_line_l1_is_the_minimum_of_a_linear_programme(case):
     _, depth, valid = depth_arrays(case)
     cells = nearest_in_cells(valid)[:700]
     x, y = depth_arrays(case)[0].flat[cells], depth.flat[cells]
-    scale, shift = fits.line_l1(x, y, 1 / y)
+    scale, shift = line_l1(x, y, 1 / y)
     count = len(x)
     lines = np.stack([x, np.ones(count)], axis=1)
     bounds = [(None, None)] * 2 + [(0, None)] * count

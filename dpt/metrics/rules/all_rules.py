@@ -13,8 +13,7 @@ from dpt.metrics.base import RuleTable, SumMetric
 from dpt.metrics.depth import DepthMetrics
 from dpt.metrics.protocols import Protocol
 from dpt.metrics.rules import RULES, SEGMENTATION_RULES, DepthRule, SegmentationRule
-from dpt.metrics.rules.base import DepthImage, Rule
-from dpt.metrics.rules.fits import Floats
+from dpt.metrics.rules.base import DepthImage, Floats, Rule
 from dpt.metrics.segmentation import SegmentationMetrics
 from dpt.types.outputs import DepthKind
 
@@ -55,7 +54,9 @@ class _RuleScores(SumMetric):
         if not self.rules:
             return {}
         scores = self.rule_scores()
-        scores |= spreads(self.rules, self.shared, scores)
+        for name in self.shared:
+            low, high = ends_of(values_of(self.rules, name, scores))
+            scores[f"spread/{name}"] = high - low
         return {k: torch.tensor(value, dtype=torch.float64) for k, value in scores.items()}
 
     def drop_rules(self) -> None:
@@ -215,14 +216,6 @@ def values_of(rules: Sequence[Rule], score: str, scores: Mapping[str, float]) ->
     """Returns a score by each rule in the unit that all share, NaN for rules without this score."""
     named = {rule: scores.get(f"{rule.name}/{score}", math.nan) for rule in rules}
     return [rule.factors.get(score, 1.0) * value for rule, value in named.items()]
-
-
-def spreads(
-    rules: Sequence[Rule], shared: Sequence[str], scores: Mapping[str, float]
-) -> dict[str, float]:
-    """Returns the largest minus the smallest value, in one unit, as ``spread/<score>``."""
-    ends = {name: ends_of(values_of(rules, name, scores)) for name in shared}
-    return {f"spread/{name}": high - low for name, (low, high) in ends.items()}
 
 
 def ends_of(values: Sequence[float]) -> tuple[float, float]:

@@ -5,18 +5,99 @@ Everything is NumPy in float64: originals are met to 1e-6, and many rules score 
 
 import math
 from abc import ABC
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from dpt.metrics.rules.fits import Floats, chunks, lower_median
 from dpt.types.outputs import DepthKind
 
+Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
+
+
+# --- fits of a prediction to the ground truth, over vectors (N,) of pixels -----------------------
+
+CHUNK = 32768
+"""Pixels at a time, so that intermediate results stay in the processor's cache."""
+
+
+def chunks(*vectors: Floats) -> Iterator[tuple[Floats, ...]]:
+    """Yields consecutive parts of vectors of one length."""
+    for start in range(0, len(vectors[0]), CHUNK):
+        yield tuple(vector[start : start + CHUNK] for vector in vectors)
+
+
+def least_squares(x: Floats, y: Floats) -> tuple[float, float]:
+    """Returns (scale, shift) that minimise Σ (scale · x + shift - y)²; (0, mean) of constant x."""
+    mean_x, mean_y = float(x.mean()), float(y.mean())
+    variance = covariance = 0.0
+    for x_part, y_part in chunks(x, y):
+        centred = x_part - mean_x
+        variance += float(centred @ centred)
+        covariance += float(centred @ (y_part - mean_y))
+    # rounding leaves a constant map a spread of a few units in the last place of its mean
+    if variance <= len(x) * (16 * np.finfo(float).eps * mean_x) ** 2:
+        return 0.0, mean_y
+    scale = covariance / variance
+    return scale, mean_y - scale * mean_x
+
+
+def in_depth(prediction: Floats, depth: Floats) -> Floats:
+    """Returns the prediction (N,) with the scale and shift of :func:`least_squares`."""
+    scale, shift = least_squares(prediction, depth)
+    return prediction * scale + shift
+
+
+def lower_median(values: Floats) -> float:
+    """Returns PyTorch's median: the lower of the middle two of an even number; NaN if one is."""
+    return float(torch.from_numpy(values).median())
+
+
+def scale_l1(x: Floats, y: Floats, weight: Floats) -> float:
+    """Returns the scale that minimises Σ weight · |scale · x - y|: a weighted median of y / x.
+
+    Of several minimisers it is the smallest. It is 0 if all x are.
+    """
+    used = x != 0
+    if not used.any():
+        return 0.0
+    quotients = y[used] / x[used]
+    order = quotients.argsort(kind="stable")
+    weights = (weight[used] * np.abs(x[used]))[order].cumsum()
+    first = np.searchsorted(2 * weights, weights[-1])
+    return float(quotients[order[min(first, len(order) - 1)]])
+
+
+def line_l1(x: Floats, y: Floats, weight: Floats) -> tuple[float, float]:
+    """Returns (scale, shift) that minimise Σ weight · |scale · x + shift - y| exactly.
+
+    A minimiser passes through two points. The line is turned about one of its points to the best
+    slope, until no turn about any of its points improves it: the sum is convex, and linear between
+    these turns.
+    """
+    scale, shift = least_squares(x, y)
+    anchors = [int(np.abs(y - scale * x - shift).argmin())]
+    least = np.inf
+    while anchors:
+        anchor = anchors.pop()
+        dx, dy = x - x[anchor], y - y[anchor]
+        slope = scale_l1(dx, dy, weight)
+        residual = np.abs(slope * dx - dy)
+        loss = float(weight @ residual)
+        if loss < least * (1 - 1e-14):
+            least, scale, shift = loss, slope, float(y[anchor] - slope * x[anchor])
+            on_line = residual <= 1e-12 * (np.abs(y) + np.abs(slope * x))
+            on_line[anchor] = False
+            anchors = np.flatnonzero(on_line).tolist()
+    return scale, shift
+
+
+# --- means over pixels ---------------------------------------------------------------------------
 
 
 class Moments(NamedTuple):
@@ -185,6 +266,10 @@ class Pixels:
         return moments
 
 
+LINE = "scale, shift"
+"""The name of a fit of both in depth."""
+
+
 class Rule(ABC):
     """How one project computes its scores from all images.
 
@@ -196,7 +281,8 @@ class Rule(ABC):
         summary: one sentence that says what the rule does to the number.
         original: the code that defines the rule.
         scores: names of the scores.
-        fitted: what is fitted to the ground truth of each image; empty for nothing.
+        fitted: what is fitted to the ground truth of each image; empty for nothing. ``LINE`` is
+            fitted by least squares, all else by the rule itself.
         factors: by score, what turns it into the unit in which the table compares it with other
             rules; scores that are not named are in that unit (silog: percent, natural logarithm).
     """
@@ -226,6 +312,7 @@ class DepthRule(Rule):
         kinds: of predictions that the rule can score.
         min_depth: metres; pixels count if their depth is larger.
         has_max_depth: whether pixels count only below the largest depth of the data.
+        is_clamped: whether predictions are clamped to the range of the data.
         min_pixels: images with fewer pixels that count are left out.
     """
 
@@ -233,6 +320,7 @@ class DepthRule(Rule):
     kinds: ClassVar[frozenset[DepthKind]] = frozenset({"metric"})
     min_depth: ClassVar[float] = 1e-3
     has_max_depth: ClassVar[bool] = True
+    is_clamped: ClassVar[bool] = False
     min_pixels: ClassVar[int] = 1
 
     def __init_subclass__(cls) -> None:
@@ -246,8 +334,11 @@ class DepthRule(Rule):
         return counted & (image.depth < image.max_depth) if self.has_max_depth else counted
 
     def predicted(self, pixels: Pixels) -> Floats:
-        """Returns the depth (N,) in metres that is scored: the prediction by default."""
-        return pixels.prediction
+        """Returns the depth (N,) in metres that is scored."""
+        depth = pixels.prediction
+        if self.fitted == LINE:
+            depth = in_depth(depth, pixels.depth)
+        return depth.clip(self.min_depth, pixels.image.max_depth) if self.is_clamped else depth
 
     def values(self, pixels: Pixels) -> Floats:
         """Returns the scores (S,) of one image."""

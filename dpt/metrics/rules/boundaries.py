@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpt.metrics.rules.base import DEPTH_KINDS, DepthRule, Pixels
-from dpt.metrics.rules.fits import Floats
+from dpt.metrics.rules.base import DEPTH_KINDS, DepthRule, Floats, Pixels
 
 RADIUS = 3
 """The largest radius of MoGe, in pixels."""

@@ -1,7 +1,4 @@
-"""Rules for the depth of single pixels, most of them of one paper each.
-
-Those of Metric3D and MoGe are in files of their own.
-"""
+"""Rules for the depth of single pixels; those of MoGe are in a file of their own."""
 
 import math
 from collections.abc import Mapping
@@ -11,19 +8,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpt.metrics.rules.base import (
-    ALL_KINDS,
-    COMMON,
-    DELTAS,
-    DEPTH_KINDS,
-    EIGEN,
-    DepthImage,
-    DepthRule,
-    Errors,
-    Mask,
-    Pixels,
-)
-from dpt.metrics.rules.fits import Floats, in_depth, lower_median
+from dpt.metrics.rules import base
+from dpt.metrics.rules.base import DepthRule, Errors, Floats, Mask, Moments, Pixels
 
 
 class Bts(DepthRule):
@@ -32,7 +18,7 @@ class Bts(DepthRule):
     name = "bts"
     summary = "Clamps metres to the range of the data and fits nothing."
     original = "cleinc/bts pytorch/bts_test.py: compute_errors"
-    errors: ClassVar[Errors] = EIGEN
+    errors: ClassVar[Errors] = base.EIGEN
 
     def predicted(self, pixels: Pixels) -> Floats:
         low, high = self.min_depth, pixels.image.max_depth
@@ -102,10 +88,10 @@ class DepthAnythingMetric(DepthRule):
     )
     original = "DepthAnything/Depth-Anything-V2 metric_depth/util/metric.py: eval_depth"
     min_pixels = 10
-    errors: ClassVar[Errors] = {**EIGEN, "silog": lambda m: m.silog(weight=0.5)}
+    errors: ClassVar[Errors] = {**base.EIGEN, "silog": lambda m: m.silog(weight=0.5)}
     factors: ClassVar[Mapping[str, float]] = {"silog": 100.0}
 
-    def counted(self, image: DepthImage) -> Mask:
+    def counted(self, image: base.DepthImage) -> Mask:
         depth = image.depth
         return image.valid & (depth >= self.min_depth) & (depth <= image.max_depth)
 
@@ -119,9 +105,9 @@ class UniDepth(DepthRule):
     name = "unidepth"
     summary = "Clamps nothing; silog is the unbiased standard deviation, tau a bound of 3 %."
     original = "lpiccinelli-eth/UniDepth unidepth/utils/evaluation_depth.py: eval_depth"
-    errors: ClassVar[Errors] = {**EIGEN, "silog": lambda m: 100 * m.silog_unbiased(), **_TAU}
+    errors: ClassVar[Errors] = {**base.EIGEN, "silog": lambda m: 100 * m.silog_unbiased(), **_TAU}
 
-    def counted(self, image: DepthImage) -> Mask:
+    def counted(self, image: base.DepthImage) -> Mask:
         return image.valid & (image.depth > 0) & (image.depth <= image.max_depth)
 
 
@@ -130,12 +116,12 @@ class UniDepthSsi(UniDepth):
 
     name = "unidepth_ssi"
     summary = "As unidepth, after a fit of scale and shift in depth."
-    fitted = "scale, shift"
-    kinds = DEPTH_KINDS
-    errors: ClassVar[Errors] = {"abs_rel": COMMON["abs_rel"], "delta1": DELTAS["delta1"], **_TAU}
-
-    def predicted(self, pixels: Pixels) -> Floats:
-        return in_depth(pixels.prediction, pixels.depth)
+    fitted = base.LINE
+    kinds = base.DEPTH_KINDS
+    errors: ClassVar[Errors] = {
+        **{name: base.COMMON[name] for name in ("abs_rel", "delta1")},
+        **_TAU,
+    }
 
 
 class UniDepthSi(UniDepthSsi):
@@ -154,21 +140,19 @@ class DinoV3(DepthRule):
 
     name = "dinov3"
     summary = "Scores inside Eigen's crop of NYU, scaled to the size of the map, and clamps metres."
+    is_clamped = True
     original = "facebookresearch/dinov3 dinov3/eval/depth: metrics.py, eval.py"
     errors: ClassVar[Errors] = {
-        **EIGEN,
+        **base.EIGEN,
         "silog": lambda m: 0.0 if math.isnan(m.log) else 100 * m.silog(),  # as the original
         "mae": lambda m: m.absolute,
     }
 
-    def counted(self, image: DepthImage) -> Mask:
+    def counted(self, image: base.DepthImage) -> Mask:
         (height, width), is_inside = image.valid.shape, np.zeros_like(image.valid)
         rows = slice(int(45 / 480 * height), int(471 / 480 * height))
         is_inside[rows, int(41 / 640 * width) : int(601 / 640 * width)] = True
         return super().counted(image) & is_inside
-
-    def predicted(self, pixels: Pixels) -> Floats:
-        return pixels.prediction.clip(self.min_depth, pixels.image.max_depth)
 
 
 class DinoV3Aligned(DinoV3):
@@ -176,12 +160,8 @@ class DinoV3Aligned(DinoV3):
 
     name = "dinov3_aligned"
     summary = "As dinov3, after a fit of scale and shift in depth."
-    fitted = "scale, shift"
-    kinds = DEPTH_KINDS
-
-    def predicted(self, pixels: Pixels) -> Floats:
-        prediction = in_depth(pixels.prediction, pixels.depth)
-        return prediction.clip(self.min_depth, pixels.image.max_depth)
+    fitted = base.LINE
+    kinds = base.DEPTH_KINDS
 
 
 class Ultralytics(DepthRule):
@@ -194,11 +174,11 @@ class Ultralytics(DepthRule):
     )
     original = "ultralytics 8.4.190 utils/metrics.py:1908: DepthMetrics"
     fitted = "median"
-    kinds = DEPTH_KINDS
+    kinds = base.DEPTH_KINDS
     min_pixels = 10
     errors: ClassVar[Errors] = {
-        **DELTAS,
-        **{name: COMMON[name] for name in ("abs_rel", "rmse", "silog")},
+        **base.DELTAS,
+        **{name: base.COMMON[name] for name in ("abs_rel", "rmse", "silog")},
     }
 
     def predicted(self, pixels: Pixels) -> Floats:
@@ -208,8 +188,8 @@ class Ultralytics(DepthRule):
         if finite.all():
             values = values * (pixels.median_depth / max(pixels.median_prediction, low))
         elif finite.any():
-            median = max(lower_median(values[finite]), low)
-            values = values * (lower_median(pixels.depth[finite]) / median)
+            median = max(base.lower_median(values[finite]), low)
+            values = values * (base.lower_median(pixels.depth[finite]) / median)
         return np.nan_to_num(values, nan=high, posinf=high, neginf=low).clip(low, high)
 
 
@@ -219,13 +199,10 @@ class Marigold(DepthRule):
     name = "marigold"
     summary = "Fits scale and shift in depth, then clamps to the range of the data."
     original = "prs-eth/Marigold src/util/metric.py, src/util/alignment.py"
-    fitted = "scale, shift"
-    kinds = DEPTH_KINDS
-    errors: ClassVar[Errors] = {**EIGEN, "i_rmse": lambda m: math.sqrt(m.inverse_square)}
-
-    def predicted(self, pixels: Pixels) -> Floats:
-        prediction = in_depth(pixels.prediction, pixels.depth)
-        return prediction.clip(self.min_depth, pixels.image.max_depth)
+    fitted = base.LINE
+    kinds = base.DEPTH_KINDS
+    is_clamped = True
+    errors: ClassVar[Errors] = {**base.EIGEN, "i_rmse": lambda m: math.sqrt(m.inverse_square)}
 
 
 class DepthEstimation(DepthRule):
@@ -234,21 +211,19 @@ class DepthEstimation(DepthRule):
     name = "depth_estimation"
     summary = "Fits scale and shift in depth, and pools the pixels of all images."
     original = "depth-estimation 0.1.3 evaluation/metrics.py: Evaluator"
-    fitted = "scale, shift"
-    kinds = DEPTH_KINDS
+    fitted = base.LINE
+    kinds = base.DEPTH_KINDS
     errors: ClassVar[Errors] = {  # the roots are taken of the means over all images
         "rmse": lambda m: m.square,
         "rmse_log": lambda m: m.log_square,
         "abs_rel": lambda m: m.abs_rel,
         "sq_rel": lambda m: m.sq_rel,
-        **DELTAS,
+        **base.DELTAS,
     }
 
     def predicted(self, pixels: Pixels) -> Floats:
-        prediction = pixels.prediction
-        if len(prediction) > 1:
-            prediction = in_depth(prediction, pixels.depth)
-        return prediction.clip(min=1e-6)
+        is_fitted = len(pixels.prediction) > 1
+        return (super().predicted(pixels) if is_fitted else pixels.prediction).clip(min=1e-6)
 
     def weight(self, pixels: int) -> float:
         return float(pixels)
@@ -267,14 +242,14 @@ class Midas(DepthRule):
     )
     original = "gist ranftlr/a1c7a24e: BadPixelMetric"
     fitted = "scale, shift of 1/d"
-    kinds = ALL_KINDS
+    kinds = base.ALL_KINDS
     min_depth = 0.0
     errors: ClassVar[Errors] = {"bad_pixels": lambda m: 100 * (1 - m.at_most)}
 
     def predicted(self, pixels: Pixels) -> Floats:
         disparity = pixels.disparity
         if np.isfinite(disparity).all():
-            disparity = in_depth(disparity, 1 / pixels.depth)
+            disparity = base.in_depth(disparity, 1 / pixels.depth)
         else:  # as the original, whose equations have no solution then
             disparity = disparity * 0.0
         return 1 / np.maximum(disparity, 1 / pixels.image.max_depth)
@@ -289,7 +264,82 @@ class DepthAnythingRelative(Midas):
     name = "depth_anything_relative"
     summary = "Fits and caps as MiDaS, and reports abs_rel and the fraction of good pixels."
     original = "none published: fit of MiDaS's gist, formulas of metric_depth/util/metric.py"
-    errors: ClassVar[Errors] = {"abs_rel": COMMON["abs_rel"], **DELTAS}
+    errors: ClassVar[Errors] = {"abs_rel": base.COMMON["abs_rel"], **base.DELTAS}
+
+
+LARGEST = 300.0
+"""Metres; predictions that are not between 0 and this become 0."""
+EPSILON = 1e-10
+"""Added to both depths, so that a ratio of exactly 1.25 is within."""
+
+
+class Metric3D(DepthRule):
+    """The rule of ``MetricAverageMeter``, and of ``postprocess_per_image`` before it: no fit.
+
+    The logarithms of ``silog`` and ``rmse_log`` are to base 10. Invalid pixels are also counted as
+    good where the prediction is not above 0, so that δ can exceed 1.
+    """
+
+    name = "metric3d"
+    summary = (
+        "Sets predictions beyond 300 m to 0, has no largest depth, takes logarithms to base 10, "
+        "and counts invalid pixels with a prediction of 0 as good."
+    )
+    original = "YvanYin/Metric3D mono/utils/avg_meter.py, do_test.py"
+    min_depth = 1e-8
+    has_max_depth = False
+    errors: ClassVar[Errors] = {
+        **base.COMMON,  # δ stand last
+        "silog": lambda m: m.silog() / math.log(10),
+        "rmse_log": lambda m: math.sqrt(m.log_square) / math.log(10),
+    }
+    factors: ClassVar[Mapping[str, float]] = {"silog": 100 * math.log(10)}
+
+    def aligned(self, pixels: Pixels) -> Floats:
+        """Returns the whole map (H, W) after the fit of this column."""
+        prediction = pixels.image.prediction
+        return (prediction > 0) * (prediction < LARGEST) * prediction
+
+    def values(self, pixels: Pixels) -> Floats:
+        aligned = self.aligned(pixels)
+        moments = Moments.of(aligned[pixels.mask] + EPSILON, pixels.depth + EPSILON)
+        values = np.array([error(moments) for error in self.errors.values()])
+        outside = aligned[~pixels.mask]
+        values[-3:] += np.count_nonzero(outside < 1.25 * EPSILON) / len(pixels.depth)
+        return values
+
+
+class Metric3DMedian(Metric3D):
+    """The column ``median match``."""
+
+    name = "metric3d_median"
+    summary = "As metric3d, after a fit of the median."
+    fitted = "median"
+    kinds = base.DEPTH_KINDS
+
+    def aligned(self, pixels: Pixels) -> Floats:
+        prediction = super().aligned(pixels)
+        median = base.lower_median(prediction[pixels.mask])
+        return prediction * pixels.median_depth / median
+
+
+class Metric3DGlobal(Metric3D):
+    """The column ``global match``: ``align_scale_shift``, for more than 10 pixels."""
+
+    name = "metric3d_global"
+    summary = "As metric3d, after a fit of scale and shift; of the median if the scale is negative."
+    fitted = base.LINE
+    kinds = base.DEPTH_KINDS
+
+    def aligned(self, pixels: Pixels) -> Floats:
+        prediction = super().aligned(pixels)
+        values = prediction[pixels.mask]
+        if len(values) <= 10:
+            return prediction
+        scale, shift = base.least_squares(values, pixels.depth)
+        if scale >= 0:
+            return prediction * scale + shift
+        return prediction * pixels.median_depth / (base.lower_median(values) + 1e-8)
 
 
 PAIRS = 50_000
@@ -330,7 +380,7 @@ class Whdr(DepthRule):
         "differ by at most 3 %, and reports the fraction that the prediction does not put in order."
     )
     original = "yifjiang/relative-depth-using-pytorch validation_crit/validate_crit_DIW.py"
-    kinds = ALL_KINDS
+    kinds = base.ALL_KINDS
     min_depth = 0.0
     has_max_depth = False
     scores = ("whdr",)
@@ -339,7 +389,7 @@ class Whdr(DepthRule):
         values = pixels.prediction
         return -values if pixels.image.kind == "relative" else values
 
-    def sums(self, image: DepthImage) -> Floats:
+    def sums(self, image: base.DepthImage) -> Floats:
         """Returns the numbers of pixels that count, of ordered pairs and of wrong ones."""
         pixels = image.pixels(self.counted(image))
         depth, values = pixels.depth, self.predicted(pixels)

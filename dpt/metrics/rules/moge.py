@@ -6,16 +6,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpt.metrics.rules.base import (
-    ALL_KINDS,
-    DELTAS,
-    DEPTH_KINDS,
-    DepthRule,
-    Errors,
-    Mask,
-    Pixels,
-)
-from dpt.metrics.rules.fits import Floats, in_depth, line_l1, scale_l1
+from dpt.metrics.rules import base
+from dpt.metrics.rules.base import DepthRule, Errors, Floats, Mask, Pixels
 
 SIDE = 64
 """Fits read one pixel of each cell of a grid of 64 x 64."""
@@ -65,7 +57,7 @@ class MogeMetric(DepthRule):
     original = "microsoft/MoGe moge/test/metrics.py, moge/utils/alignment.py"
     min_depth = 0.0
     has_max_depth = False
-    errors: ClassVar[Errors] = {"abs_rel": lambda m: m.moge_rel, "delta1": DELTAS["delta1"]}
+    errors: ClassVar[Errors] = {"abs_rel": lambda m: m.moge_rel, "delta1": base.DELTAS["delta1"]}
 
 
 class MogeScale(MogeMetric):
@@ -74,7 +66,7 @@ class MogeScale(MogeMetric):
     name = "moge_scale"
     summary = "Fits the scale that minimises the sum of |d - g| / g, and has no largest depth."
     fitted = "scale (L1)"
-    kinds = DEPTH_KINDS
+    kinds = base.DEPTH_KINDS
 
     def predicted(self, pixels: Pixels) -> Floats:
         cells = nearest_in_cells(pixels.mask)
@@ -85,7 +77,7 @@ class MogeScale(MogeMetric):
 
     def fitted_values(self, values: Floats, prediction: Floats, depth: Floats) -> Floats:
         """Returns ``values`` after the fit of ``prediction`` (N,) to ``depth`` (N,)."""
-        return values * scale_l1(prediction, depth, 1 / depth)
+        return values * base.scale_l1(prediction, depth, 1 / depth)
 
 
 class MogeAffine(MogeScale):
@@ -100,7 +92,7 @@ class MogeAffine(MogeScale):
     fitted = "scale, shift (L1)"
 
     def fitted_values(self, values: Floats, prediction: Floats, depth: Floats) -> Floats:
-        scale, shift = line_l1(prediction, depth, 1 / depth)
+        scale, shift = base.line_l1(prediction, depth, 1 / depth)
         return values * scale + shift
 
 
@@ -110,10 +102,10 @@ class MogeDisparity(MogeMetric):
     name = "moge_disparity"
     summary = "Fits scale and shift in inverse depth, and caps at the largest depth of the image."
     fitted = "scale, shift of 1/d"
-    kinds = ALL_KINDS
+    kinds = base.ALL_KINDS
 
     def predicted(self, pixels: Pixels) -> Floats:
         depth = pixels.depth
-        disparity = in_depth(pixels.disparity, 1 / depth)
+        disparity = base.in_depth(pixels.disparity, 1 / depth)
         floor = 1 / float(depth.max())
         return 1 / np.maximum(disparity, floor)

@@ -7,8 +7,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dpt.metrics.rules.base import Mask, Rule
-from dpt.metrics.rules.fits import Floats
+from dpt.metrics.rules.base import Floats, Mask, Rule
 
 Ids = NDArray[np.integer]
 
