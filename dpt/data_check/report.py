@@ -107,7 +107,7 @@ def _tables(scans: Sequence[Scan]) -> list[Table]:
     names = dict(enumerate(dataset.info.class_names)) | {IGNORE_INDEX: "(ignored)"}
     tables = [_overview(scans), _sizes(scans), _classes("pixels", pixels, names)]
     tables.append(_classes("images", images, dict(enumerate(dataset.class_id_names))))
-    tables += [_objects(scans), _depth(scans)]
+    tables.append(_objects(scans))
     return [table for table in tables if table.rows]
 
 
@@ -115,8 +115,14 @@ def _overview(scans: Sequence[Scan]) -> Table:
     rows: list[list[html.Cell]] = []
     for scan in scans:
         unusable = sum(bool(record.faults) for record in scan.records)
-        rows.append([scan.split, len(scan.records), unusable, len(scan.masks), len(scan.maps)])
-    return Table("Samples", ["split", "samples", "unusable", "with mask", "with depth"], rows)
+        counts = len(scan.records), unusable, len(scan.masks), len(scan.maps)
+        maps = [depth for _, depth in scan.maps]
+        quantiles = [depth.quantiles for depth in maps if depth.valid] or [(np.nan,) * 3]
+        invalid = 100 * mean(1 - depth.valid for depth in maps) if maps else None
+        rows.append([scan.split, *counts, invalid, *np.mean(quantiles, axis=0).tolist()])
+    header = ["split", "samples", "unusable", "with mask", "with depth", "invalid, %"]
+    heading = "Samples (depth: pixels, and means of the maps' quantiles, in metres)"
+    return Table(heading, [*header, "1 %", "median", "99 %"], rows)
 
 
 def _sizes(scans: Sequence[Scan]) -> Table:
@@ -154,17 +160,6 @@ def _objects(scans: Sequence[Scan]) -> Table:
         most = max(stats.segments for _, stats in scan.objects)
         rows.append([scan.split, "most segments in an image", most, None])
     return Table("Objects", ["split", "class", "objects", "per image"], rows)
-
-
-def _depth(scans: Sequence[Scan]) -> Table:
-    rows: list[list[html.Cell]] = []
-    for scan in (scan for scan in scans if scan.maps):
-        maps = [depth for _, depth in scan.maps]
-        quantiles = [depth.quantiles for depth in maps if depth.valid] or [(np.nan,) * 3]
-        invalid = 100 * mean(1 - depth.valid for depth in maps)
-        rows.append([scan.split, len(maps), invalid, *np.mean(quantiles, axis=0).tolist()])
-    heading = "Depth (means of the maps' quantiles, in metres)"
-    return Table(heading, ["split", "maps", "invalid, %", "1 %", "median", "99 %"], rows)
 
 
 def _sample_rows(scan: Scan, indices: Iterable[int]) -> list[Picture]:

@@ -52,17 +52,15 @@ class Panels(Callback):
                 if index not in shown:
                     continue
                 image = pl_module.model.preprocessing.picture(images[index])
-                labels = take(group, [k])
-                rows = []
+                labels, rows = take(group, [k]), []
                 for objective in pl_module.objectives.values():
                     output = outputs_of_heads[objective.head].image(k)
                     spec = pl_module.model.outputs[objective.head]
                     rows.append(objective.panel(image, output, labels, spec))
                 rows = [row for row in rows if row is not None]
                 if rows:
-                    self.pictures[index] = PanelPicture(
-                        labels["name"][0] or str(index), stack(rows)
-                    )
+                    name = labels["name"][0] or str(index)
+                    self.pictures[index] = PanelPicture(name, stack(rows))
 
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         for index, picture in self.pictures.items():
@@ -91,16 +89,12 @@ class FailedFiles(Callback):
         self.messages: set[str] = set()
 
     def on_train_batch_start(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        batch: Batch,
-        batch_idx: int,
-        dataloader_idx: int = 0,
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Batch, *_: object
     ) -> None:
         for message in batch.get("failed", ()):
             if message not in self.messages:
                 self.messages.add(message)
                 log.warning("skipped: %s", message)
 
-    on_validation_batch_start = on_train_batch_start
+    def on_validation_batch_start(self, *arguments: Any) -> None:
+        self.on_train_batch_start(*arguments)

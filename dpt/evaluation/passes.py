@@ -144,9 +144,8 @@ def score_checkpoint(
         remedy = "score what dpt predict writes, by predictions=DIR"
         log.warning("the calibration of the model is not used: %s", remedy)
     if model.takes_prompts and tuple(protocol.scales) != (1.0,):
-        raise ValueError(
-            f"protocol.scales={list(protocol.scales)}: no other sizes of sparse depth: leave it out"
-        )
+        fault = "no other sizes of sparse depth: leave it out"
+        raise ValueError(f"protocol.scales={list(protocol.scales)}: {fault}")
     weights = fingerprint(model.config.to_dict(), model.state_dict())
     image_size = config.image_size
     if image_size is not None:
@@ -195,17 +194,15 @@ def _runtime(config: EvaluateConfig, model: DPT, trainer: L.Trainer) -> Runtime 
     name, device = config.runtime, trainer.strategy.root_device
     if name in (None, "torch"):
         return with_bf16_weights(model, device) if build.takes_bf16_weights(trainer) else None
-    if trainer.precision not in _PRECISIONS:
-        allowed = " or ".join(_PRECISIONS)
-        fault = f"trainer.precision={trainer.precision}: runtime={name} takes {allowed}"
-        raise ValueError(fault)
-    source = Path(name) if is_exported(name) else model
-    chosen = None if is_exported(name) else name
-    runtime = make_runtime(chosen, source, device=device, precision=_PRECISIONS[trainer.precision])
+    precision = _PRECISIONS.get(trainer.precision)
+    if precision is None:
+        fault = f"runtime={name} takes {' or '.join(_PRECISIONS)}"
+        raise ValueError(f"trainer.precision={trainer.precision}: {fault}")
+    chosen, source = (None, Path(name)) if is_exported(name) else (name, model)
+    runtime = make_runtime(chosen, source, device=device, precision=precision)
     if runtime.outputs.keys() != array_specs(model.outputs).keys():
-        raise ValueError(
-            f"runtime={name}: predicts {', '.join(runtime.outputs)}, not as checkpoint"
-        )
+        fault = f"predicts {', '.join(runtime.outputs)}, not as checkpoint"
+        raise ValueError(f"runtime={name}: {fault}")
     return runtime
 
 
@@ -228,20 +225,22 @@ def score_files(
     objectives = objectives_of(predicted.outputs, dataset, protocol)
     preprocessing = measure_bands(dataset, images=4) or Preprocessing()
     scorer = Scorer(objectives, predicted.outputs, preprocessing)
-    checks = {name: _check_of(name, predicted, scorer) for name in objectives}
+    checks: dict[str, LabelsCheck | DepthCheck] = {}
+    if "segmentation" in objectives:
+        checks["segmentation"] = LabelsCheck(dataset.info.num_classes, dataset.label_rule)
     if "depth" in objectives:
         scorer.notes["predictions_kind"] = predicted.kind
+        has_unit = scorer.notes["protocol/alignment"] == "none"
+        is_inverse = predicted.kind == "relative"
+        checks["depth"] = DepthCheck(is_inverse, has_unit, predicted.scale_to_change)
     workers = config.data.loader.num_workers
     indices = range(len(dataset)) if indices is None else indices
     for outputs, labels in read_in_order(predicted.read, indices, num_workers=workers):
         scorer.add(outputs, labels, labels["image"])
         for name, check in checks.items():
-            if check is not None:
-                size = objectives[name].ground_truth(labels, 0)[0].shape[-2:]
-                check.add(objectives[name].predict(outputs[name].prediction, size), labels)
+            size = objectives[name].ground_truth(labels, 0)[0].shape[-2:]
+            check.add(objectives[name].predict(outputs[name].prediction, size), labels)
     for name, check in checks.items():
-        if check is None:
-            continue
         source = f"predictions={config.source}: {name}"
         with naming(source):
             remarks = check.remarks()
@@ -250,14 +249,3 @@ def score_files(
         if remarks:
             scorer.notes[f"remarks/{name}"] = "; ".join(remarks)
     return scorer
-
-
-def _check_of(name: str, predicted: Predicted, scorer: Scorer) -> LabelsCheck | DepthCheck | None:
-    """Returns what checks the files of an output; None if nothing does."""
-    dataset = predicted.dataset
-    if name == "segmentation":
-        return LabelsCheck(dataset.info.num_classes, dataset.label_rule)
-    if name != "depth":
-        return None
-    has_unit = scorer.notes["protocol/alignment"] == "none"
-    return DepthCheck(predicted.kind == "relative", has_unit, predicted.scale_to_change)
