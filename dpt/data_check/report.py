@@ -18,13 +18,7 @@ from dpt.run_log import log_rows
 from dpt.segments import OBJECT_IDS
 from dpt.types.outputs import OutputSpec
 from dpt.types.samples import IGNORE_INDEX, Sample
-from dpt.viz import (
-    colorize_depth,
-    colorize_labels,
-    colorize_output,
-    colorize_segments,
-    overlay,
-)
+from dpt.viz import colorize_depth, colorize_labels, colorize_output, colorize_segments, overlay
 
 Picture = tuple[str, np.ndarray]  # a caption and a uint8 RGB picture
 

@@ -414,13 +414,12 @@ def test_command_takes_the_arguments_of_training(data_check, dense_folder, tmp_p
     folder = ["data=folder", f"data.root={dense_folder}", "data.labels=masks", "limit=4"]
     folder += ["data.missing=skip", "data.num_classes=3", "data.num_workers=0"]
     others = ("model=dpt_tiny", "optim.lr=1e-3", "trainer.max_steps=3", "logger=csv", "seed=1")
-    assert data_check(tmp_path / "right", "task=segmentation", *folder, *others) == 0
-    assert data_check(tmp_path / "none", *folder) == 0  # the default task needs depth, too
+    assert data_check(tmp_path / "none", *folder, *others) == 0  # the default task needs depth, too
     assert data_check(tmp_path / "wrong", "task=depth", *folder) == 1
     assert report(tmp_path / "wrong")[0]["code"] == "task"
 
 
-@pytest.mark.parametrize("task", ["dino", "contrastive", "inpainting"])
+@pytest.mark.parametrize("task", ["dino", "inpainting"])
 def test_command_checks_tasks_with_other_views(data_check, dense_folder, tmp_path, task):
     folder = ("data=folder", f"data.root={dense_folder}", "data.num_workers=0", "limit=2")
     assert data_check(tmp_path / "run", f"task={task}", *folder) == 0

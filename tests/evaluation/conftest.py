@@ -19,6 +19,12 @@ def checkpoint(joint_run):
 
 
 @pytest.fixture(scope="session")
+def larger_scores(evaluate, checkpoint, tmp_path_factory):
+    """The evaluation of ``checkpoint`` with larger inputs."""
+    return evaluate(tmp_path_factory.mktemp("larger") / "run", checkpoint, "image_size=[64,96]")
+
+
+@pytest.fixture(scope="session")
 def images_table():
     """images_table(folder): the rows of per_image.csv."""
 

@@ -3,11 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from benchmarks.rule_arrays import (
-    MAX_DEPTH,
-    depth_arrays,
-    depth_image,
-)
+from benchmarks.rule_arrays import MAX_DEPTH, depth_arrays, depth_image
 
 from dpt.metrics import DepthMetrics, Protocol
 from dpt.metrics.rules import RULES, SEGMENTATION_RULES

@@ -26,7 +26,7 @@ def test_scores_and_pictures_are_written(joint_scores, scores, joint_run):
 
 
 def test_image_size_is_the_checkpoints_unless_it_is_given(
-    evaluate, checkpoint, scores, joint_run, tmp_path
+    evaluate, checkpoint, scores, joint_run, larger_scores, tmp_path
 ):
     """And a saved folder is as good as a run."""
     saved = tmp_path / "saved"
@@ -34,8 +34,7 @@ def test_image_size_is_the_checkpoints_unless_it_is_given(
     # data.image_size is about training crops: it must not change what the model sees
     same = evaluate(tmp_path / "same", saved, "data.size=[32,48]", "data.image_size=[64,96]")
     assert_contains(scores(same), scores(joint_run))
-    larger = evaluate(tmp_path / "larger", checkpoint, "image_size=[64,96]")
-    assert scores(larger)["val/abs_rel"] != scores(joint_run)["val/abs_rel"]
+    assert scores(larger_scores)["val/abs_rel"] != scores(joint_run)["val/abs_rel"]
 
 
 @pytest.mark.slow

@@ -87,15 +87,8 @@ def test_16_bit_depth_is_scored_with_a_scale(score_files, scored_files, files, m
     ("encode", "options"),
     [
         (lambda depth: depth * 100, ["scale=0.01"]),
-        (
-            lambda depth: 386.1 / depth,
-            ["encoding=disparity", "scale=386.1"],
-        ),
-        (np.log, ["encoding=log"]),
-        (
-            lambda depth: np.log(depth * 1000),
-            ["encoding=log", "scale=0.001"],
-        ),
+        (lambda depth: 386.1 / depth, ["encoding=disparity", "scale=386.1"]),
+        (lambda depth: np.log(depth * 1000), ["encoding=log", "scale=0.001"]),
     ],
 )
 def test_depth_is_decoded(score_files, scored_files, files, metrics, tmp_path, encode, options):
@@ -108,21 +101,21 @@ def test_depth_is_decoded(score_files, scored_files, files, metrics, tmp_path, e
     assert values["val/abs_rel"] == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("axis", [0, 2])
 def test_logits_are_scored_by_their_largest(
-    score_files, scored_files, files, metrics, mistake, tmp_path, axis
+    score_files, scored_files, files, metrics, mistake, tmp_path
 ):
+    """Their classes may be the first axis or the last."""
     (tmp_path / "labels").mkdir()
     classes = metrics(scored_files)
     count = sum(name.startswith("val/iou/") for name in classes)
-    for path in (files / "labels").iterdir():
+    for k, path in enumerate((files / "labels").iterdir()):
         labels = read_labels(path)
-        one_hot = np.moveaxis(np.eye(count, dtype=np.float16)[labels], 2, axis)
+        one_hot = np.moveaxis(np.eye(count, dtype=np.float16)[labels], 2, (0, 2)[k % 2])
         np.save(tmp_path / f"labels/{path.stem}.npy", one_hot * 3 - 1)
     values = metrics(score_files(tmp_path / "scores", tmp_path))
     assert values["val/miou"] == classes["val/miou"]
     first = max((tmp_path / "labels").iterdir())  # some images have no labels
-    for wrong in (one_hot[:, :2, :2], np.full_like(one_hot, np.nan)):
+    for wrong in (one_hot[:3, :2, :2], np.full_like(one_hot, np.nan)):
         np.save(first, wrong)
         assert first.name in mistake(tmp_path)
 

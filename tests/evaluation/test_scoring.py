@@ -9,9 +9,7 @@ import torch
 
 from dpt.data import Dataset
 from dpt.evaluation.scoring import Blocks, Scorer, blocks_of
-from dpt.objectives import (
-    ClassificationObjective,
-)
+from dpt.objectives import ClassificationObjective
 from dpt.types.outputs import HeadOutput, OutputSpec
 from dpt.types.samples import DatasetInfo
 

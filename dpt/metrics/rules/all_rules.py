@@ -111,10 +111,7 @@ class RuleMetrics(DepthMetrics, _RuleScores):
         self, protocol: Protocol, *, prediction_kind: DepthKind, uncertainties: Sequence[str] = ()
     ) -> None:
         super().__init__(
-            protocol,
-            prediction_kind=prediction_kind,
-            all_pooled=True,
-            uncertainties=uncertainties,
+            protocol, prediction_kind=prediction_kind, all_pooled=True, uncertainties=uncertainties
         )
         self.rules = [rule for rule in RULES.values() if prediction_kind in rule.kinds]
         self.add_sum("sums", sum(2 + len(rule.scores) for rule in self.rules))
