@@ -136,9 +136,8 @@ def _sample(dataset: Dataset, size: tuple[int, int] | None, index: int) -> Batch
         for key in MAP_FILLS:
             if key in sample and size is not None:
                 arrays[key] = resize_map(arrays[key], size)
-        image = by_four_bands(
-            sample["image"], lambda x: cv2.resize(x, THUMBNAIL, interpolation=cv2.INTER_AREA)
-        )
+        resize = partial(cv2.resize, dsize=THUMBNAIL, interpolation=cv2.INTER_AREA)
+        image = by_four_bands(sample["image"], resize)
         if "K" in sample:
             height, width = sample["image"].shape[:2]
             sample["K"] = Camera(sample["K"], (height, width)).resized(THUMBNAIL).K

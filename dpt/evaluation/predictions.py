@@ -286,10 +286,9 @@ class PredictedDataset(Predicted):
             values, size = values.astype(np.int64), sample["labels"].shape
         image_size = sample["image"].shape[:2]
         if values.shape != size and not (self.dataset.resize_labels and values.shape == image_size):
-            raise DataError(
-                f"{file.path}: {values.shape[1]}x{values.shape[0]} pixels (width x height), but "
-                f"its ground truth has {size[1]}x{size[0]}: resize it as your project does"
-            )
+            fault = f"{values.shape[1]}x{values.shape[0]} pixels (width x height), but its ground"
+            remedy = f"truth has {size[1]}x{size[0]}: resize it as your project does"
+            raise DataError(f"{file.path}: {fault} {remedy}")
         if target == "depth" and values.shape == size:  # of the sky there is none
             values = np.where(sample["valid"] | np.isfinite(values), values, np.float32(0))
         return values
@@ -310,10 +309,8 @@ class PredictedDataset(Predicted):
     def _read_objects(self, file: PredictedFile) -> np.ndarray:
         codes = io.read_objects(file.path)
         if codes.min() < -1 or codes.max() >= len(self.dataset.info.things) * OBJECT_IDS:
-            raise DataError(
-                f"{file.path}: holds a class that the data lacks: codes are class · {OBJECT_IDS} + "
-                "number, or -1 for no segment"
-            )
+            remedy = f"codes are class · {OBJECT_IDS} + number, or -1 for no segment"
+            raise DataError(f"{file.path}: holds a class that the data lacks: {remedy}")
         return codes
 
     def _read_depth(self, file: PredictedFile) -> np.ndarray:
@@ -324,10 +321,8 @@ class PredictedDataset(Predicted):
         if self.scale is not None:
             coding = DepthCoding(self.scale, 0.0, "")
         if coding is None and raw.dtype.kind != "f" and self.kind == "metric":
-            raise DataError(
-                f"{file.path}: whole numbers without a unit: set predictions_scale=0.001 for "
-                "millimetres or 0.00390625 for KITTI's 1/256 m"
-            )
+            remedy = "set predictions_scale=0.001 for millimetres, 0.00390625 for KITTI's 1/256 m"
+            raise DataError(f"{file.path}: whole numbers without a unit: {remedy}")
         values = raw.astype(np.float32)
         if coding is not None:
             values = values * np.float32(coding.scale) + np.float32(coding.offset)

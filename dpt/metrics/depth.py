@@ -119,10 +119,8 @@ class DepthMetrics(SumMetric):
         protocol = validate(Protocol, {**vars(protocol or Protocol()), **settings}, "protocol")
         validate(DepthKind, prediction_kind, "prediction_kind")
         if prediction_kind != "metric" and protocol.alignment == "none":
-            raise ValueError(
-                f"{prediction_kind} predictions have no unit: set alignment to 'median' or "
-                "'scale_shift'"
-            )
+            fault = f"{prediction_kind} predictions have no unit"
+            raise ValueError(f"{fault}: set alignment to 'median' or 'scale_shift'")
         alignment = protocol.alignment or _ALIGNMENTS[prediction_kind]
         self.protocol: Protocol = replace(protocol, alignment=alignment)
         self.range = protocol.min_depth, protocol.max_depth or math.inf

@@ -78,21 +78,18 @@ class Protocol:
         crop = self.crop
         if crop == "none":
             return 0, height, 0, width
+        size = f"{height}x{width} pixels (height x width)"
         if crop == "eigen_nyu":
             if (height, width) != (480, 640):
-                raise ValueError(
-                    "crop=eigen_nyu is for maps of 480x640 pixels (height x width), but one has "
-                    f"{height}x{width}: choose another protocol or protocol.crop"
-                )
+                fault = f"crop=eigen_nyu is for maps of 480x640, but one has {size}"
+                raise ValueError(f"{fault}: choose another protocol or protocol.crop")
             return 45, 471, 41, 601
         if isinstance(crop, str):
             (top, bottom), (left, right) = _FRACTIONS[crop]
             return int(top * height), int(bottom * height), int(left * width), int(right * width)
         if crop[1] > height or crop[3] > width:
-            raise ValueError(
-                f"crop {list(crop)} ([top, bottom, left, right]) reaches beyond a map of "
-                f"{height}x{width} pixels (height x width)"
-            )
+            fault = f"reaches beyond a map of {size}"
+            raise ValueError(f"crop {list(crop)} ([top, bottom, left, right]) {fault}")
         return crop
 
     def depth_notes(self) -> dict[str, Note]:
