@@ -17,10 +17,9 @@ from dpt.losses.masks import SetLoss
 from dpt.losses.segmentation import CrossEntropyLoss, softened_divergence
 from dpt.metrics.base import SumMetric, class_labels
 from dpt.metrics.instances import InstanceMetrics, objects_of
-from dpt.metrics.segmentation import PanopticMetrics
 from dpt.metrics.protocols import Protocol
 from dpt.metrics.rules.all_rules import SegmentationRuleMetrics
-from dpt.metrics.segmentation import SegmentationMetrics
+from dpt.metrics.segmentation import PanopticMetrics, SegmentationMetrics
 from dpt.objectives.base import PixelClassObjective, mean_predictions, nearest
 from dpt.objectives.batches import take
 from dpt.segments import OBJECT_IDS, SegmentMap, Segments, instances, panoptic_segments, segments_of

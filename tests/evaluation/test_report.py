@@ -88,7 +88,7 @@ def test_reports_leave_files_of_the_user_alone(tmp_path, refused, command, name)
     path.parent.mkdir(exist_ok=True)
     path.write_text("mine")
     command = (*command, f"run_dir={tmp_path}")
-    assert str(path.parent if "/" in name else path) in refused(call, *command)
+    assert name.partition("/")[0] in refused(call, *command)
     assert path.read_text() == "mine"
 
 
