@@ -150,7 +150,7 @@ def _classes_of_masks(data: DataConfig, splits: Sequence[str]) -> tuple[Plain, l
     for split in splits:
         with suppress(DataError):  # becomes a finding when the split is read
             dataset = data.changed(unlabelled=None).make(split)
-            samples = [dataset.files(index) for index in range(len(dataset))]
+            samples = map(dataset.files, range(len(dataset)))
             paths += [files.labels for files in samples if files and files.labels]
     if not paths:
         return {"num_classes": 1}, []

@@ -5,6 +5,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from math import exp, log
 from statistics import median
 
@@ -94,7 +95,7 @@ def duplicates(scan: Scan) -> Iterator[Finding]:
         message = f"{plural(len(within), 'image')} with identical copies in this split"
         remedy = "remove the copies: each counts as a sample of its own"
         examples = [" = ".join(record.name for record in records) for records in within]
-        affected = [record for records in within for record in records]
+        affected = [*chain(*within)]
         yield scan.finding("warning", "duplicate", message, remedy, affected, examples)
     earlier = {image.digest: r.name for other in scan.earlier for r, image in _distinct(other)}
     across = {digest: copies[digest][0] for digest in copies.keys() & earlier.keys()}
