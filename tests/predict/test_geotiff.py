@@ -184,7 +184,7 @@ def test_command_writes_rasters_and_pictures(checkpoint, tmp_path, capsys):
 @pytest.fixture
 def small_limit(monkeypatch):
     """Images of more than 2,000 pixels are too large for a picture."""
-    monkeypatch.setattr("dpt.data.formats.pictures.MAX_PIXELS", 2000)
+    monkeypatch.setattr("dpt.files.MAX_PIXELS", 2000)
 
 
 @pytest.fixture(scope="module")
