@@ -186,7 +186,7 @@ def test_a_model_with_a_linear_head_alone_has_no_decoder(tmp_path):
     model.save_pretrained(tmp_path / "model")
     again = dpt.DPT.from_pretrained(tmp_path / "model")
     assert torch.equal(again(images)["segmentation"], found)
-    with pytest.raises(ValueError, match=r"official.*linear"):
+    with pytest.raises(ValueError, match="official"):
         convert(tmp_path / "model", tmp_path / "out.pt", to="official")
 
 
