@@ -475,7 +475,7 @@ def read_table(
     repeated = [column for column in columns if names.count(column.lower()) > 1]
     if absent or repeated:
         fault = f"no column {', '.join(absent)}" if absent else f"several columns {repeated[0]}"
-        raise DataError(f"{path}: {fault} (it has {header[:6]}): {remedy}")
+        raise DataError(f"{path}: {fault} (it has {few(header, 6)}): {remedy}")
     positions = [names.index(column.lower()) for column in columns]
     for where, cells in rows:
         yield where, [cells[k] for k in positions]

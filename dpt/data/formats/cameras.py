@@ -5,6 +5,7 @@ centre of the first pixel is at 0.5, principal points are moved by half a pixel.
 """
 
 import logging
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -141,7 +142,8 @@ class CameraFile:
 
     def read(self) -> Mapping[str, StatedCamera]:
         """Returns the cameras by the names of images; "" is for all others."""
-        return _read_cameras(self.path)
+        state = os.stat(self.path).st_mtime_ns if self.path.is_file() else 0
+        return _read_cameras(self.path, state)
 
     def _of_image(self, cameras: Mapping[str, StatedCamera], image: PurePath) -> StatedCamera:
         ends = [PurePath(*image.parts[i:]) for i in range(len(image.parts))]
@@ -158,7 +160,8 @@ def _log_once(level: int, message: str) -> None:
 
 
 @lru_cache(maxsize=64)
-def _read_cameras(path: Path) -> Mapping[str, StatedCamera]:
+def _read_cameras(path: Path, state: int) -> Mapping[str, StatedCamera]:
+    """Reads a file; ``state`` is the time of its last change."""
     suffix = path.suffix.lower()
     if suffix == ".csv":
         return dict(_table_rows(path))
