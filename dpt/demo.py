@@ -15,7 +15,6 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
 import numpy as np
@@ -23,9 +22,8 @@ import numpy as np
 from dpt.data.formats.io import read_image
 from dpt.html import data_uri, render_page
 from dpt.predict import Prediction, Predictor, inputs, writers
-from dpt.predict.encoding import Style, depth_coding, paint, paint_legend, viewer_page
+from dpt.predict.encoding import Predicted, depth_coding, paint, paint_legend, viewer_page
 from dpt.predict.prediction import first_output
-from dpt.predict.sources import InputFile
 from dpt.validation import Plain
 from dpt.viz import shrink
 
@@ -89,8 +87,8 @@ class Demo:
                 self._results.popitem(last=False)
             outputs = []
             for name in (name for name, spec in self.outputs.items() if spec.dense):
-                picture = paint(name, prediction, image, Style())
-                legend = paint_legend(name, prediction, Style(), width=500)
+                picture = paint(name, Predicted(prediction, image))
+                legend = paint_legend(name, Predicted(prediction), width=500)
                 pictures = {"picture": _picture_uri(picture), "legend": _picture_uri(legend)}
                 outputs.append({"name": name, **pictures})
             return {
@@ -106,8 +104,7 @@ class Demo:
         if name not in self.downloads:
             raise RefusedError(404, f"there is no file {name}")
         with self._lock:
-            predicted = writers.Predicted(InputFile(Path(), name), self._result(key)[0])
-            return self.downloads[name].encode(predicted)
+            return self.downloads[name].encode(Predicted(*self._result(key)))
 
     def points(self, key: str) -> bytes:
         """Returns a page with the surface that an image shows, to be turned."""

@@ -224,11 +224,12 @@ def inspection_sheet(model: DPT, image: inputs.Image, *, patch: Grid | None = No
         caption = f"framed: patch {patch[0]} {patch[1]}"
     # dense outputs as pictures, others in the title
     size = f"network input {shape[0]} x {shape[1]} (height x width)"
-    style, dense = encoding.Style(), [n for n, spec in prediction.outputs.items() if spec.dense]
-    pictures = [rgb, *(encoding.paint(name, prediction, rgb, style) for name in dense)]
+    dense = [name for name, spec in prediction.outputs.items() if spec.dense]
+    predicted = encoding.Predicted(prediction, rgb)
+    pictures = [rgb, *(encoding.paint(name, predicted) for name in dense)]
     title = "; ".join([size, *image_lines(prediction)])
     outputs = _section(title, pictures, [caption, *dense], rgb.shape)
-    legends = [encoding.paint_legend(name, prediction, style, width=WIDTH) for name in dense]
+    legends = [encoding.paint_legend(name, predicted, width=WIDTH) for name in dense]
     return stack([*outputs, *legends, *_levels(model, images, shape), *attention])
 
 

@@ -466,11 +466,13 @@ def predictions(folder):
         folders = ["labels", "overlay"]
         options = {"overwrite": overwrite, "settings": settings}
         out = OutputFolder(root / "out", inputs=sources, folders=folders, **options)
-        todo = [source for source in sources if not out.is_done(source, [product])]
-        out.start()
-        for source in todo:
-            with out.files(source, [product], {}) as places:
-                shutil.copy(root / f"masks/{source.name}.png", places[product])
+        with out.held():
+            todo = [source for source in sources if not out.is_done(source, [product])]
+            out.start()
+            for source in todo:
+                with out.files(source, [product], {}) as places:
+                    shutil.copy(root / f"masks/{source.name}.png", places[product])
+            out.finish([product])
 
     def again(overwrite):
         copy = shutil.copytree(folder, folder.with_name("copy"))

@@ -39,9 +39,7 @@ Ctrl-C, 143 by SIGTERM.
 
 Many workers: the same command with --shard 1/16 to --shard 16/16 on any machines, each again until
 it has ended well, and once with --merge. The files are then those of one run. INPUTS may be
-addresses, as s3://BUCKET/PHOTOS. --shard slurm takes the numbers of an array job, torchrun RANK and
-WORLD_SIZE, kubernetes JOB_COMPLETION_INDEX and JOB_COMPLETIONS (set it in the manifest), auto those
-of the only launcher whose variables are set.
+addresses, as s3://BUCKET/PHOTOS.
 """
 
 import argparse
@@ -85,7 +83,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     text = "depth in the sky, of models that predict it: invalid (default), far, or keep"
     add("--sky", default="invalid", choices=("invalid", "far", "keep"), help=text)
     add("--precision", default="fp32", choices=("fp32", "bf16", "fp16"))
-    text = "torch (default), onnx, openvino, or auto: the fastest that is installed"
+    text = "torch (default), onnx or openvino"
     add("--runtime", metavar="NAME", help=text)
     cameras = parser.add_mutually_exclusive_group()
     text = "horizontal field of view of the images in degrees (default: by the EXIF tags of each)"
@@ -97,9 +95,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     add("--device", metavar="NAME", help="cpu, cuda, cuda:1 (default: a GPU if there is one)")
     text = "predict finished inputs again, also with other settings; files of others are kept"
     add("--overwrite", action="store_true", help=text)
-    text = "predict part K of N, beside other workers; or take K and N from the environment"
+    text = "predict part K of N, beside other workers"
     parts = parser.add_mutually_exclusive_group()
-    parts.add_argument("--shard", metavar="K/N|slurm|torchrun|kubernetes|auto", help=text)
+    parts.add_argument("--shard", metavar="K/N", help=text)
     parts.add_argument("--merge", action="store_true", help="check and join what all shards wrote")
     text = "ray: a worker on each GPU of a Ray cluster (RAY_ADDRESS, or else this machine)"
     parts.add_argument("--engine", default="local", choices=("local", "ray"), help=text)

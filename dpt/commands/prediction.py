@@ -22,7 +22,7 @@ from dpt.predict.inputs import GUESS, chosen_camera
 from dpt.predict.pipeline import Pipeline
 from dpt.predict.prediction import depth_unit, first_output
 from dpt.predict.predictor import Predictor
-from dpt.predict.records import InputShard, PredictionSettings, shards_of
+from dpt.predict.records import WHOLE, InputShard, PredictionSettings, shards_of
 from dpt.predict.sources import InputFile, find_inputs, find_remote
 from dpt.predict.writers import class_lines
 from dpt.process import say
@@ -65,17 +65,17 @@ def predict_inputs(options: argparse.Namespace, arguments: Sequence[str]) -> Fai
 def _predict_part(pipeline: Pipeline, inputs: Sequence[InputFile]) -> Failed:
     """Predicts the inputs of this process that are not finished; returns those that failed."""
     folder = pipeline.folder
-    part = inputs if folder.shard is None else folder.shard.select(inputs)
+    part = folder.shard.select(inputs)
     waiting = [file for file in part if not pipeline.is_done(file)]
     start = time.monotonic()
     done, failed = _predict(pipeline, waiting)
-    if folder.shard is None:
+    if folder.shard == WHOLE:
         folder.finish(pipeline.kinds)
     seconds = max(time.monotonic() - start, 1e-9)
     count = len(part) - len(waiting)
     skipped = f", {count} were done before" if count else ""
     rate = f"{plural(done, 'image')} in {seconds:.1f} s ({done / seconds:.3g} images/s)"
-    shard = "" if folder.shard is None else f"shard {folder.shard}: "
+    shard = "" if folder.shard == WHOLE else f"shard {folder.shard}: "
     say(f"{shard}{rate}{skipped}: {folder.path}")
     return failed
 
@@ -137,16 +137,14 @@ def predict_shard(
         _predict_part(pipeline, inputs)
 
 
-def _chosen_shard(options: argparse.Namespace) -> InputShard | None:
+def _chosen_shard(options: argparse.Namespace) -> InputShard:
     """Returns the part of the inputs that ``--shard`` names."""
     is_divided = options.shard or options.merge or options.engine == "ray"
-    if is_divided and (options.overwrite or options.runtime == "auto"):
-        # a worker could not tell what is finished, or take another runtime
-        raise ValueError("--overwrite, --runtime auto: are for one process: leave them out")
-    if options.shard is None:
-        return None
-    shard = InputShard.chosen(options.shard)
-    say(f"shard {shard}")
+    if is_divided and options.overwrite:  # a worker could not tell what is finished
+        raise ValueError("--overwrite: is for one process: leave it out")
+    shard = InputShard.parse(options.shard) if options.shard else WHOLE
+    if shard is None:
+        raise ValueError(f"--shard {options.shard}: write K/N with K in 1..N, such as 3/16")
     return shard
 
 
@@ -183,7 +181,7 @@ def _predict(pipeline: Pipeline, inputs: Sequence[InputFile]) -> tuple[int, Fail
 
 
 def _make_pipeline(
-    options: argparse.Namespace, inputs: Sequence[InputFile], shard: InputShard | None
+    options: argparse.Namespace, inputs: Sequence[InputFile], shard: InputShard
 ) -> Pipeline:
     """Returns the pipeline that the options describe; mistakes in them are ValueErrors."""
     style = Style(options.colormap)

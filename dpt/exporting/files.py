@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -53,8 +52,7 @@ def fingerprint_of(path: Path) -> str:
     code = hashlib.blake2b(digest_size=8)
     for part in parts_of(path):
         with open_file(part) as file:
-            for chunk in iter(partial(file.read, 2**24), b""):
-                code.update(chunk)
+            hashlib.file_digest(file, lambda: code)
     return code.hexdigest()
 
 
@@ -180,13 +178,13 @@ def describe(
 
 def _input_form(rule: Preprocessing, *, normalises: bool) -> str:
     """Returns what the input of the file is, in words."""
-    count = len(rule.mean)
-    if normalises and rule.is_rgb:
-        return "uint8 (batch, height, width, 3): RGB, normalised inside"
+    kind, content = ("uint8", "RGB") if rule.is_rgb else ("float32", "bands")
     if normalises:
-        return f"float32 (batch, height, width, {count}): bands, normalised inside"
+        return f"{kind} (batch, height, width, {len(rule.mean)}): {content}, normalised inside"
     content = "RGB / 255" if rule.is_rgb else "bands"
-    return f"float32 (batch, {count}, height, width): {content}, minus mean, divided by std"
+    return (
+        f"float32 (batch, {len(rule.mean)}, height, width): {content}, minus mean, divided by std"
+    )
 
 
 def _without_focal(outputs: dict[str, OutputSpec]) -> dict[str, OutputSpec]:

@@ -3,8 +3,8 @@
 It is static: the range of each tensor is that of calibration images. Weights have a scale for each
 channel. Layers whose rounding costs too much stay in float:
 
-1. All layers are quantised (:data:`KINDS`), and the loss is measured. It is the relative loss of
-   scores, or else the difference of the outputs for every fourth image, which does not calibrate.
+1. All layers are quantised (:data:`KINDS`), and the loss is measured: the difference of the outputs
+   for every fourth image, which does not calibrate.
 2. If it is larger than allowed, the layers are sorted by their noise, which is the relative error
    of their inputs when these are rounded to 8 bits, and the noisiest 2, 4, 8, ..., up to half of
    all, stay in float, until the loss is small enough.
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,8 +33,6 @@ log = logging.getLogger("dpt")
 
 KINDS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 CHECKED = 4  # every fourth image measures the loss
-Measure = Callable[[Path], Mapping[str, float]]
-"""An exported file to relative losses by name."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +42,11 @@ class Int8Export:
     Attributes:
         differences: of each output to that in fp32: the fraction of pixels of another class, or the
             mean difference over the mean value.
-        losses: what was allowed up to the limit: ``differences``, or those of scores.
         kept: the layers that stay in float, of ``layers``.
     """
 
     path: Path
     differences: Mapping[str, float]
-    losses: Mapping[str, float]
     kept: tuple[str, ...]
     layers: int
 
@@ -70,7 +66,6 @@ def export_int8(
     images: Sequence[Tensor],
     *,
     max_loss: float = 0.01,
-    measure: Measure | None = None,
     **options: Any,
 ) -> Int8Export:
     """Writes ``model`` to ``path`` in int8, see the module.
@@ -78,8 +73,7 @@ def export_int8(
     Args:
         path: ``.onnx`` (by ONNX Runtime) or ``.xml`` (by OpenVINO's NNCF).
         images: inputs of the file, (1, ...) each, of at least 2 images.
-        max_loss: largest relative loss.
-        measure: gives the losses of scores; None: those of the outputs count.
+        max_loss: largest difference of an output.
         **options: of :func:`dpt.exporting.export`.
 
     Raises:
@@ -99,12 +93,11 @@ def export_int8(
         noises = noise_of_layers(source, calibrating[0])
         for kept in _choices(sorted(noises, key=lambda name: noises[name], reverse=True)):
             quantize(source, target, calibrating, kept)
-            differences = compare_outputs(files.run_of(target), expected, specs)
-            losses = differences if measure is None else measure(target)
+            losses = compare_outputs(files.run_of(target), expected, specs)
             worst = max(losses, key=lambda name: losses[name])
             log.info("%d layers in float: %s loses %.2f %%", len(kept), worst, 100 * losses[worst])
             if losses[worst] <= max_loss:
-                return Int8Export(path, differences, losses, kept, len(noises))
+                return Int8Export(path, losses, kept, len(noises))
         fault = f"in int8, {worst} loses {losses[worst]:.1%} even with half of the layers in float"
         raise ValueError(f"{path} was not written: {fault}: set --max-loss, or calibrate with more")
 

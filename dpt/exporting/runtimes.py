@@ -2,13 +2,11 @@
 
 import logging
 import os
-import statistics
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -31,7 +29,6 @@ log = logging.getLogger("dpt")
 
 Precision = Literal["fp32", "bf16", "fp16"]
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-REPEATS = 5  # of the timing for ``auto``
 
 
 class Runtime(Protocol):
@@ -203,55 +200,19 @@ FILES = {".onnx": "onnx", ".xml": "openvino"}
 """The runtime of exported files by their suffix, if none is named."""
 
 
-def _seconds(runtime: Runtime) -> float:
-    """Returns the median time for an image of the model's size, after one that does not count."""
-    rule = runtime.preprocessing
-    inputs = Inputs(torch.zeros(1, len(rule.mean), *rule.image_size, device=runtime.device))
-    times = []
-    for _ in range(1 + REPEATS):
-        start = time.perf_counter()
-        outputs = runtime(inputs)
-        next(iter(outputs.values())).cpu()  # a GPU has finished
-        times.append(time.perf_counter() - start)
-    return statistics.median(times[1:])
-
-
-def make_runtime(
-    name: str | None,
-    model: DPT | Path,
-    *,
-    device: str | torch.device | None = None,
-    precision: Precision = "fp32",
-    upsample_logits: bool = False,
-) -> Runtime:
+def make_runtime(name: str | None, model: DPT | Path, **settings: Any) -> Runtime:
     """Returns the runtime ``name`` of a model or an exported file; ValueError if it cannot run.
 
-    None is ``torch`` for a model. ``auto`` is the fastest that is installed, at the model's size.
+    Args:
+        name: None is ``torch`` for a model.
+        settings: ``device``, ``precision`` and ``upsample_logits``, see :class:`TorchRuntime`.
     """
     name = name or (FILES[model.suffix] if isinstance(model, Path) else "torch")
-    if name not in (*RUNTIMES, "auto"):
-        raise ValueError(f"runtime={name}: choose from {', '.join(RUNTIMES)} or auto")
-
-    def make(chosen: str) -> Runtime:
-        if chosen == "torch" and isinstance(model, Path):
-            raise ValueError(f"runtime=torch: cannot run {model}: give the checkpoint, or another")
-        return RUNTIMES[chosen](
-            model, device=device, precision=precision, upsample_logits=upsample_logits
-        )
-
-    if name != "auto":
-        return make(name)
-    seconds: dict[Runtime, float] = {}
-    for candidate in RUNTIMES:
-        try:
-            runtime = make(candidate)
-            seconds[runtime] = _seconds(runtime)
-            log.info("runtime=auto: %s takes %.4g ms", candidate, 1e3 * seconds[runtime])
-        except ValueError as error:
-            log.info("runtime=auto: without %s (%s)", candidate, error)
-    if not seconds:
-        raise ValueError(f"runtime=auto: none can run {model}, see the lines above")
-    return min(seconds, key=lambda runtime: seconds[runtime])
+    if name not in RUNTIMES:
+        raise ValueError(f"runtime={name}: choose from {', '.join(RUNTIMES)}")
+    if name == "torch" and isinstance(model, Path):
+        raise ValueError(f"runtime=torch: cannot run {model}: give the checkpoint, or another")
+    return RUNTIMES[name](model, **settings)
 
 
 def is_exported(model: str | Path) -> bool:

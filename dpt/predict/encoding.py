@@ -1,6 +1,6 @@
 """The content of the files that hold predictions: pictures with legends, PNG, NPY, JSON, points.
 
-Functions that encode take the output's name and the prediction, and return the file's bytes.
+Functions that encode take the output's name and :class:`Predicted`, and return the file's bytes.
 :func:`encode_depth` makes 16-bit PNGs of depth. Point clouds (PLY) and textured surfaces (GLB) have
 glTF's axes: x to the right, y up, and the camera looks along -z from the origin.
 """
@@ -19,6 +19,7 @@ from dpt import viz
 from dpt.data.formats.rle import encode_pixels
 from dpt.geometry import depth_edges, unproject
 from dpt.predict.prediction import Prediction
+from dpt.predict.sources import InputFile
 from dpt.segments import OBJECT_IDS
 from dpt.validation import Plain
 
@@ -31,16 +32,44 @@ MAX_POINTS = 2**20
 TEXTURE_WIDTH = 4096  # largest, in pixels; graphics cards refuse larger ones
 
 
-def encode_array(name: str, prediction: Prediction) -> bytes:
+@dataclass(frozen=True)
+class Style:
+    """The colormap of depth, and the limits of the colours by output; without limits those of each
+    image, see :func:`dpt.viz.color_limits`."""
+
+    colormap: str = "inferno"
+    limits: Mapping[str, viz.Limits] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.colormap not in viz.COLORMAPS:
+            raise ValueError(f"colormap {self.colormap}: choose from {', '.join(viz.COLORMAPS)}")
+
+
+class Predicted(NamedTuple):
+    """What the files of an image are made of."""
+
+    prediction: Prediction
+    image: np.ndarray | None = None  # uint8 (H, W, 3), given if a file needs it
+    style: Style = Style()
+    source: InputFile | None = None  # given if a file needs it
+
+    def limits(self, name: str) -> viz.Limits:
+        """Returns the limits of an output's colours."""
+        if name in self.style.limits:
+            return self.style.limits[name]
+        return viz.color_limits(self.prediction.arrays[name], self.prediction.outputs[name])
+
+
+def encode_array(name: str, predicted: Predicted) -> bytes:
     """Returns an NPY file of the values as they are."""
     file = io.BytesIO()
-    np.save(file, prediction.arrays[name], allow_pickle=False)
+    np.save(file, predicted.prediction.arrays[name], allow_pickle=False)
     return file.getvalue()
 
 
-def encode_depth(name: str, prediction: Prediction) -> bytes:
+def encode_depth(name: str, predicted: Predicted) -> bytes:
     """Returns a 16-bit PNG of depth, see :func:`depth_to_uint16`."""
-    return viz.encode_png(depth_to_uint16(name, prediction))
+    return viz.encode_png(depth_to_uint16(name, predicted.prediction))
 
 
 def depth_coding(name: str, prediction: Prediction) -> tuple[float, float]:
@@ -80,33 +109,31 @@ def depth_to_uint16(name: str, prediction: Prediction) -> np.ndarray:
     return value.astype(np.uint16)
 
 
-def encode_labels(name: str, prediction: Prediction) -> bytes:
+def encode_labels(name: str, predicted: Predicted) -> bytes:
     """Returns a PNG of class ids that shows their colours; 16-bit without colours above 256
     classes."""
-    labels = prediction.arrays[name]
+    labels = predicted.prediction.arrays[name]
     if labels.dtype != np.uint8:
         return viz.encode_png(labels)
-    picture = PIL.Image.fromarray(labels)
-    picture.putpalette(
-        viz.output_palette(prediction.outputs[name]).tobytes()
-    )  # mode L becomes mode P
+    picture, spec = PIL.Image.fromarray(labels), predicted.prediction.outputs[name]
+    picture.putpalette(viz.output_palette(spec).tobytes())  # mode L becomes mode P
     file = io.BytesIO()
     picture.save(file, "PNG")
     return file.getvalue()
 
 
-def encode_segments(name: str, prediction: Prediction) -> bytes:
+def encode_segments(name: str, predicted: Predicted) -> bytes:
     """Returns a PNG of the segments' numbers as in COCO's panoptic files, R + 256 G + 65536 B."""
-    codes = prediction.arrays[name]
+    codes = predicted.prediction.arrays[name]
     ids = np.where(codes < 0, 0, codes % OBJECT_IDS)
     channels = [ids % 256, ids // 256, np.zeros_like(ids)]
     return viz.encode_png(np.stack(channels, axis=2).astype(np.uint8))
 
 
-def encode_objects(name: str, prediction: Prediction) -> bytes:
+def encode_objects(name: str, predicted: Predicted) -> bytes:
     """Returns a JSON list of the segments like COCO's results, with masks as RLE."""
     entries = []
-    for segment in prediction.segments_of(name):
+    for segment in predicted.prediction.segments_of(name):
         rle = encode_pixels(segment.mask)
         entry = {
             "id": segment.id,
@@ -122,39 +149,18 @@ def encode_objects(name: str, prediction: Prediction) -> bytes:
     return json.dumps(entries).encode()
 
 
-@dataclass(frozen=True)
-class Style:
-    """The colormap of depth, and the limits of the colours by output; without limits those of each
-    image, see :func:`dpt.viz.color_limits`."""
-
-    colormap: str = "inferno"
-    limits: Mapping[str, viz.Limits] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.colormap not in viz.COLORMAPS:
-            raise ValueError(f"colormap {self.colormap}: choose from {', '.join(viz.COLORMAPS)}")
-
-    def limits_of(self, name: str, prediction: Prediction) -> viz.Limits:
-        """Returns the limits of an output's colours."""
-        if name in self.limits:
-            return self.limits[name]
-        return viz.color_limits(prediction.arrays[name], prediction.outputs[name])
-
-
-def paint(name: str, prediction: Prediction, image: np.ndarray | None, style: Style) -> np.ndarray:
+def paint(name: str, predicted: Predicted) -> np.ndarray:
     """Returns the picture of a dense output, uint8 (H, W, 3): classes and segments over the image,
-    other outputs as :func:`dpt.viz.colorize_output` draws them.
-
-    ``image`` is uint8 (H, W, 3), or None where the output has neither classes nor segments.
-    """
-    values, spec = prediction.arrays[name], prediction.outputs[name]
-    limits = style.limits_of(name, prediction)
+    other outputs as :func:`dpt.viz.colorize_output` draws them."""
+    values, spec = predicted.prediction.arrays[name], predicted.prediction.outputs[name]
+    limits, image = predicted.limits(name), predicted.image
     count = max(1, PIXELS_AT_ONCE // values.shape[1])
     bands = []
     for start in range(0, len(values), count):
         rows = slice(start, start + count)
         maps = values[rows].transpose(2, 0, 1) if values.ndim == 3 else values[rows]
-        picture = viz.colorize_output(maps, spec, limits=limits, colormap=style.colormap)
+        colormap = predicted.style.colormap
+        picture = viz.colorize_output(maps, spec, limits=limits, colormap=colormap)
         if spec.kind in ("logits", "masks"):
             assert image is not None
             picture = viz.overlay(image[rows], picture)
@@ -162,20 +168,24 @@ def paint(name: str, prediction: Prediction, image: np.ndarray | None, style: St
     return np.concatenate(bands)
 
 
-def paint_legend(name: str, prediction: Prediction, style: Style, *, width: int) -> np.ndarray:
-    """Returns the viz.legend of an output's picture, see :func:`dpt.viz.legend`."""
-    limits = style.limits_of(name, prediction)
-    values, spec = prediction.arrays[name], prediction.outputs[name]
-    return viz.legend(values, spec, width=width, limits=limits, colormap=style.colormap)
+def paint_legend(name: str, predicted: Predicted, *, width: int) -> np.ndarray:
+    """Returns the legend of an output's picture, see :func:`dpt.viz.legend`."""
+    values, spec = predicted.prediction.arrays[name], predicted.prediction.outputs[name]
+    limits, colormap = predicted.limits(name), predicted.style.colormap
+    return viz.legend(values, spec, width=width, limits=limits, colormap=colormap)
 
 
-def paint_with_legend(
-    name: str, prediction: Prediction, image: np.ndarray | None, style: Style
-) -> np.ndarray:
-    """Returns the picture of a dense output above its viz.legend: uint8 (H + h, max(W, 240), 3)."""
-    style = replace(style, limits={name: style.limits_of(name, prediction)})
-    picture = paint(name, prediction, image, style)
-    return viz.stack([picture, paint_legend(name, prediction, style, width=picture.shape[1])])
+def paint_with_legend(name: str, predicted: Predicted) -> np.ndarray:
+    """Returns the picture of a dense output above its legend: uint8 (H + h, max(W, 240), 3)."""
+    style = replace(predicted.style, limits={name: predicted.limits(name)})
+    predicted = predicted._replace(style=style)
+    picture = paint(name, predicted)
+    return viz.stack([picture, paint_legend(name, predicted, width=picture.shape[1])])
+
+
+def encode_picture(name: str, predicted: Predicted) -> bytes:
+    """Returns a PNG of :func:`paint_with_legend`'s picture."""
+    return viz.encode_png(paint_with_legend(name, predicted))
 
 
 # --- points ---------------------------------------------------------------------------------------
@@ -241,13 +251,34 @@ def point_grid(prediction: Prediction, *, limit: int = MAX_POINTS) -> PointGrid:
     return PointGrid(points, right, down, stride, (height, width))
 
 
-def point_cloud(grid: PointGrid, image: np.ndarray) -> Any:
-    """Returns the points beside which depth is continuous, in the colours of the image."""
+def encode_cloud(name: str, predicted: Predicted) -> bytes:
+    """Returns a PLY file of the points beside which depth is continuous, in the image's colours."""
     import trimesh
 
+    assert predicted.image is not None
+    grid = point_grid(predicted.prediction)
     smooth = grid.is_valid & ~grid.is_beside_edge
-    colors = image[:: grid.stride, :: grid.stride][smooth]
-    return trimesh.PointCloud(grid.points[smooth], colors=colors)
+    colors = predicted.image[:: grid.stride, :: grid.stride][smooth]
+    content: bytes = trimesh.PointCloud(grid.points[smooth], colors=colors).export(file_type="ply")
+    return content
+
+
+def encode_surface(name: str, predicted: Predicted) -> bytes:
+    """Returns a GLB file of the triangles of the points, with the image as texture."""
+    assert predicted.image is not None
+    mesh = surface(point_grid(predicted.prediction), predicted.image)
+    content: bytes = mesh.export(file_type="glb", tree_postprocessor=_make_unlit)
+    return content
+
+
+def point_facts(prediction: Prediction) -> Plain:
+    """Returns what a record says of the points; ValueError if there are none."""
+    grid = point_grid(prediction)
+    return {
+        "stride": grid.stride,
+        "invalid": int((~grid.is_valid).sum()),
+        "beside_edges": int((grid.is_valid & grid.is_beside_edge).sum()),
+    }
 
 
 def surface(grid: PointGrid, image: np.ndarray) -> Any:
@@ -270,16 +301,6 @@ def surface(grid: PointGrid, image: np.ndarray) -> Any:
         visual=trimesh.visual.TextureVisuals(uv=np.stack([u, v], axis=1), material=material),
         process=False,
     )
-
-
-def encode_points(grid: PointGrid, image: np.ndarray, *, textured: bool) -> bytes:
-    """Returns a PLY file of the points, or a GLB file of the surface with the image as texture."""
-    if textured:
-        content = surface(grid, image).export(file_type="glb", tree_postprocessor=_make_unlit)
-    else:
-        content = point_cloud(grid, image).export(file_type="ply")
-    assert isinstance(content, bytes)
-    return content
 
 
 def viewer_page(prediction: Prediction, image: np.ndarray, *, limit: int) -> bytes:

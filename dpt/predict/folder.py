@@ -1,8 +1,9 @@
 """The output folder: which inputs are finished, and writing of their files.
 
 Files are replaced only in sub-folders that were empty at first, whose names predictions.json keeps.
-predictions.jsonl, or the journal of a shard, gets a line for each finished input after its files
-are written. A killed run may leave files without a line; the next run writes them again.
+The journal of a shard, of which an undivided run is one, gets a line for each finished input after
+its files are written; predictions.jsonl joins the journals. A killed run may leave files without a
+line; the next run writes them again.
 
 A file is written or removed only if the sub-folder has a name of
 :func:`dpt.predict.records.written_folders`, the file is no input, and no link leads out of the
@@ -17,7 +18,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from dpt.atomic import replacing, write_bytes
+from dpt.atomic import locked, replacing, write_bytes
 from dpt.files import DataError, file_identity, read_bytes, real_path
 from dpt.predict import records
 from dpt.predict.sources import InputFile
@@ -34,7 +35,7 @@ class OutputFolder:
         settings: what determines the files' contents.
         folders: names of the sub-folders that can be written.
         overwrite: predict finished inputs again, whatever the earlier settings.
-        shard: the inputs that this process predicts, beside others; None: all.
+        shard: the inputs that this process predicts, by default all.
 
     Raises:
         ValueError: the folder holds something else where files would be written, or predictions
@@ -49,14 +50,14 @@ class OutputFolder:
         settings: records.PredictionSettings,
         folders: Iterable[str],
         overwrite: bool = False,
-        shard: records.InputShard | None = None,
+        shard: records.InputShard = records.WHOLE,
     ) -> None:
         self.path, self.shard = path, shard
         self._root = real_path(path)
         self._inputs = {file_identity(input_file.path) for input_file in inputs} - {None}
-        self._journal = records.RECORDS_FILE if shard is None else shard.journal
+        self._journal = path / shard.journal
         self._lock = threading.Lock()
-        links = (records.SETTINGS_FILE, records.JOURNALS, records.RECORDS_FILE, self._journal)
+        links = (records.SETTINGS_FILE, records.JOURNALS, records.RECORDS_FILE, shard.journal)
         names = {*folders, records.RECORDS_FILE}
         # before the settings, which another worker writes before its first file
         occupied = [path / name for name in sorted(names) if _is_occupied(path / name)]
@@ -88,28 +89,28 @@ class OutputFolder:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Keeps other processes from the inputs of this one, and reads what is finished."""
-        with records.held(self.path, self.shard):
+        others = [s for s in records.shards_of(self.path) if s.count != self.shard.count]
+        with ExitStack() as stack:
+            for shard in (*others, self.shard):
+                fault = f"another process predicts shard {shard}"
+                lock = stack.enter_context(locked(self.path / shard.lock, fault=fault, seconds=0))
+                if shard != self.shard:
+                    lock.release()
             if os.path.lexists(self.path / records.SETTINGS_FILE):
                 self._earlier = records.InputRecord.read_all(self.path)
                 self._records = {} if self._overwrite else self._earlier
             yield
 
     def start(self) -> None:
-        """Writes the settings, and the records of the inputs that are finished."""
-        writer = "" if self.shard is None else f"{self.shard.file_name}."
+        """Writes the settings, and the journal with the inputs that are finished."""
+        if self._overwrite:  # the records may be those of other settings
+            for path in records.record_files(self.path):
+                path.unlink()
         path, content = self.path / records.SETTINGS_FILE, self._settings.to_json()
-        if self.shard is None or not path.is_file() or path.read_bytes() != content:
-            write_bytes(path, content, writer=writer)
-        finished: Iterable[records.InputRecord] = self._records.values()
-        if self.shard is not None:
-            journal = records.InputRecord.read_journal(self.path / self._journal)
-            latest = {record.name: record for record in journal}
-            finished = [record for record in latest.values() if record.error is None]
-        self._rewrite_journal(finished)
-
-    def _rewrite_journal(self, finished: Iterable[records.InputRecord]) -> None:
-        content = "".join(record.to_json() for record in finished)
-        write_bytes(self.path / self._journal, content.encode())
+        if not path.is_file() or path.read_bytes() != content:
+            write_bytes(path, content, writer=f"{self.shard.file_name}.")
+        journal = records.InputRecord.read_journal(self._journal)
+        _write_records(self._journal, (r for r in journal if r == self._records.get(r.name)))
 
     def is_done(self, input_file: InputFile, kinds: Sequence[FileKind]) -> bool:
         """Whether all files of an input were written since it changed, and exist."""
@@ -164,21 +165,18 @@ class OutputFolder:
         self._add(records.InputRecord(input_file.name, input_file.source, state, facts, names))
 
     def _add(self, record: records.InputRecord) -> None:
-        with self._lock, (self.path / self._journal).open("a", encoding="utf-8") as journal:
+        with self._lock, self._journal.open("a", encoding="utf-8") as journal:
             journal.write(record.to_json())
 
     def add_failure(self, input_file: InputFile, error: ValueError) -> None:
-        """Records why an input of a shard has no files, so that the others can be merged."""
-        if self.shard is not None:
-            name, state = input_file.name, input_file.modified()
-            self._add(records.InputRecord(name, input_file.source, state, {}, [], str(error)))
+        """Records why an input has no files, so that the others can be merged."""
+        name, state = input_file.name, input_file.modified()
+        self._add(records.InputRecord(name, input_file.source, state, {}, [], str(error)))
 
     def failures(self, inputs: Iterable[InputFile]) -> dict[InputFile, ValueError]:
         """Returns the error of each of the inputs that failed in a shard."""
-        journals = [self.path / shard.journal for shard in records.shards_of(self.path)]
-        journaled = [
-            record for path in journals for record in records.InputRecord.read_journal(path)
-        ]
+        files = records.record_files(self.path)
+        journaled = [record for path in files for record in records.InputRecord.read_journal(path)]
         errors = {record.name: record for record in journaled if record.error is not None}
         return {
             file: ValueError(errors[file.name].error)
@@ -189,13 +187,13 @@ class OutputFolder:
     def finish(self, kinds: Sequence[FileKind]) -> None:
         """Writes the records in the order of their names, and the files for all finished inputs.
 
-        The journals of shards are joined and removed.
+        The journals are joined and removed.
         """
         finished = sorted(records.InputRecord.read_all(self.path).items())
-        self._rewrite_journal(record for _, record in finished)
+        _write_records(self.path / records.RECORDS_FILE, (record for _, record in finished))
         for shard in records.shards_of(self.path):
-            for path in (Path(shard.journal), Path(records.JOURNALS, f"{shard.file_name}.lock")):
-                (self.path / path).unlink(missing_ok=True)
+            for name in (shard.journal, shard.lock):
+                (self.path / name).unlink(missing_ok=True)
         with suppress(OSError):  # of others that hold something else
             (self.path / records.JOURNALS).rmdir()
         for kind in kinds:
@@ -219,6 +217,10 @@ class OutputFolder:
             path = self.path / name
             if name.startswith(folders) and os.path.isfile(path) and self._may_replace(name):
                 path.unlink()
+
+
+def _write_records(path: Path, finished: Iterable[records.InputRecord]) -> None:
+    write_bytes(path, "".join(record.to_json() for record in finished).encode())
 
 
 def _is_occupied(path: Path) -> bool:

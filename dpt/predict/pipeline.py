@@ -14,24 +14,21 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, zip_longest
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dpt.data.formats import bands
+from dpt.data.formats import bands, io, pictures, video
 from dpt.data.formats.cameras import CameraSource
-from dpt.data.formats.io import image_of_bands
-from dpt.data.formats.pictures import read_size
-from dpt.data.formats.video import VideoReader, VideoWriter
 from dpt.data.view import GREY, resize_image
 from dpt.files import DataError, plural
 from dpt.functional import resize
 from dpt.geometry import Camera, Window
 from dpt.predict import writers
-from dpt.predict.encoding import Style
+from dpt.predict.encoding import Predicted, Style, paint_with_legend
 from dpt.predict.folder import OutputFolder
 from dpt.predict.inputs import FrameCamera, known_camera, part_of
 from dpt.predict.prediction import Prediction, first_output, require_finite
@@ -76,8 +73,9 @@ class Pipeline:
 
     def is_done(self, input_file: InputFile) -> bool:
         """Whether the files of an input were written since it changed, and exist."""
-        kinds = writers.videos_of(self.kinds) if input_file.is_video else self.kinds
-        kinds = self.rasters if self.is_raster(input_file) else kinds
+        if input_file.is_video:
+            return self.folder.is_done(input_file, writers.videos_of(self.kinds))
+        kinds = self.rasters if self.is_raster(input_file) else self.kinds
         return self.folder.is_done(input_file, kinds)
 
     def is_raster(self, input_file: InputFile) -> bool:
@@ -118,12 +116,12 @@ class Pipeline:
         if not kinds:
             fault = f"{input_file.source}: a video needs pictures"
             raise ValueError(f"{fault}: add color or overlay to --format")
-        video = VideoReader(input_file.fetch())
-        total = max(1, video.announced)
+        reader = video.VideoReader(input_file.fetch())
+        total = max(1, reader.announced)
         yield total
-        facts: Plain = {"frames": 0, "fps": video.fps}
+        facts: Plain = {"frames": 0, "fps": reader.fps}
         with self.folder.files(input_file, kinds, facts) as paths:
-            targets = {kind: VideoWriter(path, fps=video.fps) for kind, path in paths.items()}
+            targets = {k: video.VideoWriter(path, fps=reader.fps) for k, path in paths.items()}
 
             def write(_: np.ndarray, frame: PreparedImage, prediction: Prediction) -> None:
                 nonlocal style
@@ -132,13 +130,13 @@ class Pipeline:
                 facts.update(writers.depth_facts(prediction.outputs))
                 if prediction.known_camera is not None:
                     facts.update(prediction.known_camera.facts)
-                predicted = writers.Predicted(input_file, prediction, frame.image, style)
+                predicted = Predicted(prediction, frame.image, style)
                 for kind, target in targets.items():
-                    target.write(kind.paint(predicted))
+                    target.write(paint_with_legend(kind.name, predicted))
 
             camera = self.cameras and FrameCamera(self.cameras, input_file.path)
             prepare = partial(self.predictor.prepare, keep_image=True, camera=camera)
-            for _, error in run_stages(self.predictor, prepare, write, video, workers=1):
+            for _, error in run_stages(self.predictor, prepare, write, reader, workers=1):
                 if error is not None:
                     raise error
                 facts["frames"] += 1
@@ -171,7 +169,7 @@ class Pipeline:
             except ValueError as error:
                 missing[kind] = str(error)
         kinds = [kind for kind in self.kinds if kind not in missing]
-        predicted = writers.Predicted(input_file, prediction, image.image, self.style)
+        predicted = Predicted(prediction, image.image, self.style, input_file)
         if kinds or not missing:
             with self.folder.files(input_file, kinds, facts) as paths:
                 for kind, path in paths.items():
@@ -184,7 +182,7 @@ class Pipeline:
 def _if_large(input_file: InputFile) -> InputFile | None:
     """Returns the input if it must be predicted alone; None for smaller images."""
     with suppress(ValueError):  # reading it will name the fault
-        return input_file if math.prod(read_size(input_file.path)) > LARGE else None
+        return input_file if math.prod(pictures.read_size(input_file.path)) > LARGE else None
     return None
 
 
@@ -193,20 +191,30 @@ def next_style(style: Style, prediction: Prediction) -> Style:
     flicker."""
     limits = {}
     for name in (n for n, spec in prediction.outputs.items() if spec.kind == "depth"):
-        new = np.array(Style().limits_of(name, prediction))
+        new = np.array(Predicted(prediction).limits(name))
         low, high = STEADINESS * np.array(style.limits.get(name, new)) + (1 - STEADINESS) * new
         limits[name] = float(low), float(high)
     return replace(style, limits=limits)
 
 
+@dataclass
+class Task(Generic[T]):
+    """An item on its way through the stages, which end at an error."""
+
+    item: T
+    image: PreparedImage | None = None
+    prediction: Prediction | None = None
+    error: ValueError | None = None
+
+
 def run_stages(
     predictor: Predictor,
-    prepare: Callable[[S], PreparedImage],
-    write: Callable[[S, PreparedImage, Prediction], None],
-    items: Iterable[S],
+    prepare: Callable[[T], PreparedImage],
+    write: Callable[[T, PreparedImage, Prediction], None],
+    items: Iterable[T],
     *,
     workers: int,
-) -> Finished[S]:
+) -> Finished[T]:
     """Yields each item at its end, with the error if it failed.
 
     Three stages work at the same time: preparation in threads, the network, and writing in threads.
@@ -215,25 +223,30 @@ def run_stages(
     readers, finishers = ThreadPoolExecutor(workers), ThreadPoolExecutor(workers)
     ahead = workers + predictor.batch_size
 
-    def predicted() -> Iterator[tuple[S, PreparedImage | ValueError, Prediction | ValueError]]:
-        read = _ahead(readers, prepare, items, ahead)
-        for group in batches(read, predictor.batch_size, key=lambda pair: _input_shape(pair[1])):
-            images = [image for _, image in group if not isinstance(image, ValueError)]
-            errors = [image for _, image in group if isinstance(image, ValueError)]
-            results = errors or _predict(predictor, images)
-            for (item, image), result in zip(group, results, strict=True):
-                yield item, image, result
+    def read(item: T) -> Task[T]:
+        try:
+            return Task(item, prepare(item))
+        except ValueError as error:
+            return Task(item, error=error)
 
-    def finish(entry: tuple[S, PreparedImage | ValueError, Prediction | ValueError]) -> None:
-        item, image, result = entry
-        if isinstance(result, ValueError):
-            raise result
-        assert not isinstance(image, ValueError)
-        write(item, image, result)
+    def predicted() -> Iterator[Task[T]]:
+        tasks = _ahead(readers, read, items, ahead)
+        for group in batches(tasks, predictor.batch_size, key=_input_shape):
+            if group[0].image is not None:
+                _predict(predictor, group)
+            yield from group
+
+    def finish(task: Task[T]) -> Task[T]:
+        if task.image is not None and task.prediction is not None:
+            try:
+                write(task.item, task.image, task.prediction)
+            except ValueError as error:
+                task.error = error
+        return task
 
     try:
-        for (item, _, _), error in _ahead(finishers, finish, predicted(), ahead):
-            yield item, error
+        for task in _ahead(finishers, finish, predicted(), ahead):
+            yield task.item, task.error
     finally:  # tasks that still wait are not started
         for pool in (readers, finishers):
             pool.shutdown(cancel_futures=True)
@@ -241,41 +254,33 @@ def run_stages(
 
 def _ahead(
     pool: ThreadPoolExecutor, function: Callable[[S], T], items: Iterable[S], count: int
-) -> Iterator[tuple[S, T | ValueError]]:
-    """Yields the items in order with the results of ``function``, or its ValueErrors; ``count``
-    tasks are begun ahead."""
-    tasks: deque[tuple[S, Future[T]]] = deque()
-
-    def finished() -> tuple[S, T | ValueError]:
-        item, task = tasks.popleft()
-        try:
-            return item, task.result()
-        except ValueError as error:
-            return item, error
-
+) -> Iterator[T]:
+    """Yields the results of ``function`` in order; ``count`` calls are begun ahead."""
+    begun: deque[Future[T]] = deque()
     for item in items:
-        tasks.append((item, pool.submit(function, item)))
-        if len(tasks) == count:
-            yield finished()
-    while tasks:
-        yield finished()
+        begun.append(pool.submit(function, item))
+        if len(begun) == count:
+            yield begun.popleft().result()
+    while begun:
+        yield begun.popleft().result()
 
 
-def _input_shape(image: PreparedImage | ValueError) -> tuple[int, ...]:
-    return () if isinstance(image, ValueError) else image.input.shape
+def _input_shape(task: Task[T]) -> tuple[int, ...]:
+    return () if task.image is None else task.image.input.shape
 
 
-def _predict(
-    predictor: Predictor, images: Sequence[PreparedImage]
-) -> Sequence[Prediction | ValueError]:
-    """Returns the prediction for each image, or its error."""
+def _predict(predictor: Predictor, tasks: Sequence[Task[T]]) -> None:
+    """Adds the prediction or the error to tasks with images of equal input size."""
+    images = [task.image for task in tasks if task.image is not None]
     try:
-        return predictor.predict(images)
+        for task, prediction in zip(tasks, predictor.predict(images), strict=True):
+            task.prediction = prediction
     except ValueError as error:
-        if len(images) == 1:
-            return [error.with_traceback(None)]  # its frames would keep tensors
-    # together they may not fit into memory
-    return [result for image in images for result in _predict(predictor, [image])]
+        if len(tasks) == 1:
+            tasks[0].error = error.with_traceback(None)  # its frames would keep tensors
+        else:  # together they may not fit into memory
+            for task in tasks:
+                _predict(predictor, [task])
 
 
 # --- windows of large images ----------------------------------------------------------------------
@@ -317,15 +322,6 @@ class RasterPrediction:
 
     def _fault(self) -> str:
         """Returns why the raster cannot be predicted; empty if it can."""
-        rule, raster = self.predictor.preprocessing, self.raster
-        fits = raster.count == len(rule.mean)
-        if rule.is_rgb:
-            is_scaled = raster.dtype == "uint8" or rule.image_max is not None
-            fits = raster.count in (1, 3) and is_scaled
-        if not fits:
-            form = f"{plural(raster.count, 'band')} of {raster.dtype}"
-            expected = "8-bit RGB" if rule.is_rgb else plural(len(rule.mean), "band")
-            return f"holds {form}, and the model takes {expected}"
         kinds = {spec.depth_kind for spec in self.outputs.values() if spec.kind == "depth"}
         if kinds - {"metric"} and len(self._rows) * len(self._columns) > 1:
             remedy = "give --fov, --focal or --intrinsics if the model has a canonical focal length"
@@ -414,7 +410,10 @@ class RasterPrediction:
         )
         is_rgb = self.predictor.preprocessing.is_rgb
         own_values = strip.own_values()
-        image = image_of_bands(strip, self.raster.part) if is_rgb else own_values
+        image = io.image_of_bands(strip, self.raster.part) if is_rgb else own_values
+        if is_rgb and image.dtype != np.uint8:
+            form = f"{plural(self.raster.count, 'band')} of {self.raster.dtype}"
+            raise DataError(f"{self.raster.path}: holds {form}, and the model takes 8-bit RGB")
         missing = np.isnan(own_values).all(axis=2)
         margins = (0, max(rows.stop - height, 0)), (0, max(columns.stop - width, 0))
         fill = GREY if is_rgb else np.nan

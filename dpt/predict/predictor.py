@@ -103,20 +103,18 @@ class Predictor:
         self.sky: SkyRule = validate(SkyRule, sky, "sky")
         self._has_warned = False
         self.tile: int | None = validate(Count | None, tile, "tile")
-        make = partial(
-            make_runtime, runtime, device=device, precision=precision, upsample_logits=flip
-        )
         if isinstance(model, str | Path):
-            model = make(Path(model)) if is_exported(model) else DPT.from_pretrained(model)
-        least = max(model.preprocessing.image_size)
+            model = Path(model) if is_exported(model) else DPT.from_pretrained(model)
+        if isinstance(model, DPT | Path):
+            settings = {"device": device, "precision": precision, "upsample_logits": flip}
+            model = make_runtime(runtime, model, **settings)
+        self.runtime: Runtime = model
+        self.preprocessing = self.runtime.preprocessing
+        least = max(self.preprocessing.image_size)
         if tile is not None and tile < least:
             raise ValueError(f"tile={tile}: must be at least {least}, the network's input size")
         if flip or tile is not None:
-            refuse_masks(model.outputs)
-        if isinstance(model, DPT):
-            model = make(model)
-        self.runtime: Runtime = model
-        self.preprocessing = self.runtime.preprocessing
+            refuse_masks(self.runtime.outputs)
         self.calibration = self.runtime.calibration
         self.guess: CameraSource | None = None
         self.min_confidence: float = validate(Probability, min_confidence, "min_confidence")
@@ -202,17 +200,16 @@ class Predictor:
         Raises:
             ValueError: a file cannot be read, an image is none of these, or a camera does not fit.
         """
-        is_list = isinstance(images, list | tuple)
         pictures = images if isinstance(images, list | tuple) else [images]
         if cameras is None or isinstance(cameras, Camera):
             cameras = [cameras] * len(pictures)
         parse = StatedCamera.parse
-        sources = [None if c is None else parse(c.K, "cameras", c.size) for c in cameras]
-        pairs = zip(pictures, sources, strict=True)
+        stated = [None if c is None else parse(c.K, "cameras", c.size) for c in cameras]
         predictions = self.predict_all(
-            self.prepare(image, camera=camera, prompt=prompt) for image, camera in pairs
+            self.prepare(image, camera=camera, prompt=prompt)
+            for image, camera in zip(pictures, stated, strict=True)
         )
-        return predictions if is_list else predictions[0]
+        return predictions if pictures is images else predictions[0]
 
     def predict_all(self, images: Iterable[PreparedImage]) -> list[Prediction]:
         """Predicts prepared images, successive ones of equal input size together."""
@@ -239,7 +236,7 @@ class Predictor:
         size = self.preprocessing.bounded_size(height, width, name)
         large = None
         if self.tile is not None and max(height, width) > self.tile:
-            large = resize_image(pixels, self._tiled_size((height, width)), rule=rule)
+            large = resize_image(pixels, self._tiling((height, width))[1], rule=rule)
         resized = resize_image(pixels, size, rule=rule)
         shown = self.preprocessing.picture(pixels.transpose(2, 0, 1)) if keep_image else None
         known = known_camera(image, (height, width), camera)
@@ -271,18 +268,14 @@ class Predictor:
             return points
         return points / _ratio(known.camera.resized(size), focal)
 
-    def _tile_of(self, size: tuple[int, int]) -> tuple[int, int]:
-        """Returns (H, W) of the tiles of an image."""
-        tile = self.tile or max(size)
-        return min(tile, size[0]), min(tile, size[1])
-
-    def _tiled_size(self, size: tuple[int, int]) -> tuple[int, int]:
-        """Returns the size at which each tile of an image is one network input."""
-        tile, step = self._tile_of(size), self.preprocessing.multiple_of
+    def _tiling(self, size: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Returns the size of the network's input for a tile of an image of ``size``, and the size
+        of the image at which each tile is one input."""
+        tile, step = [min(self.tile or side, side) for side in size], self.preprocessing.multiple_of
         window = self.preprocessing.input_size(*tile)
         sides = zip(size, window, tile, strict=True)
         height, width = (step * round(n * w / t / step) for n, w, t in sides)
-        return height, width
+        return window, (height, width)
 
     def predict(self, images: Sequence[PreparedImage]) -> list[Prediction]:
         """Predicts prepared images of equal input size in one pass of the network."""
@@ -331,7 +324,7 @@ class Predictor:
         """Returns the prediction at the image's own size from what :meth:`run` returned."""
         dense = {name: spec for name, spec in self.runtime.outputs.items() if spec.dense}
         if image.large is not None and dense:
-            window = self.preprocessing.input_size(*self._tile_of(image.size))
+            window, _ = self._tiling(image.size)
             values |= predict_tiles(
                 image.large, values, window=window, predict=self._run_tiles, outputs=dense
             )

@@ -5,15 +5,13 @@ are ignored.
 """
 
 import json
-import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from dpt import atomic
 from dpt.files import parse_json, read_bytes
 from dpt.nn import HEADS
 from dpt.validation import Plain, PlainMapping, validate
@@ -84,10 +82,10 @@ class InputRecord:
 
     name: str
     source: str  # path of the input
-    modified: object  # the input's time and size, see :meth:`dpt.predict.inputs.InputFile.modified`
+    modified: object  # its time and size, see :meth:`dpt.predict.sources.InputFile.modified`
     facts: PlainMapping  # how to read 16-bit depth, by folder, camera, outputs for the whole image
     files: list[str]  # below the output folder
-    error: str | None = None  # why it has no files; in journals of shards alone
+    error: str | None = None  # why it has no files; in journals alone
 
     def to_json(self) -> str:
         """Returns the line."""
@@ -98,10 +96,9 @@ class InputRecord:
     @classmethod
     def read_all(cls, folder: Path) -> dict[str, "InputRecord"]:
         """Returns the folder's records of finished inputs by name, also those of shards."""
-        paths = [folder / RECORDS_FILE, *sorted((folder / JOURNALS).glob("*.jsonl"))]
         return {
             record.name: record
-            for path in paths
+            for path in record_files(folder)
             for record in cls.read_journal(path)
             if record.error is None
         }
@@ -122,6 +119,13 @@ class InputRecord:
         return records
 
 
+def record_files(folder: Path) -> list[Path]:
+    """Returns the files with records: of finished runs, then the journals, the latest one last."""
+    journals = [path for path in (folder / JOURNALS).glob("*.jsonl") if path.is_file()]
+    journals.sort(key=lambda path: path.stat().st_mtime_ns)
+    return [path for path in (folder / RECORDS_FILE, *journals) if path.is_file()]
+
+
 def written_folders() -> set[str]:
     """Returns the names of all sub-folders that ``dpt predict`` writes for any model, see
     :func:`dpt.predict.writers.all_kinds`."""
@@ -132,25 +136,17 @@ def written_folders() -> set[str]:
 
 # --- parts of the inputs for several workers ----------------------------------------------------
 
-LAUNCHERS = {
-    "slurm": ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN"),
-    "torchrun": ("RANK", "WORLD_SIZE"),
-    "kubernetes": ("JOB_COMPLETION_INDEX", "JOB_COMPLETIONS"),
-}
-"""The variables of what starts workers: number of this one, number of all, and the first number,
-which is 0 without a variable."""
-
 
 @dataclass(frozen=True)
 class InputShard:
     """The inputs of one of ``count`` workers on any machines; ``number`` is in 1..count.
 
     A worker writes the files of its own inputs and appends to its own journal below ``shards/`` in
-    the output folder. ``dpt predict --merge`` joins the journals.
+    the output folder. The only worker, or ``dpt predict --merge``, joins the journals.
     """
 
-    number: int
-    count: int
+    number: int = 1
+    count: int = 1
 
     def __str__(self) -> str:
         return f"{self.number}/{self.count}"
@@ -165,6 +161,11 @@ class InputShard:
         """The path of its journal in the output folder."""
         return f"{JOURNALS}/{self.file_name}.jsonl"
 
+    @property
+    def lock(self) -> str:
+        """The path of the file that its worker locks, in the output folder."""
+        return f"{JOURNALS}/{self.file_name}.lock"
+
     def select(self, items: Sequence[T]) -> list[T]:
         """Returns every ``count``-th item: large items that follow one another are divided."""
         return list(items[self.number - 1 :: self.count])
@@ -176,29 +177,9 @@ class InputShard:
         shard = cls(int(match[1]), int(match[2])) if match else None
         return shard if shard and shard.number <= shard.count else None
 
-    @classmethod
-    def chosen(cls, text: str, environment: Mapping[str, str] = os.environ) -> "InputShard":
-        """Returns the shard of ``--shard text``: K/N, a launcher's name, or ``auto`` for the only
-        launcher whose variables are set."""
-        started = [name for name, keys in LAUNCHERS.items() if keys[0] in environment]
-        name = started[0] if text == "auto" and len(started) == 1 else text
-        shard = cls.parse(_of_launcher(name, environment) if name in started else text)
-        if shard is None:
-            variables = [key for keys in LAUNCHERS.values() for key in keys if key in environment]
-            stated = ", ".join(f"{key}={environment[key]}" for key in variables)
-            choices = ", ".join((*LAUNCHERS, "auto"))
-            fault = f"--shard {text}: found {stated or 'no variables of a launcher'}"
-            raise ValueError(f"{fault}: write K/N with K in 1..N, or one of {choices}")
-        return shard
 
-
-def _of_launcher(name: str, environment: Mapping[str, str]) -> str:
-    """Returns K/N by the variables of a launcher; empty if they are no numbers."""
-    values = [environment.get(key, "0") for key in LAUNCHERS[name]]
-    if not all(re.fullmatch(r"\d{1,9}", value) for value in values):
-        return ""
-    number, count, first = map(int, [*values, "0"][:3])
-    return f"{number - first + 1}/{count}"
+WHOLE = InputShard()
+"""All inputs."""
 
 
 def shards_of(folder: Path) -> list[InputShard]:
@@ -208,22 +189,3 @@ def shards_of(folder: Path) -> list[InputShard]:
         (shard for shard in shards if shard is not None),
         key=lambda shard: (shard.count, shard.number),
     )
-
-
-@contextmanager
-def held(folder: Path, shard: InputShard | None) -> Iterator[None]:
-    """Keeps other processes from working on the same inputs of an output folder.
-
-    Raises:
-        DataError: a live process works on ``shard`` or on one of another division. Without
-            ``shard``, on any.
-    """
-    others = [s for s in shards_of(folder) if shard is None or s.count != shard.count]
-    with ExitStack() as stack:
-        for other in [*others, *([] if shard is None else [shard])]:
-            path = folder / JOURNALS / f"{other.file_name}.lock"
-            fault = f"another process predicts shard {other}"
-            lock = stack.enter_context(atomic.locked(path, fault=fault, seconds=0))
-            if other != shard:
-                lock.release()
-        yield

@@ -6,7 +6,6 @@ folders that begin with its head's name.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -21,48 +20,46 @@ from dpt.predict.sources import InputFile
 from dpt.types.outputs import OutputSpec
 from dpt.types.samples import IGNORE_INDEX, ObjectMask
 from dpt.validation import Plain
-from dpt.viz import encode_png, output_palette
+from dpt.viz import output_palette
 
 Outputs = Mapping[str, OutputSpec]
-Encoder = Callable[[str, Prediction], bytes]
+Encoder = Callable[[str, encoding.Predicted], bytes]
 """An output's name and the prediction to a file's content, see :mod:`dpt.predict.encoding`."""
-
-
-class Predicted(NamedTuple):
-    """What the files of an image are made of."""
-
-    source: InputFile
-    prediction: Prediction
-    image: np.ndarray | None = None  # uint8 (H, W, 3), given if a file needs it
-    style: encoding.Style = encoding.Style()
+_POINT_ENCODERS = {".ply": encoding.encode_cloud, ".glb": encoding.encode_surface}
 
 
 @dataclass(frozen=True)
 class FileKind:
-    """One kind of file; by itself a picture, which can be a frame of a video."""
+    """One kind of file; by default a picture, which can be a frame of a video."""
 
     name: str  # of the output
     folder: str  # in the output folder; the files have the names of the inputs
     suffix: str = ".png"  # of the files
-    is_picture: ClassVar[bool] = True
-    needs_image: ClassVar[bool] = True  # whether :meth:`encode` needs the image
+    encoder: Encoder = encoding.encode_picture
+
+    @property
+    def is_picture(self) -> bool:
+        return self.encoder is encoding.encode_picture
+
+    @property
+    def needs_image(self) -> bool:
+        """Whether :meth:`encode` needs the image."""
+        return self.is_picture or self.suffix in _POINT_ENCODERS
 
     def facts(self, prediction: Prediction) -> Plain:
         """Returns facts about the file for the record of its input; ValueError if the prediction
         has no such file."""
+        if self.suffix in _POINT_ENCODERS:
+            return {self.folder: encoding.point_facts(prediction)}
         return {}
 
     def path(self, source: InputFile) -> str:
         """Returns the path of the file of an input in the output folder."""
         return f"{self.folder}/{source.name}{self.suffix}"
 
-    def paint(self, image: Predicted) -> np.ndarray:
-        """Returns the picture of the output, uint8 (h, w, 3)."""
-        return encoding.paint_with_legend(self.name, image.prediction, image.image, image.style)
-
-    def encode(self, image: Predicted) -> bytes:
+    def encode(self, predicted: encoding.Predicted) -> bytes:
         """Returns the content of the file."""
-        return encode_png(self.paint(image))
+        return self.encoder(self.name, predicted)
 
     def common_files(self, read: Reader, names: Sequence[str]) -> dict[str, bytes]:
         """Returns files for all inputs by their paths in the output folder.
@@ -72,39 +69,6 @@ class FileKind:
             names: of the finished inputs with a file of this kind.
         """
         return {}
-
-
-@dataclass(frozen=True, kw_only=True)
-class ValuesFile(FileKind):
-    """The predicted values."""
-
-    encoder: Encoder
-    is_picture = False
-    needs_image = False
-
-    def encode(self, image: Predicted) -> bytes:
-        return self.encoder(self.name, image.prediction)
-
-
-@dataclass(frozen=True)
-class PointsFile(FileKind):
-    """A point cloud or a surface."""
-
-    is_picture = False
-
-    def encode(self, image: Predicted) -> bytes:
-        assert image.image is not None
-        return encoding.encode_points(
-            encoding.point_grid(image.prediction), image.image, textured=self.suffix == ".glb"
-        )
-
-    def facts(self, prediction: Prediction) -> Plain:
-        grid = encoding.point_grid(prediction)
-        left_out = {
-            "invalid": int((~grid.is_valid).sum()),
-            "beside_edges": int((grid.is_valid & grid.is_beside_edge).sum()),
-        }
-        return {self.folder: {"stride": grid.stride, **left_out}}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,8 +86,9 @@ class LabelFile(FileKind):
             return f"{self.folder}/{self.writer.image_path(source.name, '')}{source.path.suffix}"
         return f"{self.folder}/{self.writer.label_paths(source.name, '')[self.position]}"
 
-    def encode(self, image: Predicted) -> bytes:
-        source, prediction = image.source, image.prediction
+    def encode(self, predicted: encoding.Predicted) -> bytes:
+        source, prediction = predicted.source, predicted.prediction
+        assert source is not None
         if self.position is None:
             return read_bytes(source.fetch())
         height, width = prediction.arrays[self.name].shape
@@ -195,7 +160,8 @@ def class_lines(kinds: Iterable[FileKind], outputs: Outputs) -> list[str]:
     lines = []
     for kind in kinds:
         spec = outputs[kind.name]
-        if spec.kind == "logits" and isinstance(kind, ValuesFile) and spec.class_names:
+        holds_ids = kind.encoder in (encoding.encode_labels, encoding.encode_array)
+        if spec.kind == "logits" and holds_ids and spec.class_names:
             ids = [f"{k} {name}" for k, name in enumerate(spec.class_names)]
             lines.append(f"{kind.folder}: ids of the classes: {few(ids, 5)}")
     return lines
@@ -217,22 +183,18 @@ def _kinds_of(spec: OutputSpec, folder: str) -> Iterator[tuple[str, FileKind]]:
         "logits": encoding.encode_labels,
         "masks": encoding.encode_segments,
     }
-    name = spec.name
+    name, encoder = spec.name, encoders.get(spec.kind, encoding.encode_picture)
+    yield "png", FileKind(name, folder, encoder=encoder)
+    yield "npy", FileKind(name, f"{folder}_npy", ".npy", encoding.encode_array)
     if spec.kind != "masks":
         yield RASTER, FileKind(name, f"{folder}_{RASTER}", f".{RASTER}")
-    yield "npy", ValuesFile(name, f"{folder}_npy", ".npy", encoder=encoding.encode_array)
-    if spec.kind in encoders:
-        yield "png", ValuesFile(name, folder, encoder=encoders[spec.kind])
-    else:
-        yield "png", FileKind(name, folder)
     if spec.kind == "depth":
         yield "color", FileKind(name, f"{folder}_color")
         if folder == "depth" and not spec.is_inverse_depth:
-            for suffix in POINT_FORMATS:
-                yield suffix, PointsFile(name, f"{folder}_{suffix}", f".{suffix}")
+            for suffix, encoder in _POINT_ENCODERS.items():
+                yield suffix[1:], FileKind(name, f"{folder}_{suffix[1:]}", suffix, encoder)
     if spec.kind == "masks":
-        encoder = encoding.encode_objects
-        yield "json", ValuesFile(name, f"{folder}_json", ".json", encoder=encoder)
+        yield "json", FileKind(name, f"{folder}_json", ".json", encoding.encode_objects)
     if spec.kind in ("logits", "masks"):
         yield "overlay", FileKind(name, "overlay" if folder == "labels" else f"{folder}_overlay")
         if (spec.num_classes or 0) <= IGNORE_INDEX:

@@ -38,11 +38,11 @@ def test_image_size_is_the_checkpoints_unless_it_is_given(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("runtime", ["onnx", "openvino", "auto"])
+@pytest.mark.parametrize("runtime", ["onnx", "openvino"])
 def test_runtimes_give_the_scores_of_torch(
     evaluate, checkpoint, scores, metrics, joint_run, tmp_path, runtime, monkeypatch
 ):
-    pytest.importorskip({"onnx": "onnxruntime", "auto": "onnxruntime"}.get(runtime, runtime))
+    pytest.importorskip({"onnx": "onnxruntime"}.get(runtime, runtime))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     folder = evaluate(tmp_path / "run", checkpoint, f"runtime={runtime}", "protocol=slide")
     plain = evaluate(tmp_path / "plain", checkpoint, "protocol=slide")

@@ -13,7 +13,6 @@ from dpt.geometry import Camera, project
 from dpt.predict import Prediction, encoding
 from dpt.predict.encoding import point_grid, viewer_page
 from dpt.predict.inputs import KnownCamera
-from dpt.predict.writers import PointsFile, Predicted
 from dpt.types.outputs import OutputSpec
 
 trimesh = pytest.importorskip("trimesh", reason="needs the extra 'points'")
@@ -36,8 +35,8 @@ def made(depth=None, unit="m", camera=CAMERA):
 
 
 def encoded(suffix, prediction):
-    product = PointsFile("depth", f"depth_{suffix}", f".{suffix}")
-    return product.encode(Predicted(None, prediction, photo_of(*SIZE)))
+    encode = {"ply": encoding.encode_cloud, "glb": encoding.encode_surface}[suffix]
+    return encode("depth", encoding.Predicted(prediction, photo_of(*SIZE)))
 
 
 def test_points_project_to_their_pixels_and_are_nan_where_invalid():

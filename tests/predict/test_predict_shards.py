@@ -6,8 +6,6 @@ from benchmarks import shards
 from photos import save_photo
 from prediction_files import files_of, records_of
 
-from dpt.predict.records import InputShard
-
 COUNT = 3
 
 
@@ -28,7 +26,9 @@ def shard(run, photos):
 
 
 def contents_of(folder):
-    return {name: (folder / name).read_bytes() for name in files_of(folder)}
+    """Of all files but locks."""
+    names = [name for name in files_of(folder) if not name.endswith(".lock")]
+    return {name: (folder / name).read_bytes() for name in names}
 
 
 def test_predict_merge_equals_one_run(shard, run, photos, whole, out):
@@ -92,40 +92,19 @@ def test_predict_refuses_inputs_of_a_live_worker(shard, refusal, photos, out, op
         assert shard(2)[0] == 0
 
 
-@pytest.mark.parametrize(
-    ("text", "environment", "expected"),
-    [
-        ("3/16", {}, InputShard(3, 16)),
-        ("slurm", {"SLURM_ARRAY_TASK_ID": "0", "SLURM_ARRAY_TASK_COUNT": "4"}, InputShard(1, 4)),
-        (
-            "auto",
-            {
-                "SLURM_ARRAY_TASK_ID": "4",
-                "SLURM_ARRAY_TASK_COUNT": "4",
-                "SLURM_ARRAY_TASK_MIN": "1",
-            },
-            InputShard(4, 4),
-        ),
-        ("torchrun", {"RANK": "7", "WORLD_SIZE": "8"}, InputShard(8, 8)),
-        ("auto", {"JOB_COMPLETION_INDEX": "0", "JOB_COMPLETIONS": "2"}, InputShard(1, 2)),
-    ],
-)
-def test_shard_chosen_reads_the_variables_of_launchers(text, environment, expected):
-    assert InputShard.chosen(text, environment) == expected
+@pytest.mark.parametrize("text", ["0/4", "5/4", "slurm", "1/3/5"])
+def test_a_shard_is_k_of_n(refusal, photos, text):
+    assert f"--shard {text}: " in refusal(photos, "--shard", text)
 
 
-@pytest.mark.parametrize(
-    ("text", "environment", "named"),
-    [
-        ("0/4", {}, "0/4"),
-        ("auto", {"RANK": "0", "JOB_COMPLETION_INDEX": "0"}, "JOB_COMPLETION_INDEX=0"),
-        ("slurm", {"SLURM_ARRAY_TASK_ID": "9", "SLURM_ARRAY_TASK_COUNT": "4"}, "TASK_ID=9"),
-    ],
-)
-def test_shard_chosen_refuses_to_guess(text, environment, named):
-    with pytest.raises(ValueError) as error:
-        InputShard.chosen(text, environment)
-    assert named in str(error.value)
+def test_predict_merge_takes_the_latest_record_of_an_input(shard, run, predict, photos, out):
+    """Not the one of a division that was given up, whose journal has a later name."""
+    shard(1)
+    save_photo(photos / "a/0.png", 30, 20)
+    for number in (1, 2):
+        run(photos, "--format", "png,coco", "--shard", f"{number}/2", model="joint")
+    predict(photos, "--format", "png,coco", "--merge", model="joint")
+    assert records_of(out)["a/0"]["modified"][1] == (photos / "a/0.png").stat().st_size
 
 
 @pytest.mark.slow
