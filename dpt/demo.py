@@ -20,6 +20,7 @@ from urllib.parse import parse_qsl, urlsplit
 import numpy as np
 
 from dpt.data.formats.io import read_image
+from dpt.geometry import Camera
 from dpt.html import data_uri, render_page
 from dpt.predict import Prediction, Predictor, inputs, writers
 from dpt.predict.encoding import Predicted, depth_coding, paint, paint_legend, viewer_page
@@ -41,6 +42,7 @@ PAGE_POLICY = (
     f"{_POLICY}connect-src 'self'; img-src data:; frame-src 'self'; frame-ancestors 'none'"
 )
 VIEWER_POLICY = f"{_POLICY}connect-src data: blob:; img-src data: blob:; frame-ancestors 'self'"
+GUESSED_FOV = 60.0  # degrees, of images whose camera is unknown
 VIEWER_POINTS = 2**18  # largest number in the browser
 
 
@@ -77,7 +79,7 @@ class Demo:
             prediction = self.predictor(pixels, None if known is None else known.camera)
             prediction.require_finite()
             if prediction.known_camera is None:
-                camera = inputs.GUESS.camera("image", (height, width))
+                camera = Camera.from_fov(GUESSED_FOV, (height, width))
                 guess = inputs.KnownCamera(camera, "guess")
                 prediction = replace(prediction, known_camera=guess)
             image = rule.picture(pixels.transpose(2, 0, 1))

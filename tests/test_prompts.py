@@ -19,7 +19,6 @@ from dpt.nn.heads.dense import DepthHeadConfig
 from dpt.nn.prompts import corrected, spread
 from dpt.objectives.batches import prompts_of
 from dpt.objectives.teacher import predict
-from dpt.predict.inputs import GUESS
 from dpt.types.preprocessing import Calibration, Preprocessing
 from dpt.weights import load_model_weights
 from dpt.weights.formats import read
@@ -363,14 +362,8 @@ def test_points_of_canonical_depth_are_metres(canonical):
 
 def test_points_of_canonical_depth_need_a_camera(canonical):
     image, prompt = photo_of(48, 64), random_prompts(48, 64).numpy()
-    predictor = dpt.Predictor(canonical)
     with pytest.raises(ValueError, match=r"prompt.*--focal"):
-        predictor(image, prompt=prompt)
-    predictor.guess = GUESS
-    guessed = predictor(image, prompt=prompt)
-    stated = predictor(image, Camera.from_fov(GUESS.degrees, (48, 64)), prompt=prompt)
-    assert guessed.known_camera.source == "guess"
-    np.testing.assert_array_equal(guessed.depth, stated.depth)
+        dpt.Predictor(canonical)(image, prompt=prompt)
 
 
 def test_prompts_of_two_canonical_cameras_are_refused(monkeypatch):

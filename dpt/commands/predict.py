@@ -31,7 +31,7 @@ other maps). Their colour range changes slowly.
 
 Also written: predictions.json (checkpoint, unit, settings) and predictions.jsonl (a line for each
 input, with the scale and offset of its 16-bit PNG, depth = value * scale + offset, with its camera
-(K, and whether it was given, of the EXIF tags, predicted or a guess) and with outputs for the whole
+(K, and whether it was given, of the EXIF tags or predicted) and with outputs for the whole
 image). Sub-folders are kept. Files that dpt predict wrote earlier inside an input
 folder are left out. The same command again skips finished inputs. Exit codes: 0 success, 1 some
 inputs failed, or have no points (listed at the end, those of one fault in one line), 130 stopped by
@@ -88,8 +88,8 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     cameras = parser.add_mutually_exclusive_group()
     text = "horizontal field of view of the images in degrees (default: by the EXIF tags of each)"
     cameras.add_argument("--fov", type=float, metavar="DEG", help=text)
-    text = "focal length in pixels of the images; guess: 60 degrees where nothing is known"
-    cameras.add_argument("--focal", metavar="PIXELS|guess", help=text)
+    text = "focal length in pixels of the images"
+    cameras.add_argument("--focal", metavar="PIXELS", help=text)
     text = "text, JSON, YAML, COLMAP's cameras.txt or a CSV table (image, fx, fy, cx, cy)"
     cameras.add_argument("--intrinsics", type=Path, metavar="FILE", help=text)
     add("--device", metavar="NAME", help="cpu, cuda, cuda:1 (default: a GPU if there is one)")

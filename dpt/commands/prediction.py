@@ -18,13 +18,12 @@ from dpt.model import DPT
 from dpt.predict import writers
 from dpt.predict.encoding import Style
 from dpt.predict.folder import OutputFolder
-from dpt.predict.inputs import GUESS, chosen_camera
+from dpt.predict.inputs import chosen_camera
 from dpt.predict.pipeline import Pipeline
 from dpt.predict.prediction import depth_unit, first_output
 from dpt.predict.predictor import Predictor
 from dpt.predict.records import WHOLE, InputShard, PredictionSettings, shards_of
 from dpt.predict.sources import InputFile, find_inputs, find_remote
-from dpt.predict.writers import class_lines
 from dpt.process import say
 from dpt.run_log import start_log, tracked
 from dpt.weights.formats import fingerprint
@@ -57,8 +56,6 @@ def predict_inputs(options: argparse.Namespace, arguments: Sequence[str]) -> Fai
             failed = _merge(pipeline, inputs, arguments)
         else:
             failed = _predict_part(pipeline, inputs)
-    for line in class_lines(pipeline.kinds, pipeline.predictor.outputs):
-        say(line)
     return failed
 
 
@@ -191,9 +188,6 @@ def _make_pipeline(
     recorded = {key: vars(options)[key] for key in keys}
     model, weights = _load(options.checkpoint)
     predictor = Predictor(model, batch_size=options.batch_size, device=options.device, **recorded)
-    if options.focal == "guess":
-        predictor.guess = GUESS
-        say(f"cameras that are not known get a field of view of {GUESS.degrees:g} degrees, a guess")
     if options.prompt is not None and (len(inputs) != 1 or inputs[0].is_video):
         raise ValueError(f"--prompt {options.prompt}: is the depth of one image: name that alone")
     formats = [name.strip() for name in options.format.split(",") if name.strip()]

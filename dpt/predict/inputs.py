@@ -23,8 +23,6 @@ from dpt.validation import MAX_METRES, Plain, Positive, validate
 
 Image = str | Path | np.ndarray | Tensor | PIL.Image.Image
 Prompt = str | Path | np.ndarray
-GUESS = sources.FieldOfView(60.0)
-"""The camera of ``dpt predict --focal guess`` where nothing else is known."""
 _Degrees = Annotated[float, Field(gt=0, lt=180)]
 
 
@@ -163,9 +161,7 @@ def chosen_camera(
         file = sources.CameraFile(intrinsics)
         file.read()  # faults are told before any image is read
         return file
-    if focal in (None, "guess"):
-        return None
-    return sources.FocalLength(validate(Positive, focal, "--focal"))
+    return None if focal is None else sources.FocalLength(validate(Positive, focal, "--focal"))
 
 
 # --- sparse depth -------------------------------------------------------------------------------

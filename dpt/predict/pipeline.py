@@ -99,8 +99,6 @@ class Pipeline:
             known = None
             if self.predictor.needs_camera and self.cameras is not None:
                 known = known_camera(input_file.path, source.size, self.cameras)
-            elif self.predictor.needs_camera:
-                known = self.predictor.guessed(source.size)
             prediction = RasterPrediction(self.predictor, source, known and known.camera)
             yield len(prediction)
             facts = writers.depth_facts(prediction.outputs, scale=1.0, offset=0.0)

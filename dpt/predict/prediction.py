@@ -111,7 +111,7 @@ class Prediction:
     def require_camera(self) -> Camera:
         """Returns the camera; ValueError if it is unknown."""
         if self.camera is None:
-            options = "--fov, --focal, --intrinsics or --focal guess (cameras=... in Python)"
+            options = "--fov, --focal or --intrinsics (cameras=... in Python)"
             raise ValueError(f"points need the image's camera, which is unknown: give {options}")
         return self.camera
 

@@ -83,7 +83,6 @@ class Predictor:
         outputs: declaration of each output of an image without a camera; a calibrated depth is
             declared in metres.
         calibration: converts the first depth output to metres; None leaves it as it is.
-        guess: the camera of images of which none is known or predicted.
     """
 
     def __init__(
@@ -116,7 +115,6 @@ class Predictor:
         if flip or tile is not None:
             refuse_masks(self.runtime.outputs)
         self.calibration = self.runtime.calibration
-        self.guess: CameraSource | None = None
         self.min_confidence: float = validate(Probability, min_confidence, "min_confidence")
         if min_confidence and "depth_confidence" not in self.runtime.outputs:
             fault = "this model predicts no confidence: train it with task.log_variance=true"
@@ -242,8 +240,6 @@ class Predictor:
         known = known_camera(image, (height, width), camera)
         points = None
         if prompt is not None:
-            if prompt_focal(self.runtime.outputs) is not None:
-                known = known or self.guessed((height, width))
             points = self._points(as_prompt(prompt, (height, width)), size, known)
         return PreparedImage((height, width), resized, large, shown, known, points)
 
@@ -328,7 +324,7 @@ class Predictor:
             values |= predict_tiles(
                 image.large, values, window=window, predict=self._run_tiles, outputs=dense
             )
-        known = image.camera or self._camera(values, image.size)
+        known = image.camera or self._predicted_camera(values, image.size)
         camera = None if known is None else known.camera.resized(image.input.shape[:2])
         arrays: dict[str, np.ndarray] = {}
         scores: dict[str, np.ndarray] = {}
@@ -350,19 +346,14 @@ class Predictor:
             arrays[name] = replace_sky(arrays[name], is_sky, far=far, inverse=inverse)
         return Prediction(arrays, outputs, not_finite, scores, known, self.min_confidence)
 
-    def _camera(self, values: Mapping[str, Tensor], size: tuple[int, int]) -> KnownCamera | None:
-        """Returns the predicted camera, or the guess, for an image of ``size`` without another."""
+    def _predicted_camera(
+        self, values: Mapping[str, Tensor], size: tuple[int, int]
+    ) -> KnownCamera | None:
+        """Returns the predicted camera of an image of ``size`` (H, W); None without one."""
         fov = first_output(self.runtime.outputs, "fov", dense=False)
-        if fov is not None:
-            degrees = float(values[fov.name].item())
-            return KnownCamera(Camera.from_fov(degrees, size), "predicted")
-        return self.guessed(size)
-
-    def guessed(self, size: tuple[int, int]) -> KnownCamera | None:
-        """Returns the guess for an image of ``size`` (H, W); None without a guess."""
-        if self.guess is None:
+        if fov is None:
             return None
-        return KnownCamera(self.guess.camera("an image", size), "guess")
+        return KnownCamera(Camera.from_fov(float(values[fov.name].item()), size), "predicted")
 
     def in_range(self, name: str, values: Tensor, camera: Camera | None = None) -> Tensor:
         """Returns values of an output at its final size, in its range, and depth as

@@ -155,18 +155,6 @@ def class_names_by_folder(outputs: Outputs) -> dict[str, list[str]]:
     return {folder: list(outputs[name].class_names) for name, folder in with_classes}
 
 
-def class_lines(kinds: Iterable[FileKind], outputs: Outputs) -> list[str]:
-    """Returns a line for each folder of class ids that says which class each id is."""
-    lines = []
-    for kind in kinds:
-        spec = outputs[kind.name]
-        holds_ids = kind.encoder in (encoding.encode_labels, encoding.encode_array)
-        if spec.kind == "logits" and holds_ids and spec.class_names:
-            ids = [f"{k} {name}" for k, name in enumerate(spec.class_names)]
-            lines.append(f"{kind.folder}: ids of the classes: {few(ids, 5)}")
-    return lines
-
-
 def all_kinds(outputs: Outputs) -> dict[str, list[FileKind]]:
     """Returns the files that can be made of these outputs, by format."""
     kinds: dict[str, list[FileKind]] = {name: [] for name in FORMATS}
