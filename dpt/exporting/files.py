@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -203,36 +203,26 @@ class Description:
 
     Attributes:
         normalises: whether the file normalises images, which it takes with channels last.
-        size: (H, W) of images, if it is fixed.
+        input_size: (H, W) of images, if it is fixed.
     """
 
     preprocessing: Preprocessing
     outputs: dict[str, OutputSpec]
-    calibration: Calibration | None
     normalises: bool
-    size: tuple[int, int] | None
+    calibration: Calibration | None = None
+    input_size: tuple[int, int] | None = None
 
     @classmethod
     def read(cls, metadata: Mapping[str, str], path: Path) -> "Description":
         """Returns what the metadata of a file state; ValueError if something is missing."""
-        absent = {"preprocessing", "outputs", "normalises", "input_size"} - metadata.keys()
+        absent = {"preprocessing", "outputs", "normalises"} - metadata.keys()
         if absent:
             fault = f"its metadata do not state {min(absent)}"
             raise ValueError(f"{path}: {fault}: write it by dpt export, or give the checkpoint")
-
-        def typed(kind: Any, key: str) -> Any:
-            value = parse_json(metadata[key], path) if key in metadata else None
-            return validate(kind, value, f"{path}: {key}")
-
-        is_any = metadata["input_size"] == "any"
-        size = None if is_any else typed(tuple[int, int], "input_size")
-        return cls(
-            preprocessing=typed(Preprocessing, "preprocessing"),
-            outputs=typed(dict[str, OutputSpec], "outputs"),
-            calibration=typed(Calibration | None, "calibration"),
-            normalises=typed(bool, "normalises"),
-            size=size,
-        )
+        names = {field.name for field in fields(cls)} & metadata.keys()
+        stated = {k: parse_json(metadata[k], path) for k in names if metadata[k] != "any"}
+        description: Description = validate(cls, stated, str(path))
+        return description
 
 
 # --- running it on the CPU, by other libraries with PyTorch's threads -----------------------------

@@ -175,7 +175,7 @@ class FileRuntime:
         self.outputs: Mapping[str, OutputSpec] = array_specs(self._about.outputs)
 
     def tensors(self, inputs: Inputs) -> dict[str, Tensor]:
-        images, size = inputs.images, self._about.size
+        images, size = inputs.images, self._about.input_size
         if size not in (None, tuple(images.shape[-2:])):
             fault = f"the exported file takes inputs of (H, W) = {size} alone"
             raise ValueError(f"{fault}, not {tuple(images.shape[-2:])}: export it without --size")

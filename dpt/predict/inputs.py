@@ -1,7 +1,6 @@
 """What is predicted: the pixels of an image of any kind, its camera, and sparse depth."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
@@ -124,28 +123,18 @@ class KnownCamera(NamedTuple):
         return {"camera": {"K": self.camera.K.tolist(), "size": size, "source": self.source}}
 
 
-@dataclass(frozen=True)
-class FrameCamera:
-    """The camera that ``stated`` gives to the frames of a video, by the video's name."""
-
-    stated: sources.CameraSource
-    video: Path
-
-    def camera(self, image: str | Path, size: tuple[int, int]) -> Camera:
-        return self.stated.camera(self.video, size)
-
-
 def known_camera(
     image: Image,
     size: tuple[int, int],
     stated: sources.CameraSource | None,
     *,
+    name: str | Path = "an image",
     data: bytes | None = None,
 ) -> KnownCamera | None:
-    """Returns the camera that ``stated`` gives to an image of ``size`` (H, W), upright, or that of
-    its file's EXIF tags; None without any. ``data`` is the content of the file, if it was read."""
+    """Returns the camera that ``stated`` gives to the image ``name`` of ``size`` (H, W), upright,
+    or that of its file's EXIF tags; None without any. ``data`` is the content of the file, if it
+    was read."""
     if stated is not None:
-        name = image if isinstance(image, str | Path) else "an image"
         return KnownCamera(stated.camera(name, size), "given")
     focal = exif_focal(image, data=data) if isinstance(image, str | Path) else None
     return None if focal is None else KnownCamera(Camera.from_focal(focal, size), "EXIF")

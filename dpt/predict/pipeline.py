@@ -30,7 +30,7 @@ from dpt.geometry import Camera, Window
 from dpt.predict import writers
 from dpt.predict.encoding import Predicted, Style, paint_with_legend
 from dpt.predict.folder import OutputFolder
-from dpt.predict.inputs import FrameCamera, known_camera, part_of
+from dpt.predict.inputs import KnownCamera, part_of
 from dpt.predict.prediction import Prediction, first_output, require_finite
 from dpt.predict.predictor import Predictor, PreparedImage, batches
 from dpt.predict.sources import InputFile
@@ -98,7 +98,8 @@ class Pipeline:
         with bands.open_raster(input_file.fetch(), part) as source:
             known = None
             if self.predictor.needs_camera and self.cameras is not None:
-                known = known_camera(input_file.path, source.size, self.cameras)
+                camera = self.cameras.camera(input_file.path, source.size)
+                known = KnownCamera(camera, "given")
             prediction = RasterPrediction(self.predictor, source, known and known.camera)
             yield len(prediction)
             facts = writers.depth_facts(prediction.outputs, scale=1.0, offset=0.0)
@@ -132,8 +133,9 @@ class Pipeline:
                 for kind, target in targets.items():
                     target.write(paint_with_legend(kind.name, predicted))
 
-            camera = self.cameras and FrameCamera(self.cameras, input_file.path)
-            prepare = partial(self.predictor.prepare, keep_image=True, camera=camera)
+            prepare = partial(
+                self.predictor.prepare, name=input_file.path, keep_image=True, camera=self.cameras
+            )
             for _, error in run_stages(self.predictor, prepare, write, reader, workers=1):
                 if error is not None:
                     raise error

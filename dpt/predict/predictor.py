@@ -218,26 +218,27 @@ class Predictor:
         self,
         image: Image,
         *,
+        name: str | Path | None = None,
         keep_image: bool = False,
         camera: CameraSource | None = None,
         prompt: Prompt | None = None,
     ) -> PreparedImage:
         """Reads and resizes an image; several threads may call it at once.
 
-        With ``keep_image`` the image at its own size is kept too. ``camera`` states its camera.
-        ``prompt`` is its sparse depth.
+        With ``keep_image`` the image at its own size is kept too. ``camera`` states its camera, by
+        the path ``name`` of an image that is no file. ``prompt`` is its sparse depth.
         """
         pixels = as_pixels(image, self.preprocessing)
         height, width = pixels.shape[:2]
         rule = self.preprocessing.interpolation
-        name = image if isinstance(image, str | Path) else "an image"
+        name = name or (image if isinstance(image, str | Path) else "an image")
         size = self.preprocessing.bounded_size(height, width, name)
         large = None
         if self.tile is not None and max(height, width) > self.tile:
             large = resize_image(pixels, self._tiling((height, width))[1], rule=rule)
         resized = resize_image(pixels, size, rule=rule)
         shown = self.preprocessing.picture(pixels.transpose(2, 0, 1)) if keep_image else None
-        known = known_camera(image, (height, width), camera)
+        known = known_camera(image, (height, width), camera, name=name)
         points = None
         if prompt is not None:
             points = self._points(as_prompt(prompt, (height, width)), size, known)
