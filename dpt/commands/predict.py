@@ -55,7 +55,7 @@ def run(arguments: list[str]) -> None:
     try:
         from dpt.commands.prediction import predict_inputs
 
-        failed = predict_inputs(options, arguments)
+        failed = predict_inputs(options)
     except Stopped as reason:
         reason.message += "; the same command continues from here"
         raise

@@ -3,7 +3,6 @@
 import argparse
 import hashlib
 import os
-import shlex
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -32,13 +31,8 @@ Failed = list[tuple[str, ValueError]]
 """Inputs with the reason why each failed."""
 
 
-def predict_inputs(options: argparse.Namespace, arguments: Sequence[str]) -> Failed:
-    """Writes the predictions of the inputs; returns those that failed.
-
-    Args:
-        options: of the command line.
-        arguments: as typed.
-    """
+def predict_inputs(options: argparse.Namespace) -> Failed:
+    """Writes the predictions of the inputs; returns those that failed."""
     start_log(None)
     if "://" in options.out:
         remedy = "name a folder, and upload it once at the end"
@@ -53,10 +47,8 @@ def predict_inputs(options: argparse.Namespace, arguments: Sequence[str]) -> Fai
     pipeline = _make_pipeline(options, inputs, shard)
     with pipeline.folder.held():
         if options.merge or options.engine == "ray":
-            failed = _merge(pipeline, inputs, arguments)
-        else:
-            failed = _predict_part(pipeline, inputs)
-    return failed
+            return _merge(pipeline, inputs)
+        return _predict_part(pipeline, inputs)
 
 
 def _predict_part(pipeline: Pipeline, inputs: Sequence[InputFile]) -> Failed:
@@ -77,11 +69,11 @@ def _predict_part(pipeline: Pipeline, inputs: Sequence[InputFile]) -> Failed:
     return failed
 
 
-def _merge(pipeline: Pipeline, inputs: Sequence[InputFile], arguments: Sequence[str]) -> Failed:
+def _merge(pipeline: Pipeline, inputs: Sequence[InputFile]) -> Failed:
     """Joins what the shards wrote; returns the inputs that failed.
 
     Raises:
-        DataError: a shard is not finished; the message has the command that goes on with it.
+        DataError: a shard is not finished.
     """
     folder = pipeline.folder
     missing = {file: k for k, file in enumerate(inputs) if not pipeline.is_done(file)}
@@ -91,10 +83,9 @@ def _merge(pipeline: Pipeline, inputs: Sequence[InputFile], arguments: Sequence[
         shards = shards_of(folder.path)
         count = shards[-1].count if shards else 1
         numbers = sorted({k % count + 1 for k in waiting.values()})
-        commands = [f"--shard {number}/{count}" for number in numbers]
-        command = shlex.join(["dpt", "predict", *(a for a in arguments if a != "--merge")])
+        again = few([f"--shard {number}/{count}" for number in numbers], 8)
         fault = f"{len(waiting)} of {len(inputs)} inputs are not finished ({few(list(waiting))})"
-        raise DataError(f"{folder.path}: {fault}: run {command} {few(commands, 8)}")
+        raise DataError(f"{folder.path}: {fault}: run it again with {again}")
     folder.start()
     folder.finish(pipeline.kinds)
     say(f"{len(inputs) - len(failures)} inputs are complete: {folder.path}")

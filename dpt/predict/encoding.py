@@ -208,12 +208,8 @@ class PointGrid(NamedTuple):
     @property
     def is_beside_edge(self) -> np.ndarray:
         """bool (h, w), whether depth is discontinuous between a point and one of its neighbours."""
-        beside = np.zeros(self.points.shape[:2], bool)
-        beside[:, 1:] |= self.right
-        beside[:, :-1] |= self.right
-        beside[1:] |= self.down
-        beside[:-1] |= self.down
-        return beside
+        right, down = np.pad(self.right, [(0, 0), (1, 1)]), np.pad(self.down, [(1, 1), (0, 0)])
+        return right[:, 1:] | right[:, :-1] | down[1:] | down[:-1]
 
     def triangles(self) -> np.ndarray:
         """Returns the triangles of neighbouring points between which depth is continuous, (N, 3).

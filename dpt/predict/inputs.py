@@ -82,9 +82,7 @@ def as_rgb(image: np.ndarray | Tensor | PIL.Image.Image) -> np.ndarray:
     else:
         array = _from_tensor(image) if isinstance(image, Tensor) else np.asarray(image)
     if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3 or not array.size:
-        expected = (
-            "a path, uint8 (H, W, 3) RGB, a PIL image, or a tensor (3, H, W) of uint8 or 0..1"
-        )
+        expected = "a path, uint8 (H, W, 3) RGB, PIL's, or a tensor (3, H, W) of uint8 or 0..1"
         raise ValueError(f"an image must be {expected}, found {array.dtype} {array.shape}")
     return np.ascontiguousarray(array)
 

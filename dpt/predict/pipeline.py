@@ -161,14 +161,14 @@ class Pipeline:
     def _write(self, input_file: InputFile, image: PreparedImage, prediction: Prediction) -> None:
         """Writes an image's files; ValueError names those that it cannot have, after the others."""
         prediction.require_finite()
-        facts = writers.facts_of(prediction)
-        missing: dict[writers.FileKind, str] = {}  # with the reason
+        facts, kinds = writers.facts_of(prediction), []
+        missing: dict[str, str] = {}  # the reason by folder
         for kind in self.kinds:
             try:
                 facts |= kind.facts(prediction)
+                kinds.append(kind)
             except ValueError as error:
-                missing[kind] = str(error)
-        kinds = [kind for kind in self.kinds if kind not in missing]
+                missing[kind.folder] = str(error)
         predicted = Predicted(prediction, image.image, self.style, input_file)
         if kinds or not missing:
             with self.folder.files(input_file, kinds, facts) as paths:
@@ -176,7 +176,7 @@ class Pipeline:
                     path.write_bytes(kind.encode(predicted))
         if missing:
             reasons = "; ".join(dict.fromkeys(missing.values()))
-            raise ValueError(f"no {', '.join(kind.folder for kind in missing)}: {reasons}")
+            raise ValueError(f"no {', '.join(missing)}: {reasons}")
 
 
 def _if_large(input_file: InputFile) -> InputFile | None:
@@ -331,16 +331,12 @@ class RasterPrediction:
             return "sky=far needs whole images: choose invalid or keep, or name --format png"
         return ""
 
-    def _dtype(self, name: str) -> str:
-        """Returns the type of an output's file."""
+    def _nodata(self, name: str) -> np.generic:
+        """Returns the value of pixels without data, in the type of the output's file."""
         if self.outputs[name].kind != "logits":
-            return "float32"
-        return "uint8" if (self.outputs[name].num_classes or 0) <= IGNORE_INDEX else "uint16"
-
-    def _nodata(self, name: str) -> float:
-        """Returns the value of pixels without data: the largest of an integer type, or NaN."""
-        dtype = self._dtype(name)
-        return np.nan if dtype == "float32" else float(np.iinfo(dtype).max)
+            return np.float32(np.nan)
+        is_small = (self.outputs[name].num_classes or 0) <= IGNORE_INDEX
+        return np.uint8(2**8 - 1) if is_small else np.uint16(2**16 - 1)
 
     def __len__(self) -> int:
         return len(self._panels) * len(self._rows)
@@ -352,13 +348,10 @@ class RasterPrediction:
         with ExitStack() as stack:
             targets: dict[str, bands.RasterWriter] = {}
             for name, path in paths.items():
-                spec, dtype = self.outputs[name], self._dtype(name)
+                spec, nodata = self.outputs[name], self._nodata(name)
                 count = spec.channels or 1 if spec.kind == "map" else 1
-                palette = output_palette(spec) if dtype == "uint8" else None
-                nodata = self._nodata(name)
-                form = self.raster.writing(
-                    path, count=count, dtype=dtype, nodata=nodata, palette=palette
-                )
+                palette = output_palette(spec) if nodata.dtype == np.uint8 else None
+                form = self.raster.writing(path, count=count, nodata=nodata, palette=palette)
                 targets[name] = stack.enter_context(form)
             for panel in self._panels:
                 yield from self._write_panel(panel, targets)
@@ -396,7 +389,8 @@ class RasterPrediction:
         if not (np.isfinite(array).all(axis=0) | missing).all():
             require_finite([name])
         values = array.argmax(axis=0) if spec.kind == "logits" else array
-        return np.where(missing, self._nodata(name), values).astype(self._dtype(name))
+        nodata = self._nodata(name)
+        return np.where(missing, nodata, values).astype(nodata.dtype)
 
     def _read(self, rows: slice, columns: slice) -> tuple[np.ndarray, np.ndarray]:
         """Returns the pixels (h, w, C) of a strip, and where no band has data, bool (h, w).

@@ -212,19 +212,21 @@ class Raster:
 
     @contextmanager
     def writing(
-        self, path: Path, *, count: int, dtype: str, nodata: float, palette: np.ndarray | None
+        self, path: Path, *, count: int, nodata: np.generic, palette: np.ndarray | None
     ) -> Iterator["RasterWriter"]:
         """Opens a compressed TIFF file of this size, with the same georeference.
 
         Args:
+            nodata: the value of pixels without data, in the type of the file.
             palette: the colours of class ids, uint8 (K, 3), that maps show.
         """
         points, crs = self._source.gcps
         place = {"transform": self._source.transform, "crs": self._source.crs}
         place = {"gcps": points, "crs": crs} if points else place
-        shape = {"height": self.size[0], "width": self.size[1], "count": count, "dtype": dtype}
-        profile = {"nodata": nodata, "rpcs": self._source.rpcs, "compress": "deflate"} | place
-        profile |= {"tiled": True, "blockxsize": _BLOCK, "blockysize": _BLOCK}
+        height, width = self.size
+        shape = {"height": height, "width": width, "count": count, "dtype": nodata.dtype}
+        profile = {"nodata": nodata.item(), "rpcs": self._source.rpcs, "tiled": True} | place
+        profile |= {"compress": "deflate", "blockxsize": _BLOCK, "blockysize": _BLOCK}
         library = _rasterio(path)
         with library.open(path, "w", "GTiff", **shape, **profile, BIGTIFF="IF_SAFER") as target:
             if palette is not None:
