@@ -12,10 +12,7 @@ from importlib import import_module
 from io import StringIO
 from pathlib import Path
 
-import timm
 import torch
-from timm.layers import resample_patch_embed
-from timm.models import adapt_input_conv
 from torch import Tensor, nn
 
 from dpt.files import few, plural, reason
@@ -196,6 +193,8 @@ def _changed_outputs(
 
 def _read_timm(source: str) -> tuple[State, Grid | None]:
     """Returns a timm model's released weights, and the grid of its position embeddings."""
+    import timm
+
     name = source.removeprefix(TIMM)
     if re.search(r"[^\w.-]", name):  # as local-dir:DIR, which timm may unpickle
         raise ValueError(f"{source}: {TIMM} takes the name of a timm model, not a file or folder")
@@ -353,6 +352,8 @@ def _fit_bands(state: State, expected: Tensors, report: LoadReport) -> None:
     The kernels of red, green and blue are repeated, and scaled so that their sum over all bands
     stays alike; a single band gets their sum.
     """
+    from timm.models import adapt_input_conv
+
     for name in [k for k, v in state.items() if v.ndim == 4 and k in expected]:
         old, new = state[name].shape, expected[name].shape
         if old[:2] == (new[0], 3) and new[1] != 3:
@@ -365,6 +366,8 @@ def _resize_patches(state: State, expected: Tensors, report: LoadReport) -> None
 
     By the pseudo-inverse of bilinear resizing (Beyer et al. 2023, FlexiViT, section 3.4).
     """
+    from timm.layers import resample_patch_embed
+
     if EMBED in state and EMBED in expected:
         old, new = state[EMBED].shape, expected[EMBED].shape
         if old[:2] == new[:2] and old != new:
