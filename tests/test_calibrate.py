@@ -23,11 +23,11 @@ def tiny(heads=HEADS):
     return small_model(heads=heads).eval()
 
 
-def synthetic(*, outliers, noise=0.0, count=400, seed=0):
+def synthetic(*, outliers, count=400):
     """Predictions of a relative model whose 1 / depth is 0.4 · prediction + 0.05, and depths."""
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     depth = random.uniform(0.5, 8.0, count)
-    prediction = (1 / depth - 0.05) / 0.4 * random.normal(1, noise, count)
+    prediction = (1 / depth - 0.05) / 0.4
     wrong = random.random(count) < outliers
     depth = np.where(wrong, random.uniform(0.5, 8.0, count), depth)
     return prediction, depth, wrong
@@ -36,11 +36,8 @@ def synthetic(*, outliers, noise=0.0, count=400, seed=0):
 # ------------------------------------------------------------------------------ the fit
 
 
-@pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(i, marks=pytest.mark.slow) for i in range(1, 5))]
-)
-def test_scale_and_shift_are_found_among_outliers(seed):
-    prediction, depth, wrong = synthetic(outliers=0.3, seed=seed)
+def test_scale_and_shift_are_found_among_outliers():
+    prediction, depth, wrong = synthetic(outliers=0.3)
     actual, inliers = fit_calibration(prediction, depth, space="inverse_depth")
     assert actual.scale == pytest.approx(0.4, rel=1e-3)
     assert actual.shift == pytest.approx(0.05, rel=1e-3)
@@ -48,7 +45,7 @@ def test_scale_and_shift_are_found_among_outliers(seed):
     assert inliers[wrong].mean() < 0.05
 
 
-@pytest.mark.parametrize("count", [4, 6, 8, 11])
+@pytest.mark.parametrize("count", [4, 11])
 def test_a_few_noisy_points_are_fitted_by_least_squares(count):
     """The robust fit is off by more than 20 % in some of these trials."""
     for seed in range(200):
@@ -259,21 +256,17 @@ def test_the_command_reports_and_saves(scene, capsys, refused):
     assert not (folder / "nothing").exists()
 
 
-@pytest.mark.parametrize(("suffix", "right", "wrong"), [("png", 0.001, 1), ("npy", 1, 0.001)])
-def test_depths_in_another_unit_are_not_saved(scene, refused, suffix, right, wrong):
+def test_depths_in_another_unit_are_not_saved(scene, refused):
     folder, _, maps = scene
     (folder / "depth").mkdir()
     for name, prediction in maps.items():
-        path, stored = folder / "depth" / f"{name}.{suffix}", metres(prediction) / right
-        if suffix == "npy":
-            np.save(path, stored)
-        else:
-            Image.fromarray(stored.astype(np.uint16)).save(path)
+        stored = (1000 * metres(prediction)).astype(np.uint16)
+        Image.fromarray(stored).save(folder / "depth" / f"{name}.png")
     command = ("calibrate", folder / "model", "--images", folder / "images")
     command += ("--depth", folder / "depth", "--out", folder / "new", "--depth-scale")
-    assert "check --depth-scale" in refused(call, *command, wrong)
+    assert "check --depth-scale" in refused(call, *command, 1)
     assert not (folder / "new").exists()
-    call(*command, right)
+    call(*command, 0.001)
     assert (folder / "new").exists()
 
 

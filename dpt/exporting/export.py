@@ -78,8 +78,6 @@ def export(
     """
     path = Path(path)
     files.check_target(path)
-    if size and min(size) < 1:
-        raise ValueError(f"size {size[0]}x{size[1]}: each side must be at least one pixel")
     if model.takes_prompts:
         log.warning("%s: the file takes images alone, and no sparse depth", path)
     graph = Graph.of(model, tasks=tasks, with_preprocessing=with_preprocessing)

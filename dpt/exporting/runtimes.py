@@ -120,8 +120,7 @@ def pick_device(name: str | torch.device | None) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device).item()  # a meta tensor holds no value
     except (RuntimeError, AssertionError, ImportError) as error:
-        reason = str(error).partition("\n")[0]
-        raise ValueError(f"device={str(name)!r} cannot be used here ({reason})") from None
+        raise ValueError(f"device={str(name)!r} cannot be used ({reason(error)})") from None
     return device
 
 

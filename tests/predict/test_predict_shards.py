@@ -79,9 +79,7 @@ def test_predict_shards_of_another_number_go_on(shard, run, predict, photos, who
     assert contents_of(out) == contents_of(whole)
 
 
-@pytest.mark.parametrize(
-    "options", [("--shard", "1/3"), ("--shard", "1/2"), ("--merge",), ()], ids=" ".join
-)
+@pytest.mark.parametrize("options", [("--shard", "1/3"), ("--shard", "1/2"), ()], ids=" ".join)
 def test_predict_refuses_inputs_of_a_live_worker(shard, refusal, photos, out, options):
     shard(1)
     with filelock.FileLock(out / "shards/1-of-3.lock"):

@@ -67,23 +67,6 @@ def test_tiles_have_the_scale_of_the_whole_image(function, spec):
     np.testing.assert_allclose(tiled.depth, whole.depth, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("classes", [3, 40])
-@pytest.mark.parametrize("size", [(150, 233), (200, 64)])
-def test_tiles_give_the_labels_of_the_whole_image(classes, size):
-    mixing = torch.randn(classes, 3, generator=torch.Generator().manual_seed(0))
-
-    def linear(images):
-        return {"segmentation": torch.einsum("kc,bchw->bkhw", mixing, images - 0.5)}
-
-    model = StandIn(linear, OutputSpec("segmentation", "logits", classes))
-    photo = photo_of(*size)
-    whole = dpt.Predictor(model)(photo).labels
-    tiled = dpt.Predictor(model, tile=64, batch_size=2)(photo).labels
-    assert len(np.unique(whole)) > 2
-    assert tiled.dtype == np.uint8
-    assert (tiled == whole).mean() > 0.9999
-
-
 @pytest.mark.parametrize("size", [(113, 150), (200, 113)])  # of 113, places lie in three tiles
 def test_tiles_are_blended_by_their_weights(size, monkeypatch):
     """Against the definition, on answers that depend on the place within the tile."""
@@ -116,4 +99,5 @@ def test_tiles_are_blended_by_their_weights(size, monkeypatch):
             logits[:, rows, columns] += weight * out["segmentation"][0]
             depth[rows, columns] += weight * out["depth"][0]
     np.testing.assert_allclose(prediction.depth, depth / total, rtol=1e-5)
+    assert prediction.labels.dtype == np.uint8
     assert (prediction.labels == logits.argmax(0).numpy()).mean() > 0.999

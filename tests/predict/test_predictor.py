@@ -20,7 +20,7 @@ from dpt.training.task import Task
 from dpt.types.preprocessing import Calibration, OutputResize
 
 
-@pytest.mark.parametrize("size", [(40, 57), (1, 1), (97, 31), (48, 64), (301, 403)])
+@pytest.mark.parametrize("size", [(1, 1), (97, 31), (301, 403)])
 @pytest.mark.parametrize(("classes", "dtype"), [(5, np.uint8), (300, np.uint16)])
 def test_predictor_gives_maps_of_the_images_size(size, classes, dtype):
     heads = {"depth": {"kind": "relative"}, "segmentation": {"num_classes": classes}}
@@ -31,7 +31,7 @@ def test_predictor_gives_maps_of_the_images_size(size, classes, dtype):
     assert prediction.labels.max() < classes
 
 
-@pytest.mark.parametrize("size", [(40, 57), (48, 64), (120, 91)])
+@pytest.mark.parametrize("size", [(48, 64), (120, 91)])
 @pytest.mark.parametrize("classes", [5, 40])  # whole logits, and bands of them
 @pytest.mark.parametrize("rule", get_args(OutputResize))
 def test_predictor_gives_what_evaluation_scores(size, classes, rule):
@@ -70,11 +70,10 @@ def test_predictor_takes_images_of_every_kind(checkpoints, tmp_path):
 def test_predictor_gives_the_same_in_batches(joint):
     photos = [photo_of(*((40, 57), (33, 90), (50, 71))[i % 3], seed=i) for i in range(7)]
     alone = [dpt.Predictor(joint)(photo) for photo in photos]
-    for batch_size in (2, 3, 16):
-        together = dpt.Predictor(joint, batch_size=batch_size)(photos)
-        for one, other in zip(alone, together, strict=True):
-            np.testing.assert_allclose(other.depth, one.depth, rtol=1e-4, atol=1e-5)
-            assert (other.labels == one.labels).mean() > 0.999
+    together = dpt.Predictor(joint, batch_size=2)(photos)
+    for one, other in zip(alone, together, strict=True):
+        np.testing.assert_allclose(other.depth, one.depth, rtol=1e-4, atol=1e-5)
+        assert (other.labels == one.labels).mean() > 0.999
 
 
 def test_predictor_turns_photos_upright(joint, tmp_path):
