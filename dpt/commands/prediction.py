@@ -176,25 +176,22 @@ def _make_pipeline(
     cv2.setNumThreads(1)  # the pipeline has threads of its own
     cameras = chosen_camera(options.fov, options.focal, options.intrinsics)
     keys = ("precision", "runtime", "flip", "tile", "sky", "min_confidence")
-    recorded = {key: vars(options)[key] for key in keys}
+    chosen = {key: vars(options)[key] for key in keys}
     model, weights = _load(options.checkpoint)
-    predictor = Predictor(model, batch_size=options.batch_size, device=options.device, **recorded)
+    predictor = Predictor(model, batch_size=options.batch_size, device=options.device, **chosen)
     if options.prompt is not None and (len(inputs) != 1 or inputs[0].is_video):
         raise ValueError(f"--prompt {options.prompt}: is the depth of one image: name that alone")
     formats = [name.strip() for name in options.format.split(",") if name.strip()]
-    chosen = writers.chosen_kinds(formats, predictor.outputs)
+    kinds = writers.chosen_kinds(formats, predictor.outputs)
     has_rasters = not formats or writers.RASTER in formats
     rasters = writers.all_kinds(predictor.outputs)[writers.RASTER] if has_rasters else []
-    intrinsics = _with_hash(options.intrinsics)
-    stated = {"fov": options.fov, "focal": options.focal, "intrinsics": intrinsics}
+    recorded = chosen | {key: vars(options)[key] for key in ("colormap", "fov", "focal")}
+    recorded |= {key: _with_hash(vars(options)[key]) for key in ("intrinsics", "prompt")}
     depth = first_output(predictor.outputs, "depth")
     settings = PredictionSettings(
         weights=weights,
         checkpoint=options.checkpoint,
-        colormap=options.colormap,
-        camera="".join(f"--{key} {value}" for key, value in stated.items() if value is not None),
-        **recorded,
-        prompt=_with_hash(options.prompt),
+        options=recorded,
         unit=None if predictor.needs_camera else depth_unit(depth),
         classes=writers.class_names_by_folder(predictor.outputs),
     )
@@ -207,7 +204,7 @@ def _make_pipeline(
         shard=shard,
     )
     workers = min(4, os.cpu_count() or 1)
-    return Pipeline(predictor, folder, chosen, style, workers, rasters, cameras, options.prompt)
+    return Pipeline(predictor, folder, kinds, style, workers, rasters, cameras, options.prompt)
 
 
 def _load(checkpoint: str) -> tuple[DPT | Path, str]:

@@ -26,7 +26,7 @@ class Ranker:
     """Scores images by how much a model's predictions for :data:`VIEWS` of each disagree.
 
     Attributes:
-        outputs: names of the outputs that are compared, those with classes or depth of pixels.
+        outputs: the outputs that are compared, those with classes or depth of pixels.
 
     Raises:
         ValueError: the model has no such output.
@@ -34,16 +34,12 @@ class Ranker:
 
     def __init__(self, model: DPT, *, device: str | None = None) -> None:
         kinds = ("logits", "masks", "depth")
-        self._outputs = {n: s for n, s in model.outputs.items() if s.dense and s.kind in kinds}
-        if not self._outputs:
+        self.outputs = {n: s for n, s in model.outputs.items() if s.dense and s.kind in kinds}
+        if not self.outputs:
             names = ", ".join(model.outputs)
             raise ValueError(f"the model predicts {names}, no classes or depth of pixels")
         self._specs = tensor_specs(model.outputs)
         self._predictor = Predictor(model, device=device)
-
-    @property
-    def outputs(self) -> list[str]:
-        return [*self._outputs]
 
     @torch.inference_mode()
     def scores(self, path: Path) -> list[float]:
@@ -58,7 +54,7 @@ class Ranker:
         views = [self._view(inputs, scale, is_mirrored) for scale, is_mirrored in VIEWS]
         if not all(value.isfinite().all() for view in views for value in view.values()):
             raise ValueError(f"{path}: the model's predictions hold NaN or infinity")
-        return [float(_score(views, spec)) for spec in self._outputs.values()]
+        return [float(_score(views, spec)) for spec in self.outputs.values()]
 
     def _view(self, inputs: Inputs, scale: float, is_mirrored: bool) -> dict[str, Tensor]:
         """Returns the tensors for a view at the size of the images; logits as log-probabilities."""

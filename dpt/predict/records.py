@@ -35,15 +35,7 @@ class PredictionSettings:
 
     weights: str = ""  # fingerprint of the model, which also determines ``classes``
     checkpoint: str = ""  # as it was named
-    colormap: str = ""
-    precision: str = ""
-    runtime: str | None = None  # as it was named
-    flip: bool = False
-    tile: int | None = None
-    sky: str = "invalid"
-    camera: str = ""  # the option that states it
-    min_confidence: float = 0.0  # of points
-    prompt: str | None = None  # the file of sparse depth, and a hash of its content
+    options: PlainMapping = field(default_factory=dict)  # that change the files
     unit: str | None = None  # of depth
     classes: Mapping[str, list[str]] = field(default_factory=dict)  # names by folder of the files
     written: tuple[str, ...] = ()  # names in the output folder that may be replaced
@@ -52,10 +44,11 @@ class PredictionSettings:
         """Returns what makes files with the earlier settings differ; empty if nothing does."""
         if self.weights != earlier.weights:
             return f"another checkpoint ({earlier.checkpoint})"
-        old, new = asdict(earlier), asdict(self)
-        names = [k for k in new if k not in ("weights", "checkpoint", "classes", "written")]
-        changed = [name for name in names if old[name] != new[name]]
-        return f"{changed[0]}={old[changed[0]]}, and now it is {new[changed[0]]}" if changed else ""
+        old, new = ({"unit": s.unit, **s.options} for s in (earlier, self))
+        changed = [name for name in new if old.get(name) != new[name]]
+        if not changed:
+            return ""
+        return f"{changed[0]}={old.get(changed[0])}, and now it is {new[changed[0]]}"
 
     def to_json(self) -> bytes:
         """Returns the content of the file."""

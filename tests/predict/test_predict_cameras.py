@@ -87,11 +87,12 @@ def test_predict_command_reads_intrinsics_and_refuses_to_mix_cameras(
     file.write_text(json.dumps({"fx": 50, "fy": 51, "cx": 28, "cy": 20, "width": 57, "height": 40}))
     predict(folder, "--format", "npy", "--intrinsics", file)
     assert cameras_of(out) == dict.fromkeys(("exif", "plain"), (50, "given"))
-    assert "--intrinsics" in json.loads((out / "predictions.json").read_text())["camera"]
+    options = json.loads((out / "predictions.json").read_text())["options"]
+    assert options["intrinsics"].startswith(str(file))
     assert "0 images" in predict(folder, "--format", "npy", "--intrinsics", file)
-    assert "camera=" in refusal(folder, "--format", "npy", "--fov", "90")
+    assert "fov=" in refusal(folder, "--format", "npy", "--fov", "90")
     file.write_text(file.read_text().replace("51", "52"))
-    assert "camera=" in refusal(folder, "--format", "npy", "--intrinsics", file)
+    assert "intrinsics=" in refusal(folder, "--format", "npy", "--intrinsics", file)
     file.write_text(file.read_text().replace("52", "51"))
     other = save_photo(tmp_path / "other.png", 57, 57)
     code, _, err = run(other, "--intrinsics", file, to=tmp_path / "2")
