@@ -376,5 +376,5 @@ def test_prompts_of_two_canonical_cameras_are_refused(monkeypatch):
     heads = {"depth": CANONICAL, "near": CANONICAL}
     dpt.create_model("dpt_tiny", heads=heads, decoder={"prompts": True}, **TINY)
     heads["near"] = HEADS["depth"]
-    with pytest.raises(ValueError, match=r"canonical_focal.*decoder\.prompts"):
+    with pytest.raises(ValueError, match="canonical_focal"):
         dpt.create_model("dpt_tiny", heads=heads, decoder={"prompts": True}, **TINY)
