@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from io import TextIOWrapper
 
 from dpt import __version__, process
-from dpt.commands import configured, data_convert, data_rank, export, models, predict
+from dpt.commands import configured, data_folders, export, models, predict
 from dpt.config.run_folder import MISTAKES, fail
 from dpt.plugins import load_plugins
 
@@ -51,8 +51,8 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "data check": configured.check,
     "data download": configured.download,
     "data pack": configured.pack,
-    "data convert": data_convert.run,
-    "data rank": data_rank.run,
+    "data convert": data_folders.convert,
+    "data rank": data_folders.rank,
     "predict": predict.run,
     "calibrate": models.calibrate,
     "export": export.run,

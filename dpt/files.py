@@ -45,9 +45,7 @@ _MAX_NODES = 50_000  # of a YAML file
 
 _REMEDIES = {
     errno.ENOSPC: "free disk space",
-    errno.EFBIG: "raise the limit of a file's size (ulimit -f)",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
-    errno.ENAMETOOLONG: "shorten it",
     errno.EPIPE: "the program that reads it has ended",
 }
 
@@ -68,8 +66,6 @@ class DataError(ValueError):
 
 def data_root(root: str | Path) -> Path:
     """Returns the folder of a data set; DataError if it does not exist."""
-    if "://" in str(root):
-        raise DataError(f"data.root={root}: data sets are read from folders: download it first")
     path = Path(root).expanduser()
     if not path.is_dir():
         raise missing_path(path, what="folder", remedy="check data.root or paths.data_dir")
@@ -136,12 +132,10 @@ def missing_path(path: Path, *, what: str, remedy: str) -> DataError:
         return DataError(f"{what} {path} is a {'folder' if path.is_dir() else 'file'}: {remedy}")
     if path.is_symlink():
         return DataError(f"{what} {path} is a link to {path.readlink()}, which is not there")
-    parent = path
-    while not parent.is_dir() and parent != parent.parent:
-        absent, parent = plain_name(parent.name), parent.parent
+    parent = next(folder for folder in path.parents if folder.is_dir())
     names = sorted(p.name for p in parent.iterdir() if not p.name.startswith("."))
-    close = difflib.get_close_matches(absent, names, n=5, cutoff=0.5)
-    listed = few([*close, *(name for name in names if name not in close)], 10) or "nothing"
+    close = difflib.get_close_matches(path.relative_to(parent).parts[0], names, n=5, cutoff=0.5)
+    listed = few(close or names, 10) or "nothing"
     return DataError(f"{what} {path} does not exist; {parent} holds {listed}: {remedy}")
 
 

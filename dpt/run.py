@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from dpt.config import schema
-from dpt.config.build import data_of_evaluation
 from dpt.config.compose import RUN_DIR, compose
 from dpt.config.overrides import as_text
-from dpt.config.resumed_config import resumed_config, run_in, run_to_resume
+from dpt.config.resumed_config import data_of_evaluation, resumed_config, run_in, run_to_resume
 from dpt.config.run_folder import held, refuse_used, save_config
 from dpt.plugins import load_plugins
 from dpt.process import is_first_rank
@@ -186,12 +185,12 @@ def started(command: str, kind: type[C], overrides: Sequence[str]) -> Iterator[C
     folder = run_to_resume(command, overrides)
     if folder is not None:
         with held(folder):
-            yield schema.read_config(kind, resumed_config(folder, overrides))
+            yield kind.read(resumed_config(folder, overrides))
         return
     values = compose(command, overrides).values()
     if command == "evaluate":
         values["data"] = data_of_evaluation(values)
-    config = schema.read_config(kind, values)
+    config = kind.read(values)
     with starting(command, config):
         yield config
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
+from functools import cache
 from typing import Annotated, Any
 
 import pydantic
@@ -36,14 +37,10 @@ def validate(target: Any, value: Any, where: str) -> Any:
     Raises:
         ValueError: a line that names the key, ``where``, what was found and what is allowed.
     """
-    config: Any = {"arbitrary_types_allowed": True, "allow_inf_nan": False}
-    config = None if is_dataclass(target) else config  # a dataclass has its own
     try:
-        adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(target, config=config)
+        typed = _adapter(target).validate_python(value)
     except pydantic.errors.PydanticUserError:  # a type that pydantic cannot check
         return value
-    try:
-        typed = adapter.validate_python(value)
     except pydantic.ValidationError as error:
         faults: dict[str, list[str]] = {}
         for e in error.errors(include_url=False):
@@ -53,6 +50,13 @@ def validate(target: Any, value: Any, where: str) -> Any:
         raise ValueError(" ".join("; ".join(lines).splitlines())[:_MAX_MESSAGE]) from None
     _refuse_bools(value, typed, where)
     return typed
+
+
+@cache
+def _adapter(target: Any) -> pydantic.TypeAdapter[Any]:
+    config: Any = {"arbitrary_types_allowed": True, "allow_inf_nan": False}
+    # a dataclass has its own
+    return pydantic.TypeAdapter(target, config=None if is_dataclass(target) else config)
 
 
 def _refuse_bools(value: object, typed: object, where: str) -> None:

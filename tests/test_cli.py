@@ -213,7 +213,9 @@ def test_the_stack_trace_of_a_mistake_is_kept_in_the_log(mistake, tmp_path):
 
 GREEDY = """
 import torch
+from dpt.plugins import register
 
+@register("greedy")
 class Loss(torch.nn.Module):
     def __init__(self, *, depth):
         super().__init__()
@@ -227,9 +229,7 @@ def test_a_full_gpu_is_answered_with_what_takes_less(mistake, tmp_path, monkeypa
     (tmp_path / "greedy_loss.py").write_text(GREEDY)
     monkeypatch.setattr(sys, "path", sys.path[:])
     monkeypatch.setenv("DPT_PLUGINS", str(tmp_path / "greedy_loss.py"))
-    message = mistake(
-        "train", "task=depth task.depth_loss._target_=greedy_loss.Loss", *TINY, *SCENES
-    )
+    message = mistake("train", "task=depth task.depth_loss.kind=greedy", *TINY, *SCENES)
     assert message.startswith("error: CUDA out of memory: reduce data.batch_size")
     assert "model.checkpoint_activations=true" in message
 

@@ -25,7 +25,7 @@ def street(tmp_path):
 
 
 def test_set_of_all_classes_leaves_void_out(street):
-    folder = foreign.make_set(street / "sets", "street", street, "")
+    folder = foreign.make_set(street / "sets", "street", street)
     ((_, ids),) = foreign.read_split(folder, "val")
     assert np.unique(ids).tolist() == [*range(11), 255]
     assert foreign.num_classes_of(folder) == 11
@@ -36,11 +36,11 @@ def test_table_has_a_row_for_each_set_and_time(tmp_path):
     scores = {"dpt fit": 0.7, "smp unet": 0.6}
     for method, miou in scores.items():
         for seed in (0, 1):
-            run = foreign.Run("poles", method, 4, seed, "")
+            run = foreign.Run("road", method, 4, seed)
             baselines = {"constant": 0.5} if method == "dpt fit" else {}
             score = foreign.Score(miou + seed / 10, [miou], 240, 200, 9, baselines)
             (tmp_path / f"{run.name}.json").write_text(json.dumps(asdict(run) | asdict(score)))
     *_, row = foreign.table(tmp_path).splitlines()
-    assert row.startswith("| poles | 4 | 0.500 |")
+    assert row.startswith("| road | 4 | 0.500 |")
     assert "| 0.700, 0.800 | 0.600, 0.700 |" in row
     assert row.endswith("| 17% |")

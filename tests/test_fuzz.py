@@ -43,7 +43,7 @@ from dpt.config.build import make_eval_loader, make_objectives
 from dpt.config.overrides import keys_of, parse
 from dpt.config.resumed_config import resumed_config
 from dpt.config.run_folder import save_config
-from dpt.config.schema import RunConfig, read_config
+from dpt.config.schema import RunConfig
 from dpt.data import CocoDataset, DataError, FolderDataset, ScenesDataset
 from dpt.data.annotations import FORMATS
 from dpt.data.datasets.archive import extract
@@ -413,7 +413,7 @@ def runs(folder):
 
     def built():
         values = resumed_config(folder, ["optim.lr=0.1"])
-        config = read_config(RunConfig, values)
+        config = RunConfig.read(values)
         settings = config.data.loader
         train, val = (config.data.make(split) for split in ("train", "val"))
         objectives = make_objectives(config.task, train)

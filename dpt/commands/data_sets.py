@@ -1,22 +1,18 @@
 """``dpt data download`` and ``dpt data pack``: fetches a data set, or writes it as shards."""
 
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import ClassVar
 from urllib.parse import urlsplit
 
-from pydantic import ConfigDict
-
-from dpt.config.schema import DataConfig, DownloadConfig, PackConfig
+from dpt.config.schema import Config, PackConfig, Settings
 from dpt.data.datasets.archive import extract, is_unpacked
 from dpt.data.shards.packed import pack_split
 from dpt.fetch import fetch, verify
-from dpt.files import config_dir, plural
+from dpt.files import plural
 from dpt.run import started
-from dpt.validation import STRICT, validate
+from dpt.validation import validate
 
 log = logging.getLogger("dpt")
 
@@ -24,10 +20,8 @@ MEGABYTE = 10**6
 
 
 @dataclass(frozen=True, kw_only=True)
-class DownloadFile:
+class DownloadFile(Settings):
     """One file of a data set, an entry of ``data.download.files``."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     url: str | None = None  # None: needs a login and must be fetched by hand
     name: str | None = None  # file name below data.root; None: the last part of the URL
@@ -41,10 +35,8 @@ class DownloadFile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DownloadSource:
+class DownloadSource(Settings):
     """Where a data set comes from: ``data.download``."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     page: str  # home page
     terms: str  # licence or terms of use
@@ -57,34 +49,22 @@ def download(*overrides: str) -> None:
 
     Existing files are verified and not fetched again; archives that were unpacked may be removed.
     """
-    with started("data download", DownloadConfig, overrides) as config:
-        _download(config.data)
-
-
-def _download(config: DataConfig) -> None:
-    data = config.values
-    if not data.get("download"):
-        raise ValueError(f"data=NAME must be a data set with a source: {', '.join(_with_source())}")
-    source = validate(DownloadSource, data["download"], "data.download")
-    root = Path(data["root"]).expanduser()
-    root.mkdir(parents=True, exist_ok=True)
-    log.info("%s\nterms: %s", source.page, source.terms)
-    missing = [file.file_name for file in source.files if not _complete(file, root)]
-    if source.steps and (missing or not source.files):
-        log.info("by hand: %s", source.steps)
-    if missing:
-        remedy = f"save in {root} and run the same command again"
-        raise ValueError(
-            f"{', '.join(missing)}: to be fetched from {source.page} by hand: {remedy}"
-        )
-    for split in ("train", "val"):
-        log.info("%s: %d images", split, len(config.make(split)))
-
-
-def _with_source() -> list[str]:
-    """Returns the names of the data sets that can be fetched."""
-    files = sorted((config_dir() / "data").glob("*.yaml"))
-    return [f.stem for f in files if re.search(r"^download:(?! null)", f.read_text(), re.M)]
+    with started("data download", Config, overrides) as config:
+        data = config.data.values
+        if not data.get("download"):
+            raise ValueError(f"data={data['kind']}: no source is known: choose another data set")
+        source = validate(DownloadSource, data["download"], "data.download")
+        root = Path(data["root"]).expanduser()
+        root.mkdir(parents=True, exist_ok=True)
+        log.info("%s\nterms: %s", source.page, source.terms)
+        missing = [file.file_name for file in source.files if not _complete(file, root)]
+        if source.steps and (missing or not source.files):
+            log.info("by hand: %s", source.steps)
+        if missing:
+            remedy = f"fetch {', '.join(missing)} from {source.page} by hand into {root}"
+            raise ValueError(f"{remedy}, and run the same command again")
+        for split in ("train", "val"):
+            log.info("%s: %d images", split, len(config.data.make(split)))
 
 
 def _complete(file: DownloadFile, root: Path) -> bool:

@@ -3,11 +3,9 @@
 import inspect
 import logging
 import math
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -18,13 +16,11 @@ from lightning.pytorch.strategies import FSDPStrategy
 from torch.utils.data import DataLoader
 
 from dpt import functional
-from dpt.config import resumed_config
 from dpt.config.objects import Part
 from dpt.config.overrides import keys_of, parse
 from dpt.config.schema import LoaderSettings, ModelSettings, TaskConfig
 from dpt.data import Dataset, EvalTransform, TrainTransform, make_loader
 from dpt.data.statistics import measure_bands
-from dpt.files import few, run_folder
 from dpt.model import DPT
 from dpt.model_config import ModelConfig
 from dpt.nn import ENCODERS, HEADS
@@ -47,44 +43,14 @@ LABEL_NAMES = {
     "caption": "a caption for each image",
     "K": "cameras",
 }
-_REMEDIES = {
-    "caption": "data=imagetable data.caption_column=NAME reads them from a CSV",
-    "K": "data=scenes has them; data=folder: set data.intrinsics or data.fov",
-}
-_OTHER_REMEDY = "data=scenes has all; data=folder: set data.labels, depth or objects"
+_REMEDY = (
+    "data=scenes has all but captions, which data=imagetable reads; data=folder: set data.labels, "
+    "depth, objects or fov"
+)
 NOTHING: PlainMapping = MappingProxyType({})
 
 
 # --- Data
-
-
-def data_of_evaluation(values: PlainMapping) -> Plain:
-    """Returns ``data`` of ``dpt evaluate``: as given, or that of the checkpoint's run.
-
-    Args:
-        values: plain data (``conf/evaluate.yaml``). Keys such as ``data.batch_size`` on the command
-            line change the run's data.
-    """
-    if "data" in keys_of(values["overrides"]):
-        return dict(values["data"])
-    checkpoint = values["checkpoint"]
-    folder = run_folder(Path(str(checkpoint)).expanduser())
-    if checkpoint is None or not (folder / "config.yaml").is_file():
-        raise ValueError(
-            "data=NAME must be given with checkpoint=FILE or predictions=DIR, if the checkpoint is "
-            f"not in the folder of a run (given: {checkpoint or values['predictions']})"
-        )
-    typed = parse(values["overrides"])
-    overrides = [o for o in typed if re.match(r"data\.|paths\.data_dir$", o.key)]
-    divides = [o.key for o in overrides if o.key.partition(".")[2] in resumed_config.DIVIDING]
-    if divides:
-        log.warning("%s: the run may have been trained on images of this split", few(divides))
-    log.info("data: of the run %s", folder)
-    of_run = resumed_config.run_in(folder)
-    data: Plain = resumed_config.with_overrides(of_run, overrides)["data"]
-    foreign = {"data": data, "callbacks": {}, "logger": {}}
-    resumed_config.refuse_foreign(foreign, folder, {override.key for override in overrides})
-    return data
 
 
 def make_train_loader(
@@ -142,7 +108,7 @@ def make_objectives(task: TaskConfig, data: Dataset) -> dict[str, Objective]:
             raise ValueError(
                 f"task={task.name} needs {LABEL_NAMES[cls.target]}, and this data gives only "
                 f"{given}. Choose data that has them "
-                f"({remedy or _REMEDIES.get(cls.target, _OTHER_REMEDY)})"
+                f"({remedy or _REMEDY})"
             )
     return {name: _make_objective(part, data) for name, part in task.objectives.items()}
 
@@ -306,6 +272,8 @@ def _from_weights(
     net = DPT(_model_config(source, likened, settings))
     report = load_model_weights(net, net.config, checkpoint, source=str(model.weights))
     log.info("weights of a %s: %s", source["name"], report)
+    if model.encoder_weights is not None:
+        log.warning("model.encoder.weights has no effect beside model.weights")
     return net
 
 

@@ -3,13 +3,13 @@
 A mapping with ``kind``, a registered name (:func:`dpt.plugins.register`), describes a part of a
 run: a data set, a loss, a callback. The part's settings are the arguments of the class that the
 name stands for. A configuration never holds the path of a class, and nothing is imported because a
-file says so: only ``_target_`` on the command line names a class, which is registered then.
+file or the command line says so.
 """
 
 import inspect
 import pkgutil
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass, make_dataclass, replace
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, make_dataclass
 from functools import cache, partial
 from importlib import import_module
 from types import UnionType
@@ -22,7 +22,6 @@ from torch import nn
 from torch.optim import Optimizer, lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler
 
-from dpt.config.overrides import Override, as_text
 from dpt.data import Dataset
 from dpt.nn import HEADS
 from dpt.objectives import OBJECTIVES, Objective
@@ -33,7 +32,7 @@ from dpt.validation import STRICT, Plain, PlainMapping, to_plain, validate
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Slot:
     """A place of the configuration that takes a part.
 
@@ -135,8 +134,8 @@ def read_part(node: object, where: str, base: type, *, name: str | None = None) 
     name, targets = node.get(slot.key, default), registered(base)
     if not isinstance(name, str) or name not in targets:
         raise ValueError(
-            f"{where}.{slot.key}={str(name)[:200]!r}: choose from {', '.join(sorted(targets))}; a "
-            f"plug-in's name is known with {VARIABLE}=MODULE, or {where}._target_=MODULE.CLASS"
+            f"{where}.{slot.key}={str(name)[:200]!r}: choose from {', '.join(sorted(targets))}; "
+            f"{VARIABLE}=MODULE adds the names of a plug-in"
         )
     given = {k: v for k, v in node.items() if k != slot.key}
     return Part(name, targets[name], _checked(targets[name], given, where, slot), where)
@@ -213,29 +212,36 @@ def _parameters(target: Target, slot: Slot) -> dict[str, inspect.Parameter]:
 
 def _checked(target: Target, given: PlainMapping, where: str, slot: Slot) -> Plain:
     """Returns settings of ``target`` with the types that it declares, and parts among them."""
-    hints, parameters = {**_hints(target), **slot.types}, _parameters(target, slot)
-    types = {name: hints.get(name, Any) for name in parameters}
-    required = {name for name, p in parameters.items() if p.default is p.empty}
-    if slot is SLOTS[Objective]:
+    hints, required = {**_hints(target), **slot.types}, _required(target, slot)
+    if slot is SLOTS[Objective]:  # the data decide what is not set
         given = {k: v for k, v in given.items() if v is not None or k not in required}
-        required = set()  # the data decide the others
-        types = _types_of_head(target) | types
-    read = {k: _nested(v, types.get(k), f"{where}.{k}") for k, v in given.items()}
-    types |= {k: Any for k, v in read.items() if v is not given[k]}
+    read = {k: _nested(v, hints.get(k), f"{where}.{k}") for k, v in given.items()}
+    parts = frozenset(k for k in given if read[k] is not given[k])
+    typed = vars(validate(_schema(target, slot, parts), read, where))
+    return {key: typed[key] for key in given}
+
+
+def _required(target: Target, slot: Slot) -> set[str]:
+    return {name for name, p in _parameters(target, slot).items() if p.default is p.empty}
+
+
+@cache
+def _schema(target: Target, slot: Slot, parts: frozenset[str]) -> type:
+    """Returns a dataclass with the settings of ``target``; those that are ``parts`` take any
+    value."""
+    hints, required = {**_hints(target), **slot.types}, _required(target, slot)
+    types = {name: hints.get(name, Any) for name in _parameters(target, slot)}
+    if slot is SLOTS[Objective]:
+        head: Any = HEADS.get(getattr(target, "head", ""))
+        of_head = {f.name: Any for f in fields(head)} if head else {}
+        types, required = of_head | types, set()  # the data decide the others
+    types |= dict.fromkeys(parts, Any)
     entries = [
         (name, hint, field(default=MISSING if name in required else None))
         for name, hint in types.items()
     ]
     strict = {"__pydantic_config__": STRICT}
-    settings = make_dataclass("Settings", entries, kw_only=True, namespace=strict)
-    typed = vars(validate(settings, read, where))
-    return {key: typed[key] for key in given}
-
-
-def _types_of_head(target: Target) -> Plain:
-    """Returns the settings of an objective's head, which are the objective's too."""
-    head: Any = HEADS.get(getattr(target, "head", ""))
-    return {f.name: Any for f in fields(head)} if head else {}
+    return make_dataclass("Settings", entries, kw_only=True, namespace=strict)
 
 
 def _nested(value: object, hint: Any, where: str, name: str | None = None) -> object:
@@ -260,50 +266,3 @@ def _nested(value: object, hint: Any, where: str, name: str | None = None) -> ob
 
 def _is_base(hint: object) -> bool:
     return inspect.isclass(hint) and issubclass(hint, tuple(SLOTS))
-
-
-# --- Classes that a user names on the command line
-
-
-def named(override: Override) -> Override:
-    """Returns an override with registered names in place of the classes that ``_target_`` names,
-    which are imported and registered; a run's file holds the names."""
-    if "_target_" not in override.text:
-        return override
-    key, value = override.key, override.value
-    if key.endswith("._target_"):
-        key = key.removesuffix("._target_")
-        ((last, value),) = target_at(value, key).items()
-        key = f"{key}.{last}"
-    value = _with_names(value, key)
-    return replace(override, key=key, value=value, text=f"++{key}={as_text(value)}")
-
-
-def _with_names(node: Any, where: str) -> Any:
-    if isinstance(node, list):
-        return [_with_names(item, f"{where}.{i}") for i, item in enumerate(node)]
-    if not isinstance(node, Mapping):
-        return node
-    values = {key: _with_names(value, f"{where}.{key}") for key, value in node.items()}
-    if "_target_" in values:
-        values |= target_at(values.pop("_target_"), where)
-    return values
-
-
-def target_at(path: object, where: str) -> dict[str, str]:
-    """Imports and registers a class, and returns the key and the name by which it is chosen."""
-    module, _, name = str(path).rpartition(".")
-    try:
-        target = vars(import_module(module))[name]
-    except (ImportError, KeyError, ValueError) as error:
-        raise ValueError(f"{where}._target_={str(path)[:200]}: not found ({error})") from error
-    if inspect.isclass(target) and issubclass(target, Objective) and "head" in vars(target):
-        return {SLOTS[Objective].key: target.head}
-    if not any(_makes(target, base) for base in SLOTS):
-        kinds = " or ".join(base.__name__ for base in SLOTS)
-        raise ValueError(f"{where}._target_={str(path)[:200]}: must be a {kinds}")
-    for known, candidates in REGISTERED.items():
-        if target in candidates:
-            return {"kind": known}
-    register(name)(target)
-    return {"kind": name}

@@ -8,7 +8,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dpt.validation import Plain, PlainMapping
@@ -20,13 +20,7 @@ class Override:
 
     key: str
     value: object
-    form: Literal["set", "add", "remove"]  # KEY=VALUE, +KEY=VALUE or ++KEY=VALUE, ~KEY
-    text: str
-
-    @property
-    def names_group(self) -> bool:
-        """Says whether the key can only be that of a group, as in ``model/encoder=vit``."""
-        return "/" in self.key or "@" in self.key
+    text: str  # +KEY and ++KEY may be new ones, ~KEY is removed
 
 
 def as_text(value: object) -> str:
@@ -102,11 +96,8 @@ def parse(overrides: Sequence[str]) -> list[Override]:
             typed: Any = OmegaConf.to_container(
                 OmegaConf.create({"value": override.value()}), resolve=True
             )
-            form: Literal["set", "add", "remove"] = "remove" if override.is_delete() else "set"
-            if override.is_add() or override.is_force_add():
-                form = "add"
             key = override.get_key_element().lstrip("+~")
-            parsed.append(Override(key, typed["value"], form, text))
+            parsed.append(Override(key, typed["value"], text))
     except OverrideParseException as error:
         raise ValueError(unreadable(error.override)) from None
     except OmegaConfBaseException as error:

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from dpt.config.objects import named
 from dpt.config.overrides import (
     Override,
     as_argument,
@@ -19,8 +18,8 @@ from dpt.config.overrides import (
     parse,
     split_config_dir,
 )
-from dpt.files import config_dir, read_yaml, real_path, run_folder
-from dpt.validation import Plain, unknown_key, validate
+from dpt.files import config_dir, few, read_yaml, real_path, run_folder
+from dpt.validation import Plain, PlainMapping, unknown_key, validate
 
 log = logging.getLogger("dpt")
 
@@ -72,11 +71,8 @@ def resumed_config(folder: Path, arguments: Sequence[str]) -> Plain:
             or writes outside of the run.
     """
     path, before = folder / "config.yaml", run_in(folder)
-    try:
-        validate(list[str], before.get("overrides"), "overrides")
-        validate(dict[str, list[str]], before.get("follows"), "follows")
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+    validate(list[str], before.get("overrides"), f"{path}: overrides")
+    validate(dict[str, list[str]], before.get("follows"), f"{path}: follows")
     _, typed = split_config_dir(arguments)  # the run has used the user's own groups already
     overrides = parse(typed)
     changes = [o for o in overrides if o.key not in RUN_CHOICE and not _is_done(o, before)]
@@ -86,10 +82,32 @@ def resumed_config(folder: Path, arguments: Sequence[str]) -> Plain:
     refuse_foreign(after, folder, {change.key for change in changes})
     for change in changes:
         _log_change(change.key, _at(before, change.key), _at(after, change.key), folder)
-    texts = [change.text for change in map(named, changes)]
+    texts = [change.text for change in changes]
     after["overrides"] = list(dict.fromkeys([*before["overrides"], *texts]))
     resume = next((str(o.value) for o in overrides if o.key == "resume"), None)
     return after | {"run_dir": str(folder), "resume": resume, "overwrite": False}
+
+
+def data_of_evaluation(values: PlainMapping) -> Plain:
+    """Returns ``data`` of ``dpt evaluate``: as given, or that of the checkpoint's run.
+
+    Args:
+        values: plain data (``conf/evaluate.yaml``). Keys such as ``data.batch_size`` on the command
+            line change the run's data.
+    """
+    overrides = parse(values["overrides"])
+    if any(override.key == "data" for override in overrides):
+        return dict(values["data"])
+    folder = run_folder(Path(str(values["checkpoint"])).expanduser())
+    if not (folder / "config.yaml").is_file():
+        source = values["checkpoint"] or values["predictions"]
+        raise ValueError(f"{source}: not a run: give data=NAME, and checkpoint=FILE or predictions")
+    changes = [o for o in overrides if re.match(r"data\.|paths\.data_dir$", o.key)]
+    divides = [o.key for o in changes if o.key.partition(".")[2] in DIVIDING]
+    if divides:
+        log.warning("%s: the run may have been trained on images of this split", few(divides))
+    log.info("data: of the run %s", folder)
+    return dict(with_overrides(run_in(folder), changes)["data"])
 
 
 def _log_change(key: str, old: object, new: object, folder: Path) -> None:
@@ -114,13 +132,13 @@ def _is_done(override: Override, before: Plain) -> bool:
         ValueError: a group or recipe that the run was not started with.
     """
     is_repeated = override.text in before["overrides"]
-    is_group = override.names_group or (config_dir() / override.key.replace(".", "/")).is_dir()
-    is_group |= isinstance(_at(before, override.key), dict) and isinstance(override.value, str)
+    key = override.key
+    is_group = re.search("[/@]", key) or (config_dir() / key.replace(".", "/")).is_dir()
+    is_group = is_group or (isinstance(_at(before, key), dict) and isinstance(override.value, str))
     if is_group and not is_repeated:
-        weights = as_argument("model.weights", before["run_dir"])
-        fault = f"{override.text}: another group is a new run"
-        raise ValueError(f"{fault}: start it from these weights with {weights}, or set single keys")
-    return is_repeated and (is_group or override.form == "remove")
+        remedy = f"start it with {as_argument('model.weights', before['run_dir'])}"
+        raise ValueError(f"{override.text}: another group is a new run: {remedy}")
+    return is_repeated and bool(is_group or override.text[0] == "~")
 
 
 def run_in(folder: Path) -> Plain:
@@ -130,9 +148,6 @@ def run_in(folder: Path) -> Plain:
     values = read_yaml(path)
     if not isinstance(values, dict) or not isinstance(values.get("data"), dict):
         raise ValueError(f"{path}: not the configuration of a run, with every value written out")
-    for key, text in texts_of(values):
-        if key.rpartition(".")[2] == "_target_":
-            raise ValueError(f"{path}: {key}={text[:200]}: a run's file names no code")
     folder = folder.absolute()  # relative paths of other runs are joined to another folder
     former = str(values.get("run_dir") or folder)
     return map_strings(values, partial(_moved, before=former, after=str(folder)))
@@ -152,7 +167,7 @@ def with_overrides(values: Plain, overrides: Sequence[Override]) -> Plain:
         ValueError: a key that the configuration does not have, or a copy that cannot follow.
     """
     before, values = values, map_strings(values, str)
-    for override in map(named, overrides):
+    for override in overrides:
         _set(values, override)
     typed = {override.key for override in overrides}
     for source, copies in before.get("follows", {}).items():
@@ -161,7 +176,7 @@ def with_overrides(values: Plain, overrides: Sequence[Override]) -> Plain:
             is_typed = is_below(typed, copy) or any(is_below([copy], key) for key in typed)
             if not is_typed:
                 value = _followed(copy, _at(values, copy), old, new)
-                _set(values, Override(copy, value, "set", ""))
+                _set(values, Override(copy, value, f"{copy}={value}"))
     return values
 
 
@@ -169,11 +184,11 @@ def _set(values: Plain, override: Override) -> None:
     *parents, last = override.key.split(".")
     node: object = values
     for name in (*parents, last):
-        if not isinstance(node, dict) or not (name in node or override.form == "add"):
+        if not isinstance(node, dict) or not (name in node or override.text[0] == "+"):
             allowed = [*node] if isinstance(node, dict) else []
             raise ValueError(unknown_key(override.key, name, allowed))
         parent, node = node, node.setdefault(name, {})
-    if override.form == "remove":
+    if override.text[0] == "~":
         del parent[last]
     else:
         parent[last] = override.value
@@ -196,19 +211,17 @@ def _at(values: object, key: str) -> object:
     return values
 
 
-def followers(raw: object, key: str = "") -> dict[str, list[str]]:
+def followers(raw: object) -> dict[str, list[str]]:
     """Returns the keys of an unresolved configuration that others are made of, with these.
 
     A run stores them as ``follows``: it holds copies of these values, so a change of the first
     alone would have no effect. The run's own folder and names for loggers are left out.
     """
     made: dict[str, list[str]] = {}
-    for text_key, text in texts_of(raw):
-        if text_key == "run_dir" or text_key.startswith("logger."):
-            continue
-        for source in re.findall(r"(?<!\\)\$\{([\w.]+)\}", text):
-            if source != "run_dir" and text_key not in made.get(source, ()):
-                made.setdefault(source, []).append(text_key)
+    for key, text in texts_of(raw):
+        for source in dict.fromkeys(re.findall(r"(?<!\\)\$\{([\w.]+)\}", text)):
+            if source != "run_dir" and not re.match(r"run_dir$|logger\.", key):
+                made.setdefault(source, []).append(key)
     return made
 
 

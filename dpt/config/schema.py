@@ -1,16 +1,15 @@
 """The types of the commands' configurations.
 
-:func:`read_config` builds and checks one, once, right after it was composed or read from a run's
+:meth:`Config.read` builds and checks one, once, right after it was composed or read from a run's
 ``config.yaml``. Below it there are objects. Defaults that a person rarely changes stand in the
 classes whose settings they are, and not in the YAML files.
 """
 
 import logging
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import lightning as L
 import pydantic
@@ -295,13 +294,6 @@ class Config(Settings):
         """The keys that the command line set."""
         return keys_of(self.overrides)
 
-    def without_effect(self) -> Iterator[str]:
-        """Yields what a combination of settings makes useless."""
-        for key in sorted(self.typed_keys):
-            match = re.fullmatch(r"data\.sets\.[^.]+\.(\w+)", key)
-            if match and match[1] in _OF_LOADER:
-                yield f"{key} has no effect in a mix: set data.{match[1]}"
-
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig(Config):
@@ -335,15 +327,6 @@ class RunConfig(Config):
             model={**self.values["model"], **model, "encoder": encoder},
             trainer={**trainer},
         )
-
-    def without_effect(self) -> Iterator[str]:
-        yield from super().without_effect()
-        if self.model.weights is not None and self.model.encoder.get("weights") is not None:
-            yield "model.encoder.weights has no effect beside model.weights"
-        trainer = self.trainer.settings
-        ends = trainer.get("max_epochs") is not None or trainer.get("max_steps", -1) != -1
-        if "steps" in self.typed_keys and ends and trainer.get("max_steps") != self.steps:
-            yield f"steps={self.steps} has no effect beside trainer.max_steps or max_epochs"
 
 
 # --- Other commands
@@ -410,19 +393,12 @@ class EvaluateConfig(Config):
         """The checkpoint, or the folder of predictions."""
         return str(self.checkpoint or self.predictions)
 
-    def without_effect(self) -> Iterator[str]:
-        yield from super().without_effect()
-        if self.predictions is None:
-            keys = ["predictions_scale", "predictions_kind", "predictions_encoding"]
-            unused = [key for key in keys if getattr(self, key) is not None]
-        else:
-            views, plain = ("flip", "scales", "window", "stride"), Protocol()
-            unused = [key for key in ("image_size", "runtime") if getattr(self, key) is not None]
-            for key in views:
-                if getattr(self.protocol, key) != getattr(plain, key):
-                    unused.append(f"protocol.{key}")
+    def __post_init__(self) -> None:
+        of_files = ("predictions_scale", "predictions_kind", "predictions_encoding")
+        others = of_files if self.predictions is None else ("image_size", "runtime")
+        unused = [key for key in others if getattr(self, key) is not None]
         if unused:
-            yield f"{', '.join(unused)}: no effect on {self.source}"
+            log.warning("%s: no effect on %s", ", ".join(unused), self.source)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -432,23 +408,3 @@ class PackConfig(Config):
     split: Splits
     out: str
     shard_mb: Annotated[float, Field(gt=0, lt=1e9)] = 100.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class DownloadConfig(Config):
-    """``dpt data download``: ``conf/data_download.yaml``."""
-
-
-C = TypeVar("C", bound=Config)
-
-
-def read_config(kind: type[C], values: PlainMapping) -> C:
-    """Builds the configuration of a command from plain data, and logs what has no effect in it.
-
-    Raises:
-        ValueError: one line that names the key, what was found and what is allowed.
-    """
-    config = kind.read(values)
-    for warning in config.without_effect():
-        log.warning("%s", warning)
-    return config

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpt import html
-from dpt.config.resumed_config import refuse_foreign, run_in
+from dpt.config.resumed_config import run_in
 from dpt.config.schema import LOADER_KEYS, EvaluateConfig
 from dpt.evaluation.evaluate import LEFT_OUT_FILE
 from dpt.evaluation.passes import score_checkpoint, score_files
@@ -91,9 +91,7 @@ class Evaluated:
             left_out = LeftOut(scores, columns, np.array([size for size, _ in without]))
             if left_out.images.sum() != sizes or not isinstance(facts, dict):
                 raise ValueError("it is not whole")
-        config = run_in(folder)
-        refuse_foreign({"data": config["data"], "callbacks": {}, "logger": {}}, folder, ())
-        return cls(folder, config, facts, images, left_out, [*rows][1:])
+        return cls(folder, run_in(folder), facts, images, left_out, [*rows][1:])
 
     @property
     def lower_is_better(self) -> list[str]:

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 
 import cv2
@@ -29,7 +30,7 @@ STREET = 11
 """Classes of CamVid; the id is that of unlabelled pixels."""
 VOID = 255
 SIZE = 256
-"""Side of the crops, and about that of the resized images, of the other networks."""
+"""About the side of the resized images of the other networks."""
 BATCH = 8
 OUTLINES, OUTLINES_VAL = 60, 20
 """Images of ``outlines``."""
@@ -41,7 +42,6 @@ def _of(*classes: int) -> Masks:
 
 
 STREET_SETS: dict[str, tuple[str, Masks]] = {
-    "poles": ("thin and rare: poles of CamVid, 0/255", _of(2)),
     "road": ("two classes: road of CamVid, 0/255", _of(3)),
     "people": ("rare: pedestrians and bicyclists of CamVid, 0/255", _of(9, 10)),
     "street": ("many classes: the 11 of CamVid", lambda ids: ids),
@@ -61,12 +61,11 @@ class Run:
     method: str
     minutes: float
     seed: int
-    fold: str  # the drive of CamVid's train images that is val; "" for its val
 
     @property
     def name(self) -> str:
-        values = (self.set, self.method, f"{self.minutes:g}m", f"seed{self.seed}", self.fold)
-        return "_".join(filter(None, values)).replace(" ", "-")
+        text = f"{self.set}_{self.method}_{self.minutes:g}m_seed{self.seed}"
+        return text.replace(" ", "-")
 
 
 @dataclass
@@ -84,28 +83,22 @@ class Score:
 # --- the sets
 
 
-def make_set(root: Path, name: str, data: Path, fold: str) -> Path:
+def make_set(root: Path, name: str, data: Path) -> Path:
     """Writes the images and masks of a set, unless they exist, and returns its folder."""
-    folder = root / "_".join(filter(None, (name, fold)))
+    folder = root / name
     if (folder / "masks/val").is_dir():
         return folder
     if name in STREET_SETS:
-        _make_street(folder, data / "camvid", STREET_SETS[name][1], fold)
+        _make_street(folder, data / "camvid", STREET_SETS[name][1])
     else:
         for split, count in (("train", OUTLINES), ("val", OUTLINES_VAL)):
             _make_outlines(folder, split, count)
     return folder
 
 
-def _make_street(folder: Path, source: Path, masks: Masks, fold: str) -> None:
-    train = sorted(source.glob("images/train/*.jpg"))
-    if fold:
-        files = {"train": [p for p in train if not p.name.startswith(fold)][::3]}
-        files["val"] = [p for p in train if p.name.startswith(fold)][::4]
-    else:
-        files = {"train": train[::4], "val": sorted(source.glob("images/val/*.jpg"))[::3]}
-    for split, images in files.items():
-        for image in images:
+def _make_street(folder: Path, source: Path, masks: Masks) -> None:
+    for split, step in (("train", 4), ("val", 3)):
+        for image in sorted(source.glob(f"images/{split}/*.jpg"))[::step]:
             of_image = source / "masks" / image.parent.name / f"{image.stem}.png"
             picture, ids = cv2.imread(str(image)), cv2.imread(str(of_image), cv2.IMREAD_UNCHANGED)
             _write(folder, split, image.stem, picture, masks(ids))
@@ -169,7 +162,7 @@ def score(folder: Path, predict: Predict) -> list[float]:
     return [float(value) for name, value in scores.items() if name.startswith("iou/")]
 
 
-def fit(folder: Path, run: Run, scratch: Path, overrides: Sequence[str]) -> Score:
+def fit(folder: Path, run: Run, scratch: Path) -> Score:
     """Runs ``dpt fit``, for which the clock is that of the processor, and scores its model."""
     time.monotonic = time.process_time
     import dpt.training.fit as training
@@ -190,7 +183,7 @@ def fit(folder: Path, run: Run, scratch: Path, overrides: Sequence[str]) -> Scor
     training.train_and_validate = timed
     target = scratch / run.name
     arguments = ["--time", f"{60 * run.minutes:g}s", f"run_dir={target}", f"seed={run.seed}"]
-    sys.argv = ["dpt", "fit", str(folder), *arguments, "overwrite=true", *overrides]
+    sys.argv = ["dpt", "fit", str(folder), *arguments, "overwrite=true"]
     main()
     seconds = time.process_time()
     iou = score(folder, lambda image: Predictor(target)(image).labels)
@@ -202,7 +195,7 @@ def fit(folder: Path, run: Run, scratch: Path, overrides: Sequence[str]) -> Scor
 def network(method: str, num_classes: int):
     import segmentation_models_pytorch as smp
 
-    if method.startswith("smp unet"):
+    if method == "smp unet":
         return smp.Unet("resnet34", encoder_weights=None, classes=num_classes)
     return smp.DPT(
         "tu-vit_tiny_patch16_224",
@@ -215,7 +208,7 @@ def network(method: str, num_classes: int):
     )
 
 
-def train_other(folder: Path, run: Run, scratch: Path, overrides: Sequence[str]) -> Score:
+def train_other(folder: Path, run: Run, scratch: Path) -> Score:
     """Trains a network as its users do: Adam, cross-entropy, flips, in batches of 8; with bf16 and
     a cosine schedule over the processor time, which its users may lack."""
     import torch
@@ -225,9 +218,8 @@ def train_other(folder: Path, run: Run, scratch: Path, overrides: Sequence[str])
 
     torch.manual_seed(run.seed)
     random = np.random.default_rng(run.seed)
-    is_crop = run.method.endswith("crops")
-    rate = 3e-4 if "dpt" in run.method else 1e-3
-    samples = [_small(*sample, is_crop) for sample in read_split(folder, "train")]
+    rate = 3e-4 if run.method == "smp dpt" else 1e-3
+    samples = [_small(*sample) for sample in read_split(folder, "train")]
     net = network(run.method, num_classes_of(folder)).to(memory_format=torch.channels_last)
     optimizer = torch.optim.Adam(net.parameters(), lr=rate)
     mean, std = (
@@ -244,7 +236,7 @@ def train_other(folder: Path, run: Run, scratch: Path, overrides: Sequence[str])
         fraction = (time.process_time() - begun) / (end - begun)
         optimizer.param_groups[0]["lr"] = rate * (1 + np.cos(np.pi * fraction)) / 2
         chosen = random.integers(len(samples), size=BATCH)
-        crops = [_crop(*samples[i], random, is_crop) for i in chosen]
+        crops = [_flipped(*samples[i], random) for i in chosen]
         images, ids = (torch.from_numpy(np.stack(a)) for a in zip(*crops, strict=True))
         loss = F.cross_entropy(logits_of(images.movedim(-1, 1)), ids.long(), ignore_index=VOID)
         optimizer.zero_grad()
@@ -257,7 +249,7 @@ def train_other(folder: Path, run: Run, scratch: Path, overrides: Sequence[str])
     @torch.no_grad()
     def predict(image: np.ndarray) -> np.ndarray:
         height, width = image.shape[:2]
-        small, _ = _small(image, np.zeros(image.shape[:2], np.uint8), is_crop)
+        small, _ = _small(image, np.zeros(image.shape[:2], np.uint8))
         tensor = torch.from_numpy(small).movedim(-1, 0)[None].float()
         bottom, right = -tensor.shape[-2] % 32, -tensor.shape[-1] % 32
         logits = logits_of(F.pad(tensor, (0, right, 0, bottom), mode="replicate"))
@@ -269,10 +261,8 @@ def train_other(folder: Path, run: Run, scratch: Path, overrides: Sequence[str])
     return Score(float(np.mean(iou)), iou, seconds, seconds - begun, steps, {})
 
 
-def _small(image: np.ndarray, ids: np.ndarray, is_crop: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Returns a sample at the size from which crops are cut, or that images are resized to."""
-    if is_crop:
-        return image, ids
+def _small(image: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns a sample at the size that images are resized to."""
     height, width = image.shape[:2]
     scale = SIZE / min(height, width)
     size = (32 * round(width * scale / 32), 32 * round(height * scale / 32))
@@ -280,69 +270,30 @@ def _small(image: np.ndarray, ids: np.ndarray, is_crop: bool) -> tuple[np.ndarra
     return resized, cv2.resize(ids, size, interpolation=cv2.INTER_NEAREST)
 
 
-def _crop(
-    image: np.ndarray, ids: np.ndarray, random: np.random.Generator, is_crop: bool
+def _flipped(
+    image: np.ndarray, ids: np.ndarray, random: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    if is_crop:
-        top, left = (int(random.integers(side - SIZE + 1)) for side in ids.shape)
-        window = slice(top, top + SIZE), slice(left, left + SIZE)
-        image, ids = image[window], ids[window]
     step = -1 if random.random() < 0.5 else 1
     return image[:, ::step], ids[:, ::step]
 
 
-METHODS: dict[str, Callable[[Path, Run, Path, Sequence[str]], Score]] = {
+METHODS: dict[str, Callable[[Path, Run, Path], Score]] = {
     RECIPE: fit,
     "smp unet": train_other,
-    "smp unet crops": train_other,
     "smp dpt": train_other,
 }
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Makes one run in this process: a folder, a scratch folder, a ``Run`` as JSON, overrides."""
-    folder, scratch, described, *overrides = arguments
+    """Makes one run in this process: a folder, a scratch folder, a ``Run`` as JSON."""
+    folder, scratch, described = arguments
     run = Run(**json.loads(described))
-    result = METHODS[run.method](Path(folder), run, Path(scratch), overrides)
+    result = METHODS[run.method](Path(folder), run, Path(scratch))
     (Path(scratch) / f"{run.name}.json").write_text(json.dumps(asdict(run) | asdict(result)))
 
 
-def bench(
-    *,
-    data: Path,
-    results: Path,
-    sets: Sequence[str],
-    methods: Sequence[str],
-    minutes: Sequence[float],
-    seeds: Sequence[int],
-    fold: str = "",
-    overrides: Sequence[str] = (),
-) -> str:
-    """Makes the runs that ``results`` lacks, and returns the table of all in it."""
-    results.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "WANDB_MODE": "disabled"}
-    for limit in minutes:
-        for name in sets:
-            folder = make_set(results / "sets", name, data, fold)
-            for method in methods:
-                for seed in seeds:
-                    run = Run(name, method, limit, seed, fold)
-                    if (results / f"{run.name}.json").is_file():
-                        continue
-                    print(f"{run.name} ...", file=sys.stderr, flush=True)
-                    command = [sys.executable, __file__, str(folder), str(results)]
-                    command += [json.dumps(asdict(run)), *overrides]
-                    log = results / f"{run.name}.txt"
-                    with log.open("w") as file:
-                        done = subprocess.run(
-                            command, env=environment, stdout=file, stderr=file, check=False
-                        )
-                    if done.returncode:
-                        raise SystemExit(f"{run.name} failed: see {log}")
-    return table(results)
-
-
 def run(arguments: Sequence[str]) -> None:
+    """Makes the runs that the folder of results lacks, and prints the table of all in it."""
     parser = argparse.ArgumentParser(prog="python tests/benchmarks foreign", description=__doc__)
     add = parser.add_argument
     add("--data", type=Path, required=True, help="folder that holds camvid")
@@ -351,20 +302,26 @@ def run(arguments: Sequence[str]) -> None:
     add("--methods", default=",".join(METHODS))
     add("--minutes", default="4,15", help="of processor time")
     add("--seeds", default="0,1")
-    add("--fold", default="", help="validate on this drive of the train images, such as 0006R0")
-    add("overrides", nargs="*", help="of dpt fit")
-    options = parser.parse_intermixed_args(arguments)
-    text = bench(
-        data=options.data,
-        results=options.results,
-        sets=options.sets.split(","),
-        methods=options.methods.split(","),
-        minutes=[float(value) for value in options.minutes.split(",")],
-        seeds=[int(value) for value in options.seeds.split(",")],
-        fold=options.fold,
-        overrides=options.overrides,
-    )
-    print(text)
+    options = parser.parse_args(arguments)
+    options.results.mkdir(parents=True, exist_ok=True)
+    words = options.minutes, options.sets, options.methods, options.seeds
+    for minutes, name, method, seed in product(*(text.split(",") for text in words)):
+        chosen = Run(name, method, float(minutes), int(seed))
+        if not (options.results / f"{chosen.name}.json").is_file():
+            folder = make_set(options.results / "sets", name, options.data)
+            _run_as_process(chosen, folder, options.results)
+    print(table(options.results))
+
+
+def _run_as_process(chosen: Run, folder: Path, results: Path) -> None:
+    print(f"{chosen.name} ...", file=sys.stderr, flush=True)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "WANDB_MODE": "disabled"}
+    command = [sys.executable, __file__, str(folder), str(results), json.dumps(asdict(chosen))]
+    log = results / f"{chosen.name}.txt"
+    with log.open("w") as file:
+        done = subprocess.run(command, env=environment, stdout=file, stderr=file, check=False)
+    if done.returncode:
+        raise SystemExit(f"{chosen.name} failed: see {log}")
 
 
 def table(results: Path) -> str:
@@ -374,9 +331,8 @@ def table(results: Path) -> str:
 
     runs = [json.loads(path.read_text()) for path in sorted(results.glob("*.json"))]
     rows = []
-    keys = sorted({(list(SETS).index(r["set"]), r["set"], r["fold"], r["minutes"]) for r in runs})
-    for _, name, fold, limit in keys:
-        group = [r for r in runs if (r["set"], r["fold"], r["minutes"]) == (name, fold, limit)]
+    for _, name, limit in sorted({([*SETS].index(r["set"]), r["set"], r["minutes"]) for r in runs}):
+        group = [r for r in runs if (r["set"], r["minutes"]) == (name, limit)]
         baselines = [r["baselines"] for r in group if r["baselines"]]
         kinds = BASELINES if baselines else ()
         cells = [f"{baselines[0][k]:.3f}" if k in baselines[0] else "" for k in kinds]
@@ -387,7 +343,7 @@ def table(results: Path) -> str:
         fits = [r for r in group if r["method"] == RECIPE]
         shares = [1 - r["training"] / (60 * r["minutes"]) for r in fits]
         cells.append(f"{statistics.mean(shares):.0%}" if shares else "")
-        rows.append([f"{name} {fold}".strip(), f"{limit:g}", *cells])
+        rows.append([name, f"{limit:g}", *cells])
     columns = [kind.replace("_", " ") for kind in BASELINES]
     return markdown(["set", "minutes", *columns, *METHODS, "not training"], rows)
 

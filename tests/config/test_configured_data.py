@@ -10,13 +10,13 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from dpt.config.build import (
-    data_of_evaluation,
     make_model,
     make_objectives,
     make_train_loader,
 )
 from dpt.config.objects import read_part, read_settings
 from dpt.config.overrides import as_argument, as_text, parse
+from dpt.config.resumed_config import data_of_evaluation
 from dpt.config.run_folder import save_config
 from dpt.config.schema import DataConfig, LoaderSettings, ModelSettings, TaskConfig
 from dpt.data import ScenesDataset, TrainTransform

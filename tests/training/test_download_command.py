@@ -76,10 +76,8 @@ def test_fetches_what_is_free_and_lists_the_rest(source, tmp_path, capsys):
     assert "terms: for tests" in out
     assert "by hand: log in" in out
     (message,) = [line for line in err.splitlines() if line.startswith("error")]
-    assert message == (
-        f"error: masks.zip must be fetched by hand from http://example.org/home: save in {root} "
-        "and run the same command again"
-    )
+    for name in ("masks.zip", "http://example.org/home", str(root)):
+        assert name in message
     assert (root / "images/training/a.png").is_file()
 
     (root / "photos.zip").unlink()  # no longer needed, and gone from the server

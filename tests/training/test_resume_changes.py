@@ -196,7 +196,7 @@ def test_a_resumed_run_does_without_the_weights_it_began_with(train, tmp_path, k
     heads = {"depth": {"kind": "metric", "max_depth": 10.0}}
     small_model(heads=heads, **sizes).save_pretrained(source)
     first = (f"{key}={source}", "model.encoder.num_register_tokens=1")
-    run = ("task=depth", *first, "trainer.max_steps=4", "schedule=constant", "steps=9")
+    run = ("task=depth", *first, "trainer.max_steps=4", "schedule=constant")
     whole = train(tmp_path / "whole", *run)
     cut = train(tmp_path / "cut", *run, "trainer.max_steps=2")
     assert f"{source}" in (cut / "log.txt").read_text()
@@ -204,7 +204,6 @@ def test_a_resumed_run_does_without_the_weights_it_began_with(train, tmp_path, k
     resume_it(f"resume={cut}", "trainer.max_steps=4", f"{key}=others")
     text = (cut / "log.txt").read_text()
     assert f"{key} has no effect" in text
-    assert "steps=9 has no effect" in text
     found, expected = state_of(cut), state_of(whole)
     assert_same(found["state_dict"], expected["state_dict"])
     assert_same(found["optimizer_states"], expected["optimizer_states"])

@@ -1,30 +1,17 @@
-"""Writes a data set in another format of labels, for label tools and other programs.
-
-DIR is read as dpt fit reads it, and all of it is written; KEY=VALUE are keys of data, such as
-data.annotations=coco, or data.objects=FOLDER and data.things=[cow] for maps of object ids. Images
-are copied. Masks become polygons along the edges of pixels, which have exactly the pixels of the
-masks. A class that is not a thing has an object for each of its connected parts. What a format
-cannot hold is printed.
-
-Formats (--to)
-  coco      annotations/instances_SPLIT.json (polygons; RLE for objects with holes), images/SPLIT/
-  yolo      data.yaml, labels/SPLIT/*.txt (one ring for each object), images/SPLIT/
-  labelme   SPLIT/*.json beside the images: polygons; group_id joins the parts of an object
-  voc       JPEGImages/, SegmentationClass/, SegmentationObject/, ImageSets/, labelmap.txt
-  folder    images/SPLIT/, masks/SPLIT/ (class ids), objects/SPLIT/ (object ids), classes.txt
-"""
+"""``dpt data convert`` and ``dpt data rank``: commands on folders of images."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpt.atomic import write_bytes
-from dpt.commands import make_parser, require_new_folder
+from dpt.commands import command_parser, exit_if_failed, make_parser, require_new_folder
 from dpt.config.overrides import parse
-from dpt.files import DataError, few, real_path
+from dpt.files import DataError, few, plural, real_path
 from dpt.process import say
 
 if TYPE_CHECKING:
@@ -35,8 +22,22 @@ if TYPE_CHECKING:
 FORMATS = ("coco", "yolo", "labelme", "voc", "folder")
 
 
-def run(arguments: list[str]) -> None:
-    """Runs the command."""
+def convert(arguments: list[str]) -> None:
+    """Writes a data set in another format of labels, for label tools and other programs.
+
+    DIR is read as dpt fit reads it, and all of it is written; KEY=VALUE are keys of data, such as
+    data.annotations=coco, or data.objects=FOLDER and data.things=[cow] for maps of object ids.
+    Images are copied. Masks become polygons along the edges of pixels, which have exactly the
+    pixels of the masks. A class that is not a thing has an object for each of its connected parts.
+    What a format cannot hold is printed.
+
+    Formats (--to)
+      coco      annotations/instances_SPLIT.json (polygons; RLE for objects with holes), images/
+      yolo      data.yaml, labels/SPLIT/*.txt (one ring for each object), images/SPLIT/
+      labelme   SPLIT/*.json beside the images: polygons; group_id joins the parts of an object
+      voc       JPEGImages/, SegmentationClass/, SegmentationObject/, ImageSets/, labelmap.txt
+      folder    images/SPLIT/, masks/SPLIT/ (class ids), objects/SPLIT/ (object ids), classes.txt
+    """
     options = _parse(arguments)
     from dpt.data.annotations import WRITERS
     from dpt.data.annotations.conversion import Conversion, names_of
@@ -78,7 +79,7 @@ def _classes(dataset: Dataset) -> list[AnnotatedClass]:
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
-    parser = make_parser("data convert", __doc__)
+    parser = make_parser("data convert", convert.__doc__)
     add = parser.add_argument
     add("folder", metavar="DIR", type=Path, help="the data set")
     add("out", metavar="OUT", type=Path, help="the folder to write, which is new or empty")
@@ -125,3 +126,58 @@ def _datasets(options: argparse.Namespace, scratch: Path) -> dict[str, Dataset]:
         dataset.adopt_classes(first.info.class_names)
         require_same_classes(first, dataset)
     return datasets
+
+
+def rank(arguments: list[str]) -> None:
+    """Ranks images by how much a model's predictions for views of each disagree, and writes a table
+    with the columns image and score. Label the first ones next: the model is likely to be wrong
+    there.
+
+    The views are the image and its mirror image, each also at 0.75 of the size. For classes and
+    segments, the score is the mean difference of the probabilities (0 to 1); for depth, the mean
+    difference after alignment. For a model with several such outputs there is a column for each,
+    and the score is the mean of the image's ranks, from 0 to 1. Images that cannot be read are
+    listed at the end; the exit code is then 1.
+    """
+    parser = command_parser("data rank", rank.__doc__)
+    add = parser.add_argument
+    add("folder", type=Path, metavar="DIR", help="images, also in sub-folders")
+    add("--out", type=Path, default=Path("ranking.csv"), help="default: ranking.csv")
+    add("--device", help="cpu, cuda, cuda:1 (default: a GPU if there is one)")
+    options = parser.parse_args(arguments)
+    if options.out.suffix.lower() != ".csv":
+        raise ValueError(f"--out {options.out}: the table is a CSV file: name it so")
+
+    import numpy as np
+    from scipy.stats import rankdata
+
+    from dpt.model import DPT
+    from dpt.predict.ranking import Ranker
+    from dpt.predict.sources import find_inputs
+    from dpt.run_log import start_log, tracked, write_csv
+
+    start_log(None)
+    inputs = find_inputs([options.folder], out=options.out)
+    images = [file.path for file in inputs if not file.is_video]
+    ranker = Ranker(DPT.from_pretrained(options.checkpoint), device=options.device)
+    names: list[str] = []
+    scores: list[list[float]] = []
+    failed: list[tuple[Path, ValueError]] = []
+    for path in tracked(images, len(images), title="images"):
+        try:
+            scores.append(ranker.scores(path))
+            names.append(Path(os.path.relpath(path, options.folder)).as_posix())
+        except ValueError as error:
+            failed.append((path, error))
+    if scores:
+        header, columns = ["image", "score"], np.array(scores).T
+        if len(columns) > 1:
+            header += ranker.outputs
+            ranks = [rankdata(column) / len(column) for column in columns]
+            columns = np.stack([np.mean(ranks, axis=0), *columns])
+        rows = sorted(zip(names, *columns.tolist(), strict=True), key=lambda row: -row[1])
+        write_csv(options.out, [header, *rows], digits=6)
+        say(f"{options.out}: {plural(len(scores), 'image')}, the first to be labelled first")
+    if len(images) < len(inputs):
+        say(f"left out: {plural(len(inputs) - len(images), 'video')}")
+    exit_if_failed(failed)
