@@ -119,7 +119,8 @@ def _make_objective(part: Part[Objective], data: Dataset) -> Objective:
     settings = {**part.settings, **cls.from_data(data, part.settings)}
     head: Any = HEADS.get(cls.head)  # a dataclass
     keys = {f.name for f in fields(head)} if head else set()
-    arguments = {k: v for k, v in settings.items() if k in part.arguments or k not in keys}
+    parameters = inspect.signature(part.target).parameters
+    arguments = {k: v for k, v in settings.items() if k in parameters or k not in keys}
     objective = replace(part, settings=arguments).build()
     decided = objective.head_settings
     for key in (part.settings.keys() - arguments.keys()) & decided.keys():
@@ -323,11 +324,6 @@ def _has_bf16(accelerator: str) -> bool:
 def trainer_arguments(settings: PlainMapping) -> Plain:
     """Returns the arguments of the Trainer, with a progress bar only in a terminal."""
     settings = with_precision(settings)
-    is_emulated = not (
-        _has_bf16(str(settings.get("accelerator"))) or torch.backends.mps.is_available()
-    )
-    if settings.get("precision") == "bf16-mixed" and is_emulated:
-        log.warning("trainer.precision=bf16-mixed: %s", functional.EMULATED)
     strategy = str(settings.get("strategy"))
     if strategy.endswith(("_spawn", "_fork", "_notebook")):  # loggers cannot be sent to processes
         raise ValueError(f"trainer.strategy={strategy}: use {strategy.partition('_')[0]}")

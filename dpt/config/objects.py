@@ -97,10 +97,6 @@ class Part(Generic[T]):
         """Returns the class with the settings as arguments."""
         return partial(self.target, **{k: _built(v) for k, v in self.settings.items()})
 
-    @property
-    def arguments(self) -> Mapping[str, inspect.Parameter]:
-        return inspect.signature(self.target).parameters
-
 
 def _built(value: object) -> object:
     if isinstance(value, Part):
@@ -212,13 +208,18 @@ def _parameters(target: Target, slot: Slot) -> dict[str, inspect.Parameter]:
 
 def _checked(target: Target, given: PlainMapping, where: str, slot: Slot) -> Plain:
     """Returns settings of ``target`` with the types that it declares, and parts among them."""
-    hints, required = {**_hints(target), **slot.types}, _required(target, slot)
+    types, required = _types(target, slot), _required(target, slot)
     if slot is SLOTS[Objective]:  # the data decide what is not set
         given = {k: v for k, v in given.items() if v is not None or k not in required}
-    read = {k: _nested(v, hints.get(k), f"{where}.{k}") for k, v in given.items()}
+    read = {k: _nested(v, types.get(k), f"{where}.{k}") for k, v in given.items()}
     parts = frozenset(k for k in given if read[k] is not given[k])
     typed = vars(validate(_schema(target, slot, parts), read, where))
     return {key: typed[key] for key in given}
+
+
+def _types(target: Target, slot: Slot) -> Plain:
+    hints = {**_hints(target), **slot.types}
+    return {name: hints.get(name, Any) for name in _parameters(target, slot)}
 
 
 def _required(target: Target, slot: Slot) -> set[str]:
@@ -229,8 +230,7 @@ def _required(target: Target, slot: Slot) -> set[str]:
 def _schema(target: Target, slot: Slot, parts: frozenset[str]) -> type:
     """Returns a dataclass with the settings of ``target``; those that are ``parts`` take any
     value."""
-    hints, required = {**_hints(target), **slot.types}, _required(target, slot)
-    types = {name: hints.get(name, Any) for name in _parameters(target, slot)}
+    types, required = _types(target, slot), _required(target, slot)
     if slot is SLOTS[Objective]:
         head: Any = HEADS.get(getattr(target, "head", ""))
         of_head = {f.name: Any for f in fields(head)} if head else {}

@@ -227,23 +227,17 @@ def followers(raw: object) -> dict[str, list[str]]:
 
 def refuse_foreign(values: Plain, folder: Path, keys: Iterable[str]) -> None:
     """Raises ValueError for a value that a run's file must not choose; ``keys`` were typed."""
-    typed = {*keys}
+    typed, inside = {*keys}, folder.resolve()
+    is_read = not has_checkpoint(folder)  # of files with weights
     for key, text in texts_of(values):
-        group, name = key.partition(".")[0], key.rpartition(".")[2]
-        fault = ""
-        if group in ("callbacks", "logger", "trainer") and (_is_path(text) or name in _FOLDERS):
-            fault = "would write outside of the run"
-        elif key in _WEIGHTS and not re.match(r"(timm|hf):", text) and not has_checkpoint(folder):
-            fault = "is outside of the run"  # with a checkpoint it is not read
-        if not fault or is_below(typed, key):
-            continue
-        if not Path(text).resolve().is_relative_to(folder.resolve()):
-            remedy = "give it on the command line if you want it"
-            raise ValueError(f"{folder / 'config.yaml'}: {key}={text[:200]} {fault}: {remedy}")
-
-
-def _is_path(text: str) -> bool:
-    return text[:1] in ("/", "~") or "://" in text or ".." in Path(text).parts
+        is_path = text[:1] in ("/", "~") or "://" in text or ".." in Path(text).parts
+        is_path |= key.rpartition(".")[2] in _FOLDERS
+        is_place = is_path and key.partition(".")[0] in ("callbacks", "logger", "trainer")
+        if is_read and key in _WEIGHTS and not re.match(r"(timm|hf):", text):
+            is_place = True
+        if is_place and not (is_below(typed, key) or Path(text).resolve().is_relative_to(inside)):
+            fault = f"{folder / 'config.yaml'}: {key}={text[:200]} is outside of the run"
+            raise ValueError(f"{fault}: give it on the command line if you want it")
 
 
 def texts_of(node: object, key: str = "") -> Iterator[tuple[str, str]]:

@@ -97,17 +97,31 @@ def test_a_model_by_name_and_the_composed_configuration_are_equal(name):
     assert found == make_config(name, heads=heads)
 
 
+def test_losses_are_groups():
+    losses = ("task/segmentation_loss=dice", "task/depth_loss=ssi", "task.kind=relative")
+    objectives = composed("task=joint", *losses).task.objectives
+    names = [objectives[name].settings["loss"].name for name in ("segmentation", "depth")]
+    assert names == ["dice", "ssi"]
+
+
 @pytest.mark.parametrize("choice", slow_after(1, choices("data")))
 def test_every_data_set_can_be_evaluated_on(choice):
     config = composed(f"data={choice}", "checkpoint=some.ckpt", command="evaluate")
     assert config.checkpoint == "some.ckpt"
 
 
+def loss_of(file, kind="metric"):
+    """The loss of a file below conf/task/."""
+    node = OmegaConf.load(CONF / f"task/{file}.yaml")
+    values = OmegaConf.to_container(
+        OmegaConf.create({"task": {"kind": kind, "loss": node}}), resolve=True
+    )
+    return read_part(values["task"]["loss"], "loss", nn.Module).build()
+
+
 @pytest.mark.parametrize("loss", choices("task/segmentation_loss"))
-@pytest.mark.parametrize("task", slow_after(1, ["segmentation", "joint"]))
-def test_segmentation_losses_can_be_chosen(task, loss):
-    config = composed(f"task={task}", f"task/segmentation_loss={loss}")
-    made = config.task.objectives["segmentation"].settings["loss"].build()
+def test_segmentation_losses_can_be_chosen(loss):
+    made = loss_of(f"segmentation_loss/{loss}")
     value = made(torch.randn(2, 3, 8, 8), torch.randint(3, (2, 8, 8)))
     assert value.ndim == 0
     assert value > 0
@@ -119,11 +133,9 @@ KINDS = {"ssi": "relative", "si": "up_to_scale"}
 
 
 @pytest.mark.parametrize("loss", choices("task/depth_loss"))
-@pytest.mark.parametrize("task", slow_after(1, ["depth", "joint"]))
-def test_depth_losses_can_be_chosen(task, loss):
+def test_depth_losses_can_be_chosen(loss):
     kind, other = KINDS.get(loss, "metric"), "relative" if loss != "ssi" else "metric"
-    config = composed(f"task={task}", f"task/depth_loss={loss}", f"task.kind={kind}")
-    made = config.task.objectives["depth"].settings["loss"].build()
+    made = loss_of(f"depth_loss/{loss}", kind)
     depth = torch.rand(2, 8, 8) + 1
     value = made(torch.rand(2, 8, 8), depth, depth > 0)
     assert value.ndim == 0
@@ -131,7 +143,7 @@ def test_depth_losses_can_be_chosen(task, loss):
     if loss == "auto":
         assert isinstance(made, SILogLoss)
     else:
-        with pytest.raises(ValueError, match=f"loss for {kind} depth: set task.kind={kind}"):
+        with pytest.raises(ValueError, match=f"task.kind={kind}"):
             DepthObjective(max_depth=10.0, kind=other, loss=CombinedLoss({"a": made}))
 
 
