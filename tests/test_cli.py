@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 from photos import save_dense
-from tiny import ON_CPU, TINY_DATA, TINY_VIT, call, slow_after, small_model
+from tiny import ON_CPU, TINY_DATA, TINY_VIT, call, small_model
 
 import dpt
 from dpt.cli import HELP
 
 TINY = (*TINY_VIT, *TINY_DATA, *ON_CPU, "trainer.max_steps=1", "logger=none")
 SCENES = ("data.train.length=4", "data.val.length=2")
+SLOW = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)
@@ -160,27 +161,14 @@ WRONG = [  # overrides, and what the message names
         "data=folder data.root=. data.invalid_depth=65535 data.depth=a task=depth",
         "data.invalid_depth=65535",
     ),
-]
-MORE_WRONG = [
-    ("trainer.max_step=3", "trainer.max_step. Did you mean max_steps?"),
-    ("model/encoder=vitt", "model/encoder/vitt"),
-    ("model.encoder.mlp_ratio=1e308", "model.encoder.mlp_ratio=1e+308"),
-    ("model.encoder.out_indices=[0,1,2,99]", "out_indices"),
-    ("augment.hflip=2", "augment.hflip=2"),
-    ("trainer.max_steps=-1 trainer.max_time=00:00:01:00", "trainer.max_steps"),
-    ("trainer.val_check_interval=0", "trainer.val_check_interval=0"),
-    ("optim=adamw +optim.momentum=0.9", "optim.momentum"),
-    ("steps=12345678901234567890123", "steps=12345678901234567890123"),
     ("optim=null", "optim/null"),
-    ("optim.betas=[2,0.9]", "optim.betas.0=2"),
-    ("model/encoder=timm model.encoder.name=vit_tinny", "vit_tinny"),
+    pytest.param("trainer.max_steps=-1 trainer.max_time=00:00:01:00", "max_steps", marks=SLOW),
+    pytest.param("model.encoder.out_indices=[0,1,2,99]", "out_indices", marks=SLOW),
+    pytest.param("model/encoder=timm model.encoder.name=vit_tinny", "vit_tinny", marks=SLOW),
 ]
 
 
-@pytest.mark.parametrize(
-    ("overrides", "key"),
-    slow_after(len(WRONG), WRONG + MORE_WRONG),
-)
+@pytest.mark.parametrize(("overrides", "key"), WRONG)
 def test_a_wrong_key_choice_or_value_is_named(mistake, overrides, key):
     words = overrides.split()
     scenes = () if any(word.startswith("data=") for word in words) else SCENES
@@ -262,7 +250,7 @@ def test_missing_folders(mistake, folder):
     assert "data.labels" in message
 
 
-@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=SLOW)])
 def test_truncated_image(mistake, folder, workers):
     path = folder / "images/train/1.jpg"
     path.write_bytes(path.read_bytes()[:400])
@@ -325,7 +313,7 @@ def test_an_evaluation_names_a_missing_or_damaged_checkpoint(mistake, refused, t
 
 
 @pytest.mark.parametrize(
-    "command", [["train.py"], pytest.param(["-m", "dpt", "train"], marks=pytest.mark.slow)]
+    "command", [["train.py"], pytest.param(["-m", "dpt", "train"], marks=SLOW)]
 )
 def test_train_py_and_dpt_train_are_the_same_command(command):
     root = Path(__file__).parents[1]

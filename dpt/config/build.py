@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from dpt import functional
 from dpt.config.objects import Part
-from dpt.config.overrides import keys_of, parse
+from dpt.config.overrides import keys_of, value_at
 from dpt.config.schema import LoaderSettings, ModelSettings, TaskConfig
 from dpt.data import Dataset, EvalTransform, TrainTransform, make_loader
 from dpt.data.statistics import measure_bands
@@ -190,7 +190,7 @@ def make_model(
         net = DPT(_model_config(source, heads, settings))
         if weights := model.encoder_weights:
             log.info("encoder weights: %s", load_encoder_weights(net.encoder, weights))
-    _warn_of_changed(overrides, net.config.to_dict())
+    _warn_of_changed(typed, model, net.config.to_dict())
     for name, of_head in heads.items():
         limits, most = net.outputs[name].value_range, of_head.get("max_depth")
         if limits is not None and most is not None and limits[1] < most:
@@ -213,12 +213,10 @@ def _heads(model: ModelSettings, objectives: Mapping[str, Objective]) -> dict[st
     return heads
 
 
-def _warn_of_changed(overrides: Sequence[str], config: PlainMapping) -> None:
+def _warn_of_changed(typed: set[str], model: ModelSettings, config: PlainMapping) -> None:
     """Logs values of the command line in place of which the model has others."""
-    for key, value in {override.key: override.value for override in parse(overrides)}.items():
-        used: Any = {"model": config}
-        for name in key.split("."):
-            used = used.get(name) if isinstance(used, dict) else None
+    for key in sorted(typed):
+        value, used = value_at({"model": vars(model)}, key), value_at({"model": config}, key)
         is_same_kind = isinstance(used, str) == isinstance(value, str) and value != "auto"
         is_leaf = used is not None and value is not None and not isinstance(used, dict)
         if is_leaf and is_same_kind and used != value:

@@ -116,6 +116,13 @@ def is_below(keys: Iterable[str], key: str) -> bool:
     return any(key == other or key.startswith(f"{other}.") for other in keys)
 
 
+def value_at(values: object, key: str) -> object:
+    """Returns the value of a dotted key; None if there is none."""
+    for name in key.split("."):
+        values = values.get(name) if isinstance(values, dict) else None
+    return values
+
+
 def split_config_dir(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
     """Returns the folder that ``--config-dir`` names, None without it, and the other arguments."""
     folder, others, words = None, [], iter(arguments)

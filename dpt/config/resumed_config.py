@@ -17,6 +17,7 @@ from dpt.config.overrides import (
     map_strings,
     parse,
     split_config_dir,
+    value_at,
 )
 from dpt.files import config_dir, few, read_yaml, real_path, run_folder
 from dpt.validation import Plain, PlainMapping, unknown_key, validate
@@ -81,7 +82,7 @@ def resumed_config(folder: Path, arguments: Sequence[str]) -> Plain:
         raise ValueError(f"{path}: passwords are not stored: give the address with :***@ again")
     refuse_foreign(after, folder, {change.key for change in changes})
     for change in changes:
-        _log_change(change.key, _at(before, change.key), _at(after, change.key), folder)
+        _log_change(change.key, value_at(before, change.key), value_at(after, change.key), folder)
     texts = [change.text for change in changes]
     after["overrides"] = list(dict.fromkeys([*before["overrides"], *texts]))
     resume = next((str(o.value) for o in overrides if o.key == "resume"), None)
@@ -134,7 +135,9 @@ def _is_done(override: Override, before: Plain) -> bool:
     is_repeated = override.text in before["overrides"]
     key = override.key
     is_group = re.search("[/@]", key) or (config_dir() / key.replace(".", "/")).is_dir()
-    is_group = is_group or (isinstance(_at(before, key), dict) and isinstance(override.value, str))
+    is_group = is_group or (
+        isinstance(value_at(before, key), dict) and isinstance(override.value, str)
+    )
     if is_group and not is_repeated:
         remedy = f"start it with {as_argument('model.weights', before['run_dir'])}"
         raise ValueError(f"{override.text}: another group is a new run: {remedy}")
@@ -171,11 +174,11 @@ def with_overrides(values: Plain, overrides: Sequence[Override]) -> Plain:
         _set(values, override)
     typed = {override.key for override in overrides}
     for source, copies in before.get("follows", {}).items():
-        old, new = _at(before, source), _at(values, source)
+        old, new = value_at(before, source), value_at(values, source)
         for copy in copies if old != new else ():
             is_typed = is_below(typed, copy) or any(is_below([copy], key) for key in typed)
             if not is_typed:
-                value = _followed(copy, _at(values, copy), old, new)
+                value = _followed(copy, value_at(values, copy), old, new)
                 _set(values, Override(copy, value, f"{copy}={value}"))
     return values
 
@@ -202,13 +205,6 @@ def _followed(key: str, copy: object, old: object, new: object) -> object:
     if isinstance(copy, str) and isinstance(old, str) and copy.startswith(f"{old}/"):
         return _moved(copy, old, str(new))
     raise ValueError(f"{key}={copy} was made of {old} when the run was started: set it too")
-
-
-def _at(values: object, key: str) -> object:
-    """Returns the value of a dotted key; None if there is none."""
-    for name in key.split("."):
-        values = values.get(name) if isinstance(values, dict) else None
-    return values
 
 
 def followers(raw: object) -> dict[str, list[str]]:

@@ -160,7 +160,8 @@ def test_a_setting_that_the_task_decides(scenes, caplog):
 
 def test_the_model_is_made_for_the_size_of_the_training_images(scenes, caplog):
     objectives = make_objectives(task(depth=DEPTH), scenes)
-    model = make_model(MODEL, objectives, SETTINGS, ["model.encoder.image_size=[8,8]"])
+    given = replace(MODEL, encoder={**ENCODER, "image_size": [8, 8]})
+    model = make_model(given, objectives, SETTINGS, ["model.encoder.image_size=[8,8]"])
     assert "model.encoder.image_size=[8, 8] has no effect" in caplog.text
     assert model.preprocessing.image_size == (64, 96)  # of whole images, in evaluation
     assert model.encoder.pos_embed.shape[1] == 1 + 2 * 3
@@ -215,21 +216,10 @@ def test_the_data_of_a_run_that_was_moved(tmp_path, caplog, monkeypatch, given):
     found = data_of_evaluation({"overrides": [], "checkpoint": checkpoint, "predictions": None})
     assert found == {**data, "split_files": {"val": f"{place}/pairs.csv"}}
     assert "trained on" not in caplog.text
-    cfg = {
-        "overrides": ["data.seed=1"],
-        "checkpoint": str(place),
-        "predictions": None,
-        "data": {"seed": 1},
-    }
-    assert data_of_evaluation(cfg)["seed"] == 1
+    values = {"checkpoint": str(place), "predictions": None, "overrides": ["data.seed=1"]}
+    assert data_of_evaluation(values)["seed"] == 1
     assert "trained on" not in caplog.text
-    cfg = {
-        "overrides": ["+data.fold=1"],
-        "checkpoint": str(place),
-        "predictions": None,
-        "data": {"fold": 1},
-    }
-    assert data_of_evaluation(cfg)["fold"] == 1
+    assert data_of_evaluation(values | {"overrides": ["+data.fold=1"]})["fold"] == 1
     assert "data.fold: the run may have been trained on images of this split" in caplog.text
 
 
