@@ -66,6 +66,8 @@ class DataError(ValueError):
 
 def data_root(root: str | Path) -> Path:
     """Returns the folder of a data set; DataError if it does not exist."""
+    if "://" in str(root):  # an address may hold a password, which a path would show
+        raise DataError(f"data.root={root}: data sets are read from folders: download it first")
     path = Path(root).expanduser()
     if not path.is_dir():
         raise missing_path(path, what="folder", remedy="check data.root or paths.data_dir")

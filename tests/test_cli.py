@@ -262,7 +262,8 @@ def test_truncated_image(mistake, folder, workers):
 def test_two_heads_with_a_score_of_one_name_are_refused(mistake):
     regression = "+task.objectives.regression.head=regression"
     message = mistake("train", "task=depth", regression, *TINY, *SCENES)
-    assert "the head regression has a score rmse, as another head does" in message
+    assert "regression" in message
+    assert "rmse" in message
 
 
 # ------------------------------------------------------------------------------------ evaluate

@@ -135,9 +135,8 @@ def _is_done(override: Override, before: Plain) -> bool:
     is_repeated = override.text in before["overrides"]
     key = override.key
     is_group = re.search("[/@]", key) or (config_dir() / key.replace(".", "/")).is_dir()
-    is_group = is_group or (
-        isinstance(value_at(before, key), dict) and isinstance(override.value, str)
-    )
+    chosen = value_at(before, key)
+    is_group = is_group or (isinstance(chosen, dict) and isinstance(override.value, str))
     if is_group and not is_repeated:
         remedy = f"start it with {as_argument('model.weights', before['run_dir'])}"
         raise ValueError(f"{override.text}: another group is a new run: {remedy}")
