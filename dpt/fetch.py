@@ -126,7 +126,8 @@ class _Transfer:
         try:
             with fsspec.open(self.url, "rb") as source:
                 source.seek(self.file.tell())
-                self._append(source.read)
+                for _ in self._append(source.read):
+                    pass
         except DataError:
             raise
         except Exception as error:  # every file system has its own exceptions
@@ -155,11 +156,18 @@ class _Transfer:
         """
         try:
             with _answer(_http_request(self.url, self.file.tell())) as response:
+                if response.url.startswith("ftp:"):  # urllib follows a redirection to it
+                    raise DataError(f"{self.url}: leads to {response.url}: {self.remedy}")
                 if response.status != 206:  # the server sends the whole file
                     self._clear()
                 length = response.length or 0  # 0 if it is not stated
                 total = self.file.tell() + length
-                self._append(response.read1, length)
+                megabytes = self._append(response.read1, length)
+                if length and not self.is_quiet:
+                    title = f"{Path(self.file.name).stem} (MB)"
+                    megabytes = tracked(megabytes, -(-length // _MEGABYTE), title=title)
+                for _ in megabytes:
+                    pass
         except HTTPError as error:
             reason = f"the server answers {error.code} {error.reason}"
             if error.code == 416:  # nothing lies after what the file holds
@@ -173,38 +181,28 @@ class _Transfer:
         is_cut = length and done != total
         return f"the connection ended at {done} of {total} bytes" if is_cut else ""
 
-    def _append(self, read: Callable[[int], bytes], length: int = 0) -> None:
-        """Appends what ``read`` returns; TimeoutError if it comes slowly.
+    def _append(self, read: Callable[[int], bytes], length: int = 0) -> Iterator[None]:
+        """Appends what ``read`` returns, and yields after each megabyte.
 
         Args:
             length: the number of bytes that are expected, 0 if it is unknown.
-        """
-        self._refuse_above_limit(self.file.tell() + length)
-        megabytes = self._append_megabytes(read)
-        if length and not self.is_quiet:
-            title = f"{Path(self.file.name).stem} (MB)"
-            megabytes = tracked(megabytes, -(-length // _MEGABYTE), title=title)
-        for _ in megabytes:
-            pass
 
-    def _append_megabytes(self, read: Callable[[int], bytes]) -> Iterator[None]:
-        """Appends what ``read`` returns; yields after each megabyte."""
-        size, start = 0, time.monotonic()
+        Raises:
+            TimeoutError: the data come slowly.
+        """
+        size, start, total = 0, time.monotonic(), self.file.tell() + length
         while block := read(_MEGABYTE):
             self.file.write(block)
-            self._refuse_above_limit(self.file.tell())
+            if max(total, self.file.tell()) > self.limit:
+                self._clear()
+                limits = f"{self.limit} bytes, the size expected or 90 % of the free space"
+                raise DataError(f"{self.file.name}: has more than {limits}: check the address")
             size += len(block)
             if time.monotonic() - start > TIMEOUT + size / SLOWEST:
                 raise TimeoutError(f"fewer than {SLOWEST} bytes a second")
             if size >= _MEGABYTE:
                 yield
                 size, start = 0, time.monotonic()
-
-    def _refuse_above_limit(self, size: int) -> None:
-        if size > self.limit:
-            self._clear()
-            limits = f"{self.limit} bytes, the size expected or 90 % of the free space"
-            raise DataError(f"{self.file.name}: has more than {limits}: check the address")
 
     def _clear(self) -> None:
         self.file.seek(0)
@@ -224,14 +222,6 @@ def _http_request(url: str, start: int) -> request.Request:
     return asked
 
 
-_OPENER = request.OpenerDirector()  # of http and https alone, also after a redirection
-for handler in (
-    *(request.ProxyHandler, request.UnknownHandler, request.HTTPHandler, request.HTTPSHandler),
-    *(request.HTTPDefaultErrorHandler, request.HTTPRedirectHandler, request.HTTPErrorProcessor),
-):
-    _OPENER.add_handler(handler())
-
-
 def _answer(asked: request.Request) -> http.client.HTTPResponse:
     """Returns the answer to a request, after its headers.
 
@@ -242,7 +232,7 @@ def _answer(asked: request.Request) -> http.client.HTTPResponse:
 
     def ask() -> None:
         try:
-            answer.set_result(_OPENER.open(asked, timeout=TIMEOUT))
+            answer.set_result(request.urlopen(asked, timeout=TIMEOUT))
         except Exception as error:
             answer.set_exception(error)
 

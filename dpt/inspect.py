@@ -38,14 +38,12 @@ def attention_maps(
     the image's area: name the ``blocks``, or ``queries``, the tokens whose rows are wanted.
 
     Raises:
-        ValueError: the encoder has no such attention, or no such block.
+        ValueError: the encoder has no such attention.
     """
     encoder = _encoder(model)
     layers = [m for m in encoder.blocks.modules() if isinstance(m, Attention)]
     layers = layers[: encoder.config.out_indices[-1] + 1]
     blocks = range(len(layers)) if blocks is None else blocks
-    if not {*blocks} <= {*range(len(layers))}:
-        raise ValueError(f"blocks={blocks}: this encoder has blocks 0..{len(layers) - 1}")
     maps: dict[nn.Module, np.ndarray] = {}
 
     def keep(attention: Any, args: tuple[Tensor], options: Any) -> None:
@@ -145,13 +143,8 @@ def readout_contribution(
     With r(p, c) the output of :class:`dpt.nn.reassemble.Read` for patch token p and CLS token c,
     this is ‖r(p, c) - r(p, 0)‖ / ‖r(p, 0)‖: for readout ``add`` ‖c‖ / ‖p‖, for ``ignore`` 0.
     ``decoder`` is one of ``model.named_decoders()``; None takes the first.
-
-    Raises:
-        ValueError: the model has no decoder.
     """
-    decoder = decoder or next(iter(model.named_decoders().values()), None)
-    if decoder is None:
-        raise ValueError("this model has no readout: it has no dense head")
+    decoder = decoder or next(iter(model.named_decoders().values()))
     tokens = model.encoder(model.pad(images)[0])
     reads = [module for module in decoder.reassemble.modules() if isinstance(module, Read)]
     changes = []
@@ -220,7 +213,10 @@ def inspection_sheet(model: DPT, image: inputs.Image, *, patch: Grid | None = No
         of_patch = patch_attention(model, images, patch=patch)
         attention = _attention("the CLS token", cls_attention(model, images), shape)
         attention += _attention("the framed patch", of_patch, shape)
-        rgb = _framed(rgb, patch, grid)
+        height, width = rgb.shape[0] / grid[0], rgb.shape[1] / grid[1]
+        first = round(patch[1] * width), round(patch[0] * height)
+        last = round((patch[1] + 1) * width), round((patch[0] + 1) * height)
+        rgb = cv2.rectangle(rgb.copy(), first, last, (255, 50, 50), max(2, rgb.shape[1] // 200))
         caption = f"framed: patch {patch[0]} {patch[1]}"
     # dense outputs as pictures, others in the title
     size = f"network input {shape[0]} x {shape[1]} (height x width)"
@@ -231,14 +227,6 @@ def inspection_sheet(model: DPT, image: inputs.Image, *, patch: Grid | None = No
     outputs = _section(title, pictures, [caption, *dense], rgb.shape)
     legends = [encoding.paint_legend(name, predicted, width=WIDTH) for name in dense]
     return stack([*outputs, *legends, *_levels(model, images, shape), *attention])
-
-
-def _framed(rgb: np.ndarray, patch: Grid, grid: Grid) -> np.ndarray:
-    height, width = rgb.shape[0] / grid[0], rgb.shape[1] / grid[1]
-    first = round(patch[1] * width), round(patch[0] * height)
-    last = round((patch[1] + 1) * width), round((patch[0] + 1) * height)
-    thickness = max(2, rgb.shape[1] // 200)
-    return np.asarray(cv2.rectangle(rgb.copy(), first, last, (255, 50, 50), thickness))
 
 
 def _levels(model: DPT, images: Tensor, shape: Sequence[int]) -> list[np.ndarray]:

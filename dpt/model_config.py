@@ -4,15 +4,13 @@ The sizes of the named models are in ``conf/model/*.yaml``, which both Hydra and
 :func:`dpt.create_model` read.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatch
 from functools import cache
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 import torch
 import yaml
@@ -30,7 +28,6 @@ log = logging.getLogger("dpt")
 T = TypeVar("T")
 HeadSettings = Mapping[str, PlainMapping]
 """The settings of each head by its name."""
-AtLeastOne = Annotated[Plain, Field(min_length=1)]
 
 MAX_PARAMETERS = 10**10  # the largest published DPT, over DINOv3's ViT-7B, has 7 billion
 MAX_TENSORS = 20_000  # of parameters; the largest known models have a tenth of them
@@ -40,15 +37,13 @@ def read_encoder(values: object) -> EncoderConfig:
     """Types the settings of an encoder; ``kind`` chooses their class."""
     settings: Plain = validate(Plain, values, "model.encoder")
     config = _choose(ENCODERS, settings.get("kind"), "model.encoder.kind")
-    if "in_chans" in settings:  # timm's name
-        raise ValueError("model.encoder.in_chans: set model.encoder.in_channels instead")
     encoder: EncoderConfig = validate(config, settings, "model.encoder")
     return encoder
 
 
 def _read_heads(values: object, info: ValidationInfo) -> dict[str, HeadConfig]:
     """Types the settings of heads; what a head's own decoder lacks is as in the shared one."""
-    heads: Plain = validate(AtLeastOne, values, "model.heads")
+    heads: Plain = validate(Annotated[Plain, Field(min_length=1)], values, "model.heads")
     shared = to_plain(info.data.get("decoder", DecoderConfig()))
     configs = {}
     for name, settings in heads.items():
@@ -101,13 +96,13 @@ class ModelConfig:
     multiple_from_encoder: bool = field(default=True, init=False, repr=False, compare=False)
 
     @classmethod
-    def from_dict(cls, values: PlainMapping) -> ModelConfig:
+    def from_dict(cls, values: PlainMapping) -> Self:
         """Returns the typed form of plain data.
 
         Raises:
             ValueError: one line that names the key, what was found and what is allowed.
         """
-        config: ModelConfig = validate(cls, values, "model")
+        config: Self = validate(cls, values, "model")
         config.multiple_from_encoder = "multiple_of" not in values["preprocessing"]
         return config
 
@@ -273,12 +268,6 @@ def model_dict(
 def make_config(name: str, *, heads: HeadSettings, **overrides: Any) -> ModelConfig:
     """Returns the configuration of a named model; arguments as for :func:`model_dict`."""
     config = ModelConfig.from_dict(model_dict(name, heads=heads, **overrides))
-    warn_without_effect(config, heads)
-    return config
-
-
-def warn_without_effect(config: ModelConfig, heads: HeadSettings) -> None:
-    """Logs the settings in ``heads`` of which a head of ``config`` has another value."""
     for head, settings in heads.items():
         for key, value in settings.items():
             used = getattr(config.heads[head], key)
@@ -286,3 +275,4 @@ def warn_without_effect(config: ModelConfig, heads: HeadSettings) -> None:
             if isinstance(value, str | int | float) and is_same_kind and value != used:
                 text = "model.heads.%s.%s=%r has no effect: its other settings allow only %r"
                 log.warning(text, head, key, value, used)
+    return config

@@ -5,7 +5,6 @@ import hashlib
 import re
 import shutil
 import time
-from contextlib import contextmanager
 from http.server import ThreadingHTTPServer
 
 import numpy as np
@@ -88,22 +87,12 @@ class Handler(Quiet):
             time.sleep(0.02)
 
 
-@contextmanager
-def serving():
+@pytest.fixture
+def server(monkeypatch):
+    monkeypatch.setattr(download, "PAUSE", 0.001)
     server = Server()
     with running(server):
         yield server
-
-
-@pytest.fixture
-def server():
-    with serving() as server:
-        yield server
-
-
-@pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch):
-    monkeypatch.setattr(download, "PAUSE", 0.001)
 
 
 def get(server, folder, **options):
@@ -115,8 +104,12 @@ def names(folder):
 
 
 def test_fetch_verifies_and_does_not_fetch_again(server, tmp_path):
+    (tmp_path / "mine").write_bytes(b"mine")
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new/file.zip.part").symlink_to(tmp_path / "mine")  # is not written through
     target = get(server, tmp_path / "new", checksum=SHA256, size=len(CONTENT))
     assert target.read_bytes() == CONTENT
+    assert (tmp_path / "mine").read_bytes() == b"mine"
     for name in ("sha256", "sha1", "md5"):
         checksum = f"{name}:{hashlib.new(name, CONTENT).hexdigest().upper()}"
         assert get(server, tmp_path / "new", checksum=checksum) == target
@@ -135,7 +128,8 @@ def test_password_is_sent_to_its_host_alone(server, tmp_path):
     fetch(address, tmp_path / "a")
     expected = "Basic " + base64.b64encode(b"na@me:wo:rd").decode()
     assert server.authorizations == [expected]
-    with serving() as other:
+    other = Server()
+    with running(other):
         server.redirect = other.url
         assert fetch(address, tmp_path / "b").read_bytes() == CONTENT
         assert server.authorizations == [expected] * 2
@@ -162,14 +156,6 @@ def test_resumes_in_a_later_call(server, tmp_path):
     assert server.requests == ["bytes=300000-"]
 
 
-def test_partial_file_that_is_a_link_is_replaced(server, tmp_path):
-    (tmp_path / "mine").write_bytes(b"mine")
-    (tmp_path / "file.zip.part").symlink_to(tmp_path / "mine")
-    get(server, tmp_path, checksum=SHA256)
-    assert (tmp_path / "mine").read_bytes() == b"mine"
-    assert (tmp_path / "file.zip").read_bytes() == CONTENT
-
-
 def test_without_a_checksum_every_request_is_for_the_whole_file(server, tmp_path):
     server.cuts = [300_000] + [0] * ATTEMPTS
     with pytest.raises(DataError):
@@ -184,10 +170,9 @@ def test_server_that_does_not_state_the_length(server, tmp_path):
     server.with_length = False
     assert get(server, tmp_path).read_bytes() == CONTENT
     server.cuts = [10]
-    other = tmp_path / "other"
     with pytest.raises(DataError, match="has 10 bytes, expected 1000000"):
-        get(server, other, size=len(CONTENT))
-    assert names(other) == []
+        get(server, tmp_path / "other", size=len(CONTENT))
+    assert names(tmp_path / "other") == []
 
 
 def test_error_statuses(server, tmp_path):

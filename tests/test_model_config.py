@@ -102,10 +102,8 @@ def test_settings_of_another_kind_of_depth_head_are_dropped():
         ({"heads": {"depth": {"max_dept": 3}}}, r"heads\.depth\.max_dept\. .*mean max_depth"),
         ({"patch_sise": 8}, r"^there is no patch_sise\. Did you mean patch_size.*readout"),
         ({"encoder": {"kind": "resnet"}}, r"encoder\.kind='resnet': choose from vit"),
-        (
-            {"encoder": {"in_chans": 4}},
-            r"model\.encoder\.in_chans: set model\.encoder\.in_channels",
-        ),
+        ({"encoder": {"in_chans": 4}}, r"no model\.encoder\.in_chans\. .*mean in_channels"),
+        ({"encoder": {"kind": "timm", "name": "resnet18", "in_chans": 4}}, "'in_chans'"),
         (
             {"in_channels": 4, "preprocessing": {"mean": [0.5] * 3}},
             r"preprocessing\.mean has 3 numbers for 4 channels",

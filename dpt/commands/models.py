@@ -10,14 +10,13 @@ from dpt.process import say
 
 def convert(arguments: list[str]) -> None:
     """Writes a checkpoint in another format; fails if the format cannot hold it."""
-    from dpt.weights.formats import WRITABLE
-    from dpt.weights.formats import convert as write
+    from dpt.weights import formats
 
     parser = command_parser("convert", convert.__doc__, checkpoint="SRC")
     parser.add_argument("dst", metavar="DST", help="the new folder or file to write")
-    parser.add_argument("--to", required=True, choices=WRITABLE, help="the format to write")
+    parser.add_argument("--to", required=True, choices=formats.WRITABLE, help="the format to write")
     options = parser.parse_args(arguments)
-    say(str(write(options.checkpoint, options.dst, to=options.to)))
+    say(str(formats.convert(options.checkpoint, options.dst, to=options.to)))
 
 
 def merge(arguments: list[str]) -> None:
@@ -33,12 +32,11 @@ def merge(arguments: list[str]) -> None:
     parser.add_argument("--out", required=True, type=Path, metavar="FOLDER", help=text)
     options = parser.parse_args(arguments)
 
-    from dpt.weights.formats import merge as join
+    from dpt.weights import formats
 
-    out = options.out
-    require_new_folder(out)
-    sources = join(options.models, out)
-    say(f"{out}: {', '.join(f'{head} of {path}' for head, path in sources.items())}")
+    require_new_folder(options.out)
+    sources = formats.merge(options.models, options.out)
+    say(f"{options.out}: {', '.join(f'{head} of {path}' for head, path in sources.items())}")
 
 
 def push(arguments: list[str]) -> None:
@@ -59,13 +57,7 @@ def push(arguments: list[str]) -> None:
 
     from dpt.commands.push import publish
 
-    publish(
-        Path(options.checkpoint).expanduser(),
-        options.name,
-        license=options.license,
-        scores=options.scores,
-        private=options.private,
-    )
+    publish(options)
 
 
 def calibrate(arguments: list[str]) -> None:
@@ -95,22 +87,20 @@ def calibrate(arguments: list[str]) -> None:
     if options.depth and not options.images:
         parser.error("--depth needs --images DIR")
 
-    from dpt.calibrate import calibrate as fit_scale
-    from dpt.calibrate import read_maps, read_points
+    from dpt import calibrate as calibration
     from dpt.model import DPT
 
-    out = options.out
-    require_new_folder(out)
+    require_new_folder(options.out)
     if options.points:
-        points = read_points(options.points, images=options.images)
+        points = calibration.read_points(options.points, images=options.images)
     else:
         coding = {"scale": options.depth_scale, "invalid": options.invalid}
-        points = read_maps(options.images, options.depth, **coding)
+        points = calibration.read_maps(options.images, options.depth, **coding)
     model = DPT.from_pretrained(options.checkpoint)
-    report = fit_scale(model, points)
+    report = calibration.calibrate(model, points)
     model.calibration = report.calibration
-    model.save_pretrained(out)
-    say(f"{report}\nsaved:  {out}")
+    model.save_pretrained(options.out)
+    say(f"{report}\nsaved:  {options.out}")
 
 
 def inspect(arguments: list[str]) -> None:
@@ -160,8 +150,7 @@ def demo(arguments: list[str]) -> None:
     from dpt.predict import Predictor
 
     model = DPT.from_pretrained(options.checkpoint)
-    name = f"{model.config.name} ({Path(options.checkpoint).name})"
-    host = options.host
+    name, host = f"{model.config.name} ({Path(options.checkpoint).name})", options.host
     page = Demo(Predictor(model, device=options.device), name=name)
     server = make_server(page, host=host, port=options.port)
     if not is_local(host):

@@ -4,6 +4,7 @@ import math
 import re
 import shlex
 import tempfile
+from argparse import Namespace
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -31,22 +32,13 @@ METRICS_FILE = "metrics.json"
 _MAX_METRICS = 1 << 24  # bytes of metrics.json
 
 
-def publish(
-    source: Path, name: str, *, license: str | None, scores: Path | None, private: bool
-) -> None:
-    """Uploads a model with a card.
-
-    Args:
-        source: a run's folder, a checkpoint, or a folder that ``save_pretrained`` wrote.
-        name: user/name on the hub.
-        license: of the model, as the hub names it.
-        scores: folder of an evaluation of this model.
-        private: create a private repository.
-    """
+def publish(options: Namespace) -> None:
+    """Uploads a model with a card; ``options`` are the arguments of ``dpt push``."""
+    source, name, license = Path(options.checkpoint).expanduser(), options.name, options.license
     if not hub.is_hub_name(name):
         raise ValueError(f"{name}: must have the form user/name")
     text = hub.read_card(source)
-    wants_card = bool(license or scores or not hub.license_in(text))
+    wants_card = bool(license or options.scores or not hub.license_in(text))
     if wants_card and text and not hub.is_generated(text):
         remedy = "state licence and scores there, without --license and --scores, or remove it"
         raise ValueError(f"{source / 'README.md'}: dpt did not write it: {remedy}")
@@ -59,11 +51,11 @@ def publish(
         folder = Path(temporary)
         model.save_pretrained(folder)
         if wants_card:
-            card = hub.Card(name, license, training_of(source), scores_of(source, model, scores))
-            text = card.text(model, model.config)
+            scores = scores_of(source, model, options.scores)
+            text = hub.Card(name, license, training_of(source), scores).text(model, model.config)
         hub.write_card(folder, text)
         say(f"{name}: uploading")
-        say(hub.upload(folder, name, private=private))
+        say(hub.upload(folder, name, private=options.private))
 
 
 def training_of(path: Path) -> hub.Training | None:
@@ -163,9 +155,7 @@ def _scores_of_validation(path: Path) -> hub.Scores | None:
 def _read_facts(folder: Path) -> Plain:
     """Returns ``metrics.json``; empty without this file."""
     path = folder / METRICS_FILE
-    facts = parse_json(read_bytes(path, limit=_MAX_METRICS), path) if path.is_file() else {}
-    if not isinstance(facts, dict):
-        raise DataError(f"{path}: not the scores that dpt evaluate or a run writes")
+    facts: Plain = parse_json(read_bytes(path, limit=_MAX_METRICS), path) if path.is_file() else {}
     return facts
 
 

@@ -389,11 +389,10 @@ def _create(config: TimmConfig) -> Any:
     arguments: Plain = {}
     if config.drop_path:
         arguments["drop_path_rate"] = config.drop_path
-    if config.in_channels != 3:
-        arguments["in_chans"] = config.in_channels
     arguments |= config.arguments
     # timm refuses what `arguments` gives a second time: no configuration fetches or reads weights
     fixed: Plain = {"pretrained": False, "checkpoint_path": "", "num_classes": 0}
+    fixed["in_chans"] = config.in_channels
     sizes: list[Plain] = [{"dynamic_img_size": True}, {"strict_img_size": False}, {}]
     rates: list[Plain] = [{"drop_path_rate": 0.0}, {}]
     for switch in [{**size, **rate} for rate in rates for size in sizes]:

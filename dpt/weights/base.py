@@ -1,6 +1,5 @@
 """The interface of a checkpoint format, and the model that is read from a checkpoint."""
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -78,11 +77,11 @@ class Checkpoint:
         """
         parameters = list(self.network.parameters())
         is_tied = len(parameters) < len(list(self.network.named_parameters(remove_duplicate=False)))
-        copies, device = {}, torch.get_default_device()
-        for name, tensor in self.network.state_dict().items():
-            # files may be mapped into memory, and tensors may share memory
-            copies[name] = torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
-            copies[name].copy_(self.tensors[name].detach())
+        device = torch.get_default_device()
+        copies = {  # files may be mapped into memory, and tensors may share memory
+            name: torch.empty_like(tensor, device=device).copy_(self.tensors[name].detach())
+            for name, tensor in self.network.state_dict().items()
+        }
         self.network.load_state_dict(copies, assign=True)
         self.network.encoder.compute_buffers()
         if is_tied or _has_meta_tensors(self.network):
@@ -149,7 +148,6 @@ class Format(ABC):
         self._require(fits, f"has no {name} head of this kind, only {' or '.join(self.heads)}")
         allowed = f"cannot express encoder.kind={kind!r} (only {' or '.join(self.encoders)})"
         self._require(kind in self.encoders, allowed)
-        tensors = _share_decoder(config, tensors)
         try:
             files = self._files(config, tensors, Path(path))
             checkpoint = Checkpoint(self.read(files))
@@ -175,28 +173,20 @@ class Format(ABC):
     def _compare(self, written: Plain, read: Plain) -> tuple[list[str], list[str]]:
         """Returns notes on options that may change, and faults for those that must not."""
         notes, faults = [], []
-        ours, theirs = _dotted(written), _dotted(read)
-        for key in [k for k in ours | theirs if ours.get(k) != theirs.get(k)]:
+        for key, (before, after) in differences(written, read).items():
             allowed = [note for pattern, note in self.free.items() if fnmatchcase(key, pattern)]
             if not allowed:
-                faults.append(f"{key}={ours.get(key)!r} (only {theirs.get(key)!r})")
+                faults.append(f"{key}={before!r} (only {after!r})")
             elif allowed[0]:
-                before, after = shortened(ours.get(key)), shortened(theirs.get(key))
-                notes.append(f"{key}={before} becomes {after}: {allowed[0]}")
+                change = f"{key}={shortened(before)} becomes {shortened(after)}"
+                notes.append(f"{change}: {allowed[0]}")
         return notes, faults
 
 
-def _share_decoder(config: Plain, tensors: Tensors) -> Tensors:
-    """Makes the decoder of a model's only head, if it is its own, the shared one.
-
-    Returns:
-        The tensors by their new names. ``config`` is changed.
-    """
-    ((name, head),) = config["heads"].items()
-    if head.get("decoder") is None:
-        return tensors
-    config["decoder"], head["decoder"] = head["decoder"], None
-    return {re.sub(rf"^decoders\.{name}\.", "decoder.", k): v for k, v in tensors.items()}
+def differences(config: Plain, other: Plain) -> dict[str, tuple[object, object]]:
+    """Returns the options of a model's parts that differ, by dotted names, with both values."""
+    ours, theirs = _dotted(config), _dotted(other)
+    return {k: (ours.get(k), theirs.get(k)) for k in ours | theirs if ours.get(k) != theirs.get(k)}
 
 
 def _dotted(config: Plain) -> Plain:

@@ -31,12 +31,10 @@ import torch
 
 from dpt.model_config import model_dict
 from dpt.validation import Plain
-from dpt.weights import transformers
-from dpt.weights import transformers_config as configs
+from dpt.weights import names, transformers
 from dpt.weights.base import Format, StoredModel
-from dpt.weights.dinov import gated_table
 from dpt.weights.files import CheckpointFiles
-from dpt.weights.names import IMAGENET, SCALES, Shapes, Table, Tensors, spread_blocks, to_theirs
+from dpt.weights.names import Shapes, Table, Tensors
 
 log = logging.getLogger("dpt")
 
@@ -47,37 +45,21 @@ DECODER: Plain = {
     "batch_norm": False,
     "unit_bias": True,
     "align": "to_lateral",  # 518 pixels are 37 patches, and no doubling leads to an odd grid
-    "scales": SCALES,
+    "scales": names.SCALES,
 }
-PREPROCESSING: Plain = {
-    **IMAGENET,
-    "image_size": [518, 518],
-    "resize": "lower_bound",
-    "interpolation": "cubic_float",
-}
-DEFAULT_BACKBONE = {  # of transformers' DepthAnythingConfig
-    "model_type": "dinov2",
-    "hidden_size": 384,
-    "num_attention_heads": 6,
-    "image_size": 518,
-    "out_indices": [9, 10, 11, 12],
-}
-DECODER_KEYS: configs.Keys = {
+DECODER_KEYS: transformers.Keys = {
     "reassemble_channels": ("neck_hidden_sizes", [48, 96, 192, 384]),
     "fusion_channels": ("fusion_hidden_size", 64),
-    "scales": ("reassemble_factors", SCALES),
+    "scales": ("reassemble_factors", names.SCALES),
 }
-HEAD_KEYS: configs.Keys = {
+HEAD_KEYS: transformers.Keys = {
     "kind": ("depth_estimation_type", "relative"),
     "hidden_channels": ("head_hidden_size", 32),
 }
 
 FILE_MASK_TOKEN = "pretrained.mask_token"
 FILE_UNIT = "depth_head.scratch.refinenet4.resConfUnit"  # of the deepest level
-OUTPUT = "head.conv3."  # the last layer of a folder
 MONO, METRIC = "da3mono-large", "da3metric-large"
-KIND = re.compile(r"da3[-_]?(mono|metric)")  # also in the path of a copy of the Hub
-FOCAL = 300.0  # of metric models of v3
 
 
 class AuthorsNames(NamedTuple):
@@ -95,7 +77,7 @@ class AuthorsNames(NamedTuple):
         """Returns the rows of a file."""
         fusion = f"{self.scratch}refinenet{{n+1}}"
         return [
-            *gated_table(encoder, self.backbone),
+            *names.gated_rows(encoder, f"{self.backbone}blocks.{{i}}.mlp", "w12", "w3"),
             ("encoder.*", f"{self.backbone}*"),
             ("decoder.reassemble.{n}.project.*", f"{self.head}projects.{{n}}.*"),
             ("decoder.reassemble.{n}.resample.conv.*", f"{self.head}resize_layers.{{n}}.*"),
@@ -121,7 +103,7 @@ class AuthorsNames(NamedTuple):
                 **sizes,
                 "final_norm": True,
                 "layer_scale": 1.0,
-                "out_indices": spread_blocks(sizes["num_blocks"]),
+                "out_indices": names.spread_blocks(sizes["num_blocks"]),
                 "position_resize": "dinov2",
                 **encoder,
             },
@@ -130,7 +112,7 @@ class AuthorsNames(NamedTuple):
                 "reassemble_channels": [shapes(name)[0] for name in levels],
                 "fusion_channels": shapes(f"{self.scratch}layer1_rn.weight")[0],
             },
-            preprocessing={**IMAGENET, "multiple_of": sizes["patch_size"], **preprocessing},
+            preprocessing={**names.IMAGENET, "multiple_of": sizes["patch_size"], **preprocessing},
         )
 
 
@@ -161,8 +143,8 @@ class DepthAnything(Format):
         config, tensors = _read_folder(files), files.tensors
         if config["heads"]["depth"]["kind"] == "relative":
             # transformers multiplies by it here too
-            gain = files.config.get("max_depth") or 1
-            tensors = {k: v * gain if k.startswith(OUTPUT) else v for k, v in tensors.items()}
+            last, gain = "head.conv3.", files.config.get("max_depth") or 1
+            tensors = {k: v * gain if k.startswith(last) else v for k, v in tensors.items()}
         encoder = config["encoder"]
         return StoredModel(config, tensors, _table(encoder), transformers.never_run(encoder))
 
@@ -171,28 +153,26 @@ class DepthAnything(Format):
         mask_token = torch.zeros(1, encoder["embed_dim"])
         if path.suffix in (".pth", ".pt"):
             if head["max_depth"] != _named_depth(path):
-                raise ValueError(
-                    f"max_depth={head['max_depth']}: the name of a .pth says the largest depth "
-                    "(hypersim: 20 m, vkitti: 80 m, others: relative), or write a folder"
-                )
-            if encoder["layer_scale"] is not None:
-                encoder["layer_scale"] = 1.0  # gains are in the tensors
-            theirs = to_theirs(tensors, FILE.table(encoder), FILE_UNIT)
+                depths = "hypersim: 20 m, vkitti: 80 m, others: relative"
+                fault = f"the name of a .pth says the largest depth ({depths}), or write a folder"
+                raise ValueError(f"max_depth={head['max_depth']}: {fault}")
+            encoder["layer_scale"] = 1.0  # gains are in the tensors
+            theirs = names.to_theirs(tensors, FILE.table(encoder), FILE_UNIT)
             return CheckpointFiles(path, theirs | {FILE_MASK_TOKEN: mask_token})
-        theirs = to_theirs(tensors, _table(encoder), transformers.DEEPEST_UNIT)
+        theirs = names.to_theirs(tensors, _table(encoder), transformers.DEEPEST_UNIT)
         theirs[transformers.MASK_TOKEN] = mask_token
         encoder["num_blocks"] = encoder["out_indices"][-1] + 1  # later ones are not built
-        processor = configs.write_dpt_processor(config, only_square=encoder["layer_scale"] is None)
+        processor = transformers.write_dpt_processor(config)
         theirs_config = {
             "architectures": ["DepthAnythingForDepthEstimation"],
             "model_type": "depth_anything",
-            "backbone_config": configs.write_backbone("dinov2", encoder),
+            "backbone_config": transformers.write_backbone("dinov2", encoder),
             "patch_size": encoder["patch_size"],
             "reassemble_hidden_size": encoder["embed_dim"],
-            **configs.write_keys(DECODER_KEYS, config["decoder"]),
-            "reassemble_factors": SCALES,  # whole numbers, which transformers needs
+            **transformers.write_keys(DECODER_KEYS, config["decoder"]),
+            "reassemble_factors": names.SCALES,  # whole numbers, which transformers needs
             "head_in_index": -1,
-            **configs.write_keys(HEAD_KEYS, head),
+            **transformers.write_keys(HEAD_KEYS, head),
             "max_depth": int(head["max_depth"] or 1) if head["kind"] == "metric" else 1,
             "dtype": "float32",
         }
@@ -202,7 +182,7 @@ class DepthAnything(Format):
 def _table(encoder: Plain) -> Table:
     """Returns the rows of a folder."""
     neck = transformers.neck_table()
-    return [*configs.encoder_table(encoder), *neck, ("heads.depth.*", "head.*")]
+    return [*transformers.encoder_table(encoder), *neck, ("heads.depth.*", "head.*")]
 
 
 def _read_file(files: CheckpointFiles) -> Plain:
@@ -214,15 +194,20 @@ def _read_file(files: CheckpointFiles) -> Plain:
         log.warning("%s: read as Depth Anything v2; v1 needs its name, %s", path, V1.pattern)
     max_depth = files.content.get("max_depth") or _named_depth(path)
     if max_depth is None and "metric" in path.name.lower():
-        names = "hypersim (20 m) or vkitti (80 m)"
-        raise ValueError(f"metric by its name, but without a largest depth: name it {names}")
+        remedy = "name it hypersim (20 m) or vkitti (80 m)"
+        raise ValueError(f"metric by its name, but without a largest depth: {remedy}")
     head: Plain = {"kind": "relative"}
     if max_depth is not None:
         head = {"kind": "metric", "activation": "sigmoid", "max_depth": max_depth}
     encoder, interpolation = {}, "bilinear_aligned"
     if is_v1:
         encoder, interpolation = {"out_indices": [*range(num_blocks - 4, num_blocks)]}, "bilinear"
-    preprocessing = {**PREPROCESSING, "output_interpolation": interpolation}
+    preprocessing = {
+        "image_size": [518, 518],
+        "resize": "lower_bound",
+        "interpolation": "cubic_float",
+        "output_interpolation": interpolation,
+    }
     return FILE.read(shapes, head=head, encoder=encoder, preprocessing=preprocessing)
 
 
@@ -233,25 +218,21 @@ def _named_depth(path: Path) -> float | None:
 def _read_folder(files: CheckpointFiles) -> Plain:
     """Returns the configuration of a folder of transformers."""
     config = files.config
-    backbone = config.get("backbone_config") or DEFAULT_BACKBONE
-    encoder = configs.read_backbone(backbone, "dinov2")
+    encoder = transformers.read_backbone(config.get("backbone_config") or {}, "dinov2")
     final_norm, patch = encoder["final_norm"], encoder["patch_size"]
     if not final_norm or config.get("patch_size", 14) != patch:
         raise ValueError(f"not supported: apply_layernorm={final_norm}, patch_size={patch}")
-    head = configs.read_keys(HEAD_KEYS, config)
-    if head["kind"] not in ("relative", "metric"):
-        raise ValueError(f"depth_estimation_type={head['kind']!r}: only 'relative' or 'metric'")
+    head = transformers.read_keys(HEAD_KEYS, config)
     if head["kind"] == "metric":
         head |= {"activation": "sigmoid", "max_depth": float(config.get("max_depth") or 1)}
-    resize = {"resize": "minimal", "multiple_of": patch, "interpolation": "cubic_antialias"}
-    preprocessing = {**PREPROCESSING, **resize}
-    if files.processor:
-        preprocessing = configs.read_dpt_processor(files.processor, encoder)
+    statistics = {"image_mean": names.IMAGENET["mean"], "image_std": names.IMAGENET["std"]}
+    released = {**statistics, "size": 518, "keep_aspect_ratio": True, "ensure_multiple_of": patch}
+    preprocessing = transformers.read_dpt_processor(files.processor or released, encoder)
     return model_dict(
         "dpt_base",
         heads={"depth": head},
         encoder=encoder,
-        decoder={**DECODER, **configs.read_keys(DECODER_KEYS, config)},
+        decoder={**DECODER, **transformers.read_keys(DECODER_KEYS, config)},
         preprocessing={**preprocessing, "output_interpolation": "bicubic"},
     )
 
@@ -267,15 +248,12 @@ class DepthAnything3(Format):
         return files.has_prefixes(V3.backbone, V3.scratch)
 
     def read(self, files: CheckpointFiles) -> StoredModel:
-        if f"{V3.backbone}camera_token" in files.tensors or files.has_prefixes("model.cam_dec."):
-            raise ValueError(f"a model of several views, not read: only {MONO} and {METRIC} are")
-        name = str(files.config.get("model_name", "/".join(files.path.parts[-3:])))
-        kinds = {*KIND.findall(name.lower())}
-        if len(kinds) != 1:
+        name = files.config.get("model_name")
+        if name not in (MONO, METRIC):
             raise ValueError(f"model_name={name!r} in config.json must be {MONO} or {METRIC}")
         depth: Plain = {"kind": "up_to_scale"}
-        if kinds == {"metric"}:
-            depth = {"kind": "metric", "activation": "exp", "canonical_focal": FOCAL}
+        if name == METRIC:
+            depth = {"kind": "metric", "activation": "exp", "canonical_focal": 300.0}
         config = V3.read(
             Shapes(files.tensors, "Depth Anything 3"),
             head={**depth, "sky": "relu"},
@@ -294,5 +272,5 @@ class DepthAnything3(Format):
         encoder, head = config["encoder"], config["heads"]["depth"]
         model_name = METRIC if head["kind"] == "metric" else MONO
         encoder["layer_scale"] = 1.0  # gains are in the tensors
-        theirs = to_theirs(tensors, V3.table(encoder))
+        theirs = names.to_theirs(tensors, V3.table(encoder))
         return CheckpointFiles(path, theirs, {"model_name": model_name})

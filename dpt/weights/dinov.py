@@ -29,10 +29,12 @@ V3_NEVER_RUN = ("mask_token", "rope_embed.periods", "local_cls_norm.*")
 COUNT = 256  # bins of DINOv3's released depther
 
 
-def _table(theirs: str, backbone: str) -> Table:
-    """Returns the rows of a depther but for gated MLPs; the arguments are prefixes of names."""
+def _table(theirs: str, backbone: str, encoder: Plain, *, gate: str, registers: str) -> Table:
+    """Returns the rows of a depther; ``theirs`` and ``backbone`` are prefixes of names."""
     blocks, fusion = f"{theirs}reassemble_blocks", f"{theirs}fusion_blocks.{{3-n}}"
     return [
+        *gated_rows(encoder, f"{backbone}blocks.{{i}}.mlp", gate, "w3"),
+        ("encoder.reg_token", f"{backbone}{registers}"),
         ("encoder.*", f"{backbone}*"),
         ("decoder.reassemble.{n}.norm.*", f"{blocks}.batchnorm_layers.{{n}}.*"),
         ("decoder.reassemble.{n}.read.linear.*", f"{blocks}.readout_projects.{{n}}.0.*"),
@@ -46,12 +48,6 @@ def _table(theirs: str, backbone: str) -> Table:
         ("heads.depth.conv2.*", f"{theirs}conv_depth.head.2.*"),
         ("heads.depth.conv3.*", f"{theirs}conv_depth.head.4.*"),
     ]
-
-
-def gated_table(encoder: Plain, backbone: str, first: str = "w12") -> Table:
-    """Returns the rows of gated MLPs under the names of DINOv2's and DINOv3's hubs."""
-    mlp = f"{backbone}blocks.{{i}}.mlp"
-    return gated_rows(encoder, f"{mlp}.{first}.*", f"{mlp}.w3.*")
 
 
 def split_biases(tensors: Tensors) -> dict[str, Tensor]:
@@ -131,11 +127,7 @@ class Dinov2(Format):
         size = {"resize": "none", "multiple_of": encoder["patch_size"], "interpolation": "bilinear"}
         head = {"activation": "relu", "min_depth": 0.001}
         config = _config(shapes, V2, encoder=encoder, head=head, preprocessing=size)
-        table = [
-            *gated_table(encoder, V2_BACKBONE),
-            ("encoder.reg_token", f"{V2_BACKBONE}register_tokens"),
-            *_table(V2, V2_BACKBONE),
-        ]
+        table = _table(V2, V2_BACKBONE, encoder, gate="w12", registers="register_tokens")
         return StoredModel(config, tensors, table, ["backbone.mask_token", "backbone.norm.*"])
 
 
@@ -173,10 +165,6 @@ class Dinov3(Format):
             head={"bins": {"count": COUNT, "min_depth": 0.001, "max_depth": 100.0}},
             preprocessing={**size, "interpolation": "bilinear_antialias"},
         )
-        table = [
-            *gated_table(encoder, V3_BACKBONE, "{w1,w2}"),
-            ("encoder.reg_token", f"{V3_BACKBONE}storage_tokens"),
-            *_table(V3, V3_BACKBONE),
-        ]
+        table = _table(V3, V3_BACKBONE, encoder, gate="{w1,w2}", registers="storage_tokens")
         never_run = [f"{V3_BACKBONE}{name}" for name in V3_NEVER_RUN]
         return StoredModel(config, split_biases(tensors), table, never_run)

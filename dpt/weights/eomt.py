@@ -13,12 +13,12 @@ from pathlib import Path
 
 from dpt.model_config import model_dict
 from dpt.validation import Plain
-from dpt.weights import transformers_config as configs
+from dpt.weights import transformers
 from dpt.weights.base import Format, StoredModel
 from dpt.weights.files import CheckpointFiles
 from dpt.weights.names import IMAGENET, Table, Tensors, gated_rows, to_theirs
 
-KEYS: configs.Keys = {  # our argument, their key and its default
+KEYS: transformers.Keys = {  # our argument, their key and its default
     "embed_dim": ("hidden_size", 1024),
     "num_blocks": ("num_hidden_layers", 24),
     "num_heads": ("num_attention_heads", 16),
@@ -35,26 +35,25 @@ BLOCK, LAYER = "encoder.blocks.{i}", "layers.{i}"
 COCO_THINGS, COCO_PANOPTIC = 80, 133
 WITHOUT_BATCH = ("query.weight", "embeddings.position_embeddings.weight")
 """Their tensors (N, D) that are (1, N, D) here."""
-GATED = (f"{LAYER}.mlp.{{gate,up}}_proj.*", f"{LAYER}.mlp.down_proj.*")
+GATED = (f"{LAYER}.mlp", "{gate,up}_proj", "down_proj")
 FAMILIES = {
-    "eomt": configs.Family(
+    "eomt": transformers.Family(
         [
             ("encoder.pos_embed", "embeddings.position_embeddings.weight"),
             ("encoder.patch_embed.proj.*", "embeddings.patch_embeddings.projection.*"),
             (f"{BLOCK}.attn.proj.*", f"{LAYER}.attention.out_proj.*"),
             (f"{BLOCK}.mlp.*", f"{LAYER}.mlp.*"),
-            *configs.dinov3_rows("", LAYER, "layernorm"),
+            *transformers.dinov3_rows("", LAYER, "layernorm"),
         ],
         {**KEYS, "mlp_ratio": ("mlp_ratio", 4), "swiglu": ("use_swiglu_ffn", False)},
         {"cls_position": False, "position_resize": "bicubic_antialias"},
-        {},
-        GATED,
+        gated=GATED,
     ),
-    "eomt_dinov3": configs.Family(
-        configs.dinov3_rows("", LAYER, "layernorm"),
+    "eomt_dinov3": transformers.Family(
+        transformers.dinov3_rows("", LAYER, "layernorm"),
         {
             **KEYS,
-            **{k: configs.DINOV3_KEYS[k] for k in ("qkv_bias", "key_bias", "rope_theta")},
+            **{k: transformers.DINOV3_KEYS[k] for k in ("qkv_bias", "key_bias", "rope_theta")},
             "mlp_ratio": ("intermediate_size", 4096),
         },
         {"position": "rope"},
@@ -105,7 +104,7 @@ class Eomt(Format):
     def read(self, files: CheckpointFiles) -> StoredModel:
         name, head = _read_head(files)
         flat = {**(files.config.get("rope_parameters") or {}), **files.config}
-        encoder = configs.read_encoder(FAMILIES[flat["model_type"]], flat)
+        encoder = transformers.read_encoder(FAMILIES[flat["model_type"]], flat)
         encoder["out_indices"] = [encoder["num_blocks"] - 1 - encoder["num_later_blocks"]]
         size = files.config.get("image_size", KEYS["image_size"][1])
         shortest = (files.processor.get("size") or {}).get("shortest_edge", size)
@@ -114,7 +113,7 @@ class Eomt(Format):
             heads={name: head},
             encoder=encoder,
             preprocessing={  # without the padding to a square
-                **configs.read_pixels(files.processor, IMAGENET["mean"], IMAGENET["std"], 2),
+                **transformers.read_pixels(files.processor, IMAGENET["mean"], IMAGENET["std"], 2),
                 "image_size": [shortest, shortest],
                 "resize": "lower_bound" if name == "segmentation" else "upper_bound",
                 "output_interpolation": "bilinear",
@@ -138,10 +137,10 @@ class Eomt(Format):
             "model_type": model_type,
             "head": name,
             "hidden_act": "gelu",
-            **configs.write_encoder(FAMILIES[model_type], encoder),
+            **transformers.write_encoder(FAMILIES[model_type], encoder),
             "num_upscale_blocks": len(fnmatch.filter(tensors, f"heads.{name}.upscale.*.norm.bias")),
             "num_queries": head["num_queries"],
-            **configs.write_names(head),
+            **transformers.write_names(head),
             "dtype": str(tensors["encoder.cls_token"].dtype).removeprefix("torch."),
         }
         if "rope_theta" in theirs:
@@ -154,7 +153,7 @@ class Eomt(Format):
             "image_processor_type": "EomtImageProcessor",
             "do_resize": True,
             "size": {"shortest_edge": side, "longest_edge": None if is_split else side},
-            **configs.write_pixels(preprocessing),
+            **transformers.write_pixels(preprocessing),
             "do_split_image": is_split,
             "do_pad": not is_split,
         }
@@ -174,7 +173,7 @@ def _read_head(files: CheckpointFiles) -> tuple[str, Plain]:
     head: Plain = {
         "num_classes": num_classes,
         "num_queries": config.get("num_queries", 200),
-        "class_names": configs.read_names(config),
+        "class_names": transformers.read_names(config),
     }
     default = "instance" if num_classes == COCO_THINGS else "panoptic"
     if files.processor.get("do_split_image"):

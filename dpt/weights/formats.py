@@ -5,8 +5,8 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,11 +14,11 @@ from torch import Tensor
 from dpt.files import few
 from dpt.types.outputs import prompt_focal
 from dpt.validation import Plain
-from dpt.weights.base import Checkpoint, Format, StoredModel, naming
+from dpt.weights.base import Checkpoint, Format, StoredModel, differences, naming
 from dpt.weights.depth_anything import DepthAnything, DepthAnything3
 from dpt.weights.dinov import Dinov2, Dinov3
 from dpt.weights.eomt import Eomt
-from dpt.weights.files import CONFIG_FILE, CheckpointFiles, open_checkpoint
+from dpt.weights.files import CheckpointFiles, open_checkpoint
 from dpt.weights.hub import Card, locate, write_card
 from dpt.weights.names import Tensors
 from dpt.weights.official import Official
@@ -97,15 +97,12 @@ def read(path: str | Path, *, revision: str | None = None) -> Checkpoint:
             if faults := checkpoint.list_faults():
                 raise ValueError(f"does not fit its own configuration: {faults}")
         return checkpoint
-    if not files.config and (files.path.parent / CONFIG_FILE).is_file():
-        raise ValueError(f"{path}: holds the weights alone: give its folder {files.path.parent}")
     known, names = ", ".join(f.name for f in FORMATS), sorted(map(str, files.content))
     config = f"model_type {files.config.get('model_type')!r} and " if files.config else ""
     raise ValueError(f"{path}: of no known format ({known}); found {config}{few(names, 8)}")
 
 
-@dataclass(frozen=True)
-class Conversion:
+class Conversion(NamedTuple):
     """Report of a conversion.
 
     Attributes:
@@ -134,8 +131,6 @@ def convert(src: str | Path, dst: str | Path, *, to: str) -> Conversion:
     Raises:
         ValueError: ``src`` cannot be read, or ``to`` cannot express its model.
     """
-    if to not in WRITABLE:
-        raise ValueError(f"cannot write the format {to!r}; choose from {', '.join(WRITABLE)}")
     dst = Path(dst).expanduser()
     if os.path.lexists(dst) and not (dst.is_dir() and not any(dst.iterdir())):
         raise ValueError(f"{dst}: exists already; give a new path")
@@ -220,12 +215,10 @@ def _sharing_heads(model: Checkpoint) -> list[str]:
 
 def _difference(model: Checkpoint, other: Checkpoint) -> str:
     """Returns the first difference of encoder or preprocessing; empty if there is none."""
-    ours, theirs = model.config.to_dict(), other.config.to_dict()
-    for part in ("encoder", "preprocessing"):
-        for key in (ours[part] | theirs[part]).keys() - {"drop_path"}:  # only for training
-            values = ours[part].get(key), theirs[part].get(key)
-            if values[0] != values[1]:
-                return f"{part}.{key}={values[0]!r}, but {values[1]!r}"
+    for key, values in differences(model.config.to_dict(), other.config.to_dict()).items():
+        is_training = key == "encoder.drop_path"
+        if key.startswith(("encoder.", "preprocessing.")) and not is_training:
+            return f"{key}={values[0]!r}, but {values[1]!r}"
     names = [name for name in model.tensors if name.startswith("encoder.")]
     differing = [n for n in names if not torch.equal(model.tensors[n], other.tensors[n])]
     counts = f"{len(differing)} of {len(names)} tensors"

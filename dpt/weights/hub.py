@@ -183,6 +183,8 @@ class Card:
 
     def text(self, model: Network, config: ModelConfig) -> str:
         """Returns the card of a model, in Markdown."""
+        from huggingface_hub import ModelCardData
+
         from dpt.html import render_markdown  # imports OpenCV, which loading a model does not need
 
         specs = model.outputs.values()
@@ -197,13 +199,7 @@ class Card:
             library=LIBRARY,
             version=__version__,
         )
-        text = f"---\n{self._front_matter(tasks)}\n---\n\n{body}"
-        return f"{text}<!-- Written by dpt, and replaced unless it is edited: {_digest(text)} -->\n"
-
-    def _front_matter(self, tasks: list[str]) -> str:
-        from huggingface_hub import ModelCardData
-
-        training = self.training
+        training, weights = self.training, self.training and self.training.weights
         results = self.scores.results(tasks) if self.scores else None
         data = ModelCardData(
             license=self.license,
@@ -211,11 +207,12 @@ class Card:
             pipeline_tag=tasks[0] if tasks else None,
             tags=["dpt", *tasks[1:]],
             datasets=training.data.split(", ") if training else None,
-            base_model=training.weights.hub_name if training and training.weights else None,
+            base_model=weights.hub_name if weights else None,
             model_name=self.name if results else None,
             eval_results=results,
         )
-        return str(data.to_yaml()).strip()
+        text = f"---\n{data.to_yaml().strip()}\n---\n\n{body}"
+        return f"{text}<!-- Written by dpt, and replaced unless it is edited: {_digest(text)} -->\n"
 
 
 def pipeline_tag(spec: OutputSpec) -> str | None:
@@ -273,32 +270,24 @@ def upload(folder: Path, name: str, *, private: bool) -> str:
     Raises:
         ValueError: the upload failed, or ``private`` and a public repository.
     """
+    from huggingface_hub import HfApi
+
+    api, options = HfApi(), {"commit_message": "Upload a model of dpt"}
     try:
-        return _upload(folder, name, private=private)
+        if not api.repo_exists(name):
+            api.create_repo(name, private=private or None)
+        elif private and not api.model_info(name).private:
+            raise DataError(f"{name}: is public on the hub: make it private there")
+        elif _has_own_card(api, name):
+            log.warning("%s: keeps its README.md, which dpt did not write; remove it there", name)
+            options["ignore_patterns"] = CARD_FILE
+        return api.upload_folder(repo_id=name, folder_path=folder, **options).commit_url
     except DataError:
         raise
     except Exception as error:  # of many libraries
         cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
         remedy = "check the name, what the token may do, and the network"
         raise ValueError(f"{name}: nothing was committed ({reason(cause)}): {remedy}") from error
-
-
-def _upload(folder: Path, name: str, *, private: bool) -> str:
-    from huggingface_hub import HfApi
-
-    api, kept = HfApi(), []
-    if not api.repo_exists(name):
-        api.create_repo(name, private=private or None)
-    elif private and not api.model_info(name).private:
-        raise DataError(f"{name}: is public on the hub: make it private there")
-    elif _has_own_card(api, name):
-        log.warning("%s: keeps its README.md, which dpt did not write; remove it there", name)
-        kept.append(CARD_FILE)
-    message = "Upload a model of dpt"
-    commit = api.upload_folder(
-        repo_id=name, folder_path=folder, commit_message=message, ignore_patterns=kept
-    )
-    return commit.commit_url
 
 
 def _has_own_card(api: Any, name: str) -> bool:

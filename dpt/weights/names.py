@@ -44,11 +44,13 @@ def _number(values: Mapping[str, str], placeholder: re.Match[str]) -> str:
     return str(int(base) - number if base else number + int(shift or 0))
 
 
-def gated_rows(encoder: Plain, first: str, second: str) -> Table:
-    """Returns the rows of the two layers of gated MLPs, if our encoder has them."""
+def gated_rows(encoder: Plain, mlp: str, first: str, second: str) -> Table:
+    """Returns the rows of the layers ``first`` and ``second`` of gated MLPs, if our encoder has
+    them; ``mlp`` is the module's name."""
     if not encoder.get("swiglu"):
         return []
-    return [("encoder.blocks.{i}.mlp.fc1.*", first), ("encoder.blocks.{i}.mlp.fc2.*", second)]
+    ours = "encoder.blocks.{i}.mlp"
+    return [(f"{ours}.fc1.*", f"{mlp}.{first}.*"), (f"{ours}.fc2.*", f"{mlp}.{second}.*")]
 
 
 def their_names(name: str, table: Table) -> list[str]:

@@ -15,7 +15,6 @@ in transformers. Its resizing of BEiT's tables confuses rows and columns: equal 
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from dpt.model_config import model_dict
 from dpt.nn.beit import offsets_side
@@ -147,25 +146,23 @@ def _head(shapes: Shapes, file: str, encoder: Plain) -> tuple[str, Plain, list[i
     return "depth", head, size
 
 
-def restandardize(state: Tensors, kind: str) -> dict[str, Tensor]:
+def restandardize(state: Tensors, kind: str) -> Tensors:
     """Returns a hybrid's tensors for ``official`` or ``sqrt`` weight standardisation in its CNN.
 
     Official DPT divides w - mean by std + 1e-5, timm today and transformers by sqrt(var + 1e-8).
     One gain per filter makes up for the difference, up to rounding.
     """
-
-    def scaled(weight: Tensor) -> Tensor:
-        w = weight.double()
-        var, mean = torch.var_mean(w, dim=(1, 2, 3), keepdim=True, unbiased=False)
-        std = var.sqrt()
-        if kind == "sqrt":  # a·std / sqrt(a²·var + 1e-8) = std / (std + 1e-5)
-            gain = 1e-4 / (2e-5 * std + 1e-10).sqrt()
-        else:  # a·std / (a·std + 1e-5) = std / sqrt(var + 1e-8)
-            gain = 1e3 * ((var + 1e-8).sqrt() + std)
-        return (gain * (w - mean)).to(weight.dtype)
-
-    cnn = "encoder.patch_embed.backbone."
-    return {k: scaled(v) if k.startswith(cnn) and v.ndim == 4 else v for k, v in state.items()}
+    scaled = dict(state)
+    for name, tensor in state.items():
+        if name.startswith("encoder.patch_embed.backbone.") and tensor.ndim == 4:
+            weight = tensor.double()
+            var, mean = torch.var_mean(weight, dim=(1, 2, 3), keepdim=True, unbiased=False)
+            std = var.sqrt()
+            gain = 1e3 * ((var + 1e-8).sqrt() + std)  # a·std / (a·std + 1e-5) = std / sqrt(...)
+            if kind == "sqrt":  # a·std / sqrt(a²·var + 1e-8) = std / (std + 1e-5)
+                gain = 1e-4 / (2e-5 * std + 1e-10).sqrt()
+            scaled[name] = (gain * (weight - mean)).to(tensor.dtype)
+    return scaled
 
 
 def _encoder(shapes: Shapes, files: CheckpointFiles) -> Plain:

@@ -33,15 +33,9 @@ class Smp(Format):
     name = "smp"
 
     def recognises(self, files: CheckpointFiles) -> bool:
-        if files.config:
-            return files.config.get("_model_class") == "DPT" and "encoder_name" in files.config
-        return "decoder.reassemble_blocks.0.project_to_feature_dim.weight" in files.tensors
+        return files.config.get("_model_class") == "DPT" and "encoder_name" in files.config
 
     def read(self, files: CheckpointFiles) -> StoredModel:
-        if not files.config:
-            raise ValueError(
-                "tensors of smp's DPT alone: save it with settings, by save_pretrained"
-            )
         shapes = Shapes(files.tensors, "smp")
         config, num_blocks = {**DEFAULTS, **files.config}, shapes.count(f"{ENCODER}blocks.")
         levels, patch = config["encoder_depth"], shapes(f"{ENCODER}patch_embed.proj.weight")[-1]
@@ -55,12 +49,7 @@ class Smp(Format):
         ours = model_dict(
             "dpt_base",
             heads={"segmentation": {"num_classes": config["classes"], "auxiliary": False}},
-            encoder={
-                "kind": "timm",
-                "name": name,
-                "out_indices": out_indices,
-                **of_timm,
-            },
+            encoder={"kind": "timm", "name": name, "out_indices": out_indices, **of_timm},
             decoder={
                 "reassemble_channels": list(config["decoder_intermediate_channels"]),
                 "fusion_channels": config["decoder_fusion_channels"],

@@ -26,7 +26,7 @@ from dpt.weights.files import CheckpointFiles, open_checkpoint
 from dpt.weights.formats import Native, find_format
 from dpt.weights.hub import from_hub, locate
 from dpt.weights.names import Tensors
-from dpt.weights.transformers_config import BACKBONES, encoder_table, read_backbone
+from dpt.weights.transformers import BACKBONES, encoder_table, read_backbone
 
 Grid = tuple[int, int]
 State = dict[str, Tensor]
@@ -62,7 +62,6 @@ class LoadReport:
     source: str
     loaded: int = 0
     resized: list[str] = field(default_factory=list)
-    inflated: list[str] = field(default_factory=list)
     moved: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     unused: list[str] = field(default_factory=list)
@@ -71,8 +70,7 @@ class LoadReport:
 
     def __str__(self) -> str:
         lists = {
-            "resized to this grid": self.resized,
-            "of RGB, repeated for the bands of the images": self.inflated,
+            "resized to this model": self.resized,
             "moved, for the same function": self.moved,
             "not in the file, initialised randomly": self.missing,
             "in the file, not used": self.unused,
@@ -155,12 +153,10 @@ def _move_decoders(
         The name of the stored decoder, by the name of the model's decoder that it was added for.
     """
     moved: dict[str, str] = {}
-    for name, head in model.heads.items():
-        ours, theirs = (
-            f"decoders.{name}" if name in network.decoders else "decoder"
-            for network in (model, source)
-        )
-        if head.uses_decoder and name in source.heads and ours not in stored:
+    for name in model.heads:
+        ours = f"decoders.{name}" if name in model.decoders else "decoder"
+        theirs = f"decoders.{name}" if name in source.decoders else "decoder"
+        if name in source.heads and ours in by_part and ours not in stored:
             tensors = {ours + k.removeprefix(theirs): v for k, v in stored.get(theirs, {}).items()}
             if not list_faults(by_part[ours], tensors):
                 stored[ours], moved[ours] = tensors, theirs
@@ -171,20 +167,17 @@ def _changed_outputs(
     expected: State, stored: State, old: ModelConfig, new: ModelConfig
 ) -> dict[str, str]:
     """Returns tensors of layers whose outputs have another number or meaning, with the change."""
-    meanings: dict[str, str] = {}
-    for head in old.heads.keys() & new.heads.keys():
-        before, after = vars(old.heads[head]), vars(new.heads[head])
-        for layer, keys in new.heads[head].meanings.items():
-            differing = [f"{k}: {before[k]} to {after[k]}" for k in keys if before[k] != after[k]]
-            meanings[f"heads.{head}.{layer}"] = ", ".join(differing)
     changed = {}
     for name in sorted(n for n in stored if n.startswith("heads.") and n in expected):
-        sizes, sizes_now, layer = stored[name].shape, expected[name].shape, name.rpartition(".")[0]
-        change = meanings.get(layer, "")
-        if sizes != sizes_now and sizes[1:] == sizes_now[1:]:
-            change = f"{sizes[0]} to {sizes_now[0]}"
-        if change:
-            changed[name] = f"{layer} ({change})"
+        layer, head = name.rpartition(".")[0], name.split(".")[1]
+        before, after = vars(old.heads[head]), vars(new.heads[head])
+        keys = new.heads[head].meanings.get(layer.removeprefix(f"heads.{head}."), ())
+        changes = [f"{k}: {before[k]} to {after[k]}" for k in keys if before[k] != after[k]]
+        sizes, new_sizes = stored[name].shape, expected[name].shape
+        if sizes != new_sizes and sizes[1:] == new_sizes[1:]:
+            changes = [f"{sizes[0]} to {new_sizes[0]}"]
+        if changes:
+            changed[name] = f"{layer} ({', '.join(changes)})"
     return changed
 
 
@@ -203,7 +196,7 @@ def _read_timm(source: str) -> tuple[State, Grid | None]:
     except Exception as error:  # no such model or tag, no released weights, no network
         fault = f"{source}: cannot be fetched from timm ({reason(error)})"
         raise ValueError(f"{fault}: check the name and the network, or give a file") from error
-    return dict(model.state_dict()), _timm_grid(model)
+    return dict(model.state_dict()), _grid_of(model)
 
 
 def _read_file(source: str, encoder: Encoder) -> tuple[State, Grid | None]:
@@ -263,11 +256,9 @@ def _target(encoder: Encoder) -> nn.Module:
 
 def _grid_of(target: nn.Module) -> Grid | None:
     """Returns the grid of position embeddings; None if there is no such grid."""
-    return target.grid if isinstance(target, VisionTransformer) else _timm_grid(target)
-
-
-def _timm_grid(model: nn.Module) -> Grid | None:
-    return getattr(getattr(model, "patch_embed", None), "grid_size", None)
+    if isinstance(target, VisionTransformer):
+        return target.grid
+    return getattr(getattr(target, "patch_embed", None), "grid_size", None)
 
 
 # --- Fitting: each step changes the tensors in place, and notes it in the report
@@ -281,16 +272,13 @@ def _fit(encoder: Encoder, state: State, grid: Grid | None, source: str) -> Load
     target = _target(encoder)
     expected = target.state_dict()
     report = LoadReport(source)
-    _fit_bands(state, expected, report)
-    _resize_patches(state, expected, report)
+    _fit_kernels(state, expected, report)
     state = _rename(state, target)
     _resize_bias_tables(target, state, grid, report)
-    if "dist_token" in state and _count_registers(expected) == 1:
-        state["reg_token"] = state.pop("dist_token")  # DeiT's, as the only register
-        report.moved.append("dist_token into the register")
     _fit_positions(target, state, grid, report)
     _fit_gains(state, expected, report)
-    if "reg_token" in state and _count_registers(state) != _count_registers(expected):
+    stored, registers = state.get("reg_token"), expected.get("reg_token")
+    if stored is not None and registers is not None and stored.shape != registers.shape:
         report.unused.append("reg_token")
         del state["reg_token"]
     fitting = {k: v for k, v in state.items() if k in expected}
@@ -304,10 +292,6 @@ def _fit(encoder: Encoder, state: State, grid: Grid | None, source: str) -> Load
     report.missing = sorted(set(expected) - set(fitting))
     report.unused += sorted(set(state) - set(fitting))
     return report
-
-
-def _count_registers(tensors: Tensors) -> int:
-    return tensors["reg_token"].shape[1] if "reg_token" in tensors else 0
 
 
 def _rename(state: State, target: nn.Module) -> State:
@@ -346,32 +330,23 @@ def _join_gates(state: State) -> State:
     return state
 
 
-def _fit_bands(state: State, expected: Tensors, report: LoadReport) -> None:
-    """Fits convolutions over RGB to images of another number of bands, by timm's rule.
+def _fit_kernels(state: State, expected: Tensors, report: LoadReport) -> None:
+    """Fits convolutions over RGB to images of other bands, and patches to another size.
 
-    The kernels of red, green and blue are repeated, and scaled so that their sum over all bands
-    stays alike; a single band gets their sum.
+    By timm's rule for bands, the kernels of red, green and blue are repeated, and scaled so that
+    their sum over all bands stays alike; a single band gets their sum. Patches are resized by the
+    pseudo-inverse of bilinear resizing (Beyer et al. 2023, FlexiViT, section 3.4).
     """
+    from timm.layers import resample_patch_embed
     from timm.models import adapt_input_conv
 
     for name in [k for k, v in state.items() if v.ndim == 4 and k in expected]:
         old, new = state[name].shape, expected[name].shape
         if old[:2] == (new[0], 3) and new[1] != 3:
             state[name] = adapt_input_conv(new[1], state[name])
-            report.inflated.append(f"{name} to {plural(new[1], 'band')}")
-
-
-def _resize_patches(state: State, expected: Tensors, report: LoadReport) -> None:
-    """Resizes the kernel of the patch embedding.
-
-    By the pseudo-inverse of bilinear resizing (Beyer et al. 2023, FlexiViT, section 3.4).
-    """
-    from timm.layers import resample_patch_embed
-
-    if EMBED in state and EMBED in expected:
-        old, new = state[EMBED].shape, expected[EMBED].shape
-        if old[:2] == new[:2] and old != new:
-            state[EMBED] = resample_patch_embed(state[EMBED], list(new[2:]))
+            report.resized.append(f"{name} to {plural(new[1], 'band')}")
+        if name == EMBED and state[name].shape[:2] == new[:2] and old[2:] != new[2:]:
+            state[name] = resample_patch_embed(state[name], list(new[2:]))
             report.resized.append(f"{EMBED} {_times(old[2:])} to {_times(new[2:])}")
 
 

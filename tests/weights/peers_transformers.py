@@ -49,13 +49,6 @@ class Output(nn.Module):
         return actual.logits if "logits" in actual else actual.predicted_depth
 
 
-def without_registers(module, arguments, output):
-    """transformers takes registers for patches and fails: they are taken out on the way."""
-    n = module.config.num_register_tokens
-    output.feature_maps = [torch.cat((x[:, :1], x[:, 1 + n :]), 1) for x in output.feature_maps]
-    return output
-
-
 def make(task, *, backbone=None, **options):
     from transformers import AutoConfig, DPTConfig, DPTForDepthEstimation
     from transformers import DPTForSemanticSegmentation as Segmentation
@@ -81,10 +74,7 @@ class OfTransformers(Case):
 
 class Transformers(OfTransformers):
     def make(self):
-        theirs = make(self.task, **self.options)
-        if getattr(theirs.config.backbone_config, "num_register_tokens", 0):
-            theirs.backbone.register_forward_hook(without_registers)
-        return Output(theirs)
+        return Output(make(self.task, **self.options))
 
 
 SQUARE = ((64, 64), (32, 32), (96, 96))  # its own ViT takes no others
@@ -96,11 +86,6 @@ DINOV2_HEAD = {
     "backbone": BACKBONE,
 }
 NORM_SWIGLU = {**BACKBONE, "apply_layernorm": True, "use_swiglu_ffn": True}
-
-
-def registers(count):
-    kind = {"model_type": "dinov2_with_registers", "image_size": 56}
-    return {**BACKBONE, **kind, "num_register_tokens": count}
 
 
 SINGLE = 1e-5  # resizes codes in float32 whatever it is given
@@ -122,7 +107,5 @@ CASES = [
         ("segmentation", "hybrid", SQUARE[:1], HYBRID),
         ("depth", "DINOv2, its depth head", ((70, 70), (42, 56)), DINOV2_HEAD, SINGLE),
         ("depth", "DINOv2, norm, SwiGLU", (*ODD, *EVEN), {"backbone": NORM_SWIGLU}, SINGLE),
-        ("depth", "DINOv2 with registers", ((56, 56), *ODD), {"backbone": registers(4)}, SINGLE),
-        ("depth", "DINOv2 with 0 registers", ((56, 56), *ODD), {"backbone": registers(0)}, SINGLE),
     )
 ]

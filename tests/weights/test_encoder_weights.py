@@ -303,27 +303,12 @@ def test_deit_with_its_distillation_token(tmp_path):
     sizes = {"img_size": 64, "embed_dim": 64, "depth": 4, "num_heads": 2}
     theirs = timm.create_model("deit_tiny_distilled_patch16_224", **sizes).eval()
     torch.nn.init.normal_(theirs.pos_embed)
-    torch.nn.init.normal_(theirs.dist_token)
-    content = {"model": theirs.state_dict()}
-
-    def loaded(registers):
-        ours = tiny_vit(embed_dim=64, num_heads=2, num_register_tokens=registers)
-        return ours, load(ours, content, tmp_path)
-
-    ours, report = loaded(0)
+    content, ours = {"model": theirs.state_dict()}, tiny_vit(embed_dim=64, num_heads=2)
+    report = load(ours, content, tmp_path)
     assert report.missing == report.moved == []
     assert report.unused[:3] == ["code of dist_token", "dist_token", "head.bias"]
     assert torch.equal(ours.pos_embed[:, :1], theirs.pos_embed[:, :1])
     assert torch.equal(ours.pos_embed[:, 1:], theirs.pos_embed[:, 2:])
-    ours, report = loaded(1)  # a token with no slot of its own is what a register is
-    assert (report.missing, report.moved[0]) == ([], "dist_token into the register")
-    assert not any("dist_token" in name for name in report.unused)
-    images = torch.randn(1, 3, 64, 64)
-    with torch.no_grad():
-        expected = theirs.forward_intermediates(images, **LAST)[0]
-    assert (patches(ours, images) - expected).abs().max() <= 1e-5 * expected.abs().max()
-    _, report = loaded(2)
-    assert (report.missing, "dist_token" in report.unused) == (["reg_token"], True)
     again = TimmEncoder(TimmConfig(name="deit_tiny_distilled_patch16_224", **sizes))
     report = load(again, content, tmp_path)
     assert report.missing == report.resized == []

@@ -87,19 +87,6 @@ def test_a_fingerprint_is_of_weights_and_configuration(saved):
     assert fingerprint(copy.config.to_dict(), copy.state_dict()) != code
 
 
-@pytest.mark.parametrize("heads", [{"depth": {}}, {"segmentation": {"num_classes": 3}}])
-def test_a_decoder_of_the_only_head_is_written_as_the_shared_one(heads, tmp_path):
-    options = {name: {**head, "decoder": {"fusion_channels": 12}} for name, head in heads.items()}
-    model = small(options)
-    model.save_pretrained(tmp_path / "own")
-    convert(tmp_path / "own", tmp_path / "theirs", to="transformers")
-    read = dpt.DPT.from_pretrained(tmp_path / "theirs").eval()
-    assert [*read.named_decoders()] == ["decoder"]
-    images = torch.randn(1, 3, 64, 64)
-    with torch.no_grad():
-        assert_equal(dict(read(images)), dict(model(images)))
-
-
 @pytest.mark.parametrize("name", ["dpt", "official", "transformers"])
 def test_what_each_format_writes_is_recognised_by_it_alone(name, saved, tmp_path):
     model, folder = saved
@@ -147,8 +134,6 @@ def test_wrappers_and_prefixes_are_taken_off():
 
 def test_conversions_that_cannot_be(saved, tmp_path):
     _, folder = saved
-    with pytest.raises(ValueError, match=r"cannot write the format 'onnx'; choose from .*official"):
-        convert(folder, tmp_path / "a", to="onnx")
     file = folder / "model.safetensors"
     for src, dst in ((folder, folder), (folder, file), (file, folder)):
         with pytest.raises(ValueError, match="exists already"):
@@ -182,8 +167,8 @@ def test_a_hub_name_is_fetched(saved, monkeypatch, tmp_path):
     assert convert("someone/depth", tmp_path / "copy", to="dpt").tensors == len(tensors)
 
 
-def test_the_users_own_folder_and_a_file_in_a_folder(saved, tmp_path, monkeypatch):
-    model, folder = saved
+def test_the_users_own_folder(saved, tmp_path, monkeypatch):
+    model, _ = saved
     monkeypatch.setenv("HOME", str(tmp_path))
     model.save_pretrained("~/mine")
     assert_same(dpt.DPT.from_pretrained(tmp_path / "mine"), model)
@@ -194,8 +179,6 @@ def test_the_users_own_folder_and_a_file_in_a_folder(saved, tmp_path, monkeypatc
         convert("~/mine", tmp_path / "mine", to="dpt")
     with pytest.raises(ValueError, match="mine: is not on the hub, so revision='v1' cannot"):
         dpt.DPT.from_pretrained("~/mine", revision="v1")
-    with pytest.raises(ValueError, match=f"give its folder {folder}$"):
-        dpt.DPT.from_pretrained(folder / "model.safetensors")
 
 
 def test_without_a_network_one_line_says_so(monkeypatch):

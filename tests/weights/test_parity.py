@@ -22,7 +22,7 @@ DEFAULT = (
     "official, depth, hybrid",
     "official, segmentation, ViT",
     "smp, segmentation, ViT",
-    "transformers, depth, DINOv2 with registers",
+    "transformers, depth, DINOv2, its depth head",
     "transformers, depth, SwinV2",
     "transformers, depth, ViT, project",
 )

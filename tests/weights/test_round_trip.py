@@ -16,7 +16,6 @@ WRITTEN = [
     for case in all_cases()
     if case.format in ("official", "transformers", "depth_anything")
     and "SwinV2" not in case.model
-    and "with registers" not in case.model
     and "stored" not in case.model
 ]
 
@@ -37,7 +36,7 @@ def assert_opens(folder, task):
         "official, segmentation, ViT",
         "transformers, depth, ViT, add",
         "transformers, segmentation, hybrid",
-        "transformers, depth, DINOv2 with 0 registers",
+        "transformers, depth, DINOv2, norm, SwiGLU",
         "transformers, depth, BEiT",
         "depth_anything, depth, v2 .pth",
         "depth_anything, depth, transformers, metric",

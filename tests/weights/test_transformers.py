@@ -13,9 +13,8 @@ from PIL import Image
 
 import dpt
 from dpt.data.view import resize_image
-from dpt.weights import transformers_config
 from dpt.weights.formats import convert
-from dpt.weights.transformers import DECODER, Transformers
+from dpt.weights.transformers import BACKBONES, DECODER, VIT, Transformers
 
 pytestmark = pytest.mark.peers
 
@@ -34,7 +33,6 @@ DINOV2 = {
     "layer_scale": 0.1,
     "position_resize": "bicubic",
 }
-REGISTERS = {"position_resize": "bicubic_antialias"}
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +73,6 @@ FINE_TUNED = {
     "ignore": ({"depth": {}}, {"readout": "ignore", "qkv_bias": False}),
     "batch norm": ({"depth": {}}, {"batch_norm": True, "unit_bias": True}),
     "fusion 24": ({"depth": {}}, {"fusion_channels": 24, "norm_eps": 1e-5}),
-    "DINOv2 as with registers": (DOUBLE, {**DINOV2, **REGISTERS, "align": "resize_lateral"}),
     "no auxiliary": ({"segmentation": {"num_classes": 5, "auxiliary": False}}, {}),
     "no batch norm": ({"segmentation": {"num_classes": 5}}, {"batch_norm": False}),
 }
@@ -238,9 +235,9 @@ def test_class_names_are_saved_with_the_weights(tmp_path):
 def test_defaults_are_those_of_transformers():
     from transformers import AutoConfig, DPTConfig
 
-    keys = transformers_config.VIT.keys | DECODER
+    keys = VIT.keys | DECODER
     rows = [(DPTConfig(), keys.values())]
-    for model_type, family in transformers_config.BACKBONES.items():
+    for model_type, family in BACKBONES.items():
         rows.append((AutoConfig.for_model(model_type), family.keys.values()))
     for config, keys in rows:
         for key, value in keys:
