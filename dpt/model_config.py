@@ -47,11 +47,10 @@ def _read_heads(values: object, info: ValidationInfo) -> dict[str, HeadConfig]:
     shared = to_plain(info.data.get("decoder", DecoderConfig()))
     configs = {}
     for name, settings in heads.items():
-        where = f"model.heads.{name}"
         config = _choose(HEADS, name, "model.heads")
         if isinstance(settings, Mapping) and isinstance(settings.get("decoder"), Mapping):
             settings = {**settings, "decoder": {**shared, **settings["decoder"]}}
-        configs[name] = validate(config, settings, where)
+        configs[name] = validate(config, settings, f"model.heads.{name}")
     return configs
 
 
@@ -211,8 +210,7 @@ def _tables() -> dict[str, Plain]:
         values = yaml.safe_load(file.read_text())
         (name,) = (d["override encoder"] for d in values["defaults"] if "override encoder" in d)
         sizes = yaml.safe_load((folder / "encoder" / f"{name}.yaml").read_text())
-        for key in ("defaults", "weights", "image_size"):
-            sizes.pop(key, None)
+        sizes = {k: v for k, v in sizes.items() if k not in ("defaults", "weights", "image_size")}
         tables[values["name"]] = {"encoder": sizes, "decoder": values["decoder"]}
     return tables
 

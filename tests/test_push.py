@@ -150,7 +150,7 @@ def test_upload_that_breaks_off_commits_nothing_and_can_be_repeated(
 @pytest.mark.parametrize(
     ("arguments", "token", "named"),
     [
-        (["saved", "me/rooms", *LICENSE], None, "hf auth login"),
+        (["saved", "me/rooms", *LICENSE], None, "nothing was committed"),
         (["saved", "me/rooms", *LICENSE], "hf_wrong", "me/rooms: nothing was committed"),
         (["saved", "me/rooms"], TOKEN, "--license"),
         (["saved", "rooms", *LICENSE], TOKEN, "rooms"),

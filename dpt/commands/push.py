@@ -8,7 +8,6 @@ from argparse import Namespace
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from huggingface_hub import get_token
 from timm import get_pretrained_cfg
 
 from dpt.config.overrides import keys_of
@@ -44,8 +43,6 @@ def publish(options: Namespace) -> None:
         raise ValueError(f"{source / 'README.md'}: dpt did not write it: {remedy}")
     if wants_card and not license:
         raise ValueError(f"{source}: states no licence: give --license NAME, such as apache-2.0")
-    if get_token() is None:
-        raise ValueError("no token of the Hugging Face hub: type hf auth login, or set HF_TOKEN")
     model = DPT.from_pretrained(str(source))
     with tempfile.TemporaryDirectory(prefix="dpt-push-") as temporary:
         folder = Path(temporary)

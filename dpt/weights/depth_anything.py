@@ -69,33 +69,30 @@ class AuthorsNames(NamedTuple):
     head: str
     model: str
 
-    @property
-    def scratch(self) -> str:
-        return f"{self.head}scratch."
-
     def table(self, encoder: Plain) -> Table:
         """Returns the rows of a file."""
-        fusion = f"{self.scratch}refinenet{{n+1}}"
+        scratch = f"{self.head}scratch."
+        fusion = f"{scratch}refinenet{{n+1}}"
         return [
             *names.gated_rows(encoder, f"{self.backbone}blocks.{{i}}.mlp", "w12", "w3"),
             ("encoder.*", f"{self.backbone}*"),
             ("decoder.reassemble.{n}.project.*", f"{self.head}projects.{{n}}.*"),
             ("decoder.reassemble.{n}.resample.conv.*", f"{self.head}resize_layers.{{n}}.*"),
-            ("decoder.layer_rn.{n}.*", f"{self.scratch}layer{{n+1}}_rn.*"),
+            ("decoder.layer_rn.{n}.*", f"{scratch}layer{{n+1}}_rn.*"),
             ("decoder.fusion.{n}.project.*", f"{fusion}.out_conv.*"),
             ("decoder.fusion.{n}.rcu{k}.*", f"{fusion}.resConfUnit{{k}}.*"),
-            ("heads.depth.conv1.*", f"{self.scratch}output_conv1.*"),
-            ("heads.depth.conv2.*", f"{self.scratch}output_conv2.0.*"),
-            ("heads.depth.conv3.*", f"{self.scratch}output_conv2.2.*"),
-            ("heads.depth.branches.sky.conv2.*", f"{self.scratch}sky_output_conv2.0.*"),
-            ("heads.depth.branches.sky.conv3.*", f"{self.scratch}sky_output_conv2.2.*"),
+            ("heads.depth.conv1.*", f"{scratch}output_conv1.*"),
+            ("heads.depth.conv2.*", f"{scratch}output_conv2.0.*"),
+            ("heads.depth.conv3.*", f"{scratch}output_conv2.2.*"),
+            ("heads.depth.branches.sky.conv2.*", f"{scratch}sky_output_conv2.0.*"),
+            ("heads.depth.branches.sky.conv3.*", f"{scratch}sky_output_conv2.2.*"),
         ]
 
     def read(self, shapes: Shapes, *, head: Plain, encoder: Plain, preprocessing: Plain) -> Plain:
         """Returns the configuration of a file with further options of each part."""
         sizes = shapes.vit(self.backbone)
         levels = [f"{self.head}projects.{i}.weight" for i in range(4)]
-        hidden_channels = shapes(f"{self.scratch}output_conv2.0.weight")[0]
+        hidden_channels = shapes(f"{self.head}scratch.output_conv2.0.weight")[0]
         return model_dict(
             self.model,
             heads={"depth": {"hidden_channels": hidden_channels, **head}},
@@ -110,7 +107,7 @@ class AuthorsNames(NamedTuple):
             decoder={
                 **DECODER,
                 "reassemble_channels": [shapes(name)[0] for name in levels],
-                "fusion_channels": shapes(f"{self.scratch}layer1_rn.weight")[0],
+                "fusion_channels": shapes(f"{self.head}scratch.layer1_rn.weight")[0],
             },
             preprocessing={**names.IMAGENET, "multiple_of": sizes["patch_size"], **preprocessing},
         )
@@ -133,7 +130,7 @@ class DepthAnything(Format):
     def recognises(self, files: CheckpointFiles) -> bool:
         if "model_type" in files.config:
             return files.config["model_type"] == self.name
-        return files.has_prefixes(FILE.backbone, FILE.scratch)
+        return files.has_prefixes(FILE.backbone, FILE.head)
 
     def read(self, files: CheckpointFiles) -> StoredModel:
         if "model_type" not in files.config:
@@ -171,10 +168,8 @@ class DepthAnything(Format):
             "reassemble_hidden_size": encoder["embed_dim"],
             **transformers.write_keys(DECODER_KEYS, config["decoder"]),
             "reassemble_factors": names.SCALES,  # whole numbers, which transformers needs
-            "head_in_index": -1,
             **transformers.write_keys(HEAD_KEYS, head),
             "max_depth": int(head["max_depth"] or 1) if head["kind"] == "metric" else 1,
-            "dtype": "float32",
         }
         return CheckpointFiles(path, theirs, theirs_config, processor)
 
@@ -219,14 +214,11 @@ def _read_folder(files: CheckpointFiles) -> Plain:
     """Returns the configuration of a folder of transformers."""
     config = files.config
     encoder = transformers.read_backbone(config.get("backbone_config") or {}, "dinov2")
-    final_norm, patch = encoder["final_norm"], encoder["patch_size"]
-    if not final_norm or config.get("patch_size", 14) != patch:
-        raise ValueError(f"not supported: apply_layernorm={final_norm}, patch_size={patch}")
     head = transformers.read_keys(HEAD_KEYS, config)
     if head["kind"] == "metric":
         head |= {"activation": "sigmoid", "max_depth": float(config.get("max_depth") or 1)}
     statistics = {"image_mean": names.IMAGENET["mean"], "image_std": names.IMAGENET["std"]}
-    released = {**statistics, "size": 518, "keep_aspect_ratio": True, "ensure_multiple_of": patch}
+    released = {**statistics, "size": 518, "keep_aspect_ratio": True, "ensure_multiple_of": 14}
     preprocessing = transformers.read_dpt_processor(files.processor or released, encoder)
     return model_dict(
         "dpt_base",
@@ -245,7 +237,7 @@ class DepthAnything3(Format):
     heads = ("depth",)
 
     def recognises(self, files: CheckpointFiles) -> bool:
-        return files.has_prefixes(V3.backbone, V3.scratch)
+        return files.has_prefixes(V3.backbone, V3.head)
 
     def read(self, files: CheckpointFiles) -> StoredModel:
         name = files.config.get("model_name")

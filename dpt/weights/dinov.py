@@ -26,7 +26,6 @@ V3, V3_BACKBONE = "decoder.", "encoder.backbone."
 V2_HEAD_FILE = re.compile(r"(dinov2_vit[sblg]14(?:_reg4)?)_\w+_dpt_head\.pth$")
 V3_HEAD_FILE = re.compile(r"(dinov3_\w+)_synthmix_dpt_head(-\w+)?\.pth$")
 V3_NEVER_RUN = ("mask_token", "rope_embed.periods", "local_cls_norm.*")
-COUNT = 256  # bins of DINOv3's released depther
 
 
 def _table(theirs: str, backbone: str, encoder: Plain, *, gate: str, registers: str) -> Table:
@@ -144,10 +143,6 @@ class Dinov3(Format):
         shapes = Shapes(tensors, "a depther of DINOv3")
         if shapes.count(f"{V3}reassemble_blocks.readout_projects."):
             raise ValueError("CHMv2, DINOv3's depther of canopy heights, is not read")
-        count = shapes(f"{V3}conv_depth.head.4.weight")[0]
-        if count != COUNT:
-            fault = f"{V3}conv_depth.head.4.weight has {count} outputs"
-            raise ValueError(f"{fault}: only the released {COUNT} bins are read")
         # a period for each pair of channels of a head and side of the image
         periods = shapes(f"{V3_BACKBONE}rope_embed.periods")[0]
         encoder = shapes.vit(V3_BACKBONE, head_dim=4 * periods) | {
@@ -162,7 +157,7 @@ class Dinov3(Format):
             shapes,
             V3,
             encoder=encoder,
-            head={"bins": {"count": COUNT, "min_depth": 0.001, "max_depth": 100.0}},
+            head={"bins": {"count": 256, "min_depth": 0.001, "max_depth": 100.0}},
             preprocessing={**size, "interpolation": "bilinear_antialias"},
         )
         table = _table(V3, V3_BACKBONE, encoder, gate="{w1,w2}", registers="storage_tokens")

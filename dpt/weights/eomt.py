@@ -125,9 +125,6 @@ class Eomt(Format):
     def _files(self, config: Plain, tensors: Tensors, path: Path) -> CheckpointFiles:
         encoder, preprocessing = config["encoder"], config["preprocessing"]
         ((name, head),) = config["heads"].items()
-        height, width = encoder["image_size"]
-        if height != width:
-            raise ValueError(f"encoder.image_size={[height, width]}: only squares")
         encoder["num_blocks"] = encoder["out_indices"][-1] + 1 + encoder["num_later_blocks"]
         model_type = _model_type(encoder)
         if model_type == "eomt_dinov3":
@@ -136,12 +133,10 @@ class Eomt(Format):
             "architectures": [f"{CLASSES[model_type]}ForUniversalSegmentation"],
             "model_type": model_type,
             "head": name,
-            "hidden_act": "gelu",
             **transformers.write_encoder(FAMILIES[model_type], encoder),
             "num_upscale_blocks": len(fnmatch.filter(tensors, f"heads.{name}.upscale.*.norm.bias")),
             "num_queries": head["num_queries"],
             **transformers.write_names(head),
-            "dtype": str(tensors["encoder.cls_token"].dtype).removeprefix("torch."),
         }
         if "rope_theta" in theirs:
             theta = theirs.pop("rope_theta")
@@ -151,7 +146,6 @@ class Eomt(Format):
         is_split, side = name == "segmentation", preprocessing["image_size"][0]
         processor = {  # the one that comes closest to ours
             "image_processor_type": "EomtImageProcessor",
-            "do_resize": True,
             "size": {"shortest_edge": side, "longest_edge": None if is_split else side},
             **transformers.write_pixels(preprocessing),
             "do_split_image": is_split,

@@ -14,16 +14,11 @@ from torch import Tensor
 from dpt.files import few
 from dpt.types.outputs import prompt_focal
 from dpt.validation import Plain
+from dpt.weights import depth_anything, dinov, eomt, official, smp, transformers
 from dpt.weights.base import Checkpoint, Format, StoredModel, differences, naming
-from dpt.weights.depth_anything import DepthAnything, DepthAnything3
-from dpt.weights.dinov import Dinov2, Dinov3
-from dpt.weights.eomt import Eomt
 from dpt.weights.files import CheckpointFiles, open_checkpoint
 from dpt.weights.hub import Card, locate, write_card
 from dpt.weights.names import Tensors
-from dpt.weights.official import Official
-from dpt.weights.smp import Smp
-from dpt.weights.transformers import Transformers
 
 CONFIG_KEY = "dpt_config"
 """Key of the model configuration in a Lightning checkpoint."""
@@ -43,8 +38,6 @@ class Native(Format):
     def read(self, files: CheckpointFiles) -> StoredModel:
         if files.config:
             return StoredModel(files.config, files.tensors)
-        if "state_dict" not in files.content:
-            raise ValueError(f"has {CONFIG_KEY!r} but no 'state_dict'; is it complete?")
         tensors = {k: v for k, v in files.tensors.items() if k.startswith(_PREFIX)}
         return StoredModel(files.content[CONFIG_KEY], tensors, [("*", f"{_PREFIX}*")])
 
@@ -61,14 +54,14 @@ class Native(Format):
 
 FORMATS: tuple[Format, ...] = (
     Native(),
-    Official(),
-    Transformers(),
-    Eomt(),
-    DepthAnything(),
-    DepthAnything3(),
-    Dinov2(),
-    Dinov3(),
-    Smp(),
+    official.Official(),
+    transformers.Transformers(),
+    eomt.Eomt(),
+    depth_anything.DepthAnything(),
+    depth_anything.DepthAnything3(),
+    dinov.Dinov2(),
+    dinov.Dinov3(),
+    smp.Smp(),
 )
 """Every format. A new one is a module with its class, and an entry here."""
 WRITABLE = {f.name: f for f in FORMATS if f.encoders}
@@ -160,8 +153,6 @@ def merge(paths: Sequence[str | Path], folder: str | Path) -> dict[str, str]:
             have a head of the same name.
     """
     models = {str(path): read(path) for path in paths}
-    if len(models) < 2:
-        raise ValueError(f"{few([*models])}: give two or more models to merge")
     sources = _sources_of_heads(models)
     sharing = {path: _sharing_heads(model) for path, model in models.items()}
     kept = next((path for path, heads in sharing.items() if len(heads) > 1), "")

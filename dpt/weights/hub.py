@@ -12,8 +12,9 @@ import shlex
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
+
+import huggingface_hub
 
 from dpt import __version__
 from dpt.atomic import write_bytes
@@ -56,30 +57,25 @@ def from_hub(name: str, revision: str | None = None) -> Path:
     Raises:
         ValueError: there is no such repository, no permission or no network.
     """
-    from huggingface_hub import snapshot_download
-
     try:
         for weights in ("*.safetensors", "*.bin"):
-            patterns = ["*.json", weights]
-            folder = Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
+            download = huggingface_hub.snapshot_download
+            folder = Path(download(name, revision=revision, allow_patterns=["*.json", weights]))
             if any(folder.glob(weights)):
                 break
     except Exception as error:  # of many libraries
-        raise ValueError(
-            f"{name}: no such file or folder here, and it cannot be fetched from the hub "
-            f"({reason(error)}): check the name and the network, or give a local folder or file"
-        ) from error
+        fault = f"no such file here, and it cannot be fetched from the hub ({reason(error)})"
+        remedy = "check the name and the network, or give a local folder or file"
+        raise ValueError(f"{name}: {fault}: {remedy}") from error
     return folder
 
 
 def has_hub_file(name: str, file: str) -> bool:
     """Whether a file of ``user/name`` is in the cache, or the hub offers it within 3 s."""
-    from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
-
-    if isinstance(try_to_load_from_cache(name, file), str):
+    if isinstance(huggingface_hub.try_to_load_from_cache(name, file), str):
         return True
     try:
-        get_hf_file_metadata(hf_hub_url(name, file), timeout=3.0)
+        huggingface_hub.get_hf_file_metadata(huggingface_hub.hf_hub_url(name, file), timeout=3.0)
     except Exception:  # of many libraries: no network, no such file, offline mode
         return False
     return True
@@ -87,10 +83,8 @@ def has_hub_file(name: str, file: str) -> bool:
 
 def license_of(name: str) -> tuple[bool, str | None]:
     """Returns whether the hub has a model ``user/name``, and the licence that its card states."""
-    from huggingface_hub import HfApi
-
     try:
-        card = HfApi().model_info(name, timeout=10).card_data
+        card = huggingface_hub.HfApi().model_info(name, timeout=10).card_data
     except Exception:  # of many libraries: no network, no such model, not a name
         return False, None
     return True, card.license if card else None
@@ -128,14 +122,13 @@ class Scores:
 
         ``tasks`` are those of the model, by the hub's names.
         """
-        from huggingface_hub import EvalResult
-
         first, labelling = (tasks or ["other"])[0], "image-segmentation"
         results = []
         for name, value, *_ in self.rows:
             task = labelling if name in _LABELLING and labelling in tasks else first
-            result = EvalResult(task, self.data, self.data, name, value, dataset_split=self.split)
-            result.metric_name = name
+            result = huggingface_hub.EvalResult(
+                task, self.data, self.data, name, value, metric_name=name, dataset_split=self.split
+            )
             results += [] if "/" in name else [result]
         return results
 
@@ -183,8 +176,6 @@ class Card:
 
     def text(self, model: Network, config: ModelConfig) -> str:
         """Returns the card of a model, in Markdown."""
-        from huggingface_hub import ModelCardData
-
         from dpt.html import render_markdown  # imports OpenCV, which loading a model does not need
 
         specs = model.outputs.values()
@@ -201,7 +192,7 @@ class Card:
         )
         training, weights = self.training, self.training and self.training.weights
         results = self.scores.results(tasks) if self.scores else None
-        data = ModelCardData(
+        data = huggingface_hub.ModelCardData(
             license=self.license,
             library_name=LIBRARY,
             pipeline_tag=tasks[0] if tasks else None,
@@ -250,8 +241,8 @@ def license_in(card: str) -> str | None:
     match = re.match(r"---\r?\n(.*?)\n---", card, re.DOTALL)
     with suppress(DataError):
         values = parse_yaml(match[1], CARD_FILE) if match else None
-        found = values.get("license") if isinstance(values, dict) else None
-        return found if isinstance(found, str) else None
+        stated = values.get("license") if isinstance(values, dict) else None
+        return stated if isinstance(stated, str) else None
     return None
 
 
@@ -270,9 +261,8 @@ def upload(folder: Path, name: str, *, private: bool) -> str:
     Raises:
         ValueError: the upload failed, or ``private`` and a public repository.
     """
-    from huggingface_hub import HfApi
-
-    api, options = HfApi(), {"commit_message": "Upload a model of dpt"}
+    api = huggingface_hub.HfApi()
+    kept: list[str] = []
     try:
         if not api.repo_exists(name):
             api.create_repo(name, private=private or None)
@@ -280,13 +270,14 @@ def upload(folder: Path, name: str, *, private: bool) -> str:
             raise DataError(f"{name}: is public on the hub: make it private there")
         elif _has_own_card(api, name):
             log.warning("%s: keeps its README.md, which dpt did not write; remove it there", name)
-            options["ignore_patterns"] = CARD_FILE
-        return api.upload_folder(repo_id=name, folder_path=folder, **options).commit_url
+            kept.append(CARD_FILE)
+        commit = api.upload_folder(repo_id=name, folder_path=folder, ignore_patterns=kept)
+        return commit.commit_url
     except DataError:
         raise
     except Exception as error:  # of many libraries
         cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
-        remedy = "check the name, what the token may do, and the network"
+        remedy = "check hf auth login or HF_TOKEN, the name and the network"
         raise ValueError(f"{name}: nothing was committed ({reason(cause)}): {remedy}") from error
 
 
@@ -294,8 +285,6 @@ def _has_own_card(api: Any, name: str) -> bool:
     """Returns whether a repository has a card with a text that dpt did not write."""
     if not api.file_exists(name, CARD_FILE):
         return False
-    with TemporaryDirectory(prefix="dpt-push-") as temporary:
-        api.hf_hub_download(name, CARD_FILE, local_dir=temporary)
-        card = read_card(Path(temporary))
+    card = read_card(Path(api.hf_hub_download(name, CARD_FILE)).parent)
     text = re.sub(r"\A---\n.*?\n---\s*", "", card, flags=re.DOTALL)
     return bool(text) and not is_generated(card)

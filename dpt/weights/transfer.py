@@ -239,8 +239,8 @@ def _encoder_of(checkpoint: Checkpoint, target: Encoder) -> tuple[State, Grid | 
         stored, ours = vars(encoder.config), vars(target.config)
         for key in SHAPELESS:
             if stored["embed_dim"] == ours["embed_dim"] and stored[key] != ours[key]:
-                fault = f"model.encoder.{key}={ours[key]}: must be {stored[key]}, as in this file"
-                raise ValueError(fault)
+                remedy = f"must be {stored[key]}, as in this file"
+                raise ValueError(f"model.encoder.{key}={ours[key]}: {remedy}")
     prefix = "encoder.model." if isinstance(encoder, TimmEncoder) else "encoder."
     return _below(prefix, checkpoint.tensors), _grid_of(_target(encoder))
 
@@ -318,11 +318,9 @@ def _of_our_kind(state: State, target: VisionTransformer) -> State:
     if foreign:
         kinds = "model/encoder=dinov3_small (base, large), timm or beit"
         raise ValueError(f"holds {foreign[0]}, so it is of DINOv3, EVA or BEiT: use {kinds}")
-    return _join_gates(split_biases(state)) if is_rotary else state
-
-
-def _join_gates(state: State) -> State:
-    """Returns tensors of DINOv3 with the halves of gated MLPs joined; ``state`` is changed."""
+    if not is_rotary:
+        return state
+    state = split_biases(state)
     for gate, value in (("w1", "w2"), ("fc1_g", "fc1_x")):  # of the hub and timm
         for name in [name for name in state if f".mlp.{gate}." in name]:
             halves = [state.pop(name), state.pop(name.replace(gate, value))]
@@ -378,14 +376,13 @@ def _fit_gains(state: State, expected: Tensors, report: LoadReport) -> None:
         for weight in [k for k in expected if k in state and k.endswith(f".{layer}.weight")]:
             block = weight.removesuffix(f"{layer}.weight")
             name, bias = f"{block}{gain}", f"{block}{layer}.bias"
-            if (name in state) == (name in expected):
-                continue
-            if name in state:
+            if name in state and name not in expected:
                 gamma = state.pop(name)
                 state[weight], state[bias] = gamma[:, None] * state[weight], gamma * state[bias]
-            else:
+                changed += 1
+            elif name in expected and name not in state:
                 state[name] = torch.ones_like(expected[name])
-            changed += 1
+                changed += 1
     if changed:
         report.moved.append(f"{changed} LayerScale gains, into the layers before them or to 1")
 

@@ -260,7 +260,8 @@ def read_encoder(family: Family, config: Plain) -> Plain:
         if actual != value:
             raise ValueError(f"an encoder with {key}={actual!r}, not supported (only {value!r})")
     encoder = {**family.fixed, **read_keys(family.keys, config)}
-    encoder["image_size"] = size = square(encoder["image_size"])
+    size = encoder["image_size"]
+    encoder["image_size"] = size = [size, size] if isinstance(size, int) else list(size)
     if family.keys["mlp_ratio"][0] == "intermediate_size":
         # the key holds the hidden width, which is two thirds of ours in gated MLPs
         encoder["mlp_ratio"] *= 1.5 if encoder.get("swiglu") else 1
@@ -296,20 +297,18 @@ def read_backbone(config: Plain, *allowed: str) -> Plain:
 def write_encoder(family: Family, encoder: Plain) -> Plain:
     """Returns transformers' config of our encoder, whose ``image_size`` must be square."""
     config = write_keys(family.keys, encoder)
-    if "layerscale_value" in config:  # its blocks always have gains
-        config["layerscale_value"] = encoder["layer_scale"] or 1.0
+    # DINOv2's blocks always have gains, BEiT's only if the value is not 0
+    for key, without_gains in (("layerscale_value", 1.0), ("layer_scale_init_value", 0.0)):
+        if key in config:
+            config[key] = encoder["layer_scale"] or without_gains
     config["image_size"] = encoder["image_size"][0]
     if "mlp_ratio" in config:
         config["mlp_ratio"] = int(encoder["mlp_ratio"])
     else:
         config["intermediate_size"] = int(encoder["embed_dim"] * encoder["mlp_ratio"])
     if "query_bias" in config:
-        config |= {
-            "value_bias": encoder["qkv_bias"],
-            "key_bias": encoder["qkv_bias"] and encoder["key_bias"],
-        }
-    if "layer_scale_init_value" in config:
-        config["layer_scale_init_value"] = encoder["layer_scale"] or 0.0
+        config["value_bias"] = encoder["qkv_bias"]
+        config["key_bias"] &= encoder["qkv_bias"]
     return config
 
 
@@ -323,11 +322,6 @@ def write_backbone(model_type: str, encoder: Plain) -> Plain:
         "reshape_hidden_states": False,
         "out_indices": [i + 1 for i in encoder["out_indices"]],
     }
-
-
-def square(size: int | list[int]) -> list[int]:
-    """Returns an image size as [H, W]; transformers writes one number for squares."""
-    return [size, size] if isinstance(size, int) else list(size)
 
 
 def read_keys(keys: Keys, config: Plain) -> Plain:
@@ -362,12 +356,10 @@ def read_pixels(processor: Plain, mean: list[float], std: list[float], resample:
 
 
 def write_pixels(preprocessing: Plain) -> Plain:
-    """Returns the keys of an image processor that :func:`read_pixels` reads."""
+    """Returns the keys of an image processor that :func:`read_pixels` reads; it scales pixels by
+    1/255 and normalises them by default."""
     return {
         "resample": _PILLOW[preprocessing["interpolation"].partition("_")[0]],
-        "do_rescale": True,
-        "rescale_factor": 1 / 255,
-        "do_normalize": True,
         "image_mean": list(preprocessing["mean"]),
         "image_std": list(preprocessing["std"]),
     }
@@ -398,9 +390,6 @@ def write_dpt_processor(config: Plain) -> Plain:
     size, rule = preprocessing["image_size"], preprocessing["resize"]
     if find_family(encoder)[0] is None:  # transformers' own ViT takes only square images
         size, rule = encoder["image_size"], "stretch"
-    padding = {"do_pad": encoder["padding"] == "center"}
-    if padding["do_pad"]:
-        padding["size_divisor"] = encoder["patch_size"]
     return {
         "image_processor_type": "DPTImageProcessor",
         "do_resize": rule != "none",
@@ -408,7 +397,8 @@ def write_dpt_processor(config: Plain) -> Plain:
         "keep_aspect_ratio": rule in ("minimal", "lower_bound", "upper_bound"),
         "ensure_multiple_of": preprocessing["multiple_of"],
         **write_pixels(preprocessing),
-        **padding,
+        "do_pad": encoder["padding"] == "center",
+        "size_divisor": encoder["patch_size"],
     }
 
 
@@ -528,9 +518,7 @@ class Transformers(Format):
         if model_type != "beit" and f"{norm}.weight" not in theirs:
             # its models hold these and never use them
             theirs |= {f"{norm}.weight": torch.ones(dim), f"{norm}.bias": torch.zeros(dim)}
-        dtype = str(tensors["encoder.cls_token"].dtype).removeprefix("torch.")
-        theirs_config = {**_write_config(config), "dtype": dtype}
-        return CheckpointFiles(path, theirs, theirs_config, write_dpt_processor(config))
+        return CheckpointFiles(path, theirs, _write_config(config), write_dpt_processor(config))
 
 
 def _table(config: Plain) -> Table:
@@ -550,8 +538,9 @@ def _read_encoder_and_decoder(config: Plain) -> tuple[Plain, Plain]:
         encoder = read_backbone(config["backbone_config"], "dinov2", "beit", "swinv2")
     else:
         encoder = read_encoder(VIT, config)
-    # hidden_act: of the readout, also over a backbone
-    for key, values in {"hidden_act": ["gelu"], "head_in_index": [-1, levels - 1]}.items():
+    # the activation is that of the readout, also over a backbone
+    readable: dict[str, list[object]] = {"hidden_act": ["gelu"], "head_in_index": [-1, levels - 1]}
+    for key, values in readable.items():
         if config.get(key, values[0]) not in values:
             raise ValueError(f"{key}={config[key]!r}: only {values[0]!r} is read")
     decoder["scales"] = decoder["scales"][:levels]
@@ -609,9 +598,7 @@ def _write_config(config: Plain) -> Plain:
     theirs: Plain = {
         "architectures": [f"DPTFor{task}"],
         "model_type": "dpt",
-        "hidden_act": "gelu",
         "is_hybrid": is_hybrid,
-        "head_in_index": -1,
         **write_keys(DECODER, decoder),
         # transformers takes scales from 1 on as strides, which must be int
         "reassemble_factors": [int(s) if s >= 1 else s for s in decoder["scales"]],
