@@ -381,7 +381,6 @@ class EvaluateConfig(Config):
     predictions: str | None = None
     predictions_scale: Positive | None = None
     predictions_kind: DepthKind | None = None
-    predictions_encoding: Literal["disparity", "log"] | None = None
     split: str = "val"
     runtime: str | None = None
     image_size: tuple[Side, Side] | None = None
@@ -394,7 +393,7 @@ class EvaluateConfig(Config):
         return str(self.checkpoint or self.predictions)
 
     def __post_init__(self) -> None:
-        of_files = ("predictions_scale", "predictions_kind", "predictions_encoding")
+        of_files = ("predictions_scale", "predictions_kind")
         others = of_files if self.predictions is None else ("image_size", "runtime")
         unused = [key for key in others if getattr(self, key) is not None]
         if unused:

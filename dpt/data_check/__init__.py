@@ -45,8 +45,7 @@ def check_data(config: CheckConfig) -> list[Finding]:
     require_free(folder, "data_check.html", ["report.json"])
     findings, scans = examine(config.data, splits=config.split, limit=config.limit)
     targets = _targets(config, scans, findings)
-    entries = [asdict(finding) for finding in findings]
-    entries = [{k: v for k, v in entry.items() if k != "indices"} for entry in entries]
+    entries = [{k: v for k, v in asdict(f).items() if k != "indices"} for f in findings]
     write_bytes(folder / "report.json", f"{json.dumps(entries, indent=2)}\n".encode())
     if scans:
         title = f"Data check of {config.data.values.get('root', config.data.kind)}"

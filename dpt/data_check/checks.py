@@ -13,8 +13,7 @@ import numpy as np
 
 from dpt.data.formats import io
 from dpt.data.formats.rules import NEAR, TRANSPARENT, UNITS, are_normalised, likely_scale
-from dpt.data_check import registration
-from dpt.data_check.measure import ImageStats
+from dpt.data_check import measure
 from dpt.data_check.scan import Finding, Record, Scan, Severity, has_errors
 from dpt.files import few, plural
 from dpt.types.samples import IGNORE_INDEX
@@ -25,7 +24,7 @@ _MORE_BITS = "save depth as 16-bit PNG, TIFF or .npy; do not train on pictures m
 _DIFFERENT = 0.2  # fraction of pixels by which frequencies of classes differ
 _SURE_MASKS = 5  # frequencies of fewer masks may differ by chance
 _FAR_OFF = 5.0  # ratio of a map's typical depth to that of the others
-_NOUNS: dict[registration.MapKind, str] = {"labels": "masks", "depth": "depth maps"}
+_NOUNS: dict[measure.MapKind, str] = {"labels": "masks", "depth": "depth maps"}
 _MISTAKES: dict[str, Callable[[np.ndarray], np.ndarray]] = {  # to try on maps (N, h, w)
     "flipped left to right": lambda maps: maps[:, :, ::-1],
     "flipped upside down": lambda maps: maps[:, ::-1],
@@ -107,7 +106,7 @@ def duplicates(scan: Scan) -> Iterator[Finding]:
         yield scan.finding("error", code, message, remedy, across.values(), examples)
 
 
-def _distinct(scan: Scan) -> Iterable[tuple[Record, ImageStats]]:
+def _distinct(scan: Scan) -> Iterable[tuple[Record, measure.ImageStats]]:
     """Returns images that are not empty, each file once, since a mix of data sets repeats them."""
     return {r.name: (r, image) for r, image in scan.images if not image.is_empty}.values()
 
@@ -137,48 +136,47 @@ def unusual_images(scan: Scan) -> Iterator[Finding]:
     height, width = scan.image_size if scan.split == "train" else (0, 0)
     code, what = "smaller_than_crop", f"images smaller than data.image_size=[{height},{width}]"
     remedy = "training upsamples them; set a smaller data.image_size to avoid that"
-
-    def is_small(image: ImageStats) -> bool:
-        return image.size[0] < height or image.size[1] < width
-
-    yield from scan.count(code, scan.images, is_small, what, remedy, "note")
+    sizes = [(record, image.size) for record, image in scan.images]
+    yield from scan.count(
+        code, sizes, lambda size: size[0] < height or size[1] < width, what, remedy, "note"
+    )
 
 
 def unregistered_maps(scan: Scan) -> Iterator[Finding]:
     """Finds maps whose edges fit another image, or another place of their own image, better."""
-    for kind in registration.MAP_KINDS:
+    for kind in measure.MAP_KINDS:
         records = [record for record in scan.records if kind in record.edge_scores]
-        move = registration.find_misalignment(record.edge_scores[kind] for record in records)
+        move = measure.find_misalignment(record.edge_scores[kind] for record in records)
         findings = list(_pairing(scan, kind, move))
         yield from findings
         if move and not any(finding.code == f"{kind}_unpaired" for finding in findings):
-            dx, dy = move.pixels(scan.images[0][1].size)
+            side = max(scan.images[0][1].size)
+            offset = f"({round(move.dx * side)}, {round(move.dy * side)}) pixels"
             message = (
                 f"edges of the {_NOUNS[kind]} fit those of the images best after scaling by "
-                f"{move.scale:g} about the centre and moving by ({dx}, {dy}) pixels (score "
-                f"{move.score:.2f} over {move.images} images; as they are {move.score_unmoved:.2f})"
+                f"{move.scale:g} about the centre and moving by {offset}"
             )
             remedy = "check that images and labels come from one camera and were cropped alike"
             yield scan.finding("warning", f"{kind}_misregistered", message, remedy, records, ())
 
 
 def _pairing(
-    scan: Scan, kind: registration.MapKind, move: registration.Misalignment | None
+    scan: Scan, kind: measure.MapKind, move: measure.Misalignment | None
 ) -> Iterator[Finding]:
     """Finds that all or some maps, after ``move``, fit another image better than their own."""
     # by name, since a mix of data sets repeats samples
     measured = {r.name: (r, image.size) for r, image in scan.images if kind in r.edges}.values()
-    if len(measured) < registration.MANY_IMAGES:
+    if len(measured) < measure.MANY_IMAGES:
         return
     records = [record for record, _ in measured]
     images, maps = np.stack([record.edges[kind] for record in records], axis=1)
     if move:
         maps = np.stack([move.apply(record.edges[kind][1], size) for record, size in measured])
-    table = registration.fit_table(images, maps)
+    table = measure.fit_table(images, maps)
     diagonal, highest = table.diagonal(), table.max(axis=1)
     typical = float(np.median(diagonal))
     fits = {
-        mistake: float(np.median(registration.fit_table(images, change(maps)).diagonal()))
+        mistake: float(np.median(measure.fit_table(images, change(maps)).diagonal()))
         for mistake, change in _MISTAKES.items()
     }
     mistake = max(fits, key=lambda name: fits[name])
@@ -291,16 +289,6 @@ def absent_classes(scan: Scan) -> Iterator[Finding]:
             message = f"{len(absent)} of {len(names)} classes never occur"
             remedy = "check data.num_classes and the split: they cannot be trained or scored"
             yield scan.finding(severity, "class_absent", message, remedy, examples=absent)
-
-
-def too_many_classes(scan: Scan) -> Iterator[Finding]:
-    """Finds that a third of the classes or more, the last ones, have no pixel in the samples."""
-    count = scan.dataset.info.num_classes
-    used = 1 + max(pixels_of_classes(scan).keys() - {IGNORE_INDEX}, default=count)
-    if count > 2 and 3 * used <= 2 * count:
-        message = f"ids of {count} classes end at {used - 1} in {len(scan.masks)} masks"
-        remedy = f"set data.num_classes={used} if there are no others (dpt data check reads all)"
-        yield scan.finding("warning", "classes_unused", message, remedy)
 
 
 def palettes(scan: Scan) -> Iterator[Finding]:
@@ -458,14 +446,14 @@ def unusual_maps(scan: Scan) -> Iterator[Finding]:
         yield scan.finding("warning", "depth_normalised", message, remedy)
     what = "depth maps have larger values in the lower half, as disparity and inverse depth do"
     remedy = "convert disparity to depth: metres = focal length x baseline / disparity"
-    above = registration.AGREEING if len(maps) >= registration.MANY_IMAGES else 1.0
+    above = measure.AGREEING if len(maps) >= measure.MANY_IMAGES else 1.0
     yield from scan.count("depth_inverse", maps, lambda d: d.grows_down, what, remedy, above=above)
 
 
 def deviating_maps(scan: Scan) -> Iterable[Finding]:
     """Finds maps whose typical depth is far from that of the others."""
     logs = [(record, log(depth.raw[0])) for record, depth in scan.maps if depth.raw[0] > 0]
-    if len(logs) < registration.MANY_IMAGES:
+    if len(logs) < measure.MANY_IMAGES:
         return ()
     middle = median(value for _, value in logs)
     limit = max(log(_FAR_OFF), 6 * median(abs(value - middle) for _, value in logs))
@@ -493,7 +481,6 @@ QUICK_CHECKS: tuple[Check, ...] = (
     left_out,
     unlabelled,
     ids_outside,
-    too_many_classes,
     unusual_masks,
     palettes,
     depth_values,

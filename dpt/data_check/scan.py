@@ -18,7 +18,7 @@ from dpt.data.formats import io, pictures
 from dpt.data.formats.rules import DepthRule
 from dpt.data.loading import read_in_order
 from dpt.data.statistics import measure_bands
-from dpt.data_check import measure, registration
+from dpt.data_check import measure
 from dpt.files import DataError, printable, reason
 from dpt.run_log import tracked
 from dpt.types.preprocessing import Preprocessing
@@ -76,8 +76,8 @@ class Record:
     objects: measure.ObjectStats | None = None
     object_faults: Sequence[str] = ()
     class_id: int | None = None
-    edge_scores: dict[registration.MapKind, np.ndarray] = field(default_factory=dict)
-    edges: dict[registration.MapKind, np.ndarray] = field(default_factory=dict)  # of image and map
+    edge_scores: dict[measure.MapKind, np.ndarray] = field(default_factory=dict)
+    edges: dict[measure.MapKind, np.ndarray] = field(default_factory=dict)  # of image and map
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,12 +228,12 @@ def record_of(
     files, picture = dataset.files(index), measure.shown(sample["image"])
     orientation = pictures.exif_orientation(files.image) if files else 1
     record.image = measure.measure_image(sample["image"], picture, orientation)
-    for kind in registration.MAP_KINDS:
-        edges = None if reading.faults else registration.edge_map(sample, kind)
+    for kind in measure.MAP_KINDS:
+        edges = None if reading.faults else measure.edge_map(sample, kind)
         if edges is not None and index in compared:
-            record.edges[kind] = registration.edge_densities(picture, edges)
+            record.edges[kind] = measure.edge_densities(picture, edges)
         if edges is not None and index in aligned:
-            record.edge_scores[kind] = registration.edge_scores(picture, edges)
+            record.edge_scores[kind] = measure.edge_scores(picture, edges)
     return record
 
 

@@ -32,10 +32,6 @@ class Panels(Callback):
         self.count = count
         self.pictures: dict[int, PanelPicture] = {}  # of the last validation, by the image's index
 
-    def sorted_pictures(self) -> list[PanelPicture]:
-        """Returns the pictures of the last validation in the order of the data set."""
-        return [self.pictures[index] for index in sorted(self.pictures)]
-
     def on_validation_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.pictures.clear()
 
@@ -63,9 +59,10 @@ class Panels(Callback):
                     self.pictures[index] = PanelPicture(name, stack(rows))
 
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.pictures = dict(sorted(self.pictures.items()))
+        pictures = [*self.pictures.values()]
         for index, picture in self.pictures.items():
             save_png(self.folder / f"{index:05d}.png", picture.rgb)
-        pictures = self.sorted_pictures()
         for logger in trainer.loggers if pictures else ():
             if isinstance(logger, WandbLogger):
                 logger.log_image(

@@ -162,10 +162,9 @@ def compare(a: Evaluated, b: Evaluated, out: Path) -> str:
         f"({interval}): {first.verdict}"
     )
     facts: dict[str, float | str] = {}
-    for row in rows:
-        columns = row._asdict()
-        del columns["score"]
-        facts |= {f"{key}/{row.score}": value for key, value in columns.items()}
+    for score, *values in rows:
+        columns = zip(Difference._fields[1:], values, strict=True)
+        facts |= {f"{column}/{score}": value for column, value in columns}
     facts |= {"blocks": len(a.blocks), "images": len(a.images), "summary": summary}
     write_json(out / "comparison.json", facts)
     moved = _moved(a, b, first.score)
@@ -242,7 +241,7 @@ def _panels(
     index_of = {csv_cell(dataset.name(k)): k for k in range(len(dataset))}
     indices = {index_of[full_names[name]]: name for name in names}
     score = score_checkpoint if config.checkpoint else score_files
-    scorer = score(config, dataset, config.protocol, [*indices])
+    scorer = score(config, dataset, [*indices])
     pictures: dict[str, list[PanelPicture]] = {name: [] for name in names}
     for of_head in scorer.worst.values():
         for picture in of_head:

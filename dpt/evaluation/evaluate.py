@@ -16,7 +16,7 @@ from dpt.config.schema import EvaluateConfig
 from dpt.data import Dataset
 from dpt.evaluation.baselines import named, trivial_scores
 from dpt.evaluation.passes import score_checkpoint, score_files
-from dpt.evaluation.scoring import DatasetScores, ImageScore, Scorer, blocks_of
+from dpt.evaluation.scoring import ImageScore, Scorer, blocks_of
 from dpt.files import plural
 from dpt.metrics import Confusion
 from dpt.metrics.base import RuleTable
@@ -63,47 +63,48 @@ def evaluate(config: EvaluateConfig) -> Evaluation:
     dataset = config.data.make(config.split).without_repeats()
     blocks = blocks_of(dataset, config.blocks)  # a mistake fails before scoring
     score = score_checkpoint if config.checkpoint else score_files
-    scorer = score(config, dataset, config.protocol)
+    scorer = score(config, dataset)
     if not scorer.images:
         raise ValueError("no image was scored, see the lines above")
     scorer.notes["protocol"] = config.protocol.name
-    scores = {f"val/{name}": value for name, value in scorer.scores().items()}
+    scores = {f"val/{name}": value for name, value in scorer.scores.items()}
     is_first = not dist.is_initialized() or dist.get_rank() == 0
     if dist.is_initialized():
         dist.destroy_process_group()
     if not is_first:
         return Evaluation(scores)
     save_config(config.values, config.folder)
-    result = scorer.result(blocks)
-    _write(config, scorer, result, dataset)
-    return Evaluation(scores, tuple(result.headlines), frozenset(result.lower_is_better))
+    scorer.finish(blocks)
+    _write(config, scorer, dataset)
+    return Evaluation(scores, tuple(scorer.headlines), frozenset(scorer.lower_is_better))
 
 
-def _write(config: EvaluateConfig, scorer: Scorer, result: DatasetScores, dataset: Dataset) -> None:
+def _write(config: EvaluateConfig, scorer: Scorer, dataset: Dataset) -> None:
     """Writes the files of an evaluation.
 
     Raises:
         ValueError: a prediction is not finite. The files are written before.
     """
     folder, source = config.folder, config.source
-    broken = [image.name for image in result.images if not image.is_finite]
+    images, scores = [*scorer.images.values()], scorer.scores
+    broken = [image.name for image in images if not image.is_finite]
     notes = {
-        "images": len(result.images),
-        "blocks": len(result.blocks.names),
-        "blocks_kind": result.blocks.kind,
-        "headlines": ", ".join(result.headlines),
-        "lower_is_better": ", ".join(sorted(result.lower_is_better & result.scores.keys())),
+        "images": len(images),
+        "blocks": len(scorer.blocks.names),
+        "blocks_kind": scorer.blocks.kind,
+        "headlines": ", ".join(scorer.headlines),
+        "lower_is_better": ", ".join(sorted(scorer.lower_is_better & scores.keys())),
         **scorer.notes,
         "nonfinite_predictions": len(broken),
     }
-    low = {name: interval.low for name, interval in result.intervals.items()}
-    high = {name: interval.high for name, interval in result.intervals.items()}
-    columns = {"val": result.scores, "ci95_low": low, "ci95_high": high}
+    low = {name: interval.low for name, interval in scorer.intervals.items()}
+    high = {name: interval.high for name, interval in scorer.intervals.items()}
+    columns = {"val": scores, "ci95_low": low, "ci95_high": high}
     values = notes | {f"{c}/{k}": v for c, column in columns.items() for k, v in column.items()}
     run_log.write_json(folder / "metrics.json", values)  # already here, since baselines are slow
-    write_per_image(folder / "per_image.csv", result.images)
-    write_left_out(folder / LEFT_OUT_FILE, result)
-    write_confusion(folder / "confusion.csv", result.confusions)
+    write_per_image(folder / "per_image.csv", images)
+    write_left_out(folder / LEFT_OUT_FILE, scorer)
+    write_confusion(folder / "confusion.csv", scorer.confusions)
     rows = _baselines(config, scorer, dataset)
     run_log.write_json(folder / "metrics.json", values | named(rows))
     baselines = {
@@ -111,16 +112,16 @@ def _write(config: EvaluateConfig, scorer: Scorer, result: DatasetScores, datase
         for kind, row in rows.items()
     }
     settings = {"scored": source, "split": config.split, **notes}
-    _write_report(folder / "report.html", scorer, result, baselines, settings)
+    _write_report(folder / "report.html", scorer, baselines, settings)
     run_log.log_table(
-        {**baselines, "ci95 low": low, "ci95 high": high, "score": result.scores},
+        {**baselines, "ci95 low": low, "ci95 high": high, "score": scores},
         title=f"{source} on {config.split}, protocol {config.protocol.name}",
-        lower_is_better=result.lower_is_better,
+        lower_is_better=scorer.lower_is_better,
     )
-    for table in result.rules:
+    for table in scorer.rules:
         _log_rules(table)
-    log.info("%d images; report: %s", len(result.images), folder / "report.html")
-    log.info("%s", verdict(result, baselines, is_of_files=config.checkpoint is None))
+    log.info("%d images; report: %s", len(images), folder / "report.html")
+    log.info("%s", verdict(scorer, baselines, is_of_files=config.checkpoint is None))
     if broken:
         raise ValueError(f"{nonfinite_summary(broken)}: the scores are unreliable")
 
@@ -146,24 +147,24 @@ def _baselines(
         return {}
 
 
-def verdict(result: DatasetScores, baselines: Baselines, *, is_of_files: bool) -> str:
+def verdict(scorer: Scorer, baselines: Baselines, *, is_of_files: bool) -> str:
     """Returns a sentence that compares the first score with the best baseline."""
-    name, score, low, high, comparisons = _headline(result.headlines[0], result, baselines)
-    text = f"{name} {score:.3f} on {plural(len(result.images), 'image')}"
+    name, score, low, high, comparisons = _headline(scorer.headlines[0], scorer, baselines)
+    text = f"{name} {score:.3f} on {plural(len(scorer.images), 'image')}"
     if not math.isnan(low):
-        text += f" (95 % interval over {result.blocks}: {low:.3f} to {high:.3f})"
-    elif len(result.blocks.names) == 1 < len(result.images):
-        text += f" (no interval, as they are one {result.blocks.kind}: set blocks=)"
+        text += f" (95 % interval over {scorer.blocks}: {low:.3f} to {high:.3f})"
+    elif len(scorer.blocks.names) == 1 < len(scorer.images):
+        text += f" (no interval, as they are one {scorer.blocks.kind}: set blocks=)"
     comparisons = [row for row in comparisons if not math.isnan(row[1])]
     if not comparisons:
         return text
-    best_of = min if name in result.lower_is_better else max
+    best_of = min if name in scorer.lower_is_better else max
     kind, best, is_better = best_of(comparisons, key=lambda row: row[1])
     if is_better:
         return f"{text}: better than the baseline {kind} ({best:.3f})"
     remedy = "train longer, add images, or check the labels (dpt data check)"
     if is_of_files:
-        remedy = "check unit, kind and encoding of the predictions (dpt evaluate --help)"
+        remedy = "check unit and kind of the predictions (dpt evaluate --help)"
     return f"{text}: no better than the baseline {kind} ({best:.3f}): {remedy}"
 
 
@@ -177,15 +178,15 @@ def write_per_image(path: Path, images: Sequence[ImageScore]) -> None:
     run_log.write_csv(path, rows)
 
 
-def write_left_out(path: Path, result: DatasetScores) -> None:
+def write_left_out(path: Path, scorer: Scorer) -> None:
     """Writes the scores of all images, then a line for each block: those without its images.
 
     The differences of two evaluations get their intervals from these (``dpt compare``).
     """
-    left_out = result.left_out
+    left_out = scorer.left_out
     if not left_out.scores:
         return
-    names = ["", *result.blocks.joined().names]
+    names = ["", *scorer.blocks.joined().names]
     sizes = [int(left_out.images.sum()), *left_out.images.tolist()]
     columns = [[left_out.scores[name], *left_out.without[name]] for name in left_out.scores]
     lines = zip(names, sizes, np.transpose(columns).tolist(), strict=True)
@@ -203,10 +204,9 @@ def write_confusion(path: Path, confusions: Sequence[Confusion]) -> None:
 
 def _log_rules(table: RuleTable) -> None:
     """Logs the common scores of rules in a table, and then what some rules alone score."""
-    texts = table.texts()
-    header = [column.replace(" ", "\n") for column in table.columns[:-2]]
-    run_log.log_rows("By the rules of others", header, [row[:-2] for row in texts])
-    further = [f"{row[0]}: {row[-2]}" for row in texts if row[-2]]
+    header = [column.replace(" ", "\n") for column in table.columns]
+    run_log.log_rows("By the rules of others", header, table.rows)
+    further = [f"{name}: {scores}" for name, _, scores in table.others if scores]
     if further:
         log.info("Scores that only some of these rules have\n%s", "\n".join(further))
 
@@ -215,31 +215,28 @@ def _log_rules(table: RuleTable) -> None:
 
 
 def _write_report(
-    path: Path,
-    scorer: Scorer,
-    result: DatasetScores,
-    baselines: Baselines,
-    settings: Mapping[str, object],
+    path: Path, scorer: Scorer, baselines: Baselines, settings: Mapping[str, object]
 ) -> None:
     """Writes an HTML page; ``settings`` say what was scored and how."""
     table = []
-    for name in (name for name in result.scores if "/" not in name):
-        better = "lower" if name in result.lower_is_better else "higher"
+    for name in (name for name in scorer.scores if "/" not in name):
+        better = "lower" if name in scorer.lower_is_better else "higher"
         baseline_values = [row.get(name) for row in baselines.values()]
-        interval = result.intervals[name]
-        table.append((name, result.scores[name], *interval, better, *baseline_values))
+        interval = scorer.intervals[name]
+        table.append((name, scorer.scores[name], *interval, better, *baseline_values))
     galleries = {"Examples": scorer.examples}
-    galleries |= {f"Worst images by {name}": pictures for name, pictures in result.worst.items()}
+    for key, pictures in scorer.worst.items():
+        galleries[f"Worst images by {scorer.first_scores[key]}"] = pictures
     html.write_page(
         path,
         "evaluation.html",
         settings=[(name, str(value)) for name, value in settings.items()],
-        headlines=[_headline(name, result, baselines) for name in result.headlines],
+        headlines=[_headline(name, scorer, baselines) for name in scorer.headlines],
         columns=["metric", "score", "95 % from", "to", "better", *baselines],
         scores=table,
-        rules=[_rules(rules) for rules in result.rules],
-        blocks=str(result.blocks),
-        classes=[_classes(confusion, result) for confusion in result.confusions],
+        rules=scorer.rules,
+        blocks=str(scorer.blocks),
+        classes=[_classes(confusion, scorer) for confusion in scorer.confusions],
         galleries=[
             (title, [(picture.caption, picture.rgb) for picture in pictures])
             for title, pictures in galleries.items()
@@ -248,28 +245,17 @@ def _write_report(
 
 
 def _headline(
-    name: str, result: DatasetScores, baselines: Baselines
+    name: str, scorer: Scorer, baselines: Baselines
 ) -> tuple[str, float, float, float, list[tuple[str, float, bool]]]:
     """Returns a score, its interval, and whether it is better than each baseline."""
-    sign = -1 if name in result.lower_is_better else 1
-    score = result.scores[name]
+    sign = -1 if name in scorer.lower_is_better else 1
+    score = scorer.scores[name]
     beside = [(kind, row[name]) for kind, row in baselines.items() if name in row]
     comparisons = [(kind, value, sign * score > sign * value) for kind, value in beside]
-    return name, score, *result.intervals[name], comparisons
+    return name, score, *scorer.intervals[name], comparisons
 
 
-def _rules(table: RuleTable) -> dict[str, Sequence]:
-    """Returns what the report's two tables of rules hold: common scores, and all else."""
-    texts = table.texts()
-    return {
-        "columns": table.columns[:-2],
-        "scores": [row[:-2] for row in texts],
-        "others": [[row[0], row[-1], row[-2]] for row in texts[:-1]],  # without the spread
-        "note": table.note,
-    }
-
-
-def _classes(confusion: Confusion, result: DatasetScores) -> dict[str, list[tuple[html.Cell, ...]]]:
+def _classes(confusion: Confusion, scorer: Scorer) -> dict[str, list[tuple[html.Cell, ...]]]:
     """Returns the rows of the report's tables of classes and of confusions."""
     names, counts = confusion
     labelled = counts.sum(1)
@@ -278,7 +264,7 @@ def _classes(confusion: Confusion, result: DatasetScores) -> dict[str, list[tupl
     rows: list[tuple[html.Cell, ...]] = []
     for name, pixels, accuracy in zip(names, labelled, recall, strict=True):
         iou = f"iou/{name}"
-        rows.append((name, pixels / total, result.scores[iou], *result.intervals[iou], accuracy))
+        rows.append((name, pixels / total, scorer.scores[iou], *scorer.intervals[iou], accuracy))
     wrong = counts.copy()
     np.fill_diagonal(wrong[:, : len(names)], 0)
     largest = np.argsort(wrong, axis=None)[::-1][:CONFUSIONS]

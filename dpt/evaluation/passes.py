@@ -15,8 +15,7 @@ from dpt.data import Dataset, read_in_order
 from dpt.data.statistics import measure_bands
 from dpt.evaluation.callbacks import FailedFiles, Panels
 from dpt.evaluation.coco_results import CocoPredictions, find_json
-from dpt.evaluation.plausibility import DepthCheck, LabelsCheck
-from dpt.evaluation.predictions import Predicted, PredictedDataset
+from dpt.evaluation.predictions import DepthCheck, LabelsCheck, Predicted, PredictedDataset
 from dpt.evaluation.scoring import PICTURE_WIDTH, PanelPicture, Scorer
 from dpt.exporting.runtimes import Precision, Runtime, is_exported, make_runtime, with_bf16_weights
 from dpt.metrics import Protocol
@@ -112,7 +111,7 @@ class Evaluation(L.LightningModule):
         groups = []
         for images, positions in same_size_groups(batch):
             labels = take(batch, positions)
-            objectives = [*self.scorer.objectives.values(), *self.scorer.whole.values()]
+            objectives = self.scorer.every_objective
             prompts = prompts_of(labels, self.model.outputs)
             predictions = self(images, prompts, flip=self.protocol.flip)
             outputs = evaluated(predictions, self.model.heads, objectives, labels)
@@ -133,13 +132,10 @@ class Evaluation(L.LightningModule):
 
 
 def score_checkpoint(
-    config: EvaluateConfig,
-    dataset: Dataset,
-    protocol: Protocol,
-    indices: Sequence[int] | None = None,
+    config: EvaluateConfig, dataset: Dataset, indices: Sequence[int] | None = None
 ) -> Scorer:
     """Returns the scores of the checkpoint on a data set, or on some of its samples."""
-    model = DPT.from_pretrained(config.source)
+    model, protocol = DPT.from_pretrained(config.source), config.protocol
     if model.calibration is not None:
         remedy = "score what dpt predict writes, by predictions=DIR"
         log.warning("the calibration of the model is not used: %s", remedy)
@@ -154,12 +150,11 @@ def score_checkpoint(
     resize = protocol.resize or preprocessing.output_interpolation
     protocol = replace(protocol, resize=resize)
     scorer = Scorer(objectives_of(model.outputs, dataset, protocol), model.outputs, preprocessing)
-    objectives = [*scorer.objectives.values(), *scorer.whole.values()]
     loader = build.make_eval_loader(
         dataset,
         config.data.loader,
         preprocessing,
-        [objective.target for objective in objectives],
+        [objective.target for objective in scorer.every_objective],
         prompts=model.takes_prompts,
         part=indices,
     )
@@ -183,7 +178,7 @@ def score_checkpoint(
         **protocol.view_notes(),
         **scorer.notes,
     }
-    for picture in panels.sorted_pictures():
+    for picture in panels.pictures.values():
         scorer.examples.append(PanelPicture(picture.caption, shrink(picture.rgb, PICTURE_WIDTH)))
     return scorer
 
@@ -207,22 +202,17 @@ def _runtime(config: EvaluateConfig, model: DPT, trainer: L.Trainer) -> Runtime 
 
 
 def score_files(
-    config: EvaluateConfig,
-    dataset: Dataset,
-    protocol: Protocol,
-    indices: Sequence[int] | None = None,
+    config: EvaluateConfig, dataset: Dataset, indices: Sequence[int] | None = None
 ) -> Scorer:
     """Returns the scores of the files in the folder of predictions, or of some samples alone."""
     path = Path(config.source).expanduser()
     results = find_json(dataset, path)
     predicted: Predicted
     if results is None:
-        scale, kind = config.predictions_scale, config.predictions_kind
-        encoding = config.predictions_encoding
-        predicted = PredictedDataset(dataset, path, scale=scale, kind=kind, encoding=encoding)
+        predicted = PredictedDataset(dataset, path, config)
     else:
         predicted = CocoPredictions(dataset, results)
-    objectives = objectives_of(predicted.outputs, dataset, protocol)
+    objectives = objectives_of(predicted.outputs, dataset, config.protocol)
     preprocessing = measure_bands(dataset, images=4) or Preprocessing()
     scorer = Scorer(objectives, predicted.outputs, preprocessing)
     checks: dict[str, LabelsCheck | DepthCheck] = {}

@@ -6,6 +6,7 @@ Images that are not independent of each other, such as the frames of one video, 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import isnan, nan
 from typing import NamedTuple
 
@@ -16,8 +17,7 @@ from torch import Tensor
 from dpt.data import Dataset
 from dpt.data.splits import groups_shown
 from dpt.files import few, plural
-from dpt.metrics import Confusion, Interval, LeftOut, confidence_intervals, left_out
-from dpt.metrics.base import RuleTable
+from dpt.metrics import Interval, LeftOut, confidence_intervals, left_out
 from dpt.metrics.intervals import MOST_LEFT_OUT
 from dpt.metrics.protocols import Note
 from dpt.objectives import Objective
@@ -78,7 +78,7 @@ def blocks_of(dataset: Dataset, rule: str | None) -> Blocks:
     if rule is None:
         return _natural_blocks(dataset, names)
     if rule == IMAGES:
-        return _single(names)
+        return Blocks.of(IMAGES, names)
     try:
         matches = [re.search(".*/" if rule == FOLDERS else rule, name) for name in names]
     except re.error as error:
@@ -92,17 +92,12 @@ def blocks_of(dataset: Dataset, rule: str | None) -> Blocks:
 def _natural_blocks(dataset: Dataset, names: Sequence[str]) -> Blocks:
     if len(dataset.groups) == len(names):
         return Blocks.of("group", dataset.groups)
-    if dataset.info.targets == ("class_id",):
-        return _single(names)
-    for kind, groups in groups_shown(names).items():
+    groups_of = {} if dataset.info.targets == ("class_id",) else groups_shown(names)
+    for kind, groups in groups_of.items():
         # numbers alone are times or years, as of TUM and VOC
         if kind == FOLDERS or all(re.search("[A-Za-z]", group) for group in groups):
             return Blocks.of(kind, groups)
-    return _single(names)
-
-
-def _single(names: Sequence[str]) -> Blocks:
-    return Blocks(IMAGES, tuple(names), np.arange(len(names)))
+    return Blocks.of(IMAGES, names)
 
 
 PICTURE_WIDTH = 1400
@@ -132,29 +127,6 @@ class ImageScore:
     """Whether the prediction holds neither NaN nor infinity."""
 
 
-@dataclass(frozen=True)
-class DatasetScores:
-    """The scores of one pass over a data set."""
-
-    scores: dict[str, float]
-    intervals: dict[str, Interval]
-    images: list[ImageScore]
-    """In the order of the data set."""
-    blocks: Blocks
-    """The groups of images that the intervals are over."""
-    left_out: LeftOut
-    """The scores without each block (:meth:`Blocks.joined`), if single images are scored."""
-    confusions: list[Confusion]
-    rules: list[RuleTable]
-    """Scores by the rules of other projects, if the protocol asks for them."""
-    headlines: list[str]
-    """The name of the first score of each objective, by which its images are sorted."""
-    worst: dict[str, list[PanelPicture]]
-    """Pictures of the worst images, by the name of the score."""
-    lower_is_better: set[str]
-    """Names of the scores that are better if lower."""
-
-
 _RGB = Preprocessing()
 
 
@@ -170,6 +142,13 @@ class Scorer:
         worst: pictures of the worst images of each dense objective.
         examples: pictures of other images, for the report.
         notes: facts for ``metrics.json`` about how the scores were computed.
+        blocks: the groups of images that the intervals are over; this and the following after
+            :meth:`finish`.
+        intervals: of each score.
+        left_out: the scores without each block (:meth:`Blocks.joined`).
+        first_scores: the name of the first score of each objective that scores single images.
+        confusions: of the objectives that have one.
+        rules: scores by the rules of other projects, if the protocol asks for them.
     """
 
     def __init__(
@@ -247,49 +226,55 @@ class Scorer:
             for key, pictures in worst.items():
                 self._keep_worst(key, pictures)
 
-    def _states(self, key: str) -> list:
-        """Returns what each image left in an objective's metric, in the order of the data set."""
-        return [self.images[index].states[key] for index in sorted(self.images)]
+    @cached_property
+    def states(self) -> dict[str, list]:
+        """What each image left in the metric of each objective, in the order of the data set."""
+        images = [self.images[index] for index in sorted(self.images)]
+        return {key: [image.states[key] for image in images] for key in self.objectives}
 
+    @cached_property
     def scores(self) -> dict[str, float]:
-        """Returns the scores of all images, which do not depend on batches or processes."""
-        scores, once = {}, np.ones(len(self.images))
-        for key, objective in self.objectives.items():
-            scores[key] = objective.metrics.resampler(self._states(key))(once)
+        """The scores of all images, which do not depend on batches or processes."""
+        once = np.ones(len(self.images))
+        scores = {k: o.metrics.resampler(self.states[k])(once) for k, o in self.objectives.items()}
         return merged_scores({**scores, " and ".join(self.whole): self.whole_scores})
 
-    def result(self, blocks: Blocks) -> DatasetScores:
-        """Returns the scores of all images, their intervals (which take long) and pictures.
+    @property
+    def every_objective(self) -> list[Objective]:
+        return [*self.objectives.values(), *self.whole.values()]
+
+    @property
+    def lower_is_better(self) -> set[str]:
+        """The names of the scores that are better if lower."""
+        return lower_is_better(self.every_objective)
+
+    @property
+    def headlines(self) -> list[str]:
+        """The name of the first score of each objective, by which its images are sorted."""
+        return [*self.first_scores.values(), *self.whole_scores][: len(self.first_scores) + 1]
+
+    def finish(self, blocks: Blocks) -> None:
+        """Computes intervals, which takes long, and what else needs all images.
 
         Args:
             blocks: of all images of the data set.
         """
-        indices = sorted(self.images)
-        blocks = blocks.at(indices)
-        joined = blocks.joined().numbers
-        intervals: dict[str, Interval] = {}
-        firsts: dict[str, str] = {}
-        every_left_out = LeftOut({}, {}, np.bincount(joined))
-        scores, confusions, tables = self.scores(), [], []
+        self.images = dict(sorted(self.images.items()))
+        self.blocks = blocks.at([*self.images])
+        joined = self.blocks.joined().numbers
+        self.left_out = LeftOut({}, {}, np.bincount(joined))
+        self.intervals = dict.fromkeys(self.whole_scores, Interval(nan, nan))
+        self.first_scores: dict[str, str] = {}
         for key, objective in self.objectives.items():
-            metric, states = objective.metrics, self._states(key)
-            of_metric = confidence_intervals(metric, states, blocks.numbers)
-            intervals |= of_metric
-            firsts[key] = next(iter(of_metric))
+            metric, states = objective.metrics, self.states[key]
+            of_metric = confidence_intervals(metric, states, self.blocks.numbers)
+            self.intervals |= of_metric
+            self.first_scores[key] = next(iter(of_metric))
             without = left_out(metric, states, joined)
-            every_left_out.scores.update(without.scores)
-            every_left_out.without.update(without.without)
-            confusions.append(metric.confusion_of(states))
-            tables.append(metric.rule_table(scores))
-        return DatasetScores(
-            scores=scores,
-            intervals=dict.fromkeys(self.whole_scores, Interval(nan, nan)) | intervals,
-            images=[self.images[index] for index in indices],
-            blocks=blocks,
-            left_out=every_left_out,
-            confusions=[confusion for confusion in confusions if confusion is not None],
-            rules=[table for table in tables if table is not None],
-            headlines=[*firsts.values(), *self.whole_scores][: len(firsts) + 1],
-            worst={firsts[key]: pictures for key, pictures in self.worst.items()},
-            lower_is_better=lower_is_better([*self.objectives.values(), *self.whole.values()]),
-        )
+            self.left_out.scores.update(without.scores)
+            self.left_out.without.update(without.without)
+        metrics = {key: objective.metrics for key, objective in self.objectives.items()}
+        confusions = [metric.confusion_of(self.states[key]) for key, metric in metrics.items()]
+        self.confusions = [confusion for confusion in confusions if confusion is not None]
+        tables = [metric.rule_table(self.scores) for metric in metrics.values()]
+        self.rules = [table for table in tables if table is not None]

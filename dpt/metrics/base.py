@@ -24,17 +24,15 @@ class Confusion(NamedTuple):
 
 
 class RuleTable(NamedTuple):
-    """Scores of one prediction by the rules of several projects; the last column explains them."""
+    """Scores of one prediction by the rules of several projects, as text."""
 
-    columns: tuple[str, ...]
-    rows: list[tuple[str | float, ...]]
+    columns: list[str]
+    rows: list[list[str]]
+    """One for each rule, and the spread of the scores."""
+    others: list[tuple[str, str, str]]
+    """Of each rule its name, what it does, and the scores that have no column."""
     note: str
     """What the columns mean, for the report."""
-
-    def texts(self) -> list[list[str]]:
-        """Returns the rows as text, NaN as a hyphen."""
-        texts = [[c if isinstance(c, str) else f"{c:.4g}" for c in row] for row in self.rows]
-        return [["-" if text == "nan" else text for text in row] for row in texts]
 
 
 class SumMetric(MovableMetric):

@@ -246,15 +246,14 @@ class NormalMetrics(SumMetric):
     lower_is_better = frozenset({"angle", "angle_median", "angle_rmse"})
     has_limits = True
     sums: Tensor
-    pixels: Tensor
-    within: Tensor
+    counts: Tensor
+    """int64: all pixels, and those below each of ``_THRESHOLDS``."""
     histogram: Tensor
 
     def __init__(self) -> None:
         super().__init__()
         self.add_sum("sums", 2)  # of angles and their squares
-        self.add_count("pixels")
-        self.add_count("within", len(_THRESHOLDS))
+        self.add_count("counts", 1 + len(_THRESHOLDS))
         self.add_count("histogram", _BINS)
 
     def update(self, prediction: Tensor, target: Tensor, valid: Tensor) -> None:
@@ -269,22 +268,21 @@ class NormalMetrics(SumMetric):
         angles = angle_between(prediction, target)[valid].rad2deg().to(self.sums.dtype)
         angles = angles.nan_to_num(nan=180.0)
         self.sums = self.sums + torch.stack([angles.sum(), angles.square().sum()])
-        self.pixels = self.pixels + len(angles)
-        limits = angles.new_tensor(list(_THRESHOLDS.values()))
-        self.within = self.within + (angles[:, None] < limits).sum(0)
+        limits = angles.new_tensor([torch.inf, *_THRESHOLDS.values()])
+        self.counts = self.counts + (angles[:, None] < limits).sum(0)
         bins = (angles * (_BINS / 180)).long().clamp(max=_BINS - 1)
         self.histogram = self.histogram + torch.bincount(bins, minlength=_BINS)
 
     def compute(self) -> dict[str, Tensor]:
         """Returns scalars by name, NaN if no normal was known."""
-        mean, square = self.sums / self.pixels
-        fractions = dict(zip(_THRESHOLDS, self.within / self.pixels, strict=True))
+        mean, square = self.sums / self.counts[0]
+        fractions = dict(zip(_THRESHOLDS, self.counts[1:] / self.counts[0], strict=True))
         errors = {"angle": mean, "angle_median": self._median(), "angle_rmse": square.sqrt()}
         return errors | fractions
 
     def _median(self) -> Tensor:
         below = self.histogram.cumsum(0)
-        half = self.pixels / 2
+        half = self.counts[0] / 2
         k = int(torch.searchsorted(below, half).clamp(max=_BINS - 1))
         inside = (half - (below[k] - self.histogram[k])) / self.histogram[k]
         return (k + inside) * (180 / _BINS)

@@ -111,17 +111,15 @@ class PanopticMetrics(SumMetric):
 
     has_limits = True
     iou: Tensor
-    true_positives: Tensor
-    false_positives: Tensor
-    false_negatives: Tensor
+    counts: Tensor
+    """int64 (3, K): true positives, false positives and false negatives."""
 
     def __init__(self, things: Sequence[bool], class_names: Sequence[str] = ()) -> None:
         super().__init__()
         self.things = tuple(things)
         self.class_names = class_labels(class_names, len(things))
         self.add_sum("iou", len(things))
-        for name in ("true_positives", "false_positives", "false_negatives"):
-            self.add_count(name, len(things))
+        self.add_count("counts", 3, len(things))
 
     def update(self, prediction: SegmentMap, ground_truth: Segments) -> None:
         """Adds an image, whose prediction and ground truth have the same size."""
@@ -148,12 +146,9 @@ class PanopticMetrics(SumMetric):
         unmatched = prediction.classes[~is_match.any(1) & ~is_ignored]
         missed = ground_truth.classes[~is_match.any(0)]
         self.iou = self.iou.index_add(0, matched, iou[is_match].to(self.iou.dtype))
-        self.true_positives = self.true_positives + self._count(matched)
-        self.false_positives = self.false_positives + self._count(unmatched)
-        self.false_negatives = self.false_negatives + self._count(missed)
-
-    def _count(self, classes: Tensor) -> Tensor:
-        return torch.bincount(classes, minlength=len(self.things))
+        kinds = matched, unmatched, missed
+        by_class = [torch.bincount(classes, minlength=len(self.things)) for classes in kinds]
+        self.counts = self.counts + torch.stack(by_class)
 
     def compute(self) -> dict[str, Tensor]:
         """Returns scalars in 0..1; NaN where no class was seen or predicted.
@@ -161,8 +156,8 @@ class PanopticMetrics(SumMetric):
         ``pq``, ``sq`` and ``rq`` are means over the classes that occur, ``pq_things`` and
         ``pq_stuff`` over things and stuff among them; ``pq/<name>`` is that of a class.
         """
-        hits = self.true_positives.to(self.iou.dtype)
-        total = hits + (self.false_positives + self.false_negatives).to(hits.dtype) / 2
+        hits, unmatched, missed = self.counts.to(self.iou.dtype)
+        total = hits + (unmatched + missed) / 2
         occurs = total > 0
         quality = torch.where(occurs, self.iou / total, torch.nan)
         segmentation = torch.where(occurs, self.iou / hits.clamp(min=1), torch.nan)

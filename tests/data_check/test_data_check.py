@@ -580,7 +580,6 @@ FROM_ONE = changed("masks", lambda mask: (mask + 1).clip(1, 10).astype(np.uint8)
         (None, "data=rgbd data.depth_scale=1e-6 data.min_depth=0", "data.depth_scale=0.001"),
         (NORMALISED, "data=rgbd data.invalid_depth=[0] data.max_depth=100", "save metres"),
         (FROM_ONE, "data=camvid", "set data.label_map=1-11"),
-        (None, "data=folder data.labels=masks data.num_classes=22", "set data.num_classes=12"),
     ],
 )
 def test_quick_findings_name_the_remedy(camvid, rgbd, plant, overrides, remedy):

@@ -9,7 +9,7 @@ from photos import save_picture
 from PIL import Image
 
 from dpt.data.formats.rules import LabelRule
-from dpt.evaluation.plausibility import UNITS, DepthCheck, LabelsCheck
+from dpt.evaluation.predictions import UNITS, DepthCheck, LabelsCheck
 
 LABELS = np.random.default_rng(0).integers(0, 3, (20, 30))
 NOISE = np.random.default_rng(1).random(LABELS.shape)

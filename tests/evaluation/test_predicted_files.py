@@ -83,24 +83,6 @@ def test_16_bit_depth_is_scored_with_a_scale(score_files, scored_files, files, m
     assert values["predictions_kind"] == "metric"
 
 
-@pytest.mark.parametrize(
-    ("encode", "options"),
-    [
-        (lambda depth: depth * 100, ["scale=0.01"]),
-        (lambda depth: 386.1 / depth, ["encoding=disparity", "scale=386.1"]),
-        (lambda depth: np.log(depth * 1000), ["encoding=log", "scale=0.001"]),
-    ],
-)
-def test_depth_is_decoded(score_files, scored_files, files, metrics, tmp_path, encode, options):
-    (tmp_path / "depth").mkdir()
-    for path in (files / "depth").iterdir():
-        np.save(tmp_path / f"depth/{path.name}", encode(np.load(path)).astype(np.float32))
-    keys = [f"predictions_{option}" for option in options]
-    values = metrics(score_files(tmp_path / "run", tmp_path, *keys))
-    expected = metrics(scored_files)["val/abs_rel"]
-    assert values["val/abs_rel"] == pytest.approx(expected, rel=1e-5)
-
-
 def test_logits_are_scored_by_their_largest(
     score_files, scored_files, files, metrics, mistake, tmp_path
 ):

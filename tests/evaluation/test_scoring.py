@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dpt.data import Dataset
-from dpt.evaluation.scoring import Blocks, Scorer, blocks_of
+from dpt.evaluation.scoring import Scorer, blocks_of
 from dpt.objectives import ClassificationObjective
 from dpt.types.outputs import HeadOutput, OutputSpec
 from dpt.types.samples import DatasetInfo
@@ -58,11 +58,6 @@ class Named(Dataset):
         return self.names[index]
 
 
-def single(count):
-    """Blocks of one image each."""
-    return Blocks("image", tuple(map(str, range(count))), np.arange(count))
-
-
 def test_intervals_are_over_blocks():
     names = [f"/data/{video}/{video}_{k}.png" for video in "abc" for k in range(40)]
     right = torch.arange(120) < 60  # one video is easy, another hard
@@ -70,20 +65,20 @@ def test_intervals_are_over_blocks():
     objective = ClassificationObjective(num_classes=3)
     labels = {"class_id": torch.zeros(120).long()}
     scorer = scorer_of(objective, OutputSpec("classification", "logits"), logits, labels, names)
-    low, high = scorer.result(single(120)).intervals["accuracy"]
+    scorer.finish(blocks_of(Named(names), "image"))
+    low, high = scorer.intervals["accuracy"]
     assert 0.35 < low < 0.45 < 0.55 < high < 0.65
     margin = 4.302653 * 0.5 / np.sqrt(3)  # t with 2 degrees of freedom, accuracies of 1, 0.5 and 0
     for rule in ("folder", "/[abc]_", None):
         blocks = blocks_of(Named(names), rule)
         assert blocks.numbers.tolist() == np.repeat([0, 1, 2], 40).tolist()
-        result = scorer.result(blocks)
-        interval = result.left_out.interval("accuracy")
+        scorer.finish(blocks)
+        interval = scorer.left_out.interval("accuracy")
         assert interval == pytest.approx((0.5 - margin, 0.5 + margin), abs=1e-6)
-        assert result.intervals["accuracy"] == (0, 1)  # the part where an accuracy can be
-    one = scorer.result(blocks_of(Named(names), "data"))
-    assert np.isnan(one.intervals["accuracy"]).all()
-    without = scorer.result(blocks).left_out.without["accuracy"]
-    assert without.tolist() == [0.25, 0.5, 0.75]
+        assert scorer.intervals["accuracy"] == (0, 1)  # the part where an accuracy can be
+    assert scorer.left_out.without["accuracy"].tolist() == [0.25, 0.5, 0.75]
+    scorer.finish(blocks_of(Named(names), "data"))
+    assert np.isnan(scorer.intervals["accuracy"]).all()
 
 
 @pytest.mark.parametrize(

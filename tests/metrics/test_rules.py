@@ -10,8 +10,7 @@ from scipy.optimize import linprog
 
 from dpt.metrics.rules import RULES, SEGMENTATION_RULES
 from dpt.metrics.rules.base import line_l1
-from dpt.metrics.rules.depth import ordered_pairs
-from dpt.metrics.rules.moge import nearest_in_cells
+from dpt.metrics.rules.depth import nearest_in_cells, ordered_pairs
 
 ROWS = list(rules.rows())
 CLASS_ROWS = list(rules.class_rows())

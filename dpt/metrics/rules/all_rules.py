@@ -46,8 +46,8 @@ class _RuleScores(SumMetric):
         """Returns ``<rule>/<score>`` of every rule."""
 
     @abstractmethod
-    def facts(self, scores: Mapping[str, float]) -> dict[str, list[str | float]]:
-        """Returns a value for each rule, by column of the table, in front of the scores."""
+    def facts(self, scores: Mapping[str, float]) -> dict[str, list[str]]:
+        """Returns a text for each rule, by column of the table, in front of the scores."""
 
     def added_scores(self) -> dict[str, Tensor]:
         """Returns the scores of the rules and their spread, NaN if nothing was counted."""
@@ -55,7 +55,7 @@ class _RuleScores(SumMetric):
             return {}
         scores = self.rule_scores()
         for name in self.shared:
-            low, high = ends_of(values_of(self.rules, name, scores))
+            _, low, high = compared(self.rules, name, scores)
             scores[f"spread/{name}"] = high - low
         return {k: torch.tensor(value, dtype=torch.float64) for k, value in scores.items()}
 
@@ -68,19 +68,20 @@ class _RuleScores(SumMetric):
         Columns of scores are in one unit; a score that its project states in another one stands
         among the further scores as well.
         """
-        facts = self.facts(scores)
-        columns = [values_of(self.rules, name, scores) for name in self.shared]
-        rows: list[tuple[str | float, ...]] = []
-        for rule, *cells in zip(self.rules, *facts.values(), *columns, strict=True):
+        columns = {"rule": [*(rule.name for rule in self.rules), "spread"]}
+        columns |= {name: [*texts, ""] for name, texts in self.facts(scores).items()}
+        for name in self.shared:
+            by_rule, low, high = compared(self.rules, name, scores)
+            ends = "-" if math.isnan(low) else f"{low:.3g}..{high:.3g}"
+            columns[name] = [*map(text_of, by_rule), ends]
+        others = []
+        for rule in self.rules:
             values = {name: scores[f"{rule.name}/{name}"] for name in rule.scores}
             more = [f"{k} {value:.4g}" for k, value in values.items() if k not in self.shared]
             more += [f"{name} as stated {values[name]:.4g}" for name in rule.factors]
-            rows.append((rule.name, *cells, ", ".join(more), rule.summary))
-        ends = [ends_of(values) for values in columns]
-        texts = ["-" if math.isnan(low) else f"{low:.3g}..{high:.3g}" for low, high in ends]
-        rows.append(("spread", *[""] * len(facts), *texts, "", ""))
-        names = ("rule", *facts, *self.shared, "further scores", "what it does")
-        return RuleTable(names, rows, self.note)
+            others.append((rule.name, rule.summary, ", ".join(more)))
+        rows = [list(cells) for cells in zip(*columns.values(), strict=True)]
+        return RuleTable([*columns], rows, others, self.note)
 
 
 class RuleMetrics(DepthMetrics, _RuleScores):
@@ -147,10 +148,10 @@ class RuleMetrics(DepthMetrics, _RuleScores):
     def limits_of(self, score: str) -> tuple[float, float]:
         return (0.0, math.inf) if "/" in score else super().limits_of(score)
 
-    def facts(self, scores: Mapping[str, float]) -> dict[str, list[str | float]]:
+    def facts(self, scores: Mapping[str, float]) -> dict[str, list[str]]:
         return {
             "fitted": [rule.fitted or "nothing" for rule in self.rules],
-            "left out, %": [scores[f"{rule.name}/left_out"] for rule in self.rules],
+            "left out, %": [text_of(scores[f"{rule.name}/left_out"]) for rule in self.rules],
         }
 
 
@@ -192,7 +193,7 @@ class SegmentationRuleMetrics(SegmentationMetrics, _RuleScores):
         columns = np.split(self.class_sums.cpu().numpy(), ends[:-1], axis=1)
         return scores_by_rule(self.rules, [np.hstack([counts, sums]) for sums in columns])
 
-    def facts(self, scores: Mapping[str, float]) -> dict[str, list[str | float]]:
+    def facts(self, scores: Mapping[str, float]) -> dict[str, list[str]]:
         return {
             "absent class": [rule.absent for rule in self.rules],
             "no class predicted": [rule.no_class for rule in self.rules],
@@ -209,13 +210,16 @@ def scores_by_rule(rules: Sequence[Rule], totals: Sequence[Floats]) -> dict[str,
     return scores
 
 
-def values_of(rules: Sequence[Rule], score: str, scores: Mapping[str, float]) -> list[float]:
-    """Returns a score by each rule in the unit that all share, NaN for rules without this score."""
-    named = {rule: scores.get(f"{rule.name}/{score}", math.nan) for rule in rules}
-    return [rule.factors.get(score, 1.0) * value for rule, value in named.items()]
-
-
-def ends_of(values: Sequence[float]) -> tuple[float, float]:
-    """Returns the smallest and the largest finite value, NaN without any."""
+def compared(
+    rules: Sequence[Rule], score: str, scores: Mapping[str, float]
+) -> tuple[list[float], float, float]:
+    """Returns a score by each rule in the unit that all share, NaN for rules without this score,
+    and the smallest and the largest finite value, NaN without any."""
+    stated = {rule: scores.get(f"{rule.name}/{score}", math.nan) for rule in rules}
+    values = [rule.factors.get(score, 1.0) * value for rule, value in stated.items()]
     finite = [value for value in values if math.isfinite(value)]
-    return (min(finite), max(finite)) if finite else (math.nan, math.nan)
+    return values, min(finite, default=math.nan), max(finite, default=math.nan)
+
+
+def text_of(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.4g}"
