@@ -77,13 +77,11 @@ def make_eval_loader(
     targets: Sequence[str | None],
     *,
     prompts: bool = False,
-    part: Sequence[int] | None = None,
 ) -> DataLoader:
-    """Returns the loader of evaluation, of all samples or ``part`` of them; with ``prompts`` the
-    model takes sparse depth."""
+    """Returns the loader of evaluation; with ``prompts`` the model takes sparse depth."""
     batches = _batches(settings, targets)
     transform = EvalTransform(preprocessing, settings.prompt_points if prompts else 0)
-    return make_loader(dataset, transform, **batches, training=False, seed=0, part=part)
+    return make_loader(dataset, transform, **batches, training=False, seed=0)
 
 
 def _batches(settings: LoaderSettings, targets: Sequence[str | None]) -> Plain:

@@ -41,8 +41,7 @@ class EpochSampler(torch.utils.data.Sampler[tuple[int, int]]):
     any number of ranks; always as epoch 0.
 
     Rank and world size are read when iterating: the sampler may be built before the process group.
-    ``order`` draws the permutations, int (length,); None draws plain ones. ``part`` are the indices
-    that evaluation takes in place of all.
+    ``order`` draws the permutations, int (length,); None draws plain ones.
     """
 
     length: int
@@ -50,7 +49,6 @@ class EpochSampler(torch.utils.data.Sampler[tuple[int, int]]):
     seed: int
     shuffle: bool
     order: Callable[[np.random.Generator], np.ndarray] | None = None
-    part: Sequence[int] | None = None
 
     epoch = 0
     start = 0  # entries of this rank already used in this epoch, when resuming inside it
@@ -66,7 +64,7 @@ class EpochSampler(torch.utils.data.Sampler[tuple[int, int]]):
         return len(range(rank, self._total(world), world))
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        order = np.arange(self.length) if self.part is None else np.array(self.part)
+        order = np.arange(self.length)
         if self.shuffle:
             random = np.random.default_rng(np.random.SeedSequence((self.seed, self.epoch)))
             order = random.permutation(self.length) if self.order is None else self.order(random)
@@ -77,7 +75,7 @@ class EpochSampler(torch.utils.data.Sampler[tuple[int, int]]):
     def _total(self, world: int) -> int:
         if self.shuffle:
             return -(-self.length // world) * world
-        return self.length if self.part is None else len(self.part)
+        return self.length
 
 
 def nearby_permutation(
@@ -331,7 +329,6 @@ def make_loader(
     seed: int,
     targets: Sequence[Target],
     skip_broken: bool = False,
-    part: Sequence[int] | None = None,
 ) -> DataLoader[Sample]:
     """Returns a loader whose batches do not depend on ``num_workers``.
 
@@ -345,10 +342,9 @@ def make_loader(
         targets: keys of every batch.
         skip_broken: if a file cannot be read, take the next sample (training) or a blank image
             without labels (evaluation); the batch lists the errors in ``failed``.
-        part: the samples of evaluation; None for all.
     """
     order = dataset.epoch_order
-    sampler = EpochSampler(len(dataset), seed=seed, shuffle=training, order=order, part=part)
+    sampler = EpochSampler(len(dataset), seed=seed, shuffle=training, order=order)
     if num_workers > 0:
         dataset.preload()
     on_error: Literal["next", "blank"] = "next" if training else "blank"

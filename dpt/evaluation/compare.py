@@ -4,8 +4,6 @@ import csv
 import io
 import logging
 import os
-import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isnan, nan
 from pathlib import Path
@@ -15,20 +13,17 @@ import numpy as np
 
 from dpt import html
 from dpt.config.resumed_config import run_in
-from dpt.config.schema import LOADER_KEYS, EvaluateConfig
+from dpt.config.schema import LOADER_KEYS
 from dpt.evaluation.evaluate import LEFT_OUT_FILE
-from dpt.evaluation.passes import score_checkpoint, score_files
-from dpt.evaluation.scoring import MATCHES, PanelPicture
+from dpt.evaluation.scoring import MATCHES
 from dpt.files import DataError, decoding, few, parse_json, plural, read_bytes, read_text
 from dpt.metrics import LeftOut
-from dpt.run_log import csv_cell, log_rows, write_csv, write_json
+from dpt.run_log import log_rows, write_csv, write_json
 from dpt.validation import Plain
 
 log = logging.getLogger("dpt")
 MOST_ROWS = 20
 """The number of images in the table of those that moved most."""
-PICTURED = 2
-"""The number of images that improved most, and of those that worsened most, that are shown."""
 _VIEWS = {f"protocol/{key}" for key in ("resize", "flip", "scales", "window", "stride")}
 """Keys of the protocol that predictions from files lack."""
 _OTHER_DATA = {*LOADER_KEYS, "root", "labelled", "unlabelled"}
@@ -162,14 +157,13 @@ def compare(a: Evaluated, b: Evaluated, out: Path) -> str:
         f"({interval}): {first.verdict}"
     )
     facts: dict[str, float | str] = {}
-    for score, *values in rows:
-        columns = zip(Difference._fields[1:], values, strict=True)
-        facts |= {f"{column}/{score}": value for column, value in columns}
+    for row in rows:
+        columns = row._asdict().items()
+        facts |= {f"{key}/{row.score}": value for key, value in columns if key != "score"}
     facts |= {"blocks": len(a.blocks), "images": len(a.images), "summary": summary}
     write_json(out / "comparison.json", facts)
     moved = _moved(a, b, first.score)
     write_csv(out / "per_image.csv", [["name", "A", "B", "better by"], *moved])
-    shown = [*moved[:PICTURED], *moved[PICTURED:][-PICTURED:]]
     whole = [row for row in rows if "/" not in row.score]
     cells = [[n, *(f"{v:.4f}" for v in values), verdict] for n, *values, verdict in whole]
     log_rows("B against A", _HEADER, cells)
@@ -181,7 +175,6 @@ def compare(a: Evaluated, b: Evaluated, out: Path) -> str:
         rows=whole,
         first=first.score,
         moved=sorted(moved, key=lambda row: -abs(row.gain))[:MOST_ROWS],
-        pictures=_pictures(a, b, [row.name for row in shown]),
         settings=[("A", str(a.folder)), ("B", str(b.folder)), ("intervals over", blocks)],
     )
     return summary
@@ -212,38 +205,3 @@ def _moved(a: Evaluated, b: Evaluated, score: str) -> list[Moved]:
         if not isnan(two - one):
             moved.append(Moved(name, one, two, sign * (two - one)))
     return sorted(moved, key=lambda row: -row.gain)
-
-
-def _pictures(a: Evaluated, b: Evaluated, names: Sequence[str]) -> list[tuple[str, np.ndarray]]:
-    """Returns pictures of images as A and as B predict them, which are read or predicted again."""
-    pictures: list[tuple[str, np.ndarray]] = []
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            panels = [_panels(evaluated, names, folder) for evaluated in (a, b)]
-    except (ValueError, OSError, KeyError) as error:
-        log.warning("no pictures, which need data and predictions as they were: %s", error)
-        return []
-    for name in names:
-        for letter, of_side in zip("AB", panels, strict=True):
-            pictures += [(f"{letter}: {p.caption}", p.rgb) for p in of_side[name]]
-    return pictures
-
-
-def _panels(
-    evaluated: Evaluated, names: Sequence[str], folder: str
-) -> dict[str, list[PanelPicture]]:
-    """Returns a row of pictures for each dense head and image; ``folder`` is for files."""
-    values = {**evaluated.config, "run_dir": folder}
-    values["data"] = {**values["data"], "num_workers": 0}
-    config = EvaluateConfig.read(values)
-    dataset = config.data.make(config.split).without_repeats()
-    full_names = dict(zip(evaluated.by_short_name(), evaluated.images, strict=True))
-    index_of = {csv_cell(dataset.name(k)): k for k in range(len(dataset))}
-    indices = {index_of[full_names[name]]: name for name in names}
-    score = score_checkpoint if config.checkpoint else score_files
-    scorer = score(config, dataset, [*indices])
-    pictures: dict[str, list[PanelPicture]] = {name: [] for name in names}
-    for of_head in scorer.worst.values():
-        for picture in of_head:
-            pictures[indices[picture.rank[1]]].append(picture)
-    return pictures

@@ -1,7 +1,7 @@
 """One pass over a data set that scores a checkpoint, or predictions on disk."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -131,10 +131,8 @@ class Evaluation(L.LightningModule):
         self.scorer.gather()
 
 
-def score_checkpoint(
-    config: EvaluateConfig, dataset: Dataset, indices: Sequence[int] | None = None
-) -> Scorer:
-    """Returns the scores of the checkpoint on a data set, or on some of its samples."""
+def score_checkpoint(config: EvaluateConfig, dataset: Dataset) -> Scorer:
+    """Returns the scores of the checkpoint on a data set."""
     model, protocol = DPT.from_pretrained(config.source), config.protocol
     if model.calibration is not None:
         remedy = "score what dpt predict writes, by predictions=DIR"
@@ -156,7 +154,6 @@ def score_checkpoint(
         preprocessing,
         [objective.target for objective in scorer.every_objective],
         prompts=model.takes_prompts,
-        part=indices,
     )
     panels = Panels(folder=str(config.folder / "panels"))
     trainer = build.build_trainer(
@@ -164,7 +161,7 @@ def score_checkpoint(
         logger=False,
         callbacks=[FailedFiles(), panels],
     )
-    build.require_images(trainer, len(dataset) if indices is None else len(indices))
+    build.require_images(trainer, len(dataset))
     runtime = _runtime(config, model, trainer)
     predict = None if runtime is None else runtime.tensors
     trainer.validate(Evaluation(model, protocol, scorer, predict), loader, verbose=False)
@@ -201,10 +198,8 @@ def _runtime(config: EvaluateConfig, model: DPT, trainer: L.Trainer) -> Runtime 
     return runtime
 
 
-def score_files(
-    config: EvaluateConfig, dataset: Dataset, indices: Sequence[int] | None = None
-) -> Scorer:
-    """Returns the scores of the files in the folder of predictions, or of some samples alone."""
+def score_files(config: EvaluateConfig, dataset: Dataset) -> Scorer:
+    """Returns the scores of the files in the folder of predictions."""
     path = Path(config.source).expanduser()
     results = find_json(dataset, path)
     predicted: Predicted
@@ -224,8 +219,7 @@ def score_files(
         is_inverse = predicted.kind == "relative"
         checks["depth"] = DepthCheck(is_inverse, has_unit, predicted.scale_to_change)
     workers = config.data.loader.num_workers
-    indices = range(len(dataset)) if indices is None else indices
-    for outputs, labels in read_in_order(predicted.read, indices, num_workers=workers):
+    for outputs, labels in read_in_order(predicted.read, range(len(dataset)), num_workers=workers):
         scorer.add(outputs, labels, labels["image"])
         for name, check in checks.items():
             size = objectives[name].ground_truth(labels, 0)[0].shape[-2:]
