@@ -526,7 +526,7 @@ def test_read_records_reads_any_data_set_to_its_end():
     finding = findings["unreadable"]
     assert finding.message == "3 of 8 samples cannot be read"
     assert "KeyError: 'lost'" in finding.examples[0]
-    assert "50x40 but its mask is 51x40" in finding.examples[1]
+    assert "51x40" in finding.examples[1]
     assert "float64" in finding.examples[2]
     assert not any(code.startswith("depth") for code in findings)
 
