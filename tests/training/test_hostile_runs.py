@@ -54,14 +54,14 @@ def hostile_overrides(run):
         "plug-in": [f"hydra.job.env_set.DPT_PLUGINS={run}/plug.py"],
         "searchpath": [f"hydra.searchpath=[file://{run}/conf]", "+x=y"],
         "launcher": ["-m", "hydra/launcher=joblib", "seed=1,2"],
-        "interpolation": ["task.name=${oc.env:DPT_SECRET}"],
+        "interpolation": ["task.name=${oc.env:DPT_SECRET}", "model.name=${oc.env:DPT_SECRET}"],
     }
 
 
-OVERRIDES = ("pickle groups abbreviated plug-in searchpath launcher interpolation").split()
+OVERRIDES = "interpolation pickle groups abbreviated plug-in searchpath launcher".split()
 
 
-@pytest.mark.parametrize("case", slow_after(2, OVERRIDES))
+@pytest.mark.parametrize("case", slow_after(3, OVERRIDES))
 def test_resume_executes_no_stored_override(run, monkeypatch, tmp_path, case):
     mark = tmp_path / "executed"
     monkeypatch.setenv("DPT_MARK", str(mark))
