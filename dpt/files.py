@@ -137,7 +137,8 @@ def missing_path(path: Path, *, what: str, remedy: str) -> DataError:
     parent = next(folder for folder in path.parents if folder.is_dir())
     names = sorted(p.name for p in parent.iterdir() if not p.name.startswith("."))
     close = difflib.get_close_matches(path.relative_to(parent).parts[0], names, n=5, cutoff=0.5)
-    listed = few(close or names, 10) or "nothing"
+    others = [name for name in names if name not in close]
+    listed = few([*close, *others], 10) or "nothing"
     return DataError(f"{what} {path} does not exist; {parent} holds {listed}: {remedy}")
 
 
