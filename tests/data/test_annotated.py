@@ -206,13 +206,6 @@ def test_splits_are_those_of_the_format(three_splits):
     ]
 
 
-def test_class_of_val_alone_is_named(three_splits):
-    (note,) = folder_data(three_splits, "val", fractions=None).notes
-    assert "'plate'" in note
-    assert "a.png" in note
-    assert folder_data(three_splits, "train", fractions=None).notes == []
-
-
 NAMES = {"train": "train", "val": "valid"}
 
 

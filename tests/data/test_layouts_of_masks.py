@@ -382,7 +382,9 @@ def test_depth_units_are_a_question(tmp_path, factor, kind, named):
     ("top", "kind", "suffix"),
     [
         (65535, np.uint16, ".png"),
+        (10000, np.uint16, ".png"),
         (1, np.float32, ".tiff"),
+        (10, np.float32, ".npy"),
     ],
 )
 def test_depth_scaled_to_its_own_range_is_a_question(tmp_path, top, kind, suffix):

@@ -244,32 +244,16 @@ class AnnotatedDataset(FileDataset):
     """Makes labels of objects; without objects it reads label files, as its base class does.
 
     A subclass calls :meth:`use` in ``list_files``, and makes records by :func:`record_of`.
-
-    Args:
-        background: see :class:`ObjectLabels`.
     """
-
-    background: bool | None = None
 
     def __post_init__(self) -> None:
         self.object_labels: ObjectLabels | None = None
         super().__post_init__()
 
-    def use(
-        self,
-        annotations: base.Annotations,
-        images: Sequence[base.AnnotatedImage],
-        *,
-        front: base.Front,
-        things: Sequence[str | int] | None = None,
-    ) -> ObjectLabels:
-        """Makes labels of objects; the arguments are those of :class:`ObjectLabels`."""
-        labels = ObjectLabels(
-            annotations, images, front=front, background=self.background, things=things
-        )
+    def use(self, labels: ObjectLabels, notes: Sequence[str]) -> None:
+        """Makes labels of objects; ``notes`` say what their files hold that is left out."""
         self.object_labels, self.label_rule = labels, labels.rule
-        self.objects_fault, self.notes = labels.fault, annotations.notes
-        return labels
+        self.objects_fault, self.notes = labels.fault, notes
 
     def annotation_id(self, index: int) -> int | str | None:
         image: base.AnnotatedImage | None = self._files[index].extra
@@ -338,6 +322,7 @@ class CocoDataset(AnnotatedDataset):
         images, annotations: folder and JSON file, where ``%split`` is the split's name on disk.
         masks: of the panoptic format: folder of the PNG files; None is the JSON file's path
             without its suffix.
+        background: see :class:`ObjectLabels`.
         split_names: the splits' names on disk, where they differ.
         missing: ``skip`` leaves images out that do not exist.
     """
@@ -367,7 +352,10 @@ class CocoDataset(AnnotatedDataset):
         annotations = base.Annotations(
             source=path, images=images, classes=[*classes.values()], notes=content.notes
         )
-        self.use(annotations, images, front=CocoFormat.front)
+        front, background = CocoFormat.front, self.background
+        self.use(
+            ObjectLabels(annotations, images, front=front, background=background), content.notes
+        )
         remedy = "check data.images and data.masks, or set data.missing=skip"
         return require_files([*map(record_of, images)], source=path, remedy=remedy)
 

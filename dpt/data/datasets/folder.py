@@ -64,6 +64,7 @@ class FolderDataset(annotated.AnnotatedDataset):
     objects: str | None = None
     annotations: str | None = None
     annotation_files: str | None = None
+    background: bool | None = None
     things: Sequence[str | int] | None = None
     first_object: Annotated[int, Field(ge=1)] = 1
     num_classes: int | None = None
@@ -305,9 +306,14 @@ class FolderDataset(annotated.AnnotatedDataset):
         record_of_path = {image.image: annotated.record_of(image) for image in annotations.images}
         files = [record_of_path.get(path, Files(path)) for path in paths]
         images = [record.extra for record in files if record.extra is not None]
-        labels = self.use(annotations, images, front=FORMATS[name].front, things=self.things)
-        if not self._lists:
-            self._note_class_without_training(annotations, labels)
+        labels = annotated.ObjectLabels(
+            annotations,
+            images,
+            front=FORMATS[name].front,
+            background=self.background,
+            things=self.things,
+        )
+        self.use(labels, annotations.notes)
         files = self._without_unlabelled(files, absent)
         remedy = "add the images, or set data.missing=skip"
         return require_files(files, source=annotations.source, remedy=remedy)
@@ -318,16 +324,6 @@ class FolderDataset(annotated.AnnotatedDataset):
             return [*paths], []
         present = [path for path in paths if path.is_file()]
         return present, sorted({*paths}.difference(present))
-
-    def _note_class_without_training(
-        self, annotations: Annotations, labels: annotated.ObjectLabels
-    ) -> None:
-        """Notes a class of the split that no image of train has."""
-        trained = [image for image in annotations.images if image.split == "train"]
-        unknown = labels.unknown_class(annotated.names_in(trained))
-        if trained and unknown:
-            remedy = "rename it, or label some of it in train"
-            self.notes = [*self.notes, f"{unknown}, of which train has none: {remedy}"]
 
     def _paths_of_split(self, annotations: Annotations, unlabelled: Sequence[Path]) -> list[Path]:
         """Returns the images of the split by lists, as the label tool says, or by fractions."""

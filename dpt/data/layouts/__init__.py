@@ -7,20 +7,22 @@ would train different models are a question to the user: a DataError that names 
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 from dpt.data.annotations import FORMATS
 from dpt.data.formats import io
 from dpt.data.layouts.base import Detected, Folder, Layout, Match, Row
-from dpt.data.layouts.listed import LabelTool, Tables
-from dpt.data.layouts.pictures import Pictures, names_like_labels
+from dpt.data.layouts.listed import match_label_tool, match_tables
+from dpt.data.layouts.pictures import match_pictures, names_like_labels
 from dpt.data.layouts.values import band_settings
 from dpt.files import DataError, few, files_below, plural, printable
 from dpt.validation import PlainMapping
 
 __all__ = ["LAYOUTS", "Detected", "Folder", "Layout", "Row", "detect"]
 
-LAYOUTS: tuple[Layout, ...] = (*map(LabelTool, FORMATS.values()), Tables(), Pictures())
+LAYOUTS: list[Layout] = [partial(match_label_tool, tool) for tool in FORMATS.values()]
+LAYOUTS += [match_tables, match_pictures]
 """In the order in which they take label files: each sees those that the ones before it leave."""
 _MAX_FILES = 500_000
 _MAX_PLACES = 12  # of files that are not used, which are noted
@@ -48,7 +50,7 @@ def detect(
     folder = Folder(root, _paths_of_data(root), given, say, holds_out)
     matches: list[Match] = []
     for layout in LAYOUTS:
-        match = layout.match(folder)
+        match = layout(folder)
         if match is not None:
             folder.taken |= match.files
             matches.append(match)

@@ -43,10 +43,14 @@ class Folder:
             self.note(f"not used: {plural(len(names), noun)}{reason} ({few(names)})")
 
     @property
+    def free(self) -> list[str]:
+        """The files that are not taken."""
+        return [path for path in self.paths if path not in self.taken]
+
+    @property
     def pictures(self) -> list[str]:
-        """The files that may be images, labels or depth maps, without those that are taken."""
-        paths = (path for path in self.paths if path not in self.taken)
-        return [path for path in paths if os.path.splitext(path)[1].lower() in SUFFIXES]
+        """Those that may be images, labels or depth maps."""
+        return [path for path in self.free if os.path.splitext(path)[1].lower() in SUFFIXES]
 
 
 class Row(NamedTuple):
@@ -113,16 +117,9 @@ class Match(ABC):
         """
 
 
-class Layout(ABC):
-    """A way to lay out images and labels. To add one, list it in ``LAYOUTS``."""
-
-    @abstractmethod
-    def match(self, folder: Folder) -> Match | None:
-        """Returns how this layout reads the folder; None if it finds no labels.
-
-        Raises:
-            DataError: labels fit in several ways; a question that names the keys to give.
-        """
+Layout = Callable[[Folder], Match | None]
+"""Returns how a way to lay out images and labels reads the folder; None if it finds no labels.
+DataError if labels fit in several ways: a question that names the keys to give."""
 
 
 def by_folder(paths: Iterable[str]) -> dict[str, list[str]]:

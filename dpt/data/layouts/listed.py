@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dpt.data.annotations.base import UNLABELLED, AnnotationFormat, Annotations
 from dpt.data.datasets.annotated import format_named, read_annotations
-from dpt.data.layouts.base import SUFFIXES, Detected, Folder, Layout, Match, Row
+from dpt.data.layouts.base import SUFFIXES, Detected, Folder, Match, Row
 from dpt.data.layouts.pictures import kind_of_word
 from dpt.data.layouts.splits import divide
 from dpt.data.layouts.values import PairMatch
@@ -18,80 +18,72 @@ from dpt.files import DataError, few, path_below, plural, read_cells, required_f
 from dpt.validation import Plain
 
 
-@dataclass(frozen=True)
-class LabelTool(Layout):
-    """Images with the files of a label tool."""
+def match_label_tool(tool: AnnotationFormat, folder: Folder) -> Match | None:
+    """Finds the files of a label tool and their images; None, with a note, if no image of theirs is
+    there."""
+    given = folder.given.get("annotations")
+    is_chosen = bool(given) and format_named(str(given)) is tool
+    if {"labels", "depth"} & folder.given.keys() or bool(given) != is_chosen:
+        return None
+    sources = tool.find(folder.root, folder.free)
+    if not sources and not is_chosen:
+        return None
+    settings, chosen, unread = _files_of_splits(folder, tool, sources)
+    annotations, bare = read_annotations(
+        folder.root,
+        tool.name,
+        chosen=[folder.root / path for path in chosen],
+        images=folder.root / (folder.given.get("images") or "."),
+    )
+    splits = {_below(folder, image.image): image.split for image in annotations.images}
+    present = splits.keys() & {*folder.paths}
+    absent = sorted(splits.keys() - present)
+    rows = [Row(path, split=split) for path, split in splits.items() if path in present]
+    names = few(sorted({*sources}.difference(unread)))
+    if not rows:
+        fault = f"no image of {tool.title} is there ({few(absent)})"
+        folder.note(f"not used: {names}: {fault}: copy the images into it")
+        return None
+    count = plural(sum(len(image.objects) for image in annotations.images), "object")
+    return _ToolMatch(
+        sentence=f"{tool.title} ({names}): {count} in {plural(len(rows), 'image')}",
+        key=f"data.annotations={tool.name}",
+        rows=rows,
+        bare=[Row(_below(folder, path)) for path in bare],
+        files={*sources, *annotations.lists, *_maps_of(folder, annotations, unread)},
+        annotations=annotations,
+        settings={"annotations": tool.name, **settings},
+        absent=absent,
+        unread=unread,
+    )
 
-    tool: AnnotationFormat
 
-    def match(self, folder: Folder) -> Match | None:
-        given = folder.given.get("annotations")
-        is_chosen = bool(given) and format_named(str(given)) is self.tool
-        if {"labels", "depth"} & folder.given.keys() or bool(given) != is_chosen:
-            return None
-        free = [path for path in folder.paths if path not in folder.taken]
-        sources = self.tool.find(folder.root, free)
-        if not sources and not is_chosen:
-            return None
-        settings, chosen, unread = self._files_of_splits(folder, sources)
-        annotations, bare = read_annotations(
-            folder.root,
-            self.tool.name,
-            chosen=[folder.root / path for path in chosen],
-            images=folder.root / (folder.given.get("images") or "."),
-        )
-        match = self._match_of(folder, sorted({*sources}.difference(unread)), annotations)
-        if match is not None:
-            match.settings |= settings
-            match.bare = [Row(_below(folder, path)) for path in bare]
-            match.leave_unread(unread, folder.pictures)
-        return match
+def _maps_of(folder: Folder, annotations: Annotations, unread: Sequence[str]) -> set[str]:
+    """Returns the pictures of objects, also those in folders named after unread files."""
+    maps = {_below(folder, image.map_file) for image in annotations.images if image.map_file}
+    folders = {os.path.splitext(path)[0] for path in unread}
+    return maps | {path for path in folder.pictures if os.path.dirname(path) in folders}
 
-    def _match_of(
-        self, folder: Folder, sources: Sequence[str], annotations: Annotations
-    ) -> "_ToolMatch | None":
-        """Returns the match of the objects that were read; None, with a note, if no image of theirs
-        is there."""
-        present = {*folder.paths}
-        splits = {_below(folder, image.image): image.split for image in annotations.images}
-        absent = sorted(splits.keys() - present)
-        if len(absent) == len(splits):
-            fault = f"no image of {self.tool.title} is there ({few(absent)})"
-            folder.note(f"not used: {few(sources)}: {fault}: copy the images into it")
-            return None
-        rows = [Row(path, split=split) for path, split in splits.items() if path in present]
-        maps = {_below(folder, i.map_file) for i in annotations.images if i.map_file}
-        count = plural(sum(len(image.objects) for image in annotations.images), "object")
-        return _ToolMatch(
-            sentence=f"{self.tool.title} ({few(sources)}): {count} in {plural(len(rows), 'image')}",
-            key=f"data.annotations={self.tool.name}",
-            rows=rows,
-            bare=[],
-            files={*sources, *annotations.lists, *maps},
-            annotations=annotations,
-            settings={"annotations": self.tool.name},
-            absent=absent,
-        )
 
-    def _files_of_splits(
-        self, folder: Folder, sources: Sequence[str]
-    ) -> tuple[Plain, list[str], list[str]]:
-        """Returns the settings of the files of train and val, their paths, and other files; the
-        path that the user has given, or none, if there are no such files."""
-        given = folder.given.get("annotation_files")
-        words_of: dict[str, dict[str, str]] = defaultdict(dict)
-        for path in sources if self.tool.lists_classes else ():
-            split, word = split_word(path)
-            if split:
-                template = re.sub(rf"(?<![^-_. /]){word}(?![^-_. /])", "%split", path)
-                words_of[template].setdefault(split, word)
-        for template, words in words_of.items():
-            if template == (given or template) and {"train", "val"} <= words.keys():
-                settings: Plain = {"annotation_files": template}
-                settings |= {f"split_names.{split}": word for split, word in words.items()}
-                chosen = [template.replace("%split", word) for word in words.values()]
-                return settings, chosen, sorted({*sources}.difference(chosen))
-        return {}, [str(given)] if given else [], []
+def _files_of_splits(
+    folder: Folder, tool: AnnotationFormat, sources: Sequence[str]
+) -> tuple[Plain, list[str], list[str]]:
+    """Returns the settings of the files of train and val, their paths, and other files; the path
+    that the user has given, or none, if there are no such files."""
+    given = folder.given.get("annotation_files")
+    words_of: dict[str, dict[str, str]] = defaultdict(dict)
+    for path in sources if tool.lists_classes else ():
+        split, word = split_word(path)
+        if split:
+            template = re.sub(rf"(?<![^-_. /]){word}(?![^-_. /])", "%split", path)
+            words_of[template].setdefault(split, word)
+    for template, words in words_of.items():
+        if template == (given or template) and {"train", "val"} <= words.keys():
+            settings: Plain = {"annotation_files": template}
+            settings |= {f"split_names.{split}": word for split, word in words.items()}
+            chosen = [template.replace("%split", word) for word in words.values()]
+            return settings, chosen, sorted({*sources}.difference(chosen))
+    return {}, [str(given)] if given else [], []
 
 
 @dataclass(kw_only=True)
@@ -101,13 +93,7 @@ class _ToolMatch(Match):
     annotations: Annotations
     settings: Plain
     absent: list[str]  # images that are not there
-    unread: Sequence[str] = ()  # files of other objects in the same images
-
-    def leave_unread(self, paths: Sequence[str], pictures: Sequence[str]) -> None:
-        """Takes label files that are not read, with the pictures in folders of their names."""
-        folders = {os.path.splitext(path)[0] for path in paths}
-        self.files.update(paths, (p for p in pictures if os.path.dirname(p) in folders))
-        self.unread = paths
+    unread: Sequence[str]  # files of other objects in the same images
 
     def read(self, folder: Folder) -> Detected:
         images = self.annotations.images
@@ -139,28 +125,26 @@ def _below(folder: Folder, path: Path) -> str:
     return path.relative_to(folder.root).as_posix()
 
 
-class Tables(Layout):
-    """A CSV file with columns of images and of labels, or one such file for each split."""
-
-    def match(self, folder: Folder) -> Match | None:
-        if any(folder.given.get(key) for key in ("annotations", "images", "labels", "depth")):
-            return None
-        tables: dict[str, list[Row]] = {}
-        for path in (path for path in folder.paths if path.lower().endswith(".csv")):
-            try:
-                lines = [cells for _, cells in read_cells(folder.root / path)]
-            except DataError as error:
-                folder.note(f"not used: {error}")
-                folder.used.add(path)
-                continue
-            rows = _rows_of_table(folder, path, lines)
-            if rows:
-                tables[path] = rows
-        rows = _with_splits(folder, tables)
-        match = PairMatch.of(rows, title=f"a table ({few([*tables])})", key="", lists=[*tables])
-        if match is not None:
-            match.files.update(folder.pictures)
-        return match
+def match_tables(folder: Folder) -> Match | None:
+    """Reads CSV files with columns of images and of labels: one, or one for each split."""
+    if any(folder.given.get(key) for key in ("annotations", "images", "labels", "depth")):
+        return None
+    tables: dict[str, list[Row]] = {}
+    for path in (path for path in folder.paths if path.lower().endswith(".csv")):
+        try:
+            lines = [cells for _, cells in read_cells(folder.root / path)]
+        except DataError as error:
+            folder.note(f"not used: {error}")
+            folder.used.add(path)
+            continue
+        rows = _rows_of_table(folder, path, lines)
+        if rows:
+            tables[path] = rows
+    rows = _with_splits(folder, tables)
+    match = PairMatch.of(rows, title=f"a table ({few([*tables])})", key="", lists=[*tables])
+    if match is not None:
+        match.files.update(folder.pictures)
+    return match
 
 
 def _with_splits(folder: Folder, tables: Mapping[str, list[Row]]) -> list[Row]:

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import combinations, takewhile
 from typing import Literal
 
-from dpt.data.layouts.base import Folder, Layout, Row, by_folder
+from dpt.data.layouts.base import Folder, Row, by_folder
 from dpt.data.layouts.values import PairMatch
 from dpt.data.splits import SPLITS, split_word
 from dpt.files import DataError, few, plain_name, plural
@@ -42,15 +42,13 @@ _MOST_COMPARED = 100  # names of label files, from which beginnings and ends are
 _MAX_ENDS = 4
 
 
-class Pictures(Layout):
-    """Images and labels in folders of their own, or with words in their names."""
-
-    def match(self, folder: Folder) -> PairMatch | None:
-        if folder.given.get("annotations"):
-            return None
-        rows = rows_of(folder)
-        key = next((_key("labels", row.image, row.labels) for row in rows if row.labels), "")
-        return PairMatch.of(rows, title="pairs by names", key=key or "data.depth=FOLDER")
+def match_pictures(folder: Folder) -> PairMatch | None:
+    """Pairs images and labels in folders of their own, or with words in their names."""
+    if folder.given.get("annotations"):
+        return None
+    rows = rows_of(folder)
+    key = next((_key("labels", row.image, row.labels) for row in rows if row.labels), "")
+    return PairMatch.of(rows, title="pairs by names", key=key or "data.depth=FOLDER")
 
 
 def rows_of(folder: Folder) -> list[Row]:
@@ -166,34 +164,28 @@ def _kinds_of_folders(directories: set[str]) -> dict[str, Kind | Literal[""]]:
             name_kind = "" if is_container else kind_of_word(name)
             if name_kind and not (kind and name_kind == "images"):
                 kind = name_kind
-        kinds[directory] = "unused" if any(map(_is_unused, names)) else kind
+        is_unused = any(_has_outer("unused", name) for name in names)
+        kinds[directory] = "unused" if is_unused else kind
     return kinds
 
 
-def _has_outer(kind: Kind, text: str) -> bool:
+def _has_outer(kind: Kind, name: str) -> bool:
     """Returns whether a word of a kind stands at the beginning of a name or, but for a number, at
     its end."""
-    matches = WORDS[kind].finditer(text)
-    return any(m.start() == 0 or not re.search(r"[^\W\d_]", text[m.end() :]) for m in matches)
-
-
-def _is_unused(name: str) -> bool:
-    """Returns whether the first or the last word of a name says that it is no data."""
-    return _has_outer("unused", name) or _has_outer("unused", _spaced(name))
+    matches = [m for text in (name, _spaced(name)) for m in WORDS[kind].finditer(text)]
+    return any(m.start() == 0 or not re.search(r"[^\W\d_]", m.string[m.end() :]) for m in matches)
 
 
 def _kind_of_name(path: str) -> Kind | Literal[""]:
     """Returns what the first or the last word of a file's name says, unless that is an image."""
     stem = os.path.splitext(os.path.basename(path))[0]
-    if _is_unused(stem):
-        return "unused"
-    kinds: tuple[Kind, ...] = ("labels", "depth")
-    return next((kind for kind in kinds if _has_outer(kind, _spaced(stem))), "")
+    kinds: tuple[Kind, ...] = ("unused", "labels", "depth")
+    return next((kind for kind in kinds if _has_outer(kind, stem)), "")
 
 
 def names_like_labels(pictures: Sequence[str]) -> list[str]:
     """Returns templates of names that are those of other pictures with an end."""
-    stems = {os.path.splitext(path)[0] for path in pictures}
+    stems = dict.fromkeys(os.path.splitext(path)[0] for path in pictures)
     ends = Counter(
         stem[match.start() :]
         for stem in stems
@@ -222,30 +214,19 @@ def pair(images: Sequence[str], labels: Sequence[str], kind: Kind) -> dict[str, 
         partners[os.path.dirname(path)].add(os.path.dirname(image))
     left = by_folder(path for path in labels if path not in image_of)
     for directory, members in sorted(left.items(), key=lambda item: -len(item[1])):
-        labelled = {*image_of.values()}
         near = [*images]
         if directory in partners:  # further labels in a folder that has pairs
+            labelled = {*image_of.values()}
             free = [path for path in images if path not in labelled]
             near = [path for path in free if os.path.dirname(path) in partners[directory]]
-        image_of |= _pair_folder(_levels_of_likeness(near, members[0], kind), members, labelled)
+        image_of |= _pair_most_alike(_levels_of_likeness(near, members[0], kind), members)
     return image_of
 
 
-def _pair_folder(
-    levels: Sequence[Sequence[str]], labels: Sequence[str], labelled: set[str]
-) -> dict[str, str]:
-    """Returns the image of label files of a folder, in the first level of images that has pairs.
-
-    Args:
-        labelled: images that have labels; few further ones of them are stray.
-    """
-    for images in levels:
-        pairs = _pair_by_affixes(images, labels)
-        if 2 * len(pairs) < len(images):
-            pairs = {path: image for path, image in pairs.items() if image not in labelled}
-        if pairs:
-            return pairs
-    return {}
+def _pair_most_alike(levels: Sequence[Sequence[str]], labels: Sequence[str]) -> dict[str, str]:
+    """Returns the image of label files of a folder, in the first level of images that has pairs."""
+    attempts = (_pair_by_affixes(images, labels) for images in levels)
+    return next(filter(None, attempts), {})
 
 
 def _levels_of_likeness(images: Sequence[str], label: str, kind: Kind) -> list[list[str]]:
@@ -280,16 +261,8 @@ def _unique(paths: Iterable[str], key: Callable[[str], str]) -> dict[str, str]:
 def _whole_key(path: str, kind: Kind) -> str:
     """Returns the path without suffix and without the words for its kind in folders' names."""
     *folders, stem = os.path.splitext(plain_name(path))[0].split("/")
-    names = [_without_words(_spaced(name), kind).strip("-_. ") for name in folders]
+    names = [WORDS[kind].sub("", _spaced(name)).strip("-_. ") for name in folders]
     return "/".join([*(SPLITS.get(name.lower(), name) for name in names if name), stem])
-
-
-def _without_words(name: str, kind: Kind) -> str:
-    """Returns the name of a folder without words for the kind; ``GT_color`` and ``label_images``
-    lose both words."""
-    if kind != "images" and WORDS[kind].search(name):
-        name = WORDS["images"].sub("", name)
-    return WORDS[kind].sub("", name)
 
 
 def _key_without_kind(path: str, kind: Kind) -> str:

@@ -19,7 +19,6 @@ from dpt.validation import Plain
 _MAX_HELD_OUT = 0.4  # largest fraction of the images that is used for validation
 _MAX_ALIKE = 0.1  # largest fraction of the images that are moved to val, as they look like it
 _MANY_IMAGES = 50  # of which a tenth is held out
-_PART_NAMES = {3: "third", 4: "quarter", 5: "fifth", 10: "tenth"}
 _MAX_BYTES = 500_000_000  # of all images that are compared: some seconds
 _MAX_IMAGES = 20_000
 _MAX_BITS = 3  # of 64 in which the hashes of near copies differ
@@ -66,9 +65,8 @@ def divide(
 
 def _note_unused_splits(folder: Folder, rows: Sequence[Row]) -> None:
     """Notes the images that neither train nor validate."""
-    if folder.holds_out:
-        of_test = [row.image for row in rows if row.split == "test"]
-        folder.leave_out(of_test, " of the split test")
+    of_test = [row.image for row in rows if row.split == "test"]
+    folder.leave_out(of_test if folder.holds_out else [], " of the split test")
     folder.leave_out([row.image for row in rows if not row.split], " in no split")
 
 
@@ -157,7 +155,7 @@ def _parts(images: Sequence[str]) -> list[_Part]:
     gap = ", with a gap before it" if len(images) >= _MANY_IMAGES else ""
     parts = min(wanted, count)
     train, val = splits.folds(groups, parts, parts - 1, count // 50)
-    return [*choices, _Part(f"the last {_PART_NAMES[wanted]} by name{gap}", train, val)]
+    return [*choices, _Part(f"the last of {wanted} parts by name{gap}", train, val)]
 
 
 # ------------------------------------------------------------------------------- near copies

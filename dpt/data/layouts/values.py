@@ -571,20 +571,27 @@ def _missing_values(maps: Sequence[np.ndarray]) -> list[float]:
 
 
 def _scale(place: Path, measured: Sequence[np.ndarray], fraction: float) -> float:
-    """Returns the metres of a unit: 1 of floats that are not scaled to 1, 0.001 of rooms in 16
-    bits; otherwise DataError, a question.
+    """Returns the metres of a unit: 1 of floats, 0.001 of rooms in 16 bits; otherwise, and where
+    all maps end at one round value or none exceeds 1, DataError, a question.
 
     Args:
         measured: the valid values of each map, which are this fraction of all.
     """
     typical, high, dtype = _typical(measured), _typical(measured, 0.99), measured[0].dtype
     units = [u for u in _UNITS if typical * u >= rules.NEAR and high * u <= _FARTHEST]
-    is_scaled = max(float(values.max()) for values in measured) <= 1.0
-    if dtype.kind == "f" and 1.0 in units and not is_scaled:
+    if dtype.kind == "f" and 1.0 in units and not _are_scaled(measured):
         return 1.0
     is_room = _USUAL[0] <= high * 0.001 <= _USUAL[1] and 0.001 in units
-    if dtype.itemsize > 1 and dtype.kind != "f" and is_room and fraction >= _SPARSE:
+    is_room = is_room and fraction >= _SPARSE and not _are_scaled(measured)
+    if dtype.itemsize > 1 and dtype.kind != "f" and is_room:
         return 0.001
     choices = [f"{typical * unit:.2g} m with data.depth_scale={unit:.9g}" for unit in units]
     fault = f"the typical depth {typical:.4g} may be {', '.join(choices)}, or have no unit"
     raise DataError(f"{place}: {fault}: set data.depth_scale to the metres of a unit")
+
+
+def _are_scaled(measured: Sequence[np.ndarray]) -> bool:
+    """Returns whether no value exceeds 1, or all maps end at one round value: they may have been
+    scaled to a range."""
+    tops = [rules.top_of(values) for values in measured]
+    return max(top for top, *_ in tops) <= 1.0 or rules.are_normalised(tops)
