@@ -97,7 +97,7 @@ def test_depth_and_fov_train_together_and_records_say_predicted(train, root, tmp
     scores = json.loads((run / "metrics.json").read_text())
     assert {"val/abs_rel", "val/fov_error"} <= scores.keys()
     images, out = root / "images/val", tmp_path / "out"
-    code, _, err = dpt_command("predict", run, images, "--focal", "guess", "--out", out)
+    code, _, err = dpt_command("predict", run, images, "--out", out)
     assert (code, err) == (0, "")
     lines = (out / "predictions.jsonl").read_text().splitlines()
     assert {json.loads(line)["camera"]["source"] for line in lines} == {"predicted"}
