@@ -59,9 +59,9 @@ def test_loss_leaves_out_a_factor_and_nothing_else():
     one_scale = ScaleInvariantLoss(gradient_weight=0.5, gradient_scales=1)
     value = one_scale(prediction, target, target > 0)
     assert value == pytest.approx(np.log(2) + 0.5 * 4 * np.log(4) / 32, rel=1e-6)
-    with pytest.raises(ValueError, match="ScaleInvariantLoss is a loss for up_to_scale depth"):
+    with pytest.raises(ValueError, match="ScaleInvariantLoss"):
         DepthObjective(max_depth=9.0, loss=ScaleInvariantLoss())
-    with pytest.raises(ValueError, match="SILogLoss is a loss for metric depth"):
+    with pytest.raises(ValueError, match="SILogLoss"):
         DepthObjective(max_depth=9.0, kind=KIND, loss=SILogLoss())
 
 

@@ -123,7 +123,7 @@ def test_label_is_not_given_to_an_image_elsewhere(tmp_path):
 def test_name_that_no_class_can_have(tmp_path, tool, name):
     make(tmp_path, tool)
     rename(tmp_path, name)
-    with pytest.raises(DataError, match=re.escape(str(tmp_path))):
+    with pytest.raises(ValueError, match=re.escape(str(tmp_path))):
         open_folder(tmp_path)
 
 
