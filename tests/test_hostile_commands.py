@@ -191,10 +191,7 @@ AGAIN = {
 }
 
 
-@pytest.mark.parametrize(
-    ("command", "case"),
-    slow_after(1, product(AGAIN, RUNS)),
-)
+@pytest.mark.parametrize(("command", "case"), slow_after(1, product(AGAIN, RUNS)))
 def test_the_file_of_a_run_chooses_no_place_and_no_code(attempt, place, finished, case, command):
     run = shutil.copytree(finished, place / "run")
     values = node = yaml.safe_load((run / "config.yaml").read_text())

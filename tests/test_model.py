@@ -100,10 +100,7 @@ def test_a_run_with_parameters_beside_the_models_is_read(saved, tmp_path):
     ("changes", "message"),
     [
         ({"encoder.cls_token": None}, "missing encoder.cls_token$"),
-        (
-            {"encoder.cls_token": torch.ones(1, 1, 5)},
-            r"cls_token is \(1, 1, 5\), not \(1, 1, 32",
-        ),
+        ({"encoder.cls_token": torch.ones(1, 1, 5)}, r"cls_token is \(1, 1, 5\), not \(1, 1, 32"),
     ],
 )
 def test_a_folder_whose_tensors_do_not_fit(saved, changes, message):
@@ -168,8 +165,7 @@ def test_a_huge_configuration_is_refused_before_it_is_built(saved, size):
     _, folder = saved
     old = HUGE[size] if "kind" in HUGE[size] else None
     change(
-        folder / "config.json",
-        lambda c: c.update(encoder=old or {**c["encoder"], **HUGE[size]}),
+        folder / "config.json", lambda c: c.update(encoder=old or {**c["encoder"], **HUGE[size]})
     )
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(ValueError, match="saved: ") as caught:

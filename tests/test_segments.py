@@ -52,12 +52,7 @@ def test_panoptic_segments_equals_transformers(seed):
 
 @pytest.mark.parametrize(
     ("won", "length", "limit", "kept"),
-    [
-        (4, 5, 0.8, True),
-        (3, 5, 0.8, False),
-        (13, 20, 0.65, True),
-        (0, 5, 0, False),
-    ],
+    [(4, 5, 0.8, True), (3, 5, 0.8, False), (13, 20, 0.65, True), (0, 5, 0, False)],
 )
 def test_panoptic_segments_keeps_a_segment_of_exactly_the_limit(won, length, limit, kept):
     """As in the code of Mask2Former and EoMT; transformers drops it."""

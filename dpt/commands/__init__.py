@@ -19,9 +19,7 @@ def make_parser(name: str, help: str | None) -> ArgumentParser:
     """Returns the parser of a command, with its docstring as help."""
     description = cleandoc(help or "")
     return ArgumentParser(
-        prog=f"dpt {name}",
-        description=description,
-        formatter_class=RawDescriptionHelpFormatter,
+        prog=f"dpt {name}", description=description, formatter_class=RawDescriptionHelpFormatter
     )
 
 

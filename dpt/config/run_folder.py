@@ -16,14 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from dpt.config.overrides import as_argument, map_strings
-from dpt.files import (
-    MAX_MESSAGE,
-    explain,
-    read_text,
-    reason,
-    require_own_files,
-    without_passwords,
-)
+from dpt.files import MAX_MESSAGE, explain, read_text, reason, require_own_files, without_passwords
 from dpt.process import is_first_rank
 
 if TYPE_CHECKING:

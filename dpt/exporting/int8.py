@@ -61,12 +61,7 @@ class Int8Export:
 
 
 def export_int8(
-    model: DPT,
-    path: Path,
-    images: Sequence[Tensor],
-    *,
-    max_loss: float = 0.01,
-    **options: Any,
+    model: DPT, path: Path, images: Sequence[Tensor], *, max_loss: float = 0.01, **options: Any
 ) -> Int8Export:
     """Writes ``model`` to ``path`` in int8, see the module.
 

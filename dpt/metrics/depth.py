@@ -7,14 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from dpt.depthmath import (
-    align_median,
-    align_scale_shift,
-    angle_between,
-    at_least_float32,
-    inverse_depth,
-    valid_range,
-)
+from dpt import depthmath
 from dpt.functional import sum_dtype
 from dpt.metrics.base import SumMetric, require_one_shape
 from dpt.metrics.protocols import Alignment, Protocol
@@ -184,9 +177,10 @@ class DepthMetrics(SumMetric):
 
         Arguments as for :meth:`update`, with the batch axis.
         """
-        prediction, target = at_least_float32(prediction), at_least_float32(target)
+        prediction = depthmath.at_least_float32(prediction)
+        target = depthmath.at_least_float32(target)
         low, high = self.range
-        counted = valid_range(target, self.cropped(valid), min_depth=low, max_depth=high)
+        counted = depthmath.valid_range(target, self.cropped(valid), min_depth=low, max_depth=high)
         is_inverse = self.prediction_kind == "relative"
         if self.protocol.alignment != "none":
             fitted = counted & prediction.isfinite()
@@ -194,7 +188,7 @@ class DepthMetrics(SumMetric):
                 fitted &= prediction > 0
                 prediction = torch.where(prediction > 0, prediction, 0.0).reciprocal()
                 is_inverse = True
-            reference = inverse_depth(target, counted) if is_inverse else target
+            reference = depthmath.inverse_depth(target, counted) if is_inverse else target
             prediction = self._align(prediction, reference, fitted)
         if is_inverse:
             prediction = prediction.clamp(1 / high, 1 / low).reciprocal()
@@ -202,8 +196,8 @@ class DepthMetrics(SumMetric):
 
     def _align(self, prediction: Tensor, reference: Tensor, valid: Tensor) -> Tensor:
         if self.protocol.alignment == "median":
-            return prediction * align_median(prediction, reference, valid)[:, None, None]
-        scale, shift = align_scale_shift(prediction, reference, valid)
+            return prediction * depthmath.align_median(prediction, reference, valid)[:, None, None]
+        scale, shift = depthmath.align_scale_shift(prediction, reference, valid)
         return prediction * scale[:, None, None] + shift[:, None, None]
 
 
@@ -213,8 +207,8 @@ def _pixel_sums(prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
     They are of |p - t| / t, (p - t)² / t, (p - t)², e², |e|, e and the three thresholds.
     """
     # 1 where invalid: every term but the thresholds is 0 there
-    p = torch.where(valid, at_least_float32(prediction), 1.0)
-    t = torch.where(valid, at_least_float32(target), 1.0)
+    p = torch.where(valid, depthmath.at_least_float32(prediction), 1.0)
+    t = torch.where(valid, depthmath.at_least_float32(target), 1.0)
     difference = p - t
     log_error = p.log() - t.log()
     square = difference.square()
@@ -265,7 +259,7 @@ class NormalMetrics(SumMetric):
             valid: bool (B, H, W).
         """
         require_one_shape(prediction=prediction, target=target)
-        angles = angle_between(prediction, target)[valid].rad2deg().to(self.sums.dtype)
+        angles = depthmath.angle_between(prediction, target)[valid].rad2deg().to(self.sums.dtype)
         angles = angles.nan_to_num(nan=180.0)
         self.sums = self.sums + torch.stack([angles.sum(), angles.square().sum()])
         limits = angles.new_tensor([torch.inf, *_THRESHOLDS.values()])

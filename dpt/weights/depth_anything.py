@@ -124,7 +124,7 @@ class DepthAnything(Format):
     encoders = ("vit",)
     heads = ("depth",)
     free = Format.free | {
-        "encoder.position_resize": "outputs differ away from the encoder's image_size",
+        "encoder.position_resize": "outputs differ away from the encoder's image_size"
     }
 
     def recognises(self, files: CheckpointFiles) -> bool:

@@ -34,10 +34,7 @@ def run(arguments: list[str]) -> None:
             with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
                 main()
 
-        passes = {
-            "one rule": lambda _: evaluate(),
-            "all rules": lambda _: evaluate("protocol=all"),
-        }
+        passes = {"one rule": lambda _: evaluate(), "all rules": lambda _: evaluate("protocol=all")}
         seconds = take_turns(passes, options.rounds, clock=time.process_time)
     rows = [
         [

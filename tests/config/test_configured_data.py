@@ -9,11 +9,7 @@ import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from dpt.config.build import (
-    make_model,
-    make_objectives,
-    make_train_loader,
-)
+from dpt.config.build import make_model, make_objectives, make_train_loader
 from dpt.config.objects import read_part, read_settings
 from dpt.config.overrides import as_argument, as_text, parse
 from dpt.config.resumed_config import data_of_evaluation

@@ -14,12 +14,7 @@ from pycocotools import mask as coco
 
 from dpt.data import FolderDataset
 from dpt.data.annotations import FORMATS
-from dpt.data.annotations.base import (
-    UNLABELLED,
-    AnnotatedImage,
-    Annotation,
-    Annotations,
-)
+from dpt.data.annotations.base import UNLABELLED, AnnotatedImage, Annotation, Annotations
 from dpt.data.annotations.coco import CocoFormat
 from dpt.data.base import require_same_classes
 from dpt.data.datasets.annotated import ObjectLabels

@@ -258,10 +258,7 @@ def write_yolo(root, *, images="images", labels="labels", settings="names: [tree
 
 @pytest.mark.parametrize(
     ("settings", "names"),
-    [
-        ("", ["class_0", "class_1"]),
-        ("names: {1: car, 0: tree, 4: 7}\n", ["tree", "car", "7"]),
-    ],
+    [("", ["class_0", "class_1"]), ("names: {1: car, 0: tree, 4: 7}\n", ["tree", "car", "7"])],
 )
 def test_yolo_names_of_classes(tmp_path, settings, names):
     write_yolo(tmp_path, settings=settings)
@@ -505,12 +502,7 @@ def studio_polygon_without_size(label, mask):
 
 
 @pytest.mark.parametrize(
-    "region",
-    [
-        studio_imported_brush,
-        studio_bitmask,
-        studio_polygon_without_size,
-    ],
+    "region", [studio_imported_brush, studio_bitmask, studio_polygon_without_size]
 )
 def test_label_studio_is_read_exactly(tmp_path, region):
     write_label_studio(tmp_path, region)

@@ -87,8 +87,7 @@ def test_unpacked_archive_is_recorded(tmp_path):
 
 @pytest.mark.parametrize("kind", ["zip", "tar"])
 @pytest.mark.parametrize(
-    "name",
-    ["../evil.txt", "/etc/evil.txt", "a/../../evil.txt", "a\\..\\evil.txt", "C:/evil.txt"],
+    "name", ["../evil.txt", "/etc/evil.txt", "a/../../evil.txt", "a\\..\\evil.txt", "C:/evil.txt"]
 )
 @pytest.mark.parametrize("unpack", [ALL, {".": "sub"}])
 def test_no_member_is_written_outside_the_folder(tmp_path, kind, name, unpack):

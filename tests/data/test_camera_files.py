@@ -73,10 +73,7 @@ def test_colmap_camera_of_one_focal_length_has_its_centre_at_half_pixels(tmp_pat
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [
-        ("ros.yml", ROS),
-        ("kalibr.yaml", "intrinsics: [60.5, 61.5, 31, 23]\nresolution: [64, 48]\n"),
-    ],
+    [("ros.yml", ROS), ("kalibr.yaml", "intrinsics: [60.5, 61.5, 31, 23]\nresolution: [64, 48]\n")],
 )
 def test_camera_file_of_another_size_is_scaled_and_says_so(tmp_path, caplog, name, text):
     caplog.set_level(logging.INFO, "dpt")

@@ -45,11 +45,7 @@ def test_exif_focal_in_pixels(tmp_path, tags, focal, suffix):
 
 @pytest.mark.parametrize(
     "tags",
-    [
-        {},
-        {Base.FocalLengthIn35mmFilm: 0},
-        PLANE | {Base.FocalLength: IFDRational(1, 0)},
-    ],
+    [{}, {Base.FocalLengthIn35mmFilm: 0}, PLANE | {Base.FocalLength: IFDRational(1, 0)}],
     ids=["none", "zero", "infinite"],
 )
 def test_exif_focal_is_none_without_a_usable_one(tmp_path, tags):

@@ -331,10 +331,7 @@ def test_depth_in_metres(tmp_path):
     assert np.array_equal(sample["depth"], np.where(valid, raw / 1000, 0).astype(np.float32))
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [("max_depth", None), ("min_depth", 20)],
-)
+@pytest.mark.parametrize(("key", "value"), [("max_depth", None), ("min_depth", 20)])
 def test_options_of_depth_that_are_refused(tmp_path, key, value):
     with pytest.raises(DataError, match=rf"data\.{key}"):
         depth_set(tmp_path, **{key: value})

@@ -218,10 +218,7 @@ class Dying(Noise):
 
 @pytest.mark.parametrize(
     ("how", "says"),
-    [
-        ("dies", "a loader worker"),
-        pytest.param("hangs", "no batch in", marks=pytest.mark.slow),
-    ],
+    [("dies", "a loader worker"), pytest.param("hangs", "no batch in", marks=pytest.mark.slow)],
 )
 def test_loader_lost_batch_is_an_error_of_one_line(monkeypatch, how, says):
     monkeypatch.setattr(loading, "TIMEOUT", 1)

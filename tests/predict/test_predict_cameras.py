@@ -66,11 +66,7 @@ FOV_90 = (28.5, "given")
 
 @pytest.mark.parametrize(
     ("options", "exif", "plain"),
-    [
-        ((), BY_EXIF, None),
-        (("--fov", "90"), FOV_90, FOV_90),
-        (("--focal", "28.5"), FOV_90, FOV_90),
-    ],
+    [((), BY_EXIF, None), (("--fov", "90"), FOV_90, FOV_90), (("--focal", "28.5"), FOV_90, FOV_90)],
 )
 def test_predict_command_records_cameras(predict, folder, out, options, exif, plain):
     predict(folder, "--format", "npy", *options)

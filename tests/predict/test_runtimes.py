@@ -85,9 +85,7 @@ def test_openvino_in_bf16_never_rounds_the_bands_of_files(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "head",
-    [{"activation": "exp"}, {"bins": {"max_depth": 10.0, "count": 64}}],
-    ids=["exp", "bins"],
+    "head", [{"activation": "exp"}, {"bins": {"max_depth": 10.0, "count": 64}}], ids=["exp", "bins"]
 )
 def test_depth_of_openvino_in_bf16_has_no_steps(head):
     pytest.importorskip("openvino")

@@ -13,13 +13,7 @@ import torch
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-from peer_cases import (  # noqa: E402
-    Case,
-    Size,
-    bfloat16_ratio,
-    gradient_error,
-    output_error,
-)
+from peer_cases import Case, Size, bfloat16_ratio, gradient_error, output_error  # noqa: E402
 
 KINDS = ("native size", "other square", "not square", "off the grid")
 COLUMNS = ("format", "task", "model", *KINDS, "fp64", "gradient, fp64", "bf16, ours / theirs")

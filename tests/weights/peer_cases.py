@@ -104,11 +104,7 @@ def outputs(
 
 
 def output_error(
-    case: Case,
-    theirs: nn.Module,
-    ours: nn.Module,
-    size: Size,
-    dtype: torch.dtype = torch.float32,
+    case: Case, theirs: nn.Module, ours: nn.Module, size: Size, dtype: torch.dtype = torch.float32
 ) -> float:
     """max|Δ| over the output's scale."""
     theirs, ours = (deepcopy(m).to(dtype) for m in (theirs, ours))

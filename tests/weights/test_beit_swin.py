@@ -8,14 +8,7 @@ import pickle
 
 import pytest
 import torch
-from peers_beit_swin import (
-    BEIT,
-    CASES,
-    PYRAMID,
-    SWINV2,
-    Midas31,
-    to_old_names,
-)
+from peers_beit_swin import BEIT, CASES, PYRAMID, SWINV2, Midas31, to_old_names
 from peers_transformers import make
 
 import dpt

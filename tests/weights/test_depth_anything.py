@@ -41,11 +41,7 @@ def released(dim, num_blocks, channels, fusion, *, gated=False, name="x_v2.pth")
             "out_indices": [0, 1, 2, num_blocks - 1],
             "swiglu": gated,
         },
-        decoder={
-            "reassemble_channels": channels,
-            "fusion_channels": fusion,
-            "readout": "ignore",
-        },
+        decoder={"reassemble_channels": channels, "fusion_channels": fusion, "readout": "ignore"},
     )
     config = ModelConfig.from_dict(spec)
     rules = depth_anything.FILE.table(config.to_dict()["encoder"])

@@ -164,10 +164,7 @@ def test_timm_state_dict(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [
-        ("convnext_atto", {}),
-        ("vit_tiny_patch16_224", {"depth": 4, "img_size": [64, 96]}),
-    ],
+    [("convnext_atto", {}), ("vit_tiny_patch16_224", {"depth": 4, "img_size": [64, 96]})],
 )
 def test_timm_encoders_take_their_own_weights(tmp_path, name, options):
     source = timm_encoder(name, **options)

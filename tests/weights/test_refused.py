@@ -92,11 +92,7 @@ def edited(original, folder, edit):
         (DEPTHER, drop("reassemble_blocks"), "projects.0.conv.weight is missing"),
         (DEPTHER_3, drop("encoder."), "a head alone"),
         (EOMT, {"use_gated_mlp": True, "hidden_act": "silu"}, "use_gated_mlp=True"),
-        (
-            DEPTHER_3,
-            put("decoder.reassemble_blocks.readout_projects.0.0.weight", 64, 128),
-            "CHMv2",
-        ),
+        (DEPTHER_3, put("decoder.reassemble_blocks.readout_projects.0.0.weight", 64, 128), "CHMv2"),
     ],
 )
 def test_read_names_the_fault_of_an_edited_checkpoint(case, edit, message, originals, tmp_path):

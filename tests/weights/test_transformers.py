@@ -101,12 +101,7 @@ AUTHORS += [c for c in MIDAS_CASES if str(c) == "MiDaS 3.1, depth, BEiT"]
 
 
 @pytest.mark.parametrize(
-    "case",
-    default(
-        AUTHORS,
-        "official, segmentation, ViT",
-        "MiDaS 3.1, depth, BEiT",
-    ),
+    "case", default(AUTHORS, "official, segmentation, ViT", "MiDaS 3.1, depth, BEiT")
 )
 def test_authors_files_become_folders_of_transformers(case, tmp_path):
     from transformers import DPTForDepthEstimation, DPTForSemanticSegmentation

@@ -138,10 +138,7 @@ class FileDataset(Dataset):
 
     def __post_init__(self) -> None:
         self.part = FilePart(
-            key=self.array_key,
-            bands=self.bands,
-            image_max=self.image_max,
-            nodata=self.nodata,
+            key=self.array_key, bands=self.bands, image_max=self.image_max, nodata=self.nodata
         )
         self.depth_key = self.depth_key or self.array_key
         self.root = self.folder = data_root(self.root)
