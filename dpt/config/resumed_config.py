@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+from dpt.config.objects import named
 from dpt.config.overrides import (
     Override,
     as_argument,
@@ -83,7 +84,7 @@ def resumed_config(folder: Path, arguments: Sequence[str]) -> Plain:
     refuse_foreign(after, folder, {change.key for change in changes})
     for change in changes:
         _log_change(change.key, value_at(before, change.key), value_at(after, change.key), folder)
-    texts = [change.text for change in changes]
+    texts = [change.text for change in map(named, changes)]
     after["overrides"] = list(dict.fromkeys([*before["overrides"], *texts]))
     resume = next((str(o.value) for o in overrides if o.key == "resume"), None)
     return after | {"run_dir": str(folder), "resume": resume, "overwrite": False}
@@ -169,7 +170,7 @@ def with_overrides(values: Plain, overrides: Sequence[Override]) -> Plain:
         ValueError: a key that the configuration does not have, or a copy that cannot follow.
     """
     before, values = values, map_strings(values, str)
-    for override in overrides:
+    for override in map(named, overrides):
         _set(values, override)
     typed = {override.key for override in overrides}
     for source, copies in before.get("follows", {}).items():

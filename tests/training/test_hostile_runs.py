@@ -132,8 +132,8 @@ def test_resume_refuses_files_elsewhere(run, refused):
 
 
 def test_resume_takes_a_callback_that_is_typed(run):
-    settings = "+callbacks.x.kind=early_stopping +callbacks.x.monitor=train/loss"
-    resume_it(f"resume={run}", settings, "+callbacks.x.strict=false", "trainer.max_steps=3")
+    name = "lightning.pytorch.callbacks.DeviceStatsMonitor"
+    resume_it(f"resume={run}", f"+callbacks.x._target_={name}", "trainer.max_steps=3")
     assert step_of(run / "checkpoints/last.ckpt") == 3
 
 
