@@ -21,6 +21,7 @@ import warnings
 import zipfile
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import cv2
 import depth_trees as trees
@@ -482,7 +483,8 @@ def predictions(folder):
             shutil.rmtree(copy)
 
     def score():
-        pairs = PredictedDataset(data, folder / "out")
+        settings = SimpleNamespace(predictions_scale=None, predictions_kind=None)
+        pairs = PredictedDataset(data, folder / "out", settings)
         return pairs.outputs, [pairs.read(i) for i in range(len(data))]
 
     for i in range(2):

@@ -254,7 +254,7 @@ def test_other_files_are_told_apart(tmp_path):
     with pytest.raises(ValueError, match=r"nowhere\.pt: no such file"):
         dpt.DPT.from_pretrained(tmp_path / "nowhere.pt")
     torch.save({CONFIG_KEY: small_model().config.to_dict()}, tmp_path / "half.ckpt")
-    with pytest.raises(ValueError, match=r"half\.ckpt: .*state_dict"):
+    with pytest.raises(ValueError, match=r"half\.ckpt: "):
         dpt.DPT.from_pretrained(tmp_path / "half.ckpt")
 
 
