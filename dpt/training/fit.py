@@ -230,7 +230,7 @@ def log_start(run: Run) -> None:
     task, kind, folder = run.config.task.name, run.config.data.kind, run.config.folder
     log.info("%s on %s (%s), %s, in %s", task, kind, images, network, folder)
     factors = run.config.data.loader.batch_size, trainer.accumulate_grad_batches, trainer.world_size
-    text = "each step uses %d images: %d a batch, %d batches accumulated, %d processes"
+    text = "each step uses %d images: batch size %d, accumulated batches %d, processes %d"
     log.info(text, math.prod(factors), *factors)
     for logger in trainer.loggers:
         logger.log_hyperparams(map_strings(run.config.values, without_passwords))
