@@ -14,7 +14,6 @@ from typing import get_type_hints
 
 import torch
 
-from dpt.atomic import write_bytes
 from dpt.config.compose import compose
 from dpt.config.overrides import as_text, is_below, keys_of, parse
 from dpt.config.run_folder import held
@@ -24,7 +23,7 @@ from dpt.data.formats.pictures import read_size
 from dpt.data.layouts import Detected, detect
 from dpt.data.statistics import LabelStatistics, class_weights, measure_labels
 from dpt.data_check import check_data, has_errors
-from dpt.files import real_path
+from dpt.files import real_path, write_bytes
 from dpt.functional import has_bf16
 from dpt.plugins import load_plugins
 from dpt.process import say

@@ -17,8 +17,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from dpt.atomic import write_bytes
-from dpt.files import DataError
+from dpt.files import DataError, write_bytes
 from dpt.process import visible
 
 _FIRST_LINE = "<!doctype html>"

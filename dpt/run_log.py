@@ -16,8 +16,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from dpt.atomic import write_bytes
-from dpt.files import without_passwords
+from dpt.files import without_passwords, write_bytes
 from dpt.process import is_first_rank, say, visible
 
 T = TypeVar("T")

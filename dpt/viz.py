@@ -14,7 +14,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from dpt.atomic import write_bytes
+from dpt.files import write_bytes
 from dpt.segments import OBJECT_IDS
 from dpt.types.outputs import OutputSpec
 from dpt.types.samples import IGNORE_INDEX

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from dpt.atomic import replacing, write_bytes
+from dpt.files import replacing, write_bytes
 
 
 def test_replacing_keeps_the_old_file_when_interrupted(tmp_path):

@@ -8,10 +8,9 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpt.atomic import write_bytes
 from dpt.commands import command_parser, exit_if_failed, make_parser, require_new_folder
 from dpt.config.overrides import parse
-from dpt.files import DataError, few, plural, real_path
+from dpt.files import DataError, few, plural, real_path, write_bytes
 from dpt.process import say
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from dpt import files
 from dpt.config.overrides import as_argument, map_strings
-from dpt.files import MAX_MESSAGE, explain, read_text, reason, require_own_files, without_passwords
 from dpt.process import is_first_rank
 
 if TYPE_CHECKING:
@@ -36,11 +36,11 @@ def fail(fault: str | Exception) -> NoReturn:
 
 def print_fault(fault: str | Exception) -> None:
     """Prints ``error: fault`` as one line, without escapes, which a terminal would obey."""
-    message = explain(fault) if isinstance(fault, OSError) else str(fault)
+    message = files.explain(fault) if isinstance(fault, OSError) else str(fault)
     if os.environ.get("DPT_DEBUG"):
         traceback.print_exc()
-    line = " ".join(re.split(r"[\s\x00-\x1f\x7f-\x9f]+", message.strip()))[:MAX_MESSAGE]
-    print(f"error: {without_passwords(line)}", file=sys.stderr)
+    line = " ".join(re.split(r"[\s\x00-\x1f\x7f-\x9f]+", message.strip()))[: files.MAX_MESSAGE]
+    print(f"error: {files.without_passwords(line)}", file=sys.stderr)
 
 
 @contextmanager
@@ -52,14 +52,13 @@ def held(folder: Path) -> Iterator[None]:
     """
     from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-    from dpt.atomic import locked
     from dpt.run_log import start_log
 
     lock: AbstractContextManager[object] = nullcontext()
     if is_first_rank():
-        require_own_files(folder)
+        files.require_own_files(folder)
         fault = f"run_dir={folder}: another process is writing to it"
-        lock = locked(folder / ".lock", fault=fault, seconds=LOCK_SECONDS)
+        lock = files.locked(folder / ".lock", fault=fault, seconds=LOCK_SECONDS)
     with lock:
         try:
             start_log(folder if is_first_rank() else None)
@@ -68,7 +67,7 @@ def held(folder: Path) -> Iterator[None]:
         except Exception as error:
             if is_first_rank():
                 with (folder / "log.txt").open("a", errors="backslashreplace") as file:
-                    file.write(without_passwords(traceback.format_exc()))
+                    file.write(files.without_passwords(traceback.format_exc()))
             if isinstance(error, MisconfigurationException):
                 raise ValueError(str(error)) from error
             raise
@@ -83,7 +82,7 @@ def _finish_wandb() -> None:
     try:
         sys.modules["wandb"].finish()
     except Exception as error:  # its service may have ended
-        logging.getLogger("dpt").warning("W&B: finish failed (%s)", reason(error))
+        logging.getLogger("dpt").warning("W&B: finish failed (%s)", files.reason(error))
 
 
 def quiet_libraries() -> None:
@@ -110,7 +109,7 @@ def refuse_used(folder: Path, *, is_training: bool) -> None:
     """Raises ValueError if the folder holds a run, scores or a configuration of the user that a
     command would overwrite."""
     config = folder / "config.yaml"
-    is_run = config.exists() and re.search(r"(?m)^run_dir:", read_text(config))
+    is_run = config.exists() and re.search(r"(?m)^run_dir:", files.read_text(config))
     scores = [] if is_training else [folder / "metrics.json"]
     results = [] if is_run else [folder / name for name in RESULTS]
     used = [p for p in (*folder.glob("checkpoints/*.ckpt"), *scores, *results) if p.exists()]
@@ -132,10 +131,8 @@ def save_config(values: "PlainMapping", folder: Path) -> None:
     back unchanged, but for passwords."""
     import yaml
 
-    from dpt.atomic import write_bytes
-
-    plain = map_strings(values, without_passwords)
+    plain = map_strings(values, files.without_passwords)
     text = json.dumps(plain, ensure_ascii=False, default=str)
     readable = not re.search("[\x85\u2028\u2029\ufeff]", text)  # YAML takes these for line ends
     content = yaml.safe_dump(plain, sort_keys=False, allow_unicode=readable)
-    write_bytes(folder / "config.yaml", content.encode())
+    files.write_bytes(folder / "config.yaml", content.encode())

@@ -13,7 +13,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import cast
 
-from dpt.atomic import write_bytes
 from dpt.config.build import make_objectives, make_train_loader
 from dpt.config.schema import CheckConfig, DataConfig
 from dpt.data import DataError
@@ -23,6 +22,7 @@ from dpt.data.statistics import class_weights
 from dpt.data_check import report
 from dpt.data_check.checks import CHECKS, QUICK_CHECKS
 from dpt.data_check.scan import SEVERITIES, Finding, Scan, has_errors, read_records, record_of
+from dpt.files import write_bytes
 from dpt.html import require_free
 from dpt.types.samples import IGNORE_INDEX
 from dpt.validation import Plain

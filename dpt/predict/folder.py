@@ -18,8 +18,15 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from dpt.atomic import locked, replacing, write_bytes
-from dpt.files import DataError, file_identity, read_bytes, real_path
+from dpt.files import (
+    DataError,
+    file_identity,
+    locked,
+    read_bytes,
+    real_path,
+    replacing,
+    write_bytes,
+)
 from dpt.predict import records
 from dpt.predict.sources import InputFile
 from dpt.predict.writers import FileKind

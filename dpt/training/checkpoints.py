@@ -11,8 +11,7 @@ import torch
 from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Checkpoint
 
-from dpt.atomic import replacing
-from dpt.files import DataError
+from dpt.files import DataError, replacing
 from dpt.plugins import register
 from dpt.training.callbacks import completes_step
 from dpt.training.lightning_internals import batch_index

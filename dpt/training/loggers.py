@@ -13,8 +13,7 @@ from typing import Any, cast
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
-from dpt.atomic import replacing, write_bytes
-from dpt.files import read_text, reason
+from dpt.files import read_text, reason, replacing, write_bytes
 from dpt.plugins import register
 
 log = logging.getLogger("dpt")

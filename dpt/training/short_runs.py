@@ -13,9 +13,9 @@ from lightning.pytorch.callbacks import Callback, LambdaCallback
 from scipy.signal import savgol_filter
 from torch.optim import Optimizer
 
-from dpt.atomic import replacing
 from dpt.config.build import make_objectives
 from dpt.config.schema import FindLrConfig, RunConfig
+from dpt.files import replacing
 from dpt.run_log import write_json
 from dpt.training import trainer as trainers
 from dpt.training.callbacks import StepCallback

@@ -16,8 +16,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from dpt.atomic import replacing
-from dpt.files import open_file, parse_json, read_bytes, reason
+from dpt.files import open_file, parse_json, read_bytes, reason, replacing
 from dpt.validation import Plain, PlainMapping
 
 CONFIG_FILE = "config.json"

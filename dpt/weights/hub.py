@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 import huggingface_hub
 
 from dpt import __version__
-from dpt.atomic import write_bytes
-from dpt.files import DataError, parse_yaml, read_text, reason
+from dpt.files import DataError, parse_yaml, read_text, reason, write_bytes
 from dpt.model_config import ModelConfig
 from dpt.nn import Network
 from dpt.types.outputs import OutputSpec

@@ -9,13 +9,12 @@ from pathlib import Path
 import numpy as np
 from pycocotools import mask as coco
 
-from dpt.atomic import replacing, write_bytes
 from dpt.data.annotations.base import AnnotatedClass, Entry, Writer
 from dpt.data.annotations.masks import maps_of
 from dpt.data.base import Dataset
 from dpt.data.formats import pictures, rle
 from dpt.data.view import resize_map
-from dpt.files import DataError, few, plural, read_bytes
+from dpt.files import DataError, few, plural, read_bytes, replacing, write_bytes
 from dpt.types.samples import IGNORE_INDEX, ObjectMask, Sample
 
 _CODES = 2**16

@@ -10,8 +10,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
-from dpt import atomic
-from dpt.files import DataError, decoding
+from dpt.files import DataError, decoding, write_bytes
 
 MAX_RATIO = 100
 """Largest unpacked size of an archive, relative to its own size."""
@@ -49,7 +48,7 @@ def extract(archive: Path, folder: Path, unpack: Mapping[str, str]) -> int:
                 os.replace(path, target)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-    atomic.write_bytes(_marker(archive, folder), str(archive.stat().st_size).encode())
+    write_bytes(_marker(archive, folder), str(archive.stat().st_size).encode())
     return len(paths)
 
 

@@ -20,12 +20,20 @@ from typing import Annotated, BinaryIO, Literal
 import numpy as np
 from pydantic import Field, TypeAdapter
 
-from dpt import atomic
 from dpt.data.base import Dataset
 from dpt.data.loading import nearby_permutation, read_in_order
 from dpt.data.shards.samples import decode_name, decode_sample, encode_sample
 from dpt.fetch import verify
-from dpt.files import MAX_BYTES, DataError, data_root, parse_as, read_bytes, required_file
+from dpt.files import (
+    MAX_BYTES,
+    DataError,
+    data_root,
+    parse_as,
+    read_bytes,
+    replacing,
+    required_file,
+    write_bytes,
+)
 from dpt.plugins import register
 from dpt.run_log import tracked
 from dpt.types.samples import DatasetInfo, Sample
@@ -233,7 +241,7 @@ def pack_split(
         resize_labels=dataset.resize_labels,
         shards=tuple(shards),
     )
-    atomic.write_bytes(target, INDEX.dump_json(index, indent=1))
+    write_bytes(target, INDEX.dump_json(index, indent=1))
     return index
 
 
@@ -263,7 +271,7 @@ def _write_shard(
 ) -> Shard:
     """Writes samples to a tar file in the layout of webdataset until it is full."""
     count = 0
-    with atomic.replacing(path) as temporary:
+    with replacing(path) as temporary:
         with temporary.open("wb") as file, tarfile.open(fileobj=file, mode="w") as tar:
             for key, files in samples:
                 for name in sorted(files):
