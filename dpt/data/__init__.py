@@ -1,9 +1,8 @@
 """Data sets, transforms, sampling and loading: from files to batches."""
 
 from dpt.data.base import Augmented, Dataset, Files, Transform
-from dpt.data.datasets.annotated import CocoDataset
 from dpt.data.datasets.files import FileDataset, UnlabelledDataset
-from dpt.data.datasets.folder import FolderDataset
+from dpt.data.datasets.folder import CocoDataset, FolderDataset
 from dpt.data.datasets.imagefolder import ImageFolderDataset, ImageTableDataset
 from dpt.data.formats.io import read_depth, read_image, read_labels
 from dpt.data.loading import EpochSampler, collate_eval, collate_train, make_loader, read_in_order

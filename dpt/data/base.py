@@ -146,10 +146,6 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
         """Returns a line for each file that differs from its checksum, if there are checksums."""
         return ()
 
-    def explain_invalid_depth(self, index: int) -> str:
-        """Returns why the depth of a sample has no valid pixel."""
-        return f"every depth pixel of {self.name(index)} is invalid"
-
     def some_indices(self, limit: int) -> list[int]:
         """Returns ``limit`` evenly spaced distinct indices, or all if there are fewer."""
         indices = self.distinct_indices
@@ -219,7 +215,8 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
     def _unusable_maps(self, index: int, sample: Sample) -> Iterator[tuple[str, str]]:
         """Yields the name of each map of a sample without a usable pixel, and a line about it."""
         if "depth" in sample and not sample["valid"].any():
-            yield "depth", self.explain_invalid_depth(index)
+            remedy = "check data.depth_scale, data.invalid_depth and data.max_depth"
+            yield "depth", f"every depth pixel of {self.name(index)} is invalid: {remedy}"
         if "normals" in sample and not sample["normals"].any():
             remedy = "its depth is too sparse, or too noisy: set a larger data.normals_from_depth"
             yield "normals", f"no pixel of {self.name(index)} has a normal: {remedy}"

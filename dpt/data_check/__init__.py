@@ -18,7 +18,6 @@ from dpt.config.schema import CheckConfig, DataConfig
 from dpt.data import DataError
 from dpt.data.base import Augmented, Dataset, require_same_classes
 from dpt.data.layouts.values import ClassFile, ignored_ids, read_masks
-from dpt.data.statistics import class_weights
 from dpt.data_check import report
 from dpt.data_check.checks import CHECKS, QUICK_CHECKS
 from dpt.data_check.scan import SEVERITIES, Finding, Scan, has_errors, read_records, record_of
@@ -119,32 +118,27 @@ def _propose(data: DataConfig, splits: Sequence[str]) -> tuple[Plain, list[Findi
     The classes follow from the values of all masks.
     """
     settings: Plain = {}
-    task = hint = ""
+    hint = ""
     given = data.values
     if given.get("depth") and given.get("max_depth", _METRES) is None:
         settings["max_depth"] = _METRES
     if given.get("labels") and not any(given.get(key, True) for key in _CLASSES):
         try:
-            of_masks, weights = _classes_of_masks(data.changed(**settings, num_classes=1), splits)
+            settings |= _classes_of_masks(data.changed(**settings, num_classes=1), splits)
         except DataError as error:
             finding = Finding("error", "no_classes", ", ".join(splits), str(error))
             return {**settings, "num_classes": 1}, [finding]
-        settings |= of_masks
-        if not weights:  # reading the split says what is wrong with its masks
-            return settings, []
-        task = f" task.segmentation_loss.class_weights={weights}"
         hint = "; if one of the ids means unlabelled, name it in data.ignore_index and check again"
     if not settings:
         return {}, []
     message = "the configuration lacks settings; these follow from the files"
     arguments = " ".join(f"data.{key}={value}" for key, value in settings.items())
-    remedy = f"set {arguments}{task}".replace(", ", ",") + hint
+    remedy = f"set {arguments}".replace(", ", ",") + hint
     return settings, [Finding("note", "proposal", ", ".join(splits), message, remedy)]
 
 
-def _classes_of_masks(data: DataConfig, splits: Sequence[str]) -> tuple[Plain, list[float]]:
-    """Returns the settings of the classes in all masks, and weights of the classes; one class and
-    no weights if there are no masks."""
+def _classes_of_masks(data: DataConfig, splits: Sequence[str]) -> Plain:
+    """Returns the settings of the classes in all masks."""
     paths: list[Path] = []
     for split in splits:
         with suppress(DataError):  # becomes a finding when the split is read
@@ -152,14 +146,13 @@ def _classes_of_masks(data: DataConfig, splits: Sequence[str]) -> tuple[Plain, l
             samples = map(dataset.files, range(len(dataset)))
             paths += [files.labels for files in samples if files and files.labels]
     if not paths:
-        return {"num_classes": 1}, []
+        raise DataError("no mask can be read: check data.root and data.labels")
     given = {k: v for k, v in data.values.items() if v not in (None, []) and k != "num_classes"}
-    masks = read_masks(paths, ClassFile(), given)
-    of_masks, _ = masks.settings()
+    of_masks, _ = read_masks(paths, ClassFile(), given).settings()
     settings = {k: of_masks[k] for k in _PROPOSED if of_masks.get(k) not in (None, given.get(k))}
     if {*of_masks["ignore_index"]} - ignored_ids(given) - {IGNORE_INDEX}:
         settings["ignore_index"] = of_masks["ignore_index"]
-    return settings, class_weights(masks.counts(of_masks))
+    return settings
 
 
 def _judge(scan: Scan) -> list[Finding]:

@@ -19,10 +19,8 @@ from dpt.files import few, plural
 from dpt.types.samples import IGNORE_INDEX
 
 _TOO_NEAR = 0.02  # metres: cameras do not focus nearer
-_MANY_BEYOND = 0.1  # fraction of the measured pixels
-_MORE_BITS = "save depth as 16-bit PNG, TIFF or .npy; do not train on pictures made for viewing"
-_DIFFERENT = 0.2  # fraction of pixels by which frequencies of classes differ
-_SURE_MASKS = 5  # frequencies of fewer masks may differ by chance
+_MANY_BEYOND = 0.1  # fraction of the measured pixels of a map
+_MANY_FAR = 0.2  # fraction of the maps that have so many
 _FAR_OFF = 5.0  # ratio of a map's typical depth to that of the others
 _NOUNS: dict[measure.MapKind, str] = {"labels": "masks", "depth": "depth maps"}
 _MISTAKES: dict[str, Callable[[np.ndarray], np.ndarray]] = {  # to try on maps (N, h, w)
@@ -215,46 +213,25 @@ def images_of_classes(scan: Scan) -> Counter[int]:
 
 
 def ids_outside(scan: Scan) -> Iterator[Finding]:
-    """Finds ids that are neither a class nor ignored, or that seem to be numbered from 1."""
+    """Finds ids that are neither a class nor ignored, also as they seem to be numbered from 1."""
     affected = {record: labels.outside for record, labels in scan.masks if labels.outside}
     examples = [f"{record.name}: {_listed(values)}" for record, values in affected.items()]
     outside = {value for values in affected.values() for value in values}
     rule, count = scan.dataset.label_rule, scan.dataset.info.num_classes
-    shift = _shift(scan, outside)
-    if shift:
-        severity, message = shift
-        remedy = f"set data.label_map=1-{count} (id 1 becomes the first class, 0 is ignored)"
-        remedy += ", and give data.label_colors a row for id 0" if rule and rule.colors else ""
-        yield scan.finding(severity, "off_by_one", message, remedy, affected, examples)
-    elif outside:
+    if not outside or rule is None:
+        return
+    shift = f"data.label_map=1-{count} (id 1 becomes the first class, 0 is ignored)"
+    shift += ", and give data.label_colors a row for id 0" if rule.colors else ""
+    from_one = {*range(1, count + 1), *(value + 1 for value in rule.ignore_index)}
+    if outside <= from_one and not pixels_of_classes(scan)[0]:
+        message = f"id 0 never occurs, but {_listed(outside)} does: ids seem to count from 1"
+        yield scan.finding("error", "off_by_one", message, f"set {shift}", affected, examples)
+    else:
         masks = plural(len(affected), "mask")
         message = f"{masks} with class ids outside 0..{count - 1}: {_listed(outside)}"
         remedy = "set data.num_classes, or data.ignore_index for values that mean unlabelled"
+        remedy += f"; if ids count from 1, {shift}" if outside == {count} else ""
         yield scan.finding("error", "label_outside", message, remedy, affected, examples)
-
-
-def _shift(scan: Scan, outside: set[int]) -> tuple[Severity, str] | None:
-    """Returns severity and message if classes seem to be numbered from 1, with id 0 unused or
-    "other"."""
-    rule, names = scan.dataset.label_rule, scan.dataset.info.class_names
-    pixels, count = pixels_of_classes(scan), len(names)
-    present = pixels.keys() - {IGNORE_INDEX}
-    if rule is None or rule.ids_of_class or 0 in rule.ignore_index or count < 2 or not present:
-        return None
-    if "label_map" not in vars(scan.dataset):  # COCO's classes are numbered by their ids
-        return None
-    from_one = {*range(1, count + 1), *(value + 1 for value in rule.ignore_index)}
-    if outside and outside <= from_one and 0 not in present:
-        return "error", f"id 0 never occurs, but {_listed(outside)} does: ids seem to count from 1"
-    if outside == {count} and not pixels[IGNORE_INDEX]:
-        return "error", (
-            f"ids are 0..{count} and no pixel is unlabelled, as in ADE20K, where 0 means other and "
-            f"classes count from 1 (if {count} means unlabelled, set data.ignore_index={count})"
-        )
-    present |= pixels_of_classes(scan.first).keys() - {IGNORE_INDEX}
-    if not outside and present == set(range(1, count)):
-        return "warning", f"id 0 ({names[0]}) never occurs, all others do: ids may count from 1"
-    return None
 
 
 def unlabelled(scan: Scan) -> Iterator[Finding]:
@@ -300,26 +277,6 @@ def palettes(scan: Scan) -> Iterator[Finding]:
         message = "palettes of masks, or data.label_colors, have a colour at different indices"
         remedy = "set data.label_colors and data.color_distance=0 if colours are the classes"
         yield scan.finding("warning", "palettes_disagree", message, remedy)
-
-
-def class_shift(scan: Scan) -> Iterator[Finding]:
-    """Finds frequencies of classes that resemble those of the first split only after a shift."""
-    count, first = scan.dataset.info.num_classes, scan.first
-    usual, fractions = _fractions_of_classes(first, count), _fractions_of_classes(scan, count)
-    # fraction of the pixels whose class would have to change
-    unshifted, *shifted = (np.abs(fractions - np.roll(usual, k)).sum() / 2 for k in (0, 1, -1))
-    # a shift of two classes is only an exchange of their pixels
-    if count > 2 and unshifted > _DIFFERENT and min(shifted) < unshifted / 2:
-        message = f"ids moved by 1 would give the frequencies of classes in {first.split}"
-        remedy = "check that ids count from the same number in every split"
-        is_sure = min(len(first.masks), len(scan.masks)) >= _SURE_MASKS
-        yield scan.finding("error" if is_sure else "warning", "class_shift", message, remedy)
-
-
-def _fractions_of_classes(scan: Scan, count: int) -> np.ndarray:
-    pixels = pixels_of_classes(scan)
-    counts = np.array([pixels[i] for i in range(count)])
-    return counts / max(1, counts.sum())
 
 
 def unusual_masks(scan: Scan) -> Iterator[Finding]:
@@ -385,9 +342,7 @@ def _unit(scan: Scan) -> Iterator[Finding]:
         remedy = "check data.depth_scale and data.max_depth"
         typical, high = _typical(scan.first) or values  # so that all splits get the same hint
         better = likely_scale(typical, high, max_depth=max_depth, scale=scale)
-        if 2 * sum(depth.dtype == "uint8" for _, depth in scan.maps) > len(scan.maps):
-            message, remedy = f"{message}; the files have 8 bits", _MORE_BITS
-        elif better is not None:
+        if better is not None:
             message += f"; these look like {UNITS[better]}"
             remedy = f"set data.depth_scale={better:.6g}"
     yield scan.finding(severity, "depth_unit", message, remedy, [r for r, _ in scan.maps[:3]])
@@ -404,24 +359,24 @@ def _typical(scan: Scan) -> tuple[float, float] | None:
 
 def depth_values(scan: Scan) -> Iterator[Finding]:
     """Finds maps of a wrong unit, or else without a valid pixel or with many beyond the limit."""
-    findings = list(_unit(scan))
-    yield from findings
     maps = scan.maps
+    what = "depth maps stored with 8 bits, which is 255 levels at most"
+    remedy = "save depth as 16-bit PNG, TIFF or .npy; do not train on pictures made for viewing"
+    yield from scan.count("depth_8bit", maps, lambda d: d.dtype == "uint8", what, remedy)
+    # another scale would make most maps of 8 bits look mended
+    has_8_bits = 2 * sum(depth.dtype == "uint8" for _, depth in maps) > len(maps)
+    findings = [] if has_8_bits else list(_unit(scan))
+    yield from findings
     if not has_errors(findings):
         what = "depth maps without a measured pixel in the valid range"
         remedy = "check data.min_depth, data.max_depth and the files, or remove them"
         yield from scan.count("depth_all_invalid", maps, lambda d: not d.valid, what, remedy, None)
-        measured = sum(depth.measured for _, depth in maps)
-        beyond = sum(depth.beyond * depth.measured for _, depth in maps) / max(measured, 1e-9)
-        if beyond > _MANY_BEYOND:
-            limit = f"data.max_depth={scan.dataset.info.max_depth:g} m"
-            message = f"{beyond:.0%} of measured pixels are beyond {limit}"
-            remedy = "raise it if they are correct; otherwise add their value to data.invalid_depth"
-            records = [record for record, depth in maps if depth.beyond > _MANY_BEYOND]
-            yield scan.finding("warning", "depth_beyond_max", message, remedy, records)
-    if not any(finding.remedy == _MORE_BITS for finding in findings):
-        code, what = "depth_8bit", "depth maps stored with 8 bits, which is 255 levels at most"
-        yield from scan.count(code, maps, lambda depth: depth.dtype == "uint8", what, _MORE_BITS)
+        code = "depth_beyond_max"
+        what = f"depth maps have over {_MANY_BEYOND:.0%} of measured pixels beyond data.max_depth"
+        remedy = "raise it if they are correct; otherwise add their value to data.invalid_depth"
+        yield from scan.count(
+            code, maps, lambda d: d.beyond > _MANY_BEYOND, what, remedy, above=_MANY_FAR
+        )
 
 
 def unusual_maps(scan: Scan) -> Iterator[Finding]:
@@ -433,12 +388,9 @@ def unusual_maps(scan: Scan) -> Iterator[Finding]:
     what = "depth maps hold the largest value of the files' type as a valid depth"
     remedy = "if it means 'not measured', add it to data.invalid_depth, as in [0,65535]"
     yield from scan.count("depth_undeclared", maps, lambda d: d.has_type_maximum, what, remedy)
-    negative = {record: depth.negative for record, depth in maps if depth.negative}
-    if negative:
-        fraction = sum(negative.values()) / len(maps)
-        message = f"{fraction:.2%} of the depth values are below 0 and count as not measured"
-        remedy = "add their value to data.invalid_depth if that is right, or check the files"
-        yield scan.finding("warning", "depth_negative", message, remedy, negative)
+    what = "depth maps hold values below 0, which count as not measured"
+    remedy = "add their value to data.invalid_depth if that is right, or check the files"
+    yield from scan.count("depth_negative", maps, lambda d: d.negative > 0, what, remedy)
     tops = [depth.top for _, depth in maps]
     if tops and are_normalised(tops):
         message = f"all depth maps end at {tops[0][0]:g}, as if each was scaled to its own range"
@@ -466,17 +418,6 @@ Check = Callable[[Scan], Iterable[Finding]]
 """Returns the findings of a split; none if it lacks the data to be checked."""
 
 
-def bands(scan: Scan) -> Iterator[Finding]:
-    """Notes the statistics of images of bands, as settings."""
-    if scan.bands is not None and scan is scan.first:
-        values = {"pixels": "bands", "mean": [*scan.bands.mean], "std": [*scan.bands.std]}
-        pairs = (f"model.preprocessing.{key}={value}" for key, value in values.items())
-        settings = " ".join(pairs).replace(", ", ",")
-        message = f"the images have {plural(len(scan.bands.mean), 'band')} in their own values"
-        remedy = f"training measures these settings, or set {settings}"
-        yield scan.finding("note", "bands", message, remedy)
-
-
 QUICK_CHECKS: tuple[Check, ...] = (
     left_out,
     unlabelled,
@@ -489,7 +430,6 @@ QUICK_CHECKS: tuple[Check, ...] = (
 """Also run at the start of every training, on a few samples and without images."""
 CHECKS: tuple[Check, ...] = (
     refused_samples,
-    bands,
     damaged_files,
     files_without_partner,
     duplicates,
@@ -497,7 +437,6 @@ CHECKS: tuple[Check, ...] = (
     unusual_images,
     unregistered_maps,
     absent_classes,
-    class_shift,
     objects,
     deviating_maps,
     *QUICK_CHECKS,

@@ -278,7 +278,6 @@ def test_roots_may_be_relative(tmp_path, monkeypatch, root):
     [
         ({"labels": "masks"}, r"data\.labels"),
         ({"annotation_files": "b.json"}, r"b\.json: .*data\.annotation_files"),
-        ({"annotation_files": "../a.json"}, r"a\.json.*"),
         ({"things": ["fork"]}, r"data\.things.*fork"),
     ],
 )
@@ -286,7 +285,6 @@ def test_settings_that_make_no_sense_are_refused(tmp_path, options, key):
     root = tmp_path / "root"
     root.mkdir()
     write_boxes(root, {"a": CUP})
-    (tmp_path / "a.json").write_text((root / "a.json").read_text())
     with pytest.raises(DataError, match=key):
         folder_data(root, **options)
 

@@ -5,8 +5,7 @@ import pytest
 from coco_files import write_objects
 from PIL import Image, ImageOps
 
-from dpt.data import DataError, FolderDataset, ImageFolderDataset, UnlabelledDataset
-from dpt.data.datasets.annotated import CocoDataset
+from dpt.data import CocoDataset, DataError, FolderDataset, ImageFolderDataset, UnlabelledDataset
 from dpt.data.formats import io, pictures
 from dpt.data.shards.samples import decode_sample, encode_sample
 

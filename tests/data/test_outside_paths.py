@@ -91,6 +91,6 @@ def test_masks_of_panoptic_files(places):
         '[{"id": 1, "name": "a"}], "annotations": [{"image_id": 1, "file_name": "../secret.png",'
         '"segments_info": []}]}'
     )
-    options = {"images": ".", "annotations": "p.json", "masks": "."}
+    options = {"images": ".", "annotations": "p.json"}
     with pytest.raises(DataError, match=r"p\.json: .*secret\.png is not below"):
         CocoDataset(root=places, split="train", **options)

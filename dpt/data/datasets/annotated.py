@@ -1,25 +1,19 @@
 """Labels from the objects that a label tool wrote, whatever its format."""
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
 from dpt.data.annotations import FORMATS, base
-from dpt.data.annotations.coco import CocoFile, CocoFormat
-from dpt.data.base import Files
-from dpt.data.datasets.files import FileDataset, RawMaps, require_files
-from dpt.data.formats.pictures import exif_orientation, labels_are_upright, read_size, upright_size
+from dpt.data.datasets.files import RawMaps
 from dpt.data.formats.rle import areas_of, pixels_of
 from dpt.data.formats.rules import LabelRule
-from dpt.files import DataError, few, files_below, path_below, plain_name, required_file
-from dpt.geometry import aspects_agree
-from dpt.plugins import register
-from dpt.types.samples import IGNORE_INDEX, DatasetInfo, ObjectMask, Rle
+from dpt.files import DataError, few, files_below
+from dpt.types.samples import IGNORE_INDEX, ObjectMask, Rle
 
 
 class ObjectLabels:
@@ -139,11 +133,6 @@ def _mask(class_id: int, item: base.Annotation, code: Rle) -> ObjectMask:
     return ObjectMask(class_id, code, item.is_crowd, area)
 
 
-def record_of(image: base.AnnotatedImage) -> Files:
-    """Returns the record of an image with objects."""
-    return Files(image.image, objects=image.map_file, extra=image)
-
-
 def thing_flags(things: Sequence[str | int], names: Sequence[str]) -> tuple[bool, ...]:
     """Returns for each class whether it is among ``things``, names or ids."""
     unknown = [
@@ -231,140 +220,7 @@ def _sources(
 ) -> list[str]:
     """Returns the label files that are chosen, or lie in chosen folders, or all of them."""
     if chosen and all(path.is_file() for path in chosen):
-        names = [os.path.relpath(path, root) for path in chosen]
-        below = [path_below(root, name, "data.annotation_files") for name in names]
-        return [Path(os.path.relpath(path, root)).as_posix() for path in below]
+        return [Path(os.path.relpath(path, root)).as_posix() for path in chosen]
     sources = form.find(root, files)  # also by the images beside label files
     within = chosen or [root]
     return [path for path in sources if any((root / path).is_relative_to(k) for k in within)]
-
-
-@dataclass(kw_only=True, eq=False)
-class AnnotatedDataset(FileDataset):
-    """Makes labels of objects; without objects it reads label files, as its base class does.
-
-    A subclass calls :meth:`use` in ``list_files``, and makes records by :func:`record_of`.
-    """
-
-    def __post_init__(self) -> None:
-        self.object_labels: ObjectLabels | None = None
-        super().__post_init__()
-
-    def use(self, labels: ObjectLabels, notes: Sequence[str]) -> None:
-        """Makes labels of objects; ``notes`` say what their files hold that is left out."""
-        self.object_labels, self.label_rule = labels, labels.rule
-        self.objects_fault, self.notes = labels.fault, notes
-
-    def annotation_id(self, index: int) -> int | str | None:
-        image: base.AnnotatedImage | None = self._files[index].extra
-        return None if image is None else image.id
-
-    def adopt_classes(self, names: Sequence[str]) -> None:
-        if self.object_labels is not None and self.label_rule is not None:
-            self.object_labels.adopt(names)
-            self.label_rule = self.object_labels.rule
-            self.info = self.make_info()
-
-    def unknown_class(self, names: Sequence[str]) -> str:
-        return "" if self.object_labels is None else self.object_labels.unknown_class(names)
-
-    def make_info(self) -> DatasetInfo:
-        info = super().make_info()
-        if self.object_labels is None:
-            return info
-        return replace(info, targets=(*info.targets, "objects"), things=self.object_labels.things)
-
-    def read_raw_maps(self, index: int) -> RawMaps:
-        if self.object_labels is None:
-            return super().read_raw_maps(index)
-        image: base.AnnotatedImage | None = self._files[index].extra
-        if image is None:
-            return RawMaps()
-        return self.object_labels.maps(image, self._label_size(image))
-
-    def _label_size(self, image: base.AnnotatedImage) -> tuple[int, int]:
-        """Returns the (H, W) in which the objects are drawn, that of the stored pixels or upright.
-
-        It is known before memory for the masks is allocated.
-        """
-        path, stored, stated = image.image, read_size(image.image), image.size
-        if stated is None:
-            is_upright = labels_are_upright(path, exif_orientation(path), self.exif)
-            return upright_size(path) if is_upright else stored
-        if self.fits(stated, stored) or self.fits(stated[::-1], stored):
-            return stated
-        sizes = f"{stored[1]}x{stored[0]} pixels, but {stated[1]}x{stated[0]} in its labels"
-        remedy = "correct it, or use the original image"
-        if aspects_agree(stated, stored):
-            remedy = "use the original image, or set data.resize_labels=true if it is only scaled"
-        raise DataError(f"{path}: {sizes}: {remedy}")
-
-    def object_faults(self, index: int) -> list[str]:
-        image: base.AnnotatedImage | None = self._files[index].extra
-        if self.object_labels is None or image is None:
-            return []
-        empty, shared = self.object_labels.faults(image, self._label_size(image))
-        faults = [f"no pixel in the mask of object {few(empty)}"] if empty else []
-        return faults + ([f"{shared} pixels are in several masks"] if shared else [])
-
-
-@register("coco")
-@dataclass(kw_only=True, eq=False)
-class CocoDataset(AnnotatedDataset):
-    """A folder of images and a JSON file of their segments, of which COCO has two kinds.
-
-    Classes are the categories in the order of their ids, without Roboflow's placeholder; the ids
-    are added to names that occur twice. Where objects overlap, which they may in the instances
-    format, the smaller one is in front in the maps; ``masks`` of a sample holds each one whole.
-    Pixels of a crowd have a class and no object.
-
-    Args:
-        images, annotations: folder and JSON file, where ``%split`` is the split's name on disk.
-        masks: of the panoptic format: folder of the PNG files; None is the JSON file's path
-            without its suffix.
-        background: see :class:`ObjectLabels`.
-        split_names: the splits' names on disk, where they differ.
-        missing: ``skip`` leaves images out that do not exist.
-    """
-
-    images: str = "%split"
-    annotations: str = "annotations/panoptic_%split.json"
-    masks: str | None = None
-    split_names: Mapping[str, str] | None = None
-    missing: Literal["raise", "skip"] = "raise"
-    background: bool | None = False
-
-    def list_files(self) -> list[Files]:
-        path = self.path_of(self.annotations)
-        required_file(path, remedy="check data.root and data.annotations")
-        content, self.annotation_file = CocoFile(path), path
-        classes = content.classes(content.used_names)
-        folder = path.with_suffix("") if self.masks is None else self.path_of(self.masks)
-        images = content.images(
-            self._find_images(content.image_names, path),
-            classes,
-            lambda name: self.file_below(folder, name, path),
-        )
-        if self.missing == "skip":
-            missing = {image.image for image in images if not image.image.is_file()}
-            self.unpaired = (), sorted(missing)
-            images = [image for image in images if image.image not in missing]
-        annotations = base.Annotations(
-            source=path, images=images, classes=[*classes.values()], notes=content.notes
-        )
-        front, background = CocoFormat.front, self.background
-        self.use(
-            ObjectLabels(annotations, images, front=front, background=background), content.notes
-        )
-        remedy = "check data.images and data.masks, or set data.missing=skip"
-        return require_files([*map(record_of, images)], source=path, remedy=remedy)
-
-    def _find_images(self, names: Mapping[int | str, str], path: Path) -> dict[int | str, Path]:
-        """Returns the image files by id."""
-        folder = self.path_of(self.images)
-        images = {i: self.file_below(folder, name, path) for i, name in names.items()}
-        absent = {i: image for i, image in images.items() if not image.is_file()}
-        if not all(str(image).isascii() for image in absent.values()):
-            on_disk = {plain_name(str(path)): path for path in folder.rglob("*")}
-            images |= {i: on_disk.get(plain_name(str(p)), p) for i, p in absent.items()}
-        return images

@@ -18,21 +18,17 @@ from dpt.data.formats.bands import Bands, FilePart, read_bands
 from dpt.data.formats.cameras import CameraSource
 from dpt.data.formats.rules import DepthRule, LabelRule
 from dpt.data.view import MAP_FILLS, resize_image, resize_map
-from dpt.files import (
-    DataError,
-    data_root,
-    few,
-    files_below,
-    path_below,
-    plural,
-    printable,
-    read_bytes,
-)
+from dpt.files import DataError, data_root, few, files_below, path_below, printable, read_bytes
 from dpt.geometry import Camera, normals_of_depth
 from dpt.plugins import register
 from dpt.types.samples import DatasetInfo, ObjectMask, Sample
 
 PICTURES = (*io.IMAGE_SUFFIXES, *io.UNREAD_SUFFIXES)
+_IMAGE_LABELS: tuple[Literal["class_id", "value", "caption"], ...] = (
+    "class_id",
+    "value",
+    "caption",
+)
 MAX_OBJECTS = 65535
 """Largest number of objects in an image."""
 
@@ -192,7 +188,7 @@ class FileDataset(Dataset):
         unread = {f.image for f in files if f.image.suffix.lower() not in io.IMAGE_SUFFIXES}
         if unread:
             names = few([os.path.relpath(path, self.folder) for path in sorted(unread)])
-            fault = f"{plural(len(unread), 'image')} left out, in formats that are not read"
+            fault = f"{len(unread)} of {len(files)} images left out, in formats that are not read"
             self.notes = [f"{fault} ({names}): convert them to JPEG or PNG"]
         return [record for record in files if record.image not in unread]
 
@@ -346,7 +342,9 @@ class FileDataset(Dataset):
         camera_source = self.camera_source(index)
         if camera_source is not None:
             sample["K"] = camera_source.camera(files.image, image.shape[:2]).K
-        _add_image_labels(sample, files)
+        for key in _IMAGE_LABELS:
+            if getattr(files, key) is not None:
+                sample[key] = getattr(files, key)
         return sample
 
     def _add_maps(self, sample: Sample, maps: RawMaps, files: Files) -> None:
@@ -427,13 +425,6 @@ class FileDataset(Dataset):
             return None
         return io.read_raw_depth(path, key=self.depth_key)
 
-    def explain_invalid_depth(self, index: int) -> str:
-        raw = self.read_raw_depth(index)
-        assert raw is not None
-        assert self.depth_rule is not None
-        source = self._files[index].depth or self.name(index)
-        return f"every pixel of {source} is invalid: {self.depth_rule.explain(raw)}"
-
 
 @register("unlabelled")
 class UnlabelledDataset(FileDataset):
@@ -480,16 +471,6 @@ def numbered(ids: np.ndarray, source: Path | str) -> np.ndarray:
     is_present = np.bincount(ids.ravel().astype(np.int64)) > 0  # faster than to sort all pixels
     is_present[0] = False
     return is_present.cumsum().astype(np.uint16)[ids]
-
-
-def _add_image_labels(sample: Sample, files: Files) -> None:
-    """Adds the labels of the image as a whole."""
-    if files.class_id is not None:
-        sample["class_id"] = files.class_id
-    if files.value is not None:
-        sample["value"] = files.value
-    if files.caption is not None:
-        sample["caption"] = files.caption
 
 
 def _invalidate(sample: Sample, missing: np.ndarray) -> None:

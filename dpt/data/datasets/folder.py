@@ -11,31 +11,23 @@ import numpy as np
 from pydantic import Field
 
 from dpt.data.annotations import FORMATS
-from dpt.data.annotations.base import Annotations
+from dpt.data.annotations.base import AnnotatedImage, Annotations
 from dpt.data.base import Files
 from dpt.data.datasets import annotated
-from dpt.data.datasets.files import RawMaps, Side, require_files
+from dpt.data.datasets.files import FileDataset, RawMaps, Side, require_files
+from dpt.data.formats import pictures
 from dpt.data.formats.cameras import CameraFile, CameraSource, FieldOfView, StatedCamera
 from dpt.data.formats.io import BAND_SUFFIXES, DEPTH_SUFFIXES, IMAGE_SUFFIXES, LABEL_SUFFIXES
 from dpt.data.formats.rules import DepthRule, LabelMap, LabelRule
 from dpt.data.splits import SPLITS, split_word
-from dpt.files import (
-    DataError,
-    few,
-    files_below,
-    missing_path,
-    path_below,
-    plain_name,
-    plural,
-    read_list,
-    read_table,
-)
+from dpt.files import DataError, few, files_below, missing_path, plain_name, read_list, read_table
+from dpt.geometry import aspects_agree
 from dpt.plugins import register
 from dpt.types.samples import IGNORE_INDEX, DatasetInfo
 
 _OF_MASKS = "labels depth objects num_classes label_map class_names label_colors color_distance"
-_TABLE_COLUMNS = {"labels": "mask", "depth": "depth", "objects": "objects"}
 _Kind = Literal["labels", "depth", "objects"]
+_TABLE_COLUMNS: dict[_Kind, str] = {"labels": "mask", "depth": "depth", "objects": "objects"}
 _Intrinsics = tuple[float, float, float, float, Side, Side]
 """fx, fy, cx and cy, and H and W of the image to which they belong."""
 
@@ -50,7 +42,7 @@ class _Maps(NamedTuple):
 
 @register("folder")
 @dataclass(kw_only=True, eq=False)
-class FolderDataset(annotated.AnnotatedDataset):
+class FolderDataset(FileDataset):
     """Pairs files of two or three folders by their names, or reads the files of a label tool.
 
     ``data/README.md`` shows layouts and explains the options, which are the settings of
@@ -101,6 +93,7 @@ class FolderDataset(annotated.AnnotatedDataset):
             self.bands = "all"
         if self.intrinsics is not None and self.fov is not None:
             raise DataError("data.fov cannot be combined with data.intrinsics: leave one out")
+        self.object_labels: annotated.ObjectLabels | None = None  # of a label tool
         super().__post_init__()
 
     def make_depth_rule(self) -> DepthRule | None:
@@ -150,17 +143,26 @@ class FolderDataset(annotated.AnnotatedDataset):
 
     def make_info(self) -> DatasetInfo:
         info = super().make_info()
-        if self.objects is None:
+        if self.object_labels is not None:
+            flags = self.object_labels.things
+        elif self.objects is None:
             return info
-        if not info.class_names:
+        else:
+            flags = self._things_of_maps(info.class_names)
+        return replace(info, targets=(*info.targets, "objects"), things=flags)
+
+    def _things_of_maps(self, names: Sequence[str]) -> tuple[bool, ...]:
+        if not names:
             raise DataError("data.objects needs data.labels, the classes of the objects")
         things = self.things
         if things is None:
-            things = [name for name in info.class_names if not annotated.is_background(name)]
-        flags = annotated.thing_flags(things, info.class_names)
-        return replace(info, targets=(*info.targets, "objects"), things=flags)
+            things = [name for name in names if not annotated.is_background(name)]
+        return annotated.thing_flags(things, names)
 
     def read_raw_maps(self, index: int) -> RawMaps:
+        if self.object_labels is not None:
+            image = self._annotated_image(index)
+            return RawMaps() if image is None else self.object_labels.maps(image, self._size(image))
         maps = super().read_raw_maps(index)
         if maps.labels is None or maps.objects is None or self.label_rule is None:
             return maps
@@ -174,12 +176,9 @@ class FolderDataset(annotated.AnnotatedDataset):
     @property
     def _map_options(self) -> dict[_Kind, tuple[str, str]]:
         """Returns the folder, and the template of file names, of each kind of maps."""
-        options: dict[_Kind, tuple[str | None, str]] = {
-            "labels": (self.labels, self.labels_name),
-            "depth": (self.depth, self.depth_name),
-            "objects": (self.objects, self.objects_name),
-        }
-        return {kind: (folder, name) for kind, (folder, name) in options.items() if folder}
+        settings = vars(self)
+        kinds = [kind for kind in _TABLE_COLUMNS if settings[kind]]
+        return {kind: (settings[kind], settings[f"{kind}_name"]) for kind in kinds}
 
     def list_files(self) -> list[Files]:
         if len(self.image_folders) > 1 and (self.annotations is not None or self._has_table):
@@ -291,6 +290,50 @@ class FolderDataset(annotated.AnnotatedDataset):
 
     # ------------------------------------------------------------------ files of label tools
 
+    def _annotated_image(self, index: int) -> AnnotatedImage | None:
+        """Returns a sample's objects; None if no label file names its image."""
+        image: AnnotatedImage | None = self._files[index].extra
+        return image
+
+    def annotation_id(self, index: int) -> int | str | None:
+        image = self._annotated_image(index)
+        return None if image is None else image.id
+
+    def adopt_classes(self, names: Sequence[str]) -> None:
+        if self.object_labels is not None and self.label_rule is not None:
+            self.object_labels.adopt(names)
+            self.label_rule = self.object_labels.rule
+            self.info = self.make_info()
+
+    def unknown_class(self, names: Sequence[str]) -> str:
+        return "" if self.object_labels is None else self.object_labels.unknown_class(names)
+
+    def object_faults(self, index: int) -> list[str]:
+        image = self._annotated_image(index)
+        if self.object_labels is None or image is None:
+            return []
+        empty, shared = self.object_labels.faults(image, self._size(image))
+        faults = [f"no pixel in the mask of object {few(empty)}"] if empty else []
+        return faults + ([f"{shared} pixels are in several masks"] if shared else [])
+
+    def _size(self, image: AnnotatedImage) -> tuple[int, int]:
+        """Returns the (H, W) in which the objects are drawn, that of the stored pixels or upright.
+
+        It is known before memory for the masks is allocated.
+        """
+        path, stated, stored = image.image, image.size, pictures.read_size(image.image)
+        if stated is None:
+            orientation = pictures.exif_orientation(path)
+            is_upright = pictures.labels_are_upright(path, orientation, self.exif)
+            return pictures.upright_size(path) if is_upright else stored
+        if self.fits(stated, stored) or self.fits(stated[::-1], stored):
+            return stated
+        sizes = f"{stored[1]}x{stored[0]} pixels, but {stated[1]}x{stated[0]} in its labels"
+        remedy = "correct it, or use the original image"
+        if aspects_agree(stated, stored):
+            remedy = "use the original image, or set data.resize_labels=true if it is only scaled"
+        raise DataError(f"{path}: {sizes}: {remedy}")
+
     def _list_annotated(self, name: str) -> list[Files]:
         """Returns the records of images whose labels are in the files of a label tool."""
         template = self.annotation_files or ""
@@ -303,9 +346,8 @@ class FolderDataset(annotated.AnnotatedDataset):
         paths, absent = self._present(self._paths_of_split(annotations, unlabelled))
         if name == "coco" and annotations.source.is_file():
             self.annotation_file = annotations.source
-        record_of_path = {image.image: annotated.record_of(image) for image in annotations.images}
-        files = [record_of_path.get(path, Files(path)) for path in paths]
-        images = [record.extra for record in files if record.extra is not None]
+        image_of_path = {image.image: image for image in annotations.images}
+        images = [image_of_path[path] for path in paths if path in image_of_path]
         labels = annotated.ObjectLabels(
             annotations,
             images,
@@ -313,7 +355,13 @@ class FolderDataset(annotated.AnnotatedDataset):
             background=self.background,
             things=self.things,
         )
-        self.use(labels, annotations.notes)
+        self.object_labels, self.label_rule = labels, labels.rule
+        self.objects_fault, self.notes = labels.fault, annotations.notes
+        map_of_path = {image.image: image.map_file for image in images}
+        files = [
+            Files(path, objects=map_of_path.get(path), extra=image_of_path.get(path))
+            for path in paths
+        ]
         files = self._without_unlabelled(files, absent)
         remedy = "add the images, or set data.missing=skip"
         return require_files(files, source=annotations.source, remedy=remedy)
@@ -359,8 +407,8 @@ class FolderDataset(annotated.AnnotatedDataset):
             raise DataError(f"{annotations.source}: its splits are {names}: set {key} to one")
         left_out = [path.name for path, split in split_of_path.items() if not split]
         if left_out:
-            note = f"{plural(len(left_out), 'image')} in no split ({few(left_out)}) left out"
-            annotations.notes.append(note)
+            count = f"{len(left_out)} of {len(split_of_path)} images"
+            annotations.notes.append(f"{count} in no split ({few(left_out)}) left out")
         return chosen
 
     # --------------------------------------------------------------------- lists and tables
@@ -433,8 +481,8 @@ class FolderDataset(annotated.AnnotatedDataset):
         for split, image, *texts in rows:
             if split in names:
                 pairs = zip(self._map_options, texts, strict=True)
-                paths = {kind: path_below(self.folder, text, path) for kind, text in pairs if text}
-                files.append(_record(path_below(self.folder, image, path), paths))
+                maps = {k: self.file_below(self.folder, text, path) for k, text in pairs if text}
+                files.append(_record(self.file_below(self.folder, image, path), maps))
         return files
 
     def _find(self, template: str, *, option: str) -> tuple[Path, bool]:
@@ -453,6 +501,36 @@ class FolderDataset(annotated.AnnotatedDataset):
             fault = f"folder {of_split} does not exist, unlike {', '.join(siblings)}"
             raise DataError(f"{fault}: make it, or set {key} or {option}")
         return folder, False
+
+
+@register("coco")
+@dataclass(kw_only=True, eq=False)
+class CocoDataset(FolderDataset):
+    """A folder of images and a JSON file of their segments, of which COCO has two kinds.
+
+    Classes are the categories in the order of their ids, without Roboflow's placeholder; the ids
+    are added to names that occur twice. Where objects overlap, which they may in the instances
+    format, the smaller one is in front in the maps; ``masks`` of a sample holds each one whole.
+    Pixels of a crowd have a class and no object. The PNG files of the panoptic format lie in a
+    folder with the name of the JSON file.
+
+    Args:
+        images, annotations: folder and JSON file, where ``%split`` is the split's name on disk.
+        background: whether pixels without a segment are of a class ``background``.
+        split_names: the splits' names on disk, where they differ.
+        missing: ``skip`` leaves images out that do not exist.
+    """
+
+    images: str | Sequence[str] = "%split"
+    annotations: str | None = "annotations/panoptic_%split.json"
+    background: bool | None = False
+
+    def __post_init__(self) -> None:
+        self.annotation_files, self.annotations = self.annotations, "coco"
+        super().__post_init__()
+
+    def _paths_of_split(self, annotations: Annotations, unlabelled: Sequence[Path]) -> list[Path]:
+        return [image.image for image in annotations.images]
 
 
 def _listed(setting: str | Sequence[str]) -> list[str]:

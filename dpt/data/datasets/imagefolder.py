@@ -9,15 +9,7 @@ from pathlib import Path
 from dpt.data.base import Files
 from dpt.data.datasets.files import PICTURES, FileDataset, require_files
 from dpt.data.formats.rules import name_of_class
-from dpt.files import (
-    DataError,
-    few,
-    files_below,
-    missing_path,
-    parse_number,
-    read_table,
-    required_file,
-)
+from dpt.files import DataError, few, files_below, missing_path, parse_number, read_table
 from dpt.plugins import register
 from dpt.types.samples import DatasetInfo
 
@@ -80,7 +72,6 @@ class ImageTableDataset(FileDataset):
 
     def list_files(self) -> list[Files]:
         path = self.path_of(self.table)
-        required_file(path, what="table", remedy="check data.root and data.table")
         folder = self.path_of(self.images)
         remedy = "check data.image_column, data.value_column and data.caption_column"
         columns = (self.image_column, self.caption_column or self.value_column)

@@ -65,20 +65,6 @@ class DepthRule:
         """Returns where values are finite, above 0 and declared valid, bool (H, W)."""
         return np.isfinite(raw) & (raw > 0) & self.is_declared_valid(raw)
 
-    def explain(self, raw: np.ndarray) -> str:
-        """Returns why no pixel of a file is valid, with a remedy."""
-        values = raw if self.decode is None else self.decode(raw)
-        usable = values[np.isfinite(values) & (values > 0) & self.is_declared_valid(raw)]
-        if usable.size == 0:
-            return "the file holds only values of data.invalid_depth: check the file"
-        limits = f"{self.min_depth:g}..{self.max_depth or np.inf:g} m"
-        fault = f"its values {usable.min():g}..{usable.max():g} times data.depth_scale"
-        if np.median(usable) * self.scale > 1000:
-            remedy = "these look like millimetres: set data.depth_scale=0.001"
-        else:
-            remedy = "check data.depth_scale, data.invalid_depth and data.max_depth"
-        return f"{fault}={self.scale:g} lie outside {limits}: {remedy}"
-
 
 NEAR = 0.25  # metres: a smaller typical depth is implausible
 UNITS = {  # by metres for each unit

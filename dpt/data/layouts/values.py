@@ -301,11 +301,6 @@ class Masks:
             return {*range(len(self.colors))}.difference(used)
         return {i for (i,) in self.values if i < 0 or i in _LARGEST_VALUES}
 
-    def counts(self, settings: PlainMapping) -> list[int]:
-        """Returns the pixels of each class of ``settings``."""
-        numbers = settings.get("label_map", range(settings.get("num_classes", 0)))
-        return [self.values[self._value_of(k)] for k in numbers]
-
     def _value_of(self, number: int) -> Value:
         return self.colors[number] if number < len(self.colors) else (number,)
 
