@@ -24,7 +24,6 @@ class Files(NamedTuple):
     """The files and image-level labels of one sample; None for those that it lacks.
 
     ``extra`` is other data that its data set needs to read the sample, such as COCO's segments.
-    ``more_images`` are files of the same size whose bands follow those of ``image``.
     """
 
     image: Path
@@ -35,12 +34,11 @@ class Files(NamedTuple):
     objects: Path | None = None
     caption: str | None = None
     extra: Any = None
-    more_images: tuple[Path, ...] = ()
 
     @property
     def kinds(self) -> list[bool]:
         """Which kinds of labels the sample has."""
-        return [value is not None for value in self[1:-1]]
+        return [value is not None for value in self[1:]]
 
 
 class Dataset(torch.utils.data.Dataset[Sample], ABC):

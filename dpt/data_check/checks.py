@@ -120,17 +120,10 @@ def shared_groups(scan: Scan) -> Iterator[Finding]:
 
 
 def unusual_images(scan: Scan) -> Iterator[Finding]:
-    """Finds images that are empty, need rotation or, in train, are smaller than the crop."""
+    """Finds images that are empty or, in train, smaller than the crop."""
     what = "images nearly black, white or of one colour"
     remedy = "view them, and remove those that are useless"
     yield from scan.count("photo_empty", scan.images, lambda image: image.is_empty, what, remedy)
-    exif = scan.dataset.exif
-    has_maps = {"labels", "depth"} & set(scan.dataset.info.targets)
-    severity: Severity = "warning" if has_maps and exif is None else "note"
-    remedy = "set data.exif=apply if labels fit what viewers show, ignore if the stored pixels"
-    remedy = f"data.exif={exif} is set" if exif else remedy
-    code, what = "exif_orientation", "images with an EXIF orientation"
-    yield from scan.count(code, scan.images, lambda i: i.orientation != 1, what, remedy, severity)
     height, width = scan.image_size if scan.split == "train" else (0, 0)
     code, what = "smaller_than_crop", f"images smaller than data.image_size=[{height},{width}]"
     remedy = "training upsamples them; set a smaller data.image_size to avoid that"

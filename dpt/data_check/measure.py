@@ -27,7 +27,6 @@ class ImageStats:
     size: tuple[int, int]  # (H, W)
     is_empty: bool  # nearly black, white, or of one colour
     digest: bytes  # hash of the decoded pixels
-    orientation: int = 1  # the EXIF tag; 1 is upright
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +75,12 @@ class DepthStats:
     # * without the largest value of the file's integer type
 
 
-def measure_image(image: np.ndarray, picture: np.ndarray, orientation: int) -> ImageStats:
+def measure_image(image: np.ndarray, picture: np.ndarray) -> ImageStats:
     """Measures an image, uint8 RGB (H, W, 3) or float32 (H, W, C), shown as ``picture``."""
     mean, std = cv2.meanStdDev(cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY))
     is_empty = mean.item() < 8 or mean.item() > 247 or std.item() < 3
     digest = hashlib.blake2b(repr(image.shape).encode() + image.tobytes(), digest_size=16).digest()
-    return ImageStats(image.shape[:2], is_empty, digest, orientation)
+    return ImageStats(image.shape[:2], is_empty, digest)
 
 
 def shown(image: np.ndarray) -> np.ndarray:

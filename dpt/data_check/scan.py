@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from dpt.data.base import Dataset, Files
-from dpt.data.formats import io, pictures
+from dpt.data.formats import io
 from dpt.data.formats.rules import DepthRule
 from dpt.data.loading import read_in_order
 from dpt.data.statistics import measure_bands
@@ -225,9 +225,8 @@ def record_of(
         )
     if not complete or "image" not in sample:
         return record
-    files, picture = dataset.files(index), measure.shown(sample["image"])
-    orientation = pictures.exif_orientation(files.image) if files else 1
-    record.image = measure.measure_image(sample["image"], picture, orientation)
+    picture = measure.shown(sample["image"])
+    record.image = measure.measure_image(sample["image"], picture)
     for kind in measure.MAP_KINDS:
         edges = None if reading.faults else measure.edge_map(sample, kind)
         if edges is not None and index in compared:
@@ -295,7 +294,7 @@ def _read_files(dataset: Dataset, files: Files, sample: Sample, refusal: Fault) 
     label_rule, depth_rule = dataset.label_rule, dataset.depth_rule
     sizes: list[tuple[int, ...]] = []
     with _collecting(reading.faults):
-        sample["image"] = io.read_image(files.image, part=dataset.part, more=files.more_images)
+        sample["image"] = io.read_image(files.image, part=dataset.part)
         sizes.append(sample["image"].shape[:2])
     with _collecting(reading.faults):
         if files.labels and label_rule:

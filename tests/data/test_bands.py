@@ -13,7 +13,6 @@ from dpt.data.formats.bands import FilePart
 from dpt.data.layouts import detect
 from dpt.data.statistics import measure_bands
 from dpt.data.view import resize_image, view_image
-from dpt.data_check.scan import read_sample
 from dpt.geometry import View, Window
 from dpt.types.preprocessing import Preprocessing
 from dpt.types.samples import IGNORE_INDEX
@@ -68,34 +67,6 @@ def test_no_data_is_rounded_as_the_values_are(tmp_path, stated, stored):
         image = io.read_image(tmp_path / name, part=FilePart(bands="all", nodata=nodata))
         assert np.isnan(image[:3]).all()
         assert (image[3:] == 5).all()
-
-
-def test_files_of_an_image_follow_one_another(tmp_path):
-    for name in ("rgb", "depth", "masks"):
-        (tmp_path / name).mkdir()
-    rgb = RNG.integers(0, 256, (*SIZE, 3)).astype(np.uint8)
-    depth = RNG.integers(0, 65536, SIZE).astype(np.uint16)
-    for i in range(3):
-        cv2.imwrite(str(tmp_path / f"rgb/{i}.jpg"), rgb)
-        cv2.imwrite(str(tmp_path / f"depth/{i}_d.png"), depth)
-        cv2.imwrite(str(tmp_path / f"masks/{i}.png"), np.zeros(SIZE, np.uint8))
-    options = {"images": ["rgb", "depth"], "images_name": ["%stem", "%stem_d"]}
-    sample = folder(tmp_path, **options)[0]
-    assert sample["image"].shape == (*SIZE, 4)
-    assert np.array_equal(sample["image"][..., :3], io.read_image(tmp_path / "rgb/0.jpg"))
-    assert np.array_equal(sample["image"][..., 3], depth)
-    chosen = folder(tmp_path, **options, bands=[3, 0])[0]["image"]
-    assert np.array_equal(chosen, sample["image"][..., [3, 0]])
-    cv2.imwrite(str(tmp_path / "masks/1.png"), np.full(SIZE, 9, np.uint8))
-    reading = read_sample(folder(tmp_path, **options, bands=[3, 0], fractions={"train": 1.0}), 1)
-    assert [code for code, _ in reading.faults] == ["label_outside"]  # the bands can be read
-    assert reading.sample["image"].shape == (*SIZE, 2)
-    (tmp_path / "depth/1_d.png").unlink()
-    with pytest.raises(DataError, match=r"depth: no file for 1 of . images \(1\)"):
-        folder(tmp_path, **options)
-    cv2.imwrite(str(tmp_path / "depth/1_d.png"), depth[:50])
-    with pytest.raises(DataError, match=r"1_d\.png: .*1\.jpg"):
-        folder(tmp_path, **options)[1]
 
 
 @pytest.mark.parametrize("stated", ["by the file", "by the setting"])

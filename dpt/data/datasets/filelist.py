@@ -49,7 +49,7 @@ class FileListDataset(FolderDataset):
 
     def find_image(self, name: str, source: Path) -> Path:
         """Returns the image that a line of ``source`` names."""
-        return self.file_below(self.path_of(self.image_folders[0]), name, source)
+        return self.file_below(self.path_of(self.images), name, source)
 
     def find_depth(self, name: str, source: Path) -> Path:
         """Returns the depth file that a line of ``source`` names."""

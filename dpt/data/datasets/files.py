@@ -254,7 +254,7 @@ class FileDataset(Dataset):
         if not self.unlabelled:
             return [files[i] for i in chosen]
         rest = [files[i] for i in sorted({*range(len(files))}.difference(chosen))]
-        return [Files(f.image, extra=f.extra, more_images=f.more_images) for f in rest]
+        return [Files(f.image, extra=f.extra) for f in rest]
 
     # ---------------------------------------------------------------------- what samples hold
 
@@ -368,7 +368,7 @@ class FileDataset(Dataset):
         if self.part.bands is None:
             image = io.read_image(path, data=data, part=self.part)
         else:
-            bands = self._read_bands(index, data)
+            bands = read_bands(path, self.part, data=data)
             self._check_form(bands)
             image = io.image_of_bands(bands, self.part)
         orientation = pictures.orientation_of(data)
@@ -382,24 +382,12 @@ class FileDataset(Dataset):
         )
         return upright if are_upright else image
 
-    def _read_bands(self, index: int, data: bytes | None = None) -> Bands:
-        """Returns the bands of a sample; ``data`` is the content of its first file, if known."""
-        files = self._files[index]
-        if not files.more_images:
-            return read_bands([files.image], self.part, data=data)
-        paths = [files.image, *files.more_images]
-        orientations = [pictures.exif_orientation(path) for path in paths]
-        if self.exif != "ignore" and len({*orientations}) > 1:
-            fault = f"EXIF orientation {orientations[0]}, unlike {paths[1]}"
-            raise DataError(f"{paths[0]}: {fault}: set data.exif=ignore, or save both upright")
-        return read_bands(paths, self.part)
-
     def _check_form(self, bands: Bands) -> None:
         """Raises DataError if an image has other bands than the first one that can be read."""
         if self._form is None:
             self._form = bands.form
             with suppress(DataError):  # raised where this sample is read
-                self._form = self._read_bands(0).form
+                self._form = read_bands(self._files[0].image, self.part).form
         if bands.form != self._form:
             fault = f"holds {bands.form}, but {self.name(0)} {self._form}"
             raise DataError(f"{bands.path}: {fault}: save all images alike, or set data.bands")

@@ -46,11 +46,10 @@ class FolderDataset(FileDataset):
     """Pairs files of two or three folders by their names, or reads the files of a label tool.
 
     ``data/README.md`` shows layouts and explains the options, which are the settings of
-    ``data=folder``. Without ``fractions`` a folder of all splits is divided 9:1. Several ``images``
-    or ``images_name`` are the files of an image, whose bands follow one another.
+    ``data=folder``. Without ``fractions`` a folder of all splits is divided 9:1.
     """
 
-    images: str | Sequence[str] = "images"
+    images: str = "images"
     labels: str | None = None
     depth: str | None = None
     objects: str | None = None
@@ -68,7 +67,7 @@ class FolderDataset(FileDataset):
     depth_scale: float = 0.001
     depth_key: str | None = None
     invalid_depth: Sequence[float] = (0,)
-    images_name: str | Sequence[str] = "%stem"
+    images_name: str = "%stem"
     labels_name: str = "%stem"
     depth_name: str = "%stem"
     intrinsics: str | _Intrinsics | None = None
@@ -82,15 +81,6 @@ class FolderDataset(FileDataset):
         keys = [f"data.{name}" for name in _OF_MASKS.split() if vars(self)[name]]
         if self.annotations is not None and keys:
             raise DataError(f"{few(keys, 8)}: leave it out, as data.annotations names the classes")
-        folders, names = _listed(self.images), _listed(self.images_name)
-        count = max(len(folders), len(names))
-        if not {len(folders), len(names)} <= {1, count} or not (folders and names):
-            counts = f"data.images has {len(folders)} entries, and data.images_name {len(names)}"
-            raise DataError(f"{counts}: give one for each file of an image, or one for all")
-        self.image_folders = folders * (count // len(folders))
-        self.image_names = names * (count // len(names))
-        if count > 1 and self.bands is None:
-            self.bands = "all"
         if self.intrinsics is not None and self.fov is not None:
             raise DataError("data.fov cannot be combined with data.intrinsics: leave one out")
         self.object_labels: annotated.ObjectLabels | None = None  # of a label tool
@@ -134,10 +124,10 @@ class FolderDataset(FileDataset):
     def _stem(self, image: Path) -> str:
         """Returns what ``%stem`` of ``images_name`` stands for in the path of an image below its
         folder."""
-        images = self.path_of(self.image_folders[0])
+        images = self.path_of(self.images)
         folders = (images / self.split_on_disk, images, self.folder)
         folder = next(path for path in folders if image.is_relative_to(path))
-        before, after = self.image_names[0].split("%stem")
+        before, after = self.images_name.split("%stem")
         name = image.stem.removeprefix(before).removesuffix(after)
         return (image.parent.relative_to(folder) / name).as_posix()
 
@@ -181,9 +171,6 @@ class FolderDataset(FileDataset):
         return {kind: (settings[kind], settings[f"{kind}_name"]) for kind in kinds}
 
     def list_files(self) -> list[Files]:
-        if len(self.image_folders) > 1 and (self.annotations is not None or self._has_table):
-            fault = "tables and annotations name one file for an image"
-            raise DataError(f"data.images={self.images}: {fault}: give one folder, or no table")
         if self.annotations is not None:
             return self._list_annotated(self.annotations)
         if self._has_table:
@@ -195,7 +182,7 @@ class FolderDataset(FileDataset):
     def _list_folders(self) -> list[Files]:
         """Returns the records of the images that a text file lists, or of those in the split's
         folder or in a folder of all splits, with the maps of their names."""
-        folder, is_of_split = self._find(self.image_folders[0], option="data.images")
+        folder, is_of_split = self._find(self.images, option="data.images")
         images = self._scan_images(folder)
         keys = self._listed_keys(images, folder) if self._lists else [*images]
         every_map = self._scan_maps(keys)
@@ -211,27 +198,12 @@ class FolderDataset(FileDataset):
             _record(images[key], {maps.kind: maps.paths.get(key) for maps in every_map})
             for key in keys
         ]
-        if len(self.image_folders) > 1:
-            files = self._with_more_images(files, keys)
         return self._without_unlabelled(files, stray)
 
-    def _scan_images(self, folder: Path, number: int = 0) -> dict[str, Path]:
-        """Returns the files below a folder that are the ``number``-th of each image, by key."""
+    def _scan_images(self, folder: Path) -> dict[str, Path]:
+        """Returns the images below a folder by key."""
         suffixes = IMAGE_SUFFIXES if self.bands is None else BAND_SUFFIXES
-        return scan(folder, self.image_names[number], suffixes, option="data.images_name")
-
-    def _with_more_images(self, files: Sequence[Files], keys: Sequence[str]) -> list[Files]:
-        """Returns the records with the second and further files of each image."""
-        further: list[Sequence[Path]] = []
-        for number, template in enumerate(self.image_folders[1:], start=1):
-            folder, _ = self._find(template, option="data.images")
-            paths = self._scan_images(folder, number)
-            if absent := [key for key in keys if key not in paths]:
-                fault = f"no file for {len(absent)} of {len(keys)} images ({few(absent)})"
-                raise DataError(f"{folder}: {fault}: add them, or check data.images_name")
-            further.append([paths[key] for key in keys])
-        stacks = zip(files, zip(*further, strict=True), strict=True)
-        return [record._replace(more_images=more) for record, more in stacks]
+        return scan(folder, self.images_name, suffixes, option="data.images_name")
 
     def _scan_maps(self, keys: Sequence[str]) -> list[_Maps]:
         """Returns the label and depth files; DataError if those of a kind pair with no image."""
@@ -262,8 +234,7 @@ class FolderDataset(FileDataset):
 
     def _refuse_shared(self, images: Mapping[str, Path], maps: Mapping[str, Path]) -> None:
         """Raises DataError if one map pairs with images of two splits."""
-        template = self.image_folders[0]
-        template = template if "%split" in template else f"{template}/%split"
+        template = self.images if "%split" in self.images else f"{self.images}/%split"
         for name in {*SPLITS, *(self.split_names or {}).values()} - {self.split_on_disk}:
             folder = self.folder / template.replace("%split", name)
             other_images = self._scan_images(folder) if folder.is_dir() else {}
@@ -341,7 +312,7 @@ class FolderDataset(FileDataset):
             self.folder,
             name,
             chosen=[self.path_of(template)] if template else [],
-            images=self.folder if self.images == "images" else self.path_of(self.image_folders[0]),
+            images=self.folder if self.images == "images" else self.path_of(self.images),
         )
         paths, absent = self._present(self._paths_of_split(annotations, unlabelled))
         if name == "coco" and annotations.source.is_file():
@@ -521,7 +492,7 @@ class CocoDataset(FolderDataset):
         missing: ``skip`` leaves images out that do not exist.
     """
 
-    images: str | Sequence[str] = "%split"
+    images: str = "%split"
     annotations: str | None = "annotations/panoptic_%split.json"
     background: bool | None = False
 
@@ -531,10 +502,6 @@ class CocoDataset(FolderDataset):
 
     def _paths_of_split(self, annotations: Annotations, unlabelled: Sequence[Path]) -> list[Path]:
         return [image.image for image in annotations.images]
-
-
-def _listed(setting: str | Sequence[str]) -> list[str]:
-    return [setting] if isinstance(setting, str) else [*setting]
 
 
 def _record(image: Path, maps: Mapping[_Kind, Path | None]) -> Files:

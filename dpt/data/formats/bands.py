@@ -1,4 +1,4 @@
-"""Images of any number of bands: as a whole, from one file or several, or window by window.
+"""Images of any number of bands: as a whole, or window by window.
 
 An image whose chosen bands are one or three of 8 bits, or of which ``image_max`` names the value of
 white, is RGB. Every other image is its bands in the files' own values, float32, with NaN where they
@@ -30,8 +30,8 @@ class FilePart:
 
     Attributes:
         key: the name of the array in files that hold several.
-        bands: the bands of images, from 0, in this order; of several files, those of the first come
-            first. None: images are grey or RGB, with or without alpha.
+        bands: the bands of images, from 0, in this order. None: images are grey or RGB, with or
+            without alpha.
         image_max: the value of white in images of more than 8 bits; larger ones are white too.
             None: of 16 bits the upper 8 are taken.
         nodata: the value of bands that means "not measured", besides the one that a GeoTIFF names.
@@ -78,26 +78,17 @@ class Bands:
         return image
 
 
-def read_bands(paths: Sequence[str | Path], part: FilePart, *, data: bytes | None = None) -> Bands:
-    """Reads the bands that ``part`` names of the files of an image, one file after the other.
-
-    ``data`` is the content of the only file, if known.
-    """
-    stack = [_read_all(path, part, data) for path in paths]
-    path, (height, width, _) = paths[0], stack[0].values.shape
-    for bands in stack[1:]:
-        if bands.values.shape[:2] != (height, width):
-            fault = f"has another size than {path}, {width}x{height}"
-            raise DataError(f"{bands.path}: {fault}: save all files of an image in one size")
-    values = np.concatenate([bands.values for bands in stack], axis=2)
-    missing = np.concatenate([bands.missing for bands in stack], axis=2)
+def read_bands(path: str | Path, part: FilePart, *, data: bytes | None = None) -> Bands:
+    """Reads the bands that ``part`` names of a file; ``data`` is its content, if known."""
+    every_band = _read_all(path, part, data)
     if part.bands is None or part.bands == "all":
-        return Bands(path, values, missing)
-    chosen = [int(band) for band in part.bands]
+        return every_band
+    chosen, values = [int(band) for band in part.bands], every_band.values
     if max(chosen) >= values.shape[2]:
         fault = f"holds {values.shape[2]} bands, from 0, not data.bands={chosen}"
         raise DataError(f"{path}: {fault}: choose others, or data.bands=all")
-    return Bands(path, np.ascontiguousarray(values[..., chosen]), missing[..., chosen])
+    missing = every_band.missing[..., chosen]
+    return Bands(path, np.ascontiguousarray(values[..., chosen]), missing)
 
 
 def _read_all(path: str | Path, part: FilePart, data: bytes | None) -> Bands:

@@ -44,7 +44,6 @@ def read_image(
     exif: bool = False,
     data: bytes | None = None,
     part: FilePart = _WHOLE,
-    more: Sequence[Path] = (),
 ) -> np.ndarray:
     """Reads a JPEG, PNG, WebP, BMP, TIFF or PPM file as uint8 (H, W, 3) RGB, or its bands.
 
@@ -55,14 +54,12 @@ def read_image(
         exif: turn the picture upright by its EXIF orientation, as viewers do.
         data: the file's content, if known; ``path`` is then for messages only.
         part: bands and range of files that hold more than 8-bit grey or RGB.
-        more: files of the image whose bands follow.
     """
     data = data or read_bytes(path)
     if part.bands is None:
         image = _read_rgb(path, data, part)
     else:
-        bands = read_bands([path, *more], part, data=None if more else data)
-        image = image_of_bands(bands, part)
+        image = image_of_bands(read_bands(path, part, data=data), part)
     return pictures.turned_upright(image, pictures.orientation_of(data)) if exif else image
 
 

@@ -292,7 +292,7 @@ def _pair_by_affixes(images: Sequence[str], labels: Sequence[str]) -> dict[str, 
         ambiguous = [path for path in pairs if len(pairs[path]) > 1]
         if 2 * len(ambiguous) > len(pairs):
             first, second, *_ = pairs[ambiguous[0]]
-            remedy = "set data.images to the folder of one (train.py reads bands of several)"
+            remedy = "set data.images to the folder of one, or save the bands in one file"
             raise DataError(f"{first} and {second} are both images of {ambiguous[0]}: {remedy}")
         certain = {path: images[0] for path, images in pairs.items() if len(images) == 1}
         image_of = certain | image_of  # further affixes are those of a second annotator

@@ -145,7 +145,7 @@ def band_settings(folder: Folder, image: str) -> Plain:
         io.read_image(path)
         return {}
     with suppress(DataError):
-        form = read_bands([path], FilePart(bands="all")).form
+        form = read_bands(path, FilePart(bands="all")).form
         folder.note(f"bands: data.bands=all, as {image} holds {form}; see also data.image_max")
         return {"bands": "all"}
     return {}
