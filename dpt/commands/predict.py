@@ -90,7 +90,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     cameras.add_argument("--fov", type=float, metavar="DEG", help=text)
     text = "focal length in pixels of the images"
     cameras.add_argument("--focal", metavar="PIXELS", help=text)
-    text = "text, JSON, YAML, COLMAP's cameras.txt or a CSV table (image, fx, fy, cx, cy)"
+    text = "text, JSON, YAML or a CSV table (image, fx, fy, cx, cy)"
     cameras.add_argument("--intrinsics", type=Path, metavar="FILE", help=text)
     add("--device", metavar="NAME", help="cpu, cuda, cuda:1 (default: a GPU if there is one)")
     text = "predict finished inputs again, also with other settings; files of others are kept"

@@ -31,17 +31,13 @@ def folder(root, **options):
 
 
 @pytest.mark.parametrize("dtype", ["uint16", "int16", "float32"])
-@pytest.mark.parametrize("form", ["contig", "separate", "pages", "npy", "npy of (C, H, W)"])
+@pytest.mark.parametrize("form", ["contig", "separate", "npy", "npy of (C, H, W)"])
 def test_bands_keep_the_values_of_their_file(tmp_path, dtype, form):
     bands = RNG.integers(0, 30_000, (10, 12, 5)).astype(dtype)
     path = tmp_path / ("a.npy" if "npy" in form else "a.tif")
     planes = np.moveaxis(bands, 2, 0)
     if "npy" in form:
         np.save(path, planes if "C" in form else bands)
-    elif form == "pages":
-        with tifffile.TiffWriter(path) as file:
-            for plane in planes:
-                file.write(plane)
     else:
         stored = bands if form == "contig" else planes
         tifffile.imwrite(path, stored, planarconfig=form, photometric="minisblack")

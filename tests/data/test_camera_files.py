@@ -46,7 +46,6 @@ FILES = {
     ),
     "opencv.yaml": OPENCV,
     "ros.yml": ROS,
-    "cameras.txt": "# CAMERA_ID, MODEL, ...\n1 PINHOLE 64 48 60.5 61.5 31.5 23.5\n",
     "table.csv": "image,fx,fy,cx,cy\nphoto,60.5,61.5,31,23\nother,1,1,1,1\n",
 }
 
@@ -62,13 +61,6 @@ def test_camera_file_formats(tmp_path, caplog, name):
     np.testing.assert_array_equal(camera.K, K)
     assert camera.size == SIZE
     assert not caplog.records
-
-
-def test_colmap_camera_of_one_focal_length_has_its_centre_at_half_pixels(tmp_path):
-    file = write(tmp_path, "cameras.txt", "1 SIMPLE_PINHOLE 64 48 60 32 24\n")
-    np.testing.assert_array_equal(
-        file.camera("photo", SIZE).K, [[60, 0, 31.5], [0, 60, 23.5], [0, 0, 1]]
-    )
 
 
 @pytest.mark.parametrize(
@@ -92,7 +84,6 @@ def test_camera_file_of_another_size_is_scaled_and_says_so(tmp_path, caplog, nam
     ("name", "text"),
     [
         ("opencv.yaml", OPENCV + DISTORTION),
-        ("cameras.txt", "1 OPENCV 64 48 60.5 61.5 31.5 23.5 0.1 0 0 0\n"),
         ("kalibr.yaml", "intrinsics: [60.5, 61.5, 31, 23]\ndistortion_coeffs: [0.1]\n"),
     ],
 )
@@ -114,9 +105,8 @@ def test_camera_file_with_distortion_warns(tmp_path, caplog, name, text):
         ("a.yaml", "camera_matrix: !!python/object/apply:os.system [ls]"),
         ("c.csv", "image,fx,fy,cx,cy\nother,60,60,31,23\n"),
         ("d.csv", "image,fx,fy,cx,cy\nphoto,60,60,31,23\nphoto,61,60,31,23\n"),
-        ("cameras.txt", "1 OPENCV_FISHEYE 64 48 60 61 31 23 0 0 0 0\n"),
+        ("cameras.txt", "1 PINHOLE 64 48 60 61 31 23\n"),
         ("ros.yaml", f"{ROS}distortion_model: equidistant\n"),
-        ("two/cameras.txt", "1 PINHOLE 64 48 60 61 31 23\n2 PINHOLE 64 48 60 61 31 23\n"),
     ],
 )
 def test_camera_file_faults_name_the_file(tmp_path, name, text):

@@ -1,13 +1,12 @@
 """Cameras of images: files of intrinsics, numbers and fields of view.
 
-Pixel centres are at whole numbers, see :class:`dpt.geometry.Camera`; in COLMAP's files, where the
-centre of the first pixel is at 0.5, principal points are moved by half a pixel.
+Pixel centres are at whole numbers, see :class:`dpt.geometry.Camera`.
 """
 
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path, PurePath
@@ -32,9 +31,6 @@ _DISTORTION_KEYS = (
 _MODEL_KEYS = ("camera_model", "distortion_model")
 _FISHEYE = re.compile("fisheye|equidistant|kannala|omni|mei", re.IGNORECASE)
 _SIZE_KEYS = (("height", "width"), ("image_height", "image_width"), ("h", "w"), ("yres", "xres"))
-_COLMAP_LINE = re.compile(r"[0-9]+ [A-Z_]+ [0-9]{1,9} [0-9]{1,9} ")
-_COLMAP_MODELS = {"SIMPLE_PINHOLE": 3, "PINHOLE": 4, "SIMPLE_RADIAL": 3, "RADIAL": 3, "OPENCV": 4}
-"""Number of parameters without distortion, by model: f cx cy, or fx fy cx cy."""
 
 
 class CameraSource(Protocol):
@@ -118,7 +114,6 @@ class CameraFile:
     - JSON and YAML: K, intrinsics, intrinsic_matrix or camera_matrix (a matrix, OpenCV's and ROS'
       form of one, or [fx, fy, cx, cy]), or fx, fy, cx and cy; with width and height, or Kalibr's
       resolution, K is scaled to images of another size.
-    - COLMAP's cameras.txt with one camera, whose size is stated.
     - A CSV table with the columns image, fx, fy, cx, cy. An image is the end of a path, with or
       without suffix.
 
@@ -172,8 +167,6 @@ def _read_cameras(path: Path, state: int) -> Mapping[str, StatedCamera]:
         plain = re.sub(r"\A%YAML[^\n]*|!!opencv-matrix", "", text)
         return {"": _of_mapping(parse_yaml(plain, path), path)}
     lines = [line for line in text.splitlines() if line.strip() and line[0] != "#"]
-    if lines and _COLMAP_LINE.match(lines[0]):
-        return {"": _of_colmap(lines, path)}
     return {"": StatedCamera.parse(re.sub(r"[\[\],;]", " ", " ".join(lines)).split(), path)}
 
 
@@ -208,7 +201,8 @@ def _of_mapping(values: Any, path: Path) -> StatedCamera:
         if _FISHEYE.search(str(values.get(key))):
             raise DataError(f"{path}: {key} {values[key]}: undistort the images")
     if any(_is_distortion(values.get(key)) for key in _DISTORTION_KEYS):
-        _warn_of_distortion(path)
+        advice = "undistort the images for exact points"
+        log.warning("%s: distortion is not corrected: %s", path, advice)
     return StatedCamera.parse(matrix, path, _size_in(values))
 
 
@@ -227,24 +221,3 @@ def _size_in(values: Mapping[str, Any]) -> tuple[int, int] | None:
         if sides.size == 2 and ((sides >= 1) & (sides < 1e9)).all():
             return int(sides[0]), int(sides[1])
     return None
-
-
-def _of_colmap(lines: Sequence[str], path: Path) -> StatedCamera:
-    if len(lines) > 1:
-        remedy = "keep that of the images, or give a table with a row for each image"
-        raise DataError(f"{path}: holds {len(lines)} cameras: {remedy}")
-    _, model, width, height, *texts = lines[0].split()
-    count = _COLMAP_MODELS.get(model)
-    numbers = _numbers(texts)
-    if count is None or numbers.size < count:
-        remedy = "undistort the images (colmap image_undistorter)"
-        raise DataError(f"{path}: model {model} of {plural(len(texts), 'parameter')}: {remedy}")
-    if numbers[count:].any():
-        _warn_of_distortion(path)
-    *focal, cx, cy = numbers[:count]
-    intrinsics = focal[0], focal[-1], cx - 0.5, cy - 0.5
-    return StatedCamera.parse(intrinsics, path, (int(height), int(width)))
-
-
-def _warn_of_distortion(path: Path) -> None:
-    log.warning("%s: distortion is not corrected: undistort the images for exact points", path)

@@ -38,14 +38,11 @@ _TIFF_STARTS = (b"II", b"MM")
 ExifRule = Literal["apply", "ignore"] | None
 """Whether labels fit images turned upright by EXIF, or as stored; None: their size tells."""
 _FILM = math.hypot(36, 24)  # mm
-_MILLIMETRES = {2: 25.4, 3: 10.0, 4: 1.0, 5: 0.001}
-"""Of EXIF's FocalPlaneResolutionUnit."""
 _FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "PPM", "GIF", "TIFF")
 """Pillow's names; some of its other formats start external programs."""
 _BY_PILLOW = ("1", "P", "LA", "PA", "RGBA")
 """Pillow's modes of 8 bits or fewer that OpenCV turns into colours, or multiplies by alpha."""
-_PNM_TEXTS = (b"P2", b"P3")
-_PNM = re.compile(rb"P[2356]" + 3 * rb"(?:\s|#[^\n]*\n)+(\d{1,9})\b")
+_PNM = re.compile(rb"P[56]" + 3 * rb"(?:\s|#[^\n]*\n)+(\d{1,9})\b")
 _MAX_PAGES = 1024  # of a TIFF file, with smaller copies
 _COLORS = {2: 3, 5: 4, 6: 3, 8: 3}
 """Number of colours by a TIFF's photometric interpretation; 1 for all others."""
@@ -154,20 +151,13 @@ def exif_focal(path: str | Path, *, data: bytes | None = None) -> float | None:
     """Returns the focal length in pixels that the EXIF tags of a picture state; None if they do
     not.
 
-    FocalLengthIn35mmFilm belongs to a picture whose diagonal is that of 36 mm × 24 mm. Without it,
-    FocalLength times FocalPlaneXResolution belongs to a picture of PixelXDimension pixels.
+    FocalLengthIn35mmFilm belongs to a picture whose diagonal is that of 36 mm × 24 mm.
     """
     with suppress(Exception):  # damaged tags raise many kinds
         data = data or read_bytes(path)
         tags = _exif(data).get_ifd(ExifTags.IFD.Exif)
         diagonal = math.hypot(*_read_header(path, io.BytesIO(data)).size)
-        focal = float(tags.get(ExifTags.Base.FocalLengthIn35mmFilm, 0)) / _FILM * diagonal
-        if not focal:
-            unit = _MILLIMETRES[tags.get(ExifTags.Base.FocalPlaneResolutionUnit, 2)]
-            density = float(tags[ExifTags.Base.FocalPlaneXResolution]) / unit
-            names = (ExifTags.Base.ExifImageWidth, ExifTags.Base.ExifImageHeight)
-            scale = diagonal / (math.hypot(*(tags.get(name, 0) for name in names)) or diagonal)
-            focal = float(tags[ExifTags.Base.FocalLength]) * density * scale
+        focal = float(tags[ExifTags.Base.FocalLengthIn35mmFilm]) / _FILM * diagonal
         return focal if 0 < focal < math.inf else None
     return None
 
@@ -274,7 +264,7 @@ def decode_picture(path: str | Path, data: bytes) -> Picture:
         lossy = "lossy WebP" if is_lossy else ""
         bits = data[24] if data.startswith(_PNG_START) else 8
         is_small = bits < 8 or (bits == 8 and opened.mode in _BY_PILLOW)
-        if is_small or opened.format in ("BMP", "GIF") or data[:2] in _PNM_TEXTS:
+        if is_small or opened.format in ("BMP", "GIF"):
             return _picture(*_by_pillow(opened, bits), opened, lossy)
         pixels = _by_opencv(data)
         if data[24:26] == b"\x10\x04":  # a PNG of 16 bits, grey and alpha
@@ -284,21 +274,17 @@ def decode_picture(path: str | Path, data: bytes) -> Picture:
 
 def _refuse_misread(data: bytes) -> None:
     """Raises ValueError for a JPEG or PNG without its end, of which OpenCV decodes what there is,
-    and for a PNM file of several pictures, or whose values libraries scale."""
+    and for a PNM file of texts or several pictures, or whose values libraries scale."""
     # an embedded thumbnail, before the last scan, has an end mark of its own
     is_cut = data.startswith(_JPEG_START) and data.rfind(_JPEG_END) < data.rfind(_JPEG_SCAN)
     if is_cut or (data.startswith(_PNG_START) and _PNG_END not in data):
         raise ValueError(f"truncated after {len(data)} bytes")
-    header = _PNM.match(data)
-    if header is None:
-        return
-    width, height, largest = map(int, header.groups())
-    is_text = data[:2] in _PNM_TEXTS
-    size = width * height * (3 if data[1:2] == b"6" else 1) * (2 if largest > 255 else 1)
-    if largest not in ((255,) if is_text else (255, 65535)):
-        raise ValueError(f"its largest value is {largest}: save it as PNG")
-    if not is_text and data[header.end() + 1 + size :].lstrip()[:1] == b"P":
-        raise ValueError("it holds several pictures: save each as a file of its own")
+    if data[:1] == b"P":
+        header = _PNM.match(data)
+        width, height, largest = map(int, header.groups()) if header else (0, 0, 0)
+        size = width * height * (3 if data[1:2] == b"6" else 1) * (2 if largest > 255 else 1)
+        if header is None or largest not in (255, 65535) or data[header.end() + 1 + size :].strip():
+            raise ValueError("not one picture P5 or P6 of 8 or 16 bits: save it as PNG")
 
 
 def _require_one_page(path: str | Path, count: int) -> None:
@@ -359,11 +345,8 @@ def _picture(
 
 def _decode_tiff(path: str | Path, data: bytes, file: TiffFile) -> Picture:
     """Decodes a TIFF file, without its smaller copies; its mask is the alpha."""
-    page, *others = _tiff_pages(path, file)
-    _require_one_page(path, 1 + len(others))
+    page = _tiff_page(path, file)
     _check_bands(path, page)
-    check_pixels(path, *_tiff_size(page))
-    check_bytes(path, (page.nbytes,), 1)
     picture = _tiff_picture(data, page)
     return replace(picture, alpha=_mask_of(file, page)) if picture.alpha is None else picture
 
@@ -376,13 +359,14 @@ def _mask_of(file: TiffFile, page: TiffPage) -> np.ndarray | None:
     return None
 
 
-def _tiff_pages(path: str | Path, file: TiffFile) -> list[TiffPage]:
-    """Returns the pages of a TIFF file without smaller copies and masks."""
-    if len(file.pages) > _MAX_PAGES:
-        fault = f"holds {len(file.pages)} pages, at most {_MAX_PAGES} are read"
-        raise DataError(f"{path}: {fault}: cut it into parts")
-    pages = [page for page in file.pages if isinstance(page, TiffPage)]
-    return [page for page in pages if not (page.is_reduced or page.is_mask)] or pages[:1]
+def _tiff_page(path: str | Path, file: TiffFile) -> TiffPage:
+    """Returns the only page of a TIFF file that is no smaller copy and no mask."""
+    pages = [page for page in file.pages[:_MAX_PAGES] if isinstance(page, TiffPage)]
+    page, *others = [k for k in pages if not (k.is_reduced or k.is_mask)] or pages[:1]
+    _require_one_page(path, 1 + len(others))
+    check_pixels(path, *_tiff_size(page))
+    check_bytes(path, (page.nbytes,), 1)
+    return page
 
 
 def _tiff_picture(data: bytes, page: TiffPage) -> Picture:
@@ -435,24 +419,16 @@ def _check_bands(path: str | Path, page: TiffPage) -> None:
 
 
 def read_stored_bands(path: str | Path, data: bytes) -> tuple[np.ndarray, set[float]]:
-    """Returns all bands (H, W, C) of a picture of any type, as stored, and its values of no data.
-
-    Pages of a TIFF of one size are bands.
-    """
+    """Returns all bands (H, W, C) of a picture of any type, and its values of no data."""
     if data[:2] not in _TIFF_STARTS:
         picture = decode_picture(path, data)
         colors, alpha = picture.own_values, picture.alpha
         return np.atleast_3d(colors) if alpha is None else np.dstack([colors, alpha]), set()
     with decoding(path, "a TIFF file"), TiffFile(io.BytesIO(data)) as file:
-        pages = _tiff_pages(path, file)
-        if len({page.shape for page in pages}) > 1:
-            _require_one_page(path, len(pages))
-        check_pixels(path, *_tiff_size(pages[0]))
-        check_bytes(path, (len(pages), pages[0].nbytes), 1)
-        planes = [np.atleast_3d(_tiff_values(page)) for page in pages]
-        nodata = pages[0].tags.get("GDAL_NODATA")
+        page = _tiff_page(path, file)
+        nodata = page.tags.get("GDAL_NODATA")
         stated = set() if nodata is None else {float(nodata.value.strip("\0 "))}
-        return np.concatenate(planes, axis=2), stated
+        return np.atleast_3d(_tiff_values(page)), stated
 
 
 def read_thumbnail(path: str | Path, size: tuple[int, int]) -> np.ndarray:
