@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
+import numpy as np
 from pydantic import BeforeValidator, TypeAdapter
 
 from dpt.data.annotations import base
@@ -19,38 +20,32 @@ _CLASS_ATTRIBUTE = "class"
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Shape:
-    name: str = "region"
-    x: float = 0.0
-    y: float = 0.0
-    width: float = 0.0
-    height: float = 0.0
-    cx: float = 0.0
-    cy: float = 0.0
-    r: float = 0.0
-    rx: float = 0.0
-    ry: float = 0.0
-    theta: float = 0.0  # radians
-    all_points_x: list[float] = field(default_factory=list)
-    all_points_y: list[float] = field(default_factory=list)
+class _Region:
+    shape_attributes: dict[str, list[float] | float | str | None]
+    region_attributes: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        return str(self.shape_attributes.get("name", "region"))
 
     def encoder(self) -> base.Encoder:
         """Returns its mask; ValueError if it has no area."""
-        if self.name == "rect":
-            return base.rectangle(self.x, self.y, self.x + self.width, self.y + self.height)
-        if self.name == "polygon":
-            return base.polygon([*zip(self.all_points_x, self.all_points_y, strict=True)])
-        if self.name == "circle":
-            return base.ellipse(self.cx, self.cy, self.r, self.r)
-        if self.name == "ellipse":
-            return base.ellipse(self.cx, self.cy, self.rx, self.ry, self.theta)
+        attributes = {"theta": 0.0, **self.shape_attributes}
+
+        def numbers(*keys: str) -> np.ndarray:
+            return np.array([attributes.get(key) for key in keys], float).reshape(len(keys))
+
+        if self.kind == "rect":
+            x, y, width, height = numbers("x", "y", "width", "height")
+            return base.rectangle(x, y, x + width, y + height)
+        if self.kind == "polygon":
+            corners = [attributes.get(key) for key in ("all_points_x", "all_points_y")]
+            return base.polygon(np.array(corners, float).T)
+        if self.kind == "circle":
+            return base.ellipse(*numbers("cx", "cy", "r", "r"))
+        if self.kind == "ellipse":
+            return base.ellipse(*numbers("cx", "cy", "rx", "ry", "theta"))  # in radians
         raise ValueError("no area")
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Region:
-    shape_attributes: _Shape
-    region_attributes: dict[str, object] = field(default_factory=dict)
 
     @property
     def values(self) -> dict[str, list[str]]:
@@ -122,9 +117,8 @@ class _ClassAttribute(NamedTuple):
 
     def region(self, row: _Region) -> base.Region:
         names = row.values.get(self.name, [self.default])
-        shape = row.shape_attributes
-        noun = {"rect": base.BOX}.get(shape.name, shape.name)
-        return base.Region(names[0] if len(names) == 1 else None, noun, shape.encoder)
+        noun = {"rect": base.BOX}.get(row.kind, row.kind)
+        return base.Region(names[0] if len(names) == 1 else None, noun, row.encoder)
 
 
 def _class_attribute(regions: Sequence[_Region], source: Path) -> _ClassAttribute:
