@@ -41,7 +41,6 @@ COPY_AGAIN = "copy or download it again"
 _NOT_ENTERED = ("/proc/", "/sys/")
 _MAX_YAML = 1 << 20
 _MAX_LEVELS = 50  # of mappings and lists in a YAML file
-_MAX_ENTRIES = 100_000  # of a run's folder
 _WRITTEN_IN_PLACE = ("log.txt", ".lock", "wandb_id.txt", "nonfinite.csv")
 _LOGGERS = ("csv", "tensorboard", "wandb")  # whose folders are in that of the run
 _MAX_NODES = 50_000  # of a YAML file
@@ -360,15 +359,12 @@ def require_own_files(folder: Path) -> None:
     """
     inside = real_path(folder)
     is_run = (folder / "config.yaml").exists() or (folder / "checkpoints").exists()
-    paths = walk(folder) if is_run else (folder / name for name in (*_WRITTEN_IN_PLACE, *_LOGGERS))
-    for count, path in enumerate(paths):
-        if count > _MAX_ENTRIES:
-            raise DataError(f"{folder}: holds more than {_MAX_ENTRIES} files: give another folder")
+    written = (folder / name for name in (*_WRITTEN_IN_PLACE, *_LOGGERS))
+    for path in folder.rglob("*") if is_run else filter(os.path.lexists, written):
         # W&B links its own log in the folder of each start, in which no later one writes
         is_of_wandb = path.parent.parent != folder and folder / "wandb" in path.parents
-        if is_of_wandb or not os.path.lexists(path):
-            continue
-        if fault := _leads_out(path, folder, inside):
+        fault = "" if is_of_wandb else _leads_out(path, folder, inside)
+        if fault:
             raise DataError(f"{path}: {fault}: remove it, or replace it by a copy")
 
 
@@ -383,12 +379,6 @@ def _leads_out(path: Path, folder: Path, inside: Path) -> str:
         return "is no file"
     is_shared = path.name in _WRITTEN_IN_PLACE and status.st_nlink > 1 and path.is_file()
     return "is also a file elsewhere (a hard link)" if is_shared else ""
-
-
-def walk(folder: Path) -> Iterator[Path]:
-    """Yields the files, folders and links below a folder, without following links."""
-    for parent, folders, files in os.walk(folder):
-        yield from (Path(parent, name) for name in (*folders, *files))
 
 
 def without_passwords(text: str) -> str:
