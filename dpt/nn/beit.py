@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from dpt.nn import vit
 from dpt.nn.base import Encoder, register_encoder
-from dpt.nn.vit import Attention, Block, ResizePolicy, VisionTransformer, ViTConfig
 
 Grid = tuple[int, int]
 
@@ -48,13 +47,13 @@ def offset_index(grid: Grid, *, device: torch.device) -> Tensor:
     return torch.cat((to_cls, patches), dim=1)
 
 
-def resize_table(table: Tensor, old: Grid, new: Grid, *, policy: ResizePolicy) -> Tensor:
+def resize_table(table: Tensor, old: Grid, new: Grid, *, policy: vit.ResizePolicy) -> Tensor:
     """Resizes a bias table (offsets + 3, heads) from an ``old`` grid to a ``new`` one."""
     cells = vit.resize_positions(table[None, :-3], offsets(old), offsets(new), policy=policy)
     return torch.cat((cells[0], table[-3:]))
 
 
-class BeitAttention(Attention):
+class BeitAttention(vit.Attention):
     """Attention with biases on queries and values alone, and a table of position biases.
 
     The table of an h × w grid has (2h - 1)(2w - 1) rows for offsets, and three for CLS.
@@ -66,7 +65,7 @@ class BeitAttention(Attention):
         count = offsets(grid)[0] * offsets(grid)[1] + 3
         self.relative_position_bias_table = nn.Parameter(torch.zeros(count, num_heads))
 
-    def position_bias(self, grid: Grid, index: Tensor, *, policy: ResizePolicy) -> Tensor:
+    def position_bias(self, grid: Grid, index: Tensor, *, policy: vit.ResizePolicy) -> Tensor:
         """Returns biases (1, heads, T, T); ``index`` is the :func:`offset_index` of ``grid``."""
         table = resize_table(self.relative_position_bias_table, self.grid, grid, policy=policy)
         by_head = table.t().contiguous()  # index_select on it is much faster than [:, index]
@@ -75,7 +74,7 @@ class BeitAttention(Attention):
 
 @register_encoder("beit")
 @dataclass(kw_only=True)
-class BeitConfig(ViTConfig):
+class BeitConfig(vit.ViTConfig):
     """Settings of :class:`Beit`: those of a ViT without position embeddings and registers.
 
     Keys have no bias, whatever ``key_bias`` is.
@@ -92,10 +91,10 @@ class BeitConfig(ViTConfig):
         return Beit(self)
 
 
-class Beit(VisionTransformer):
+class Beit(vit.VisionTransformer):
     """Maps images to the token matrices of the blocks in ``out_indices``."""
 
-    def make_block(self, index: int) -> Block:
+    def make_block(self, index: int) -> vit.Block:
         block = super().make_block(index)
         config = self.config
         block.attn = BeitAttention(

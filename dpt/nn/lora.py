@@ -14,11 +14,7 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.parametrize import (
-    is_parametrized,
-    register_parametrization,
-    type_before_parametrizations,
-)
+from torch.nn.utils import parametrize
 
 from dpt.functional import without_autocast
 
@@ -48,7 +44,7 @@ class LowRank(nn.Module):
 def add_low_rank(layer: nn.Linear, rank: int) -> None:
     """Freezes the weight of a layer, and adds a trained update of low rank to it."""
     layer.weight.requires_grad_(False)
-    register_parametrization(layer, "weight", LowRank(layer.weight, rank))
+    parametrize.register_parametrization(layer, "weight", LowRank(layer.weight, rank))
 
 
 def merge_low_rank(module: nn.Module) -> None:
@@ -57,9 +53,9 @@ def merge_low_rank(module: nn.Module) -> None:
     torch's ``remove_parametrizations`` would also change the model of which this one is a copy.
     """
     for layer in list(module.modules()):
-        if isinstance(layer, nn.Linear) and is_parametrized(layer, "weight"):
+        if isinstance(layer, nn.Linear) and parametrize.is_parametrized(layer, "weight"):
             weight = layer.weight.detach()
-            layer.__class__ = type_before_parametrizations(layer)
+            layer.__class__ = parametrize.type_before_parametrizations(layer)
             del layer.parametrizations
             layer.weight = nn.Parameter(weight, requires_grad=False)
 

@@ -31,10 +31,8 @@ import torch
 
 from dpt.model_config import model_dict
 from dpt.validation import Plain
-from dpt.weights import names, transformers
-from dpt.weights.base import Format, StoredModel
+from dpt.weights import base, names, transformers
 from dpt.weights.files import CheckpointFiles
-from dpt.weights.names import Shapes, Table, Tensors
 
 log = logging.getLogger("dpt")
 
@@ -69,7 +67,7 @@ class AuthorsNames(NamedTuple):
     head: str
     model: str
 
-    def table(self, encoder: Plain) -> Table:
+    def table(self, encoder: Plain) -> names.Table:
         """Returns the rows of a file."""
         scratch = f"{self.head}scratch."
         fusion = f"{scratch}refinenet{{n+1}}"
@@ -88,7 +86,9 @@ class AuthorsNames(NamedTuple):
             ("heads.depth.branches.sky.conv3.*", f"{scratch}sky_output_conv2.2.*"),
         ]
 
-    def read(self, shapes: Shapes, *, head: Plain, encoder: Plain, preprocessing: Plain) -> Plain:
+    def read(
+        self, shapes: names.Shapes, *, head: Plain, encoder: Plain, preprocessing: Plain
+    ) -> Plain:
         """Returns the configuration of a file with further options of each part."""
         sizes = shapes.vit(self.backbone)
         levels = [f"{self.head}projects.{i}.weight" for i in range(4)]
@@ -117,13 +117,13 @@ FILE = AuthorsNames("pretrained.", "depth_head.", "dpt_base")
 V3 = AuthorsNames("model.backbone.pretrained.", "model.head.", "dpt_large")
 
 
-class DepthAnything(Format):
+class DepthAnything(base.Format):
     """A ``.pth`` of the authors' code, or a folder of transformers."""
 
     name = "depth_anything"
     encoders = ("vit",)
     heads = ("depth",)
-    free = Format.free | {
+    free = base.Format.free | {
         "encoder.position_resize": "outputs differ away from the encoder's image_size"
     }
 
@@ -132,20 +132,20 @@ class DepthAnything(Format):
             return files.config["model_type"] == self.name
         return files.has_prefixes(FILE.backbone, FILE.head)
 
-    def read(self, files: CheckpointFiles) -> StoredModel:
+    def read(self, files: CheckpointFiles) -> base.StoredModel:
         if "model_type" not in files.config:
             config = _read_file(files)
             never_run = [FILE_MASK_TOKEN, f"{FILE_UNIT}1.*"]
-            return StoredModel(config, files.tensors, FILE.table(config["encoder"]), never_run)
+            return base.StoredModel(config, files.tensors, FILE.table(config["encoder"]), never_run)
         config, tensors = _read_folder(files), files.tensors
         if config["heads"]["depth"]["kind"] == "relative":
             # transformers multiplies by it here too
             last, gain = "head.conv3.", files.config.get("max_depth") or 1
             tensors = {k: v * gain if k.startswith(last) else v for k, v in tensors.items()}
         encoder = config["encoder"]
-        return StoredModel(config, tensors, _table(encoder), transformers.never_run(encoder))
+        return base.StoredModel(config, tensors, _table(encoder), transformers.never_run(encoder))
 
-    def _files(self, config: Plain, tensors: Tensors, path: Path) -> CheckpointFiles:
+    def _files(self, config: Plain, tensors: names.Tensors, path: Path) -> CheckpointFiles:
         encoder, head = config["encoder"], config["heads"]["depth"]
         mask_token = torch.zeros(1, encoder["embed_dim"])
         if path.suffix in (".pth", ".pt"):
@@ -174,7 +174,7 @@ class DepthAnything(Format):
         return CheckpointFiles(path, theirs, theirs_config, processor)
 
 
-def _table(encoder: Plain) -> Table:
+def _table(encoder: Plain) -> names.Table:
     """Returns the rows of a folder."""
     neck = transformers.neck_table()
     return [*transformers.encoder_table(encoder), *neck, ("heads.depth.*", "head.*")]
@@ -182,7 +182,7 @@ def _table(encoder: Plain) -> Table:
 
 def _read_file(files: CheckpointFiles) -> Plain:
     """Returns the configuration of a ``.pth``."""
-    shapes = Shapes(files.tensors, "Depth Anything")
+    shapes = names.Shapes(files.tensors, "Depth Anything")
     path, num_blocks = files.path, shapes.count(f"{FILE.backbone}blocks.")
     is_v1 = files.config or V1.search(path.name)
     if path.is_file() and not (is_v1 or "v2" in path.name.lower()):
@@ -229,7 +229,7 @@ def _read_folder(files: CheckpointFiles) -> Plain:
     )
 
 
-class DepthAnything3(Format):
+class DepthAnything3(base.Format):
     """The folder of a Hub repository, mono or metric."""
 
     name = "depth_anything_3"
@@ -239,7 +239,7 @@ class DepthAnything3(Format):
     def recognises(self, files: CheckpointFiles) -> bool:
         return files.has_prefixes(V3.backbone, V3.head)
 
-    def read(self, files: CheckpointFiles) -> StoredModel:
+    def read(self, files: CheckpointFiles) -> base.StoredModel:
         name = files.config.get("model_name")
         if name not in (MONO, METRIC):
             raise ValueError(f"model_name={name!r} in config.json must be {MONO} or {METRIC}")
@@ -247,7 +247,7 @@ class DepthAnything3(Format):
         if name == METRIC:
             depth = {"kind": "metric", "activation": "exp", "canonical_focal": 300.0}
         config = V3.read(
-            Shapes(files.tensors, "Depth Anything 3"),
+            names.Shapes(files.tensors, "Depth Anything 3"),
             head={**depth, "sky": "relu"},
             encoder={"final_norm_eps": 1e-5},
             preprocessing={
@@ -258,9 +258,9 @@ class DepthAnything3(Format):
             },
         )
         table, never_run = V3.table(config["encoder"]), [f"{V3.backbone}mask_token"]
-        return StoredModel(config, files.tensors, table, never_run)
+        return base.StoredModel(config, files.tensors, table, never_run)
 
-    def _files(self, config: Plain, tensors: Tensors, path: Path) -> CheckpointFiles:
+    def _files(self, config: Plain, tensors: names.Tensors, path: Path) -> CheckpointFiles:
         encoder, head = config["encoder"], config["heads"]["depth"]
         model_name = METRIC if head["kind"] == "metric" else MONO
         encoder["layer_scale"] = 1.0  # gains are in the tensors

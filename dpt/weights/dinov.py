@@ -17,9 +17,8 @@ from torch import Tensor
 
 from dpt.model_config import model_dict
 from dpt.validation import Plain
-from dpt.weights.base import Format, StoredModel
+from dpt.weights import base, names
 from dpt.weights.files import CheckpointFiles, read_tensors, unwrap
-from dpt.weights.names import IMAGENET, SCALES, Shapes, Table, Tensors, gated_rows, spread_blocks
 
 V2, V2_BACKBONE = "decode_head.", "backbone."
 V3, V3_BACKBONE = "decoder.", "encoder.backbone."
@@ -28,11 +27,11 @@ V3_HEAD_FILE = re.compile(r"(dinov3_\w+)_synthmix_dpt_head(-\w+)?\.pth$")
 V3_NEVER_RUN = ("mask_token", "rope_embed.periods", "local_cls_norm.*")
 
 
-def _table(theirs: str, backbone: str, encoder: Plain, *, gate: str, registers: str) -> Table:
+def _table(theirs: str, backbone: str, encoder: Plain, *, gate: str, registers: str) -> names.Table:
     """Returns the rows of a depther; ``theirs`` and ``backbone`` are prefixes of names."""
     blocks, fusion = f"{theirs}reassemble_blocks", f"{theirs}fusion_blocks.{{3-n}}"
     return [
-        *gated_rows(encoder, f"{backbone}blocks.{{i}}.mlp", gate, "w3"),
+        *names.gated_rows(encoder, f"{backbone}blocks.{{i}}.mlp", gate, "w3"),
         ("encoder.reg_token", f"{backbone}{registers}"),
         ("encoder.*", f"{backbone}*"),
         ("decoder.reassemble.{n}.norm.*", f"{blocks}.batchnorm_layers.{{n}}.*"),
@@ -49,7 +48,7 @@ def _table(theirs: str, backbone: str, encoder: Plain, *, gate: str, registers: 
     ]
 
 
-def split_biases(tensors: Tensors) -> dict[str, Tensor]:
+def split_biases(tensors: names.Tensors) -> dict[str, Tensor]:
     """Returns tensors with our names of biases where a mask takes out those of the keys."""
     split = dict(tensors)
     for mask in [name for name in tensors if name.endswith(".qkv.bias_mask")]:
@@ -60,7 +59,7 @@ def split_biases(tensors: Tensors) -> dict[str, Tensor]:
     return split
 
 
-def _with_backbone(files: CheckpointFiles, name: re.Pattern[str], pretrained: str) -> Tensors:
+def _with_backbone(files: CheckpointFiles, name: re.Pattern[str], pretrained: str) -> names.Tensors:
     """Returns the tensors of a head under ``decode_head.`` or ``decoder.``, and of its backbone.
 
     Args:
@@ -81,7 +80,7 @@ def _with_backbone(files: CheckpointFiles, name: re.Pattern[str], pretrained: st
 
 
 def _config(
-    shapes: Shapes, theirs: str, *, encoder: Plain, head: Plain, preprocessing: Plain
+    shapes: names.Shapes, theirs: str, *, encoder: Plain, head: Plain, preprocessing: Plain
 ) -> Plain:
     """Returns the configuration of a depther, whose decoder follows from the tensors it has."""
     blocks = f"{theirs}reassemble_blocks"
@@ -94,30 +93,30 @@ def _config(
         "unit_bias": f"{theirs}fusion_blocks.0.res_conv_unit2.conv1.conv.bias" in shapes.tensors,
         "align": "resize_lateral",
         "output_project": f"{theirs}project.conv.weight" in shapes.tensors,
-        "scales": SCALES,
+        "scales": names.SCALES,
     }
     hidden_channels = shapes(f"{theirs}conv_depth.head.2.weight")[0]
     head = {"kind": "metric", "hidden_channels": hidden_channels, "upsample": "double", **head}
-    levels = {"out_indices": spread_blocks(encoder["num_blocks"]), "padding": "center"}
+    levels = {"out_indices": names.spread_blocks(encoder["num_blocks"]), "padding": "center"}
     return model_dict(
         "dpt_base",
         heads={"depth": head},
         encoder={**encoder, **levels, "layer_scale": 1.0},
         decoder=decoder,
-        preprocessing={**IMAGENET, **preprocessing, "output_interpolation": "bilinear"},
+        preprocessing={**names.IMAGENET, **preprocessing, "output_interpolation": "bilinear"},
     )
 
 
-class Dinov2(Format):
+class Dinov2(base.Format):
     name = "dinov2"
 
     def recognises(self, files: CheckpointFiles) -> bool:
         heads = ("reassemble_blocks.", "conv_depth.", "bn.")
         return not files.config and any(files.has_prefixes(f"{V2}{head}") for head in heads)
 
-    def read(self, files: CheckpointFiles) -> StoredModel:
+    def read(self, files: CheckpointFiles) -> base.StoredModel:
         tensors = _with_backbone(files, V2_HEAD_FILE, "_pretrain.pth")
-        shapes = Shapes(tensors, "a DPT depth head of DINOv2")
+        shapes = names.Shapes(tensors, "a DPT depth head of DINOv2")
         encoder = shapes.vit(V2_BACKBONE)
         # the hub's models with registers resize by size, with antialiasing
         has_registers = encoder["num_register_tokens"] > 0
@@ -127,10 +126,10 @@ class Dinov2(Format):
         head = {"activation": "relu", "min_depth": 0.001}
         config = _config(shapes, V2, encoder=encoder, head=head, preprocessing=size)
         table = _table(V2, V2_BACKBONE, encoder, gate="w12", registers="register_tokens")
-        return StoredModel(config, tensors, table, ["backbone.mask_token", "backbone.norm.*"])
+        return base.StoredModel(config, tensors, table, ["backbone.mask_token", "backbone.norm.*"])
 
 
-class Dinov3(Format):
+class Dinov3(base.Format):
     name = "dinov3"
 
     def recognises(self, files: CheckpointFiles) -> bool:
@@ -138,9 +137,9 @@ class Dinov3(Format):
         is_head = (files.has_prefixes(*(f"{prefix}{p}" for p in parts)) for prefix in ("", V3))
         return not files.config and any(is_head)
 
-    def read(self, files: CheckpointFiles) -> StoredModel:
+    def read(self, files: CheckpointFiles) -> base.StoredModel:
         tensors = _with_backbone(files, V3_HEAD_FILE, "_pretrain_lvd1689m*.pth")
-        shapes = Shapes(tensors, "a depther of DINOv3")
+        shapes = names.Shapes(tensors, "a depther of DINOv3")
         if shapes.count(f"{V3}reassemble_blocks.readout_projects."):
             raise ValueError("CHMv2, DINOv3's depther of canopy heights, is not read")
         # a period for each pair of channels of a head and side of the image
@@ -162,4 +161,4 @@ class Dinov3(Format):
         )
         table = _table(V3, V3_BACKBONE, encoder, gate="{w1,w2}", registers="storage_tokens")
         never_run = [f"{V3_BACKBONE}{name}" for name in V3_NEVER_RUN]
-        return StoredModel(config, split_biases(tensors), table, never_run)
+        return base.StoredModel(config, split_biases(tensors), table, never_run)

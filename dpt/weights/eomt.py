@@ -13,10 +13,8 @@ from pathlib import Path
 
 from dpt.model_config import model_dict
 from dpt.validation import Plain
-from dpt.weights import transformers
-from dpt.weights.base import Format, StoredModel
+from dpt.weights import base, names, transformers
 from dpt.weights.files import CheckpointFiles
-from dpt.weights.names import IMAGENET, Table, Tensors, gated_rows, to_theirs
 
 KEYS: transformers.Keys = {  # our argument, their key and its default
     "embed_dim": ("hidden_size", 1024),
@@ -64,11 +62,11 @@ FAMILIES = {
 CLASSES = {"eomt": "Eomt", "eomt_dinov3": "EomtDinov3"}
 
 
-def eomt_names(name: str, encoder: Plain) -> Table:
+def eomt_names(name: str, encoder: Plain) -> names.Table:
     """Returns the rows of a model whose head is called ``name``."""
     head = f"heads.{name}"
     return [
-        *gated_rows(encoder, *GATED),
+        *names.gated_rows(encoder, *GATED),
         *FAMILIES[_model_type(encoder)].table,
         (f"{head}.queries", "query.weight"),
         (f"{head}.classify.*", "class_predictor.*"),
@@ -81,14 +79,14 @@ def eomt_names(name: str, encoder: Plain) -> Table:
     ]
 
 
-class Eomt(Format):
+class Eomt(base.Format):
     """transformers' ``EomtForUniversalSegmentation`` and its sibling over DINOv3, image processor
     included."""
 
     name = "eomt"
     encoders = ("vit",)
     heads = ("segmentation", "panoptic", "instance")
-    free = Format.free | {
+    free = base.Format.free | {
         "decoder.*": None,  # there is none
         "encoder.position_resize": "outputs differ away from the encoder's image_size",
         **dict.fromkeys(
@@ -101,28 +99,29 @@ class Eomt(Format):
     def recognises(self, files: CheckpointFiles) -> bool:
         return files.config.get("model_type") in FAMILIES
 
-    def read(self, files: CheckpointFiles) -> StoredModel:
+    def read(self, files: CheckpointFiles) -> base.StoredModel:
         name, head = _read_head(files)
         flat = {**(files.config.get("rope_parameters") or {}), **files.config}
         encoder = transformers.read_encoder(FAMILIES[flat["model_type"]], flat)
         encoder["out_indices"] = [encoder["num_blocks"] - 1 - encoder["num_later_blocks"]]
         size = files.config.get("image_size", KEYS["image_size"][1])
+        statistics = names.IMAGENET["mean"], names.IMAGENET["std"]
         shortest = (files.processor.get("size") or {}).get("shortest_edge", size)
         config = model_dict(
             "eomt_large",
             heads={name: head},
             encoder=encoder,
             preprocessing={  # without the padding to a square
-                **transformers.read_pixels(files.processor, IMAGENET["mean"], IMAGENET["std"], 2),
+                **transformers.read_pixels(files.processor, *statistics, 2),
                 "image_size": [shortest, shortest],
                 "resize": "lower_bound" if name == "segmentation" else "upper_bound",
                 "output_interpolation": "bilinear",
             },
         )
         tensors = {k: v[None] if k in WITHOUT_BATCH else v for k, v in files.tensors.items()}
-        return StoredModel(config, tensors, eomt_names(name, encoder), ["criterion.*"])
+        return base.StoredModel(config, tensors, eomt_names(name, encoder), ["criterion.*"])
 
-    def _files(self, config: Plain, tensors: Tensors, path: Path) -> CheckpointFiles:
+    def _files(self, config: Plain, tensors: names.Tensors, path: Path) -> CheckpointFiles:
         encoder, preprocessing = config["encoder"], config["preprocessing"]
         ((name, head),) = config["heads"].items()
         encoder["num_blocks"] = encoder["out_indices"][-1] + 1 + encoder["num_later_blocks"]
@@ -151,7 +150,7 @@ class Eomt(Format):
             "do_split_image": is_split,
             "do_pad": not is_split,
         }
-        renamed = to_theirs(tensors, eomt_names(name, encoder))
+        renamed = names.to_theirs(tensors, eomt_names(name, encoder))
         renamed = {k: v[0] if k in WITHOUT_BATCH else v for k, v in renamed.items()}
         return CheckpointFiles(path, renamed, theirs, processor)
 

@@ -14,10 +14,8 @@ from torch import Tensor
 from dpt.files import few
 from dpt.types.outputs import prompt_focal
 from dpt.validation import Plain
-from dpt.weights import depth_anything, dinov, eomt, official, smp, transformers
-from dpt.weights.base import Checkpoint, Format, StoredModel, differences, naming
+from dpt.weights import base, depth_anything, dinov, eomt, hub, official, smp, transformers
 from dpt.weights.files import CheckpointFiles, open_checkpoint
-from dpt.weights.hub import Card, locate, write_card
 from dpt.weights.names import Tensors
 
 CONFIG_KEY = "dpt_config"
@@ -26,7 +24,7 @@ _PREFIX = "model."
 _PARTS = {"encoder", "decoder", "heads", "preprocessing"}
 
 
-class Native(Format):
+class Native(base.Format):
     name = "dpt"
     encoders = ("any",)
 
@@ -35,24 +33,25 @@ class Native(Format):
             return CONFIG_KEY in files.content
         return "model_type" not in files.config and len(_PARTS & set(files.config)) >= 2
 
-    def read(self, files: CheckpointFiles) -> StoredModel:
+    def read(self, files: CheckpointFiles) -> base.StoredModel:
         if files.config:
-            return StoredModel(files.config, files.tensors)
+            return base.StoredModel(files.config, files.tensors)
         tensors = {k: v for k, v in files.tensors.items() if k.startswith(_PREFIX)}
-        return StoredModel(files.content[CONFIG_KEY], tensors, [("*", f"{_PREFIX}*")])
+        return base.StoredModel(files.content[CONFIG_KEY], tensors, [("*", f"{_PREFIX}*")])
 
     def write(self, config: Plain, tensors: Tensors, path: str | Path) -> list[str]:
         """Writes a folder with ``config.json``, ``model.safetensors`` and a model card."""
-        checkpoint = Checkpoint(StoredModel(config, tensors))
+        checkpoint = base.Checkpoint(base.StoredModel(config, tensors))
         faults, folder = checkpoint.list_faults(), Path(path)
         if faults:
             raise ValueError(f"could not be loaded again: does not fit model.config: {faults}")
         CheckpointFiles(folder, tensors, config).save()
-        write_card(folder, Card(folder.absolute().name).text(checkpoint.network, checkpoint.config))
+        card = hub.Card(folder.absolute().name)
+        hub.write_card(folder, card.text(checkpoint.network, checkpoint.config))
         return []
 
 
-FORMATS: tuple[Format, ...] = (
+FORMATS: tuple[base.Format, ...] = (
     Native(),
     official.Official(),
     transformers.Transformers(),
@@ -67,12 +66,12 @@ FORMATS: tuple[Format, ...] = (
 WRITABLE = {f.name: f for f in FORMATS if f.encoders}
 
 
-def find_format(files: CheckpointFiles) -> Format | None:
+def find_format(files: CheckpointFiles) -> base.Format | None:
     """Returns the format of a file or folder; None if it is unknown."""
     return next((f for f in FORMATS if f.recognises(files)), None)
 
 
-def read(path: str | Path, *, revision: str | None = None) -> Checkpoint:
+def read(path: str | Path, *, revision: str | None = None) -> base.Checkpoint:
     """Reads the model in a file or folder of any format.
 
     ``path`` may be ``user/name`` on the Hugging Face hub, at ``revision``.
@@ -82,11 +81,11 @@ def read(path: str | Path, *, revision: str | None = None) -> Checkpoint:
             supported, or its tensors do not fit its configuration: each missing, unexpected or
             unfit tensor is listed.
     """
-    files = open_checkpoint(locate(path, revision))
+    files = open_checkpoint(hub.locate(path, revision))
     source_format = find_format(files)
     if source_format is not None:
-        with naming(files.path):
-            checkpoint = Checkpoint(source_format.read(files), source_format.name)
+        with base.naming(files.path):
+            checkpoint = base.Checkpoint(source_format.read(files), source_format.name)
             if faults := checkpoint.list_faults():
                 raise ValueError(f"does not fit its own configuration: {faults}")
         return checkpoint
@@ -167,7 +166,7 @@ def merge(paths: Sequence[str | Path], folder: str | Path) -> dict[str, str]:
     return sources
 
 
-def _with_own_decoders(model: Checkpoint, heads: Sequence[str]) -> dict[str, Tensor]:
+def _with_own_decoders(model: base.Checkpoint, heads: Sequence[str]) -> dict[str, Tensor]:
     """Returns the tensors of a model whose ``heads`` get decoders of their own, and changes it."""
     for name in heads:
         model.config.heads[name].decoder = deepcopy(model.config.decoder)
@@ -179,7 +178,7 @@ def _with_own_decoders(model: Checkpoint, heads: Sequence[str]) -> dict[str, Ten
     return tensors
 
 
-def _sources_of_heads(models: Mapping[str, Checkpoint]) -> dict[str, str]:
+def _sources_of_heads(models: Mapping[str, base.Checkpoint]) -> dict[str, str]:
     """Returns the file of each head; ValueError for models that cannot become one."""
     first = next(iter(models))
     sources: dict[str, str] = {}
@@ -198,15 +197,15 @@ def _sources_of_heads(models: Mapping[str, Checkpoint]) -> dict[str, str]:
     return sources
 
 
-def _sharing_heads(model: Checkpoint) -> list[str]:
+def _sharing_heads(model: base.Checkpoint) -> list[str]:
     """Returns the names of heads that read the shared decoder."""
     heads = model.network.heads.items()
     return [n for n, h in heads if h.uses_decoder and model.config.heads[n].decoder is None]
 
 
-def _difference(model: Checkpoint, other: Checkpoint) -> str:
+def _difference(model: base.Checkpoint, other: base.Checkpoint) -> str:
     """Returns the first difference of encoder or preprocessing; empty if there is none."""
-    for key, values in differences(model.config.to_dict(), other.config.to_dict()).items():
+    for key, values in base.differences(model.config.to_dict(), other.config.to_dict()).items():
         is_training = key == "encoder.drop_path"
         if key.startswith(("encoder.", "preprocessing.")) and not is_training:
             return f"{key}={values[0]!r}, but {values[1]!r}"

@@ -19,9 +19,8 @@ import torch
 from dpt.model_config import model_dict
 from dpt.nn.beit import offsets_side
 from dpt.validation import Plain
-from dpt.weights.base import Format, StoredModel
+from dpt.weights import base, names
 from dpt.weights.files import CheckpointFiles
-from dpt.weights.names import Shapes, Tensors, quarter_ends, to_theirs
 
 METRIC = {
     "dpt_hybrid_nyu": ({"scale": 0.000305, "shift": 0.1378}, [480, 640]),
@@ -65,10 +64,10 @@ RELEASED = [  # the Swins of MiDaS 3.1: width, heads, window, image size, window
 ]
 
 
-class Official(Format):
+class Official(base.Format):
     name = "official"
     encoders = ("vit", "hybrid")
-    free = Format.free | {
+    free = base.Format.free | {
         "decoder.align": "official code takes only sides that are multiples of 32",
         "encoder.weight_standardization": "the weights of the CNN are scaled for it",
     }
@@ -76,26 +75,26 @@ class Official(Format):
     def recognises(self, files: CheckpointFiles) -> bool:
         return files.has_prefixes(MODEL, "scratch.")
 
-    def read(self, files: CheckpointFiles) -> StoredModel:
-        shapes = Shapes(files.tensors, "official DPT")
+    def read(self, files: CheckpointFiles) -> base.StoredModel:
+        shapes = names.Shapes(files.tensors, "official DPT")
         config = _config(shapes, files.path.name, _encoder(shapes, files))
-        return StoredModel(config, files.tensors, TABLE, NEVER_RUN)
+        return base.StoredModel(config, files.tensors, TABLE, NEVER_RUN)
 
-    def _files(self, config: Plain, tensors: Tensors, path: Path) -> CheckpointFiles:
+    def _files(self, config: Plain, tensors: names.Tensors, path: Path) -> CheckpointFiles:
         encoder, (head,) = config["encoder"], config["heads"].values()
         if encoder["patch_size"] == 16:  # official heads double the map: the image's size
             head["upsample"] = "image"
         if encoder.get("weight_standardization") == "sqrt":
             tensors = restandardize(tensors, "official")
         dim = encoder["embed_dim"]
-        theirs = to_theirs(tensors, TABLE, DEEPEST_UNIT)
+        theirs = names.to_theirs(tensors, TABLE, DEEPEST_UNIT)
         theirs |= {f"{MODEL}norm.weight": torch.ones(dim), f"{MODEL}norm.bias": torch.zeros(dim)}
         theirs[f"{MODEL}head.weight"] = torch.zeros(1000, dim)
         theirs[f"{MODEL}head.bias"] = torch.zeros(1000)
         return CheckpointFiles(path, theirs)
 
 
-def _config(shapes: Shapes, file: str, encoder: Plain) -> Plain:
+def _config(shapes: names.Shapes, file: str, encoder: Plain) -> Plain:
     """Returns the configuration of the model over an encoder."""
     name, head, size = _head(shapes, file, encoder)
     kind = encoder.get("kind", "vit")
@@ -129,7 +128,7 @@ def _config(shapes: Shapes, file: str, encoder: Plain) -> Plain:
     )
 
 
-def _head(shapes: Shapes, file: str, encoder: Plain) -> tuple[str, Plain, list[int]]:
+def _head(shapes: names.Shapes, file: str, encoder: Plain) -> tuple[str, Plain, list[int]]:
     """Returns the name and the options of the head, and the model's image size."""
     size = encoder.get("img_size") or encoder["image_size"]
     if "scratch.output_conv.1.running_mean" in shapes.tensors:
@@ -146,7 +145,7 @@ def _head(shapes: Shapes, file: str, encoder: Plain) -> tuple[str, Plain, list[i
     return "depth", head, size
 
 
-def restandardize(state: Tensors, kind: str) -> Tensors:
+def restandardize(state: names.Tensors, kind: str) -> names.Tensors:
     """Returns a hybrid's tensors for ``official`` or ``sqrt`` weight standardisation in its CNN.
 
     Official DPT divides w - mean by std + 1e-5, timm today and transformers by sqrt(var + 1e-8).
@@ -165,7 +164,7 @@ def restandardize(state: Tensors, kind: str) -> Tensors:
     return scaled
 
 
-def _encoder(shapes: Shapes, files: CheckpointFiles) -> Plain:
+def _encoder(shapes: names.Shapes, files: CheckpointFiles) -> Plain:
     if files.has_prefixes(SWIN):
         return _swin(shapes)
     if BEIT in shapes.tensors:
@@ -177,14 +176,14 @@ def _encoder(shapes: Shapes, files: CheckpointFiles) -> Plain:
     else:
         encoder = shapes.vit(MODEL)
     encoder["position_resize"] = "bilinear"
-    encoder["out_indices"] = quarter_ends(encoder["num_blocks"])
+    encoder["out_indices"] = names.quarter_ends(encoder["num_blocks"])
     if files.has_prefixes(f"{MODEL}patch_embed.backbone."):  # its CNN gives the first two levels
         encoder |= {"kind": "hybrid", "weight_standardization": "official"}
         encoder["out_indices"] = encoder["out_indices"][2:]
     return encoder
 
 
-def _swin(shapes: Shapes) -> Plain:
+def _swin(shapes: names.Shapes) -> Plain:
     """Returns the options of the released Swin that fits: windows are in no file."""
     dim, _, patch, _ = shapes(f"{MODEL}patch_embed.proj.weight")
     stages = [f"{MODEL}layers.{i}.blocks." for i in range(shapes.count(f"{MODEL}layers."))]

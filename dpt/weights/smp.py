@@ -4,9 +4,8 @@ import math
 
 from dpt.model_config import model_dict
 from dpt.validation import Plain
-from dpt.weights.base import Format, StoredModel
+from dpt.weights import base, names
 from dpt.weights.files import CheckpointFiles
-from dpt.weights.names import Shapes, Table
 
 ENCODER = "encoder.model."
 NEVER_RUN = [ENCODER + n for n in ("norm.*", "fc_norm.*", "head.*", "head_dist.*", "attn_pool.*")]
@@ -29,18 +28,18 @@ NOT_TIMMS = {
 """Keys of a config that are not passed on to timm; our encoder sets image sizes itself."""
 
 
-class Smp(Format):
+class Smp(base.Format):
     name = "smp"
 
     def recognises(self, files: CheckpointFiles) -> bool:
         return files.config.get("_model_class") == "DPT" and "encoder_name" in files.config
 
-    def read(self, files: CheckpointFiles) -> StoredModel:
-        shapes = Shapes(files.tensors, "smp")
+    def read(self, files: CheckpointFiles) -> base.StoredModel:
+        shapes = names.Shapes(files.tensors, "smp")
         config, num_blocks = {**DEFAULTS, **files.config}, shapes.count(f"{ENCODER}blocks.")
         levels, patch = config["encoder_depth"], shapes(f"{ENCODER}patch_embed.proj.weight")[-1]
-        names = ("cls_token", "dist_token", "reg_token")
-        tokens = [n for n in names if ENCODER + n in shapes.tensors]
+        prefix_tokens = ("cls_token", "dist_token", "reg_token")
+        tokens = [n for n in prefix_tokens if ENCODER + n in shapes.tensors]
         _require_supported(config, patch, tokens)
         spread = [int(num_blocks / levels * (i + 1)) - 1 for i in range(levels)]
         out_indices = [i % num_blocks for i in config["encoder_output_indices"] or spread]
@@ -62,10 +61,10 @@ class Smp(Format):
             preprocessing=_read_preprocessing(config, shapes, name, patch, len(tokens)),
         )
         later = [f"{ENCODER}blocks.{i}.*" for i in range(out_indices[-1] + 1, num_blocks)]
-        return StoredModel(ours, files.tensors, _table(levels), [*NEVER_RUN, *later])
+        return base.StoredModel(ours, files.tensors, _table(levels), [*NEVER_RUN, *later])
 
 
-def _table(levels: int) -> Table:
+def _table(levels: int) -> names.Table:
     """Returns the rows; its fusion blocks are counted from the deepest level."""
     block = "decoder.reassemble_blocks.{n}"
     fusion = f"decoder.fusion_blocks.{{{levels - 1}-n}}"
@@ -95,7 +94,7 @@ def _require_supported(config: Plain, patch: int, tokens: list[str]) -> None:
 
 
 def _read_preprocessing(
-    config: Plain, shapes: Shapes, name: str, patch: int, num_tokens: int
+    config: Plain, shapes: names.Shapes, name: str, patch: int, num_tokens: int
 ) -> Plain:
     """Returns the image size of square position embeddings, and the statistics of timm's model."""
     from timm.models import get_pretrained_cfg

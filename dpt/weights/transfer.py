@@ -17,16 +17,10 @@ from torch import Tensor, nn
 
 from dpt.files import few, plural, reason
 from dpt.model_config import ModelConfig, model_dict
-from dpt.nn import Beit, Encoder, Network, TimmEncoder, VisionTransformer
-from dpt.nn.beit import offsets, offsets_side, resize_table
-from dpt.nn.vit import ResizePolicy, resize_positions
-from dpt.weights.base import Checkpoint, StoredModel, list_faults, naming
-from dpt.weights.dinov import split_biases
+from dpt.nn import Beit, Encoder, Network, TimmEncoder, VisionTransformer, beit, vit
+from dpt.weights import base, dinov, formats, hub, transformers
 from dpt.weights.files import CheckpointFiles, open_checkpoint
-from dpt.weights.formats import Native, find_format
-from dpt.weights.hub import from_hub, locate
 from dpt.weights.names import Tensors
-from dpt.weights.transformers import BACKBONES, encoder_table, read_backbone
 
 Grid = tuple[int, int]
 State = dict[str, Tensor]
@@ -92,12 +86,12 @@ def load_encoder_weights(encoder: Encoder, path: str | Path) -> LoadReport:
     """
     source = str(path)
     state, grid = _read_timm(source) if source.startswith(TIMM) else _read_file(source, encoder)
-    with naming(path):
+    with base.naming(path):
         return _fit(encoder, state, grid, source)
 
 
 def load_model_weights(
-    model: Network, config: ModelConfig, checkpoint: Checkpoint, *, source: str
+    model: Network, config: ModelConfig, checkpoint: base.Checkpoint, *, source: str
 ) -> LoadReport:
     """Loads the encoder, the decoder and the heads that ``model`` shares with a checkpoint's.
 
@@ -123,8 +117,8 @@ def load_model_weights(
     changed = _changed_outputs(expected, fitting, checkpoint.config, config)
     for name in changed:
         del expected[name], fitting[name]
-    with naming(source):
-        if faults := list_faults(expected, fitting):
+    with base.naming(source):
+        if faults := base.list_faults(expected, fitting):
             raise ValueError(f"another architecture: {faults}")
         report = _fit(model.encoder, *_encoder_of(checkpoint, model.encoder), source)
     model.load_state_dict(fitting, strict=False)
@@ -158,7 +152,7 @@ def _move_decoders(
         theirs = f"decoders.{name}" if name in source.decoders else "decoder"
         if name in source.heads and ours in by_part and ours not in stored:
             tensors = {ours + k.removeprefix(theirs): v for k, v in stored.get(theirs, {}).items()}
-            if not list_faults(by_part[ours], tensors):
+            if not base.list_faults(by_part[ours], tensors):
                 stored[ours], moved[ours] = tensors, theirs
     return moved
 
@@ -205,29 +199,30 @@ def _read_file(source: str, encoder: Encoder) -> tuple[State, Grid | None]:
     They are for ``encoder``, see :func:`_encoder_of`.
     """
     is_hub = source.startswith(HUB)
-    files = open_checkpoint(from_hub(source.removeprefix(HUB)) if is_hub else locate(source))
+    path = hub.from_hub(source.removeprefix(HUB)) if is_hub else hub.locate(source)
+    files = open_checkpoint(path)
     tensors = files.tensors
     prefixes = [k.removesuffix(EMBED) for k in tensors if k.endswith(EMBED)]
-    if prefixes and not Native().recognises(files):  # a ViT; of several, the teacher's
+    if prefixes and not formats.Native().recognises(files):  # a ViT; of several, the teacher's
         prefix = min(prefixes, key=lambda p: (p != "", "teacher" not in p, len(p)))
         return _below(prefix, tensors), None
-    source_format = find_format(files)
-    if source_format is None and files.config.get("model_type") not in BACKBONES:
+    source_format = formats.find_format(files)
+    if source_format is None and files.config.get("model_type") not in transformers.BACKBONES:
         return tensors, None
-    with naming(files.path):
+    with base.naming(files.path):
         stored = source_format.read(files) if source_format else _read_backbone(files)
-        return _encoder_of(Checkpoint(stored), encoder)
+        return _encoder_of(base.Checkpoint(stored), encoder)
 
 
-def _read_backbone(files: CheckpointFiles) -> StoredModel:
+def _read_backbone(files: CheckpointFiles) -> base.StoredModel:
     """Returns an encoder alone of transformers, with a head whose tensors are missing."""
-    encoder = read_backbone(files.config, *BACKBONES)
+    encoder = transformers.read_backbone(files.config, *transformers.BACKBONES)
     config = model_dict("dpt_base", heads={"regression": {}}, encoder=encoder)
     tensors = {f"backbone.{name}": tensor for name, tensor in files.tensors.items()}
-    return StoredModel(config, tensors, encoder_table(config["encoder"]))
+    return base.StoredModel(config, tensors, transformers.encoder_table(config["encoder"]))
 
 
-def _encoder_of(checkpoint: Checkpoint, target: Encoder) -> tuple[State, Grid | None]:
+def _encoder_of(checkpoint: base.Checkpoint, target: Encoder) -> tuple[State, Grid | None]:
     """Returns the encoder's tensors of a model, and the grid of its position embeddings.
 
     Raises:
@@ -282,7 +277,7 @@ def _fit(encoder: Encoder, state: State, grid: Grid | None, source: str) -> Load
         report.unused.append("reg_token")
         del state["reg_token"]
     fitting = {k: v for k, v in state.items() if k in expected}
-    faults = list_faults({k: expected[k] for k in fitting}, fitting)
+    faults = base.list_faults({k: expected[k] for k in fitting}, fitting)
     if faults:
         raise ValueError(f"another architecture: {faults}: set model= to that of the file")
     if not any(v.ndim > 1 and k not in EMBEDDINGS for k, v in fitting.items()):
@@ -320,7 +315,7 @@ def _of_our_kind(state: State, target: VisionTransformer) -> State:
         raise ValueError(f"holds {foreign[0]}, so it is of DINOv3, EVA or BEiT: use {kinds}")
     if not is_rotary:
         return state
-    state = split_biases(state)
+    state = dinov.split_biases(state)
     for gate, value in (("w1", "w2"), ("fc1_g", "fc1_x")):  # of the hub and timm
         for name in [name for name in state if f".mlp.{gate}." in name]:
             halves = [state.pop(name), state.pop(name.replace(gate, value))]
@@ -356,11 +351,11 @@ def _resize_bias_tables(
     if not isinstance(target, Beit) or not names:
         return
     count = state[names[0]].shape[0]
-    grid = grid or (offsets_side(count - 3),) * 2
-    if grid != target.grid and math.prod(offsets(grid)) + 3 == count:
+    grid = grid or (beit.offsets_side(count - 3),) * 2
+    if grid != target.grid and math.prod(beit.offsets(grid)) + 3 == count:
         policy = target.config.position_resize
         for name in names:
-            state[name] = resize_table(state[name], grid, target.grid, policy=policy)
+            state[name] = beit.resize_table(state[name], grid, target.grid, policy=policy)
         tables = f"{len(names)} tables of position biases"
         report.resized.append(f"{tables} {_times(grid)} to {_times(target.grid)}")
 
@@ -415,10 +410,10 @@ def _fit_positions(target: nn.Module, state: State, grid: Grid | None, report: L
         report.moved.append(f"pos_embed {slots} to {new_slots} codes before the patches")
     cells = positions[:, slots:]
     if old != new:
-        policy: ResizePolicy = "bicubic_antialias"
+        policy: vit.ResizePolicy = "bicubic_antialias"
         if isinstance(target, VisionTransformer):
             policy = target.config.position_resize
-        cells = resize_positions(cells, old, new, policy=policy)
+        cells = vit.resize_positions(cells, old, new, policy=policy)
         report.resized.append(f"pos_embed {_times(old)} to {_times(new)}")
     state["pos_embed"] = torch.cat((before, cells), dim=1)
 

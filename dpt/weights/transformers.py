@@ -18,10 +18,8 @@ import torch
 
 from dpt.model_config import model_dict
 from dpt.validation import Plain, PlainMapping
-from dpt.weights.base import Format, StoredModel
+from dpt.weights import base, names, official
 from dpt.weights.files import CheckpointFiles
-from dpt.weights.names import Shapes, Table, Tensors, gated_rows, to_theirs
-from dpt.weights.official import restandardize
 
 Keys = Mapping[str, tuple[str, object]]
 """For each of our options, the key in another format's config and the default there."""
@@ -39,7 +37,7 @@ def _rows(
     theirs: str = "backbone",
     layer: str = "layer.{i}",
     inner: str = "attention",
-) -> Table:
+) -> names.Table:
     """Returns the rows of an encoder: ``first``, which it alone has, then those of all encoders.
 
     ``inner`` holds the queries, keys and values of a layer's attention.
@@ -63,7 +61,7 @@ def _rows(
     ]
 
 
-def dinov3_rows(theirs: str, layer: str, norm: str) -> Table:
+def dinov3_rows(theirs: str, layer: str, norm: str) -> names.Table:
     """Returns the rows of DINOv3's ViT but for its MLPs; ``theirs`` is a prefix of all names."""
     layer = f"{theirs}{layer}"
     return [
@@ -94,7 +92,7 @@ class Family(NamedTuple):
         gated: names of a gated MLP and its two layers.
     """
 
-    table: Table
+    table: names.Table
     keys: Keys
     fixed: Plain
     needed: PlainMapping = MappingProxyType({})
@@ -241,10 +239,10 @@ def find_family(encoder: Plain) -> tuple[str | None, Family]:
     return model_type, BACKBONES[model_type]
 
 
-def encoder_table(encoder: Plain) -> Table:
+def encoder_table(encoder: Plain) -> names.Table:
     """Returns the rows of our encoder's tensors."""
     family = find_family(encoder)[1]
-    return [*gated_rows(encoder, *family.gated), *family.table]
+    return [*names.gated_rows(encoder, *family.gated), *family.table]
 
 
 def read_encoder(family: Family, config: Plain) -> Plain:
@@ -446,7 +444,7 @@ BIT = {  # config of the hybrid's CNN
 }
 
 
-def neck_table(levels: int = 4) -> Table:
+def neck_table(levels: int = 4) -> names.Table:
     """Returns the rows of the decoder; transformers counts fusion blocks from the deepest level."""
     stage, fusion = "neck.reassemble_stage", f"neck.fusion_stage.layers.{{{levels - 1}-n}}"
     return [
@@ -475,12 +473,12 @@ def never_run(encoder: Plain) -> list[str]:
     ]
 
 
-class Transformers(Format):
+class Transformers(base.Format):
     """Folders of ``config.json``, ``preprocessor_config.json`` and weights."""
 
     name = "transformers"
     encoders = ("vit", "hybrid", "beit")
-    free = Format.free | {
+    free = base.Format.free | {
         "decoder.align": "outputs are equal where both sides are multiples of two patches",
         "encoder.weight_standardization": "the weights of the CNN are scaled for it",
     }
@@ -488,7 +486,7 @@ class Transformers(Format):
     def recognises(self, files: CheckpointFiles) -> bool:
         return files.config.get("model_type") == "dpt"
 
-    def read(self, files: CheckpointFiles) -> StoredModel:
+    def read(self, files: CheckpointFiles) -> base.StoredModel:
         encoder, decoder = _read_encoder_and_decoder(files.config)
         name, head = _read_head(files, decoder)
         config = model_dict(
@@ -502,17 +500,17 @@ class Transformers(Format):
                 "output_interpolation": "bicubic" if name == "depth" else "bilinear",
             },
         )
-        return StoredModel(config, files.tensors, _table(config), never_run(config["encoder"]))
+        return base.StoredModel(config, files.tensors, _table(config), never_run(config["encoder"]))
 
-    def _files(self, config: Plain, tensors: Tensors, path: Path) -> CheckpointFiles:
+    def _files(self, config: Plain, tensors: names.Tensors, path: Path) -> CheckpointFiles:
         encoder, (head,) = config["encoder"], config["heads"].values()
         encoder["num_blocks"] = encoder["out_indices"][-1] + 1  # later ones are not built
         _check_writable(config)
         if encoder["patch_size"] == 16:  # its heads upsample twofold, here to the image's size
             head["upsample"] = "double"
         if encoder.get("weight_standardization") == "official":
-            tensors = restandardize(tensors, "sqrt")
-        theirs = to_theirs(tensors, _table(config), DEEPEST_UNIT)
+            tensors = official.restandardize(tensors, "sqrt")
+        theirs = names.to_theirs(tensors, _table(config), DEEPEST_UNIT)
         dim, model_type = encoder["embed_dim"], find_family(encoder)[0]
         norm = "backbone.layernorm" if model_type else "dpt.layernorm"
         if model_type != "beit" and f"{norm}.weight" not in theirs:
@@ -521,7 +519,7 @@ class Transformers(Format):
         return CheckpointFiles(path, theirs, _write_config(config), write_dpt_processor(config))
 
 
-def _table(config: Plain) -> Table:
+def _table(config: Plain) -> names.Table:
     neck = neck_table(len(config["decoder"]["reassemble_channels"]))
     return [*encoder_table(config["encoder"]), *neck, *HEAD_TABLE]
 
@@ -559,7 +557,7 @@ def _read_head(files: CheckpointFiles, decoder: Plain) -> tuple[str, Plain]:
         "Depth" not in architectures and "head.head.1.running_mean" in files.tensors
     ):
         decoder["output_project"] = False
-        shapes = Shapes(files.tensors, "transformers' dpt")
+        shapes = names.Shapes(files.tensors, "transformers' dpt")
         return "segmentation", {
             "num_classes": shapes("head.head.4.weight")[0],
             "class_names": read_names(config),

@@ -24,10 +24,7 @@ import numpy as np
 from pycocotools import mask as coco
 from pydantic import Field, TypeAdapter
 
-from dpt.data.formats import rle
-from dpt.data.formats.io import IMAGE_SUFFIXES, read_objects
-from dpt.data.formats.pictures import decode_picture
-from dpt.data.formats.rules import name_of_class
+from dpt.data.formats import io, pictures, rle, rules
 from dpt.data.splits import natural_key, split_word
 from dpt.files import DataError, few, open_file, parse_as, plain_name, plural, read_bytes, read_text
 from dpt.types.samples import ObjectMask, Rle
@@ -215,7 +212,7 @@ def encode_bitmap(content: str, corner: tuple[int, int], size: tuple[int, int]) 
         content: the picture's file in base64.
         corner: x and y of the pixel of the image where it begins.
     """
-    picture = decode_picture("bitmap", base64.b64decode(content))
+    picture = pictures.decode_picture("bitmap", base64.b64decode(content))
     alpha, pixels = picture.alpha, picture.pixels
     mask: np.ndarray = (pixels != 0).reshape(*pixels.shape[:2], -1).any(axis=2)
     if alpha is not None and (alpha.min() < alpha.max() or not mask.any()):
@@ -236,7 +233,7 @@ def placed(mask: np.ndarray, corner: tuple[int, int], size: tuple[int, int]) -> 
 
 def encode_picture(path: Path, size: tuple[int, int]) -> Rle:
     """Returns the pixels of a picture that are not 0."""
-    ids = read_objects(path)
+    ids = io.read_objects(path)
     if ids.shape != size:
         sizes = f"{ids.shape[1]}x{ids.shape[0]} pixels, but its image {size[1]}x{size[0]}"
         raise DataError(f"{path}: {sizes}: use masks of the image's size")
@@ -258,12 +255,12 @@ def encode_difference(encode: Encoder, other: Encoder, size: tuple[int, int]) ->
 
 def images_of(files: Iterable[str]) -> list[str]:
     """Returns the paths that end as images do."""
-    return [path for path in files if path.lower().endswith(IMAGE_SUFFIXES)]
+    return [path for path in files if path.lower().endswith(io.IMAGE_SUFFIXES)]
 
 
 def with_suffixes(stem: str) -> list[str]:
     """Returns the names that an image can have."""
-    return [f"{stem}{suffix}" for suffix in IMAGE_SUFFIXES]
+    return [f"{stem}{suffix}" for suffix in io.IMAGE_SUFFIXES]
 
 
 def folder_of(path: str) -> str:
@@ -489,7 +486,7 @@ class Reading:
         """Adds a class that a file lists, with its colour ``#rrggbb``."""
         is_color = re.fullmatch("#?[0-9A-Fa-f]{6}", color) is not None
         rgb = tuple(bytes.fromhex(color.removeprefix("#"))) if is_color else ()
-        name = name_of_class(name, self.root)
+        name = rules.name_of_class(name, self.root)
         self._classes.setdefault(name, AnnotatedClass(name=name, color=rgb))
 
     def parts(self, regions: Iterable[Region], place: str) -> list[Annotation]:
@@ -531,7 +528,7 @@ class Reading:
         groups: dict[tuple[str, str, int], list[Annotation]] = defaultdict(list)
         for number, part in enumerate(parts):
             is_unlabelled = part.class_name == UNLABELLED
-            name = UNLABELLED if is_unlabelled else name_of_class(part.class_name, image)
+            name = UNLABELLED if is_unlabelled else rules.name_of_class(part.class_name, image)
             groups[name, part.group, -1 if part.group else number].append(part)
         objects: list[Annotation] = []
         for (name, _, _), group in groups.items():

@@ -15,9 +15,7 @@ from pycocotools import mask as coco
 from pydantic import Field, TypeAdapter
 
 from dpt.data.annotations import base
-from dpt.data.formats import io
-from dpt.data.formats.rle import encode_mask, trace_code
-from dpt.data.formats.rules import name_of_class
+from dpt.data.formats import io, rle, rules
 from dpt.data.splits import split_word
 from dpt.files import DataError, few, parse_as, parse_json, path_below, plural, read_bytes
 from dpt.types.samples import Rle
@@ -77,7 +75,7 @@ class _Segment:
         """Returns the object; a segment of a PNG file has no mask of its own."""
         return base.Annotation(
             classes[self.category_id].name,
-            partial(encode_mask, self.outlines),
+            partial(rle.encode_mask, self.outlines),
             is_crowd=bool(self.iscrowd),
             area=self.area,
             name=str(self.id),
@@ -184,7 +182,7 @@ class CocoFile:
         rows = [
             row for row in rows if row.id or row.id in self._used_ids or row.name not in used_names
         ]
-        rows = [replace(row, name=name_of_class(row.name, self.path)) for row in rows]
+        rows = [replace(row, name=rules.name_of_class(row.name, self.path)) for row in rows]
         times = Counter(row.name for row in rows)
         return {
             row.id: base.AnnotatedClass(
@@ -350,7 +348,7 @@ class CocoWriter(base.Writer):
 
 
 def _segmentation(code: Rle, *, as_runs: bool) -> object:
-    parts = [] if as_runs else trace_code(code)
+    parts = [] if as_runs else rle.trace_code(code)
     if as_runs or any(part.holes for part in parts):
         return {"size": code["size"], "counts": code["counts"].decode()}
     return [part.outer.ravel().tolist() for part in parts]

@@ -15,8 +15,7 @@ from pathlib import PurePosixPath
 from pydantic import TypeAdapter
 
 from dpt.data.annotations import base
-from dpt.data.formats.rle import one_ring, trace_code
-from dpt.data.formats.rules import name_of_class
+from dpt.data.formats import rle, rules
 from dpt.validation import Plain
 
 _BACKGROUND, _IGNORED = "_background_", "__ignore__"
@@ -108,7 +107,8 @@ def _without(part: base.Annotation, other: base.Encoder) -> base.Annotation:
 def _add_listed_classes(reading: base.Reading) -> None:
     """Adds the classes of ``labels.txt``, if it lists all classes of objects."""
     for path in (path for path in reading.files if PurePosixPath(path).name in _CLASS_LISTS):
-        names = [name_of_class(line, path) for line in reading.listed(path) if line != _IGNORED]
+        lines = [line for line in reading.listed(path) if line != _IGNORED]
+        names = [rules.name_of_class(line, path) for line in lines]
         if not reading.class_names <= {*names}:
             reading.leave_out("list", "it lacks classes of objects", path)
             continue
@@ -128,10 +128,10 @@ class LabelmeWriter(base.Writer):
     def encode(self, entry: base.Entry) -> tuple[bytes, ...]:
         shapes: list[Plain] = []
         for number, item in enumerate(entry.objects, 1):
-            parts = trace_code(item.mask)
+            parts = rle.trace_code(item.mask)
             for part in parts:
                 shape: Plain = {"label": self.class_of(item).name}
-                shape["points"] = one_ring([part]).tolist()
+                shape["points"] = rle.one_ring([part]).tolist()
                 shape["group_id"] = number if len(parts) > 1 else None
                 shape["description"] = "" if item.score is None else f"score {item.score:g}"
                 shapes.append(shape | {"shape_type": "polygon", "flags": {}, "mask": None})

@@ -17,8 +17,7 @@ import numpy as np
 from pydantic import AliasChoices, Field, TypeAdapter
 
 from dpt.data.annotations import base
-from dpt.data.formats.io import IMAGE_SUFFIXES
-from dpt.data.formats.rle import encode_pixels, encode_relative
+from dpt.data.formats import io, rle
 from dpt.types.samples import Rle
 
 _KINDS = ("polygon", "brush", "bitmask", "ellipse", base.BOX, "keypoint", "vector")
@@ -31,7 +30,7 @@ _LABELS = AliasChoices("polygonlabels", "brushlabels", "bitmasklabels", "ellipse
 def _encode_brush(content: bytes, size: tuple[int, int]) -> Rle:
     """Returns the alpha of an RGBA picture, compressed."""
     alpha = unpack_runs(content, 4 * size[0] * size[1]).reshape(*size, 4)[..., 3]
-    return encode_pixels(alpha > alpha.max() / 2)  # imported masks have any level, such as 100
+    return rle.encode_pixels(alpha > alpha.max() / 2)  # imported masks have any level, such as 100
 
 
 def unpack_runs(content: bytes, count: int) -> np.ndarray:
@@ -158,7 +157,7 @@ def _images(task: _Task) -> list[list[str]]:
     images: dict[str, list[str]] = {}
     for key, text in task.data.items():
         name = base.local_name(unquote(text.rpartition("?d=")[2])) if isinstance(text, str) else ""
-        if name.lower().endswith(IMAGE_SUFFIXES):
+        if name.lower().endswith(io.IMAGE_SUFFIXES):
             folder, _, last = name.rpartition("/")
             original = re.sub("^[0-9a-f]{8}-", "", last)  # uploads begin with eight digits
             images[key] = [name, f"{folder}/{original}".lstrip("/"), original]
@@ -188,7 +187,7 @@ def _encoder(row: _Result, kind: str) -> base.Encoder:
     if kind == "bitmask":
         return partial(base.encode_bitmap, value.imageDataURL.partition(",")[2], (0, 0))
     if kind == "polygon":
-        return partial(encode_relative, base.as_ring(value.points) / 100)
+        return partial(rle.encode_relative, base.as_ring(value.points) / 100)
     if kind == "ellipse" and size is not None:
         x, radius_x = value.x * size[1] / 100, value.radiusX * size[1] / 100
         y, radius_y = value.y * size[0] / 100, value.radiusY * size[0] / 100

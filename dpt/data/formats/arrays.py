@@ -12,7 +12,6 @@ from typing import IO, Any
 
 import numpy as np
 
-from dpt import files
 from dpt.files import DataError, check_bytes, decoding, few, open_file, read_bytes, require
 
 _NUMBERS = ("double", "single", "logical", "int", "uint")  # as MATLAB names them
@@ -171,7 +170,7 @@ _TYPES_INSIDE |= dict.fromkeys((1, 2, 3), _VALUES | {_MATRIX})
 """Types of the elements of a matrix by its class, of which 1 to 3 are cells, structs and objects;
 SciPy leaves functions out."""
 _MAX_LEVELS = 40
-_MAX_UNPACKED = files.MAX_BYTES
+_MAX_UNPACKED = 1 << 30  # bytes of a compressed element
 
 
 def _check_mat(view: memoryview, order: str, types: Set[int], level: int = 0) -> None:

@@ -7,10 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dpt.data.formats import pictures
-from dpt.data.formats.arrays import ARRAY_READERS
+from dpt.data.formats import arrays, pictures, rules
 from dpt.data.formats.bands import Bands, FilePart, read_bands
-from dpt.data.formats.rules import OTHER_COLOR, TRANSPARENT, DepthRule, LabelRule
 from dpt.files import DataError, check_pixels, decoding, few, read_bytes
 
 JPEG_SUFFIXES = (".jpg", ".jpeg", ".jfif", ".jpe", ".mpo")
@@ -25,10 +23,10 @@ _ARRAY_SUFFIXES = (".npy", ".npz", ".h5", ".hdf5", ".mat")
 _MAP_SUFFIXES = (".png", ".tif", ".tiff", ".bmp", ".jpg", ".jpeg", *_ARRAY_SUFFIXES, ".pgm")
 # A new format needs its suffix here and its decoder in ARRAY_READERS (arrays.py) or, for
 # pictures, in _FORMATS (pictures.py).
-LABEL_SUFFIXES = (*_MAP_SUFFIXES, ".gif", ".webp", ".pbm", ".ppm")
+LABEL_SUFFIXES = (*_MAP_SUFFIXES, ".gif", ".webp", ".ppm")
 DEPTH_SUFFIXES = (*_MAP_SUFFIXES, ".pfm", ".exr")
 
-WITHOUT_DATA = TRANSPARENT + 1
+WITHOUT_DATA = rules.TRANSPARENT + 1
 """Stands for pixels that are unlabelled as their image has no data, in counts of label files."""
 
 _FEW_BITS = 14
@@ -117,7 +115,7 @@ def read_depth(
 
     :func:`read_raw_depth` explains ``key``, :class:`DepthRule` the other options.
     """
-    rule = DepthRule(scale=scale, invalid=invalid, min_depth=min_depth, max_depth=max_depth)
+    rule = rules.DepthRule(scale=scale, invalid=invalid, min_depth=min_depth, max_depth=max_depth)
     return rule(read_raw_depth(path, key=key))
 
 
@@ -145,7 +143,7 @@ def read_raw_depth(path: str | Path, *, key: str | None = None) -> np.ndarray:
 
 def _read_stored(path: str | Path, part: FilePart) -> pictures.Picture:
     """Reads a depth or label file: a picture, or an array as one."""
-    reader = ARRAY_READERS.get(Path(path).suffix.lower())
+    reader = arrays.ARRAY_READERS.get(Path(path).suffix.lower())
     if reader is not None:
         array = _without_single_axes(reader(path, part.key))
         if array.ndim == 3 and array.shape[2] == 4:
@@ -203,12 +201,12 @@ def read_labels(
         ids = ids_of_colors(path, ids, colors or (), distance)
     if clear is None:
         return ids
-    every_id = np.full(clear.shape, TRANSPARENT)
+    every_id = np.full(clear.shape, rules.TRANSPARENT)
     every_id[~clear] = ids[0]
     return every_id
 
 
-def read_ids(path: str | Path, rule: LabelRule, part: FilePart) -> np.ndarray:
+def read_ids(path: str | Path, rule: rules.LabelRule, part: FilePart) -> np.ndarray:
     """Returns ids of a label file as stored, or of its colours, (H, W), for a rule to convert."""
     return read_labels(path, colors=rule.colors, distance=rule.color_distance, part=part)
 
@@ -218,7 +216,7 @@ def read_classes(
 ) -> np.ndarray:
     """Returns predicted class ids (H, W): those of :func:`read_labels`, or of an array (K, H, W) or
     (H, W, K) of real numbers, logits or probabilities, the class with the largest."""
-    reader = ARRAY_READERS.get(path.suffix.lower())
+    reader = arrays.ARRAY_READERS.get(path.suffix.lower())
     scores = None if reader is None else reader(path, None)
     if scores is None or scores.ndim != 3 or scores.dtype.kind != "f":
         return read_labels(path, colors=colors)
@@ -374,7 +372,8 @@ def ids_of_colors(
     count_colors(path, rgb)  # refuses pictures
     strange, positions = np.unique(packed[unknown], return_inverse=True)
     distances = cdist(_unpacked(strange), np.asarray(colors), "chebyshev")
-    nearest = np.where(distances.min(axis=1) <= distance, distances.argmin(axis=1), OTHER_COLOR)
+    is_near = distances.min(axis=1) <= distance
+    nearest = np.where(is_near, distances.argmin(axis=1), rules.OTHER_COLOR)
     ids[unknown] = nearest[positions]
     return ids
 

@@ -12,13 +12,11 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from dpt import functional
 from dpt.depthmath import at_least_float32
-from dpt.functional import resize, upsample, upsample_conv2d
+from dpt.functional import norm_relu_conv2d, resize, upsample, upsample_conv2d, without_autocast
 from dpt.nn.base import STRICT, Encoder, Features, FusedMap, Head, HeadConfig, register_head
 from dpt.nn.heads.queries import QueryConfig, require_per_class
 from dpt.types import outputs
-from dpt.types.outputs import DepthMaps, HeadOutput, OutputSpec
 from dpt.validation import MAX_METRES, Count, Metres, NonNegative, Positive
 
 Upsampling = Literal["image", "double"]
@@ -120,21 +118,21 @@ class DepthHeadConfig(HeadConfig):
             self.min_depth = 0.0
 
     @property
-    def output(self) -> OutputSpec:
+    def output(self) -> outputs.OutputSpec:
         bound = 1 / self.shift if self.shift else self.max_depth
         value_range = None if bound is None else (0.0, bound)
         if self.bins is not None:
             value_range = self.bins.min_depth, self.bins.max_depth
         threshold = {"sigmoid": 0.5, "relu": 0.3}.get(self.sky)
-        extra = [OutputSpec("sky", "map", threshold=threshold)] if threshold else []
-        extra += [OutputSpec("log_variance", "log_variance")] if self.log_variance else []
-        return OutputSpec(
+        extra = [outputs.OutputSpec("sky", "map", threshold=threshold)] if threshold else []
+        extra += [outputs.OutputSpec("log_variance", "log_variance")] if self.log_variance else []
+        return outputs.OutputSpec(
             "depth",
             "depth",
             unit=outputs.DEPTH_UNITS[self.kind],
             canonical_focal=self.canonical_focal,
             value_range=value_range,
-            record=DepthMaps if extra else None,
+            record=outputs.DepthMaps if extra else None,
             extra=tuple(extra),
         )
 
@@ -183,7 +181,7 @@ class DepthHead(Head):
         x = upsample_conv2d(*features.maps[-1], self.conv1)
         depth = last_layers(self, x, size)
         maps = {name: branch(x, size) for name, branch in self.branches.items()}
-        return DepthMaps(depth, **maps) if maps else depth
+        return outputs.DepthMaps(depth, **maps) if maps else depth
 
 
 class Branch(nn.Module):
@@ -210,7 +208,7 @@ def last_layers(head: DepthHead | Branch, x: Tensor, size: tuple[int, int]) -> T
     double = (2 * x.shape[-2], 2 * x.shape[-1])
     x = upsample_conv2d(x, double if head.config.upsample == "double" else size, head.conv2)
     assert head.conv3.bias is not None
-    with functional.without_autocast(x.device):  # bf16 would round 30 m to 0.125 m
+    with without_autocast(x.device):  # bf16 would round 30 m to 0.125 m
         x, weight, bias = map(at_least_float32, (x, head.conv3.weight, head.conv3.bias))
         return resize(head.activate(F.conv2d(torch.relu(x), weight, bias)), size).squeeze(1)
 
@@ -236,7 +234,7 @@ class NormalsHead(Head):
     The layers are those of :class:`DepthHead`. At first all normals face the camera.
     """
 
-    output = OutputSpec(
+    output = outputs.OutputSpec(
         "normals",
         "map",
         channels=3,
@@ -287,8 +285,8 @@ class SegmentationHeadConfig(QueryConfig):
         require_per_class(self.num_classes, prior=self.prior)
 
     @property
-    def output(self) -> OutputSpec:
-        return OutputSpec(
+    def output(self) -> outputs.OutputSpec:
+        return outputs.OutputSpec(
             "segmentation",
             "logits",
             channels=self.num_classes,
@@ -333,11 +331,11 @@ class SegmentationHead(Head):
             return resize(upsample(logits, (2 * logits.shape[-2], 2 * logits.shape[-1])), size)
         return upsample(logits, size)
 
-    def raw(self, features: Features, size: tuple[int, int]) -> HeadOutput:
+    def raw(self, features: Features, size: tuple[int, int]) -> outputs.HeadOutput:
         """Returns logits at the size of the feature map; at ``size`` with ``upsample="double"``."""
         is_double = self.config.upsample == "double"
         logits = self(features, size) if is_double else self._logits(self.layers, features.maps[-1])
-        output = HeadOutput(logits)
+        output = outputs.HeadOutput(logits)
         if self.training and self.auxiliary_layers is not None:
             output.auxiliary = self._logits(self.auxiliary_layers, features.maps[-2])
         return output
@@ -346,7 +344,7 @@ class SegmentationHead(Head):
     def _logits(layers: nn.Sequential, fused_map: FusedMap) -> Tensor:
         conv, norm, _, dropout, classify = layers
         x = upsample_conv2d(*fused_map, conv)
-        return functional.norm_relu_conv2d(norm, classify, x, dropout=dropout)
+        return norm_relu_conv2d(norm, classify, x, dropout=dropout)
 
     def prepare_for_inference(self) -> None:
         self.auxiliary_layers = None
@@ -389,7 +387,7 @@ class InpaintingHeadConfig(HeadConfig):
 class InpaintingHead(Head):
     """Predicts RGB (B, 3, H, W) in 0..1 by a linear map of each token (SimMIM, Xie et al. 2022)."""
 
-    output = OutputSpec("inpainting", "map", channels=3, value_range=(0.0, 1.0))
+    output = outputs.OutputSpec("inpainting", "map", channels=3, value_range=(0.0, 1.0))
     uses_decoder = False
 
     def __init__(self, encoder: Encoder) -> None:
