@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from io import TextIOWrapper
 
 from dpt import __version__, process
@@ -44,13 +45,7 @@ dpt COMMAND --help explains a command.
 
 COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "fit": configured.fit,
-    "train": configured.train,
-    "find-lr": configured.find_lr,
-    "evaluate": configured.evaluate,
     "compare": configured.compare,
-    "data check": configured.check,
-    "data download": configured.download,
-    "data pack": configured.pack,
     "data convert": data_folders.convert,
     "data rank": data_folders.rank,
     "predict": predict.run,
@@ -62,12 +57,10 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "inspect": models.inspect,
     "demo": models.demo,
 }
-OVERRIDES = ("train", "find-lr", "evaluate", "data check", "data download", "data pack")
-"""Commands on configured data, which take Hydra overrides; the others take ordinary flags."""
-
+COMMANDS |= {name: partial(configured.run, name) for name in configured.FUNCTIONS}
 
 LESS_MEMORY = (
-    "reduce data.batch_size, data.image_size or the model's sizes, or set "
+    "reduce data.batch_size, data.num_workers, data.image_size or the model's sizes, or set "
     "trainer.precision=bf16-mixed, model.checkpoint_activations=true, or "
     "trainer.accumulate_grad_batches=N for the same step"
 )
@@ -85,7 +78,7 @@ def main(command: str | None = None) -> None:
         with _endings_in_one_line(name):
             _prepare_process()
             has_flags = any(argument[:1] == "-" for argument in arguments)
-            if name in OVERRIDES and process.is_first_rank() and not has_flags:
+            if name in configured.FUNCTIONS and process.is_first_rank() and not has_flags:
                 process.say(f"dpt {name}: loading libraries")
             COMMANDS[name](arguments)
 
@@ -130,7 +123,7 @@ def _endings_in_one_line(command: str) -> Iterator[None]:
         except Exception as error:
             fault = process.lack_of_memory(error)
             if fault:
-                fail(f"{fault}: {LESS_MEMORY if command in OVERRIDES else SMALLER}")
+                fail(f"{fault}: {LESS_MEMORY if command in configured.FUNCTIONS else SMALLER}")
             raise
 
 

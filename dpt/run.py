@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from dpt.config import schema
 from dpt.config.compose import RUN_DIR, compose
-from dpt.config.overrides import as_text
+from dpt.config.overrides import as_text, split_config_dir
 from dpt.config.resumed_config import data_of_evaluation, resumed_config, run_in, run_to_resume
 from dpt.config.run_folder import held, refuse_used, save_config
 from dpt.plugins import load_plugins
@@ -84,7 +84,7 @@ def train(*overrides: str) -> Run:
     return Run(config.folder, scores, run_in(config.folder))  # with the values that were used
 
 
-def evaluate(source: Run | Path | str, *overrides: str) -> Run:
+def evaluate(source: Run | Path | str = "checkpoint=null", *overrides: str) -> Run:
     """Scores a model, or predictions on disk; the same as ``dpt evaluate``.
 
     Args:
@@ -184,8 +184,9 @@ def started(command: str, kind: type[C], overrides: Sequence[str]) -> Iterator[C
     load_plugins()
     folder = run_to_resume(command, overrides)
     if folder is not None:
+        _, changes = split_config_dir(overrides)  # the run has used the user's own groups already
         with held(folder):
-            yield kind.read(resumed_config(folder, overrides))
+            yield kind.read(resumed_config(folder, changes))
         return
     values = compose(command, overrides).values()
     if command == "evaluate":

@@ -17,7 +17,7 @@ from dpt.geometry import Camera, View, Window
 from dpt.nn import Decoder
 from dpt.nn.heads.dense import DepthHeadConfig
 from dpt.nn.prompts import corrected, spread
-from dpt.objectives.batches import prompts_of
+from dpt.objectives.base import prompts_of
 from dpt.objectives.teacher import predict
 from dpt.types.preprocessing import Calibration, Preprocessing
 from dpt.weights import load_model_weights

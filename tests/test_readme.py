@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 
-from dpt.cli import COMMANDS, OVERRIDES
+from dpt.cli import COMMANDS
+from dpt.commands.configured import FUNCTIONS
 from dpt.config.compose import DATACLASS_SETTINGS
 from dpt.files import config_dir
 
@@ -59,7 +60,7 @@ def test_configured_commands_compose():
     failed = []
     with initialize_config_dir(str(config_dir()), version_base="1.3"):
         for document, name, arguments in commands():
-            if name not in OVERRIDES or "--config-dir=mine" in arguments:  # test_extending.py runs
+            if name not in FUNCTIONS or "--config-dir=mine" in arguments:  # test_extending.py runs
                 continue
             overrides = [a for a in arguments if not a.startswith("-") and a not in ("...", "RUN")]
             overrides = [f"++{o}" if o.startswith(DATACLASS_SETTINGS) else o for o in overrides]
@@ -72,7 +73,7 @@ def test_configured_commands_compose():
     assert not failed, "\n".join(failed)
 
 
-@pytest.mark.parametrize("command", sorted({*COMMANDS} - {*OVERRIDES}))
+@pytest.mark.parametrize("command", sorted({*COMMANDS} - {*FUNCTIONS}))
 def test_commands_on_files_are_parsed(command, monkeypatch):
     class ParsedError(Exception):
         pass

@@ -1,6 +1,7 @@
 """Commands on configured data: all but ``fit`` and ``compare`` take Hydra's overrides and flags."""
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,37 +17,15 @@ PRINTING |= {"-sc", "--shell-completion"}
 USER_FILES = {"-cd", "--config-dir"}
 
 
-def train(arguments: list[str]) -> None:
-    _run("train", arguments, dpt.train)
-
-
-def evaluate(arguments: list[str]) -> None:
-    _run("evaluate", arguments or ["checkpoint=null"], dpt.evaluate)
-
-
-def find_lr(arguments: list[str]) -> None:
-    from dpt.run import find_lr as function
-
-    _run("find-lr", arguments, function)
-
-
-def check(arguments: list[str]) -> None:
-    """Exits with 1 if there are errors."""
-    findings = _run("data check", arguments, dpt.check)
-    if any(finding.severity == "error" for finding in findings or ()):
-        raise SystemExit(1)
-
-
-def download(arguments: list[str]) -> None:
-    from dpt.commands import data_sets
-
-    _run("data download", arguments, data_sets.download)
-
-
-def pack(arguments: list[str]) -> None:
-    from dpt.commands import data_sets
-
-    _run("data pack", arguments, data_sets.pack)
+FUNCTIONS = {
+    "train": "dpt.run.train",
+    "find-lr": "dpt.run.find_lr",
+    "evaluate": "dpt.run.evaluate",
+    "data check": "dpt.run.check",
+    "data download": "dpt.commands.data_sets.download",
+    "data pack": "dpt.commands.data_sets.pack",
+}
+"""The functions of the commands that take Hydra's overrides, which are their arguments."""
 
 
 def fit(arguments: list[str]) -> None:
@@ -97,9 +76,13 @@ def compare(arguments: list[str]) -> None:
     say(f"{summary}; report: {options.out / 'report.html'}")
 
 
-def _run(command: str, arguments: list[str], function: Callable[..., Any]) -> Any:
-    """Calls the function of a command with its overrides, or lets Hydra act on its flags."""
+def run(command: str, arguments: list[str]) -> None:
+    """Calls the function of a command with its overrides, or lets Hydra act on its flags; exits
+    with 1 if ``data check`` finds errors."""
     from dpt.config.compose import print_help, run_hydra
+
+    module, _, name = FUNCTIONS[command].rpartition(".")
+    function = getattr(import_module(module), name)
 
     flags = {argument.partition("=")[0] for argument in arguments if argument[:1] == "-"}
     unknown = sorted(flags - SWEEP - HELP - PRINTING - USER_FILES)
@@ -114,8 +97,9 @@ def _run(command: str, arguments: list[str], function: Callable[..., Any]) -> An
     elif SWEEP & flags:
         _sweep(command, arguments, function)
     else:
-        return function(*arguments)
-    return None
+        result = function(*arguments)
+        if command == "data check" and any(finding.severity == "error" for finding in result):
+            raise SystemExit(1)
 
 
 def _sweep(command: str, arguments: list[str], function: Callable[..., Any]) -> None:

@@ -18,8 +18,9 @@ from torch.utils.data import DataLoader
 from dpt import functional
 from dpt.config.objects import Part
 from dpt.config.overrides import keys_of, value_at
-from dpt.config.schema import LoaderSettings, ModelSettings, TaskConfig
+from dpt.config.schema import ModelSettings, TaskConfig
 from dpt.data import Dataset, EvalTransform, TrainTransform, make_loader
+from dpt.data.loading import LoaderSettings
 from dpt.data.statistics import measure_bands
 from dpt.model import DPT
 from dpt.model_config import ModelConfig
@@ -27,6 +28,7 @@ from dpt.nn import ENCODERS, HEADS
 from dpt.objectives import Objective
 from dpt.process import is_first_rank
 from dpt.types.preprocessing import Preprocessing
+from dpt.types.samples import Target
 from dpt.validation import Plain, PlainMapping, unknown_key, validate
 from dpt.weights import load_encoder_weights, load_model_weights
 from dpt.weights.formats import read
@@ -58,7 +60,7 @@ def make_train_loader(
     settings: LoaderSettings,
     augment: Part[TrainTransform],
     seed: int,
-    targets: Sequence[str | None],
+    targets: Sequence[Target | None],
     *,
     prompts: bool = False,
 ) -> DataLoader:
@@ -66,31 +68,20 @@ def make_train_loader(
     transform = augment.build(
         image_size=settings.image_size, targets=list(targets), prompts=prompts
     )
-    batches = _batches(settings, targets)
-    return make_loader(dataset, transform, **batches, training=True, seed=seed)
+    return make_loader(dataset, transform, settings, targets, training=True, seed=seed)
 
 
 def make_eval_loader(
     dataset: Dataset,
     settings: LoaderSettings,
     preprocessing: Preprocessing,
-    targets: Sequence[str | None],
+    targets: Sequence[Target | None],
     *,
     prompts: bool = False,
 ) -> DataLoader:
     """Returns the loader of evaluation; with ``prompts`` the model takes sparse depth."""
-    batches = _batches(settings, targets)
     transform = EvalTransform(preprocessing, settings.prompt_points if prompts else 0)
-    return make_loader(dataset, transform, **batches, training=False, seed=0)
-
-
-def _batches(settings: LoaderSettings, targets: Sequence[str | None]) -> Plain:
-    return {
-        "batch_size": settings.batch_size,
-        "num_workers": settings.num_workers,
-        "targets": targets,
-        "skip_broken": settings.on_error == "skip",
-    }
+    return make_loader(dataset, transform, settings, targets, training=False)
 
 
 # --- Objectives

@@ -28,7 +28,7 @@ from omegaconf.errors import (
 
 from dpt.config.objects import named
 from dpt.config.overrides import as_text, escaped, parse, split_config_dir, unreadable
-from dpt.config.resumed_config import followers
+from dpt.config.resumed_config import templates
 from dpt.config.run_folder import fail
 from dpt.files import config_dir
 from dpt.process import is_first_rank
@@ -78,7 +78,7 @@ class Composition:
         if "overrides" in values:
             values["overrides"] = self.overrides
         if "follows" in values:
-            values["follows"] = followers(raw)
+            values["follows"] = templates(raw)
         return values
 
 

@@ -11,15 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from dpt.config.objects import named
-from dpt.config.overrides import (
-    Override,
-    as_argument,
-    is_below,
-    map_strings,
-    parse,
-    split_config_dir,
-    value_at,
-)
+from dpt.config.overrides import Override, as_argument, is_below, map_strings, parse, value_at
 from dpt.files import config_dir, few, read_yaml, real_path, run_folder
 from dpt.validation import Plain, PlainMapping, unknown_key, validate
 
@@ -31,6 +23,7 @@ DIVIDING = {"folds", "fold", "gap", "group_by", "fractions", "split_files", "spl
 """Keys of data that decide which images a split has."""
 _WEIGHTS = ("model.weights", "model.encoder.weights")
 _FOLDERS = ("dirpath", "folder", "save_dir", "default_root_dir")
+_REFERENCE = r"(?<!\\)\$\{([\w.]+)\}"  # to the value of another key
 
 
 def run_to_resume(command: str, arguments: Sequence[str]) -> Path | None:
@@ -74,9 +67,8 @@ def resumed_config(folder: Path, arguments: Sequence[str]) -> Plain:
     """
     path, before = folder / "config.yaml", run_in(folder)
     validate(list[str], before.get("overrides"), f"{path}: overrides")
-    validate(dict[str, list[str]], before.get("follows"), f"{path}: follows")
-    _, typed = split_config_dir(arguments)  # the run has used the user's own groups already
-    overrides = parse(typed)
+    validate(dict[str, str], before.get("follows"), f"{path}: follows")
+    overrides = parse(arguments)
     changes = [o for o in overrides if o.key not in RUN_CHOICE and not _is_done(o, before)]
     after = with_overrides(before, changes)
     if ":***@" in str({**after, "overrides": []}):
@@ -163,23 +155,22 @@ def _moved(path: str, before: str, after: str) -> str:
 
 
 def with_overrides(values: Plain, overrides: Sequence[Override]) -> Plain:
-    """Returns a copy of a run's configuration with the values of overrides, and the copies of these
-    values at other keys (``follows``) changed too.
+    """Returns a copy of a run's configuration with the values of overrides, and with the values at
+    other keys that are made of them (``follows``), unless an override sets these too.
 
     Raises:
-        ValueError: a key that the configuration does not have, or a copy that cannot follow.
+        ValueError: a key that the configuration does not have.
     """
     before, values = values, map_strings(values, str)
     for override in map(named, overrides):
         _set(values, override)
     typed = {override.key for override in overrides}
-    for source, copies in before.get("follows", {}).items():
-        old, new = value_at(before, source), value_at(values, source)
-        for copy in copies if old != new else ():
-            is_typed = is_below(typed, copy) or any(is_below([copy], key) for key in typed)
-            if not is_typed:
-                value = _followed(copy, value_at(values, copy), old, new)
-                _set(values, Override(copy, value, f"{copy}={value}"))
+    for key, template in before.get("follows", {}).items():
+        value = _filled(template, values)
+        if is_below(typed, key) or any(is_below([key], other) for other in typed):
+            del values["follows"][key]  # it has a value of its own now
+        elif value != _filled(template, before):
+            _set(values, Override(key, value, f"{key}={value}"))
     return values
 
 
@@ -197,28 +188,21 @@ def _set(values: Plain, override: Override) -> None:
         parent[last] = override.value
 
 
-def _followed(key: str, copy: object, old: object, new: object) -> object:
-    """Returns the value at ``key``, a copy of ``old`` or a path below it, after a change to
-    ``new``."""
-    if copy == old:
-        return new
-    if isinstance(copy, str) and isinstance(old, str) and copy.startswith(f"{old}/"):
-        return _moved(copy, old, str(new))
-    raise ValueError(f"{key}={copy} was made of {old} when the run was started: set it too")
+def _filled(template: str, values: Plain) -> object:
+    """Returns the value of a template such as ``${paths.data_dir}/camvid``."""
+    if reference := re.fullmatch(_REFERENCE, template):
+        return value_at(values, reference[1])
+    return re.sub(_REFERENCE, lambda match: str(value_at(values, match[1])), template)
 
 
-def followers(raw: object) -> dict[str, list[str]]:
-    """Returns the keys of an unresolved configuration that others are made of, with these.
+def templates(raw: object) -> dict[str, str]:
+    """Returns the keys of an unresolved configuration whose values are made of others, and how.
 
-    A run stores them as ``follows``: it holds copies of these values, so a change of the first
+    A run stores them as ``follows``: it holds copies of these values, so a change of the others
     alone would have no effect. The run's own folder and names for loggers are left out.
     """
-    made: dict[str, list[str]] = {}
-    for key, text in texts_of(raw):
-        for source in dict.fromkeys(re.findall(r"(?<!\\)\$\{([\w.]+)\}", text)):
-            if source != "run_dir" and not re.match(r"run_dir$|logger\.", key):
-                made.setdefault(source, []).append(key)
-    return made
+    texts = ((k, t) for k, t in texts_of(raw) if not re.match(r"run_dir$|logger\.", k))
+    return {key: text for key, text in texts if re.search(_REFERENCE, text)}
 
 
 def refuse_foreign(values: Plain, folder: Path, keys: Iterable[str]) -> None:

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import lightning as L
 import pydantic
@@ -23,6 +23,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from dpt.config.objects import UNNAMED, Part, Slot, complete, read_part, read_settings
 from dpt.config.overrides import keys_of
 from dpt.data import Dataset, MixDataset, TrainTransform
+from dpt.data.loading import LoaderSettings, Side
 from dpt.metrics import Protocol
 from dpt.model_config import check_parts
 from dpt.objectives import Objective
@@ -33,7 +34,6 @@ from dpt.validation import STRICT, Count, NonNegative, Plain, PlainMapping, Posi
 log = logging.getLogger("dpt")
 
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
-Side = Annotated[int, Field(ge=1, le=13_000)]  # two of them: no more than dpt.files.MAX_PIXELS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,18 +44,6 @@ class Settings:
 
 
 # --- Data
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoaderSettings(Settings):
-    """How samples are batched: the keys of ``data`` that every data set shares."""
-
-    image_size: tuple[Side, Side] = (384, 384)
-    eval_size: tuple[Side, Side] = (384, 384)
-    batch_size: Annotated[int, Field(ge=1, le=10**6)] = 8
-    num_workers: Annotated[int, Field(ge=0, le=1000)] = 2
-    on_error: Literal["raise", "skip"] = "raise"
-    prompt_points: Annotated[int, Field(ge=1, le=10**6)] = 200
 
 
 _OF_LOADER = tuple(f.name for f in fields(LoaderSettings))
@@ -162,23 +150,14 @@ def _take_unlabelled(settings: dict[str, Plain], where: str) -> Part[Dataset] | 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskConfig(Settings):
-    """What is learned: ``task``. The further keys are values that several settings copy."""
+    """What is learned: ``task``. Its further keys are values that settings of objectives copy."""
+
+    __pydantic_config__ = pydantic.ConfigDict({**STRICT, "extra": "ignore"})
 
     name: str
     monitor: str = ""
     objectives: dict[str, Part[Objective]]
     teacher: Part[Teacher]
-    kind: Any = None
-    max_depth: Any = None
-    canonical_focal: Any = None
-    sky: Any = None
-    sky_from: Any = None
-    sky_class: Any = None
-    log_variance: Any = None
-    depth_loss: Any = None
-    segmentation_loss: Any = None
-    set_loss: Any = None
-    num_queries: Any = None
 
     def __post_init__(self) -> None:
         for name in self.objectives:
@@ -312,7 +291,7 @@ class RunConfig(Config):
     max_skipped_steps: Count
     resume: str | None
     overwrite: bool
-    follows: dict[str, list[str]] = field(default_factory=dict)
+    follows: dict[str, str] = field(default_factory=dict)
 
     def completed(self, model: PlainMapping, trainer: PlainMapping) -> Self:
         """Returns the same with every value written out.

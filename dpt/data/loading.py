@@ -2,23 +2,21 @@
 
 import atexit
 import multiprocessing
-import re
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from types import FrameType
-from typing import Any, Literal, TypeVar, cast
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 
 import cv2
 import numpy as np
 import torch
 import torch.distributed as dist
 import torch.utils.data
+from pydantic import ConfigDict, Field
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -29,6 +27,7 @@ from dpt.files import DataError
 from dpt.geometry import Camera
 from dpt.process import end_with_parent
 from dpt.types.samples import NO_CLASS, Batch, RandomViews, Sample, Target
+from dpt.validation import STRICT
 
 
 @dataclass(eq=False)
@@ -100,6 +99,30 @@ def _rank_and_world() -> tuple[int, int]:
     if dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return 0, 1
+
+
+Side = Annotated[int, Field(ge=1, le=13_000)]  # two of them: no more than dpt.files.MAX_PIXELS
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderSettings:
+    """How samples are batched: the keys of ``data`` that every data set shares.
+
+    Attributes:
+        batch_size: samples of one batch on this rank.
+        on_error: ``skip``: if a file cannot be read, take the next sample (training) or a blank
+            image without labels (evaluation); the batch lists the errors in ``failed``.
+        prompt_points: pixels of an image whose depth a model that takes prompts gets in evaluation.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    image_size: tuple[Side, Side] = (384, 384)
+    eval_size: tuple[Side, Side] = (384, 384)
+    batch_size: Annotated[int, Field(ge=1, le=10**6)] = 8
+    num_workers: Annotated[int, Field(ge=0, le=1000)] = 2
+    on_error: Literal["raise", "skip"] = "raise"
+    prompt_points: Annotated[int, Field(ge=1, le=10**6)] = 200
 
 
 T = TypeVar("T")
@@ -239,15 +262,13 @@ def as_tensor(array: np.ndarray) -> Tensor:
 
 
 class Loader(DataLoader[T]):
-    """A data loader whose lost workers and batches are errors of one line."""
+    """A data loader that notes how long the process waits for a batch."""
 
     # torch declares a class for the result that is not public
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         _share_by_name_if_few_files(self.num_workers * (self.batch_size or 1))
         with _waiting_for_batch():  # the same workers are told to begin again, and answer
             batches = super().__iter__()
-            if self.num_workers and threading.current_thread() is threading.main_thread():
-                _name_lost_workers()
         while True:
             with _waiting_for_batch():
                 batch = next(batches, _END)
@@ -258,13 +279,10 @@ class Loader(DataLoader[T]):
 
 @contextmanager
 def _waiting_for_batch() -> Iterator[None]:
-    """Notes since when this process waits, and names the worker if one is lost."""
+    """Notes since when this process waits."""
     _waiting_since.append(time.monotonic())
     try:
         yield
-    except RuntimeError as error:
-        _raise_if_lost(error)
-        raise
     finally:
         _waiting_since.pop()
 
@@ -289,77 +307,43 @@ def _share_by_name_if_few_files(samples: int) -> None:
             torch.multiprocessing.set_sharing_strategy("file_system")
 
 
-def _name_lost_workers() -> None:
-    """Makes a :class:`DataError` of what torch raises, anywhere in the process, at SIGCHLD."""
-    handler = signal.getsignal(signal.SIGCHLD)
-    if callable(handler) and not isinstance(handler, partial):
-        signal.signal(signal.SIGCHLD, partial(_handle_and_name, handler))
-
-
-def _handle_and_name(
-    handler: Callable[[int, FrameType | None], object], number: int, frame: FrameType | None
-) -> None:
-    try:
-        handler(number, frame)
-    except RuntimeError as error:
-        _raise_if_lost(error)
-        raise
-
-
-def _raise_if_lost(error: RuntimeError) -> None:
-    """Raises DataError if it is torch's error for a worker that hangs or has ended."""
-    if isinstance(error.__cause__, DataError):  # of the signal handler
-        raise error.__cause__
-    if str(error).startswith("DataLoader timed out"):
-        fault = f"no batch in {TIMEOUT:g} s: a file of the data set cannot be read any more"
-        raise DataError(f"{fault}: check its disk, then resume the run") from error
-    lost = re.match(r"DataLoader worker \(pid(?:\(s\))? [^)]*\) ([^.]*)", str(error))
-    if lost is not None:
-        remedy = "lower data.num_workers or data.batch_size if memory is short"
-        raise DataError(f"a loader worker {lost[1]}: {remedy}") from error
-
-
 def make_loader(
     dataset: Dataset,
     transform: Transform,
+    settings: LoaderSettings,
+    targets: Sequence[Target | None],
     *,
     training: bool,
-    batch_size: int,
-    num_workers: int,
-    seed: int,
-    targets: Sequence[Target],
-    skip_broken: bool = False,
+    seed: int = 0,
 ) -> DataLoader[Sample]:
-    """Returns a loader whose batches do not depend on ``num_workers``.
+    """Returns a loader whose batches do not depend on the number of workers.
 
     Args:
         dataset: raw samples; its caches are filled before workers are forked.
+        targets: keys of every batch.
         training: shuffle, give all ranks the same number of samples, stack maps, and drop a last,
             smaller batch unless it is the only one. Otherwise keep the order, pad nothing, list
             maps.
-        batch_size: samples of one batch on this rank.
         seed: of order and augmentation.
-        targets: keys of every batch.
-        skip_broken: if a file cannot be read, take the next sample (training) or a blank image
-            without labels (evaluation); the batch lists the errors in ``failed``.
     """
-    order = dataset.epoch_order
+    order, batch_size, workers = dataset.epoch_order, settings.batch_size, settings.num_workers
     sampler = EpochSampler(len(dataset), seed=seed, shuffle=training, order=order)
-    if num_workers > 0:
+    if workers > 0:
         dataset.preload()
     on_error: Literal["next", "blank"] = "next" if training else "blank"
+    skips = settings.on_error == "skip"
     return Loader(
-        Augmented(dataset, transform, seed=seed, on_error=on_error if skip_broken else "raise"),
+        Augmented(dataset, transform, seed=seed, on_error=on_error if skips else "raise"),
         batch_size=batch_size,
         sampler=sampler,
-        num_workers=num_workers,
+        num_workers=workers,
         collate_fn=partial(_train_batch if training else collate_eval, targets=tuple(targets)),
         pin_memory=torch.cuda.is_available(),
         drop_last=training and len(sampler) >= batch_size,
         worker_init_fn=init_worker,
-        persistent_workers=num_workers > 0,
+        persistent_workers=workers > 0,
         generator=torch.Generator().manual_seed(seed),  # leaves the global random state alone
-        timeout=TIMEOUT if num_workers > 0 else 0,
+        timeout=TIMEOUT if workers > 0 else 0,
     )
 
 

@@ -10,7 +10,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import WandbLogger
 
 from dpt.evaluation.scoring import PanelPicture
-from dpt.objectives.batches import take
+from dpt.objectives.base import take
 from dpt.plugins import register
 from dpt.types.samples import Batch
 from dpt.viz import save_png, stack

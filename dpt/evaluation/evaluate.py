@@ -20,7 +20,7 @@ from dpt.evaluation.scoring import ImageScore, Scorer, blocks_of
 from dpt.files import plural
 from dpt.metrics import Confusion
 from dpt.metrics.base import RuleTable
-from dpt.objectives.batches import nonfinite_summary
+from dpt.objectives.base import nonfinite_summary
 from dpt.process import is_first_rank
 
 log = logging.getLogger("dpt")

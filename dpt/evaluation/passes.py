@@ -22,7 +22,7 @@ from dpt.metrics import Protocol
 from dpt.model import DPT
 from dpt.nn.tta import Model, Predictions, augmented, joined, mirror
 from dpt.objectives import OBJECTIVES, Objective
-from dpt.objectives.batches import evaluated, prompts_of, same_size_groups, take
+from dpt.objectives.base import evaluated, prompts_of, same_size_groups, take
 from dpt.process import handle_signals
 from dpt.types.outputs import HeadPrediction, OutputSpec, array_specs
 from dpt.types.preprocessing import Preprocessing

@@ -21,7 +21,7 @@ from dpt.metrics import Interval, LeftOut, confidence_intervals, left_out
 from dpt.metrics.intervals import MOST_LEFT_OUT
 from dpt.metrics.protocols import Note
 from dpt.objectives import Objective
-from dpt.objectives.batches import lower_is_better, merged_scores, nonfinite_names, take
+from dpt.objectives.base import lower_is_better, merged_scores, nonfinite_names, take
 from dpt.types.outputs import HeadOutput, OutputSpec
 from dpt.types.preprocessing import Preprocessing
 from dpt.types.samples import Batch

@@ -19,8 +19,7 @@ from dpt.losses import depth as depth_losses
 from dpt.metrics.depth import DepthMetrics, NormalMetrics
 from dpt.metrics.protocols import Protocol
 from dpt.metrics.rules.all_rules import RuleMetrics
-from dpt.objectives.base import Objective, nearest
-from dpt.objectives.batches import take
+from dpt.objectives.base import Objective, nearest, take
 from dpt.plugins import register
 from dpt.types import outputs as types
 from dpt.types.samples import IGNORE_INDEX, Batch, Sample

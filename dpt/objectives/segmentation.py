@@ -20,8 +20,7 @@ from dpt.metrics.instances import InstanceMetrics, objects_of
 from dpt.metrics.protocols import Protocol
 from dpt.metrics.rules.all_rules import SegmentationRuleMetrics
 from dpt.metrics.segmentation import PanopticMetrics, SegmentationMetrics
-from dpt.objectives.base import PixelClassObjective, mean_predictions, nearest
-from dpt.objectives.batches import take
+from dpt.objectives.base import PixelClassObjective, mean_predictions, nearest, take
 from dpt.segments import OBJECT_IDS, SegmentMap, Segments, instances, panoptic_segments, segments_of
 from dpt.types.outputs import HeadOutput, HeadPrediction, Objects, OutputSpec, tensors_in
 from dpt.types.samples import IGNORE_INDEX, Batch, Palette

@@ -22,10 +22,9 @@ from dpt.nn.lora import add_low_rank
 from dpt.objectives.teacher import ema
 from dpt.plugins import register
 from dpt.process import SIGNALS, Stopped, end_now, requeue
-from dpt.training.finite import BATCH_NORMS
 from dpt.training.lightning_internals import ProgressBar, end_training_at, lift_minimum
 from dpt.training.optim import StepSchedule
-from dpt.training.task import Task
+from dpt.training.task import BATCH_NORMS, Task
 from dpt.types.samples import Batch
 from dpt.validation import Count, Plain, PlainMapping, Positive, Share
 

@@ -11,8 +11,9 @@ import torch
 from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Checkpoint
 
-from dpt.files import DataError, replacing
+from dpt.files import replacing
 from dpt.plugins import register
+from dpt.process import lack_of_memory
 from dpt.training.callbacks import completes_step
 from dpt.training.lightning_internals import batch_index
 from dpt.training.task import Task
@@ -35,7 +36,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     ) -> None:
         """Raises ``OSError`` naming the file if the disk is full or the folder not writable.
 
-        A loader worker's end raises :class:`DataError` in the middle of a write, which torch hides.
+        A loader worker's end raises an error in the middle of a write, which torch hides.
         """
         path = Path(path)
         try:
@@ -44,7 +45,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
                 file.flush()
                 os.fsync(file.fileno())
         except (OSError, RuntimeError) as error:  # torch raises RuntimeError on a full disk
-            if isinstance(error.__context__, DataError):
+            if error.__context__ is not None and lack_of_memory(error.__context__):
                 raise error.__context__ from error
             fault = f"{path}: cannot be written ({str(error).splitlines()[0]})"
             raise OSError(f"{fault}: free disk space or check the folder's permissions") from error

@@ -25,7 +25,7 @@ from dpt.evaluation.baselines import named, trivial_scores
 from dpt.evaluation.callbacks import FailedFiles
 from dpt.files import DataError, without_passwords
 from dpt.objectives import Objective
-from dpt.objectives.batches import lower_is_better, nonfinite_summary
+from dpt.objectives.base import lower_is_better, nonfinite_summary
 from dpt.objectives.teacher import Teacher
 from dpt.process import is_first_rank
 from dpt.run_log import log_table, write_json
@@ -137,7 +137,7 @@ def prepare(config: RunConfig, data: LabelledData) -> Run:
     config = config.completed(
         model.config.to_dict(), build.with_precision(config.values["trainer"])
     )
-    state = resume.RunState(cfg=config.values, sampler=sampler, checkpoint=checkpoint)
+    state = resume.RunState(config, sampler, checkpoint)
     trainer = trainers.make_trainer(
         config,
         len(train_loader),

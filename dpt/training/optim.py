@@ -239,12 +239,10 @@ class StepSchedule(LRScheduler):
         pace: factor of the step; above 1 the schedule ends earlier than its last step.
     """
 
-    def __init__(
-        self, optimizer: Optimizer, factor: Callable[[int], float], *, step: int = 0
-    ) -> None:
+    def __init__(self, optimizer: Optimizer, factor: Callable[[int], float]) -> None:
         self.factor = factor
         self.pace = 1.0
-        super().__init__(optimizer, last_epoch=step - 1)  # and makes one step
+        super().__init__(optimizer)  # and makes one step
 
     def get_lr(self) -> list[float | Tensor]:
         return [rate * self.factor(round(self.pace * self.last_epoch)) for rate in self.base_lrs]
@@ -255,15 +253,16 @@ class StepSchedule(LRScheduler):
         for group, rate in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
             group["lr"] = rate
 
-    def at(self, step: int) -> "StepSchedule":
-        """Returns the same schedule at another step."""
-        return StepSchedule(self.optimizer, self.factor, step=step)
+    def set_step(self, step: int) -> None:
+        """Changes the step, and the rates with it."""
+        self.last_epoch = step
+        self.set_pace(self.pace)
 
     def state_dict(self) -> Plain:
         return {}
 
     def load_state_dict(self, state_dict: PlainMapping) -> None:
-        """Does nothing: see :meth:`at`."""
+        """Does nothing: see :meth:`set_step`."""
 
 
 @register("constant")

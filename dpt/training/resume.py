@@ -7,6 +7,7 @@ import logging
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -22,16 +23,16 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from dpt.config.run_folder import MISTAKES, remove_run, save_config
+from dpt.config.schema import RunConfig
 from dpt.data import EpochSampler
 from dpt.files import reason
 from dpt.process import lack_of_memory
 from dpt.training import lightning_internals
-from dpt.training.checkpoints import read_checkpoint
 from dpt.training.optim import StepSchedule
 from dpt.training.task import OR_NEW_RUN, Task
 from dpt.types.samples import Batch
 from dpt.validation import Plain, PlainMapping, validate
-from dpt.weights.files import check_archive
+from dpt.weights.files import check_archive, load_pickles
 
 log = logging.getLogger("dpt")
 
@@ -39,6 +40,7 @@ KEY = "dpt_run"
 Number = Annotated[int, Field(strict=True, ge=0, le=10**12)]  # of a position in a run
 
 
+@dataclass(eq=False, repr=False)
 class RunState(Callback):
     """Saves and restores what Lightning does not: the position in the epoch and random states, the
     latter just before the first resumed step.
@@ -47,18 +49,16 @@ class RunState(Callback):
     The rate is a function of the step, see :class:`dpt.training.optim.StepSchedule`.
 
     Args:
-        cfg: the run's configuration; saved when training starts, after all checks.
+        config: saved when training starts, after all checks.
         sampler: of the training loader.
         checkpoint: what the run continues from, if anything.
     """
 
-    def __init__(
-        self, *, cfg: PlainMapping, sampler: EpochSampler, checkpoint: Path | None
-    ) -> None:
-        self.cfg, self.sampler, self.checkpoint = cfg, sampler, checkpoint
-        self.batch_size: int = cfg["data"]["batch_size"]  # of one rank
-        self.started = False
-        self.random_state: Plain | None = None  # of a resumed run, until its first step
+    config: RunConfig
+    sampler: EpochSampler
+    checkpoint: Path | None
+    started: bool = False
+    random_state: Plain | None = None  # of a resumed run, until its first step
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: object, checkpoint: Plain) -> None:
         ranks: list[Plain | None] = [random_state()] * trainer.world_size
@@ -71,7 +71,7 @@ class RunState(Callback):
         checkpoint[KEY] = {
             "epoch": trainer.current_epoch + epoch_is_done,
             "batches": 0 if epoch_is_done else batches,  # of this epoch, on each rank
-            "batch_size": self.batch_size,
+            "batch_size": self.config.data.loader.batch_size,
             "world_size": trainer.world_size,
             "samples": self.sampler.length,
             "ranks": ranks,
@@ -80,14 +80,15 @@ class RunState(Callback):
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: object, checkpoint: Plain) -> None:
         """Sets the position to continue from; ValueError if the checkpoint does not fit the run."""
         state, step, length = checkpoint[KEY], checkpoint["global_step"], self.sampler.length
-        for name, now in (("world_size", trainer.world_size), ("batch_size", self.batch_size)):
+        batch_size = self.config.data.loader.batch_size  # of one rank
+        for name, now in (("world_size", trainer.world_size), ("batch_size", batch_size)):
             if state[name] != now:
                 fault = f"the run had {name} {state[name]} and now has {now}"
                 raise ValueError(f"resume: {fault}: restore it, {OR_NEW_RUN}")
         if state["samples"] != length:
             text = "resume: the run had %d training samples and now has %d: this epoch is reordered"
             log.warning(text, state["samples"], length)
-        if self.cfg["trainer"].get("overfit_batches"):  # Lightning replaces the sampler
+        if self.config.trainer.settings.get("overfit_batches"):  # Lightning replaces the sampler
             raise ValueError("resume: a run with trainer.overfit_batches must be started again")
         if not isinstance(trainer.strategy, FSDPStrategy):
             (saved,) = checkpoint["optimizer_states"]
@@ -98,16 +99,15 @@ class RunState(Callback):
             log.info("resume: this run is finished; trainer.max_steps or max_epochs extends it")
         # set here, because Lightning creates the loader's iterator before it sets the epoch
         self.sampler.set_epoch(state["epoch"])
-        self.sampler.start = state["batches"] * self.batch_size
+        self.sampler.start = state["batches"] * batch_size
         self.random_state = state["ranks"][trainer.global_rank]
 
     def on_train_start(self, trainer: L.Trainer, pl_module: object) -> None:
         self.started = True
         if trainer.is_global_zero:
-            folder = Path(self.cfg["run_dir"])
-            if self.cfg["overwrite"] and self.random_state is None:
-                remove_run(folder)
-            save_config(self.cfg, folder)
+            if self.config.overwrite and self.random_state is None:
+                remove_run(self.config.folder)
+            save_config(self.config.values, self.config.folder)
         if self.random_state is not None:
             self._set_rates(trainer, cast(Task, pl_module))
 
@@ -126,9 +126,7 @@ class RunState(Callback):
             parameters = group["params"]
             group.clear()
             group.update(settings, params=parameters)
-        schedule = task.make_schedule(optimizer)
-        assert isinstance(schedule, StepSchedule)
-        config.scheduler = schedule.at(trainer.global_step)
+        config.scheduler.set_step(trainer.global_step)
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: object, batch: Batch, batch_idx: int
@@ -222,15 +220,13 @@ def fault_of(path: Path) -> str | None:
     before = random_state()
     try:
         check_archive(path)
-        values = read_checkpoint(path)
-        if values is None:
-            return "cannot be read"
-        validate(Number, values["global_step"], "global_step")
-        position = {name: value for name, value in values[KEY].items() if name != "ranks"}
-        validate(dict[str, Number], position, KEY)
+        values = load_pickles(path, mmap=True)
+        numbers = {**values[KEY], "step": values["global_step"]}
+        ranks = numbers.pop("ranks")
+        validate(dict[str, Number], numbers, KEY)
         if lightning_internals.optimizer_steps(values) != values["global_step"]:
             return "its counts of steps differ"
-        for state in values[KEY]["ranks"]:
+        for state in ranks:
             set_random_state(state)
     except Exception as error:  # damaged archives and random states raise many kinds
         return reason(error)

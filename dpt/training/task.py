@@ -1,9 +1,11 @@
-"""The LightningModule: a model with an objective for each trained head."""
+"""The LightningModule: a model with an objective for each trained head, and its step guard."""
 
+import csv
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from inspect import signature
+from pathlib import Path
 from typing import cast
 
 import lightning as L
@@ -13,17 +15,20 @@ from lightning.pytorch.callbacks import WeightAveraging
 from lightning.pytorch.strategies import FSDPStrategy
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
+from torch.nn.utils import clip_grad_value_, clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from dpt.config.build import takes_bf16_weights
 from dpt.exporting.runtimes import TorchRuntime, with_bf16_weights
+from dpt.library_internals import set_skipped_on_device, skips_on_device, unscales_gradients
 from dpt.model import DPT
 from dpt.nn.lora import low_rank_tensors, merged_state, unmerged_state
 from dpt.nn.tta import joined
-from dpt.objectives import Objective, batches
+from dpt.objectives import Objective, base
 from dpt.objectives.teacher import Teacher
-from dpt.training.finite import StepGuard
+from dpt.run_log import csv_cell
+from dpt.training.lightning_internals import clip_shards, loss_scaler
 from dpt.types.outputs import HeadOutput, HeadPrediction
 from dpt.types.samples import Batch, Inputs, Target
 from dpt.validation import Plain
@@ -122,7 +127,7 @@ class Task(L.LightningModule):
         return loss
 
     def _training_outputs(self, inputs: Tensor, batch: Batch) -> dict[str, HeadOutput]:
-        prompts = batches.prompts_of(batch, self.model.outputs)
+        prompts = base.prompts_of(batch, self.model.outputs)
         outputs = self.model(inputs, raw=True, prompts=prompts)  # losses upsample the logits
         small = batch["views"].small if "views" in batch else None
         if small is not None:  # these views have another size
@@ -164,7 +169,7 @@ class Task(L.LightningModule):
     def validation_step(self, batch: Batch, batch_index: int) -> dict[str, list[Evaluated]]:
         groups = list(self.evaluate_batch(batch))
         for outputs, labels in groups:
-            self.nonfinite += batches.nonfinite_names(outputs, labels)
+            self.nonfinite += base.nonfinite_names(outputs, labels)
             for objective in self.objectives.values():
                 objective.update(outputs[objective.head], labels)
         return {"groups": groups}  # for the panels
@@ -172,13 +177,11 @@ class Task(L.LightningModule):
     def evaluate_batch(self, batch: Batch) -> Iterator[Evaluated]:
         """Yields outputs and labels of a batch, in groups of images of one size."""
         objectives = self.objectives.values()
-        for images, positions in batches.same_size_groups(batch):
-            inputs, labels = self._prepare(
-                {**batches.take(batch, positions), "image": images}, step=0
-            )
-            prompts = batches.prompts_of(labels, self.model.outputs)
+        for images, positions in base.same_size_groups(batch):
+            inputs, labels = self._prepare({**base.take(batch, positions), "image": images}, step=0)
+            prompts = base.prompts_of(labels, self.model.outputs)
             predictions = self._predictions(inputs, prompts)
-            yield batches.evaluated(predictions, self.model.heads, objectives, labels), labels
+            yield base.evaluated(predictions, self.model.heads, objectives, labels), labels
 
     def _predictions(self, inputs: Tensor, prompts: Tensor | None) -> Mapping[str, HeadPrediction]:
         if self.scored_copy is None:
@@ -187,7 +190,7 @@ class Task(L.LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         self.scored_copy = None
-        scores = batches.merged_scores({name: o.compute() for name, o in self.objectives.items()})
+        scores = base.merged_scores({name: o.compute() for name, o in self.objectives.items()})
         self.scores = {f"val/{k}": v for k, v in scores.items()}
         if self.trainer.sanity_checking:  # one batch before the first step
             self.improves(None)  # refuses an unknown name of ``monitor``
@@ -208,7 +211,7 @@ class Task(L.LightningModule):
             dist.all_gather_object(gathered, self.nonfinite)
             self.nonfinite = [name for names in gathered for name in names]
         if self.nonfinite:
-            summary = batches.nonfinite_summary(self.nonfinite)
+            summary = base.nonfinite_summary(self.nonfinite)
             log.warning("step %d: %s; best.ckpt is not replaced", self.global_step, summary)
 
     def improves(self, best: float | None) -> bool:
@@ -221,7 +224,7 @@ class Task(L.LightningModule):
             return False
         if best is None or math.isnan(best):
             return True
-        lower = name.removeprefix("val/") in batches.lower_is_better(self.objectives.values())
+        lower = name.removeprefix("val/") in base.lower_is_better(self.objectives.values())
         return self.scores[name] < best if lower else self.scores[name] > best
 
     def new_optimizer(self) -> Optimizer:
@@ -231,23 +234,19 @@ class Task(L.LightningModule):
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         optimizer = self.new_optimizer()
+        if self.schedule_factory is None:
+            return optimizer
+        arguments = {}
+        if "total_steps" in signature(self.schedule_factory).parameters:  # unlike most of torch's
+            arguments["total_steps"] = int(self.trainer.estimated_stepping_batches)
+        schedule = self.schedule_factory(optimizer, **arguments)
         self.optimizer_settings = [
             {k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups
         ]
-        if self.schedule_factory is None:
-            return optimizer
         return {
             "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": self.make_schedule(optimizer), "interval": "step"},
+            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
         }
-
-    def make_schedule(self, optimizer: Optimizer) -> LRScheduler:
-        """Returns a new schedule, at its first step."""
-        assert self.schedule_factory is not None
-        if "total_steps" not in signature(self.schedule_factory).parameters:  # as most of torch's
-            return self.schedule_factory(optimizer)
-        total_steps = int(self.trainer.estimated_stepping_batches)
-        return self.schedule_factory(optimizer, total_steps=total_steps)
 
     def on_save_checkpoint(self, checkpoint: Plain) -> None:
         self.guard.fetch(self.trainer)
@@ -271,3 +270,134 @@ class Task(L.LightningModule):
                 log.info("resume: from the run's weights, not from their average (callbacks=ema)")
                 checkpoint["state_dict"] = weights
         self.teacher.load_state_dict(checkpoint.get("average", {}))
+
+
+# --- steps whose gradient is not finite
+
+
+Batches = list[tuple[Tensor, Sequence[str]]]  # loss and sample names of each batch of a step
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+CHECK_EVERY = 10  # steps after which the results of a fused optimiser are fetched
+
+
+class StepGuard:
+    """Clips gradients, and skips steps whose gradient is not finite.
+
+    A skipped step changes neither weights, nor the optimiser's state, nor BatchNorm's running
+    statistics; its samples are listed in ``nonfinite.csv``. All ranks have the same averaged
+    gradient, so they skip the same steps. PyTorch's fused Adam skips a step on the device, so the
+    results are fetched every ``CHECK_EVERY`` steps; for other optimisers each step is waited for.
+
+    Args:
+        model: its BatchNorm statistics are restored.
+        limit: skipped steps in a row after which the run stops.
+    """
+
+    def __init__(self, model: nn.Module, *, limit: int) -> None:
+        self.model = model
+        self.limit = limit
+        self.total = 0
+        self.in_a_row = 0
+        self.batches: Batches = []
+        self.steps: list[tuple[int, Tensor, Batches]] = []  # whose results are not fetched
+        self.keep_statistics()
+
+    def keep_statistics(self) -> None:
+        """Copies BatchNorm's statistics; to be called when training starts, on its device."""
+        norms = [m for m in self.model.modules() if isinstance(m, BATCH_NORMS)]
+        self.buffers = [b for norm in norms for b in norm.buffers()]
+        self.kept = [b.clone() for b in self.buffers]
+
+    def checked(
+        self, loss: Tensor, outputs: Mapping[str, HeadOutput], names: Sequence[str]
+    ) -> Tensor:
+        """Returns the loss of a batch, or NaN if an output or a BatchNorm statistic is not finite.
+
+        The loss itself may be finite: its mask may leave out such pixels, and BatchNorm divides by
+        an infinite variance. The gradient of the result is not finite either, on all ranks.
+        """
+        values = [tensor for output in outputs.values() for tensor in output.tensors()]
+        values += [buffer for buffer in self.buffers if buffer.is_floating_point()]
+        sums = torch.stack([v.detach().sum(dtype=torch.float32) for v in values])
+        loss = loss * torch.where(sums.isfinite().all(), 1.0, torch.nan)
+        self.batches.append((loss.detach(), names))
+        return loss
+
+    def clip(
+        self, trainer: L.Trainer, optimizer: Optimizer, limit: float | None, algorithm: str | None
+    ) -> Tensor:
+        """Clips the gradients to ``limit`` (None: no limit); no step follows if one is not finite.
+
+        Returns the norm of all gradients before clipping, a scalar.
+        """
+        scaler = loss_scaler(trainer)
+        # Lightning neither unscales nor clips for fused optimisers, which unscale in their step
+        if scaler is not None and unscales_gradients(optimizer):
+            scaler.unscale_(optimizer)
+        norm = clipped_norm(trainer, optimizer, limit, algorithm)
+        is_finite = norm.isfinite()
+        for now, kept in zip(self.buffers, self.kept, strict=True):
+            kept.copy_(torch.where(is_finite, now, kept))
+            now.copy_(kept)
+        step, self.batches = (trainer.global_step, norm, self.batches), []
+        if scaler is not None and scaler.get_scale() >= 1 and not is_finite:
+            return norm  # an overflow of float16: GradScaler skips the step and halves its scale
+        self.steps.append(step)
+        if scaler is None and skips_on_device(optimizer):
+            set_skipped_on_device(optimizer, ~is_finite)
+            if len(self.steps) >= min(CHECK_EVERY, self.limit):
+                self.fetch(trainer)
+            return norm
+        if not is_finite:
+            optimizer.zero_grad()  # sets gradients to None, so that the step changes nothing
+        self.fetch(trainer)
+        return norm
+
+    def fetch(self, trainer: L.Trainer) -> None:
+        """Fetches the results of the latest steps, and reports those that were skipped."""
+        if not self.steps:
+            return
+        steps, self.steps = self.steps, []
+        norms = torch.stack([norm for _, norm, _ in steps]).tolist()
+        for norm, (number, _, batches) in zip(norms, steps, strict=True):
+            if math.isfinite(norm):
+                self.in_a_row = 0
+            else:
+                self._report(trainer, number, norm, batches)
+
+    def _report(self, trainer: L.Trainer, step: int, norm: float, batches: Batches) -> None:
+        self.total += 1
+        self.in_a_row += 1
+        path = Path(trainer.default_root_dir) / "nonfinite.csv"
+        with path.open("a", newline="", errors="backslashreplace") as file:
+            rows = csv.writer(file)
+            if file.tell() == 0:
+                rows.writerow(["step", "rank", "loss", "gradient_norm", "sample"])
+            for loss, names in batches:
+                start = (step, trainer.global_rank, float(loss), norm)
+                rows.writerows([*start, csv_cell(name)] for name in names)
+        if self.total & (self.total - 1) == 0:  # the 1st, 2nd, 4th, 8th, ...
+            losses = ", ".join(f"{float(loss):g}" for loss, _ in batches)
+            text = "step %d: loss %s, gradient norm %g: step skipped (%d so far), see %s"
+            log.warning(text, step, losses, norm, self.total, path)
+        if self.in_a_row >= self.limit:
+            fault = f"loss or gradient not finite in {self.in_a_row} steps in a row, see {path}"
+            raise ValueError(f"{fault}: lower optim.lr, or set trainer.precision=32-true")
+
+
+def clipped_norm(
+    trainer: L.Trainer, optimizer: Optimizer, limit: float | None, algorithm: str | None
+) -> Tensor:
+    """Clips the gradients, see :meth:`StepGuard.clip`; returns their norm before, a scalar."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    by_value = algorithm == "value"
+    is_sharded = isinstance(trainer.strategy, FSDPStrategy)
+    if is_sharded:  # each rank holds a part of every gradient
+        norm = clip_shards(trainer, limit if limit and not by_value else math.inf)
+    else:
+        norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
+    if limit and by_value:
+        clip_grad_value_(parameters, limit)
+    elif limit and not is_sharded:
+        clip_grads_with_norm_(parameters, limit, norm)
+    return norm

@@ -10,8 +10,9 @@ from lightning.pytorch.callbacks import Callback, Checkpoint, WeightAveraging
 from torch.utils.data import DataLoader
 
 from dpt.config import build
-from dpt.config.schema import LoaderSettings, RunConfig
+from dpt.config.schema import RunConfig
 from dpt.data import Dataset
+from dpt.data.loading import LoaderSettings
 from dpt.files import few
 from dpt.model import DPT
 from dpt.objectives import Objective

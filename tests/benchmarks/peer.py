@@ -32,7 +32,7 @@ from dpt.data import TrainTransform
 from dpt.files import config_dir
 from dpt.functional import has_bf16
 from dpt.objectives import Objective
-from dpt.objectives.batches import same_size_groups, take
+from dpt.objectives.base import same_size_groups, take
 from dpt.types.outputs import HeadOutput
 from dpt.types.preprocessing import Preprocessing
 from dpt.types.samples import Batch

@@ -14,8 +14,9 @@ from dpt.config.objects import read_part, read_settings
 from dpt.config.overrides import as_argument, as_text, parse
 from dpt.config.resumed_config import data_of_evaluation
 from dpt.config.run_folder import save_config
-from dpt.config.schema import DataConfig, LoaderSettings, ModelSettings, TaskConfig
+from dpt.config.schema import DataConfig, ModelSettings, TaskConfig
 from dpt.data import ScenesDataset, TrainTransform
+from dpt.data.loading import LoaderSettings
 from dpt.evaluation.passes import objectives_of
 from dpt.files import config_dir, read_yaml
 from dpt.metrics import Protocol

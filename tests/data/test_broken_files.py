@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from dpt.data import DataError, Dataset, EvalTransform, TrainTransform, make_loader
+from dpt.data.loading import LoaderSettings
 from dpt.data_check.scan import record_of
-from dpt.objectives.batches import same_size_groups
+from dpt.objectives.base import same_size_groups
 from dpt.types.preprocessing import Preprocessing
 from dpt.types.samples import DatasetInfo
 
@@ -34,8 +35,9 @@ def loader(dataset, *, training, skip=True, workers=0):
         if training
         else EvalTransform(Preprocessing(image_size=(32, 48)))
     )
-    options = {"batch_size": 4, "num_workers": workers, "seed": 0, "targets": ["labels"]}
-    return make_loader(dataset, transform, training=training, skip_broken=skip, **options)
+    on_error = "skip" if skip else "raise"
+    settings = LoaderSettings(batch_size=4, num_workers=workers, on_error=on_error)
+    return make_loader(dataset, transform, settings, ["labels"], training=training)
 
 
 @pytest.mark.parametrize("workers", [0, 1])

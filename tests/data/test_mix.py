@@ -8,6 +8,7 @@ import pytest
 from test_loading import equal
 
 from dpt.data import DataError, Dataset, MixDataset, TrainTransform, make_loader
+from dpt.data.loading import LoaderSettings
 from dpt.types.samples import DatasetInfo, Sample
 
 DEPTH = DatasetInfo(targets=("depth",), max_depth=10.0, min_depth=0.1)
@@ -101,11 +102,10 @@ def two_epochs(num_workers, start=0):
     loader = make_loader(
         mix(weights={"b": 2}, length=24),
         TrainTransform(image_size=[32, 32], zoom=[1.0, 2.0], color=0.5),
+        LoaderSettings(batch_size=4, num_workers=num_workers),
+        ("labels", "depth"),
         training=True,
-        batch_size=4,
-        num_workers=num_workers,
         seed=3,
-        targets=("labels", "depth"),
     )
     loader.sampler.start = start
     batches = list(loader)

@@ -6,7 +6,6 @@ import pytest
 import torch
 from tiny import step_of
 
-from dpt.files import DataError
 from dpt.training import lightning_internals, resume
 from dpt.training.checkpoints import AtomicCheckpointIO
 
@@ -43,12 +42,12 @@ def test_a_worker_that_died_while_a_checkpoint_was_written_is_no_full_disk(tmp_p
 
     def save(checkpoint, file):
         try:
-            raise DataError("a loader worker is killed")
+            raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. ")
         finally:
             raise RuntimeError("unexpected pos 64 vs 0")
 
     monkeypatch.setattr(torch, "save", save)
-    with pytest.raises(DataError, match=r"^a loader worker is killed$"):
+    with pytest.raises(RuntimeError, match="DataLoader worker"):
         AtomicCheckpointIO().save_checkpoint({}, tmp_path / "last.ckpt")
     assert not list(tmp_path.iterdir())
 
@@ -66,7 +65,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_best(tmp_path, caplog):
     assert resume.checkpoint_of(run) == last
     last.write_bytes(last.read_bytes()[:2000])
     assert resume.checkpoint_of(run) == run / "checkpoints/best.ckpt"
-    assert "last.ckpt is damaged (cannot be read)" in caplog.text
+    assert "last.ckpt is damaged" in caplog.text
     (run / "checkpoints/best.ckpt").write_bytes(b"")
     with pytest.raises(ValueError, match=r"last.ckpt is damaged, and there is no other"):
         resume.checkpoint_of(run)
