@@ -88,23 +88,18 @@ def _written_output() -> Iterator[None]:
     """Makes an output that cannot be written a mistake, as on a full disk."""
     if sys.stdout is None:  # closed, as by >&-
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
-    fault: OSError | None = None
+    if isinstance(sys.stdout, TextIOWrapper):  # file names may not be UTF-8
+        sys.stdout.reconfigure(errors="backslashreplace")
     end: SystemExit | None = None
     try:
-        os.getcwd()  # fails if the working folder was removed
-        if isinstance(sys.stdout, TextIOWrapper):  # file names may not be UTF-8
-            sys.stdout.reconfigure(errors="backslashreplace")
         yield
-    except OSError as error:
-        fault = error
     except SystemExit as stop:
         end = stop
-    unwritten = process.flush_output()
-    if end and (end.code or unwritten is None):
-        raise end
-    fault = fault or unwritten
-    if fault:
+    fault = process.flush_output()
+    if fault and not (end and end.code):
         fail(fault)
+    if end:
+        raise end
 
 
 @contextmanager
@@ -156,7 +151,8 @@ def _command_of(command: str | None, arguments: list[str]) -> tuple[str, list[st
 
 
 def _prepare_process() -> None:
-    """Checks the ranks, and loads the user's plugins."""
+    """Checks the working folder and the ranks, and loads the user's plugins."""
+    os.getcwd()  # fails if the folder was removed
     if os.environ.get("LOCAL_RANK", "0") != "0":  # started by Lightning's first rank
         process.end_with_parent()
     process.check_ranks()

@@ -99,8 +99,6 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parts = parser.add_mutually_exclusive_group()
     parts.add_argument("--shard", metavar="K/N", help=text)
     parts.add_argument("--merge", action="store_true", help="check and join what all shards wrote")
-    text = "ray: a worker on each GPU of a Ray cluster (RAY_ADDRESS, or else this machine)"
-    parts.add_argument("--engine", default="local", choices=("local", "ray"), help=text)
     return parser.parse_intermixed_args(arguments)
 
 

@@ -12,7 +12,7 @@ import cv2
 
 from dpt.exporting.files import fingerprint_of
 from dpt.exporting.runtimes import is_exported
-from dpt.files import DataError, few, plural, read_bytes, require
+from dpt.files import DataError, few, plural, read_bytes
 from dpt.model import DPT
 from dpt.predict import writers
 from dpt.predict.encoding import Style
@@ -42,11 +42,9 @@ def predict_inputs(options: argparse.Namespace) -> Failed:
         inputs = find_remote(options.inputs)
     else:
         inputs = find_inputs(options.inputs, out=options.out)
-    if options.engine == "ray":
-        _predict_with_ray(options, inputs)
     pipeline = _make_pipeline(options, inputs, shard)
     with pipeline.folder.held():
-        if options.merge or options.engine == "ray":
+        if options.merge:
             return _merge(pipeline, inputs)
         return _predict_part(pipeline, inputs)
 
@@ -92,42 +90,9 @@ def _merge(pipeline: Pipeline, inputs: Sequence[InputFile]) -> Failed:
     return [(file.source, error) for file, error in failures.items()]
 
 
-def _predict_with_ray(options: argparse.Namespace, inputs: Sequence[InputFile]) -> None:
-    """Predicts a shard on each GPU of a Ray cluster, or on each core if it has no GPUs.
-
-    Ray starts the shard of a killed worker again.
-    """
-    ray = require("ray", "--engine ray", extra="ray")
-    ray.init()  # the cluster of RAY_ADDRESS, or this machine
-    resources = ray.cluster_resources()
-    gpus, cores = (int(resources.get(name, 0)) for name in ("GPU", "CPU"))
-    task = ray.remote(num_cpus=1, num_gpus=1 if gpus else 0, max_retries=-1)(predict_shard)
-    count = gpus or cores
-    shards = [InputShard(number + 1, count) for number in range(count)]
-    stored = ray.put(inputs)
-    try:
-        ray.get([task.remote(options, stored, shard) for shard in shards])
-    except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, ValueError):
-            raise error.cause from None
-        raise
-    finally:
-        ray.shutdown()
-
-
-def predict_shard(
-    options: argparse.Namespace, inputs: Sequence[InputFile], shard: InputShard
-) -> None:
-    """Predicts a shard in a worker of Ray; inputs that fail are in the shard's journal."""
-    start_log(None)
-    pipeline = _make_pipeline(options, inputs, shard)
-    with pipeline.folder.held():
-        _predict_part(pipeline, inputs)
-
-
 def _chosen_shard(options: argparse.Namespace) -> InputShard:
     """Returns the part of the inputs that ``--shard`` names."""
-    is_divided = options.shard or options.merge or options.engine == "ray"
+    is_divided = options.shard or options.merge
     if is_divided and options.overwrite:  # a worker could not tell what is finished
         raise ValueError("--overwrite: is for one process: leave it out")
     shard = InputShard.parse(options.shard) if options.shard else WHOLE

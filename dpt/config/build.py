@@ -11,7 +11,6 @@ from typing import Any
 
 import lightning as L
 import torch
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.strategies import FSDPStrategy
 from torch.utils.data import DataLoader
 
@@ -320,15 +319,6 @@ def trainer_arguments(settings: PlainMapping) -> Plain:
     if arguments["enable_progress_bar"] is None:
         arguments["enable_progress_bar"] = sys.stdout.isatty()
     return arguments
-
-
-def build_trainer(**arguments: Any) -> L.Trainer:
-    """Makes Lightning's trainer; ``ValueError`` for arguments that it refuses."""
-    try:
-        return L.Trainer(**arguments)
-    except (MisconfigurationException, ImportError, OverflowError, TypeError, ValueError) as error:
-        remedy = " Set trainer.accelerator=auto" if "backend found" in str(error) else ""
-        raise ValueError(f"trainer: {error}{remedy}") from error
 
 
 def takes_bf16_weights(trainer: L.Trainer) -> bool:

@@ -91,7 +91,7 @@ class Part(Generic[T]):
         """Makes the object; ``decided`` are arguments that the program gives."""
         try:
             return self.factory()(**decided)
-        except (MisconfigurationException, ImportError, TypeError) as error:  # of libraries
+        except (MisconfigurationException, ImportError, OverflowError, TypeError) as error:
             raise ValueError(f"{self.where}: {error}") from error
 
     def factory(self) -> Callable[..., T]:

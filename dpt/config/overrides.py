@@ -64,15 +64,8 @@ def unreadable(text: str) -> str:
 
     Of a longer one the first 1000 characters are shown.
     """
-    text = text[:1000]
-    key, has_value, value = text.partition("=")
-    if not has_value or not re.fullmatch(r"[+~]*[\w./@:]+", key, re.ASCII):
-        return f"{text}: cannot be read: write KEY=VALUE"
-    if value[:1] in ("[", "{"):
-        example = shlex.quote(f'{key}=["A (B)",C]')
-        return f"{key}: cannot read {value}: quote special characters, as in {example}"
-    remedy = as_argument(key, value.strip("\"'"))
-    return f"{key}: cannot read {value}: for this text write {remedy}"
+    example = shlex.quote('KEY=["A (B)",C]')
+    return f"{text[:1000]}: cannot be read: write KEY=VALUE, special characters as in {example}"
 
 
 def parse(overrides: Sequence[str]) -> list[Override]:

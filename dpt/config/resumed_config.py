@@ -7,12 +7,11 @@ line, the environment, Hydra or a resolver of OmegaConf.
 import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 
 from dpt.config.objects import named
 from dpt.config.overrides import Override, as_argument, is_below, map_strings, parse, value_at
-from dpt.files import config_dir, few, read_yaml, real_path, run_folder
+from dpt.files import config_dir, read_yaml, real_path, run_folder
 from dpt.validation import Plain, PlainMapping, unknown_key, validate
 
 log = logging.getLogger("dpt")
@@ -68,16 +67,21 @@ def resumed_config(folder: Path, arguments: Sequence[str]) -> Plain:
     path, before = folder / "config.yaml", run_in(folder)
     validate(list[str], before.get("overrides"), f"{path}: overrides")
     validate(dict[str, str], before.get("follows"), f"{path}: follows")
-    overrides = parse(arguments)
+    overrides = [named(override) for override in parse(arguments)]
     changes = [o for o in overrides if o.key not in RUN_CHOICE and not _is_done(o, before)]
     after = with_overrides(before, changes)
     if ":***@" in str({**after, "overrides": []}):
         raise ValueError(f"{path}: passwords are not stored: give the address with :***@ again")
-    refuse_foreign(after, folder, {change.key for change in changes})
-    for change in changes:
-        _log_change(change.key, value_at(before, change.key), value_at(after, change.key), folder)
-    texts = [change.text for change in map(named, changes)]
-    after["overrides"] = list(dict.fromkeys([*before["overrides"], *texts]))
+    typed = {change.key for change in changes}
+    refuse_foreign(after, folder, typed)
+    for key in sorted(typed):
+        old, new = value_at(before, key), value_at(after, key)
+        if old != new:
+            log.info("resume: changes %s: %s -> %s", key, old, new)
+        if old != new and key in _WEIGHTS and has_checkpoint(folder):
+            log.warning("resume: %s has no effect: the weights are the checkpoint's", key)
+    texts = [*before["overrides"], *(change.text for change in changes)]
+    after["overrides"] = list(dict.fromkeys(texts))
     resume = next((str(o.value) for o in overrides if o.key == "resume"), None)
     return after | {"run_dir": str(folder), "resume": resume, "overwrite": False}
 
@@ -94,24 +98,11 @@ def data_of_evaluation(values: PlainMapping) -> Plain:
         return dict(values["data"])
     folder = run_folder(Path(str(values["checkpoint"])).expanduser())
     if not (folder / "config.yaml").is_file():
-        source = values["checkpoint"] or values["predictions"]
-        raise ValueError(f"{source}: not a run: give data=NAME, and checkpoint=FILE or predictions")
+        fault = f"{values['checkpoint'] or values['predictions']}: not a run"
+        raise ValueError(f"{fault}: give data=NAME, and checkpoint=FILE or predictions=DIR")
     changes = [o for o in overrides if re.match(r"data\.|paths\.data_dir$", o.key)]
-    divides = [o.key for o in changes if o.key.partition(".")[2] in DIVIDING]
-    if divides:
-        log.warning("%s: the run may have been trained on images of this split", few(divides))
     log.info("data: of the run %s", folder)
     return dict(with_overrides(run_in(folder), changes)["data"])
-
-
-def _log_change(key: str, old: object, new: object, folder: Path) -> None:
-    if old == new:
-        return
-    log.info("resume: changes %s: %s -> %s", key, old, new)
-    if DIVIDING & {*key.split(".")[1:]}:
-        log.warning("resume: %s: val may now hold images that the run was trained on", key)
-    if key in _WEIGHTS and has_checkpoint(folder):
-        log.warning("resume: %s has no effect: the weights are the checkpoint's", key)
 
 
 def has_checkpoint(folder: Path) -> bool:
@@ -125,15 +116,14 @@ def _is_done(override: Override, before: Plain) -> bool:
     Raises:
         ValueError: a group or recipe that the run was not started with.
     """
-    is_repeated = override.text in before["overrides"]
-    key = override.key
-    is_group = re.search("[/@]", key) or (config_dir() / key.replace(".", "/")).is_dir()
-    chosen = value_at(before, key)
-    is_group = is_group or (isinstance(chosen, dict) and isinstance(override.value, str))
+    key, is_repeated = override.key, override.text in before["overrides"]
+    is_choice = isinstance(value_at(before, key), dict) and isinstance(override.value, str)
+    is_folder = (config_dir() / key.replace(".", "/")).is_dir()
+    is_group = is_choice or is_folder or re.search("[/@]", key) is not None
     if is_group and not is_repeated:
         remedy = f"start it with {as_argument('model.weights', before['run_dir'])}"
         raise ValueError(f"{override.text}: another group is a new run: {remedy}")
-    return is_repeated and bool(is_group or override.text[0] == "~")
+    return is_repeated and (is_group or override.text[0] == "~")
 
 
 def run_in(folder: Path) -> Plain:
@@ -145,13 +135,12 @@ def run_in(folder: Path) -> Plain:
         raise ValueError(f"{path}: not the configuration of a run, with every value written out")
     folder = folder.absolute()  # relative paths of other runs are joined to another folder
     former = str(values.get("run_dir") or folder)
-    return map_strings(values, partial(_moved, before=former, after=str(folder)))
 
+    def moved(text: str) -> str:
+        is_inside = text == former or text.startswith(f"{former}/")
+        return f"{folder}{text[len(former) :]}" if is_inside else text
 
-def _moved(path: str, before: str, after: str) -> str:
-    """Returns a path inside the folder ``before`` as one inside ``after``; others unchanged."""
-    is_inside = path == before or path.startswith(f"{before}/")
-    return f"{after}{path[len(before) :]}" if is_inside else path
+    return map_strings(values, moved)
 
 
 def with_overrides(values: Plain, overrides: Sequence[Override]) -> Plain:
@@ -162,9 +151,12 @@ def with_overrides(values: Plain, overrides: Sequence[Override]) -> Plain:
         ValueError: a key that the configuration does not have.
     """
     before, values = values, map_strings(values, str)
-    for override in map(named, overrides):
+    for override in overrides:
         _set(values, override)
     typed = {override.key for override in overrides}
+    for key in typed:
+        if DIVIDING & {*key.split(".")[1:]} and value_at(before, key) != value_at(values, key):
+            log.warning("%s: the run may have been trained on images of this split", key)
     for key, template in before.get("follows", {}).items():
         value = _filled(template, values)
         if is_below(typed, key) or any(is_below([key], other) for other in typed):
@@ -208,13 +200,12 @@ def templates(raw: object) -> dict[str, str]:
 def refuse_foreign(values: Plain, folder: Path, keys: Iterable[str]) -> None:
     """Raises ValueError for a value that a run's file must not choose; ``keys`` were typed."""
     typed, inside = {*keys}, folder.resolve()
-    is_read = not has_checkpoint(folder)  # of files with weights
     for key, text in texts_of(values):
         is_path = text[:1] in ("/", "~") or "://" in text or ".." in Path(text).parts
         is_path |= key.rpartition(".")[2] in _FOLDERS
         is_place = is_path and key.partition(".")[0] in ("callbacks", "logger", "trainer")
-        if is_read and key in _WEIGHTS and not re.match(r"(timm|hf):", text):
-            is_place = True
+        if key in _WEIGHTS and not re.match(r"(timm|hf):", text):
+            is_place = not has_checkpoint(folder)  # else it is not read
         if is_place and not (is_below(typed, key) or Path(text).resolve().is_relative_to(inside)):
             fault = f"{folder / 'config.yaml'}: {key}={text[:200]} is outside of the run"
             raise ValueError(f"{fault}: give it on the command line if you want it")

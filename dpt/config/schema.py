@@ -9,7 +9,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import lightning as L
 import pydantic
@@ -150,14 +150,23 @@ def _take_unlabelled(settings: dict[str, Plain], where: str) -> Part[Dataset] | 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskConfig(Settings):
-    """What is learned: ``task``. Its further keys are values that settings of objectives copy."""
-
-    __pydantic_config__ = pydantic.ConfigDict({**STRICT, "extra": "ignore"})
+    """What is learned: ``task``. The further keys are values that several settings copy."""
 
     name: str
     monitor: str = ""
     objectives: dict[str, Part[Objective]]
     teacher: Part[Teacher]
+    kind: Any = None
+    max_depth: Any = None
+    canonical_focal: Any = None
+    sky: Any = None
+    sky_from: Any = None
+    sky_class: Any = None
+    log_variance: Any = None
+    depth_loss: Any = None
+    segmentation_loss: Any = None
+    set_loss: Any = None
+    num_queries: Any = None
 
     def __post_init__(self) -> None:
         for name in self.objectives:

@@ -134,7 +134,8 @@ _waiting_since: list[float] = []
 
 
 def collate_train(samples: Sequence[Sample], targets: Collection[Target]) -> Batch:
-    """Stacks samples of one size; ``targets`` that a sample lacks are marked as ignored."""
+    """Stacks samples of one size; ``targets`` that a sample lacks are marked as ignored, and on
+    images without labels parts of others are pasted."""
     forms = {_form(sample): sample.get("name") for sample in samples}
     if len(forms) > 1:
         fault = "; ".join(f"{name} is {form}" for form, name in forms.items())
@@ -150,7 +151,7 @@ def collate_train(samples: Sequence[Sample], targets: Collection[Target]) -> Bat
         batch["views"] = RandomViews(
             _stack_images(large), None if small[0] is None else _stack_images(small)
         )
-    return batch
+    return paste_parts(batch, samples)
 
 
 def collate_eval(samples: Sequence[Sample], targets: Collection[Target] = ()) -> Batch:
@@ -337,7 +338,7 @@ def make_loader(
         batch_size=batch_size,
         sampler=sampler,
         num_workers=workers,
-        collate_fn=partial(_train_batch if training else collate_eval, targets=tuple(targets)),
+        collate_fn=partial(collate_train if training else collate_eval, targets=tuple(targets)),
         pin_memory=torch.cuda.is_available(),
         drop_last=training and len(sampler) >= batch_size,
         worker_init_fn=init_worker,
@@ -345,10 +346,6 @@ def make_loader(
         generator=torch.Generator().manual_seed(seed),  # leaves the global random state alone
         timeout=TIMEOUT if workers > 0 else 0,
     )
-
-
-def _train_batch(samples: Sequence[Sample], targets: Collection[Target]) -> Batch:
-    return paste_parts(collate_train(samples, targets), samples)
 
 
 def read_in_order(

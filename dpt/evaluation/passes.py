@@ -156,7 +156,7 @@ def score_checkpoint(config: EvaluateConfig, dataset: Dataset) -> Scorer:
         prompts=model.takes_prompts,
     )
     panels = Panels(folder=str(config.folder / "panels"))
-    trainer = build.build_trainer(
+    trainer = config.trainer.build(
         **build.trainer_arguments(config.trainer.settings) | {"enable_checkpointing": False},
         logger=False,
         callbacks=[FailedFiles(), panels],

@@ -16,18 +16,9 @@ from dpt.data.base import Dataset
 from dpt.depthmath import canonical_prompts
 from dpt.files import few
 from dpt.functional import resize
-from dpt.losses.masks import SetLoss
 from dpt.metrics.base import SumMetric
 from dpt.metrics.protocols import Protocol
-from dpt.segments import Segments
-from dpt.types.outputs import (
-    HeadOutput,
-    HeadPrediction,
-    OutputSpec,
-    QueryOutput,
-    prompt_focal,
-    tensors_in,
-)
+from dpt.types.outputs import HeadOutput, HeadPrediction, OutputSpec, prompt_focal, tensors_in
 from dpt.types.preprocessing import OutputResize
 from dpt.types.samples import Batch, Sample, Target
 from dpt.validation import NonNegative, Plain, PlainMapping
@@ -282,26 +273,6 @@ class ClassObjective(Objective):
             return f"it has {output.num_classes} classes, not {self.num_classes}"
         warn_of_other_names(output, self.class_names, "task.teacher")
         return None
-
-
-class PixelClassObjective(ClassObjective):
-    """An objective of a head for the classes of pixels, with their names and colours."""
-
-    @classmethod
-    def names_of_classes(cls, data: Dataset) -> tuple[str, ...]:
-        return data.info.class_names
-
-    @classmethod
-    def from_data(cls, data: Dataset, settings: PlainMapping) -> Plain:
-        return {**super().from_data(data, settings), "palette": data.info.palette}
-
-    def set_loss_terms(
-        self, loss: SetLoss, output: HeadOutput, labels: Tensor, segments: Sequence[Segments]
-    ) -> dict[str, Tensor]:
-        """Returns the terms of a set loss for the output of ``QueryHead``."""
-        assert isinstance(output, QueryOutput)
-        terms = loss(*output.layers, segments, pixels=output.auxiliary, labels=labels)
-        return {f"loss_{self.head}_{k}": self.weight * value for k, value in terms.items()}
 
 
 def labels_of(batch: Batch, target: Target | None) -> Tensor:

@@ -20,12 +20,32 @@ from dpt.metrics.instances import InstanceMetrics, objects_of
 from dpt.metrics.protocols import Protocol
 from dpt.metrics.rules.all_rules import SegmentationRuleMetrics
 from dpt.metrics.segmentation import PanopticMetrics, SegmentationMetrics
-from dpt.objectives.base import PixelClassObjective, mean_predictions, nearest, take
+from dpt.objectives.base import ClassObjective, mean_predictions, nearest, take
 from dpt.segments import OBJECT_IDS, SegmentMap, Segments, instances, panoptic_segments, segments_of
-from dpt.types.outputs import HeadOutput, HeadPrediction, Objects, OutputSpec, tensors_in
+from dpt.types import outputs as types
 from dpt.types.samples import IGNORE_INDEX, Batch, Palette
 from dpt.validation import NonNegative, Plain, PlainMapping
 from dpt.viz import output_panel, segmentation_panel
+
+
+class PixelClassObjective(ClassObjective):
+    """An objective of a head for the classes of pixels, with their names and colours."""
+
+    @classmethod
+    def names_of_classes(cls, data: Dataset) -> tuple[str, ...]:
+        return data.info.class_names
+
+    @classmethod
+    def from_data(cls, data: Dataset, settings: PlainMapping) -> Plain:
+        return {**super().from_data(data, settings), "palette": data.info.palette}
+
+    def set_loss_terms(
+        self, loss: SetLoss, output: types.HeadOutput, labels: Tensor, segments: Sequence[Segments]
+    ) -> dict[str, Tensor]:
+        """Returns the terms of a set loss for the output of ``QueryHead``."""
+        assert isinstance(output, types.QueryOutput)
+        terms = loss(*output.layers, segments, pixels=output.auxiliary, labels=labels)
+        return {f"loss_{self.head}_{k}": self.weight * value for k, value in terms.items()}
 
 
 class SegmentationObjective(PixelClassObjective):
@@ -73,14 +93,14 @@ class SegmentationObjective(PixelClassObjective):
             self.set_loss.pixel_loss = self.loss
 
     @classmethod
-    def from_output(cls, output: OutputSpec, data: Dataset, protocol: Protocol) -> Self:
+    def from_output(cls, output: types.OutputSpec, data: Dataset, protocol: Protocol) -> Self:
         objective = super().from_output(output, data, protocol)
         if protocol.rules:
             names = objective.class_names
             objective.metrics = SegmentationRuleMetrics(len(names), names)
         return objective
 
-    def losses(self, output: HeadOutput, batch: Batch) -> dict[str, Tensor]:
+    def losses(self, output: types.HeadOutput, batch: Batch) -> dict[str, Tensor]:
         labels = batch["labels"]
         if self.set_loss is not None:
             no_objects, things = torch.zeros_like(labels[0]), (False,) * self.num_classes
@@ -92,7 +112,7 @@ class SegmentationObjective(PixelClassObjective):
             terms["loss_auxiliary"] = factor * self.loss(output.auxiliary, labels)
         return terms
 
-    def distil(self, output: HeadOutput, teacher: Tensor, temperature: float) -> Tensor:
+    def distil(self, output: types.HeadOutput, teacher: Tensor, temperature: float) -> Tensor:
         """Returns the divergence from the teacher's class probabilities at the student's size."""
         student = output.tensor
         teacher = upsample(teacher, (student.shape[-2], student.shape[-1]))
@@ -111,12 +131,12 @@ class SegmentationObjective(PixelClassObjective):
             labels[(ids == k) & (probability >= limit)] = k.to(torch.uint8)
         return {"labels": labels}
 
-    def predict(self, prediction: HeadPrediction, size: Sequence[int]) -> Tensor:
+    def predict(self, prediction: types.HeadPrediction, size: Sequence[int]) -> Tensor:
         """Returns class ids (1, H, W), the argmax of resized logits (1, K, h, w).
 
         Ids (1, h, w), of a file of predictions or a baseline, are resized by nearest neighbour.
         """
-        (output,), full = tensors_in(prediction), (size[0], size[1])
+        (output,), full = types.tensors_in(prediction), (size[0], size[1])
         if output.shape[-2:] == torch.Size(size):
             return output.argmax(dim=1) if output.is_floating_point() else output
         if not output.is_floating_point():
@@ -124,7 +144,7 @@ class SegmentationObjective(PixelClassObjective):
         return chunked_argmax(output.float(), full, self.resize)
 
     def panel(
-        self, image: np.ndarray, output: HeadOutput, labels: Batch, spec: OutputSpec
+        self, image: np.ndarray, output: types.HeadOutput, labels: Batch, spec: types.OutputSpec
     ) -> np.ndarray:
         (target,) = self.ground_truth(labels, 0)
         ids = self.predict(output.prediction, target.shape[-2:])
@@ -195,7 +215,7 @@ class MaskObjective(PixelClassObjective):
         """Returns the metrics of the classes."""
 
     @abstractmethod
-    def score(self, prediction: HeadPrediction, segments: Segments, labels: Batch) -> None:
+    def score(self, prediction: types.HeadPrediction, segments: Segments, labels: Batch) -> None:
         """Updates the metrics with one image; ``labels`` has a batch axis of 1."""
 
     @classmethod
@@ -205,15 +225,15 @@ class MaskObjective(PixelClassObjective):
         return {**super().from_data(data, settings), "things": data.info.things}
 
     @classmethod
-    def from_output(cls, output: OutputSpec, data: Dataset, protocol: Protocol) -> Self:
+    def from_output(cls, output: types.OutputSpec, data: Dataset, protocol: Protocol) -> Self:
         objective = super().from_output(output, data, protocol)
         objective.threshold, objective.overlap = output.threshold, output.overlap
         return objective
 
-    def teacher_mismatch(self, output: OutputSpec) -> str | None:
+    def teacher_mismatch(self, output: types.OutputSpec) -> str | None:
         return "queries of two models have different orders: leave task/teacher out"
 
-    def losses(self, output: HeadOutput, batch: Batch) -> dict[str, Tensor]:
+    def losses(self, output: types.HeadOutput, batch: Batch) -> dict[str, Tensor]:
         maps = zip(batch["labels"], batch["objects"], strict=True)
         segments = [self._segments(labels, objects) for labels, objects in maps]
         return self.set_loss_terms(self.loss, output, batch["labels"], segments)
@@ -226,13 +246,13 @@ class MaskObjective(PixelClassObjective):
     def ground_truth(self, batch: Batch, k: int) -> tuple[Tensor, ...]:
         return batch["labels"][k][None], batch["objects"][k][None]
 
-    def update(self, output: HeadOutput, batch: Batch) -> None:
+    def update(self, output: types.HeadOutput, batch: Batch) -> None:
         for k, labels in enumerate(batch["labels"]):
             segments = self._segments(labels, batch["objects"][k])
             if segments.compared.any():
                 self.score(output.image(k).prediction, segments, take(batch, [k]))
 
-    def segment_map(self, prediction: HeadPrediction, size: tuple[int, int]) -> SegmentMap:
+    def segment_map(self, prediction: types.HeadPrediction, size: tuple[int, int]) -> SegmentMap:
         """Returns the predicted segments of one image at ``size``.
 
         The prediction is ``Masks``, or from a file ``Objects`` or,
@@ -240,14 +260,14 @@ class MaskObjective(PixelClassObjective):
         """
         if isinstance(prediction, Tensor):
             return SegmentMap.from_codes(nearest(prediction, size)[0].long())
-        if isinstance(prediction, Objects):
+        if isinstance(prediction, types.Objects):
             return SegmentMap.from_objects(*(tensor[0] for tensor in prediction))
-        masks, classes = (logits[0].float() for logits in tensors_in(prediction))
+        masks, classes = (logits[0].float() for logits in types.tensors_in(prediction))
         limits = {"threshold": self.threshold, "overlap": self.overlap}
         return panoptic_segments(masks, classes, self.things, size=size, **limits)
 
     def panel(
-        self, image: np.ndarray, output: HeadOutput, labels: Batch, spec: OutputSpec
+        self, image: np.ndarray, output: types.HeadOutput, labels: Batch, spec: types.OutputSpec
     ) -> np.ndarray:
         classes, objects = (maps[0] for maps in self.ground_truth(labels, 0))
         expected = self._segments(classes, objects)
@@ -295,7 +315,7 @@ class PanopticObjective(MaskObjective):
     def make_metrics(self) -> PanopticMetrics:
         return PanopticMetrics(self.things, self.class_names)
 
-    def score(self, prediction: HeadPrediction, segments: Segments, labels: Batch) -> None:
+    def score(self, prediction: types.HeadPrediction, segments: Segments, labels: Batch) -> None:
         height, width = segments.compared.shape
         self.metrics.update(self.segment_map(prediction, (height, width)), segments)
 
@@ -309,7 +329,7 @@ class InstanceObjective(MaskObjective):
     def make_metrics(self) -> InstanceMetrics:
         return InstanceMetrics(self.class_names)
 
-    def score(self, prediction: HeadPrediction, segments: Segments, labels: Batch) -> None:
+    def score(self, prediction: types.HeadPrediction, segments: Segments, labels: Batch) -> None:
         height, width = segments.compared.shape
         size = height, width
         if isinstance(prediction, Tensor):
@@ -317,10 +337,10 @@ class InstanceObjective(MaskObjective):
             numbers = torch.arange(len(baseline.classes), device=prediction.device)
             masks = baseline.ids == numbers[:, None, None]
             predicted = masks, baseline.classes, baseline.scores
-        elif isinstance(prediction, Objects):
+        elif isinstance(prediction, types.Objects):
             predicted = prediction.masks[0], prediction.classes[0], prediction.scores[0]
         else:
-            masks, classes = (logits.float() for logits in tensors_in(prediction))
+            masks, classes = (logits.float() for logits in types.tensors_in(prediction))
             predicted = instances(resize(masks, size)[0], classes[0], self.things)
         (stored,) = labels.get("masks", [None])
         expected = objects_of(segments) if stored is None else stored

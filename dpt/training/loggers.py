@@ -1,6 +1,5 @@
 """Loggers: W&B without an account, and no failure of a logger ends a run."""
 
-import csv
 import functools
 import logging
 import os
@@ -13,7 +12,7 @@ from typing import Any, cast
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
-from dpt.files import read_text, reason, replacing, write_bytes
+from dpt.files import read_text, reason, write_bytes
 from dpt.plugins import register
 
 log = logging.getLogger("dpt")
@@ -72,28 +71,7 @@ def wandb_id(folder: Path) -> str:
     return new
 
 
-@register("csv")
-class CsvFile(CSVLogger):
-    """Lightning's logger, which loses no line if the process is killed while it adds a column.
-
-    Lightning empties the file to write its lines with more columns.
-    """
-
-    @rank_zero_only
-    def save(self) -> None:
-        lines, path = self.experiment, Path(self.experiment.metrics_file_path)
-        columns = sorted({*lines.metrics_keys}.union(*lines.metrics))
-        if columns != lines.metrics_keys and path.is_file():
-            with path.open(newline="") as file:
-                earlier = list(csv.DictReader(file))
-            with replacing(path) as temporary, temporary.open("w", newline="") as file:
-                writer = csv.DictWriter(file, columns)
-                writer.writeheader()
-                writer.writerows(earlier)
-            lines.metrics_keys = columns
-        super().save()
-
-
+register("csv")(CSVLogger)
 register("tensorboard")(TensorBoardLogger)
 
 METHODS = "log_metrics", "log_hyperparams", "log_image", "save", "finalize", "after_save_checkpoint"

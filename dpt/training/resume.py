@@ -14,13 +14,9 @@ from typing import Annotated, cast
 import lightning as L
 import numpy as np
 import torch
-import torch.distributed as dist
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.strategies import FSDPStrategy
 from pydantic import Field
-from torch import Tensor
-from torch.optim import Optimizer
 
 from dpt.config.run_folder import MISTAKES, remove_run, save_config
 from dpt.config.schema import RunConfig
@@ -41,7 +37,7 @@ Number = Annotated[int, Field(strict=True, ge=0, le=10**12)]  # of a position in
 
 
 @dataclass(eq=False, repr=False)
-class RunState(Callback):
+class RunState(L.Callback):
     """Saves and restores what Lightning does not: the position in the epoch and random states, the
     latter just before the first resumed step.
 
@@ -62,8 +58,8 @@ class RunState(Callback):
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: object, checkpoint: Plain) -> None:
         ranks: list[Plain | None] = [random_state()] * trainer.world_size
-        if dist.is_initialized():
-            dist.all_gather_object(ranks, random_state())
+        if torch.distributed.is_initialized():
+            torch.distributed.all_gather_object(ranks, random_state())
         batches = lightning_internals.discard_fetched_batch(checkpoint)
         if not trainer.state.finished:
             lightning_internals.count_epoch_as_started(checkpoint, trainer.current_epoch)
@@ -101,6 +97,7 @@ class RunState(Callback):
         self.sampler.set_epoch(state["epoch"])
         self.sampler.start = state["batches"] * batch_size
         self.random_state = state["ranks"][trainer.global_rank]
+        set_random_state(self.random_state)  # raises an error here if it is damaged
 
     def on_train_start(self, trainer: L.Trainer, pl_module: object) -> None:
         self.started = True
@@ -123,9 +120,7 @@ class RunState(Callback):
             log.info("resume: %s and the optimiser's settings are the checkpoint's", name)
             return
         for group, settings in zip(optimizer.param_groups, task.optimizer_settings, strict=True):
-            parameters = group["params"]
-            group.clear()
-            group.update(settings, params=parameters)
+            group.update(settings)
         config.scheduler.set_step(trainer.global_step)
 
     def on_train_batch_start(
@@ -150,7 +145,7 @@ class RunState(Callback):
             raise ValueError(f"{fault}: restore model, task and callbacks, {OR_NEW_RUN}") from error
 
 
-def require_same_parameters(saved: PlainMapping, optimizer: Optimizer) -> None:
+def require_same_parameters(saved: PlainMapping, optimizer: torch.optim.Optimizer) -> None:
     """Raises ValueError if a checkpoint's optimiser state is of other parameters or another kind.
 
     torch would read past the end of tensors that are too small. A user's own optimiser has no
@@ -163,7 +158,7 @@ def require_same_parameters(saved: PlainMapping, optimizer: Optimizer) -> None:
     )
     shapes = [parameter.shape for group in groups for parameter in group["params"]]
     has_other_shapes = "kind" in groups[0] and any(
-        isinstance(value, Tensor) and value.ndim and value.shape != shapes[index]
+        isinstance(value, torch.Tensor) and value.ndim and value.shape != shapes[index]
         for index, moments in saved["state"].items()
         for value in moments.values()
     )
@@ -173,12 +168,12 @@ def require_same_parameters(saved: PlainMapping, optimizer: Optimizer) -> None:
 
 
 def random_state() -> Plain:
-    """Returns the states of the global generators, as plain data; samples do not depend on them."""
+    """Returns the states of the global generators and of this rank's GPU, as plain data; samples do
+    not depend on them."""
     kind, keys, *rest = np.random.get_state()
-    cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None  # of this rank's GPU
     return {
         "torch": torch.get_rng_state(),
-        "cuda": cuda,
+        "cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
         "numpy": [str(kind), np.asarray(keys).tolist(), *rest],
         "python": random.getstate(),
     }
@@ -217,21 +212,16 @@ def checkpoint_of(folder: Path, resume: str = "auto") -> Path | None:
 def fault_of(path: Path) -> str | None:
     """Returns what is missing or damaged in a checkpoint, by its checksums too; None if it is
     complete."""
-    before = random_state()
     try:
         check_archive(path)
         values = load_pickles(path, mmap=True)
         numbers = {**values[KEY], "step": values["global_step"]}
-        ranks = numbers.pop("ranks")
+        del numbers["ranks"]  # random states
         validate(dict[str, Number], numbers, KEY)
         if lightning_internals.optimizer_steps(values) != values["global_step"]:
             return "its counts of steps differ"
-        for state in ranks:
-            set_random_state(state)
-    except Exception as error:  # damaged archives and random states raise many kinds
+    except Exception as error:  # damaged archives raise many kinds
         return reason(error)
-    finally:
-        set_random_state(before)
     return None
 
 

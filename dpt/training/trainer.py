@@ -58,7 +58,7 @@ def make_trainer(
         node["enable_checkpointing"] = any(isinstance(c, Checkpoint) for c in callbacks)
     node["plugins"] = [*(node["plugins"] or []), AtomicCheckpointIO()]
     callbacks = [*first, *callbacks, *last]
-    trainer = build.build_trainer(**node, logger=loggers or False, callbacks=callbacks)
+    trainer = config.trainer.build(**node, logger=loggers or False, callbacks=callbacks)
     if is_unset:
         batches = limited(trainer.limit_train_batches, batches_per_epoch / trainer.world_size)
         validation = limited(trainer.limit_val_batches, val_batches / trainer.world_size) * val_cost

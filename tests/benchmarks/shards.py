@@ -1,8 +1,8 @@
 """Many workers that are killed beside one undisturbed run: ``python tests/benchmarks shards``.
 
-Tiny images are predicted once by one process, and once by several workers (``dpt predict --shard``,
-or ``--engine ray``) of which one is killed (SIGKILL) at random times and started again. The output
-folders must hold the same files with the same bytes.
+Tiny images are predicted once by one process, and once by several workers (``dpt predict --shard``)
+of which one is killed (SIGKILL) at random times and started again. The output folders must hold the
+same files with the same bytes.
 """
 
 import argparse
@@ -19,7 +19,6 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-import psutil
 import torch
 from photos import TINY
 
@@ -41,13 +40,11 @@ def run(arguments: list[str]) -> None:
     parser.add_argument("--images", default=1000, type=int)
     parser.add_argument("--workers", default=2, type=int)
     parser.add_argument("--kills", default=10, type=int)
-    parser.add_argument("--ray", action="store_true", help="workers of --engine ray")
     parser.add_argument("--seed", default=0, type=int, help="of the times of the kills")
     parser.add_argument("--folder", default="runs/shards", type=Path, help="images and outputs")
     options = parser.parse_args(arguments)
     folder = options.folder
-    photos, model, whole = folder / "photos", folder / "model", folder / "whole"
-    out = folder / ("ray" if options.ray else "shards")
+    photos, model, whole, out = (folder / name for name in ("photos", "model", "whole", "shards"))
     if not model.exists():
         make_images(photos, options.images)
         save_model(model)
@@ -57,11 +54,8 @@ def run(arguments: list[str]) -> None:
     moments = np.random.default_rng(options.seed).uniform(0.02, 0.98, options.kills)
     kills = Kills(out, sorted(moments), (whole / "predictions.jsonl").stat().st_size)
     with timed(f"{options.workers} workers, {options.kills} kills"):
-        if options.ray:
-            predict_with_ray(model, photos, out, kills)
-        else:
-            predict_in_shards(model, photos, out, kills, options.workers)
-            require_success(start(model, photos, out, "--merge"))
+        predict_in_shards(model, photos, out, kills, options.workers)
+        require_success(start(model, photos, out, "--merge"))
     expected, found = digests(whole), digests(out)
     different = sorted(n for n in expected.keys() | found if expected.get(n) != found.get(n))
     if different:
@@ -100,7 +94,6 @@ def start(model: Path, photos: Path, out: Path, *options: str) -> subprocess.Pop
     """Starts ``dpt predict``."""
     command = [sys.executable, "-m", "dpt", "predict", model, photos, "--out", out]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    environment["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
     with open(out.parent / f"{out.name}.log", "a") as log:
         return subprocess.Popen(
             [*command, "--format", "png", *options], env=environment, stdout=log, stderr=log
@@ -145,28 +138,6 @@ def predict_in_shards(model: Path, photos: Path, out: Path, kills: Kills, count:
             elif worker.poll() is not None:
                 require_success(workers.pop(name))
     assert not kills.moments, "the work ended before the last kill"
-
-
-def predict_with_ray(model: Path, photos: Path, out: Path, kills: Kills) -> None:
-    """Runs ``--engine ray``; Ray starts a killed worker again."""
-    driver = start(model, photos, out, "--engine", "ray")
-    random = np.random.default_rng(0)
-    while driver.poll() is None:
-        time.sleep(0.05)
-        if kills.is_time():
-            below = psutil.Process(driver.pid).children(recursive=True)
-            workers = [process for process in below if "ray::predict_shard" in command_of(process)]
-            random.choice(workers).send_signal(signal.SIGKILL)
-    require_success(driver)
-    assert not kills.moments, "the work ended before the last kill"
-
-
-def command_of(process: psutil.Process) -> str:
-    """Returns the command of a process, as Ray names it."""
-    try:
-        return " ".join(process.cmdline())
-    except psutil.Error:  # it has ended
-        return ""
 
 
 def digests(folder: Path) -> dict[str, str]:

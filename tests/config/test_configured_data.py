@@ -1,5 +1,6 @@
 """From parts of the configuration to the parts of a run."""
 
+import re
 import shlex
 from dataclasses import replace
 from random import Random
@@ -225,23 +226,9 @@ def test_a_typed_value_is_read_back(value):
     assert [o.value for o in parse(shlex.split(as_argument("run_dir", value)))] == [value]
 
 
-@pytest.mark.parametrize("value", ["(", "a b(c", "/a=b", "ü", "~/x", "f(1)", "${x", "(it's)"])
-def test_an_unreadable_value_has_a_remedy_that_is_read(value):
-    with pytest.raises(ValueError, match=r"^blocks: ") as error:
-        parse([f"blocks={value}"])
-    remedy = str(error.value).rpartition(" write ")[2]
-    assert [o.value for o in parse(shlex.split(remedy))] == [value]
-
-
-@pytest.mark.parametrize("text", ["data.class_names=[a,b", "data.class_names=[a b, c#d]"])
-def test_an_unreadable_list_names_its_key(text):
-    with pytest.raises(ValueError, match=r"^data\.class_names: "):
-        parse([text])
-
-
-@pytest.mark.parametrize("text", ["blocks", "a b=3", "-x", "run_dir=a, b"])
-def test_an_override_without_key_or_with_several_values_is_named(text):
-    with pytest.raises(ValueError, match=rf"^{text}: .* (write|quote) "):
+@pytest.mark.parametrize("text", ["blocks", "a b=3", "run_dir=a, b", "blocks=(", "a=[b c, d#e]"])
+def test_an_unreadable_override_is_named(text):
+    with pytest.raises(ValueError, match=rf"^{re.escape(text)}: .* (write|quote) "):
         parse([text])
 
 

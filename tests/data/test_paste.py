@@ -4,7 +4,6 @@ import numpy as np
 import torch
 
 from dpt.data import TrainTransform, collate_train
-from dpt.data.transforms import paste_parts
 from dpt.types.samples import IGNORE_INDEX, PasteSource, PasteTarget
 
 SIZE = (32, 48)
@@ -30,7 +29,7 @@ def samples(count=4, *, keys=("labels", "depth", "valid"), plain=(), seed=0, **c
 
 
 def pasted(before):
-    return paste_parts(collate_train(before, ["labels", "depth"]), before)
+    return collate_train(before, ["labels", "depth"])
 
 
 def test_paste_parts_takes_half_of_the_classes_with_all_maps():

@@ -106,8 +106,5 @@ def test_predict_merge_takes_the_latest_record_of_an_input(shard, run, predict, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [(), ("--ray",)], ids=["shards", "ray"])
-def test_predict_shards_that_are_killed_equal_one_run(tmp_path, options):
-    if options:
-        pytest.importorskip("ray")
-    shards.run(["--images", "400", "--kills", "4", "--folder", str(tmp_path), *options])
+def test_predict_shards_that_are_killed_equal_one_run(tmp_path):
+    shards.run(["--images", "400", "--kills", "4", "--folder", str(tmp_path)])

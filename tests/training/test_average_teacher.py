@@ -10,7 +10,6 @@ from photos import save_dense
 from tiny import assert_equal, checkpoint_of, heads_of
 
 from dpt.data import TrainTransform, collate_train
-from dpt.data.transforms import paste_parts
 from dpt.model import create_model
 from dpt.objectives import DepthObjective, SegmentationObjective
 from dpt.objectives.teacher import PseudoLabelTeacher, predict
@@ -44,7 +43,7 @@ def batch(count=4, labelled=2):
             sample["depth"] = random.uniform(1, 9, SIZE).astype(np.float32)
             sample["valid"] = np.ones(SIZE, bool)
         samples.append(transform(sample, seed=i))
-    return paste_parts(collate_train(samples, ["labels", "depth"]), samples)
+    return collate_train(samples, ["labels", "depth"])
 
 
 def teacher(**options):

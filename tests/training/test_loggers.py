@@ -1,12 +1,9 @@
 """Loggers: their faults end no training, and a resumed run keeps its id."""
 
-import csv
-from pathlib import Path
-
 import pytest
 from lightning.pytorch.loggers import CSVLogger
 
-from dpt.training.loggers import CsvFile, ignore_errors, make_wandb
+from dpt.training.loggers import ignore_errors, make_wandb
 
 
 class Unreachable(CSVLogger):
@@ -22,26 +19,6 @@ def test_a_logger_error_is_reported_once(tmp_path, caplog):
     (message,) = [r.message for r in caplog.records]
     assert "log_metrics failed (ConnectionError: no route to host); training continues" in message
     assert isinstance(logger, CSVLogger)
-
-
-def test_csv_file_keeps_its_lines_if_a_new_column_is_interrupted(tmp_path, monkeypatch):
-    logger = CsvFile(tmp_path)
-    logger.log_metrics({"a": 1.0}, step=0)
-    logger.save()
-    logger.log_metrics({"b": 2.0}, step=1)
-    path = Path(logger.experiment.metrics_file_path)
-    before = path.read_text()
-    with monkeypatch.context() as patch:
-        patch.setattr("csv.DictWriter.writerows", lambda self, rows: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            logger.save()
-    assert path.read_text() == before
-    logger.save()
-    rows = list(csv.DictReader(path.read_text().splitlines()))
-    assert [(row["a"], row["b"], row["step"]) for row in rows] == [
-        ("1.0", "", "0"),
-        ("", "2.0", "1"),
-    ]
 
 
 def test_wandb_keeps_the_id_of_a_run(tmp_path, monkeypatch):
