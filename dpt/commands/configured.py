@@ -21,7 +21,7 @@ FUNCTIONS = {
     "train": "dpt.run.train",
     "find-lr": "dpt.run.find_lr",
     "evaluate": "dpt.run.evaluate",
-    "data check": "dpt.run.check",
+    "data check": "dpt.commands.data_sets.check",
     "data download": "dpt.commands.data_sets.download",
     "data pack": "dpt.commands.data_sets.pack",
 }
@@ -77,8 +77,7 @@ def compare(arguments: list[str]) -> None:
 
 
 def run(command: str, arguments: list[str]) -> None:
-    """Calls the function of a command with its overrides, or lets Hydra act on its flags; exits
-    with 1 if ``data check`` finds errors."""
+    """Calls the function of a command with its overrides, or lets Hydra act on its flags."""
     from dpt.config.compose import print_help, run_hydra
 
     module, _, name = FUNCTIONS[command].rpartition(".")
@@ -97,9 +96,7 @@ def run(command: str, arguments: list[str]) -> None:
     elif SWEEP & flags:
         _sweep(command, arguments, function)
     else:
-        result = function(*arguments)
-        if command == "data check" and any(finding.severity == "error" for finding in result):
-            raise SystemExit(1)
+        function(*arguments)
 
 
 def _sweep(command: str, arguments: list[str], function: Callable[..., Any]) -> None:

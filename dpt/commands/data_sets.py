@@ -1,4 +1,4 @@
-"""``dpt data download`` and ``dpt data pack``: fetches a data set, or writes it as shards."""
+"""``dpt data download``, ``check`` and ``pack``: fetches, checks or packs a data set."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
+import dpt
 from dpt.config.schema import Config, PackConfig, Settings
 from dpt.data.datasets.archive import extract, is_unpacked
 from dpt.data.shards.packed import pack_split
+from dpt.data_check import has_errors
 from dpt.fetch import fetch, verify
 from dpt.files import plural
 from dpt.run import started
@@ -82,6 +84,12 @@ def _complete(file: DownloadFile, root: Path) -> bool:
         count = extract(path, root, file.unpack)
         log.info("%s: %d files", path.name, count)
     return True
+
+
+def check(*overrides: str) -> None:
+    """Looks for faults in a data set; a ValueError says that some are errors."""
+    if has_errors(dpt.check(*overrides)):
+        raise ValueError("the data have errors, which are listed above")
 
 
 def pack(*overrides: str) -> None:

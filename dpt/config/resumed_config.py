@@ -70,16 +70,12 @@ def resumed_config(folder: Path, arguments: Sequence[str]) -> Plain:
     overrides = [named(override) for override in parse(arguments)]
     changes = [o for o in overrides if o.key not in RUN_CHOICE and not _is_done(o, before)]
     after = with_overrides(before, changes)
+    for key in _WEIGHTS if has_checkpoint(folder) else ():
+        if value_at(before, key) != value_at(after, key):
+            log.warning("resume: %s has no effect: the weights are the checkpoint's", key)
     if ":***@" in str({**after, "overrides": []}):
         raise ValueError(f"{path}: passwords are not stored: give the address with :***@ again")
-    typed = {change.key for change in changes}
-    refuse_foreign(after, folder, typed)
-    for key in sorted(typed):
-        old, new = value_at(before, key), value_at(after, key)
-        if old != new:
-            log.info("resume: changes %s: %s -> %s", key, old, new)
-        if old != new and key in _WEIGHTS and has_checkpoint(folder):
-            log.warning("resume: %s has no effect: the weights are the checkpoint's", key)
+    refuse_foreign(after, folder, {change.key for change in changes})
     texts = [*before["overrides"], *(change.text for change in changes)]
     after["overrides"] = list(dict.fromkeys(texts))
     resume = next((str(o.value) for o in overrides if o.key == "resume"), None)
@@ -154,8 +150,11 @@ def with_overrides(values: Plain, overrides: Sequence[Override]) -> Plain:
     for override in overrides:
         _set(values, override)
     typed = {override.key for override in overrides}
-    for key in typed:
-        if DIVIDING & {*key.split(".")[1:]} and value_at(before, key) != value_at(values, key):
+    for key in sorted(typed):
+        old, new = value_at(before, key), value_at(values, key)
+        if old != new:
+            log.info("changes %s: %s -> %s", key, old, new)
+        if old != new and DIVIDING & {*key.split(".")[1:]}:
             log.warning("%s: the run may have been trained on images of this split", key)
     for key, template in before.get("follows", {}).items():
         value = _filled(template, values)

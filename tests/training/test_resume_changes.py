@@ -129,8 +129,8 @@ def test_what_is_configured_anew_counts_and_is_said(train, tmp_path, schedule):
     assert found["param_groups"] == expected["param_groups"]
     assert all(float(s["step"]) == 6 for s in found["state"].values())
     text = (run / "log.txt").read_text()
-    assert "resume: changes trainer.max_steps: 3 -> 6" in text
-    assert "resume: changes optim.lr: 0.001 -> 0.002" in text
+    assert "changes trainer.max_steps: 3 -> 6" in text
+    assert "changes optim.lr: 0.001 -> 0.002" in text
     assert "last.ckpt, step 3" in text
     assert "embed_dim: 48" in (run / "config.yaml").read_text()  # of the first start
 
