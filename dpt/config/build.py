@@ -27,7 +27,6 @@ from dpt.nn import ENCODERS, HEADS
 from dpt.objectives import Objective
 from dpt.process import is_first_rank
 from dpt.types.preprocessing import Preprocessing
-from dpt.types.samples import Target
 from dpt.validation import Plain, PlainMapping, unknown_key, validate
 from dpt.weights import load_encoder_weights, load_model_weights
 from dpt.weights.formats import read
@@ -59,7 +58,7 @@ def make_train_loader(
     settings: LoaderSettings,
     augment: Part[TrainTransform],
     seed: int,
-    targets: Sequence[Target | None],
+    targets: Sequence[str | None],
     *,
     prompts: bool = False,
 ) -> DataLoader:
@@ -74,7 +73,7 @@ def make_eval_loader(
     dataset: Dataset,
     settings: LoaderSettings,
     preprocessing: Preprocessing,
-    targets: Sequence[Target | None],
+    targets: Sequence[str | None],
     *,
     prompts: bool = False,
 ) -> DataLoader:

@@ -26,7 +26,7 @@ from dpt.data.view import MAP_FILLS, MapName
 from dpt.files import DataError
 from dpt.geometry import Camera
 from dpt.process import end_with_parent
-from dpt.types.samples import NO_CLASS, Batch, RandomViews, Sample, Target
+from dpt.types.samples import NO_CLASS, Batch, RandomViews, Sample
 from dpt.validation import STRICT
 
 
@@ -133,7 +133,7 @@ _END = object()
 _waiting_since: list[float] = []
 
 
-def collate_train(samples: Sequence[Sample], targets: Collection[Target]) -> Batch:
+def collate_train(samples: Sequence[Sample], targets: Collection[str | None]) -> Batch:
     """Stacks samples of one size; ``targets`` that a sample lacks are marked as ignored, and on
     images without labels parts of others are pasted."""
     forms = {_form(sample): sample.get("name") for sample in samples}
@@ -154,7 +154,7 @@ def collate_train(samples: Sequence[Sample], targets: Collection[Target]) -> Bat
     return paste_parts(batch, samples)
 
 
-def collate_eval(samples: Sequence[Sample], targets: Collection[Target] = ()) -> Batch:
+def collate_eval(samples: Sequence[Sample], targets: Collection[str | None] = ()) -> Batch:
     """Stacks images if they have one size, otherwise lists them; maps are lists at their own size.
 
     The batch has ``targets`` and those that any sample has; where a sample lacks one, it is marked
@@ -176,7 +176,7 @@ def _form(sample: Sample) -> str:
     return f"{bands} of {width}x{height} pixels"
 
 
-def _map_keys(targets: Collection[str]) -> list[MapName]:
+def _map_keys(targets: Collection[str | None]) -> list[MapName]:
     """Returns the maps of a batch with these targets: labels go with objects, valid with depth."""
     beside = {"labels": "objects", "valid": "depth"}
     return [key for key in MAP_FILLS if key in targets or beside.get(key) in targets]
@@ -198,7 +198,7 @@ def _maps(samples: Sequence[Sample], key: MapName | Literal["prompt"]) -> list[T
     return tensors
 
 
-def _collate_values(samples: Sequence[Sample], targets: Collection[str]) -> Batch:
+def _collate_values(samples: Sequence[Sample], targets: Collection[str | None]) -> Batch:
     """Returns a batch of all but the maps: images, cameras, sparse depth and image-level labels."""
     images = [s["image"] for s in samples]
     has_one_form = len({(image.shape, image.dtype) for image in images}) == 1
@@ -216,7 +216,7 @@ def _collate_values(samples: Sequence[Sample], targets: Collection[str]) -> Batc
     return batch
 
 
-def _image_labels(samples: Sequence[Sample], targets: Collection[str]) -> Batch:
+def _image_labels(samples: Sequence[Sample], targets: Collection[str | None]) -> Batch:
     batch = Batch()
     if "class_id" in targets:
         batch["class_id"] = torch.tensor([s.get("class_id", NO_CLASS) for s in samples])
@@ -228,7 +228,7 @@ def _image_labels(samples: Sequence[Sample], targets: Collection[str]) -> Batch:
     return batch
 
 
-def _measured(samples: Sequence[Sample], targets: Collection[str]) -> Batch:
+def _measured(samples: Sequence[Sample], targets: Collection[str | None]) -> Batch:
     """Returns what is known of the images besides labels: cameras, and sparse depth."""
     batch = Batch()
     if "K" in targets or any("K" in s for s in samples):
@@ -312,7 +312,7 @@ def make_loader(
     dataset: Dataset,
     transform: Transform,
     settings: LoaderSettings,
-    targets: Sequence[Target | None],
+    targets: Sequence[str | None],
     *,
     training: bool,
     seed: int = 0,

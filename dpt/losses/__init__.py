@@ -14,10 +14,4 @@ from dpt.losses.depth import (
     SILogLoss,
 )
 from dpt.losses.masks import SetLoss
-from dpt.losses.segmentation import (
-    CombinedLoss,
-    CrossEntropyLoss,
-    DiceLoss,
-    FocalLoss,
-    LovaszSoftmaxLoss,
-)
+from dpt.losses.segmentation import CombinedLoss, CrossEntropyLoss, DiceLoss, FocalLoss

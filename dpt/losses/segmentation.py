@@ -104,31 +104,6 @@ class DiceLoss(nn.Module):
         return _image_mean(1 - dice, present)
 
 
-@register("lovasz")
-class LovaszSoftmaxLoss(nn.Module):
-    """Lovász extension of the Jaccard loss, per image, over the classes present in it.
-
-    Berman et al. 2018, eq. 9 and algorithm 1: for each class, the errors |[y = c] - p_c| are sorted
-    in descending order and weighted by the growth of the Jaccard loss as pixels are added in that
-    order, 1/U for a pixel of the class and I/(U (U - 1)) for another (I, U: intersection and union
-    so far), because a difference of neighbouring losses cancels in float32. The weights have no
-    gradient, as in the authors' code. All pixels are sorted once per class.
-    """
-
-    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        logits, labels, valid = _at_label_size(logits, labels)
-        probabilities = logits.softmax(1).flatten(2)
-        labels, valid = labels.flatten(1), valid.flatten(1)
-        losses, present = [], []
-        for class_id in range(probabilities.shape[1]):
-            foreground = valid & (labels == class_id)
-            errors = (foreground.to(probabilities.dtype) - probabilities[:, class_id]).abs()
-            errors = torch.where(valid, errors, 0.0)
-            losses.append((errors * _lovasz_weights(errors, foreground, valid)).sum(1))
-            present.append(foreground.any(1))
-        return _image_mean(torch.stack(losses, 1), torch.stack(present, 1))
-
-
 @register("combined")
 class CombinedLoss(nn.Module):
     """Σ weight · loss, of depth losses or of segmentation losses.
@@ -153,20 +128,6 @@ class CombinedLoss(nn.Module):
         """Returns the sum, a scalar."""
         terms = [self.weights[name] * loss(*inputs) for name, loss in self.losses.items()]
         return torch.stack(terms).sum()
-
-
-@torch.no_grad()
-def _lovasz_weights(errors: Tensor, foreground: Tensor, valid: Tensor) -> Tensor:
-    """Returns the weight of each pixel's error, (B, N), in the order of the pixels."""
-    order = torch.where(valid, errors, -1.0).argsort(dim=1, descending=True)
-    hit = foreground.gather(1, order)
-    seen = hit.cumsum(1)  # integers: exact, and deterministic on CUDA
-    total = seen[:, -1:]
-    intersection = (total - seen).to(errors.dtype)
-    rank = torch.arange(1, hit.shape[1] + 1, device=errors.device)
-    union = (total + rank - seen).to(errors.dtype)
-    growth = torch.where(hit, 1 / union, intersection / (union * (union - 1).clamp(min=1)))
-    return torch.zeros_like(errors).scatter(1, order, growth)
 
 
 def _at_label_size(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -66,8 +66,6 @@ class RunCheckpoints(Checkpoint):
         dirpath: folder of the checkpoints.
         every_n_train_steps: optimiser steps between two saves of ``last.ckpt``; None: by time only.
         every_n_minutes: minutes between two saves of ``last.ckpt``; None: by steps only.
-        patience: validations in a row without a better score after which the run ends (early
-            stopping); None: never.
     """
 
     def __init__(
@@ -76,14 +74,11 @@ class RunCheckpoints(Checkpoint):
         dirpath: str,
         every_n_train_steps: Count | None,
         every_n_minutes: Positive | None,
-        patience: Count | None,
     ) -> None:
         self.last, self.best = Path(dirpath) / "last.ckpt", Path(dirpath) / "best.ckpt"
         self.every_n_train_steps, self.every_n_minutes = every_n_train_steps, every_n_minutes
-        self.patience = patience
         self.best_score: float | None = None
         self.monitor = ""  # the name of the score
-        self.waited = 0  # validations since the best one
         self.saved_step, self.saved_time = 0, time.monotonic()
         self.should_stop = False
 
@@ -108,13 +103,9 @@ class RunCheckpoints(Checkpoint):
             return
         task = cast(Task, pl_module)
         self.monitor = name = task.monitor
-        self.waited += 1
         if trainer.strategy.broadcast(task.improves(self.best_score)):
-            self.best_score, self.waited = task.scores[name], 0
+            self.best_score = task.scores[name]
             trainer.save_checkpoint(self.best)
-        if self.patience is not None and self.waited >= self.patience:
-            trainer.should_stop = True
-            log.info("stopping early: %s has not improved in %d validations", name, self.waited)
         if self._is_between_steps(trainer, batch_index(trainer)) and ends_by_stop(trainer):
             self._save_last(trainer)  # this validation ends the run
 
@@ -148,10 +139,10 @@ class RunCheckpoints(Checkpoint):
         trainer.save_checkpoint(self.last)
 
     def state_dict(self) -> Plain:
-        return {"best_score": self.best_score, "monitor": self.monitor, "waited": self.waited}
+        return {"best_score": self.best_score, "monitor": self.monitor}
 
     def load_state_dict(self, state_dict: Plain) -> None:
-        self.best_score, self.waited = state_dict.get("best_score"), state_dict.get("waited", 0)
+        self.best_score = state_dict.get("best_score")
 
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: object, checkpoint: Plain) -> None:
         """Takes the best score from ``best.ckpt``, unless that is of a later step.
@@ -166,7 +157,7 @@ class RunCheckpoints(Checkpoint):
         before, self.monitor = state.get("monitor"), cast(Task, pl_module).monitor
         if before and before != self.monitor:
             log.info("resume: the next validation replaces best.ckpt, the best by %s", before)
-            state |= {"best_score": None, "waited": 0}
+            state["best_score"] = None
 
 
 def read_checkpoint(path: Path) -> Plain | None:

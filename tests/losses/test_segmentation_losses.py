@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from dpt.losses import CrossEntropyLoss, DiceLoss, FocalLoss, LovaszSoftmaxLoss
+from dpt.losses import CrossEntropyLoss, DiceLoss, FocalLoss
 
 K = 5
 LOSSES = {
@@ -15,7 +15,6 @@ LOSSES = {
     "ce_weighted": CrossEntropyLoss(class_weights=[1, 2, 0.5, 3, 1], label_smoothing=0.1),
     "focal": FocalLoss(),
     "dice": DiceLoss(),
-    "lovasz": LovaszSoftmaxLoss(),
 }
 
 
@@ -62,37 +61,6 @@ def test_dice_by_hand():
     dice1 = 2 * 0.9 / (0.3 + 0.1 + 0.9 + 1)
     expected = 1 - (dice0 + dice1) / 2
     assert DiceLoss()(logits, labels).item() == pytest.approx(expected, rel=1e-6)
-
-
-def jaccard_loss(wrong, foreground):
-    """|wrong| / |foreground or wrong| (Berman et al. 2018, eq. 6)."""
-    return len(wrong) / len(foreground | wrong)
-
-
-def lovasz_reference(logits, labels):
-    """The Lovász extension from its definition: Σ m_π(i) · (Δ({π1..πi}) - Δ({π1..πi-1}))."""
-    losses = []
-    for x, y in zip(logits.softmax(1), labels, strict=True):
-        counted = y != 255
-        probabilities, class_ids = x[:, counted].numpy(), y[counted].numpy()
-        terms = []
-        for c in np.unique(class_ids):
-            foreground = set(np.flatnonzero(class_ids == c).tolist())
-            errors = np.abs((class_ids == c) - probabilities[c])
-            total, wrong = 0.0, set()
-            for i in np.argsort(-errors, kind="stable").tolist():
-                before = jaccard_loss(wrong, foreground)
-                wrong.add(i)
-                total += errors[i] * (jaccard_loss(wrong, foreground) - before)
-            terms.append(total)
-        losses.append(np.mean(terms))
-    return np.mean(losses)
-
-
-def test_lovasz_is_its_definition():
-    logits, labels = example(batch=2, height=4, width=5)
-    expected = lovasz_reference(logits, labels)
-    assert LovaszSoftmaxLoss()(logits, labels).item() == pytest.approx(expected)
 
 
 def test_ignored_pixels_reach_nothing(loss):

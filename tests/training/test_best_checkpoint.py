@@ -44,12 +44,11 @@ def validate(callback, score, *, step, monitor="val/r2", nonfinite=()):
     task.nonfinite = list(nonfinite)
     before = callback.best_score
     callback.on_validation_end(trainer, task)
-    callback.stops = trainer.should_stop
     return callback.best_score is not before
 
 
 def best(folder, **settings):
-    defaults = {"every_n_train_steps": None, "every_n_minutes": 15.0, "patience": None}
+    defaults = {"every_n_train_steps": None, "every_n_minutes": 15.0}
     return RunCheckpoints(dirpath=str(folder), **{**defaults, **settings})
 
 
@@ -103,14 +102,14 @@ def test_best_score_is_restored_unless_its_step_is_later(tmp_path, resumed_at, k
 
 
 def test_a_score_of_another_name_is_forgotten(tmp_path, caplog):
-    first = best(tmp_path, patience=9)
+    first = best(tmp_path)
     validate(first, 0.4, step=10)
     validate(first, 0.3, step=20)
     last = {"global_step": 20, "callbacks": {first.state_key: first.state_dict()}}
     again = best(tmp_path)
     again.on_load_checkpoint(None, SimpleNamespace(monitor="val/mae"), last)
     again.load_state_dict(last["callbacks"][again.state_key])
-    assert (again.best_score, again.waited) == (None, 0)
+    assert again.best_score is None
     assert "replaces best.ckpt, the best by val/r2" in caplog.text
     # killed before its next validation, and resumed once more
     last = {"global_step": 30, "callbacks": {first.state_key: again.state_dict()}}
@@ -120,34 +119,9 @@ def test_a_score_of_another_name_is_forgotten(tmp_path, caplog):
     assert third.best_score is None
 
 
-# ------------------------------------------------------------------------ early stopping
-
-
-def stopped_at(callback, scores):
-    """The validation after which the run ends."""
-    for i, score in enumerate(scores, 1):
-        validate(callback, score, step=i)
-        if callback.stops:
-            return i
-    return None
-
-
-def test_a_run_ends_when_its_score_no_longer_improves(tmp_path):
-    scores = [0.1, 0.3, 0.2, 0.3, 0.4, 0.3, 0.3, 0.4, 0.5]
-    assert stopped_at(best(tmp_path, patience=3), scores) == 8
-    assert stopped_at(best(tmp_path, patience=4), scores) is None
-    assert stopped_at(best(tmp_path), scores) is None
-    halves = best(tmp_path, patience=3), best(tmp_path, patience=3)
-    assert stopped_at(halves[0], scores[:6]) is None
-    last = {"global_step": 6, "callbacks": {halves[0].state_key: halves[0].state_dict()}}
-    halves[1].on_load_checkpoint(None, SimpleNamespace(monitor="val/r2"), last)
-    halves[1].load_state_dict(last["callbacks"][halves[1].state_key])
-    assert stopped_at(halves[1], scores[6:]) == 2
+def test_a_stop_is_delayed_by_the_fewest_steps():
     trainer = Trainer(None)
     trainer.should_stop, trainer.min_steps = True, 3  # Lightning delays the stop
     assert not is_last_step(trainer)
     trainer.global_step = 3
     assert is_last_step(trainer)
-    stopped = best(tmp_path, patience=2)
-    stopped.load_state_dict({"best_score": 1.0, "waited": 2})  # resumed after it had ended
-    assert stopped_at(stopped, scores) == 1
