@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, zip_longest
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -24,9 +24,9 @@ from torch import Tensor
 from dpt.data.formats import bands, io, pictures, video
 from dpt.data.formats.cameras import CameraSource
 from dpt.data.view import GREY, resize_image
-from dpt.files import DataError, plural
+from dpt.files import DataError
 from dpt.functional import resize
-from dpt.geometry import Camera, Window
+from dpt.geometry import Camera
 from dpt.predict import writers
 from dpt.predict.encoding import Predicted, Style, paint_with_legend
 from dpt.predict.folder import OutputFolder
@@ -346,7 +346,7 @@ class RasterPrediction:
         """Predicts everything, and writes the outputs named to TIFF files with the georeference of
         the raster; yields after each step."""
         with ExitStack() as stack:
-            targets: dict[str, bands.RasterWriter] = {}
+            targets: dict[str, Any] = {}
             for name, path in paths.items():
                 spec, nodata = self.outputs[name], self._nodata(name)
                 count = spec.channels or 1 if spec.kind == "map" else 1
@@ -356,9 +356,8 @@ class RasterPrediction:
             for panel in self._panels:
                 yield from self._write_panel(panel, targets)
 
-    def _write_panel(
-        self, panel: slice, targets: Mapping[str, bands.RasterWriter]
-    ) -> Iterator[None]:
+    def _write_panel(self, panel: slice, targets: Mapping[str, Any]) -> Iterator[None]:
+        """Writes the windows of a panel to TIFF files that rasterio has opened."""
         tiles = [c for c in self._columns if c.start < panel.stop and c.stop > panel.start]
         strip = slice(tiles[0].start, tiles[-1].stop)
         inside = slice(panel.start - strip.start, panel.stop - strip.start)
@@ -368,7 +367,7 @@ class RasterPrediction:
             self._add_tiles(blend, pixels, [tile.start - strip.start for tile in tiles])
             stop = self.raster.size[0] if following is None else following.start
             count = stop - rows.start
-            window = Window(rows.start, panel.start, count, panel.stop - panel.start)
+            window = ((rows.start, stop), (panel.start, panel.stop))
             means = {name: mean[..., inside] for name, mean in blend.take_rows(count).items()}
             empty = missing[:count, inside]
             without_depth, sky = empty, self.predictor.sky_output
@@ -376,19 +375,19 @@ class RasterPrediction:
                 without_depth = empty | (sky.threshold <= means[sky.name][0, 0].cpu().numpy())
             for name, target in targets.items():
                 without = without_depth if name == self._depth_name else empty
-                target.write(self._encoded(name, means[name], without), window)
+                target.write(self._encoded(name, means[name], without), window=window)
             yield
 
     def _encoded(self, name: str, mean: Tensor, missing: np.ndarray) -> np.ndarray:
-        """Returns what is stored of an output (1, C, h, w): class ids (h, w), or (C, h, w), without
-        the ``missing`` pixels, bool (h, w)."""
+        """Returns what is stored of an output (1, C, h, w): class ids (1, h, w), or (C, h, w),
+        without the ``missing`` pixels, bool (h, w)."""
         spec = self.outputs[name]
         if spec.is_direction:
             mean = F.normalize(mean, dim=1)
         array = mean[0].cpu().numpy()
         if not (np.isfinite(array).all(axis=0) | missing).all():
             require_finite([name])
-        values = array.argmax(axis=0) if spec.kind == "logits" else array
+        values = array.argmax(axis=0, keepdims=True) if spec.kind == "logits" else array
         nodata = self._nodata(name)
         return np.where(missing, nodata, values).astype(nodata.dtype)
 
@@ -406,8 +405,8 @@ class RasterPrediction:
         own_values = strip.own_values()
         image = io.image_of_bands(strip, self.raster.part) if is_rgb else own_values
         if is_rgb and image.dtype != np.uint8:
-            form = f"{plural(self.raster.count, 'band')} of {self.raster.dtype}"
-            raise DataError(f"{self.raster.path}: holds {form}, and the model takes 8-bit RGB")
+            fault = f"holds {strip.form}, and the model takes 8-bit RGB"
+            raise DataError(f"{self.raster.path}: {fault}")
         missing = np.isnan(own_values).all(axis=2)
         margins = (0, max(rows.stop - height, 0)), (0, max(columns.stop - width, 0))
         fill = GREY if is_rgb else np.nan

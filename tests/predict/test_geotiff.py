@@ -112,27 +112,28 @@ def test_ground_control_points_and_sensor_model_are_kept(tmp_path):
         assert file.rpcs.to_dict() == {**sensor.to_dict(), "err_bias": -1, "err_rand": -1}
 
 
-def of_palette(grey):
-    picture = Image.fromarray(grey % 4)
-    picture.putpalette([255, 0, 0, 0, 255, 0, 0, 0, 255, 200, 100, 50])
-    return picture
-
-
 @pytest.mark.parametrize("suffix", ["tif", "png"])
 @pytest.mark.parametrize(
     "picture_of",
     [
-        of_palette,
-        lambda grey: Image.fromarray(grey > 99),
         lambda grey: Image.fromarray(np.dstack([grey] * 2)),
         lambda grey: Image.fromarray(np.dstack([grey, 255 - grey, grey // 2, grey])),
     ],
-    ids=["palette", "bits", "grey_alpha", "alpha"],
+    ids=["grey_alpha", "alpha"],
 )
 def test_windows_see_the_colors_of_a_picture(tmp_path, picture_of, suffix):
     path = tmp_path / f"a.{suffix}"
     picture_of(np.random.default_rng(0).integers(0, 256, (9, 13)).astype(np.uint8)).save(path)
     assert np.array_equal(shown_by_windows(path), read_image(path))
+
+
+@pytest.mark.parametrize("suffix", ["tif", "png"])
+@pytest.mark.parametrize("mode", ["P", "1"])
+def test_windows_of_few_colors_are_refused(tmp_path, mode, suffix):
+    path = tmp_path / f"a.{suffix}"
+    Image.fromarray(np.full((9, 13), 255, np.uint8)).convert(mode).save(path)
+    with pytest.raises(ValueError, match=r"has a palette"):
+        shown_by_windows(path)
 
 
 def shown_by_windows(path):

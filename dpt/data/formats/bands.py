@@ -19,7 +19,6 @@ from dpt import files
 from dpt.data.formats.arrays import ARRAY_READERS, size_of
 from dpt.data.formats.pictures import Header, header_of, over_white, read_stored_bands
 from dpt.files import DataError, check_pixels, decoding, open_file, plural, read_bytes, require
-from dpt.geometry import Window
 
 BandChoice = Sequence[int] | Literal["all"]
 
@@ -149,24 +148,23 @@ class Raster:
 
     Attributes:
         size: (H, W).
-        count: number of the bands that are read.
-        dtype: their type.
     """
 
     def __init__(self, path: Path, part: FilePart, source: Any) -> None:
         self.path, self.part, self._source = path, part, source
         self.size: tuple[int, int] = source.height, source.width
         self._has_alpha = False  # of a picture of 8 bits: a band, or a mask
-        self._table: np.ndarray | None = None
         if part.bands is None:  # RGB, as other pictures
             meanings = _rasterio(path).enums.ColorInterp
             by_index = dict(zip(source.indexes, source.colorinterp, strict=True))
             self._indexes = [i for i, meaning in by_index.items() if meaning != meanings.alpha]
             if {*source.dtypes} == {"uint8"}:
-                masks = source.mask_flag_enums[self._indexes[0] - 1]
+                first = self._indexes[0]
+                masks = source.mask_flag_enums[first - 1]
                 self._has_alpha = _rasterio(path).enums.MaskFlags.per_dataset in masks
-                is_palette = by_index[self._indexes[0]] == meanings.palette
-                self._table = _table_of(source, self._indexes[0], is_palette=is_palette)
+                has_few_bits = "NBITS" in source.tags(first, ns="IMAGE_STRUCTURE")
+                if by_index[first] == meanings.palette or has_few_bits:
+                    raise DataError(f"{path}: has a palette, or fewer than 8 bits: save it as RGB")
         elif part.bands == "all":
             self._indexes = [*source.indexes]
         else:
@@ -175,7 +173,6 @@ class Raster:
             fault = f"holds {source.count} bands, from 0, not {max(self._indexes) - 1}"
             raise DataError(f"{path}: {fault}: give it files as in training")
         self._nodata = {source.nodata, part.nodata} - {None}
-        self.count, self.dtype = len(self._indexes), source.dtypes[self._indexes[0] - 1]
 
     def read(self, rows: slice, columns: slice) -> Bands:
         """Returns the bands of a window, which lies within the file."""
@@ -194,8 +191,6 @@ class Raster:
 
     def _rgba(self, values: np.ndarray, window: tuple[tuple[int, int], ...]) -> np.ndarray | None:
         """Returns the colours (h, w, 4) of ``values``; None if they are opaque colours already."""
-        if self._table is not None and values.shape[2] == 1:
-            return self._table[values[..., 0]]
         if not self._has_alpha or values.shape[2] not in (1, 3):
             return None
         rgb = np.repeat(values, 3 // values.shape[2], axis=2)
@@ -204,8 +199,8 @@ class Raster:
     @contextmanager
     def writing(
         self, path: Path, *, count: int, nodata: np.generic, palette: np.ndarray | None
-    ) -> Iterator["RasterWriter"]:
-        """Opens a compressed TIFF file of this size, with the same georeference.
+    ) -> Iterator[Any]:
+        """Opens a compressed TIFF file of this size, with the same georeference, of rasterio.
 
         Args:
             nodata: the value of pixels without data, in the type of the file.
@@ -223,32 +218,7 @@ class Raster:
             if palette is not None:
                 colors = {k: (*color, 255) for k, color in enumerate(palette.tolist())}
                 target.write_colormap(1, colors)
-            yield RasterWriter(target)
-
-
-@dataclass(frozen=True)
-class RasterWriter:
-    """A TIFF file that is written window by window."""
-
-    target: Any
-
-    def write(self, values: np.ndarray, window: Window) -> None:
-        """Writes (H, W), or (C, H, W)."""
-        rows = (window.top, window.top + window.height)
-        columns = (window.left, window.left + window.width)
-        bands = values if values.ndim == 3 else values[None]
-        self.target.write(bands, window=(rows, columns))
-
-
-def _table_of(source: Any, index: int, *, is_palette: bool) -> np.ndarray | None:
-    """Returns the colour of each value of a band, RGBA (256, 4), if it holds indices of a palette,
-    as GDAL also reads white that is 0, or grey of fewer than 8 bits; None otherwise."""
-    if is_palette:
-        colors = source.colormap(index)
-        return np.array([colors.get(k, (0, 0, 0, 255)) for k in range(256)], np.uint8)
-    bits = int(source.tags(index, ns="IMAGE_STRUCTURE").get("NBITS", 8))
-    grey = np.minimum(np.arange(256) * 255 // (2**bits - 1), 255).astype(np.uint8)
-    return None if bits == 8 else np.dstack([grey, grey, grey, np.full_like(grey, 255)])[0]
+            yield target
 
 
 def _rasterio(path: Path) -> Any:
