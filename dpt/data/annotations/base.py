@@ -170,6 +170,11 @@ def polygon(points: object) -> Encoder:
     return partial(rle.encode_rings, [as_ring(points).ravel()])
 
 
+def size_of(height: int | None, width: int | None) -> tuple[int, int] | None:
+    """Returns the size of an image (H, W), if a file states it."""
+    return (height, width) if height and width else None
+
+
 def as_ring(points: object) -> np.ndarray:
     """Returns corners [[x, y], ...] as float64 (N, 2).
 

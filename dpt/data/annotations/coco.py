@@ -41,10 +41,6 @@ class _Image:
     height: _Side | None = None  # unknown to Label Studio for images without an object
     width: _Side | None = None
 
-    @property
-    def size(self) -> tuple[int, int] | None:
-        return (self.height, self.width) if self.height and self.width else None
-
 
 @dataclass(frozen=True, kw_only=True)
 class _Category:
@@ -218,7 +214,7 @@ class CocoFile:
             image = kind(
                 image=paths[row.id],
                 id=row.id,
-                size=row.size,
+                size=base.size_of(row.height, row.width),
                 objects=objects,
                 split=split,
                 map_file=None if picture is None else picture_path(base.local_name(picture)),

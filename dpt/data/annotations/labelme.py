@@ -65,10 +65,6 @@ class _File:
     imageHeight: int | None = None  # noqa: N815
     imageWidth: int | None = None  # noqa: N815
 
-    @property
-    def size(self) -> tuple[int, int] | None:
-        return (self.imageHeight, self.imageWidth) if self.imageHeight and self.imageWidth else None
-
 
 _FILE = TypeAdapter(_File)
 
@@ -95,7 +91,8 @@ class LabelmeFormat(base.AnnotationFormat):
             for k, part in enumerate(parts):
                 if part.class_name == _BACKGROUND:
                     parts[:k] = [_without(below, part.encode) for below in parts[:k]]
-            reading.add_image(reading.finder.path(names, source), parts, size=content.size)
+            size = base.size_of(content.imageHeight, content.imageWidth)
+            reading.add_image(reading.finder.path(names, source), parts, size=size)
         _add_listed_classes(reading)
 
 

@@ -84,8 +84,7 @@ class _Result:
 
     @property
     def size(self) -> tuple[int, int] | None:
-        height, width = self.original_height, self.original_width
-        return (height, width) if height and width else None
+        return base.size_of(self.original_height, self.original_width)
 
 
 @dataclass(frozen=True, kw_only=True)
