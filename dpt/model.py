@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dpt.model_config import HeadSettings, ModelConfig, make_config
-from dpt.nn import Network
-from dpt.nn.lora import merged_state
-from dpt.nn.network import optimized
+from dpt.nn.network import Network, merged_state, optimized
 from dpt.types.preprocessing import Calibration, Preprocessing
 from dpt.validation import validate
 from dpt.weights.formats import Native, read

@@ -18,7 +18,7 @@ from torch import nn
 from dpt.data.loading import seconds_without_batch
 from dpt.files import plural
 from dpt.nn import Encoder
-from dpt.nn.lora import add_low_rank
+from dpt.nn.network import add_low_rank
 from dpt.objectives.teacher import ema
 from dpt.plugins import register
 from dpt.process import SIGNALS, Stopped, end_now, requeue
@@ -196,7 +196,7 @@ class Freeze(Callback):
 @register("lora")
 class Lora(Callback):
     """Trains updates of low rank to the encoder's linear layers, in place of its own weights and
-    BatchNorm statistics (:mod:`dpt.nn.lora`).
+    BatchNorm statistics (:class:`dpt.nn.network.LowRank`).
 
     Checkpoints hold the adapted weights, as of any model, and what a resumed run needs besides.
 

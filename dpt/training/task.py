@@ -23,7 +23,7 @@ from dpt.config.build import takes_bf16_weights
 from dpt.exporting.runtimes import TorchRuntime, with_bf16_weights
 from dpt.library_internals import set_skipped_on_device, skips_on_device, unscales_gradients
 from dpt.model import DPT
-from dpt.nn.lora import low_rank_tensors, merged_state, unmerged_state
+from dpt.nn.network import low_rank_tensors, merged_state, unmerged_state
 from dpt.nn.tta import joined
 from dpt.objectives import Objective, base
 from dpt.objectives.teacher import Teacher

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import dpt
-from dpt.nn.lora import add_low_rank, merged_state
+from dpt.nn.network import add_low_rank, merged_state
 
 IMAGES = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
 HEADS = {"depth": {}}
