@@ -2,11 +2,12 @@
 
 import logging
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -31,24 +32,41 @@ Precision = Literal["fp32", "bf16", "fp16"]
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-class Runtime(Protocol):
-    """What a predictor needs of a model, in whatever way its outputs are computed."""
+class Runtime(ABC):
+    """What a predictor needs of a model, in whatever way its outputs are computed.
+
+    Attributes:
+        predictions: the declaration of each prediction of the model.
+        device: of images and outputs.
+        takes_prompts: whether sparse depth is a further input.
+    """
 
     preprocessing: Preprocessing
     calibration: Calibration | None
-    outputs: Mapping[str, OutputSpec]
-    device: torch.device  # of images and outputs
-    takes_prompts: bool  # whether sparse depth is a further input
+    predictions: Mapping[str, OutputSpec]
+    device: torch.device
+    takes_prompts: bool = False
 
+    @cached_property
+    def outputs(self) -> Mapping[str, OutputSpec]:
+        """The declaration of each array of a :class:`dpt.Prediction`."""
+        return array_specs(self.predictions)
+
+    @abstractmethod
     def tensors(self, inputs: Inputs) -> dict[str, Tensor]:
         """Returns the tensors (B, ...) for float32 inputs, by the names of
         :func:`dpt.types.outputs.tensor_specs`. Logits may be smaller than the images."""
 
-    def __call__(self, inputs: Inputs) -> Mapping[str, Tensor]:
+    def __call__(self, inputs: Inputs) -> dict[str, Tensor]:
         """Returns :meth:`tensors` with confidences in place of log-variances."""
+        tensors = self.tensors(inputs)
+        for name, spec in tensor_specs(self.predictions).items():
+            if spec.kind == "log_variance":
+                tensors[spec.array.name] = confidence(at_least_float32(tensors.pop(name)))
+        return tensors
 
 
-class TorchRuntime:
+class TorchRuntime(Runtime):
     """A model in PyTorch, with faster layers and weights of the given precision."""
 
     def __init__(
@@ -67,8 +85,8 @@ class TorchRuntime:
         if self._dtype is torch.bfloat16 and kind in ("cpu", "cuda") and not has_bf16(kind):
             log.warning("precision=bf16: %s", EMULATED)
         self.preprocessing = model.preprocessing
-        self.outputs: Mapping[str, OutputSpec] = array_specs(model.outputs)
-        self.calibration: Calibration | None = model.calibration
+        self.predictions = model.outputs
+        self.calibration = model.calibration
         self.takes_prompts = model.takes_prompts
         self._upsample_logits = upsample_logits
         self._model = model.optimize_for_inference(compiled=False).to(self.device, self._dtype)
@@ -84,9 +102,6 @@ class TorchRuntime:
                 predictions = {name: output.prediction for name, output in outputs.items()}
         return tensors_of(predictions, self._model.outputs)
 
-    def __call__(self, inputs: Inputs) -> Mapping[str, Tensor]:
-        return with_confidences(self.tensors(inputs), self._model.outputs)
-
 
 def with_bf16_weights(model: DPT, device: torch.device) -> TorchRuntime | None:
     """Returns a copy of a model that predicts in bf16, at the images' size; None, with a warning,
@@ -99,16 +114,6 @@ def with_bf16_weights(model: DPT, device: torch.device) -> TorchRuntime | None:
         log.warning("validation in autocast, not with bf16 weights: %s", reason(error))
         return None
     return runtime
-
-
-def with_confidences(
-    tensors: dict[str, Tensor], outputs: Mapping[str, OutputSpec]
-) -> dict[str, Tensor]:
-    """Returns tensors of a model's predictions with confidences in place of log-variances."""
-    for name, spec in tensor_specs(outputs).items():
-        if spec.kind == "log_variance":
-            tensors[spec.array.name] = confidence(at_least_float32(tensors.pop(name)))
-    return tensors
 
 
 def pick_device(name: str | torch.device | None) -> torch.device:
@@ -124,7 +129,7 @@ def pick_device(name: str | torch.device | None) -> torch.device:
     return device
 
 
-class FileRuntime:
+class FileRuntime(Runtime):
     """A model in an exported file, run on the CPU by another library.
 
     Args:
@@ -137,8 +142,6 @@ class FileRuntime:
     Raises:
         ValueError: the library is absent, or cannot run the model as asked.
     """
-
-    takes_prompts = False
 
     def __init__(
         self,
@@ -166,12 +169,12 @@ class FileRuntime:
         else:
             self._session = files.onnx_session(path)
         self._about = files.Description.read(self._session.metadata, path)
-        self.preprocessing: Preprocessing = self._about.preprocessing
+        self.preprocessing = self._about.preprocessing
         if precision == "bf16" and self._about.normalises and not self.preprocessing.is_rgb:
             fault = f"precision=bf16 would round the bands that {path} normalises"
             raise ValueError(f"{fault}: export it without --with-preprocessing, or take fp32")
-        self.calibration: Calibration | None = self._about.calibration
-        self.outputs: Mapping[str, OutputSpec] = array_specs(self._about.outputs)
+        self.calibration = self._about.calibration
+        self.predictions = self._about.outputs
 
     def tensors(self, inputs: Inputs) -> dict[str, Tensor]:
         images, size = inputs.images, self._about.input_size
@@ -184,9 +187,6 @@ class FileRuntime:
         mean, std = (torch.tensor(v).view(-1, 1, 1) for v in (rule.mean, rule.std))
         values = (images * std + mean).permute(0, 2, 3, 1)
         return self._session((255 * values).round().clamp(0, 255).byte() if rule.is_rgb else values)
-
-    def __call__(self, inputs: Inputs) -> Mapping[str, Tensor]:
-        return with_confidences(self.tensors(inputs), self._about.outputs)
 
 
 RUNTIMES: dict[str, Callable[..., Runtime]] = {

@@ -30,7 +30,6 @@ from dpt.process import lack_of_memory
 from dpt.segments import SegmentMap, panoptic_segments
 from dpt.tiling import predict_tiles
 from dpt.types.outputs import DEPTH_UNITS, OutputSpec, prompt_focal
-from dpt.types.preprocessing import Calibration
 from dpt.types.samples import Inputs
 from dpt.validation import Count, Probability, validate
 
@@ -68,8 +67,7 @@ class Predictor:
         batch_size: number of images in one pass, if their network inputs have one size.
         device: ``cpu``, ``cuda``, ``cuda:1``, ...; None uses a GPU if there is one.
         precision: ``fp32``, ``bf16``, or ``fp16`` (GPUs). Outputs are float32.
-        runtime: ``torch``, ``onnx`` or ``openvino`` (on a CPU; the model is exported once), or
-            ``auto``: the fastest of those installed at the model's image size. None:
+        runtime: ``torch``, ``onnx`` or ``openvino`` (on a CPU; the model is exported once). None:
             ``torch``, or what the suffix of an exported file names.
         flip: average the predictions (class probabilities) for the image and its mirror image.
         tile: side in pixels of overlapping tiles, by which larger images are predicted: more
@@ -131,11 +129,10 @@ class Predictor:
     @property
     def needs_camera(self) -> bool:
         """Whether the unit of depth depends on whether the camera of an image is known."""
-        canonical = [s for s in self.runtime.outputs.values() if s.canonical_focal is not None]
-        return any(self._calibration_of(spec) is None for spec in canonical)
-
-    def _calibration_of(self, spec: OutputSpec) -> Calibration | None:
-        return self.calibration if spec is self._depth else None
+        outputs = self.outputs
+        return any(
+            s.has_metres and not outputs[n].has_metres for n, s in self.runtime.outputs.items()
+        )
 
     @property
     def sky_output(self) -> OutputSpec | None:
@@ -149,20 +146,24 @@ class Predictor:
 
         Canonical depth is in metres with a camera, and known up to scale without one.
         """
-        return {name: self._declared(spec, camera) for name, spec in self.runtime.outputs.items()}
+        return {name: self._converted(s, camera)[0] for name, s in self.runtime.outputs.items()}
 
-    def _declared(self, spec: OutputSpec, camera: Camera | None) -> OutputSpec:
-        calibration = self._calibration_of(spec)
-        if calibration is not None:
-            metres = calibration.min_depth, calibration.max_depth
-            return replace(spec, unit="m", value_range=metres, canonical_focal=None)
+    def _converted(
+        self, spec: OutputSpec, camera: Camera | None
+    ) -> tuple[OutputSpec, Callable[[Tensor], Tensor] | None]:
+        """Returns an output as :meth:`outputs_for` declares it, and what converts the network's
+        values to it; None if they are kept."""
+        if self.calibration is not None and spec is self._depth:
+            metres = self.calibration.min_depth, self.calibration.max_depth
+            declared = replace(spec, unit="m", value_range=metres, canonical_focal=None)
+            return declared, self.calibration.to_metres
         if spec.canonical_focal is None:
-            return spec
+            return spec, None
         if camera is None:
-            return replace(spec, unit=DEPTH_UNITS["up_to_scale"], canonical_focal=None)
+            return replace(spec, unit=DEPTH_UNITS["up_to_scale"], canonical_focal=None), None
         ratio = _ratio(camera, spec.canonical_focal)
         limits = spec.value_range and (spec.value_range[0] * ratio, spec.value_range[1] * ratio)
-        return replace(spec, value_range=limits, canonical_focal=None)
+        return replace(spec, value_range=limits, canonical_focal=None), lambda v: v * ratio
 
     @overload
     def __call__(
@@ -362,17 +363,11 @@ class Predictor:
         spec = self.runtime.outputs[name]
         if spec.dense and spec.kind in ("depth", "map") and spec.value_range is not None:
             values = values.clamp(*spec.value_range)  # bicubic overshoots
-        calibration = self._calibration_of(spec)
-        if calibration is not None:
-            return calibration.to_metres(values)
-        if spec.canonical_focal is None:
-            return values
-        if camera is not None:
-            return values * _ratio(camera, spec.canonical_focal)
-        if not self._has_warned:
+        declared, convert = self._converted(spec, camera)
+        if spec.has_metres and not declared.has_metres and not self._has_warned:
             self._has_warned = True
             log.warning("depth is relative: for metres this model needs the focal length of images")
-        return values
+        return values if convert is None else convert(values)
 
     def _at_image_size(self, values: Tensor, spec: OutputSpec, image: PreparedImage) -> Tensor:
         """Returns class ids (H, W) of logits (1, K, h', w'), values (H, W) or (H, W, C) of other
