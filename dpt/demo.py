@@ -106,7 +106,8 @@ class Demo:
         if name not in self.downloads:
             raise RefusedError(404, f"there is no file {name}")
         with self._lock:
-            return self.downloads[name].encode(Predicted(*self._result(key)))
+            (content,) = self.downloads[name].contents(Predicted(*self._result(key)))
+            return content
 
     def points(self, key: str) -> bytes:
         """Returns a page with the surface that an image shows, to be turned."""

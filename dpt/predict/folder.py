@@ -18,15 +18,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from dpt.files import (
-    DataError,
-    file_identity,
-    locked,
-    read_bytes,
-    real_path,
-    replacing,
-    write_bytes,
-)
+from dpt.files import DataError, file_identity, locked, real_path, replacing, write_bytes
 from dpt.predict import records
 from dpt.predict.sources import InputFile
 from dpt.predict.writers import FileKind
@@ -121,7 +113,7 @@ class OutputFolder:
 
     def is_done(self, input_file: InputFile, kinds: Sequence[FileKind]) -> bool:
         """Whether all files of an input were written since it changed, and exist."""
-        names = [kind.path(input_file) for kind in kinds]
+        names = [name for kind in kinds for name in kind.paths(input_file)]
         for name in names:
             self._require_replaceable(name)
         record = self._records.get(input_file.name)
@@ -145,7 +137,7 @@ class OutputFolder:
     @contextmanager
     def files(
         self, input_file: InputFile, kinds: Sequence[FileKind], facts: PlainMapping
-    ) -> Iterator[dict[FileKind, Path]]:
+    ) -> Iterator[dict[FileKind, list[Path]]]:
         """Yields temporary paths for an input's files, which get their names after the block.
 
         Earlier files of other kinds stay if they show the same image and were made with the same
@@ -153,23 +145,25 @@ class OutputFolder:
 
         ``facts`` is for the record; the block may add to it.
         """
-        names = [kind.path(input_file) for kind in kinds]
         with ExitStack() as stack:
+            names = {name: kind for kind in kinds for name in kind.paths(input_file)}
+            paths: dict[FileKind, list[Path]] = {kind: [] for kind in kinds}
             try:
-                paths = [stack.enter_context(replacing(self.path / name)) for name in names]
+                for name, kind in names.items():
+                    paths[kind].append(stack.enter_context(replacing(self.path / name)))
             except OSError as error:
                 if error.errno != errno.ENAMETOOLONG:
                     raise
                 raise ValueError(f"{input_file.path}: its name is too long: shorten it") from None
-            yield dict(zip(kinds, paths, strict=True))
-        state = input_file.modified()
+            yield paths
+        state, files = input_file.modified(), [*names]
         if earlier := self._earlier.get(input_file.name):
             remaining = [name for name in earlier.files if name not in names]
             if earlier is self._records.get(input_file.name) and earlier.modified == state:
-                names += remaining
+                files += remaining
             else:
                 self._remove(remaining)
-        self._add(records.InputRecord(input_file.name, input_file.source, state, facts, names))
+        self._add(records.InputRecord(input_file.name, input_file.source, state, facts, files))
 
     def _add(self, record: records.InputRecord) -> None:
         with self._lock, self._journal.open("a", encoding="utf-8") as journal:
@@ -182,9 +176,7 @@ class OutputFolder:
 
     def failures(self, inputs: Iterable[InputFile]) -> dict[InputFile, ValueError]:
         """Returns the error of each of the inputs that failed in a shard."""
-        files = records.record_files(self.path)
-        journaled = [record for path in files for record in records.InputRecord.read_journal(path)]
-        errors = {record.name: record for record in journaled if record.error is not None}
+        errors = records.InputRecord.read_all(self.path, failed=True)
         return {
             file: ValueError(errors[file.name].error)
             for file in inputs
@@ -207,15 +199,11 @@ class OutputFolder:
             names = [
                 name
                 for name, record in finished
-                if kind.path(InputFile(Path(record.source), name)) in record.files
+                if {*kind.paths(InputFile(Path(record.source), name))} <= {*record.files}
             ]
-            for name, content in kind.common_files(self._read, names).items():
+            for name, content in kind.common_files(self.path, names).items():
                 self._require_replaceable(name)
                 write_bytes(self.path / name, content)
-
-    def _read(self, names: Sequence[str]) -> Iterator[bytes]:
-        """Yields the contents of files."""
-        return (read_bytes(self.path / name) for name in names)
 
     def _remove(self, names: Iterable[str]) -> None:
         """Removes files that a record names, in the sub-folders that ``dpt predict`` wrote."""

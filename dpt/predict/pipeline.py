@@ -105,7 +105,7 @@ class Pipeline:
             facts = writers.depth_facts(prediction.outputs, scale=1.0, offset=0.0)
             facts |= {} if known is None else known.facts
             with self.folder.files(input_file, self.rasters, facts) as paths:
-                for _ in prediction.write({kind.name: path for kind, path in paths.items()}):
+                for _ in prediction.write({kind.name: path for kind, (path,) in paths.items()}):
                     yield len(prediction)
 
     def frames(self, input_file: InputFile) -> Generator[int, None, None]:
@@ -120,7 +120,9 @@ class Pipeline:
         yield total
         facts: Plain = {"frames": 0, "fps": reader.fps}
         with self.folder.files(input_file, kinds, facts) as paths:
-            targets = {k: video.VideoWriter(path, fps=reader.fps) for k, path in paths.items()}
+            targets = {
+                kind: video.VideoWriter(path, fps=reader.fps) for kind, (path,) in paths.items()
+            }
 
             def write(_: np.ndarray, frame: PreparedImage, prediction: Prediction) -> None:
                 nonlocal style
@@ -172,8 +174,9 @@ class Pipeline:
         predicted = Predicted(prediction, image.image, self.style, input_file)
         if kinds or not missing:
             with self.folder.files(input_file, kinds, facts) as paths:
-                for kind, path in paths.items():
-                    path.write_bytes(kind.encode(predicted))
+                for kind in kinds:
+                    for path, content in zip(paths[kind], kind.contents(predicted), strict=True):
+                        path.write_bytes(content)
         if missing:
             reasons = "; ".join(dict.fromkeys(missing.values()))
             raise ValueError(f"no {', '.join(missing)}: {reasons}")

@@ -87,13 +87,14 @@ class InputRecord:
         return json.dumps({**entry, **self.facts, **error, "files": self.files}) + "\n"
 
     @classmethod
-    def read_all(cls, folder: Path) -> dict[str, "InputRecord"]:
-        """Returns the folder's records of finished inputs by name, also those of shards."""
+    def read_all(cls, folder: Path, *, failed: bool = False) -> dict[str, "InputRecord"]:
+        """Returns the folder's latest records of finished inputs by name, also those of shards; or
+        of those that ``failed``."""
         return {
             record.name: record
             for path in record_files(folder)
             for record in cls.read_journal(path)
-            if record.error is None
+            if (record.error is not None) == failed
         }
 
     @classmethod

@@ -6,11 +6,12 @@ folders that begin with its head's name.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
 from dpt.data.annotations import WRITERS
-from dpt.data.annotations.base import AnnotatedClass, Entry, Reader, Writer
+from dpt.data.annotations.base import AnnotatedClass, Entry, Writer
 from dpt.data.formats.rle import encode_parts, encode_pixels, object_of
 from dpt.files import few, read_bytes, require
 from dpt.predict import encoding
@@ -30,7 +31,7 @@ _POINT_ENCODERS = {".ply": encoding.encode_cloud, ".glb": encoding.encode_surfac
 
 @dataclass(frozen=True)
 class FileKind:
-    """One kind of file; by default a picture, which can be a frame of a video."""
+    """One kind of files; by default a picture, which can be a frame of a video."""
 
     name: str  # of the output
     folder: str  # in the output folder; the files have the names of the inputs
@@ -43,7 +44,7 @@ class FileKind:
 
     @property
     def needs_image(self) -> bool:
-        """Whether :meth:`encode` needs the image."""
+        """Whether :meth:`contents` needs the image."""
         return self.is_picture or self.suffix in _POINT_ENCODERS
 
     def facts(self, prediction: Prediction) -> Plain:
@@ -53,63 +54,56 @@ class FileKind:
             return {self.folder: encoding.point_facts(prediction)}
         return {}
 
-    def path(self, source: InputFile) -> str:
-        """Returns the path of the file of an input in the output folder."""
-        return f"{self.folder}/{source.name}{self.suffix}"
+    def paths(self, source: InputFile) -> list[str]:
+        """Returns the paths of the files of an input in the output folder."""
+        return [f"{self.folder}/{source.name}{self.suffix}"]
 
-    def encode(self, predicted: encoding.Predicted) -> bytes:
-        """Returns the content of the file."""
-        return self.encoder(self.name, predicted)
+    def contents(self, predicted: encoding.Predicted) -> list[bytes]:
+        """Returns the contents of the files."""
+        return [self.encoder(self.name, predicted)]
 
-    def common_files(self, read: Reader, names: Sequence[str]) -> dict[str, bytes]:
+    def common_files(self, out: Path, names: Sequence[str]) -> dict[str, bytes]:
         """Returns files for all inputs by their paths in the output folder.
 
         Args:
-            read: returns the contents of files of the output folder by their paths.
-            names: of the finished inputs with a file of this kind.
+            out: the output folder.
+            names: of the finished inputs with files of this kind.
         """
         return {}
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelFile(FileKind):
-    """One of the files of an image in the format of a label tool, or the copy of the image where
-    the tool expects it."""
+class LabelFiles(FileKind):
+    """The files of an image in the format of a label tool, and a copy of the image where the tool
+    expects it."""
 
     writer: Writer
-    position: int | None  # among the label files; None: the copy
     is_picture = False
     needs_image = False
 
-    def path(self, source: InputFile) -> str:
-        if self.position is None:
-            return f"{self.folder}/{self.writer.image_path(source.name, '')}{source.path.suffix}"
-        return f"{self.folder}/{self.writer.label_paths(source.name, '')[self.position]}"
+    def paths(self, source: InputFile) -> list[str]:
+        image = f"{self.writer.image_path(source.name, '')}{source.path.suffix}"
+        paths = [*self.writer.label_paths(source.name, ""), image]
+        return [f"{self.folder}/{path}" for path in paths]
 
-    def encode(self, predicted: encoding.Predicted) -> bytes:
+    def contents(self, predicted: encoding.Predicted) -> list[bytes]:
         source, prediction = predicted.source, predicted.prediction
         assert source is not None
-        if self.position is None:
-            return read_bytes(source.fetch())
         height, width = prediction.arrays[self.name].shape
         objects = _objects(self.name, prediction)
         objects = [item for item in objects if item.class_id in self.writer.class_ids]
         size = (height, width)
         entry = Entry(image=source.path, name=source.name, size=size, objects=objects)
-        return self.writer.encode(entry)[self.position]
+        return [*self.writer.encode(entry), read_bytes(source.fetch())]
 
-    def common_files(self, read: Reader, names: Sequence[str]) -> dict[str, bytes]:
-        if self.position != 0:
-            return {}
-
-        def read_below(paths: Sequence[str]) -> Iterable[bytes]:
-            return read([f"{self.folder}/{path}" for path in paths])
-
-        files = self.writer.common_files(read_below, {"": names})
+    def common_files(self, out: Path, names: Sequence[str]) -> dict[str, bytes]:
+        files = self.writer.common_files(
+            lambda paths: (read_bytes(out / self.folder / path) for path in paths), {"": names}
+        )
         return {f"{self.folder}/{path}": content for path, content in files.items()}
 
 
-def _label_kinds(spec: OutputSpec, folder: str, tool: str) -> list[FileKind]:
+def _label_files(spec: OutputSpec, folder: str, tool: str) -> LabelFiles:
     """Returns the files of each image in a label tool's format, in ``folder``."""
     things = spec.things or (False,) * (spec.num_classes or 0)
     colors = output_palette(spec).tolist()
@@ -117,9 +111,7 @@ def _label_kinds(spec: OutputSpec, folder: str, tool: str) -> list[FileKind]:
         AnnotatedClass(name=spec.class_name(k), is_thing=is_thing, color=tuple(colors[k]))
         for k, is_thing in enumerate(things)
     ]
-    writer = WRITERS[tool](classes)
-    positions = [*range(len(writer.label_paths("", ""))), None]
-    return [LabelFile(spec.name, folder, writer=writer, position=k) for k in positions]
+    return LabelFiles(spec.name, folder, writer=WRITERS[tool](classes))
 
 
 def _objects(name: str, prediction: Prediction) -> list[ObjectMask]:
@@ -187,7 +179,7 @@ def _kinds_of(spec: OutputSpec, folder: str) -> Iterator[tuple[str, FileKind]]:
         yield "overlay", FileKind(name, "overlay" if folder == "labels" else f"{folder}_overlay")
         if (spec.num_classes or 0) <= IGNORE_INDEX:
             for tool in LABEL_TOOLS:
-                yield from ((tool, k) for k in _label_kinds(spec, f"{folder}_{tool}", tool))
+                yield tool, _label_files(spec, f"{folder}_{tool}", tool)
 
 
 def folders_of(outputs: Outputs) -> list[str]:
