@@ -22,8 +22,7 @@ import numpy as np
 from dpt.data.formats.io import read_image
 from dpt.geometry import Camera
 from dpt.html import data_uri, render_page
-from dpt.predict import Prediction, Predictor, inputs, writers
-from dpt.predict.encoding import Predicted, depth_coding, paint, paint_legend, viewer_page
+from dpt.predict import Prediction, Predictor, encoding, inputs, writers
 from dpt.predict.prediction import first_output
 from dpt.validation import Plain
 from dpt.viz import shrink
@@ -89,8 +88,8 @@ class Demo:
                 self._results.popitem(last=False)
             outputs = []
             for name in (name for name, spec in self.outputs.items() if spec.dense):
-                picture = paint(name, Predicted(prediction, image))
-                legend = paint_legend(name, Predicted(prediction), width=500)
+                picture = encoding.paint(name, encoding.Predicted(prediction, image))
+                legend = encoding.paint_legend(name, encoding.Predicted(prediction), width=500)
                 pictures = {"picture": _picture_uri(picture), "legend": _picture_uri(legend)}
                 outputs.append({"name": name, **pictures})
             return {
@@ -106,13 +105,13 @@ class Demo:
         if name not in self.downloads:
             raise RefusedError(404, f"there is no file {name}")
         with self._lock:
-            (content,) = self.downloads[name].contents(Predicted(*self._result(key)))
+            (content,) = self.downloads[name].contents(encoding.Predicted(*self._result(key)))
             return content
 
     def points(self, key: str) -> bytes:
         """Returns a page with the surface that an image shows, to be turned."""
         with self._lock:
-            return viewer_page(*self._result(key), limit=VIEWER_POINTS)
+            return encoding.viewer_page(*self._result(key), limit=VIEWER_POINTS)
 
     def _result(self, key: str) -> tuple[Prediction, np.ndarray]:
         if key not in self._results:
@@ -125,7 +124,7 @@ def note(prediction: Prediction) -> str:
     each."""
     lines = writers.image_lines(prediction)
     for name in (n for n, spec in prediction.outputs.items() if spec.kind == "depth"):
-        scale, offset = depth_coding(name, prediction)
+        scale, offset = encoding.depth_coding(name, prediction)
         lines.append(f"{name} as 16-bit PNG: depth = value × {scale:.6g} + {offset:.6g}")
     known = prediction.known_camera
     if has_points(prediction) and known is not None and known.source == "guess":

@@ -19,9 +19,7 @@ from dpt.model import DPT
 from dpt.nn import Decoder, Network, VisionTransformer
 from dpt.nn.reassemble import Read
 from dpt.nn.vit import Attention, Rotation
-from dpt.predict import encoding, inputs
-from dpt.predict.predictor import Predictor
-from dpt.predict.writers import image_lines
+from dpt.predict import Predictor, encoding, inputs, writers
 from dpt.viz import heading, heatmap, stack, tiles
 
 Ids = Sequence[int] | None
@@ -223,7 +221,7 @@ def inspection_sheet(model: DPT, image: inputs.Image, *, patch: Grid | None = No
     dense = [name for name, spec in prediction.outputs.items() if spec.dense]
     predicted = encoding.Predicted(prediction, rgb)
     pictures = [rgb, *(encoding.paint(name, predicted) for name in dense)]
-    title = "; ".join([size, *image_lines(prediction)])
+    title = "; ".join([size, *writers.image_lines(prediction)])
     outputs = _section(title, pictures, [caption, *dense], rgb.shape)
     legends = [encoding.paint_legend(name, predicted, width=WIDTH) for name in dense]
     return stack([*outputs, *legends, *_levels(model, images, shape), *attention])

@@ -15,8 +15,7 @@ from torch import Tensor
 from dpt import files
 from dpt.data.annotations.coco import CocoFile, CocoId
 from dpt.data.base import Dataset
-from dpt.data.formats import io
-from dpt.data.formats.rle import encode_mask, pixels_of
+from dpt.data.formats import io, rle
 from dpt.evaluation.predictions import Predicted
 from dpt.metrics.instances import MAX_PREDICTIONS
 from dpt.predict.records import RECORDS_FILE
@@ -117,7 +116,7 @@ class CocoPredictions(Predicted):
             if number_of_class[row.category_id] > MAX_PREDICTIONS:
                 continue  # it is not scored
             try:
-                codes.append(encode_mask(row.segmentation, size))
+                codes.append(rle.encode_mask(row.segmentation, size))
             except (ValueError, TypeError) as error:
                 fault = f"the mask of an object of image_id {row.image_id} ({name})"
                 raise files.DataError(f"{self.path}: {fault}: {error}: export it again") from None
@@ -125,7 +124,7 @@ class CocoPredictions(Predicted):
         files.check_bytes(self.path, (len(kept), *size), 1)
         masks = np.zeros((len(kept), size[1] * size[0]), bool)
         for mask, code in zip(masks, codes, strict=True):
-            mask[pixels_of(code)] = True  # column by column
+            mask[rle.pixels_of(code)] = True  # column by column
         return Objects(
             torch.from_numpy(masks.reshape(-1, size[1], size[0]).swapaxes(1, 2))[None],
             torch.tensor([self._class_id(row.category_id) for row in kept]).long()[None],

@@ -18,8 +18,7 @@ from dpt.evaluation.baselines import named, trivial_scores
 from dpt.evaluation.passes import score_checkpoint, score_files
 from dpt.evaluation.scoring import ImageScore, Scorer, blocks_of
 from dpt.files import plural
-from dpt.metrics import Confusion
-from dpt.metrics.base import RuleTable
+from dpt.metrics.base import Confusion, RuleTable
 from dpt.objectives.base import nonfinite_summary
 from dpt.process import is_first_rank
 

@@ -13,16 +13,13 @@ from dpt.config import build
 from dpt.config.schema import EvaluateConfig
 from dpt.data import Dataset, read_in_order
 from dpt.data.statistics import measure_bands
-from dpt.evaluation.callbacks import FailedFiles, Panels
-from dpt.evaluation.coco_results import CocoPredictions, find_json
-from dpt.evaluation.predictions import DepthCheck, LabelsCheck, Predicted, PredictedDataset
+from dpt.evaluation import callbacks, coco_results, predictions
 from dpt.evaluation.scoring import PICTURE_WIDTH, PanelPicture, Scorer
 from dpt.exporting.runtimes import Precision, Runtime, is_exported, make_runtime, with_bf16_weights
 from dpt.metrics import Protocol
 from dpt.model import DPT
 from dpt.nn.tta import Model, Predictions, augmented, joined, mirror
-from dpt.objectives import OBJECTIVES, Objective
-from dpt.objectives.base import evaluated, prompts_of, same_size_groups, take
+from dpt.objectives import OBJECTIVES, Objective, base
 from dpt.process import handle_signals
 from dpt.types.outputs import HeadPrediction, OutputSpec, array_specs
 from dpt.types.preprocessing import Preprocessing
@@ -109,17 +106,17 @@ class Evaluation(L.LightningModule):
 
     def validation_step(self, batch: Batch, batch_index: int) -> dict[str, object]:
         groups = []
-        for images, positions in same_size_groups(batch):
-            labels = take(batch, positions)
+        for images, positions in base.same_size_groups(batch):
+            labels = base.take(batch, positions)
             objectives = self.scorer.every_objective
-            prompts = prompts_of(labels, self.model.outputs)
-            predictions = self(images, prompts, flip=self.protocol.flip)
-            outputs = evaluated(predictions, self.model.heads, objectives, labels)
+            prompts = base.prompts_of(labels, self.model.outputs)
+            predicted = self(images, prompts, flip=self.protocol.flip)
+            outputs = base.evaluated(predicted, self.model.heads, objectives, labels)
             compared = [o.head for o in objectives if o.compares_mirrored]
             if compared:
                 points = None if prompts is None else prompts.flip(-1)
                 mirrored = self(images.flip(-1), points)
-                second = evaluated(mirrored, self.model.heads, objectives, labels)
+                second = base.evaluated(mirrored, self.model.heads, objectives, labels)
                 for name in compared:
                     spec = self.model.outputs[name]
                     outputs[name].auxiliary = mirror(second[name].tensor, spec)
@@ -155,11 +152,11 @@ def score_checkpoint(config: EvaluateConfig, dataset: Dataset) -> Scorer:
         [objective.target for objective in scorer.every_objective],
         prompts=model.takes_prompts,
     )
-    panels = Panels(folder=str(config.folder / "panels"))
+    panels = callbacks.Panels(folder=str(config.folder / "panels"))
     trainer = config.trainer.build(
         **build.trainer_arguments(config.trainer.settings) | {"enable_checkpointing": False},
         logger=False,
-        callbacks=[FailedFiles(), panels],
+        callbacks=[callbacks.FailedFiles(), panels],
     )
     build.require_images(trainer, len(dataset))
     runtime = _runtime(config, model, trainer)
@@ -201,23 +198,24 @@ def _runtime(config: EvaluateConfig, model: DPT, trainer: L.Trainer) -> Runtime 
 def score_files(config: EvaluateConfig, dataset: Dataset) -> Scorer:
     """Returns the scores of the files in the folder of predictions."""
     path = Path(config.source).expanduser()
-    results = find_json(dataset, path)
-    predicted: Predicted
+    results = coco_results.find_json(dataset, path)
+    predicted: predictions.Predicted
     if results is None:
-        predicted = PredictedDataset(dataset, path, config)
+        predicted = predictions.PredictedDataset(dataset, path, config)
     else:
-        predicted = CocoPredictions(dataset, results)
+        predicted = coco_results.CocoPredictions(dataset, results)
     objectives = objectives_of(predicted.outputs, dataset, config.protocol)
     preprocessing = measure_bands(dataset, images=4) or Preprocessing()
     scorer = Scorer(objectives, predicted.outputs, preprocessing)
-    checks: dict[str, LabelsCheck | DepthCheck] = {}
+    checks: dict[str, predictions.LabelsCheck | predictions.DepthCheck] = {}
     if "segmentation" in objectives:
-        checks["segmentation"] = LabelsCheck(dataset.info.num_classes, dataset.label_rule)
+        count = dataset.info.num_classes
+        checks["segmentation"] = predictions.LabelsCheck(count, dataset.label_rule)
     if "depth" in objectives:
         scorer.notes["predictions_kind"] = predicted.kind
         has_unit = scorer.notes["protocol/alignment"] == "none"
         is_inverse = predicted.kind == "relative"
-        checks["depth"] = DepthCheck(is_inverse, has_unit, predicted.scale_to_change)
+        checks["depth"] = predictions.DepthCheck(is_inverse, has_unit, predicted.scale_to_change)
     workers = config.data.loader.num_workers
     for outputs, labels in read_in_order(predicted.read, range(len(dataset)), num_workers=workers):
         scorer.add(outputs, labels, labels["image"])

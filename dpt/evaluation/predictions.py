@@ -17,8 +17,7 @@ from torch import Tensor
 
 from dpt.config.schema import EvaluateConfig
 from dpt.data import Dataset
-from dpt.data.formats import io, pictures
-from dpt.data.formats.rules import LabelRule
+from dpt.data.formats import io, pictures, rules
 from dpt.data.loading import collate_eval
 from dpt.files import DataError, few, files_below, plain_name
 from dpt.predict.records import JOURNALS, RECORDS_FILE, InputRecord, PredictionSettings
@@ -332,7 +331,7 @@ CORRELATION = 0.3  # of the wrong sign: the kind of depth is doubted beyond
 class LabelsCheck:
     """Counts predicted ids, from -1 on, at the labelled pixels of each class."""
 
-    def __init__(self, num_classes: int, rule: LabelRule | None) -> None:
+    def __init__(self, num_classes: int, rule: rules.LabelRule | None) -> None:
         self.num_classes = num_classes
         self.ids_of_class = (rule and rule.ids_of_class) or ()
         self.counts = csr_array((MAX_ID + 2, num_classes), dtype=np.int64)

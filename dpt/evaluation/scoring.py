@@ -20,8 +20,7 @@ from dpt.files import few, plural
 from dpt.metrics import Interval, LeftOut, confidence_intervals, left_out
 from dpt.metrics.intervals import MOST_LEFT_OUT
 from dpt.metrics.protocols import Note
-from dpt.objectives import Objective
-from dpt.objectives.base import lower_is_better, merged_scores, nonfinite_names, take
+from dpt.objectives import Objective, base
 from dpt.types.outputs import HeadOutput, OutputSpec
 from dpt.types.preprocessing import Preprocessing
 from dpt.types.samples import Batch
@@ -171,7 +170,7 @@ class Scorer:
             key: note for o in objectives.values() for key, note in o.notes.items()
         }
         # refuses two scores of one name before anything is scored
-        merged_scores({k: o.metrics.scores() for k, o in self.objectives.items()})
+        base.merged_scores({k: o.metrics.scores() for k, o in self.objectives.items()})
 
     def add(self, outputs: Mapping[str, HeadOutput], labels: Batch, images: Tensor) -> None:
         """Scores B images: ``outputs`` of each head, ``images`` (B, C, H, W) as they are read."""
@@ -179,12 +178,12 @@ class Scorer:
             objective.update(outputs[objective.head], labels)
         for k, index in enumerate(labels["index"].tolist()):
             of_image = {name: output.image(k) for name, output in outputs.items()}
-            self._add_image(index, of_image, take(labels, [k]), images[k])
+            self._add_image(index, of_image, base.take(labels, [k]), images[k])
 
     def _add_image(
         self, index: int, outputs: Mapping[str, HeadOutput], labels: Batch, image: Tensor
     ) -> None:
-        is_finite = not nonfinite_names(outputs, labels)
+        is_finite = not base.nonfinite_names(outputs, labels)
         image_score = self.images[index] = ImageScore(labels["name"][0], {}, {}, is_finite)
         for key, objective in self.objectives.items():
             metric, output = objective.metrics, outputs[objective.head]
@@ -215,7 +214,8 @@ class Scorer:
 
     def gather(self) -> None:
         """Gives every process the scored images of all processes."""
-        self.whole_scores = merged_scores({key: o.compute() for key, o in self.whole.items()})
+        whole = {key: objective.compute() for key, objective in self.whole.items()}
+        self.whole_scores = base.merged_scores(whole)
         if not dist.is_initialized() or dist.get_world_size() == 1:
             return
         gathered: list = [None] * dist.get_world_size()
@@ -237,7 +237,7 @@ class Scorer:
         """The scores of all images, which do not depend on batches or processes."""
         once = np.ones(len(self.images))
         scores = {k: o.metrics.resampler(self.states[k])(once) for k, o in self.objectives.items()}
-        return merged_scores({**scores, " and ".join(self.whole): self.whole_scores})
+        return base.merged_scores({**scores, " and ".join(self.whole): self.whole_scores})
 
     @property
     def every_objective(self) -> list[Objective]:
@@ -246,7 +246,7 @@ class Scorer:
     @property
     def lower_is_better(self) -> set[str]:
         """The names of the scores that are better if lower."""
-        return lower_is_better(self.every_objective)
+        return base.lower_is_better(self.every_objective)
 
     @property
     def headlines(self) -> list[str]:

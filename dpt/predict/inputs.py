@@ -10,11 +10,7 @@ import PIL.ImageOps
 from pydantic import Field
 from torch import Tensor
 
-from dpt.data.formats import cameras as sources
-from dpt.data.formats.bands import BandChoice, FilePart
-from dpt.data.formats.io import read_image, read_raw_depth
-from dpt.data.formats.pictures import exif_focal, over_white
-from dpt.data.formats.rules import DepthRule
+from dpt.data.formats import bands, cameras, io, pictures, rules
 from dpt.files import DataError, parse_number, read_table
 from dpt.geometry import Camera
 from dpt.types.preprocessing import Preprocessing
@@ -35,7 +31,7 @@ def as_pixels(image: Image, preprocessing: Preprocessing) -> np.ndarray:
     as a tensor (C, H, W), in the unit of the training files.
     """
     if isinstance(image, str | Path):
-        pixels, name = read_image(image, exif=True, part=part_of(preprocessing)), str(image)
+        pixels, name = io.read_image(image, exif=True, part=part_of(preprocessing)), str(image)
     elif preprocessing.is_rgb:
         return as_rgb(image)
     else:
@@ -51,20 +47,20 @@ def as_pixels(image: Image, preprocessing: Preprocessing) -> np.ndarray:
 
 def _as_bands(image: np.ndarray | Tensor | PIL.Image.Image, nodata: float | None) -> np.ndarray:
     array = image.cpu().movedim(0, -1).numpy() if isinstance(image, Tensor) else image
-    bands = np.array(array)
-    bands = bands[..., None] if bands.ndim == 2 else bands
-    if nodata is None or bands.dtype.kind not in "uif":
-        return bands
-    return np.where(bands == nodata, np.float32(np.nan), bands.astype(np.float32))
+    values = np.array(array)
+    values = values[..., None] if values.ndim == 2 else values
+    if nodata is None or values.dtype.kind not in "uif":
+        return values
+    return np.where(values == nodata, np.float32(np.nan), values.astype(np.float32))
 
 
-def part_of(preprocessing: Preprocessing) -> FilePart:
+def part_of(preprocessing: Preprocessing) -> bands.FilePart:
     """Returns what a model reads of an image's file, as in training."""
-    bands: BandChoice | None = preprocessing.bands
-    if bands is None and not preprocessing.is_rgb:
-        bands = "all"
+    chosen: bands.BandChoice | None = preprocessing.bands
+    if chosen is None and not preprocessing.is_rgb:
+        chosen = "all"
     image_max, nodata = preprocessing.image_max, preprocessing.nodata
-    return FilePart(bands=bands, image_max=image_max, nodata=nodata)
+    return bands.FilePart(bands=chosen, image_max=image_max, nodata=nodata)
 
 
 def as_rgb(image: np.ndarray | Tensor | PIL.Image.Image) -> np.ndarray:
@@ -92,7 +88,7 @@ def _from_pil(image: PIL.Image.Image) -> np.ndarray:
         raise ValueError(f"a PIL image of mode {image.mode}: convert it to 8 bits per channel")
     upright = PIL.ImageOps.exif_transpose(image)
     if "A" in upright.mode or "transparency" in upright.info:
-        return over_white(np.asarray(upright.convert("RGBA")))
+        return pictures.over_white(np.asarray(upright.convert("RGBA")))
     return np.asarray(upright.convert("RGB"))
 
 
@@ -124,7 +120,7 @@ class KnownCamera(NamedTuple):
 def known_camera(
     image: Image,
     size: tuple[int, int],
-    stated: sources.CameraSource | None,
+    stated: cameras.CameraSource | None,
     *,
     name: str | Path = "an image",
     data: bytes | None = None,
@@ -134,21 +130,21 @@ def known_camera(
     was read."""
     if stated is not None:
         return KnownCamera(stated.camera(name, size), "given")
-    focal = exif_focal(image, data=data) if isinstance(image, str | Path) else None
+    focal = pictures.exif_focal(image, data=data) if isinstance(image, str | Path) else None
     return None if focal is None else KnownCamera(Camera.from_focal(focal, size), "EXIF")
 
 
 def chosen_camera(
     fov: float | None, focal: str | None, intrinsics: Path | None
-) -> sources.CameraSource | None:
+) -> cameras.CameraSource | None:
     """Returns the camera that the options of ``dpt predict`` state; None if none does."""
     if fov is not None:
-        return sources.FieldOfView(validate(_Degrees, fov, "--fov"))
+        return cameras.FieldOfView(validate(_Degrees, fov, "--fov"))
     if intrinsics is not None:
-        file = sources.CameraFile(intrinsics)
+        file = cameras.CameraFile(intrinsics)
         file.read()  # faults are told before any image is read
         return file
-    return None if focal is None else sources.FocalLength(validate(Positive, focal, "--focal"))
+    return None if focal is None else cameras.FocalLength(validate(Positive, focal, "--focal"))
 
 
 # --- sparse depth -------------------------------------------------------------------------------
@@ -175,12 +171,12 @@ def as_prompt(prompt: Prompt, size: tuple[int, int]) -> np.ndarray:
             require_inside(where, x, y, size)
             values[round(y), round(x)] = metres
     else:
-        values = read_raw_depth(prompt)
+        values = io.read_raw_depth(prompt)
     if values.shape != size or values.dtype.kind not in "uif":
         fault = f"{values.dtype} {values.shape}, and the image has (H, W) = {size}"
         raise DataError(f"{name}: is {fault}: give depth for each pixel, 0 where unknown")
     is_whole = values.dtype.kind != "f"
-    depth, valid = DepthRule(scale=0.001 if is_whole else 1.0, max_depth=MAX_METRES)(values)
+    depth, valid = rules.DepthRule(scale=0.001 if is_whole else 1.0, max_depth=MAX_METRES)(values)
     if not valid.any():
         raise DataError(f"{name}: holds no depth above 0: give at least one point")
     return depth

@@ -27,8 +27,7 @@ from dpt.data.view import GREY, resize_image
 from dpt.files import DataError
 from dpt.functional import resize
 from dpt.geometry import Camera
-from dpt.predict import writers
-from dpt.predict.encoding import Predicted, Style, paint_with_legend
+from dpt.predict import encoding, writers
 from dpt.predict.folder import OutputFolder
 from dpt.predict.inputs import KnownCamera, part_of
 from dpt.predict.prediction import Prediction, first_output, require_finite
@@ -59,7 +58,7 @@ class Pipeline:
     predictor: Predictor
     folder: OutputFolder
     kinds: Sequence[writers.FileKind]
-    style: Style
+    style: encoding.Style
     workers: int
     rasters: Sequence[writers.FileKind] = ()
     """The files of each image that is predicted by windows."""
@@ -131,9 +130,9 @@ class Pipeline:
                 facts.update(writers.depth_facts(prediction.outputs))
                 if prediction.known_camera is not None:
                     facts.update(prediction.known_camera.facts)
-                predicted = Predicted(prediction, frame.image, style)
+                predicted = encoding.Predicted(prediction, frame.image, style)
                 for kind, target in targets.items():
-                    target.write(paint_with_legend(kind.name, predicted))
+                    target.write(encoding.paint_with_legend(kind.name, predicted))
 
             prepare = partial(
                 self.predictor.prepare, name=input_file.path, keep_image=True, camera=self.cameras
@@ -171,7 +170,7 @@ class Pipeline:
                 kinds.append(kind)
             except ValueError as error:
                 missing[kind.folder] = str(error)
-        predicted = Predicted(prediction, image.image, self.style, input_file)
+        predicted = encoding.Predicted(prediction, image.image, self.style, input_file)
         if kinds or not missing:
             with self.folder.files(input_file, kinds, facts) as paths:
                 for kind in kinds:
@@ -189,12 +188,12 @@ def _if_large(input_file: InputFile) -> InputFile | None:
     return None
 
 
-def next_style(style: Style, prediction: Prediction) -> Style:
+def next_style(style: encoding.Style, prediction: Prediction) -> encoding.Style:
     """Returns a style whose depth range follows the frames slowly, so that colours do not
     flicker."""
     limits = {}
     for name in (n for n, spec in prediction.outputs.items() if spec.kind == "depth"):
-        new = np.array(Predicted(prediction).limits(name))
+        new = np.array(encoding.Predicted(prediction).limits(name))
         low, high = STEADINESS * np.array(style.limits.get(name, new)) + (1 - STEADINESS) * new
         limits[name] = float(low), float(high)
     return replace(style, limits=limits)

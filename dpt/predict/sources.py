@@ -14,8 +14,7 @@ from typing import Any
 
 import fsspec
 
-from dpt.data.formats.io import IMAGE_SUFFIXES, UNREAD_SUFFIXES
-from dpt.data.formats.video import VIDEO_SUFFIXES
+from dpt.data.formats import io, video
 from dpt.fetch import fetch
 from dpt.files import MAX_BYTES, DataError, missing_path, reason, require_address
 from dpt.predict.records import PredictionSettings
@@ -23,7 +22,7 @@ from dpt.validation import PlainMapping
 
 log = logging.getLogger("dpt")
 
-SUFFIXES = (*IMAGE_SUFFIXES, *VIDEO_SUFFIXES)
+SUFFIXES = (*io.IMAGE_SUFFIXES, *video.VIDEO_SUFFIXES)
 _STAMPS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "updated", "created")
 _REMEDY = "check the address and the permissions"
 
@@ -40,7 +39,7 @@ class InputFile:
 
     @property
     def is_video(self) -> bool:
-        return self.path.suffix.lower() in VIDEO_SUFFIXES
+        return self.path.suffix.lower() in video.VIDEO_SUFFIXES
 
     @property
     def source(self) -> str:
@@ -93,7 +92,7 @@ def find_inputs(inputs: Sequence[str | Path], *, out: Path) -> list[InputFile]:
 def _readable(folder: Path, out: Path) -> list[Path]:
     """Returns the images and videos of a folder; logs how many pictures are not read."""
     walked = list(_walk(folder, out))
-    unread = Counter(file.suffix.lower() for file in walked).keys() & UNREAD_SUFFIXES
+    unread = Counter(file.suffix.lower() for file in walked).keys() & io.UNREAD_SUFFIXES
     if unread:
         formats = ", ".join(sorted(unread))
         log.warning("%s: files in %s are left out: convert them to JPEG or PNG", folder, formats)
@@ -140,7 +139,7 @@ def _walk(folder: Path, out: Path) -> Iterator[Path]:
             if name[0] != "." and name not in skipped and Path(parent, name) != out
         )
         for name in sorted(files):
-            if name[0] != "." and name.lower().endswith((*SUFFIXES, *UNREAD_SUFFIXES, ".npy")):
+            if name[0] != "." and name.lower().endswith((*SUFFIXES, *io.UNREAD_SUFFIXES, ".npy")):
                 yield Path(parent, name)
 
 

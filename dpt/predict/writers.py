@@ -10,8 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dpt.data.annotations import WRITERS
-from dpt.data.annotations.base import AnnotatedClass, Entry, Writer
+from dpt.data.annotations import WRITERS, base
 from dpt.data.formats.rle import encode_parts, encode_pixels, object_of
 from dpt.files import few, read_bytes, require
 from dpt.predict import encoding
@@ -77,7 +76,7 @@ class LabelFiles(FileKind):
     """The files of an image in the format of a label tool, and a copy of the image where the tool
     expects it."""
 
-    writer: Writer
+    writer: base.Writer
     is_picture = False
     needs_image = False
 
@@ -93,7 +92,7 @@ class LabelFiles(FileKind):
         objects = _objects(self.name, prediction)
         objects = [item for item in objects if item.class_id in self.writer.class_ids]
         size = (height, width)
-        entry = Entry(image=source.path, name=source.name, size=size, objects=objects)
+        entry = base.Entry(image=source.path, name=source.name, size=size, objects=objects)
         return [*self.writer.encode(entry), read_bytes(source.fetch())]
 
     def common_files(self, out: Path, names: Sequence[str]) -> dict[str, bytes]:
@@ -108,7 +107,7 @@ def _label_files(spec: OutputSpec, folder: str, tool: str) -> LabelFiles:
     things = spec.things or (False,) * (spec.num_classes or 0)
     colors = output_palette(spec).tolist()
     classes = [
-        AnnotatedClass(name=spec.class_name(k), is_thing=is_thing, color=tuple(colors[k]))
+        base.AnnotatedClass(name=spec.class_name(k), is_thing=is_thing, color=tuple(colors[k]))
         for k, is_thing in enumerate(things)
     ]
     return LabelFiles(spec.name, folder, writer=WRITERS[tool](classes))
