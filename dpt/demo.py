@@ -1,6 +1,6 @@
 """The demo: a page that predicts uploaded images, served by Python's own HTTP server.
 
-The server answers four fixed addresses and opens no file that a visitor names: uploads and results
+The server answers three fixed addresses and opens no file that a visitor names: uploads and results
 are kept in memory. Requests for other hosts and from other sites are refused, slow ones end after a
 minute.
 """
@@ -11,19 +11,15 @@ import socket
 import threading
 from collections import OrderedDict
 from contextlib import suppress
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.util import find_spec
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from urllib.parse import parse_qsl, urlsplit
 
 import numpy as np
 
 from dpt.data.formats.io import read_image
-from dpt.geometry import Camera
 from dpt.html import data_uri, render_page
 from dpt.predict import Prediction, Predictor, encoding, inputs, writers
-from dpt.predict.prediction import first_output
 from dpt.validation import Plain
 from dpt.viz import shrink
 
@@ -33,16 +29,10 @@ MAX_PIXELS = 50_000_000  # of an image that is predicted; dpt.files limits what 
 MAX_BYTES = 30_000_000  # of an uploaded file
 MAX_SECONDS = 60  # for a visitor to send a request, and again to take the answer
 MAX_CONNECTIONS = 16
-_POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; "
-    "form-action 'none'; "
-)
 PAGE_POLICY = (
-    f"{_POLICY}connect-src 'self'; img-src data:; frame-src 'self'; frame-ancestors 'none'"
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; "
+    "form-action 'none'; connect-src 'self'; img-src data:; frame-ancestors 'none'"
 )
-VIEWER_POLICY = f"{_POLICY}connect-src data: blob:; img-src data: blob:; frame-ancestors 'self'"
-GUESSED_FOV = 60.0  # degrees, of images whose camera is unknown
-VIEWER_POINTS = 2**18  # largest number in the browser
 
 
 class RefusedError(Exception):
@@ -56,8 +46,7 @@ class Demo:
         self.predictor, self.outputs = predictor, predictor.outputs
         products = writers.all_kinds(self.outputs)
         self.downloads = {f"{p.folder}{p.suffix}": p for p in products["png"] + products["npy"]}
-        # the latest predictions by their keys, each with a picture of the image as it is shown
-        self._results: OrderedDict[str, tuple[Prediction, np.ndarray]] = OrderedDict()
+        self._results: OrderedDict[str, Prediction] = OrderedDict()  # the latest, by their keys
         self._lock = threading.Lock()
         title = " and ".join(self.outputs).capitalize()
         limits = {"max_bytes": MAX_BYTES, "max_pixels": MAX_PIXELS}
@@ -77,13 +66,9 @@ class Demo:
             known = inputs.known_camera("image", (height, width), None, data=data)
             prediction = self.predictor(pixels, None if known is None else known.camera)
             prediction.require_finite()
-            if prediction.known_camera is None:
-                camera = Camera.from_fov(GUESSED_FOV, (height, width))
-                guess = inputs.KnownCamera(camera, "guess")
-                prediction = replace(prediction, known_camera=guess)
             image = rule.picture(pixels.transpose(2, 0, 1))
             key = secrets.token_urlsafe(16)
-            self._results[key] = prediction, shrink(image, VIEW_WIDTH)
+            self._results[key] = prediction
             while len(self._results) > KEPT_RESULTS:
                 self._results.popitem(last=False)
             outputs = []
@@ -95,7 +80,6 @@ class Demo:
             return {
                 "image": _picture_uri(image),
                 "note": note(prediction),
-                "points": f"points?key={key}" if has_points(prediction) else None,
                 "outputs": outputs,
                 "files": [{"name": n, "url": f"file?key={key}&name={n}"} for n in self.downloads],
             }
@@ -105,18 +89,10 @@ class Demo:
         if name not in self.downloads:
             raise RefusedError(404, f"there is no file {name}")
         with self._lock:
-            (content,) = self.downloads[name].contents(encoding.Predicted(*self._result(key)))
+            if key not in self._results:
+                raise RefusedError(404, "this result is no longer kept: upload the image again")
+            (content,) = self.downloads[name].contents(encoding.Predicted(self._results[key]))
             return content
-
-    def points(self, key: str) -> bytes:
-        """Returns a page with the surface that an image shows, to be turned."""
-        with self._lock:
-            return encoding.viewer_page(*self._result(key), limit=VIEWER_POINTS)
-
-    def _result(self, key: str) -> tuple[Prediction, np.ndarray]:
-        if key not in self._results:
-            raise RefusedError(404, "this result is no longer kept: upload the image again")
-        return self._results[key]
 
 
 def note(prediction: Prediction) -> str:
@@ -126,19 +102,7 @@ def note(prediction: Prediction) -> str:
     for name in (n for n, spec in prediction.outputs.items() if spec.kind == "depth"):
         scale, offset = encoding.depth_coding(name, prediction)
         lines.append(f"{name} as 16-bit PNG: depth = value × {scale:.6g} + {offset:.6g}")
-    known = prediction.known_camera
-    if has_points(prediction) and known is not None and known.source == "guess":
-        view = f"its field of view is taken as {known.camera.fov:.0f} degrees"
-        lines.append(f"in space: the camera is unknown, {view}")
     return "\n".join(lines)
-
-
-def has_points(prediction: Prediction) -> bool:
-    """Whether a prediction has points to be shown, and the library for it is installed."""
-    spec = first_output(prediction.outputs, "depth")
-    if spec is None or spec.is_inverse_depth or find_spec("trimesh") is None:
-        return False
-    return bool(np.isfinite(prediction.valid_depth()).any())
 
 
 def _picture_uri(picture: np.ndarray) -> str:
@@ -177,8 +141,6 @@ class Handler(BaseHTTPRequestHandler):
         self._check_site()
         if address == "GET /":
             return self.demo.page
-        if address == "GET /points":
-            return self.demo.points(query.get("key", ""))
         if address == "GET /file":
             return self.demo.file(query.get("key", ""), query.get("name", ""))
         if address != "POST /predict":
@@ -197,15 +159,13 @@ class Handler(BaseHTTPRequestHandler):
             status, body = error.args[0], {"error": error.args[1]}
         except ValueError as error:
             status, body = 400, {"error": str(error)}
-        is_page = path in ("/", "/points")
-        kind = "text/html; charset=utf-8" if is_page else "application/octet-stream"
+        kind = "text/html; charset=utf-8" if path == "/" else "application/octet-stream"
         if not isinstance(body, bytes):
             kind, body = "application/json", json.dumps(body).encode()
-        policy = VIEWER_POLICY if path == "/points" else PAGE_POLICY
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
-        self.send_header("Content-Security-Policy", policy)
+        self.send_header("Content-Security-Policy", PAGE_POLICY)
         self.send_header("X-Content-Type-Options", "nosniff")
         self.end_headers()
         self.wfile.write(body)

@@ -74,7 +74,6 @@ def test_demo_answers_with_pictures_and_files_of_the_images_size(demo, photo, tm
     assert all(decoded(output["legend"]).std() > 20 for output in answer["outputs"])
 
     expected = demo.predictor(photo)
-    assert "in space: the camera is unknown" in answer["note"]
     names = [file["name"] for file in answer["files"]]
     assert names == ["depth.png", "labels.png", "depth_npy.npy", "labels_npy.npy"]
     for file in answer["files"]:
@@ -84,16 +83,6 @@ def test_demo_answers_with_pictures_and_files_of_the_images_size(demo, photo, tm
     np.testing.assert_allclose(depth, expected.depth, atol=0.0006)  # half a millimetre, rounded
     assert np.array_equal(np.load(tmp_path / "depth_npy.npy"), expected.depth)
     assert np.array_equal(read_labels(tmp_path / "labels.png"), expected.labels)
-
-
-def test_demo_shows_the_surface_of_depth_in_space(client, photo):
-    pytest.importorskip("trimesh", reason="needs the extra 'points'")
-    answer = json.loads(client.request("POST", "/predict", photo.read_bytes())[1])
-    status, page = client.request("GET", f"/{answer['points']}")
-    assert status == 200
-    assert page.startswith(b"<!DOCTYPE html>")
-    assert b"GLTFLoader" in page
-    assert client.request("GET", "/points?key=x")[0] == 404
 
 
 @pytest.mark.parametrize(

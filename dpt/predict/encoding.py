@@ -230,13 +230,13 @@ class PointGrid(NamedTuple):
         )
 
 
-def point_grid(prediction: Prediction, *, limit: int = MAX_POINTS) -> PointGrid:
-    """Returns at most ``limit`` points of a prediction; ValueError if it has none, see
+def point_grid(prediction: Prediction) -> PointGrid:
+    """Returns at most ``MAX_POINTS`` points of a prediction; ValueError if it has none, see
     ``Prediction.points``."""
     camera = prediction.require_camera()
     depth = prediction.valid_depth()
     height, width = depth.shape
-    stride = max(1, ceil(sqrt(depth.size / limit)))
+    stride = max(1, ceil(sqrt(depth.size / MAX_POINTS)))
     depth = depth[::stride, ::stride]
     K = np.diag([1 / stride, 1 / stride, 1]) @ camera.K
     valid = np.isfinite(depth)
@@ -297,32 +297,6 @@ def surface(grid: PointGrid, image: np.ndarray) -> Any:
         visual=trimesh.visual.TextureVisuals(uv=np.stack([u, v], axis=1), material=material),
         process=False,
     )
-
-
-def viewer_page(prediction: Prediction, image: np.ndarray, *, limit: int) -> bytes:
-    """Returns a web page in which the surface can be turned, seen at first from behind the camera.
-
-    It holds trimesh's viewer with a copy of three.js, and needs no other address.
-
-    Args:
-        image: uint8 (h, w, 3), of any size.
-        limit: largest number of points.
-    """
-    import trimesh
-    from trimesh.viewer import scene_to_html
-
-    class UnlitScene(trimesh.Scene):
-        def export(self, *arguments: Any, **options: Any) -> Any:
-            return super().export(*arguments, tree_postprocessor=_make_unlit, **options)
-
-    depth, K = prediction.valid_depth(), prediction.require_camera().K
-    camera = trimesh.scene.Camera(resolution=depth.shape[::-1], focal=(K[0, 0], K[1, 1]))
-    place = np.eye(4)
-    place[2, 3] = 0.3 * np.nanmedian(depth)
-    # the viewer shows linear colours as they are: encoded twice, they look right
-    brighter = np.rint(255 * (np.arange(256) / 255) ** (1 / 2.2)).astype(np.uint8)[image]
-    mesh = surface(point_grid(prediction, limit=limit), brighter)
-    return scene_to_html(UnlitScene(mesh, camera=camera, camera_transform=place)).encode()
 
 
 def _make_unlit(tree: Plain) -> None:

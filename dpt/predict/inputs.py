@@ -108,7 +108,7 @@ class KnownCamera(NamedTuple):
     """The camera of an image, at the image's own size, and how it is known."""
 
     camera: Camera
-    source: Literal["given", "EXIF", "predicted", "guess"]
+    source: Literal["given", "EXIF", "predicted"]
 
     @property
     def facts(self) -> Plain:

@@ -11,7 +11,7 @@ from prediction_files import records_of
 
 from dpt.geometry import Camera, project
 from dpt.predict import Prediction, encoding
-from dpt.predict.encoding import point_grid, viewer_page
+from dpt.predict.encoding import point_grid
 from dpt.predict.inputs import KnownCamera
 from dpt.types.outputs import OutputSpec
 
@@ -82,7 +82,7 @@ def test_glb_has_no_triangle_across_a_discontinuity():
 
 def test_point_grid_of_large_images_has_a_stride(monkeypatch):
     monkeypatch.setattr(encoding, "MAX_POINTS", 700)
-    grid = point_grid(made(np.full(SIZE, 4, np.float32)), limit=700)
+    grid = point_grid(made(np.full(SIZE, 4, np.float32)))
     assert grid.stride == 3
     np.testing.assert_allclose(
         grid.points * [1, -1, -1], made(np.full(SIZE, 4, np.float32)).points[::3, ::3], atol=1e-5
@@ -92,13 +92,6 @@ def test_point_grid_of_large_images_has_a_stride(monkeypatch):
     np.testing.assert_allclose(
         mesh.visual.uv * [1, -1] + [0, 1], (pixels + 0.5) / [W, H], atol=1e-4
     )
-
-
-def test_viewer_page_fetches_nothing_from_elsewhere():
-    page = viewer_page(made(), photo_of(*SIZE), limit=1000).decode()
-    assert "GLTFLoader" in page
-    assert 'src="http' not in page
-    assert 'href="http' not in page
 
 
 def test_predict_command_writes_points_and_counts_what_is_left_out(predict, out, tmp_path):
