@@ -86,11 +86,10 @@ class Demo:
 
     def file(self, key: str, name: str) -> bytes:
         """Returns a file for download, at the image's own size."""
-        if name not in self.downloads:
-            raise RefusedError(404, f"there is no file {name}")
         with self._lock:
-            if key not in self._results:
-                raise RefusedError(404, "this result is no longer kept: upload the image again")
+            if name not in self.downloads or key not in self._results:
+                fault = "is not there, or its result is no longer kept: upload the image again"
+                raise RefusedError(404, f"file {name} {fault}")
             (content,) = self.downloads[name].contents(encoding.Predicted(self._results[key]))
             return content
 

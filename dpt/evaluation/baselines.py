@@ -1,5 +1,6 @@
 """Scores of predictors that use no trained model. A model that is no better learned nothing."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
@@ -56,21 +57,17 @@ def trivial_scores(
     size = min(size[0], MAX_SIZE[0]), min(size[1], MAX_SIZE[1])
     train_indices = train.some_indices(TRAIN_SAMPLES)
     samples = list(_read("train", train, train_indices, num_workers, size))
-    predictors = []
-    for objective in labelled:
-        usable = [sample for sample in samples if objective.target in sample]
-        if usable:
-            predictors.append(_Predictors(objective, usable, size))
+    scored = [o for o in labelled if any(o.target in sample for sample in samples)]
+    predictors = [_Predictors(objective, samples, size) for objective in scored]
     val_indices = range(len(val)) if indices is None else indices
     for sample in _read("val", val, val_indices, num_workers):
         for predictor in predictors:
             predictor.update(sample)
-    scores: dict[str, dict[str, float]] = {}
+    scores: dict[str, dict[str, float]] = defaultdict(dict)
     for predictor in predictors:
         for kind, objective in predictor.scored.items():
-            values = {f"val/{name}": value for name, value in objective.compute().items()}
-            scores.setdefault(kind, {}).update(values)
-    return scores
+            scores[kind] |= {f"val/{name}": value for name, value in objective.compute().items()}
+    return dict(scores)
 
 
 def named(rows: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
@@ -91,10 +88,10 @@ class _Predictors:
         self.objective, self.size = deepcopy(objective).cpu(), size
         self.objective.metrics.reset()
         self.objective.metrics.drop_rules()
-        self.samples = samples
-        self.names = [sample["name"] for sample in samples]
-        self.thumbnails = torch.cat([sample["image"] for sample in samples]).float()
-        self.predictions = self.objective.baselines(samples, size)
+        self.samples = [sample for sample in samples if objective.target in sample]
+        self.names = [sample["name"] for sample in self.samples]
+        self.thumbnails = torch.cat([sample["image"] for sample in self.samples]).float()
+        self.predictions = self.objective.baselines(self.samples, size)
         self.scored = {kind: deepcopy(self.objective) for kind in (*self.predictions, NEAREST)}
 
     def update(self, sample: Batch) -> None:

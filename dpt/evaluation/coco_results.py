@@ -18,7 +18,6 @@ from dpt.data.base import Dataset
 from dpt.data.formats import io, rle
 from dpt.evaluation.predictions import Predicted
 from dpt.metrics.instances import MAX_PREDICTIONS
-from dpt.predict.records import RECORDS_FILE
 from dpt.segments import NO_SEGMENT, OBJECT_IDS
 from dpt.types.outputs import HeadPrediction, Objects, OutputSpec
 from dpt.types.samples import Sample, Target
@@ -148,12 +147,3 @@ class CocoPredictions(Predicted):
         for number, i in enumerate(sorted(present), 1):
             codes[ids == i] = segments[i] * OBJECT_IDS + number
         return torch.from_numpy(codes)[None]
-
-
-def find_json(dataset: Dataset, path: Path) -> Path | None:
-    """Returns the JSON file of predictions that ``path`` is, or holds alone; None without one."""
-    if path.suffix.lower() == ".json":
-        return path
-    files = [*path.glob("*.json")]
-    is_ours = (path / RECORDS_FILE).exists() or (path / "panoptic_npy").exists()
-    return files[0] if dataset.annotation_file and len(files) == 1 and not is_ours else None

@@ -198,12 +198,11 @@ def _runtime(config: EvaluateConfig, model: DPT, trainer: L.Trainer) -> Runtime 
 def score_files(config: EvaluateConfig, dataset: Dataset) -> Scorer:
     """Returns the scores of the files in the folder of predictions."""
     path = Path(config.source).expanduser()
-    results = coco_results.find_json(dataset, path)
     predicted: predictions.Predicted
-    if results is None:
-        predicted = predictions.PredictedDataset(dataset, path, config)
+    if path.suffix.lower() == ".json":
+        predicted = coco_results.CocoPredictions(dataset, path)
     else:
-        predicted = coco_results.CocoPredictions(dataset, results)
+        predicted = predictions.PredictedDataset(dataset, path, config)
     objectives = objectives_of(predicted.outputs, dataset, config.protocol)
     preprocessing = measure_bands(dataset, images=4) or Preprocessing()
     scorer = Scorer(objectives, predicted.outputs, preprocessing)

@@ -95,21 +95,21 @@ def export(
         program = trace(graph.for_inference(), traced, free_size=size is None)
         file = folder / path.name
         with writing(path):
-            outputs = graph.all_outputs()
+            outputs = tensor_specs(graph.model.outputs)
             files.write(
                 program, file, axes=graph.axes, outputs=outputs, metadata=metadata, opset=opset
             )
-        run = files.run_of(file)
-        try:
-            errors = compare(graph, run, compared)
-        except ValueError as error:
-            remedy = "" if size else "; a fixed size may work: --size H W"
-            raise ValueError(f"{path} was not written: {error}{remedy}") from error
+        errors = compare(graph, files.run_of(file), compared, path)
     return Export(path, errors, metadata, compared)
 
 
-def compare(graph: Graph, run: files.Run, shapes: Iterable[Shape]) -> dict[str, float]:
+def compare(graph: Graph, run: files.Run, shapes: Iterable[Shape], path: Path) -> dict[str, float]:
     """Returns each output's largest difference, as a fraction of its largest value in the model.
+
+    Args:
+        run: the file as a function.
+        shapes: of the inputs.
+        path: of the file, for messages.
 
     Raises:
         ValueError: a difference exceeds :data:`TOLERANCE`, or the file does not run.
@@ -119,7 +119,7 @@ def compare(graph: Graph, run: files.Run, shapes: Iterable[Shape]) -> dict[str, 
         images = graph.example(shape)
         with torch.no_grad():
             expected = graph(images)
-            with files.quiet(f"it fails on {_form(shape)} pixels"):
+            with files.quiet(f"{path} was not written: it fails on {_form(shape)} pixels"):
                 outputs = run(images)
         for name, value in expected.items():
             off = inf
@@ -130,7 +130,8 @@ def compare(graph: Graph, run: files.Run, shapes: Iterable[Shape]) -> dict[str, 
     worst = max(errors, key=lambda name: errors[name])
     if errors[worst] > TOLERANCE:
         fault = f"its {worst} is off by {errors[worst]:.1e} of the largest value"
-        raise ValueError(f"{fault}, more than {TOLERANCE:.0e}")
+        remedy = "fix the size (--size H W), or choose another format"
+        raise ValueError(f"{path} was not written: {fault}, more than {TOLERANCE:.0e}: {remedy}")
     return errors
 
 
@@ -177,10 +178,6 @@ class Graph(nn.Module):
         if self.preprocessing is not None:
             images = self.preprocessing.normalize(images.permute(0, 3, 1, 2))
         return tensors_of(self.model(images), self.model.outputs)
-
-    def all_outputs(self) -> dict[str, bool]:
-        """Returns whether each tensor that the graph returns is dense, by name."""
-        return {name: spec.dense for name, spec in tensor_specs(self.model.outputs).items()}
 
     @property
     def axes(self) -> dict[int, str]:

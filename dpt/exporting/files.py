@@ -92,7 +92,7 @@ def write(
     path: Path,
     *,
     axes: Mapping[int, str],
-    outputs: Mapping[str, bool],
+    outputs: Mapping[str, OutputSpec],
     metadata: dict[str, str],
     opset: int | None,
 ) -> None:
@@ -100,7 +100,7 @@ def write(
 
     Args:
         axes: names of the input's axes.
-        outputs: for each output, whether it has a value for each pixel.
+        outputs: the declaration of each tensor that the program returns.
     """
     if path.suffix == ".pt2":
         extra = {"metadata.json": json.dumps(metadata, indent=2)}
@@ -123,8 +123,8 @@ def write(
         raise ValueError(f"--opset {opset}: the exporter wrote {written_opset}: choose another")
     made.model.metadata_props.update(metadata)
     _name_axes(made.model.graph.inputs[0], axes)
-    for value, is_dense in zip(made.model.graph.outputs, outputs.values(), strict=True):
-        _name_axes(value, {0: "batch", **({-2: "height", -1: "width"} if is_dense else {})})
+    for value, spec in zip(made.model.graph.outputs, outputs.values(), strict=True):
+        _name_axes(value, {0: "batch", **({-2: "height", -1: "width"} if spec.dense else {})})
     if path.suffix == ".xml":
         with TemporaryDirectory(dir=path.parent) as folder:
             made.save(Path(folder, "model.onnx"))

@@ -207,10 +207,10 @@ def make_runtime(name: str | None, model: DPT | Path, **settings: Any) -> Runtim
         settings: ``device``, ``precision`` and ``upsample_logits``, see :class:`TorchRuntime`.
     """
     name = name or (FILES[model.suffix] if isinstance(model, Path) else "torch")
-    if name not in RUNTIMES:
-        raise ValueError(f"runtime={name}: choose from {', '.join(RUNTIMES)}")
-    if name == "torch" and isinstance(model, Path):
-        raise ValueError(f"runtime=torch: cannot run {model}: give the checkpoint, or another")
+    possible = {*RUNTIMES} - ({"torch"} if isinstance(model, Path) else set())
+    if name not in possible:
+        source = f" for {model}" if isinstance(model, Path) else ""
+        raise ValueError(f"runtime={name}: choose from {', '.join(sorted(possible))}{source}")
     return RUNTIMES[name](model, **settings)
 
 
@@ -231,7 +231,7 @@ def cached_export(model: DPT) -> Path:
         graph = Graph.of(model, tasks=(), with_preprocessing=False)
         step = model.encoder.pad_multiple
         with suppress(ValueError):
-            compare(graph, files.onnx_session(path), [(1, 3 * step, 4 * step)])
+            compare(graph, files.onnx_session(path), [(1, 3 * step, 4 * step)], path)
             return path
     with writing(path):
         folder.mkdir(parents=True, exist_ok=True)

@@ -65,11 +65,6 @@ class Pipeline:
     cameras: CameraSource | None = None  # of all images and videos; None: of their EXIF tags
     prompt: Path | None = None  # sparse depth of the only image
 
-    @property
-    def only_rasters(self) -> bool:
-        """Whether other files are refused: TIFF is the only format."""
-        return bool(self.rasters) and not self.kinds
-
     def is_done(self, input_file: InputFile) -> bool:
         """Whether the files of an input were written since it changed, and exist."""
         if input_file.is_video:
@@ -87,7 +82,7 @@ class Pipeline:
         # the header of a remote file would need the whole file
         if not self.rasters or (input_file.address and not is_tiff):
             return False
-        return (self.only_rasters and is_tiff) or bands.needs_windows(input_file.fetch())
+        return (is_tiff and not self.kinds) or bands.needs_windows(input_file.fetch())
 
     def windows(self, input_file: InputFile) -> Generator[int, None, None]:
         """Predicts an image by windows; yields the number of steps first, and after each."""
@@ -101,8 +96,7 @@ class Pipeline:
                 known = KnownCamera(camera, "given")
             prediction = RasterPrediction(self.predictor, source, known and known.camera)
             yield len(prediction)
-            facts = writers.depth_facts(prediction.outputs, scale=1.0, offset=0.0)
-            facts |= {} if known is None else known.facts
+            facts = writers.depth_facts(prediction.outputs, known, scale=1.0, offset=0.0)
             with self.folder.files(input_file, self.rasters, facts) as paths:
                 for _ in prediction.write({kind.name: path for kind, (path,) in paths.items()}):
                     yield len(prediction)
@@ -127,9 +121,7 @@ class Pipeline:
                 nonlocal style
                 prediction.require_finite()
                 style = next_style(style, prediction)
-                facts.update(writers.depth_facts(prediction.outputs))
-                if prediction.known_camera is not None:
-                    facts.update(prediction.known_camera.facts)
+                facts.update(writers.depth_facts(prediction.outputs, prediction.known_camera))
                 predicted = encoding.Predicted(prediction, frame.image, style)
                 for kind, target in targets.items():
                     target.write(encoding.paint_with_legend(kind.name, predicted))
@@ -150,7 +142,7 @@ class Pipeline:
         keep_image = any(kind.needs_image for kind in self.kinds)
 
         def prepare(input_file: InputFile) -> PreparedImage:
-            if self.only_rasters:
+            if self.rasters and not self.kinds:
                 raise ValueError("--format tif is for TIFF files: name another format, too")
             return self.predictor.prepare(
                 input_file.fetch(), keep_image=keep_image, camera=self.cameras, prompt=self.prompt

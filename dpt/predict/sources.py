@@ -153,24 +153,22 @@ def find_remote(inputs: Sequence[str]) -> list[InputFile]:
     is not listed.
 
     Raises:
-        DataError: an address cannot be listed or holds no image, two names cannot be told apart,
-            or the addresses are of several file systems.
+        DataError: an address cannot be listed or holds no image, or two names cannot be told
+            apart.
     """
-    if len({name.partition("://")[0] for name in inputs}) > 1:
-        fault = "inputs of several file systems"
-        raise DataError(f"{', '.join(inputs)}: {fault}: predict them one after another")
     remote: dict[Path, InputFile] = {}
     folders = []
     for address in inputs:
         system, root, infos = _listed(address)
         images = [name for name in sorted(infos) if name.lower().endswith(SUFFIXES)]
         images = [name for name in images if "/." not in name[len(root) :]]
-        paths = [Path("/", name) for name in images]  # absolute, as local ones
+        store = Path("/", address.partition("://")[0])  # absolute, as local paths
+        paths = [store / name.lstrip("/") for name in images]
         if not images or len({*paths}) < len(paths):
             fault = "names that differ in slashes alone" if images else "no image"
             raise DataError(f"{address}: {fault} ({', '.join(SUFFIXES)}): check the address")
         if images != [root]:
-            folders.append(Path("/", root))
+            folders.append(store / root.lstrip("/"))
         for path, name in zip(paths, images, strict=True):
             # the same for all ways to write a file's address
             full_address = str(system.unstrip_protocol(name))

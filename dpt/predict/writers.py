@@ -14,6 +14,7 @@ from dpt.data.annotations import WRITERS, base
 from dpt.data.formats.rle import encode_parts, encode_pixels, object_of
 from dpt.files import few, read_bytes, require
 from dpt.predict import encoding
+from dpt.predict.inputs import KnownCamera
 from dpt.predict.prediction import Prediction, depth_unit, first_output, require_points
 from dpt.predict.records import FORMATS, LABEL_TOOLS, POINT_FORMATS, RASTER
 from dpt.predict.sources import InputFile
@@ -218,8 +219,7 @@ def videos_of(kinds: Iterable[FileKind]) -> list[FileKind]:
 def facts_of(prediction: Prediction) -> Plain:
     """Returns how to read an image's depth files, by folder, its camera, and the outputs for the
     whole image."""
-    known = prediction.known_camera
-    facts = depth_facts(prediction.outputs) | ({} if known is None else known.facts)
+    facts = depth_facts(prediction.outputs, prediction.known_camera)
     for name, folder in folder_names(prediction.outputs).items():
         if folder in facts:
             scale, offset = encoding.depth_coding(name, prediction)
@@ -227,13 +227,15 @@ def facts_of(prediction: Prediction) -> Plain:
     return facts | image_facts(prediction)
 
 
-def depth_facts(outputs: Outputs, **coding: float) -> Plain:
-    """Returns the unit of each depth, by the folder of its files, with its ``coding`` there."""
-    return {
+def depth_facts(outputs: Outputs, known: KnownCamera | None, **coding: float) -> Plain:
+    """Returns the unit of each depth, by the folder of its files, with its ``coding`` there, and
+    the camera."""
+    units = {
         folder: {"unit": depth_unit(outputs[name]), **coding}
         for name, folder in folder_names(outputs).items()
         if outputs[name].kind == "depth"
     }
+    return units if known is None else units | known.facts
 
 
 def image_facts(prediction: Prediction) -> Plain:

@@ -58,18 +58,17 @@ def test_instances_score_as_by_pycocotools(score_coco, truth, metrics, tmp_path,
     path = truth / "instances/annotations/instances_val.json"
     rows = moved_objects(path, np.random.default_rng(0))
     (tmp_path / "results.json").write_text(json.dumps(rows))
-    for number, predictions in enumerate((tmp_path / "results.json", tmp_path)):
-        values = metrics(score_coco(tmp_path / f"scores{number}", predictions, "instances"))
-        expected = COCO(path)
-        evaluation = COCOeval(expected, expected.loadRes(rows), "segm")
-        for step in (evaluation.evaluate, evaluation.accumulate, evaluation.summarize):
-            step()
-        names = ("ap", "ap50", "ap75", "ap_small", "ap_medium")
-        ours = [values[f"val/{name}"] for name in names]
-        theirs = [None if v < 0 else pytest.approx(v, abs=1e-9) for v in evaluation.stats[:5]]
-        assert ours == theirs
-        assert 0.1 < values["val/ap"] < 0.9
-        assert values["images"] == 5
+    values = metrics(score_coco(tmp_path / "scores", tmp_path / "results.json", "instances"))
+    expected = COCO(path)
+    evaluation = COCOeval(expected, expected.loadRes(rows), "segm")
+    for step in (evaluation.evaluate, evaluation.accumulate, evaluation.summarize):
+        step()
+    names = ("ap", "ap50", "ap75", "ap_small", "ap_medium")
+    ours = [values[f"val/{name}"] for name in names]
+    theirs = [None if v < 0 else pytest.approx(v, abs=1e-9) for v in evaluation.stats[:5]]
+    assert ours == theirs
+    assert 0.1 < values["val/ap"] < 0.9
+    assert values["images"] == 5
 
 
 def test_panoptic_files_score_as_codes(score_coco, truth, metrics, tmp_path):
@@ -100,7 +99,7 @@ def test_panoptic_files_score_as_codes(score_coco, truth, metrics, tmp_path):
     beside = tmp_path / "flat"  # pictures beside the file
     shutil.copytree(source / "panoptic_val", beside)
     (beside / "a.json").write_text(json.dumps(predictions))
-    again = metrics(score_coco(tmp_path / "again", beside, "panoptic"))
+    again = metrics(score_coco(tmp_path / "again", beside / "a.json", "panoptic"))
     assert again["val/pq"] == values["val/pq"]
 
 
