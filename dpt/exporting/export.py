@@ -5,12 +5,16 @@ The file holds the model for inference: BatchNorm is fused, auxiliary heads are 
 
 from __future__ import annotations
 
+import io
+import json
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from math import inf, isnan
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -95,10 +99,7 @@ def export(
         program = trace(graph.for_inference(), traced, free_size=size is None)
         file = folder / path.name
         with writing(path):
-            outputs = tensor_specs(graph.model.outputs)
-            files.write(
-                program, file, axes=graph.axes, outputs=outputs, metadata=metadata, opset=opset
-            )
+            write(program, file, graph, metadata, opset)
         errors = compare(graph, files.run_of(file), compared, path)
     return Export(path, errors, metadata, compared)
 
@@ -209,3 +210,47 @@ def trace(graph: Graph, shape: Shape, *, free_size: bool) -> ExportedProgram:
         )
     drop_guards(program)  # in their place, the file is compared with the model at several sizes
     return program
+
+
+def write(
+    program: ExportedProgram, path: Path, graph: Graph, metadata: dict[str, str], opset: int | None
+) -> None:
+    """Writes ``program``, which was traced from ``graph``, in the format of the suffix of
+    ``path``."""
+    if path.suffix == ".pt2":
+        extra = {"metadata.json": json.dumps(metadata, indent=2)}
+        buffer = io.BytesIO()  # torch's writer of files aborts the process if the disk is full
+        torch.export.save(program, buffer, extra_files=extra)
+        path.write_bytes(buffer.getbuffer())
+        return
+    outputs = tensor_specs(graph.model.outputs)
+    with files.quiet("ONNX cannot express this model"):  # the exporter reports every step
+        made = torch.onnx.export(
+            program,
+            dynamo=True,
+            input_names=["images"],
+            output_names=list(outputs),
+            opset_version=opset,
+            verbose=False,
+        )
+    assert made is not None  # only the exporter before torch 2.5 returns None
+    written_opset = made.model.opset_imports[""]
+    if opset not in (None, written_opset):
+        raise ValueError(f"--opset {opset}: the exporter wrote {written_opset}: choose another")
+    made.model.metadata_props.update(metadata)
+    _name_axes(made.model.graph.inputs[0], graph.axes)
+    for value, spec in zip(made.model.graph.outputs, outputs.values(), strict=True):
+        _name_axes(value, {0: "batch", **({-2: "height", -1: "width"} if spec.dense else {})})
+    if path.suffix == ".xml":
+        with TemporaryDirectory(dir=path.parent) as folder:
+            made.save(Path(folder, "model.onnx"))
+            files.to_openvino(Path(folder, "model.onnx"), path)
+        return
+    made.save(path)  # weights beyond 1.5 GB go to NAME.onnx.data
+
+
+def _name_axes(value: Any, names: Mapping[int, str]) -> None:
+    """Names free axes by their index; the trace calls them s34, or 16*((s34 + 15)//16)."""
+    by_index = {index % len(value.shape): name for index, name in names.items()}
+    sizes = [s if isinstance(s, int) else by_index.get(i, s) for i, s in enumerate(value.shape)]
+    value.shape = type(value.shape)(sizes)

@@ -1,7 +1,6 @@
 """An exported file: its weights, the metadata by which a program can use it, and running it."""
 
 import hashlib
-import io
 import json
 import logging
 import os
@@ -15,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.export import ExportedProgram
 
 import dpt
 from dpt.files import open_file, parse_json, reason, require
@@ -87,64 +85,11 @@ def quiet(fault: str) -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
-def write(
-    program: ExportedProgram,
-    path: Path,
-    *,
-    axes: Mapping[int, str],
-    outputs: Mapping[str, OutputSpec],
-    metadata: dict[str, str],
-    opset: int | None,
-) -> None:
-    """Writes ``program`` in the format of the suffix of ``path``.
-
-    Args:
-        axes: names of the input's axes.
-        outputs: the declaration of each tensor that the program returns.
-    """
-    if path.suffix == ".pt2":
-        extra = {"metadata.json": json.dumps(metadata, indent=2)}
-        buffer = io.BytesIO()  # torch's writer of files aborts the process if the disk is full
-        torch.export.save(program, buffer, extra_files=extra)
-        path.write_bytes(buffer.getbuffer())
-        return
-    with quiet("ONNX cannot express this model"):  # the exporter reports every step
-        made = torch.onnx.export(
-            program,
-            dynamo=True,
-            input_names=["images"],
-            output_names=list(outputs),
-            opset_version=opset,
-            verbose=False,
-        )
-    assert made is not None  # only the exporter before torch 2.5 returns None
-    written_opset = made.model.opset_imports[""]
-    if opset not in (None, written_opset):
-        raise ValueError(f"--opset {opset}: the exporter wrote {written_opset}: choose another")
-    made.model.metadata_props.update(metadata)
-    _name_axes(made.model.graph.inputs[0], axes)
-    for value, spec in zip(made.model.graph.outputs, outputs.values(), strict=True):
-        _name_axes(value, {0: "batch", **({-2: "height", -1: "width"} if spec.dense else {})})
-    if path.suffix == ".xml":
-        with TemporaryDirectory(dir=path.parent) as folder:
-            made.save(Path(folder, "model.onnx"))
-            to_openvino(Path(folder, "model.onnx"), path)
-        return
-    made.save(path)  # weights beyond 1.5 GB go to NAME.onnx.data
-
-
 def to_openvino(source: Path, target: Path) -> None:
     """Writes an ONNX file in OpenVINO's format, with the weights in ``.bin`` beside the file."""
     import openvino
 
     openvino.save_model(openvino.Core().read_model(source), target, compress_to_fp16=False)
-
-
-def _name_axes(value: Any, names: Mapping[int, str]) -> None:
-    """Names free axes by their index; the trace calls them s34, or 16*((s34 + 15)//16)."""
-    by_index = {index % len(value.shape): name for index, name in names.items()}
-    sizes = [s if isinstance(s, int) else by_index.get(i, s) for i, s in enumerate(value.shape)]
-    value.shape = type(value.shape)(sizes)
 
 
 def describe(

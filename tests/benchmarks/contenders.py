@@ -18,12 +18,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dpt.exporting.export import Graph, trace
-from dpt.exporting.files import check_target, run_of, write
+from dpt.exporting.export import Graph, trace, write
+from dpt.exporting.files import check_target, run_of
 from dpt.functional import chunked_argmax
 from dpt.losses import CrossEntropyLoss
 from dpt.model import DPT, create_model
-from dpt.types.outputs import OutputSpec
 from dpt.weights.formats import convert
 
 NUM_CLASSES = 150
@@ -111,11 +110,10 @@ def ours_onnx(model: DPT, task: str) -> Contender:
     graph = Graph.of(model, tasks=[task], with_preprocessing=False).for_inference()
     height, width = model.config.to_dict()["encoder"]["image_size"]
     program = trace(graph, (2, height, width), free_size=False)
-    specs = {task: OutputSpec(task, "map")}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "model.onnx")
         check_target(path)
-        write(program, path, axes={0: "batch"}, outputs=specs, metadata={}, opset=None)
+        write(program, path, graph, {}, None)
         run = run_of(path)
 
     def predict(images: Tensor) -> Tensor:
