@@ -75,7 +75,11 @@ def read_points(path: str | Path, *, images: str | Path | None = None) -> list[K
         height, width = sizes[image]
         inputs.require_inside(where, x, y, sizes[image])
         points.setdefault(image, []).append([(x + 0.5) / width, (y + 0.5) / height, depth])
-    return [KnownDepths(image, *np.array(rows).T, exif=True) for image, rows in points.items()]
+    known_depths = []
+    for image, rows in points.items():
+        x, y, metres = np.array(rows).T
+        known_depths.append(KnownDepths(image, x, y, metres, exif=True))
+    return known_depths
 
 
 def read_maps(
