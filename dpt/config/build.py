@@ -15,10 +15,10 @@ from lightning.pytorch.strategies import FSDPStrategy
 from torch.utils.data import DataLoader
 
 from dpt import functional
-from dpt.config.objects import Part
+from dpt.config.objects import Part, complete
 from dpt.config.overrides import keys_of, value_at
-from dpt.config.schema import ModelSettings, TaskConfig
-from dpt.data import Dataset, EvalTransform, TrainTransform, make_loader
+from dpt.config.schema import ModelSettings, RunConfig, TaskConfig
+from dpt.data import Dataset, EvalTransform, make_loader
 from dpt.data.loading import LoaderSettings
 from dpt.data.statistics import measure_bands
 from dpt.model import DPT
@@ -54,19 +54,14 @@ NOTHING: PlainMapping = MappingProxyType({})
 
 
 def make_train_loader(
-    dataset: Dataset,
-    settings: LoaderSettings,
-    augment: Part[TrainTransform],
-    seed: int,
-    targets: Sequence[str | None],
-    *,
-    prompts: bool = False,
+    config: RunConfig, dataset: Dataset, targets: Sequence[str | None], *, prompts: bool = False
 ) -> DataLoader:
     """Returns the loader of training; with ``prompts`` the model takes sparse depth."""
-    transform = augment.build(
+    settings = config.data.loader
+    transform = config.augment.build(
         image_size=settings.image_size, targets=list(targets), prompts=prompts
     )
-    return make_loader(dataset, transform, settings, targets, training=True, seed=seed)
+    return make_loader(dataset, transform, settings, targets, training=True, seed=config.seed)
 
 
 def make_eval_loader(
@@ -306,15 +301,12 @@ def _has_bf16(accelerator: str) -> bool:
     return is_cpu and functional.has_bf16("cpu")
 
 
-def trainer_arguments(settings: PlainMapping) -> Plain:
+def trainer_arguments(trainer: Part[L.Trainer]) -> Plain:
     """Returns the arguments of the Trainer, with a progress bar only in a terminal."""
-    settings = with_precision(settings)
-    strategy = str(settings.get("strategy"))
+    arguments = with_precision(complete(trainer))
+    strategy = str(arguments["strategy"])
     if strategy.endswith(("_spawn", "_fork", "_notebook")):  # loggers cannot be sent to processes
         raise ValueError(f"trainer.strategy={strategy}: use {strategy.partition('_')[0]}")
-    defaults = {name: p.default for name, p in inspect.signature(L.Trainer).parameters.items()}
-    arguments = {**defaults, **settings}
-    del arguments["logger"], arguments["callbacks"]
     if arguments["enable_progress_bar"] is None:
         arguments["enable_progress_bar"] = sys.stdout.isatty()
     return arguments

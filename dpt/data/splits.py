@@ -13,17 +13,12 @@ from dpt.files import DataError, few
 
 DEFAULT_FRACTIONS = {"train": 0.9, "val": 0.1}
 """Fractions of the splits if neither folders nor lists nor settings define them."""
-SPLITS = {
-    "train": "train",
-    "training": "train",
-    "trainval": "train",
-    "val": "val",
-    "valid": "val",
-    "validation": "val",
-    "dev": "val",
-    "test": "test",
-    "testing": "test",
+_WORDS = {
+    "train": ("train", "training", "trainval"),
+    "val": ("val", "valid", "validation", "dev"),
+    "test": ("test", "testing"),
 }
+SPLITS = {word: split for split, words in _WORDS.items() for word in words}
 """The split that a word in a name or a table means."""
 
 

@@ -122,20 +122,14 @@ def make_color_steps(
     Args:
         extra: further ones, see :func:`make_pixel_transform`.
     """
-    if not (gamma or grayscale or blur or extra):
-        return []
-    import albumentations  # takes two seconds, and prediction does not need it
-
-    steps: list[ImageOnlyTransform] = []
-    if gamma:
-        steps.append(albumentations.RandomGamma(gamma_limit=(50, 250), p=gamma))
-    if grayscale:
-        steps.append(albumentations.ToGray(p=grayscale))
-    if blur:
-        steps.append(albumentations.GaussianBlur(sigma_limit=(0.1, 1.5), p=blur))
-    for i, settings in enumerate(extra):
-        steps.append(make_pixel_transform(settings, f"augment.extra.{i}"))
-    return steps
+    steps = {
+        "augment.gamma": {"kind": "RandomGamma", "gamma_limit": (50, 250), "p": gamma},
+        "augment.grayscale": {"kind": "ToGray", "p": grayscale},
+        "augment.blur": {"kind": "GaussianBlur", "sigma_limit": (0.1, 1.5), "p": blur},
+    }
+    steps = {where: settings for where, settings in steps.items() if settings["p"]}
+    steps |= {f"augment.extra.{i}": {**settings} for i, settings in enumerate(extra)}
+    return [make_pixel_transform(settings, where) for where, settings in steps.items()]
 
 
 def make_pixel_transform(settings: PlainMapping, where: str) -> ImageOnlyTransform:
@@ -150,7 +144,7 @@ def make_pixel_transform(settings: PlainMapping, where: str) -> ImageOnlyTransfo
         ValueError: it is no pixel transform of albumentations, its arguments are wrong, or its
             result is not an RGB image of 8 bits.
     """
-    import albumentations
+    import albumentations  # takes two seconds, and prediction does not need it
 
     name = str(settings.get("kind"))
     where = f"{where}.kind={name[:200]}"

@@ -48,9 +48,7 @@ def check_data(config: CheckConfig) -> list[Finding]:
     write_bytes(folder / "report.json", f"{json.dumps(entries, indent=2)}\n".encode())
     if scans:
         title = f"Data check of {config.data.values.get('root', config.data.kind)}"
-        loader = make_train_loader(
-            scans[0].dataset, config.data.loader, config.augment, config.seed, targets
-        )
+        loader = make_train_loader(config, scans[0].dataset, targets)
         augmented = cast(Augmented, loader.dataset)
         report.write_check_report(folder / "report.html", title, findings, scans, augmented)
         report.log_tables(scans)

@@ -154,7 +154,7 @@ def score_checkpoint(config: EvaluateConfig, dataset: Dataset) -> Scorer:
     )
     panels = callbacks.Panels(folder=str(config.folder / "panels"))
     trainer = config.trainer.build(
-        **build.trainer_arguments(config.trainer.settings) | {"enable_checkpointing": False},
+        **build.trainer_arguments(config.trainer) | {"enable_checkpointing": False},
         logger=False,
         callbacks=[callbacks.FailedFiles(), panels],
     )

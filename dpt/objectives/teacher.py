@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.optim.swa_utils import AveragedModel
 
-from dpt.depthmath import at_least_float32, canonical_prompts, focal_ratio
+from dpt.depthmath import at_least_float32, focal_ratio
 from dpt.model import DPT
-from dpt.objectives.base import Objective
+from dpt.objectives.base import Objective, prompts_of
 from dpt.plugins import register
-from dpt.types.outputs import EmbeddingOutput, HeadOutput, prompt_focal
+from dpt.types.outputs import EmbeddingOutput, HeadOutput
 from dpt.types.samples import Batch
 from dpt.validation import NonNegative, Positive, Share
 
@@ -104,7 +104,8 @@ class FrozenTeacher(Teacher):
         log.info("teacher: %s (%s), for %s", self.path, self.model.config.name, taught)
 
     def losses(self, outputs: Mapping[str, HeadOutput], batch: Batch) -> dict[str, Tensor]:
-        targets = predict(self.model, batch["image"], batch.get("K"), batch.get("prompt"))
+        prompts = prompts_of(batch, self.model.outputs) if self.model.takes_prompts else None
+        targets = predict(self.model, batch["image"], batch.get("K"), prompts)
         terms = {}
         for objective in self.objectives:
             name = objective.head
@@ -224,13 +225,10 @@ def predict(
     """Returns the outputs for uint8 images (B, 3, H, W); inverse depth is returned as depth.
 
     Canonical depth is returned in metres of the cameras ``K`` (B, 3, 3), NaN without a camera.
-    ``prompts`` are sparse depth (B, H, W) in metres, which a model without prompts does not get.
+    ``prompts`` are sparse depth (B, H, W) as the model takes it.
     """
     model = model.to(images.device)
     inputs = model.preprocessing.normalize(images).to(next(model.parameters()).dtype)
-    if prompts is not None:
-        focal = prompt_focal(model.outputs)
-        prompts = canonical_prompts(prompts, K, focal) if model.takes_prompts else None
     outputs: dict[str, HeadOutput] = model(inputs, raw=True, prompts=prompts)
     for name, spec in model.outputs.items():
         if spec.is_inverse_depth:

@@ -145,7 +145,6 @@ def prepare(config: RunConfig, data: LabelledData) -> Run:
         # it may save, so it comes after every callback that belongs to a step, such as EMA
         [stop],
         val_batches=len(val_loader),
-        val_cost=trainers.validation_cost(settings),
     )
     build.require_images(trainer, len(data.val), len(data.train), settings.batch_size)
     return Run(config, data, task, trainer, train_loader, val_loader, state, stop)

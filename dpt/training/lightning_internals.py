@@ -19,12 +19,6 @@ OPTIMIZER_PROGRESS = "epoch_loop.automatic_optimization.optim_progress"
 class ProgressBar(RichProgressBar):
     """Shows optimiser steps in place of epochs, which Lightning offers no public hook for."""
 
-    def get_metrics(
-        self, trainer: L.Trainer, pl_module: L.LightningModule
-    ) -> dict[str, int | str | float | dict[str, float]]:
-        metrics = super().get_metrics(trainer, pl_module)
-        return {name: value for name, value in metrics.items() if name != "v_num"}
-
     def _get_train_description(self, current_epoch: int) -> str:
         done, total = self.trainer.global_step, self.trainer.estimated_stepping_batches
         return f"epoch {current_epoch}, from step {done} of {total}"

@@ -116,8 +116,7 @@ class RunState(L.Callback):
         """
         (optimizer,), (config,) = trainer.optimizers, trainer.lr_scheduler_configs
         if not isinstance(config.scheduler, StepSchedule):
-            name = type(config.scheduler).__name__
-            log.info("resume: %s and the optimiser's settings are the checkpoint's", name)
+            log.info("resume: the schedule and the optimiser's settings are the checkpoint's")
             return
         for group, settings in zip(optimizer.param_groups, task.optimizer_settings, strict=True):
             group.update(settings)
@@ -231,6 +230,5 @@ def without_weight_files(model: PlainMapping, checkpoint: Path) -> Plain:
     They are not needed to resume and may be gone. If the run started from a whole model's file, the
     checkpoint replaces it, since that file defined the architecture.
     """
-    encoder = {k: v for k, v in model["encoder"].items() if k != "weights"}
     weights = None if model.get("weights") is None else str(checkpoint)
-    return {**model, "encoder": encoder, "weights": weights}
+    return {**model, "encoder": {**model["encoder"], "weights": None}, "weights": weights}

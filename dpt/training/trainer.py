@@ -36,7 +36,6 @@ def make_trainer(
     last: Sequence[Callback] = (),
     *,
     val_batches: int = 0,
-    val_cost: float = 1.0,
 ) -> L.Trainer:
     """Makes Lightning's trainer with the configured loggers and callbacks.
 
@@ -45,9 +44,8 @@ def make_trainer(
         batches_per_epoch: of all ranks together.
         first, last: callbacks before and after the configured ones.
         val_batches: in one validation, of all ranks together.
-        val_cost: see :func:`validation_cost`.
     """
-    node = build.trainer_arguments(config.trainer.settings)
+    node = build.trainer_arguments(config.trainer)
     _set_length(node, config.steps)
     is_unset = node["val_check_interval"] is None and node["check_val_every_n_epoch"] is None
     if is_unset:
@@ -61,7 +59,8 @@ def make_trainer(
     trainer = config.trainer.build(**node, logger=loggers or False, callbacks=callbacks)
     if is_unset:
         batches = limited(trainer.limit_train_batches, batches_per_epoch / trainer.world_size)
-        validation = limited(trainer.limit_val_batches, val_batches / trainer.world_size) * val_cost
+        validation = limited(trainer.limit_val_batches, val_batches / trainer.world_size)
+        validation *= validation_cost(config.data.loader)
         timed = bool(node["max_time"])
         trainer.val_check_interval = validation_interval(trainer, batches, validation, timed=timed)
     return trainer
@@ -121,10 +120,7 @@ def make_task_and_loader(
         max_skipped_steps=config.max_skipped_steps,
     )
     prompts = model.takes_prompts
-    loader = build.make_train_loader(
-        train, settings, config.augment, config.seed, task.targets, prompts=prompts
-    )
-    return task, loader
+    return task, build.make_train_loader(config, train, task.targets, prompts=prompts)
 
 
 def _check_images(

@@ -12,6 +12,7 @@ import math
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import islice
 
 import lightning as L
@@ -107,7 +108,7 @@ def main(overrides: list[str]) -> None:
     fabric.to_device(peer)
     flips = read_part({"hflip": 0.5}, "augment", TrainTransform)
     loaders = fabric.setup_dataloaders(
-        make_train_loader(train_set, settings, flips, config.seed, targets),
+        make_train_loader(replace(run, augment=flips), train_set, targets),
         make_eval_loader(val_set, settings, rule, targets),
         use_distributed_sampler=False,
     )

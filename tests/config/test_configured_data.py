@@ -4,6 +4,7 @@ import re
 import shlex
 from dataclasses import replace
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -194,9 +195,9 @@ def test_objectives_of_a_finished_model(scenes):
 
 
 def test_loaders_carry_the_targets_that_are_asked_for(scenes):
-    settings = DataConfig.read(SCENES).loader
     augment = read_part({"hflip": 0.5}, "augment", TrainTransform)
-    loader = make_train_loader(scenes, settings, augment, 0, ["depth"])
+    config = SimpleNamespace(data=DataConfig.read(SCENES), augment=augment, seed=0)
+    loader = make_train_loader(config, scenes, ["depth"])
     batch = next(iter(loader))
     assert {"image", "depth", "valid"} <= set(batch)
     assert "labels" not in batch

@@ -15,8 +15,11 @@ TWO_RANKS = {"strategy": "ddp", "devices": 2}
 def trainer_of(batches_per_epoch=1, val_batches=0, val_cost=1.0, callbacks=(), **settings):
     node = yaml.safe_load((CONF / "trainer/default.yaml").read_text())
     node |= {"accelerator": "cpu", "default_root_dir": "."} | settings
-    config = run_config(trainer=node, logger={}, callbacks=dict(callbacks), steps=400)
-    return make_trainer(config, batches_per_epoch, val_batches=val_batches, val_cost=val_cost)
+    sizes = f"data.image_size=[200,200] data.eval_size=[200,{round(300 * val_cost)}]"
+    config = run_config(
+        *sizes.split(), trainer=node, logger={}, callbacks=dict(callbacks), steps=400
+    )
+    return make_trainer(config, batches_per_epoch, val_batches=val_batches)
 
 
 @pytest.mark.parametrize(
