@@ -324,10 +324,9 @@ def require_images(trainer: L.Trainer, val: int, train: int | None = None, batch
     """Raises ValueError if one of several ranks, for which the others would wait, has no image to
     validate on, or no whole batch of the ``train`` images."""
     ranks = trainer.world_size
-    counts = {f"{val} images to validate on": val >= ranks}
-    if train is not None and ranks > 1:
-        counts[f"{train} images to train on"] = math.ceil(train / ranks) >= batch
-    for images, suffice in counts.items():
-        if not suffice:
-            remedy = "lower trainer.devices or data.batch_size"
-            raise ValueError(f"{images} are too few for {ranks} processes: {remedy}")
+    too_few = f"{val} images to validate on" if val < ranks else ""
+    if train is not None and ranks > 1 and math.ceil(train / ranks) < batch:
+        too_few = f"{train} images to train on"
+    if too_few:
+        remedy = "lower trainer.devices or data.batch_size"
+        raise ValueError(f"{too_few} are too few for {ranks} processes: {remedy}")

@@ -106,13 +106,11 @@ def _label_maps(dataset: Dataset) -> Iterable[np.ndarray]:
     """Yields the labels of evenly spaced samples, fewer if they are large."""
     pixels = 0
     for index in np.random.default_rng(0).permutation(dataset.some_indices(_MASKS)).tolist():
-        try:
+        with suppress(DataError):
             labels = dataset[index].get("labels")
-        except DataError:
-            continue
-        if labels is not None and pixels < _MASK_PIXELS:
-            pixels += labels.size
-            yield labels
+            if labels is not None and pixels < _MASK_PIXELS:
+                pixels += labels.size
+                yield labels
 
 
 def statistics_of(maps: Iterable[np.ndarray], num_classes: int) -> LabelStatistics:

@@ -128,9 +128,8 @@ class ProgressLines(StepCallback):
     """Progress without a terminal: 20 log lines per run, and one per validation."""
 
     def on_step(self, trainer: L.Trainer, task: Task) -> None:
-        total = trainer.estimated_stepping_batches  # inf where max_time alone ends the run
-        every = max(1, int(total) // 20) if total != float("inf") else 50
-        if trainer.global_step % every == 0:
+        total = trainer.estimated_stepping_batches
+        if trainer.global_step % max(1, int(total) // 20) == 0:
             shown = ("train/loss", "train/images_per_s")
             values = {k: float(v) for k, v in trainer.callback_metrics.items() if k in shown}
             text = ", ".join(f"{k.removeprefix('train/')} {v:.4g}" for k, v in values.items())
