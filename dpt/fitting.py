@@ -48,6 +48,8 @@ RECIPES: dict[str, Plain] = {  # as experiment=camvid and experiment=rgbd
     "segmentation": _SEGMENTATION,
     "joint": _SEGMENTATION,
     "depth": {"augment.zoom": [1, 1.5], "augment.color": 0.4, "model.decoder.batch_norm": True},
+    "instance": {"optim.lr": 0.0005},
+    "panoptic": {"optim.lr": 0.0005},
 }
 ENCODER = "vit_small_patch14_dinov2.lvd142m"  # DINOv2 (Oquab et al. 2023), Apache-2.0
 PRETRAINED: Plain = {
@@ -170,14 +172,44 @@ class Plan:
 
     def settings(self, labels: LabelStatistics | None = None) -> Plain:
         """Returns the settings that follow from the folder and from its labels, if measured."""
-        size, seconds = self.given.get("data.image_size"), self._seconds
-        settings = settings_of(self.detected, self.root, self._table, size, labels, seconds)
-        settings |= self._model | {"logger": "csv", "run_dir": str(self.folder)}
+        task = self.detected.task
+        settings: Plain = {"task": task, "data": "folder", "data.root": str(self.root)}
+        settings |= {f"data.{key}": value for key, value in self.detected.settings.items()}
+        table = str(self._table)
+        settings |= {f"data.split_files.{split}": table for split in ("train", "val", "test")}
+        settings |= {"trainer.precision": "auto", "optim.weight_decay": 0.05, "optim.lr": _RATE}
+        settings |= RECIPES.get(task, {}) | self._size_settings(labels) | self._model
+        settings |= label_settings(labels) if labels else {}
+        settings |= {"logger": "csv", "run_dir": str(self.folder)}
         if "model.weights" in self.given:  # its decoder may have no batch norm
             settings.pop("model.decoder.batch_norm", None)
         keys = keys_of(self.overrides)
         chosen: Plain = to_plain({k: v for k, v in settings.items() if not is_below(keys, k)})
         return chosen
+
+    def _size_settings(self, labels: LabelStatistics | None) -> Plain:
+        """Returns the settings that follow from the size of images and of structures in masks."""
+        detected, device = self.detected, "cuda" if torch.cuda.is_available() else "cpu"
+        height, width = read_size(self.root / detected.image)
+        sizes = self.given.get("data.image_size") or crop_size((height, width), _PIXELS[device])
+        size = validate(tuple[int, int], sizes, "data.image_size")
+        enlarged = _SCALE
+        if labels is not None:
+            limit = self._seconds * _EVAL_PIXELS_PER_SECOND[device] / max(1, val_images(detected))
+            enlarged = enlargement(labels.thickness, (height, width), size, limit)
+        cache_size = [round(side * 1.2 * enlarged) for side in size]  # enough for most zooms
+        sample_bytes = 9 * max(math.prod(cache_size), height * width // 4)
+        is_cached = sample_bytes * len(detected.rows) < _CACHE_BYTES
+        settings: Plain = {
+            "data.image_size": size,
+            "data.num_workers": 0 if is_cached or device == "cpu" else 4,
+            "data.cache": is_cached,
+            "data.cache_size": cache_size if is_cached else None,
+        }
+        if detected.task in ("segmentation", "joint"):
+            settings["data.eval_size"] = [round(side * enlarged) for side in size]
+            settings["augment.zoom"] = [round(factor * enlarged, 3) for factor in _ZOOM]
+        return settings
 
     def length_settings(self, times: Times) -> Plain:
         """Returns the time of training, the largest number of steps and the interval of
@@ -262,52 +294,6 @@ def seconds_of(text: str) -> float:
     if match is None or float(match[1]) == 0:
         raise ValueError(f"--time {text}: must be a number and its unit, as in 90s, 15m or 2h")
     return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
-
-
-def settings_of(
-    detected: Detected,
-    root: Path,
-    table: Path,
-    image_size: object = None,
-    labels: LabelStatistics | None = None,
-    seconds: float = math.inf,
-) -> Plain:
-    """Returns the arguments of ``train.py`` for the folder and this machine, by key.
-
-    Args:
-        table: where the samples are listed.
-        image_size: the user's ``data.image_size``, [H, W]. None: it follows from the images' size.
-        labels: statistics of the masks; None if they are not known yet.
-        seconds: the time limit.
-    """
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    height, width = read_size(root / detected.image)
-    sizes = image_size or crop_size((height, width), _PIXELS[device])
-    size = validate(tuple[int, int], sizes, "data.image_size")
-    enlarged = _SCALE
-    if labels is not None:
-        limit = seconds * _EVAL_PIXELS_PER_SECOND[device] / max(1, val_images(detected))
-        enlarged = enlargement(labels.thickness, (height, width), size, limit)
-    cache_size = [round(side * 1.2 * enlarged) for side in size]  # enough for most zooms
-    sample_bytes = 9 * max(math.prod(cache_size), height * width // 4)
-    is_cached = sample_bytes * len(detected.rows) < _CACHE_BYTES
-    values: Plain = {"task": detected.task, "data": "folder", "data.root": str(root)}
-    values |= RECIPES.get(detected.task, {})
-    values |= {f"data.{key}": value for key, value in detected.settings.items()}
-    values |= {f"data.split_files.{split}": str(table) for split in ("train", "val", "test")}
-    values |= {
-        "data.image_size": size,
-        "trainer.precision": "auto",
-        "optim.weight_decay": 0.05,
-        "optim.lr": 0.0005 if detected.task in ("instance", "panoptic") else _RATE,
-        "data.num_workers": 0 if is_cached or device == "cpu" else 4,
-        "data.cache": is_cached,
-        "data.cache_size": cache_size if is_cached else None,
-    }
-    if detected.task in ("segmentation", "joint"):
-        values["data.eval_size"] = [round(side * enlarged) for side in size]
-        values["augment.zoom"] = [round(factor * enlarged, 3) for factor in _ZOOM]
-    return values | (label_settings(labels) if labels else {})
 
 
 def crop_size(image: tuple[int, int], pixels: int) -> list[int]:

@@ -17,16 +17,16 @@ from safetensors.torch import load_file, save_file
 from servers import running
 from tiny import ON_CPU, TINY_DATA, TINY_VIT, call, checkpoint_of
 
-from dpt.data.layouts import Detected, Row, detect
+from dpt.data.layouts import Detected, Row
 from dpt.data.statistics import LabelStatistics
 from dpt.fitting import (
     ENCODER,
     Length,
+    Plan,
     enlargement,
     label_settings,
     length_of,
     rate_settings,
-    settings_of,
     val_images,
 )
 from dpt.training.short_runs import Times
@@ -92,7 +92,8 @@ def test_fit_shows_its_plan(tmp_path, capsys, monkeypatch):
 
 def test_settings_follow_a_given_image_size(tmp_path):
     root = folder(tmp_path / "set")
-    values = settings_of(detect(root, {}), root, tmp_path / "pairs.csv", [384, 512])
+    options = ("data.image_size=[384,512]", f"run_dir={tmp_path / 'run'}")
+    values = Plan(root, options, "15m").chosen
     assert values["data.cache_size"] == [576, 768]  # training crops are not upsampled
     assert values["data.eval_size"] == [480, 640]
 

@@ -136,8 +136,8 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
         the files hold no names."""
         return ""
 
-    def object_faults(self, index: int) -> Sequence[str]:
-        """Returns faults of the objects of a sample that can be used nevertheless."""
+    def empty_objects(self, index: int) -> Sequence[str]:
+        """Returns the names of a sample's objects that have no pixel."""
         return ()
 
     def damaged_files(self) -> Sequence[str]:

@@ -104,7 +104,7 @@ def examine(
         records = read_records(
             dataset, title=f"reading {split}", num_workers=data.loader.num_workers, limit=limit
         )
-        scan = Scan(split, dataset, records, data.loader.image_size, missing, tuple(scans))
+        scan = Scan(split, dataset, records, missing, tuple(scans))
         findings += _judge(scan)
         scans.append(scan)
     return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity)), scans

@@ -119,18 +119,11 @@ def shared_groups(scan: Scan) -> Iterator[Finding]:
             yield scan.finding("warning", "groups_across_splits", message, remedy, examples=shared)
 
 
-def unusual_images(scan: Scan) -> Iterator[Finding]:
-    """Finds images that are empty or, in train, smaller than the crop."""
+def unusual_images(scan: Scan) -> Iterable[Finding]:
+    """Finds images that are nearly of one colour."""
     what = "images nearly black, white or of one colour"
     remedy = "view them, and remove those that are useless"
-    yield from scan.count("photo_empty", scan.images, lambda image: image.is_empty, what, remedy)
-    height, width = scan.image_size if scan.split == "train" else (0, 0)
-    code, what = "smaller_than_crop", f"images smaller than data.image_size=[{height},{width}]"
-    remedy = "training upsamples them; set a smaller data.image_size to avoid that"
-    sizes = [(record, image.size) for record, image in scan.images]
-    yield from scan.count(
-        code, sizes, lambda size: size[0] < height or size[1] < width, what, remedy, "note"
-    )
+    return scan.count("photo_empty", scan.images, lambda image: image.is_empty, what, remedy)
 
 
 def unregistered_maps(scan: Scan) -> Iterator[Finding]:
@@ -293,7 +286,7 @@ def unusual_masks(scan: Scan) -> Iterator[Finding]:
 
 
 def objects(scan: Scan) -> Iterator[Finding]:
-    """Finds objects without a class, of several classes, and what the data set itself reports."""
+    """Finds objects without a class, of several classes, and without a pixel."""
     code, maps = "object_without_class", scan.objects
     what = "maps hold objects without a pixel of a class in data.things"
     remedy = "give them a class, add it to data.things, or set data.first_object"
@@ -301,12 +294,12 @@ def objects(scan: Scan) -> Iterator[Finding]:
     code, remedy = "object_of_several_classes", "check that masks and ids belong together"
     what = "maps hold objects of several classes, each of which counts as an object"
     yield from scan.count(code, maps, lambda stats: stats.of_several_classes > 0, what, remedy)
-    faulty = [record for record, _ in maps if record.object_faults]
-    if faulty:
-        message = f"{len(faulty)} of {len(maps)} samples have empty or overlapping objects"
-        remedy = "empty ones are left out; where masks overlap, the format says which is in front"
-        examples = [f"{record.name}: {text}" for record in faulty for text in record.object_faults]
-        yield scan.finding("warning", "object_faults", message, remedy, faulty, examples)
+    empty = {record: record.empty_objects for record, _ in maps if record.empty_objects}
+    if empty:
+        message = f"{len(empty)} of {len(maps)} samples have objects without a pixel"
+        remedy = "they are left out: correct their masks, or remove them"
+        examples = [f"{record.name}: object {few(names)}" for record, names in empty.items()]
+        yield scan.finding("warning", "empty_objects", message, remedy, empty, examples)
 
 
 # --- depth maps ---------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ class Record:
     labels: measure.LabelStats | None = None
     depth: measure.DepthStats | None = None
     objects: measure.ObjectStats | None = None
-    object_faults: Sequence[str] = ()
+    empty_objects: Sequence[str] = ()  # those without a pixel
     class_id: int | None = None
     edge_scores: dict[measure.MapKind, np.ndarray] = field(default_factory=dict)
     edges: dict[measure.MapKind, np.ndarray] = field(default_factory=dict)  # of image and map
@@ -87,7 +87,6 @@ class Scan:
     split: str
     dataset: Dataset
     records: Sequence[Record]
-    image_size: tuple[int, int] = (0, 0)  # (H, W) of training crops
     missing: str = "raise"  # or "skip": what training does with images without labels
     earlier: tuple["Scan", ...] = ()  # the splits that were read before
 
@@ -218,7 +217,7 @@ def record_of(
     if "objects" in sample:
         things = dataset.info.things
         record.objects = measure.measure_objects(sample["labels"], sample["objects"], things)
-        record.object_faults = dataset.object_faults(index) if complete else ()
+        record.empty_objects = dataset.empty_objects(index) if complete else ()
     if "depth" in sample:
         record.depth = measure.measure_depth(
             sample["depth"], sample["valid"], raw=reading.raw_depth, rule=dataset.depth_rule

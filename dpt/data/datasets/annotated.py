@@ -10,7 +10,7 @@ import numpy as np
 
 from dpt.data.annotations import FORMATS, base
 from dpt.data.datasets.files import RawMaps
-from dpt.data.formats.rle import areas_of, pixels_of
+from dpt.data.formats.rle import areas_of
 from dpt.data.formats.rules import LabelRule
 from dpt.files import DataError, few, files_below
 from dpt.types.samples import IGNORE_INDEX, ObjectMask, Rle
@@ -111,18 +111,11 @@ class ObjectLabels:
         ]
         return RawMaps(labels, objects, masks)
 
-    def faults(self, image: base.AnnotatedImage, size: tuple[int, int]) -> tuple[list[str], int]:
-        """Returns the names of objects without a pixel in an image of ``size`` (H, W), and the
-        number of pixels that are in several objects."""
-        codes = image.rasterise(size, self._front).codes or ()
-        cover = np.zeros(size[0] * size[1], np.uint16)
-        empty: list[str] = []
-        for number, (item, code) in enumerate(zip(image.objects, codes, strict=False), 1):
-            pixels = pixels_of(code)
-            cover[pixels] += not item.is_crowd
-            if not len(pixels):
-                empty.append(item.name or str(number))
-        return empty, int((cover > 1).sum())
+    def empty_objects(self, image: base.AnnotatedImage, size: tuple[int, int]) -> list[str]:
+        """Returns the names of objects without a pixel in an image of ``size`` (H, W)."""
+        codes = image.rasterise(size, self._front).codes or []
+        positions = np.flatnonzero(areas_of(codes) == 0).tolist()
+        return [image.objects[k].name or str(k + 1) for k in positions]
 
 
 def _mask(class_id: int, item: base.Annotation, code: Rle) -> ObjectMask:

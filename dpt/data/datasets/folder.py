@@ -279,13 +279,11 @@ class FolderDataset(FileDataset):
     def unknown_class(self, names: Sequence[str]) -> str:
         return "" if self.object_labels is None else self.object_labels.unknown_class(names)
 
-    def object_faults(self, index: int) -> list[str]:
+    def empty_objects(self, index: int) -> list[str]:
         image = self._annotated_image(index)
         if self.object_labels is None or image is None:
             return []
-        empty, shared = self.object_labels.faults(image, self._size(image))
-        faults = [f"no pixel in the mask of object {few(empty)}"] if empty else []
-        return faults + ([f"{shared} pixels are in several masks"] if shared else [])
+        return self.object_labels.empty_objects(image, self._size(image))
 
     def _size(self, image: AnnotatedImage) -> tuple[int, int]:
         """Returns the (H, W) in which the objects are drawn, that of the stored pixels or upright.
