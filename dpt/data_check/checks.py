@@ -204,20 +204,32 @@ def ids_outside(scan: Scan) -> Iterator[Finding]:
     examples = [f"{record.name}: {_listed(values)}" for record, values in affected.items()]
     outside = {value for values in affected.values() for value in values}
     rule, count = scan.dataset.label_rule, scan.dataset.info.num_classes
-    if not outside or rule is None:
-        return
     shift = f"data.label_map=1-{count} (id 1 becomes the first class, 0 is ignored)"
-    shift += ", and give data.label_colors a row for id 0" if rule.colors else ""
-    from_one = {*range(1, count + 1), *(value + 1 for value in rule.ignore_index)}
-    if outside <= from_one and not pixels_of_classes(scan)[0]:
-        message = f"id 0 never occurs, but {_listed(outside)} does: ids seem to count from 1"
-        yield scan.finding("error", "off_by_one", message, f"set {shift}", affected, examples)
-    else:
+    shift += ", and give data.label_colors a row for id 0" if rule and rule.colors else ""
+    if _count_from_one(scan, outside):
+        severity: Severity = "error" if outside else "warning"
+        others = f"{_listed(outside)} does" if outside else "all others do"
+        message = f"id 0 never occurs, but {others}: ids seem to count from 1"
+        yield scan.finding(severity, "off_by_one", message, f"set {shift}", affected, examples)
+    elif outside:
         masks = plural(len(affected), "mask")
         message = f"{masks} with class ids outside 0..{count - 1}: {_listed(outside)}"
         remedy = "set data.num_classes, or data.ignore_index for values that mean unlabelled"
         remedy += f"; if ids count from 1, {shift}" if outside == {count} else ""
         yield scan.finding("error", "label_outside", message, remedy, affected, examples)
+
+
+def _count_from_one(scan: Scan, outside: set[int]) -> bool:
+    """Returns whether ids of masks seem to be numbered from 1."""
+    rule, count = scan.dataset.label_rule, scan.dataset.info.num_classes
+    present = {*pixels_of_classes(scan), *pixels_of_classes(scan.first)} - {IGNORE_INDEX}
+    # label tools number the classes, and data.label_map chooses the ids: neither sets num_classes
+    is_numbered = getattr(scan.dataset, "num_classes", None) is not None
+    if rule is None or not (is_numbered and present) or 0 in present | {*rule.ignore_index}:
+        return False
+    if not outside:
+        return present == {*range(1, count)}
+    return outside <= {*range(1, count + 1), *(value + 1 for value in rule.ignore_index)}
 
 
 def unlabelled(scan: Scan) -> Iterator[Finding]:

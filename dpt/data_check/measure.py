@@ -83,7 +83,7 @@ def measure_image(image: np.ndarray, picture: np.ndarray) -> ImageStats:
     return ImageStats(image.shape[:2], is_empty, digest)
 
 
-def shown(image: np.ndarray) -> np.ndarray:
+def as_picture(image: np.ndarray) -> np.ndarray:
     """Returns an image as uint8 RGB; bands are stretched by their statistics in this image."""
     if image.dtype == np.uint8:
         return image

@@ -12,6 +12,7 @@ from dpt import html
 from dpt.data.base import Augmented
 from dpt.data.view import resize_image
 from dpt.data_check.checks import images_of_classes, pixels_of_classes
+from dpt.data_check.measure import as_picture
 from dpt.data_check.scan import SEVERITIES, Finding, Scan, has_errors, read_sample, shorten
 from dpt.files import plural
 from dpt.run_log import log_rows
@@ -173,7 +174,7 @@ def _augmented_rows(augmented: Augmented, scan: Scan, indices: Iterable[int]) ->
             if "labels" in shown:
                 shown["image"] = overlay(shown["image"], shown.pop("labels"), 0.55)
         for key in layers[0]:
-            pictures = [scan.picture(original["image"]), *(shown[key] for shown in layers)]
+            pictures = [as_picture(original["image"]), *(shown[key] for shown in layers)]
             yield _name(scan, original), _row(pictures)
 
 
@@ -186,7 +187,7 @@ def _layers(sample: Sample, scan: Scan) -> dict[str, np.ndarray]:
     info = scan.dataset.info
     pictures: dict[str, np.ndarray] = {}
     if "image" in sample:
-        pictures["image"] = scan.picture(sample["image"])
+        pictures["image"] = as_picture(sample["image"])
     if "labels" in sample:
         pictures["labels"] = colorize_labels(sample["labels"], info.palette or None)
     if "objects" in sample:

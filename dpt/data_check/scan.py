@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property, partial
-from pathlib import Path
+from functools import partial
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -17,11 +16,9 @@ from dpt.data.base import Dataset, Files
 from dpt.data.formats import io
 from dpt.data.formats.rules import DepthRule
 from dpt.data.loading import read_in_order
-from dpt.data.statistics import measure_bands
 from dpt.data_check import measure
 from dpt.files import DataError, printable, reason
 from dpt.run_log import tracked
-from dpt.types.preprocessing import Preprocessing
 from dpt.types.samples import IGNORE_INDEX, Sample
 
 T = TypeVar("T")
@@ -94,15 +91,6 @@ class Scan:
     def first(self) -> "Scan":
         """The split that was read first, usually train."""
         return self.earlier[0] if self.earlier else self
-
-    @cached_property
-    def bands(self) -> Preprocessing | None:
-        """The statistics of the bands in the first split; None for RGB images."""
-        return self.earlier[0].bands if self.earlier else measure_bands(self.dataset)
-
-    def picture(self, image: np.ndarray) -> np.ndarray:
-        """Returns an image as uint8 RGB (H, W, 3)."""
-        return image if self.bands is None else self.bands.picture(image.transpose(2, 0, 1))
 
     @property
     def images(self) -> list[tuple[Record, measure.ImageStats]]:
@@ -224,7 +212,7 @@ def record_of(
         )
     if not complete or "image" not in sample:
         return record
-    picture = measure.shown(sample["image"])
+    picture = measure.as_picture(sample["image"])
     record.image = measure.measure_image(sample["image"], picture)
     for kind in measure.MAP_KINDS:
         edges = None if reading.faults else measure.edge_map(sample, kind)
@@ -260,12 +248,8 @@ def read_sample(dataset: Dataset, index: int) -> Reading:
     if files:
         reading.unlabelled = _ignored_values(dataset, files, sample)
         if files.depth and dataset.depth_rule and dataset.depth_rule.decode is None:
-            reading.raw_depth = _raw_depth(dataset, files.depth)
+            reading.raw_depth = io.read_raw_depth(files.depth, key=dataset.depth_key)
     return reading
-
-
-def _raw_depth(dataset: Dataset, path: Path) -> np.ndarray:
-    return io.read_raw_depth(path, key=dataset.depth_key)
 
 
 def _ignored_values(dataset: Dataset, files: Files, sample: Sample) -> dict[int, float]:
@@ -305,7 +289,7 @@ def _read_files(dataset: Dataset, files: Files, sample: Sample, refusal: Fault) 
             sample["labels"] = np.where(is_outside, np.uint8(IGNORE_INDEX), labels)
     with _collecting(reading.faults):
         if files.depth and depth_rule:
-            raw = _raw_depth(dataset, files.depth)
+            raw = io.read_raw_depth(files.depth, key=dataset.depth_key)
             sizes.append(raw.shape)
             sample["depth"], sample["valid"] = depth_rule(raw)
             reading.raw_depth = raw if depth_rule.decode is None else None

@@ -196,8 +196,6 @@ class FileDataset(Dataset):
         self,
         names: Sequence[str],
         paths: Sequence[Path],
-        *,
-        fractions: Mapping[str, float] | None = None,
         labelled: Sequence[bool] | None = None,
     ) -> list[int]:
         """Returns the indices of this split's images, where nothing on disk defines the splits.
@@ -205,12 +203,11 @@ class FileDataset(Dataset):
         Args:
             names: of the images; their groups if ``group_by`` is not set.
             paths: of the images, in which ``group_by`` is searched.
-            fractions: of the splits; None takes the data set's.
             labelled: see :func:`dpt.data.splits.by_fraction`.
         """
         if self.folds is not None and self.listed_split == "train":
             return [*range(len(names))]
-        fractions = fractions or self.fractions or splits.DEFAULT_FRACTIONS
+        fractions = self.fractions or splits.DEFAULT_FRACTIONS
         if self.split not in fractions or self.folds is not None:
             present = ", ".join(["train", "val"] if self.folds else fractions)
             fault = "no folder, no list and no part of data.fractions or data.folds"

@@ -7,7 +7,7 @@ sequences of images and depth maps that are paired by their time stamps.
 
 import re
 from bisect import bisect_left
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -232,16 +232,11 @@ class TumDataset(FileDataset):
         if of_split:
             return of_split
         rest = sorted({*on_disk}.difference(*chosen.values()))
-        fractions = _without_splits(self.fractions or DEFAULT_FRACTIONS, chosen)
-        indices = self.divide(rest, [self.folder / name for name in rest], fractions=fractions)
-        return [rest[i] for i in indices]
-
-
-def _without_splits(fractions: Mapping[str, float], splits: Collection[str]) -> dict[str, float]:
-    """Returns the fractions of the other splits, with the same sum."""
-    others = {split: value for split, value in fractions.items() if split not in splits}
-    factor = sum(fractions.values()) / (sum(others.values()) or 1.0)
-    return {split: value * factor for split, value in others.items()}
+        fractions = self.fractions or DEFAULT_FRACTIONS
+        others = {split: value for split, value in fractions.items() if split not in chosen}
+        factor = sum(fractions.values()) / (sum(others.values()) or 1.0)
+        self.fractions = {split: value * factor for split, value in others.items()}
+        return [rest[i] for i in self.divide(rest, [self.folder / name for name in rest])]
 
 
 def associate(images: Sequence[float], maps: Sequence[float]) -> list[tuple[int, int]]:
