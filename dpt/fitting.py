@@ -35,7 +35,8 @@ from dpt.validation import Plain, PlainMapping, to_plain, validate
 from dpt.weights.hub import has_hub_file
 
 _FIXED = (
-    r"resume$|data$|data\.(root|split_files|split_names|fractions|missing|objects|things)\b"
+    r"resume$|data$|data\.(root|split_files|split_names|missing|objects|things)\b"
+    r"|data\.(fractions|folds?|group_by|gap)$"
     r"|data\.(?!labels_)\w+_name$"
 )
 """Keys that cannot be given, as the folder and ``pairs.csv`` define the samples."""
@@ -195,7 +196,8 @@ class Plan:
         size = validate(tuple[int, int], sizes, "data.image_size")
         enlarged = _SCALE
         if labels is not None:
-            limit = self._seconds * _EVAL_PIXELS_PER_SECOND[device] / max(1, val_images(detected))
+            val_images = sum(row.split == "val" for row in detected.rows)
+            limit = self._seconds * _EVAL_PIXELS_PER_SECOND[device] / max(1, val_images)
             enlarged = enlargement(labels.thickness, (height, width), size, limit)
         cache_size = [round(side * 1.2 * enlarged) for side in size]  # enough for most zooms
         sample_bytes = 9 * max(math.prod(cache_size), height * width // 4)
@@ -300,12 +302,6 @@ def crop_size(image: tuple[int, int], pixels: int) -> list[int]:
     """Returns the size [H, W] of training crops of about so many pixels, in steps of 32."""
     scale = min(1.0, math.sqrt(pixels / math.prod(image)))
     return [max(32, 32 * round(side * scale / 32)) for side in image]
-
-
-def val_images(detected: Detected) -> int:
-    """Returns about how many images are held out, 0 if that is not known yet."""
-    listed = sum(row.split == "val" for row in detected.rows)
-    return listed or len(detected.rows) // detected.settings.get("folds", 10)
 
 
 def enlargement(

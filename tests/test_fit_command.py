@@ -17,7 +17,6 @@ from safetensors.torch import load_file, save_file
 from servers import running
 from tiny import ON_CPU, TINY_DATA, TINY_VIT, call, checkpoint_of
 
-from dpt.data.layouts import Detected, Row
 from dpt.data.statistics import LabelStatistics
 from dpt.fitting import (
     ENCODER,
@@ -27,7 +26,6 @@ from dpt.fitting import (
     label_settings,
     length_of,
     rate_settings,
-    val_images,
 )
 from dpt.training.short_runs import Times
 
@@ -41,6 +39,7 @@ REFUSED = [  # arguments, and what the message names
     (["good", "data.depth_scale=abc"], "data.depth_scale='abc'"),
     (["good", "--time", "soon"], "--time soon"),
     (["good", "data=camvid"], "data="),
+    (["good", "data.folds=3"], "data.folds="),
     (["good", "task=depth"], "task=depth"),
     (["good", "--plan", "data.labels=gone"], "data.labels"),
     (["good", "--plan", "data.anotations=coco", "run_dir=run"], "data.anotations"),
@@ -128,15 +127,6 @@ def test_enlargement_keeps_thin_structures_visible(thickness, image, expected):
 def test_enlargement_is_limited_by_the_time_of_evaluation():
     assert enlargement(3, (384, 512), (192, 256), limit=96 * 512 * 2) == pytest.approx(2**0.5)
     assert enlargement(3, (384, 512), (192, 256), limit=100) == 1.25
-
-
-@pytest.mark.parametrize(
-    ("splits", "settings", "count"),
-    [(["train"] * 8 + ["val"] * 3, {}, 3), (["train"] * 20, {"folds": 4}, 5), ([], {}, 0)],
-)
-def test_val_images_are_listed_or_a_fold(splits, settings, count):
-    rows = [Row("image.png", split=split) for split in splits]
-    assert val_images(Detected("segmentation", rows, settings, [])) == count
 
 
 @pytest.mark.parametrize(

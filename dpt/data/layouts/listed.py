@@ -107,9 +107,9 @@ class _ToolMatch(Match):
         folder.leave_out(self.absent, " not there")
         folder.leave_out(self.unread, f", as {self.settings.get('annotation_files')}", "file")
         folder.leave_out([row.image for row in self.bare], " without a label file")
-        rows, held_out = divide(folder, self.rows, [])
+        rows = divide(folder, self.rows, [])
         task, *others = self._tasks()
-        return Detected(task, rows, self.settings | held_out, folder.notes, (*others,))
+        return Detected(task, rows, self.settings, folder.notes, (*others,))
 
     def _tasks(self) -> list[str]:
         """Returns what can be trained, the usual task first."""

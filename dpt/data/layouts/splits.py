@@ -14,7 +14,6 @@ from dpt.data import splits
 from dpt.data.formats.pictures import read_thumbnail
 from dpt.data.layouts.base import Folder, Row, by_folder
 from dpt.files import DataError, few, plural, read_list
-from dpt.validation import Plain
 
 _MAX_HELD_OUT = 0.4  # largest fraction of the images that is used for validation
 _MAX_ALIKE = 0.1  # largest fraction of the images that are moved to val, as they look like it
@@ -35,9 +34,8 @@ class _Part(NamedTuple):
 
 def divide(
     folder: Folder, rows: list[Row], lists: Sequence[str], bare: Sequence[Row] = ()
-) -> tuple[list[Row], Plain]:
-    """Returns the rows with their splits, in which images are held out if there is no val, and the
-    settings of the user's folds.
+) -> list[Row]:
+    """Returns the rows with their splits, in which images are held out if there is no val.
 
     Args:
         lists: the text files that define the splits.
@@ -47,7 +45,6 @@ def divide(
         DataError: train has no labels, and val has some: a question to the user.
     """
     _require_labels_of_train(folder, rows, bare)
-    settings: Plain = {}
     sizes = Counter(row.split for row in rows)
     if sizes["val"] and sizes["train"]:
         listed = ", ".join(f"{split} {size}" for split, size in sizes.items() if split)
@@ -55,12 +52,12 @@ def divide(
     elif folder.holds_out:
         others = {"test"} if len(sizes) > 1 else set()  # a folder named test may hold all of them
         rows = [row if row.split in others else row._replace(split="train") for row in rows]
-        rows, settings = _hold_out(folder, rows)
+        rows = _hold_out(folder, rows)
     else:
         rows = [row._replace(split=row.split or "train") for row in rows]
         folder.note(f"splits: {few([*{row.split: None for row in rows}])}; no image is held out")
     _note_unused_splits(folder, rows)
-    return rows, settings
+    return rows
 
 
 def _note_unused_splits(folder: Folder, rows: Sequence[Row]) -> None:
@@ -88,23 +85,15 @@ def _require_labels_of_train(folder: Folder, rows: Sequence[Row], bare: Sequence
         raise DataError(f"{folder.root}: {fault}: {remedy} to train on a part of them")
 
 
-def _hold_out(folder: Folder, rows: Sequence[Row]) -> tuple[list[Row], Plain]:
-    """Returns the rows with some of train as val; or none as val, and the settings of the user's
-    folds."""
+def _hold_out(folder: Folder, rows: Sequence[Row]) -> list[Row]:
+    """Returns the rows with some of train as val."""
     images = [row.image for row in rows if row.split == "train"]
     if len({*map(splits.original_name, images)}) < 2:
         fault = f"{plural(len(images), 'image')} with labels"
         raise DataError(f"{folder.root}: {fault}: add some, for training and for validation")
-    start, given = "splits: no val on disk; validation on", folder.given
-    if not {"folds", "fold", "group_by"} & given.keys():
-        split_of, text = _splits_of(folder, images)
-        folder.note(f"{start} {text}")
-        return [row._replace(split=split_of.get(row.image, row.split)) for row in rows], {}
-    groups = splits.group_names(images, given.get("group_by"))
-    count = given.get("folds") or min(10, len({*groups}))
-    fold = given.get("fold", count - 1)
-    folder.note(f"{start} part {fold} of {count}, as data.folds, data.fold and data.group_by say")
-    return [*rows], {"folds": count, "fold": fold}
+    split_of, text = _splits_of(folder, images)
+    folder.note(f"splits: no val on disk; validation on {text}")
+    return [row._replace(split=split_of.get(row.image, row.split)) for row in rows]
 
 
 def _splits_of(folder: Folder, images: Sequence[str]) -> tuple[dict[str, str], str]:

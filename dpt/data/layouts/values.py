@@ -61,11 +61,11 @@ class PairMatch(Match):
         unlisted = [row.image for row in self.rows if row.image not in listed]
         folder.leave_out(unlisted, f" that {few(lists)} do not name")
         settings = _settings_of_labels(folder, rows)
-        rows, held_out = divide(folder, rows, lists, self.bare)
+        rows = divide(folder, rows, lists, self.bare)
         task = "segmentation" if "depth" not in settings else "joint"
         task = task if "labels" in settings else "depth"
         other_tasks = ("panoptic", "instance") if "objects" in settings else ()
-        return Detected(task, rows, settings | held_out, folder.notes, other_tasks)
+        return Detected(task, rows, settings, folder.notes, other_tasks)
 
 
 def _settings_of_labels(folder: Folder, rows: Sequence[Row]) -> Plain:
