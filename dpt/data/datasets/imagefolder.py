@@ -84,12 +84,14 @@ class ImageTableDataset(FileDataset):
                 raise DataError(f"{where}: {fault}: give a unique name and a number, or a caption")
             image = self.file_below(folder, name, path)
             records[name] = Files(image, value=value, caption=caption)
-        files = [*records.values()]
-        if "%split" not in self.table:
-            names = [*records] if self.folds else sorted(records)
-            chosen = self.divide(names, [records[name].image for name in names])
-            files = [records[names[i]] for i in chosen]
+        files = [*records.values()] if "%split" in self.table else self._divided(records)
         return require_files(files, source=path, remedy="check data.images and the names in it")
+
+    def _divided(self, records: Mapping[str, Files]) -> list[Files]:
+        """Returns the records of the split, of a table of all splits."""
+        names = [*records] if self.folds else sorted(records)
+        chosen = self.divide(names, [records[name].image for name in names])
+        return [records[names[i]] for i in chosen]
 
     def make_info(self) -> DatasetInfo:
         return DatasetInfo(targets=("caption",) if self.caption_column else ("value",))
