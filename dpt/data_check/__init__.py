@@ -8,30 +8,22 @@ import json
 import logging
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict
-from pathlib import Path
 from typing import cast
 
 from dpt.config.build import make_objectives, make_train_loader
 from dpt.config.schema import CheckConfig, DataConfig
 from dpt.data import DataError
 from dpt.data.base import Augmented, Dataset, require_same_classes
-from dpt.data.layouts.values import ClassFile, ignored_ids, read_masks
 from dpt.data_check import report
 from dpt.data_check.checks import CHECKS, QUICK_CHECKS
 from dpt.data_check.scan import SEVERITIES, Finding, Scan, has_errors, read_records, record_of
 from dpt.files import write_bytes
 from dpt.html import require_free
-from dpt.types.samples import IGNORE_INDEX
-from dpt.validation import Plain
 
 __all__ = ["Finding", "check_data", "examine", "has_errors", "quick_findings"]
 
 log = logging.getLogger("dpt")
-_CLASSES = ("num_classes", "label_map", "class_names")
-_PROPOSED = ("num_classes", "label_map", "label_colors", "color_distance")
-_METRES = 100.0  # valid depth while data.max_depth is unknown
 
 
 def check_data(config: CheckConfig) -> list[Finding]:
@@ -90,8 +82,7 @@ def examine(
     missing = str(data.values.get("missing", "raise"))
     lenient = {"missing": "skip" if missing == "raise" else missing, "cache": False}
     data = data.changed(**{key: lenient[key] for key in lenient.keys() & data.values.keys()})
-    proposed, findings = _propose(data, splits)
-    data = data.changed(**proposed)
+    findings: list[Finding] = []
     scans: list[Scan] = []
     for split in splits:
         try:
@@ -108,49 +99,6 @@ def examine(
         findings += _judge(scan)
         scans.append(scan)
     return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity)), scans
-
-
-def _propose(data: DataConfig, splits: Sequence[str]) -> tuple[Plain, list[Finding]]:
-    """Returns settings that a folder lacks, and a note that lists them.
-
-    The classes follow from the values of all masks.
-    """
-    settings: Plain = {}
-    hint = ""
-    given = data.values
-    if given.get("depth") and given.get("max_depth", _METRES) is None:
-        settings["max_depth"] = _METRES
-    if given.get("labels") and not any(given.get(key, True) for key in _CLASSES):
-        try:
-            settings |= _classes_of_masks(data.changed(**settings, num_classes=1), splits)
-        except DataError as error:
-            finding = Finding("error", "no_classes", ", ".join(splits), str(error))
-            return {**settings, "num_classes": 1}, [finding]
-        hint = "; if one of the ids means unlabelled, name it in data.ignore_index and check again"
-    if not settings:
-        return {}, []
-    message = "the configuration lacks settings; these follow from the files"
-    arguments = " ".join(f"data.{key}={value}" for key, value in settings.items())
-    remedy = f"set {arguments}".replace(", ", ",") + hint
-    return settings, [Finding("note", "proposal", ", ".join(splits), message, remedy)]
-
-
-def _classes_of_masks(data: DataConfig, splits: Sequence[str]) -> Plain:
-    """Returns the settings of the classes in all masks."""
-    paths: list[Path] = []
-    for split in splits:
-        with suppress(DataError):  # becomes a finding when the split is read
-            dataset = data.changed(unlabelled=None).make(split)
-            samples = map(dataset.files, range(len(dataset)))
-            paths += [files.labels for files in samples if files and files.labels]
-    if not paths:
-        raise DataError("no mask can be read: check data.root and data.labels")
-    given = {k: v for k, v in data.values.items() if v not in (None, []) and k != "num_classes"}
-    of_masks, _ = read_masks(paths, ClassFile(), given).settings()
-    settings = {k: of_masks[k] for k in _PROPOSED if of_masks.get(k) not in (None, given.get(k))}
-    if {*of_masks["ignore_index"]} - ignored_ids(given) - {IGNORE_INDEX}:
-        settings["ignore_index"] = of_masks["ignore_index"]
-    return settings
 
 
 def _judge(scan: Scan) -> list[Finding]:

@@ -344,46 +344,6 @@ def test_report_lists_findings_and_the_exit_code_tells_errors(data_check, camvid
     assert "2 masks with class ids outside 0..10: 40, 77" in out
 
 
-def pasted(remedy: str) -> list[str]:
-    """Returns the settings that a remedy names, without those of the task."""
-    words = remedy.partition(";")[0].removeprefix("set ").split()
-    return [word for word in words if word.startswith("data.")]
-
-
-def test_propose_classes_of_ids(data_check, camvid, tmp_path, capsys):
-    folder = ("data=folder", f"data.root={camvid}", "data.labels=masks", "data.num_workers=0")
-    assert data_check(tmp_path / "run", *folder) == 0
-    note = next(f for f in report(tmp_path / "run") if f["code"] == "proposal")
-    assert pasted(note["remedy"]) == ["data.num_classes=12"]
-    assert "data.ignore_index" in note["remedy"].partition(";")[2]  # 11 may mean unlabelled
-    assert passes(diagnose(camvid, *folder, *pasted(note["remedy"]), splits=["train"]))
-    findings = diagnose(camvid, *folder, "data.ignore_index=11", splits=["train"])
-    assert pasted(findings["proposal"].remedy) == ["data.num_classes=11"]
-    assert passes(findings)
-
-
-def test_propose_classes_of_colours_and_range(camvid, rgbd, tmp_path):
-    palette = np.random.default_rng(0).integers(0, 255, (12, 3), np.uint8)
-    palette[11] = 0
-    change(camvid, "masks", lambda mask: palette[mask])
-    folder = ("data=folder", f"data.root={camvid}", "data.labels=masks", "data.num_workers=0")
-    findings = diagnose(camvid, *folder)
-    assert passes(findings)
-    colors, count = sorted(pasted(findings["proposal"].remedy))
-    assert count == "data.num_classes=12"
-    rows = json.loads(colors.partition("=")[2])
-    assert sorted(rows) == sorted(palette.tolist())
-    assert passes(diagnose(camvid, *folder, count, colors, splits=["train"]))
-    given = f"data.label_colors={palette.tolist()}".replace(" ", "")
-    findings = diagnose(camvid, *folder, given, "data.ignore_index=11", splits=["train"])
-    assert pasted(findings["proposal"].remedy) == ["data.num_classes=11"]
-    assert passes(findings)
-    folder = ("data=folder", f"data.root={rgbd}", "data.depth=depth")
-    findings = diagnose(rgbd, *folder, "data.invalid_depth=[0,65535]", splits=["train"])
-    assert passes(findings)
-    assert pasted(findings["proposal"].remedy) == ["data.max_depth=100.0"]
-
-
 def test_command_takes_the_arguments_of_training(data_check, dense_folder, tmp_path):
     folder = ["data=folder", f"data.root={dense_folder}", "data.labels=masks", "limit=4"]
     folder += ["data.missing=skip", "data.num_classes=3", "data.num_workers=0"]

@@ -211,7 +211,8 @@ def _count_classes(count: int | None, *tables: Sequence[object]) -> int:
     count = next(iter(sizes), 0) if count is None else count
     if not sizes <= {count} or not 1 <= count <= 255:
         fault = f"data.num_classes={count} must lie in 1..255, and data.label_map"
-        raise DataError(f"{fault} and data.class_names have a row for each class")
+        remedy = "dpt fit DIR --plan prints the classes of masks"
+        raise DataError(f"{fault} and data.class_names have a row for each class: {remedy}")
     return count
 
 

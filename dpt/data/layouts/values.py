@@ -281,7 +281,7 @@ class Masks:
         Raises:
             DataError: the masks have no classes, or can be read in two ways.
         """
-        ignored, chosen = ignored_ids(self.given), _chosen_classes(self.given)
+        ignored, chosen = _ignored_ids(self.given), _chosen_classes(self.given)
         names = self._names_of_colors() if self.colors else self._names_of_ids(ignored)
         classes = chosen or [(k,) for k in names if k not in ignored]
         numbers, used = [row[0] for row in classes], {*chain(*classes)}
@@ -373,7 +373,7 @@ class Masks:
         return DataError(f"{self.paths[0].parent}: {text}")
 
 
-def ignored_ids(given: PlainMapping) -> set[int]:
+def _ignored_ids(given: PlainMapping) -> set[int]:
     """Returns the numbers that mean unlabelled, as the user says."""
     setting = given.get("ignore_index", ())
     return {setting} if isinstance(setting, int) else {*(setting or ())}
