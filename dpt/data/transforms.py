@@ -16,15 +16,7 @@ from pydantic import Field
 from dpt.data import view as views
 from dpt.geometry import Camera, View, Window
 from dpt.types.preprocessing import Preprocessing
-from dpt.types.samples import (
-    IGNORE_INDEX,
-    Batch,
-    Mixed,
-    PasteSource,
-    PasteTarget,
-    RandomViews,
-    Sample,
-)
+from dpt.types.samples import Batch, Mixed, PasteSource, PasteTarget, RandomViews, Sample
 from dpt.validation import Count, PlainMapping, Positive, Probability
 
 if TYPE_CHECKING:
@@ -203,7 +195,7 @@ def draw_part(sample: Sample, random: np.random.Generator) -> np.ndarray:
     UniMatch's numbers).
     """
     if "labels" in sample:
-        classes = np.setdiff1d(sample["labels"], [IGNORE_INDEX])
+        classes = np.setdiff1d(sample["labels"], [views.MAP_FILLS["labels"]])
         return np.isin(sample["labels"], random.permutation(classes)[: (len(classes) + 1) // 2])
     height, width = sample["image"].shape[:2]
     part = np.zeros((height, width), bool)
