@@ -85,13 +85,10 @@ def make_objectives(task: TaskConfig, data: Dataset) -> dict[str, Objective]:
     for part in task.objectives.values():
         cls: Any = part.target
         if cls.target and cls.target not in data.info.targets:
-            remedy = data.labels_remedy if cls.target == "labels" else None
+            remedy = (data.labels_remedy if cls.target == "labels" else "") or _REMEDY
             given = ", ".join(LABEL_NAMES[t] for t in data.info.targets) or "pictures"
-            raise ValueError(
-                f"task={task.name} needs {LABEL_NAMES[cls.target]}, and this data gives only "
-                f"{given}. Choose data that has them "
-                f"({remedy or _REMEDY})"
-            )
+            fault = f"needs {LABEL_NAMES[cls.target]}, and this data gives only {given}"
+            raise ValueError(f"task={task.name} {fault}. Choose data that has them ({remedy})")
     return {name: _make_objective(part, data) for name, part in task.objectives.items()}
 
 

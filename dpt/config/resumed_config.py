@@ -70,8 +70,8 @@ def resumed_config(folder: Path, arguments: Sequence[str]) -> Plain:
     overrides = [named(override) for override in parse(arguments)]
     changes = [o for o in overrides if o.key not in RUN_CHOICE and not _is_done(o, before)]
     after = with_overrides(before, changes)
-    for key in _WEIGHTS if has_checkpoint(folder) else ():
-        if value_at(before, key) != value_at(after, key):
+    for key in _WEIGHTS:
+        if value_at(before, key) != value_at(after, key) and has_checkpoint(folder):
             log.warning("resume: %s has no effect: the weights are the checkpoint's", key)
     if ":***@" in str({**after, "overrides": []}):
         raise ValueError(f"{path}: passwords are not stored: give the address with :***@ again")
