@@ -90,8 +90,7 @@ class Demo:
             if name not in self.downloads or key not in self._results:
                 fault = "is not there, or its result is no longer kept: upload the image again"
                 raise RefusedError(404, f"file {name} {fault}")
-            (content,) = self.downloads[name].contents(encoding.Predicted(self._results[key]))
-            return content
+            return self.downloads[name].encode(encoding.Predicted(self._results[key]))
 
 
 def note(prediction: Prediction) -> str:

@@ -13,9 +13,6 @@ segments, json for segments and npy for other maps)
   overlay   overlay/NAME.png, HEAD_overlay/NAME.png: classes or segments over the image, with their
             names below the picture
   json      HEAD_json/NAME.json: the segments with class, score, box, area and mask (COCO's RLE)
-  coco, yolo, labelme, voc
-            labels_coco/, HEAD_coco/, ...: classes and segments as a label tool opens them, with
-            copies of the images, see dpt data convert. COCO's and labelme's objects have scores
   ply, glb  depth_ply/, depth_glb/: the points that depth shows in the image's colours, and the
             surfaces through them with the image as texture, for metric depth and images with a
             camera (--fov, --focal, --intrinsics, EXIF). Points beside a discontinuity and triangles

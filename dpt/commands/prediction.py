@@ -57,7 +57,7 @@ def _predict_part(pipeline: Pipeline, inputs: Sequence[InputFile]) -> Failed:
     start = time.monotonic()
     done, failed = _predict(pipeline, waiting)
     if folder.shard == WHOLE:
-        folder.finish(pipeline.kinds)
+        folder.finish()
     seconds = max(time.monotonic() - start, 1e-9)
     count = len(part) - len(waiting)
     skipped = f", {count} were done before" if count else ""
@@ -85,7 +85,7 @@ def _merge(pipeline: Pipeline, inputs: Sequence[InputFile]) -> Failed:
         fault = f"{len(waiting)} of {len(inputs)} inputs are not finished ({few(list(waiting))})"
         raise DataError(f"{folder.path}: {fault}: run it again with {again}")
     folder.start()
-    folder.finish(pipeline.kinds)
+    folder.finish()
     say(f"{len(inputs) - len(failures)} inputs are complete: {folder.path}")
     return [(file.source, error) for file, error in failures.items()]
 

@@ -19,7 +19,6 @@ from dpt import viz
 from dpt.data.formats.rle import encode_pixels
 from dpt.geometry import depth_edges, unproject
 from dpt.predict.prediction import Prediction
-from dpt.predict.sources import InputFile
 from dpt.segments import OBJECT_IDS
 from dpt.validation import Plain
 
@@ -51,7 +50,6 @@ class Predicted(NamedTuple):
     prediction: Prediction
     image: np.ndarray | None = None  # uint8 (H, W, 3), given if a file needs it
     style: Style = Style()
-    source: InputFile | None = None  # given if a file needs it
 
     def limits(self, name: str) -> viz.Limits:
         """Returns the limits of an output's colours."""

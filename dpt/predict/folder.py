@@ -113,7 +113,7 @@ class OutputFolder:
 
     def is_done(self, input_file: InputFile, kinds: Sequence[FileKind]) -> bool:
         """Whether all files of an input were written since it changed, and exist."""
-        names = [name for kind in kinds for name in kind.paths(input_file)]
+        names = [kind.path(input_file) for kind in kinds]
         for name in names:
             self._require_replaceable(name)
         record = self._records.get(input_file.name)
@@ -137,7 +137,7 @@ class OutputFolder:
     @contextmanager
     def files(
         self, input_file: InputFile, kinds: Sequence[FileKind], facts: PlainMapping
-    ) -> Iterator[dict[FileKind, list[Path]]]:
+    ) -> Iterator[dict[FileKind, Path]]:
         """Yields temporary paths for an input's files, which get their names after the block.
 
         Earlier files of other kinds stay if they show the same image and were made with the same
@@ -145,25 +145,23 @@ class OutputFolder:
 
         ``facts`` is for the record; the block may add to it.
         """
+        names = [kind.path(input_file) for kind in kinds]
         with ExitStack() as stack:
-            names = {name: kind for kind in kinds for name in kind.paths(input_file)}
-            paths: dict[FileKind, list[Path]] = {kind: [] for kind in kinds}
             try:
-                for name, kind in names.items():
-                    paths[kind].append(stack.enter_context(replacing(self.path / name)))
+                paths = [stack.enter_context(replacing(self.path / name)) for name in names]
             except OSError as error:
                 if error.errno != errno.ENAMETOOLONG:
                     raise
                 raise ValueError(f"{input_file.path}: its name is too long: shorten it") from None
-            yield paths
-        state, files = input_file.modified(), [*names]
+            yield dict(zip(kinds, paths, strict=True))
+        state = input_file.modified()
         if earlier := self._earlier.get(input_file.name):
             remaining = [name for name in earlier.files if name not in names]
             if earlier is self._records.get(input_file.name) and earlier.modified == state:
-                files += remaining
+                names += remaining
             else:
                 self._remove(remaining)
-        self._add(records.InputRecord(input_file.name, input_file.source, state, facts, files))
+        self._add(records.InputRecord(input_file.name, input_file.source, state, facts, names))
 
     def _add(self, record: records.InputRecord) -> None:
         with self._lock, self._journal.open("a", encoding="utf-8") as journal:
@@ -183,11 +181,8 @@ class OutputFolder:
             if file.name in errors and errors[file.name].modified == file.modified()
         }
 
-    def finish(self, kinds: Sequence[FileKind]) -> None:
-        """Writes the records in the order of their names, and the files for all finished inputs.
-
-        The journals are joined and removed.
-        """
+    def finish(self) -> None:
+        """Joins the journals, and writes the records in the order of their names."""
         finished = sorted(records.InputRecord.read_all(self.path).items())
         _write_records(self.path / records.RECORDS_FILE, (record for _, record in finished))
         for shard in records.shards_of(self.path):
@@ -195,15 +190,6 @@ class OutputFolder:
                 (self.path / name).unlink(missing_ok=True)
         with suppress(OSError):  # of others that hold something else
             (self.path / records.JOURNALS).rmdir()
-        for kind in kinds:
-            names = [
-                name
-                for name, record in finished
-                if {*kind.paths(InputFile(Path(record.source), name))} <= {*record.files}
-            ]
-            for name, content in kind.common_files(self.path, names).items():
-                self._require_replaceable(name)
-                write_bytes(self.path / name, content)
 
     def _remove(self, names: Iterable[str]) -> None:
         """Removes files that a record names, in the sub-folders that ``dpt predict`` wrote."""

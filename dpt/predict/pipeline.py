@@ -98,7 +98,7 @@ class Pipeline:
             yield len(prediction)
             facts = writers.depth_facts(prediction.outputs, known, scale=1.0, offset=0.0)
             with self.folder.files(input_file, self.rasters, facts) as paths:
-                for _ in prediction.write({kind.name: path for kind, (path,) in paths.items()}):
+                for _ in prediction.write({kind.name: path for kind, path in paths.items()}):
                     yield len(prediction)
 
     def frames(self, input_file: InputFile) -> Generator[int, None, None]:
@@ -113,9 +113,7 @@ class Pipeline:
         yield total
         facts: Plain = {"frames": 0, "fps": reader.fps}
         with self.folder.files(input_file, kinds, facts) as paths:
-            targets = {
-                kind: video.VideoWriter(path, fps=reader.fps) for kind, (path,) in paths.items()
-            }
+            targets = {k: video.VideoWriter(path, fps=reader.fps) for k, path in paths.items()}
 
             def write(_: np.ndarray, frame: PreparedImage, prediction: Prediction) -> None:
                 nonlocal style
@@ -162,12 +160,11 @@ class Pipeline:
                 kinds.append(kind)
             except ValueError as error:
                 missing[kind.folder] = str(error)
-        predicted = encoding.Predicted(prediction, image.image, self.style, input_file)
+        predicted = encoding.Predicted(prediction, image.image, self.style)
         if kinds or not missing:
             with self.folder.files(input_file, kinds, facts) as paths:
-                for kind in kinds:
-                    for path, content in zip(paths[kind], kind.contents(predicted), strict=True):
-                        path.write_bytes(content)
+                for kind, path in paths.items():
+                    path.write_bytes(kind.encode(predicted))
         if missing:
             reasons = "; ".join(dict.fromkeys(missing.values()))
             raise ValueError(f"no {', '.join(missing)}: {reasons}")

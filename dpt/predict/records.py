@@ -21,11 +21,10 @@ T = TypeVar("T")
 SETTINGS_FILE = "predictions.json"
 RECORDS_FILE = "predictions.jsonl"
 JOURNALS = "shards"  # folder of the journals of workers
-LABEL_TOOLS = ("coco", "yolo", "labelme", "voc")
 POINT_FORMATS = ("ply", "glb")
 RASTER = "tif"
 """The format of images that are predicted by windows."""
-FORMATS = ("png", "npy", "color", "overlay", "json", *LABEL_TOOLS, *POINT_FORMATS, RASTER)
+FORMATS = ("png", "npy", "color", "overlay", "json", *POINT_FORMATS, RASTER)
 _MAX_SETTINGS = 1 << 20  # bytes; class names take the most
 
 

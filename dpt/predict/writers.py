@@ -6,22 +6,17 @@ folders that begin with its head's name.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
-from dpt.data.annotations import WRITERS, base
-from dpt.data.formats.rle import encode_parts, encode_pixels, object_of
-from dpt.files import few, read_bytes, require
+from dpt.files import few, require
 from dpt.predict import encoding
 from dpt.predict.inputs import KnownCamera
 from dpt.predict.prediction import Prediction, depth_unit, first_output, require_points
-from dpt.predict.records import FORMATS, LABEL_TOOLS, POINT_FORMATS, RASTER
+from dpt.predict.records import FORMATS, POINT_FORMATS, RASTER
 from dpt.predict.sources import InputFile
 from dpt.types.outputs import OutputSpec
-from dpt.types.samples import IGNORE_INDEX, ObjectMask
 from dpt.validation import Plain
-from dpt.viz import output_palette
 
 Outputs = Mapping[str, OutputSpec]
 Encoder = Callable[[str, encoding.Predicted], bytes]
@@ -31,7 +26,7 @@ _POINT_ENCODERS = {".ply": encoding.encode_cloud, ".glb": encoding.encode_surfac
 
 @dataclass(frozen=True)
 class FileKind:
-    """One kind of files; by default a picture, which can be a frame of a video."""
+    """One kind of file; by default a picture, which can be a frame of a video."""
 
     name: str  # of the output
     folder: str  # in the output folder; the files have the names of the inputs
@@ -44,7 +39,7 @@ class FileKind:
 
     @property
     def needs_image(self) -> bool:
-        """Whether :meth:`contents` needs the image."""
+        """Whether :meth:`encode` needs the image."""
         return self.is_picture or self.suffix in _POINT_ENCODERS
 
     def facts(self, prediction: Prediction) -> Plain:
@@ -54,81 +49,13 @@ class FileKind:
             return {self.folder: encoding.point_facts(prediction)}
         return {}
 
-    def paths(self, source: InputFile) -> list[str]:
-        """Returns the paths of the files of an input in the output folder."""
-        return [f"{self.folder}/{source.name}{self.suffix}"]
+    def path(self, source: InputFile) -> str:
+        """Returns the path of the file of an input in the output folder."""
+        return f"{self.folder}/{source.name}{self.suffix}"
 
-    def contents(self, predicted: encoding.Predicted) -> list[bytes]:
-        """Returns the contents of the files."""
-        return [self.encoder(self.name, predicted)]
-
-    def common_files(self, out: Path, names: Sequence[str]) -> dict[str, bytes]:
-        """Returns files for all inputs by their paths in the output folder.
-
-        Args:
-            out: the output folder.
-            names: of the finished inputs with files of this kind.
-        """
-        return {}
-
-
-@dataclass(frozen=True, kw_only=True)
-class LabelFiles(FileKind):
-    """The files of an image in the format of a label tool, and a copy of the image where the tool
-    expects it."""
-
-    writer: base.Writer
-    is_picture = False
-    needs_image = False
-
-    def paths(self, source: InputFile) -> list[str]:
-        image = f"{self.writer.image_path(source.name, '')}{source.path.suffix}"
-        paths = [*self.writer.label_paths(source.name, ""), image]
-        return [f"{self.folder}/{path}" for path in paths]
-
-    def contents(self, predicted: encoding.Predicted) -> list[bytes]:
-        source, prediction = predicted.source, predicted.prediction
-        assert source is not None
-        height, width = prediction.arrays[self.name].shape
-        objects = _objects(self.name, prediction)
-        objects = [item for item in objects if item.class_id in self.writer.class_ids]
-        size = (height, width)
-        entry = base.Entry(image=source.path, name=source.name, size=size, objects=objects)
-        return [*self.writer.encode(entry), read_bytes(source.fetch())]
-
-    def common_files(self, out: Path, names: Sequence[str]) -> dict[str, bytes]:
-        files = self.writer.common_files(
-            lambda paths: (read_bytes(out / self.folder / path) for path in paths), {"": names}
-        )
-        return {f"{self.folder}/{path}": content for path, content in files.items()}
-
-
-def _label_files(spec: OutputSpec, folder: str, tool: str) -> LabelFiles:
-    """Returns the files of each image in a label tool's format, in ``folder``."""
-    things = spec.things or (False,) * (spec.num_classes or 0)
-    colors = output_palette(spec).tolist()
-    classes = [
-        base.AnnotatedClass(name=spec.class_name(k), is_thing=is_thing, color=tuple(colors[k]))
-        for k, is_thing in enumerate(things)
-    ]
-    return LabelFiles(spec.name, folder, writer=WRITERS[tool](classes))
-
-
-def _objects(name: str, prediction: Prediction) -> list[ObjectMask]:
-    """Returns the predicted things, and the connected parts of all other classes."""
-    spec, array = prediction.outputs[name], prediction.arrays[name]
-    if spec.kind == "logits":
-        return [
-            object_of(class_id, part)
-            for class_id in np.unique(array).tolist()
-            for part in encode_parts(array == class_id)
-        ]
-    objects: list[ObjectMask] = []
-    for segment in prediction.segments_of(name):
-        masks = [encode_pixels(segment.mask)] if segment.is_thing else encode_parts(segment.mask)
-        score = round(segment.score, 6)
-        objects += [object_of(segment.class_id, mask, score=score) for mask in masks]
-    return objects
+    def encode(self, predicted: encoding.Predicted) -> bytes:
+        """Returns the content of the file."""
+        return self.encoder(self.name, predicted)
 
 
 # --- the table ----------------------------------------------------------------------------------
@@ -177,9 +104,6 @@ def _kinds_of(spec: OutputSpec, folder: str) -> Iterator[tuple[str, FileKind]]:
         yield "json", FileKind(name, f"{folder}_json", ".json", encoding.encode_objects)
     if spec.kind in ("logits", "masks"):
         yield "overlay", FileKind(name, "overlay" if folder == "labels" else f"{folder}_overlay")
-        if (spec.num_classes or 0) <= IGNORE_INDEX:
-            for tool in LABEL_TOOLS:
-                yield tool, _label_files(spec, f"{folder}_{tool}", tool)
 
 
 def folders_of(outputs: Outputs) -> list[str]:

@@ -13,7 +13,7 @@ COUNT = 3
 def whole(predict, photos, tmp_path):
     """The folder of one undisturbed run."""
     folder = tmp_path / "whole"
-    predict(photos, "--format", "png,coco", model="joint", to=folder)
+    predict(photos, "--format", "png,overlay", model="joint", to=folder)
     return folder
 
 
@@ -21,7 +21,7 @@ def whole(predict, photos, tmp_path):
 def shard(run, photos):
     """shard(number): (exit code, stdout, stderr) of one worker."""
     return lambda number, *more: run(
-        photos, "--format", "png,coco", "--shard", f"{number}/{COUNT}", *more, model="joint"
+        photos, "--format", "png,overlay", "--shard", f"{number}/{COUNT}", *more, model="joint"
     )
 
 
@@ -36,7 +36,7 @@ def test_predict_merge_equals_one_run(shard, run, photos, whole, out):
         code, said, _ = shard(number)
         assert (code, f"shard {number}/3: 2 images" in said) == (0, True)
     assert not (out / "predictions.jsonl").exists()
-    code, said, err = run(photos, "--format", "png,coco", "--merge", model="joint")
+    code, said, err = run(photos, "--format", "png,overlay", "--merge", model="joint")
     assert (code, err) == (0, "")
     assert contents_of(out) == contents_of(whole)
     code, said, _ = shard(1)  # a worker that the cluster starts once more
@@ -49,7 +49,7 @@ def test_predict_merge_names_the_command_of_a_missing_shard(shard, run, photos, 
     shard(3)
     (out / "depth/a/0.png").unlink()
     before = contents_of(out)
-    code, _, err = run(photos, "--format", "png,coco", "--merge", model="joint")
+    code, _, err = run(photos, "--format", "png,overlay", "--merge", model="joint")
     assert code == 1
     assert "3 of 6 inputs" in err
     assert "a/0" in err
@@ -60,7 +60,7 @@ def test_predict_merge_names_the_command_of_a_missing_shard(shard, run, photos, 
 def test_predict_merge_lists_inputs_that_failed(shard, run, predict, photos, tmp_path, out):
     (photos / "a/0.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     assert [shard(number)[0] for number in (1, 2, 3)] == [1, 0, 0]
-    merge = photos, "--format", "png,coco", "--merge"
+    merge = photos, "--format", "png,overlay", "--merge"
     code, said, err = run(*merge, model="joint")
     assert (code, "5 inputs" in said) == (1, True)
     assert f"{photos}/a/0.png" in err
@@ -74,8 +74,8 @@ def test_predict_merge_lists_inputs_that_failed(shard, run, predict, photos, tmp
 def test_predict_shards_of_another_number_go_on(shard, run, predict, photos, whole, out):
     shard(1)
     for number in (1, 2):
-        run(photos, "--format", "png,coco", "--shard", f"{number}/2", model="joint")
-    predict(photos, "--format", "png,coco", "--merge", model="joint")
+        run(photos, "--format", "png,overlay", "--shard", f"{number}/2", model="joint")
+    predict(photos, "--format", "png,overlay", "--merge", model="joint")
     assert contents_of(out) == contents_of(whole)
 
 
@@ -84,7 +84,7 @@ def test_predict_refuses_inputs_of_a_live_worker(shard, refusal, photos, out, op
     shard(1)
     with filelock.FileLock(out / "shards/1-of-3.lock"):
         before = contents_of(out)
-        said = refusal(photos, "--format", "png,coco", *options, model="joint")
+        said = refusal(photos, "--format", "png,overlay", *options, model="joint")
         assert str(out / "shards/1-of-3.lock") in said
         assert contents_of(out) == before
         assert shard(2)[0] == 0
@@ -100,8 +100,8 @@ def test_predict_merge_takes_the_latest_record_of_an_input(shard, run, predict, 
     shard(1)
     save_photo(photos / "a/0.png", 30, 20)
     for number in (1, 2):
-        run(photos, "--format", "png,coco", "--shard", f"{number}/2", model="joint")
-    predict(photos, "--format", "png,coco", "--merge", model="joint")
+        run(photos, "--format", "png,overlay", "--shard", f"{number}/2", model="joint")
+    predict(photos, "--format", "png,overlay", "--merge", model="joint")
     assert records_of(out)["a/0"]["modified"][1] == (photos / "a/0.png").stat().st_size
 
 
