@@ -36,7 +36,6 @@ class ObjectMask(NamedTuple):
     mask: Rle  # at the labels' size; it may overlap other masks
     is_crowd: bool  # several objects of a class, not told apart
     area: float  # by which COCO calls it small, medium or large
-    score: float | None = None  # of a prediction
 
 
 ArrayT = TypeVar("ArrayT")

@@ -605,8 +605,6 @@ def _split_by_folders(root: Path, images: list[AnnotatedImage]) -> list[Annotate
 
 # ---------------------------------------------------------------------------------------- writing
 
-Reader = Callable[[Sequence[str]], Iterable[bytes]]
-"""Returns the contents of files of the written folder by their paths."""
 Names = Mapping[str, Sequence[str]]
 """The names of the images of each split."""
 
@@ -617,7 +615,7 @@ class Entry:
 
     image: Path
     name: str  # of its files, a path without suffix
-    split: str = ""
+    split: str
     size: tuple[int, int]  # (H, W)
     objects: Sequence[ObjectMask]  # later ones are in front
 
@@ -661,29 +659,23 @@ class Writer(ABC):
 
     def image_path(self, name: str, split: str) -> str:
         """Returns the path of an image without its suffix."""
-        return _filled(self.image_file, name, split)
+        return self.image_file.format(name=name, split=split)
 
     def label_paths(self, name: str, split: str) -> tuple[str, ...]:
         """Returns the paths of the label files of an image."""
-        return tuple(_filled(path, name, split) for path in self.label_files)
+        return tuple(path.format(name=name, split=split) for path in self.label_files)
 
     @abstractmethod
     def encode(self, entry: Entry) -> tuple[bytes, ...]:
         """Returns the content of the label files of an image."""
 
-    def common_files(self, read: Reader, names: Names) -> dict[str, bytes]:
+    def common_files(self, out: Path, names: Names) -> dict[str, bytes]:
         """Returns the files for all images by their paths.
 
         Args:
-            read: returns the contents of label files.
+            out: the folder with the label files.
         """
         return {self.class_list: as_lines(row.name for row in self.classes)}
-
-
-def _filled(template: str, name: str, split: str) -> str:
-    """Returns a path; an image without a split lies in no folder of one."""
-    path = template.format(name=name, split=split)
-    return "/".join(part for part in path.split("/") if part)
 
 
 def as_lines(lines: Iterable[str]) -> bytes:

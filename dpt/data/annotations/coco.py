@@ -317,10 +317,10 @@ class CocoWriter(base.Writer):
             row: Plain = {"category_id": 1 + self.class_ids[item.class_id], "area": item.area}
             row |= {"bbox": coco.toBbox(item.mask).tolist(), "iscrowd": int(item.is_crowd)}
             row["segmentation"] = _segmentation(item.mask, as_runs=item.is_crowd)
-            rows.append(row if item.score is None else row | {"score": item.score})
+            rows.append(row)
         return (json.dumps({"image": image, "annotations": rows}).encode(),)
 
-    def common_files(self, read: base.Reader, names: base.Names) -> dict[str, bytes]:
+    def common_files(self, out: Path, names: base.Names) -> dict[str, bytes]:
         categories = [
             {"id": k, "name": row.name, "supercategory": "", "isthing": int(row.is_thing)}
             | {"color": row.color}
@@ -330,16 +330,16 @@ class CocoWriter(base.Writer):
         for split in names:
             images: list[Plain] = []
             annotations: list[Plain] = []
-            paths = [self.label_paths(name, split)[0] for name in names[split]]
-            for path, text in zip(paths, read(paths), strict=True):
-                part = parse_json(text, path)
+            for name in names[split]:
+                path = out / self.label_paths(name, split)[0]
+                part = parse_json(read_bytes(path), path)
                 images.append({"id": 1 + len(images), **part["image"]})
                 for row in part["annotations"]:
                     number = 1 + len(annotations)
                     annotations.append({"id": number, "image_id": len(images), **row})
             content = {"info": {}, "licenses": [], "images": images}
             content |= {"annotations": annotations, "categories": categories}
-            files[f"annotations/instances_{split or 'default'}.json"] = json.dumps(content).encode()
+            files[f"annotations/instances_{split}.json"] = json.dumps(content).encode()
         return files
 
 

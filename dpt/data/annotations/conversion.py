@@ -14,7 +14,7 @@ from dpt.data.annotations.masks import maps_of
 from dpt.data.base import Dataset
 from dpt.data.formats import pictures, rle
 from dpt.data.view import resize_map
-from dpt.files import DataError, few, plural, read_bytes, replacing, write_bytes
+from dpt.files import DataError, few, plural, replacing, write_bytes
 from dpt.types.samples import IGNORE_INDEX, ObjectMask, Sample
 
 _CODES = 2**16
@@ -176,9 +176,7 @@ class Conversion:
 
     def finish(self) -> None:
         """Writes the files for all images."""
-        files = self._writer.common_files(
-            lambda paths: (read_bytes(self._out / path) for path in paths), self._names
-        )
+        files = self._writer.common_files(self._out, self._names)
         for path, content in files.items():
             write_bytes(self._out / path, content)
         if self._writer.scratch:

@@ -130,8 +130,8 @@ class LabelmeWriter(base.Writer):
                 shape: Plain = {"label": self.class_of(item).name}
                 shape["points"] = rle.one_ring([part]).tolist()
                 shape["group_id"] = number if len(parts) > 1 else None
-                shape["description"] = "" if item.score is None else f"score {item.score:g}"
-                shapes.append(shape | {"shape_type": "polygon", "flags": {}, "mask": None})
+                shape |= {"description": "", "shape_type": "polygon", "flags": {}, "mask": None}
+                shapes.append(shape)
         content: Plain = {"version": "5.5.0", "flags": {}, "shapes": shapes}
         content["imagePath"] = entry.name.rpartition("/")[2] + entry.image.suffix
         content |= {"imageData": None, "imageHeight": entry.size[0], "imageWidth": entry.size[1]}

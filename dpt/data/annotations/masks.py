@@ -136,11 +136,10 @@ class VocWriter(FolderWriter):
         pictures = _picture(labels, colors), _picture(numbers.astype(np.uint8), _VOC_COLORS)
         return pictures[: len(self.label_files)]
 
-    def common_files(self, read: base.Reader, names: base.Names) -> dict[str, bytes]:
+    def common_files(self, out: Path, names: base.Names) -> dict[str, bytes]:
         rows = [f"{row.name}:{','.join(map(str, row.color))}::" for row in self.classes]
         lists = {
-            f"ImageSets/Segmentation/{split or 'default'}.txt": base.as_lines(names[split])
-            for split in names
+            f"ImageSets/Segmentation/{split}.txt": base.as_lines(names[split]) for split in names
         }
         return {"labelmap.txt": base.as_lines(["# label:color_rgb:parts:actions", *rows]), **lists}
 

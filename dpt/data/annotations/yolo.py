@@ -214,8 +214,8 @@ class YoloWriter(base.Writer):
             lines.append(f"{self.class_ids[item.class_id]} {numbers}\n")
         return ("".join(lines).encode(),)
 
-    def common_files(self, read: base.Reader, names: base.Names) -> dict[str, bytes]:
-        content: Plain = {split or "train": f"images/{split}".rstrip("/") for split in names}
+    def common_files(self, out: Path, names: base.Names) -> dict[str, bytes]:
+        content: Plain = {split: f"images/{split}" for split in names}
         content["names"] = {k: row.name for k, row in enumerate(self.classes)}
         text = yaml.safe_dump(content, allow_unicode=True, sort_keys=False)
         return {"data.yaml": text.encode()}

@@ -105,11 +105,9 @@ def encode_parts(mask: np.ndarray) -> list[Rle]:
     return encode_each(ndimage.label(mask)[0])
 
 
-def object_of(
-    class_id: int, mask: Rle, *, is_crowd: bool = False, score: float | None = None
-) -> ObjectMask:
+def object_of(class_id: int, mask: Rle, *, is_crowd: bool = False) -> ObjectMask:
     """Returns an object with the area of its mask."""
-    return ObjectMask(class_id, mask, is_crowd, float(coco.area(mask)), score)
+    return ObjectMask(class_id, mask, is_crowd, float(coco.area(mask)))
 
 
 def merge_masks(codes: Sequence[Rle]) -> Rle:
