@@ -90,7 +90,8 @@ class Demo:
             if name not in self.downloads or key not in self._results:
                 fault = "is not there, or its result is no longer kept: upload the image again"
                 raise RefusedError(404, f"file {name} {fault}")
-            return self.downloads[name].encode(encoding.Predicted(self._results[key]))
+            kind = self.downloads[name]
+            return kind.encoder(kind.name, encoding.Predicted(self._results[key]))
 
 
 def note(prediction: Prediction) -> str:

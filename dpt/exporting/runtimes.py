@@ -207,10 +207,9 @@ def make_runtime(name: str | None, model: DPT | Path, **settings: Any) -> Runtim
         settings: ``device``, ``precision`` and ``upsample_logits``, see :class:`TorchRuntime`.
     """
     name = name or (FILES[model.suffix] if isinstance(model, Path) else "torch")
-    possible = {*RUNTIMES} - ({"torch"} if isinstance(model, Path) else set())
+    possible = [known for known in RUNTIMES if known != "torch" or isinstance(model, DPT)]
     if name not in possible:
-        source = f" for {model}" if isinstance(model, Path) else ""
-        raise ValueError(f"runtime={name}: choose from {', '.join(sorted(possible))}{source}")
+        raise ValueError(f"runtime={name}: choose from {', '.join(possible)}")
     return RUNTIMES[name](model, **settings)
 
 

@@ -164,7 +164,7 @@ class Pipeline:
         if kinds or not missing:
             with self.folder.files(input_file, kinds, facts) as paths:
                 for kind, path in paths.items():
-                    path.write_bytes(kind.encode(predicted))
+                    path.write_bytes(kind.encoder(kind.name, predicted))
         if missing:
             reasons = "; ".join(dict.fromkeys(missing.values()))
             raise ValueError(f"no {', '.join(missing)}: {reasons}")

@@ -39,7 +39,7 @@ class FileKind:
 
     @property
     def needs_image(self) -> bool:
-        """Whether :meth:`encode` needs the image."""
+        """Whether ``encoder`` needs the image."""
         return self.is_picture or self.suffix in _POINT_ENCODERS
 
     def facts(self, prediction: Prediction) -> Plain:
@@ -52,10 +52,6 @@ class FileKind:
     def path(self, source: InputFile) -> str:
         """Returns the path of the file of an input in the output folder."""
         return f"{self.folder}/{source.name}{self.suffix}"
-
-    def encode(self, predicted: encoding.Predicted) -> bytes:
-        """Returns the content of the file."""
-        return self.encoder(self.name, predicted)
 
 
 # --- the table ----------------------------------------------------------------------------------
