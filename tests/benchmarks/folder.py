@@ -51,7 +51,7 @@ def predict_folder(
             pipeline.folder.start()
             for file, error in pipeline.images(inputs):
                 assert error is None, (file, error)
-            pipeline.folder.finish(pipeline.kinds)
+            pipeline.folder.finish()
 
 
 def run_alone(predictor: Predictor, images: Sequence[PreparedImage]) -> None:
@@ -120,7 +120,7 @@ def memory_table(predictor: Predictor, count: int, *, broken: int) -> str:
                 failed += error is not None
                 if done % (count // 10) == 0:
                     marks.append([str(done), str(failed), f"{resident_mib():.0f}"])
-            pipeline.folder.finish(pipeline.kinds)
+            pipeline.folder.finish()
         marks.append(["finished", str(failed), f"{resident_mib():.0f}"])
     return markdown(["images", "of them failed", "MiB"], marks)
 
