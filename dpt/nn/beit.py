@@ -59,11 +59,12 @@ class BeitAttention(vit.Attention):
     The table of an h × w grid has (2h - 1)(2w - 1) rows for offsets, and three for CLS.
     """
 
-    def __init__(self, dim: int, *, num_heads: int, qkv_bias: bool, grid: Grid) -> None:
-        super().__init__(dim, num_heads=num_heads, qkv_bias=qkv_bias, key_bias=False)
+    def __init__(self, config: vit.ViTConfig, grid: Grid) -> None:
+        biases = {"qkv_bias": config.qkv_bias, "key_bias": False}
+        super().__init__(config.embed_dim, num_heads=config.num_heads, **biases)
         self.grid = grid
         count = offsets(grid)[0] * offsets(grid)[1] + 3
-        self.relative_position_bias_table = nn.Parameter(torch.zeros(count, num_heads))
+        self.relative_position_bias_table = nn.Parameter(torch.zeros(count, config.num_heads))
 
     def position_bias(self, grid: Grid, index: Tensor, *, policy: vit.ResizePolicy) -> Tensor:
         """Returns biases (1, heads, T, T); ``index`` is the :func:`offset_index` of ``grid``."""
@@ -96,10 +97,7 @@ class Beit(vit.VisionTransformer):
 
     def make_block(self, index: int) -> vit.Block:
         block = super().make_block(index)
-        config = self.config
-        block.attn = BeitAttention(
-            config.embed_dim, num_heads=config.num_heads, qkv_bias=config.qkv_bias, grid=self.grid
-        )
+        block.attn = BeitAttention(self.config, self.grid)
         return block
 
     def attention_biases(self, grid: Grid) -> Iterable[Tensor]:

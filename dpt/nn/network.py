@@ -114,17 +114,14 @@ class Network(nn.Module):
         is_wide = images.dtype == torch.float64 != next(self.parameters()).dtype
         is_batch = len(shape) == 4 and shape[1] == channels and 0 not in shape[2:]
         if is_wide or not is_batch or not images.is_floating_point():
-            raise ValueError(
-                f"images must be float32 (B, {channels}, H, W), found {images.dtype} {shape}: give "
-                "one image as image[None]; dpt.Predictor also takes files and uint8"
-            )
+            remedy = "give one image as image[None]; dpt.Predictor also takes files and uint8"
+            fault = f"must be float32 (B, {channels}, H, W), found {images.dtype} {shape}"
+            raise ValueError(f"images {fault}: {remedy}")
         if prompts is None:
             return
         if not self.takes_prompts or prompts.shape != (shape[0], *shape[2:]):
-            raise ValueError(
-                f"prompts {tuple(prompts.shape)}: must be (B, H, W) as the images {shape}, and the "
-                "model trained with model.decoder.prompts=true"
-            )
+            fault = f"prompts {tuple(prompts.shape)}: must be (B, H, W) as the images {shape}"
+            raise ValueError(f"{fault}, and the model trained with model.decoder.prompts=true")
 
     def forward(
         self, images: Tensor, *, raw: bool = False, prompts: Tensor | None = None

@@ -366,10 +366,8 @@ def check_out_indices(indices: Sequence[int], num_blocks: int, later: int) -> No
     """Raises a ValueError unless ``indices`` ascend below ``num_blocks - later``."""
     last = num_blocks - 1 - later
     if not indices or list(indices) != sorted(set(indices) & set(range(last + 1))):
-        raise ValueError(
-            f"out_indices={list(indices)}, num_later_blocks={later}: the indices must be at least "
-            f"one and must ascend within 0..{last} (zero-based)"
-        )
+        settings = f"out_indices={list(indices)}, num_later_blocks={later}"
+        raise ValueError(f"{settings}: must ascend within 0..{last} (from 0), at least one")
 
 
 class VisionTransformer(Encoder):

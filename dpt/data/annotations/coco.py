@@ -115,10 +115,8 @@ class PanopticImage(base.AnnotatedImage):
         names = [*map(str, ids.tolist())]
         differing = sorted(position_of_id.keys() ^ {*names} - {"0"})
         if differing or len(position_of_id) < len(self.objects):
-            fault = few(differing) or "one is repeated"
-            raise DataError(
-                f"{self.map_file}: has other ids than the JSON file ({fault}): correct it"
-            )
+            fault = f"other ids than the JSON file ({few(differing) or 'one is repeated'})"
+            raise DataError(f"{self.map_file}: has {fault}: correct it")
         positions = np.array([position_of_id.get(name, 0) for name in names], np.int32)
         return base.Raster(positions[indices].reshape(stored.shape), None)
 

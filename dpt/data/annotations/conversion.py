@@ -194,9 +194,8 @@ class Conversion:
             lines.append(f"{few(skipped)}: not written; {remedy}")
         elif not writer.has_background:
             lines.append("read the files with data.background=false")
-        written = (
-            f"{plural(self._counts.pop(_WRITTEN, 0), 'object')}, {len(writer.classes)} classes"
-        )
+        count = self._counts.pop(_WRITTEN, 0)
+        written = f"{plural(count, 'object')}, {len(writer.classes)} classes"
         lines += [f"{plural(n, 'object')}: {fate}" for fate, n in self._counts.items() if n]
         for lack, paths in self._images.items():
             lines.append(f"{lack}: {plural(len(paths), 'image')} ({few(paths)})")

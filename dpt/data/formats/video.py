@@ -105,6 +105,5 @@ class VideoWriter:
         stored = int(check.get(cv2.CAP_PROP_FRAME_COUNT)) if check.isOpened() else 0
         check.release()
         if stored != self.count:
-            raise OSError(
-                errno.EIO, f"holds {stored} of {self.count} frames; is the disk full?", self.path
-            )
+            fault = f"holds {stored} of {self.count} frames; is the disk full?"
+            raise OSError(errno.EIO, fault, self.path)
