@@ -22,7 +22,7 @@ DIVIDING = {"folds", "fold", "gap", "group_by", "fractions", "split_files", "spl
 """Keys of data that decide which images a split has."""
 _WEIGHTS = ("model.weights", "model.encoder.weights")
 _FOLDERS = ("dirpath", "folder", "save_dir", "default_root_dir")
-_REFERENCE = r"(?<!\\)\$\{([\w.]+)\}"  # to the value of another key
+_PLACE = r"<([\w.]+)>"  # of the value of another key, in a template
 
 
 def run_to_resume(command: str, arguments: Sequence[str]) -> Path | None:
@@ -77,7 +77,7 @@ def resumed_config(folder: Path, arguments: Sequence[str]) -> Plain:
         raise ValueError(f"{path}: passwords are not stored: give the address with :***@ again")
     refuse_foreign(after, folder, {change.key for change in changes})
     texts = [*before["overrides"], *(change.text for change in changes)]
-    after["overrides"] = list(dict.fromkeys(texts))
+    after["overrides"] = [*dict.fromkeys(texts)]
     resume = next((str(o.value) for o in overrides if o.key == "resume"), None)
     return after | {"run_dir": str(folder), "resume": resume, "overwrite": False}
 
@@ -180,10 +180,10 @@ def _set(values: Plain, override: Override) -> None:
 
 
 def _filled(template: str, values: Plain) -> object:
-    """Returns the value of a template such as ``${paths.data_dir}/camvid``."""
-    if reference := re.fullmatch(_REFERENCE, template):
-        return value_at(values, reference[1])
-    return re.sub(_REFERENCE, lambda match: str(value_at(values, match[1])), template)
+    """Returns the value of a template such as ``<paths.data_dir>/camvid``."""
+    if place := re.fullmatch(_PLACE, template):
+        return value_at(values, place[1])
+    return re.sub(_PLACE, lambda match: str(value_at(values, match[1])), template)
 
 
 def templates(raw: object) -> dict[str, str]:
@@ -193,7 +193,8 @@ def templates(raw: object) -> dict[str, str]:
     alone would have no effect. The run's own folder and names for loggers are left out.
     """
     texts = ((k, t) for k, t in texts_of(raw) if not re.match(r"run_dir$|logger\.", k))
-    return {key: text for key, text in texts if re.search(_REFERENCE, text)}
+    replaced = {key: re.subn(r"(?<!\\)\$\{([\w.]+)\}", r"<\1>", text) for key, text in texts}
+    return {key: template for key, (template, count) in replaced.items() if count}
 
 
 def refuse_foreign(values: Plain, folder: Path, keys: Iterable[str]) -> None:

@@ -353,7 +353,7 @@ def test_labels_that_no_image_has_are_missed():
 
 
 def test_a_run_that_diverges_fails(train, metrics, tmp_path, refused, monkeypatch):
-    monkeypatch.setattr(task.batches, "nonfinite_names", lambda outputs, labels: labels["name"])
+    monkeypatch.setattr(task.base, "nonfinite_names", lambda outputs, labels: labels["name"])
     message = refused(train, tmp_path / "run", "task=depth")
     assert "error: the run has diverged: predictions that are not" in message
     assert metrics(tmp_path / "run")["nonfinite_predictions"] == 5

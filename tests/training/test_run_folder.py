@@ -78,7 +78,7 @@ def test_a_run_is_overwritten_on_demand(train, run, tmp_path):
 def test_a_mistake_does_not_overwrite(train, run, refused):
     before = content(run)
     assert "'x'" in refused(train, run, *RUN, "overwrite=true", "data.batch_size=x")
-    assert "trainer: " in refused(train, run, *RUN, "overwrite=true", "trainer.strategy=x")
+    assert "strategy='x'" in refused(train, run, *RUN, "overwrite=true", "trainer.strategy=x")
     assert content(run) == before
 
 
