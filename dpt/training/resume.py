@@ -26,7 +26,6 @@ from dpt.process import lack_of_memory
 from dpt.training import lightning_internals
 from dpt.training.optim import StepSchedule
 from dpt.training.task import OR_NEW_RUN, Task
-from dpt.types.samples import Batch
 from dpt.validation import Plain, PlainMapping, validate
 from dpt.weights.files import check_archive, load_pickles
 
@@ -122,9 +121,7 @@ class RunState(L.Callback):
             group.update(settings)
         config.scheduler.set_step(trainer.global_step)
 
-    def on_train_batch_start(
-        self, trainer: L.Trainer, pl_module: object, batch: Batch, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, trainer: L.Trainer, *_: object) -> None:
         if self.random_state is not None:
             set_random_state(self.random_state)
             self.random_state = None
