@@ -21,7 +21,7 @@ from dpt.predict.inputs import chosen_camera
 from dpt.predict.pipeline import Pipeline
 from dpt.predict.prediction import depth_unit, first_output
 from dpt.predict.predictor import Predictor
-from dpt.predict.records import WHOLE, InputShard, PredictionSettings, shards_of
+from dpt.predict.records import RASTER, WHOLE, InputShard, PredictionSettings, shards_of
 from dpt.predict.sources import InputFile, find_inputs, find_remote
 from dpt.process import say
 from dpt.run_log import start_log, tracked
@@ -148,8 +148,8 @@ def _make_pipeline(
         raise ValueError(f"--prompt {options.prompt}: is the depth of one image: name that alone")
     formats = [name.strip() for name in options.format.split(",") if name.strip()]
     kinds = writers.chosen_kinds(formats, predictor.outputs)
-    has_rasters = not formats or writers.RASTER in formats
-    rasters = writers.all_kinds(predictor.outputs)[writers.RASTER] if has_rasters else []
+    has_rasters = not formats or RASTER in formats
+    rasters = writers.all_kinds(predictor.outputs)[RASTER] if has_rasters else []
     recorded = chosen | {key: vars(options)[key] for key in ("colormap", "fov", "focal")}
     recorded |= {key: _with_hash(vars(options)[key]) for key in ("intrinsics", "prompt")}
     depth = first_output(predictor.outputs, "depth")

@@ -27,6 +27,7 @@ from dpt.nn import ENCODERS, HEADS
 from dpt.objectives import Objective
 from dpt.process import is_first_rank
 from dpt.types.preprocessing import Preprocessing
+from dpt.types.samples import Sample
 from dpt.validation import Plain, PlainMapping, unknown_key, validate
 from dpt.weights import load_encoder_weights, load_model_weights
 from dpt.weights.formats import read
@@ -55,7 +56,7 @@ NOTHING: PlainMapping = MappingProxyType({})
 
 def make_train_loader(
     config: RunConfig, dataset: Dataset, targets: Sequence[str | None], *, prompts: bool = False
-) -> DataLoader:
+) -> DataLoader[Sample]:
     """Returns the loader of training; with ``prompts`` the model takes sparse depth."""
     settings = config.data.loader
     transform = config.augment.build(
@@ -71,7 +72,7 @@ def make_eval_loader(
     targets: Sequence[str | None],
     *,
     prompts: bool = False,
-) -> DataLoader:
+) -> DataLoader[Sample]:
     """Returns the loader of evaluation; with ``prompts`` the model takes sparse depth."""
     transform = EvalTransform(preprocessing, settings.prompt_points if prompts else 0)
     return make_loader(dataset, transform, settings, targets, training=False)

@@ -397,7 +397,9 @@ class TrainTransform:
             view = view.rotated(angle)
         return view, zoom
 
-    def _draw_views(self, image: np.ndarray, random: np.random.Generator) -> RandomViews:
+    def _draw_views(
+        self, image: np.ndarray, random: np.random.Generator
+    ) -> RandomViews[np.ndarray]:
         def draw(count: int, size: tuple[int, int], area: tuple[float, float]) -> np.ndarray:
             return np.stack([draw_recolored_crop(image, random, size, area) for _ in range(count)])
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import isnan, nan
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch.distributed as dist
@@ -218,7 +218,7 @@ class Scorer:
         self.whole_scores = base.merged_scores(whole)
         if not dist.is_initialized() or dist.get_world_size() == 1:
             return
-        gathered: list = [None] * dist.get_world_size()
+        gathered: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(gathered, (self.images, self.worst))
         del gathered[dist.get_rank()]
         for images, worst in gathered:
@@ -227,7 +227,7 @@ class Scorer:
                 self._keep_worst(key, pictures)
 
     @cached_property
-    def states(self) -> dict[str, list]:
+    def states(self) -> dict[str, list[Any]]:
         """What each image left in the metric of each objective, in the order of the data set."""
         images = [self.images[index] for index in sorted(self.images)]
         return {key: [image.states[key] for image in images] for key in self.objectives}

@@ -61,8 +61,8 @@ class Run:
     data: LabelledData
     task: Task
     trainer: L.Trainer
-    train_loader: DataLoader
-    val_loader: DataLoader
+    train_loader: DataLoader[Sample]
+    val_loader: DataLoader[Sample]
     state: resume.RunState
     stop: StopOnSignal
 

@@ -187,7 +187,7 @@ class Muon(NAdamW):
                     self._step_matrices(parameters[start : start + count], group)
             rest.append({**group, "params": vectors})
         self.param_groups = rest
-        super().step()
+        super().step()  # type: ignore[no-untyped-call]
         self.param_groups = groups
         return loss
 

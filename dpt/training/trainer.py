@@ -21,6 +21,7 @@ from dpt.training.callbacks import Lora
 from dpt.training.checkpoints import AtomicCheckpointIO
 from dpt.training.loggers import ignore_errors
 from dpt.training.task import Task
+from dpt.types.samples import Sample
 from dpt.validation import Plain
 
 log = logging.getLogger("dpt")
@@ -104,7 +105,7 @@ def _callbacks(config: RunConfig, *, has_loggers: bool, strategy: str) -> list[C
 
 def make_task_and_loader(
     config: RunConfig, train: Dataset, objectives: Mapping[str, Objective], teacher: Teacher
-) -> tuple[Task, DataLoader]:
+) -> tuple[Task, DataLoader[Sample]]:
     """Makes a new model with its objectives, and the loader of its training images."""
     settings = config.data.loader
     images = build.image_settings(config.model, train)
