@@ -289,16 +289,19 @@ class Masks:
         if not chosen:
             is_range = numbers == [*range(len(numbers))]
             settings |= {"num_classes": len(numbers)} if is_range else {"label_map": numbers}
-        settings["ignore_index"] = sorted({*ignored, *self._unlabelled(used), IGNORE_INDEX})
+        unlabelled = self._unlabelled(used, has_choice=bool(chosen))
+        settings["ignore_index"] = sorted({*ignored, *unlabelled, IGNORE_INDEX})
         class_names = [names.get(k, "") for k in numbers]
         if all(class_names) and "class_names" not in self.given:
             settings["class_names"] = class_names
         return settings, self._notes({k: names.get(k, "") for k in used})
 
-    def _unlabelled(self, used: Collection[int]) -> set[int]:
+    def _unlabelled(self, used: Collection[int], *, has_choice: bool) -> set[int]:
         """Returns the numbers, besides those of the user, that mean unlabelled."""
         if self.colors:
             return {*range(len(self.colors))}.difference(used)
+        if not has_choice:
+            return {i for (i,) in self.values}.difference(used)
         return {i for (i,) in self.values if i < 0 or i in _LARGEST_VALUES}
 
     def _value_of(self, number: int) -> Value:
@@ -399,10 +402,14 @@ def _ids_of_classes(ids: Sequence[int]) -> list[int]:
 
 
 def _ids_of_names(file: ClassFile, ids: Sequence[int]) -> list[int]:
-    """Returns the id of each name in a file, for masks that hold ``ids``; DataError if an id has no
-    name, or the first name may be that of several ids."""
+    """Returns the id of each name in a file, for masks that hold ``ids``; those that a file with
+    ids lacks are unlabelled. DataError if the first name may be that of several ids, or most ids
+    have no name."""
     count, first = len(file.rows), file.rows[0]
     classes = {*ids} - _LARGEST_VALUES
+    stated = [row.id for row in file.rows if row.id is not None]
+    if len(stated) == count and 2 * len(classes & {*stated}) > len(classes):
+        return stated
     if len(classes) < 2:  # the largest value is a class, too, where only one other id occurs
         classes = {*ids}
         if len(ids) == count and all(row.id is None for row in file.rows):
