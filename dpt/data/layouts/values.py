@@ -367,8 +367,9 @@ class Masks:
         hint = "if one is no class, set data.ignore_index or data.label_map"
         lines = [f"masks: {len(self.paths)} files with the classes {few(texts[True], 40)}; {hint}"]
         if texts[False]:
-            hint = "data.color_distance=32 gives colours the nearest class within 32"
-            lines.append(f"unlabelled: {few(texts[False], 6)} of the pixels; {hint}")
+            hint = "; data.color_distance=32 gives colours the nearest class within 32"
+            text = f"unlabelled: {few(texts[False], 6)} of the pixels"
+            lines.append(text + hint if self.colors else text)
         return lines
 
     def fault(self, text: str) -> DataError:
