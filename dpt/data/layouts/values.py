@@ -404,26 +404,34 @@ def _ids_of_classes(ids: Sequence[int]) -> list[int]:
 
 def _ids_of_names(file: ClassFile, ids: Sequence[int]) -> list[int]:
     """Returns the id of each name in a file, for masks that hold ``ids``; those that a file with
-    ids lacks are unlabelled. DataError if the first name may be that of several ids, or most ids
-    have no name."""
-    count, first = len(file.rows), file.rows[0]
+    ids lacks are unlabelled. DataError if most ids have no name."""
     classes = {*ids} - _LARGEST_VALUES
     stated = [row.id for row in file.rows if row.id is not None]
-    if len(stated) == count and 2 * len(classes & {*stated}) > len(classes):
-        return stated
+    if len(stated) < len(file.rows):
+        return _ids_in_order(file, ids, classes)
+    if 2 * len(classes & {*stated}) < len(classes):
+        fault = f"{file.path}: names the ids {few([*map(str, stated)], 12)}"
+        remedy = "set data.label_map, or remove the file"
+        raise DataError(f"{fault}, and the masks hold {few([*map(str, ids)], 12)}: {remedy}")
+    return stated
+
+
+def _ids_in_order(file: ClassFile, ids: Sequence[int], classes: set[int]) -> list[int]:
+    """Returns the ids of names without ids, of masks that hold ``ids``, of which ``classes`` may
+    have names; DataError if the first name may be that of several ids."""
+    count, first = len(file.rows), file.rows[0].name
     if len(classes) < 2:  # the largest value is a class, too, where only one other id occurs
         classes = {*ids}
-        if len(ids) == count and all(row.id is None for row in file.rows):
+        if len(ids) == count:
             return [*ids]
-    starts = [k for k in (0, 1) if first.id is None and classes <= {*range(k, k + count)}]
-    is_void = classes < {*ids} and bool(re.fullmatch(_NO_CLASS, first.name))
-    numbers = [k + sum(starts) if row.id is None else row.id for k, row in enumerate(file.rows)]
-    if len(starts) > 1 or (starts and is_void) or not classes <= {*numbers}:
-        held = f"{count} names from {first.name}, and the masks hold {few([*map(str, ids)], 12)}"
+    starts = [k for k in (0, 1) if classes <= {*range(k, k + count)}]
+    is_void = classes < {*ids} and bool(re.fullmatch(_NO_CLASS, first))
+    if len(starts) != 1 or is_void:
+        held = f"{count} names from {first}, and the masks hold {few([*map(str, ids)], 12)}"
         choices = f"data.num_classes={count} if the first name is that of 0, data.label_map="
         choices += f"1-{count} if it is that of 1, or data.ignore_index={count} if {count}"
         raise DataError(f"{file.path}: {held}: set {choices} means unlabelled")
-    return numbers
+    return [*range(starts[0], starts[0] + count)]
 
 
 def read_masks(paths: Sequence[Path], file: ClassFile, given: PlainMapping) -> Masks:
