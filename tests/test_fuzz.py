@@ -473,7 +473,7 @@ def predictions(folder):
             for source in todo:
                 with out.files(source, [product], {}) as places:
                     shutil.copy(root / f"masks/{source.name}.png", places[product])
-            out.finish([product])
+            out.finish()
 
     def again(overwrite):
         copy = shutil.copytree(folder, folder.with_name("copy"))

@@ -272,7 +272,7 @@ def test_table_forms(tmp_path, separator, header, row):
         ("images/train/000.jpg,masks/gone.png,train", "masks/gone"),
         ("images/train/000.jpg,masks/train/000.png,holdout", "holdout"),
         ("{other}/images/train/000.jpg,masks/train/000.png,train", "old/images"),
-        ("", ""),
+        ("", "no images and labels"),
     ],
 )
 def test_table_with_a_faulty_row_is_refused(tmp_path, row, named):
