@@ -133,11 +133,11 @@ def require_address(address: str) -> None:
 
 def missing_path(path: Path, *, what: str, remedy: str) -> DataError:
     """Returns the error for a path that does not exist, or not as ``what``, with similar names."""
-    if path.exists():
+    if os.path.exists(path):
         return DataError(f"{what} {path} is a {'folder' if path.is_dir() else 'file'}: {remedy}")
-    if path.is_symlink():
+    if os.path.islink(path):
         return DataError(f"{what} {path} is a link to {path.readlink()}, which is not there")
-    parent = next(folder for folder in path.parents if folder.is_dir())
+    parent = next(folder for folder in path.parents if os.path.isdir(folder))
     names = sorted(p.name for p in parent.iterdir() if not p.name.startswith("."))
     close = difflib.get_close_matches(path.relative_to(parent).parts[0], names, n=5, cutoff=0.5)
     others = [name for name in names if name not in close]
@@ -152,7 +152,7 @@ def plain_name(name: str) -> str:
 
 def required_file(path: Path, *, what: str = "file", remedy: str) -> Path:
     """Returns ``path``; DataError if it is no file."""
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise missing_path(path, what=what, remedy=remedy)
     return path
 

@@ -74,7 +74,7 @@ SECONDS = 20  # for one file
 MEGABYTES = 1500  # beside what libraries take
 NAMED = (  # what a message names beside the file
     r"^(classes|names)\.|^scenes: |KEY=VALUE|: cannot read |: has no value: |4300 digits|"
-    r"interpolation|\b(task|data|model|augment|optim|schedule|trainer|callbacks|logger)\b"
+    r"interpolation|\b(seed|steps|task|data|model|augment|optim|schedule|trainer|callbacks|logger)\b"
 )
 NUMBERS = "-1 0 0.5 1e308 -1e999 NaN Infinity null true 1_0 ٣ '1' 65536 4294967296".split()
 NUMBERS += ["", "9" * 400, "9" * 5000]

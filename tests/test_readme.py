@@ -62,7 +62,7 @@ def test_configured_commands_compose():
         for document, name, arguments in commands():
             if name not in FUNCTIONS or "--config-dir=mine" in arguments:  # test_extending.py runs
                 continue
-            overrides = [a for a in arguments if not a.startswith("-") and a not in ("...", "RUN")]
+            overrides = [a for a in arguments if not a.startswith("-") and "=" in a]
             overrides = [f"++{o}" if o.startswith(DATACLASS_SETTINGS) else o for o in overrides]
             if "-m" in arguments:  # the first value of a sweep
                 overrides = [re.sub(r"=([^\[,]*),.*", r"=\1", o) for o in overrides]

@@ -20,6 +20,7 @@ RUN_CHOICE = {"resume", "run_dir", "overwrite"}
 """Keys that choose the run, and are no settings of it."""
 DIVIDING = {"folds", "fold", "gap", "group_by", "fractions", "split_files", "split_names"}
 """Keys of data that decide which images a split has."""
+_GROUPS = dict.fromkeys(("task", "model", "optim", "schedule", "trainer"), Plain)
 _WEIGHTS = ("model.weights", "model.encoder.weights")
 _FOLDERS = ("dirpath", "folder", "save_dir", "default_root_dir")
 _PLACE = r"<([\w.]+)>"  # of the value of another key, in a template
@@ -65,8 +66,8 @@ def resumed_config(folder: Path, arguments: Sequence[str]) -> Plain:
             or writes outside of the run.
     """
     path, before = folder / "config.yaml", run_in(folder)
-    validate(list[str], before.get("overrides"), f"{path}: overrides")
-    validate(dict[str, str], before.get("follows"), f"{path}: follows")
+    for key, kind in {"overrides": list[str], "follows": dict[str, str], **_GROUPS}.items():
+        validate(kind, before.get(key), f"{path}: {key}")
     overrides = [named(override) for override in parse(arguments)]
     changes = [o for o in overrides if o.key not in RUN_CHOICE and not _is_done(o, before)]
     after = with_overrides(before, changes)

@@ -141,10 +141,10 @@ def test_class_file_with_faults_is_refused(tmp_path, file, text):
     ("text", "ids", "given", "names"),
     [  # names, or the keys that decide
         ("sky\nroad\ntree\n", (0, 1, 2, 3), {}, "label_map=1-3.*ignore_index=3"),
-        ("sky\nroad\ntree\n", (0, 1, 2, 3), {"label_map": "1-3"}, ["sky", "road", "tree"]),
         ("sky\nroad\ntree\n", (0, 1, 2, 3), {"ignore_index": 3}, ["sky", "road", "tree"]),
         ("0 sky\n1 road\n2 tree\n", (0, 1, 2, 3), {}, ["sky", "road", "tree"]),
         ("1 sky\n2 road\n3 tree\n", (0, 1, 2, 3), {}, ["sky", "road", "tree"]),
+        ("-1 plate\n0 sky\n1 cat\n", (0, 1), {}, ["sky", "cat"]),
         ("7 sky\n8 road\n", (0, 1, 7), {}, "masks hold 0, 1, 7"),
         ("void\nsky\nroad\n", (1, 2), {}, "num_classes=3.*label_map=1-3"),
         ("void\nsky\nroad\n", (1, 2), {"num_classes": 3}, ["void", "sky", "road"]),

@@ -214,11 +214,10 @@ def read_class_file(folder: Folder) -> ClassFile:
 
 
 def _is_void(row: ClassRow) -> bool:
-    """Returns whether a row means unlabelled, as labelme's first one does."""
+    """Returns whether a row means unlabelled, as labelme's first one and ids below 0 do."""
     if row.id is None:
         return row.name == "__ignore__" and row.color is None
-    is_void = bool(re.fullmatch(_NO_CLASS, row.name))
-    return is_void and (row.id < 0 or row.id in _LARGEST_VALUES)
+    return row.id < 0 or bool(re.fullmatch(_NO_CLASS, row.name) and row.id in _LARGEST_VALUES)
 
 
 def _rows_of_lines(text: str) -> list[Plain]:
