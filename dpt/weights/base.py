@@ -79,8 +79,11 @@ class Checkpoint:
         is_tied = len(parameters) < len(list(self.network.named_parameters(remove_duplicate=False)))
         device = torch.get_default_device()
         copies = {  # files may be mapped into memory, and tensors may share memory
-            name: torch.empty_like(tensor, device=device).copy_(self.tensors[name].detach())
-            for name, tensor in self.network.state_dict().items()
+            # empty_like of a meta tensor would import sympy
+            name: torch.empty(t.shape, dtype=t.dtype, device=device).copy_(
+                self.tensors[name].detach()
+            )
+            for name, t in self.network.state_dict().items()
         }
         self.network.load_state_dict(copies, assign=True)
         self.network.encoder.compute_buffers()

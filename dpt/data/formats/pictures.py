@@ -32,8 +32,8 @@ PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY  # a long comment
 
 _JPEG_START, _JPEG_SCAN, _JPEG_END = b"\xff\xd8\xff", b"\xff\xda", b"\xff\xd9"
 _PNG_START, _PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
-_EXIF = re.compile(rb"Exif|eXIf|Raw profile type|XML:com.adobe.xmp|tiff:Orientation")
-"""What a JPEG or PNG with an orientation holds."""
+_EXIF = b"Exif", b"eXIf", b"Raw profile type", b"XML:com.adobe.xmp", b"tiff:Orientation"
+"""One of which a JPEG or PNG with an orientation holds."""
 _TIFF_STARTS = (b"II", b"MM")
 ExifRule = Literal["apply", "ignore"] | None
 """Whether labels fit images turned upright by EXIF, or as stored; None: their size tells."""
@@ -165,7 +165,7 @@ def exif_focal(path: str | Path, *, data: bytes | None = None) -> float | None:
 def _exif(data: bytes) -> Image.Exif:
     """Returns the EXIF tags of a picture's content, if it can have any: Pillow needs the time to
     open a picture, and decodes all pixels of a PNG, to find none."""
-    if data.startswith((_JPEG_START, _PNG_START)) and not _EXIF.search(data):
+    if data.startswith((_JPEG_START, _PNG_START)) and not any(text in data for text in _EXIF):
         return Image.Exif()
     return Image.open(io.BytesIO(data), formats=_FORMATS).getexif()
 
