@@ -27,6 +27,7 @@ _CAPTION_HEIGHT = 20
 _TEXT_SIZE = 0.42
 _GAP = 4
 _PAPER = 24  # gray level behind captions and between cells
+_BACKGROUND = (70, 70, 70)
 
 _AXES = "red: right, green: up, blue: to the viewer"
 
@@ -136,17 +137,23 @@ def default_palette(num_classes: int) -> np.ndarray:
     return np.rint(255 * np.array(colors[:num_classes])).astype(np.uint8).reshape(-1, 3)
 
 
-def as_palette(palette: object, num_classes: int) -> np.ndarray:
-    """Returns a palette as uint8 (K, 3) RGB; the default colours for None or an empty one."""
+def as_palette(palette: object, num_classes: int, names: Sequence[str] = ()) -> np.ndarray:
+    """Returns a palette as uint8 (K, 3) RGB; the default colours for None or an empty one.
+
+    Among the default colours, a class named background is dark grey, so that the others stand out.
+    """
     rows = np.asarray(() if palette is None else palette)
-    if rows.size == 0:
-        return default_palette(num_classes)
-    return rows.astype(np.uint8)
+    if rows.size:
+        return rows.astype(np.uint8)
+    is_background = [name.lower() == "background" for name in names[:num_classes]]
+    rows = default_palette(num_classes)
+    rows[: len(is_background)][is_background] = _BACKGROUND
+    return rows
 
 
 def output_palette(output: OutputSpec) -> np.ndarray:
     """Returns a colour for every class of an output, uint8 (K, 3) RGB."""
-    return as_palette(output.palette, output.num_classes or 1)
+    return as_palette(output.palette, output.num_classes or 1, output.class_names)
 
 
 def colorize_labels(
@@ -202,9 +209,10 @@ def colorize_output(
     if output.kind == "logits":
         ids = values.argmax(0) if values.ndim == 3 else values
         is_class = (output.num_classes or 0) > IGNORE_INDEX  # which is then the id of one
-        return colorize_labels(ids, output.palette, ignore_index=-1 if is_class else IGNORE_INDEX)
+        ignored = -1 if is_class else IGNORE_INDEX
+        return colorize_labels(ids, output_palette(output), ignore_index=ignored)
     if output.kind == "masks":
-        return colorize_segments(values, output.palette, output.things)
+        return colorize_segments(values, output_palette(output), output.things)
     low, high = limits or color_limits(values, output)
     if output.kind == "depth":
         inverse, usable = _inverse_depth(values, inverse=not output.is_inverse_depth)
@@ -362,7 +370,7 @@ def segmentation_panel(
         names: of the classes, for the legend below; empty for their ids.
     """
     both = np.concatenate([labels, prediction])
-    rows = as_palette(palette, int(both[both != IGNORE_INDEX].max(initial=0)) + 1)
+    rows = as_palette(palette, int(both[both != IGNORE_INDEX].max(initial=0)) + 1, names)
     labelled = labels != IGNORE_INDEX
     wrong = labelled & (prediction != labels)
     error = cv2.resize(image, labels.shape[::-1], interpolation=cv2.INTER_AREA) // 3

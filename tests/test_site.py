@@ -32,7 +32,7 @@ def test_site_builds_without_warnings_and_every_link_has_a_target(tmp_path):
     guide = {p.stem for p in (ROOT / ".github/guide").glob("*.md")}
     assert guide <= {page.parent.name for page in pages}
     assert 'id="dpt.losses.SILogLoss"' in pages[tmp_path / "api/dpt.losses/index.html"]
-    assert (tmp_path / "files/github/images/scenes.jpg").is_file()
+    assert (tmp_path / "files/github/images/nuclei.jpg").is_file()
     settings = pages[tmp_path / "data_settings/index.html"]
     assert "<p>2. " not in settings
     assert "\n2. " not in settings  # an item after one with code is an item

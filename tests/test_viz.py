@@ -48,6 +48,17 @@ def test_default_palette_tells_classes_apart():
     assert palette.sum(1).min() > 60  # black is for the ignored
 
 
+def test_background_is_grey_unless_the_palette_is_given():
+    spec = OutputSpec("x", "logits", channels=2, class_names=("Background", "nucleus"))
+    ids = np.array([[0, 1]])
+    grey, nucleus = viz.colorize_output(ids, spec)[0].tolist()
+    assert len(set(grey)) == 1
+    assert nucleus == viz.default_palette(2)[1].tolist()
+    panel = viz.segmentation_panel(np.zeros((1, 2, 3), np.uint8), ids, ids, None, spec.class_names)
+    assert grey in panel.reshape(-1, 3).tolist()
+    assert viz.as_palette([(1, 2, 3), (4, 5, 6)], 2, spec.class_names).tolist()[0] == [1, 2, 3]
+
+
 def test_colorize_labels_takes_the_palette_and_black():
     labels = np.array([[0, 1], [2, 255]], np.uint8)
     palette = [(1, 2, 3), (4, 5, 6), (7, 8, 9)]

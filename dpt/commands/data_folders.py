@@ -70,7 +70,7 @@ def _classes(dataset: Dataset) -> list[AnnotatedClass]:
     if others:
         say(f"not written: {few(others)}")
     things = info.things or (False,) * info.num_classes
-    colors = as_palette(info.palette, info.num_classes).tolist()
+    colors = as_palette(info.palette, info.num_classes, info.class_names).tolist()
     return [
         AnnotatedClass(name=name, is_thing=is_thing, color=tuple(color))
         for name, is_thing, color in zip(info.class_names, things, colors, strict=True)

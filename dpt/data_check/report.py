@@ -19,7 +19,14 @@ from dpt.run_log import log_rows
 from dpt.segments import OBJECT_IDS
 from dpt.types.outputs import OutputSpec
 from dpt.types.samples import IGNORE_INDEX, Sample
-from dpt.viz import colorize_depth, colorize_labels, colorize_output, colorize_segments, overlay
+from dpt.viz import (
+    as_palette,
+    colorize_depth,
+    colorize_labels,
+    colorize_output,
+    colorize_segments,
+    overlay,
+)
 
 Picture = tuple[str, np.ndarray]  # a caption and a uint8 RGB picture
 
@@ -185,15 +192,16 @@ def _name(scan: Scan, sample: Sample) -> str:
 def _layers(sample: Sample, scan: Scan) -> dict[str, np.ndarray]:
     """Returns image, labels, depth and normals of a sample as pictures, if it has them."""
     info = scan.dataset.info
+    palette = as_palette(info.palette, info.num_classes, info.class_names)
     pictures: dict[str, np.ndarray] = {}
     if "image" in sample:
         pictures["image"] = as_picture(sample["image"])
     if "labels" in sample:
-        pictures["labels"] = colorize_labels(sample["labels"], info.palette or None)
+        pictures["labels"] = colorize_labels(sample["labels"], palette)
     if "objects" in sample:
         codes = sample["labels"].astype(int) * OBJECT_IDS + sample["objects"]
         codes[sample["labels"] == IGNORE_INDEX] = -1
-        pictures["labels"] = colorize_segments(codes, info.palette, info.things)
+        pictures["labels"] = colorize_segments(codes, palette, info.things)
     if "depth" in sample:
         pictures["depth"] = colorize_depth(sample["depth"], sample["valid"])
     if "normals" in sample:
