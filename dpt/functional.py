@@ -102,10 +102,11 @@ def upsample(maps: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def resize(maps: Tensor, size: tuple[int, int], rule: OutputResize = "bilinear") -> Tensor:
-    """Returns maps (B, C, h, w) at ``size``: (B, C, H, W)."""
+    """Returns maps (B, C, h, w) at ``size``: (B, C, H, W); ``bilinear_scores`` is ``bilinear``."""
     if rule == "bilinear_aligned" or same_size(maps.shape[-2:], size):
         return upsample(maps, size)
-    return F.interpolate(maps, size=size, mode=rule, align_corners=False)
+    mode = "bilinear" if rule == "bilinear_scores" else rule
+    return F.interpolate(maps, size=size, mode=mode, align_corners=False)
 
 
 # --- Recomputation in the backward pass
@@ -236,7 +237,12 @@ def chunked_argmax(
     *,
     dtype: torch.dtype = torch.long,
 ) -> Tensor:
-    """Returns ``resize(logits, size, rule).argmax(1)``, (B, H, W) of logits (B, K, h, w)."""
+    """Returns ``resize(logits, size, rule).argmax(1)``, (B, H, W) of logits (B, K, h, w).
+
+    By ``bilinear_scores`` their exponentials are resized.
+    """
+    if rule == "bilinear_scores":
+        logits = logits.exp()
     batch, classes = logits.shape[:2]
     is_aligned = rule == "bilinear_aligned"
     at_once = max(1, MOST_AT_ONCE // max(1, batch * size[0] * size[1]))  # classes

@@ -19,14 +19,18 @@ from dpt.types.outputs import OutputSpec
 OVERLAP = 0.25  # fraction of a tile's side that it has in common with the next tile, at least
 
 
-def spans(length: int, window: int, stride: int) -> Iterator[slice]:
+def spans(length: int, window: int, stride: int | None = None) -> Iterator[slice]:
     """Yields the positions of the windows along one side.
 
-    The last one is moved back inside; a side shorter than ``window`` is one window.
+    The last one is moved back inside. Without ``stride``, as few windows as cover the side lie at
+    equal distances. A side shorter than ``window`` is one window.
     """
-    count = max(length - window + stride - 1, 0) // stride + 1
+    step: float = stride or window
+    count = int(max(length - window + step - 1, 0) // step) + 1
+    if stride is None and count > 1:  # as transformers rounds it
+        step = window - (count * window - length) / (count - 1)
     for k in range(count):
-        stop = min(k * stride + window, length)
+        stop = int(k * step) + window if k < count - 1 else length
         yield slice(max(stop - window, 0), stop)
 
 

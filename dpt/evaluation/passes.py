@@ -98,6 +98,7 @@ class Evaluation(L.LightningModule):
             stride=self.protocol.stride,
             multiple_of=preprocessing.multiple_of,
             resize=self.protocol.resize or preprocessing.output_interpolation,
+            rule=preprocessing,
         )
         return dict(predict(Inputs(preprocessing.normalize(images), prompts)))
 

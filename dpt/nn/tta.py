@@ -1,4 +1,4 @@
-"""Test-time augmentation: horizontal flip, scales, sliding window.
+"""Test-time augmentation: horizontal flip, scales, sliding window; and models of one input size.
 
 Each augmentation calls a model, or another augmentation bound to one, and returns a tensor for
 each head, dense ones at the images' size, averaged as its ``OutputSpec`` says. For
@@ -20,7 +20,7 @@ from dpt.depthmath import at_least_float32
 from dpt.functional import resize
 from dpt.tiling import Blend, spans
 from dpt.types.outputs import HeadPrediction, OutputSpec, tensor_specs, tensors_of
-from dpt.types.preprocessing import OutputResize
+from dpt.types.preprocessing import OutputResize, Preprocessing
 from dpt.types.samples import Inputs
 
 Outputs = dict[str, Tensor]
@@ -30,6 +30,7 @@ Predictions = Callable[[Inputs], Mapping[str, HeadPrediction]]
 """Inputs to the prediction of each head."""
 Specs = Mapping[str, OutputSpec]
 
+_UNFRAMED = Preprocessing()
 MAX_SCALE = 8  # the memory of a forward pass grows with its square
 
 
@@ -43,20 +44,23 @@ def augmented(
     stride: tuple[int, int] | None = None,
     multiple_of: int = 1,
     resize: OutputResize = "bilinear_aligned",
+    rule: Preprocessing = _UNFRAMED,
 ) -> Predictions:
     """Returns ``model`` with the requested augmentations; ``model`` itself if none is requested.
 
     The sliding window runs over every scale of every image and of its mirror image, as in
     mmsegmentation. Arguments are those of the functions below; ``outputs`` is ``dpt.DPT.outputs``,
-    ``stride=None`` two thirds of the window.
+    ``stride=None`` two thirds of the window, ``rule`` that of :func:`framed`.
     """
     if stride is not None and window is None:
         raise ValueError(f"stride={list(stride)} has no effect without window: give both")
-    if not flip and window is None and tuple(scales) == (1.0,):
+    is_plain = not flip and window is None and tuple(scales) == (1.0,)
+    if is_plain and not rule.is_framed:
         return model
-    refuse_masks(outputs)
+    if not is_plain:
+        refuse_masks(outputs)
     specs = tensor_specs(outputs)
-    averaged: Model = partial(_split_predictions, model, outputs)
+    averaged = framed(partial(_split_predictions, model, outputs), specs, rule)
     if window is not None:
         stride = stride or (max(1, window[0] * 2 // 3), max(1, window[1] * 2 // 3))
         averaged = partial(slide, averaged, specs, window=window, stride=stride)
@@ -67,6 +71,33 @@ def augmented(
     if flip:  # last, so that all logits are resized before any are averaged
         averaged = partial(flipped_mean, averaged, specs)
     return partial(joined, averaged, outputs)
+
+
+def framed(model: Model, specs: Specs, rule: Preprocessing) -> Model:
+    """Returns a model that sees squares of ``rule.image_size`` alone, if ``rule.resize`` is ``pad``
+    or ``windows``: images are padded with black, which is cut off again, or split."""
+    if rule.resize == "windows":
+        refuse_masks(specs)
+    return partial(_in_frames, model, specs, rule) if rule.is_framed else model
+
+
+def _in_frames(model: Model, specs: Specs, rule: Preprocessing, inputs: Inputs) -> Outputs:
+    size, (height, width) = rule.image_size, inputs.images.shape[-2:]
+    sides = max(size[0], height), max(size[1], width)
+    images = rule.normalize(torch.zeros_like(inputs.images[..., :1, :1]).expand(-1, -1, *sides))
+    images[..., :height, :width] = inputs.images
+    logits = [name for name, spec in specs.items() if spec.kind == "logits"]
+
+    def scores(window: Inputs) -> Outputs:
+        outputs = model(window)
+        values = {
+            n: resized(v, specs[n], size, rule.output_interpolation) for n, v in outputs.items()
+        }
+        return values | {name: values[name].exp() for name in logits}
+
+    means = slide(scores, specs, inputs._replace(images=images), window=size)
+    means |= {name: means[name].log() for name in logits}
+    return {n: v[..., :height, :width] if specs[n].dense else v for n, v in means.items()}
 
 
 def _split_predictions(model: Predictions, outputs: Specs, inputs: Inputs) -> Outputs:
@@ -155,22 +186,29 @@ def resized(output: Tensor, spec: OutputSpec, size: tuple[int, int], rule: Outpu
 
 
 def slide(
-    model: Model, specs: Specs, inputs: Inputs, *, window: tuple[int, int], stride: tuple[int, int]
+    model: Model,
+    specs: Specs,
+    inputs: Inputs,
+    *,
+    window: tuple[int, int],
+    stride: tuple[int, int] | None = None,
 ) -> Outputs:
     """Averages predictions for windows where these overlap; logits themselves are averaged.
 
     As in mmsegmentation: windows (h, w) start every ``stride`` (h, w) pixels, the last ones are
-    moved back inside the image, and an image smaller than the window is predicted whole. Outputs
-    that are not dense are averaged over all windows, and fields of view are those of the whole
-    image.
+    moved back inside the image, and an image smaller than the window is predicted whole. Without
+    ``stride``, see :func:`dpt.tiling.spans`. Outputs that are not dense are averaged over all
+    windows, and fields of view are those of the whole image.
     """
-    if min(*window, *stride) < 1 or stride[0] > window[0] or stride[1] > window[1]:
-        sides = f"window={list(window)}, stride={list(stride)}"
+    steps = stride or window
+    if min(*window, *steps) < 1 or steps[0] > window[0] or steps[1] > window[1]:
+        sides = f"window={list(window)}, stride={list(steps)}"
         raise ValueError(f"{sides}: must be positive, and the stride at most the window")
     height, width = inputs.images.shape[-2:]
     blend = Blend(smooth=False)
     total: Outputs = {}  # of outputs that are not dense
-    windows = [*product(spans(height, window[0], stride[0]), spans(width, window[1], stride[1]))]
+    down, across = stride or (None, None)
+    windows = [*product(spans(height, window[0], down), spans(width, window[1], across))]
     for rows, columns in windows:
         for name, value in model(inputs.window(rows, columns)).items():
             value = at_least_float32(value)

@@ -12,7 +12,9 @@ from torch import Tensor
 from dpt.files import MAX_PIXELS, DataError
 from dpt.validation import STRICT, Metres, Positive
 
-ResizeRule = Literal["lower_bound", "upper_bound", "longest_side", "minimal", "stretch", "none"]
+ResizeRule = Literal[
+    "lower_bound", "upper_bound", "longest_side", "minimal", "stretch", "none", "pad", "windows"
+]
 Interpolation = Literal[
     "bilinear",
     "cubic",
@@ -22,7 +24,7 @@ Interpolation = Literal[
     "cubic_antialias",
     "area",
 ]
-OutputResize = Literal["bilinear_aligned", "bilinear", "bicubic"]
+OutputResize = Literal["bilinear_aligned", "bilinear", "bicubic", "bilinear_scores"]
 """How dense outputs get another size. Only the first aligns the corners, as in DPT's decoder."""
 
 MAX_ELONGATION = 16
@@ -46,14 +48,18 @@ class Preprocessing:
             rounded to whole pixels before they are rounded to ``multiple_of``, where half a
             multiple goes up (Depth Anything 3); ``minimal`` takes whichever of the two side ratios
             is closer to 1, of equal ones the height's (MiDaS, official DPT); ``stretch`` takes
-            ``image_size`` as it is; ``none`` keeps the image's size, but for ``multiple_of``.
+            ``image_size`` as it is; ``none`` keeps the image's size, but for ``multiple_of``. By
+            ``pad`` and ``windows`` (EoMT) the network sees squares of ``image_size`` alone: images
+            that fit into it, with black pixels at their right or lower side, or overlapping windows
+            of images that cover it, whose class scores are averaged.
         multiple_of: both sides are rounded to a multiple of this many pixels: to the nearest one,
             but never below ``image_size`` by ``lower_bound`` or above it by ``upper_bound``.
         interpolation: of the image, when resized, see :func:`dpt.data.view.resize_image`.
         output_interpolation: how dense outputs, of class scores the logits, get the image's size:
             ``bilinear_aligned`` as in Depth Anything v2; ``bilinear``, without aligned corners, as
             in Depth Anything v1, transformers' segmentation and mmsegmentation; ``bicubic``,
-            without aligned corners, as in official DPT, MiDaS and transformers' depth.
+            without aligned corners, as in official DPT, MiDaS and transformers' depth;
+            ``bilinear_scores`` is ``bilinear``, but of the exponentials of logits (EoMT).
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -82,6 +88,8 @@ class Preprocessing:
 
     def input_size(self, height: int, width: int) -> tuple[int, int]:
         """Returns (H, W) to which an image of ``height`` × ``width`` pixels is resized."""
+        if self.is_framed:
+            return self._framed_size(height, width)
         target_h, target_w = self.image_size
         scales = (target_h / height, target_w / width)
         scale = {
@@ -106,6 +114,14 @@ class Preprocessing:
             return to_multiple(target_h, target_h), to_multiple(target_w, target_w)
         return to_multiple(scale * height, target_h), to_multiple(scale * width, target_w)
 
+    def _framed_size(self, height: int, width: int) -> tuple[int, int]:
+        """Returns :meth:`input_size` of ``pad`` and ``windows``, rounded as in transformers."""
+        short, long = sorted((height, width))
+        target = self.image_size[0]
+        side = target if self.resize == "windows" else target * short / long
+        sides = max(1, round(side)), int(side * long / short)
+        return sides if height <= width else sides[::-1]
+
     def bounded_size(self, height: int, width: int, name: object) -> tuple[int, int]:
         """Returns :meth:`input_size`; raises DataError with ``name`` if it is far too large."""
         size = self.input_size(height, width)
@@ -114,6 +130,11 @@ class Preprocessing:
             fault = f"{width}x{height} pixels are too elongated for an input of {size[1]}x{size[0]}"
             raise DataError(f"{name}: {fault}: crop it")
         return size
+
+    @property
+    def is_framed(self) -> bool:
+        """Whether the network sees squares of ``image_size``, which is one, alone."""
+        return self.resize in ("pad", "windows")
 
     @property
     def is_rgb(self) -> bool:

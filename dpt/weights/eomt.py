@@ -4,8 +4,8 @@ DINOv3: semantic, instance or panoptic.
 This project adds two keys to the config: ``head``, the head's name here, and ``thing_ids``, the
 classes that are things. Without them, a model whose image processor splits images is semantic; one
 with 80 classes is of COCO's objects; one with 133 is of COCO's panoptic classes, of which the first
-80 are things; any other is panoptic, and all its classes are things. transformers takes only
-squares of ``image_size``; here position embeddings are resized for other sizes.
+80 are things; any other is panoptic, and all its classes are things. Images are padded to the
+square of ``image_size``, or of a semantic model split into windows of it, as transformers does.
 """
 
 import fnmatch
@@ -111,11 +111,11 @@ class Eomt(base.Format):
             "eomt_large",
             heads={name: head},
             encoder=encoder,
-            preprocessing={  # without the padding to a square
+            preprocessing={
                 **transformers.read_pixels(files.processor, *statistics, 2),
                 "image_size": [shortest, shortest],
-                "resize": "lower_bound" if name == "segmentation" else "upper_bound",
-                "output_interpolation": "bilinear",
+                "resize": "windows" if name == "segmentation" else "pad",
+                "output_interpolation": "bilinear_scores",
             },
         )
         tensors = {k: v[None] if k in WITHOUT_BATCH else v for k, v in files.tensors.items()}
