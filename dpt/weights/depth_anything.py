@@ -6,8 +6,9 @@ with 64 channels per head and LayerNorm eps 1e-6.
 - v1 takes the last four blocks, v2 blocks spread over the encoder. A file is v1 if it has the name
   of its release (``depth_anything_vitl14``) or the hub config of v1's code; every other one is v2.
 - the largest depth of v2's metric models is a number under ``"max_depth"`` beside a wrapped state
-  dict, or follows from the name, as in the releases: ``hypersim`` (20 m) or ``vkitti`` (80 m). Any
-  other name means relative depth.
+  dict or in the config, or follows from the name, as in the releases: ``hypersim`` (20 m) or
+  ``vkitti`` (80 m). Any other file is relative, unless its ``depth_estimation_type`` is metric or
+  it holds scores of metric depth (silog).
 - v3 (Lin et al. 2025), mono and metric, is the folder of its Hub repositories. The name of the
   configuration in ``config.json`` (``da3mono-large``, ``da3metric-large``) tells the two apart.
   Mono predicts depth up to scale; metric predicts metres for a focal length of 300 pixels of the
@@ -25,7 +26,7 @@ policies.
 import logging
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -50,8 +51,9 @@ DECODER_KEYS: transformers.Keys = {
     "fusion_channels": ("fusion_hidden_size", 64),
     "scales": ("reassemble_factors", names.SCALES),
 }
+KIND_KEY = "depth_estimation_type"
 HEAD_KEYS: transformers.Keys = {
-    "kind": ("depth_estimation_type", "relative"),
+    "kind": (KIND_KEY, "relative"),
     "hidden_channels": ("head_hidden_size", 32),
 }
 
@@ -184,13 +186,10 @@ def _read_file(files: CheckpointFiles) -> Plain:
     """Returns the configuration of a ``.pth``."""
     shapes = names.Shapes(files.tensors, "Depth Anything")
     path, num_blocks = files.path, shapes.count(f"{FILE.backbone}blocks.")
-    is_v1 = files.config or V1.search(path.name)
+    max_depth = _recorded_depth(files)
+    is_v1 = (files.config and max_depth is None) or V1.search(path.name)
     if path.is_file() and not (is_v1 or "v2" in path.name.lower()):
         log.warning("%s: read as Depth Anything v2; v1 needs its name, %s", path, V1.pattern)
-    max_depth = files.content.get("max_depth") or _named_depth(path)
-    if max_depth is None and "metric" in path.name.lower():
-        remedy = "name it hypersim (20 m) or vkitti (80 m)"
-        raise ValueError(f"metric by its name, but without a largest depth: {remedy}")
     head: Plain = {"kind": "relative"}
     if max_depth is not None:
         head = {"kind": "metric", "activation": "sigmoid", "max_depth": max_depth}
@@ -204,6 +203,20 @@ def _read_file(files: CheckpointFiles) -> Plain:
         "output_interpolation": interpolation,
     }
     return FILE.read(shapes, head=head, encoder=encoder, preprocessing=preprocessing)
+
+
+def _recorded_depth(files: CheckpointFiles) -> Any:
+    """Returns the largest depth of a ``.pth``, None of a relative one: by its own record, which is
+    not checked, or else by its name."""
+    facts, name = files.facts, files.path.name.lower()
+    kind = facts.get(KIND_KEY)
+    if kind is None and "relative" not in name and ("metric" in name or "silog" in facts):
+        kind = "metric"
+    max_depth = facts.get("max_depth") or _named_depth(files.path)
+    if kind == "metric" and max_depth is None:
+        remedy = "put hypersim (20 m), vkitti (80 m) or relative into its name"
+        raise ValueError(f"metric by its name or record, but without a largest depth: {remedy}")
+    return None if kind == "relative" else max_depth
 
 
 def _named_depth(path: Path) -> float | None:
@@ -237,7 +250,7 @@ class DepthAnything3(base.Format):
     heads = ("depth",)
 
     def recognises(self, files: CheckpointFiles) -> bool:
-        return files.has_prefixes(V3.backbone, V3.head)
+        return files.has_prefixes("backbone.pretrained.", "head.")
 
     def read(self, files: CheckpointFiles) -> base.StoredModel:
         name = files.config.get("model_name")
@@ -246,8 +259,9 @@ class DepthAnything3(base.Format):
         depth: Plain = {"kind": "up_to_scale"}
         if name == METRIC:
             depth = {"kind": "metric", "activation": "exp", "canonical_focal": 300.0}
+        tensors = {f"model.{name}": tensor for name, tensor in files.tensors.items()}
         config = V3.read(
-            names.Shapes(files.tensors, "Depth Anything 3"),
+            names.Shapes(tensors, "Depth Anything 3"),
             head={**depth, "sky": "relu"},
             encoder={"final_norm_eps": 1e-5},
             preprocessing={
@@ -258,7 +272,7 @@ class DepthAnything3(base.Format):
             },
         )
         table, never_run = V3.table(config["encoder"]), [f"{V3.backbone}mask_token"]
-        return base.StoredModel(config, files.tensors, table, never_run)
+        return base.StoredModel(config, tensors, table, never_run)
 
     def _files(self, config: Plain, tensors: names.Tensors, path: Path) -> CheckpointFiles:
         encoder, head = config["encoder"], config["heads"]["depth"]

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 import warnings
 import zipfile
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from dpt.files import open_file, parse_json, read_bytes, reason, replacing
 from dpt.validation import Plain, PlainMapping
 
 CONFIG_FILE = "config.json"
+ADAPTER_FILE = "adapter_config.json"
 WEIGHTS_FILE = "model.safetensors"
 RUN_FILES = ("checkpoints/best.ckpt", "checkpoints/last.ckpt")
 PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
@@ -30,7 +32,10 @@ _MAX_DEPTH = 100
 _FILLING = ("APPEND", "APPENDS", "SETITEM", "SETITEMS", "BUILD")  # the lowest value they take
 _ZIP_START = b"PK\x03\x04"
 _LEGACY_PICKLES = 5  # in files before torch 1.6: magic number, version, system, data, keys
-_WRAPPERS = ("teacher", "model_ema", "encoder", "model", "state_dict", "model_state_dict")
+_WRAPPERS = ("teacher", "model_ema", "encoder", "model", "module", "state_dict", "model_state_dict")
+_PREFIXES = re.compile(r"^((module|model|_orig_mod)\.)+|\b_orig_mod\.")
+"""What DDP, torch.compile and other modules that hold a model put into the names of its tensors."""
+_COUNT = "n_averaged"  # of torch's AveragedModel
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,11 @@ class CheckpointFiles:
     def tensors(self) -> dict[str, Tensor]:
         """The tensors of ``content``, without a wrapper."""
         return unwrap(self.content)
+
+    @cached_property
+    def facts(self) -> Plain:
+        """The values beside the tensors, by their own keys, wherever they stand, and ``config``."""
+        return dict(_facts({**self.content, **self.config}))
 
     def has_prefixes(self, *prefixes: str) -> bool:
         """Whether there is a tensor under each prefix."""
@@ -93,6 +103,9 @@ def open_checkpoint(path: str | Path) -> CheckpointFiles:
     path = checkpoint_of(Path(path))
     if not path.is_dir():
         return CheckpointFiles(path, read_tensors(path))
+    if (path / ADAPTER_FILE).is_file():
+        remedy = "merge it into its model (merge_and_unload of PEFT), and save that"
+        raise ValueError(f"{path}: holds an adapter of PEFT alone: {remedy}")
     if not (path / CONFIG_FILE).is_file():
         wanted = f"{CONFIG_FILE}, as a saved model has, nor {' or '.join(RUN_FILES)}, as a run has"
         raise ValueError(f"{path}: this folder holds neither {wanted}")
@@ -136,14 +149,25 @@ def _read_json(path: Path) -> Plain:
 
 
 def unwrap(content: PlainMapping) -> dict[str, Tensor]:
-    """Returns the tensors of a file, without a wrapper such as ``{"model": ..., "epoch": ...}``."""
+    """Returns the tensors of a file, without a wrapper such as ``{"model": ..., "epoch": ...}``.
+
+    Names are those in the model itself, unless two would become equal.
+    """
     for key in _WRAPPERS:
         if isinstance(content.get(key), dict):
             content = content[key]
     tensors = {str(k): v for k, v in content.items() if isinstance(v, Tensor)}
-    if tensors and all(k.startswith("module.") for k in tensors):  # saved under DataParallel
-        tensors = {k.removeprefix("module."): v for k, v in tensors.items()}
-    return tensors
+    bare = {_PREFIXES.sub("", name): tensor for name, tensor in tensors.items() if name != _COUNT}
+    is_unique = len(bare) == len(tensors.keys() - {_COUNT})
+    return bare if is_unique else tensors
+
+
+def _facts(values: PlainMapping) -> Iterator[tuple[str, object]]:
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _facts(value)
+        elif not isinstance(value, Tensor):
+            yield str(key), value
 
 
 def read_tensors(path: Path) -> Plain:
@@ -249,6 +273,8 @@ def check_archive(path: Path) -> None:
     if not zipfile.is_zipfile(path):  # the format before torch 1.6
         return
     with zipfile.ZipFile(path) as archive:
+        if any("/code/" in name for name in archive.namelist()):
+            raise ValueError("a TorchScript program: save its state_dict() by torch.save")
         if sum(record.file_size for record in archive.infolist()) > path.stat().st_size:
             raise ValueError("compressed")
         damaged = archive.testzip()

@@ -20,7 +20,6 @@ from dpt.weights.names import Tensors
 
 CONFIG_KEY = "dpt_config"
 """Key of the model configuration in a Lightning checkpoint."""
-_PREFIX = "model."
 _PARTS = {"encoder", "decoder", "heads", "preprocessing"}
 
 
@@ -36,8 +35,8 @@ class Native(base.Format):
     def read(self, files: CheckpointFiles) -> base.StoredModel:
         if files.config:
             return base.StoredModel(files.config, files.tensors)
-        tensors = {k: v for k, v in files.tensors.items() if k.startswith(_PREFIX)}
-        return base.StoredModel(files.content[CONFIG_KEY], tensors, [("*", f"{_PREFIX}*")])
+        tensors = {k: v for k, v in files.tensors.items() if not k.startswith("objectives.")}
+        return base.StoredModel(files.content[CONFIG_KEY], tensors)
 
     def write(self, config: Plain, tensors: Tensors, path: str | Path) -> list[str]:
         """Writes a folder with ``config.json``, ``model.safetensors`` and a model card."""
@@ -100,7 +99,7 @@ class Conversion(NamedTuple):
     Attributes:
         source_format, target_format: names of the formats.
         tensors: number of tensors of the model.
-        unused: tensors of the source that never run, and were left out.
+        unused: tensors of the source that never run, and became zeros where the target has them.
         notes: what the target expresses differently.
     """
 
@@ -113,7 +112,8 @@ class Conversion(NamedTuple):
     def __str__(self) -> str:
         text = f"{self.source_format} -> {self.target_format}: {self.tensors} tensors"
         if self.unused:
-            text += f"\n{len(self.unused)} unused tensors are left out: {few(self.unused, 8)}"
+            fate = "are left out, or replaced by zeros"
+            text += f"\n{len(self.unused)} unused tensors {fate}: {few(self.unused, 8)}"
         return "\n".join([text, *self.notes])
 
 

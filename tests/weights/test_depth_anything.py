@@ -90,14 +90,27 @@ def test_largest_depth_of_metric_files(tmp_path):
         ("my_hypersim.pt", {"model": tensors}, 20.0),
         ("metric.pth", {"state_dict": tensors, "max_depth": 35}, 35.0),
         ("depth_anything_v2_vits.pth", tensors, None),
+        ("v2.pth", {"model": tensors, "args": {"max_depth": 12.5, "epochs": 3}}, 12.5),
+        ("v2_relative.pth", {"model": tensors, "max_depth": 30.0}, 30.0),
+        ("v2_hypersim.pth", {"model": tensors, "depth_estimation_type": "relative"}, None),
+        ("v2_scored_relative.pth", {"model": tensors, "previous_best": {"silog": 1.0}}, None),
     ):
         torch.save(content, tmp_path / name)
         spec = read(tmp_path / name).config.to_dict()
         assert spec["heads"]["depth"].get("max_depth") == expected
         assert spec["heads"]["depth"]["kind"] == ("relative" if expected is None else "metric")
-    torch.save(tensors, tmp_path / "my_metric.pth")
-    with pytest.raises(ValueError, match=r"without a largest depth.*vkitti \(80 m\)"):
-        dpt.DPT.from_pretrained(tmp_path / "my_metric.pth")
+    recorded = {"model": tensors, "previous_best": {"abs_rel": 0.1, "silog": 0.2}}
+    kind = {"state_dict": tensors, "config": {"depth_estimation_type": "metric"}}
+    for name, content in {"my_metric": tensors, "latest": recorded, "relative": kind}.items():
+        torch.save(content, tmp_path / f"{name}.pth")
+        with pytest.raises(ValueError, match=r"without a largest depth.*vkitti \(80 m\)"):
+            dpt.DPT.from_pretrained(tmp_path / f"{name}.pth")
+    torch.save(tensors, tmp_path / "pytorch_model.bin")
+    config = {"encoder": "vits", "features": 16, "max_depth": 20.0}  # as the hub writes it
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    folder = read(tmp_path).config.to_dict()
+    assert folder["heads"]["depth"]["max_depth"] == 20.0
+    assert folder["encoder"]["out_indices"] == [1, 3, 5, 7]  # of v2
 
 
 def test_max_depth_of_a_relative_folder_is_its_gain(tmp_path):

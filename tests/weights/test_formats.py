@@ -130,6 +130,12 @@ def test_wrappers_and_prefixes_are_taken_off():
     assert unwrap({"state_dict": {"module.a.b": tensors["a.b"]}}) == tensors
     assert unwrap({"model": {"state_dict": tensors}}).keys() == tensors.keys()
     assert unwrap({"epoch": 3}) == {}
+    for prefix in ("_orig_mod.", "module._orig_mod.", "model.module.", "model._orig_mod.model."):
+        names = {f"{prefix}a.b": tensors["a.b"], "n_averaged": torch.tensor(3)}
+        assert unwrap({"state_dict": names}) == tensors
+    assert unwrap({"a._orig_mod.b": tensors["a.b"]}) == tensors
+    two_models = {"model.a": torch.ones(1), "module.a": torch.ones(1)}
+    assert unwrap(two_models) == two_models
 
 
 def test_conversions_that_cannot_be(saved, tmp_path):

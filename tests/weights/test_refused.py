@@ -8,7 +8,7 @@ import pytest
 import torch
 from parity import all_cases
 from safetensors.torch import load_file, save_file
-from tiny import small_model
+from tiny import assert_equal, small_model
 
 import dpt
 from dpt.weights.files import unwrap
@@ -101,6 +101,31 @@ def test_read_names_the_fault_of_an_edited_checkpoint(case, edit, message, origi
         dpt.DPT.from_pretrained(path)
     assert "\n" not in str(caught.value)
     assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("prefix", ["_orig_mod.", "module.", "model.", "module._orig_mod."])
+@pytest.mark.parametrize(
+    "case", [OFFICIAL, HUB, VIT, DEPTHER, DEPTHER_3, SMP, EOMT, "depth_anything_3, depth, mono"]
+)
+def test_prefixes_of_wrappers_do_not_matter(case, prefix, originals, tmp_path):
+    def rename(tensors):
+        renamed = {f"{prefix}{name}": tensor for name, tensor in tensors.items()}
+        tensors.clear()
+        tensors.update(renamed)
+
+    original = originals(case)
+    state = dpt.DPT.from_pretrained(original).state_dict()
+    again = dpt.DPT.from_pretrained(edited(original, tmp_path, rename)).state_dict()
+    assert_equal(again, state)
+
+
+def test_files_that_hold_no_model_are_named(tmp_path):
+    torch.jit.script(torch.nn.Linear(2, 2)).save(tmp_path / "traced.pt")
+    with pytest.raises(ValueError, match=r"traced\.pt.*TorchScript.*state_dict"):
+        dpt.DPT.from_pretrained(tmp_path / "traced.pt")
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"PEFT.*merge_and_unload"):
+        dpt.DPT.from_pretrained(tmp_path)
 
 
 TWO_HEADS = {"depth": {}, "segmentation": {"num_classes": 3}}
