@@ -32,7 +32,9 @@ Run = Callable[[Tensor], Mapping[str, Tensor]]  # the graph's input to its outpu
 def check_target(path: Path) -> None:
     """Raises ValueError if ``path`` cannot be written in the format of its suffix."""
     if path.suffix not in SUFFIXES or path.is_dir() or not path.parent.is_dir():
-        raise ValueError(f"{path}: must be a file that ends in .onnx, .xml or .pt2, in a folder")
+        others = "TensorRT, Core ML and LiteRT convert the .onnx (serving.md in the guide)"
+        fault = "must be a file that ends in .onnx, .xml or .pt2, in a folder that exists"
+        raise ValueError(f"{path}: {fault}: {others}")
     if path.suffix != ".pt2":
         extra = "onnx" if path.suffix == ".onnx" else "openvino"
         for name in ("onnx", "onnxruntime", "onnxscript", extra):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -86,7 +86,9 @@ def export_int8(
         expected = [(image, outputs(image)) for image in images[::CHECKED]]
         specs = tensor_specs(model.outputs)
         noises = noise_of_layers(source, calibrating[0])
-        for kept in _choices(sorted(noises, key=lambda name: noises[name], reverse=True)):
+        choices = _choices(sorted(noises, key=lambda name: noises[name], reverse=True))
+        for number, kept in enumerate(choices, start=1):
+            log.info("%s: round %d of at most %d", path, number, len(choices))
             quantize(source, target, calibrating, kept)
             losses = compare_outputs(files.run_of(target), expected, specs)
             worst = max(losses, key=lambda name: losses[name])
@@ -97,12 +99,12 @@ def export_int8(
         raise ValueError(f"{path} was not written: {fault}: set --max-loss, or calibrate with more")
 
 
-def _choices(by_noise: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Yields which layers stay in float: none, then the noisiest, up to half of all."""
-    count = 0
-    while 2 * count <= len(by_noise):
-        yield tuple(by_noise[:count])
-        count = 2 * count or 2
+def _choices(by_noise: Sequence[str]) -> list[tuple[str, ...]]:
+    """Returns which layers stay in float: none, then the noisiest, up to half of all."""
+    counts = [0]
+    while 2 * counts[-1] <= len(by_noise):
+        counts.append(2 * counts[-1] or 2)
+    return [tuple(by_noise[:count]) for count in counts[:-1]]
 
 
 def compare_outputs(

@@ -1,6 +1,7 @@
 """Which files are predicted, and under what names: on this machine, or at addresses."""
 
 import atexit
+import glob
 import logging
 import os
 import shutil
@@ -23,6 +24,10 @@ from dpt.validation import PlainMapping
 log = logging.getLogger("dpt")
 
 SUFFIXES = (*io.IMAGE_SUFFIXES, *video.VIDEO_SUFFIXES)
+UNREAD_SUFFIXES = (
+    *io.UNREAD_SUFFIXES,
+    *(".exr", ".hdr", ".pdf", ".pfm", ".pgm", ".psd", ".raw", ".svg", ".tga"),
+)
 _STAMPS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "updated", "created")
 _REMEDY = "check the address and the permissions"
 
@@ -71,14 +76,15 @@ class InputFile:
 def find_inputs(inputs: Sequence[str | Path], *, out: Path) -> list[InputFile]:
     """Returns the images and videos that the inputs name, sorted within each folder, each once.
 
-    Folders are searched recursively, without hidden files, ``out``, and what ``dpt predict`` wrote
+    A pattern such as ``photos/*.jpg``, which Windows' shells do not expand, is expanded. Folders
+    are searched recursively, without hidden files, ``out``, and what ``dpt predict`` wrote
     earlier. Names are paths relative to the deepest folder that contains all input folders, so that
     sub-folders are kept; an input file elsewhere has its own name. If two files then have one name,
     all are relative to the deepest folder that contains all inputs. Files that differ only in their
     suffix keep it. Arrays (``.npy``) are images of bands in folders without pictures.
     """
     files: dict[Path, None] = {}
-    paths, out = [_absolute(path) for path in inputs], _absolute(out)
+    paths, out = [path for name in inputs for path in _matching(_absolute(name))], _absolute(out)
     for path in paths:
         if path == out and path.is_dir():
             raise DataError(f"{path}: is an input and --out: choose another --out")
@@ -89,13 +95,20 @@ def find_inputs(inputs: Sequence[str | Path], *, out: Path) -> list[InputFile]:
     return [InputFile(path, name.as_posix()) for path, name in names.items()]
 
 
+def _matching(path: Path) -> list[Path]:
+    """Returns a path that exists, or those that match it as a pattern; itself if there is none."""
+    if os.path.lexists(path):
+        return [path]
+    return [Path(name) for name in sorted(glob.glob(str(path)))] or [path]
+
+
 def _readable(folder: Path, out: Path) -> list[Path]:
     """Returns the images and videos of a folder; logs how many pictures are not read."""
     walked = list(_walk(folder, out))
-    unread = Counter(file.suffix.lower() for file in walked).keys() & io.UNREAD_SUFFIXES
+    unread = Counter(s for s in (file.suffix.lower() for file in walked) if s in UNREAD_SUFFIXES)
     if unread:
-        formats = ", ".join(sorted(unread))
-        log.warning("%s: files in %s are left out: convert them to JPEG or PNG", folder, formats)
+        formats = ", ".join(f"{count} {suffix}" for suffix, count in sorted(unread.items()))
+        log.warning("%s: left out: %s: convert them to JPEG or PNG", folder, formats)
     arrays = [file for file in walked if file.suffix.lower() == ".npy"]
     readable = [file for file in walked if file.suffix.lower() in SUFFIXES] or arrays
     if not readable:
@@ -139,7 +152,7 @@ def _walk(folder: Path, out: Path) -> Iterator[Path]:
             if name[0] != "." and name not in skipped and Path(parent, name) != out
         )
         for name in sorted(files):
-            if name[0] != "." and name.lower().endswith((*SUFFIXES, *io.UNREAD_SUFFIXES, ".npy")):
+            if name[0] != "." and name.lower().endswith((*SUFFIXES, *UNREAD_SUFFIXES, ".npy")):
                 yield Path(parent, name)
 
 

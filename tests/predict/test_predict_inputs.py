@@ -34,11 +34,25 @@ def root(tmp_path, monkeypatch):
         (["b", "b/1.png", "a/../b/1.png"], ["1"]),
         (["b/../b/1.png", "../in/a/deep"], ["b/1", "a/deep/1"]),
         (["b", "a/clip.mp4", "b/1.png"], ["1", "clip"]),
+        (["a/*.jpg", "a/d*"], ["2", "1"]),
+        (["?/1.png"], ["a/1", "b/1"]),
     ],
 )
 @pytest.mark.usefixtures("root")
 def test_find_inputs_names_files_by_their_folders(inputs, expected):
     assert names(*inputs) == expected
+
+
+def test_find_inputs_tells_what_it_leaves_out(root, caplog):
+    for name in ("x.exr", "y.HDR", "z.psd", "z.heic", "w.heic", "v.svg", "r.raw", "p.pdf"):
+        (root / "b" / name).write_bytes(b"?")
+    save_photo(root / "b/[1].png")
+    assert names("b/[1].png") == ["[1]"]  # a name, not a pattern
+    assert names("b") == ["1", "[1]"]
+    for text in ("1 .exr", "1 .hdr", "1 .psd", "2 .heic", "1 .svg", "1 .raw", "1 .pdf"):
+        assert text in caplog.text
+    with pytest.raises(ValueError, match=r"b/\*\.gif does not exist"):
+        names("b/*.gif")
 
 
 def test_find_inputs_keeps_suffixes_that_tell_files_apart(root):
