@@ -1,23 +1,4 @@
-"""The command line: ``dpt COMMAND ...`` and ``python train.py ...``.
-
-A user's mistake gives one message and a non-zero exit code, never a stack trace.
-"""
-
-import os
-import re
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
-from io import TextIOWrapper
-
-from dpt import __version__, process
-from dpt.commands import configured, data_folders, export, models, predict
-from dpt.config.run_folder import MISTAKES, fail
-from dpt.plugins import load_plugins
-
-HELP = """\
-dpt: Dense Prediction Transformers
+"""dpt: Dense Prediction Transformers
 
 Usage
   dpt fit DIR [--time 15m] [KEY=VALUE ...]         find out what a folder holds, and train on it
@@ -42,6 +23,21 @@ Usage
 
 dpt COMMAND --help explains a command.
 """
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from io import TextIOWrapper
+
+from dpt import __version__, process
+from dpt.commands import configured, data_folders, export, models, predict
+from dpt.config.run_folder import MISTAKES, fail
+from dpt.plugins import load_plugins
+
+HELP = str(__doc__)
 
 COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "fit": configured.fit,
