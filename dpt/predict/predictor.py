@@ -23,13 +23,13 @@ from dpt.exporting.runtimes import Precision, Runtime, is_exported, make_runtime
 from dpt.functional import chunked_argmax, resize, upsample
 from dpt.geometry import Camera, View, Window
 from dpt.model import DPT
-from dpt.nn.tta import flipped_mean, refuse_masks
+from dpt.nn.tta import flipped_mean, framed, refuse_masks
 from dpt.predict.inputs import Image, KnownCamera, Prompt, as_pixels, as_prompt, known_camera
 from dpt.predict.prediction import Prediction, depth_unit, first_output
 from dpt.process import lack_of_memory
 from dpt.segments import SegmentMap, panoptic_segments
 from dpt.tiling import predict_tiles
-from dpt.types.outputs import DEPTH_UNITS, OutputSpec, prompt_focal
+from dpt.types.outputs import DEPTH_UNITS, OutputSpec, prompt_focal, tensor_specs
 from dpt.types.samples import Inputs
 from dpt.validation import Count, Probability, validate
 
@@ -118,9 +118,9 @@ class Predictor:
             fault = "this model predicts no confidence: train it with task.log_variance=true"
             raise ValueError(f"min_confidence={min_confidence}: {fault}")
         self._depth = first_output(self.runtime.outputs, "depth")
-        self._forward: Callable[[Inputs], Mapping[str, Tensor]] = self.runtime
+        self._forward = framed(self.runtime, tensor_specs(self.runtime.outputs), self.preprocessing)
         if flip:
-            self._forward = partial(flipped_mean, self.runtime, self.runtime.outputs)
+            self._forward = partial(flipped_mean, self._forward, self.runtime.outputs)
 
     @property
     def outputs(self) -> dict[str, OutputSpec]:
@@ -472,30 +472,22 @@ class RayPredictor:
         Raises:
             ValueError: an output has the name of a column, or the network gave NaN or infinity.
         """
-        images = batch[self.column]
+        images, predictor = batch[self.column], self.predictor
         cameras: Sequence[StatedCamera | None] = [None] * len(images)
         if self.cameras is not None:
             cameras = [StatedCamera.parse(K, f"column {self.cameras}") for K in batch[self.cameras]]
         pairs = zip(images, cameras, strict=True)
-        prepare = self.predictor.prepare
-        predictions = self.predictor.predict_all(prepare(x, camera=camera) for x, camera in pairs)
+        predictions = predictor.predict_all(predictor.prepare(x, camera=c) for x, c in pairs)
         for prediction in predictions:
             prediction.require_finite()
-        added: dict[str, np.ndarray] = {}
-        for name, spec in self.predictor.outputs.items():
-            added[name] = _column([prediction.arrays[name] for prediction in predictions])
+        added: dict[str, list[object]] = {}
+        for name, spec in predictor.outputs.items():
+            added[name] = [prediction.arrays[name] for prediction in predictions]
             if spec.kind == "depth":
-                units = [depth_unit(prediction.outputs[name]) for prediction in predictions]
-                added[f"{name}_unit"] = _column(units)
+                added[f"{name}_unit"] = [depth_unit(p.outputs[name]) for p in predictions]
         taken = batch.keys() & added.keys()
         if taken:
             raise ValueError(f"column {min(taken)}: is also an output of the model: rename it")
-        return dict(batch) | added
-
-
-def _column(values: Sequence[object]) -> np.ndarray:
-    """Returns one value for each image; arrays may differ in size."""
-    column = np.empty(len(values), dtype=object)
-    for k, value in enumerate(values):
-        column[k] = value
-    return column
+        # arrays may differ in size
+        columns = {name: np.fromiter(v, object, len(v)) for name, v in added.items()}
+        return {**batch, **columns}
