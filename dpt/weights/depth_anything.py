@@ -7,8 +7,8 @@ with 64 channels per head and LayerNorm eps 1e-6.
   of its release (``depth_anything_vitl14``) or the hub config of v1's code; every other one is v2.
 - the largest depth of v2's metric models is a number under ``"max_depth"`` beside a wrapped state
   dict or in the config, or follows from the name, as in the releases: ``hypersim`` (20 m) or
-  ``vkitti`` (80 m). Any other file is relative, unless its ``depth_estimation_type`` is metric or
-  it holds scores of metric depth (silog).
+  ``vkitti`` (80 m). Any other file is relative, unless a value in it says ``metric``, or it holds
+  scores of metric depth (silog).
 - v3 (Lin et al. 2025), mono and metric, is the folder of its Hub repositories. The name of the
   configuration in ``config.json`` (``da3mono-large``, ``da3metric-large``) tells the two apart.
   Mono predicts depth up to scale; metric predicts metres for a focal length of 300 pixels of the
@@ -51,9 +51,8 @@ DECODER_KEYS: transformers.Keys = {
     "fusion_channels": ("fusion_hidden_size", 64),
     "scales": ("reassemble_factors", names.SCALES),
 }
-KIND_KEY = "depth_estimation_type"
 HEAD_KEYS: transformers.Keys = {
-    "kind": (KIND_KEY, "relative"),
+    "kind": ("depth_estimation_type", "relative"),
     "hidden_channels": ("head_hidden_size", 32),
 }
 
@@ -209,7 +208,7 @@ def _recorded_depth(files: CheckpointFiles) -> Any:
     """Returns the largest depth of a ``.pth``, None of a relative one: by its own record, which is
     not checked, or else by its name."""
     facts, name = files.facts, files.path.name.lower()
-    kind = facts.get(KIND_KEY)
+    kind = files.depth_kind
     if kind is None and "relative" not in name and ("metric" in name or "silog" in facts):
         kind = "metric"
     max_depth = facts.get("max_depth") or _named_depth(files.path)

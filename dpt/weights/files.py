@@ -64,6 +64,12 @@ class CheckpointFiles:
         """The values beside the tensors, by their own keys, wherever they stand, and ``config``."""
         return dict(_facts({**self.content, **self.config}))
 
+    @property
+    def depth_kind(self) -> str | None:
+        """The kind of depth that a value of ``facts`` names; None if none does, or two differ."""
+        words = [word for word in ("metric", "relative") if word in self.facts.values()]
+        return words[0] if len(words) == 1 else None
+
     def has_prefixes(self, *prefixes: str) -> bool:
         """Whether there is a tensor under each prefix."""
         return all(any(k.startswith(p) for k in self.tensors) for p in prefixes)

@@ -87,6 +87,11 @@ def read(path: str | Path, *, revision: str | None = None) -> base.Checkpoint:
             checkpoint = base.Checkpoint(source_format.read(files), source_format.name)
             if faults := checkpoint.list_faults():
                 raise ValueError(f"does not fit its own configuration: {faults}")
+            opposite = {"metric": "relative", "relative": "metric"}.get(files.depth_kind or "")
+            outputs = checkpoint.network.outputs.values()
+            if opposite in {spec.depth_kind for spec in outputs if spec.kind == "depth"}:
+                fault = f"records {files.depth_kind} depth, and its format has {opposite} depth"
+                raise ValueError(f"{fault}: correct the record or the name of the file")
         return checkpoint
     known, names = ", ".join(f.name for f in FORMATS), sorted(map(str, files.content))
     config = f"model_type {files.config.get('model_type')!r} and " if files.config else ""

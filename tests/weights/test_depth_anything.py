@@ -93,6 +93,7 @@ def test_largest_depth_of_metric_files(tmp_path):
         ("v2.pth", {"model": tensors, "args": {"max_depth": 12.5, "epochs": 3}}, 12.5),
         ("v2_relative.pth", {"model": tensors, "max_depth": 30.0}, 30.0),
         ("v2_hypersim.pth", {"model": tensors, "depth_estimation_type": "relative"}, None),
+        ("v2_vkitti.pth", {"model": tensors, "args": {"kind": "relative"}}, None),
         ("v2_scored_relative.pth", {"model": tensors, "previous_best": {"silog": 1.0}}, None),
     ):
         torch.save(content, tmp_path / name)

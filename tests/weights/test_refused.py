@@ -83,6 +83,7 @@ def edited(original, folder, edit):
         (VIT, {"backbone": {"model_type": "resnet"}}, "over a 'resnet' backbone"),
         (VIT, {"hidden_act": "relu"}, "hidden_act='relu'"),
         (VIT, {"hidden_size": 0}, "its configuration describes no model"),
+        (VIT, {"depth_estimation_type": "metric"}, "records metric depth, .* has relative depth"),
         (VIT, {"model_type": "chmv2"}, "found model_type 'chmv2'"),
         (HF_BEIT, {"backbone": {"use_shared_relative_position_bias": True}}, "shared_relative"),
         (HF_SWINV2, {"backbone": {"layer_norm_eps": 1e-6}}, "layer_norm_eps=1e-06"),
