@@ -26,7 +26,8 @@ from omegaconf.errors import (
     OmegaConfBaseException,
 )
 
-from dpt.config.overrides import as_text, escaped, split_config_dir, unreadable
+from dpt.config.objects import named
+from dpt.config.overrides import as_text, escaped, parse, split_config_dir, unreadable
 from dpt.config.resumed_config import templates
 from dpt.config.run_folder import fail
 from dpt.files import config_dir
@@ -48,7 +49,7 @@ class Composition:
     """A composed configuration, in which keys still refer to others."""
 
     cfg: DictConfig
-    overrides: list[str]  # as typed
+    overrides: list[str]  # as typed, with registered names in place of classes
 
     def with_values(self, values: PlainMapping, overrides: Sequence[str]) -> "Composition":
         """Returns a composition with other values at dotted keys, which others may refer to.
@@ -95,6 +96,7 @@ def compose(command: str, arguments: Sequence[str]) -> Composition:
     for argument in typed:
         if argument.lstrip("+~").startswith(("-", "hydra.", "hydra/")):
             raise ValueError(f"{argument}: give KEY=VALUE here; Hydra's own settings are for -m")
+    typed = [named(*parse([word])).text if "_target_" in word else word for word in typed]
     overrides = [_as_hydra_reads(argument, command) for argument in typed]
     if user_files is not None:
         folder = Path(user_files).expanduser().resolve()

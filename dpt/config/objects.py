@@ -2,14 +2,14 @@
 
 A mapping with ``kind``, a registered name (:func:`dpt.plugins.register`), describes a part of a
 run: a data set, a loss, a callback. The part's settings are the arguments of the class that the
-name stands for. A configuration never holds the path of a class, and nothing is imported because it
-says so.
+name stands for. A configuration never holds the path of a class, and nothing is imported because a
+file says so: only ``_target_`` on the command line names a class, which is registered then.
 """
 
 import inspect
 import pkgutil
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass, make_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, make_dataclass, replace
 from functools import cache, partial
 from importlib import import_module
 from types import UnionType
@@ -22,6 +22,7 @@ from torch import nn
 from torch.optim import Optimizer, lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler
 
+from dpt.config.overrides import Override, as_text
 from dpt.data import Dataset
 from dpt.nn import HEADS
 from dpt.objectives import OBJECTIVES, Objective
@@ -131,7 +132,7 @@ def read_part(node: object, where: str, base: type, *, name: str | None = None) 
     if not isinstance(name, str) or name not in targets:
         raise ValueError(
             f"{where}.{slot.key}={str(name)[:200]!r}: choose from {', '.join(sorted(targets))}; "
-            f"a plug-in's name is known with {VARIABLE}=MODULE"
+            f"a plug-in's name is known with {VARIABLE}=MODULE, or {where}._target_=MODULE.CLASS"
         )
     given = {k: v for k, v in node.items() if k != slot.key}
     return Part(name, targets[name], _checked(targets[name], given, where, slot), where)
@@ -266,3 +267,50 @@ def _nested(value: object, hint: Any, where: str, name: str | None = None) -> ob
 
 def _is_base(hint: object) -> bool:
     return inspect.isclass(hint) and issubclass(hint, tuple(SLOTS))
+
+
+# --- Classes that a user names on the command line
+
+
+def named(override: Override) -> Override:
+    """Returns an override with registered names in place of the classes that ``_target_`` names,
+    which are imported and registered; a run's file holds the names."""
+    if "_target_" not in override.text:
+        return override
+    key, value = override.key, override.value
+    if key.endswith("._target_"):
+        key = key.removesuffix("._target_")
+        ((last, value),) = target_at(value, key).items()
+        key = f"{key}.{last}"
+    value = _with_names(value, key)
+    return replace(override, key=key, value=value, text=f"++{key}={as_text(value)}")
+
+
+def _with_names(node: Any, where: str) -> Any:
+    if isinstance(node, list):
+        return [_with_names(item, f"{where}.{i}") for i, item in enumerate(node)]
+    if not isinstance(node, Mapping):
+        return node
+    values = {key: _with_names(value, f"{where}.{key}") for key, value in node.items()}
+    if "_target_" in values:
+        values |= target_at(values.pop("_target_"), where)
+    return values
+
+
+def target_at(path: object, where: str) -> dict[str, str]:
+    """Imports and registers a class, and returns the key and the name by which it is chosen."""
+    module, _, name = str(path).rpartition(".")
+    try:
+        target = vars(import_module(module))[name]
+    except (ImportError, KeyError, ValueError) as error:
+        raise ValueError(f"{where}._target_={str(path)[:200]}: not found ({error})") from error
+    if inspect.isclass(target) and issubclass(target, Objective) and "head" in vars(target):
+        return {SLOTS[Objective].key: target.head}
+    if not any(_makes(target, base) for base in SLOTS):
+        kinds = " or ".join(base.__name__ for base in SLOTS)
+        raise ValueError(f"{where}._target_={str(path)[:200]}: must be a {kinds}")
+    for known, candidates in REGISTERED.items():
+        if target in candidates:
+            return {"kind": known}
+    register(name)(target)
+    return {"kind": name}

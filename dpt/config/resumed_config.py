@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from dpt.config.objects import named
 from dpt.config.overrides import Override, as_argument, is_below, map_strings, parse, value_at
 from dpt.files import config_dir, read_yaml, real_path, run_folder
 from dpt.validation import Plain, PlainMapping, unknown_key, validate
@@ -67,7 +68,7 @@ def resumed_config(folder: Path, arguments: Sequence[str]) -> Plain:
     path, before = folder / "config.yaml", run_in(folder)
     for key, kind in {"overrides": list[str], "follows": dict[str, str], **_GROUPS}.items():
         validate(kind, before.get(key), f"{path}: {key}")
-    overrides = parse(arguments)
+    overrides = [named(override) for override in parse(arguments)]
     changes = [o for o in overrides if o.key not in RUN_CHOICE and not _is_done(o, before)]
     after = with_overrides(before, changes)
     for key in _WEIGHTS:

@@ -11,7 +11,9 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from dpt.config.objects import SLOTS, read_part, registered, slot_of
+from dpt.config.compose import compose
+from dpt.config.objects import SLOTS, named, read_part, registered, slot_of
+from dpt.config.overrides import as_text, parse
 from dpt.data import Dataset
 from dpt.objectives import Objective
 from dpt.plugins import REGISTERED, load_plugins, register
@@ -69,17 +71,20 @@ def test_only_what_is_listed_makes_an_object():
 
 
 MODULE = """
+import os
+from os import system
 from torch import nn
-from dpt.plugins import register
+from lightning.pytorch.callbacks import Callback
 
-@register("mine")
 class Mine(nn.Module):
     def __init__(self, *, part: nn.Module, others: dict[str, nn.Module] | None = None):
         super().__init__()
         self.part, self.others = part, others
 
-@register("make_mine")
 def make_mine(*, size: int) -> nn.Module:
+    return nn.Linear(size, size)
+
+def undeclared(size):
     return nn.Linear(size, size)
 """
 
@@ -93,24 +98,41 @@ def own_module(tmp_path, monkeypatch):
         registered(base)  # all that is built in
     before = dict(REGISTERED)
     load_plugins()
-    yield
+    yield "parts_of_mine"
     REGISTERED.clear()
     REGISTERED.update(before)
     sys.modules.pop("parts_of_mine", None)
 
 
-@pytest.mark.usefixtures("own_module")
-def test_parts_of_a_users_module():
+def typed(value):
+    """The value of an override, with names in place of classes."""
+    return named(*parse([f"x={as_text(value)}"])).value
+
+
+def test_a_class_on_the_command_line(own_module):
+    node = {"_target_": f"{own_module}.make_mine", "size": 3}
+    value = typed({"_target_": f"{own_module}.Mine", "part": node, "others": {"a": node}})
     part = {"kind": "make_mine", "size": 3}
-    built = read_part({"kind": "mine", "part": part, "others": {"a": part}}, "x", nn.Module).build()
+    assert value == {"kind": "Mine", "part": part, "others": {"a": part}}
+    built = read_part(value, "x", nn.Module).build()
     assert built.part.in_features == built.others["a"].in_features == 3
+    for name in ("system", "os", "undeclared", "nothing"):
+        with pytest.raises(ValueError, match=rf"x\._target_=parts_of_mine\.{name}: (must|not)"):
+            typed({"_target_": f"{own_module}.{name}", "size": 3})
+
+
+def test_a_run_keeps_the_name_of_a_class_and_not_its_path(own_module):
+    path = f"{own_module}.make_mine"
+    key = "task.objectives.depth.loss"
+    typed = ["task=depth", f"{key}={{_target_:{path},size:3}}"]
+    values = compose("train", [*typed, "run_dir=run"]).values()
+    assert values["overrides"][:2] == ["task=depth", f"++{key}={{size:3,kind:make_mine}}"]
+    assert path not in str(values)
+    values = compose("train", ["task=depth", f"{key}._target_={path}"]).values()
+    assert values["overrides"] == ["task=depth", f"++{key}.kind=make_mine"]
     REGISTERED.pop("make_mine")
-    with pytest.raises(ValueError, match=r"^x\.kind='make_mine'.*DPT_PLUGINS="):
-        read_part(part, "x", nn.Module)
-    with pytest.raises(ValueError, match=r"x\._target_"):
-        read_part(
-            {"kind": "mine", "part": {"kind": "dice"}, "_target_": "os.system"}, "x", nn.Module
-        )
+    with pytest.raises(ValueError, match=rf"^{key}\.kind='make_mine'.*{key}\._target_="):
+        read_part(values["task"]["objectives"]["depth"]["loss"], key, nn.Module)
 
 
 def test_two_classes_of_one_name_are_refused(monkeypatch):
@@ -120,11 +142,10 @@ def test_two_classes_of_one_name_are_refused(monkeypatch):
         registered(nn.Module)
 
 
-@pytest.mark.usefixtures("own_module")
-def test_a_nested_object_is_of_the_declared_type():
+def test_a_nested_object_is_of_the_declared_type(own_module):
     wrong = {"kind": "early_stopping", "monitor": "x"}
     with pytest.raises(ValueError, match=r"x\.part\.kind='early_stopping': choose from"):
-        read_part({"kind": "mine", "part": wrong}, "x", nn.Module)
+        read_part(typed({"_target_": f"{own_module}.Mine", "part": wrong}), "x", nn.Module)
 
 
 def test_nothing_is_built_where_a_value_is_expected():

@@ -132,7 +132,8 @@ def test_resume_refuses_files_elsewhere(run, refused):
 
 
 def test_resume_takes_a_callback_that_is_typed(run):
-    resume_it(f"resume={run}", "+callbacks.x.kind=learning_rate", "trainer.max_steps=3")
+    name = "lightning.pytorch.callbacks.DeviceStatsMonitor"
+    resume_it(f"resume={run}", f"+callbacks.x._target_={name}", "trainer.max_steps=3")
     assert step_of(run / "checkpoints/last.ckpt") == 3
 
 
