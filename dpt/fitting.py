@@ -1,5 +1,6 @@
 """``dpt.fit``: from a folder of images with labels to a trained, scored and exported model."""
 
+import copy
 import importlib.util
 import math
 import re
@@ -7,7 +8,7 @@ import shlex
 import shutil
 import time as clock
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import get_type_hints
@@ -18,20 +19,25 @@ from dpt.config.compose import compose
 from dpt.config.overrides import as_text, is_below, keys_of, parse
 from dpt.config.run_folder import held
 from dpt.config.schema import CheckConfig, RunConfig
-from dpt.data import FolderDataset
+from dpt.data import Dataset, FolderDataset, collate_eval
 from dpt.data.formats.pictures import read_size
 from dpt.data.layouts import Detected, detect
-from dpt.data.statistics import LabelStatistics, class_weights, measure_labels
+from dpt.data.statistics import LabelStatistics, class_weights, measure_labels, typical_depth
 from dpt.data_check import check_data, has_errors
 from dpt.files import real_path, write_bytes
-from dpt.functional import has_bf16
+from dpt.functional import has_bf16, resize
+from dpt.metrics.instances import connected_areas
+from dpt.model import DPT
+from dpt.objectives.segmentation import InstanceObjective
 from dpt.plugins import load_plugins
+from dpt.predict import Predictor
 from dpt.process import say
 from dpt.run import Run, evaluate, export, starting
 from dpt.run_log import start_log
 from dpt.training.fit import fit as train
 from dpt.training.short_runs import Times, time_steps
-from dpt.validation import Plain, PlainMapping, to_plain, validate
+from dpt.types.outputs import HeadOutput, Objects
+from dpt.validation import Count, Plain, PlainMapping, to_plain, validate
 from dpt.weights.hub import has_hub_file
 
 _FIXED = (
@@ -40,10 +46,10 @@ _FIXED = (
     r"|data\.(?!labels_)\w+_name$"
 )
 """Keys that cannot be given, as the folder and ``pairs.csv`` define the samples."""
-_CHECKED_PIXELS = 200_000_000  # largest number of pixels per split that the data check reads
-_CHECKED_PIXELS_PER_SECOND = 250_000  # the same, for each second of the time limit
+_CHECK_PART, _CHECK_SECONDS = 0.1, 60.0  # of the time limit, and in all, for the data check
 _EXPORT_SECONDS = 12.0  # of a processor that has nothing else to do
 _HEAD = "task.objectives.segmentation."
+_PRIOR_DEPTH = "task.objectives.depth.prior"
 _SEGMENTATION = {"augment": "strong", f"{_HEAD}dropout": 0.0, f"{_HEAD}auxiliary_weight": 0.0}
 RECIPES: dict[str, Plain] = {  # as experiment=camvid and experiment=rgbd
     "segmentation": _SEGMENTATION,
@@ -97,11 +103,27 @@ def fit(folder: Path | str, *overrides: str, time: str = "15m") -> Run:
     """
     plan = Plan(Path(folder), overrides, time)
     _check(plan)
-    if plan.detected.task in ("segmentation", "joint"):
-        labels = measure_labels(plan.config.data.changed(cache=False).make("train"))
-        plan.change(plan.settings(labels))
+    of_classes = plan.of_classes()
+    if of_classes is None:
+        _train(plan)
+        return _finish(plan)
+    say("two models are trained: of objects, and of classes, whose connected areas are objects")
+    _train(of_classes, fraction=0.45)
+    _train(plan, fraction=0.9)
+    run, val = _finish(plan), plan.config.data.make("val")
+    objects, areas = run.scores["val/ap"], precision_of_areas(Run(of_classes.folder).model, val)
+    if areas > objects:
+        run = _finish(of_classes)
+    say(f"AP on {len(val)} held-out images: objects {objects:.3f}, connected areas {areas:.3f}")
+    say(f"the better model is kept in {run.folder}")
+    return run
+
+
+def _train(plan: "Plan", *, fraction: float = 1.0) -> None:
+    """Trains the model of a plan in a fraction of the time that is left."""
+    plan.measure()
     if "steps" not in plan.given and not any(k.startswith("trainer.max_") for k in plan.given):
-        plan.change(plan.length_settings(time_steps(plan.config)))
+        plan.change(plan.length_settings(time_steps(plan.config), fraction))
     config = plan.config
     shutil.rmtree(plan.folder / "evaluation", ignore_errors=True)  # of a run that is overwritten
     for name in ("model.onnx", "model.pt2"):
@@ -110,12 +132,31 @@ def fit(folder: Path | str, *overrides: str, time: str = "15m") -> Run:
     say(f"then: evaluation and export of {plan.folder} (dpt evaluate, dpt export)")
     with starting("train", config):
         train(config, with_baselines=False)  # the evaluation adds them
-    run = Run(plan.folder, config=config.values)
+
+
+def _finish(plan: "Plan") -> Run:
+    """Exports and evaluates the model of a plan."""
+    run = Run(plan.folder, config=plan.config.values)
     has_onnx = all(map(importlib.util.find_spec, ("onnx", "onnxruntime", "onnxscript")))
     say(str(export(run, plan.folder / ("model.onnx" if has_onnx else "model.pt2"))))
-    of_evaluation = [o for o in overrides if o.startswith("trainer.accelerator=")]
+    of_evaluation = [o for o in plan.overrides if o.startswith("trainer.accelerator=")]
     of_evaluation.append(f"run_dir={as_text(str(plan.folder / 'evaluation'))}")
-    return Run(plan.folder, evaluate(run, *of_evaluation).scores, config.values)
+    return Run(plan.folder, evaluate(run, *of_evaluation).scores, run.config)
+
+
+def precision_of_areas(model: DPT, data: Dataset) -> float:
+    """Returns the AP of the connected areas of the classes that a model predicts, as objects."""
+    predictor = Predictor(model)
+    objective = InstanceObjective(**InstanceObjective.from_data(data, {}))
+    for index in range(len(data)):
+        sample = data[index]
+        height, width = sample["labels"].shape
+        (logits,) = predictor.run([predictor.prepare(sample["image"]).input])[0].values()
+        probabilities = resize(logits, (height, width))[0].softmax(0)
+        areas = connected_areas(probabilities, data.info.things)
+        objects = Objects(*(tensor[None] for tensor in areas))
+        objective.update(HeadOutput(objects), collate_eval([sample], ["objects"]))
+    return objective.compute()["ap"]
 
 
 class Plan:
@@ -128,6 +169,7 @@ class Plan:
 
     Attributes:
         folder: of the run.
+        seconds: the limit.
         given: values of the user's overrides.
         chosen: settings by key, which the user's overrides leave open.
     """
@@ -135,7 +177,7 @@ class Plan:
     def __init__(self, root: Path, overrides: Sequence[str], time: str) -> None:
         load_plugins()
         self._started = clock.monotonic()
-        self._seconds = seconds_of(time)
+        self.seconds = seconds_of(time)
         self.root, self.overrides = real_path(root), overrides
         self.given = {override.key: override.value for override in parse(overrides)}
         _refuse_fixed(self.given)
@@ -148,6 +190,22 @@ class Plan:
         self._model = {} if is_chosen else pretrained_settings()
         self.chosen = self.settings()
         self._composition = compose("train", self.arguments)
+
+    def of_classes(self) -> "Plan | None":
+        """Returns the plan of a model of classes for the same objects; None if these are not what
+        is trained and scored, or the user has chosen something of the task."""
+        is_chosen = any(key.startswith("task") for key in self.given)
+        if self.detected.task != "instance" or is_chosen:
+            return None
+        if self.config.data.make("val").objects_fault:
+            return None
+        plan = copy.copy(self)
+        plan.detected = replace(self.detected, task="segmentation")
+        plan.folder = self.folder / "classes"
+        plan.overrides = [*self.overrides, f"run_dir={as_text(str(plan.folder))}"]
+        plan.chosen = plan.settings()
+        plan._composition = compose("train", plan.arguments)
+        return plan
 
     @property
     def arguments(self) -> list[str]:
@@ -165,14 +223,16 @@ class Plan:
         """The configuration of the run."""
         return RunConfig.read(self._composition.values())
 
-    @property
-    def checked_samples(self) -> int:
-        """The number of samples of each split that the data check reads."""
-        pixels = min(_CHECKED_PIXELS, int(self._seconds * _CHECKED_PIXELS_PER_SECOND))
-        return max(32, pixels // math.prod(read_size(self.root / self.detected.image)))
+    def measure(self) -> None:
+        """Adds the settings that follow from the values of training masks and depth maps."""
+        task, train = self.detected.task, self.config.data.changed(cache=False).make("train")
+        if task in ("segmentation", "joint"):
+            self.change(self.settings(measure_labels(train)))
+        if task in ("depth", "joint") and _PRIOR_DEPTH not in self.given:
+            self.change({_PRIOR_DEPTH: float(f"{typical_depth(train):.3g}")})
 
     def settings(self, labels: LabelStatistics | None = None) -> Plain:
-        """Returns the settings that follow from the folder and from its labels, if measured."""
+        """Returns the settings that follow from the folder and from its masks, if measured."""
         task = self.detected.task
         settings: Plain = {"task": task, "data": "folder", "data.root": str(self.root)}
         settings |= {f"data.{key}": value for key, value in self.detected.settings.items()}
@@ -181,6 +241,9 @@ class Plan:
         settings |= {"trainer.precision": "auto", "optim.weight_decay": 0.05, "optim.lr": _RATE}
         settings |= RECIPES.get(task, {}) | self._size_settings(labels) | self._model
         settings |= label_settings(labels) if labels else {}
+        if steps := self.given.get("steps", self.given.get("trainer.max_steps")):
+            of_model = self.given | self._model
+            settings |= rate_settings(task, of_model, validate(Count, steps, "steps"))
         settings |= {"logger": "csv", "run_dir": str(self.folder)}
         if "model.weights" in self.given:  # its decoder may have no batch norm
             settings.pop("model.decoder.batch_norm", None)
@@ -197,7 +260,7 @@ class Plan:
         enlarged = _SCALE
         if labels is not None:
             val_images = sum(row.split == "val" for row in detected.rows)
-            limit = self._seconds * _EVAL_PIXELS_PER_SECOND[device] / max(1, val_images)
+            limit = self.seconds * _EVAL_PIXELS_PER_SECOND[device] / max(1, val_images)
             enlarged = enlargement(labels.thickness, (height, width), size, limit)
         cache_size = [round(side * 1.2 * enlarged) for side in size]  # enough for most zooms
         sample_bytes = 9 * max(math.prod(cache_size), height * width // 4)
@@ -213,12 +276,12 @@ class Plan:
             settings["augment.zoom"] = [round(factor * enlarged, 3) for factor in _ZOOM]
         return settings
 
-    def length_settings(self, times: Times) -> Plain:
-        """Returns the time of training, the largest number of steps and the interval of
-        validations, and the rate that suits the number of steps."""
+    def length_settings(self, times: Times, fraction: float = 1.0) -> Plain:
+        """Returns the time of training, in a fraction of what is left, the largest number of steps
+        and the interval of validations, and the rate that suits the number of steps."""
         # a machine with other work takes longer than it computes
         slowness = max(1.0, (clock.monotonic() - self._started) / clock.process_time())
-        remaining = self._started + self._seconds - clock.monotonic()
+        remaining = fraction * (self._started + self.seconds - clock.monotonic())
         length = length_of(remaining, times, export=_EXPORT_SECONDS * slowness)
         say(f"training: {length.seconds:.0f} s, about {length.steps} steps of {times.step:.2f} s")
         if length.steps == MIN_STEPS:
@@ -282,9 +345,10 @@ def _detected(root: Path, given: PlainMapping) -> Detected:
 def _check(plan: Plan) -> None:
     """Raises ValueError if the data of a run have errors; its folder gets the report."""
     folder = plan.folder / "data_check"
-    options = {"run_dir": str(folder), "split": ["train", "val"], "limit": plan.checked_samples}
+    options = {"run_dir": str(folder), "split": ["train", "val"]}
     with held(folder):
-        findings = check_data(CheckConfig.read(plan.config.values | options))
+        config = CheckConfig.read(plan.config.values | options)
+        findings = check_data(config, seconds=min(_CHECK_SECONDS, _CHECK_PART * plan.seconds))
     if has_errors(findings):
         raise ValueError(f"the data have errors, which are listed above and in {folder}")
     start_log(None)
@@ -356,7 +420,7 @@ def rate_settings(task: str, given: PlainMapping, steps: int) -> Plain:
     Args:
         given: keys that the user or a pretrained encoder decides.
     """
-    is_chosen = any(re.match(r"optim|model[./]?(encoder|weights|$)|steps", key) for key in given)
+    is_chosen = any(re.match(r"optim|model[./]?(encoder|weights|$)", key) for key in given)
     if is_chosen or steps >= _LONG_RUN or task != "segmentation":
         return {}
     return {"optim.lr": float(f"{_RATE * min(4.0, math.sqrt(_LONG_RUN / steps)):.2g}")}

@@ -27,6 +27,15 @@ class Segments(NamedTuple):
     compared: Tensor  # bool (H, W), where masks are compared: not without a label, not in crowds
     crowds: Tensor  # int64 (H, W), the class of a thing's pixels without an object; -1 elsewhere
 
+    def largest(self, count: int) -> Segments:
+        """Returns the ``count`` largest segments; the pixels of the others are not compared."""
+        if len(self.classes) <= count:
+            return self
+        kept = self.masks.flatten(1).sum(1).topk(count).indices.sort().values
+        masks = self.masks[kept]
+        is_left_out = self.masks.any(0) & ~masks.any(0)
+        return Segments(self.classes[kept], masks, self.compared & ~is_left_out, self.crowds)
+
     @property
     def map(self) -> SegmentMap:
         """The same segments with scores of 1."""

@@ -4,19 +4,24 @@ import http.server
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
+import foreign_folders
+import numpy as np
 import pytest
 import timm
-from label_folders import folder, mask, save, save_photos
+import torch
+from label_folders import folder, mask, save, save_photos, scaled
 from safetensors.torch import load_file, save_file
 from servers import running
 from tiny import ON_CPU, TINY_DATA, TINY_VIT, call, checkpoint_of
 
+import dpt
 from dpt.data.statistics import LabelStatistics
 from dpt.fitting import (
     ENCODER,
@@ -144,6 +149,37 @@ def test_rate_of_short_runs_is_larger(task, given, steps, expected):
     assert rate_settings(task, given, steps) == expected
 
 
+def test_rate_of_a_given_number_of_steps_is_that_of_the_same_length(tmp_path):
+    root = folder(tmp_path / "set")
+    for key in ("steps", "trainer.max_steps"):
+        plan = Plan(root, (f"{key}=250", f"run_dir={tmp_path / key}"), "15m")
+        assert plan.chosen["optim.lr"] == 0.002
+    with pytest.raises(ValueError, match="steps"):
+        Plan(root, ("steps=many", f"run_dir={tmp_path / 'c'}"), "15m")
+
+
+def test_depth_starts_at_the_median_of_the_data(tmp_path):
+    make = scaled(1000, np.uint16)
+    root = folder(tmp_path / "set", kind="depth", make=make)
+    plan = Plan(root, (*TINY_VIT, f"run_dir={tmp_path / 'run'}"), "15m")
+    plan.measure()
+    assert plan.chosen["task.objectives.depth.prior"] == pytest.approx(2.5, abs=0.02)
+    head = dpt.create_model("dpt_tiny", heads={"depth": {**DEPTH_HEAD, "prior": 2.5}}).eval()
+    assert torch.allclose(head(torch.randn(1, 3, 64, 64))["depth"], torch.tensor(2.5))
+
+
+def test_a_model_of_classes_is_planned_beside_that_of_objects(tmp_path):
+    foreign_folders.labelme(tmp_path / "set", foreign_folders.scene_pictures())
+    options = (*TINY_VIT, f"run_dir={tmp_path / 'run'}")
+    plan = Plan(tmp_path / "set", options, "15m")
+    beside = plan.of_classes()
+    assert beside.config.task.name == "segmentation"
+    assert beside.config.folder == tmp_path / "run/classes"
+    assert plan.config.folder == tmp_path / "run"
+    assert plan.config.task.name == "instance"
+    assert Plan(tmp_path / "set", (*options, "task=instance"), "15m").of_classes() is None
+
+
 def statistics(**values):
     usual = {"counts": [900, 100], "thickness": 50.0, "uprightness": 0.5, "images": 20}
     return LabelStatistics(**usual | values)
@@ -168,6 +204,7 @@ def test_label_settings_turn_images_without_an_up():
     assert turned["augment.vflip"] == 0.5
 
 
+DEPTH_HEAD = {"kind": "metric", "max_depth": 5.0}
 RUN = (*TINY_VIT, *TINY_DATA, *ON_CPU, "data.eval_size=null")
 
 
@@ -194,6 +231,20 @@ def test_fit_trains_scores_and_exports(tmp_path, capsys, monkeypatch):
     call("fit", str(root), *RUN, f"run_dir={run}", "overwrite=true", "steps=2", loss)
     assert exported.read_bytes() != b"of the first run"
     assert "kind: dice" in (run / "config.yaml").read_text()
+
+
+@pytest.mark.slow
+def test_fit_keeps_the_better_of_objects_and_connected_areas(tmp_path, capsys):
+    foreign_folders.labelme(tmp_path / "set", foreign_folders.scene_pictures())
+    run = tmp_path / "run"
+    call("fit", tmp_path / "set", *RUN, f"run_dir={run}", "steps=2")
+    lines = capsys.readouterr().out.splitlines()
+    pattern = r"AP on \d held-out images: objects \d\.\d+, connected areas \d\.\d+"
+    assert re.fullmatch(pattern, lines[-2])
+    best = Path(lines[-1].removeprefix("the better model is kept in "))
+    assert best in (run, run / "classes")
+    assert (best / "evaluation/report.html").is_file()
+    assert all((p / "checkpoints/last.ckpt").is_file() for p in (run, run / "classes"))
 
 
 @pytest.mark.slow

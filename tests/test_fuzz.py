@@ -344,7 +344,7 @@ def classes(folder):
 def coco(folder):
     def read(root, **options):
         dataset = CocoDataset(root=root, split="train", **options)
-        return samples(dataset), [dataset.empty_objects(i) for i in range(len(dataset))]
+        return samples(dataset)
 
     sizes, few = {"lengths": (("train", 2), ("val", 1)), "size": (32, 48)}, folder / "few"
     write(folder, **sizes)
@@ -367,7 +367,7 @@ def coco(folder):
 def label_tools(folder):
     def read(root, name):
         dataset = FolderDataset(root=root, split="train", annotations=name, exif="apply")
-        return samples(dataset), [dataset.empty_objects(i) for i in range(len(dataset))]
+        return samples(dataset)
 
     pictures = foreign_folders.scene_pictures(2, 1)
     solid = [picture.solid() for picture in pictures]

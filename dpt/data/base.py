@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -136,9 +137,14 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
         the files hold no names."""
         return ""
 
-    def empty_objects(self, index: int) -> Sequence[str]:
-        """Returns the names of a sample's objects that have no pixel."""
-        return ()
+    def object_counts(self) -> Sequence[int]:
+        """Returns the numbers of objects of all images if known, or else of some that are read."""
+        counts: list[int] = []
+        for index in self.some_indices(16):
+            with suppress(DataError):  # raised where training reads the file
+                objects = self[index].get("objects")
+                counts += [] if objects is None else [int(objects.max())]
+        return counts
 
     def damaged_files(self) -> Sequence[str]:
         """Returns a line for each file that differs from its checksum, if there are checksums."""

@@ -139,10 +139,6 @@ class MixDataset(Dataset):
         number, _, index_in_set = self.locate(0, index)
         return self.sets[number].files(index_in_set)
 
-    def empty_objects(self, index: int) -> Sequence[str]:
-        number, _, index_in_set = self.locate(0, index)
-        return self.sets[number].empty_objects(index_in_set)
-
     def damaged_files(self) -> Sequence[str]:
         return [line for dataset in self.sets for line in dataset.damaged_files()]
 

@@ -1,4 +1,4 @@
-"""Statistics of a data set: of its bands, by which images are normalised, and of its masks."""
+"""Statistics of a data set: of its bands, by which images are normalised, its masks and depth."""
 
 import logging
 from collections.abc import Iterable, Sequence
@@ -111,6 +111,13 @@ def _label_maps(dataset: Dataset) -> Iterable[np.ndarray]:
             if labels is not None and pixels < _MASK_PIXELS:
                 pixels += labels.size
                 yield labels
+
+
+def typical_depth(dataset: Dataset) -> float:
+    """Returns the median in metres of the medians of evenly spaced depth maps."""
+    samples = (dataset[index] for index in dataset.some_indices(_MASKS))
+    maps = (s["depth"][s["valid"]] for s in samples if "depth" in s)
+    return float(np.median([np.median(depths) for depths in maps if depths.size]))
 
 
 def statistics_of(maps: Iterable[np.ndarray], num_classes: int) -> LabelStatistics:

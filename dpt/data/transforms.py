@@ -374,14 +374,18 @@ class TrainTransform:
         return apply_color_steps(self._color_steps, image, random)
 
     def draw_view(self, source: tuple[int, ...], random: np.random.Generator) -> tuple[View, float]:
-        """Draws a view of an image of size ``source`` (H, W), and its zoom."""
+        """Draws a view of an image of size ``source`` (H, W).
+
+        Returns:
+            The view and its zoom, which rounding to whole pixels makes differ from the drawn one.
+        """
         zoom = float(np.exp(random.uniform(*np.log(self.zoom))))
         quarters = 0
         if self.turn and random.random() < self.turn:
             quarters = int(random.integers(4))
         size = self.image_size[::-1] if quarters % 2 else self.image_size
-        scale = max(size[0] / source[0], size[1] / source[1]) * zoom
-        rows, columns = (max(1, round(side / scale)) for side in size)
+        covering = max(size[0] / source[0], size[1] / source[1])
+        rows, columns = (max(1, round(side / (covering * zoom))) for side in size)
         factor = views.whole_factor((rows, columns), size)
         height, width = rows // factor * factor, columns // factor * factor  # are resized faster
         y, x = random.random(2).tolist()
@@ -395,7 +399,7 @@ class TrainTransform:
         if self.rotate:
             angle = Random(int(random.integers(2**32))).uniform(-self.rotate, self.rotate)
             view = view.rotated(angle)
-        return view, zoom
+        return view, 1 / (covering * view.shrinks_by)
 
     def _draw_views(
         self, image: np.ndarray, random: np.random.Generator

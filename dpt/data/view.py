@@ -154,8 +154,9 @@ def view_image(image: np.ndarray, view: View) -> np.ndarray:
     Outside the image RGB is grey, and bands are NaN.
     """
     fill = GREY if image.dtype == np.uint8 else np.nan
-    if view.window is not None:
-        return _resized_window(image, view, view.window, fill, resize_image)
+    window = _inner_window(view, image)
+    if window is not None:
+        return _resized_window(image, view, window, resize_image)
     if view.shrinks_by >= 2 or max(image.shape) > _MAX_SIDE:
         image, view = _reduced(image, view, factor=max(1, int(view.shrinks_by)))
     return by_four_bands(image, lambda bands: _warp(bands, view, fill, cv2.INTER_LINEAR))
@@ -169,8 +170,9 @@ def view_map(values: np.ndarray, view: View, fill: float) -> np.ndarray:
         fill: the value outside the map.
     """
     plain = values.view(np.uint8) if values.dtype == bool else values
-    if view.window is not None:
-        out = _resized_window(plain, view, view.window, fill, resize_map)
+    window = _inner_window(view, plain)
+    if window is not None:
+        out = _resized_window(plain, view, window, resize_map)
     else:
         if max(plain.shape) > _MAX_SIDE:
             plain, view = _reduced(plain, view, factor=1)
@@ -227,29 +229,19 @@ def _reduced(image: np.ndarray, view: View, factor: int) -> tuple[np.ndarray, Vi
     return small, reducing.inverse(image.shape[:2]).then(view)
 
 
-def _resized_window(
-    array: np.ndarray, view: View, window: Window, fill: float, resize: Resize
-) -> np.ndarray:
+def _inner_window(view: View, array: np.ndarray) -> Window | None:
+    """Returns the window that a view shows, if it lies inside an array (H, W, ...)."""
+    window = view.window
+    if window is None or min(window.top, window.left) < 0:
+        return None
+    bottom, right = window.top + window.height, window.left + window.width
+    return window if bottom <= array.shape[0] and right <= array.shape[1] else None
+
+
+def _resized_window(array: np.ndarray, view: View, window: Window, resize: Resize) -> np.ndarray:
     """Cuts the window of a view, resizes it and mirrors it: the same as a warp, but faster."""
-    inside: list[slice] = []
-    target: list[slice] = []
-    for start, side, length, result in zip(
-        window[:2], window[2:], array.shape[:2], view.size, strict=True
-    ):
-        first = min(max(start, 0), length)
-        last = max(first, min(start + side, length))
-        ratio = result / side
-        low = min(round((first - start) * ratio), result - 1)
-        inside.append(slice(first, last))
-        target.append(slice(low, max(low + 1, round((last - start) * ratio))))
-    part = array[*inside]
-    shape = (target[0].stop - target[0].start, target[1].stop - target[1].start)
-    if part.size and shape == view.size:
-        out = resize(part, shape)
-    else:
-        out = np.full((*view.size, *array.shape[2:]), fill, array.dtype)
-        if part.size:
-            out[*target] = resize(part, shape)
+    rows = slice(window.top, window.top + window.height)
+    out = resize(array[rows, window.left : window.left + window.width], view.size)
     if view.matrix[0, 0] < 0:
         return cv2.flip(out, 1).reshape(out.shape)
     return out.copy() if np.may_share_memory(out, array) else out

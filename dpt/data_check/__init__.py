@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from math import inf
 from typing import cast
 
 from dpt.config.build import make_objectives, make_train_loader
@@ -26,15 +27,19 @@ __all__ = ["Finding", "check_data", "examine", "has_errors", "quick_findings"]
 log = logging.getLogger("dpt")
 
 
-def check_data(config: CheckConfig) -> list[Finding]:
+def check_data(config: CheckConfig, *, seconds: float = inf) -> list[Finding]:
     """Checks splits of a data set and writes ``report.html`` and ``report.json``.
 
-    Returns the findings, errors first.
+    Args:
+        seconds: the limit of reading; a few samples of each split are read in any case.
+
+    Returns:
+        The findings, errors first.
     """
     started = time.monotonic()
     folder = config.folder
     require_free(folder, "data_check.html", ["report.json"])
-    findings, scans = examine(config.data, splits=config.split, limit=config.limit)
+    findings, scans = examine(config.data, splits=config.split, limit=config.limit, seconds=seconds)
     targets = _targets(config, scans, findings)
     entries = [{k: v for k, v in asdict(f).items() if k != "indices"} for f in findings]
     write_bytes(folder / "report.json", f"{json.dumps(entries, indent=2)}\n".encode())
@@ -71,17 +76,19 @@ def _targets(
 
 
 def examine(
-    data: DataConfig, *, splits: Sequence[str], limit: int | None = None
+    data: DataConfig, *, splits: Sequence[str], limit: int | None = None, seconds: float = inf
 ) -> tuple[list[Finding], list[Scan]]:
     """Returns the findings of all checks of the splits, errors first, and the splits that could be
     read.
 
-    Reads ``limit`` evenly spaced samples of each split, or all if it is None.
+    Reads ``limit`` evenly spaced samples of each split, or all if it is None, as far as they can be
+    read in ``seconds``.
     """
     # unpaired files are findings, and must not stop the others from being read
     missing = str(data.values.get("missing", "raise"))
     lenient = {"missing": "skip" if missing == "raise" else missing, "cache": False}
     data = data.changed(**{key: lenient[key] for key in lenient.keys() & data.values.keys()})
+    workers, seconds = data.loader.num_workers, seconds / len(splits)
     findings: list[Finding] = []
     scans: list[Scan] = []
     for split in splits:
@@ -93,7 +100,7 @@ def examine(
         if scans:
             dataset.adopt_classes(scans[0].dataset.info.class_names)
         records = read_records(
-            dataset, title=f"reading {split}", num_workers=data.loader.num_workers, limit=limit
+            dataset, title=f"reading {split}", num_workers=workers, limit=limit, seconds=seconds
         )
         scan = Scan(split, dataset, records, missing, tuple(scans))
         findings += _judge(scan)

@@ -18,6 +18,7 @@ from dpt.data_check.scan import Finding, Record, Scan, Severity, has_errors
 from dpt.files import few, plural
 from dpt.types.samples import IGNORE_INDEX
 
+_MANY_SEGMENTS = 100  # the most queries that training chooses
 _TOO_NEAR = 0.02  # metres: cameras do not focus nearer
 _MANY_BEYOND = 0.1  # fraction of the measured pixels of a map
 _MANY_FAR = 0.2  # fraction of the maps that have so many
@@ -306,6 +307,10 @@ def objects(scan: Scan) -> Iterator[Finding]:
     code, remedy = "object_of_several_classes", "check that masks and ids belong together"
     what = "maps hold objects of several classes, each of which counts as an object"
     yield from scan.count(code, maps, lambda stats: stats.of_several_classes > 0, what, remedy)
+    most = max((stats.segments for _, stats in maps), default=0)
+    what = f"images have more than {_MANY_SEGMENTS} segments, up to {most}"
+    remedy = "of these the largest are trained: raise task.num_queries, or use task=segmentation"
+    yield from scan.count("many_objects", maps, lambda s: s.segments > _MANY_SEGMENTS, what, remedy)
     empty = {record: record.empty_objects for record, _ in maps if record.empty_objects}
     if empty:
         message = f"{len(empty)} of {len(maps)} samples have objects without a pixel"

@@ -120,7 +120,8 @@ def measure_labels(
 def measure_objects(labels: np.ndarray, objects: np.ndarray, things: Sequence[bool]) -> ObjectStats:
     """Measures object ids (H, W), 0 where there is none, with class ids (H, W)."""
     is_object = objects > 0
-    pairs = np.unique(np.stack([objects[is_object], labels[is_object]]), axis=1)
+    codes = objects[is_object].astype(np.int64) * 256 + labels[is_object]
+    pairs = np.stack(np.divmod(np.flatnonzero(np.bincount(codes)), 256))  # faster than np.unique
     numbers, classes = pairs[:, pairs[1] != IGNORE_INDEX]
     is_thing = np.isin(classes, np.flatnonzero(things))
     ids, counts = np.unique(classes[is_thing], return_counts=True)

@@ -3,11 +3,13 @@ a ``Finding`` for each problem.
 """
 
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -167,17 +169,30 @@ def shorten(dataset: Dataset, text: str) -> str:
 
 
 def read_records(
-    dataset: Dataset, *, title: str, num_workers: int, limit: int | None = None
+    data: Dataset, *, title: str, num_workers: int, limit: int | None = None, seconds: float = inf
 ) -> list[Record]:
     """Measures every sample, or ``limit`` evenly spaced ones, in ``num_workers`` processes, and
-    shows the progress."""
-    indices = range(len(dataset)) if limit is None else dataset.some_indices(limit)
+    shows the progress.
+
+    Args:
+        seconds: the limit of reading, of which a few samples are read in any case. With a limit
+            the samples are read in a random order.
+    """
+    deadline = time.monotonic() + seconds
+    indices = [*range(len(data))] if limit is None else data.some_indices(limit)
     count = len(indices)
     aligned = {indices[i] for i in np.linspace(0, count - 1, min(count, _ALIGNED)).astype(int)}
     compared = {*indices[:: 1 + count // _COMPARED]}
-    read_one = partial(record_of, dataset, aligned=aligned, compared=compared)
-    records = read_in_order(read_one, indices, num_workers=num_workers)
-    return list(tracked(records, count, title=title))
+    if seconds < inf:  # reading may end anywhere
+        np.random.default_rng(0).shuffle(indices)
+    read_one = partial(record_of, data, aligned=aligned, compared=compared)
+    records: list[Record] = []
+    measured = read_in_order(read_one, indices, num_workers=num_workers)
+    for record in tracked(measured, count, title=title):
+        records.append(record)
+        if time.monotonic() > deadline and len(records) >= measure.MANY_IMAGES:
+            break
+    return sorted(records, key=lambda record: record.index)
 
 
 def record_of(
@@ -205,7 +220,7 @@ def record_of(
     if "objects" in sample:
         things = dataset.info.things
         record.objects = measure.measure_objects(sample["labels"], sample["objects"], things)
-        record.empty_objects = dataset.empty_objects(index) if complete else ()
+        record.empty_objects = sample.get("empty_objects", ())
     if "depth" in sample:
         record.depth = measure.measure_depth(
             sample["depth"], sample["valid"], raw=reading.raw_depth, rule=dataset.depth_rule

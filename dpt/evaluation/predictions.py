@@ -41,11 +41,15 @@ SUFFIXES: dict[Target, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class DepthCoding:
-    """How ``dpt predict`` wrote depth into a PNG file: depth = value · scale + offset."""
+    """How ``dpt predict`` wrote depth into a PNG file: depth = value · scale + offset.
+
+    ``beyond`` pixels, whose metres were too large, are 0 in the file.
+    """
 
     scale: Positive
     offset: FiniteFloat
     unit: str
+    beyond: int = 0
 
     @property
     def kind(self) -> DepthKind:

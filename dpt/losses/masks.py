@@ -81,17 +81,11 @@ class SetLoss(nn.Module):
             pixels: class logits of pixels (B, K, h, w), None where the head has none.
             labels: their class ids, (B, H, W).
 
-        Raises:
-            ValueError: an image has more segments than queries.
+        Of an image with more segments than queries the largest ones count.
         """
         rows = [k for k, segments in enumerate(ground_truth) if segments.compared.any()]
         masks, classes = at_least_float32(masks[rows]), at_least_float32(classes[rows])
-        ground_truth = [ground_truth[k] for k in rows]
-        num_queries = masks.shape[2]
-        most_segments = max((len(segments.classes) for segments in ground_truth), default=0)
-        if most_segments > num_queries:
-            fault = f"an image has {most_segments} segments, and the model {num_queries} queries"
-            raise ValueError(f"{fault}: set task.num_queries={2 * most_segments}")
+        ground_truth = [ground_truth[k].largest(masks.shape[2]) for k in rows]
         layers = zip(masks.unbind(1), classes.unbind(1), strict=True)
         of_layers = [self._layer(*layer, ground_truth) for layer in layers]
         terms = {k: torch.stack([layer[k] for layer in of_layers]).sum() for k in of_layers[0]}

@@ -254,13 +254,14 @@ class NormalMetrics(SumMetric):
         """Adds images.
 
         Args:
-            prediction: float (B, 3, H, W), of any length above 0.
+            prediction: float (B, 3, H, W), of any length above 0; without a direction, which zeros
+                and NaN do not have, its angle counts as 180 degrees.
             target: float (B, 3, H, W), of length 1 where valid.
             valid: bool (B, H, W).
         """
         require_one_shape(prediction=prediction, target=target)
-        angles = depthmath.angle_between(prediction, target)[valid].rad2deg().to(self.sums.dtype)
-        angles = angles.nan_to_num(nan=180.0)
+        angles = depthmath.angle_between(prediction, target).rad2deg().to(self.sums.dtype)
+        angles = angles.where(prediction.any(dim=1), 180.0).nan_to_num(nan=180.0)[valid]
         self.sums = self.sums + torch.stack([angles.sum(), angles.square().sum()])
         limits = angles.new_tensor([torch.inf, *_THRESHOLDS.values()])
         self.counts = self.counts + (angles[:, None] < limits).sum(0)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from pycocotools import mask as coco
+from scipy import ndimage
 from torch import Tensor
 from torchmetrics.utilities import dim_zero_cat
 
@@ -166,6 +167,27 @@ def objects_of(ground_truth: Segments) -> list[ObjectMask]:
         ObjectMask(class_id, code, crowd, float(coco.area(code)))
         for class_id, code, crowd in zip(classes, encoded, is_crowd, strict=True)
     ]
+
+
+def connected_areas(probabilities: Tensor, things: Sequence[bool]) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns the connected areas of the most probable class of pixels as objects: masks bool
+    (N, H, W), classes and scores (N,), the mean probabilities of the class in the areas.
+
+    Args:
+        probabilities: of classes (K, H, W).
+        things: for each class, whether it has objects: of each, ``MAX_PREDICTIONS`` are returned.
+    """
+    best, ids = (values.cpu().numpy() for values in probabilities.max(0))
+    masks, classes, scores = [np.zeros((0, *ids.shape), bool)], [], []
+    for class_id in np.flatnonzero(things).tolist():
+        numbers, count = ndimage.label(ids == class_id)
+        means = ndimage.mean(best, numbers, np.arange(1, count + 1))
+        kept = np.argsort(-np.array(means))[:MAX_PREDICTIONS]
+        masks.append(numbers == 1 + kept[:, None, None])
+        classes += [class_id] * len(kept)
+        scores += [means[k] for k in kept]
+    found = torch.from_numpy(np.concatenate(masks))
+    return found, torch.tensor(classes, dtype=torch.long), torch.tensor(scores)
 
 
 def _in_ranges(areas: Sequence[float] | np.ndarray) -> np.ndarray:

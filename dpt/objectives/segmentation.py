@@ -1,5 +1,6 @@
 """Semantic segmentation, and panoptic and instance segmentation by mask classification."""
 
+import logging
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -26,6 +27,11 @@ from dpt.types import outputs as types
 from dpt.types.samples import IGNORE_INDEX, Batch, Palette
 from dpt.validation import NonNegative, Plain, PlainMapping
 from dpt.viz import output_panel, segmentation_panel
+
+log = logging.getLogger("dpt")
+
+_FEWEST_QUERIES = 50
+_MOST_QUERIES = 100  # more must be asked for, as time and memory grow with them
 
 
 class PixelClassObjective(ClassObjective):
@@ -184,6 +190,7 @@ class MaskObjective(PixelClassObjective):
     """
 
     target = "objects"
+    measured = ("num_queries",)
     stuff: ClassVar[bool] = True
 
     def __init__(
@@ -222,7 +229,12 @@ class MaskObjective(PixelClassObjective):
     def from_data(cls, data: Dataset, settings: PlainMapping) -> Plain:
         if data.objects_fault:
             raise DataError(f"{data.objects_fault}: correct the file, or choose task=segmentation")
-        return {**super().from_data(data, settings), "things": data.info.things}
+        of_data = {**super().from_data(data, settings), "things": data.info.things}
+        if "num_queries" in settings:  # in training
+            stuff = data.info.things.count(False) if cls.stuff else 0
+            counts = [stuff + count for count in data.object_counts()]
+            of_data["num_queries"] = _num_queries(counts, settings["num_queries"])
+        return of_data
 
     @classmethod
     def from_output(cls, output: types.OutputSpec, data: Dataset, protocol: Protocol) -> Self:
@@ -345,3 +357,19 @@ class InstanceObjective(MaskObjective):
         (stored,) = labels.get("masks", [None])
         expected = objects_of(segments) if stored is None else stored
         self.metrics.update(*predicted, expected, int(labels["index"][0]))
+
+
+def _num_queries(counts: Sequence[int], given: int | None) -> int:
+    """Returns the number of queries for images with so many segments each, and logs it."""
+    most = max(counts, default=0)
+    queries = given or min(_MOST_QUERIES, max(_FEWEST_QUERIES, most))
+    left_out = sum(max(0, count - queries) for count in counts)
+    if left_out or (queries > _FEWEST_QUERIES and given is None):
+        text = (
+            "task.num_queries=%d: images have up to %d segments; %d of %d, the smallest, are left"
+        )
+        text += (
+            " out (more queries take longer; connected areas of task=segmentation have no limit)"
+        )
+        log.warning(text, queries, most, left_out, sum(counts))
+    return queries

@@ -26,6 +26,7 @@ PIXELS_AT_ONCE = 2**20  # larger images are painted in bands of rows of this man
 MILLIMETRE = 0.001
 KITTI_SCALE = 1 / 256
 _LARGEST = 65535
+_LEVELS = 10_000  # fewest values of metres up to the largest depth of a model
 MAX_POINTS = 2**20
 """Of a file. Of larger images every second pixel becomes a point, or every third, and so on."""
 TEXTURE_WIDTH = 4096  # largest, in pixels; graphics cards refuse larger ones
@@ -73,21 +74,29 @@ def encode_depth(name: str, predicted: Predicted) -> bytes:
 def depth_coding(name: str, prediction: Prediction) -> tuple[float, float]:
     """Returns (scale, offset) of a 16-bit PNG: depth = value × scale + offset.
 
-    Metres have one scale for all images: millimetres if the model's depth is at most 65.5 m, 1/256
-    m (KITTI's) if it is larger or unbounded, a coarser one beyond 256 m. Relative inverse depth is
-    stretched from the smallest to the largest value, depth up to scale from 0 to the largest.
+    Metres have one scale for all images: millimetres if the model's depth is at most 65.5 m, a
+    finer one below 10 m, 1/256 m (KITTI's) if it is larger or unbounded, a coarser one beyond 256
+    m. Relative inverse depth is stretched from the smallest to the largest value, depth up to scale
+    from 0 to the largest.
     """
     depth, spec = prediction.arrays[name], prediction.outputs[name]
     if spec.depth_kind == "metric":
         largest = spec.value_range[1] if spec.value_range else _LARGEST * KITTI_SCALE
         if largest <= _LARGEST * MILLIMETRE:
-            return MILLIMETRE, 0.0
+            return min(MILLIMETRE, largest / _LEVELS), 0.0
         return max(KITTI_SCALE, largest / _LARGEST), 0.0
     finite = depth[np.isfinite(depth)]
     if not finite.size:
         return 1.0, 0.0
     low, high = float(finite.min()) if spec.is_inverse_depth else 0.0, float(finite.max())
     return (high - low) / _LARGEST or 1.0, low
+
+
+def count_beyond(name: str, prediction: Prediction) -> int:
+    """Returns the number of pixels whose metres are too large for a 16-bit PNG."""
+    scale, offset = depth_coding(name, prediction)
+    largest = (_LARGEST + 0.5) * scale + offset
+    return int(np.count_nonzero(prediction.arrays[name] > largest))
 
 
 def depth_to_uint16(name: str, prediction: Prediction) -> np.ndarray:

@@ -143,7 +143,8 @@ def facts_of(prediction: Prediction) -> Plain:
     for name, folder in folder_names(prediction.outputs).items():
         if folder in facts:
             scale, offset = encoding.depth_coding(name, prediction)
-            facts[folder] |= {"scale": scale, "offset": offset}
+            beyond = encoding.count_beyond(name, prediction)
+            facts[folder] |= {"scale": scale, "offset": offset, "beyond": beyond}
     return facts | image_facts(prediction)
 
 

@@ -86,6 +86,7 @@ class Sample(TypedDict, total=False):
     labels: np.ndarray  # uint8 (H, W), class ids; IGNORE_INDEX where unlabelled
     objects: np.ndarray  # uint16 (H, W), tells objects of one class apart; 0 where there is none
     masks: list[ObjectMask]  # the objects, where they can overlap; absent in training
+    empty_objects: list[str]  # names of objects without a pixel; absent if there is none
     prompt: np.ndarray  # float32 (H, W), metres at a few pixels, 0 at others; input of the model
     K: np.ndarray  # float64 (3, 3), the camera of the image, see dpt.geometry.Camera
     class_id: int  # image-level class

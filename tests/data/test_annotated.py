@@ -346,7 +346,7 @@ def test_objects_without_a_mask_are_counted(tmp_path):
     (note,) = data.notes
     assert "2 objects" in note
     assert "1, 2" in note
-    assert data.empty_objects(0) == ["3", "4"]
+    assert data[0]["empty_objects"] == ["3", "4"]
     np.testing.assert_array_equal(data[0]["labels"], drawn((20, 30), (1, (0, 0, 2, 4))))
 
 

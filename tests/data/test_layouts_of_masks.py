@@ -412,6 +412,18 @@ def test_depth_of_65535_in_floats_is_not_measured(tmp_path, missing):
     assert not read["val"]["images/val/000.jpg"]["valid"][:3].any()
 
 
+def test_range_of_depth_is_not_that_of_single_pixels(tmp_path):
+    def make(seed):
+        depth = scaled(1000, np.uint16)(seed)
+        depth[0, 0] = 61_000 if seed == 3 else depth[0, 0]
+        return depth
+
+    read, detected = samples(folder(tmp_path / "set", kind="depth", make=make))
+    assert detected.settings["max_depth"] == 5.0
+    assert any("beyond data.max_depth=5 m" in note for note in detected.notes)
+    assert not read["train"]["images/train/003.jpg"]["valid"][0, 0]
+
+
 def test_depth_of_whole_numbers_beside_floats_is_refused(tmp_path):
     folder(tmp_path, kind="depth", make=scaled(1000, "u2"))
     save(tmp_path / "depth/train/001.npy", metres(1))

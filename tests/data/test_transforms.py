@@ -61,11 +61,11 @@ def test_transform_rotation_shows_what_lies_beside_the_window():
 @pytest.mark.parametrize(
     ("seed", "options", "depth", "image"),
     [
-        (0, {"zoom": (0.5, 2.0), "hflip": 0.5}, 3021910223, 15.75),
-        (1, {"zoom": (0.5, 2.0), "hflip": 0.5}, 1059086734, 18.24),
+        (0, {"zoom": (0.5, 2.0), "hflip": 0.5}, 2701479461, 15.75),
+        (1, {"zoom": (0.5, 2.0), "hflip": 0.5}, 3960701692, 18.24),
         (2, {"zoom": (1.0, 1.0), "hflip": 0.5, "color": 0.5, "gamma": 0.5}, 3475485073, 22.41),
-        (3, {"zoom": (2.0, 3.0), "image_size": (9, 31), "blur": 1.0}, 3732197075, 18.33),
-        (4, {"zoom": (0.7, 0.9), "image_size": (80, 80), "hflip": 1.0}, 2095440955, 30.83),
+        (3, {"zoom": (2.0, 3.0), "image_size": (9, 31), "blur": 1.0}, 2760232919, 18.33),
+        (4, {"zoom": (0.7, 0.9), "image_size": (80, 80), "hflip": 1.0}, 2645157319, 32.23),
     ],
 )
 def test_transform_draws_stay_the_same(seed, options, depth, image):
@@ -82,6 +82,20 @@ def test_transform_zoom_divides_depth(zoom):
     scaled = run(sample, zoom=(zoom, zoom))
     assert np.allclose(scaled["depth"][scaled["valid"]], 3.0 / zoom)
     assert run(sample, zoom=(zoom, zoom), zoom_scales_depth=False)["depth"].max() == 3.0
+
+
+def test_depth_is_divided_by_the_zoom_of_the_crop():
+    """Whole pixels make it differ from the drawn one; then depth belongs to the unchanged camera,
+    which is that of the whole image at the size of evaluation."""
+    K = np.array([[300.0, 0, 124.5], [0, 300, 99.5], [0, 0, 1]])
+    for seed in range(40):
+        sample = coordinates(200, 250) | {"depth": np.full((200, 250), 3, np.float32), "K": K}
+        out = run(sample, seed, image_size=(41, 33), zoom=(1.0, 2.0))
+        focal = np.sqrt(out["K"][0, 0] * out["K"][1, 1])
+        assert focal == pytest.approx(300 * 41 / 200, rel=1e-6)
+    views, zooms = draw_views(40, (200, 250), image_size=(41, 33), zoom=(1.0, 2.0))
+    own = [200 / 41 / view.shrinks_by for view in views]
+    np.testing.assert_allclose(zooms, own)
 
 
 @pytest.mark.parametrize(("zoom", "image_size", "locations"), [(1, (8, 8), 5), (0.5, (16, 24), 13)])

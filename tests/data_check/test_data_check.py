@@ -443,6 +443,14 @@ class Numbers(Dataset):
         return sample
 
 
+def test_read_records_ends_by_the_clock():
+    """A few of each split in any case, and all in order if there is time."""
+    few = read_records(Numbers(), title="reading", num_workers=0, seconds=0)
+    assert len(few) == 6
+    records = read_records(Numbers(), title="reading", num_workers=0, seconds=600)
+    assert [record.index for record in records] == [*range(8)]
+
+
 def test_read_records_reads_any_data_set_to_its_end():
     some = read_records(Numbers(), title="reading", num_workers=0, limit=2)
     assert [record.index for record in some] == [0, len(Numbers()) - 1]

@@ -82,6 +82,20 @@ def test_no_object_anywhere_trains_the_classes_alone():
     assert masks.grad.count_nonzero() == 0 < logits.grad.count_nonzero()
 
 
+def test_of_more_segments_than_queries_the_largest_are_trained():
+    """The pixels of the others are unknown."""
+    (segments,) = segments_of_images((9,))
+    kept = segments.largest(7)
+    areas = segments.masks.flatten(1).sum(1).tolist()
+    assert kept.masks.flatten(1).sum(1).sort().values.tolist() == sorted(areas)[2:]
+    assert int((~kept.compared).sum()) == sum(sorted(areas)[:2])
+    values = []
+    for of_image in (segments, kept):
+        torch.manual_seed(0)
+        values.append(SetLoss(num_points=50)(*predictions(batch=1), [of_image]))
+    assert values[0] == values[1]
+
+
 def test_images_without_known_pixels_have_no_loss():
     loss, (masks, logits) = SetLoss(num_points=50), predictions()
     segments = segments_of_images()

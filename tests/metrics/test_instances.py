@@ -8,7 +8,7 @@ import torch
 from benchmarks.originals import NAMES, add_objects, random_objects
 
 from dpt.metrics import confidence_intervals
-from dpt.metrics.instances import InstanceMetrics, encode_masks
+from dpt.metrics.instances import InstanceMetrics, connected_areas, encode_masks
 from dpt.types.samples import ObjectMask
 
 SIZE = (40, 48)
@@ -33,6 +33,20 @@ def scored(predicted, objects, names=("a",)):
     scores = torch.tensor([score for *_, score in predicted], dtype=torch.float64)
     metric.update(masks, classes, scores, objects)
     return metric.scores()
+
+
+def test_connected_areas_are_objects_of_their_mean_probability():
+    probabilities = torch.zeros(3, *SIZE)
+    probabilities[2] = 0.3  # stuff
+    probabilities[0, box(2, 3, 5, 6)] = 0.9
+    probabilities[0, box(20, 3, 5, 6)] = 0.5
+    probabilities[1, box(10, 30, 4, 4)] = 0.7
+    masks, classes, scores = connected_areas(probabilities, (True, True, False))
+    assert classes.tolist() == [0, 0, 1]
+    assert scores.tolist() == pytest.approx([0.9, 0.5, 0.7])
+    assert torch.equal(masks[0], box(2, 3, 5, 6))
+    none, *_ = connected_areas(probabilities, (False, False, False))
+    assert none.shape == (0, *SIZE)
 
 
 def test_overlapping_objects_are_found():

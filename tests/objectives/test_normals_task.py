@@ -71,6 +71,14 @@ def test_metrics_golden_values():
     assert set(metrics.lower_is_better) < set(scores)
 
 
+@pytest.mark.parametrize("length", [0.0, np.nan])
+def test_a_normal_without_a_direction_is_wrong(length):
+    metrics = NormalMetrics()
+    metrics.update(length * at(0, 0), AHEAD.expand(1, 3, 1, 2), torch.tensor([[[True, False]]]))
+    scores = metrics.compute()
+    assert (scores["angle"], scores["within_30"]) == (180, 0)
+
+
 def test_head_gives_unit_vectors_that_face_the_camera_at_first(model):
     spec = model.outputs["normals"]
     assert (spec.flip_signs, spec.is_direction) == ((-1, 1, 1), True)

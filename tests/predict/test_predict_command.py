@@ -15,8 +15,11 @@ from prediction_files import predictions_of, records_of, save_video
 
 import dpt
 from dpt.data import read_depth, read_labels
+from dpt.evaluation.predictions import DepthCoding
 from dpt.predict.encoding import depth_coding, depth_to_uint16
+from dpt.predict.writers import facts_of
 from dpt.types.outputs import OutputSpec
+from dpt.validation import validate
 from dpt.viz import class_legend, colorize_depth, default_palette
 
 # the width of text, and so the number of rows, differs between versions of OpenCV
@@ -70,7 +73,8 @@ def test_predict_command_holds_the_prediction_in_every_format(predict, joint, tm
 def test_predict_command_stores_metric_depth_in_millimetres(predict, metric, tmp_path, out):
     photo = save_photo(tmp_path / "photo.png")
     predict(photo, "--format", "png,color", "--colormap", "turbo")
-    assert records_of(out)["photo"]["depth"] == {"scale": 0.001, "offset": 0.0, "unit": "metres"}
+    coding = {"scale": 0.001, "offset": 0.0, "beyond": 0, "unit": "metres"}
+    assert records_of(out)["photo"]["depth"] == coding
     depth, valid = read_depth(out / "depth/photo.png", scale=0.001)
     assert valid.all()
     expected = dpt.Predictor(metric)(photo).depth
@@ -84,6 +88,7 @@ def depth_of(array, *, unit="m", value_range=None):
     return dpt.Prediction({"depth": np.array(array, np.float32)}, {"depth": spec})
 
 
+NEAR = [[0.01, 0.09, 1e-9]]
 LARGE = [[1e-9, 50.0, 1000.0]]
 FAR = [[1.0, 65.535, 65.536, np.inf, np.nan, -1.0, 0.0004, 0.0]]
 
@@ -92,6 +97,9 @@ FAR = [[1.0, 65.535, 65.536, np.inf, np.nan, -1.0, 0.0004, 0.0]]
     ("prediction", "coding", "stored"),
     [
         (depth_of(FAR, value_range=(0.0, 10.0)), (0.001, 0.0), [1000, 65535, 0, 0, 0, 0, 1, 1]),
+        (depth_of(NEAR, value_range=(0.0, 0.09)), (9e-6, 0.0), [1111, 10000, 1]),
+        (depth_of(NEAR, value_range=(0.0, 1.0)), (1e-4, 0.0), [100, 900, 1]),
+        (depth_of(FAR, value_range=(0.0, 5.0)), (5e-4, 0.0), [2000, 0, 0]),
         (depth_of(FAR, value_range=(0.0, 80.0)), (1 / 256, 0.0), [256, 16777, 16777]),
         (depth_of(FAR), (1 / 256, 0.0), [256, 16777, 16777]),
         (depth_of(FAR, value_range=(0.0, 65535 / 256)), (1 / 256, 0.0), [256]),
@@ -102,6 +110,12 @@ FAR = [[1.0, 65.535, 65.536, np.inf, np.nan, -1.0, 0.0004, 0.0]]
 def test_depth_to_uint16_drops_metres_that_do_not_fit(prediction, coding, stored):
     assert depth_coding("depth", prediction) == coding
     assert depth_to_uint16("depth", prediction)[0, : len(stored)].tolist() == stored
+
+
+def test_metres_that_do_not_fit_into_16_bits_are_counted():
+    facts = facts_of(depth_of(FAR, value_range=(0.0, 10.0)))["depth"]
+    assert facts["beyond"] == 2  # 65.536 m and infinity
+    assert validate(DepthCoding, facts, "depth").beyond == 2
 
 
 def test_predict_command_records_outputs_for_whole_images(predict, photos, tmp_path, out):

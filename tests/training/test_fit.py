@@ -285,7 +285,6 @@ def test_wandb_without_an_account(train, tmp_path, monkeypatch):
 
 
 MISTAKES = [  # overrides, and what the message names
-    ("task=panoptic task.num_queries=2", "2 queries"),
     ("task=contrastive augment=strong", "augment.views=2"),
     ("task=dino task/teacher=none", "task/teacher=self"),
     ("task=depth callbacks.freeze.parts=[encodr]", "callbacks.freeze.parts"),

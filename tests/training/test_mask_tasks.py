@@ -1,6 +1,7 @@
 """Panoptic and instance runs on a folder in COCO's formats: trained, scored and predicted."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from tiny import ON_CPU, TINY_DATA, TINY_SCENES, call
 import dpt
 from dpt.data import CocoDataset
 from dpt.functional import resize
+from dpt.objectives.segmentation import PanopticObjective
 from dpt.segments import OBJECT_IDS, instances
 
 SIZE = (32, 48)
@@ -61,6 +63,34 @@ def run(folder, train, tmp_path_factory):
         *LONGER,
         *data_of(folder, "panoptic"),
     )
+
+
+@pytest.mark.parametrize(
+    ("counts", "given", "queries", "named"),
+    [
+        ([3, 7], None, 50, ""),
+        ([3, 70], None, 72, "up to 72 segments"),
+        ([3, 375], None, 100, "up to 377 segments; 277 of 382, the smallest"),
+        ([3, 70], 400, 400, ""),
+        ([3, 7], 4, 4, "6 of 14, the smallest"),
+    ],
+)
+def test_number_of_queries_follows_from_the_data(folder, counts, given, queries, named, caplog):
+    data = CocoDataset(root=folder, split="train")
+    data.object_labels.counts = counts
+    data.info = replace(data.info, things=(True, False, False))
+    data.info = replace(data.info, class_names=("a", "b", "c"))
+    caplog.set_level("INFO")
+    settings = PanopticObjective.from_data(data, {"num_queries": given})
+    assert settings["num_queries"] == queries
+    assert named in caplog.text
+    assert bool(named) == bool(caplog.text)
+
+
+def test_a_run_of_few_queries_trains_the_largest_segments(train, metrics, tmp_path, capsys):
+    run = train(tmp_path / "run", "task=panoptic", "task.num_queries=2")
+    assert "task.num_queries=2: " in capsys.readouterr().out
+    assert "val/pq" in metrics(run)
 
 
 def predict(checkpoint, folder, out):

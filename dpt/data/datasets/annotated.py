@@ -38,6 +38,7 @@ class ObjectLabels:
         things: Sequence[str | int] | None = None,
     ) -> None:
         self._front, self.source = front, annotations.source
+        self.counts = [len(image.objects) for image in images]
         self._image_of_class = {  # the first one with an object of the class
             name: image.image for image in reversed(images) for name in sorted(names_in([image]))
         }
@@ -109,13 +110,9 @@ class ObjectLabels:
             for item, code in pairs
             if self._id_of(item) in self._thing_ids
         ]
-        return RawMaps(labels, objects, masks)
-
-    def empty_objects(self, image: base.AnnotatedImage, size: tuple[int, int]) -> list[str]:
-        """Returns the names of objects without a pixel in an image of ``size`` (H, W)."""
-        codes = image.rasterise(size, self._front).codes or []
-        positions = np.flatnonzero(areas_of(codes) == 0).tolist()
-        return [image.objects[k].name or str(k + 1) for k in positions]
+        positions = np.flatnonzero(areas_of(raster.codes) == 0).tolist()
+        empty = [image.objects[k].name or str(k + 1) for k in positions]
+        return RawMaps(labels, objects, masks, empty)
 
 
 def _mask(class_id: int, item: base.Annotation, code: Rle) -> ObjectMask:

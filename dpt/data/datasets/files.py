@@ -62,6 +62,7 @@ class RawMaps(NamedTuple):
     labels: np.ndarray | None = None  # ids, integers (H, W)
     objects: np.ndarray | None = None  # ids, integers (H, W), 0 and below where there is none
     masks: list[ObjectMask] | None = None  # the objects one by one, where they can overlap
+    empty: Sequence[str] = ()  # names of objects without a pixel
 
 
 @dataclass(kw_only=True, eq=False)
@@ -353,6 +354,8 @@ class FileDataset(Dataset):
             sample["objects"] = numbered(maps.objects, files.objects or sample["name"])
         if maps.masks is not None:
             sample["masks"] = maps.masks
+        if maps.empty:
+            sample["empty_objects"] = [*maps.empty]
 
     def read_image(self, index: int, map_size: tuple[int, ...] | None = None) -> np.ndarray:
         """Returns the image, uint8 RGB (H, W, 3) or float32 (H, W, C), turned as ``exif`` says.

@@ -276,14 +276,11 @@ class FolderDataset(FileDataset):
             self.label_rule = self.object_labels.rule
             self.info = self.make_info()
 
+    def object_counts(self) -> Sequence[int]:
+        return self.object_labels.counts if self.object_labels else super().object_counts()
+
     def unknown_class(self, names: Sequence[str]) -> str:
         return "" if self.object_labels is None else self.object_labels.unknown_class(names)
-
-    def empty_objects(self, index: int) -> list[str]:
-        image = self._annotated_image(index)
-        if self.object_labels is None or image is None:
-            return []
-        return self.object_labels.empty_objects(image, self._size(image))
 
     def _size(self, image: AnnotatedImage) -> tuple[int, int]:
         """Returns the (H, W) in which the objects are drawn, that of the stored pixels or upright.

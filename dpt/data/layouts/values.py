@@ -520,6 +520,8 @@ _MAX_MAPS = 48  # from which the unit is derived
 _RANGES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 80.0, 100.0, 200.0, 500.0)  # metres
 _USUAL = 2.5, 10.0  # metres: the farthest depth of rooms; in other units it may be as plausible
 _FARTHEST = 100.0  # metres
+_FAR_QUANTILE = 0.999  # of the values: single ones lie far beyond them
+_MAX_VALUES_OF_MAP = 50_000  # from which that quantile is computed
 _UNITS = (1.0, 0.01, 1 / 256, 1 / 512, 0.001, 0.0002)  # metres of each, that are in use
 _SPARSE = 0.3  # fraction of measured pixels: laser scanners measure fewer
 _NOT_MEASURED = (65.535, 65535.0, 65504.0, 1e10)
@@ -543,11 +545,15 @@ def depth_settings(folder: Folder, paths: Sequence[Path]) -> Plain:
     invalid = given.get("invalid_depth", [0, *_missing_values(maps)])
     measured, fraction = _measured(maps, invalid, place)
     scale = given.get("depth_scale") or _scale(place, measured, fraction)
-    farthest = scale * max(float(values.max()) for values in measured)
+    some = [values[:: 1 + values.size // _MAX_VALUES_OF_MAP] for values in measured]
+    metres = scale * np.concatenate(some).astype(np.float64)
+    farthest = float(np.quantile(metres, _FAR_QUANTILE))
     max_depth = next((limit for limit in _RANGES if limit >= farthest), float(np.ceil(farthest)))
     unit = f"{rules.UNITS.get(scale, scale)}, {_typical(measured) * scale:.2g} m typically"
     text = f"{len(paths)} files of {maps[0].dtype} in {unit}; not measured: NaN, {[*invalid]}"
-    folder.note(f"depth: {text}")
+    beyond = float((metres > max_depth).mean())
+    rest = f"; {beyond:.2%} beyond data.max_depth={max_depth:g} m left out" if beyond else ""
+    folder.note(f"depth: {text}{rest}")
     return {"depth_scale": scale, "invalid_depth": invalid, "max_depth": max_depth}
 
 

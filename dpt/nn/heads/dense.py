@@ -3,6 +3,7 @@
 Shapes: F fusion channels, (h, w) a map, (H, W) the image, K classes or bins, D embedding.
 """
 
+import math
 from collections.abc import Callable
 from typing import ClassVar, Literal
 
@@ -64,6 +65,8 @@ class DepthHeadConfig(HeadConfig):
             ``metric`` gives metres; ``up_to_scale`` gives depth up to scale, > 0 (Depth Anything
             3).
         max_depth: largest depth in metres, of ``sigmoid``.
+        prior: of ``sigmoid``: the depth of all pixels at the start of training, in metres; None:
+            random ones.
         activation: of ``metric``: ``sigmoid`` is max_depth · sigmoid(x), ``inverse`` is
             1 / max(scale · relu(x) + shift, 1e-8) (official DPT for NYU and KITTI), ``relu`` is
             relu(x) + min_depth (DINOv2's heads), ``exp`` is exp(x) (Depth Anything 3).
@@ -85,6 +88,7 @@ class DepthHeadConfig(HeadConfig):
 
     kind: outputs.DepthKind = "relative"
     max_depth: Metres | None = None
+    prior: Metres | None = None
     activation: Literal["sigmoid", "inverse", "relu", "exp"] = "sigmoid"
     canonical_focal: Positive | None = None
     hidden_channels: Count = 32
@@ -109,7 +113,7 @@ class DepthHeadConfig(HeadConfig):
         elif self.kind == "relative" or self.bins is not None:
             self.activation, self.min_depth = "relu", 0.0
         if self.activation != "sigmoid":
-            self.max_depth = None
+            self.max_depth = self.prior = None
         elif self.max_depth is None:
             raise ValueError("a metric depth head needs max_depth, in metres")
         if self.activation != "inverse":
@@ -166,10 +170,14 @@ class DepthHead(Head):
         self.conv1 = nn.Conv2d(in_channels, in_channels // 2, kernel_size=3, padding=1)
         self.conv2 = nn.Conv2d(in_channels // 2, hidden, kernel_size=3, padding=1)
         self.conv3 = nn.Conv2d(hidden, num_outputs, kernel_size=1)
+        assert self.conv3.bias is not None
         if config.activation != "sigmoid":
             # a ReLU whose input starts below zero at every pixel would have no gradient
-            assert self.conv3.bias is not None
             nn.init.constant_(self.conv3.bias, 1.0)
+        elif config.prior is not None and config.max_depth is not None:
+            nn.init.zeros_(self.conv3.weight)
+            fraction = min(0.999, config.prior / config.max_depth)
+            nn.init.constant_(self.conv3.bias, math.log(fraction / (1 - fraction)))
         self.branches = nn.ModuleDict()
         if config.sky != "none":
             activate = torch.sigmoid if config.sky == "sigmoid" else torch.relu
