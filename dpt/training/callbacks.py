@@ -22,7 +22,7 @@ from dpt.nn.network import add_low_rank
 from dpt.objectives.teacher import ema
 from dpt.plugins import register
 from dpt.process import SIGNALS, Stopped, end_now, requeue
-from dpt.training.lightning_internals import ProgressBar, end_training_at, lift_minimum
+from dpt.training.lightning_internals import ProgressBar, batch_index, end_training_at
 from dpt.training.optim import StepSchedule
 from dpt.training.task import BATCH_NORMS, Task
 from dpt.types.samples import Batch
@@ -308,8 +308,8 @@ class StopOnSignal(StepCallback):
             number, seconds = trainer.strategy.reduce(values, reduce_op="max").tolist()
         if number:  # not self.received: other ranks do not know a signal that comes now
             self.agreed = self.received = signal.Signals(int(number))
-            trainer.should_stop = True  # RunCheckpoints writes last.ckpt now
-            lift_minimum(trainer)
+            # RunCheckpoints writes last.ckpt now; should_stop would add a validation
+            end_training_at(trainer, trainer.global_step)
         return seconds
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: object) -> None:
@@ -317,7 +317,8 @@ class StopOnSignal(StepCallback):
         self._requeue(trainer)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: object) -> None:
-        self._agree(trainer)
+        if completes_step(trainer, batch_index(trainer)):
+            self._agree(trainer)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: object) -> None:
         self._requeue(trainer)

@@ -103,11 +103,14 @@ class RunCheckpoints(Checkpoint):
             return
         task = cast(Task, pl_module)
         self.monitor = name = task.monitor
-        if trainer.strategy.broadcast(task.improves(self.best_score)):
+        is_fitting = trainer.state.fn == "fit"
+        is_of_stop = trainer.should_stop and not is_fitting  # the undisturbed run has none here
+        if trainer.strategy.broadcast(task.improves(self.best_score) and not is_of_stop):
             self.best_score = task.scores[name]
             trainer.save_checkpoint(self.best)
-        if self._is_between_steps(trainer, batch_index(trainer)) and ends_by_stop(trainer):
-            self._save_last(trainer)  # this validation ends the run
+        is_between = is_fitting and self._is_between_steps(trainer, batch_index(trainer))
+        if is_between and is_last_step(trainer):
+            self._save_last(trainer)  # again, with what this validation has changed
 
     def _is_between_steps(self, trainer: L.Trainer, batch_idx: int) -> bool:
         """Returns whether no gradients are being accumulated: checkpoints do not store them.
@@ -121,6 +124,8 @@ class RunCheckpoints(Checkpoint):
 
     def _is_due(self, trainer: L.Trainer) -> bool:
         step = trainer.global_step
+        if step == self.saved_step:
+            return False
         if self.every_n_train_steps is not None and step % self.every_n_train_steps == 0:
             return True
         if self.every_n_minutes is None:
@@ -131,8 +136,6 @@ class RunCheckpoints(Checkpoint):
         return due
 
     def _save_last(self, trainer: L.Trainer) -> None:
-        if trainer.global_step == self.saved_step:
-            return
         self.saved_step, self.saved_time = trainer.global_step, time.monotonic()
         for logger in trainer.loggers:
             logger.save()  # a killed run keeps what it logged up to its checkpoint

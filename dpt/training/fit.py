@@ -21,6 +21,7 @@ from dpt.config.schema import RunConfig
 from dpt.data import Dataset, EpochSampler
 from dpt.data.base import require_same_classes
 from dpt.data_check import quick_findings
+from dpt.data_check.scan import refuse_crashing
 from dpt.evaluation.baselines import named, trivial_scores
 from dpt.evaluation.callbacks import FailedFiles
 from dpt.files import DataError, without_passwords
@@ -161,7 +162,7 @@ def train_and_validate(run: Run) -> Scores:
             trainer.fit(task, run.train_loader, run.val_loader, ckpt_path=run.state.checkpoint)
         _save_if_missing(trainer, folder / "checkpoints/last.ckpt")
         if task.scored_step != trainer.global_step:
-            trainer.should_stop = False
+            trainer.should_stop = run.stop.agreed is not None  # then it chooses no best.ckpt
             log.info("validating the final weights")
             try:
                 trainer.validate(task, run.val_loader, verbose=False)
@@ -244,6 +245,8 @@ def check_first_files(data: LabelledData, *, on_error: str) -> None:
     require_same_classes(data.train, data.val)
     for dataset in (data.train, data.val):
         try:
+            if dataset.reads_files:
+                refuse_crashing(dataset, dataset.some_indices(CHECKED_FILES))
             remarks = [*dataset.validate(limit=CHECKED_FILES)]
             if dataset.reads_files:
                 remarks += quick_findings(dataset, CHECKED_FILES)

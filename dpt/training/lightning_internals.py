@@ -24,15 +24,22 @@ class ProgressBar(RichProgressBar):
         return f"epoch {current_epoch}, from step {done} of {total}"
 
 
-def discard_fetched_batch(checkpoint: Plain) -> int:
+def discard_fetched_batch(checkpoint: Plain, *, is_validating: bool) -> int:
     """Counts a batch that is fetched but not processed as not fetched: a resumed run fetches it
-    again. Returns the number of batches that are processed in this epoch."""
+    again. Returns the number of batches that are processed in this epoch.
+
+    A checkpoint of a validation has the counts of one right after the batch: from those after the
+    validation at an epoch's end, Lightning resumes with another schedule.
+    """
     progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
     if progress["current"]["ready"] > progress["current"]["processed"]:
         for scope in ("total", "current"):
             progress[scope]["ready"] = progress[scope]["processed"]
         progress["is_last_batch"] = False
     processed: int = progress["current"]["processed"]
+    if is_validating and processed:
+        for scope in ("total", "current"):
+            progress[scope]["completed"] = progress[scope]["processed"] - 1
     return processed
 
 
@@ -51,13 +58,9 @@ def optimizer_steps(checkpoint: Plain) -> int:
 
 
 def end_training_at(trainer: L.Trainer, step: int) -> None:
-    """Ends training at ``step``; ``Trainer.should_stop`` alone would train another step."""
+    """Ends training at ``step``, whatever the minimum; ``Trainer.should_stop`` alone would train
+    another step."""
     trainer.fit_loop.epoch_loop.max_steps = step
-
-
-def lift_minimum(trainer: L.Trainer) -> None:
-    """Lets a stop take effect before ``min_epochs`` and ``min_steps`` are reached."""
-    trainer.fit_loop.min_epochs = trainer.fit_loop.epoch_loop.min_steps = None
 
 
 def set_logged_step(trainer: L.Trainer, step: int) -> None:

@@ -59,7 +59,8 @@ class RunState(L.Callback):
         ranks: list[Plain | None] = [random_state()] * trainer.world_size
         if torch.distributed.is_initialized():
             torch.distributed.all_gather_object(ranks, random_state())
-        batches = lightning_internals.discard_fetched_batch(checkpoint)
+        is_validating = trainer.validating
+        batches = lightning_internals.discard_fetched_batch(checkpoint, is_validating=is_validating)
         if not trainer.state.finished:
             lightning_internals.count_epoch_as_started(checkpoint, trainer.current_epoch)
         epoch_is_done = batches >= trainer.num_training_batches

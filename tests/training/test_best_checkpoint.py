@@ -19,6 +19,7 @@ class Trainer:
     sanity_checking = should_stop = is_last_batch = False
     accumulate_grad_batches = 1
     fit_loop = SimpleNamespace(batch_idx=0)
+    state = SimpleNamespace(fn="fit")
     max_epochs, max_steps, loggers = None, -1, ()
     min_epochs = min_steps = None
     current_epoch = 0
@@ -125,3 +126,16 @@ def test_a_stop_is_delayed_by_the_fewest_steps():
     assert not is_last_step(trainer)
     trainer.global_step = 3
     assert is_last_step(trainer)
+
+
+@pytest.mark.parametrize("is_of_stop", [True, False])
+def test_the_validation_of_a_stop_chooses_no_best(tmp_path, is_of_stop):
+    """It follows the training; the run that nobody stopped has none at this step."""
+    callback = best(tmp_path)
+    trainer = Trainer(callback)
+    trainer.state, trainer.should_stop = SimpleNamespace(fn="validate"), is_of_stop
+    task = SimpleNamespace(monitor="val/x", scores={"val/x": 1.0}, improves=lambda score: True)
+    callback.on_validation_end(trainer, task)
+    assert callback.best_score == (None if is_of_stop else 1.0)
+    assert callback.best.exists() != is_of_stop
+    assert not callback.last.exists()

@@ -29,9 +29,14 @@ def fake_trainer(**values):
         "accumulate_grad_batches": 1,
         "is_global_zero": True,
         "sanity_checking": False,
-        "fit_loop": SimpleNamespace(min_epochs=5, epoch_loop=SimpleNamespace(min_steps=50)),
+        "fit_loop": SimpleNamespace(batch_idx=0, epoch_loop=SimpleNamespace(max_steps=50)),
     }
     return SimpleNamespace(**usual | values)
+
+
+def ends(trainer):
+    """Whether training ends at the present step."""
+    return trainer.fit_loop.epoch_loop.max_steps == trainer.global_step
 
 
 def two_ranks(reduce):
@@ -53,12 +58,12 @@ def stop():
 def test_a_signal_ends_the_run_after_the_step(stop, number, caplog):
     trainer = fake_trainer()
     stop.on_train_batch_end(trainer, None, None, {}, 0)
-    assert not trainer.should_stop
+    assert not ends(trainer)
     os.kill(os.getpid(), number)
     assert stop.received == number
     stop.on_train_batch_end(trainer, None, None, {}, 0)
-    assert trainer.should_stop
-    assert trainer.fit_loop.min_epochs is None  # Lightning would train on
+    assert ends(trainer)
+    assert not trainer.should_stop  # which would add a validation
     assert "validating, then stopping; Ctrl-C" in caplog.text
     assert "stops at once" in caplog.text
 
@@ -92,7 +97,7 @@ def test_a_signal_during_validation_stops_after_it(stop):
     stop.on_validation_start(trainer, None)
     os.kill(os.getpid(), signal.SIGTERM)
     stop.on_validation_end(trainer, None)
-    assert trainer.should_stop
+    assert ends(trainer)
 
 
 def test_ranks_stop_together(stop):
@@ -108,7 +113,7 @@ def test_ranks_stop_together(stop):
     assert not asked
     stop.on_train_batch_end(trainer, None, None, {}, 1)
     assert asked == [(0, "max")]
-    assert trainer.should_stop
+    assert ends(trainer)
     assert stop.received == signal.SIGUSR1
 
 
@@ -123,7 +128,7 @@ def test_slurms_signal_saves_on_every_rank_and_requeues_once(stop, monkeypatch, 
     ranks = two_ranks(lambda *_, **options: torch.tensor([signal.SIGUSR1, 0.0]))  # another rank's
     trainer = fake_trainer(**ranks, is_global_zero=rank == 0)
     stop.on_train_batch_end(trainer, None, None, {}, 0)
-    assert trainer.should_stop  # which makes every rank save
+    assert ends(trainer)  # which makes every rank save
     with pytest.raises(SystemExit) as exit_:
         stop.on_validation_start(trainer, None)
     assert exit_.value.code == 128 + signal.SIGUSR1

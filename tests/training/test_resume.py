@@ -19,6 +19,12 @@ from dpt.training import resume
 
 ROOT = Path(__file__).parents[2]
 MODEL = (*TINY_VIT, "optim=adamw", "model.encoder.drop_path=0.1")
+PATIENCE = (
+    "+callbacks.stop.kind=early_stopping",
+    "+callbacks.stop.monitor=${task.monitor}",
+    "+callbacks.stop.patience=100",
+    "+callbacks.stop.check_finite=false",
+)
 RUN = (
     *MODEL,
     "task=joint data.image_size=[32,48] data.batch_size=2 data.num_workers=0",
@@ -26,6 +32,7 @@ RUN = (
     *ON_CPU,
     "trainer.log_every_n_steps=1 trainer.val_check_interval=7",
     "callbacks.checkpoint.every_n_train_steps=1 optim.lr=1e-3 optim.layer_decay=0.8",
+    *PATIENCE,
 )
 STEPS = "trainer.max_steps=12"
 resume_it = partial(call, "train")
@@ -62,7 +69,14 @@ def start_and_kill(folder, step, *overrides):
 def state_of(folder):
     checkpoint = checkpoint_of(folder)
     keys = "state_dict optimizer_states lr_schedulers global_step current_model_state"
-    return {k: checkpoint.get(k) for k in (*keys.split(), "averaging_state", resume.KEY)}
+    callbacks = {k: v for k, v in checkpoint["callbacks"].items() if "Deadline" not in k}
+    state = {k: checkpoint.get(k) for k in (*keys.split(), "averaging_state", resume.KEY)}
+    return {**state, "callbacks": callbacks}
+
+
+def best_of(folder):
+    checkpoint = checkpoint_of(folder, "best")
+    return checkpoint["state_dict"], checkpoint["callbacks"]["RunCheckpoints"]
 
 
 def logged(folder):
@@ -99,6 +113,7 @@ def assert_same(found, expected, where=""):
 
 def assert_same_run(found, expected, steps=12):
     assert_same(state_of(found), state_of(expected))
+    assert_same(best_of(found), best_of(expected))
     losses = logged(expected)
     assert sum(key == "train/loss" for _, key in losses) == steps
     assert_same(logged(found), losses)

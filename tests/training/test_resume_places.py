@@ -5,10 +5,11 @@ As test_resume.py, but in this process: an exception takes the place of the kill
 
 import os
 import signal
+from functools import partial
 
 import pytest
-from test_resume import MODEL, assert_same, logged, resume_it, state_of
-from tiny import checkpoint_of, slow_after
+from test_resume import MODEL, PATIENCE, assert_same, best_of, logged, resume_it, state_of
+from tiny import slow_after
 
 from dpt.evaluation.callbacks import FailedFiles
 
@@ -18,6 +19,7 @@ RUN = (
     "trainer.log_every_n_steps=1 trainer.val_check_interval=4",
     "callbacks.checkpoint.every_n_train_steps=1 optim.lr=1e-3 callbacks.panels=null",
     "trainer.max_steps=12",
+    *PATIENCE,
 )
 EPOCHS = ("trainer.max_steps=-1", "trainer.max_epochs=2")
 
@@ -49,11 +51,6 @@ def cut_off():
 
 def sigterm():
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-def best_of(folder):
-    checkpoint = checkpoint_of(folder, "best")
-    return checkpoint["state_dict"], checkpoint["callbacks"]["RunCheckpoints"]
 
 
 CASES = {
@@ -115,5 +112,20 @@ def test_stopped_in_order(train, whole, metrics, at_batch, tmp_path, case, batch
     resume_it(f"resume={tmp_path}")
     found, wanted = logged(tmp_path), logged(expected)
     assert_same({k: v for k, v in found.items() if k in wanted}, wanted)
-    for values in (state_of, metrics):
+    for values in (state_of, metrics, best_of):
+        assert_same(values(tmp_path), values(expected))
+
+
+@pytest.mark.slow
+def test_stops_do_not_use_up_the_patience(train, whole, at_batch, tmp_path):
+    """At the step of a validation too: it counts once."""
+    expected = whole("steps")
+    start = partial(train, tmp_path, *RUN)
+    for batch in (3, 0, 2, 1):
+        at_batch(batch, sigterm)
+        with pytest.raises(SystemExit):
+            start()
+        start = partial(resume_it, f"resume={tmp_path}")
+    resume_it(f"resume={tmp_path}")
+    for values in (state_of, best_of):
         assert_same(values(tmp_path), values(expected))
