@@ -12,16 +12,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 from urllib import request
 from urllib.error import HTTPError
 from urllib.parse import unquote, urlsplit
 
 import fsspec
 
-from dpt.files import DataError, require_address
+from dpt.files import DataError, checked_address
 from dpt.run_log import tracked
 
 ATTEMPTS = 6
@@ -66,7 +67,7 @@ def fetch(
     if target.exists():
         verify(target, checksum=checksum, size=size, remedy="remove it and download it again")
         return target
-    require_address(url)
+    url = checked_address(url)
     part = target.with_name(f"{target.name}.part")
     part.parent.mkdir(parents=True, exist_ok=True)
     if part.is_symlink():  # it would be written through
@@ -77,7 +78,7 @@ def fetch(
         with part.open("ab" if checksum else "wb") as file:
             room = file.tell() + int(0.9 * shutil.disk_usage(part.parent).free)
             transfer = _Transfer(url, file, min(limit or size or room, room), remedy, quiet)
-            if url.startswith(("http://", "https://")):
+            if is_http(url):
                 transfer.over_http(resume=checksum is not None)
             else:
                 transfer.over_fsspec()
@@ -156,8 +157,6 @@ class _Transfer:
         """
         try:
             with _answer(_http_request(self.url, self.file.tell())) as response:
-                if response.url.startswith("ftp:"):  # urllib follows a redirection to it
-                    raise DataError(f"{self.url}: leads to {response.url}: {self.remedy}")
                 if response.status != 206:  # the server sends the whole file
                     self._clear()
                 length = response.length or 0  # 0 if it is not stated
@@ -209,6 +208,30 @@ class _Transfer:
         self.file.truncate()
 
 
+def is_http(url: str) -> bool:
+    """Returns whether an address with a scheme in small letters is that of a web server."""
+    return url.startswith(("http://", "https://"))
+
+
+class _Redirects(request.HTTPRedirectHandler):
+    """Follows redirections from web servers to web servers alone; urllib also follows others."""
+
+    def redirect_request(
+        self, req: request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> request.Request | None:
+        if not is_http(newurl.lower()):
+            raise DataError(f"{req.full_url}: leads to {newurl}: fetch the file by hand")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def stamp_of(url: str) -> str:
+    """Returns what the headers of a file on a web server tell of its version, if anything."""
+    faults = suppress(OSError, http.client.HTTPException, ValueError)  # which fetching it names
+    with faults, _answer(_http_request(url, 0)) as response:
+        return response.headers.get("ETag") or response.headers.get("Last-Modified") or ""
+    return ""
+
+
 def _http_request(url: str, start: int) -> request.Request:
     """Returns a request for the bytes of a file from ``start`` on."""
     user, at, _ = urlsplit(url).netloc.rpartition("@")
@@ -232,7 +255,7 @@ def _answer(asked: request.Request) -> http.client.HTTPResponse:
 
     def ask() -> None:
         try:
-            answer.set_result(request.urlopen(asked, timeout=TIMEOUT))
+            answer.set_result(request.build_opener(_Redirects).open(asked, timeout=TIMEOUT))
         except Exception as error:
             answer.set_exception(error)
 

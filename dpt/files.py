@@ -123,12 +123,17 @@ def refuse_inputs(target: Path, inputs: Iterable[str | Path]) -> None:
             raise ValueError(f"{target}: is the input {path}, not replaced: give another path")
 
 
-def require_address(address: str) -> None:
-    """Raises DataError unless an address is of a known scheme and names one place: a chain such as
-    ``zip::``, or another scheme of fsspec, may run code of the file that it names."""
-    scheme = address.partition("://")[0].lower()
-    if scheme not in SCHEMES or "::" in address:
+def checked_address(address: str) -> str:
+    """Returns an address with its scheme in small letters.
+
+    Raises:
+        DataError: it is not of a known scheme, or names several places: a chain such as ``zip::``,
+            or another scheme of fsspec, may run code of the file that it names.
+    """
+    scheme, _, rest = address.partition("://")
+    if scheme.lower() not in SCHEMES or "::" in address:
         raise DataError(f"{address}: must be an address of {', '.join(SCHEMES)}, without ::")
+    return f"{scheme.lower()}://{rest}"
 
 
 def missing_path(path: Path, *, what: str, remedy: str) -> DataError:
@@ -382,8 +387,10 @@ def _leads_out(path: Path, folder: Path, inside: Path) -> str:
 
 
 def without_passwords(text: str) -> str:
-    """Replaces by ``***`` the passwords in addresses, ``https://name:word@host``."""
-    return re.sub(r"(\w://[^\s/:@]*):[^\s/]+@", r"\1:***@", text)
+    """Replaces by ``***`` what may be secret in addresses: ``name:word`` or a token before ``@``,
+    and what follows a question mark."""
+    text = re.sub(r"(\w://)([^\s/'\"]+|[^\s/:]+:(?!\d+/)[^\s@]+)@", r"\1***@", text)
+    return re.sub(r"(\w://[^\s?'\"]*\?)[^\s'\")\]}]*[^\s'\")\]}:,]", r"\1***", text)
 
 
 def printable(text: str | Path) -> str:

@@ -7,13 +7,14 @@ import pytest
 
 from dpt.files import (
     DataError,
+    checked_address,
     files_below,
     open_file,
     parse_json,
     read_bytes,
     read_yaml,
-    require_address,
     run_folder,
+    without_passwords,
 )
 from dpt.validation import unknown_key, validate
 
@@ -123,4 +124,27 @@ def test_errors_that_quote_a_file_are_one_short_line():
 )
 def test_addresses_of_other_schemes_and_chains_are_refused(address):
     with pytest.raises(DataError, match=address):
-        require_address(address)
+        checked_address(address)
+
+
+def test_addresses_have_their_scheme_in_any_capitals():
+    assert checked_address("HTTPS://Host/A.png") == "https://Host/A.png"
+
+
+SECRETS = {
+    "https://TOKEN@host/x.png": "https://***@host/x.png",
+    "https://me:wo:rd@host/x": "https://***@host/x",
+    "s3://KEY:sec/ret@bucket/a": "s3://***@bucket/a",
+    "http://host/x?sig=TOKEN&a=b: cannot be read": "http://host/x?***: cannot be read",
+    "[http://host/x?X-Amz-Signature=TOKEN,https://TOKEN@b/c]": "[http://host/x?***",
+    "http://host:8080/icon@2x.png": "http://host:8080/icon@2x.png",
+    "me@host.org, http://host/a b?c=d": "me@host.org, http://host/a b?c=d",
+}
+
+
+@pytest.mark.parametrize("text", SECRETS)
+def test_secrets_in_addresses_are_masked(text):
+    masked = without_passwords(text)
+    assert masked.startswith(SECRETS[text])
+    assert "TOKEN" not in masked
+    assert "sec/ret" not in masked

@@ -40,6 +40,7 @@ addresses, as s3://BUCKET/PHOTOS.
 """
 
 import argparse
+import re
 from pathlib import Path
 
 from dpt.commands import command_parser, exit_if_failed
@@ -101,4 +102,4 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 def _plain_path(text: str) -> str:
     """Returns a path or address; that of a file on this machine becomes its path."""
-    return text.removeprefix("file://")
+    return re.sub("^file://", "", text, flags=re.IGNORECASE)

@@ -5,6 +5,7 @@ line, the environment, Hydra or a resolver of OmegaConf.
 """
 
 import logging
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -74,8 +75,8 @@ def resumed_config(folder: Path, arguments: Sequence[str]) -> Plain:
     for key in _WEIGHTS:
         if value_at(before, key) != value_at(after, key) and has_checkpoint(folder):
             log.warning("resume: %s has no effect: the weights are the checkpoint's", key)
-    if ":***@" in str({**after, "overrides": []}):
-        raise ValueError(f"{path}: passwords are not stored: give the address with :***@ again")
+    if re.search(r"://\S*\*\*\*", str({**after, "overrides": []})):
+        raise ValueError(f"{path}: passwords are not stored: give the address with *** again")
     refuse_foreign(after, folder, {change.key for change in changes})
     texts = [*before["overrides"], *(change.text for change in changes)]
     after["overrides"] = [*dict.fromkeys(texts)]
@@ -125,7 +126,10 @@ def _is_done(override: Override, before: Plain) -> bool:
 
 def run_in(folder: Path) -> Plain:
     """Returns the configuration in a run's folder, with paths inside its former folder changed to
-    the present one; ValueError if the file is damaged."""
+    the present one; ValueError if the file is damaged.
+
+    It has no profiler, and no more processes than this machine has cores.
+    """
     path = folder / "config.yaml"
     values = read_yaml(path)
     if not isinstance(values, dict) or not isinstance(values.get("data"), dict):
@@ -137,7 +141,15 @@ def run_in(folder: Path) -> Plain:
         is_inside = text == former or text.startswith(f"{former}/")
         return f"{folder}{text[len(former) :]}" if is_inside else text
 
-    return map_strings(values, moved)
+    values = map_strings(values, moved)
+    if value_at(values, "trainer.profiler") is not None:
+        values["trainer"]["profiler"] = None
+    cores = os.cpu_count() or 1
+    for group, key in (("data", "num_workers"), ("trainer", "devices")):
+        count = str(value_at(values, f"{group}.{key}"))
+        if count.isdecimal() and int(count) > cores:
+            values[group][key] = cores
+    return values
 
 
 def with_overrides(values: Plain, overrides: Sequence[Override]) -> Plain:

@@ -4,20 +4,22 @@ import atexit
 import glob
 import logging
 import os
+import re
 import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from html import unescape
 from pathlib import Path
-from typing import Any
+from urllib.parse import urljoin, urlsplit
 
 import fsspec
 
 from dpt.data.formats import io, video
-from dpt.fetch import fetch
-from dpt.files import MAX_BYTES, DataError, missing_path, reason, require_address
+from dpt.fetch import fetch, is_http, stamp_of
+from dpt.files import MAX_BYTES, DataError, checked_address, missing_path, reason, without_passwords
 from dpt.predict.records import PredictionSettings
 from dpt.validation import PlainMapping
 
@@ -30,6 +32,7 @@ UNREAD_SUFFIXES = (
 )
 _STAMPS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "updated", "created")
 _REMEDY = "check the address and the permissions"
+_MAX_PAGE = 1 << 20  # bytes of a page that links to images
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class InputFile:
     @property
     def source(self) -> str:
         """The path or address in records and messages."""
-        return self.address or str(self.path)
+        return without_passwords(self.address) or str(self.path)
 
     def modified(self) -> list[object]:
         """Returns time in nanoseconds (or ``stamp``) and size in bytes, which tell a replaced file
@@ -172,10 +175,10 @@ def find_remote(inputs: Sequence[str]) -> list[InputFile]:
     remote: dict[Path, InputFile] = {}
     folders = []
     for address in inputs:
-        system, root, infos = _listed(address)
-        images = [name for name in sorted(infos) if name.lower().endswith(SUFFIXES)]
+        root, files = _listed(checked_address(address))
+        images = [name for name in sorted(files) if name.lower().endswith(SUFFIXES)]
         images = [name for name in images if "/." not in name[len(root) :]]
-        store = Path("/", address.partition("://")[0])  # absolute, as local paths
+        store = Path("/", address.partition("://")[0].lower())  # absolute, as local paths
         paths = [store / name.lstrip("/") for name in images]
         if not images or len({*paths}) < len(paths):
             fault = "names that differ in slashes alone" if images else "no image"
@@ -183,9 +186,7 @@ def find_remote(inputs: Sequence[str]) -> list[InputFile]:
         if images != [root]:
             folders.append(store / root.lstrip("/"))
         for path, name in zip(paths, images, strict=True):
-            # the same for all ways to write a file's address
-            full_address = str(system.unstrip_protocol(name))
-            remote[path] = InputFile(path, name, full_address, _stamp(infos[name]))
+            remote[path] = InputFile(path, name, *files[name])
     copies = Path(tempfile.mkdtemp(prefix="dpt-"))
     atexit.register(shutil.rmtree, copies, ignore_errors=True)
     return [
@@ -195,20 +196,43 @@ def find_remote(inputs: Sequence[str]) -> list[InputFile]:
     ]
 
 
-def _listed(address: str) -> tuple[Any, str, dict[str, PlainMapping]]:
-    """Returns the file system of an address, the path there, and the files below by their paths."""
-    require_address(address)
+_Listing = tuple[str, dict[str, tuple[str, tuple[str, int]]]]
+"""The path at an address; the addresses and stamps of the files below, by their paths."""
+
+
+def _listed(address: str) -> _Listing:
+    if is_http(address):
+        return _linked(address)
     try:
         system, root = fsspec.core.url_to_fs(address)
         root = str(root).rstrip("/")
         system.invalidate_cache()
-        if root.lower().endswith(SUFFIXES):  # a server would send the image in place of a list
-            return system, root, {root: system.info(root)}
-        infos = system.find(root, detail=True)
+        if root.lower().endswith(SUFFIXES):
+            infos = {root: system.info(root)}
+        else:
+            infos = system.find(root, detail=True)
         system.invalidate_cache()  # it would stay in memory
     except Exception as error:  # every file system has its own exceptions
         raise DataError(f"{address}: cannot be listed ({reason(error)}): {_REMEDY}") from None
-    return system, root, {name: v for name, v in infos.items() if name.startswith(f"{root}/")}
+    # the same addresses for all ways to write them
+    return root, {
+        name: (str(system.unstrip_protocol(name)), _stamp(info))
+        for name, info in infos.items()
+        if f"{name}/".startswith(f"{root}/")
+    }
+
+
+def _linked(address: str) -> _Listing:
+    """Returns the image at an address of a web server, or the images that the page there links
+    to."""
+    root = urlsplit(address)._replace(query="", fragment="").geturl().rstrip("/")
+    if root.lower().endswith(SUFFIXES):
+        return root, {root: (address, (stamp_of(address), 0))}
+    with tempfile.TemporaryDirectory() as folder:
+        page = fetch(address, Path(folder, "page"), limit=_MAX_PAGE, remedy=_REMEDY, quiet=True)
+        links = re.findall(r"""href=["']?([^"'?#<> ]+)""", page.read_text(errors="replace"))
+    addresses = [urljoin(f"{root}/", unescape(link)) for link in links]
+    return root, {a: (a, ("", 0)) for a in addresses if a.startswith(f"{root}/")}
 
 
 def _stamp(info: PlainMapping) -> tuple[str, int]:

@@ -1,10 +1,14 @@
 """Inputs of ``dpt predict`` at addresses: buckets, web servers, and fsspec's store in memory."""
 
+import http.server
+import os
+from contextlib import suppress
+
 import fsspec
 import pytest
 from photos import save_photo
 from prediction_files import predictions_of, records_of
-from servers import served
+from servers import Quiet, running, served
 
 
 @pytest.fixture
@@ -60,8 +64,41 @@ def test_predict_takes_an_address_of_this_machine_as_a_path(refusal, predict, ph
 
 @pytest.mark.parametrize("name", ["1.png", ""], ids=["file", "folder"])
 def test_predict_fetches_images_of_a_web_server(predict, tmp_path, out, name):
-    pytest.importorskip("aiohttp")
     save_photo(tmp_path / "web/1.png")
     with served(tmp_path / "web") as address:
         predict(f"{address}/{name}", "--format", "png")
     assert predictions_of(out) == {"depth/1.png"}
+
+
+def test_predict_knows_an_address_in_any_capitals_and_hides_its_query(predict, tmp_path, out):
+    save_photo(tmp_path / "web/1.png")
+    with served(tmp_path / "web") as address:
+        written = address.replace("http", "HTTP")
+        said = predict(f"{written}/1.png?token=secret-of-mine", "--format", "png")
+        assert "1 were done" in predict(f"{address}/1.png?token=secret-of-mine", "--format", "png")
+        save_photo(tmp_path / "web/1.png", 40, 57, seed=1)
+        os.utime(tmp_path / "web/1.png", (1, 1))
+        assert "1 image in" in predict(f"{address}/1.png?token=secret-of-mine", "--format", "png")
+    assert predictions_of(out) == {"depth/1.png"}
+    assert records_of(out)["1"]["source"] == f"{address}/1.png?***"
+    assert "secret-of-mine" not in said
+
+
+class Endless(Quiet):
+    def do_GET(self):  # noqa: N802  (the name that is called)
+        self.send_response(200)
+        self.end_headers()
+        with suppress(OSError):  # the client hangs up
+            while True:
+                self.wfile.write(b"<a href='1.png'>" * 4096)
+
+
+@pytest.mark.parametrize("name", ["photos/", "1.png"])
+def test_an_endless_answer_is_cut_off(refusal, run, tmp_path, monkeypatch, name):
+    monkeypatch.setattr("dpt.predict.sources.MAX_BYTES", 1 << 22)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Endless)
+    server.daemon_threads = True
+    with running(server):
+        code, _, err = run(f"http://127.0.0.1:{server.server_port}/{name}")
+    assert code == 1
+    assert "has more than" in err

@@ -11,6 +11,7 @@ import yaml
 from test_resume import resume_it
 from tiny import slow_after, step_of
 
+from dpt.config.resumed_config import resumed_config, run_in
 from dpt.files import require_own_files
 from dpt.training.loggers import wandb_id
 
@@ -256,3 +257,20 @@ def test_a_run_with_wandb_is_resumed(train, tmp_path, monkeypatch):
     resume_it(f"resume={run}", "trainer.max_steps=3")
     assert step_of(run / "checkpoints/last.ckpt") == 3
     assert (run / "wandb_id.txt").read_text() == before
+
+
+def test_a_file_starts_no_more_processes_than_cores(run):
+    cores = os.cpu_count()
+
+    def change(values):
+        values["data"]["num_workers"] = 1000
+        values["trainer"] |= {"devices": "1000", "profiler": "advanced"}
+
+    edit(run, change)
+    values = run_in(run)
+    assert values["data"]["num_workers"] == values["trainer"]["devices"] == cores
+    assert values["trainer"]["profiler"] is None
+    edit(run, lambda values: values["trainer"].update(devices=1))
+    assert resumed_config(run, ["data.num_workers=1000"])["data"]["num_workers"] == 1000
+    edit(run, lambda values: values.update(trainer=None))
+    assert run_in(run)["trainer"] is None

@@ -231,6 +231,6 @@ def test_passwords_in_addresses_are_not_written(tmp_path, refused):
     for path in tmp_path.rglob("*"):
         if path.is_file():
             assert b"word-of-mine" not in path.read_bytes(), path
-    assert "name:***@127.0.0.1" in (tmp_path / "config.yaml").read_text()
+    assert "http://***@127.0.0.1" in (tmp_path / "config.yaml").read_text()
     message = refused(resume_it, f"resume={tmp_path}")
     assert "passwords are not stored" in message
