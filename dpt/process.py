@@ -60,14 +60,14 @@ def raise_file_limit() -> None:
 
 
 def lack_of_memory(error: BaseException) -> str | None:
-    """Returns the short message of an error for lack of memory, or of the end of a loader's worker,
-    which mostly has this cause; None for other errors."""
+    """Returns the short message of an error for lack of memory, or of the end of a loader's worker
+    or of another rank, which mostly has this cause; None for other errors."""
     message = str(error)
     if isinstance(error, ImportError) and "failed to map segment" in message:
         return f"out of memory ({message.partition(':')[0]} cannot be loaded)"
     # torch.OutOfMemoryError of GPUs, and the RuntimeErrors of CPUs
     texts = "out of memory|can't allocate memory|size calculation overflowed|DataLoader worker"
-    match = re.search(f"{texts}|DataLoader timed out", message)
+    match = re.search(f"{texts}|DataLoader timed out|onnection closed by peer", message)
     if not isinstance(error, MemoryError) and not (match and isinstance(error, RuntimeError)):
         return None
     return message.rpartition("Allocator: ")[2].partition(". ")[0] or "out of memory"

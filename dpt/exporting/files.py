@@ -26,6 +26,7 @@ from dpt.weights.files import writing
 log = logging.getLogger("dpt")
 
 SUFFIXES = ".onnx", ".xml", ".pt2"
+_LOOPS = {"Loop", "Scan", "If", "SequenceMap", "TensorIterator"}  # of ONNX and OpenVINO
 Run = Callable[[Tensor], Mapping[str, Tensor]]  # the graph's input to its outputs by name
 
 
@@ -184,8 +185,9 @@ class Session:
     run: Callable[[np.ndarray], Iterable[np.ndarray]]
 
     def __call__(self, images: Tensor) -> dict[str, Tensor]:
-        values = map(torch.from_numpy, self.run(images.contiguous().numpy()))
-        return dict(zip(self.names, values, strict=True))
+        with quiet(f"the exported file cannot be run on images {tuple(images.shape)}"):
+            values = map(torch.from_numpy, self.run(images.contiguous().numpy()))
+            return dict(zip(self.names, values, strict=True))
 
 
 def onnx_session(path: Path) -> Session:
@@ -193,15 +195,25 @@ def onnx_session(path: Path) -> Session:
     onnxruntime = require("onnxruntime", f"{path}: ONNX Runtime", extra="onnx")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # what fails raises an error
     # spinning threads would slow down other timings
     options.add_session_config_entry("session.force_spinning_stop", "1")
     providers = ["CPUExecutionProvider"]
+    onnx = require("onnx", f"{path}: ONNX Runtime", extra="onnx")
     with quiet(f"{path.name}: ONNX Runtime refuses the file, export it with another --opset"):
+        content = onnx.load(path, load_external_data=False)
+        nodes = [*content.graph.node, *(n for f in content.functions for n in f.node)]
+        _refuse_loops(node.op_type for node in nodes)
         session = onnxruntime.InferenceSession(path, options, providers=providers)
     metadata = session.get_modelmeta().custom_metadata_map
     names = [output.name for output in session.get_outputs()]
     return Session(metadata, names, lambda images: session.run(None, {"images": images}))
+
+
+def _refuse_loops(kinds: Iterable[str]) -> None:
+    """Raises ValueError for operations with a graph of their own, which may run for ever."""
+    if loops := {*kinds} & _LOOPS:
+        raise ValueError(f"it holds {min(loops)}, which dpt export never writes")
 
 
 def openvino_session(path: Path, *, bf16: bool = False) -> Session:
@@ -216,6 +228,7 @@ def openvino_session(path: Path, *, bf16: bool = False) -> Session:
     core = openvino.Core()
     with quiet(f"{path.name}: OpenVINO refuses the file, export it anew"):
         model = core.read_model(path)
+        _refuse_loops(node.get_type_name() for node in model.get_ops())
         if bf16:
             _end_in_fp32(model)
         compiled = core.compile_model(model, "CPU", settings)

@@ -2,6 +2,8 @@
 
 import logging
 import os
+import stat
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -16,7 +18,7 @@ import dpt
 from dpt.depthmath import at_least_float32
 from dpt.exporting import files
 from dpt.exporting.export import Graph, compare, export
-from dpt.files import reason, required_file
+from dpt.files import read_text, reason, required_file, write_bytes
 from dpt.functional import EMULATED, has_bf16, without_autocast
 from dpt.model import DPT
 from dpt.types.outputs import OutputSpec, array_specs, confidence, tensor_specs, tensors_of
@@ -221,18 +223,29 @@ def is_exported(model: str | Path) -> bool:
 def cached_export(model: DPT) -> Path:
     """Returns the ONNX file of a model, which is written if it is not in the cache.
 
-    A file that is there is compared with the model at one small size, as the code may have changed.
+    A file that is there is compared with the code of its content, and with the model at one small
+    size, as the program may have changed.
+
+    Raises:
+        ValueError: somebody else may have written the file.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "dpt" / "exported"
+    root = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    cache = (root if root.is_absolute() else Path.home() / ".cache") / "dpt/exported"
     folder = cache / f"{fingerprint(model.config.to_dict(), model.state_dict())}-{dpt.__version__}"
-    path = folder / "model.onnx"
-    if path.is_file():
+    path, code = folder / "model.onnx", folder / "code.txt"
+    with writing(path):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = folder.lstat()
+    is_own = sys.platform == "win32" or status.st_uid == os.getuid()
+    if not is_own or not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o022:
+        raise ValueError(f"{folder}: is a link, or others can write there: remove it")
+    if path.is_file() and code.is_file() and read_text(code) == files.fingerprint_of(path):
         graph = Graph.of(model, tasks=(), with_preprocessing=False)
         step = model.encoder.pad_multiple
         with suppress(ValueError):
             compare(graph, files.onnx_session(path), [(1, 3 * step, 4 * step)], path)
             return path
-    with writing(path):
-        folder.mkdir(parents=True, exist_ok=True)
     log.info("%s: the model is exported for this runtime, once", path)
-    return export(model, path).path
+    export(model, path)
+    write_bytes(code, files.fingerprint_of(path).encode())
+    return path

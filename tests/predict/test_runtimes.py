@@ -7,12 +7,14 @@ from photos import TINY, photo_of, save_photo, tiny
 from tiny import random_norms
 
 import dpt
+from dpt.exporting import files, runtimes
 from dpt.exporting.export import export
 from dpt.exporting.runtimes import RUNTIMES, cached_export, make_runtime
 from dpt.types.preprocessing import Calibration
 from dpt.types.samples import Inputs
 
 pytest.importorskip("onnxruntime")
+onnx = pytest.importorskip("onnx")
 LIBRARIES = [name for name in RUNTIMES if name != "torch"]
 TOLERANCE = 2e-5  # of the largest value
 
@@ -136,3 +138,76 @@ def test_command_predicts_by_an_exported_file(file, predict, refusal, tmp_path, 
     assert np.load(out / "depth_npy/a.npy").shape == (40, 57)
     assert "runtime" in refusal(photo, "--runtime", "openvino", model=file)
     assert "b.onnx" in refusal(photo, model=tmp_path / "b.onnx")
+
+
+@pytest.fixture
+def exports(monkeypatch, tmp_path):
+    """The files that an export in a cache of its own has written; they are not compared."""
+    paths = []
+
+    def write(model, path):
+        path.write_bytes(b"exported")
+        paths.append(path)
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(runtimes, "export", write)
+    monkeypatch.setattr(runtimes, "compare", lambda *_: None)
+    monkeypatch.setattr(files, "onnx_session", lambda path: None)
+    return paths
+
+
+def test_a_cached_file_that_was_changed_is_written_again(model, exports):
+    path = cached_export(model)
+    assert cached_export(model) == path
+    assert len(exports) == 1
+    path.write_bytes(b"changed!")
+    cached_export(model)
+    assert len(exports) == 2
+    assert path.read_bytes() == b"exported"
+
+
+def test_a_cache_in_which_others_write_is_refused(model, exports, tmp_path):
+    folder = cached_export(model).parent
+    folder.chmod(0o777)
+    with pytest.raises(ValueError, match=str(folder)):
+        cached_export(model)
+    folder.rename(tmp_path / "theirs")
+    (tmp_path / "theirs").chmod(0o700)
+    folder.symlink_to(tmp_path / "theirs")
+    with pytest.raises(ValueError, match=str(folder)):
+        cached_export(model)
+
+
+def test_a_relative_cache_is_not_one(model, exports, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", "cache")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cached_export(model).is_relative_to(tmp_path / ".cache/dpt/exported")
+
+
+def saved_graph(path, *nodes):
+    image, out = (
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["b", "c", "h", "w"])
+        for name in ("images", "out")
+    )
+    sizes = onnx.helper.make_tensor("sizes", onnx.TensorProto.INT64, [4], [1, 1, 1, 1])
+    graph = onnx.helper.make_graph(nodes, "graph", [image], [out], [sizes])
+    opset = onnx.helper.make_opsetid("", 18)
+    onnx.save(onnx.helper.make_model(graph, ir_version=9, opset_imports=[opset]), path)
+    return path
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+@pytest.mark.parametrize("kind", ["Loop", "Scan", "If"])
+def test_a_file_with_a_loop_is_refused(tmp_path, name, kind):
+    body = onnx.helper.make_graph([], "body", [], [])
+    loop = onnx.helper.make_node(kind, ["images"], ["out"], body=body)
+    with pytest.raises(ValueError, match=r"a\.onnx"):
+        make_runtime(name, saved_graph(tmp_path / "a.onnx", loop))
+
+
+def test_a_file_that_fails_while_it_runs_is_one_line(tmp_path):
+    reshape = onnx.helper.make_node("Reshape", ["images", "sizes"], ["out"])
+    session = files.onnx_session(saved_graph(tmp_path / "a.onnx", reshape))
+    assert session(torch.zeros(1, 1, 1, 1))["out"].shape == (1, 1, 1, 1)
+    with pytest.raises(ValueError, match=r"images \(1, 3, 8, 8\)"):
+        session(torch.zeros(1, 3, 8, 8))
