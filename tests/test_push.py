@@ -13,7 +13,7 @@ from tiny import assert_equal, call, small_model
 
 import dpt
 from dpt.commands.push import initial_weights, scores_of, shared_overrides
-from dpt.weights.hub import Card, is_generated, license_in
+from dpt.weights.hub import Card, Training, is_generated, license_in
 
 LICENSE = ("--license", "cc-by-4.0")
 FILES = ["README.md", "config.json", "model.safetensors"]
@@ -204,18 +204,49 @@ def test_card_escapes_names_and_lists_outputs():
     model = small_model(heads=heads)
     text = Card("my model").text(model, model.config)
     assert r"0 a\_b, 1 c\|d, 2 \<x\> - \`q\`." in text
-    assert "| `depth` | depth of each pixel | relative inverse depth | - |" in text
+    assert "| depth | depth of each pixel | relative inverse depth | - |" in text
     assert "dpt predict 'my model' photos" in text
     assert "license" not in front_matter(text)
     assert "model-index" not in front_matter(text)
 
 
 def test_overrides_in_a_card_name_no_folder_of_the_machine():
-    same = ["data.shards=s3://bucket/part", "data.group_by=([^/_]+)_[^/]*$"]
-    paths = ["data.root=/home/me/photos", "data.roots=[/home/me/a,/home/me/b]"]
+    same = ["data.labels=masks/fine", "data.group_by=([^/_]+)_[^/]*$", "task/teacher=ema"]
+    same += ["model.encoder.weights=hf:user/name", "data.split_names.val=.*/val/.*"]
+    paths = {
+        "data.root=/home/me/photos": "data.root=photos",
+        "data.roots=[/home/me/a,/home/me/b]": "data.roots=[a,b]",
+        "data.sets={a:/home/me/x,b: /home/me/y}": "data.sets={a:x,b: y}",
+        "data.pair=(/home/me/x)": "data.pair=(x)",
+        "data.pair=a:/home/me/x": "data.pair=a:x",
+        "data.root='~me/my photos/x'": "data.root='x'",
+        "data.root=../me/x": "data.root=x",
+        "data.url=file:///home/me/x": "data.url=x",
+        "data.root=C:\\Users\\me\\x": "data.root=x",
+        "data.url=https://token@host/me/x?sig=token": "data.url=x?***",
+        "data.shards=s3://KEY:to/ken@bucket/part": "data.shards=part",
+    }
     left_out = ["run_dir=/home/me/run", "logger=wandb", "+paths.data_dir=/data"]
-    shown = ["data.root=photos", "data.roots=[a,b]", *same]
-    assert list(shared_overrides([*paths, *same, *left_out])) == shown
+    assert list(shared_overrides([*paths, *same, *left_out])) == [*paths.values(), *same]
+
+
+def test_push_publishes_no_text_behind_a_link(saved, hub, refused, tmp_path):
+    (tmp_path / "private.md").write_text("---\nlicense: mit\n---\nmy diary\n")
+    (saved[1] / "README.md").unlink(missing_ok=True)
+    (saved[1] / "README.md").symlink_to(tmp_path / "private.md")
+    assert "README.md" in refused(call, "push", saved[1], "me/rooms")
+    assert hub.files == {}
+
+
+def test_a_command_in_a_card_cannot_end_its_block():
+    command = "dpt train a=b\r```\r# Injected\u2028x"
+    training = Training("`a`\rb", "data", None, None, command, None)
+    model = small_model()
+    text = Card("me/x", license="`x`", training=training).text(model, model.config)
+    assert "dpt train a=b ``` # Injected x\n```\n" in text
+    assert not any(character in text for character in "\r\u2028")
+    assert r"Task \`a\` b on" in text
+    assert r"\`x\`, as stated" in text
 
 
 def test_initial_weights_state_their_licence(hub, saved):

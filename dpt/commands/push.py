@@ -13,7 +13,7 @@ from timm import get_pretrained_cfg
 from dpt.config.overrides import keys_of
 from dpt.config.resumed_config import run_in
 from dpt.evaluation.passes import WEIGHTS_NOTE
-from dpt.files import DataError, parse_json, read_bytes, run_folder
+from dpt.files import DataError, parse_json, read_bytes, real_path, run_folder, without_passwords
 from dpt.model import DPT
 from dpt.process import say
 from dpt.training.checkpoints import RunCheckpoints, read_checkpoint
@@ -24,8 +24,10 @@ from dpt.weights.formats import fingerprint
 
 _OF_MACHINE = {"run_dir", "resume", "overwrite", "logger", "paths"}
 """Keys of a run that say nothing about its result."""
-_FOLDERS = re.compile(r"""((?<=[=,'" ])|(?<==\[))~?/([^/,\]}'"]*/)*(?=[^/,\]}'"])""")
-"""All but the last part of an absolute path in an override."""
+_FOLDERS = re.compile(
+    r"""(\w+://|[A-Za-z]:\\|(?<=[=,:'" (\[{])(~\w*|\.\.?)?/)([^,\[\](){}'"]*[\\/])?"""
+)
+"""All but the last part of an absolute path or an address in an override."""
 _NOTES = ("image_size", "precision", "runtime", "images")
 METRICS_FILE = "metrics.json"
 _MAX_METRICS = 1 << 24  # bytes of metrics.json
@@ -36,6 +38,9 @@ def publish(options: Namespace) -> None:
     source, name, license = Path(options.checkpoint).expanduser(), options.name, options.license
     if not hub.is_hub_name(name):
         raise ValueError(f"{name}: must have the form user/name")
+    if not real_path(source / hub.CARD_FILE).is_relative_to(real_path(source)):
+        fault = "is a link to a file elsewhere, which would be published"
+        raise ValueError(f"{source / hub.CARD_FILE}: {fault}: replace it by a copy")
     text = hub.read_card(source)
     wants_card = bool(license or options.scores or not hub.license_in(text))
     if wants_card and text and not hub.is_generated(text):
@@ -88,7 +93,7 @@ def shared_overrides(overrides: Iterable[str]) -> Iterator[str]:
     """Yields what others can type too: without the folders of this machine and of the run."""
     for override in overrides:
         if not {key.partition(".")[0] for key in keys_of([override])} <= _OF_MACHINE:
-            yield _FOLDERS.sub("", override)
+            yield _FOLDERS.sub("", without_passwords(override))
 
 
 def initial_weights(text: str) -> hub.InitialWeights:
