@@ -14,6 +14,7 @@ from pycocotools.coco import COCO
 
 from dpt.data.annotations import WRITERS
 from dpt.data.annotations.base import AnnotatedClass
+from dpt.data.annotations.conversion import Conversion
 
 SIZE = (24, 36)
 NAMES = ("a field", "b cow", "c dog")  # in the order of the alphabet, as labelme has no list
@@ -319,3 +320,20 @@ def test_convert_names_images_that_label_tools_turn(convert, tmp_path, size, is_
     assert ("EXIF" in said) == is_named
     rows = json.loads((out / "annotations/instances_train.json").read_text())["images"]
     assert [(row["height"], row["width"]) for row in rows] == [size, size]
+
+
+def test_half_of_a_conversion_is_no_data_set(dpt_command, source, tmp_path, monkeypatch):
+    out, seen = tmp_path / "new", []
+
+    def stop(self, path, *arguments, **options):
+        seen.append(out.exists())
+        if len(seen) == 2:
+            raise OSError("the disk is full")
+        return add(self, path, *arguments, **options)
+
+    add = Conversion.add
+    monkeypatch.setattr(Conversion, "add", stop)
+    code, _, err = dpt_command("data", "convert", source, out, "--to", "labelme", *OBJECTS)
+    assert (code, seen) == (1, [False, False]), err
+    assert not out.exists()
+    assert [path.name for path in tmp_path.iterdir()] == [source.name]

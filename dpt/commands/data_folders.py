@@ -47,15 +47,19 @@ def convert(arguments: list[str]) -> None:
         datasets = _datasets(options, Path(folder))
     classes = _classes(next(iter(datasets.values())))
     writer = WRITERS[options.to](classes)
-    conversion = Conversion(writer, classes, options.out)
-    for split, names in names_of(datasets, writer).items():
-        dataset = datasets[split]
-        for index, path in enumerate(tracked([*names], len(names), title=split)):
-            sample = dataset[index]
-            dataset.check(sample)
-            conversion.add(path, names[path], split, sample, exif=dataset.exif)
-    conversion.finish()
-    say("\n".join(conversion.report()))
+    out = real_path(options.out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as temporary:
+        conversion = Conversion(writer, classes, Path(temporary, out.name))
+        for split, names in names_of(datasets, writer).items():
+            dataset = datasets[split]
+            for index, path in enumerate(tracked([*names], len(names), title=split)):
+                sample = dataset[index]
+                dataset.check(sample)
+                conversion.add(path, names[path], split, sample, exif=dataset.exif)
+        conversion.finish()
+        os.replace(Path(temporary, out.name), out)  # a killed command leaves no half of it
+    say("\n".join(conversion.report(options.out)))
 
 
 def _classes(dataset: Dataset) -> list[AnnotatedClass]:

@@ -182,8 +182,9 @@ class Conversion:
         if self._writer.scratch:
             shutil.rmtree(self._out / self._writer.scratch)
 
-    def report(self) -> list[str]:
-        """Returns a line for each thing that the format does not hold, and one for the result."""
+    def report(self, out: Path) -> list[str]:
+        """Returns a line for each thing that the format does not hold, and one for the result in
+        ``out``."""
         writer, skipped = self._writer, self._skipped
         stuff = [row.name for row in writer.classes if not row.is_thing]
         lines: list[str] = []
@@ -200,7 +201,7 @@ class Conversion:
         for lack, paths in self._images.items():
             lines.append(f"{lack}: {plural(len(paths), 'image')} ({few(paths)})")
         sizes = ", ".join(f"{split} {len(names)}" for split, names in self._names.items())
-        return [*lines, f"{self._out}: {writer.name}, images: {sizes}, {written}"]
+        return [*lines, f"{out}: {writer.name}, images: {sizes}, {written}"]
 
 
 def _is_turned(path: Path, size: tuple[int, int], exif: str | None) -> bool:
