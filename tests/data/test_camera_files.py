@@ -101,6 +101,7 @@ def test_camera_file_with_distortion_warns(tmp_path, caplog, name, text):
         ("e.txt", "0 0 31 0 61 23 0 0 1"),
         ("b.json", json.dumps({"fx": 60})),
         ("d.json", "[" * 100_000),
+        ("f.json", json.dumps({"fx": 10**400, "fy": 60, "cx": 1, "cy": 1})),
         ("e.json", json.dumps({"K": ROWS, "width": 640, "height": 1})),
         ("a.yaml", "camera_matrix: !!python/object/apply:os.system [ls]"),
         ("c.csv", "image,fx,fy,cx,cy\nother,60,60,31,23\n"),

@@ -253,3 +253,16 @@ def test_shard_of_huge_labels_or_deep_json(name, content):
     files_of_sample = encode_sample(sample) | {name: content or bomb(30_000, color_type=0)}
     with pytest.raises(DataError, match=rf"^s\.{name}: "):
         decode_sample(files_of_sample, source="s")
+
+
+@pytest.mark.parametrize("bits", [1, 4, 8])
+@pytest.mark.parametrize("color_type", [0, 3])
+def test_png_without_its_last_rows_is_refused(tmp_path, bits, color_type):
+    """The stream of its pixels is whole, and so are all checksums."""
+    rows = np.zeros((8, bits), np.uint8)
+    for count, name in ((8, "whole"), (5, "cut")):
+        data = png(8, 8, rows[:count], bits=bits, color_type=color_type)
+        (tmp_path / f"{name}.png").write_bytes(data)
+    assert not io.read_labels(tmp_path / "whole.png").any()
+    with pytest.raises(DataError, match=r"cut\.png"):
+        io.read_labels(tmp_path / "cut.png")

@@ -1,7 +1,9 @@
 """The data check on copies of real data with planted faults, and on every kind of data set."""
 
 import json
+import os
 import shutil
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -9,15 +11,16 @@ import pytest
 from coco_files import write_objects
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
-from photos import save_picture
+from photos import save_photo, save_picture
 from PIL import Image
 
 from dpt.config.schema import DataConfig
 from dpt.data import DataError, Dataset, FolderDataset, ScenesDataset
+from dpt.data.formats import arrays
 from dpt.data.formats.rules import UNITS, likely_scale
 from dpt.data_check import examine, quick_findings
 from dpt.data_check.checks import CHECKS
-from dpt.data_check.scan import Finding, Scan, read_records
+from dpt.data_check.scan import Finding, Scan, read_records, refuse_crashing
 from dpt.files import config_dir
 from dpt.objectives.teacher import Teacher
 from dpt.training.fit import LabelledData, check_first_files
@@ -557,3 +560,29 @@ def test_quick_findings_are_logged_when_a_run_starts(dense_folder, caplog):
     train, val = (DataConfig.read(data).make(s) for s in ("train", "val"))
     check_first_files(LabelledData(train, val, {}, Teacher()), on_error="raise")
     assert "these look like millimetres" in caplog.text
+
+
+def test_files_that_end_their_reader_are_named(tmp_path, monkeypatch):
+    """A worker process reads HDF5 files before this one does."""
+    for k in range(6):
+        save_photo(tmp_path / f"images/{k}.png", 20, 30)
+        (tmp_path / "depth").mkdir(exist_ok=True)
+        (tmp_path / f"depth/{k}.h5").write_bytes(b"")
+    main = os.getpid()
+
+    def read(path, key=None):
+        assert os.getpid() != main
+        if path.name == "3.h5":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return np.ones((20, 30), np.float32)
+
+    monkeypatch.setitem(arrays.ARRAY_READERS, ".h5", read)
+    options = {"depth": "depth", "max_depth": 10.0, "fractions": {"train": 1.0}}
+    train = FolderDataset(root=tmp_path, split="train", **options)
+    for check in (
+        lambda: refuse_crashing(train, range(6)),
+        lambda: read_records(train, title="", num_workers=2),
+    ):
+        with pytest.raises(DataError, match=r"/3\.h5: damaged"):
+            check()
+    refuse_crashing(train, [0, 1, 2, 4, 5])

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 from urllib.parse import unquote
@@ -250,9 +250,14 @@ def encode_union(encoders: Sequence[Encoder], size: tuple[int, int]) -> Rle:
     return rle.merge_masks([encode(size) for encode in encoders])
 
 
-def encode_difference(encode: Encoder, other: Encoder, size: tuple[int, int]) -> Rle:
-    """Returns the pixels of a mask that another one does not have."""
-    return rle.subtract_mask(encode(size), other(size))
+def encode_difference(encode: Encoder, others: tuple[Encoder, ...], size: tuple[int, int]) -> Rle:
+    """Returns the pixels of a mask that no other one has."""
+    return rle.subtract_mask(encode(size), _union(others, size))
+
+
+@lru_cache(maxsize=8)
+def _union(encoders: tuple[Encoder, ...], size: tuple[int, int]) -> Rle:
+    return encode_union(encoders, size)  # mostly the same for all objects of an image
 
 
 # --------------------------------------------------------------------------------- finding files
@@ -506,7 +511,7 @@ class Reading:
                 encode = region.make()
                 if region.class_name is None:
                     raise ValueError("not of one class")
-            except ValueError as error:
+            except (ValueError, OverflowError) as error:
                 self.leave_out(region.noun, str(error), place)
                 continue
             is_box = region.noun == BOX

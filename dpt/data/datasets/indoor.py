@@ -261,7 +261,7 @@ def _read_stamps(path: Path) -> tuple[list[float], list[str]]:
     """Returns the times and the file names of a list, in ascending order of the times."""
     stamps: list[tuple[float, str]] = []
     for line in read_list(path):
-        match = re.match(r"([0-9]+\.?[0-9]*)\s+(?!/|.*\.\.)(\S+)", line)
+        match = re.match(r"([0-9]+(?:\.[0-9]*)?)\s+(?!/|.*\.\.)(\S+)", line)
         if match is None:
             raise DataError(f"{path}: line {line!r} must be a time in seconds and a file name")
         stamps.append((float(match[1]), match[2]))

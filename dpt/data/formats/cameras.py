@@ -185,7 +185,7 @@ def _numbers(values: object) -> np.ndarray:
     """Returns nested numbers as one array; empty if there are other values."""
     try:
         return np.asarray(values, np.float64).ravel()
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return np.empty(0)
 
 

@@ -264,6 +264,8 @@ def decode_picture(path: str | Path, data: bytes) -> Picture:
         lossy = "lossy WebP" if is_lossy else ""
         bits = data[24] if data.startswith(_PNG_START) else 8
         is_small = bits < 8 or (bits == 8 and opened.mode in _BY_PILLOW)
+        if is_small:
+            _by_opencv(data, cv2.IMREAD_GRAYSCALE)  # unlike Pillow, it refuses missing rows
         if is_small or opened.format in ("BMP", "GIF"):
             return _picture(*_by_pillow(opened, bits), opened, lossy)
         pixels = _by_opencv(data)
