@@ -52,17 +52,16 @@ def fit(arguments: list[str]) -> None:
 
 
 def compare(arguments: list[str]) -> None:
-    """Says whether B is better than A: two folders that dpt evaluate wrote on the same data, split
-    and protocol. Writes the paired difference of each score with a 95 % interval over sequences,
+    """Says whether B is better than A: run_dirs that dpt evaluate wrote on the same data, split and
+    protocol. Writes the paired difference of each score with a 95 % interval over sequences,
     folders or images, the images that moved most and pictures of them, as report.html,
     comparison.json and per_image.csv.
     """
     parser = make_parser("compare", compare.__doc__)
-    for letter in "ab":
-        help_text = "the run_dir of an evaluation"
-        parser.add_argument(letter, type=Path, metavar=letter.upper(), help=help_text)
-    text = "a folder for the results (default: comparison)"
-    parser.add_argument("--out", type=Path, default=Path("comparison"), metavar="DIR", help=text)
+    add = parser.add_argument
+    add("a", type=Path, metavar="A", help="the run_dir of an evaluation")
+    add("b", type=Path, metavar="B", help="another")
+    add("--out", type=Path, default=Path("comparison"), metavar="DIR", help="default: comparison")
     options = parser.parse_args(arguments)
 
     from dpt.config.run_folder import quiet_libraries

@@ -1,9 +1,12 @@
 """Writes a checkpoint as one file for other programs (.onnx: ONNX Runtime, TensorRT, ...; .xml:
 OpenVINO; .pt2: torch.export), compares it with the model at three sizes, and writes no file if they
 differ. The file takes any number of images of any size (.pt2: of more than two patches a side); its
-metadata state outputs, units, classes and normalisation.
+metadata state outputs, units, classes and normalisation. --task exports one head of several, and
+can be repeated. With --with-preprocessing, the file takes uint8 RGB images (B, H, W, 3), or float32
+bands in their unit, and normalises them, but resizes none.
 
-With --int8, layers compute in 8-bit integers, whose ranges are those of the images of --calibrate.
+With --int8, layers compute in 8-bit integers, whose ranges are those of the images of --calibrate:
+folders of images, of which up to 128 are taken.
 Its outputs for every fourth image are compared with those in fp32. If the loss is above --max-loss,
 the noisiest layers stay in float, up to half of them; if that is not enough, no file is written.
 Its scores are given by dpt evaluate RUN runtime=FILE.
@@ -23,20 +26,13 @@ def run(arguments: list[str]) -> None:
     parser = command_parser("export", __doc__)
     add = parser.add_argument
     add("out", type=Path, help="the file to write, ending in .onnx, .xml or .pt2")
-    text = "export this head only (depth, segmentation, ...); can be repeated"
-    add("--task", action="append", default=[], help=text)
-    text = (
-        "take uint8 RGB images (B, H, W, 3), or float32 bands in their unit, and normalise them in "
-        "the file, but resize none"
-    )
-    add("--with-preprocessing", action="store_true", help=text)
+    add("--task", action="append", default=[], help="a head: depth, segmentation, ...")
+    add("--with-preprocessing", action="store_true", help="normalise images in the file")
     add("--size", nargs=2, type=int, metavar=("H", "W"), help="fix the size of the input")
     add("--opset", type=int, help="of ONNX (default: the exporter's)")
     add("--int8", action="store_true", help="quantise layers, see above; .onnx or .xml")
-    text = "with --int8: a folder of images, of which up to 128 are taken; can be repeated"
-    add("--calibrate", action="append", type=Path, metavar="PHOTOS", help=text)
-    text = "with --int8: largest relative loss (default: 0.01)"
-    add("--max-loss", type=float, default=0.01, metavar="FRACTION", help=text)
+    add("--calibrate", action="append", type=Path, metavar="PHOTOS", help="images for --int8")
+    add("--max-loss", type=float, default=0.01, metavar="FRACTION", help="of --int8 (0.01)")
     options = parser.parse_args(arguments)
     if bool(options.calibrate) != options.int8:
         parser.error("--int8 and --calibrate PHOTOS: give both or none")

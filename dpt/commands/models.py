@@ -20,16 +20,15 @@ def convert(arguments: list[str]) -> None:
 
 
 def merge(arguments: list[str]) -> None:
-    """Joins runs or checkpoints that were trained on one frozen encoder into one model, which
-    predicts all of their heads from one pass of the encoder, each to the bit as before.
+    """Joins two or more runs or checkpoints that were trained on one frozen encoder into one model,
+    which predicts all of their heads from one pass of the encoder, each to the bit as before.
 
     Train each with callbacks.freeze.parts=[encoder], from the same model.weights.
     """
     parser = make_parser("merge", merge.__doc__)
-    text = "two or more runs' folders, or files, folders or hub ids of any known format"
-    parser.add_argument("models", nargs="+", metavar="MODEL", help=text)
-    text = "a new folder to save to"
-    parser.add_argument("--out", required=True, type=Path, metavar="FOLDER", help=text)
+    add = parser.add_argument
+    add("models", nargs="+", metavar="MODEL", help="runs, files, folders or hub ids")
+    add("--out", required=True, type=Path, metavar="FOLDER", help="a new folder to save to")
     options = parser.parse_args(arguments)
 
     from dpt.weights import formats
@@ -41,7 +40,8 @@ def merge(arguments: list[str]) -> None:
 
 def push(arguments: list[str]) -> None:
     """Publishes a model on the Hugging Face hub: weights, configuration and a model card with task,
-    data, scores, training command and licence, in one commit. Log in before: hf auth login.
+    data, scores, training command and licence, in one commit. Log in before: hf auth login. The
+    licence is named as on the hub: apache-2.0, cc-by-nc-4.0, other, ...
 
     The scores are those of the run, or those in --scores. A README.md in the model's folder that
     states a licence is published as it is, unless --license or --scores asks for a new one.
@@ -49,8 +49,7 @@ def push(arguments: list[str]) -> None:
     parser = command_parser("push", push.__doc__, checkpoint="RUN")
     add = parser.add_argument
     add("name", metavar="USER/NAME", help="on the hub; if it exists, it gets a new commit")
-    text = "licence of the model, as the hub names it: apache-2.0, cc-by-nc-4.0, other, ..."
-    add("--license", "--licence", metavar="NAME", help=text)
+    add("--license", "--licence", metavar="NAME", help="of the model, such as apache-2.0")
     add("--scores", type=Path, metavar="DIR", help="what dpt evaluate RUN run_dir=DIR wrote")
     add("--private", action="store_true", help="create a private repository")
     options = parser.parse_args(arguments)
@@ -68,21 +67,20 @@ def calibrate(arguments: list[str]) -> None:
     points.csv has one line for each point, below the header image,x,y,depth_m (x and y in pixels
     from the upper left, from 0). At least four points at different distances are needed. From 12
     points on, outliers are rejected.
+
+    --depth is a folder of depth maps in place of points, dense or sparse (LiDAR, or metres of
+    another model), named like their images: 16-bit PNG, TIFF, NPY or PFM. Their values times
+    --depth-scale are metres; those of --invalid mean unknown.
     """
     parser = command_parser("calibrate", calibrate.__doc__)
     add = parser.add_argument
     add("--out", required=True, type=Path, metavar="FOLDER", help="a new folder to save to")
     metres = parser.add_mutually_exclusive_group(required=True)
     metres.add_argument("--points", metavar="FILE.csv", help="a table of known points")
-    text = "depth maps, dense or sparse (LiDAR, or metres of another model): 16-bit PNG, TIFF, NPY "
-    text += "or PFM, named like their images; 0 means unknown"
-    metres.add_argument("--depth", metavar="DIR", help=text)
-    text = "folder of the images; with --points the default is the folder of the table"
-    add("--images", metavar="DIR", help=text)
-    text = "metres = value in a depth file x S (default: 0.001, for millimetres)"
-    add("--depth-scale", type=float, default=0.001, metavar="S", help=text)
-    text = "values in depth files that mean unknown (default: 0)"
-    add("--invalid", type=float, nargs="+", default=[0.0], metavar="VALUE", help=text)
+    metres.add_argument("--depth", metavar="DIR", help="depth maps")
+    add("--images", metavar="DIR", help="of the images (default: the folder of the table)")
+    add("--depth-scale", type=float, default=0.001, metavar="S", help="default: 0.001 (mm)")
+    add("--invalid", type=float, nargs="+", default=[0.0], metavar="VALUE", help="default: 0")
     options = parser.parse_args(arguments)
     if options.depth and not options.images:
         parser.error("--depth needs --images DIR")
@@ -105,15 +103,14 @@ def calibrate(arguments: list[str]) -> None:
 
 def inspect(arguments: list[str]) -> None:
     """Draws one sheet for one image: outputs; principal components and norms of the tokens of each
-    feature level, and the CLS token's contribution; attention of the CLS token and of a patch.
-    Blocks, rows and columns are counted from 0.
+    feature level, and the CLS token's contribution; attention of the CLS token and of a patch,
+    by default the middle one. Blocks, rows and columns are counted from 0.
     """
     parser = command_parser("inspect", inspect.__doc__)
     add = parser.add_argument
     add("image", type=Path, help="an image file")
     add("--out", type=Path, default=Path("sheet.png"), help="default: sheet.png")
-    text = "the patch whose attention is shown, counted in patches; default: the middle"
-    add("--patch", nargs=2, type=int, metavar=("ROW", "COL"), help=text)
+    add("--patch", nargs=2, type=int, metavar=("ROW", "COL"), help="counted in patches")
     add("--device", help="default: a GPU where there is one")
     options = parser.parse_args(arguments)
     out = options.out
@@ -136,11 +133,11 @@ def inspect(arguments: list[str]) -> None:
 
 
 def demo(arguments: list[str]) -> None:
-    """Serves a web page: upload an image, see the predictions beside it, download them."""
+    """Serves a web page: upload an image, see the predictions beside it, download them. By default
+    this computer alone can open it; --host 0.0.0.0 serves anyone."""
     parser = command_parser("demo", demo.__doc__)
     add = parser.add_argument
-    text = "address to listen on (default: this computer only; 0.0.0.0: anyone)"
-    add("--host", default="127.0.0.1", help=text)
+    add("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     add("--port", type=int, default=7860, help="0 uses a free one (default: 7860)")
     add("--device", help="default: a GPU if there is one")
     options = parser.parse_args(arguments)

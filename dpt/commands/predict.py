@@ -34,6 +34,14 @@ folder are left out. The same command again skips finished inputs. Exit codes: 0
 inputs failed, or have no points (listed at the end, those of one fault in one line), 130 stopped by
 Ctrl-C, 143 by SIGTERM.
 
+The camera, which points and models with a canonical focal length need, is that of the EXIF tags of
+each image, or given by --fov (horizontal, in degrees), --focal (pixels) or --intrinsics (text,
+JSON, YAML or a CSV table: image, fx, fy, cx, cy). --prompt is the measured depth of one image, for
+models that take it: a CSV table of x, y, depth_m; PNG in millimetres or NPY in metres.
+--min-confidence leaves less certain points out of ply and glb (models with task.log_variance).
+--batch-size joins consecutive images of one size. --overwrite predicts finished inputs again, also
+with other settings; files of others are kept.
+
 Many workers: the same command with --shard 1/16 to --shard 16/16 on any machines, each again until
 it has ended well, and once with --merge. The files are then those of one run. INPUTS may be
 addresses, as s3://BUCKET/PHOTOS.
@@ -64,38 +72,27 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     """Returns the options that the command line gives."""
     parser = command_parser("predict", __doc__)
     add = parser.add_argument
-    text = "images, videos, folders, s3://BUCKET/..."
-    add("inputs", nargs="+", type=_plain_path, metavar="INPUTS", help=text)
+    add("inputs", nargs="+", type=_plain_path, metavar="INPUTS", help="files, folders, addresses")
     add("--out", required=True, type=_plain_path, metavar="DIR", help="the folder to write to")
     add("--format", default="", metavar="A,B", help="formats to write, see above")
-    text = "images in one pass (only consecutive images of one size; default: 1)"
-    add("--batch-size", default=1, type=int, metavar="N", help=text)
-    text = "inferno (default), turbo, spectral, ..."
-    add("--colormap", default="inferno", metavar="NAME", help=text)
+    add("--batch-size", default=1, type=int, metavar="N", help="images in one pass (default: 1)")
+    add("--colormap", default="inferno", metavar="NAME", help="inferno (default), turbo, ...")
     add("--tile", type=int, metavar="N", help="predict larger images by tiles of N x N pixels")
-    text = "leave less certain points out of ply and glb, 0 to 1 (models with task.log_variance)"
-    add("--min-confidence", default=0.0, type=float, metavar="C", help=text)
-    text = "measured depth of the image: CSV of x,y,depth_m; PNG in millimetres or NPY in metres"
-    add("--prompt", type=Path, metavar="FILE", help=text)
+    add("--min-confidence", default=0.0, type=float, metavar="C", help="of points, from 0 to 1")
+    add("--prompt", type=Path, metavar="FILE", help="measured depth of the image")
     add("--flip", action="store_true", help="average with the mirrored image")
     text = "depth in the sky, of models that predict it: invalid (default), far, or keep"
     add("--sky", default="invalid", choices=("invalid", "far", "keep"), help=text)
     add("--precision", default="fp32", choices=("fp32", "bf16", "fp16"))
-    text = "torch (default), onnx or openvino"
-    add("--runtime", metavar="NAME", help=text)
+    add("--runtime", metavar="NAME", help="torch (default), onnx or openvino")
     cameras = parser.add_mutually_exclusive_group()
-    text = "horizontal field of view of the images in degrees (default: by the EXIF tags of each)"
-    cameras.add_argument("--fov", type=float, metavar="DEG", help=text)
-    text = "focal length in pixels of the images"
-    cameras.add_argument("--focal", metavar="PIXELS", help=text)
-    text = "text, JSON, YAML or a CSV table (image, fx, fy, cx, cy)"
-    cameras.add_argument("--intrinsics", type=Path, metavar="FILE", help=text)
+    cameras.add_argument("--fov", type=float, metavar="DEG", help="horizontal field of view")
+    cameras.add_argument("--focal", metavar="PIXELS", help="focal length of the images")
+    cameras.add_argument("--intrinsics", type=Path, metavar="FILE", help="cameras of the images")
     add("--device", metavar="NAME", help="cpu, cuda, cuda:1 (default: a GPU if there is one)")
-    text = "predict finished inputs again, also with other settings; files of others are kept"
-    add("--overwrite", action="store_true", help=text)
-    text = "predict part K of N, beside other workers"
+    add("--overwrite", action="store_true", help="predict finished inputs again")
     parts = parser.add_mutually_exclusive_group()
-    parts.add_argument("--shard", metavar="K/N", help=text)
+    parts.add_argument("--shard", metavar="K/N", help="predict part K of N")
     parts.add_argument("--merge", action="store_true", help="check and join what all shards wrote")
     return parser.parse_intermixed_args(arguments)
 

@@ -162,10 +162,9 @@ def unwrap(content: PlainMapping) -> dict[str, Tensor]:
     for key in _WRAPPERS:
         if isinstance(content.get(key), dict):
             content = content[key]
-    tensors = {str(k): v for k, v in content.items() if isinstance(v, Tensor)}
-    bare = {_PREFIXES.sub("", name): tensor for name, tensor in tensors.items() if name != _COUNT}
-    is_unique = len(bare) == len(tensors.keys() - {_COUNT})
-    return bare if is_unique else tensors
+    named = {str(k): v for k, v in content.items() if isinstance(v, Tensor) and k != _COUNT}
+    bare = {_PREFIXES.sub("", name): tensor for name, tensor in named.items()}
+    return bare if len(bare) == len(named) else named
 
 
 def _facts(values: PlainMapping) -> Iterator[tuple[str, object]]:
