@@ -26,7 +26,7 @@ def run(arguments: list[str]) -> None:
     parser = command_parser("export", __doc__)
     add = parser.add_argument
     add("out", type=Path, help="the file to write, ending in .onnx, .xml or .pt2")
-    add("--task", action="append", default=[], help="a head: depth, segmentation, ...")
+    add("--task", dest="tasks", action="append", default=[], help="a head: depth, ...")
     add("--with-preprocessing", action="store_true", help="normalise images in the file")
     add("--size", nargs=2, type=int, metavar=("H", "W"), help="fix the size of the input")
     add("--opset", type=int, help="of ONNX (default: the exporter's)")
@@ -37,34 +37,28 @@ def run(arguments: list[str]) -> None:
     if bool(options.calibrate) != options.int8:
         parser.error("--int8 and --calibrate PHOTOS: give both or none")
 
+    from dpt.exporting.export import export
+    from dpt.exporting.files import check_target
+    from dpt.exporting.int8 import export_int8
     from dpt.files import refuse_inputs
-    from dpt.run import export
+    from dpt.model import DPT
     from dpt.run_log import start_log
 
+    start_log(None)
     beside = (f"{options.out}.data", options.out.with_suffix(".bin"))
     for target in map(Path, (options.out, *beside)):
         refuse_inputs(target, [options.checkpoint])
     if options.out.exists():
         say(f"{options.out}: exists; the new file replaces it after the comparison")
-    arguments_of_export = {
-        "size": tuple(options.size) if options.size else None,
-        "tasks": options.task,
-        "with_preprocessing": options.with_preprocessing,
-        "opset": options.opset,
-    }
-    if not options.int8:
-        say(str(export(options.checkpoint, options.out, **arguments_of_export)))
-        return
-    from dpt.exporting.files import check_target
-    from dpt.exporting.int8 import export_int8
-    from dpt.model import DPT
-
-    start_log(None)
     check_target(options.out)  # before a large model is read
     model = DPT.from_pretrained(options.checkpoint)
-    images = _images(model, options)
-    limit = options.max_loss
-    say(str(export_int8(model, options.out, images, max_loss=limit, **arguments_of_export)))
+    settings = {key: vars(options)[key] for key in ("tasks", "with_preprocessing", "opset")}
+    settings["size"] = options.size and tuple(options.size)
+    if options.int8:
+        settings["max_loss"] = options.max_loss
+        say(str(export_int8(model, options.out, _images(model, options), **settings)))
+    else:
+        say(str(export(model, options.out, **settings)))
 
 
 def _images(model: Any, options: argparse.Namespace) -> list[Any]:
