@@ -10,7 +10,6 @@ Usage
   dpt data download data=NAME                      download a data set
   dpt data pack data=NAME out=DIR                  write a data set as shards
   dpt data convert DIR OUT --to FORMAT             write labels as coco, yolo, labelme, voc or masks
-  dpt data rank CKPT DIR [--out FILE.csv]          say which images to label next
   dpt predict CKPT INPUTS ... --out DIR            depth and masks of images, folders, videos
   dpt calibrate CKPT --points FILE --out FOLDER    fit predicted depth to known metres
   dpt export CKPT OUT.onnx|OUT.pt2                 write one file for other programs, and check it
@@ -43,7 +42,6 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "fit": configured.fit,
     "compare": configured.compare,
     "data convert": data_folders.convert,
-    "data rank": data_folders.rank,
     "predict": predict.run,
     "calibrate": models.calibrate,
     "export": export.run,
