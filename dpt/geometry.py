@@ -6,6 +6,8 @@ Everything is NumPy, as samples and predictions are: no gradient passes through 
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -354,3 +356,25 @@ def _window_sums(values: np.ndarray, radius: int) -> np.ndarray:
     padded = np.pad(values, radius)
     rows = sum((padded[k : k + height] for k in offsets), np.zeros(()))
     return sum((rows[:, k : k + width] for k in offsets), np.zeros(()))
+
+
+# ------------------------------------------------------------------------------- mirror images
+
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W_A-Za-z]+")
+_SIDE = re.compile(r"left|right|(?<![^_])[lr]h?(?![^_])")
+_OTHER_SIDE = {"left": "right", "right": "left", "l": "r", "r": "l", "lh": "rh", "rh": "lh"}
+
+
+def mirrored_classes(names: Sequence[str]) -> list[int]:
+    """Returns the class that each becomes in a mirror image, by the sides in their names.
+
+    ``left_arm`` becomes ``right_arm``, and so do the forms ``LeftArm``, ``l_arm`` and ``arm (L)``.
+    A left or right side is -1 if no class is the other one.
+    """
+    keys = ["_".join(_WORD.findall(name)).lower() for name in names]
+    ids: list[int] = []
+    for k, key in enumerate(keys):
+        other = _SIDE.sub(lambda match: _OTHER_SIDE[match[0]], key)
+        unchanged = -1 if {"left", "right"} & {*key.split("_")} else k
+        ids.append(keys.index(other) if other in keys else unchanged)
+    return ids

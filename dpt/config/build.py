@@ -60,7 +60,10 @@ def make_train_loader(
     """Returns the loader of training; with ``prompts`` the model takes sparse depth."""
     settings = config.data.loader
     transform = config.augment.build(
-        image_size=settings.image_size, targets=list(targets), prompts=prompts
+        image_size=settings.image_size,
+        targets=list(targets),
+        prompts=prompts,
+        class_names=dataset.info.class_names,
     )
     return make_loader(dataset, transform, settings, targets, training=True, seed=config.seed)
 

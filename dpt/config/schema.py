@@ -225,7 +225,7 @@ _OF_TRAINER: Plain = {  # arguments that the Trainer does not check
     "limit_train_batches": _Limit,
 }
 UNNAMED[L.Trainer] = Slot(later=("logger", "callbacks"), types=_OF_TRAINER)
-UNNAMED[TrainTransform] = Slot(later=("image_size", "targets", "prompts"))
+UNNAMED[TrainTransform] = Slot(later=("image_size", "targets", "prompts", "class_names"))
 
 
 def _without_null(value: object) -> object:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import torch
 from pydantic import Field
 
 from dpt.data import view as views
-from dpt.geometry import Camera, View, Window
+from dpt.geometry import Camera, View, Window, mirrored_classes
 from dpt.types.preprocessing import Preprocessing
 from dpt.types.samples import Batch, Mixed, PasteSource, PasteTarget, RandomViews, Sample
 from dpt.validation import Count, PlainMapping, Positive, Probability
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 # Otherwise albumentations asks PyPI for its newest version on every import, in every worker.
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
+
+log = logging.getLogger("dpt")
 
 LUMA = np.array([0.299, 0.587, 0.114])
 """Weights of R, G and B in the luma (ITU-R BT.601)."""
@@ -283,6 +286,8 @@ class TrainTransform:
             larger at a z times shorter distance (Eigen et al. 2014, section 3.4). Normals stay
             those of the depth before the division. Where cameras are trained, depth is left as it
             is: they are those of the zoomed images.
+        class_names: of ``labels``, or of ``class_id``. In a mirrored view ``left_arm`` becomes
+            ``right_arm``; if no class is the other side of one, no view is mirrored.
     """
 
     image_size: tuple[Count, Count]
@@ -304,6 +309,7 @@ class TrainTransform:
     prompt_points: tuple[Points, Points] = (0, 500)
     prompts: bool = False
     zoom_scales_depth: bool = True
+    class_names: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         height, width = self.image_size
@@ -319,6 +325,13 @@ class TrainTransform:
         self._color_steps = make_color_steps(
             gamma=self.gamma, grayscale=self.grayscale, blur=self.blur, extra=self.extra
         )
+        ids = mirrored_classes(self.class_names)
+        has_sides = "class_id" in self.targets and ids != [*range(len(ids))]
+        if (has_sides or -1 in ids) and (self.hflip or self.vflip):
+            self.hflip = self.vflip = 0.0
+            text = "augment.hflip=0 and augment.vflip=0, since classes are sides (left, right)"
+            log.warning("%s that a mirrored image would not have", text)
+        self._classes_in_mirror = np.array([*ids, *range(len(ids), 256)]).astype(np.uint8)
 
     def __call__(self, sample: Sample, *, seed: int) -> Sample:
         """Returns a new sample, the same for the same seed; ``sample`` is not written to."""
@@ -332,6 +345,8 @@ class TrainTransform:
             del sample["normals"]
         view, zoom = self.draw_view(source.shape[:2], random)
         out = views.view_sample(sample, view)
+        if "labels" in out and np.linalg.det(view.matrix[:, :2]) < 0:
+            out["labels"] = self._classes_in_mirror[out["labels"]]
         out.pop("masks", None)  # of the whole image
         inside = views.view_map(np.ones(source.shape[:2], bool), view, fill=False)
         if not inside.all():

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from dpt.depthmath import at_least_float32
 from dpt.functional import resize
+from dpt.geometry import mirrored_classes
 from dpt.tiling import Blend, spans
 from dpt.types.outputs import HeadPrediction, OutputSpec, tensor_specs, tensors_of
 from dpt.types.preprocessing import OutputResize, Preprocessing
@@ -117,7 +118,15 @@ def refuse_masks(specs: Specs) -> None:
 
 
 def flipped_mean(model: Model, specs: Specs, inputs: Inputs) -> Outputs:
-    """Averages the predictions for the images and for their mirror images, mirrored back."""
+    """Averages the predictions for the images and for their mirror images, mirrored back.
+
+    Raises:
+        ValueError: a class is a left or a right side, and no class is the other one.
+    """
+    for spec in specs.values():
+        if -1 in mirrored_classes(spec.class_names):
+            fault = f"a class of {spec.name} is a left or right side, and none is the other one"
+            raise ValueError(f"flip: {fault}: leave it out")
 
     def views() -> Iterator[Mapping[str, Tensor]]:
         yield model(inputs)
@@ -134,6 +143,8 @@ def mirror(output: Tensor, spec: OutputSpec) -> Tensor:
     if spec.flip_signs is not None:
         signs = torch.tensor(spec.flip_signs, dtype=output.dtype, device=output.device)
         output = output * signs.view(-1, *(1,) * (output.ndim - 2))
+    if spec.kind == "logits" and spec.class_names:
+        output = output[:, mirrored_classes(spec.class_names)]
     return output
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dpt.data import Augmented, Dataset, EvalTransform, TrainTransform
-from dpt.geometry import View
+from dpt.geometry import View, mirrored_classes
 from dpt.types.preprocessing import Preprocessing
 from dpt.types.samples import IGNORE_INDEX, DatasetInfo, Sample
 
@@ -230,3 +230,40 @@ def test_transform_turns_and_flips_image_labels_and_depth_alike():
         for key in ("labels", "depth", "valid"):
             np.testing.assert_array_equal(out[key], np.rot90(sample[key], found[0])[:: found[1]])
     assert seen == {*views}
+
+
+@pytest.mark.parametrize(
+    ("names", "ids"),
+    [
+        ("left_arm right_arm torso", [1, 0, 2]),
+        ("LeftArm rightArm Right-Leg left-leg", [1, 0, 3, 2]),
+        ("l_eye r_eye u_lip l_lip ear_r neck_l", [1, 0, 2, 3, 4, 5]),
+        ("leftlung rightlung arm(L) arm(R)", [1, 0, 3, 2]),
+        ("ctx-lh-a ctx-rh-a bright copyright", [1, 0, 2, 3]),
+        ("turn_left turn_right left_only road", [1, 0, -1, 3]),
+        ("car road", [0, 1]),
+    ],
+)
+def test_classes_of_a_mirror_image(names, ids):
+    assert mirrored_classes(names.split()) == ids
+
+
+def test_mirrored_views_exchange_left_and_right(caplog):
+    sample = coordinates()
+    sample["labels"] = sample["labels"] % 3
+    sample["labels"][3] = IGNORE_INDEX
+    names = ("left_arm", "torso", "right_arm")
+    expected = np.append(np.uint8([2, 1, 0]), np.arange(3, 256, dtype=np.uint8))
+    flipped = run(sample, hflip=1.0, class_names=names)["labels"]
+    np.testing.assert_array_equal(flipped, expected[sample["labels"]][:, ::-1])
+    turned = run(sample, hflip=1.0, vflip=1.0, class_names=names)["labels"]
+    np.testing.assert_array_equal(turned, sample["labels"][::-1, ::-1])
+    for seed in range(8):  # turns alone keep the sides
+        square = coordinates(H, H) | {"labels": np.zeros((H, H), np.uint8)}
+        assert not run(square, seed, image_size=(H, H), turn=1.0, class_names=names)["labels"].any()
+    kind = {"image": sample["image"], "class_id": 2}
+    same = run(kind, hflip=1.0, class_names=names, targets=["class_id"])["image"]
+    np.testing.assert_array_equal(same, sample["image"])
+    unpaired = run(sample, hflip=1.0, class_names=("left_arm", "torso", "head"))
+    np.testing.assert_array_equal(unpaired["labels"], sample["labels"])
+    assert caplog.text.count("augment.hflip=0") == 2

@@ -56,6 +56,16 @@ def test_signs_of_channels_change_with_the_mirror():
     assert mirror(torch.ones(1, 2), direction).tolist() == [[-1.0, 1.0]]
 
 
+def test_classes_exchange_their_sides_in_the_mirror():
+    names = ("left lung", "right lung", "heart")
+    spec = OutputSpec("segmentation", "logits", channels=K, class_names=names)
+    logits = torch.randn(2, K, 4, 5)
+    assert torch.equal(mirror(logits, spec), logits[:, [1, 0, 2]].flip(-1))
+    lone = OutputSpec("segmentation", "logits", channels=K, class_names=("left lung", "a", "b"))
+    with pytest.raises(ValueError, match=r"flip: .*segmentation"):
+        flipped_mean(uneven, {"segmentation": lone}, Inputs(torch.zeros(1, 3, 4, 6)))
+
+
 def test_flip_by_definition(images):
     a, b = uneven(Inputs(images)), uneven(Inputs(images.flip(-1)))
     found = flipped_mean(uneven, SPECS, Inputs(images))
