@@ -181,7 +181,9 @@ def read_tensors(path: Path) -> Plain:
         raise ValueError(f"{path}: no such file: name a file, a folder, or user/name on the hub")
     try:
         if path.suffix == ".safetensors":
-            return dict(safetensors.torch.load_file(path))
+            with safetensors.safe_open(path, "pt") as file:
+                facts = file.metadata() or {}
+            return {**facts, **safetensors.torch.load_file(path)}
         check_archive(path)
         with warnings.catch_warnings(action="ignore"):  # of files that are refused
             content = load_pickles(path)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from peer_cases import output_error
 from peers_depth_anything import Folder, HubDepthAnything
+from safetensors.torch import save_file
 
 import dpt
 from dpt.model_config import ModelConfig, model_dict
@@ -106,6 +107,8 @@ def test_largest_depth_of_metric_files(tmp_path):
         torch.save(content, tmp_path / f"{name}.pth")
         with pytest.raises(ValueError, match=r"without a largest depth.*vkitti \(80 m\)"):
             dpt.DPT.from_pretrained(tmp_path / f"{name}.pth")
+    save_file(tensors, tmp_path / "v2.safetensors", metadata={"format": "pt", "max_depth": "7.5"})
+    assert read(tmp_path / "v2.safetensors").config.heads["depth"].max_depth == 7.5
     torch.save(tensors, tmp_path / "pytorch_model.bin")
     config = {"encoder": "vits", "features": 16, "max_depth": 20.0}  # as the hub writes it
     (tmp_path / "config.json").write_text(json.dumps(config))
