@@ -19,7 +19,7 @@ from dpt.data.formats import io
 from dpt.data.formats.rules import DepthRule
 from dpt.data.loading import read_in_order
 from dpt.data_check import measure
-from dpt.files import COPY_AGAIN, DataError, printable, reason
+from dpt.files import DataError, printable, reason
 from dpt.run_log import tracked
 from dpt.types.samples import IGNORE_INDEX, Sample
 
@@ -55,7 +55,6 @@ def has_errors(findings: Iterable[Finding]) -> bool:
 
 _ALIGNED = 32  # samples of a split, evenly spaced, from which registration is estimated
 _COMPARED = 1024  # largest number of samples whose maps are compared with other samples' images
-_HDF5 = (".h5", ".hdf5", ".mat")
 _MAX_IGNORED = 64  # ignored ids of a mask that are counted
 
 
@@ -169,24 +168,6 @@ def shorten(dataset: Dataset, text: str) -> str:
     return re.sub(start, "", text) if dataset.root else text
 
 
-def refuse_crashing(dataset: Dataset, indices: Sequence[int]) -> None:
-    """Reads the samples with HDF5 files in other processes, which a damaged file may end.
-
-    Raises:
-        DataError: a file has ended one.
-    """
-    read = partial(record_of, dataset, complete=False)
-    for index in indices:
-        files = dataset.files(index)
-        paths = [str(path) for path in files[:-2]] if files else []
-        path = next((path for path in paths if path.lower().endswith(_HDF5)), "")
-        try:
-            _ = [*read_in_order(read, [index], num_workers=1)] if path else []
-        except RuntimeError:
-            fault = "damaged, as it ends the process that reads it"
-            raise DataError(f"{path}: {fault}: {COPY_AGAIN}") from None
-
-
 def read_records(
     data: Dataset, *, title: str, num_workers: int, limit: int | None = None, seconds: float = inf
 ) -> list[Record]:
@@ -212,9 +193,10 @@ def read_records(
             records.append(record)
             if time.monotonic() > deadline and len(records) >= measure.MANY_IMAGES:
                 break
-    except RuntimeError:  # a process has ended, which was ahead of this one
-        refuse_crashing(data, indices[len(records) :][: 2 * num_workers])
-        raise
+    except RuntimeError:  # a process has ended, by a damaged file or for lack of memory
+        if num_workers == 0:
+            raise
+        return read_records(data, title=title, num_workers=0, limit=limit, seconds=seconds)
     return sorted(records, key=lambda record: record.index)
 
 

@@ -6,7 +6,6 @@ import stat
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +16,7 @@ from torch import Tensor
 import dpt
 from dpt.depthmath import at_least_float32
 from dpt.exporting import files
-from dpt.exporting.export import Graph, compare, export
+from dpt.exporting.export import export
 from dpt.files import read_text, reason, required_file, write_bytes
 from dpt.functional import EMULATED, has_bf16, without_autocast
 from dpt.model import DPT
@@ -221,10 +220,8 @@ def is_exported(model: str | Path) -> bool:
 
 
 def cached_export(model: DPT) -> Path:
-    """Returns the ONNX file of a model, which is written if it is not in the cache.
-
-    A file that is there is compared with the code of its content, and with the model at one small
-    size, as the program may have changed.
+    """Returns the ONNX file of a model, which is written if it is not in the cache, or differs from
+    what this version of the program wrote.
 
     Raises:
         ValueError: somebody else may have written the file.
@@ -239,13 +236,9 @@ def cached_export(model: DPT) -> Path:
     is_own = sys.platform == "win32" or status.st_uid == os.getuid()
     if not is_own or not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o022:
         raise ValueError(f"{folder}: is a link, or others can write there: remove it")
-    if path.is_file() and code.is_file() and read_text(code) == files.fingerprint_of(path):
-        graph = Graph.of(model, tasks=(), with_preprocessing=False)
-        step = model.encoder.pad_multiple
-        with suppress(ValueError):
-            compare(graph, files.onnx_session(path), [(1, 3 * step, 4 * step)], path)
-            return path
-    log.info("%s: the model is exported for this runtime, once", path)
-    export(model, path)
-    write_bytes(code, files.fingerprint_of(path).encode())
+    is_there = path.is_file() and code.is_file()
+    if not is_there or read_text(code) != files.fingerprint_of(path):
+        log.info("%s: the model is exported for this runtime, once", path)
+        export(model, path)
+        write_bytes(code, files.fingerprint_of(path).encode())
     return path

@@ -21,7 +21,6 @@ from dpt.config.schema import RunConfig
 from dpt.data import Dataset, EpochSampler
 from dpt.data.base import require_same_classes
 from dpt.data_check import quick_findings
-from dpt.data_check.scan import refuse_crashing
 from dpt.evaluation.baselines import named, trivial_scores
 from dpt.evaluation.callbacks import FailedFiles
 from dpt.files import DataError, without_passwords
@@ -245,8 +244,6 @@ def check_first_files(data: LabelledData, *, on_error: str) -> None:
     require_same_classes(data.train, data.val)
     for dataset in (data.train, data.val):
         try:
-            if dataset.reads_files:
-                refuse_crashing(dataset, dataset.some_indices(CHECKED_FILES))
             remarks = [*dataset.validate(limit=CHECKED_FILES)]
             if dataset.reads_files:
                 remarks += quick_findings(dataset, CHECKED_FILES)

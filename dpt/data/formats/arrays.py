@@ -2,11 +2,16 @@
 
 import io
 import math
+import os
 import re
 import struct
+import sys
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import suppress
+from functools import lru_cache
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import IO, Any
 
@@ -100,9 +105,14 @@ def read_hdf5(path: str | Path, key: str | None = None, *, index: int | None = N
     """Reads a data set of an HDF5 file, or its entry ``index`` along the first axis.
 
     An entry that is a reference (MATLAB stores fields of structs so) is followed. Data stored in
-    other files is refused.
+    other files is refused. The main process lets another one read a file first, which a damaged
+    file may end.
     """
     h5py = require("h5py", f"{path}: reading it", extra="datasets")
+    state = os.stat(path).st_mtime_ns if os.path.isfile(path) else 0
+    is_main = parent_process() is None and sys.platform != "win32"
+    if is_main and _ends_process(str(path), state):
+        raise DataError(f"{path}: damaged, as it ends the process that reads it: copy it again")
     # with an open file instead of a path, external links resolve inside it, and nothing is locked
     with open_file(path) as raw, decoding(path, "an HDF5 file"), h5py.File(raw, "r") as file:
         if key is None or key not in file:
@@ -115,6 +125,21 @@ def read_hdf5(path: str | Path, key: str | None = None, *, index: int | None = N
         for shape in (dataset.shape if index is None else dataset.shape[1:], dataset.chunks or ()):
             check_bytes(path, shape, dataset.dtype.itemsize)
         return np.asarray(dataset[()] if index is None else dataset[index])
+
+
+@lru_cache(maxsize=1 << 17)
+def _ends_process(path: str, state: int) -> bool:
+    """Returns whether a process ends that reads the first map of an HDF5 file; ``state`` is the
+    time of its last change."""
+
+    def read() -> None:
+        with suppress(Exception):
+            read_hdf5(path)
+
+    process = get_context("fork").Process(target=read)
+    process.start()
+    process.join()
+    return process.exitcode != 0
 
 
 def _hdf5_maps(file: Any, dataset_type: type) -> Mapping[str, Sequence[int]]:
