@@ -12,10 +12,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO, NoReturn
 from urllib import request
 from urllib.error import HTTPError
 from urllib.parse import unquote, urlsplit
@@ -78,7 +77,7 @@ def fetch(
         with part.open("ab" if checksum else "wb") as file:
             room = file.tell() + int(0.9 * shutil.disk_usage(part.parent).free)
             transfer = _Transfer(url, file, min(limit or size or room, room), remedy, quiet)
-            if is_http(url):
+            if url.startswith("http"):
                 transfer.over_http(resume=checksum is not None)
             else:
                 transfer.over_fsspec()
@@ -208,28 +207,11 @@ class _Transfer:
         self.file.truncate()
 
 
-def is_http(url: str) -> bool:
-    """Returns whether an address with a scheme in small letters is that of a web server."""
-    return url.startswith(("http://", "https://"))
+class _NoFtp(request.FTPHandler):
+    """Refuses redirections to FTP, which urllib follows; those to other schemes it refuses."""
 
-
-class _Redirects(request.HTTPRedirectHandler):
-    """Follows redirections from web servers to web servers alone; urllib also follows others."""
-
-    def redirect_request(
-        self, req: request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
-    ) -> request.Request | None:
-        if not is_http(newurl.lower()):
-            raise DataError(f"{req.full_url}: leads to {newurl}: fetch the file by hand")
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
-
-
-def stamp_of(url: str) -> str:
-    """Returns what the headers of a file on a web server tell of its version, if anything."""
-    faults = suppress(OSError, http.client.HTTPException, ValueError)  # which fetching it names
-    with faults, _answer(_http_request(url, 0)) as response:
-        return response.headers.get("ETag") or response.headers.get("Last-Modified") or ""
-    return ""
+    def ftp_open(self, req: request.Request) -> NoReturn:
+        raise DataError(f"{req.full_url}: a web server leads to it: fetch the file by hand")
 
 
 def _http_request(url: str, start: int) -> request.Request:
@@ -255,7 +237,7 @@ def _answer(asked: request.Request) -> http.client.HTTPResponse:
 
     def ask() -> None:
         try:
-            answer.set_result(request.build_opener(_Redirects).open(asked, timeout=TIMEOUT))
+            answer.set_result(request.build_opener(_NoFtp).open(asked, timeout=TIMEOUT))
         except Exception as error:
             answer.set_exception(error)
 

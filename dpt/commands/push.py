@@ -39,8 +39,7 @@ def publish(options: Namespace) -> None:
     if not hub.is_hub_name(name):
         raise ValueError(f"{name}: must have the form user/name")
     if not real_path(source / hub.CARD_FILE).is_relative_to(real_path(source)):
-        fault = "is a link to a file elsewhere, which would be published"
-        raise ValueError(f"{source / hub.CARD_FILE}: {fault}: replace it by a copy")
+        raise ValueError(f"{source / hub.CARD_FILE}: is a link that leads out: replace it")
     text = hub.read_card(source)
     wants_card = bool(license or options.scores or not hub.license_in(text))
     if wants_card and text and not hub.is_generated(text):

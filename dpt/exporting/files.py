@@ -202,8 +202,8 @@ def onnx_session(path: Path) -> Session:
     onnx = require("onnx", f"{path}: ONNX Runtime", extra="onnx")
     with quiet(f"{path.name}: ONNX Runtime refuses the file, export it with another --opset"):
         content = onnx.load(path, load_external_data=False)
-        nodes = [*content.graph.node, *(n for f in content.functions for n in f.node)]
-        _refuse_loops(node.op_type for node in nodes)
+        graphs = content.graph, *content.functions
+        _refuse_loops(node.op_type for graph in graphs for node in graph.node)
         session = onnxruntime.InferenceSession(path, options, providers=providers)
     metadata = session.get_modelmeta().custom_metadata_map
     names = [output.name for output in session.get_outputs()]

@@ -18,7 +18,7 @@ from urllib.parse import urljoin, urlsplit
 import fsspec
 
 from dpt.data.formats import io, video
-from dpt.fetch import fetch, is_http, stamp_of
+from dpt.fetch import fetch
 from dpt.files import MAX_BYTES, DataError, checked_address, missing_path, reason, without_passwords
 from dpt.predict.records import PredictionSettings
 from dpt.validation import PlainMapping
@@ -201,25 +201,20 @@ _Listing = tuple[str, dict[str, tuple[str, tuple[str, int]]]]
 
 
 def _listed(address: str) -> _Listing:
-    if is_http(address):
+    if address.startswith("http"):
         return _linked(address)
     try:
         system, root = fsspec.core.url_to_fs(address)
         root = str(root).rstrip("/")
         system.invalidate_cache()
-        if root.lower().endswith(SUFFIXES):
-            infos = {root: system.info(root)}
-        else:
-            infos = system.find(root, detail=True)
+        is_image = root.lower().endswith(SUFFIXES)
+        infos = {root: system.info(root)} if is_image else system.find(root, detail=True)
         system.invalidate_cache()  # it would stay in memory
     except Exception as error:  # every file system has its own exceptions
         raise DataError(f"{address}: cannot be listed ({reason(error)}): {_REMEDY}") from None
+    names = [name for name in infos if f"{name}/".startswith(f"{root}/")]
     # the same addresses for all ways to write them
-    return root, {
-        name: (str(system.unstrip_protocol(name)), _stamp(info))
-        for name, info in infos.items()
-        if f"{name}/".startswith(f"{root}/")
-    }
+    return root, {name: (str(system.unstrip_protocol(name)), _stamp(infos[name])) for name in names}
 
 
 def _linked(address: str) -> _Listing:
@@ -227,7 +222,7 @@ def _linked(address: str) -> _Listing:
     to."""
     root = urlsplit(address)._replace(query="", fragment="").geturl().rstrip("/")
     if root.lower().endswith(SUFFIXES):
-        return root, {root: (address, (stamp_of(address), 0))}
+        return root, {root: (address, ("", 0))}
     with tempfile.TemporaryDirectory() as folder:
         page = fetch(address, Path(folder, "page"), limit=_MAX_PAGE, remedy=_REMEDY, quiet=True)
         links = re.findall(r"""href=["']?([^"'?#<> ]+)""", page.read_text(errors="replace"))

@@ -21,7 +21,8 @@ ROOT = Path(__file__).parents[2]
 MODEL = (*TINY_VIT, "optim=adamw", "model.encoder.drop_path=0.1")
 PATIENCE = (
     "+callbacks.stop.kind=early_stopping",
-    "+callbacks.stop.monitor=${task.monitor}",
+    "+callbacks.stop.monitor=val/rmse",
+    "+callbacks.stop.strict=false",  # some tasks have another score
     "+callbacks.stop.patience=100",
     "+callbacks.stop.check_finite=false",
 )

@@ -88,22 +88,14 @@ class LabelmeFormat(base.AnnotationFormat):
                 continue
             names = [content.imagePath, *base.with_suffixes(PurePosixPath(source).stem)]
             parts = reading.parts([row.region for row in content.shapes], source)
+            for k, part in enumerate(parts):
+                holes = tuple(p.encode for p in parts[k + 1 :] if p.class_name == _BACKGROUND)
+                if holes and part.class_name != _BACKGROUND:
+                    encode = partial(base.encode_difference, part.encode, holes)
+                    parts[k] = replace(part, encode=encode)
             size = base.size_of(content.imageHeight, content.imageWidth)
-            reading.add_image(reading.finder.path(names, source), _cut(parts), size=size)
+            reading.add_image(reading.finder.path(names, source), parts, size=size)
         _add_listed_classes(reading)
-
-
-def _cut(parts: Sequence[base.Annotation]) -> list[base.Annotation]:
-    """Returns the parts without the pixels of the background's shapes after them."""
-    cut: list[base.Annotation] = []
-    holes: tuple[base.Encoder, ...] = ()
-    for part in reversed(parts):
-        if part.class_name == _BACKGROUND:
-            holes = (part.encode, *holes)
-        elif holes:
-            part = replace(part, encode=partial(base.encode_difference, part.encode, holes))
-        cut.append(part)
-    return cut[::-1]
 
 
 def _add_listed_classes(reading: base.Reading) -> None:

@@ -9,7 +9,8 @@ import sys
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence, Set
-from contextlib import suppress
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from functools import lru_cache
 from multiprocessing import get_context, parent_process
 from pathlib import Path
@@ -131,15 +132,8 @@ def read_hdf5(path: str | Path, key: str | None = None, *, index: int | None = N
 def _ends_process(path: str, state: int) -> bool:
     """Returns whether a process ends that reads the first map of an HDF5 file; ``state`` is the
     time of its last change."""
-
-    def read() -> None:
-        with suppress(Exception):
-            read_hdf5(path)
-
-    process = get_context("fork").Process(target=read)
-    process.start()
-    process.join()
-    return process.exitcode != 0
+    with ProcessPoolExecutor(1, get_context("fork")) as pool:
+        return isinstance(pool.submit(read_hdf5, path).exception(), BrokenProcessPool)
 
 
 def _hdf5_maps(file: Any, dataset_type: type) -> Mapping[str, Sequence[int]]:
