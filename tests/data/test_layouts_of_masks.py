@@ -89,16 +89,116 @@ def interpolated(seed):
     return ids
 
 
+def compressed(seed):
+    ids = mask(seed, (0, 255)).astype(int)
+    noise = np.random.default_rng(seed).integers(0, 4, SIZE) * (np.arange(SIZE[1]) % 16 == 0)
+    return np.abs(ids - noise).astype(np.uint8)
+
+
+@pytest.mark.parametrize("make", [interpolated, compressed])
+def test_binary_masks_with_smooth_borders_are_divided(tmp_path, make):
+    read, detected = samples(folder(tmp_path / "set", make=make))
+    assert detected.settings["label_map"] == ["0-127", "128-255"]
+    assert any("up to 127" in note for note in detected.notes)
+    np.testing.assert_array_equal(labels_of(read), make(9) > 127)
+
+
 @pytest.mark.parametrize(
     ("make", "given", "pattern"),
     [
-        (interpolated, {}, r"masks/train: .*data\.label_map"),
         (of_ids(0, 128, 255), {}, r"label_map=\[0,128,255\] or data.label_map=\[0,128\]"),
         (lambda seed: mask(seed, (0, 255 if seed % 2 else 1)), {}, r"=\[0,\[1,255\]\].*=?\[0,1\]"),
     ],
 )
 def test_ids_of_two_readings_are_a_question(tmp_path, make, given, pattern):
     refuses(folder(tmp_path / "set", make=make), pattern, **given)
+
+
+# ------------------------------------------------------------------- codes of classes and objects
+
+
+def scene(seed):
+    """Returns class ids, road in the whole lower half, and ids of objects, 0 on the road."""
+    rows, columns = np.mgrid[: SIZE[0], : SIZE[1]]
+    classes, objects = np.where(rows < 12, 0, 7), np.zeros(SIZE, int)
+    for k, kind in enumerate((24, 24, 26)):
+        place = (rows // 4 == 1 + k) & (columns // 8 == (seed + k) % 4)
+        classes[place], objects[place] = kind, 1 + k + 3 * seed
+    return classes, objects
+
+
+def coded(code, seed):
+    """Returns the file of a scene in a code."""
+    classes, objects = scene(seed)
+    if code == "class1000":
+        return np.where(objects > 0, classes * 1000 + objects, classes).astype(np.uint16)
+    if code == "class256":
+        return (classes * 256 + objects).astype(np.uint16)
+    if code == "ade20k":
+        ids = classes * 30  # above 255, too
+        return np.dstack([ids // 256 * 10, ids % 256, objects * 4]).astype(np.uint8)
+    return np.dstack([classes, objects // 256, objects % 256]).astype(np.uint8)
+
+
+@pytest.mark.parametrize("code", ["class1000", "class256", "ade20k", "red"])
+def test_codes_of_objects_are_a_question(tmp_path, code):
+    root = folder(tmp_path / "set", make=lambda seed: coded(code, seed))
+    refuses(root, rf"masks/train: .*data\.label_code={code} \(4 classes\)")
+    read, detected = samples(root, label_code=code)
+    assert detected.settings["label_map"] == [
+        0,
+        *(np.array([7, 24, 26]) * 30 ** (code == "ade20k")),
+    ]
+    np.testing.assert_array_equal(labels_of(read), np.searchsorted([0, 7, 24, 26], scene(9)[0]))
+    sample = read["val"]["images/val/001.jpg"]
+    for k in range(3):
+        place = scene(9)[1] == 1 + k + 27
+        assert len(np.unique(sample["objects"][place])) == 1
+    assert (detected.task, detected.other_tasks) == ("segmentation", ("panoptic", "instance"))
+    refuses(root, "data.label_code=", label_code="red" if code[0] == "c" else "class256")
+
+
+def test_values_with_names_are_classes(tmp_path):
+    root = folder(tmp_path / "set", make=lambda seed: coded("class1000", 0))
+    ids = np.unique(coded("class1000", 0)).tolist()
+    (root / "classes.csv").write_text("id,name\n" + "".join(f"{i},c{i}\n" for i in ids))
+    assert settings(root)["label_map"] == ids
+    (root / "classes.csv").unlink()
+    np.testing.assert_array_equal(labels_of(samples(root, label_map=ids)[0]) < 255, True)
+
+
+def numbered(seed):
+    """Returns objects numbered in each file."""
+    ids = np.zeros(SIZE, np.uint16)
+    for k in range(4 + seed):
+        ids[4 * (k // 8) : 4 * (k // 8) + 3, 4 * (k % 8) : 4 * (k % 8) + 3] = 1 + k
+    return ids
+
+
+def of_one_file(seed):
+    """Returns a number for each object of the set, in colours that no other file has."""
+    ids = (numbered(seed) > 0) * (numbered(seed) + 20 * seed)
+    return np.dstack([ids % 7 * 35, ids * 97 % 256, ids]).astype(np.uint8)
+
+
+@pytest.mark.parametrize("make", [numbered, of_one_file])
+def test_numbers_of_objects_are_a_question(tmp_path, make):
+    root = folder(tmp_path / "set", make=make)
+    refuses(root, r"masks/train: .*data\.label_code=object \(2 classes\)")
+    read, detected = samples(root, label_code="object")
+    np.testing.assert_array_equal(labels_of(read), numbered(9) > 0)
+    objects = read["val"]["images/val/001.jpg"]["objects"]
+    assert len(np.unique(objects)) == 1 + numbered(9).max()
+    assert "instance" in detected.other_tasks
+
+
+def test_many_classes_of_few_files_each_are_classes(tmp_path):
+    """Colours of levels such as 64 and 128, and ids that most files have, are classes."""
+    levels = np.uint8([[r, g, b] for r in (0, 64) for g in (0, 128) for b in (0, 128, 255)])
+    root = folder(tmp_path / "a", make=lambda seed: levels[mask(seed, range(12))])
+    assert settings(root)["num_classes"] == 12
+    root = folder(tmp_path / "b", make=of_ids(*range(12)))
+    assert settings(root)["num_classes"] == 12
 
 
 # ----------------------------------------------------------------------------- files of classes
@@ -244,6 +344,17 @@ def test_colours_between_others_may_be_classes(tmp_path, reds):
     read, detected = samples(folder(tmp_path / "set", make=lambda seed: colours[make(seed)]))
     assert detected.settings["class_names"] == [f"color_{red:02x}0000" for red in reds]
     np.testing.assert_array_equal(labels_of(read), make(9))
+
+
+@pytest.mark.parametrize("count", [3, 4, 7])
+@pytest.mark.parametrize("axis", [0, 2])
+def test_one_hot_arrays_hold_ids(tmp_path, count, axis):
+    def make(seed):
+        return np.stack([mask(seed, range(count)) == k for k in range(count)], axis).astype("u1")
+
+    read, detected = samples(folder(tmp_path / "set", make=make, suffix=".npy"))
+    assert detected.settings["num_classes"] == count
+    np.testing.assert_array_equal(labels_of(read), mask(9, range(count)))
 
 
 @pytest.mark.parametrize(

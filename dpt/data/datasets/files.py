@@ -16,7 +16,7 @@ from dpt.data.base import Dataset, Files
 from dpt.data.formats import io, pictures
 from dpt.data.formats.bands import Bands, FilePart, read_bands
 from dpt.data.formats.cameras import CameraSource
-from dpt.data.formats.rules import DepthRule, LabelRule
+from dpt.data.formats.rules import DepthRule, LabelCode, LabelRule
 from dpt.data.view import MAP_FILLS, resize_image, resize_map
 from dpt.files import DataError, data_root, few, files_below, path_below, printable, read_bytes
 from dpt.geometry import Camera, normals_of_depth
@@ -98,6 +98,8 @@ class FileDataset(Dataset):
             have any. None: no image is left out.
         unlabelled: give the other training images instead, without labels.
         array_key: the name of the array in label and depth files that hold several.
+        label_code: how the values of label files tell objects, too, see
+            :func:`dpt.data.formats.rules.classes_of_code`.
         bands, image_max, nodata: see :class:`dpt.data.formats.bands.FilePart`. Pixels without data
             in every band are unlabelled and have no depth.
         exif: whether the labels fit images turned upright by their EXIF orientation (``apply``), as
@@ -124,6 +126,7 @@ class FileDataset(Dataset):
     labelled: Annotated[int, Field(ge=1)] | Literal["all"] | None = None
     unlabelled: bool = False
     array_key: str | None = None
+    label_code: LabelCode | None = None
     bands: Literal["all"] | Annotated[tuple[_Band, ...], Field(min_length=1)] | None = None
     image_max: Annotated[float, Field(gt=0)] | None = None
     nodata: float | None = None
@@ -135,7 +138,11 @@ class FileDataset(Dataset):
 
     def __post_init__(self) -> None:
         self.part = FilePart(
-            key=self.array_key, bands=self.bands, image_max=self.image_max, nodata=self.nodata
+            key=self.array_key,
+            bands=self.bands,
+            image_max=self.image_max,
+            nodata=self.nodata,
+            code=self.label_code,
         )
         self.depth_key = self.depth_key or self.array_key
         self.root = self.folder = data_root(self.root)

@@ -18,6 +18,7 @@ import numpy as np
 from dpt import files
 from dpt.data.formats.arrays import ARRAY_READERS, size_of
 from dpt.data.formats.pictures import Header, header_of, over_white, read_stored_bands
+from dpt.data.formats.rules import LabelCode
 from dpt.files import DataError, check_pixels, decoding, open_file, plural, read_bytes, require
 
 BandChoice = Sequence[int] | Literal["all"]
@@ -34,12 +35,14 @@ class FilePart:
         image_max: the value of white in images of more than 8 bits; larger ones are white too.
             None: of 16 bits the upper 8 are taken.
         nodata: the value of bands that means "not measured", besides the one that a GeoTIFF names.
+        code: how the values of masks tell objects of classes.
     """
 
     key: str | None = None
     bands: BandChoice | None = None
     image_max: float | None = None
     nodata: float | None = None
+    code: LabelCode | None = None
 
 
 MAX_BANDS = 512  # of an image; OpenCV resizes no more

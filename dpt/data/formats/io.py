@@ -145,7 +145,7 @@ def _read_stored(path: str | Path, part: FilePart) -> pictures.Picture:
     """Reads a depth or label file: a picture, or an array as one."""
     reader = arrays.ARRAY_READERS.get(Path(path).suffix.lower())
     if reader is not None:
-        array = _without_single_axes(reader(path, part.key))
+        array = _without_one_hot(_without_single_axes(reader(path, part.key)))
         if array.ndim == 3 and array.shape[2] == 4:
             return pictures.Picture(pixels=array[..., :3], alpha=array[..., 3])
         return pictures.Picture(pixels=array)
@@ -172,6 +172,15 @@ def _without_single_axes(array: np.ndarray) -> np.ndarray:
     return array
 
 
+def _without_one_hot(array: np.ndarray) -> np.ndarray:
+    """Returns the class (H, W) of each pixel of a one-hot array (H, W, K) or (K, H, W)."""
+    if array.ndim == 3 and np.isin(array, (0, 1)).all():
+        for axis in (2, 0):
+            if (array.sum(axis=axis) == 1).all():
+                return array.argmax(axis=axis)
+    return array
+
+
 def read_labels(
     path: str | Path,
     *,
@@ -195,7 +204,8 @@ def read_labels(
             ``colors`` lacks is an error.
         part: the name of the array.
     """
-    labels, clear = _read_stored_labels(path, part, use_palette=distance is not None)
+    use_palette = distance is not None
+    labels, clear = _read_stored_labels(path, part, use_palette=use_palette, code=part.code)
     ids = labels if clear is None else labels[~clear][None]
     if ids.ndim == 3:
         ids = ids_of_colors(path, ids, colors or (), distance)
@@ -228,16 +238,27 @@ def read_classes(
 
 
 def _read_stored_labels(
-    path: str | Path, part: FilePart, *, use_palette: bool = False
+    path: str | Path,
+    part: FilePart,
+    *,
+    use_palette: bool = False,
+    code: rules.LabelCode | None = None,
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Returns the integers (H, W), or the colours uint8 (H, W, 3), of a label file, and where it
     is transparent, bool (H, W); None if it is nowhere.
 
     Args:
         use_palette: see :func:`_with_colors`.
+        code: how the values tell objects, whose classes are returned.
     """
     stored = _read_stored(path, part)
     labels = _with_colors(stored) if use_palette else stored.pixels
+    if code is not None:
+        values = labels if labels.ndim == 3 else labels[..., None]
+        if code != "object" and (code in ("ade20k", "red")) != (values.shape[2] == 3):
+            fault = f"data.label_code={code} does not fit {labels.dtype} {labels.shape}"
+            raise DataError(f"{path}: {fault}: ade20k and red are for RGB, class1000 etc. for ids")
+        labels = rules.classes_of_code(values, code)
     labels = labels.astype(np.uint8) if labels.dtype == bool else labels
     levels = [] if stored.alpha is None else np.unique(stored.alpha).tolist()
     if fault := _fault_of_labels(labels, levels, stored.lossy):
@@ -293,7 +314,7 @@ def label_values(
         colors: see :func:`read_labels`; without them the colours of RGB files are counted.
         use_palette: see :func:`_with_colors`.
     """
-    labels, clear = _read_stored_labels(path, part, use_palette=use_palette)
+    labels, clear = _read_stored_labels(path, part, use_palette=use_palette, code=part.code)
     labels = labels if clear is None else labels[~clear][None]
     if labels.ndim == 3 and not colors:
         return count_colors(path, labels)

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -113,10 +114,34 @@ def top_of(values: np.ndarray) -> tuple[float, float, float]:
     return top, following / max(top, 1e-30), float((values == top).mean())
 
 
-LabelMap = Sequence[int | Sequence[int]] | str
+LabelMap = Sequence[int | str | Sequence[int]] | str
 """The file's ids of each class, in the order of the classes: ``[7, 8, [11, 12]]`` makes 7 the
-class 0, 8 the class 1, and both 11 and 12 the class 2. ``"1-150"`` is short for 1, 2, ..., 150.
-All other ids are ignored."""
+class 0, 8 the class 1, and both 11 and 12 the class 2. ``"1-150"`` is short for 1, 2, ..., 150,
+and ``["0-127", "128-255"]`` are the ids of two classes. All other ids are ignored."""
+
+LabelCode = Literal["class1000", "class256", "ade20k", "red", "object"]
+"""How the values of masks tell objects of classes, see :func:`classes_of_code`."""
+
+
+def classes_of_code(values: np.ndarray, code: LabelCode) -> np.ndarray:
+    """Returns the classes of values that tell objects, too.
+
+    Args:
+        values: integers (..., 1), or RGB (..., 3) for ``ade20k`` and ``red``.
+        code: ``class1000``, class · 1000 + object, or the class alone (Cityscapes, MOTS);
+            ``class256``, class · 256 + object (KITTI); ``ade20k``, R / 10 · 256 + G is the class
+            and B the object; ``red``, R is the class (KITTI-STEP, SYNTHIA); ``object``, each value
+            but 0 is an object of the class 1.
+    """
+    first: np.ndarray = values[..., 0].astype(np.int64)
+    if code == "class1000":
+        return np.asarray(np.where(first < 1000, first, first // 1000))
+    if code == "class256":
+        return np.asarray(first // 256)
+    if code == "ade20k":
+        return np.asarray(first // 10 * 256 + values[..., 1])
+    return first if code == "red" else np.asarray(values.any(axis=-1), np.int64)
+
 
 TRANSPARENT = -(2**31)
 """The id of transparent pixels of label files, which are unlabelled."""
@@ -227,12 +252,17 @@ def _color_table(colors: Sequence[Sequence[int]], last_id: int) -> tuple[tuple[i
 
 def _rows(label_map: LabelMap) -> tuple[tuple[int, ...], ...]:
     """Returns the file's ids of each class."""
-    if isinstance(label_map, str):
-        ends = re.fullmatch(r"(\d{1,5})-(\d{1,5})", label_map)
-        label_map = range(int(ends[1]), int(ends[2]) + 1) if ends else ()
-    rows = tuple((row,) if isinstance(row, int) else tuple(row) for row in label_map)
+    label_map = _range(label_map) if isinstance(label_map, str) else label_map
+    lists = [_range(row) if isinstance(row, str) else row for row in label_map]
+    rows = tuple((row,) if isinstance(row, int) else tuple(row) for row in lists)
     ids = [i for row in rows for i in row]
     if not rows or not all(rows) or len({*ids}) < len(ids) or not {*ids} <= {*range(_IDS)}:
         rule = "ids in 0..65535 for each class, each once, as 1-150 or [7,8,[11,12]]"
         raise DataError(f"data.label_map must have {rule}")
     return rows
+
+
+def _range(text: str) -> range:
+    """Returns the ids in ``1-150``; none of other texts."""
+    ends = re.fullmatch(r"(\d{1,5})-(\d{1,5})", text)
+    return range(int(ends[1]), int(ends[2]) + 1) if ends else range(0)

@@ -60,6 +60,8 @@ class PairMatch(Match):
         listed = {row.image for row in rows}
         unlisted = [row.image for row in self.rows if row.image not in listed]
         folder.leave_out(unlisted, f" that {few(lists)} do not name")
+        if folder.given.get("label_code"):
+            rows = [row._replace(objects=row.objects or row.labels) for row in rows]
         settings = _settings_of_labels(folder, rows)
         rows = divide(folder, rows, lists, self.bare)
         task = "segmentation" if "depth" not in settings else "joint"
@@ -77,6 +79,8 @@ def _settings_of_labels(folder: Folder, rows: Sequence[Row]) -> Plain:
         settings["resize_labels"] = True
     if masks:
         settings |= _settings_of_masks(folder, masks, has_depth=bool(maps))
+    if folder.given.get("label_code") == "class1000":  # smaller values are classes alone
+        settings["first_object"] = 1000
     if masks and all(row.objects for row in rows):
         settings |= _object_settings({**folder.given, **settings})
     if maps:
@@ -88,7 +92,8 @@ def _settings_of_masks(folder: Folder, paths: Sequence[Path], *, has_depth: bool
     """Returns the settings of the classes of masks, and notes them."""
     try:
         file = read_class_file(folder)
-        settings, notes = read_masks(paths, file, folder.given).settings()
+        masks = read_masks(paths, file, folder.given)
+        settings, notes = masks.binary_settings() or masks.settings()
     except DataError as error:  # the masks may be those of valid depth
         remedy = "; data.labels=null leaves all masks out" if has_depth else ""
         raise DataError(f"{error}{remedy}") from None
@@ -252,11 +257,15 @@ Value = tuple[int, ...]
 Values = Counter[Value]
 """Pixels of each value."""
 
+
 _BLACK = (0, 0, 0)
 _MAX_PADDING = 0.01  # fraction of the pixels
 _MIN_COLORS = 3
 _MANY_COLORS = 64  # of masks that hold mixed colours
 _SHOWN_COLORS = 8
+_MIN_CONTRAST = 100  # levels between the two values of a binary mask
+_NOISE = 8  # levels by which compression changes them
+_MANY_VALUES = 12  # of classes, beyond which values that few files have are those of objects
 _CHOICES = {"num_classes", "label_map"}  # keys of data that choose the classes of numbers
 
 
@@ -340,12 +349,28 @@ class Masks:
         names = [row.name for row in rows] if len(rows) == len(numbers) else [""] * len(numbers)
         return dict(zip(numbers, names, strict=True))
 
+    def binary_settings(self) -> tuple[Plain, list[str]] | None:
+        """Returns the settings that divide masks of 8 bits, if nearly all pixels have two values,
+        and the others lie near or between these, as smooth borders and compression make them."""
+        if self.colors or self.file.rows or _CHOICES & self.given.keys():
+            return None
+        ids = Counter({i: count for (i,), count in self.values.items()})
+        (first, count), (second, others) = (ids.most_common(2) * 2)[:2]
+        near = [i for i in ids if min(abs(i - first), abs(i - second)) <= _NOISE]
+        is_noisy = len(ids) > 8 or 3 < len(near) == len(ids)
+        is_most = count + others > 0.9 * ids.total()
+        is_byte = min(ids) >= 0 and max(ids) <= IGNORE_INDEX
+        if not (is_noisy and is_most and is_byte and abs(first - second) > _MIN_CONTRAST):
+            return None
+        middle = (first + second) // 2
+        text = f"masks: {len(self.paths)} binary files with {len(ids)} values, as of smooth borders"
+        halves = [f"0-{middle}", f"{middle + 1}-{IGNORE_INDEX}"]
+        note = f"{text}: up to {middle} is class_0, above it class_1"
+        return {"label_map": halves, "ignore_index": []}, [note]
+
     def _ask_for_doubtful(self, ids: Sequence[int]) -> None:
         """Raises DataError for ids without names that can be read in two ways."""
-        (first, first_pixels), (second, second_pixels) = (self.values.most_common(2) * 2)[:2]
-        is_most = first_pixels + second_pixels > 0.9 * self.values.total()
-        is_mixed = len(ids) > 8 and abs(first[0] - second[0]) > 100 and is_most
-        if is_mixed or len(self.values) > _MAX_VALUES:
+        if len(self.values) > _MAX_VALUES:
             fault = f"{len(self.values)} values, as in masks after interpolation"
             raise self.fault(f"{fault}: save them as PNG, or set data.label_map (or data.depth)")
         classes = [i for i in ids if i != IGNORE_INDEX]
@@ -353,6 +378,26 @@ class Masks:
             both = [0, [1, IGNORE_INDEX]] if classes == [0, 1] else ids
             keys = f"data.label_map={both} or data.label_map={classes}".replace(", ", ",")
             raise self.fault(f"{IGNORE_INDEX} may be a class or mean unlabelled: set {keys}")
+
+    def ask_for_objects(self, counts: Sequence[Mapping[Value, int]]) -> None:
+        """Raises DataError, a question, for values that seem to tell objects, and have no names.
+
+        Args:
+            counts: the pixels of each value in each file.
+        """
+        largest = {(i,) for i in _LARGEST_VALUES}
+        values = sorted(value for value in self.values.keys() - largest if min(value) >= 0)
+        names = {name for row in self.file.rows for name in ((row.id,), row.color)}
+        codes = _codes_of(values)
+        if len(self.file.rows) < len(values) / 2 and _are_of_objects(counts, self.values):
+            codes["object"] = 2
+        is_chosen = (_CHOICES | {"label_code", "label_colors"}) & self.given.keys()
+        if codes and not is_chosen and len(names.intersection(values)) < len(values) / 2:
+            choices = [f"data.label_code={code} ({count} classes)" for code, count in codes.items()]
+            choices.append("data.label_map or data.label_colors if each value is a class")
+            shown = few([str(value).strip("(,)") for value in values], _SHOWN_COLORS)
+            fault = f"{plural(len(values), 'value')} ({shown}), which may tell objects of classes"
+            raise self.fault(f"{fault}: set {' or '.join(choices)}")
 
     def _notes(self, names: Mapping[int, str]) -> list[str]:
         """Returns lines about the values that are classes, and those that are none."""
@@ -374,6 +419,39 @@ class Masks:
     def fault(self, text: str) -> DataError:
         """Returns an error that names the folder of the masks."""
         return DataError(f"{self.paths[0].parent}: {text}")
+
+
+def _are_of_objects(counts: Sequence[Mapping[Value, int]], values: Values) -> bool:
+    """Returns whether values seem to be numbers of objects, not classes: most of the pixels have
+    those of one or two files each, or most files have ids from 1 to a number of their own.
+
+    Args:
+        counts, values: the pixels of each value in each file, and in all.
+    """
+    files = Counter(value for count in counts for value in count)
+    few_files = min(2, len(counts) // 3)
+    rare = [values[value] for value, count in files.items() if count <= few_files]
+    if len(rare) > _MANY_VALUES and 2 * sum(rare) > values.total() - max(values.values()):
+        return True
+    ids = [{value[0] for value in count if any(value)} for count in counts]
+    numbered = [len(of_file) for of_file in ids if of_file == {*range(1, len(of_file) + 1)}]
+    is_usual = 4 * len(numbered) > 3 * len(counts)
+    return is_usual and len({*numbered}) > 2 and max(numbered) > _MANY_VALUES
+
+
+def _codes_of(values: Sequence[Value]) -> dict[rules.LabelCode, int]:
+    """Returns the codes of objects that values may have, and the number of classes by each."""
+    if len({*map(len, values)}) != 1:  # none, or ids beside colours
+        return {}
+    array, codes = np.array(values), list[rules.LabelCode]()
+    first, is_rgb = array[:, 0], array.shape[1] == 3
+    if first.max() > IGNORE_INDEX:
+        codes = ["class1000", "class256"]
+    elif is_rgb and ((array + 1) % 64 > 1).any():  # not colours of 0, 64, 128, 192 and 255
+        codes += ["red"] * bool(first[first < IGNORE_INDEX].max(initial=0) <= io.MAX_RED_ID)
+        codes += ["ade20k"] * (not (first % 10).any())
+    counts = {code: len(np.unique(rules.classes_of_code(array, code))) for code in codes}
+    return {code: n for code, n in counts.items() if n < len(values) or not is_rgb}
 
 
 def _ignored_ids(given: PlainMapping) -> set[int]:
@@ -447,11 +525,12 @@ def read_masks(paths: Sequence[Path], file: ClassFile, given: PlainMapping) -> M
     """
     table = validate(list[_Color], given.get("label_colors") or [], "data.label_colors")
     table = table or [row.color for row in file.rows if row.color]
-    part = FilePart(key=given.get("array_key"))
+    part = FilePart(key=given.get("array_key"), code=given.get("label_code"))
     has_numbers = bool(_CHOICES & given.keys())
     are_apart = has_numbers or not io.palettes_disagree(paths, part)
     for use_palette in (False, True) if are_apart else (True,):
-        values = _count_values(paths, partial(io.label_values, part=part, use_palette=use_palette))
+        count = partial(io.label_values, part=part, use_palette=use_palette)
+        values, counts = _count_values(paths, count)
         if any(len(value) == 3 and value not in table for value in values):
             values = _with_ids(values)
         masks = Masks(paths=paths, values=values, file=file, given=given, use_palette=use_palette)
@@ -459,6 +538,7 @@ def read_masks(paths: Sequence[Path], file: ClassFile, given: PlainMapping) -> M
             fault = "all masks hold one value, and transparent pixels mean unlabelled"
             raise masks.fault(f"{fault}: save each class as an id or an opaque colour")
         examples = {len(value): value for value in values}
+        masks.ask_for_objects(counts)
         if 3 not in examples:
             return masks
         if 1 not in examples:
@@ -490,16 +570,19 @@ def _with_colors(masks: Masks, table: Sequence[Value]) -> Masks:
     return replace(masks, colors=colors, file=ClassFile())
 
 
-def _count_values(paths: Sequence[Path], count: Callable[[Path], Mapping[Value, int]]) -> Values:
-    """Returns the pixels of each value in all masks."""
-    values = Values()
+def _count_values(
+    paths: Sequence[Path], count: Callable[[Path], Mapping[Value, int]]
+) -> tuple[Values, list[Mapping[Value, int]]]:
+    """Returns the pixels of each value in all masks, and in each."""
+    values, counts = Values(), []
     with ThreadPoolExecutor(4) as pool:
-        for counts in tracked(pool.map(count, paths), len(paths), title="reading masks"):
-            values.update(counts)
+        for of_file in tracked(pool.map(count, paths), len(paths), title="reading masks"):
+            counts.append(of_file)
+            values.update(of_file)
             if len(values) > io.MAX_COLORS:
                 fault = f"pictures of more than {io.MAX_COLORS} colours, not masks"
                 raise DataError(f"{paths[0].parent}: {fault}")
-    return values
+    return values, counts
 
 
 def _with_ids(values: Values) -> Values:
