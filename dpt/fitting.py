@@ -51,10 +51,10 @@ _EXPORT_SECONDS = 12.0  # of a processor that has nothing else to do
 _HEAD = "task.objectives.segmentation."
 _PRIOR_DEPTH = "task.objectives.depth.prior"
 _SEGMENTATION = {"augment": "strong", f"{_HEAD}dropout": 0.0, f"{_HEAD}auxiliary_weight": 0.0}
-RECIPES: dict[str, Plain] = {  # as experiment=camvid and experiment=rgbd
+RECIPES: dict[str, Plain] = {  # as experiment=camvid and experiment=rgbd, with zooms around 1
     "segmentation": _SEGMENTATION,
     "joint": _SEGMENTATION,
-    "depth": {"augment.zoom": [1, 1.5], "augment.color": 0.4, "model.decoder.batch_norm": True},
+    "depth": {"augment.zoom": [0.8, 1.25], "augment.color": 0.4, "model.decoder.batch_norm": True},
     "instance": {"optim.lr": 0.0005},
     "panoptic": {"optim.lr": 0.0005},
 }
@@ -193,11 +193,9 @@ class Plan:
 
     def of_classes(self) -> "Plan | None":
         """Returns the plan of a model of classes for the same objects; None if these are not what
-        is trained and scored, or the user has chosen something of the task."""
+        is trained, or the user has chosen something of the task."""
         is_chosen = any(key.startswith("task") for key in self.given)
         if self.detected.task != "instance" or is_chosen:
-            return None
-        if self.config.data.make("val").objects_fault:
             return None
         plan = copy.copy(self)
         plan.detected = replace(self.detected, task="segmentation")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -64,6 +63,7 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
     class_id_names: tuple[str, ...] = ()  # of the image-level classes, if there are any
     root: str | Path | None = None  # folder; reports omit it from file names
     objects_fault: str = ""  # why labels of objects, if there are any, train and score nothing
+    object_counts: Sequence[int] = ()  # the objects of each image, where label files tell
     notes: Sequence[str] = ()  # what label files hold that is left out, a sentence each
     annotation_file: Path | None = None  # COCO's JSON file, whose ids predictions name
     labels_remedy: str = ""  # how to obtain labels that are absent, for messages
@@ -136,15 +136,6 @@ class Dataset(torch.utils.data.Dataset[Sample], ABC):
         """Returns which label is of a class that is not among ``names``; empty if none is, or if
         the files hold no names."""
         return ""
-
-    def object_counts(self) -> Sequence[int]:
-        """Returns the numbers of objects of all images if known, or else of some that are read."""
-        counts: list[int] = []
-        for index in self.some_indices(16):
-            with suppress(DataError):  # raised where training reads the file
-                objects = self[index].get("objects")
-                counts += [] if objects is None else [int(objects.max())]
-        return counts
 
     def damaged_files(self) -> Sequence[str]:
         """Returns a line for each file that differs from its checksum, if there are checksums."""

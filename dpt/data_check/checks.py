@@ -427,6 +427,7 @@ QUICK_CHECKS: tuple[Check, ...] = (
     ids_outside,
     unusual_masks,
     palettes,
+    objects,
     depth_values,
     unusual_maps,
 )
@@ -440,7 +441,6 @@ CHECKS: tuple[Check, ...] = (
     unusual_images,
     unregistered_maps,
     absent_classes,
-    objects,
     deviating_maps,
     *QUICK_CHECKS,
 )

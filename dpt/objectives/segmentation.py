@@ -232,7 +232,7 @@ class MaskObjective(PixelClassObjective):
         of_data = {**super().from_data(data, settings), "things": data.info.things}
         if "num_queries" in settings:  # in training
             stuff = data.info.things.count(False) if cls.stuff else 0
-            counts = [stuff + count for count in data.object_counts()]
+            counts = [stuff + count for count in data.object_counts]
             of_data["num_queries"] = _num_queries(counts, settings["num_queries"])
         return of_data
 
@@ -361,10 +361,10 @@ class InstanceObjective(MaskObjective):
 
 def _num_queries(counts: Sequence[int], given: int | None) -> int:
     """Returns the number of queries for images with so many segments each, and logs it."""
-    most = max(counts, default=0)
+    most = max(counts, default=_MOST_QUERIES)
     queries = given or min(_MOST_QUERIES, max(_FEWEST_QUERIES, most))
     left_out = sum(max(0, count - queries) for count in counts)
-    if left_out or (queries > _FEWEST_QUERIES and given is None):
+    if left_out or (counts and queries > _FEWEST_QUERIES and given is None):
         text = (
             "task.num_queries=%d: images have up to %d segments; %d of %d, the smallest, are left"
         )

@@ -25,7 +25,7 @@ from dpt.validation import Plain
 PIXELS_AT_ONCE = 2**20  # larger images are painted in bands of rows of this many pixels
 MILLIMETRE = 0.001
 KITTI_SCALE = 1 / 256
-_LARGEST = 65535
+LARGEST = 65535
 _LEVELS = 10_000  # fewest values of metres up to the largest depth of a model
 MAX_POINTS = 2**20
 """Of a file. Of larger images every second pixel becomes a point, or every third, and so on."""
@@ -81,22 +81,15 @@ def depth_coding(name: str, prediction: Prediction) -> tuple[float, float]:
     """
     depth, spec = prediction.arrays[name], prediction.outputs[name]
     if spec.depth_kind == "metric":
-        largest = spec.value_range[1] if spec.value_range else _LARGEST * KITTI_SCALE
-        if largest <= _LARGEST * MILLIMETRE:
+        largest = spec.value_range[1] if spec.value_range else LARGEST * KITTI_SCALE
+        if largest <= LARGEST * MILLIMETRE:
             return min(MILLIMETRE, largest / _LEVELS), 0.0
-        return max(KITTI_SCALE, largest / _LARGEST), 0.0
+        return max(KITTI_SCALE, largest / LARGEST), 0.0
     finite = depth[np.isfinite(depth)]
     if not finite.size:
         return 1.0, 0.0
     low, high = float(finite.min()) if spec.is_inverse_depth else 0.0, float(finite.max())
-    return (high - low) / _LARGEST or 1.0, low
-
-
-def count_beyond(name: str, prediction: Prediction) -> int:
-    """Returns the number of pixels whose metres are too large for a 16-bit PNG."""
-    scale, offset = depth_coding(name, prediction)
-    largest = (_LARGEST + 0.5) * scale + offset
-    return int(np.count_nonzero(prediction.arrays[name] > largest))
+    return (high - low) / LARGEST or 1.0, low
 
 
 def depth_to_uint16(name: str, prediction: Prediction) -> np.ndarray:
@@ -109,10 +102,10 @@ def depth_to_uint16(name: str, prediction: Prediction) -> np.ndarray:
     with np.errstate(invalid="ignore"):
         value = np.rint((prediction.arrays[name] - np.float32(offset)) / np.float32(scale))
         if prediction.outputs[name].depth_kind != "metric":  # the largest may be rounded up
-            np.minimum(value, _LARGEST, out=value)
+            np.minimum(value, LARGEST, out=value)
         if not prediction.outputs[name].is_inverse_depth:
             value[value == 0] = 1
-        value[~((value >= 0) & (value <= _LARGEST))] = 0  # NaN too
+        value[~((value >= 0) & (value <= LARGEST))] = 0  # NaN too
     return value.astype(np.uint16)
 
 

@@ -143,8 +143,8 @@ def facts_of(prediction: Prediction) -> Plain:
     for name, folder in folder_names(prediction.outputs).items():
         if folder in facts:
             scale, offset = encoding.depth_coding(name, prediction)
-            beyond = encoding.count_beyond(name, prediction)
-            facts[folder] |= {"scale": scale, "offset": offset, "beyond": beyond}
+            beyond = prediction.arrays[name] > (encoding.LARGEST + 0.5) * scale + offset
+            facts[folder] |= {"scale": scale, "offset": offset, "beyond": int(beyond.sum())}
     return facts | image_facts(prediction)
 
 

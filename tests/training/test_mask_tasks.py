@@ -72,12 +72,13 @@ def run(folder, train, tmp_path_factory):
         ([3, 70], None, 72, "up to 72 segments"),
         ([3, 375], None, 100, "up to 377 segments; 277 of 382, the smallest"),
         ([3, 70], 400, 400, ""),
+        ([], None, 100, ""),
         ([3, 7], 4, 4, "6 of 14, the smallest"),
     ],
 )
 def test_number_of_queries_follows_from_the_data(folder, counts, given, queries, named, caplog):
     data = CocoDataset(root=folder, split="train")
-    data.object_labels.counts = counts
+    data.object_counts = counts
     data.info = replace(data.info, things=(True, False, False))
     data.info = replace(data.info, class_names=("a", "b", "c"))
     caplog.set_level("INFO")
@@ -87,8 +88,9 @@ def test_number_of_queries_follows_from_the_data(folder, counts, given, queries,
     assert bool(named) == bool(caplog.text)
 
 
-def test_a_run_of_few_queries_trains_the_largest_segments(train, metrics, tmp_path, capsys):
-    run = train(tmp_path / "run", "task=panoptic", "task.num_queries=2")
+def test_a_run_of_few_queries_trains_the_largest_segments(folder, train, metrics, tmp_path, capsys):
+    data = data_of(folder, "panoptic")
+    run = train(tmp_path / "run", "task=panoptic", "task.num_queries=2", *data)
     assert "task.num_queries=2: " in capsys.readouterr().out
     assert "val/pq" in metrics(run)
 

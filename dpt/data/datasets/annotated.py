@@ -38,7 +38,6 @@ class ObjectLabels:
         things: Sequence[str | int] | None = None,
     ) -> None:
         self._front, self.source = front, annotations.source
-        self.counts = [len(image.objects) for image in images]
         self._image_of_class = {  # the first one with an object of the class
             name: image.image for image in reversed(images) for name in sorted(names_in([image]))
         }

@@ -276,9 +276,6 @@ class FolderDataset(FileDataset):
             self.label_rule = self.object_labels.rule
             self.info = self.make_info()
 
-    def object_counts(self) -> Sequence[int]:
-        return self.object_labels.counts if self.object_labels else super().object_counts()
-
     def unknown_class(self, names: Sequence[str]) -> str:
         return "" if self.object_labels is None else self.object_labels.unknown_class(names)
 
@@ -323,6 +320,7 @@ class FolderDataset(FileDataset):
         )
         self.object_labels, self.label_rule = labels, labels.rule
         self.objects_fault, self.notes = labels.fault, annotations.notes
+        self.object_counts = [len(image.objects) for image in images]
         map_of_path = {image.image: image.map_file for image in images}
         files = [
             Files(path, objects=map_of_path.get(path), extra=image_of_path.get(path))

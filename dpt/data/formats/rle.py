@@ -86,13 +86,9 @@ def encode_relative(ring: np.ndarray, size: tuple[int, int]) -> Rle:
 
 def encode_pixels(mask: np.ndarray) -> Rle:
     """Returns a mask, bool (H, W), as an RLE."""
-    height, width = mask.shape
-    columns = np.flatnonzero(mask.any(axis=0))
-    start, stop = (columns[0], columns[-1] + 1) if len(columns) else (0, 0)
-    pixels = np.asfortranarray(mask[:, start:stop])  # slow for a whole image
-    edges = np.flatnonzero(np.diff(pixels.ravel(order="K"), prepend=False, append=False))
-    counts = np.diff(edges + start * height, prepend=0, append=height * width).tolist()
-    return _from_counts(counts if counts[-1] else counts[:-1], (height, width))
+    # much faster than np.asfortranarray
+    code: Rle = coco.encode(np.asfortranarray(cv2.transpose(mask.view(np.uint8)).T))
+    return code
 
 
 def encode_each(ids: np.ndarray) -> list[Rle]:

@@ -65,8 +65,8 @@ class DepthHeadConfig(HeadConfig):
             ``metric`` gives metres; ``up_to_scale`` gives depth up to scale, > 0 (Depth Anything
             3).
         max_depth: largest depth in metres, of ``sigmoid``.
-        prior: of ``sigmoid``: the depth of all pixels at the start of training, in metres; None:
-            random ones.
+        prior: of ``sigmoid``: the typical depth at the start of training, in metres; None: half of
+            ``max_depth``.
         activation: of ``metric``: ``sigmoid`` is max_depth · sigmoid(x), ``inverse`` is
             1 / max(scale · relu(x) + shift, 1e-8) (official DPT for NYU and KITTI), ``relu`` is
             relu(x) + min_depth (DINOv2's heads), ``exp`` is exp(x) (Depth Anything 3).
@@ -175,7 +175,6 @@ class DepthHead(Head):
             # a ReLU whose input starts below zero at every pixel would have no gradient
             nn.init.constant_(self.conv3.bias, 1.0)
         elif config.prior is not None and config.max_depth is not None:
-            nn.init.zeros_(self.conv3.weight)
             fraction = min(0.999, config.prior / config.max_depth)
             nn.init.constant_(self.conv3.bias, math.log(fraction / (1 - fraction)))
         self.branches = nn.ModuleDict()
