@@ -82,6 +82,11 @@ def test_what_a_terminal_would_obey_is_shown(text, shown):
     assert process.visible(text) == shown
 
 
+@pytest.mark.parametrize("text", ["[pair.cc:547] Connection closed by peer [127.0.0.1]:1", "x"])
+def test_the_end_of_another_rank_is_one_line(text):
+    assert process.lack_of_memory(RuntimeError(text)) == (text if "peer" in text else None)
+
+
 def test_slurm_starts_a_job_again_that_got_its_signal_before_training(monkeypatch, tmp_path):
     (tmp_path / "scontrol").write_text(f"#!/bin/sh\necho $@ >> {tmp_path}/called\n")
     (tmp_path / "scontrol").chmod(0o755)
