@@ -8,7 +8,7 @@ from pathlib import Path
 import foreign_folders as made
 import numpy as np
 import pytest
-from test_foreign_folders import CASES, KINDS, open_folder, require_labels
+from test_foreign_folders import CASES, KINDS, PICTURES, open_folder, require_labels
 from tiny import slow_after
 
 from dpt.data import FolderDataset
@@ -187,3 +187,17 @@ def test_lists_of_train_without_labels_are_a_question(tmp_path):
     for path in lists:
         path.unlink()
     assert {row.image[:12] for row in detect(tmp_path, {}).rows} == {"JPEGImages/v"}
+
+
+def test_names_that_differ_little_are_said(tmp_path):
+    names = iter(["disc", "Disc", "ＤＩＳＣ", "fir  tree", "fir_tree", "car 1", "car 2", "a", "A"])
+
+    def renamed(row: dict) -> dict:
+        return row | {"label": next(names, "box")} if "shape_type" in row else row
+
+    made.labelme(tmp_path, PICTURES)
+    rewrite(tmp_path, renamed)
+    notes = "\n".join(detect(tmp_path, {}).notes)
+    for group in ("Disc, disc", "fir tree, fir_tree", "car 1, car 2"):
+        assert group in notes
+    assert "A, a" not in notes

@@ -14,7 +14,7 @@ from PIL import Image
 from pycocotools import mask as coco
 
 from dpt.data.annotations import FORMATS
-from dpt.data.annotations.base import UNLABELLED, label_maps
+from dpt.data.annotations.base import UNLABELLED, NoMasksError, label_maps
 from dpt.files import DataError, files_below
 from dpt.types.samples import IGNORE_INDEX
 
@@ -318,7 +318,7 @@ def test_yolo_splits_are_those_of_data_yaml(tmp_path, settings):
         "a": "train",
         "c": "val",
     }
-    assert annotations.notes == []
+    assert annotations.notes == ["3 of 6 objects are rectangles"]
     assert annotations.lists == (["train.txt", "val.txt"] if "train.txt" in settings else [])
 
 
@@ -334,7 +334,7 @@ def test_yolo_image_of_several_splits_is_in_the_smallest(tmp_path):
     assert any("images/c.png" in note for note in annotations.notes)
 
 
-@pytest.mark.parametrize("line", ["5 0 0 1 0 1 1", "0 0 0 1 0 1", "0 0 x 1 0 1 1"])
+@pytest.mark.parametrize("line", ["5 0 0 1 0 1 1", "0 0 0 1 0 1 1 1", "0 0 x 1 0 1 1"])
 def test_yolo_line_that_is_no_object_is_named(tmp_path, line):
     write_yolo(tmp_path)
     path = tmp_path / "labels/a.txt"
@@ -347,6 +347,55 @@ def test_yolo_keypoints_are_refused(tmp_path):
     write_yolo(tmp_path, settings="names: [tree, car]\nkpt_shape: [3, 2]\n")
     with pytest.raises(DataError, match=r"data\.yaml"):
         read("yolo", tmp_path)
+
+
+def lines_of(make):
+    """Returns lines of three objects, each as ``make`` gives it for its centre and size."""
+    places = ((0.3, 0.4, 0.2, 0.2), (0.7, 0.6, 0.3, 0.2), (0.5, 0.5, 0.1, 0.4))
+    return "\n".join(f"0 {' '.join(map(str, make(*place)))}" for place in places)
+
+
+def face(x, y, w, h):
+    return [x, y, w, h, x, y, x - w / 4, y, -1, -1, x, y + h / 4, x + w / 3, y - h / 3]
+
+
+def turned_box(x, y, w, h):
+    return [x, y - h / 2, x + w / 2, y, x, y + h / 2, x - w / 2, y]
+
+
+@pytest.mark.parametrize("make", [face, turned_box, lambda *place: [*place, 0.9]])
+def test_yolo_files_of_boxes_are_refused(tmp_path, make):
+    write_yolo(tmp_path)
+    for path in (tmp_path / "labels").iterdir():
+        path.write_text(lines_of(make))
+    with pytest.raises(NoMasksError, match="boxes"):
+        read("yolo", tmp_path)
+
+
+def test_yolo_polygons_of_as_many_corners_are_masks(tmp_path):
+    def hexagon(x, y, w, h):
+        angles = np.arange(6) * np.pi / 3
+        corners = np.stack([x + w / 2 * np.cos(angles), y + h / 2 * np.sin(angles)], 1)
+        return corners.ravel().tolist()
+
+    for make in (hexagon, lambda x, y, w, h: [*turned_box(x, y, w, h)[:6], x - w / 3, y]):
+        write_yolo(tmp_path)
+        for path in (tmp_path / "labels").iterdir():
+            path.write_text(lines_of(make))
+        assert len(read("yolo", tmp_path).images[0].objects) == 3
+
+
+def test_yolo_confidence_is_named(tmp_path):
+    write_yolo(tmp_path)
+    (tmp_path / "labels/a.txt").write_text("0 0.1 0.1 0.9 0.1 0.9 0.9 0.87\n")
+    with pytest.raises(DataError, match=r"a\.txt: .*confidence"):
+        read("yolo", tmp_path)
+
+
+@pytest.mark.parametrize("ends", [("images_1st_500", "labels_1st_500"), ("a_images", "a_labels")])
+def test_yolo_labels_beside_images_of_another_name(tmp_path, ends):
+    write_yolo(tmp_path, images=f"train/{ends[0]}", labels=f"train/{ends[1]}")
+    assert_equal(read("yolo", tmp_path))
 
 
 # --------------------------------------------------------------------------------------- CVAT

@@ -48,6 +48,10 @@ Points = list[tuple[_Coordinate, _Coordinate]]
 """Points of x and y in JSON."""
 
 
+class NoMasksError(DataError):
+    """The labels of a tool hold no mask, such as boxes alone."""
+
+
 # ----------------------------------------------------------------------------------- records
 
 Encoder = Callable[[tuple[int, int]], Rle]
@@ -594,7 +598,7 @@ class Reading:
             has_boxes = boxes or any(noun == BOX for noun, _ in self._left_out)
             fault = f"boxes, but no masks: {self.title}" if has_boxes else f"{self.title}: no masks"
             remedy = "draw polygons or masks, or set data.labels to the folder of masks"
-            raise DataError(f"{self.root}: {fault} ({'; '.join(notes) or 'empty'}): {remedy}")
+            raise NoMasksError(f"{self.root}: {fault} ({'; '.join(notes) or 'empty'}): {remedy}")
         return notes
 
 

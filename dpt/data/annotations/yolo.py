@@ -13,6 +13,7 @@ from pathlib import Path
 from posixpath import splitext
 from typing import Annotated
 
+import numpy as np
 import yaml
 from pydantic import BeforeValidator
 
@@ -27,6 +28,8 @@ _NAMES = rb"^(\{\s*)?[\"']?names[\"']?\s*:"
 _YAML = (".yaml", ".yml")
 _MOST_YAML = 8
 _NAME_LISTS = ("classes.txt", "obj.names")
+_FEWEST_POINTS = 5  # of a box and three landmarks
+_ROUNDING = 1e-3  # of fractions with few digits
 
 
 def _as_list(value: object) -> object:
@@ -89,15 +92,18 @@ class YoloFormat(base.AnnotationFormat):
             path = root / yaml_files[0]
             settings = validate(_Settings, read_yaml(path), str(path))
             if settings.kpt_shape is not None:
-                raise DataError(f"{path}: keypoints, but no masks: use another data set")
+                raise base.NoMasksError(f"{path}: keypoints, but no masks: use another data set")
             splits = _splits(reading, settings, base.folder_of(yaml_files[0]))
         names = settings.names or _listed_names(reading)
         for _, name in sorted(names.items()):
             reading.add_class(name)
+        rings: list[np.ndarray] = []
         for source in [path for path in sources if path in labels] or labels:
-            image = labels[source]
-            parts = _parts(reading, source, names)
-            reading.add_image(root / image, parts, split=splits.get(image, ""))
+            parts = [*_parts(reading, source, names, rings)]
+            reading.add_image(root / labels[source], parts, split=splits.get(labels[source], ""))
+        if _are_landmarks(rings):
+            fault = "boxes and landmarks, but no masks"
+            raise base.NoMasksError(f"{root}: {self.title}: {fault}: use polygons")
 
 
 def _settings_files(root: Path, files: Iterable[str]) -> list[str]:
@@ -177,25 +183,50 @@ def _label_files(files: Sequence[str]) -> dict[str, str]:
 
 
 def label_stem(image_stem: str) -> str:
-    """Returns the path of an image's label file, both without suffix, as Ultralytics finds it."""
-    return "/labels/".join(f"/{image_stem}".rsplit("/images/", 1))[1:]
+    """Returns the path of an image's label file, both without suffix, as Ultralytics finds it, or
+    in ``labels_x`` beside ``images_x``."""
+    path = f"/{image_stem}"
+    if "/images/" in path:
+        return "/labels/".join(path.rsplit("/images/", 1))[1:]
+    return re.sub(r"(.*/[^/]*)images([^/]*/)", r"\1labels\2", path)[1:]
 
 
-def _parts(reading: base.Reading, source: str, names: dict[int, str]) -> Iterator[base.Annotation]:
-    """Yields the objects of a label file."""
+def _parts(
+    reading: base.Reading, source: str, names: dict[int, str], rings: list[np.ndarray]
+) -> Iterator[base.Annotation]:
+    """Yields the objects of a label file, and appends their corners (N, 2) to ``rings``."""
     for line in reading.lines(source):
         try:
             values = [float(text) for text in line.split()]
             class_id = int(values[0])
-            if len(values) == 5:
+            if len(values) in (5, 6):  # a confidence may follow
                 reading.leave_out(base.BOX, "no mask", source)
                 continue
-            ring = base.as_ring([*zip(values[1::2], values[2::2], strict=True)])
+            if len(values) % 2 == 0:
+                raise ValueError("one number more, such as a confidence: leave it out")
+            rings.append(base.as_ring([*zip(values[1::2], values[2::2], strict=True)]))
             name = names[class_id] if names else f"class_{class_id}"
-            yield base.Annotation(name, partial(encode_relative, ring))
+            encode = partial(encode_relative, rings[-1])
+            yield base.Annotation(name, encode, is_box=_is_rectangle(rings[-1]))
         except (KeyError, ValueError, OverflowError) as error:
             fault = f"{line[:60]!r} is not a known class, and x, y of three corners or more"
             raise DataError(f"{reading.root / source}: {fault} ({error}): correct it") from None
+
+
+def _is_rectangle(ring: np.ndarray) -> bool:
+    """Returns whether four corners (N, 2) are those of an oriented box, whose diagonals halve each
+    other."""
+    return len(ring) == 4 and bool(np.abs(ring[0] + ring[2] - ring[1] - ring[3]).max() < _ROUNDING)
+
+
+def _are_landmarks(rings: Sequence[np.ndarray]) -> bool:
+    """Returns whether all rings (N, 2) are a box, its centre and its size, and the same number of
+    points inside it, as for faces; points that are not above 0 are hidden."""
+    if len({*map(len, rings)}) != 1 or len(rings[0]) < _FEWEST_POINTS:
+        return False
+    centres, sizes, points = np.split(np.array(rings), [1, 2], axis=1)
+    is_inside = (np.abs(points - centres) <= 0.55 * sizes) | (points <= 0)
+    return bool(is_inside.all())
 
 
 class YoloWriter(base.Writer):

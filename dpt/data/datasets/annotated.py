@@ -11,7 +11,7 @@ import numpy as np
 from dpt.data.annotations import FORMATS, base
 from dpt.data.datasets.files import RawMaps
 from dpt.data.formats.rle import areas_of
-from dpt.data.formats.rules import LabelRule
+from dpt.data.formats.rules import LabelRule, alike_names
 from dpt.files import DataError, few, files_below
 from dpt.types.samples import IGNORE_INDEX, ObjectMask, Rle
 
@@ -198,6 +198,8 @@ def read_annotations(
     pictures = {*base.images_of(every_file)} - {*sources}
     left_out = {path for path in pictures if not (root / path).is_relative_to(images)}
     annotations = form.read(root, sources, [path for path in every_file if path not in left_out])
+    for group in alike_names(names_in(annotations.images)):
+        annotations.notes.append(f"classes {few(group)} may be one: give them one name")
     paths = {image.image for image in annotations.images}
     folders = {path.parent for path in paths}
     others = {root / path for path in pictures - left_out} - paths

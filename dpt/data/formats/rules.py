@@ -1,7 +1,9 @@
 """Conversion of stored values: of depth files to metres, of label files to class ids."""
 
 import re
-from collections.abc import Callable, Sequence
+import unicodedata
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -165,6 +167,17 @@ def name_of_class(text: str, source: str | Path) -> str:
     if not 0 < len(name) <= 200 or re.match(r"[=@]|[-+].*[(|!]", name):
         raise DataError(f"{source}: {name[:40]!r} cannot be the name of a class: rename it")
     return name
+
+
+def alike_names(names: Iterable[str]) -> list[list[str]]:
+    """Returns the groups of names that differ in case, width, spaces, hyphens or a number at their
+    end alone. Single letters, ``class_1`` and ``color_ff0000`` are alike to none."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        plain = unicodedata.normalize("NFKC", name).casefold()
+        is_given = len(name) > 1 and not re.match(r"class_\d|color_", name)
+        groups[re.sub(r"[\s_-]+|\d+$", "", plain) if is_given else name].append(name)
+    return [sorted(group) for group in groups.values() if len(group) > 1]
 
 
 class LabelRule:

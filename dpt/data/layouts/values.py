@@ -79,8 +79,6 @@ def _settings_of_labels(folder: Folder, rows: Sequence[Row]) -> Plain:
         settings["resize_labels"] = True
     if masks:
         settings |= _settings_of_masks(folder, masks, has_depth=bool(maps))
-    if folder.given.get("label_code") == "class1000":  # smaller values are classes alone
-        settings["first_object"] = 1000
     if masks and all(row.objects for row in rows):
         settings |= _object_settings({**folder.given, **settings})
     if maps:
@@ -107,6 +105,8 @@ def _settings_of_masks(folder: Folder, paths: Sequence[Path], *, has_depth: bool
 def _object_settings(settings: Plain) -> Plain:
     """Returns the settings of maps of objects, with names of classes that have none."""
     of_objects: Plain = {"objects": "objects"}
+    if settings.get("label_code") == "class1000":  # smaller values are classes alone
+        of_objects["first_object"] = 1000
     if not settings.get("class_names"):  # pixels of 0 have no object
         labels = enumerate(row[0] for row in _chosen_classes(settings))
         of_objects["class_names"] = [f"class_{k}" if i else "background" for k, i in labels]
